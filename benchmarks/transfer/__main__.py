@@ -50,6 +50,8 @@ PEDRO = replace(
     **{"boxes_suffix": ".xml", "events_dir": "numpy", "boxes_dir": "xml"},
 )
 PEDRO_HZ = 25.0
+# The recipe with sensors of one size.
+GENERATED = ("experiment=street_tiny", "synthetic.sizes=null", "dataset.mixed_sizes=false")
 
 Rows = list[dict[str, Any]]
 
@@ -113,7 +115,7 @@ def jobs(options: argparse.Namespace, parts: Sequence[str], checkpoint: LoadedCh
 
         def generated() -> list[LabelledRecording]:
             raw = options.raw or generate_test(folder / "generated")
-            return read_split(raw, "test", build_spec(compose(["experiment=street_tiny"]).dataset), checkpoint)
+            return read_split(raw, "test", build_spec(compose([*GENERATED]).dataset), checkpoint)
 
         yield from scored("generated", "street_tiny", generated, checkpoint, reductions, data=options.raw)
     if "footage" in parts:
@@ -211,7 +213,7 @@ def scored(
 
 def generate_test(raw: Path) -> Path:
     """Return the folder with the test split of the recipe, which is generated if it is not complete."""
-    words = ["experiment=street_tiny", "synthetic.num_train=0", "synthetic.num_val=0"]
+    words = [*GENERATED, "synthetic.num_train=0", "synthetic.num_val=0"]
     generate(compose([*words, f"dataset.raw_dir={quoted(str(raw))}"]))
     return raw
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.transfer.flicker import switches_per_second
 from benchmarks.transfer.offsets import offsets, without_offsets
 from rvtssm.boxes import ltwh_to_xyxy, pairwise_iou
 from rvtssm.evaluation.coco import ScoredRecording, match_detections
@@ -91,8 +92,9 @@ def score(
 ) -> list[dict[str, Any]]:
     """Return AP, AP50 and the number of labels for each class that has some, and for `all` if these are several.
 
-    A class also has its offset, and AP without the offsets (`benchmarks.transfer.offsets`). Labels up to `skip_us` are
-    not scored, by default as in the training.
+    A class also has its switches between found and missed per second (`benchmarks.transfer.flicker`), its offset, and
+    AP without the offsets (`benchmarks.transfer.offsets`). Labels up to `skip_us` are not scored, by default as in the
+    training.
     """
     height, width = (max(each.sensor_hw[side] for each in recordings) for side in (0, 1))
     skip_us = checkpoint.spec.skip_us if skip_us is None else skip_us
@@ -107,7 +109,8 @@ def score(
     for number, name in enumerate(spec.class_names):
         if counts[number]:
             row = _row(name, counts[number], curves[name].mean(), metrics[f"AP/{name}"], moved[f"AP/{name}"])
-            rows.append(row | {"offset": offset[number].round(3).tolist()})
+            flicker = {"switches_per_s": switches_per_second(scored, number)}
+            rows.append(row | {"offset": offset[number].round(3).tolist()} | flicker)
     if not rows:
         raise ValueError(f"none of the labels is scored: they are too early or too small for {spec.name}")
     if len(rows) > 1:

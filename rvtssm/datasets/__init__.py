@@ -28,6 +28,7 @@ class DatasetConfig:
     prepared_dir: str | None = None  # files made by `rvtssm preprocess` or RVT: a folder, or s3://BUCKET/FOLDER
     height: int | None = None  # height of the sensor in pixels, if it differs from the dataset's
     width: int | None = None  # width of the sensor in pixels, if it differs from the dataset's
+    mixed_sizes: bool = False  # sensors of raw recordings differ in size, as their files say; batches have one size
     repair: bool = False  # read recordings even if more than 1 % of the events are out of order
     source: str | None = None  # raw or prepared training data; null: prepared if there are files, otherwise raw
 
@@ -52,7 +53,8 @@ def build_spec(config: DatasetConfig) -> DatasetSpec:
         if not folders:
             raise UserError(f"dataset={config.name} needs dataset.raw_dir=DIR or dataset.prepared_dir=DIR")
         spec = custom.read_spec(*folders)
-    spec = replace(spec, height=config.height or spec.height, width=config.width or spec.width, repair=config.repair)
+    spec = replace(spec, height=config.height or spec.height, width=config.width or spec.width)
+    spec = replace(spec, repair=config.repair, mixed_sizes=config.mixed_sizes)
     if not spec.downsample <= min(spec.height, spec.width) <= max(spec.height, spec.width) <= _LARGEST_SENSOR:
         raise UserError(
             f"{spec.name} has a sensor of {spec.width}x{spec.height} (width x height) and frames {spec.downsample} "

@@ -55,7 +55,7 @@ class ChunkDataset(Dataset[Chunk]):
     ) -> None:
         if not sequences:
             raise UserError("a dataset needs at least one sequence")
-        kinds = {f"{s.settings.representation} {s.frame_shape}" for s in sequences}
+        kinds = {f"{s.settings.representation} of {s.frame_shape[0]} channels" for s in sequences}
         if len(kinds) > 1:
             raise UserError(f"sequences of {' and '.join(sorted(kinds))} cannot be batched; use the same settings")
         self.sequences = list(sequences)
@@ -72,7 +72,7 @@ class ChunkDataset(Dataset[Chunk]):
     def __getitem__(self, request: ChunkRequest) -> Chunk:
         """Return the chunk that a request names."""
         if request.is_empty:
-            first = self._sequence(0, 0)
+            first = self._sequence(request.like, 0)
             nothing = np.zeros(0, np.int64)
             return Chunk(request, first.source.frames(0, 0), nothing, first.labels[:0], nothing, nothing)
         sequence = self._sequence(request.recording, request.kind)
@@ -86,17 +86,21 @@ class ChunkDataset(Dataset[Chunk]):
             placement = draw_placement(config, height, width, labels, request.augment_seed)
             labels = placement.labels(labels)
         frames = sequence.source.frames(request.start, request.stop, placement)
+        nothing = sequence.nothing[(sequence.nothing >= request.start) & (sequence.nothing < request.stop)]
+        steps = np.union1d(labels.window_index, nothing - request.start)
         if self.frames_per_chunk is not None:
-            steps = np.unique(labels.window_index)
-            kept = spread_to_the_last(len(steps), self.frames_per_chunk)
-            labels = labels[np.isin(labels.window_index, steps[kept])]
+            steps = steps[spread_to_the_last(len(steps), self.frames_per_chunk)]
+            labels = labels[np.isin(labels.window_index, steps)]
         dt_us = sequence.windows.dt_us[request.start : request.stop]
         if (asked := sequence.asked) is not None:
             steps = asked[(asked >= request.start) & (asked < request.stop)]
             ends_us = sequence.windows.ends_us[steps]
             return Chunk(request, frames, dt_us, labels[:0], steps - request.start, ends_us)
-        steps, places = np.unique(labels.window_index, return_index=True)
-        return Chunk(request, frames, dt_us, labels, steps, labels.t_us[places])
+        t_us = sequence.windows.ends_us[request.start + steps]
+        t_us[np.searchsorted(steps, labels.window_index[::-1])] = labels.t_us[
+            ::-1
+        ]  # earlier in windows of the free grid
+        return Chunk(request, frames, dt_us, labels, steps, t_us)
 
     def _sequence(self, recording: int, kind: int) -> FrameSequence:
         sequence = self.sequences[kind * self.num_recordings + recording]

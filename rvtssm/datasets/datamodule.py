@@ -4,7 +4,7 @@ import functools
 import math
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
@@ -18,7 +18,7 @@ from rvtssm.datasets import SOURCES, DatasetConfig, build_spec
 from rvtssm.datasets.chunks import ChunkDataset, Collate
 from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.datasets.packed_batch import PackedBatch
-from rvtssm.datasets.sampling import ChunkRequest, EvalBatchSampler, MixedBatchSampler
+from rvtssm.datasets.sampling import ChunkRequest, EvalBatchSampler, MixedBatchSampler, PlacedSampler, SizedBatchSampler
 from rvtssm.datasets.sequence import FrameSequence, RawSplit, has_sequences, open_prepared_split
 from rvtssm.records import SequenceBatch, WindowSettings
 from rvtssm.system.free_memory import check_memory
@@ -75,7 +75,7 @@ def _next(batches: Iterator[PackedBatch]) -> PackedBatch | None:
 class ResumableLoader(SequenceLoader):
     """A loader whose state counts the batches handed out, not the batches that its workers have prepared."""
 
-    batch_sampler: MixedBatchSampler
+    batch_sampler: PlacedSampler
 
     def __iter__(self) -> Iterator[SequenceBatch]:  # type: ignore[override]
         for batch in super().__iter__():
@@ -130,6 +130,11 @@ class SequenceDataModule(L.LightningDataModule):
         self.has_pseudo_labels = has_pseudo_labels
         self._sequences: dict[tuple[str, str], list[FrameSequence]] = {}
         self._raw: dict[str, RawSplit] = {}
+        if self.spec.mixed_sizes and self.source != "raw":
+            raise UserError(
+                "dataset.mixed_sizes=true with dataset.source=prepared: only raw recordings may differ in size; set "
+                "dataset.source=raw dataset.raw_dir=DIR"
+            )
         if augment is not None and self.draws_windows and self.source != "raw":
             raise UserError(
                 f"augment.window_ms={augment.window_ms} and augment.hz={augment.hz} with dataset.source={self.source}: "
@@ -222,19 +227,21 @@ class SequenceDataModule(L.LightningDataModule):
     def train_dataloader(self) -> ResumableLoader:
         sequences, random_kinds, stream_kinds = self.sequences_to_draw()
         rank, world_size = self._place()
-        sampler = MixedBatchSampler(
-            [len(sequence.windows) for sequence in sequences],
-            [sequence.label_steps for sequence in sequences],
-            self.sampling,
-            self.seed,
-            rank,
-            world_size,
-            random_kinds,
-            stream_kinds,
-            self.trainer.accumulate_grad_batches if self.trainer is not None else 1,
-        )
+        num_kinds = len({*random_kinds, *stream_kinds})
+        num_recordings = len(sequences) // num_kinds
+        accumulate = self.trainer.accumulate_grad_batches if self.trainer is not None else 1
+        sizes = by_size(sequences[:num_recordings])
+        plans = []
+        for recordings in sizes:
+            mine = [sequences[kind * num_recordings + r] for kind in range(num_kinds) for r in recordings]
+            num_steps, steps = [len(each.windows) for each in mine], [each.label_steps for each in mine]
+            kinds = random_kinds, stream_kinds
+            plans.append(
+                MixedBatchSampler(num_steps, steps, self.sampling, self.seed, rank, world_size, *kinds, accumulate)
+            )
+        sampler = plans[0] if len(plans) == 1 else SizedBatchSampler(plans, sizes, self.seed)
         thinning, max_open = self.sampling.frames_per_chunk, self.data.max_open_recordings
-        dataset = ChunkDataset(sequences, self.augment, thinning, max_open, len({*random_kinds, *stream_kinds}))
+        dataset = ChunkDataset(sequences, self.augment, thinning, max_open, num_kinds)
         return self._loader(ResumableLoader, dataset, sampler, self.sampling.chunk_length)
 
     def val_dataloader(self) -> SequenceLoader:
@@ -293,6 +300,7 @@ class SequenceDataModule(L.LightningDataModule):
             self.data.eval_batch_size,
             rank,
             world_size,
+            by_size(sequences),
         )
         dataset = ChunkDataset(sequences, max_open=self.data.max_open_recordings)
         return self._loader(SequenceLoader, dataset, sampler, None)
@@ -310,7 +318,7 @@ class SequenceDataModule(L.LightningDataModule):
         self, kind: type[Loader], dataset: ChunkDataset, sampler: Sampler[list[ChunkRequest]], num_steps: int | None
     ) -> Loader:
         """Return a loader that counts on the trainer's device; without a trainer, on a GPU if there is one."""
-        frames = dataset.sequences[0]
+        frames = max(dataset.sequences, key=lambda sequence: math.prod(sequence.frame_shape))
         num_bytes = math.prod(frames.frame_shape) * frames.settings.dtype.itemsize
         batch = (num_steps or self.data.eval_chunk_length, self.sampling.batch_size if num_steps else 1)
         what = (
@@ -345,6 +353,14 @@ def leave_signals_to_the_parent(worker: int) -> None:
     while signal.SIGTERM in signal.sigpending():
         signal.sigwait({signal.SIGTERM})
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+
+def by_size(sequences: Sequence[FrameSequence]) -> list[list[int]]:
+    """Return the indices of the sequences in groups whose frames have one size, the smallest size first."""
+    found: dict[tuple[int, ...], list[int]] = {}
+    for index, sequence in enumerate(sequences):
+        found.setdefault(sequence.frame_shape, []).append(index)
+    return [found[shape] for shape in sorted(found)]
 
 
 def drawn_windows(windows: WindowSettings, augment: AugmentConfig) -> list[WindowSettings]:

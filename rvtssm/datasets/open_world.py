@@ -13,7 +13,7 @@ SPEC = DatasetSpec(
     label_interval_us=50_000,
     min_side_px=6,
     min_diagonal_px=12,
-    prepare_min_side_px=4,
-    prepare_min_diagonal_px=10,
+    prepare_min_side_px=3,
+    prepare_min_diagonal_px=8,
     skip_us=300_000,
 )

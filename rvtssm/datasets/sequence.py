@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from rvtssm.datasets.augment import Placement
 from rvtssm.datasets.packed_batch import ChunkEvents, DenseFrames
-from rvtssm.events.labels import annotated, clean_boxes, interpolated_boxes, to_labels
+from rvtssm.events.labels import annotated, clean_boxes, interpolated_boxes, nothing_times_us, to_labels
 from rvtssm.events.readers import open_recording
 from rvtssm.events.sequence_plan import SequencePlan, plan_sequence
 from rvtssm.events.tree import find_recordings, find_sequences
@@ -23,6 +23,7 @@ from rvtssm.system.user_error import UserError
 _SPAN_US = 400_000  # length of the block of events that is decoded at once
 # The stride that RVT's preparation aims at for any window length. The true distances are in its timestamps.
 _RVT_STRIDE_US = 50_000
+_NO_TIMES = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +36,13 @@ class FrameSequence:
     frame_shape: tuple[int, int, int]  # (C, h, w)
     settings: WindowSettings
     source: StoredFrames | CountedFrames
+    nothing: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # steps known to have no box
     asked: npt.NDArray[np.int64] | None = None  # steps whose outputs are wanted, ascending; None: all with labels
 
     @property
     def label_steps(self) -> npt.NDArray[np.int64]:
-        """The steps with at least one box, ascending."""
-        return np.unique(self.labels.window_index)
+        """The steps with at least one box, or known to have none, ascending."""
+        return np.union1d(self.labels.window_index, self.nothing)
 
     @property
     def wanted_steps(self) -> npt.NDArray[np.int64]:
@@ -79,12 +81,12 @@ class FrameSequence:
 
     def check_settings(self, wanted: WindowSettings) -> None:
         """Raise UserError if the frames were counted with other settings than `wanted`."""
-        for field in fields(WindowSettings):
-            found, asked = getattr(self.settings, field.name), getattr(wanted, field.name)
+        for each in fields(WindowSettings):
+            found, asked = getattr(self.settings, each.name), getattr(wanted, each.name)
             # A stride of 1e6 / 30 us is stored in whole microseconds.
-            if found != asked and not (field.name == "stride_us" and math.isclose(found, asked, rel_tol=1e-3)):
+            if found != asked and not (each.name == "stride_us" and math.isclose(found, asked, rel_tol=1e-3)):
                 raise UserError(
-                    f"{self.name} was prepared with {field.name}={found} but the run asks for {asked}; prepare it "
+                    f"{self.name} was prepared with {each.name}={found} but the run asks for {asked}; prepare it "
                     "again with `rvtssm preprocess`, or use the raw recordings (source=raw dataset.raw_dir=DIR)"
                 )
 
@@ -240,9 +242,7 @@ class RawSplit:
         self._recordings = []
         for raw in found:
             boxes = raw.read_boxes(spec)
-            self._recordings.append(
-                (raw.name, open_recording(raw.events_path, spec.height, spec.width, spec.repair), boxes)
-            )
+            self._recordings.append((raw.name, open_recording(raw.events_path, *spec.sensor_hw, spec.repair), boxes))
 
     def sequences(
         self,
@@ -273,16 +273,27 @@ class RawSplit:
         sequences = []
         for name, recording, all_boxes in self._recordings:
             boxes = all_boxes if has_pseudo_labels else annotated(all_boxes)
-            plan = plan_sequence(recording, boxes, self.spec, settings, self.split == "train", grid=grid)
+            spec = self.spec.of_sensor(recording.height, recording.width)
+            is_train = self.split == "train"
+            nothing_us = nothing_times_us(boxes) if is_train and grid == "labels" and label_hz is None else _NO_TIMES
+            plan = plan_sequence(recording, boxes, spec, settings, is_train, grid=grid, nothing_us=nothing_us)
             recording.close()  # a split has more recordings than a process may have open files
             if plan is not None:
                 labels = plan.labels
                 if label_hz is not None:
-                    kept = clean_boxes(boxes, self.spec, settings.convention, self.split == "train")
+                    kept = clean_boxes(boxes, spec, settings.convention, self.split == "train")
                     labels = to_labels(interpolated_boxes(kept, label_hz, name), plan.windows, is_exact=False)
-                labels = to_frame_labels(labels, self.spec)
+                labels = to_frame_labels(labels, spec)
                 sequences.append(
-                    FrameSequence(name, plan.windows, labels, plan.frame_shape, settings, CountedFrames(plan))
+                    FrameSequence(
+                        name,
+                        plan.windows,
+                        labels,
+                        plan.frame_shape,
+                        settings,
+                        CountedFrames(plan),
+                        nothing=np.setdiff1d(np.searchsorted(plan.windows.ends_us, nothing_us), labels.window_index),
+                    )
                 )
         if not sequences:
             raise UserError(

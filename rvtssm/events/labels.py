@@ -133,6 +133,22 @@ def annotated(boxes: Boxes) -> Boxes:
     return kept
 
 
+def nothing_at(times_us: npt.NDArray[np.int64]) -> Boxes:
+    """Return entries that say that no object was there at these label times: boxes without size and confidence.
+
+    Only training on raw recordings reads what they say, see `nothing_times_us`.
+    """
+    entries: Boxes = np.zeros(len(times_us), BOX_DTYPE)
+    entries["t"], entries["x"], entries["y"], entries["still_us"] = times_us, 1, 1, -1
+    return entries
+
+
+def nothing_times_us(boxes: Boxes) -> npt.NDArray[np.int64]:
+    """Return the times at which labels say that there is no object, ascending."""
+    is_nothing = (boxes["w"] == 0) & (boxes["h"] == 0) & (boxes["class_confidence"] == 0)
+    return np.setdiff1d(boxes["t"][is_nothing], boxes["t"][~is_nothing])
+
+
 def clean_boxes(boxes: Boxes, spec: DatasetSpec, convention: str, is_train: bool) -> Boxes:
     """Return the boxes that are kept for training and scoring.
 

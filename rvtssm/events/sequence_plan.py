@@ -84,8 +84,9 @@ def plan_sequence(
     is_train: bool,
     is_read_later: bool = False,
     grid: str = "labels",
+    nothing_us: Ints | None = None,
 ) -> SequencePlan | None:
-    """Return the plan of a recording, or None if `boxes` are given and none of them is kept.
+    """Return the plan of a recording, or None if `boxes` are given, none of them is kept and `nothing_us` is empty.
 
     Args:
         recording: The recording.
@@ -96,13 +97,15 @@ def plan_sequence(
         is_read_later: Read only the first events now. The caller reads all events and then calls `check_read`.
         grid: `labels`: a window ends at every label. `free`: windows at the exact stride; a label belongs to the first
             window that does not end before it.
+        nothing_us: Further label times, (N,) int64, at which there is no object.
 
     Raises:
         UserError: The recording cannot be used.
     """
     if boxes is not None:
         boxes = clean_boxes(boxes, spec, settings.convention, is_train)
-        if not len(boxes):
+        label_us = boxes["t"] if nothing_us is None else np.union1d(boxes["t"], nothing_us)
+        if not len(label_us):
             return None
     check_faults(recording, 0)
     if is_read_later and boxes is not None:
@@ -114,19 +117,19 @@ def plan_sequence(
         first_us, last_us = recording.time_range_us
         check_faults(recording, recording.num_events)
         if boxes is not None:
-            check_label_times(recording, int(boxes["t"][-1]), first_us, last_us)
+            check_label_times(recording, int(label_us[-1]), first_us, last_us)
     if boxes is None:
         boxes, windows = np.empty(0, BOX_DTYPE), free_grid(first_us, last_us, settings)
     elif grid == "free":
-        windows = free_grid(first_us, max(last_us, int(boxes["t"][-1])), settings)
+        windows = free_grid(first_us, max(last_us, int(label_us[-1])), settings)
     else:
         # RVT never starts the first window at 0, no matter when the first event comes.
         start_us = 1 if settings.convention == "rvt" else first_us
         try:
-            windows = label_grid(boxes["t"], start_us, settings)
+            windows = label_grid(label_us, start_us, settings)
         except UserError as error:
             raise UserError(
-                f"{recording.path} has events from {first_us} us and labels until {boxes['t'][-1]} us: {error}, or "
+                f"{recording.path} has events from {first_us} us and labels until {label_us[-1]} us: {error}, or "
                 "the two count time from different moments"
             ) from None
     return SequencePlan(recording, windows, to_labels(boxes, windows, is_exact=grid == "labels"), settings, spec)

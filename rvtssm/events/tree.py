@@ -49,7 +49,7 @@ class RawRecording:
             )
         end_us = None
         if self.boxes_path.suffix in (".txt", ".xml"):
-            with closing(open_recording(self.events_path, spec.height, spec.width, spec.repair)) as recording:
+            with closing(open_recording(self.events_path, *spec.sensor_hw, spec.repair)) as recording:
                 end_us = recording.time_range_us[1] + 1  # windows are half-open, so one that ends here holds all events
         return read_label_file(self.boxes_path, spec, end_us)
 

@@ -234,7 +234,7 @@ def _prepared_part(split: str, path: Path, spec: DatasetSpec | None, num_classes
 
 
 def _raw_part(split: str, recording: RawRecording, spec: DatasetSpec) -> Part:
-    found = inspect_recording(open_recording(recording.events_path, spec.height, spec.width, spec.repair))
+    found = inspect_recording(open_recording(recording.events_path, *spec.sensor_hw, spec.repair))
     labels, num_label_times = np.zeros((spec.num_classes, len(SIZES)), np.int64), 0
     if recording.boxes_path is not None:
         boxes = with_class_indices(recording.read_boxes(spec), spec)

@@ -69,6 +69,12 @@ class Detector(nn.Module):
         """Whether no prediction depends on later frames."""
         return self.backbone.is_causal
 
+    def take_frames(self, frame_hw: tuple[int, int]) -> None:
+        """Take frames of another size from now on; the weights stay. ValueError if a part has only one size."""
+        self.backbone.take_frames(frame_hw)
+        self.head.take_frames(self.backbone.padded_hw)
+        self.frame_hw = frame_hw
+
     def init_state(self, num_streams: int) -> tuple[Any, ...]:
         """Return the zero state of B streams. See `Backbone.init_state`."""
         return self.backbone.init_state(num_streams)

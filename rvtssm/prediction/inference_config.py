@@ -44,13 +44,14 @@ class PredictConfig:
     animation_mb: float = 8.0  # size limit of gif and webp in MB; long recordings get fewer pictures
     track: str | None = None  # track objects, which gives each a constant track_id; one of TRACKERS
     track_memory_s: float = 1.0  # how long a lost object keeps its track number, in seconds
+    track_smooth_s: float = 0.0  # time constant over which the score of a tracked object is averaged; 0: not averaged
     windows_per_call: int = 8  # windows per call of the detector, affects speed and memory, not results; 1 for latency
 
     def __post_init__(self) -> None:
         check_choice("predict.window", self.window, ("slide", "shrink", None))
         check_choice("predict.view", self.view, VIEWS)
         check_choice("predict.track", self.track, (*TRACKERS, None))
-        check_at_least("predict", self, 0, "track_memory_s")
+        check_at_least("predict", self, 0, "track_memory_s", "track_smooth_s")
         check_positive("predict", self, "hz", "downsample", "height", "width", "max_fps", "scale", "animation_mb")
         check_positive("predict", self, "windows_per_call")
         if self.hz is not None and self.hz > 1e6:

@@ -126,6 +126,7 @@ def predict_recording(
                         plan.settings.hz,
                         config.track_memory_s,
                         config.min_score,
+                        config.track_smooth_s,
                     )
                     if config.track
                     else None

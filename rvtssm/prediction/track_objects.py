@@ -30,12 +30,15 @@ class Tracker:
         hz: The usual rate of windows.
         memory_s: How long a lost object keeps its number, in seconds; rounded up to thirtieths of a second.
         start_score: Lowest score of the first box of a track.
+        smooth_s: Time constant of an exponential average over the scores of a track, in seconds. 0: no average.
 
     Raises:
         UserError: The name is unknown, or the package is not installed.
     """
 
-    def __init__(self, name: str, num_classes: int, hz: float, memory_s: float, start_score: float) -> None:
+    def __init__(
+        self, name: str, num_classes: int, hz: float, memory_s: float, start_score: float, smooth_s: float = 0.0
+    ) -> None:
         check_choice("track", name, TRACKERS)
         check_installed(f"track={name}")
         self._num_classes = num_classes
@@ -48,9 +51,11 @@ class Tracker:
         }
         self._trackers: dict[int, Any] = {}  # one per class
         self._first_us: int | None = None
+        self._smooth_us, self._memory_us = 1e6 * smooth_s, 1e6 * (memory_s + 1 / hz)
+        self._scores: dict[int, tuple[int, float]] = {}  # by track: time and smoothed score of its last box
 
     def update(self, found: Detections) -> Detections:
-        """Return the detections of the next window with `track_id`. Everything else stays as it is."""
+        """Return the detections of the next window with `track_id`. Only `smooth_s` changes anything else: scores."""
         import supervision
         from trackers import ByteTrackTracker
 
@@ -69,7 +74,19 @@ class Tracker:
             if len(tracked):
                 own = tracked.tracker_id  # counted from 0 within the class; -1 without a track
                 track_id[tracked.data["row"]] = np.where(own < 0, 0, 1 + class_id + own * self._num_classes)
-        return replace(found, track_id=track_id)
+        found = replace(found, track_id=track_id)
+        return self._smoothed(found) if self._smooth_us else found
+
+    def _smoothed(self, found: Detections) -> Detections:
+        score = found.score.copy()
+        for row in np.flatnonzero(found.track_id).tolist():
+            before_us, before = self._scores.get(track := int(found.track_id[row]), (found.t_us, float(score[row])))
+            kept = math.exp(-(found.t_us - before_us) / self._smooth_us)
+            score[row] = kept * before + (1 - kept) * score[row]
+            self._scores[track] = found.t_us, float(score[row])
+        alive = {track: last for track, last in self._scores.items() if found.t_us - last[0] <= self._memory_us}
+        self._scores = alive
+        return replace(found, score=score)
 
 
 def check_installed(key: str) -> None:

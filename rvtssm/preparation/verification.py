@@ -122,7 +122,8 @@ def _prepared_tasks(
 
 def _verify_raw(recording: RawRecording, spec: DatasetSpec, is_labelled: bool) -> list[str]:
     """Return the faults of a recording and its labels."""
-    with closing(open_recording(recording.events_path, spec.height, spec.width, spec.repair)) as events:
+    with closing(open_recording(recording.events_path, *spec.sensor_hw, spec.repair)) as events:
+        spec = spec.of_sensor(events.height, events.width)
         blocks = EventBlocks(events)
         deque(blocks, maxlen=0)  # reads all of them
         if not blocks.num_events:

@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 
 from rvtssm.datasets import open_world, synthetic
-from rvtssm.events.labels import BOX_DTYPE, Boxes, write_boxes
+from rvtssm.events.labels import BOX_DTYPE, Boxes, nothing_at, write_boxes
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.records import Events
 from rvtssm.simulation.camera import drawn_camera, simulate_events
@@ -22,7 +22,7 @@ from rvtssm.system.user_error import UserError
 from rvtssm.system.workers import WorkerDied
 
 SPLITS = ("train", "val", "test")
-RECIPES = {"synthetic": 1, "open_world": 4}  # increase a number if the same settings give other recordings than before
+RECIPES = {"synthetic": 1, "open_world": 5}  # increase a number if the same settings give other recordings than before
 _SETTINGS_FILE = "synthetic.json"
 _SEEN_US = 50_000  # time span whose events must show an object
 _SEEN_PER_PX = 0.02  # events per pixel of its box that show an object
@@ -89,7 +89,8 @@ def simulated_recording(
     """Return the events and the boxes of one recording, which depend only on settings, split and index.
 
     A box contains the whole object exactly at its time, clipped to the frame. The first label is at 100 ms or just
-    after. A world without any label, which `rvtssm preprocess` would refuse, is drawn again, up to _MOST_WORLDS times.
+    after. A world without any label is drawn again, up to _MOST_WORLDS times, unless it is to be empty. In training,
+    label times of open_world without a box have an entry that says so (`nothing_at`).
 
     Args:
         config: What to generate.
@@ -100,9 +101,13 @@ def simulated_recording(
     Returns:
         The events, in blocks, and the boxes.
     """
+    is_moving, config = config.is_ego_moving(index), config.of_recording(index)
+    is_empty = split == "train" and dataset == open_world.SPEC.name and config.is_empty(index)
+    if is_empty:
+        config = replace(config, world=config.world.empty())
     for attempt in range(_MOST_WORLDS):
-        blocks, boxes = _drawn(config, dataset, is_moving=config.is_ego_moving(index), seed=(split, index, attempt))
-        if len(boxes) or dataset != open_world.SPEC.name:
+        blocks, boxes = _drawn(config, dataset, is_moving=is_moving, seed=(split, index, attempt))
+        if is_empty or (boxes["w"] > 0).any() or dataset != open_world.SPEC.name:
             break
     return blocks, boxes
 
@@ -125,11 +130,9 @@ def _drawn(
         scene = build_world(*size, duration_us, world, scene_rng, is_moving)
         left, top = (int(scene_rng.integers(f - s + 1)) for f, s in ((size[1], scene.width), (size[0], scene.height)))
     first_us = -(-FIRST_LABEL_US // config.label_interval_us) * config.label_interval_us
+    times_us = range(first_us, duration_us + 1, config.label_interval_us)
     found = np.concatenate(
-        [
-            scene.boxes(t_us, spec.prepare_min_side_px, spec.prepare_min_diagonal_px)
-            for t_us in range(first_us, duration_us + 1, config.label_interval_us)
-        ]
+        [scene.boxes(t_us, spec.prepare_min_side_px, spec.prepare_min_diagonal_px) for t_us in times_us]
     )
     boxes = np.zeros(len(found), BOX_DTYPE)  # zeros also between fields, so that equal boxes give equal files
     for name in BOX_DTYPE.names or ():
@@ -142,6 +145,9 @@ def _drawn(
     boxes = with_events(boxes, events, camera.shot_rate_hz + camera.background_rate_hz + camera.leak_rate_hz)
     boxes["x"] += left
     boxes["y"] += top
+    if split == "train":
+        boxes = np.concatenate([boxes, nothing_at(np.setdiff1d(times_us, boxes["t"]))])
+        boxes = boxes[np.argsort(boxes["t"], kind="stable")]
     return _moved(events, left, top), boxes
 
 
@@ -204,7 +210,8 @@ def _check_folder(raw_dir: Path, config: SyntheticConfig, dataset: str) -> None:
 def _write(config: SyntheticConfig, raw_dir: Path, split: str, index: int, dataset: str) -> None:
     events, boxes = simulated_recording(config, split, index, dataset)
     path = raw_dir / split / f"{_name(split, index)}{SIMULATED[dataset].event_suffixes[0]}"
-    write_dat(path, events, config.height, config.width)
+    size = config.of_recording(index)
+    write_dat(path, events, size.height, size.width)
     write_boxes(_boxes_path(raw_dir, split, index, dataset), boxes)
 
 

@@ -1,6 +1,7 @@
 """The settings of simulated recordings. This file does not import the renderer."""
 
 import math
+import random
 from dataclasses import dataclass, field, replace
 
 from rvtssm.datasets.synthetic import SPEC
@@ -95,6 +96,13 @@ class WorldConfig:
     dark_share: float = 0.2  # share of the recordings at night or in a dim room
     crowd_share: float = 0.15  # share of the recordings with up to three times as many actors
     plain_share: float = 0.0  # share of the training recordings outdoors by day, without crowds, animals and clutter
+    empty_share: float = 0.0  # share of the training recordings in which nobody is there
+    far_share: float = 0.0  # share of the recordings whose actors are at most five times as large as the smallest
+    dusk_share: float = 0.0  # share of the outdoor recordings by day with little light
+    drive_share: float = (
+        0.0  # share of the outdoor recordings with a moving camera from a car at 20 to 60 km/h in traffic
+    )
+    group_share: float = 0.0  # share of the people who walk beside the person placed before them
     max_actors: int = 9  # most people, vehicles and two-wheelers that are placed
     max_animals: int = 2  # most dogs, which have no label
     max_clutter: int = 8  # most trees, flags, posts, signs, screens, water and furniture
@@ -108,6 +116,10 @@ class WorldConfig:
         """Return the settings of an easy world, which a short training learns first."""
         return replace(self, indoor_share=0.0, dark_share=0.0, crowd_share=0.0, max_animals=0, max_clutter=0)
 
+    def empty(self) -> "WorldConfig":
+        """Return the settings of a world without people, vehicles and two-wheelers."""
+        return replace(self, crowd_share=0.0, max_actors=0)
+
 
 @dataclass
 class SyntheticConfig:
@@ -120,6 +132,9 @@ class SyntheticConfig:
     duration_s: float = 5.0  # length of a recording
     height: int = SPEC.height  # height of the sensor in pixels; set dataset.height, which every verb reads
     width: int = SPEC.width  # width of the sensor in pixels; set dataset.width, which every verb reads
+    # height and width of the sensors that recordings have in turn, such as [[96,128],[240,304]], for training with
+    # dataset.mixed_sizes=true; null: all have dataset.height and dataset.width
+    sizes: list[list[int]] | None = None
     label_interval_us: int = SPEC.label_interval_us  # time between two labels
     ego_motion_share: float = 0.3  # share of the recordings in which the camera moves
     camera: CameraConfig = field(default_factory=CameraConfig)
@@ -133,15 +148,33 @@ class SyntheticConfig:
         return count
 
     def is_ego_moving(self, index: int) -> bool:
-        """Return whether the camera moves in a recording. Moving cameras are spread evenly over the indices.
+        """Return whether the camera moves in a recording. Moving cameras are spread evenly over those of each size.
 
         Args:
             index: Number of the recording in its split.
         """
+        index //= len(self.sizes or [()])
         return int((index + 1) * self.ego_motion_share) > int(index * self.ego_motion_share)
+
+    def is_empty(self, index: int) -> bool:
+        """Return whether a recording for training shows nobody. These are drawn, so that they have all sizes."""
+        return random.Random(f"{self.seed} {index} empty").random() < self.world.empty_share
+
+    def of_recording(self, index: int) -> "SyntheticConfig":
+        """Return the settings of one recording, whose sensor has the size that `sizes` gives it."""
+        if not self.sizes:
+            return self
+        height, width = self.sizes[index % len(self.sizes)]
+        world = replace(self.world, min_lines=height, max_lines=height)
+        return replace(self, height=height, width=width, world=world)
 
     def check(self) -> None:
         """Raise a UserError for settings that cannot be generated."""
+        if self.sizes is not None and not all(len(size) == 2 and min(size) >= 16 for size in self.sizes or [()]):
+            raise UserError(
+                f"synthetic.sizes={self.sizes}; name height and width of at least one sensor, each 16 or more, such as "
+                "[[96,128],[240,304]], or null"
+            )
         if not FIRST_LABEL_US <= self.duration_s * 1e6 < math.inf:
             raise UserError(
                 f"synthetic.duration_s={self.duration_s:g} must be finite and at least {FIRST_LABEL_US / 1e6:g}, "
@@ -156,6 +189,7 @@ class SyntheticConfig:
         check_at_least("synthetic.scene", scene, scene.min_actors, "max_actors")
         check_share("synthetic.scene", scene, "car_share", "stopping_share")
         check_share("synthetic.world", world, "indoor_share", "dark_share", "crowd_share", "plain_share")
+        check_share("synthetic.world", world, "empty_share", "far_share", "dusk_share", "drive_share", "group_share")
         check_at_least("synthetic.world", world, 0, "max_actors", "max_animals", "max_clutter", "lens_blur")
         check_at_least("synthetic.world", world, 4, "min_object_px")
         check_at_least("synthetic.world", world, world.min_object_px, "max_object_px")

@@ -97,8 +97,9 @@ def limb(
 
 
 def build_outdoors(
-    has_houses: bool, is_night: bool, clutter: int, atlas: Atlas, rng: np.random.Generator
-) -> Surroundings:
+    has_houses: bool, is_night: bool, clutter: int, atlas: Atlas, rng: np.random.Generator, *,
+    is_dusk: bool = False, is_drive: bool = False,
+) -> Surroundings:  # fmt: skip
     """Return a street between houses along z, or an open place.
 
     Args:
@@ -107,8 +108,11 @@ def build_outdoors(
         clutter: Largest number of fixtures.
         atlas: Gets the pictures.
         rng: Random generator.
+        is_dusk: Whether there is as little light as at night, without lamps.
+        is_drive: Whether a car drives through, which gives a street poles on both sides.
     """
-    brightness = float(np.exp(rng.uniform(math.log(0.04), math.log(0.25)))) if is_night else rng.uniform(0.6, 1.0)
+    is_dark = is_night or is_dusk
+    brightness = float(np.exp(rng.uniform(math.log(0.04), math.log(0.25)))) if is_dark else rng.uniform(0.6, 1.0)
     background = [*_sky(is_night, atlas, rng)]
     ground = rng.uniform(0.15, 0.5)
     picture = atlas.add(np.clip(ground * (1 + rng.uniform(0.08, 0.3) * rough(256, 256, rng)), 0.02, 1))
@@ -117,18 +121,20 @@ def build_outdoors(
     background.append(
         panel((-_FAR_M, 0, _FAR_M), (size, 0, 0), (0, 0, -size), picture, repeats=(size / cell_m, size / cell_m))
     )
-    half_m = rng.uniform(7, 18) if has_houses else 40.0
-    if has_houses or rng.random() < 0.5:
+    half_m = rng.uniform(7, 12 if is_drive else 18) if has_houses else 40.0
+    if has_houses or is_drive or rng.random() < 0.5:
         background += _road(half_m, atlas, rng)
     if has_houses:
         background += _houses(half_m, is_night, atlas, rng)
     fixtures = [_outdoor_fixture(half_m, is_night, atlas, rng) for _ in range(rng.integers(0, clutter + 1))]
+    if is_drive:
+        fixtures += _poles(min(half_m, 10.0), rng)
     elevation, around = rng.uniform(0.3, 1.3), rng.uniform(0, 2 * math.pi)
     light = np.array(
         [math.cos(elevation) * math.sin(around), math.sin(elevation), math.cos(elevation) * math.cos(around)]
     )
     dark, glow = atlas.add(disc(0.5)), atlas.add(np.clip(disc(1.0) ** 2 * 6, 0.0, 6))
-    is_sunny = not is_night and rng.random() < 0.5
+    is_sunny = not is_dark and rng.random() < 0.5
     shadow = rng.uniform(0.4, 0.75) if is_sunny else rng.uniform(0.1, 0.3)
     bounds = (-half_m + 0.6, half_m - 0.6, -200.0, 260.0)
     return Surroundings(np.array(background), tuple(fixtures), bounds, brightness, shadow, dark, glow, light)
@@ -187,6 +193,17 @@ def _houses(half_m: float, is_night: bool, atlas: Atlas, rng: np.random.Generato
     high = rng.uniform(8, 20)
     rows.append(panel((-half_m, high, 220), (2 * half_m, 0, 0), (0, -high, 0), kinds[0], repeats=(4, 2)))
     return rows
+
+
+def _poles(half_m: float, rng: np.random.Generator) -> list[Fixture]:
+    """Return lamp posts and trunks along both sides of a street."""
+    poles = []
+    for x in (-half_m + rng.uniform(0.8, 2), half_m - rng.uniform(0.8, 2)):
+        step_m, high, radius = rng.uniform(8, 30), rng.uniform(2.5, 8), rng.uniform(0.05, 0.2)
+        for z in np.arange(rng.uniform(2, 10), 160, step_m):
+            post = limb((x, 0, z), radius, (x, high, z), 0.7 * radius, rng.uniform(0.05, 0.8))
+            poles.append(Fixture((x, 0, float(z)), NO_PANELS, post[None]))
+    return poles
 
 
 def _outdoor_fixture(half_m: float, is_night: bool, atlas: Atlas, rng: np.random.Generator) -> Fixture:
@@ -266,6 +283,8 @@ def build_indoors(is_dark: bool, clutter: int, atlas: Atlas, rng: np.random.Gene
 
     x0, x1 = -wide / 2, wide / 2
     floor, wall, ceiling = plain(0.1, 0.6, 0.2), plain(0.3, 0.9, 0.08), plain(0.5, 0.95, 0.04)
+    if clutter and rng.random() < 0.3:  # shelves all over the walls
+        wall = atlas.add(poster(rng, 128, 128))
     per_m = rng.uniform(0.3, 1)
     rows = [
         panel((x0, 0, long), (wide, 0, 0), (0, 0, -long), floor, repeats=(wide * per_m, long * per_m)),

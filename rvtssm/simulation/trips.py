@@ -57,7 +57,7 @@ MANNERS = ("handheld", "panning", "walking", "driving", "turning")
 
 def build_camera_trip(
     manner: str, duration_s: float, start: tuple[float, float, float, float, float], focal_px: float,
-    middle_px: tuple[float, float], rng: np.random.Generator,
+    middle_px: tuple[float, float], rng: np.random.Generator, m_per_s: tuple[float, float] = (1.5, 18),
 ) -> CameraTrip:  # fmt: skip
     """Return a camera that moves in one of MANNERS, or stands still if `manner` is any other word.
 
@@ -68,6 +68,7 @@ def build_camera_trip(
         focal_px: Focal length in pixels.
         middle_px: Where the axis of the lens meets the sensor, (x, y).
         rng: Random generator.
+        m_per_s: Lowest and highest speed of a camera that is driven.
     """
     t = _grid_s(duration_s)
     rows = np.zeros((len(t), 6))
@@ -94,7 +95,7 @@ def build_camera_trip(
         period_s = 2 * rng.uniform(20, 90) * degree / abs(rate)
         rows[:, 3] += rate * (np.abs((t / period_s + rng.random()) % 1 - 0.5) - 0.25) * 2 * period_s / 2
     if manner in ("walking", "driving", "turning"):
-        speed = rng.uniform(0.7, 1.8) if manner == "walking" else np.exp(rng.uniform(math.log(1.5), math.log(18)))
+        speed = rng.uniform(0.7, 1.8) if manner == "walking" else np.exp(rng.uniform(*np.log(m_per_s)))
         pace = speed * (1 + wobble(0.06, 0.1, 0.5))
         if manner == "turning":
             rate = rng.choice((-1, 1)) * rng.uniform(8, 35) * degree
@@ -145,6 +146,17 @@ class Trip:
             t_us: Time in microseconds.
         """
         return bool(self.has_moved[min(int(t_us * 1e-6 / _GRID_S), len(self.rows) - 1)])
+
+
+def build_trip_ahead(camera: CameraTrip, gap_m: float, rng: np.random.Generator) -> Trip:
+    """Return the trip of a car that drives `gap_m` before a camera, at almost its speed."""
+    t = np.arange(len(camera.rows)) * _GRID_S
+    gap_m = gap_m * (1 + rng.uniform(-0.04, 0.04) * t + 0.03 * np.sin(rng.uniform(0.3, 1.5) * t + rng.uniform(0, 6.3)))
+    x = camera.rows[:, 0] + rng.normal(0, 0.3) + 0.1 * np.sin(0.7 * t + rng.uniform(0, 6.3))
+    z = camera.rows[:, 2] + gap_m
+    way = np.concatenate(([0.0], np.cumsum(np.hypot(np.diff(x), np.diff(z)))))
+    heading = np.arctan2(np.gradient(x), np.maximum(np.gradient(z), 1e-6))
+    return Trip(np.stack((x, z, heading, way), axis=1), np.zeros(len(t)), way >= 0)
 
 
 def build_trip(

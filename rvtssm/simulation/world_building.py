@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from rvtssm.simulation.people import SITTING, STANDING, WALKING, build_animal, b
 from rvtssm.simulation.perspective import Pictures
 from rvtssm.simulation.simulation_config import WorldConfig
 from rvtssm.simulation.surroundings import Surroundings, build_indoors, build_outdoors
-from rvtssm.simulation.trips import CameraTrip, build_camera_trip, build_trip
+from rvtssm.simulation.trips import CameraTrip, build_camera_trip, build_trip, build_trip_ahead
 from rvtssm.simulation.vehicles import Automobile, build_automobile, build_two_wheeler
 from rvtssm.simulation.world import NO_CLASS, PERSON, TWO_WHEELER, VEHICLE, Body, Player, World
 from rvtssm.system.user_error import UserError
@@ -50,14 +51,25 @@ def build_world(
     lines = round(_log_uniform(config.min_lines, config.max_lines, rng))
     seen_h, seen_w = min(lines, height), min(round(lines * width / height), width)
     has_houses = rng.random() < 0.55
+    is_drive = not is_indoors and is_ego_moving and _happens(config.drive_share, rng)
+    is_dusk = not is_indoors and not is_dark and _happens(config.dusk_share, rng)
+    if _happens(config.far_share, rng):
+        config = replace(config, max_object_px=min(config.max_object_px, 5 * config.min_object_px))
     if is_indoors:
         around = build_indoors(is_dark, config.max_clutter, atlas, rng)
     else:
-        around = build_outdoors(has_houses, is_dark, config.max_clutter, atlas, rng)
+        has_houses = has_houses or (is_drive and rng.random() < 0.7)
+        around = build_outdoors(has_houses, is_dark, config.max_clutter, atlas, rng, is_dusk=is_dusk, is_drive=is_drive)
     focal_px = lines * rng.uniform(0.55, 1.2) if is_indoors else lines * _log_uniform(0.6, 2.5, rng)
-    camera = _camera(is_indoors, has_houses, is_ego_moving, around, duration_s, focal_px, (seen_h, seen_w), rng)
+    if is_drive:
+        focal_px = lines * _log_uniform(0.7, 2.0, rng)
+        camera = _camera_in_car(duration_s, focal_px, (seen_h, seen_w), rng)
+        traffic = _traffic(camera, duration_s, is_dark, atlas, rng) if config.max_actors else ()
+    else:
+        camera = _camera(is_indoors, has_houses, is_ego_moving, around, duration_s, focal_px, (seen_h, seen_w), rng)
+        traffic = ()
     players = _players(
-        camera, around, is_indoors, is_dark, duration_s, (seen_h, seen_w), config, atlas, first_cloth, rng
+        camera, around, is_indoors, is_dark, duration_s, (seen_h, seen_w), config, atlas, first_cloth, rng, traffic
     )
     lens_px = rng.uniform(0.2, max(config.lens_blur, 0.2)) if config.lens_blur else 0.0
     return World(duration_us, seen_h, seen_w, around, players, camera, Pictures(*atlas.packed()), float(lens_px))
@@ -65,6 +77,48 @@ def build_world(
 
 def _log_uniform(low: float, high: float, rng: np.random.Generator) -> float:
     return float(math.exp(rng.uniform(math.log(low), math.log(high))))
+
+
+def _happens(share: float, rng: np.random.Generator) -> bool:
+    """Return whether something of a share happens; without a share no number is drawn."""
+    return share > 0 and bool(rng.random() < share)
+
+
+def _camera_in_car(duration_s: float, focal_px: float, size: tuple[int, int], rng: np.random.Generator) -> CameraTrip:
+    """Return a camera behind the windscreen of a car that drives along the street at 20 to 60 km/h."""
+    start = (rng.uniform(-1.5, 1.5), rng.uniform(1.1, 1.7), 0.0, rng.normal(0, 0.02), rng.normal(-0.02, 0.03))
+    middle = (size[1] / 2 * rng.uniform(0.9, 1.1), size[0] / 2 * rng.uniform(0.8, 1.1))
+    return build_camera_trip("driving", duration_s, start, focal_px, middle, rng, (20 / 3.6, 60 / 3.6))
+
+
+def _traffic(
+    camera: CameraTrip, duration_s: float, is_dark: bool, atlas: Atlas, rng: np.random.Generator
+) -> tuple[Player, ...]:
+    """Return a car ahead that hardly moves in the picture, parked cars on both sides, and cars that come towards it."""
+    cars = [build_automobile(atlas, rng) for _ in range(4)]
+    own_x = float(camera.rows[0, 0])
+    found = []
+    if rng.random() < 0.75:
+        lead = build_automobile(atlas, rng)
+        gap_m = lead.size_m[0] / 2 + _log_uniform(4, 25, rng)
+        found.append(Player(VEHICLE, lead, build_trip_ahead(camera, gap_m, rng), is_dark))
+    for side in (-1, 1):
+        x, share = own_x + side * rng.uniform(3.0, 4.5), rng.choice((0.0, 0.4, 0.8))
+        z = rng.uniform(3, 12)
+        while z < 110:
+            if rng.random() < share:
+                heading = rng.normal(0, 0.04) + math.pi * (side < 0)
+                car = cars[rng.integers(len(cars))]
+                trip = build_trip(duration_s, 0.0, x + rng.normal(0, 0.15), z, heading, 0.0, rng, 0, 0)
+                found.append(Player(VEHICLE, car, trip))
+            z += rng.uniform(6.0, 9.0)
+    z, speed = rng.uniform(15, 60), rng.uniform(5, 15)  # all that come have one speed, so that none passes another
+    for _ in range(int(rng.integers(0, 4))):
+        x = own_x - 2.6 - rng.uniform(0, 0.3)
+        trip = build_trip(duration_s, 0.0, x, z, math.pi, speed, rng, 0, 0)
+        found.append(Player(VEHICLE, cars[rng.integers(len(cars))], trip, is_dark))
+        z += rng.uniform(12, 40)
+    return tuple(found)
 
 
 def _camera(
@@ -96,10 +150,12 @@ def _camera(
 
 def _players(
     camera: CameraTrip, around: Surroundings, is_indoors: bool, is_dark: bool, duration_s: float, size: tuple[int, int],
-    config: WorldConfig, atlas: Atlas, first_cloth: int, rng: np.random.Generator,
+    config: WorldConfig, atlas: Atlas, first_cloth: int, rng: np.random.Generator, traffic: tuple[Player, ...] = (),
 ) -> tuple[Player, ...]:  # fmt: skip
-    """Return players who are seen at some time and do not pass through each other, the camera or a wall."""
-    found: list[Player] = []
+    """Return `traffic`, and players who are seen at some time and do not pass through others, the camera or a wall."""
+    found = [*traffic]
+    largest_px = max(min(config.max_object_px, 1.3 * size[0]), config.min_object_px)
+    beside: Player | None = None  # someone whose way the next person may share
     times_s = np.arange(0.0, duration_s + 0.05, 0.1)
     count = int(rng.integers(0, config.max_actors + 1))
     if rng.random() < config.crowd_share:
@@ -113,7 +169,7 @@ def _players(
         for _ in range(_TRIES):
             at_s = rng.uniform(0, duration_s)
             shot = camera.shot(at_s, around.light)
-            tall_px = _log_uniform(config.min_object_px, config.max_object_px, rng)
+            tall_px = _log_uniform(config.min_object_px, largest_px, rng)
             tall_px *= {PERSON: 1.0, TWO_WHEELER: 1.0}.get(kind, 0.5)
             depth_m = shot.focal_px * tall_m / tall_px
             ray = np.linalg.solve(shot.matrix, (rng.uniform(0.02, 0.98) * size[1], size[0] / 2, 1.0))
@@ -127,12 +183,20 @@ def _players(
             elif rng.random() < 0.3:  # across the view
                 heading = math.atan2(ray[0], ray[1]) + rng.choice((-1, 1)) * math.pi / 2
             turn_share = 0.15 if kind == VEHICLE else 0.35
+            if kind == PERSON and beside is not None and speed > 0 and _happens(config.group_share, rng):
+                x, z, heading, _ = beside.trip.at(at_s)
+                aside, along = rng.choice((-1, 1)) * rng.uniform(0.55, 0.9), rng.normal(0, 0.4)
+                x += aside * math.cos(heading) + along * math.sin(heading)
+                z += along * math.cos(heading) - aside * math.sin(heading)
+                speed = float(np.ptp(beside.trip.rows[:, 3])) / duration_s
             trip = build_trip(duration_s, at_s, x, z, heading, speed, rng, turn_share)
             player = Player(kind, body, trip, is_dark and kind in (VEHICLE, TWO_WHEELER))
             if _fits(player, radius_m, found, camera, around, times_s, is_indoors) and _is_seen(
                 player, at_s, camera, around, size
             ):
                 found.append(player)
+                if kind == PERSON and speed > 0:
+                    beside = player
                 break
     return tuple(found)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 
 from rvtssm.models.detector import Detector
 from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.models.sized_streams import SizedStreams
 from rvtssm.models.streams import Streams
 from rvtssm.records import Detections, SequenceBatch
 from rvtssm.system.user_error import UserError
@@ -37,7 +38,7 @@ def stream(
         left out.
     """
     found: dict[int, list[Detections]] = defaultdict(list)
-    streams = Streams(detector, trained_stride_us, memory_chunk, step_scale)
+    streams = SizedStreams(detector, lambda: Streams(detector, trained_stride_us, memory_chunk, step_scale))
     was_training = detector.training
     detector.eval()
     try:

@@ -106,6 +106,18 @@ def test_outputs_are_asked_for_by_step(sequences):
     assert batch.t_us.tolist() == steps
 
 
+def test_steps_known_to_have_no_box_are_frames_without_targets(sequences):
+    sequence = replace(sequences[0], nothing=np.array([1, 5]))
+    assert {1, 5} <= set(sequence.label_steps.tolist())
+    chunk = ChunkDataset([sequence])[request(0, 0, 8)]
+    batch = Collate(None, 50_000)([chunk]).counted()
+    place = batch.frame_index[:, 0].tolist().index(1)
+    assert batch.num_targets[place] == 0 and batch.t_us[place] == sequence.windows.ends_us[1]
+    assert batch.num_targets.sum() == len(chunk.labels) > 0
+    thinned = ChunkDataset([sequence], frames_per_chunk=1)[request(0, 0, 2)]
+    assert thinned.steps.tolist() == [1] and not len(thinned.labels)
+
+
 def test_a_batch_without_labels_has_no_frames(sequences):
     batch = Collate(None, 50_000)([ChunkDataset(sequences)[request(2, 0, 3)]]).counted()
     assert batch.hist.shape[0] == 3
@@ -114,7 +126,7 @@ def test_a_batch_without_labels_has_no_frames(sequences):
 
 def test_sequences_that_do_not_fit_together_are_refused(sequences):
     with pytest.raises(ValueError, match="cannot be batched; use the same settings"):
-        ChunkDataset([sequences[0], replace(sequences[1], frame_shape=(2, 6, 8))])
+        ChunkDataset([sequences[0], replace(sequences[1], frame_shape=(4, 12, 16))])
     with pytest.raises(ValueError, match="at least one sequence"):
         ChunkDataset([])
 

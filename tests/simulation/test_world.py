@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rvtssm.datasets.open_world import SPEC
-from rvtssm.events.labels import BOX_DTYPE
+from rvtssm.events.labels import BOX_DTYPE, nothing_times_us
 from rvtssm.records import Events
 from rvtssm.simulation import generate_recordings
 from rvtssm.simulation.atlas import Atlas, rough
@@ -261,7 +261,56 @@ def test_a_world_without_labels_is_drawn_again():
         blocks, boxes = simulated_recording(config, "train", index, "open_world")
         assert len(boxes) and sum(len(block.t) for block in blocks)
     nobody = replace(config, world=WorldConfig(max_actors=0, crowd_share=0.0))
-    assert len(simulated_recording(nobody, "train", 0, "open_world")[1]) == 0
+    assert len(simulated_recording(nobody, "val", 0, "open_world")[1]) == 0
+
+
+def test_an_empty_recording_says_at_every_label_time_that_nobody_is_there():
+    world = WorldConfig(empty_share=1.0)
+    config = SyntheticConfig(duration_s=0.25, height=48, width=64, world=world, ego_motion_share=1.0)
+    blocks, boxes = simulated_recording(config, "train", 0, "open_world")
+    assert nothing_times_us(boxes).tolist() == boxes["t"].tolist() == [100_000, 150_000, 200_000, 250_000]
+    assert sum(len(block.t) for block in blocks)
+    assert (simulated_recording(config, "val", 0, "open_world")[1]["w"] > 0).all()
+    some = replace(config, world=replace(world, empty_share=0.25))
+    assert 10 < sum(some.is_empty(index) for index in range(100)) < 40
+
+
+def test_a_camera_in_a_car_follows_a_car_that_hardly_moves_in_the_picture():
+    config = WorldConfig(indoor_share=0, drive_share=1, min_lines=96, max_lines=96)
+    leads = 0
+    for seed in range(4):
+        scene = build_world(96, 128, 1_000_000, config, RNG(seed), True)
+        speed = np.hypot(*np.diff(scene.camera.rows[:, [0, 2]], axis=0).T) / 0.005
+        assert speed.min() > 0.8 * 20 / 3.6 and speed.max() < 1.2 * 60 / 3.6
+        ahead = scene.players[0]
+        far = ahead.trip.rows[:, 1] - scene.camera.rows[:, 2]
+        if ahead.trip.rows[-1, 3] > 1 and 3 < far.min() <= far.max() < 40 and np.ptp(far) < 0.15 * far[0]:
+            boxes = [ahead.box(ahead.parts(t, scene._shot(t).position), t, scene._shot(t)) for t in (0.2, 0.7)]
+            widths = [right - left for left, _, right, _ in boxes]
+            leads += 1
+            assert abs(boxes[1][0] - boxes[0][0]) < widths[0] and 0.8 < widths[1] / widths[0] < 1.25
+        classes = set(scene.boxes(500_000, 3, 8)["class_id"])
+        assert VEHICLE in classes
+        assert build_world(96, 128, 1_000_000, config.empty(), RNG(seed), True).boxes(500_000, 3, 8).size == 0
+    assert leads >= 2
+
+
+def test_groups_walk_side_by_side_and_far_worlds_have_small_actors():
+    streets = WorldConfig(indoor_share=0, crowd_share=1, min_lines=120, max_lines=120)
+
+    def gaps_m(group_share: float) -> list[float]:
+        found = []
+        for seed in range(3):
+            scene = build_world(120, 160, 200_000, replace(streets, group_share=group_share), RNG(seed), True)
+            places = np.array([each.trip.at(0.1)[:2] for each in scene.players if each.class_id == PERSON])
+            gaps = np.hypot(*(places[:, None] - places[None]).transpose(2, 0, 1)) + 99 * np.eye(len(places))
+            found += gaps.min(axis=0).tolist() if len(places) > 1 else []
+        return found
+
+    assert np.median(gaps_m(1.0)) < 1.2 < np.median(gaps_m(0.0))
+    far = replace(streets, far_share=1.0, min_object_px=8.0)
+    heights = [build_world(120, 160, 200_000, far, RNG(s), True).boxes(100_000, 3, 8)["h"] for s in range(3)]
+    assert 0 < np.percentile(np.concatenate(heights), 80) < 50
 
 
 def test_a_share_of_the_training_recordings_shows_plain_worlds(monkeypatch):

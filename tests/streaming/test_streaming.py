@@ -31,6 +31,7 @@ class Leaky(torch.nn.Module):
 
     head = YoloxHead
     device = torch.device("cpu")
+    frame_hw = (3, 3)
 
     def __init__(self):
         super().__init__()

@@ -1,0 +1,68 @@
+"""Training on recordings of several sizes: the whole path from events to weights, and a run that dies goes on."""
+
+from __future__ import annotations
+
+import lightning as L
+import pytest
+import torch
+
+from rvtssm.commands.cli import compose
+from rvtssm.commands.generate import generate
+from rvtssm.commands.train import train
+from rvtssm.models.checkpoint import load_file
+from rvtssm.training import fit
+from rvtssm.training.checkpoints import last_checkpoint
+from tests.training.conftest import OVERRIDES
+
+SIZED = ("dataset.mixed_sizes=true", "synthetic.sizes=[[48,64],[64,96]]", "synthetic.num_train=4")
+SETTINGS = (
+    "training.steps=9",
+    "training.validate_every=20",
+    "training.checkpoint_every=3",
+    "augment.window_ms=[20,50]",
+    "optim.name=muon",
+    "training.average=0.9",
+    "sampling.chunk_length=2",
+)
+
+
+class Death(L.Callback):
+    """After the eighth step."""
+
+    def on_train_batch_end(self, trainer, *rest):
+        if trainer.global_step == 8:
+            raise MemoryError
+
+
+def test_a_training_of_two_sizes_resumes_exactly(tmp_path, monkeypatch, logged):
+    data = [*OVERRIDES, *SIZED, f"dataset.raw_dir={tmp_path / 'raw'}"]
+    generate(compose(data))
+
+    def configured(name: str, *more: str):
+        return compose([*data, *SETTINGS, f"out={tmp_path / name}", *more])
+
+    train(configured("whole"))
+    build_trainer = fit.build_trainer
+
+    def mortal(*arguments):
+        trainer = build_trainer(*arguments)
+        trainer.callbacks.insert(0, Death())
+        return trainer
+
+    with monkeypatch.context() as patch:
+        patch.setattr("rvtssm.commands.train.build_trainer", mortal)
+        with pytest.raises(MemoryError):
+            train(configured("cut"))
+    stored = load_file(last_checkpoint(tmp_path / "cut"))
+    assert stored["global_step"] == 6 and len(stored["processes"][0]["streams"]) == 2
+    train(configured("cut", "resume=auto"))
+    found, wanted = (load_file(last_checkpoint(tmp_path / name))["state_dict"] for name in ("cut", "whole"))
+    assert all(torch.equal(found[key], wanted[key]) for key in wanted)
+    assert logged(tmp_path / "cut") == logged(tmp_path / "whole")
+    with pytest.raises(ValueError, match="only raw recordings may differ in size"):
+        train(configured("prepared", "dataset.source=prepared"))
+
+
+def test_sizes_are_asked_for_where_they_are_read():
+    with pytest.raises(ValueError, match="set both"):
+        generate(compose([*OVERRIDES, "synthetic.sizes=[[48,64]]", "dataset.raw_dir=raw"]))
