@@ -616,7 +616,7 @@ def test_a_file_that_is_no_checkpoint_is_named(refused, tmp_path, weights, verb)
     torch.save({"state_dict": {}}, tmp_path / "nameless")
     assert "does not say which model it holds" in refused(verb, f"checkpoint={tmp_path / 'nameless'}", *recording)
     torch.save([1, 2], tmp_path / "list")
-    assert "holds a list where a dict is expected" in refused(verb, f"checkpoint={tmp_path / 'list'}", *recording)
+    assert "it holds a list instead of a dict" in refused(verb, f"checkpoint={tmp_path / 'list'}", *recording)
     torch.save({"state_dict": {"mdl.backbone": torch.zeros(1)}}, tmp_path / "official")
     assert "scripts/convert_checkpoint.py" in refused(verb, f"checkpoint={tmp_path / 'official'}", *recording)
 
