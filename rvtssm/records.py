@@ -87,7 +87,7 @@ class DatasetSpec:
         return {str(disk_id): name for disk_id, name in zip(self.disk_class_ids, self.class_names, strict=True)}
 
     @property
-    def sensor_hw(self) -> tuple[int, int] | tuple[None, None]:
+    def sensor_hw(self) -> tuple[int | None, int | None]:
         """Height and width of every sensor; None where recordings differ."""
         return (None, None) if self.mixed_sizes else (self.height, self.width)
 

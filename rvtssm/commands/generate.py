@@ -37,7 +37,7 @@ def generate(config: Config, only: Collection[str] | None = None) -> None:
     announce(
         "generate",
         recordings=f"{counts} of {wanted.duration_s:g} s",
-        sensor=", ".join(f"{width} x {height}" for height, width in wanted.sizes or [(spec.height, spec.width)]),
+        sensor=", ".join(f"{width} x {height}" for height, width in wanted.sizes or [[spec.height, spec.width]]),
         labels=f"every {wanted.label_interval_us / 1000:g} ms",
         output=folder,
     )

@@ -37,7 +37,9 @@ FORMAT_VERSION = 1
 SAFETENSORS = ".safetensors"
 _META_KEY = "rvtssm"
 # names of classes in older checkpoints, by the dataset, with their names of today
-FORMER_CLASS_NAMES = {("synthetic", ("car", "pedestrian")): ("vehicle", "person")}
+FORMER_CLASS_NAMES: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {
+    ("synthetic", ("car", "pedestrian")): ("vehicle", "person")
+}
 WRITTEN_BY = "written_by"  # the key of `made_by`
 DETECTOR_PREFIX = "detector."  # starts the keys in a checkpoint of our training module
 _ANY_SIZE = 1024  # sizes up to here are accepted, because a detector of that size is cheap to build

@@ -78,6 +78,7 @@ class Tracker:
         return self._smoothed(found) if self._smooth_us else found
 
     def _smoothed(self, found: Detections) -> Detections:
+        assert found.track_id is not None
         score = found.score.copy()
         for row in np.flatnonzero(found.track_id).tolist():
             before_us, before = self._scores.get(track := int(found.track_id[row]), (found.t_us, float(score[row])))

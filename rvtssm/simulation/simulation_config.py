@@ -170,7 +170,7 @@ class SyntheticConfig:
 
     def check(self) -> None:
         """Raise a UserError for settings that cannot be generated."""
-        if self.sizes is not None and not all(len(size) == 2 and min(size) >= 16 for size in self.sizes or [()]):
+        if self.sizes is not None and not all(len(size) == 2 and min(size) >= 16 for size in self.sizes or [[]]):
             raise UserError(
                 f"synthetic.sizes={self.sizes}; name height and width of at least one sensor, each 16 or more, such as "
                 "[[96,128],[240,304]], or null"

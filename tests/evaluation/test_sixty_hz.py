@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,7 +53,12 @@ def step_scales(monkeypatch) -> list[object]:
     """What detectors are given or prepare for their steps."""
     seen: list[object] = []
     prepare = Detector.prepare
-    monkeypatch.setattr(Detector, "prepare", lambda self, scale: (seen.append(scale), prepare(self, scale))[1])
+
+    def noted(self: Detector, scale: Any) -> Any:
+        seen.append(scale)
+        return prepare(self, scale)
+
+    monkeypatch.setattr(Detector, "prepare", noted)
     return seen
 
 

@@ -299,7 +299,7 @@ def test_groups_walk_side_by_side_and_far_worlds_have_small_actors():
     streets = WorldConfig(indoor_share=0, crowd_share=1, min_lines=120, max_lines=120)
 
     def gaps_m(group_share: float) -> list[float]:
-        found = []
+        found: list[float] = []
         for seed in range(3):
             scene = build_world(120, 160, 200_000, replace(streets, group_share=group_share), RNG(seed), True)
             places = np.array([each.trip.at(0.1)[:2] for each in scene.players if each.class_id == PERSON])
