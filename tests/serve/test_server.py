@@ -109,6 +109,19 @@ def test_a_page_sees_events_boxes_and_delays(weights, recordings):
     assert any(header["boxes"] for header, _ in page.pictures)
 
 
+def test_a_page_that_never_reads_has_one_picture_waiting(weights, recordings):
+    with Page(weights) as page:
+        page.session.open(opened("one", recordings["one_td.dat"]))
+        page.session.handle({"speed": 0.2})
+        page.until(lambda page: page.results())
+        run = page.session._run
+        now_us = run.source.now_us
+        until(lambda: run.source.now_us > now_us + 200_000)  # it plays on, though nobody takes the pictures
+        waiting = page.session.taken()
+        assert sum(isinstance(part, bytes) for part in waiting) == 1 and len(waiting) < 10
+        page.until(lambda page: len(page.results()) > 3)  # and the page goes on when it reads again
+
+
 def test_the_rate_changes_while_it_plays(weights, recordings):
     """The slider moves from 20 to 200 Hz: windows end ten times as often, the state goes on."""
     with Page(weights) as page:
