@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rvtssm.commands.announcement import announce, say_replaced, with_labels
 from rvtssm.commands.console import console, say
+from rvtssm.commands.init_from import CLASS_MAP_FORM
 from rvtssm.commands.inputs import default_out, folders, weights_label, writable
 from rvtssm.commands.run_files import run_files
 from rvtssm.commands.train import describe
@@ -131,15 +132,29 @@ def _data_for(config: Config, checkpoint: LoadedCheckpoint) -> SequenceDataModul
     if not any(folders(config).values()):
         dataset = replace(dataset, raw_dir=checkpoint.raw_dir, prepared_dir=checkpoint.prepared_dir)
     data = SequenceDataModule(dataset, data=config.data)
-    if _frames(data.spec) != _frames(spec):
-        raise UserError(
-            f"{config.checkpoint} was trained on {_frames(spec)}, the data are {_frames(data.spec)}; "
-            "evaluate on the dataset of the weights"
-        )
+    _check_fit(str(config.checkpoint), spec, data.spec)
     detector_for_frame(checkpoint, spec.frame_height, spec.frame_width)  # an exported file has a fixed size
     return data
 
 
-def _frames(spec: DatasetSpec) -> str:
-    """Describe what must be equal for a model and its data."""
-    return f"{spec.name} ({', '.join(spec.class_names)}; {spec.frame_width} x {spec.frame_height} pixels)"
+def _check_fit(path: str, trained: DatasetSpec, data: DatasetSpec) -> None:
+    """Raise UserError if the dataset, the classes or the frames of the data are not those of the training."""
+    ours, theirs = _described(trained), _described(data)
+    other = [f"{key} {ours[key]}, not {theirs[key]}" for key in ours if ours[key] != theirs[key]]
+    if not other:
+        return
+    class_map = f" {CLASS_MAP_FORM}" if trained.class_names != data.class_names else ""
+    raise UserError(
+        f"{path} cannot be scored on these data, because it was trained on {'; '.join(other)}; fine-tune it on them "
+        f"(`rvtssm train training.init_from={path}{class_map}` with the same dataset) and evaluate the new weights, "
+        "or only look at its boxes with `rvtssm predict`, which takes frames of any size"
+    )
+
+
+def _described(spec: DatasetSpec) -> dict[str, str]:
+    """Describe what must be equal for a model and the data on which it is scored."""
+    return {
+        "the dataset": spec.name,
+        "the classes": f"({', '.join(spec.class_names)})",
+        "frames of": f"{spec.frame_width} x {spec.frame_height} pixels",
+    }

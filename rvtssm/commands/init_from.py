@@ -17,6 +17,7 @@ from rvtssm.models.transfer import NO_CLASS, Transferred, TransferSource, read_s
 from rvtssm.system.output_folder import result_set
 from rvtssm.system.user_error import UserError
 
+CLASS_MAP_FORM = "'training.class_map={NAME_IN_WEIGHTS: NAME_IN_DATA}'"  # quoted, for a shell
 OUTCOMES = ("taken", "resized", "left")
 
 
@@ -67,8 +68,8 @@ def fill_from(path: str, source: TransferSource, detector: Detector, meta: Check
     if any(row.reason == NO_CLASS for row in report):
         theirs, ours = ", ".join(source.class_names or ()), ", ".join(meta.spec.class_names)
         say(
-            f"no class of the weights ({theirs}) is one of the data ({ours}); if two are the same, map them, as in "
-            f"training.class_map={{{(source.class_names or ('',))[0]}: {meta.spec.class_names[0]}}}"
+            f"no class of the weights ({theirs}) is one of the data ({ours}); if two mean the same, map them with "
+            f"{CLASS_MAP_FORM}"
         )
     if words := _words_of_left(source, meta, report):
         say(f"to take what was left behind as well, start a new training with {pasted(words)}")

@@ -645,13 +645,17 @@ def test_preprocess_keeps_the_description_of_files_that_it_may_not_replace(tmp_p
 @pytest.mark.parametrize("name", sorted(set(DATASETS) - {"synthetic", "custom"}))
 def test_weights_are_not_evaluated_on_another_dataset(refused, tmp_path, weights, name):
     answer = refused("evaluate", f"checkpoint={weights}", f"dataset={name}", f"dataset.raw_dir={tmp_path}")
-    assert "was trained on synthetic (vehicle, person; 160 x 120 pixels)" in answer
-    assert f"the data are {name} ({', '.join(DATASETS[name].class_names)}; " in answer
+    assert f"was trained on the dataset synthetic, not {name}; " in answer
+    assert (
+        f"the classes (vehicle, person), not ({', '.join(DATASETS[name].class_names)}); frames of 160 x 120 " in answer
+    )
+    assert f"training.init_from={weights} 'training.class_map={{NAME_IN_WEIGHTS: NAME_IN_DATA}}'`" in answer
 
 
 def test_weights_are_not_evaluated_on_another_sensor(refused, tmp_path, weights):
     answer = refused("evaluate", f"checkpoint={weights}", "dataset=synthetic", "dataset.height=64")
-    assert "the data are synthetic (vehicle, person; 160 x 64 pixels)" in answer
+    assert "was trained on frames of 160 x 120 pixels, not 160 x 64 pixels; fine-tune it" in answer
+    assert "class_map" not in answer and "the dataset synthetic" not in answer
 
 
 def test_an_evaluation_needs_labelled_recordings(refused, tmp_path, weights):

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from rvtssm.commands.composition import compose
-from rvtssm.commands.init_from import read_start, with_mapped_classes
+from rvtssm.commands.init_from import fill_from, read_start, with_mapped_classes
 from rvtssm.commands.run_files import flat
 from rvtssm.commands.run_files import overrides as config_words
 from rvtssm.commands.train import train
-from rvtssm.datasets import build_spec
+from rvtssm.datasets import DATASETS, build_spec
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.models.checkpoint import CheckpointMeta, load_file, write_checkpoint
 from rvtssm.records import WindowSettings
@@ -103,6 +103,16 @@ def test_classes_of_other_names_are_mapped():
     ):
         with pytest.raises(UserError, match=said):
             with_mapped_classes(source, pairs, ("tram", "bus"))
+
+
+def test_the_hint_of_the_map_guesses_no_pair(tmp_path, capsys):
+    source = read_start("street-tiny")
+    spec = replace(DATASETS["synthetic"], class_names=("car", "van", "cyclist"))
+    meta = CheckpointMeta(spec, source.model, source.temporal, source.windows)
+    fill_from("street-tiny", source, meta.build(), meta, tmp_path)
+    said = capsys.readouterr().out
+    assert "(person, vehicle, two-wheeler) is one of the data (car, van, cyclist)" in said
+    assert "map them with 'training.class_map={NAME_IN_WEIGHTS: NAME_IN_DATA}'\n" in said
 
 
 def test_the_map_of_classes_is_read_from_words_and_written_as_such():
