@@ -20,6 +20,7 @@ import yaml
 from rvtssm.events.label_files import LABEL_READERS
 from rvtssm.records import EVENT_SUFFIXES, DatasetSpec
 from rvtssm.remote.mirror import local_path, uploaded_file, whole
+from rvtssm.remote.object_store import is_url
 from rvtssm.system.file_errors import file_errors
 from rvtssm.system.user_error import UserError
 
@@ -57,6 +58,8 @@ def read_spec(*folders: Path | str) -> DatasetSpec:
     paths = [_description(folder) for folder in folders]
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
+        if gone := [folder for folder in folders if not is_url(str(folder)) and not Path(folder).exists()]:
+            raise UserError(f"the folder {gone[0]} does not exist; check dataset.raw_dir and dataset.prepared_dir")
         names = " and ".join(map(str, paths))
         raise UserError(f"{names} does not exist; it must describe the custom dataset, with {', '.join(_NEEDED)}")
     with whole(path), file_errors(path, " is not YAML", "write one `key: value` per line"):

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from rvtssm.events.label_files import read_label_file
+from rvtssm.events.label_files import LABEL_READERS, read_label_file
 from rvtssm.events.labels import Boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.records import EVENT_SUFFIXES, DatasetSpec
@@ -17,6 +17,7 @@ from rvtssm.system.user_error import UserError
 
 # Suffixes of camera files that do not follow the dataset's naming, in addition to the suffixes of the spec.
 _PLAIN_SUFFIXES = ("_td.raw", ".raw")
+_LABEL_SUFFIXES = ("_bbox.npy", *sorted(LABEL_READERS.keys() - {".npy"}))  # a plain .npy may hold events
 RVT_FOLDER = "event_representations_v2"
 
 
@@ -44,14 +45,33 @@ class RawRecording:
         """
         if self.boxes_path is None:
             raise UserError(
-                f"{self.events_path} has no labels ({self.name}{spec.boxes_suffix}); copy them, or prepare the "
-                "recording without labels (labels=none)"
+                f"{self.events_path} has no labels ({self.name}{spec.boxes_suffix}); {self._other_labels(spec)}"
+                "copy them, or prepare the recording without labels (labels=none)"
             )
         end_us = None
         if self.boxes_path.suffix in (".txt", ".xml"):
             with closing(open_recording(self.events_path, *spec.sensor_hw, spec.repair)) as recording:
                 end_us = recording.time_range_us[1] + 1  # windows are half-open, so one that ends here holds all events
         return read_label_file(self.boxes_path, spec, end_us)
+
+    def _other_labels(self, spec: DatasetSpec) -> str:
+        """Return advice on a label file of another format beside the recording, or nothing if there is none."""
+        if spec.name != "custom" or spec.boxes_dir != spec.events_dir:
+            return ""
+        beside = (self.events_path.with_name(f"{Path(self.name).name}{suffix}") for suffix in _LABEL_SUFFIXES)
+        found = next((path for path in beside if path.is_file() and path != self.events_path), None)
+        if found is None:
+            return ""
+        suffix = found.name.removeprefix(Path(self.name).name)
+        return f"there is {found.name}, so set `labels: {suffix}` in dataset.yaml; otherwise "
+
+
+def check_folder(raw_dir: Path | str) -> None:
+    """Raise UserError if the folder of a dataset does not exist."""
+    if not Path(raw_dir).is_dir():
+        raise UserError(
+            f"the folder {raw_dir} does not exist; check dataset.raw_dir, which holds train/, val/ and test/"
+        )
 
 
 def find_recordings(raw_dir: Path | str, split: str, spec: DatasetSpec) -> list[RawRecording]:
@@ -123,6 +143,7 @@ def _matches(
     patterns = spec.split_sources.get(split, (f"{split}/*",))
     folders = {pattern.partition("/")[0] for pattern in patterns}
     if not any((root / folder).is_dir() for folder in folders):
+        check_folder(raw_dir)
         wanted = " and ".join(str(root / folder) for folder in sorted(folders))
         raise UserError(f"{wanted} does not exist; put the recordings there or choose other splits")
     for pattern in patterns:

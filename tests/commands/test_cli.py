@@ -82,6 +82,7 @@ def refused(capsys):
         (["train"], "dataset=NAME is needed; choose from gen1, onempx, dsec, synthetic"),
         (["train", "dataset.name=gen2"], "dataset.name='gen2'; choose from gen1, onempx, dsec, synthetic"),
         (["train", "dataset=gen1"], "dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed"),
+        (["train", "dataset=custom", "dataset.raw_dir=/nowhere"], "the folder /nowhere does not exist; check dataset."),
         (["train", "dataset=gen1", "dataset.prepared_dir=/nowhere"], "/nowhere/train does not exist; prepare"),
         (["preprocess", "dataset=gen1"], "dataset.raw_dir=DIR is needed"),
         (["preprocess", "convention=RVT"], "'RVT'; choose from exact, rvt"),

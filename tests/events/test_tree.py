@@ -58,6 +58,8 @@ def test_a_split_may_be_part_of_a_folder(tmp_path):
 def test_a_folder_that_is_not_there_is_named(tmp_path):
     with pytest.raises(ValueError, match="val does not exist; put the recordings there"):
         find_recordings(tmp_path, "val", SPEC)
+    with pytest.raises(ValueError, match=r"the folder .*ownn does not exist; check dataset\.raw_dir"):
+        find_recordings(tmp_path / "ownn", "val", SPEC)
 
 
 def test_labels_without_a_time_are_of_the_moment_after_the_last_event(tmp_path):
@@ -69,3 +71,15 @@ def test_labels_without_a_time_are_of_the_moment_after_the_last_event(tmp_path):
     assert found(tmp_path, "val", spec)["a"].read_boxes(spec)["t"].tolist() == [events.t[-1] + 1]
     write_boxes(tmp_path / "val/a_bbox.npy", boxes_of((7, 1, 1, 2, 2)))
     assert found(tmp_path, "val", SPEC)["a"].read_boxes(SPEC)["t"].tolist() == [7]
+
+
+def test_labels_of_another_format_beside_the_recording_are_named(tmp_path):
+    spec = replace(SPEC, name="custom", event_suffixes=(".dat", ".npy"))
+    touch(tmp_path, "val/a.dat", "val/a.txt", "val/b.npy")
+    recordings = found(tmp_path, "val", spec)
+    with pytest.raises(
+        ValueError, match=r"no labels \(a_bbox.npy\); there is a.txt, so set `labels: .txt` in dataset.yaml"
+    ):
+        recordings["a"].read_boxes(spec)
+    with pytest.raises(ValueError, match=r"no labels \(b_bbox.npy\); copy them"):
+        recordings["b"].read_boxes(spec)
