@@ -1,12 +1,13 @@
 """A node of ROS 2 that detects objects in the events of a camera: event messages in, vision_msgs/Detection2DArray out.
 
-    python examples/ros2_node.py --ros-args -p checkpoint:=best.ckpt -p hz:=50.0 -r events:=/event_camera/events
+    python examples/ros2_node.py --ros-args -p hz:=50.0 -r events:=/event_camera/events
 
-It runs in the Python environment of ROS 2, in which rvtssm and the packages of the messages are installed:
-event_camera_msgs (or dvs_msgs, or prophesee_event_msgs) and vision_msgs.
+It needs ROS 2 Jazzy or later, because rvtssm needs Python 3.11; docs/live.md ("ROS 2") says how to install both. The
+packages of the messages are vision_msgs and event_camera_msgs (or dvs_msgs, or prophesee_event_msgs).
 """
 
 from importlib import import_module
+from time import perf_counter
 
 import rclpy
 from builtin_interfaces.msg import Time
@@ -16,6 +17,7 @@ from vision_msgs.msg import Detection2D, Detection2DArray, ObjectHypothesisWithP
 
 import rvtssm
 from rvtssm.events.readers.event_messages import MessageDecoder
+from rvtssm.models.named_weights import DEFAULT_WEIGHTS
 from rvtssm.prediction.frame_results import FrameResult
 from rvtssm.prediction.predictor import LiveStream
 
@@ -25,15 +27,18 @@ class EventDetector(Node):
 
     def __init__(self) -> None:
         super().__init__("event_detector")
-        self.declare_parameter("checkpoint", "best.ckpt")
+        self.declare_parameter("checkpoint", DEFAULT_WEIGHTS)
         self.declare_parameter("hz", 0.0)  # 0: the rate of the training
         self.declare_parameter("window", "")  # slide, shrink, or what the weights are made for
+        self.declare_parameter("downsample", 0)  # 0: the factor that makes frames as large as in training
         self.declare_parameter("min_score", 0.3)
         self.declare_parameter("type", "event_camera_msgs/msg/EventPacket")
         self._predictor = rvtssm.load(self.get_parameter("checkpoint").value)
         self._kind = self.get_parameter("type").value
         self._decoder = MessageDecoder(self._kind)
         self._stream: LiveStream | None = None
+        self._since_us: int | None = None  # sensor time from which the work of `_busy_s` counts
+        self._busy_s = 0.0
         package, _, name = self._kind.split("/")
         message = getattr(import_module(f"{package}.msg"), name)
         self._publisher = self.create_publisher(Detection2DArray, "detections", 10)
@@ -42,27 +47,46 @@ class EventDetector(Node):
 
     def receive(self, data: bytes) -> None:
         """Detect in the events of one message and publish the windows that it closes."""
+        began_s = perf_counter()
         try:
             events, (height, width) = self._decoder.push(data)
             if self._stream is None:
-                hz, window = (self.get_parameter(name).value or None for name in ("hz", "window"))
+                options = {name: self.get_parameter(name).value or None for name in ("hz", "window", "downsample")}
                 min_score = self.get_parameter("min_score").value
-                self._stream = self._predictor.stream(height, width, hz=hz, window=window, min_score=min_score)
+                self._stream = self._predictor.stream(height, width, **options, min_score=min_score)
             results = self._stream.push(events)
         except ValueError as error:  # a damaged message, or a clock that jumps
             self.get_logger().error(str(error))
-            self._stream, self._decoder = None, MessageDecoder(self._kind)
+            self._stream, self._decoder, self._since_us = None, MessageDecoder(self._kind), None
             return
         for result in results:
-            self._publisher.publish(to_message(result))
+            self._publisher.publish(to_message(result, self._decoder.frame_id))
+        self._busy_s += perf_counter() - began_s
+        if results:
+            self._warn_if_late(results[-1].t_us)
+
+    def _warn_if_late(self, t_us: int) -> None:
+        """Warn if a second of events took longer than a second. The first windows, which compile, do not count."""
+        past_s = 0.0 if self._since_us is None else (t_us - self._since_us) / 1e6
+        if 0 < past_s < 1:
+            return
+        if self._busy_s > past_s > 0:
+            self.get_logger().warning(
+                f"the last {past_s:.1f} s of events took {self._busy_s:.1f} s, so detections come late and packets are "
+                "lost; lower hz or raise downsample"
+            )
+        self._since_us, self._busy_s = t_us, 0.0
 
 
-def to_message(result: FrameResult) -> Detection2DArray:
-    """Return the objects of one window, in pixels of the sensor, with the time of the end of the window."""
+def to_message(result: FrameResult, frame_id: str) -> Detection2DArray:
+    """Return the objects of one window, in pixels of the sensor.
+
+    The stamp is the end of the window in the time of the events, which need not be the clock of ROS.
+    """
     message = Detection2DArray()
     t_us = result.t_us
     message.header.stamp = Time(sec=t_us // 1_000_000, nanosec=t_us % 1_000_000 * 1000)
-    message.header.frame_id = "event_camera"
+    message.header.frame_id = frame_id
     for name, score, xyxy in zip(result.names, result.score.tolist(), result.xyxy.tolist(), strict=True):
         left, top, right, bottom = xyxy
         detection, hypothesis = Detection2D(header=message.header), ObjectHypothesisWithPose()

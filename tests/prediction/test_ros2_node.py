@@ -27,7 +27,7 @@ class FakeNode:
     parameters: ClassVar[dict[str, object]] = {}
 
     def __init__(self, name):
-        self.values, self.published, self.errors = {}, [], []
+        self.values, self.published, self.errors, self.warnings = {}, [], [], []
 
     def declare_parameter(self, name, value):
         self.values[name] = self.parameters.get(name, value)
@@ -36,7 +36,7 @@ class FakeNode:
         return SimpleNamespace(value=self.values[name])
 
     def get_logger(self):
-        return SimpleNamespace(error=self.errors.append)
+        return SimpleNamespace(error=self.errors.append, warning=self.warnings.append)
 
     def create_publisher(self, kind, topic, qos):
         assert topic == "detections"
@@ -96,6 +96,7 @@ def test_the_node_publishes_what_a_stream_finds(node_file, live_checkpoint, draw
     assert sum(len(result) for result in wanted) > 0
     for message, result in zip(node.published, wanted, strict=True):
         assert message.header.stamp.sec * 10**6 + message.header.stamp.nanosec // 1000 == result.found.t_us
+        assert message.header.frame_id == "camera"  # as the messages of the events name it
         assert [found.results[0].hypothesis.class_id for found in message.detections] == result.names
         boxes = [
             (found.bbox.center.position.x, found.bbox.center.position.y, found.bbox.size_x, found.bbox.size_y)
@@ -129,3 +130,19 @@ def test_the_node_goes_on_after_the_clock_jumps_back(node_file, live_checkpoint,
     send(late)
     send(draw_events(100, 7_300_000, 1_000), (2 * HEIGHT, WIDTH))
     assert len(node.errors) == 2 and "its height, width and encoding are" in node.errors[1]
+
+
+def test_the_node_takes_the_weights_in_the_box_and_warns_once_per_second_that_it_is_late(
+    node_file, draw_events, monkeypatch
+):
+    monkeypatch.setattr(FakeNode, "parameters", {"downsample": 2})
+    clock = iter(np.arange(0, 1e6, 0.2).tolist())  # every message takes 0.2 s
+    monkeypatch.setattr(node_file, "perf_counter", lambda: next(clock))
+    node, store = node_file.EventDetector(), typestore_of("mcap")
+    for number in range(34):
+        packet = draw_events(200, 100_000 * number, 100_000)
+        message = message_of(store, EVENT_PACKET, packet, "mono", (HEIGHT, WIDTH))
+        node.callback(bytes(store.serialize_cdr(message, EVENT_PACKET)))
+    assert node.errors == [] and node.values["checkpoint"] == "street-tiny"
+    assert node._stream.detector.downsample == 2
+    assert len(node.warnings) == 3 and all("1.0 s of events took 2.0 s" in said for said in node.warnings)

@@ -69,6 +69,7 @@ class EventMessage:
     encoding: str  # a key of WORDS; otherwise the events are `columns`
     words: Bytes
     columns: tuple[Column, Column, Column, Column]  # t (us), x, y, p
+    frame_id: str  # coordinate frame of the camera
 
     def __len__(self) -> int:
         """Return the number of words, or of events if there are no words."""
@@ -99,6 +100,7 @@ class MessageDecoder:
         self._kind, self._is_cdr = kind, is_cdr
         self._state: State | None = None
         self._shape: tuple[int, int, str] | None = None  # height, width and encoding of the messages
+        self.frame_id = ""  # coordinate frame of the camera, as the last message names it
 
     def push(self, data: bytes) -> tuple[Events, tuple[int, int]]:
         """Decode one serialised message.
@@ -115,6 +117,7 @@ class MessageDecoder:
                 reason.
         """
         message = read_message(self._kind, data, self._is_cdr)
+        self.frame_id = message.frame_id
         size_hw, shape = (message.height, message.width), (message.height, message.width, message.encoding)
         if self._state is None:
             self._state = np.array([0, _NEVER_US, 0, 0, *message.decoder_state], np.int64)
@@ -155,10 +158,10 @@ def read_message(kind: str, data: bytes, is_cdr: bool) -> EventMessage:
         fields.number("I")  # sequence number of the message
     fields.number("I")
     fields.number("I")  # seconds and nanoseconds of the message
-    fields.text()  # coordinate frame of the camera
+    frame_id = fields.text()
     height, width = fields.number("I"), fields.number("I")
     if kind in ARRAYS:
-        return EventMessage(height, width, "", np.empty(0, np.uint8), _array_columns(fields))
+        return EventMessage(height, width, "", np.empty(0, np.uint8), _array_columns(fields), frame_id)
     fields.number("Q")
     base_ns = fields.number("Q")
     given = fields.text()
@@ -173,8 +176,9 @@ def read_message(kind: str, data: bytes, is_cdr: bool) -> EventMessage:
     if len(payload) % unit_bytes:
         raise MessageError(f"its {len(payload)} bytes are not whole words of {unit_bytes} bytes")
     if encoding in WORDS:
-        return EventMessage(height, width, encoding, payload, _NO_COLUMNS)
-    return EventMessage(height, width, encoding, np.empty(0, np.uint8), _mono_columns(payload.view("<u8"), base_ns))
+        return EventMessage(height, width, encoding, payload, _NO_COLUMNS, frame_id)
+    columns = _mono_columns(payload.view("<u8"), base_ns)
+    return EventMessage(height, width, encoding, np.empty(0, np.uint8), columns, frame_id)
 
 
 def decode_message(message: EventMessage, state: State, size_hw: tuple[int, int], buffer: EventBuffer) -> int:
