@@ -107,4 +107,5 @@ install_package() { # extras
 
 if [ "${BASH_SOURCE[0]}" = "$0" ]; then
     install_package "$@"
+    echo "install: done; activate with \`source .venv/bin/activate\`, then try \`rvtssm doctor\`"
 fi

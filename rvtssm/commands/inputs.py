@@ -79,6 +79,12 @@ def video_path(config: Config) -> str:
     return needed(config.simulate.video, "video=FILE", "a video file, or a folder of pictures")
 
 
+def _check_audit(config: Config) -> None:
+    what = "weights of the detector whose memory is measured (`rvtssm verify` checks data)"
+    needed(config.checkpoint, "checkpoint=FILE", what)
+    weights_path(config)
+
+
 def check_demo(config: Config) -> None:
     """Raise ValueError now for settings that would fail after the training."""
     counts, rates = config.synthetic, config.evaluation.hz
@@ -140,7 +146,7 @@ _CHECKS: dict[str, tuple[Callable[[Config], object], ...]] = {
     "live": (_check_weights_or_default,),
     "serve": (_check_weights_or_default,),
     "export": (export_path, weights_path, calibration_path),
-    "audit": (weights_path,),
+    "audit": (_check_audit,),
     "simulate": (video_path,),
     "info": (_check_weights_or_dataset,),
 }

@@ -123,7 +123,7 @@ VERBS = {
         "checkpoint",
     ),
     "audit": Verb(
-        "measure what memory and time step of a detector do; FILE [recording=FILE] out=DIR [--json]",
+        "measure memory and time step of a detector (`verify` checks data); FILE [recording=FILE] out=DIR [--json]",
         "best.ckpt recording=drive.raw out=audit",
         ("audit", "dataset"),
         (),

@@ -53,6 +53,7 @@ class PredictionSummary:
         start_s = self.start_us / 1e6
         after = f"of which {self.startup_s:.1f} s until the first boxes; after that "
         after = after if self.startup_s < self.wall_s else ""  # there was one call
+        factor = f"{self.realtime_factor:#.2g}" if self.realtime_factor < 9.95 else f"{self.realtime_factor:.0f}"
         together = f", {self.windows_per_call} windows per call" if self.windows_per_call > 1 else ""
         return [
             f"{self.recording}: {self.format}, {self.num_events} events in {self.duration_s:.3f} s "
@@ -62,7 +63,7 @@ class PredictionSummary:
             *(sentence for sentence in (self.sensor_guess, self.reduction) if sentence),
             f"{self.num_detections} boxes with a score from {self.written_min_score:g} in the files, "
             f"{self.num_drawn_detections} from {self.drawn_min_score:g}, as in the pictures",
-            f"{self.wall_s:.1f} s, {after}{self.realtime_factor:.2f} x real time; in the detector "
+            f"{self.wall_s:.1f} s, {after}{factor} x real time; in the detector "
             f"{self.step_ms['p50']:.1f} ms per window (median; 90 %: {self.step_ms['p90']:.1f}, "
             f"99 %: {self.step_ms['p99']:.1f}{together})",
             "wrote " + ", ".join(self.files),

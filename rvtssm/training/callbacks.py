@@ -1,5 +1,6 @@
 """What a person watches during training: a progress bar with losses, validations, gradients and drawn detections."""
 
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -23,6 +24,8 @@ SHOWN_LOSSES = ("total", "iou", "objectness", "class")
 class TrainingProgress(ProgressBar):
     """Shows one bar over all optimiser steps, with pace, time left and the latest losses, and prints each validation.
 
+    Where no bar can move, as in a file, a line says that the first step is done.
+
     Args:
         pace: Measures the speed of the run.
     """
@@ -33,6 +36,7 @@ class TrainingProgress(ProgressBar):
         self.is_enabled = True
         self.bar: Progress | None = None
         self.task = TaskID(0)
+        self._began: tuple[int, float] | None = None  # step and time at the start; None once the first step is told
 
     def enable(self) -> None:
         self.is_enabled = True
@@ -50,12 +54,19 @@ class TrainingProgress(ProgressBar):
         done = trainer.global_step
         self.task = self.bar.add_task("", total=trainer.max_steps, completed=done, losses="", pace="", left="")
         self.bar.start()
+        shows_bar = self.bar.console.is_terminal or self.bar.console.is_jupyter
+        self._began = None if shows_bar else (done, time.perf_counter())
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if self.bar is None:
             return
+        if self._began and trainer.global_step > self._began[0]:
+            seconds, self._began = time.perf_counter() - self._began[1], None
+            left, every_step = trainer.max_steps - trainer.global_step, self.pace.validate_every
+            text = f"first step after {seconds:.0f} s; {left} to go, with a validation every {every_step}"
+            self.bar.console.print(text, highlight=False, soft_wrap=True)
         every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
         if trainer.strategy.root_device.type == "cpu" or trainer.global_step % every == 0:  # reading waits for a GPU
             metrics = trainer.callback_metrics

@@ -99,6 +99,7 @@ def refused(capsys):
             ["info", "dataset=gen1", "temporal.name=gru"],
             "temporal.name='gru'; choose from .*, or add your own .* plugins=.FILE",
         ),
+        (["audit"], r"checkpoint=FILE is needed: weights of the detector whose .* \(`rvtssm verify` checks data\)"),
         (["info", "dataset=gen1", "model.head_dim=7"], "head_dim=7 does not divide the 64 channels"),
         (["demo", "synthetic.num_test=0"], "must be at least 1: a demo uses every split"),
         (["demo", "evaluation.hz=[40]"], "lacks the rate of training, 20 Hz"),

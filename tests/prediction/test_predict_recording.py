@@ -182,7 +182,9 @@ def test_the_pictures_are_there(predicted):
     assert sorted(summary.files) == sorted(path.name for path in out.glob("[!.]*"))
     assert json.loads((out / "prediction.json").read_text())["num_windows"] == 21
     text = "\n".join(summary.sentences())
-    assert "real time" in text and "21 windows of 50 ms at 20 Hz" in text and "video.mp4" in text
+    for factor, said in ((0.0034, "0.0034"), (0.3, "0.30"), (1.04, "1.0"), (123.4, "123")):
+        assert f" {said} x real time" in "\n".join(replace(summary, realtime_factor=factor).sentences())
+    assert "21 windows of 50 ms at 20 Hz" in text and "video.mp4" in text
 
 
 def test_a_second_prediction_replaces_the_first(checkpoint, tmp_path):
