@@ -193,5 +193,7 @@ def _one_line(error: BaseException, verb: str) -> str:
     if not re.search("Key '.*' not in ", message):
         return f"{key}: {message}"
     from rvtssm.commands.help import hint
+    from rvtssm.commands.words import RENAMED
 
-    return f"{key}: {message}; {hint(key, verb)}"
+    advice = hint(key, verb)
+    return advice if key.rpartition(".")[2] in RENAMED else f"{key}: {message}; {advice}"

@@ -23,7 +23,7 @@ from rvtssm.events.frame_counter import FrameCounter, count_as_they_close
 from rvtssm.events.readers import Recording
 from rvtssm.events.windows import FreeGrid, label_grid
 from rvtssm.models.checkpoint import LoadedCheckpoint
-from rvtssm.models.frame_size import detector_for_frame, reduction_in_words
+from rvtssm.models.frame_size import detector_for_frame, reduction_in_words, usual_downsample
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import Streams
 from rvtssm.prediction.choose_downsample import choose_downsample
@@ -156,7 +156,7 @@ def predict_recording(
                 frame_hw=plan.frame_hw,
                 trained_frame_hw=(checkpoint.spec.frame_height, checkpoint.spec.frame_width),
                 downsample=plan.downsample,
-                reduction=reduction_in_words(checkpoint.spec, plan.sensor_hw, plan.downsample, step_ms["p50"]),
+                reduction=_reduction(checkpoint, plan, step_ms["p50"]),
                 hz=plan.settings.hz,
                 window_ms=(plan.settings.length_us or plan.settings.stride_us) / 1000,
                 num_windows=len(tally.seconds),
@@ -290,6 +290,14 @@ def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig, e
         note=checkpoint.note,
     )
     return _Plan(settings, windows, num_windows, (recording.height, recording.width), downsample, pictures)
+
+
+def _reduction(checkpoint: LoadedCheckpoint, plan: _Plan, step_ms: float) -> str:
+    """Return what the reduction means for objects and time, and what live detection needs for the same frames."""
+    said = reduction_in_words(checkpoint.spec, plan.sensor_hw, plan.downsample, step_ms)
+    if plan.downsample == (usual := usual_downsample(checkpoint.spec, *plan.sensor_hw)):
+        return said
+    return f"{said}; for live, serve and stream give downsample={plan.downsample}, or they take {usual}"
 
 
 def _rerun_paths(folder: Path, config: PredictConfig) -> list[Path | None]:

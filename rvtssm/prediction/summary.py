@@ -45,16 +45,17 @@ class PredictionSummary:
     def sentences(self) -> list[str]:
         """Return the summary as sentences for the user."""
         (h, w), (trained_h, trained_w) = self.frame_hw, self.trained_frame_hw
-        size = f"{w} x {h} pixels, {self.downsample} sensor pixels to one"
+        n = self.downsample
+        size = f"{w} x {h} pixels, {f'one of every {n} x {n}' if n > 1 else 'all'} of the sensor"
         if self.frame_hw != self.trained_frame_hw:
-            size += f"; trained on {trained_w} x {trained_h}, same weights"
+            size += f"; the same weights were trained on frames of {trained_w} x {trained_h}"
         repaired = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self.faults.items() if count)
         windows = "window" if self.num_windows == 1 else "windows"
         start_s = self.start_us / 1e6
         after = f"of which {self.startup_s:.1f} s until the first boxes; after that "
         after = after if self.startup_s < self.wall_s else ""  # there was one call
         factor = f"{self.realtime_factor:#.2g}" if self.realtime_factor < 9.95 else f"{self.realtime_factor:.0f}"
-        together = f", {self.windows_per_call} windows per call" if self.windows_per_call > 1 else ""
+        together = f"; computed {self.windows_per_call} windows per call" if self.windows_per_call > 1 else ""
         return [
             f"{self.recording}: {self.format}, {self.num_events} events in {self.duration_s:.3f} s "
             f"(camera time {start_s:.3f} to {start_s + self.duration_s:.3f} s)"
@@ -64,10 +65,21 @@ class PredictionSummary:
             f"{self.num_detections} boxes with a score from {self.written_min_score:g} in the files, "
             f"{self.num_drawn_detections} from {self.drawn_min_score:g}, as in the pictures",
             f"{self.wall_s:.1f} s, {after}{factor} x real time; in the detector "
-            f"{self.step_ms['p50']:.1f} ms per window (median; 90 %: {self.step_ms['p90']:.1f}, "
-            f"99 %: {self.step_ms['p99']:.1f}{together})",
+            f"{self.step_ms['p50']:.1f} ms for one window (median; 90 %: {self.step_ms['p90']:.1f}, "
+            f"99 %: {self.step_ms['p99']:.1f}{together})" + self._late(),
             "wrote " + ", ".join(self.files),
         ]
+
+    def _late(self) -> str:
+        """Return a clause on the rate that this machine sustains, empty if it keeps up."""
+        median_ms, stride_ms = self.step_ms["p50"], 1000 / self.hz
+        if median_ms <= stride_ms:
+            return ""
+        kept_hz = float(f"{1000 / median_ms:.2g}")
+        return (
+            f"; a window takes {median_ms:.1f} ms and one comes every {stride_ms:.4g} ms: this machine keeps up with "
+            f"about {kept_hz:g} Hz, not {self.hz:g} Hz"
+        )
 
 
 class Tally:

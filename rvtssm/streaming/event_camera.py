@@ -28,6 +28,7 @@ from rvtssm.system.file_errors import CONTENT_ERRORS, file_errors
 from rvtssm.system.user_error import UserError
 
 CAMERA = "camera:"  # the value of `recording` that selects a camera; its serial number may follow
+_SAYS_NOTHING = "Other error"  # of libusb, for instance if there is no USB
 _WAIT_S = 0.05  # longest wait for events before control returns to the caller
 NO_EVENTS = Events(np.empty(0, np.int64), *(np.empty(0, dtype) for dtype in (np.uint16, np.uint16, np.uint8)))
 
@@ -171,10 +172,15 @@ def has_camera() -> bool:
         return False
     import neuromorphic_drivers as drivers
 
+    return bool(_connected(drivers))
+
+
+def _connected(drivers: Any) -> list[str]:
+    """Return the names and serial numbers of the cameras that the system reports."""
     try:
-        return bool(drivers.list_devices())
+        return [" ".join(filter(None, (device.name.value, device.serial))) for device in drivers.list_devices()]
     except RuntimeError:  # the package raises this if there is no USB
-        return False
+        return []
 
 
 @contextmanager
@@ -197,8 +203,10 @@ def open_camera(serial: str = "", settings: Path | str | None = None) -> Iterato
         device = drivers.open(configuration=configuration, iterator_timeout=_WAIT_S, serial=serial or None)
     except Exception as error:  # as in `arrivals`
         kind = "" if configuration is None else f" of the kind {configuration.type()}"
+        found = f"found: {', '.join(_connected(drivers)) or 'no camera'}"
+        reason = found if _in_words(error) == _SAYS_NOTHING else f"{_in_words(error)}; {found}"
         raise UserError(
-            f"{name}{kind} cannot be opened ({_in_words(error)}); plug it in, close other programs that use it, and on "
+            f"{name}{kind} cannot be opened ({reason}); plug it in, close other programs that use it, and on "
             "Linux run `neuromorphic-drivers-install-udev-rules` once"
         ) from None
     with device:

@@ -34,4 +34,4 @@ def check_extra(what: str, extra: str, *modules: str) -> None:
     missing = [_NAMES.get(module, module) for module in modules if not is_installed(module)]
     if missing:
         packages = f"package {missing[0]}" if len(missing) == 1 else f"packages {', '.join(missing)}"
-        raise UserError(f"{what} needs the {packages}; run `pip install -e '.[{extra}]'` in the checkout")
+        raise UserError(f"{what} needs the {packages}; run `bash scripts/install.sh {extra}` in the checkout")

@@ -117,5 +117,5 @@ def test_a_viewer_that_cannot_start_and_a_missing_library_are_one_line(monkeypat
     with pytest.raises(ValueError, match=r"the viewer cannot be started \(no display\); .* predict.formats=\[rrd\]"):
         open_rerun([None], (), (48, 64), 0.3).__enter__()
     monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda name: None if name == "rerun" else find_spec(name))
-    with pytest.raises(ValueError, match=r"needs the package rerun-sdk; run `pip install -e '\.\[rerun\]'`"):
+    with pytest.raises(ValueError, match=r"needs the package rerun-sdk; run `bash scripts/install.sh rerun`"):
         open_rerun([None], (), (48, 64), 0.3).__enter__()

@@ -205,11 +205,11 @@ def test_the_two_files_of_an_xml_are_replaced_together_and_no_other_file_is(tmp_
         (["out=a.safetensors", "precision=int8", "calibrate=b"], (), r"a name that ends in .onnx or .xml, not a.safet"),
         (["out=a.xml", "precision=fp8"], (), "export.precision='fp8'; choose from float32, bf16, int8"),
         (["out=a.xml", "precision=bf16"], (), "precision=bf16 needs a name that ends in .safetensors, not a.xml"),
-        (["out=a.xml"], ("openvino",), r"needs the package openvino; run `pip install -e '.\[openvino\]'`"),
+        (["out=a.xml"], ("openvino",), r"needs the package openvino; run `bash scripts/install.sh openvino`"),
         (
             ["out=a.onnx", "precision=int8", "calibrate=b"],
             ("nncf",),
-            r"needs the package nncf; run `pip install -e '.\[int8\]'`",
+            r"needs the package nncf; run `bash scripts/install.sh int8`",
         ),
     ],
 )

@@ -125,6 +125,6 @@ def test_a_repository_that_exists_keeps_its_card_and_is_not_private_by_wish(hub,
 
 def test_without_the_library_a_line_names_the_extra(monkeypatch):
     monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"needs the package huggingface_hub; run `pip install -e '\.\[hub\]'`"):
+    with pytest.raises(ValueError, match=r"needs the package huggingface_hub; run `bash scripts/install.sh hub`"):
         local_weights("hf://someone/x")
     assert local_weights("best.ckpt") == "best.ckpt"

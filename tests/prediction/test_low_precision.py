@@ -40,7 +40,7 @@ def test_an_onnx_file_in_bf16_names_what_is_missing(tmp_path, monkeypatch):
         with pytest.raises(ValueError, match=r"model\.onnx is not a complete ONNX file"):
             read_weights(keys)
     monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"needs the package openvino; run `pip install -e '\.\[openvino\]'`"):
+    with pytest.raises(ValueError, match=r"needs the package openvino; run `bash scripts/install.sh openvino`"):
         read_weights(keys)
 
 

@@ -181,9 +181,14 @@ def test_the_pictures_are_there(predicted):
     assert len(stills) == 2 and cv2.imread(str(out / stills[0])).shape == (15 * HEIGHT + 60, 15 * WIDTH, 3)
     assert sorted(summary.files) == sorted(path.name for path in out.glob("[!.]*"))
     assert json.loads((out / "prediction.json").read_text())["num_windows"] == 21
-    text = "\n".join(summary.sentences())
+    text = "\n".join(replace(summary, step_ms=dict.fromkeys(summary.step_ms, 50.0)).sentences())
+    assert "50.0 ms for one window (median; " in text and "keeps up" not in text
     for factor, said in ((0.0034, "0.0034"), (0.3, "0.30"), (1.04, "1.0"), (123.4, "123")):
         assert f" {said} x real time" in "\n".join(replace(summary, realtime_factor=factor).sentences())
+    slow = replace(summary, step_ms=dict.fromkeys(summary.step_ms, 407.6)).sentences()
+    assert "a window takes 407.6 ms and one comes every 50 ms: this machine keeps up with about 2.5 Hz, not 20 Hz" in (
+        "\n".join(slow)
+    )
     assert "21 windows of 50 ms at 20 Hz" in text and "video.mp4" in text
 
 
@@ -295,7 +300,9 @@ def test_another_sensor_uses_the_same_weights_on_smaller_frames(checkpoint, tmp_
     config = PredictConfig(postprocess=POSTPROCESS, num_stills=1)
     summary = predict_recording(checkpoint, recording, tmp_path / "out", config, progress=False)
     assert summary.downsample == 3 and summary.frame_hw == (50, 66) and summary.trained_frame_hw == (HEIGHT, WIDTH)
-    assert "trained on 64 x 48" in "\n".join(summary.sentences())
+    said = "\n".join(summary.sentences())
+    assert "frames of 66 x 50 pixels, one of every 3 x 3 of the sensor; the same weights were trained on" in said
+    assert "trained on frames of 64 x 48" in said
     edges = np.array([found["xyxy"] for line in read_lines(tmp_path / "out") for found in line["detections"]])
     assert WIDTH < edges[:, 2].max() <= 198  # pixels of the sensor
     fixed = PredictConfig(postprocess=POSTPROCESS, downsample=5, formats=[])

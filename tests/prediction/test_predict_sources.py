@@ -597,7 +597,7 @@ def test_two_recordings_of_one_stem_do_not_meet(tmp_path):
 def test_without_rosbags_the_format_mcap_names_the_extra(checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda name: None)
     recording = write_recording(tmp_path, duration_us=60_000)
-    with pytest.raises(ValueError, match=r"needs the package rosbags; run `pip install -e '\.\[bags\]'`"):
+    with pytest.raises(ValueError, match=r"needs the package rosbags; run `bash scripts/install.sh bags`"):
         predict_recording(checkpoint, recording, tmp_path / "out", PredictConfig(formats=["mcap"]), progress=False)
 
 

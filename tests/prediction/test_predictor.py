@@ -92,7 +92,7 @@ def test_a_result_has_class_names_and_fits_other_tools(predictor, draw_events, m
         assert f"<td>{name}</td>" in frame._repr_html_() and name in found._repr_html_()
     monkeypatch.setitem(sys.modules, "supervision", None)
     monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"pip install -e '\.\[supervision\]'"):
+    with pytest.raises(ValueError, match=r"bash scripts/install.sh supervision"):
         frame.to_supervision()
     monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda name: name)
     stand_in = types.SimpleNamespace(Detections=lambda **fields: fields)

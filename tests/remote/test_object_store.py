@@ -127,7 +127,7 @@ def test_other_stores_say_which_package_they_need(monkeypatch):
     with pytest.raises(ValueError, match=r"^foo://bucket/a cannot be opened \(Protocol not known: foo\)$"):
         list_files("foo://bucket/a")
     monkeypatch.setattr(extras, "is_installed", lambda module: module != "s3fs")
-    with pytest.raises(ValueError, match=r"^s3://bucket/a needs the package s3fs; run `pip install -e '\.\[remote\]'`"):
+    with pytest.raises(ValueError, match=r"^s3://bucket/a needs the package s3fs; run `bash .*install.sh remote`"):
         list_files("s3://bucket/a")
 
 

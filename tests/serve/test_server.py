@@ -603,4 +603,4 @@ def test_the_command_says_what_is_missing(recordings, tmp_path, monkeypatch, cap
         assert message in " ".join(capsys.readouterr().err.split())
     monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda name: None)
     assert cli.main(["serve", "checkpoint=a.ckpt"]) == 2
-    assert "pip install -e '.[web]'" in " ".join(capsys.readouterr().err.split())
+    assert "bash scripts/install.sh web" in " ".join(capsys.readouterr().err.split())

@@ -7,6 +7,7 @@ import os
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import neuromorphic_drivers
 import numpy as np
@@ -483,8 +484,15 @@ def test_without_a_camera_or_the_package_there_is_one_line(weights, tmp_path, mo
     monkeypatch.setattr(neuromorphic_drivers, "open", fails)
     words = ["live", f"checkpoint={weights}", f"out={tmp_path / 'out'}"]
     assert cli.main(words) == 2
-    assert "the camera cannot be opened (device not found); plug it in" in " ".join(capsys.readouterr().err.split())
+    said = " ".join(capsys.readouterr().err.split())
+    assert "the camera cannot be opened (device not found; found: no camera); plug it in" in said
+    listed = [SimpleNamespace(name=SimpleNamespace(value="Prophesee EVK4"), serial="00050001")]
+    monkeypatch.setattr(neuromorphic_drivers, "list_devices", lambda: listed)
+    monkeypatch.setattr(neuromorphic_drivers, "open", lambda **_: (_ for _ in ()).throw(RuntimeError("Other error")))
+    assert cli.main([*words, "camera=00051234"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "camera 00051234 cannot be opened (found: Prophesee EVK4 00050001); plug it in" in said
     monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda name: None)
     assert cli.main(words) == 2
-    assert "pip install -e '.[camera]'" in " ".join(capsys.readouterr().err.split())
+    assert "bash scripts/install.sh camera" in " ".join(capsys.readouterr().err.split())
     assert not Path(tmp_path / "out").exists()

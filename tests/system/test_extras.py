@@ -25,7 +25,7 @@ def test_each_extra_has_a_line_that_names_it():
 
 def test_the_line_names_the_package_as_it_is_installed(monkeypatch):
     monkeypatch.setattr(extras, "find_spec", lambda module: None)
-    with pytest.raises(ValueError, match=r"^a bag needs the package rerun-sdk; run `pip install -e '\.\[rerun\]'`"):
+    with pytest.raises(ValueError, match=r"^a bag needs the package rerun-sdk; run `bash scripts/install.sh rerun`"):
         extras.check_extra("a bag", "rerun", "rerun")
     with pytest.raises(ValueError, match="ONNX needs the packages onnx, onnxscript; run"):
         extras.check_extra("ONNX", "export", "onnx", "onnxscript")
@@ -40,4 +40,4 @@ def test_a_launcher_or_sweeper_that_is_missing_names_its_extra(word, monkeypatch
     monkeypatch.setattr(extras, "find_spec", lambda module: None)
     assert cli.main(["train", "-m", word, "seed=0,1"]) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert f"{word} needs the package hydra-" in said and f"pip install -e '.[{_PLUGINS[word][0]}]'" in said
+    assert f"{word} needs the package hydra-" in said and f"bash scripts/install.sh {_PLUGINS[word][0]}" in said

@@ -155,7 +155,7 @@ class _Bag:
     def __init__(self, path: Path) -> None:
         from rosbags import rosbag1, rosbag2  # an optional package
 
-        self._path = path
+        self._path = path.parent if path.name == BAG_METADATA else path  # as it was given, for messages
         with open(path, "rb") as file:
             head = file.read(len(SQLITE_SIGNATURE))
         self.format = "ros1" if head.startswith(ROS1_SIGNATURE) else "ros2"
