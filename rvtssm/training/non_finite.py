@@ -123,7 +123,8 @@ class NonFiniteStop(L.Callback):
             "freeze_batchnorm": module.settings.freeze_batchnorm,
             "pseudo_weight": module.settings.pseudo_weight,
         }
-        save_file(self.path, {**content, **settings, "batch": batch, "streams": copied_to_cpu(content["streams"])})
+        streams = {size: copied_to_cpu(states) for size, states in content["streams"].items()}
+        save_file(self.path, {**content, **settings, "batch": batch, "streams": streams})
 
 
 def replay(path: Path | str) -> dict[str, float]:

@@ -247,7 +247,7 @@ def test_prepared_recordings_have_no_free_grid(weights, refused, raw, tmp_path, 
     prepared = prepare(raw, tmp_path / "prepared")
     capsys.readouterr()
     answer = refused(f"checkpoint={weights()}", prepared, "grid=free")
-    assert "evaluation.grid=free with prepared recordings" in answer and "source=raw" in answer
+    assert "evaluation.grid=free is not possible with prepared recordings" in answer and "source=raw" in answer
 
 
 STREAMING = ("streaming=true", "time_shifts_ms=[]", "bootstrap=0", "data.workers=0", "postprocess.min_score=0")
@@ -291,8 +291,8 @@ def test_a_latency_of_a_file_is_that_of_a_single_window(weights, refused, tmp_pa
         (tmp_path / "told.json").write_text(json.dumps(told))
         return refused(f"checkpoint={weights()}", f"latency_from={tmp_path / 'told.json'}", *STREAMING)
 
-    assert "of calls of 8 windows" in answer({"step_ms": {"p50": 3}, "windows_per_call": 8})
-    assert "tells -5 ms" in answer({"step_ms": {"p50": -5}, "windows_per_call": 1})
+    assert "with 8 windows per call" in answer({"step_ms": {"p50": 3}, "windows_per_call": 8})
+    assert "has a latency of -5 ms" in answer({"step_ms": {"p50": -5}, "windows_per_call": 1})
     row = {"size": "custom", "layer": "s5", "form": "eager", "median_ms": 5, "frame_hw": [240, 304]}
     assert "has no latency of custom s5" in answer({"rows": [row]})
 

@@ -153,5 +153,5 @@ def test_events_outside_the_sensor_and_unknown_settings_are_refused():
         WindowSettings(convention="RVT")
     with pytest.raises(ValueError, match="count_cutoff=256"):
         WindowSettings(count_cutoff=256)
-    with pytest.raises(ValueError, match="downsample=0; use at least 1"):
+    with pytest.raises(ValueError, match="downsample=0 must be at least 1"):
         count_windows(events, windows_of((0, 10)), HEIGHT, WIDTH, downsample=0)

@@ -238,12 +238,12 @@ def test_labels_of_other_formats_become_arrays(labelled, tmp_path):
     (custom / "train/a.dat").symlink_to(raw / "train/a_td.dat")
     (custom / "train/a.txt").write_text("7200000 1 0.5 0.5 0.25 0.25\n")
     (custom / "dataset.yaml").write_text(
-        "classes: [car, pedestrian]\nheight: 48\nwidth: 64\nlabels: .txt\nmin_side_px: 2\n"
+        "classes: [vehicle, person]\nheight: 48\nwidth: 64\nlabels: .txt\nmin_side_px: 2\n"
     )
     more = f"dataset.raw_dir={custom}", f"out={tmp_path / 'out'}", "dataset=custom"
     assert cli.main([*words[:2], *more]) == 0
     spec = read_spec(tmp_path / "out")
-    assert spec.boxes_suffix == "_bbox.npy" and spec.class_names == ("car", "pedestrian") and spec.min_side_px == 2
+    assert spec.boxes_suffix == "_bbox.npy" and spec.class_names == ("vehicle", "person") and spec.min_side_px == 2
     boxes = annotated(read_boxes(tmp_path / "out/train/a_bbox.npy"))
     assert boxes[["t", "x", "y", "w", "h", "class_id"]].tolist() == [(7_200_000, 24, 18, 16, 12, 1)]
     assert [each.name for each in find_recordings(tmp_path / "out", "train", spec)] == ["a"]

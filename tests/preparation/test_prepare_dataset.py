@@ -28,7 +28,7 @@ from rvtssm.preparation.preparation_config import PreprocessConfig
 from rvtssm.preparation.prepare_dataset import preprocess_dataset
 from rvtssm.preparation.prepare_recording import count_section
 from rvtssm.preparation.store import SequenceWriter, open_sequence
-from rvtssm.records import WindowSettings
+from rvtssm.records import WindowSettings, exact_us
 from rvtssm.system.workers import Done
 
 CONFIG = PreprocessConfig(splits=("train",), workers=1)
@@ -71,7 +71,7 @@ def test_a_prepared_recording_is_its_events_counted_on_the_label_grid(tmp_path, 
     np.testing.assert_array_equal(sequence.histograms(0, len(sequence.windows)), counts)
     assert counts.any()
     meta = sequence.meta
-    assert (meta["stride_us"], meta["length_us"]) == (round(stride_ms * 1000), window_ms and round(window_ms * 1000))
+    assert (meta["stride_us"], meta["length_us"]) == (exact_us(stride_ms * 1000), window_ms and round(window_ms * 1000))
     assert (meta["dataset"], meta["convention"], meta["grid"]) == ("tiny", "exact", "labels")
     assert (meta["height"], meta["width"], meta["downsample"]) == (HEIGHT, WIDTH, downsample)
     assert meta["source"]["name"] == "a_td.dat" and meta["source"]["num_bytes"] == source.stat().st_size
@@ -227,7 +227,7 @@ def _labels_alone(path):
         (_no_boxes_file, "has no labels .*labels=none"),
         (_no_boxes, "holds no boxes"),
         (_broken_boxes, "not a file of boxes"),
-        (_labels_alone, "bad_bbox.npy has no events"),
+        (_labels_alone, "bad_bbox.npy has no event file beside it"),
     ],
 )
 def test_bad_input_gets_one_line_and_the_others_are_done(tmp_path, damage, message):

@@ -54,7 +54,7 @@ def test_round_trip(tmp_path, example):
     np.testing.assert_array_equal(sequence.histograms(0, NUM_WINDOWS), counts)
     np.testing.assert_array_equal(sequence.histograms(2, 5), counts[2:5])
     assert sequence.histograms(3, 3).shape == (0, *FRAME)
-    with pytest.raises(ValueError, match=r"7 windows, asked for \[5, 8\)"):
+    with pytest.raises(ValueError, match=r"7 windows, but \[5, 8\) was requested"):
         sequence.histograms(5, 8)
 
 

@@ -17,10 +17,7 @@ from rvtssm.commands.preprocess import preprocess
 from rvtssm.config import Config
 from tests.training.watched import train_as_rank
 
-OVERRIDES = (
-    "dataset=synthetic",
-    "dataset.height=64",
-    "dataset.width=96",
+RECORDINGS = (
     "synthetic.num_train=2",
     "synthetic.num_val=2",
     "synthetic.num_test=0",
@@ -28,6 +25,11 @@ OVERRIDES = (
     "synthetic.workers=1",
     "preprocess.splits=[train,val]",
     "preprocess.workers=1",
+)
+OVERRIDES = (
+    "dataset=synthetic",
+    "dataset.height=64",
+    "dataset.width=96",
     "model=tiny",
     "model.embed_dim=8",
     "model.head_dim=8",
@@ -55,7 +57,7 @@ def toy_data(made_once) -> list[str]:
         return [*OVERRIDES, f"dataset.raw_dir={folder / 'raw'}", f"dataset.prepared_dir={folder / 'prepared'}"]
 
     def fill(folder: Path) -> None:
-        config = compose(with_data(folder))
+        config = compose([*with_data(folder), *RECORDINGS])
         generate(config)
         assert preprocess(config) == 0
 

@@ -65,7 +65,7 @@ def test_a_launcher_and_the_configuration_must_agree(started_by, tmp_path, varia
         check_processes(3, 1)
         return
     check_processes(2, 2)
-    with pytest.raises(ValueError, match=rf"{launcher} has started 4 processes.*training\.devices=1.*are 1; set them"):
+    with pytest.raises(ValueError, match=rf"{launcher} has started 4 processes.*training\.devices=1.*make 1; set them"):
         build_trainer(TrainingConfig(accelerator="cpu"), tmp_path, 1.0)
 
 
