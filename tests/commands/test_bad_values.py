@@ -102,7 +102,7 @@ def test_what_is_free_is_there():
         (("dataset.name=gen2",), "dataset.name='gen2'; choose from gen1, onempx"),
         (
             ("temporal.name=s6",),
-            "temporal.name='s6'; choose from s4, s4d, s5, selective_s5, s7, lstm, or add your own part with plugins=[FILE]",
+            "temporal.name='s6'; choose from s4, s4d, s5, selective_s5, s7, lstm, or add your own part with",
         ),
         (("temporal.discretization=euler",), "temporal.discretization='euler'; choose from zoh"),
         (("training.precision=bfloat16",), "training.precision='bfloat16'; choose from auto, float32, bf16"),
