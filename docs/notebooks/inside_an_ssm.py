@@ -57,6 +57,8 @@ figure
 # %% [markdown]
 # `kernel` returns the impulse response of the state-space layer, without the block around it: the outputs in the steps
 # after an input of 1. S5 mixes its features, so there is a response for every pair of output and input.
+# The plot shows how output 0 responds to other features. Its response to input 0 also has the direct path D in step 0,
+# which would hide the other curves.
 
 # %%
 with torch.no_grad():

@@ -24,6 +24,7 @@ from rvtssm.models.detector import Detector, build_detector
 from rvtssm.models.file_digest import DIGEST_KEY, NO_DIGEST_YET, add_digest, check_digest
 from rvtssm.models.hub import local_weights
 from rvtssm.models.model_config import ModelConfig
+from rvtssm.models.named_weights import weights_names
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import without_values
@@ -303,7 +304,8 @@ def load_file(path: str | Path, trust_pickle: bool = False) -> dict[str, Any]:
     """
     path = local_weights(path)
     if not Path(path).is_file():
-        raise UserError(f"there is no checkpoint at {path}")
+        known = ", ".join(weights_names()) or "none"
+        raise UserError(f"there is no checkpoint at {path}; give a file, or the name of bundled weights ({known})")
     check_digest(path)
     if Path(path).suffix == SAFETENSORS:
         return _load_safetensors(path)

@@ -15,6 +15,7 @@ from rvtssm.export.exported import ExportedDetector, read_weights_file
 from rvtssm.models.checkpoint import LoadedCheckpoint, write_checkpoint
 from rvtssm.models.hub import CARD_FILE, WEIGHTS_FILE, upload_folder
 from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.models.named_weights import default_weights
 from rvtssm.prediction.frame_results import FrameResult, Prediction
 from rvtssm.prediction.inference_config import PredictConfig
 from rvtssm.prediction.model_card import model_card
@@ -27,17 +28,20 @@ from rvtssm.streaming.sources import EventsInMemory, Source, find_sources, opene
 from rvtssm.system.user_error import UserError
 
 
-def load(path: str | Path, *, precision: str = "float32") -> "Predictor":
+def load(path: str | Path | None = None, *, precision: str = "float32") -> "Predictor":
     """Load trained weights, onto the GPU if there is one. An exported file runs on the CPU.
 
     Args:
         path: A file, the name of weights that come with the package, such as "street-tiny", or `hf://OWNER/NAME` for
-            safetensors on the Hugging Face Hub.
+            safetensors on the Hugging Face Hub. None takes the weights that `rvtssm predict FILE` takes.
         precision: float32, or bf16 for matrix products.
 
     Raises:
         UserError: The file is neither a checkpoint nor an exported detector.
     """
+    path = default_weights() if path is None else path
+    if path is None:
+        raise UserError('this installation lacks its weights; name yours, as in rvtssm.load("best.ckpt")')
     return Predictor(read_weights_file(path, precision))
 
 
@@ -231,7 +235,7 @@ class LiveStream:
         return join_events([kept.between(start_us, end_us) for kept in self._kept])
 
     def __repr__(self) -> str:
-        return f"LiveStream({self.detector!r})"
+        return f"LiveStream({self.detector})"
 
 
 @contextmanager

@@ -35,7 +35,20 @@ class _Block(TemporalLayer):
         return self.ssm.prepare(step_scale)
 
     def forward(self, x: Tensor, state: State | None = None, step_scale: Any = 1.0) -> tuple[Tensor, State]:
-        """Run L steps. See `TemporalLayer.forward`."""
+        """Run L steps, for L >= 1. Time is the first axis of the input, the batch is the second.
+
+        Args:
+            x: Inputs (L, N, D): steps, sequences, features.
+            state: The state that an earlier call returned, or a result of `init_state`; None means the zero state.
+            step_scale: The step relative to training, such as 0.1 for 200 Hz after training at 20 Hz; see
+                `TemporalLayer.forward` for steps that differ.
+
+        Returns:
+            The outputs (L, N, D) and the state after step L, which the next call takes.
+
+        Raises:
+            UserError: If an argument has the wrong size, type or device.
+        """
         entering = self._enter(x)
         y, after = self.ssm(entering, state, step_scale)
         return self._leave(x, entering, y), after
@@ -53,6 +66,19 @@ class _Block(TemporalLayer):
         return self.ssm.spectrum()
 
     def kernel(self, num_steps: int, step_scale: StepScale = 1.0) -> Tensor:
+        """Return the impulse response of the state-space layer, without norm, mixing and residual path.
+
+        Args:
+            num_steps: Number of steps L.
+            step_scale: As in `forward`, but the same for all sequences.
+
+        Returns:
+            The response (L, D, D) = (steps, outputs, inputs) for s5; (L, D) for s4 and s4d, where an input reaches only
+                its own output. Step 0 includes the direct path from an input to its own output.
+
+        Raises:
+            UserError: If the response depends on the input (s7, selective_s5).
+        """
         return self.ssm.kernel(num_steps, step_scale)
 
     def band_energy(self, omega_min: float, omega_max: float) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from numbers import Real
 from typing import Any, ClassVar, TypeAlias, cast
 
 import torch
@@ -23,7 +24,8 @@ OMEGA_MAX = 10 * math.pi  # the Nyquist rate of a step ten times shorter
 class TemporalLayer(nn.Module, ABC):
     """The contract of all temporal layers. A new layer defines `init_state` and `forward`; the rest has defaults.
 
-    Time is the first axis. A layer holds no state: the caller passes the state in and gets the next one back.
+    Time is the first axis. A layer cannot notice an input whose first axis is the batch, because any number of steps
+    and of sequences is valid. It holds no state: the caller passes the state in and gets the next one back.
     """
 
     name: ClassVar[str] = ""  # key in TEMPORAL_LAYERS; set on the layer itself, not on the block around it
@@ -174,7 +176,7 @@ def to_constant(step_scale: StepScale) -> StepScale:
             return step_scale
         lowest, highest = step_scale.aminmax()
         return float(lowest) if bool(lowest == highest) else step_scale
-    return float(step_scale)
+    return step_scale
 
 
 def to_rows(step_scale: StepScale) -> StepScale:
@@ -187,9 +189,18 @@ def to_rows(step_scale: StepScale) -> StepScale:
         (1, G, 1) for (G,), (L, G, 1) for (L, G); a number or a tensor () is returned unchanged.
 
     Raises:
-        UserError: If the tensor has more than two axes.
+        UserError: If the number is not positive and finite, or the tensor has more than two axes. The values of a
+            tensor are not read.
     """
-    if not isinstance(step_scale, Tensor) or step_scale.ndim == 0:
+    if not isinstance(step_scale, Tensor):
+        is_checked = not torch.compiler.is_compiling()  # a compiled number may be a symbol
+        if is_checked and not (isinstance(step_scale, Real) and 0 < step_scale < math.inf):
+            raise UserError(
+                f"step_scale={step_scale!r:.100}; give a positive number, the rate of training / the wanted rate, "
+                "which is the wanted step / the step of training: 0.1 for 200 Hz after training at 20 Hz"
+            )
+        return step_scale
+    if step_scale.ndim == 0:
         return step_scale
     if step_scale.ndim > 2:
         raise UserError(f"step_scale must be a number, (G,) or (L, G), got the shape {tuple(step_scale.shape)}")

@@ -23,6 +23,9 @@ class LSTM(TemporalLayer):
     are then the pixels of frames, row by row, and `forward` needs the size of the frames. We leave out RVT's dropout of
     the cell input.
 
+    The first axis of the input is time: (steps, sequences, features). An input whose first axis is the batch also runs,
+    so the layer cannot warn of it.
+
     Args:
         dim: Number of features D.
         config: Settings of the layer; None means the defaults.
@@ -35,7 +38,7 @@ class LSTM(TemporalLayer):
 
     def __init__(self, dim: int, config: TemporalConfig | None = None) -> None:
         super().__init__()
-        config = config or TemporalConfig(name=self.name)
+        config = TemporalConfig.of_layer(config, self.name)
         config.refuse_bandlimit("it has no modes")
         self.dim = dim
         # Rows: forget gate, input gate, output gate, cell input. Columns: the input, then the hidden state.

@@ -219,10 +219,13 @@ class _RealS4(RealStep):
 class S4(GLUBlock):
     """S4 as the detector uses it: the state-space layer inside its block. See `S4SSM`.
 
+    The first axis of the input is time: (steps, sequences, features). An input whose first axis is the batch also runs,
+    so the layer cannot warn of it.
+
     Args:
         dim: Number of features H.
         config: Settings of the layer; None means the defaults.
     """
 
     def __init__(self, dim: int, config: TemporalConfig | None = None) -> None:
-        super().__init__(S4SSM(dim, config or TemporalConfig(name=S4SSM.name)), dim)
+        super().__init__(S4SSM(dim, TemporalConfig.of_layer(config, S4SSM.name)), dim)

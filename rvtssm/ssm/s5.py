@@ -221,10 +221,16 @@ class _RealS5(RealSharedStep):
 class S5(SSMBlock):
     """S5 as the detector uses it: the state-space layer inside its block. See `S5SSM`.
 
+    The default rule is `bilinear`, as in the released weights. Its decay approximates exp(Lambda dt), well only for
+    modes that are slow compared with the step. With `TemporalConfig(discretization="zoh")` the decay is exactly that.
+
+    The first axis of the input is time: (steps, sequences, features). An input whose first axis is the batch also runs,
+    so the layer cannot warn of it.
+
     Args:
         dim: Number of features H.
         config: Settings of the layer; None means the defaults.
     """
 
     def __init__(self, dim: int, config: TemporalConfig | None = None) -> None:
-        super().__init__(S5SSM(dim, config or TemporalConfig(name=S5SSM.name)), dim)
+        super().__init__(S5SSM(dim, TemporalConfig.of_layer(config, S5SSM.name)), dim)

@@ -139,11 +139,14 @@ class _SingleStep(TemporalLayer):
 def S7(dim: int, config: TemporalConfig | None = None) -> SSMBlock | GatedBlock:
     """Return S7 as the detector uses it: the state-space layer inside its block. See `S7SSM`.
 
+    The first axis of the input is time: (steps, sequences, features). An input whose first axis is the batch also runs,
+    so the layer cannot warn of it.
+
     Args:
         dim: Number of features H.
         config: Settings of the layer; None means the defaults.
     """
-    config = config or TemporalConfig(name=S7SSM.name)
+    config = TemporalConfig.of_layer(config, S7SSM.name)
     return in_block(S7SSM(dim, config), dim, config)
 
 

@@ -159,9 +159,12 @@ class _RealSelectiveS5(RealSharedStep):
 def SelectiveS5(dim: int, config: TemporalConfig | None = None) -> SSMBlock | GatedBlock:
     """Return selective S5 as the detector uses it: the state-space layer inside its block. See `SelectiveS5SSM`.
 
+    The first axis of the input is time: (steps, sequences, features). An input whose first axis is the batch also runs,
+    so the layer cannot warn of it.
+
     Args:
         dim: Number of features H.
         config: Settings of the layer; None means the defaults.
     """
-    config = config or TemporalConfig(name=SelectiveS5SSM.name)
+    config = TemporalConfig.of_layer(config, SelectiveS5SSM.name)
     return in_block(SelectiveS5SSM(dim, config), dim, config)

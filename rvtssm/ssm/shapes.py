@@ -24,7 +24,7 @@ def check_input(x: Tensor, dim: int, like: Tensor | None) -> None:
     if not isinstance(x, Tensor) or x.ndim != 3 or x.shape[2] != dim:
         raise UserError(
             f"got an input of {_kind(x)}; a layer with {dim} features takes (L, N, {dim}): steps, sequences, "
-            "features. Time comes first; if the batch comes first in your data, pass x.transpose(0, 1)"
+            "features. Time comes first and features come last"
         )
     if not x.is_floating_point() or (like is not None and x.device != like.device):
         raise UserError(

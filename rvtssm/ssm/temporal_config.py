@@ -73,6 +73,27 @@ class TemporalConfig:
             raise UserError(f"temporal.dws_conv_kernel_size={self.dws_conv_kernel_size} must be odd and positive")
 
     @classmethod
+    def of_layer(cls, config: object, name: str) -> TemporalConfig:
+        """Return the settings that a layer was given, or its defaults if it was given None.
+
+        Args:
+            config: The settings.
+            name: Name of the layer.
+
+        Raises:
+            UserError: If the settings are anything else, such as a number of modes.
+        """
+        if config is None:
+            return cls(name=name)
+        if not isinstance(config, cls):
+            size = config if isinstance(config, int) else 16
+            raise UserError(
+                f"the settings of a layer are a TemporalConfig, not {config!r:.100}; for a number of modes, pass "
+                f"TemporalConfig(name={name!r}, state_size={size})"
+            )
+        return config
+
+    @classmethod
     def from_stored(cls, stored: Mapping[str, Any]) -> TemporalConfig:
         """Return the settings of stored weights, whose description may be from an earlier version.
 
@@ -103,15 +124,18 @@ class TemporalConfig:
         return cls(**settings)
 
     def step_rule(self) -> str:
-        """Return `discretization`.
+        """Return `discretization`. Layers that have one call this when they are built.
 
         Raises:
-            UserError: If the settings were made for a layer without a discretisation.
+            UserError: If the rule is unknown, or if the settings were made for a layer without a discretisation.
         """
+        from rvtssm.ssm.discretize import DISCRETIZATIONS  # imports torch
+
         if self.discretization is None:
             raise UserError(
                 f"temporal.name={self.name} has no discretization; pass a TemporalConfig with the name of the layer"
             )
+        check_choice("temporal.discretization", self.discretization, DISCRETIZATIONS)
         return self.discretization
 
     def refuse_bandlimit(self, reason: str) -> None:

@@ -7,7 +7,6 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
-from rvtssm.ssm.discretize import DISCRETIZATIONS
 from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.lstm import LSTM
 from rvtssm.ssm.s4 import S4
@@ -16,7 +15,6 @@ from rvtssm.ssm.s5 import S5
 from rvtssm.ssm.s7 import S7
 from rvtssm.ssm.selective_s5 import SelectiveS5
 from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.system.limits import check_choice
 from rvtssm.system.plugins import check_part
 
 TEMPORAL_LAYERS: dict[str, Callable[[int, TemporalConfig], TemporalLayer]] = {
@@ -42,8 +40,6 @@ def build_temporal_layer(config: TemporalConfig, dim: int) -> TemporalLayer:
         UserError: If the name or the discretisation is unknown.
     """
     check_part("temporal.name", config.name, TEMPORAL_LAYERS)
-    if config.discretization is not None:
-        check_choice("temporal.discretization", config.discretization, DISCRETIZATIONS)
     build = TEMPORAL_LAYERS[config.name]
     if _has_no_values.get():
         with torch.device("meta"):

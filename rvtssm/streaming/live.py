@@ -176,9 +176,12 @@ class StreamDetector:
             start_us = windows[0][0]
         return self._compute(start_us, end_us, sum(step_us for *_, step_us in windows), len(windows) - 1)
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         size, frame = _pixels(self.sensor_hw), _pixels(self.frame_hw)
-        return f"StreamDetector({size} pixels in frames of {frame}, {self._schedule}, at {self._end_us / 1e6:.3f} s)"
+        return f"{size} pixels in frames of {frame}, {self._schedule}, now at {self._end_us / 1e6:.3f} s"
+
+    def __repr__(self) -> str:
+        return f"StreamDetector({self})"
 
     @property
     def num_pending(self) -> int:
@@ -279,8 +282,8 @@ class StreamDetector:
         length_us = self._schedule.length_us or end_us - self._end_us
         if not self._end_us < end_us <= self._end_us + _LONGEST_US or length_us > _LONGEST_US:
             raise UserError(
-                f"{self._schedule} plans a window of {length_us} us that ends at {end_us} us, after {self._end_us} us; "
-                f"windows must move forward by at most {_LONGEST_US} us"
+                f"{self._schedule!r} plans a window of {length_us} us that ends at {end_us} us, after "
+                f"{self._end_us} us; windows must move forward by at most {_LONGEST_US} us"
             )
         return (int(end_us - length_us), int(end_us), step_us) if end_us <= known_us else None
 

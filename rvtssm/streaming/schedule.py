@@ -51,6 +51,9 @@ class FixedRate:
     def __post_init__(self) -> None:
         _check(self.length_us, hz=self.hz)
 
+    def __str__(self) -> str:
+        return f"{self.hz:g} Hz with windows of {(self.length_us or 1e6 / self.hz) / 1000:g} ms"
+
     def next_end(self, known: KnownSoFar) -> tuple[int, float]:
         settings = WindowSettings(1e6 / self.hz, self.length_us)
         (end_us,) = FreeGrid(known.anchor_us, settings).ends_us(known.count, known.count + 1)

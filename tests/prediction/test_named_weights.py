@@ -114,6 +114,15 @@ def test_a_note_is_one_line_that_can_be_shown(trained, note):
 # the name
 
 
+def test_loading_without_a_name_takes_the_weights_in_the_box(shipped, monkeypatch):
+    assert repr(rvtssm.load()) == repr(rvtssm.load("street-tiny"))
+    with pytest.raises(ValueError, match=r"no checkpoint at best\.ckpt; .* bundled weights \(street-tiny\)"):
+        rvtssm.load("best.ckpt")
+    monkeypatch.setattr(names, "FOLDER", shipped[0] / "none")
+    with pytest.raises(ValueError, match="this installation lacks its weights; name yours"):
+        rvtssm.load()
+
+
 def test_a_name_is_a_file_of_the_package(shipped):
     path = shipped[0] / "street-tiny.safetensors"
     assert names.weights_names() == ["street-tiny"]

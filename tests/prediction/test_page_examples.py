@@ -59,7 +59,8 @@ def test_the_short_program_finds_objects_and_draws_them(live_checkpoint, draw_ev
     spread = Events(events.t, events.x * np.uint16(20), events.y * np.uint16(15), events.p)
     write_dat(tmp_path / "recording.raw", spread, 720, 1280)
     monkeypatch.chdir(tmp_path)
-    example = program("busiest.draw")
+    example = program("busiest.draw").replace('"street-tiny"', '"best.ckpt"')
+    assert "best.ckpt" in example.partition("#")[0]
     assert len([line for line in example.splitlines() if line and not line.startswith("import")]) <= 8
     names: dict = {}
     weak = example.replace("hz=50)", "hz=50, min_score=0.01)").replace("hz=200)", "hz=200, min_score=0.01)")

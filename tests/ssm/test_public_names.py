@@ -7,13 +7,14 @@ import sys
 
 import pytest
 import torch
-from layer_examples import CASES, DIM, assert_near, build
+from layer_examples import CASES, DIM, SSM_CASES, assert_near, build
 
 import rvtssm.ssm
 from rvtssm.ssm import LSTM, S4, S4D, S5, S7, SelectiveS5, TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
 from rvtssm.system.user_error import UserError
 
+LAYERS = {label: build(label) for label in SSM_CASES}
 LINEAR = {label: config for label, config in CASES.items() if config.name in ("s4", "s4d", "s5")}
 
 
@@ -65,3 +66,27 @@ def test_an_output_is_the_input_convolved_with_the_kernel(case, scale):
 def test_a_mistake_is_told(mistake):
     with pytest.raises(UserError, match=r"\w+ \w+ \w+"):
         mistake()
+
+
+@pytest.mark.parametrize("case", SSM_CASES)
+@pytest.mark.parametrize("scale", [0, -1, float("nan"), float("inf"), "0.1", None])
+def test_a_step_scale_that_is_no_positive_number_is_refused(case, scale):
+    with pytest.raises(UserError, match=r"step_scale=.*the wanted step / the step of training"):
+        LAYERS[case](torch.zeros(2, 1, DIM), step_scale=scale)
+
+
+@pytest.mark.parametrize("layer", [S4, S4D, S5, SelectiveS5])
+def test_a_layer_used_alone_refuses_unknown_rules(layer):
+    with pytest.raises(UserError, match=r"temporal\.discretization='exp'; choose from zoh, bilinear"):
+        layer(8, TemporalConfig(name=layer.__name__, discretization="exp"))
+
+
+@pytest.mark.parametrize("layer", [S4, S4D, S5, S7, SelectiveS5, LSTM])
+def test_a_number_of_modes_belongs_into_the_settings(layer):
+    with pytest.raises(UserError, match=r"TemporalConfig\(name='\w+', state_size=24\)"):
+        layer(8, 24)
+
+
+def test_the_error_of_a_wrong_number_of_features_does_not_suggest_a_transpose():
+    with pytest.raises(UserError, match=r"features\. Time comes first and features come last$"):
+        S5(8)(torch.zeros(5, 2, 6))
