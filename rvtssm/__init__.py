@@ -1,22 +1,24 @@
 """rvtssm: object detection with event cameras, using state-space models that run at any rate.
 
-Call `open` on a recording, `load` the weights, and predict. Each name below is imported when it is first used, so
-`import rvtssm` itself is fast.
+Call `open` on a recording, `draw` its events, `load` the weights, and predict. Each name below is imported when it is
+first used, so `import rvtssm` itself is fast.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rvtssm.drawing.draw import draw_events as draw
     from rvtssm.events.readers import open_recording as open
     from rvtssm.prediction.frame_results import Prediction
     from rvtssm.prediction.predictor import Predictor, load
     from rvtssm.records import Events
 
 __version__ = "0.1.0"
-__all__ = ["Events", "Prediction", "Predictor", "__version__", "load", "open"]
+__all__ = ["Events", "Prediction", "Predictor", "__version__", "draw", "load", "open"]
 
 _HOMES = {
+    "draw": ("rvtssm.drawing.draw", "draw_events"),
     "Events": ("rvtssm.records", "Events"),
     "open": ("rvtssm.events.readers", "open_recording"),
     "Prediction": ("rvtssm.prediction.frame_results", "Prediction"),

@@ -23,7 +23,7 @@ ROOMS = {
 }
 GROUND = {"system", "remote"}  # files, processes and object stores, which every room may use
 MAY_IMPORT = {
-    "__init__": {"records", "events.readers", "prediction.frame_results", "prediction.predictor"},
+    "__init__": {"records", "drawing.draw", "events.readers", "prediction.frame_results", "prediction.predictor"},
     "__main__": {"commands"},
     "system": set(),
     "remote": {"system"},

@@ -11,10 +11,12 @@ from pathlib import Path
 import av
 import cv2
 import numpy as np
+from PIL import Image
 
 from rvtssm.boxes import ltwh_to_xyxy
+from rvtssm.events.event_checks import check_events
 from rvtssm.events.surfaces import to_sums
-from rvtssm.records import SHOWN_SCORE, STILL_US, Detections, Labels, WindowSettings
+from rvtssm.records import SHOWN_SCORE, STILL_US, Detections, Events, Labels, WindowSettings
 from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.user_error import UserError
 
@@ -67,6 +69,23 @@ def shown_events(frame: np.ndarray, windows: WindowSettings) -> np.ndarray:
     octaves = np.abs(np.log2(np.array(windows.time_constants_us) / SHOWN_US))
     sums = to_sums(frame[int(octaves.argmin()) :: len(octaves)])
     return np.minimum(np.rint(sums), 255).astype(np.uint8)
+
+
+def draw_events(events: Events, height: int, width: int) -> Image.Image:
+    """Return a picture of events, which a notebook displays. Brighter is red, darker is blue.
+
+    Args:
+        events: The events.
+        height: Height of the sensor, pixels.
+        width: Width of the sensor, pixels.
+
+    Raises:
+        UserError: The events do not fit the sensor, or are not in order of time.
+    """
+    check_events(events, height, width)
+    counts = np.zeros((2, height, width), np.uint32)
+    np.add.at(counts, (events.p, events.y, events.x), 1)
+    return Image.fromarray(events_image(counts))
 
 
 def events_image(hist: np.ndarray, behind: np.ndarray | None = None) -> np.ndarray:

@@ -6,6 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
+import rvtssm
 from rvtssm.drawing import draw
 from rvtssm.drawing.draw import draw_frame, events_image, open_video, shown_events, write_png
 from rvtssm.events.frame_counter import count_windows
@@ -252,3 +253,15 @@ def test_a_png_keeps_every_pixel(tmp_path):
     write_png(tmp_path / "a.png", image)
     assert (cv2.imread(str(tmp_path / "a.png"))[..., ::-1] == image).all()
     assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
+
+
+def test_events_are_drawn_without_a_detector():
+    where = np.array([3, 0], np.uint16)
+    events = Events(np.arange(2), where, np.array([1, 4], np.uint16), np.array([1, 0], np.uint8))
+    picture = np.asarray(rvtssm.draw(events, 5, 7)).astype(int)
+    assert picture.shape == (5, 7, 3)
+    red_less_blue = picture[..., 0] - picture[..., 2]
+    assert red_less_blue[1, 3] > 50 and red_less_blue[4, 0] < -50  # brighter is red, darker is blue
+    assert np.unique(picture.reshape(-1, 3), axis=0).shape[0] == 3
+    with pytest.raises(ValueError, match="give the right height and width"):
+        rvtssm.draw(events, 7, 3)

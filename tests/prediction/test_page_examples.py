@@ -73,7 +73,9 @@ def test_the_short_program_finds_objects_and_draws_them(live_checkpoint, draw_ev
         and f"{names['busiest'].t_us} ['" in capsys.readouterr().out
     )
     assert (tmp_path / "found.mp4").stat().st_size > 1000
-    assert (tmp_path / "busiest.png").read_bytes().startswith(b"\x89PNG")
+    exec(program("rvtssm.draw"), names)
+    for picture in ("busiest.png", "events.png"):
+        assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
 
 
 def test_surfaces_can_be_made_without_this_package(draw_events):
