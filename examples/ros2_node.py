@@ -8,6 +8,7 @@ packages of the messages are vision_msgs and event_camera_msgs (or dvs_msgs, or 
 
 from importlib import import_module
 from time import perf_counter
+from typing import Any
 
 import rclpy
 from builtin_interfaces.msg import Time
@@ -51,7 +52,8 @@ class EventDetector(Node):
         try:
             events, (height, width) = self._decoder.push(data)
             if self._stream is None:
-                options = {name: self.get_parameter(name).value or None for name in ("hz", "window", "downsample")}
+                names = ("hz", "window", "downsample")
+                options: dict[str, Any] = {name: self.get_parameter(name).value or None for name in names}
                 min_score = self.get_parameter("min_score").value
                 self._stream = self._predictor.stream(height, width, **options, min_score=min_score)
             results = self._stream.push(events)
