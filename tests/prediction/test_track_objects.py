@@ -147,5 +147,7 @@ def test_a_missing_package_and_an_unknown_tracker_are_named(monkeypatch):
     with pytest.raises(ValueError, match=r"predict\.track_memory_s=-1"):
         PredictConfig(track_memory_s=-1)
     monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"track=bytetrack needs the package trackers; .* '.\[tracks\]'`"):
+    with pytest.raises(
+        ValueError, match=r"track=bytetrack needs the package trackers; run `bash scripts/install.sh tracks`"
+    ):
         make_tracker()
