@@ -6,6 +6,7 @@ of loader workers, and a sampler resumes from two integers.
 
 import heapq
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -78,7 +79,7 @@ def _empty(slot: int, like: int = 0) -> ChunkRequest:
     return ChunkRequest(-1, 0, 0, is_first=False, slot=slot, augment_seed=0, like=like)
 
 
-class PlacedSampler(Sampler[list[ChunkRequest]]):
+class PlacedSampler(Sampler[list[ChunkRequest]], ABC):
     """A plan of batches and the place in it that a training has reached: `epoch`, and `batch` within the epoch.
 
     Iterating does not advance the place: the consumer calls `advance` for each batch.
@@ -87,13 +88,13 @@ class PlacedSampler(Sampler[list[ChunkRequest]]):
     def __init__(self) -> None:
         self.epoch, self.batch = 0, 0
 
+    @abstractmethod
     def length(self, epoch: int) -> int:
         """Return the number of batches of an epoch, the same for every process."""
-        raise NotImplementedError
 
+    @abstractmethod
     def batches(self, epoch: int, first: int) -> Iterator[list[ChunkRequest]]:
         """Return the batches of an epoch from the `first` on."""
-        raise NotImplementedError
 
     def __len__(self) -> int:
         """Return the number of batches of this epoch, the same for every process."""

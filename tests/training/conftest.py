@@ -9,12 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lightning.pytorch as L
 import pytest
 
 from rvtssm.commands.cli import compose
 from rvtssm.commands.generate import generate
 from rvtssm.commands.preprocess import preprocess
+from rvtssm.commands.train import train
 from rvtssm.config import Config
+from rvtssm.training import fit
 from tests.training.watched import train_as_rank
 
 RECORDINGS = (
@@ -142,3 +145,30 @@ def ranks(prepared):
         return codes
 
     return to_the_end
+
+
+class Death(L.Callback):
+    """After the eighth step."""
+
+    def on_train_batch_end(self, trainer, *rest):
+        if trainer.global_step == 8:
+            raise MemoryError
+
+
+@pytest.fixture
+def train_until_death(monkeypatch):
+    """A function: configuration -> a training that is cut off after its eighth step."""
+    build_trainer = fit.build_trainer
+
+    def mortal(*arguments):
+        trainer = build_trainer(*arguments)
+        trainer.callbacks.insert(0, Death())
+        return trainer
+
+    def run(config: Config) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr("rvtssm.commands.train.build_trainer", mortal)
+            with pytest.raises(MemoryError):
+                train(config)
+
+    return run

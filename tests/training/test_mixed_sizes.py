@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import lightning as L
 import pytest
 import torch
 
@@ -10,7 +9,6 @@ from rvtssm.commands.cli import compose
 from rvtssm.commands.generate import generate
 from rvtssm.commands.train import train
 from rvtssm.models.checkpoint import load_file
-from rvtssm.training import fit
 from rvtssm.training.checkpoints import last_checkpoint
 from tests.training.conftest import OVERRIDES
 
@@ -26,15 +24,7 @@ SETTINGS = (
 )
 
 
-class Death(L.Callback):
-    """After the eighth step."""
-
-    def on_train_batch_end(self, trainer, *rest):
-        if trainer.global_step == 8:
-            raise MemoryError
-
-
-def test_a_training_of_two_sizes_resumes_exactly(tmp_path, monkeypatch, logged):
+def test_a_training_of_two_sizes_resumes_exactly(tmp_path, train_until_death, logged):
     data = [*OVERRIDES, *SIZED, f"dataset.raw_dir={tmp_path / 'raw'}"]
     generate(compose(data))
 
@@ -42,17 +32,7 @@ def test_a_training_of_two_sizes_resumes_exactly(tmp_path, monkeypatch, logged):
         return compose([*data, *SETTINGS, f"out={tmp_path / name}", *more])
 
     train(configured("whole"))
-    build_trainer = fit.build_trainer
-
-    def mortal(*arguments):
-        trainer = build_trainer(*arguments)
-        trainer.callbacks.insert(0, Death())
-        return trainer
-
-    with monkeypatch.context() as patch:
-        patch.setattr("rvtssm.commands.train.build_trainer", mortal)
-        with pytest.raises(MemoryError):
-            train(configured("cut"))
+    train_until_death(configured("cut"))
     stored = load_file(last_checkpoint(tmp_path / "cut"))
     assert stored["global_step"] == 6 and len(stored["processes"][0]["streams"]) == 2
     train(configured("cut", "resume=auto"))
