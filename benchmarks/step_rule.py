@@ -31,7 +31,8 @@ from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.loading_config import DataConfig
 from rvtssm.evaluation.coco import evaluate_detections
-from rvtssm.models.checkpoint import LoadedCheckpoint, read_checkpoint, weights_digest
+from rvtssm.models.checkpoint import read_checkpoint, weights_digest
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.low_precision import set_precision
 from rvtssm.models.model_config import PRECISIONS
 from rvtssm.records import WindowSettings

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from rvtssm.commands import cli
-from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint, write_checkpoint
+from rvtssm.models.checkpoint import write_checkpoint
+from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.records import DatasetSpec, Events, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig

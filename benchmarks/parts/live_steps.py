@@ -15,7 +15,8 @@ from benchmarks.events.__main__ import cpu_extensions
 from rvtssm.evaluation.study_config import StudyConfig
 from rvtssm.events.readers import open_recording
 from rvtssm.events.tree import find_recordings
-from rvtssm.models.checkpoint import LoadedCheckpoint, read_checkpoint
+from rvtssm.models.checkpoint import read_checkpoint
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.reports.study_tables import score_from_json
 from rvtssm.streaming.live import StreamDetector
 from rvtssm.system.workers import num_usable_cores

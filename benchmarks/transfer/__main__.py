@@ -37,7 +37,8 @@ from rvtssm.commands.generate import generate
 from rvtssm.datasets import build_spec, custom
 from rvtssm.events.tree import find_event_files
 from rvtssm.export.exported import read_weights_file
-from rvtssm.models.checkpoint import LoadedCheckpoint, weights_digest
+from rvtssm.models.checkpoint import weights_digest
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.named_weights import DEFAULT_WEIGHTS
 from rvtssm.system.atomic_files import atomic_file
 

@@ -20,7 +20,8 @@ from rvtssm.config import Config
 from rvtssm.datasets import custom
 from rvtssm.events.labels import Boxes, read_boxes, write_boxes
 from rvtssm.events.windows import WindowsConfig
-from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint, read_checkpoint
+from rvtssm.models.checkpoint import read_checkpoint
+from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint
 
 TRAINING_SHARE = 0.6  # of the time of a recording between its first and its last label
 GAP_US = 500_000  # between the last label for training and the first that is scored, which would be nearly the same

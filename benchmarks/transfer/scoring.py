@@ -26,7 +26,7 @@ from rvtssm.events.readers import open_recording
 from rvtssm.events.sequence_plan import plan_sequence
 from rvtssm.events.tree import find_recordings
 from rvtssm.events.usual_sensors import usual_sensor
-from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.frame_size import usual_downsample
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.prediction.inference_config import PredictConfig

@@ -11,7 +11,7 @@ from rvtssm.config import Config
 from rvtssm.evaluation.memory_audit import audit_detector
 from rvtssm.events.readers.recording import join_events
 from rvtssm.events.tree import find_recordings
-from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.records import Events
 from rvtssm.reports.audit_report import AUDIT_FILES, console_table, to_json, write_audit
 from rvtssm.simulation.generate_recordings import simulated_recording

@@ -20,7 +20,7 @@ from rvtssm.evaluation.rates import measure
 from rvtssm.evaluation.result import EvaluationReport, citation
 from rvtssm.evaluation.split_plan import PlannedRate, SplitPlan
 from rvtssm.evaluation.split_runs import SplitRuns
-from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.frame_size import detector_for_frame
 from rvtssm.models.hub import local_weights
 from rvtssm.records import DatasetSpec

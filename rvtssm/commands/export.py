@@ -13,7 +13,8 @@ from rvtssm.config import Config
 from rvtssm.export.calibration import CalibrationFrames
 from rvtssm.export.export_detector import FORMATS, check_export, describe, export_detector, move_file
 from rvtssm.export.exported import largest_difference, read_exported
-from rvtssm.models.checkpoint import SAFETENSORS, LoadedCheckpoint, write_checkpoint
+from rvtssm.models.checkpoint import SAFETENSORS, write_checkpoint
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.detector import Detector
 from rvtssm.streaming.sources import find_sources
 from rvtssm.system.atomic_files import staging_folder

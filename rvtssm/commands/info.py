@@ -9,7 +9,7 @@ from rvtssm.commands.console import console
 from rvtssm.commands.weight_settings import pasted, settings_of
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec
-from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
+from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.detector import Detector, count_parameters
 from rvtssm.models.file_digest import check_digest
 from rvtssm.models.hub import local_weights

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from rvtssm.commands.console import console, say
 from rvtssm.commands.weight_settings import pasted, settings_of
-from rvtssm.models.checkpoint import CheckpointMeta
+from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.detector import Detector
 from rvtssm.models.transfer import NO_CLASS, Transferred, TransferSource, read_source, transfer
 from rvtssm.system.output_folder import result_set

@@ -22,7 +22,7 @@ from rvtssm.evaluation.shared_weights import SharedWeights
 from rvtssm.events.labels import BOX_DTYPE, Boxes, write_boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.tree import RawRecording, find_recordings
-from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.hub import local_weights
 from rvtssm.prediction.pseudo_labels import find_pseudo_boxes, label_every
 from rvtssm.prediction.track_objects import check_installed

@@ -13,7 +13,7 @@ from rvtssm.commands.inputs import default_out, weights_label, with_default_weig
 from rvtssm.commands.weights import read_weights, say_note, say_windows, with_chosen_precision
 from rvtssm.config import Config
 from rvtssm.events.readers import open_recording
-from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.frame_size import reduction_in_words, usual_downsample
 from rvtssm.prediction.detection_bag import check_rosbags
 from rvtssm.prediction.detection_files import detection_objects, open_detection_files

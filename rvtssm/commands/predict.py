@@ -15,7 +15,7 @@ from rvtssm.datasets import build_spec, dsec
 from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections
 from rvtssm.evaluation.protocol import scoring_rules
 from rvtssm.evaluation.result import percent
-from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.prediction.predict_recording import PredictionSummary, predict_recording
 from rvtssm.records import DatasetSpec, Detections
 from rvtssm.streaming.sources import DSEC_TRACKS, find_sources

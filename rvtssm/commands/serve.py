@@ -14,7 +14,7 @@ from rvtssm.commands.weights import say_note
 from rvtssm.config import Config
 from rvtssm.events.readers.bags import bag_topics, is_bag, split_topic
 from rvtssm.export.exported import read_weights_file
-from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.records import BAG_SUFFIXES
 from rvtssm.remote.object_store import is_url
 from rvtssm.streaming.event_camera import has_camera

@@ -16,7 +16,7 @@ from rvtssm.commands.run_files import flat, run_files
 from rvtssm.commands.weight_settings import pasted, settings_of
 from rvtssm.config import Config
 from rvtssm.datasets.datamodule import SequenceDataModule
-from rvtssm.models.checkpoint import CheckpointMeta
+from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.detector import count_parameters
 from rvtssm.records import WindowSettings
 from rvtssm.remote.mirror import absolute_path

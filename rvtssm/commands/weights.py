@@ -7,7 +7,7 @@ from rvtssm.commands.inputs import weights_path
 from rvtssm.config import Config
 from rvtssm.evaluation.shared_weights import SharedWeights, weights_sha256
 from rvtssm.export.exported import chosen_precision, read_weights_file
-from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint
+from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.named_weights import card_of
 from rvtssm.records import WindowSettings
 

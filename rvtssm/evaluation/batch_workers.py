@@ -24,7 +24,7 @@ from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.evaluation.kept_outputs import write_outputs
 from rvtssm.evaluation.launchers import launched
 from rvtssm.evaluation.shared_weights import SharedWeights
-from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.streaming.stream import stream
 from rvtssm.system.progress import progress_bar

@@ -10,7 +10,7 @@ from rvtssm.evaluation.audit_config import AuditConfig
 from rvtssm.evaluation.memory_probe import Numbers, carried_and_dropped, memory_curves, memory_steps, rescaling
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.windows import free_grid
-from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.detector import Detector
 from rvtssm.models.frame_size import detector_for_frame, usual_downsample
 from rvtssm.records import Events

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.detector import Detector
 from rvtssm.models.streams import Streams
 from rvtssm.system.user_error import UserError

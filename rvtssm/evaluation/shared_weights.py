@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rvtssm.export.exported import is_exported, read_weights_file
-from rvtssm.models.checkpoint import LoadedCheckpoint, read_checkpoint, weights_digest
+from rvtssm.models.checkpoint import read_checkpoint, weights_digest
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.hub import local_weights
 from rvtssm.system.plugins import import_plugins
 from rvtssm.system.user_error import UserError

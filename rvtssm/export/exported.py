@@ -18,7 +18,8 @@ from rvtssm.export.export_detector import (
     quiet,
     read_description,
 )
-from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint, read_checkpoint
+from rvtssm.models.checkpoint import read_checkpoint
+from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.file_digest import check_digest
 from rvtssm.models.frame_size import detector_for_frame
 from rvtssm.models.hub import local_weights

@@ -8,10 +8,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import math
 import pickle
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,176 +19,25 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from rvtssm.models.detector import Detector, build_detector
+from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint
+from rvtssm.models.detector import Detector
 from rvtssm.models.file_digest import DIGEST_KEY, NO_DIGEST_YET, add_digest, check_digest
 from rvtssm.models.hub import local_weights
-from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.named_weights import weights_names
-from rvtssm.records import DatasetSpec, WindowSettings
-from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import without_values
 from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.file_errors import CONTENT_ERRORS, file_errors
-from rvtssm.system.limits import check_choice, check_note, check_number
 from rvtssm.system.provenance import written_by
 from rvtssm.system.user_error import UserError
 
-FORMAT_VERSION = 1
 SAFETENSORS = ".safetensors"
 _META_KEY = "rvtssm"
-# names of classes in older checkpoints, by the dataset, with their names of today
-FORMER_CLASS_NAMES: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {
-    ("synthetic", ("car", "pedestrian")): ("vehicle", "person")
-}
 WRITTEN_BY = "written_by"  # the key of `made_by`
 DETECTOR_PREFIX = "detector."  # starts the keys in a checkpoint of our training module
 _ANY_SIZE = 1024  # sizes up to here are accepted, because a detector of that size is cheap to build
 _LARGEST_FRAME = 1 << 14  # pixels per side
 _FEW = 1024  # tensors with at most this many numbers keep full precision in every file
 OFFICIAL_PREFIX = "mdl."  # starts the keys in a checkpoint of RVT or of the official SSM release
-
-
-@dataclass
-class CheckpointMeta:
-    """The description in a checkpoint. `to_dict` gives its plain form, which is stored under the key `rvtssm`."""
-
-    spec: DatasetSpec
-    model_config: ModelConfig
-    temporal_config: TemporalConfig
-    windows: WindowSettings
-    raw_dir: str | None = None  # folder of raw recordings in training; the default of an evaluation
-    prepared_dir: str | None = None  # folder of prepared sequences in training; the default of an evaluation
-    note: str | None = None  # shown with the boxes of these weights, such as "trained on simulation only"
-    window_lengths_us: tuple[int, ...] = ()  # lengths of training windows, ascending; (): the length in `windows`
-
-    def __post_init__(self) -> None:
-        self.window_lengths_us = tuple(sorted(set(self.window_lengths_us))) or (self.windows.nominal_length_us,)
-        if self.window_lengths_us[0] < 1:
-            raise UserError(f"window_lengths_us={list(self.window_lengths_us)} must be at least 1 us each")
-
-    @property
-    def may_shrink_windows(self) -> bool:
-        """Whether windows may be as short as the stride when these weights run at a higher rate.
-
-        This is True if training used windows of a fifth of their usual length or shorter. It is also True for surfaces,
-        which depend only on the end of a window.
-        """
-        return self.windows.warmup_us > 0 or 5 * self.window_lengths_us[0] <= self.windows.nominal_length_us
-
-    def windows_at(self, hz: float | None = None, window: str | None = None) -> WindowSettings:
-        """Return how events become frames at a rate. At the rate of the training, this is the same as in training.
-
-        Args:
-            hz: The rate in Hz; None means the rate of the training.
-            window: Length of the windows at another rate: `slide` keeps the length of the training, `shrink` takes the
-                stride. None takes `shrink` if these weights may shrink their windows and training had windows as short
-                as the stride, otherwise `slide`.
-
-        Raises:
-            UserError: If an argument is out of range.
-        """
-        check_choice("window", window, ("slide", "shrink", None))
-        if hz is not None:
-            check_number("hz", hz, 1e-3, 1e6)
-        if hz is None or math.isclose(hz, self.windows.hz):
-            return self.windows
-        shrunk = self.windows.at_rate(hz, "shrink")
-        if window is None:
-            window = "shrink" if self.may_shrink_windows and self._has_trained(shrunk) else "slide"
-        return shrunk if window == "shrink" else self.windows.at_rate(hz, window)
-
-    def _has_trained(self, settings: WindowSettings) -> bool:
-        """Return whether the length of the windows lies within the lengths used in training."""
-        shortest_us, longest_us = self.window_lengths_us[0], self.window_lengths_us[-1]
-        return settings.warmup_us > 0 or shortest_us <= settings.nominal_length_us <= longest_us
-
-    def warn_of_windows(self, settings: WindowSettings) -> str | None:
-        """Return a warning if windows are shorter or longer than all windows in training, which costs accuracy.
-
-        Args:
-            settings: How events become frames.
-        """
-        if self._has_trained(settings):
-            return None
-        trained_ms = ", ".join(f"{us / 1000:g}" for us in self.window_lengths_us)
-        return (
-            f"windows of {settings.nominal_length_us / 1000:g} ms, but these weights were trained with windows of "
-            f"{trained_ms} ms and are less accurate with others; window=slide keeps their length"
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the description as plain data, without `scan`, which depends on the machine."""
-        temporal = asdict(self.temporal_config)
-        del temporal["scan"]
-        return {
-            "format_version": FORMAT_VERSION,
-            "spec": asdict(self.spec),
-            "model": asdict(self.model_config),
-            "temporal": temporal,
-            "windows": asdict(self.windows),
-            "raw_dir": self.raw_dir,
-            "prepared_dir": self.prepared_dir,
-            "note": self.note,
-            "window_lengths_us": list(self.window_lengths_us),
-        }
-
-    @classmethod
-    def from_dict(cls, meta: Mapping[str, Any]) -> CheckpointMeta:
-        """Return the description from the plain data that `to_dict` made, also from data of an older version.
-
-        Raises:
-            UserError: If the data has another format version, or a setting is invalid.
-        """
-        if meta["format_version"] != FORMAT_VERSION:
-            raise UserError(
-                f"the checkpoint has format version {meta['format_version']}, but this rvtssm reads {FORMAT_VERSION}; "
-                "use the version of rvtssm that wrote it"
-            )
-        note = meta.get("note")
-        check_note("note", note)  # it is printed on a terminal, and the file may come from anyone
-        return cls(
-            _with_present_names(DatasetSpec(**{name: _tuples(value) for name, value in meta["spec"].items()})),
-            ModelConfig(**meta["model"]),
-            TemporalConfig.from_stored(meta["temporal"]),
-            WindowSettings(**meta["windows"]),
-            meta["raw_dir"],
-            meta["prepared_dir"],
-            note,
-            tuple(map(int, meta.get("window_lengths_us", ()))),  # older checkpoints were trained with one length
-        )
-
-    def build(self, frame_hw: tuple[int, int] | None = None) -> Detector:
-        """Build the detector of this description, with new weights.
-
-        Args:
-            frame_hw: Height and width of the frames in pixels; None means as in training.
-        """
-        height, width = frame_hw or (self.spec.frame_height, self.spec.frame_width)
-        return build_detector(
-            self.model_config,
-            self.temporal_config,
-            height,
-            width,
-            self.spec.num_classes,
-            in_channels=self.windows.num_channels,
-        )
-
-    def without_folders(self) -> CheckpointMeta:
-        """Return the description without the folders of this machine, for files that go to other machines."""
-        described = {field.name: getattr(self, field.name) for field in fields(CheckpointMeta)}
-        return CheckpointMeta(**{**described, "raw_dir": None, "prepared_dir": None})
-
-    def with_detector(self, detector: Detector) -> LoadedCheckpoint:
-        """Return a checkpoint in memory: this description with a detector."""
-        described = {field.name: getattr(self, field.name) for field in fields(CheckpointMeta)}
-        return LoadedCheckpoint(**described, detector=detector)
-
-
-@dataclass(kw_only=True)
-class LoadedCheckpoint(CheckpointMeta):
-    """A checkpoint in memory: its description and the detector, in evaluation mode."""
-
-    detector: Detector
 
 
 def write_checkpoint(path: str | Path, detector: Detector, meta: CheckpointMeta, precision: str = "float32") -> None:
@@ -355,18 +203,6 @@ def _load_safetensors(path: str | Path) -> dict[str, Any]:
         return {"state_dict": weights, **({_META_KEY: json.loads(description)} if description else {})}
     except (SafetensorError, ValueError) as error:
         raise UserError(f"{path} is not a checkpoint: safetensors cannot read it ({error})") from None
-
-
-def _tuples(value: Any) -> Any:
-    """Convert the lists of JSON to the tuples of records."""
-    if isinstance(value, dict):
-        return {name: _tuples(each) for name, each in value.items()}
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _with_present_names(spec: DatasetSpec) -> DatasetSpec:
-    """Return the description of a dataset with the names that its classes have today, in the same order."""
-    return replace(spec, class_names=FORMER_CLASS_NAMES.get((spec.name, spec.class_names), spec.class_names))
 
 
 def fill_detector(meta: CheckpointMeta, weights: Mapping[str, Tensor], device: torch.device | str) -> LoadedCheckpoint:

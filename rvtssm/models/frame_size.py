@@ -2,7 +2,7 @@
 
 import math
 
-from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.detector import Detector
 from rvtssm.models.low_precision import set_precision
 from rvtssm.records import DatasetSpec

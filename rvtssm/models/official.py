@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from rvtssm.models.checkpoint import CheckpointMeta, LoadedCheckpoint, fill_detector
+from rvtssm.models.checkpoint import fill_detector
+from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig

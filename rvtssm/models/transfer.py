@@ -11,7 +11,8 @@ from pathlib import Path
 import torch.nn.functional as F
 from torch import Tensor
 
-from rvtssm.models.checkpoint import OFFICIAL_PREFIX, CheckpointMeta, load_file, read_checkpoint
+from rvtssm.models.checkpoint import OFFICIAL_PREFIX, load_file, read_checkpoint
+from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.detector import Detector
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.official import derive_configs, released_windows, rename_official

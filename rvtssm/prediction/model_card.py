@@ -1,6 +1,6 @@
 """The page of shared weights: what they detect, how they were trained, how to use them."""
 
-from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.system.provenance import written_by
 
 _CARD = """---

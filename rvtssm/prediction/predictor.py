@@ -12,7 +12,8 @@ from rvtssm.events.event_checks import to_events
 from rvtssm.events.readers import Recording
 from rvtssm.events.readers.recording import join_events
 from rvtssm.export.exported import ExportedDetector, read_weights_file
-from rvtssm.models.checkpoint import LoadedCheckpoint, write_checkpoint
+from rvtssm.models.checkpoint import write_checkpoint
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.hub import CARD_FILE, WEIGHTS_FILE, upload_folder
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.named_weights import default_weights

@@ -17,7 +17,7 @@ from rvtssm.events.labels import BOX_DTYPE, FASTEST_LABELS_US, Boxes
 from rvtssm.events.readers import Recording
 from rvtssm.events.reversed_time import ReversedRecording
 from rvtssm.events.windows import FreeGrid, label_grid
-from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.prediction.inference_config import LabelConfig
 from rvtssm.prediction.predict_recording import detect

@@ -18,7 +18,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.requests import ClientDisconnect
 
 from rvtssm.drawing.draw import CLASS_COLORS
-from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.serve.serve_config import LOOPBACK, ServeConfig
 from rvtssm.serve.session import Opening, Session
 from rvtssm.serve.uploads import Uploads

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rvtssm.events.readers import open_recording
-from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.model_config import PRECISIONS, PostprocessConfig
 from rvtssm.records import Detections
 from rvtssm.serve.recent_events import SHOWN_US, RecentEvents

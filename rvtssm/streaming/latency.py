@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rvtssm.events.readers import open_recording
-from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.records import WindowSettings
 from rvtssm.streaming.live import StreamDetector

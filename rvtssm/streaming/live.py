@@ -16,7 +16,7 @@ from rvtssm.events.cells import frame_pixels
 from rvtssm.events.event_checks import check_events, to_events
 from rvtssm.events.frame_counter import FrameCounter
 from rvtssm.events.windows import LONGEST_SILENCE_US, first_jump
-from rvtssm.models.checkpoint import LoadedCheckpoint
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.frame_size import detector_for_frame, usual_downsample
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import Streams

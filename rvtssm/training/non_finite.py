@@ -14,7 +14,8 @@ import lightning as L
 import torch
 from torch import Tensor
 
-from rvtssm.models.checkpoint import CheckpointMeta, load_file, save_file
+from rvtssm.models.checkpoint import load_file, save_file
+from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import copied_to_cpu
 from rvtssm.records import SequenceBatch

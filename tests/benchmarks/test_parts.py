@@ -13,7 +13,7 @@ from benchmarks.parts.__main__ import main
 from rvtssm.commands.checks import check
 from rvtssm.commands.sweeps import compose_study
 from rvtssm.datasets import build_spec
-from rvtssm.models.checkpoint import CheckpointMeta
+from rvtssm.models.checkpoint_meta import CheckpointMeta
 from tests.commands.test_study import TOY
 
 STUDY, POINTS = compose_study(["experiment=part_study"])

@@ -26,7 +26,8 @@ from rvtssm.config import Config
 from rvtssm.datasets import DATASETS
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.events.readers.dat import write_dat
-from rvtssm.models.checkpoint import CheckpointMeta, load_file, write_checkpoint
+from rvtssm.models.checkpoint import load_file, write_checkpoint
+from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.records import Events, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig

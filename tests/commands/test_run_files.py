@@ -11,14 +11,8 @@ from rvtssm import __version__
 from rvtssm.commands.cli import compose
 from rvtssm.commands.run_files import RUN_FILES, overrides, run_files
 from rvtssm.commands.words import full_words
-from rvtssm.models.checkpoint import (
-    WRITTEN_BY,
-    CheckpointMeta,
-    load_file,
-    read_checkpoint,
-    weights_digest,
-    write_checkpoint,
-)
+from rvtssm.models.checkpoint import WRITTEN_BY, load_file, read_checkpoint, weights_digest, write_checkpoint
+from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.records import WindowSettings
 from rvtssm.system import provenance

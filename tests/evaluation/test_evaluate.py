@@ -19,7 +19,8 @@ from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.export.exported import ExportedDetector
-from rvtssm.models.checkpoint import CheckpointMeta, read_checkpoint, weights_digest, write_checkpoint
+from rvtssm.models.checkpoint import read_checkpoint, weights_digest, write_checkpoint
+from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.records import Events, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig

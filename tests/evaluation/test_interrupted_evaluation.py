@@ -26,7 +26,8 @@ from rvtssm.evaluation.kept_outputs import kept_folder, outputs_digest, read_out
 from rvtssm.evaluation.shared_weights import SharedWeights
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.events.readers.dat import write_dat
-from rvtssm.models.checkpoint import CheckpointMeta, read_checkpoint, write_checkpoint
+from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
+from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.records import Detections, Events, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig

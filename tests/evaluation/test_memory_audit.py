@@ -17,7 +17,8 @@ from rvtssm.evaluation.memory_audit import audit_detector
 from rvtssm.evaluation.memory_probe import carried_and_dropped, memory_curves, memory_steps, rescaling
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.readers.recording import join_events
-from rvtssm.models.checkpoint import CheckpointMeta, write_checkpoint
+from rvtssm.models.checkpoint import write_checkpoint
+from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.official import convert_official
 from rvtssm.records import Events
 from rvtssm.reports.audit_report import spectrum_numbers, to_json, to_markdown

@@ -17,7 +17,8 @@ from rvtssm.evaluation.split_runs import SplitRuns
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.windows import WindowsConfig
-from rvtssm.models.checkpoint import LoadedCheckpoint, write_checkpoint
+from rvtssm.models.checkpoint import write_checkpoint
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.detector import Detector
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.postprocess import to_sensor

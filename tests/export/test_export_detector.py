@@ -28,7 +28,8 @@ from rvtssm.export.export_detector import (
 )
 from rvtssm.export.exported import is_exported, largest_difference, read_exported
 from rvtssm.export.real_detector import DetectorStep
-from rvtssm.models.checkpoint import CheckpointMeta, read_checkpoint, write_checkpoint
+from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
+from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.detector import build_detector
 from rvtssm.models.file_digest import check_digest
 from rvtssm.models.frame_size import detector_for_frame

@@ -27,7 +27,8 @@ from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.readers.piped import PipedRecording
 from rvtssm.export.export_detector import METADATA_KEY
 from rvtssm.export.exported import read_exported
-from rvtssm.models.checkpoint import CheckpointMeta, read_checkpoint, write_checkpoint
+from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
+from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.preparation.compress import FrameCompressor
 from rvtssm.preparation.store import open_sequence, sequence_writer

@@ -13,7 +13,8 @@ import torch
 from safetensors.torch import save_file as save_safetensors
 
 from rvtssm.datasets import DATASETS
-from rvtssm.models.checkpoint import CheckpointMeta, load_file, read_checkpoint, write_checkpoint
+from rvtssm.models.checkpoint import load_file, read_checkpoint, write_checkpoint
+from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.file_digest import check_digest
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.records import DatasetSpec, WindowSettings

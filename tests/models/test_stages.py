@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from rvtssm.export.real_detector import DetectorStep
-from rvtssm.models.checkpoint import CheckpointMeta, read_checkpoint, write_checkpoint
+from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
+from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.detector import Detector
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.streams import Streams

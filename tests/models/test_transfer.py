@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rvtssm.models.checkpoint import CheckpointMeta, write_checkpoint
+from rvtssm.models.checkpoint import write_checkpoint
+from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.transfer import read_source, transfer
 from rvtssm.records import DatasetSpec, WindowSettings

@@ -22,7 +22,8 @@ from rvtssm.drawing.draw import draw_frame
 from rvtssm.evaluation.shared_weights import weights_sha256
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.models import named_weights as names
-from rvtssm.models.checkpoint import CheckpointMeta, read_checkpoint, weights_digest, write_checkpoint
+from rvtssm.models.checkpoint import read_checkpoint, weights_digest, write_checkpoint
+from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.file_digest import check_digest
 from rvtssm.models.hub import local_weights
 from rvtssm.models.transfer import read_source

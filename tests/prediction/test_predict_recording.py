@@ -15,7 +15,7 @@ from rvtssm.events.labels import read_boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.windows import free_grid
-from rvtssm.models.checkpoint import CheckpointMeta
+from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.frame_size import detector_for_frame, usual_downsample
 from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.models.yolox_head import YoloxHead

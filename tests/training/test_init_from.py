@@ -16,7 +16,8 @@ from rvtssm.commands.run_files import overrides as config_words
 from rvtssm.commands.train import train
 from rvtssm.datasets import DATASETS, build_spec
 from rvtssm.datasets.datamodule import SequenceDataModule
-from rvtssm.models.checkpoint import CheckpointMeta, load_file, write_checkpoint
+from rvtssm.models.checkpoint import load_file, write_checkpoint
+from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.records import WindowSettings
 from rvtssm.system.user_error import UserError
 from rvtssm.training.checkpoints import last_checkpoint

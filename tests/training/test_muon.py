@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from rvtssm.datasets import DatasetConfig, build_spec
-from rvtssm.models.checkpoint import CheckpointMeta
+from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.records import WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig

@@ -13,7 +13,7 @@ from rvtssm.commands.cli import compose
 from rvtssm.config import Config, configs_dir
 from rvtssm.datasets import DATASETS
 from rvtssm.datasets.datamodule import SequenceDataModule
-from rvtssm.models.checkpoint import CheckpointMeta
+from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.streaming.stream import stream
 from rvtssm.training.module import DetectionModule, ModuleSettings
 from rvtssm.training.optim import build_optimizer

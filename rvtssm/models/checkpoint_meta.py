@@ -1,0 +1,176 @@
+"""What a checkpoint says about itself: classes, model, layer and training windows, enough to build the detector."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from rvtssm.models.detector import Detector, build_detector
+from rvtssm.models.model_config import ModelConfig
+from rvtssm.records import DatasetSpec, WindowSettings
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.system.limits import check_choice, check_note, check_number
+from rvtssm.system.user_error import UserError
+
+FORMAT_VERSION = 1
+# names of classes in older checkpoints, by the dataset, with their names of today
+FORMER_CLASS_NAMES: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {
+    ("synthetic", ("car", "pedestrian")): ("vehicle", "person")
+}
+
+
+@dataclass
+class CheckpointMeta:
+    """The description in a checkpoint. `to_dict` gives its plain form, which is stored under the key `rvtssm`."""
+
+    spec: DatasetSpec
+    model_config: ModelConfig
+    temporal_config: TemporalConfig
+    windows: WindowSettings
+    raw_dir: str | None = None  # folder of raw recordings in training; the default of an evaluation
+    prepared_dir: str | None = None  # folder of prepared sequences in training; the default of an evaluation
+    note: str | None = None  # shown with the boxes of these weights, such as "trained on simulation only"
+    window_lengths_us: tuple[int, ...] = ()  # lengths of training windows, ascending; (): the length in `windows`
+
+    def __post_init__(self) -> None:
+        self.window_lengths_us = tuple(sorted(set(self.window_lengths_us))) or (self.windows.nominal_length_us,)
+        if self.window_lengths_us[0] < 1:
+            raise UserError(f"window_lengths_us={list(self.window_lengths_us)} must be at least 1 us each")
+
+    @property
+    def may_shrink_windows(self) -> bool:
+        """Whether windows may be as short as the stride when these weights run at a higher rate.
+
+        This is True if training used windows of a fifth of their usual length or shorter. It is also True for surfaces,
+        which depend only on the end of a window.
+        """
+        return self.windows.warmup_us > 0 or 5 * self.window_lengths_us[0] <= self.windows.nominal_length_us
+
+    def windows_at(self, hz: float | None = None, window: str | None = None) -> WindowSettings:
+        """Return how events become frames at a rate. At the rate of the training, this is the same as in training.
+
+        Args:
+            hz: The rate in Hz; None means the rate of the training.
+            window: Length of the windows at another rate: `slide` keeps the length of the training, `shrink` takes the
+                stride. None takes `shrink` if these weights may shrink their windows and training had windows as short
+                as the stride, otherwise `slide`.
+
+        Raises:
+            UserError: If an argument is out of range.
+        """
+        check_choice("window", window, ("slide", "shrink", None))
+        if hz is not None:
+            check_number("hz", hz, 1e-3, 1e6)
+        if hz is None or math.isclose(hz, self.windows.hz):
+            return self.windows
+        shrunk = self.windows.at_rate(hz, "shrink")
+        if window is None:
+            window = "shrink" if self.may_shrink_windows and self._has_trained(shrunk) else "slide"
+        return shrunk if window == "shrink" else self.windows.at_rate(hz, window)
+
+    def _has_trained(self, settings: WindowSettings) -> bool:
+        """Return whether the length of the windows lies within the lengths used in training."""
+        shortest_us, longest_us = self.window_lengths_us[0], self.window_lengths_us[-1]
+        return settings.warmup_us > 0 or shortest_us <= settings.nominal_length_us <= longest_us
+
+    def warn_of_windows(self, settings: WindowSettings) -> str | None:
+        """Return a warning if windows are shorter or longer than all windows in training, which costs accuracy.
+
+        Args:
+            settings: How events become frames.
+        """
+        if self._has_trained(settings):
+            return None
+        trained_ms = ", ".join(f"{us / 1000:g}" for us in self.window_lengths_us)
+        return (
+            f"windows of {settings.nominal_length_us / 1000:g} ms, but these weights were trained with windows of "
+            f"{trained_ms} ms and are less accurate with others; window=slide keeps their length"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the description as plain data, without `scan`, which depends on the machine."""
+        temporal = asdict(self.temporal_config)
+        del temporal["scan"]
+        return {
+            "format_version": FORMAT_VERSION,
+            "spec": asdict(self.spec),
+            "model": asdict(self.model_config),
+            "temporal": temporal,
+            "windows": asdict(self.windows),
+            "raw_dir": self.raw_dir,
+            "prepared_dir": self.prepared_dir,
+            "note": self.note,
+            "window_lengths_us": list(self.window_lengths_us),
+        }
+
+    @classmethod
+    def from_dict(cls, meta: Mapping[str, Any]) -> CheckpointMeta:
+        """Return the description from the plain data that `to_dict` made, also from data of an older version.
+
+        Raises:
+            UserError: If the data has another format version, or a setting is invalid.
+        """
+        if meta["format_version"] != FORMAT_VERSION:
+            raise UserError(
+                f"the checkpoint has format version {meta['format_version']}, but this rvtssm reads {FORMAT_VERSION}; "
+                "use the version of rvtssm that wrote it"
+            )
+        note = meta.get("note")
+        check_note("note", note)  # it is printed on a terminal, and the file may come from anyone
+        return cls(
+            _with_present_names(DatasetSpec(**{name: _tuples(value) for name, value in meta["spec"].items()})),
+            ModelConfig(**meta["model"]),
+            TemporalConfig.from_stored(meta["temporal"]),
+            WindowSettings(**meta["windows"]),
+            meta["raw_dir"],
+            meta["prepared_dir"],
+            note,
+            tuple(map(int, meta.get("window_lengths_us", ()))),  # older checkpoints were trained with one length
+        )
+
+    def build(self, frame_hw: tuple[int, int] | None = None) -> Detector:
+        """Build the detector of this description, with new weights.
+
+        Args:
+            frame_hw: Height and width of the frames in pixels; None means as in training.
+        """
+        height, width = frame_hw or (self.spec.frame_height, self.spec.frame_width)
+        return build_detector(
+            self.model_config,
+            self.temporal_config,
+            height,
+            width,
+            self.spec.num_classes,
+            in_channels=self.windows.num_channels,
+        )
+
+    def without_folders(self) -> CheckpointMeta:
+        """Return the description without the folders of this machine, for files that go to other machines."""
+        described = {field.name: getattr(self, field.name) for field in fields(CheckpointMeta)}
+        return CheckpointMeta(**{**described, "raw_dir": None, "prepared_dir": None})
+
+    def with_detector(self, detector: Detector) -> LoadedCheckpoint:
+        """Return a checkpoint in memory: this description with a detector."""
+        described = {field.name: getattr(self, field.name) for field in fields(CheckpointMeta)}
+        return LoadedCheckpoint(**described, detector=detector)
+
+
+@dataclass(kw_only=True)
+class LoadedCheckpoint(CheckpointMeta):
+    """A checkpoint in memory: its description and the detector, in evaluation mode."""
+
+    detector: Detector
+
+
+def _tuples(value: Any) -> Any:
+    """Convert the lists of JSON to the tuples of records."""
+    if isinstance(value, dict):
+        return {name: _tuples(each) for name, each in value.items()}
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _with_present_names(spec: DatasetSpec) -> DatasetSpec:
+    """Return the description of a dataset with the names that its classes have today, in the same order."""
+    return replace(spec, class_names=FORMER_CLASS_NAMES.get((spec.name, spec.class_names), spec.class_names))
