@@ -16,7 +16,7 @@ import torch
 from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 
-from rvtssm.datasets.datamodule import STOP_SIGNALS
+from rvtssm.datasets.loader import STOP_SIGNALS
 from rvtssm.models.checkpoint import load_file
 from rvtssm.system.atomic_files import atomic_file, remove_abandoned
 from rvtssm.training.process_states import file_names, named_files, remove_other_files, write_states

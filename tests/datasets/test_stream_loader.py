@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from rvtssm.datasets.chunks import ChunkDataset, Collate
-from rvtssm.datasets.datamodule import ResumableLoader, leave_signals_to_the_parent
+from rvtssm.datasets.loader import ResumableLoader, leave_signals_to_the_parent
 from rvtssm.datasets.loading_config import SamplingConfig
 from rvtssm.datasets.packed_batch import PackedBatch
 from rvtssm.datasets.sampling import MixedBatchSampler

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from rvtssm.commands.train import train
-from rvtssm.datasets.datamodule import ResumableLoader
+from rvtssm.datasets.loader import ResumableLoader
 from rvtssm.models.checkpoint import load_file
 from rvtssm.training import pace as pace_module
 from rvtssm.training.callbacks import left_text, pace_text

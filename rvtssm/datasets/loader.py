@@ -1,0 +1,87 @@
+"""Data loaders that count the events of the next batch while the model uses this one, and that can be resumed."""
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch.utils.data import DataLoader
+
+from rvtssm.datasets.packed_batch import PackedBatch
+from rvtssm.datasets.sampling import PlacedSampler
+from rvtssm.records import SequenceBatch
+from rvtssm.system.user_error import UserError
+from rvtssm.system.workers import end_with_parent
+
+# Ctrl-C, a preemptible machine about to stop, a job about to reach its time limit
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+class SequenceLoader(DataLoader[PackedBatch]):
+    """A data loader that counts the events sent by its workers, in this process and on the model's device.
+
+    A thread does this one batch ahead, while the previous batch is in use.
+    """
+
+    count_on = torch.device("cpu")
+
+    def __iter__(self) -> Iterator[SequenceBatch]:  # type: ignore[override]
+        # Workers start with these signals blocked and install their own handlers first.
+        unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        try:
+            batches = super().__iter__()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
+        with ThreadPoolExecutor(1, "next_batch", self._enter_thread) as ahead:
+            coming = ahead.submit(self._counted, batches)
+            while (batch := coming.result()) is not None:
+                coming = ahead.submit(self._counted, batches)
+                yield batch
+
+    def _enter_thread(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # the main thread handles these signals
+        if self.count_on.type == "cuda":  # a new thread uses the first GPU by default
+            torch.cuda.set_device(self.count_on)
+
+    def _counted(self, batches: Iterator[PackedBatch]) -> SequenceBatch | None:
+        batch = _next(batches)
+        return None if batch is None else batch.counted(self.count_on, self.pin_memory)
+
+
+def _next(batches: Iterator[PackedBatch]) -> PackedBatch | None:
+    """Return the next batch, None after the last one. A worker's UserError is raised without the worker's traceback."""
+    try:
+        return next(batches, None)
+    except UserError as error:  # its message is the worker's traceback, whose last line names the class
+        kind = type(error)
+        raise UserError(str(error).rpartition(f"\n{kind.__module__}.{kind.__qualname__}: ")[2].strip()) from error
+
+
+class ResumableLoader(SequenceLoader):
+    """A loader whose state counts the batches handed out, not the batches that its workers have prepared."""
+
+    batch_sampler: PlacedSampler
+
+    def __iter__(self) -> Iterator[SequenceBatch]:  # type: ignore[override]
+        for batch in super().__iter__():
+            self.batch_sampler.advance()
+            yield batch
+
+    def state_dict(self) -> dict[str, int]:
+        return self.batch_sampler.state_dict()
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.batch_sampler.load_state_dict(state)
+
+
+def leave_signals_to_the_parent(worker: int) -> None:
+    """Ignore Ctrl-C and the signals of a cluster in a worker, because the parent needs its workers to end cleanly."""
+    end_with_parent()
+    for number in (signal.SIGINT, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+    # Only the parent sends SIGTERM to a single worker; schedulers send it to process groups.
+    os.setpgid(0, 0)
+    while signal.SIGTERM in signal.sigpending():
+        signal.sigwait({signal.SIGTERM})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
