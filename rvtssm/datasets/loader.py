@@ -45,11 +45,11 @@ class SequenceLoader(DataLoader[PackedBatch]):
             torch.cuda.set_device(self.count_on)
 
     def _counted(self, batches: Iterator[PackedBatch]) -> SequenceBatch | None:
-        batch = _next(batches)
+        batch = next_batch(batches)
         return None if batch is None else batch.counted(self.count_on, self.pin_memory)
 
 
-def _next(batches: Iterator[PackedBatch]) -> PackedBatch | None:
+def next_batch(batches: Iterator[PackedBatch]) -> PackedBatch | None:
     """Return the next batch, None after the last one. A worker's UserError is raised without the worker's traceback."""
     try:
         return next(batches, None)

@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch._utils import ExceptionWrapper
 
-from rvtssm.datasets.datamodule import SequenceDataModule, _next
+from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.datasets.loader import next_batch
 from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.records import SequenceBatch, WindowSettings
 from rvtssm.system.user_error import UserError
@@ -244,5 +245,5 @@ def test_an_error_in_a_worker_that_says_what_to_do_loses_its_traceback():
         yield
 
     with pytest.raises(UserError, match=r"^a\.h5 cannot be read; run again$"):
-        _next(read())
-    assert _next(iter([])) is None
+        next_batch(read())
+    assert next_batch(iter([])) is None
