@@ -27,4 +27,15 @@ def say_replaced(folder: Path, name: str) -> None:
 
 def with_labels(sequences: Sequence[FrameSequence]) -> str:
     """Return the number of recordings and of their labels in words."""
-    return f"{len(sequences)} with {sum(len(sequence.labels) for sequence in sequences)} labels"
+    num_labels = sum(len(sequence.labels) for sequence in sequences)
+    num_thinned = sum(sequence.num_thinned for sequence in sequences)
+    left_out = f" ({thinned_in_words(num_thinned, num_labels)})" if num_thinned else ""
+    return f"{len(sequences)} with {num_labels} labels{left_out}"
+
+
+def thinned_in_words(num_thinned: int, num_kept: int) -> str:
+    """Say how many labels are left out because of their time, and why."""
+    return (
+        f"{num_thinned} of {num_thinned + num_kept} labels left out, because only label times about label_interval_us "
+        "apart are used"
+    )

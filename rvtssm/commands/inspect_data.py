@@ -27,7 +27,7 @@ from rvtssm.inspection.picture import tree_png
 from rvtssm.inspection.recording_picture import recording_png
 from rvtssm.records import DatasetSpec
 from rvtssm.remote.mirror import local_path
-from rvtssm.system.output_folder import result_set
+from rvtssm.system.output_folder import result_set, write_files
 from rvtssm.system.user_error import UserError
 
 _MOST_HOT_PIXELS = 5  # that the table names
@@ -64,12 +64,14 @@ def inspect(config: Config, as_json: bool = False) -> int:
     else:
         _print_tree(found)
     if config.out or not as_json:
-        _write_picture(
-            found,
-            Path(config.out or "outputs/inspect"),
-            f"{path.resolve().name}{(topic or '').replace('/', '_')}.png",
-            as_json,
-        )
+        name = f"{path.resolve().name}{(topic or '').replace('/', '_')}"
+        pictures = {f"{name}.png": _picture(found)}
+        if spec is not None and isinstance(found, TreeInspection) and found.kind == "raw":
+            from rvtssm.commands.labelled_frames import labelled_frames  # imported here because torch takes a second
+
+            frames = labelled_frames(path, spec, found.splits)
+            pictures |= {f"{name}.labels_{split}.png": data for split, data in frames.items()}
+        _write_pictures(pictures, Path(config.out or "outputs/inspect"), name, as_json)
     errors = found.errors if isinstance(found, TreeInspection) else []
     for name, message in errors:
         say_error(f"{name}: {message}")
@@ -148,9 +150,14 @@ def _two_columns(title: str) -> Table:
     return table
 
 
-def _write_picture(found: RecordingInspection | TreeInspection, out: Path, name: str, is_quiet: bool) -> None:
-    data = recording_png(found) if isinstance(found, RecordingInspection) else tree_png(found)
-    with result_set(out, name, [glob.escape(name)]) as staged:
-        (staged / name).write_bytes(data)
+def _picture(found: RecordingInspection | TreeInspection) -> bytes:
+    return recording_png(found) if isinstance(found, RecordingInspection) else tree_png(found)
+
+
+def _write_pictures(pictures: dict[str, bytes], out: Path, name: str, is_quiet: bool) -> None:
+    escaped = glob.escape(name)
+    with result_set(out, f"{name}.png", [f"{escaped}.png", f"{escaped}.labels_*.png"]) as staged:
+        write_files(staged, pictures)
     if not is_quiet:
-        say(f"picture: {out / name}")
+        for file in pictures:
+            say(f"picture: {out / file}")

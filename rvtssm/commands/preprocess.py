@@ -1,6 +1,6 @@
 """`rvtssm preprocess`: turns raw recordings into histograms on disk."""
 
-from rvtssm.commands.announcement import announce
+from rvtssm.commands.announcement import announce, thinned_in_words
 from rvtssm.commands.console import say, say_error
 from rvtssm.commands.inputs import needed
 from rvtssm.config import Config
@@ -64,6 +64,8 @@ def _print_summary(summary: PreprocessSummary, prepared_dir: str) -> None:
         say(f"{name}: {count} events went back in time and were moved to the time of the event before")
     for name, counts in summary.unusable_boxes.items():
         say(f"{name}: boxes left out: {counts}", style="yellow")
+    if summary.num_thinned:
+        say(thinned_in_words(summary.num_thinned, summary.num_labels), style="yellow")
     say(
         f"{len(summary.written)} recordings prepared, {len(summary.skipped)} were complete, "
         f"{len(summary.dropped)} left out, {len(summary.failed)} failed; they are in {prepared_dir}"

@@ -16,6 +16,7 @@ from rvtssm.commands.run_files import flat, run_files
 from rvtssm.commands.weight_settings import pasted, settings_of
 from rvtssm.config import Config
 from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.models.checkpoint import load_file
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.detector import count_parameters
 from rvtssm.records import WindowSettings
@@ -88,8 +89,11 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
         pseudo_weight=config.training.pseudo_weight,
     )
     val_labels = [sequence.labels for sequence in data.sequences("val")]
-    defaults = _comparable({**_deciding_sections(Config()), "windows": asdict(WindowSettings())})
-    module = DetectionModule(detector, settings, meta.to_dict(), _decisive(config, meta), val_labels, defaults)
+    defaults = {**_deciding_sections(Config()), "windows": asdict(WindowSettings()), "dataset": _counts(data)}
+    decisive = _decisive(config, meta, data)
+    module = DetectionModule(detector, settings, meta.to_dict(), decisive, val_labels, _comparable(defaults))
+    if resume is not None:
+        module.check_resumed(load_file(resume))  # before anything is written
     speed_up(
         detector,
         trainer.strategy.root_device,
@@ -140,10 +144,19 @@ def describe(config: Config, data: SequenceDataModule) -> CheckpointMeta:
     )
 
 
-def _decisive(config: Config, meta: CheckpointMeta) -> dict[str, str | int | float | None]:
+def _counts(data: SequenceDataModule) -> dict[str, int]:
+    """Return how many recordings and labels a run trains and validates on."""
+    splits = {split: data.sequences(split) for split in ("train", "val")}
+    return {
+        **{f"{split}_recordings": len(found) for split, found in splits.items()},
+        **{f"{split}_labels": sum(len(each.labels) for each in found) for split, found in splits.items()},
+    }
+
+
+def _decisive(config: Config, meta: CheckpointMeta, data: SequenceDataModule) -> dict[str, str | int | float | None]:
     """Return the settings that decide the numbers of a run, by key; a run is resumed only with the same settings."""
     spec = {name: value for name, value in asdict(meta.spec).items() if name != "ignored_classes"}
-    described = {"dataset": spec, "windows": asdict(meta.windows), "seed": config.seed}
+    described = {"dataset": {**spec, **_counts(data)}, "windows": asdict(meta.windows), "seed": config.seed}
     return _comparable({**_deciding_sections(config), **described})
 
 

@@ -18,10 +18,12 @@ def verify(config: Config) -> int:
     found = verify_dataset(spec, dataset.raw_dir, dataset.prepared_dir, config.windows.settings, options)
     for name, message in found.faults:
         say_error(f"{name}: {message}")
+    for name, message in found.notes:
+        say(f"{name}: {message}", style="yellow")
     if found.num_without_digest:
         say(
             f"{found.num_without_digest} prepared sequences have no digest: RVT or an earlier rvtssm wrote them, and "
             "changes of their labels and times are found only if they make no sense"
         )
-    say(f"{found.num_checked} checked, {len(found.faults)} faults")
+    say(f"{found.num_checked} checked, {len(found.faults)} faults, {len(found.notes)} notes")
     return 2 if found.faults else 0

@@ -38,6 +38,7 @@ class FrameSequence:
     source: StoredFrames | CountedFrames
     nothing: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # steps known to have no box
     asked: npt.NDArray[np.int64] | None = None  # steps whose outputs are wanted, ascending; None: all with labels
+    num_thinned: int = 0  # boxes of a raw recording that are left out because of their time
 
     @property
     def label_steps(self) -> npt.NDArray[np.int64]:
@@ -293,6 +294,7 @@ class RawSplit:
                         settings,
                         CountedFrames(plan),
                         nothing=np.setdiff1d(np.searchsorted(plan.windows.ends_us, nothing_us), labels.window_index),
+                        num_thinned=plan.num_thinned,
                     )
                 )
         if not sequences:

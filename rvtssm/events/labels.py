@@ -173,6 +173,16 @@ def clean_boxes(boxes: Boxes, spec: DatasetSpec, convention: str, is_train: bool
     Returns:
         (M,) of BOX_DTYPE; `class_id` is now the index into `spec.class_names`.
     """
+    return _thinned(_usable(boxes, spec, convention, is_train), spec, convention)
+
+
+def num_thinned(boxes: Boxes, spec: DatasetSpec, convention: str, is_train: bool) -> int:
+    """Return how many usable boxes `clean_boxes` drops because of their time. The arguments are the same."""
+    boxes = _usable(boxes, spec, convention, is_train)
+    return len(boxes) - len(_thinned(boxes, spec, convention))
+
+
+def _usable(boxes: Boxes, spec: DatasetSpec, convention: str, is_train: bool) -> Boxes:
     boxes = with_class_indices(boxes, spec)
     for start, size, limit in (("x", "w", spec.width - 1), ("y", "h", spec.height - 1)):
         end = np.clip(boxes[start] + boxes[size], 0, limit)
@@ -187,6 +197,10 @@ def clean_boxes(boxes: Boxes, spec: DatasetSpec, convention: str, is_train: bool
     if convention == "exact":
         same = ["t", "x", "y", "w", "h", "class_id"]
         boxes = boxes[np.sort(np.unique(boxes[same], return_index=True)[1])]
+    return boxes
+
+
+def _thinned(boxes: Boxes, spec: DatasetSpec, convention: str) -> Boxes:
     own_us = np.unique(annotated(boxes)["t"])
     kept_us = np.array(_kept_label_times(own_us, spec, convention), np.int64)
     if boxes["pseudo_score"].any():

@@ -8,13 +8,14 @@ import numpy as np
 
 from rvtssm.events.cells import Ints, frame_pixels
 from rvtssm.events.frame_counter import FrameCounter
-from rvtssm.events.labels import BOX_DTYPE, Boxes, clean_boxes, to_labels
+from rvtssm.events.labels import BOX_DTYPE, Boxes, clean_boxes, num_thinned, to_labels
 from rvtssm.events.readers import Recording
 from rvtssm.events.windows import free_grid, label_grid
 from rvtssm.records import DatasetSpec, Labels, Windows, WindowSettings
 from rvtssm.system.user_error import UserError
 
 _LATE_LABEL_US = 1_000_000  # labels may end this much later than the events, since objects can stand still at the end
+_OTHER_UNITS = {1e-6: "seconds", 1e-3: "milliseconds", 1e3: "nanoseconds"}  # by their numbers relative to microseconds
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class SequencePlan:
     labels: Labels  # in sensor pixels; empty if the recording is planned without boxes
     settings: WindowSettings
     spec: DatasetSpec
+    num_thinned: int = 0  # boxes that are left out because of their time
 
     @property
     def frame_shape(self) -> tuple[int, int, int]:
@@ -102,7 +104,9 @@ def plan_sequence(
     Raises:
         UserError: The recording cannot be used.
     """
+    num_left_out = 0
     if boxes is not None:
+        num_left_out = num_thinned(boxes, spec, settings.convention, is_train)
         boxes = clean_boxes(boxes, spec, settings.convention, is_train)
         label_us = boxes["t"] if nothing_us is None else np.union1d(boxes["t"], nothing_us)
         if not len(label_us):
@@ -132,7 +136,8 @@ def plan_sequence(
                 f"{recording.path} has events from {first_us} us and labels until {label_us[-1]} us: {error}, or "
                 "the two count time from different moments"
             ) from None
-    return SequencePlan(recording, windows, to_labels(boxes, windows, is_exact=grid == "labels"), settings, spec)
+    labels = to_labels(boxes, windows, is_exact=grid == "labels")
+    return SequencePlan(recording, windows, labels, settings, spec, num_left_out)
 
 
 def check_faults(recording: Recording, num_events: int) -> None:
@@ -166,10 +171,22 @@ def check_label_times(recording: Recording, last_label_us: int, first_us: int, l
     if last_label_us < first_us:
         raise UserError(
             f"{recording.path} has events from {first_us} us but labels only until {last_label_us} us; "
-            "they do not belong together; copy both again"
+            f"{unit_advice(last_label_us, last_us) or 'they do not belong together; copy both again'}"
         )
     if last_label_us > last_us + _LATE_LABEL_US:
         raise UserError(
             f"{recording.path} has events until {last_us} us but labels until {last_label_us} us; "
-            "events are missing; copy it again"
+            f"{unit_advice(last_label_us, last_us) or 'events are missing; copy it again'}"
         )
+
+
+def unit_advice(last_label_us: int, last_us: int) -> str:
+    """Return advice if the labels seem to count time in another unit than the events, otherwise an empty text.
+
+    Args:
+        last_label_us: Time of the last label.
+        last_us: Time of the last event.
+    """
+    ratio = last_label_us / max(last_us, 1)
+    found = [unit for factor, unit in _OTHER_UNITS.items() if factor / 3 < ratio < 3 * factor]
+    return f"label times must be microseconds; these look like {found[0]}" if found else ""

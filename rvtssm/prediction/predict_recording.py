@@ -168,6 +168,7 @@ def predict_recording(
                 written_min_score=config.postprocess.min_score,
                 num_drawn_detections=tally.num_drawn,
                 drawn_min_score=config.min_score,
+                highest_score=tally.highest_score,
                 sensor_guess=source.guess,
                 faults=asdict(source.recording.faults),
                 broke_off=source.broke_off,

@@ -32,6 +32,7 @@ class PredictionSummary:
     written_min_score: float
     num_drawn_detections: int  # boxes in all windows with at least the score of drawn boxes
     drawn_min_score: float
+    highest_score: float  # of all boxes; 0 if there are none
     sensor_guess: str  # a sentence on how the sensor size was chosen; empty if the recording gives it
     faults: dict[str, int]  # number of repaired events by kind
     broke_off: str  # why a stream ended early; empty if it did not
@@ -63,12 +64,19 @@ class PredictionSummary:
             f"{self.num_windows} {windows} of {self.window_ms:g} ms at {self.hz:g} Hz; frames of {size}",
             *(sentence for sentence in (self.sensor_guess, self.reduction) if sentence),
             f"{self.num_detections} boxes with a score from {self.written_min_score:g} in the files, "
-            f"{self.num_drawn_detections} from {self.drawn_min_score:g}, as in the pictures",
+            f"{self.num_drawn_detections} from {self.drawn_min_score:g}, as in the pictures{self._missed()}",
             f"{self.wall_s:.1f} s, {after}{factor} x real time; in the detector "
             f"{self.step_ms['p50']:.1f} ms for one window (median; 90 %: {self.step_ms['p90']:.1f}, "
             f"99 %: {self.step_ms['p99']:.1f}{together})" + self._late(),
             "wrote " + ", ".join(self.files),
         ]
+
+    def _missed(self) -> str:
+        """Return a clause on the score from which there are boxes, empty if some are drawn or none were found."""
+        best = self.highest_score
+        if self.num_drawn_detections or not best:
+            return ""
+        return f"; the highest score is {best:.2g}, and min_score={best / 2:.1g} draws more"
 
     def _late(self) -> str:
         """Return a clause on the rate that this machine sustains, empty if it keeps up."""
@@ -92,6 +100,7 @@ class Tally:
 
     def __init__(self, drawn_min_score: float, num_warmup: int = 1) -> None:
         self.num_events = self.num_written = self.num_drawn = 0
+        self.highest_score = 0.0
         self.seconds = array("f")  # per window, four bytes each, because a stream can last for days
         self._drawn_min_score = drawn_min_score
         self._first_us: int | None = None
@@ -112,6 +121,7 @@ class Tally:
         """Count the detections of one window, which took `seconds`."""
         self.seconds.append(seconds)
         self.num_written += len(frame)
+        self.highest_score = max(self.highest_score, float(frame.score.max(initial=0)))
         self.num_drawn += int((frame.score >= self._drawn_min_score).sum())
         self._done_us = frame.t_us
         if len(self.seconds) == self._num_warmup:

@@ -71,6 +71,8 @@ class PreprocessSummary:
     failed: list[tuple[str, str]] = field(default_factory=list)  # names and reasons, one line each
     repaired: dict[str, int] = field(default_factory=dict)  # number of events that were out of order
     unusable_boxes: dict[str, str] = field(default_factory=dict)  # number of boxes by reason, as text
+    num_labels: int = 0  # of the recordings that were written now
+    num_thinned: int = 0  # boxes of these recordings that were dropped because of their time
 
     def add(self, name: str, outcome: Outcome) -> None:
         """Add the outcome of one recording."""
@@ -80,6 +82,8 @@ class PreprocessSummary:
             self.repaired[name] = outcome.backward_steps
         if outcome.unusable_boxes:
             self.unusable_boxes[name] = outcome.unusable_boxes
+        self.num_labels += outcome.num_labels
+        self.num_thinned += outcome.num_thinned
 
 
 def preprocess_dataset(

@@ -36,6 +36,8 @@ class Outcome:
     backward_steps: int = 0
     num_events: int = 0
     unusable_boxes: str = ""  # how many boxes were dropped as faulty, by reason
+    num_labels: int = 0
+    num_thinned: int = 0  # boxes that were dropped because of their time
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,12 @@ class Plan:
         """Return the complete metadata, with the number of events and the repairs."""
         return {**self.meta, "num_events": num_events, "faults": asdict(self.sequence.recording.faults)}
 
+    def written(self, num_events: int) -> Outcome:
+        """Return the outcome once the file is written."""
+        plan, faults = self.sequence, self.sequence.recording.faults
+        counts = len(plan.labels), plan.num_thinned
+        return Outcome("written", "", faults.backward_steps, num_events, self.unusable_boxes, *counts)
+
 
 def prepare_recording(
     recording: RawRecording,
@@ -114,8 +122,7 @@ def prepare_recording(
                 report(writer.num_frames / len(sequence.windows), blocks.num_events)
         sequence.check_read(blocks.num_events, blocks.first_us, blocks.last_us)
         writer.meta = plan.final_meta(blocks.num_events)
-    faults = sequence.recording.faults
-    return Outcome("written", "", faults.backward_steps, blocks.num_events, plan.unusable_boxes)
+    return plan.written(blocks.num_events)
 
 
 def plan_recording(recording: RawRecording, recipe: Recipe, is_cut: bool = False) -> Plan | Outcome:

@@ -96,8 +96,7 @@ class SectionedRecording:
         """Complete the file and return the outcome."""
         self._writer.meta = self.plan.final_meta(self.plan.sequence.recording.num_events)
         self._stack.close()
-        faults = self.plan.sequence.recording.faults
-        return Outcome("written", "", faults.backward_steps, self.num_events, self.plan.unusable_boxes)
+        return self.plan.written(self.num_events)
 
     def abandon(self) -> None:
         """Close the file without keeping it."""

@@ -1,5 +1,6 @@
 """What a person watches during training: a progress bar with losses, validations, gradients and drawn detections."""
 
+import math
 import time
 from datetime import timedelta
 from typing import Any
@@ -18,13 +19,14 @@ from rvtssm.training.loggers import show_image, shows_images
 from rvtssm.training.module import DetectionModule
 from rvtssm.training.pace import Pace
 
+LINE_EVERY_S = 60  # where no bar moves
 SHOWN_LOSSES = ("total", "iou", "objectness", "class")
 
 
 class TrainingProgress(ProgressBar):
     """Shows one bar over all optimiser steps, with pace, time left and the latest losses, and prints each validation.
 
-    Where no bar can move, as in a file, a line says that the first step is done.
+    Where no bar can move, as in a file, a line says that the first step is done, and then another one every minute.
 
     Args:
         pace: Measures the speed of the run.
@@ -37,6 +39,7 @@ class TrainingProgress(ProgressBar):
         self.bar: Progress | None = None
         self.task = TaskID(0)
         self._began: tuple[int, float] | None = None  # step and time at the start; None once the first step is told
+        self._said_at = math.inf  # time of the last line; infinite where a bar moves
 
     def enable(self) -> None:
         self.is_enabled = True
@@ -63,12 +66,15 @@ class TrainingProgress(ProgressBar):
         if self.bar is None:
             return
         if self._began and trainer.global_step > self._began[0]:
-            seconds, self._began = time.perf_counter() - self._began[1], None
+            self._said_at = time.perf_counter()
+            seconds, self._began = self._said_at - self._began[1], None
             left, every_step = trainer.max_steps - trainer.global_step, self.pace.validate_every
             text = f"first step after {seconds:.0f} s; {left} to go, with a validation every {every_step}"
             self.bar.console.print(text, highlight=False, soft_wrap=True)
         every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
-        if trainer.strategy.root_device.type == "cpu" or trainer.global_step % every == 0:  # reading waits for a GPU
+        says = time.perf_counter() - self._said_at >= LINE_EVERY_S
+        # reading waits for a GPU
+        if says or trainer.strategy.root_device.type == "cpu" or trainer.global_step % every == 0:
             metrics = trainer.callback_metrics
             losses = [f"{name} {metrics[f'train/{name}']:.2f}" for name in SHOWN_LOSSES if f"train/{name}" in metrics]
             self.bar.update(self.task, losses="  ".join(losses))
@@ -78,6 +84,10 @@ class TrainingProgress(ProgressBar):
             pace=pace_text(self.pace, trainer.accumulate_grad_batches),
             left=left_text(self.pace, trainer.global_step, trainer.max_steps),
         )
+        if says:
+            self._said_at, shown = time.perf_counter(), self.bar.tasks[self.task].fields
+            parts = (f"step {trainer.global_step}/{trainer.max_steps}", shown["pace"], shown["left"], shown["losses"])
+            self.bar.console.print("  ".join(filter(None, parts)), highlight=False, soft_wrap=True)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         metrics = trainer.callback_metrics

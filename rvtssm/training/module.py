@@ -234,7 +234,8 @@ class DetectionModule(L.LightningModule):
         """Return what this process needs to resume, apart from what all processes share."""
         return {"streams": self.train_streams.state_dict(), "random": self.random_generator().get_state()}
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def check_resumed(self, checkpoint: dict[str, Any]) -> None:
+        """Raise UserError if a checkpoint is of a run with other decisive settings."""
         found = {**self.defaults, **checkpoint["decisive"]}
         if "training.precision" in found:
             found["training.precision"] = precision_name(found["training.precision"])
@@ -248,6 +249,8 @@ class DetectionModule(L.LightningModule):
                 f"the run to resume had other settings ({'; '.join(differences)}); "
                 "resume with the same ones, or start a new run in another folder"
             )
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.train_seconds = checkpoint["train_seconds"]
         own = read_states(Path(self.trainer.ckpt_path or ""), checkpoint["processes"], self.trainer.global_rank)
         self.train_streams.load_state_dict(own["streams"])

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rvtssm.commands.cli import main
+from rvtssm.drawing.draw import CLASS_COLORS
 from rvtssm.events.labels import write_boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.dat import write_dat
@@ -177,6 +178,17 @@ def test_the_verb_prints_text_or_json_and_draws(tmp_path, capsys, monkeypatch):
     code, text, errors = run(capsys, "a b=(1).dat", "--json")
     assert code == 0 and json.loads(text)["num_events"] == 500 and not errors
     assert not (tmp_path / "outputs").exists()
+
+
+def test_labelled_frames_of_each_split_are_drawn(tree, capsys):
+    (tree / "raw" / "dataset.yaml").write_text("classes: [car, pedestrian]\nheight: 48\nwidth: 64\n")
+    (tree / "raw" / "train" / "b_td.dat").write_bytes(b"% Version 2\n")  # the other one is still drawn
+    code, text, _ = run(capsys, tree / "raw", f"out={tree / 'out'}")
+    assert code == 2 and f"picture: {tree / 'out' / 'raw.labels_train.png'}" in text
+    for split in ("train", "test"):
+        image = cv2.imread(str(tree / "out" / f"raw.labels_{split}.png"))[..., ::-1]
+        assert all((image == CLASS_COLORS[i]).all(axis=-1).any() for i in (0, 1)), split
+    assert run(capsys, tree / "raw", f"out={tree / 'out'}")[0] == 2  # replaces its own pictures
 
 
 @pytest.mark.parametrize(

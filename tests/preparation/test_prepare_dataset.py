@@ -17,7 +17,9 @@ import numpy as np
 import pytest
 from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events, to_events, write_hdf5
 
+from rvtssm.commands.announcement import with_labels
 from rvtssm.commands.preprocess import _print_summary
+from rvtssm.datasets.sequence import RawSplit
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.labels import write_boxes
 from rvtssm.events.readers import open_recording
@@ -491,6 +493,12 @@ def test_boxes_left_out_as_faults_are_reported(tmp_path, monkeypatch, capsys, wo
     assert summary.written == ["train/a"] and summary.unusable_boxes == {"train/a": counts}
     _print_summary(summary, "out")
     assert f"train/a: boxes left out: {counts}" in capsys.readouterr().out
+    dense = boxes_of(*((250_000 + 1_000 * i, 1, 2, 20, 20) for i in range(100)))
+    write_boxes(path.parent / "a_bbox.npy", dense)
+    _print_summary(prepare(tmp_path, workers=workers), "out")
+    reason = "99 of 100 labels left out, because only label times about label_interval_us apart are used"
+    assert reason in capsys.readouterr().out
+    assert with_labels(RawSplit(tmp_path / "raw", "train", SPEC).sequences(WindowSettings())).endswith(f"({reason})")
     write_boxes(path.parent / "a_bbox.npy", boxes[1:])
     ((_, message),) = prepare(tmp_path, workers=workers).dropped
     assert message.endswith(f"has no box left after cleaning ({counts})")

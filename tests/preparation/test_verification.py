@@ -62,7 +62,7 @@ def faults_of(tree: Path, **options) -> list[str]:
 @pytest.mark.parametrize(("raw", "prepared", "num_checked"), [(True, True, 6), (True, False, 3), (False, True, 2)])
 def test_a_sound_dataset_has_no_faults(sound, raw, prepared, num_checked):
     found = check(sound, raw, prepared)
-    assert found.faults == [] and found.num_checked == num_checked
+    assert found.faults == found.notes == [] and found.num_checked == num_checked
 
 
 def test_processes_find_what_one_process_finds(tree):
@@ -105,6 +105,17 @@ RAW_DAMAGES = {
     "damaged labels": ("train/a_bbox.npy", cut, "a_bbox.npy is not a file of boxes"),
     "labels too late": ("train/a_bbox.npy", rewrite_boxes(t=9_000_000), "labels until 9000000 us"),
     "labels too early": ("train/a_bbox.npy", rewrite_boxes(t=-9), "labels only until -9 us"),
+    "milliseconds": (
+        "train/a_bbox.npy",
+        rewrite_boxes(t=[250, 500, 750]),
+        r"labels span 0.0005 s of \S+ s, 250 us apart where label_interval_us is 250000; .* look like milliseconds",
+    ),
+    "nanoseconds": ("train/a_bbox.npy", rewrite_boxes(t=750_000_000), "must be microseconds; .* like nanoseconds"),
+    "corners": (
+        "train/a_bbox.npy",
+        rewrite_boxes(w=[25, 28, 50], h=[25, 25, 30]),
+        "1 of 3 boxes that reach past the right or bottom edge of 64x48 pixels; are they x1, y1, x2, y2",
+    ),
     "boxes elsewhere": ("train/a_bbox.npy", rewrite_boxes(x=[900, 900, 0]), "2 of 3 boxes outside 64x48"),
     "boxes that are none": ("train/a_bbox.npy", rewrite_boxes(w=[1, np.nan, -4]), "2 of 3 boxes with a side"),
     "other classes": (
@@ -130,6 +141,30 @@ def test_damaged_recordings(tree, kind):
     assert fault.startswith("raw/train/a")
     with pytest.raises(AssertionError, match=message):
         raise AssertionError(fault)
+
+
+@pytest.mark.parametrize(
+    ("change", "note"),
+    [
+        (rewrite_boxes(x=[5, 900, 30]), "preprocess and train leave out boxes: 1 outside the sensor (of 3)"),
+        (rewrite_boxes(w=[20, 60, 20]), "1 of 3 boxes that reach past the right or bottom edge"),
+        (rewrite_boxes(t=[250_000, 300_000, 340_000]), "labels span 0.09 s"),
+        (lambda path: write_boxes(path, np.repeat(read_boxes(path)[:1], 21)), "all 21 boxes are at 250000 us"),
+    ],
+    ids=["outside", "overhanging", "a part", "one moment"],
+)
+def test_what_is_unusual_but_possible_is_noted(tree, change, note):
+    change(tree / "raw" / "train" / "a_bbox.npy")
+    found = check(tree, prepared=False)
+    ((name, message),) = found.notes
+    assert found.faults == [] and name == "raw/train/a" and note in message
+
+
+def test_a_box_outside_the_sensor_is_a_fault_of_own_labels(tree):
+    rewrite_boxes(x=[5, 900, 30])(tree / "raw" / "train" / "a_bbox.npy")
+    found = verify_dataset(replace(SPEC, name="custom"), tree / "raw", None, WINDOWS, CONFIG, progress=False)
+    ((_, message),) = found.faults
+    assert "1 outside the sensor" in message
 
 
 def test_a_split_without_recordings(tree):
@@ -313,7 +348,7 @@ def test_the_verb_says_what_is_wrong_and_ends_with_2(tmp_path, capsys):
         write_boxes(raw / split / "a_bbox.npy", boxes_of(*rows))
     arguments = ["dataset=gen1", f"dataset.raw_dir={raw}", "workers=1"]
     assert main(["verify", *arguments]) == 0
-    assert "3 checked, 0 faults" in capsys.readouterr().out
+    assert "3 checked, 0 faults, 0 notes" in capsys.readouterr().out
     cut(raw / "val" / "a_td.dat")
     assert main(["verify", *arguments]) == 2
     shown = capsys.readouterr()

@@ -202,14 +202,13 @@ def test_a_run_of_a_version_that_lacked_a_setting_had_its_default():
     module = build_module()
     module.trainer = type("First", (), {"world_size": 1, "global_rank": 0, "local_rank": 0, "ckpt_path": None})()
     module.defaults = {"model.new": 1, "model.old": 1}
-    own = {"streams": module.train_streams.state_dict(), "random": torch.get_rng_state()}
-    stored = {"decisive": {"model.old": 2}, "train_seconds": 60.0, "processes": [own]}
+    stored = {"decisive": {"model.old": 2}}
     module.decisive = {"model.new": 1, "model.old": 2}
-    module.on_load_checkpoint(stored)
+    module.check_resumed(stored)
     for changed in ({"model.new": 2, "model.old": 2}, {"model.new": 1, "model.old": 1}, {"model.new": 1}):
         module.decisive = changed
         with pytest.raises(ValueError, match="had other settings"):
-            module.on_load_checkpoint(stored)
+            module.check_resumed(stored)
 
 
 @pytest.mark.parametrize("temporal", TEMPORAL_LAYERS)

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import lightning as L
@@ -289,6 +290,24 @@ def test_other_settings_do_not_resume(toy_config, whole, change):
     key = {"temporal=lstm": lstm, "seed=1": "seed"}.get(change, change.split("=")[0])
     with pytest.raises(ValueError, match=rf"settings \({key}=[^;]*, now [^;]*\); resume with the same"):
         train(toy_config(whole, *SETTINGS, change, "resume=auto"))
+
+
+def test_other_data_do_not_resume_and_leave_the_folder_as_it_is(toy_config, whole, tmp_path):
+    config = toy_config(whole, *SETTINGS, "resume=auto")
+    shutil.copytree(config.dataset.prepared_dir, tmp_path / "fewer")
+    next((tmp_path / "fewer/train").glob("*.h5")).unlink()
+    before = {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
+    fewer = replace(config, dataset=replace(config.dataset, prepared_dir=str(tmp_path / "fewer")))
+    with pytest.raises(ValueError, match=r"train_recordings=2, now 1; dataset\.train_labels=\d+, now \d+\); resume"):
+        train(fewer)
+    assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
+    content = load_file(last_checkpoint(whole))  # a checkpoint of an earlier version has no counts
+    counts = {"dataset.train_recordings", "dataset.train_labels", "dataset.val_recordings", "dataset.val_labels"}
+    content["decisive"] = {key: value for key, value in content["decisive"].items() if key not in counts}
+    torch.save(content, tmp_path / "old.ckpt")
+    shutil.copytree(whole, tmp_path / "old")
+    os.replace(tmp_path / "old.ckpt", last_checkpoint(tmp_path / "old"))
+    train(replace(config, out=str(tmp_path / "old")))
 
 
 def test_a_run_whose_precision_has_the_word_of_lightning_resumes(toy_config, whole, tmp_path):
