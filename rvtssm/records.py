@@ -37,8 +37,20 @@ def _check(name: str, array: np.ndarray, dtype: type, shape: tuple[int | None, .
     if array.shape != shape and (
         array.ndim != len(shape) or any(s not in (None, a) for s, a in zip(shape, array.shape, strict=True))
     ):
-        wanted = "(" + ", ".join("N" if s is None else str(s) for s in shape) + ")"
+        wanted = str(shape).replace("None", "N")
         raise UserError(f"{name} must have shape {wanted}, got {array.shape}")
+
+
+def _whole(name: str, array: np.ndarray, dtype: type) -> np.ndarray:
+    """Return whole numbers as another type. Raise UserError if they are fractions or do not fit."""
+    limits, found = np.iinfo(dtype), f"{name} holds {array.dtype}"
+    if array.dtype.kind not in "iub":
+        us = ", in microseconds" if name == "Events.t" else ""
+        raise UserError(f"{found}, but needs whole numbers{us}; convert it, as in array.astype(np.{np.dtype(dtype)})")
+    if array.size and not limits.min <= array.min() <= array.max() <= limits.max:
+        sign = "; replace the polarity -1 with 0" if name == "Events.p" else ""
+        raise UserError(f"{found} from {array.min()} to {array.max()}; allowed are {limits.min} to {limits.max}{sign}")
+    return array.astype(dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +118,10 @@ class DatasetSpec:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """The events of one recording, or of a slice of it, as parallel arrays of length N."""
+    """The events of one recording, or of a slice of it, as parallel arrays of length N.
+
+    Whole numbers of other types are converted if they fit; anything else raises a UserError.
+    """
 
     t: np.ndarray  # (N,) int64, microseconds, non-decreasing
     x: np.ndarray  # (N,) uint16, pixels, 0 at the left
@@ -114,10 +129,11 @@ class Events:
     p: np.ndarray  # (N,) uint8, 0 = darker, 1 = brighter
 
     def __post_init__(self) -> None:
-        _check("Events.t", self.t, np.int64, (None,))
-        _check("Events.x", self.x, np.uint16, (len(self.t),))
-        _check("Events.y", self.y, np.uint16, (len(self.t),))
-        _check("Events.p", self.p, np.uint8, (len(self.t),))
+        for name, dtype in (("t", np.int64), ("x", np.uint16), ("y", np.uint16), ("p", np.uint8)):
+            array = getattr(self, name)
+            if isinstance(array, np.ndarray) and array.dtype != dtype:
+                object.__setattr__(self, name, array := _whole(f"Events.{name}", array, dtype))
+            _check(f"Events.{name}", array, dtype, (None if name == "t" else len(self.t),))
 
     def __len__(self) -> int:
         return len(self.t)

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from rvtssm.boxes import ltwh_to_xyxy
-from rvtssm.events.event_checks import check_events
+from rvtssm.events.event_checks import check_events, to_events
 from rvtssm.events.surfaces import to_sums
 from rvtssm.records import SHOWN_SCORE, STILL_US, Detections, Events, Labels, WindowSettings
 from rvtssm.system.atomic_files import atomic_file
@@ -71,17 +71,18 @@ def shown_events(frame: np.ndarray, windows: WindowSettings) -> np.ndarray:
     return np.minimum(np.rint(sums), 255).astype(np.uint8)
 
 
-def draw_events(events: Events, height: int, width: int) -> Image.Image:
+def draw_events(events: Events | np.ndarray, height: int, width: int) -> Image.Image:
     """Return a picture of events, which a notebook displays. Brighter is red, darker is blue.
 
     Args:
-        events: The events.
+        events: Events, or a structured array with the fields t, x, y and p.
         height: Height of the sensor, pixels.
         width: Width of the sensor, pixels.
 
     Raises:
         UserError: The events do not fit the sensor, or are not in order of time.
     """
+    events = to_events(events)
     check_events(events, height, width)
     counts = np.zeros((2, height, width), np.uint32)
     np.add.at(counts, (events.p, events.y, events.x), 1)

@@ -20,6 +20,7 @@ from rvtssm.prediction.inference_config import ANIMATIONS, PredictConfig
 from rvtssm.prediction.summary import PredictionSummary
 from rvtssm.records import DatasetSpec, Detections, Events, Windows
 from rvtssm.system.extras import check_extra
+from rvtssm.system.limits import check_choice
 from rvtssm.system.user_error import UserError
 
 _VIDEOS = ("mp4", *ANIMATIONS)
@@ -28,7 +29,7 @@ _SHOWN_OBJECTS = 3  # objects listed in the text of a frame
 
 @dataclass(frozen=True, repr=False)
 class FrameResult:
-    """The objects of one window, best score first. `found` also holds their class ids and track numbers."""
+    """The objects of one window, best score first."""
 
     found: Detections  # in sensor pixels
     start_us: int  # start of the window, which ends at `t_us`
@@ -54,6 +55,16 @@ class FrameResult:
     def score(self) -> np.ndarray:
         """The scores, (N,) float32."""
         return self.found.score
+
+    @property
+    def class_id(self) -> np.ndarray:
+        """The class of every object as a number, (N,) int64."""
+        return self.found.class_id
+
+    @property
+    def track_id(self) -> np.ndarray | None:
+        """The track number of every object, (N,) int64, 0 without a track; None if objects were not tracked."""
+        return self.found.track_id
 
     @property
     def names(self) -> list[str]:
@@ -135,6 +146,18 @@ class Prediction(Sequence[FrameResult]):
         """Return the result of one window, or a list of results for a slice."""
         return self.frames[index]
 
+    def count(self, value: Any) -> int:
+        """Return the number of boxes of a class in all windows, such as `found.count("person")`.
+
+        Args:
+            value: The name of the class.
+
+        Raises:
+            UserError: The weights have no such class.
+        """
+        check_choice("class", value, self.summary.classes.values())
+        return dict(self._counts()).get(value, 0)
+
     def to_coco(self) -> list[dict[str, object]]:
         """Return the results of all windows for COCO's tools."""
         return [result for frame in self.frames for result in frame.to_coco()]
@@ -154,7 +177,10 @@ class Prediction(Sequence[FrameResult]):
         """
         path, config = Path(path), PredictConfig()
         if path.suffix.removeprefix(".") not in _VIDEOS:
-            raise UserError(f"{path} is not a video; choose a name that ends in .{', .'.join(_VIDEOS)}")
+            raise UserError(
+                f"{path} is not a video; choose a name that ends in .{', .'.join(_VIDEOS)}. `to_coco()` returns the "
+                "boxes as a list, which json.dump writes"
+            )
         period = max(1, math.ceil(self.summary.hz / config.max_fps - 1e-9))
         fps = self.summary.hz / period
         video = open_video(path, fps) if path.suffix == ".mp4" else open_animation(path, fps, 1e6 * config.animation_mb)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.records import SHOWN_SCORE
-from rvtssm.system.limits import check_at_least, check_choice, check_positive, check_share
+from rvtssm.system.limits import check_at_least, check_choice, check_positive, check_share, check_whole
 from rvtssm.system.user_error import UserError
 
 DETECTION_FILES = {
@@ -52,8 +52,8 @@ class PredictConfig:
         check_choice("predict.view", self.view, VIEWS)
         check_choice("predict.track", self.track, (*TRACKERS, None))
         check_at_least("predict", self, 0, "track_memory_s", "track_smooth_s")
-        check_positive("predict", self, "hz", "downsample", "height", "width", "max_fps", "scale", "animation_mb")
-        check_positive("predict", self, "windows_per_call")
+        check_positive("predict", self, "hz", "max_fps", "animation_mb")
+        check_whole("predict", self, "downsample", "height", "width", "scale", "windows_per_call")
         if self.hz is not None and self.hz > 1e6:
             raise UserError(f"predict.hz={self.hz:g} must be at most 1000000, which means windows of 1 us")
         if self.scale is not None and self.scale > _LARGEST_SCALE:
@@ -108,7 +108,8 @@ class LiveConfig:
 
     def __post_init__(self) -> None:
         check_choice("live.window", self.window, ("slide", "shrink", None))
-        check_positive("live", self, "hz", "downsample", "height", "width", "duration_s")
+        check_positive("live", self, "hz", "duration_s")
+        check_whole("live", self, "downsample", "height", "width")
         if self.hz is not None and self.hz > 1e6:
             raise UserError(f"live.hz={self.hz:g} must be at most 1000000, which means windows of 1 us")
         for name in self.formats:

@@ -4,6 +4,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -118,7 +119,7 @@ class Predictor:
             )
         read = None if source.is_piped else source.between
         results = [FrameResult(found, start_us, summary.sensor_hw, spec, note, read) for found, start_us in frames]
-        return Prediction(results, summary)
+        return Prediction(results, replace(summary, files=()))  # they went with the folder
 
     def stream(
         self,

@@ -68,7 +68,7 @@ class PredictionSummary:
             f"{self.wall_s:.1f} s, {after}{factor} x real time; in the detector "
             f"{self.step_ms['p50']:.1f} ms for one window (median; 90 %: {self.step_ms['p90']:.1f}, "
             f"99 %: {self.step_ms['p99']:.1f}{together})" + self._late(),
-            "wrote " + ", ".join(self.files),
+            *(["wrote " + ", ".join(self.files)] if self.files else []),
         ]
 
     def _missed(self) -> str:

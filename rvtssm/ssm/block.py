@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rvtssm.ssm.layer import State, StepScale, TemporalLayer
-from rvtssm.ssm.shapes import check_input
+from rvtssm.ssm.shapes import check_input, check_precision
 from rvtssm.ssm.spectrum import Spectrum
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.user_error import UserError
@@ -40,8 +40,9 @@ class _Block(TemporalLayer):
         Args:
             x: Inputs (L, N, D): steps, sequences, features.
             state: The state that an earlier call returned, or a result of `init_state`; None means the zero state.
-            step_scale: The step relative to training, such as 0.1 for 200 Hz after training at 20 Hz; see
-                `TemporalLayer.forward` for steps that differ.
+            step_scale: The step relative to training, such as 0.1 for 200 Hz after training at 20 Hz: a number; a
+                tensor (G,) with one value per group of N / G consecutive sequences, also if G = L; or a tensor (L, G)
+                with one value per step and group, such as (L, 1) for all sequences together.
 
         Returns:
             The outputs (L, N, D) and the state after step L, which the next call takes.
@@ -86,7 +87,19 @@ class _Block(TemporalLayer):
 
     def _enter(self, x: Tensor) -> Tensor:
         """Return the input of `ssm`."""
-        return _normed(x, self.norm)
+        return self._normed(x, self.norm)
+
+    def _normed(self, x: Tensor, norm: nn.LayerNorm) -> Tensor:
+        like = next(self.ssm.parameters())
+        check_input(x, norm.normalized_shape[0], like)
+        if like.dtype not in (torch.float32, torch.float64):
+            raise UserError(
+                f"the layer has weights of {like.dtype}; call layer.float(), and compute inside torch.autocast for "
+                "matrix products of lower precision"
+            )
+        check_precision(x, like)
+        normed: Tensor = norm(x)
+        return normed
 
     @abstractmethod
     def _leave(self, x: Tensor, entering: Tensor, y: Tensor) -> Tensor:
@@ -112,7 +125,7 @@ class SSMBlock(_Block):
         self.ff_dec = nn.Linear(dim, dim, bias=False)
 
     def _enter(self, x: Tensor) -> Tensor:
-        return _normed(x, self.attn_norm)
+        return self._normed(x, self.attn_norm)
 
     def _leave(self, x: Tensor, entering: Tensor, y: Tensor) -> Tensor:
         normed: Tensor = self.ff_norm(F.gelu(y) + entering)
@@ -155,12 +168,6 @@ class GatedBlock(_Block):
 
     def _leave(self, x: Tensor, entering: Tensor, y: Tensor) -> Tensor:
         return x + y * torch.sigmoid(self.gate(F.gelu(y)))
-
-
-def _normed(x: Tensor, norm: nn.LayerNorm) -> Tensor:
-    check_input(x, norm.normalized_shape[0], norm.weight)
-    normed: Tensor = norm(x)
-    return normed
 
 
 _BLOCKS: dict[str, type[SSMBlock] | type[GatedBlock]] = {"feed_forward": SSMBlock, "gated": GatedBlock}

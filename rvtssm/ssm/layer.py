@@ -63,7 +63,8 @@ class TemporalLayer(nn.Module, ABC):
             state: A result of `init_state` or of an earlier call, (N, *state_shape); None means the zero state.
             step_scale: The step relative to training, such as 0.1 for 200 Hz after training at 20 Hz. It is a number; a
                 tensor (G,) with one value per group of N / G consecutive sequences, such as the pixels of a stream; a
-                tensor (L, G) with one value per step and group; or a result of `prepare`.
+                tensor (L, G) with one value per step and group; or a result of `prepare`. One axis always means groups,
+                also if G = L; one value per step is (L, 1).
 
         Returns:
             The outputs (L, N, D) and the state after step L.
@@ -83,7 +84,7 @@ class TemporalLayer(nn.Module, ABC):
         Returns:
             The outputs (L, N, D).
         """
-        check_input(x, x.shape[-1], x)
+        check_input(x, x.shape[-1], x, step_scale)
         num_steps, num_sequences = x.shape[:2]
         if isinstance(step_scale, Tensor) and step_scale.ndim and num_steps > 1:
             step_scale = step_scale.expand(num_steps, step_scale.shape[-1]).flatten()
@@ -196,8 +197,8 @@ def to_rows(step_scale: StepScale) -> StepScale:
         is_checked = not torch.compiler.is_compiling()  # a compiled number may be a symbol
         if is_checked and not (isinstance(step_scale, Real) and 0 < step_scale < math.inf):
             raise UserError(
-                f"step_scale={step_scale!r:.100}; give a positive number, the rate of training / the wanted rate, "
-                "which is the wanted step / the step of training: 0.1 for 200 Hz after training at 20 Hz"
+                f"step_scale={step_scale!r:.100}; give a positive number, the rate of training divided by the wanted "
+                "rate, such as 0.1 for 200 Hz after training at 20 Hz"
             )
         return step_scale
     if step_scale.ndim == 0:

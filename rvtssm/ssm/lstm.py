@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rvtssm.ssm.layer import State, StepScale, TemporalLayer
-from rvtssm.ssm.shapes import fitting_state
+from rvtssm.ssm.shapes import check_precision, fitting_state
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.user_error import UserError
 
@@ -38,7 +38,7 @@ class LSTM(TemporalLayer):
 
     def __init__(self, dim: int, config: TemporalConfig | None = None) -> None:
         super().__init__()
-        config = TemporalConfig.of_layer(config, self.name)
+        config = TemporalConfig.of_layer(config, self.name, dim)
         config.refuse_bandlimit("it has no modes")
         self.dim = dim
         # Rows: forget gate, input gate, output gate, cell input. Columns: the input, then the hidden state.
@@ -73,6 +73,7 @@ class LSTM(TemporalLayer):
             UserError: If an argument has the wrong size.
         """
         hidden, cell = fitting_state(x, state, self.init_state, self.dim, self.gates.weight, (self.dim,), (self.dim,))
+        check_precision(x, self.gates.weight)
         from_input, from_hidden = self.gates.weight.split(self.dim, dim=1)
         of_input, of_hidden = self._filters(grid, x.shape[1])
         outputs = []

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from rvtssm.ssm.layer import State, StepScale, TemporalLayer
 from rvtssm.ssm.shapes import check_fit, check_input, fitting_state
+from rvtssm.system.limits import check_number
 
 STATE_SIZE = 64  # default number of modes per feature, conjugates included
 _LONGEST = 32  # steps of a chunk; a longer chunk costs more per step but takes fewer products
@@ -163,7 +164,14 @@ class PerFeatureLayer(TemporalLayer):
             The outputs (L, N, H) and the state after step L.
         """
         before: Tensor = fitting_state(
-            x, state, self.init_state, len(self.D), self.D, self.log_real.shape, is_complex=True
+            x,
+            state,
+            self.init_state,
+            len(self.D),
+            self.D,
+            self.log_real.shape,
+            is_complex=True,
+            step_scale=step_scale,
         )
         system = step_scale if isinstance(step_scale, PerFeatureSystem) else self.prepare(step_scale)
         with torch.autocast(x.device.type, enabled=False):
@@ -172,7 +180,8 @@ class PerFeatureLayer(TemporalLayer):
 
     def kernel(self, num_steps: int, step_scale: StepScale = 1.0) -> Tensor:
         """Return the impulse response (L, H). See `TemporalLayer.kernel`."""
-        impulses = F.pad(torch.ones_like(self.D)[None, None], (0, 0, 0, 0, 0, max(num_steps, 0) - 1))  # (L, 1, H)
+        check_number("num_steps", num_steps, 1, is_whole=True)
+        impulses = F.pad(torch.ones_like(self.D)[None, None], (0, 0, 0, 0, 0, num_steps - 1))  # (L, 1, H)
         response: Tensor = self(impulses, None, step_scale)[0]
         return response[:, 0]
 
@@ -181,7 +190,7 @@ class PerFeatureLayer(TemporalLayer):
 
         No state is allocated, because a state is n times as large as the input of a step.
         """
-        check_input(x, len(self.D), self.D)
+        check_input(x, len(self.D), self.D, step_scale)
         system = step_scale if isinstance(step_scale, PerFeatureSystem) else self.prepare(step_scale)
         with torch.autocast(x.device.type, enabled=False):
             inputs = x.to(self.D.dtype)

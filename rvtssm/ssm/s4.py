@@ -228,4 +228,4 @@ class S4(GLUBlock):
     """
 
     def __init__(self, dim: int, config: TemporalConfig | None = None) -> None:
-        super().__init__(S4SSM(dim, TemporalConfig.of_layer(config, S4SSM.name)), dim)
+        super().__init__(S4SSM(dim, TemporalConfig.of_layer(config, S4SSM.name, dim)), dim)

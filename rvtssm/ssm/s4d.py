@@ -117,4 +117,4 @@ class S4D(GLUBlock):
     """
 
     def __init__(self, dim: int, config: TemporalConfig | None = None) -> None:
-        super().__init__(S4DSSM(dim, TemporalConfig.of_layer(config, S4DSSM.name)), dim)
+        super().__init__(S4DSSM(dim, TemporalConfig.of_layer(config, S4DSSM.name, dim)), dim)

@@ -16,6 +16,7 @@ from rvtssm.ssm.shapes import check_input, fitting_state
 from rvtssm.ssm.shared_state import SharedSystem, run_shared
 from rvtssm.ssm.spectrum import Spectrum, bandlimit_mask, energy_diagonal, mode_spectrum
 from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.system.limits import check_number
 from rvtssm.system.user_error import UserError
 
 _LARGEST_REAL = -1e-4
@@ -118,7 +119,14 @@ class S5SSM(TemporalLayer):
             The outputs (L, N, H) and the state after step L.
         """
         before: Tensor = fitting_state(
-            x, state, self.init_state, len(self.D), self.D, self.log_step.shape, is_complex=True
+            x,
+            state,
+            self.init_state,
+            len(self.D),
+            self.D,
+            self.log_step.shape,
+            is_complex=True,
+            step_scale=step_scale,
         )
         system = step_scale if isinstance(step_scale, SharedSystem) else self.prepare(step_scale)
         run, dtype = self._both_ways if self.bidirectional else run_shared, _product_dtype(x)
@@ -130,7 +138,7 @@ class S5SSM(TemporalLayer):
 
         At a single step scale, this is one matrix from input to output.
         """
-        check_input(x, len(self.D), self.D)
+        check_input(x, len(self.D), self.D, step_scale)
         system = step_scale if isinstance(step_scale, SharedSystem) else self.prepare(step_scale)
         if system.gain is not None or system.mask is not None:
             return super().forward_without_memory(x, step_scale)
@@ -156,8 +164,8 @@ class S5SSM(TemporalLayer):
         """Return the impulse response (L, H, H). See `TemporalLayer.kernel`."""
         if self.bidirectional:
             raise UserError("temporal.bidirectional=true also responds before an impulse, so it has no kernel")
-        dim = len(self.D)
-        impulses = F.pad(torch.eye(dim).to(self.D)[None], (0, 0, 0, 0, 0, max(num_steps, 0) - 1))  # (L, H, H)
+        check_number("num_steps", num_steps, 1, is_whole=True)
+        impulses = F.pad(torch.eye(len(self.D)).to(self.D)[None], (0, 0, 0, 0, 0, num_steps - 1))  # (L, H, H)
         response: Tensor = self(impulses, None, step_scale)[0]
         return response.mT
 
@@ -233,4 +241,4 @@ class S5(SSMBlock):
     """
 
     def __init__(self, dim: int, config: TemporalConfig | None = None) -> None:
-        super().__init__(S5SSM(dim, TemporalConfig.of_layer(config, S5SSM.name)), dim)
+        super().__init__(S5SSM(dim, TemporalConfig.of_layer(config, S5SSM.name, dim)), dim)

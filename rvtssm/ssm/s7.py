@@ -146,7 +146,7 @@ def S7(dim: int, config: TemporalConfig | None = None) -> SSMBlock | GatedBlock:
         dim: Number of features H.
         config: Settings of the layer; None means the defaults.
     """
-    config = TemporalConfig.of_layer(config, S7SSM.name)
+    config = TemporalConfig.of_layer(config, S7SSM.name, dim)
     return in_block(S7SSM(dim, config), dim, config)
 
 

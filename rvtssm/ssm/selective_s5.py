@@ -107,14 +107,16 @@ class SelectiveS5SSM(TemporalLayer):
         Returns:
             The outputs (L, N, H) and the state after step L.
         """
-        before: Tensor = fitting_state(x, state, self.init_state, len(self.D), self.D, self.imag.shape, is_complex=True)
+        before: Tensor = fitting_state(
+            x, state, self.init_state, len(self.D), self.D, self.imag.shape, is_complex=True, step_scale=step_scale
+        )
         system = step_scale if isinstance(step_scale, Prepared) else self.prepare(step_scale)
         inputs = x.to(self.D.dtype)
         driven = F.linear(inputs, system.w_in)
         with torch.autocast(x.device.type, enabled=False):
             dt, rows, groups = F.softplus(self.to_step(inputs)), system.rows, 1
             if isinstance(rows, Tensor) and rows.ndim:
-                check_fit(len(rows), rows.shape[1], *x.shape[:2])
+                check_fit(len(rows), rows.shape[1], *x.shape[:2])  # that of a prepared system
                 rows, groups = rows[:, :, None], rows.shape[1]
             steps, drive = dt.unflatten(1, (groups, -1)), as_complex(driven, before)
             if self.discretization == "zoh" and x.device.type == "cpu" and self.scan != "loop":
@@ -166,5 +168,5 @@ def SelectiveS5(dim: int, config: TemporalConfig | None = None) -> SSMBlock | Ga
         dim: Number of features H.
         config: Settings of the layer; None means the defaults.
     """
-    config = TemporalConfig.of_layer(config, SelectiveS5SSM.name)
+    config = TemporalConfig.of_layer(config, SelectiveS5SSM.name, dim)
     return in_block(SelectiveS5SSM(dim, config), dim, config)

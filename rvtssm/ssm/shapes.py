@@ -11,13 +11,16 @@ from torch import Tensor
 from rvtssm.system.user_error import UserError
 
 
-def check_input(x: Tensor, dim: int, like: Tensor | None) -> None:
+def check_input(x: Tensor, dim: int, like: Tensor | None, step_scale: Any = 1.0) -> None:
     """Raise a UserError unless x is (L, N, dim), not empty, floating-point and on the device of the layer.
+
+    The shape of a step scale must fit as well.
 
     Args:
         x: The input of a layer.
         dim: Number of features of the layer.
         like: A parameter of the layer, whose device is checked; None skips this check.
+        step_scale: The step scale. Its values are not read; only the shape of a tensor (G,) or (L, G) is checked.
     """
     if torch.compiler.is_compiling():  # the sizes are symbols, and no loop runs over memory
         return
@@ -33,6 +36,21 @@ def check_input(x: Tensor, dim: int, like: Tensor | None) -> None:
         )
     if not x.numel():
         raise UserError(f"got an input of the shape {tuple(x.shape)}; pass at least one step of one sequence")
+    if isinstance(step_scale, Tensor) and step_scale.ndim in (1, 2):
+        check_fit(*torch.atleast_2d(step_scale).shape, *x.shape[:2])
+
+
+def check_precision(x: Tensor, like: Tensor) -> None:
+    """Raise a UserError unless input and layer have the same precision, or autocast is on.
+
+    Args:
+        x: The input of a layer.
+        like: A parameter of the layer.
+    """
+    if x.dtype != like.dtype and not (torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type)):
+        raise UserError(
+            f"got an input of {x.dtype}, but the layer has weights of {like.dtype}; pass x.to({like.dtype})"
+        )
 
 
 def fitting_state(
@@ -43,6 +61,7 @@ def fitting_state(
     like: Tensor,
     *shapes: tuple[int, ...],
     is_complex: bool = False,
+    step_scale: Any = 1.0,
 ) -> Any:
     """Return the state, or zeros if it is None. Raise a UserError unless input and state fit the layer and each other.
 
@@ -56,8 +75,9 @@ def fitting_state(
         like: A parameter of the layer, which gives device and precision of the state.
         *shapes: Shape of each tensor of the state, without its first axis.
         is_complex: Whether the state is complex.
+        step_scale: As in `check_input`.
     """
-    check_input(x, dim, like)
+    check_input(x, dim, like, step_scale)
     if state is None:
         return init_state(x.shape[1])
     if torch.compiler.is_compiling():
@@ -89,8 +109,9 @@ def check_fit(scale_steps: int, groups: int, num_steps: int, num_sequences: int)
     if scale_steps not in (1, num_steps) or groups < 1 or num_sequences % groups:
         raise UserError(
             f"step_scale covers {scale_steps} steps of {groups} groups, but the input has {num_steps} steps of "
-            f"{num_sequences} sequences; pass one value per step, and make the number of sequences a multiple of the "
-            "number of groups"
+            f"{num_sequences} sequences; pass a number, (G,) with one value for each of G groups of sequences, or "
+            "(L, G) with one row per step, where G divides the number of sequences: step_scale[:, None] for one value "
+            "per step"
         )
 
 

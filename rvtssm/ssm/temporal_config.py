@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rvtssm.system.limits import check_at_least, check_choice
+from rvtssm.system.limits import check_at_least, check_choice, check_number
 from rvtssm.system.user_error import UserError
 
 SCANS = ("auto", "triton", "loop")
@@ -73,17 +73,20 @@ class TemporalConfig:
             raise UserError(f"temporal.dws_conv_kernel_size={self.dws_conv_kernel_size} must be odd and positive")
 
     @classmethod
-    def of_layer(cls, config: object, name: str) -> TemporalConfig:
-        """Return the settings that a layer was given, or its defaults if it was given None.
+    def of_layer(cls, config: object, name: str, dim: object) -> TemporalConfig:
+        """Return the settings that a layer was given, or its defaults if it was given None or TemporalConfig().
 
         Args:
             config: The settings.
             name: Name of the layer.
+            dim: Number of features, which is only checked.
 
         Raises:
-            UserError: If the settings are anything else, such as a number of modes.
+            UserError: If the settings are those of another layer or anything else, such as a number of modes, or if the
+                number of features is not a positive whole number.
         """
-        if config is None:
+        check_number("dim", dim, 1, is_whole=True)
+        if config is None or config == cls():
             return cls(name=name)
         if not isinstance(config, cls):
             size = config if isinstance(config, int) else 16
@@ -91,6 +94,8 @@ class TemporalConfig:
                 f"the settings of a layer are a TemporalConfig, not {config!r:.100}; for a number of modes, pass "
                 f"TemporalConfig(name={name!r}, state_size={size})"
             )
+        if config.name not in (name, cls.name):
+            raise UserError(f"{name} got the settings of {config.name}; give it TemporalConfig(name={name!r})")
         return config
 
     @classmethod

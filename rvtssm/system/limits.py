@@ -51,6 +51,7 @@ def check_at_least(section: str, config: object, lowest: float, *names: str) -> 
     for name in names:
         value = getattr(config, name)
         if value is not None and not (_is_number(value) and lowest <= value < math.inf):
+            _refuse_text(f"{section}.{name}", value)
             finite = "" if isinstance(value, int) else ", and finite"
             raise UserError(f"{section}.{name}={value!r} must be at least {lowest:g}{finite}{_or_null(config, name)}")
 
@@ -66,7 +67,21 @@ def check_positive(section: str, config: object, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
         if value is not None and not (_is_number(value) and 0 < value < math.inf):
+            _refuse_text(f"{section}.{name}", value)
             raise UserError(f"{section}.{name}={value!r} must be positive, and finite{_or_null(config, name)}")
+
+
+def check_whole(section: str, config: object, *names: str) -> None:
+    """Raise UserError for the first field that is not a whole number of at least 1. None is allowed.
+
+    Args:
+        section: Section of the configuration, for the message.
+        config: The object with the fields.
+        names: The fields to check.
+    """
+    for name in names:
+        if (value := getattr(config, name)) is not None:
+            check_number(f"{section}.{name}", value, 1, is_whole=True)
 
 
 def check_share(section: str, config: object, *names: str) -> None:
@@ -93,6 +108,11 @@ def check_note(key: str, value: object) -> None:
     is_text = isinstance(value, str) and value.isascii() and value.isprintable() and bool(value.strip())
     if value is not None and not (is_text and len(str(value)) <= LONGEST_NOTE):
         raise UserError(f"{key}={value!r:.100} is not one line; give 1 to {LONGEST_NOTE} printable ASCII characters")
+
+
+def _refuse_text(key: str, value: object) -> None:
+    if isinstance(value, str):
+        raise UserError(f"{key}={value!r:.100} must be a number, got a text; write it without quotes")
 
 
 def _is_number(value: object) -> bool:

@@ -128,6 +128,12 @@ def test_a_result_draws_itself_and_a_prediction_saves_its_video(predictor, draw_
     for found in results:
         assert (np.asarray(found[2].draw()) == wanted).all()
     frame = results[0][2]
+    assert frame.class_id is frame.found.class_id and frame.track_id is None
+    assert results[1].count("car") == sum(frame.names.count("car") for frame in results[1]) > 0
+    with pytest.raises(ValueError, match="class='person'; choose from car, pedestrian"):
+        results[1].count("person")
+    assert results[1].summary.files == () and "wrote" not in " ".join(results[1].summary.sentences())
+    assert np.array_equal(rvtssm.draw(structured(events), 48, 64), rvtssm.draw(events, 48, 64))
     assert frame.t_us == frame.found.t_us and frame.xyxy is frame.found.xyxy and frame.score is frame.found.score
     results[1].save(tmp_path / "a.mp4")
     with av.open(str(tmp_path / "a.mp4")) as video:
@@ -136,6 +142,8 @@ def test_a_result_draws_itself_and_a_prediction_saves_its_video(predictor, draw_
     results[1][:1]  # a slice stays a list
     with pytest.raises(ValueError, match=r"a\.avi is not a video; choose a name that ends in \.mp4, \.gif, \.webp"):
         results[1].save(tmp_path / "a.avi")
+    with pytest.raises(ValueError, match=r"`to_coco\(\)` returns the boxes"):
+        results[1].save(tmp_path / "a.json")
 
 
 def test_a_stream_draws_the_windows_that_closed_last(predictor, draw_events):
@@ -184,6 +192,43 @@ def test_what_holds_no_events_is_refused_without_printing_it(predictor, given, r
         with pytest.raises(ValueError, match=reason) as refused:
             use()
         assert len(str(refused.value)) < 250
+
+
+def test_whole_numbers_of_other_types_are_events():
+    t, x, y, p = np.array([1, 2], np.int32), np.array([3, 4]), np.array([5, 6], np.uint8), np.array([True, False])
+    events = Events(t, x, y, p)
+    assert [getattr(events, name).dtype for name in "txyp"] == [np.int64, np.uint16, np.uint16, np.uint8]
+    assert [getattr(events, name).tolist() for name in "txyp"] == [[1, 2], [3, 4], [5, 6], [1, 0]]
+    for wrong, reason in (
+        (
+            {"t": t / 1e6},
+            r"Events.t holds float64, but needs whole numbers, in microseconds; .* array.astype\(np.int64\)",
+        ),
+        ({"x": x - 4}, "Events.x holds int64 from -1 to 0; allowed are 0 to 65535"),
+        ({"y": np.array([0, 1 << 16])}, "Events.y holds int64 from 0 to 65536"),
+        ({"p": np.array([1, -1], np.int8)}, "Events.p holds int8 from -1 to 1; .*replace the polarity -1 with 0"),
+        ({"x": x[:1]}, r"Events.x must have shape \(2,\), got \(1,\)"),
+        ({"t": t[:, None]}, r"Events.t must have shape \(N,\), got \(2, 1\)"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            Events(**{"t": t, "x": x, "y": y, "p": p, **wrong})
+
+
+def test_an_opened_recording_is_closed_when_it_is_collected(draw_events, tmp_path):
+    write_dat(tmp_path / "a_td.dat", draw_events(100), 48, 64)
+    code = "import rvtssm; kept = rvtssm.open('a_td.dat'); rvtssm.draw(next(kept.iterate()), 48, 64)"
+    command = [sys.executable, "-X", "dev", "-W", "error::ResourceWarning", "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "ResourceWarning" not in done.stderr
+
+
+def test_arguments_that_are_no_numbers_are_told(predictor, draw_events):
+    for wrong, reason in (
+        ({"hz": "50"}, "predict.hz='50' must be a number, got a text"),
+        ({"downsample": 1.5}, "downsample=1.5 must be a whole number"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            predictor.predict(draw_events(100), height=48, width=64, **wrong)
 
 
 def test_everything_has_one_line_to_print(predictor, draw_events, tmp_path):

@@ -28,6 +28,13 @@ def test_every_layer_has_a_name_and_defaults():
         torch.manual_seed(0)
         wanted = build_temporal_layer(TemporalConfig(name=name), 4)
         assert all(torch.equal(one, other) for one, other in zip(own.parameters(), wanted.parameters(), strict=True))
+        plain = build_layer(4, TemporalConfig())  # settings of no layer in particular
+        assert [(name, each.shape) for name, each in plain.named_parameters()] == [
+            (name, each.shape) for name, each in own.named_parameters()
+        ]
+        assert getattr(plain, "ssm", None).__class__ is getattr(own, "ssm", None).__class__
+        if name not in ("s7", "lstm"):
+            assert plain.ssm.discretization == own.ssm.discretization
 
 
 def test_the_settings_need_no_torch():
@@ -58,8 +65,13 @@ def test_an_output_is_the_input_convolved_with_the_kernel(case, scale):
         lambda: S5(8, TemporalConfig(bidirectional=True)).kernel(3),
         lambda: S5(8).kernel(0),
         lambda: S4D(8).kernel(-1),
+        lambda: S4(8).kernel(2.5),
+        lambda: S5(8).kernel(2.5),
+        lambda: S5("8"),
+        lambda: LSTM(0),
         lambda: S5(8, TemporalConfig(name="s7")),
-        lambda: S7(8, TemporalConfig()),
+        lambda: S5(8, TemporalConfig(name="s6")),
+        lambda: S7(8, TemporalConfig(state_size=4)),
         lambda: S4(8)(torch.zeros(2, 3, 8), (1, 2)),
     ],
 )
@@ -71,20 +83,44 @@ def test_a_mistake_is_told(mistake):
 @pytest.mark.parametrize("case", SSM_CASES)
 @pytest.mark.parametrize("scale", [0, -1, float("nan"), float("inf"), "0.1", None])
 def test_a_step_scale_that_is_no_positive_number_is_refused(case, scale):
-    with pytest.raises(UserError, match=r"step_scale=.*the wanted step / the step of training"):
+    with pytest.raises(UserError, match=r"step_scale=.*rate of training divided by the wanted rate"):
         LAYERS[case](torch.zeros(2, 1, DIM), step_scale=scale)
 
 
 @pytest.mark.parametrize("layer", [S4, S4D, S5, SelectiveS5])
 def test_a_layer_used_alone_refuses_unknown_rules(layer):
     with pytest.raises(UserError, match=r"temporal\.discretization='exp'; choose from zoh, bilinear"):
-        layer(8, TemporalConfig(name=layer.__name__, discretization="exp"))
+        layer(8, TemporalConfig(name="selective_s5" if layer is SelectiveS5 else "s5", discretization="exp"))
 
 
 @pytest.mark.parametrize("layer", [S4, S4D, S5, S7, SelectiveS5, LSTM])
 def test_a_number_of_modes_belongs_into_the_settings(layer):
     with pytest.raises(UserError, match=r"TemporalConfig\(name='\w+', state_size=24\)"):
         layer(8, 24)
+
+
+@pytest.mark.parametrize("layer", [S4, S4D, S5, S7, SelectiveS5, LSTM])
+def test_another_precision_is_refused_with_a_remedy(layer):
+    x = torch.zeros(2, 3, 8)
+    for given in (x.double(), x.half(), x.bfloat16()):
+        with pytest.raises(UserError, match=r"pass x\.to\(torch\.float32\)"):
+            layer(8)(given)
+    with pytest.raises(UserError, match=r"pass x\.to\(torch\.float64\)"):
+        layer(8).double()(x)
+    if layer is not LSTM:  # its state is real
+        for low in (torch.half, torch.bfloat16):
+            with pytest.raises(UserError, match=r"layer\.float\(\), and compute inside torch\.autocast"):
+                layer(8).to(low)(x.to(low))
+
+
+@pytest.mark.parametrize("layer", [S4, S4D, S5, S7, SelectiveS5])
+@pytest.mark.parametrize("shape", [(7,), (4, 5), (3, 1), (4,)])
+def test_a_step_scale_of_a_wrong_shape_is_refused_even_if_its_values_are_equal(layer, shape):
+    layer, x = layer(8), torch.zeros(4, 3, 8)
+    for run in (layer, layer.forward_without_memory):
+        with pytest.raises(UserError, match=r"step_scale\[:, None\] for one value per step"):
+            run(x, step_scale=torch.full(shape, 0.1))
+        run(x, step_scale=torch.full((4, 1), 0.1))
 
 
 def test_the_error_of_a_wrong_number_of_features_does_not_suggest_a_transpose():

@@ -130,6 +130,10 @@ class Recording(ABC):
                 self._handle, self._handle_owner = self._open(), os.getpid()
         return self._handle
 
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) is not None:  # __init__ may have failed
+            self.close()
+
     def close(self) -> None:
         """Close the file. Reading opens it again."""
         if self._handle is not None:
