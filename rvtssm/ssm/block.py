@@ -90,8 +90,10 @@ class _Block(TemporalLayer):
         return self._normed(x, self.norm)
 
     def _normed(self, x: Tensor, norm: nn.LayerNorm) -> Tensor:
-        like = next(self.ssm.parameters())
-        check_input(x, norm.normalized_shape[0], like)
+        like = next(self.ssm.parameters(), None)
+        check_input(x, norm.normalized_shape[0], norm.weight if like is None else like)
+        if like is None:  # a step for export, which has no parameters
+            return norm(x)  # type: ignore[no-any-return]
         if like.dtype not in (torch.float32, torch.float64):
             raise UserError(
                 f"the layer has weights of {like.dtype}; call layer.float(), and compute inside torch.autocast for "
