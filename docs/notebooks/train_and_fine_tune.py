@@ -42,7 +42,9 @@ figure
 
 # %% [markdown]
 # Fine-tuning starts from weights and takes a lower learning rate. The detector may have another size or other classes:
-# what fits is taken, and the run says which tensors were not. Two steps show how; real trainings have thousands.
+# what fits is taken, and the run says which tensors were not. Two steps show how; real trainings have hundreds or more.
+# On your own data, start with the command in [Training](../training.md#fine-tuning); the rate here is lower than there,
+# because the weights have seen these data.
 
 # %%
 change = ["training.steps=2", "training.validate_every=2", "training.log_every=1", "optim.learning_rate=1e-4"]

@@ -81,9 +81,8 @@ def _evaluate(config: Config, ranks: Ranks | None) -> list[EvaluationReport]:
 def _evaluate_one(config: Config, out: Path, ranks: Ranks | None) -> EvaluationReport:
     config = with_chosen_precision(config)
     with locked(out):
-        say_replaced(out, "evaluation")
         with result_set(out, "evaluation", REPORT_FILES) as staged, run_files(out, "evaluate", config):
-            report = _measure(config, kept_folder(out), ranks)
+            report = _measure(config, out, ranks)
             write_report(report, staged)
         remove_kept(out)
     console.print(console_table(report))  # after writing, since a closed terminal raises an error
@@ -99,7 +98,7 @@ def _say_results(reports: Mapping[str, EvaluationReport]) -> None:
             say(best if len(reports) == 1 else f"{path}: {best}")
 
 
-def _measure(config: Config, kept: Path, ranks: Ranks | None) -> EvaluationReport:
+def _measure(config: Config, out: Path, ranks: Ranks | None) -> EvaluationReport:
     """Return the numbers of one checkpoint at all rates, with pictures of the worst frames."""
     checkpoint = read_weights(config)
     data = _data_for(config, checkpoint)
@@ -107,11 +106,12 @@ def _measure(config: Config, kept: Path, ranks: Ranks | None) -> EvaluationRepor
         say_windows(checkpoint, checkpoint.windows_at(max(config.evaluation.hz or [checkpoint.windows.hz]), "shrink"))
     with open_workers(config.evaluation.workers, checkpoint, ranks) as workers:
         weights = shared_weights(config, checkpoint)
-        runs = SplitRuns(config.evaluation, checkpoint, data, weights, config.postprocess, workers, kept)
-        return measure(runs, config.seed, partial(_announce, runs))
+        runs = SplitRuns(config.evaluation, checkpoint, data, weights, config.postprocess, workers, kept_folder(out))
+        return measure(runs, config.seed, partial(_announce, runs, out))
 
 
-def _announce(runs: SplitRuns, rates: list[PlannedRate]) -> None:
+def _announce(runs: SplitRuns, out: Path, rates: list[PlannedRate]) -> None:
+    say_replaced(out, "evaluation")
     announce(
         "evaluate",
         weights=runs.weights.path,

@@ -35,7 +35,10 @@ def hint(key: str, verb: str) -> str:
     section, _, last = key.rpartition(".")
     if last in RENAMED:
         return f"{key} is called {f'{section}.' if section else ''}{RENAMED[last]} now"
-    if found := similar(key, _names(verb)):
+    found, readers = similar(key, _names(verb)), [name for name in VERBS if key in short_keys(name)]
+    if readers and found and all(name.startswith("augment.") for name in found):  # nobody means these
+        return f"{verb} does not read it, {in_words(readers)}"
+    if found:
         return f"did you mean {' or '.join(found)}?"
     others = similar(key, [known.name for known in keys_of(Config())])[:1]
     said = [f"{verb} does not read {name}, {in_words(verbs_that_read(name))}" for name in others]

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from rvtssm.commands.console import console, say, say_error
 from rvtssm.commands.inputs import needed
+from rvtssm.commands.sensor_above import sensor_above
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec, custom
 from rvtssm.events.readers import open_recording
@@ -27,6 +28,7 @@ from rvtssm.inspection.picture import tree_png
 from rvtssm.inspection.recording_picture import recording_png
 from rvtssm.records import DatasetSpec
 from rvtssm.remote.mirror import local_path
+from rvtssm.system.file_errors import did_you_mean
 from rvtssm.system.output_folder import result_set, write_files
 from rvtssm.system.user_error import UserError
 
@@ -43,7 +45,8 @@ def inspect(config: Config, as_json: bool = False) -> int:
     if path.suffix in (".ckpt", ".safetensors", ".onnx", ".pt2"):
         raise UserError(f"{path} is a checkpoint; `rvtssm info {path}` describes it")
     if not path.exists():
-        raise UserError(f"{path} does not exist; give a recording, a prepared file or a folder of splits")
+        what = "; give a recording, a prepared file or a folder of splits"
+        raise UserError(f"{path} does not exist{did_you_mean(path) or what}")
     spec = _spec(config, path)
     found: RecordingInspection | TreeInspection
     is_folder = path.is_dir() and not is_bag(path)
@@ -55,7 +58,10 @@ def inspect(config: Config, as_json: bool = False) -> int:
         found = inspect_prepared(path, spec, progress=is_folder)
     else:
         sensor = spec or config.dataset
-        recording = open_recording(where, sensor.height, sensor.width)
+        height, width = sensor.height, sensor.width
+        if height is width is None and topic is None:
+            height, width = sensor_above(path)
+        recording = open_recording(where, height, width)
         found = inspect_recording(recording, has_checksum=as_json)
     if as_json:
         say(json.dumps(found.to_json(), indent=1))

@@ -9,6 +9,7 @@ import numpy as np
 from rvtssm.commands.announcement import announce, say_replaced
 from rvtssm.commands.console import say, say_error
 from rvtssm.commands.inputs import default_out, events_path, weights_label, with_default_weights
+from rvtssm.commands.sensor_above import sensor_above
 from rvtssm.commands.weights import read_weights, say_note, say_windows, with_chosen_precision
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec, dsec
@@ -30,11 +31,11 @@ def predict(config: Config) -> int:
     Return 2 if one of several recordings cannot be read, or if a stream breaks off.
     """
     label = weights_label(config.checkpoint) if config.checkpoint else ""
+    where = events_path(config)
+    sources = find_sources(where)
     config = with_chosen_precision(with_default_weights(config))
     checkpoint = read_weights(config)
     _check_classes(config, checkpoint)
-    where = events_path(config)
-    sources = find_sources(where)
     name = next(iter(sources)) if len(sources) == 1 else Path(where).resolve().name
     out = Path(config.out) if config.out else default_out("predict", name, label)
     announce(
@@ -94,6 +95,9 @@ def _predict_one(
     are to be found, and the number of label times without a window: those before the first or after the last event.
     """
     options = config.predict
+    if options.height is options.width is None and Path(path).is_file():
+        height, width = sensor_above(Path(path))
+        options = replace(options, height=height, width=width)
     tracks = Path(path) / DSEC_TRACKS
     has_labels = tracks.is_file()
     if has_labels:

@@ -9,6 +9,7 @@ Recordings of any supported format lie in `train/`, `val/` and `test/`, with lab
 other key is a field of DatasetSpec.
 """
 
+import difflib
 import json
 import math
 from dataclasses import fields, replace
@@ -70,7 +71,8 @@ def read_spec(*folders: Path | str) -> DatasetSpec:
     if not isinstance(content, dict):
         raise UserError(f"{path} holds no keys; it needs {', '.join(_NEEDED)}")
     if unknown := [str(key) for key in content if key not in _KEYS]:
-        raise UserError(f"{path} has the unknown key {unknown[0]}; choose from {', '.join(sorted(_KEYS))}")
+        meant = "".join(f"did you mean {key}? " for key in difflib.get_close_matches(unknown[0], _KEYS, 1))
+        raise UserError(f"{path} has the unknown key {unknown[0]}; {meant}choose from {', '.join(sorted(_KEYS))}")
     if missing := [key for key in _NEEDED if key not in content]:
         raise UserError(f"{path} does not give {', '.join(missing)}; it needs {', '.join(_NEEDED)}")
     values: dict[str, Any] = {_NAMES.get(key, str(key)): _checked(path, key, value) for key, value in content.items()}

@@ -26,7 +26,7 @@ from rvtssm.models.hub import local_weights
 from rvtssm.models.named_weights import weights_names
 from rvtssm.ssm.temporal_layers import without_values
 from rvtssm.system.atomic_files import atomic_file
-from rvtssm.system.file_errors import CONTENT_ERRORS, file_errors
+from rvtssm.system.file_errors import CONTENT_ERRORS, did_you_mean, file_errors
 from rvtssm.system.provenance import written_by
 from rvtssm.system.user_error import UserError
 
@@ -153,7 +153,8 @@ def load_file(path: str | Path, trust_pickle: bool = False) -> dict[str, Any]:
     path = local_weights(path)
     if not Path(path).is_file():
         known = ", ".join(weights_names()) or "none"
-        raise UserError(f"there is no checkpoint at {path}; give a file, or the name of bundled weights ({known})")
+        meant = did_you_mean(path) or f"; give a file, or the name of bundled weights ({known})"
+        raise UserError(f"there is no checkpoint at {path}{meant}")
     check_digest(path)
     if Path(path).suffix == SAFETENSORS:
         return _load_safetensors(path)

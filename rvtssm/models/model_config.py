@@ -82,6 +82,8 @@ class PostprocessConfig:
     max_detections: int | None = None  # keep this many per frame, the best ones; None: all
 
     def __post_init__(self) -> None:
-        check_choice("postprocess.score", self.score, SCORES)
+        if self.score not in SCORES:
+            choices = ", ".join(SCORES)
+            raise UserError(f"postprocess.score={self.score!r}; choose from {choices} (the lowest score is min_score)")
         check_share("postprocess", self, "min_score", "nms_iou")
         check_at_least("postprocess", self, 1, "max_detections")

@@ -25,6 +25,7 @@ from rvtssm.remote.mirror import local_path, whole
 from rvtssm.remote.object_store import is_url
 from rvtssm.streaming.event_camera import CAMERA, Camera, open_camera
 from rvtssm.streaming.replay import Replay
+from rvtssm.system.file_errors import did_you_mean
 from rvtssm.system.user_error import UserError
 
 STDIN, SOCKET = "-", "tcp://"
@@ -133,7 +134,7 @@ class Source:
 def find_sources(where: str) -> dict[str, str]:
     """Return the inputs that `where` names: the input itself, or all recordings and DSEC sequences in a folder.
 
-    A folder that is a ROS 2 bag is one recording. A missing file only raises an error when it is opened.
+    A folder that is a ROS 2 bag is one recording.
 
     Args:
         where: A file, folder, URL, `-` (standard input), tcp://HOST:PORT or camera:.
@@ -142,10 +143,12 @@ def find_sources(where: str) -> dict[str, str]:
         Paths or addresses by name.
 
     Raises:
-        UserError: The folder holds no recording.
+        UserError: The file does not exist, or the folder holds no recording.
     """
     where = str(local_path(where)) if is_url(where) and not _is_stream(where) else where
     path = Path(where)
+    if not _is_stream(where) and not (file := split_topic(where)[0]).exists():
+        raise UserError(f"{file} does not exist{did_you_mean(file) or '; give an event recording or a folder of them'}")
     if _is_stream(where) or not path.is_dir():
         return {_short_name(where): where}
     if (path / DSEC_EVENTS).is_file() or is_bag(path):

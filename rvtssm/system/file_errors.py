@@ -1,6 +1,7 @@
 """Turn the errors that libraries raise for a damaged or hostile file into one line that names the file."""
 
 import contextlib
+import difflib
 import tokenize
 import zipfile
 import zlib
@@ -17,6 +18,14 @@ FILE_ERRORS = (
 )
 # The same, and errors that follow if values in a file have the wrong type.
 CONTENT_ERRORS = (*FILE_ERRORS, TypeError, AttributeError)
+
+
+def did_you_mean(path: Path | str) -> str:
+    """Return a question that names the file most like a missing one in its folder; empty if there is none."""
+    path = Path(path)
+    names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    found = difflib.get_close_matches(path.name, names, 1)
+    return f"; did you mean {found[0]}?" if found else ""
 
 
 @contextlib.contextmanager

@@ -57,6 +57,11 @@ def refused(capsys):
     [
         (["train", "lr=1"], r"lr: .*; did you mean optim\.learning_rate\?$"),
         (["train", "stepz=1"], r"; did you mean training\.steps\?$"),
+        (["train", "hz=[20,200]"], r"hz: .*; train does not read it, demo, evaluate, study, predict, live, .* do$"),
+        (["evaluate", "postprocess.score='0.1'"], r"choose from .*, class_only \(the lowest score is min_score\)$"),
+        (["predict", "dirve.dat"], r"dirve\.dat does not exist; did you mean drive\.dat\?$"),
+        (["inspect", "dirve.dat"], r"dirve\.dat does not exist; did you mean drive\.dat\?$"),
+        (["evaluate", "bset.ckpt"], r"there is no checkpoint at bset\.ckpt; did you mean best\.ckpt\?$"),
         (["train", "zzz=1"], r"zzz: .*; `rvtssm train --help` describes its keys$"),
         (["train", "--help", "optimm"], "no section or key 'optimm'; did you mean optim"),
         (["completion", "tcsh"], "no completion for 'tcsh'; choose from bash, zsh, fish"),
@@ -109,6 +114,8 @@ def refused(capsys):
 )
 def test_a_mistake_gets_one_line(refused, arguments, answer, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "drive.dat").touch()
+    (tmp_path / "best.ckpt").touch()
     assert re.search(answer, refused(*arguments))
 
 
@@ -661,7 +668,8 @@ def test_weights_are_not_evaluated_on_another_sensor(refused, tmp_path, weights)
     assert "class_map" not in answer and "the dataset synthetic" not in answer
 
 
-def test_an_evaluation_needs_labelled_recordings(refused, tmp_path, weights):
+def test_an_evaluation_needs_labelled_recordings(refused, tmp_path, weights, monkeypatch):
+    monkeypatch.setattr("rvtssm.commands.evaluate.say_replaced", lambda *_: pytest.fail("nothing is replaced"))
     where = f"dataset.raw_dir={tmp_path}"
     assert f"{tmp_path / 'test'} does not exist" in refused("evaluate", f"checkpoint={weights}", where)
     (tmp_path / "test").mkdir()

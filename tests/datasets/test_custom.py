@@ -18,6 +18,7 @@ from rvtssm.config import configs_dir
 from rvtssm.datasets import DatasetConfig, build_spec, custom
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.loading_config import DataConfig, SamplingConfig
+from rvtssm.events.label_files import read_label_file
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.tree import find_recordings
@@ -128,7 +129,10 @@ def test_every_key_of_the_description_arrives(tmp_path):
         ("", "holds no keys"),
         ("classes: [a\nheight", "is not YAML"),
         ("classes: [a]\nheight: 60", "does not give width"),
-        ("classes: [a]\nheight: 60\nwidth: 80\nlabel: .xml", "unknown key label; choose from boxes_dir, class_ids, cl"),
+        (
+            "classes: [a]\nheight: 60\nwidth: 80\nlabel: .xml",
+            "unknown key label; did you mean labels? choose from boxes_dir, class_ids, cl",
+        ),
         ("classes: a\nheight: 60\nwidth: 80", "classes: 'a'; write a list"),
         ("classes: []\nheight: 60\nwidth: 80", "write a list of different names"),
         ("classes: [a, a]\nheight: 60\nwidth: 80", "write a list of different names"),
@@ -201,6 +205,12 @@ def test_the_description_in_the_readme_reads_pedro(pedro, tmp_path):
     config = DatasetConfig("custom", str(pedro), str(tmp_path / "prepared"))
     custom.copy_description(pedro, tmp_path / "prepared")
     assert prepared_boxes(build_spec(config), config, pedro) == [[49, 103, 96, 156]] * 2
+
+
+def test_the_coco_file_in_the_readme_is_read(tmp_path):
+    (tmp_path / "a.json").write_text(*blocks("Your own recordings", "json"))
+    boxes = read_label_file(tmp_path / "a.json", replace(custom.SPEC, class_names=("person",), height=260, width=346))
+    assert boxes["t"].tolist() == [200_000, 250_000] and boxes["x"].tolist() == [120.5, 122]
 
 
 def test_the_dataset_that_the_readme_adds_can_be_used(pedro, tmp_path, monkeypatch):

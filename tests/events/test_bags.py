@@ -102,7 +102,7 @@ def test_only_bags_have_topics(tmp_path):
     (tmp_path / "a.csv").write_text("1,2,3,1\n")
     with pytest.raises(ValueError, match=r"a\.csv is not a bag, so it has no topic /x"):
         open_recording(f"{tmp_path / 'a.csv'}:/x", HEIGHT, WIDTH)
-    with pytest.raises(ValueError, match=r"b\.bag:/x is not a file"):
+    with pytest.raises(ValueError, match=r"b\.bag:/x does not exist"):
         open_recording(tmp_path / "b.bag:/x")
 
 

@@ -218,3 +218,8 @@ def test_npy_needs_a_size_and_gets_it(tmp_path, capsys):
     assert run(capsys, tmp_path / "a.npy", "--json")[0] == 2
     code, text, _ = run(capsys, tmp_path / "a.npy", "dataset.height=48", "dataset.width=64", "--json")
     assert code == 0 and json.loads(text)["width"] == 64
+    (tmp_path / "dataset.yaml").write_text("classes: [car]\nheight: 48\nwidth: 63\n")
+    (tmp_path / "train").mkdir()
+    (tmp_path / "a.npy").rename(tmp_path / "train" / "a.npy")
+    code, text, _ = run(capsys, tmp_path / "train" / "a.npy", "--json")
+    assert code == 0 and json.loads(text)["width"] == 63

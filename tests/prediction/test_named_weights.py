@@ -141,9 +141,11 @@ def test_predict_needs_the_recording_only(shipped, capsys):
     assert "a.csv does not say the size of its sensor; assuming 240 x 180 (DAVIS240)" in said and NOTE in said
     assert "replaces" not in said
     assert Path("outputs/predict/a/video.mp4").stat().st_size
-    assert cli.main(["predict", "recording=a.csv", "predict.height=90", "predict.width=100"]) == 0
+    Path("dataset.yaml").write_text("classes: [cat]\nheight: 90\nwidth: 100\n")
+    assert cli.main(["predict", "recording=a.csv"]) == 0
     said = words(capsys)
     assert "assuming" not in said and "replaces the results of" in said
+    assert json.loads(Path("outputs/predict/a/prediction.json").read_text())["sensor_hw"] == [90, 100]
 
 
 @pytest.mark.parametrize("is_folder", [False, True])

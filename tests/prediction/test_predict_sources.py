@@ -546,7 +546,7 @@ def cut(path, num_bytes):
         ("cut header", lambda path: cut(path, 20), "header"),
         ("empty", lambda path: cut(path, 0), "is empty"),
         ("another format", lambda path: path.write_bytes(b"\x00\x01 hello" * 9), "no reader knows"),
-        ("missing", lambda path: path.unlink(), "is not a file"),
+        ("missing", lambda path: path.unlink(), "does not exist; give an event recording"),
     ],
 )
 def test_a_recording_that_cannot_be_read_is_one_line(weights, tmp_path, capsys, name, damage, message):

@@ -33,7 +33,7 @@ from rvtssm.events.readers.header import read_text_header
 from rvtssm.events.readers.recording import ReadFaults, Recording
 from rvtssm.events.readers.rvt_hdf5 import open_rvt_hdf5
 from rvtssm.remote.mirror import local_path, whole
-from rvtssm.system.file_errors import file_errors
+from rvtssm.system.file_errors import did_you_mean, file_errors
 from rvtssm.system.user_error import UserError
 
 __all__ = ["READERS", "ReadFaults", "Recording", "open_recording", "recording_format"]
@@ -85,6 +85,8 @@ def open_recording(
     with whole(path):
         if is_bag(path):
             path = path / BAG_METADATA
+        if not path.exists():
+            raise UserError(f"{path} does not exist{did_you_mean(path) or '; give an event recording'}")
         if not path.is_file():
             raise UserError(f"{path} is not a file; give an event recording")
         if path.stat().st_size == 0:

@@ -165,6 +165,7 @@ def sensor_size(
         )
     if height is None or width is None:
         raise UnknownSensorSize(
-            f"{path} does not say the size of its sensor; give height and width, as in height=240 width=304"
+            f"{path} does not say the size of its sensor; give height and width, as in height=240 width=304, or "
+            "write both into a dataset.yaml in a folder above it"
         )
     return height, width
