@@ -57,11 +57,13 @@ class Breakdown:
     confusion: np.ndarray  # (K + 1, K + 1) int64 by true and detected class; index K means none
     groups: tuple[Group, ...]
     worst: tuple[WorstFrame, ...]  # most errors first, at least half a second apart
+    highest_score: float  # of all detections; 0 if there are none
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for json.dump. None means that there was no ground truth."""
         return {
             "min_score": SHOWN_SCORE,
+            "highest_score": self.highest_score,
             "min_iou": MIN_IOU,
             "classes": list(self.class_names),
             "confusion": self.confusion.tolist(),
@@ -129,6 +131,7 @@ def break_down(
         confusion,
         tuple(group for group in groups if any(group.num_boxes.values())),
         _worst(frames, num_worst),
+        max((float(frame.score.max(initial=0)) for each in recordings for frame in each.detections), default=0.0),
     )
 
 

@@ -28,6 +28,7 @@ def test_confusion_is_counted_by_hand():
         [1, 0, 0],  # the pedestrian is found as a car
         [1, 1, 0],  # the second detection of A, and that of D
     ]
+    assert found.highest_score == pytest.approx(0.9)
     (worst,) = found.worst
     assert (worst.recording, worst.t_us, worst.num_missed, worst.num_false) == ("a", 1_000_000, 2, 3)
 

@@ -85,6 +85,12 @@ def test_nothing_is_loaded(report):
     assert "Worst frames" not in to_html(report)
 
 
+def test_a_page_says_that_no_score_reaches_the_threshold(report):
+    low = replace(report, breakdown=replace(report.breakdown, highest_score=0.26))
+    assert "the highest score is 0.26" in to_html(low) and "min_score=0.1</code> draws more" in to_html(low)
+    assert "the highest score" not in to_html(report)
+
+
 def test_the_numbers_are_those_of_the_json(report, tmp_path):
     paths = write_report(replace(report, worst=[Picture("x", PNG)]), tmp_path)
     page, numbers = Page(paths["html"].read_text()), json.loads(paths["json"].read_text())
