@@ -145,10 +145,13 @@ def _matches(
     if not any((root / folder).is_dir() for folder in folders):
         check_folder(raw_dir)
         wanted = " and ".join(str(root / folder) for folder in sorted(folders))
-        raise UserError(
-            f"{wanted} does not exist; put the recordings there, choose other splits, or say in dataset.yaml which "
-            "files of one folder are whose, as in split_sources: {train: [all/walk1*], val: [all/walk2*]}"
-        )
+        advice = "put the recordings there or choose other splits"
+        if spec.name == "custom":
+            advice += (
+                "; if one folder, such as all/, holds the recordings of all splits, divide them in dataset.yaml, as in "
+                "split_sources: {train: [all/walk1*], val: [all/walk2*]}"
+            )
+        raise UserError(f"{wanted} does not exist; {advice}")
     for pattern in patterns:
         folder = pattern.partition("/")[0]
         for path in sorted(root.glob(pattern + suffix)):

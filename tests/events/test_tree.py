@@ -56,10 +56,10 @@ def test_a_split_may_be_part_of_a_folder(tmp_path):
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(
-        ValueError, match=r"val does not exist; put the recordings there, .* as in split_sources: \{train: "
-    ):
+    with pytest.raises(ValueError, match=r"val does not exist; put the recordings there or choose other splits$"):
         find_recordings(tmp_path, "val", SPEC)
+    with pytest.raises(ValueError, match=r"val does not exist; .*, as in split_sources: \{train: \[all/walk1\*\]"):
+        find_recordings(tmp_path, "val", replace(SPEC, name="custom"))
     with pytest.raises(ValueError, match=r"the folder .*ownn does not exist; check dataset\.raw_dir"):
         find_recordings(tmp_path / "ownn", "val", SPEC)
 
