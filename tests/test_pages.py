@@ -94,7 +94,7 @@ def test_code_on_pages_is_that_of_the_files_and_readable_where_nothing_includes_
     named = re.findall(r"<!-- the file (\S+) -->\n```python\n(.*?)```", (ROOT / "docs/extending.md").read_text(), re.S)
     assert {name for name, code in named if code == (ROOT / name).read_text()} == {name for name, _ in named}
     assert len(named) == 5 and not [page for page in PAGES if "--8<--" in page.read_text()]
-    (example,) = re.findall(r"## In Python\n\n(```python\n.*?```)", (ROOT / "README.md").read_text(), re.S)
+    (example,) = re.findall(r"## In Python\n.*?(```python\n.*?```)", (ROOT / "README.md").read_text(), re.S)
     assert example in (ROOT / "docs/index.md").read_text()
 
 
@@ -121,6 +121,15 @@ def test_the_page_of_a_notebook_has_its_programs_and_prose(notebook):
     cells, page = NOTEBOOKS["cells"](notebook), notebook.with_suffix(".md").read_text()
     assert NOTEBOOKS["programs"](page) == [cell.text for cell in cells if not cell.is_prose]
     assert [cell.text for cell in cells if cell.is_prose and cell.text not in page] == []
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS["NOTEBOOKS"], ids=lambda path: path.stem)
+def test_a_notebook_without_the_demo_says_what_to_run(notebook, tmp_path, monkeypatch):
+    program = next(cell.text for cell in NOTEBOOKS["cells"](notebook) if not cell.is_prose)
+    if "outputs/demo" in program:
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(AssertionError, match="run this first: rvtssm demo out=outputs/demo"):
+            exec(program, {})
 
 
 def test_every_verb_and_key_is_on_the_page_of_commands(site):

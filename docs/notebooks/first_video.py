@@ -1,8 +1,10 @@
 # %% [markdown]
 # # First video
 #
-# A detector, a recording, and boxes on events. Run `rvtssm demo out=outputs/demo` once, in about 20 minutes:
-# it trains the detector and makes the recordings that all notebooks use.
+# A detector, a recording, and boxes on events. Run `rvtssm demo out=outputs/demo` once, which takes about 12 minutes:
+# it trains the detector and makes the recordings that all notebooks use. To open a notebook, install Jupyter with
+# `.venv/bin/python -m pip install jupyterlab jupytext` (or `uv pip install`), start `jupyter lab` in the checkout, and
+# open the file `docs/notebooks/first_video.py` as a notebook (right click, Open With, Notebook).
 
 # %%
 from pathlib import Path
@@ -13,6 +15,7 @@ import rvtssm
 from rvtssm.commands import cli
 
 demo = Path("outputs/demo")
+assert (demo / "checkpoints/best.ckpt").is_file(), "run this first: rvtssm demo out=outputs/demo"
 weights, file = demo / "checkpoints/best.ckpt", sorted((demo / "raw/test").glob("*.dat"))[0]
 detector = rvtssm.load(weights)
 detector

@@ -14,6 +14,7 @@ import rvtssm
 from rvtssm.commands import cli
 
 demo = Path("outputs/demo")
+assert (demo / "checkpoints/best.ckpt").is_file(), "run this first: rvtssm demo out=outputs/demo"
 file = sorted((demo / "raw/test").glob("*.dat"))[0]
 recording = rvtssm.open(file)
 events = recording.between(0, 200_000)  # microseconds

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 import rvtssm
 
 demo = Path("outputs/demo")
+assert (demo / "checkpoints/best.ckpt").is_file(), "run this first: rvtssm demo out=outputs/demo"
 detector = rvtssm.load(demo / "checkpoints/best.ckpt")
 recording = rvtssm.open(sorted((demo / "raw/test").glob("*.dat"))[0])
 events = recording.between(0, 1_000_000)

@@ -14,6 +14,7 @@ import rvtssm
 from rvtssm.commands import cli
 
 demo, out = Path("outputs/demo"), Path("outputs/notebooks/train_and_fine_tune")
+assert (demo / "checkpoints/best.ckpt").is_file(), "run this first: rvtssm demo out=outputs/demo"
 
 # %% [markdown]
 # Every run notes its settings as words of the command line, so that it can be repeated with a change, here as
