@@ -23,8 +23,8 @@ class LSTM(TemporalLayer):
     are then the pixels of frames, row by row, and `forward` needs the size of the frames. We leave out RVT's dropout of
     the cell input.
 
-    The first axis of the input is time: (steps, sequences, features). An input whose first axis is the batch also runs,
-    so the layer cannot warn of it.
+    The first axis of the input is time: (steps, sequences, features). If you pass an
+    input (batch, steps, features), the layer takes the batch for time and raises no error: both are three axes.
 
     Args:
         dim: Number of features D.

@@ -232,8 +232,8 @@ class S5(SSMBlock):
     The default rule is `bilinear`, as in the released weights. Its decay approximates exp(Lambda dt), well only for
     modes that are slow compared with the step. With `TemporalConfig(discretization="zoh")` the decay is exactly that.
 
-    The first axis of the input is time: (steps, sequences, features). An input whose first axis is the batch also runs,
-    so the layer cannot warn of it.
+    The first axis of the input is time: (steps, sequences, features). If you pass an
+    input (batch, steps, features), the layer takes the batch for time and raises no error: both are three axes.
 
     Args:
         dim: Number of features H.

@@ -139,8 +139,8 @@ class _SingleStep(TemporalLayer):
 def S7(dim: int, config: TemporalConfig | None = None) -> SSMBlock | GatedBlock:
     """Return S7 as the detector uses it: the state-space layer inside its block. See `S7SSM`.
 
-    The first axis of the input is time: (steps, sequences, features). An input whose first axis is the batch also runs,
-    so the layer cannot warn of it.
+    The first axis of the input is time: (steps, sequences, features). If you pass an
+    input (batch, steps, features), the layer takes the batch for time and raises no error: both are three axes.
 
     Args:
         dim: Number of features H.

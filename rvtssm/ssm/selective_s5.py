@@ -161,8 +161,8 @@ class _RealSelectiveS5(RealSharedStep):
 def SelectiveS5(dim: int, config: TemporalConfig | None = None) -> SSMBlock | GatedBlock:
     """Return selective S5 as the detector uses it: the state-space layer inside its block. See `SelectiveS5SSM`.
 
-    The first axis of the input is time: (steps, sequences, features). An input whose first axis is the batch also runs,
-    so the layer cannot warn of it.
+    The first axis of the input is time: (steps, sequences, features). If you pass an
+    input (batch, steps, features), the layer takes the batch for time and raises no error: both are three axes.
 
     Args:
         dim: Number of features H.
