@@ -23,6 +23,27 @@ class TemporalConfig:
     layers, except that `bandlimit`, `bidirectional` and `dws_conv` raise a UserError if the chosen layer does not
     support them. If `discretization` or `block` is None, it becomes the default of the layer, or stays None if the
     layer has no such choice.
+
+    Args:
+        name: The layer: s4, s4d, s5, selective_s5, s7 or lstm.
+        strides: Strides of the backbone at which state is carried; None: all. A layer alone ignores it.
+        discretization: The rule from continuous modes to a step: zoh, bilinear, dirac or async.
+        bandlimit: Modes above this fraction of the Nyquist rate are switched off; 0: none.
+        bandlimit_at: The step that defines the Nyquist rate: train_step, or current_step, which follows the step scale.
+        dt_min: Smallest initial step of a mode. Steps are learned; they start log-uniform between dt_min and dt_max. A
+            mode with a small step changes slowly and remembers for long.
+        dt_max: Largest initial step of a mode. A larger one adds fast modes, which remember for a short time.
+        state_size: Number of modes, conjugates included; None: 64 per feature for s4 and s4d, else as many as features.
+        half_state: Keep one mode of each conjugate pair, which halves the work.
+        init: Where the modes start, such as legs (HiPPO-LegS).
+        num_blocks: Number of HiPPO blocks in the initial state matrix.
+        scan: How training runs the recurrence: auto, triton (GPU) or loop (plain PyTorch, slow).
+        clip_real: Keep the real part of every mode below 0, so that s5 stays stable.
+        bidirectional: Also scan each chunk from its end, for use offline.
+        block: What surrounds selective_s5 and s7: feed_forward, or gated.
+        dws_conv: Mix the states of neighbouring pixels of an lstm by a depthwise convolution.
+        dws_conv_only_hidden: Convolve the hidden state only; False: also the input.
+        dws_conv_kernel_size: Side of that convolution in pixels, odd.
     """
 
     name: str = "s5"  # one of rvtssm.ssm.temporal_layers.TEMPORAL_LAYERS

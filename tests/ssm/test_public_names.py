@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from dataclasses import fields
 
 import pytest
 import torch
@@ -35,6 +37,11 @@ def test_every_layer_has_a_name_and_defaults():
         assert getattr(plain, "ssm", None).__class__ is getattr(own, "ssm", None).__class__
         if name not in ("s7", "lstm"):
             assert plain.ssm.discretization == own.ssm.discretization
+
+
+def test_the_help_of_the_settings_explains_each_one():
+    explained = re.findall(r"^        (\w+): \w", TemporalConfig.__doc__, re.M)
+    assert explained == [field.name for field in fields(TemporalConfig)]
 
 
 def test_the_settings_need_no_torch():
