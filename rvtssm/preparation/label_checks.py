@@ -1,0 +1,76 @@
+"""Check the boxes of one recording against its time range, its sensor and the classes of the dataset."""
+
+import numpy as np
+
+from rvtssm.events.labels import Boxes, find_usable, unusable_boxes
+from rvtssm.events.sequence_plan import unit_advice
+from rvtssm.events.tree import RawRecording
+from rvtssm.records import DatasetSpec
+
+_MOST_AT_ONCE = 20  # boxes; more at the end of a recording are rather boxes of many frames, without their times
+
+
+class Note(str):
+    """A message about something unusual that may be intended."""
+
+
+def time_faults(recording: RawRecording, boxes: Boxes, first_us: int, last_us: int, spec: DatasetSpec) -> list[str]:
+    """Return what is wrong or unusual with label times that lie inside the recording."""
+    path, times_us = recording.boxes_path, np.unique(boxes["t"])
+    if len(times_us) == 1:
+        text = (
+            f"{path}: all {len(boxes)} boxes are at {times_us[0]} us; labels of several frames need their times, in "
+            "YOLO text as the first number of each line"
+        )
+        return [Note(text)] if len(boxes) > _MOST_AT_ONCE else []
+    span_us, apart_us = int(times_us[-1] - times_us[0]), int(np.median(np.diff(times_us)))
+    is_short, is_dense = 10 * span_us < last_us - first_us, 10 * apart_us < spec.label_interval_us
+    text = (
+        f"{path}: labels span {span_us / 1e6:.3g} s of {(last_us - first_us) / 1e6:.3g} s, {apart_us} us apart where "
+        f"label_interval_us is {spec.label_interval_us}"
+    )
+    if is_short and is_dense:
+        return [f"{text}; {unit_advice(int(times_us[-1]), last_us) or 'label times must be microseconds'}"]
+    return [Note(text)] if is_short or is_dense else []
+
+
+def box_faults(recording: RawRecording, boxes: Boxes, spec: DatasetSpec, is_train: bool) -> list[str]:
+    """Return what is wrong or unusual with boxes.
+
+    Published boxes may leave the view, so it is a fault only if most are outside; in own labels, a single one is.
+    """
+    is_box, is_visible = find_usable(boxes, spec)
+    num_outside = np.count_nonzero(is_box & ~is_visible)
+    path, faults = recording.boxes_path, []
+    if not is_box.all():
+        count, first = np.count_nonzero(~is_box), int(np.argmin(is_box))
+        faults.append(
+            f"{path} has {count} of {len(boxes)} boxes with a side that is negative or not finite, the first at "
+            f"{boxes['t'][first]} us; write x, y, w, h with w and h from 0 on"
+        )
+    if 2 * num_outside > len(boxes):
+        faults.append(
+            f"{path} has {num_outside} of {len(boxes)} boxes outside {spec.width}x{spec.height} "
+            "pixels; choose the dataset or the size that fits"
+        )
+    elif left_out := unusable_boxes(boxes[is_box], spec, is_train):
+        kind = str if num_outside and spec.name == "custom" else Note
+        faults.append(kind(f"{path}: preprocess and train leave out boxes: {left_out} (of {len(boxes)})"))
+    is_over = (boxes["x"] + boxes["w"] > spec.width) | (boxes["y"] + boxes["h"] > spec.height)
+    if 4 * (num_over := np.count_nonzero(is_visible & is_over)) > len(boxes):
+        kind = str if np.all((boxes["w"] > boxes["x"]) & (boxes["h"] > boxes["y"])) else Note
+        faults.append(
+            kind(
+                f"{path} has {num_over} of {len(boxes)} boxes that reach past the right or bottom edge of "
+                f"{spec.width}x{spec.height} pixels; are they x1, y1, x2, y2 instead of x, y, w, h?"
+            )
+        )
+    is_known = np.isin(boxes["class_id"], spec.disk_class_ids)
+    # A dataset that lists its class ids may leave others out on purpose.
+    if not is_known.any() or not (spec.class_ids or is_known.all()):
+        ids = ", ".join(map(str, np.unique(boxes["class_id"][~is_known])[:9]))
+        faults.append(
+            f"{path} has {np.count_nonzero(~is_known)} of {len(boxes)} boxes of classes that {spec.name} does not have "
+            f"({ids}); choose the dataset, or its class_ids"
+        )
+    return faults
