@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -24,6 +25,7 @@ from rvtssm.streaming.live_run import LiveResult, LiveRun
 from rvtssm.streaming.replay import Replay
 from rvtssm.streaming.schedule import FixedRate
 from rvtssm.streaming.sources import ended_by_signals, find_sources
+from rvtssm.system.busy_machine import busy_machine_remedy
 from rvtssm.system.output_folder import result_set
 from rvtssm.system.user_error import UserError
 
@@ -46,6 +48,7 @@ class _Totals:
     num_lost_packets: int = 0  # of the camera, which no memory was left for
     longest_wait_ms: float = 0.0  # of a window for its computation, without the first window
     longest_lag_ms: float = 0.0  # from the arrival of the end of a window to its boxes, without the first window
+    remedy: str = ""  # what helps if other programs use the processors; empty if nothing is known to
     broke_off: str = ""
 
     def sentence(self) -> str:
@@ -53,7 +56,8 @@ class _Totals:
         passed, num_after = "", self.num_windows - 1
         if num_late := self.num_passed - self.num_passed_at_start:
             kept_hz = self.hz * num_after / (num_after + num_late)
-            passed = f", {num_late} passed over (kept up: {kept_hz:.3g} of {self.hz:g} Hz)"
+            remedy = f"; {self.remedy}" if self.remedy else ""
+            passed = f", {num_late} passed over (kept up: {kept_hz:.3g} of {self.hz:g} Hz{remedy})"
         passed += f", {self.num_passed_at_start} passed over at the start" if self.num_passed_at_start else ""
         return (
             f"{self.source}: {self.num_events} events, {self.num_windows} windows{passed}, "
@@ -136,6 +140,7 @@ def _opened(settings: LiveConfig, recording: str | None) -> Iterator[Camera | Re
 def _run(run: LiveRun, checkpoint: LoadedCheckpoint, settings: LiveConfig, folder: Path, as_json: bool) -> _Totals:
     """Run until the source ends, write and show what is found, and return the totals."""
     source, totals, names = run.source, _Totals(run.source.name), checkpoint.spec.class_names
+    before_s = time.perf_counter(), time.process_time()
     began_s = shown_s = source.clock()
     until_s = began_s + (settings.duration_s or math.inf)
     with (
@@ -172,6 +177,7 @@ def _run(run: LiveRun, checkpoint: LoadedCheckpoint, settings: LiveConfig, folde
                 )
     totals.num_events, totals.num_lost_packets = source.num_events, source.num_lost
     totals.broke_off = totals.broke_off or source.broke_off
+    totals.remedy = busy_machine_remedy(time.perf_counter() - before_s[0], time.process_time() - before_s[1])
     totals.classes = checkpoint.spec.names_on_disk
     totals.num_windows, totals.num_passed, totals.num_restarts = run.num_computed, run.num_passed, run.num_restarts
     return totals

@@ -177,6 +177,7 @@ def predict_recording(
                 realtime_factor=realtime_factor,
                 windows_per_call=config.windows_per_call,
                 step_ms=step_ms,
+                remedy=tally.remedy(),
                 files=tuple(sorted([path.name for path in staged.iterdir()] + ["prediction.json"])),
             )
             (staged / "prediction.json").write_text(json.dumps(asdict(summary), indent=2) + "\n")

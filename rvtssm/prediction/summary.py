@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rvtssm.records import Detections, Events
+from rvtssm.system.busy_machine import busy_machine_remedy
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class PredictionSummary:
     realtime_factor: float  # seconds of recording per second after that
     windows_per_call: int
     step_ms: dict[str, float]  # time per window after the first call, with post-processing: mean, p50, p90, p99
+    remedy: str  # what helps if other programs use the processors; empty if nothing is known to
     files: tuple[str, ...]
 
     def sentences(self) -> list[str]:
@@ -86,7 +88,7 @@ class PredictionSummary:
         kept_hz = float(f"{1000 / median_ms:.2g}")
         return (
             f"; a window takes {median_ms:.1f} ms and one comes every {stride_ms:.4g} ms: this machine keeps up with "
-            f"about {kept_hz:g} Hz, not {self.hz:g} Hz"
+            f"about {kept_hz:g} Hz, not {self.hz:g} Hz" + (f"; {self.remedy}" if self.remedy else "")
         )
 
 
@@ -106,6 +108,7 @@ class Tally:
         self._first_us: int | None = None
         self._last_us = 0
         self._num_warmup, self._began_s = num_warmup, time.perf_counter()
+        self._processor_began_s = time.process_time()
         self._warm: tuple[float, int] | None = None  # when the first windows were done, and their end in microseconds
         self._done_us = 0
 
@@ -143,6 +146,10 @@ class Tally:
         warm_s, warm_us = self._warm
         factor = (self._done_us - warm_us) / 1e6 / (now_s - warm_s)
         return now_s - self._began_s, warm_s - self._began_s, factor
+
+    def remedy(self) -> str:
+        """Return what `busy_machine_remedy` says about the run so far."""
+        return busy_machine_remedy(time.perf_counter() - self._began_s, time.process_time() - self._processor_began_s)
 
     def step_ms(self) -> dict[str, float]:
         """Return the mean and percentiles of the time per window, in milliseconds."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from contextlib import closing
 from functools import partial
@@ -93,6 +94,9 @@ def test_a_bag_of_two_cameras_asks_for_the_topic(tmp_path, container):
     assert_same(open_recording(f"{path}:/right/events").read(), EVENTS)
     with pytest.raises(ValueError, match="no events on /middle; choose from /left/events, /right/events"):
         open_recording(f"{path}:/middle")
+    if container != "ros1":
+        with pytest.raises(ValueError, match=f"^{re.escape(str(path.parent))} has no events on /middle; ch"):
+            open_recording(f"{path.parent}:/middle")
     assert list(find_sources(f"{path}:/right/events")) == ["bag_right_events"]
     with opened_source(f"{path}:/right/events") as source:
         assert source.recording.num_events == len(EVENTS)

@@ -191,6 +191,8 @@ def test_the_pictures_are_there(predicted):
     assert "a window takes 407.6 ms and one comes every 50 ms: this machine keeps up with about 2.5 Hz, not 20 Hz" in (
         "\n".join(slow)
     )
+    told = replace(summary, step_ms=dict.fromkeys(summary.step_ms, 407.6), remedy="set this").sentences()
+    assert "not 20 Hz; set this" in "\n".join(told)
     assert "21 windows of 50 ms at 20 Hz" in text and "video.mp4" in text
 
 

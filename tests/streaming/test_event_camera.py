@@ -452,6 +452,7 @@ def test_the_rate_that_was_kept_up_does_not_count_the_start():
         "EVK: 5000 events, 36 windows, 165 passed over (kept up: 35 of 200 Hz), 100 passed over at the start, 0 boxes"
     )
     assert totals.sentence() == f"{said}; longest lag 0.0 ms"
+    assert "of 200 Hz; set this)" in replace(totals, remedy="set this").sentence()
     kept = replace(totals, num_passed=100)
     assert "kept up" not in kept.sentence() and "100 passed over at the start" in kept.sentence()
 

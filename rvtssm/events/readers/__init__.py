@@ -82,6 +82,7 @@ def open_recording(
         if side is not None and (isinstance(side, bool) or not isinstance(side, int | np.integer)):
             raise UserError(f"{name}={side!r} is not a whole number of pixels")
     path, topic = split_topic(local_path(path))
+    named = path  # as messages name it
     with whole(path):
         if is_bag(path):
             path = path / BAG_METADATA
@@ -91,7 +92,7 @@ def open_recording(
             raise UserError(f"{path} is not a file; give an event recording")
         if path.stat().st_size == 0:
             raise UserError(f"{path} is empty (0 bytes); copy it again")
-        with file_errors(path):
+        with file_errors(named):
             name = recording_format(path)
             if topic is None:
                 recording = READERS[name](path, height, width)
