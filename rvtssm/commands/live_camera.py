@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import torch
+
 from rvtssm.commands.announcement import announce, say_replaced
 from rvtssm.commands.console import changing_line, say, say_error
 from rvtssm.commands.inputs import default_out, weights_label, with_default_weights
@@ -177,7 +179,8 @@ def _run(run: LiveRun, checkpoint: LoadedCheckpoint, settings: LiveConfig, folde
                 )
     totals.num_events, totals.num_lost_packets = source.num_events, source.num_lost
     totals.broke_off = totals.broke_off or source.broke_off
-    totals.remedy = busy_machine_remedy(time.perf_counter() - before_s[0], time.process_time() - before_s[1])
+    wall_s, processor_s = time.perf_counter() - before_s[0], time.process_time() - before_s[1]
+    totals.remedy = busy_machine_remedy(torch.get_num_threads(), wall_s, processor_s)
     totals.classes = checkpoint.spec.names_on_disk
     totals.num_windows, totals.num_passed, totals.num_restarts = run.num_computed, run.num_passed, run.num_restarts
     return totals

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from rvtssm.records import Detections, Events
 from rvtssm.system.busy_machine import busy_machine_remedy
@@ -149,7 +150,8 @@ class Tally:
 
     def remedy(self) -> str:
         """Return what `busy_machine_remedy` says about the run so far."""
-        return busy_machine_remedy(time.perf_counter() - self._began_s, time.process_time() - self._processor_began_s)
+        wall_s, processor_s = time.perf_counter() - self._began_s, time.process_time() - self._processor_began_s
+        return busy_machine_remedy(torch.get_num_threads(), wall_s, processor_s)
 
     def step_ms(self) -> dict[str, float]:
         """Return the mean and percentiles of the time per window, in milliseconds."""

@@ -1,7 +1,6 @@
 import os
 
 import pytest
-import torch
 
 from rvtssm.system.busy_machine import busy_machine_remedy
 
@@ -19,7 +18,6 @@ from rvtssm.system.busy_machine import busy_machine_remedy
 def test_the_remedy_is_told_if_threads_wait_for_processors_that_others_use(
     monkeypatch, threads, processor_s, load, policy, helps
 ):
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
     monkeypatch.setenv("OMP_WAIT_POLICY", policy)
-    assert ("OMP_NUM_THREADS=1" in busy_machine_remedy(10.0, processor_s)) == helps
+    assert ("OMP_NUM_THREADS=1" in busy_machine_remedy(threads, 10.0, processor_s)) == helps
