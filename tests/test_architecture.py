@@ -40,7 +40,7 @@ for room, others in {
     "drawing": {"records", "boxes", "events", "streaming"},
     "streaming": {"records", "events", "models"},
     "prediction": {"records", "boxes", "events", "models", "drawing", "streaming", "export"},
-    "serve": {"records", "events", "models", "drawing", "streaming"},
+    "serve": {"records", "events", "models", "drawing", "streaming", "prediction.choose_downsample"},
     "export": {"records", "events", "models", "streaming"},
     "training": {"records", "boxes", "datasets", "models", "ssm", "evaluation", "drawing"},
     "reports": {"records", "evaluation", "ssm"},

@@ -299,7 +299,7 @@ def _reduction(checkpoint: LoadedCheckpoint, plan: _Plan, step_ms: float) -> str
     said = reduction_in_words(checkpoint.spec, plan.sensor_hw, plan.downsample, step_ms)
     if plan.downsample == (usual := usual_downsample(checkpoint.spec, *plan.sensor_hw)):
         return said
-    return f"{said}; for live, serve and stream give downsample={plan.downsample}, or they take {usual}"
+    return f"{said}; for live and stream give downsample={plan.downsample}, or they take {usual}"
 
 
 def _rerun_paths(folder: Path, config: PredictConfig) -> list[Path | None]:

@@ -141,7 +141,8 @@ def build_app(
                     if name == "camera" and is_camera_there:
                         session.open(Opening("camera", camera_settings=config.camera_settings))
                     elif isinstance(name, str) and name in recordings:
-                        session.open(Opening(name, str(recordings[name])))
+                        height, width = (_side(str(command.get(side) or "")) for side in ("height", "width"))
+                        session.open(Opening(name, str(recordings[name]), height, width))
                 session.handle(command)
         except (WebSocketDisconnect, ValueError, RuntimeError):
             pass

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rvtssm.events.readers import open_recording
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.model_config import PRECISIONS, PostprocessConfig
+from rvtssm.prediction.choose_downsample import choose_downsample
 from rvtssm.records import Detections
 from rvtssm.serve.recent_events import SHOWN_US, RecentEvents
 from rvtssm.serve.serve_config import MAX_HZ, MIN_HZ, ServeConfig
@@ -26,6 +26,7 @@ from rvtssm.streaming.live import StreamDetector
 from rvtssm.streaming.live_run import LiveResult, LiveRun
 from rvtssm.streaming.replay import Replay
 from rvtssm.streaming.schedule import FixedRate
+from rvtssm.streaming.sources import opened_source
 from rvtssm.system.file_errors import FILE_ERRORS
 from rvtssm.system.user_error import UserError
 
@@ -67,7 +68,7 @@ class Session:
     ) -> None:
         config = config or ServeConfig()
         self._weights, self._camera, self._notify = weights, camera, notify
-        self._downsample = config.downsample
+        self._given_downsample = self._downsample = config.downsample
         self._commands: queue.Queue[dict[str, Any] | Opening | None] = queue.Queue(_MOST_COMMANDS)
         self._lock = threading.Lock()  # protects everything that waits to be sent
         self._messages: deque[str] = deque(maxlen=_MOST_MESSAGES)
@@ -152,15 +153,19 @@ class Session:
 
     def _start(self, opening: Opening) -> None:
         self._stop()
-        self._opening = opening
+        self._opening, self._downsample, assumed = opening, self._given_downsample, ""
         if opening.path is None:
             if not self._camera.acquire(blocking=False):
                 raise UserError("another page uses the camera; close it there first")
             self._opened.callback(self._camera.release)
             source: Any = self._opened.enter_context(open_camera(settings=opening.camera_settings))
         else:
-            recording = open_recording(opening.path, opening.height, opening.width)
-            self._opened.callback(recording.close)
+            opened = self._opened.enter_context(opened_source(opening.path, opening.height, opening.width))
+            recording: Any = opened.recording
+            self._downsample = self._given_downsample or choose_downsample(self._weights("float32"), opened)
+            if opened.guess:
+                size = f"{recording.width} x {recording.height} pixels"
+                assumed = f"{opening.name} does not say the size of its sensor: assuming {size}; Size changes it"
             source = Replay(recording, opening.name)
             self._is_paused = False
         self._shown = RecentEvents(source.height, source.width)
@@ -169,8 +174,8 @@ class Session:
             self._seek(source, source.first_us)
             source.set_speed(self._speed)
         duration_s = (source.last_us - source.first_us) / 1e6 if isinstance(source, Replay) else None
-        size = {"height": source.height, "width": source.width, "downsample": self._run.detector.downsample}
-        self._tell(kind="opened", name=opening.name, duration_s=duration_s, **size)
+        shape = {"height": source.height, "width": source.width, "downsample": self._run.detector.downsample}
+        self._tell(kind="opened", name=opening.name, duration_s=duration_s, assumed=assumed, **shape)
 
     def _detector(self, source: Any) -> StreamDetector:
         checkpoint = self._weights(self._precision)

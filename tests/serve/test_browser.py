@@ -132,7 +132,7 @@ def slow(function, seconds):
 
 def test_what_the_page_waits_for_is_said_and_numbers_of_before_are_gone(open_page, recordings, monkeypatch):
     page = open_page()
-    monkeypatch.setattr(session, "open_recording", slow(session.open_recording, 1))
+    monkeypatch.setattr(session, "opened_source", slow(session.opened_source, 1))
     page.select_option("#source", "two_td.dat")
     assert page.inner_text("#busy") == "opening two_td.dat …"
     for name in ("step", "lag", "done", "count"):

@@ -92,7 +92,7 @@ def test_a_page_sees_events_boxes_and_delays(weights, recordings):
     assert page.messages == [
         {
             **{"kind": "opened", "name": "one", "duration_s": pytest.approx(3, abs=0.01)},
-            **{"height": HEIGHT, "width": WIDTH, "downsample": 1},
+            **{"height": HEIGHT, "width": WIDTH, "downsample": 1, "assumed": ""},
         }
     ]
     header, counts = page.pictures[-1]
@@ -365,6 +365,28 @@ def test_a_page_connects_and_plays(weights, recordings):
         socket.send_text(json.dumps({"open": "two_td.dat"}))
         assert next_of(socket, "opened")["name"] == "two_td.dat"
         assert picture_of(socket.receive_bytes())[0]["kind"] == "picture"
+
+
+def test_a_recording_that_does_not_say_its_size_is_assumed_to_be_usual_until_the_page_gives_it(weights, tmp_path):
+    path = tmp_path / "unsaid.csv"
+    path.write_text("".join(f"{1_000 * i},{i % 60},{i % 40},{i % 2}\n" for i in range(300)))
+    with client_of(weights, {path.name: path}) as client, client.websocket_connect(SESSION) as socket:
+        socket.send_text(json.dumps({"open": path.name, "height": "", "width": ""}))
+        told = next_of(socket, "opened")
+        assert (told["height"], told["width"]) == (180, 240) and "assuming 240 x 180 pixels; Size" in told["assumed"]
+        socket.send_text(json.dumps({"open": path.name, "height": "48", "width": "64"}))
+        told = next_of(socket, "opened")
+        assert (told["height"], told["width"], told["assumed"]) == (48, 64, "")
+
+
+@pytest.mark.parametrize(("given", "taken"), [(None, 3), (2, 2)])
+def test_a_recording_is_reduced_as_predict_would_unless_the_server_is_told_how(
+    weights, recordings, monkeypatch, given, taken
+):
+    monkeypatch.setattr("rvtssm.serve.session.choose_downsample", lambda checkpoint, source: 3)
+    with client_of(weights, recordings, downsample=given) as client, client.websocket_connect(SESSION) as socket:
+        socket.send_text(json.dumps({"open": "one_td.dat"}))
+        assert next_of(socket, "opened")["downsample"] == taken
 
 
 def test_the_page_and_its_files_are_there_and_ask_nobody_else(weights, recordings):

@@ -92,7 +92,7 @@ function onMessage(message) {
     Object.assign(state, {
       name: message.name, duration: message.duration_s, downsample: message.downsample, isOpening: false,
     });
-    say("");
+    say(message.assumed);
     busy("");
     at("empty").hidden = true;
     if (message.duration_s !== null) showPaused(false);
@@ -150,7 +150,7 @@ function open(name) {
   state.isOpening = true;
   at("empty").hidden = true;
   busy(`opening ${name} …`);
-  send({ open: name });
+  send({ open: name, height: at("height").value, width: at("width").value });
 }
 
 // Say over the picture what the page waits for; without a share of the work that is done, the bar only moves.
@@ -354,7 +354,17 @@ function showPaused(isPaused) {
 
 at("rate").addEventListener("input", () => setRate(Number(at("rate").value)));
 at("play").addEventListener("click", () => setPaused(!state.isPaused));
-at("source").addEventListener("change", () => open(at("source").value));
+at("source").addEventListener("change", () => {
+  at("height").value = at("width").value = "";  // the size is that of the recording before
+  open(at("source").value);
+});
+for (const side of ["height", "width"]) {
+  at(side).addEventListener("change", () => {
+    if (!at("height").value !== !at("width").value) return;  // the other one is still to come
+    at("height").closest("details").open = false;  // it would hide what the page says
+    open(at("source").value);
+  });
+}
 at("threshold").addEventListener("input", () => {
   state.threshold = Number(at("threshold").value);
   at("threshold-value").textContent = state.threshold.toFixed(2);
