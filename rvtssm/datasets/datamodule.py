@@ -123,14 +123,14 @@ class SequenceDataModule(L.LightningDataModule):
     def window_lengths_us(self) -> tuple[int, ...]:
         """The window lengths of training chunks, ascending.
 
-        In mixed batches, a length that only random chunks or only streams draw is left out, because such weights lose
-        accuracy when windows shrink (benchmarks/recipe/README.md).
+        In mixed batches, lengths shorter than all of random chunks or all of streams are left out, because weights lose
+        accuracy when windows shrink if only one kind of chunks had short ones (benchmarks/recipe/README.md).
         """
         if not self.draws_windows:
             return (self.settings.nominal_length_us,)
         of_random, of_stream = ({each.nominal_length_us for each in drawn} for drawn in self._windows_to_draw())
-        of_batch = {"random": of_random, "stream": of_stream}.get(self.sampling.mode, of_random & of_stream)
-        return tuple(sorted(of_batch or {self.windows.nominal_length_us}))
+        both = {us for us in of_random | of_stream if us >= max(min(of_random), min(of_stream))}
+        return tuple(sorted({"random": of_random, "stream": of_stream}.get(self.sampling.mode, both)))
 
     @property
     def draws_windows(self) -> bool:
@@ -141,8 +141,11 @@ class SequenceDataModule(L.LightningDataModule):
         """Return the windows that random chunks draw from, and the windows that streams draw from."""
         if self.augment is None or not self.draws_windows:
             return [self.windows], [self.windows]
-        drawn, draws = drawn_windows(self.windows, self.augment), self.augment.draws
-        return drawn if draws != "stream" else [self.windows], drawn if draws != "random" else [self.windows]
+        lengths_ms = self.augment.stream_window_ms or self.augment.window_ms
+        of_random = drawn_windows(self.windows, self.augment)
+        of_stream = drawn_windows(self.windows, replace(self.augment, stream_window_ms=None, window_ms=lengths_ms))
+        draws = self.augment.draws
+        return of_random if draws != "stream" else [self.windows], of_stream if draws != "random" else [self.windows]
 
     def sequences_to_draw(self) -> tuple[list[FrameSequence], list[int], list[int]]:
         """Return the training sequences for every kind of windows that training draws.

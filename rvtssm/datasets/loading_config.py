@@ -88,17 +88,25 @@ class AugmentConfig:
         default_factory=lambda: FlipZoomConfig(zoom_prob=0.5, zoom_in_weight=0.0, zoom_out_weight=1.0)
     )
     window_ms: list[float] | None = None  # window lengths to draw, such as [5,10,20,35,50]; null: as in `windows`
+    stream_window_ms: list[float] | None = None  # window lengths that streams draw; null: those of window_ms
     hz: list[float] | None = None  # rates to draw, such as [20,40,100]; null: as in `windows`
     draws: str = "random"  # which chunks draw their windows: random, stream or all; the others use `windows`
 
     def __post_init__(self) -> None:
         self.random.check("augment.random")
         self.stream.check("augment.stream")
-        for name, what, example in (("window_ms", "lengths", "[5,20,50]"), ("hz", "rates", "[20,40,100]")):
+        lengths = "lengths", "[5,20,50]"
+        named = {"window_ms": lengths, "stream_window_ms": lengths, "hz": ("rates", "[20,40,100]")}
+        for name, (what, example) in named.items():
             values = getattr(self, name)
             if values is not None and not (values and all(0.001 <= value < math.inf for value in values)):
                 raise UserError(f"augment.{name}={values}; name positive {what}, such as {example}, or null")
         check_choice("augment.draws", self.draws, ("random", "stream", "all"))
+        if self.stream_window_ms is not None and (self.draws == "random" or self.window_ms is None):
+            raise UserError(
+                f"augment.stream_window_ms={self.stream_window_ms} with augment.draws={self.draws} and "
+                f"augment.window_ms={self.window_ms}; it needs augment.draws=all and lengths for random chunks"
+            )
         if self.stream.zoom_in_weight:
             raise UserError(
                 f"augment.stream.zoom_in_weight={self.stream.zoom_in_weight}; a zoom in depends on the labels of one "

@@ -233,6 +233,8 @@ def test_prepared_recordings_have_one_kind_of_windows(small_tree):
         ({"hz": [20.0, 0.0]}, "name positive rates"),
         ({"draws": "none"}, "choose from random, stream, all"),
         ({"window_ms": []}, "name positive lengths"),
+        ({"window_ms": [5.0], "draws": "all", "stream_window_ms": []}, "augment.stream_window_ms=.*positive lengths"),
+        ({"window_ms": [5.0], "stream_window_ms": [50.0]}, "it needs augment.draws=all"),
         ({"window_ms": [5.0, float("nan")]}, "name positive lengths"),
     ],
 )
@@ -261,3 +263,16 @@ def test_weights_are_of_the_lengths_that_all_their_chunks_had(small_tree, mode, 
     sampling = SamplingConfig(mode=mode, batch_size=2, chunk_length=8)
     augment = AugmentConfig(window_ms=LENGTHS_MS, draws=draws)
     assert SequenceDataModule(replace(small_tree, source="raw"), sampling, augment).window_lengths_us == lengths_us
+
+
+def test_streams_draw_from_lengths_of_their_own(small_tree):
+    augment = replace(augmentation(window_ms=[5.0, 20.0], draws="all"), stream_window_ms=[50.0, 50.0, 5.0])
+    data = module(small_tree, augment)
+    sequences, random, stream = data.sequences_to_draw()
+    num_recordings = len(data.sequences("train"))
+    lengths_ms = [each.settings.nominal_length_us / 1000 for each in sequences[::num_recordings]]
+    assert [lengths_ms[kind] for kind in random] == [5, 20]
+    assert [lengths_ms[kind] for kind in stream] == [50, 50, 5]
+    assert data.window_lengths_us == (5_000, 20_000, 50_000)
+    longer = replace(augment, stream_window_ms=[50.0, 20.0])
+    assert module(small_tree, longer).window_lengths_us == (20_000, 50_000)
