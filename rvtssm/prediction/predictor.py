@@ -117,6 +117,8 @@ class Predictor:
             summary = predict_recording(
                 self.checkpoint, source, folder, config, on_frame=lambda *frame: frames.append(frame), progress=progress
             )
+        if summary.remedy and summary.step_ms["p50"] > 1000 / summary.hz:
+            warnings.warn(f"a window took {summary.step_ms['p50']:.0f} ms; {summary.remedy}", stacklevel=2)
         read = None if source.is_piped else source.between
         results = [FrameResult(found, start_us, summary.sensor_hw, spec, note, read) for found, start_us in frames]
         return Prediction(results, replace(summary, files=()))  # they went with the folder

@@ -297,3 +297,11 @@ def test_events_in_memory_are_checked_before_they_are_counted(predictor, draw_ev
     for use in (lambda: predictor.predict(wrong, height=48, width=64), lambda: frame.draw(wrong)):
         with pytest.raises(ValueError, match=reason):
             use()
+
+
+def test_windows_that_are_late_because_other_programs_run_are_a_warning(predictor, draw_events, monkeypatch):
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 2)
+    monkeypatch.setattr("os.getloadavg", lambda: (1e4, 1e4, 1e4))
+    with pytest.warns(UserWarning, match=r"a window took \d+ ms; .*OMP_WAIT_POLICY=PASSIVE"):
+        predictor.predict(draw_events(2_000, duration_us=60_000), hz=2_000, height=48, width=64)
