@@ -1,0 +1,1 @@
+"""Which recipe the demo trains with: optimisers, averaged weights and random windows."""
