@@ -354,9 +354,10 @@ class _Command:
 def test_a_program_is_never_opened(tmp_path, capsys, name):
     """Earlier versions wrote such files. Reading one can run any code."""
     torch.save(_Command(), tmp_path / name)
+    (tmp_path / "x.dat").write_bytes(b"")
     for verb in ("predict", "evaluate", "audit", "info", "export"):
         out = tmp_path / ("b.onnx" if verb == "export" else "out")
-        recording = [] if verb in ("evaluate", "info", "export") else ["recording=x"]
+        recording = [] if verb in ("evaluate", "info", "export") else [f"recording={tmp_path / 'x.dat'}"]
         where = [] if verb == "info" else [f"out={out}"]
         assert cli.main([verb, f"checkpoint={tmp_path / name}", *recording, *where]) == 2, verb
         (line,) = capsys.readouterr().err.splitlines()

@@ -357,7 +357,7 @@ def test_ground_truth_is_drawn_in_its_window_only(checkpoint, tmp_path, monkeypa
 
 def test_bad_input_is_one_clear_line_and_leaves_nothing(checkpoint, tmp_path):
     cases = {
-        "missing.dat": (None, "is not a file"),
+        "missing.dat": (None, "does not exist"),
         "empty_td.dat": (b"", "is empty"),
         "text.raw": (b"hello there, this is not a recording", "no reader knows"),
         "no_events_td.dat": (b"% Data file\n% Version 2\n% Height 48\n% Width 64\n\x00\x08", "holds no events"),
