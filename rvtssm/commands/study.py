@@ -210,10 +210,15 @@ def _scores(cells: Sequence[_Cell], bootstrap_seed: int, given: Path | None) -> 
     If weights are given, nothing is trained.
     An evaluation with both lengths of windows gives two scores, whose conditions name them.
     All evaluations of a study draw the same recordings in their bootstraps, so that they can be compared.
+    Scores that are complete are taken as they are if their weights were deleted.
     """
-    if given is None and not all(_is_complete(cell) for cell in cells):
-        first = cells[0]
-        train(replace(first.config, out=str(first.folder), resume="auto"))
+    first = cells[0]
+    if given is None:
+        is_complete = all(_is_complete(cell) for cell in cells)
+        if is_complete and not last_checkpoint(first.folder).is_file():
+            return [_kept_scores(cell) for cell in cells]
+        if not is_complete:
+            train(replace(first.config, out=str(first.folder), resume="auto"))
     best = given or best_checkpoint(cells[0].folder)
     detector = read_checkpoint(best).detector
     weights = weights_digest(detector.state_dict())
@@ -231,11 +236,16 @@ def _scores(cells: Sequence[_Cell], bootstrap_seed: int, given: Path | None) -> 
             found = {window: to_score(cell.row, cell.seed, "", each, cost) for window, each in by_window.items()}
             plain = {window: score_to_json(score, has_replicates=True) for window, score in found.items()}
             kept = {**now, "scores": plain}
-        scores.append([score_from_json(each | _names(cell, window)) for window, each in kept["scores"].items()])
         kept["point"] = cell.words
         with atomic_file(_file_of(cell)) as staged:
             staged.write_text(json.dumps(kept) + "\n")
+        scores.append(_kept_scores(cell))
     return scores
+
+
+def _kept_scores(cell: _Cell) -> list[Score]:
+    scores = json.loads(_file_of(cell).read_text())["scores"]
+    return [score_from_json(each | _names(cell, window)) for window, each in scores.items()]
 
 
 def _names(cell: _Cell, window: str) -> dict[str, str]:
@@ -248,8 +258,7 @@ def _names(cell: _Cell, window: str) -> dict[str, str]:
 def _is_complete(cell: _Cell) -> bool:
     """Return whether a cell was trained and scored with the same settings."""
     kept = _kept(cell)
-    has_weights = not cell.is_trained or last_checkpoint(cell.folder).is_file()
-    return kept is not None and kept["point"] == cell.words and has_weights
+    return kept is not None and kept["point"] == cell.words
 
 
 def _read_by_evaluation(config: Config) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import shutil
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -370,6 +371,16 @@ def test_other_weights_are_scored_again(fake, tmp_path):
     del done[:]
     run(tmp_path)
     assert done == [f"evaluate seed=0,temporal=s5/window={window}" for window in ("slide", "shrink")]
+
+
+def test_scores_outlive_their_weights(fake, tmp_path):
+    done, run, _ = fake
+    run(tmp_path)
+    found = (tmp_path / "study.json").read_text()
+    shutil.rmtree(tmp_path / "seed=0,temporal=s5" / "checkpoints")
+    del done[:]
+    run(tmp_path)
+    assert not done and (tmp_path / "study.json").read_text() == found
 
 
 def test_a_study_that_is_killed_anywhere_goes_on_to_equal_numbers(fake, tmp_path, monkeypatch):
