@@ -149,7 +149,10 @@ def test_no_verb_shows_the_verbs(capsys):
 
 
 # In this order, in one process: the words of a command, and which of SLOW it may import that those before did not.
-SLOW = ("torch", "torch._dynamo", "torchvision", "lightning", "timm", "numba", "h5py", "cv2", "matplotlib", "pandas")
+SLOW = (
+    *("torch", "torch._dynamo", "torchvision", "lightning", "timm"),
+    *("numba", "scipy.linalg", "h5py", "cv2", "matplotlib", "pandas"),
+)
 MAY_IMPORT = (
     (["--help"], ()),
     (["train", "--help"], ()),
