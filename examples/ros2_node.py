@@ -6,21 +6,26 @@ It needs ROS 2 Jazzy or later, because rvtssm needs Python 3.11; docs/live.md ("
 packages of the messages are vision_msgs and event_camera_msgs (or dvs_msgs, or prophesee_event_msgs).
 """
 
+import sys
 from importlib import import_module
 from time import perf_counter
 from typing import Any
-
-import rclpy
-from builtin_interfaces.msg import Time
-from rclpy.node import Node
-from rclpy.qos import qos_profile_sensor_data
-from vision_msgs.msg import Detection2D, Detection2DArray, ObjectHypothesisWithPose
 
 import rvtssm
 from rvtssm.events.readers.event_messages import MessageDecoder
 from rvtssm.models.named_weights import DEFAULT_WEIGHTS
 from rvtssm.prediction.frame_results import FrameResult
 from rvtssm.prediction.predictor import LiveStream
+
+_HELP = "this node needs ROS 2 and its packages of messages; docs/live.md (ROS 2) says how to install them with rvtssm"
+try:
+    import rclpy
+    from builtin_interfaces.msg import Time
+    from rclpy.node import Node
+    from rclpy.qos import qos_profile_sensor_data
+    from vision_msgs.msg import Detection2D, Detection2DArray, ObjectHypothesisWithPose
+except ImportError as error:
+    sys.exit(f"{error}: {_HELP}")
 
 
 class EventDetector(Node):
@@ -41,7 +46,10 @@ class EventDetector(Node):
         self._since_us: int | None = None  # sensor time from which the work of `_busy_s` counts
         self._busy_s = 0.0
         package, _, name = self._kind.split("/")
-        message = getattr(import_module(f"{package}.msg"), name)
+        try:
+            message = getattr(import_module(f"{package}.msg"), name)
+        except ImportError as error:
+            sys.exit(f"{error}: {_HELP}")
         self._publisher = self.create_publisher(Detection2DArray, "detections", 10)
         # raw: the bytes of a message are decoded here, because one Python object per event would take too long
         self.create_subscription(message, "events", self.receive, qos_profile_sensor_data, raw=True)

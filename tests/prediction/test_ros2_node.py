@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+import runpy
 import sys
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import ClassVar
@@ -78,6 +81,19 @@ def node_file(monkeypatch):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.mark.parametrize("lacks", ["rclpy", "event_camera_msgs.msg"])
+def test_without_ros_the_node_says_in_one_line_what_it_needs(monkeypatch, request, lacks):
+    if lacks == "rclpy":
+        monkeypatch.setitem(sys.modules, lacks, None)
+        start = partial(runpy.run_path, str(EXAMPLES / "ros2_node.py"))
+    else:
+        start = request.getfixturevalue("node_file").EventDetector
+        monkeypatch.setitem(sys.modules, lacks, None)
+    with pytest.raises(SystemExit) as ended:
+        start()
+    assert re.fullmatch(rf".*{lacks}.*: this node needs ROS 2 .* docs/live.md \(ROS 2\) .*", str(ended.value))
 
 
 def test_the_node_publishes_what_a_stream_finds(node_file, live_checkpoint, draw_events, tmp_path, monkeypatch):
