@@ -19,7 +19,7 @@ from rvtssm.evaluation.result import percent
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.prediction.predict_recording import PredictionSummary, predict_recording
 from rvtssm.records import DatasetSpec, Detections
-from rvtssm.streaming.sources import DSEC_TRACKS, find_sources
+from rvtssm.streaming.sources import DSEC_TRACKS, Interruption, find_sources
 from rvtssm.system.output_folder import result_set
 from rvtssm.system.user_error import UserError
 
@@ -28,7 +28,8 @@ def predict(config: Config) -> int:
     """Write boxes and pictures of everything that `recording` names.
 
     Several recordings get a folder each below `out`. DSEC sequences with tracks are scored together in `scores.json`.
-    Return 2 if one of several recordings cannot be read, or if a stream breaks off.
+    Return 2 if one of several recordings cannot be read, or if a stream breaks off, and 130 after an interruption. What
+    was found before is written.
     """
     label = weights_label(config.checkpoint) if config.checkpoint else ""
     where = events_path(config)
@@ -59,12 +60,15 @@ def _predict_all(config: Config, checkpoint: LoadedCheckpoint, sources: dict[str
     scored: list[ScoredRecording] = []
     wanted: dict[str, np.ndarray] = {}
     num_failed = num_unseen = 0
-    is_cut_off = False
+    is_cut_off, interruption = False, Interruption()
     for name, path in sources.items():
+        if interruption.is_ended:
+            say_error(f"{name} was not begun")
+            continue
         try:
             folder = out if len(sources) == 1 else out / name
             say_replaced(folder, "prediction")
-            summary, found, wanted[name], unseen = _predict_one(config, checkpoint, name, path, folder)
+            summary, found, wanted[name], unseen = _predict_one(config, checkpoint, name, path, folder, interruption)
         except (UserError, OSError) as error:
             if len(sources) == 1:
                 raise
@@ -81,6 +85,8 @@ def _predict_all(config: Config, checkpoint: LoadedCheckpoint, sources: dict[str
             is_cut_off = True
     if num_failed == len(sources):  # what `out` holds from an earlier prediction stays
         raise UserError(f"none of the {num_failed} recordings could be predicted")
+    if interruption.is_ended:
+        return 130
     if scored:
         (staged / "scores.json").write_text(_scores(scored, wanted, num_unseen, checkpoint.spec, out))
     if num_failed:
@@ -89,7 +95,7 @@ def _predict_all(config: Config, checkpoint: LoadedCheckpoint, sources: dict[str
 
 
 def _predict_one(
-    config: Config, checkpoint: LoadedCheckpoint, name: str, path: str, out: Path
+    config: Config, checkpoint: LoadedCheckpoint, name: str, path: str, out: Path, interruption: Interruption
 ) -> tuple[PredictionSummary, ScoredRecording | None, np.ndarray, int]:
     """Return the summary, what can be scored if the sequence has labels of the model's classes, which of those labels
     are to be found, and the number of label times without a window: those before the first or after the last event.
@@ -104,7 +110,8 @@ def _predict_one(
         labels, is_wanted = dsec.labels_for(tracks, checkpoint.spec.class_names)
         has_labels = len(labels) > 0
     if not has_labels:
-        return predict_recording(checkpoint, path, out, options), None, np.empty(0, bool), 0
+        summary = predict_recording(checkpoint, path, out, options, interruption=interruption)
+        return summary, None, np.empty(0, bool), 0
     at_labels, times_us = [], set(labels.t_us.tolist())
 
     def keep(frame: Detections, start_us: int) -> None:
@@ -112,7 +119,14 @@ def _predict_one(
             at_labels.append(frame)
 
     summary = predict_recording(
-        checkpoint, path, out, options, ground_truth=labels[is_wanted], ends_us=labels.t_us, on_frame=keep
+        checkpoint,
+        path,
+        out,
+        options,
+        ground_truth=labels[is_wanted],
+        ends_us=labels.t_us,
+        on_frame=keep,
+        interruption=interruption,
     )
     seen = {frame.t_us for frame in at_labels}
     is_seen = np.isin(labels.t_us, list(seen))

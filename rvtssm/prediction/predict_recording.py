@@ -32,7 +32,7 @@ from rvtssm.prediction.inference_config import ANIMATIONS, DETECTION_FILES, Pred
 from rvtssm.prediction.summary import PredictionSummary, Tally
 from rvtssm.prediction.track_objects import Tracker
 from rvtssm.records import Detections, Labels, Windows, WindowSettings
-from rvtssm.streaming.sources import EventsInMemory, Source, opened_source
+from rvtssm.streaming.sources import EventsInMemory, Interruption, Source, ended_by_signals, opened_source
 from rvtssm.streaming.stream import check_causal
 from rvtssm.system.output_folder import result_set
 from rvtssm.system.progress import progress_bar
@@ -60,6 +60,7 @@ def predict_recording(
     ends_us: np.ndarray | None = None,
     on_frame: Callable[[Detections, int], None] | None = None,
     progress: bool = True,
+    interruption: Interruption | None = None,
 ) -> PredictionSummary:
     """Run a detector on events of any supported format and sensor size, in bounded memory.
 
@@ -78,6 +79,8 @@ def predict_recording(
         ends_us: int64, times at which a window must end.
         on_frame: Called with the detections of every window and its start in microseconds.
         progress: Whether to show a progress bar.
+        interruption: Lets Ctrl-C and SIGTERM end the prediction after a window; what was found before is written, and
+            the summary says so. None: they raise KeyboardInterrupt and end the process, and nothing is written.
 
     Returns:
         The summary that is also written as `prediction.json`.
@@ -96,7 +99,11 @@ def predict_recording(
     with opened as source:
         plan = _plan(checkpoint, source, config, ends_us)
         sensor = plan.sensor_frames()
-        with result_set(out, "prediction", _FILES) as staged:
+        interrupted = ""
+        with (
+            nullcontext() if interruption is None else ended_by_signals(interruption),
+            result_set(out, "prediction", _FILES) as staged,
+        ):
             with (
                 open_detection_files(
                     staged, config.formats, checkpoint.spec.class_names, checkpoint.spec.disk_class_ids
@@ -143,6 +150,9 @@ def predict_recording(
                     show(hist, found if sensor is not None else plan.in_frame_pixels(found), start_us)
                     advance(1)
                     tally.add(found, seconds)
+                    if interruption is not None and interruption.is_ended:
+                        interrupted = f"interrupted {(found.t_us - tally.start_us) / 1e6:.3f} s after the first event"
+                        break
                 if source.is_piped:
                     _check_frame(source, tally.num_events)
                     if not tally.num_events:
@@ -171,7 +181,7 @@ def predict_recording(
                 highest_score=tally.highest_score,
                 sensor_guess=source.guess,
                 faults=asdict(source.recording.faults),
-                broke_off=source.broke_off,
+                broke_off=source.broke_off or interrupted,
                 wall_s=wall_s,
                 startup_s=startup_s,
                 realtime_factor=realtime_factor,
@@ -295,11 +305,11 @@ def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig, e
 
 
 def _reduction(checkpoint: LoadedCheckpoint, plan: _Plan, step_ms: float) -> str:
-    """Return what the reduction means for objects and time, and what live detection needs for the same frames."""
+    """Return what the reduction means for objects and time, and what a camera or a stream needs for the same frames."""
     said = reduction_in_words(checkpoint.spec, plan.sensor_hw, plan.downsample, step_ms)
     if plan.downsample == (usual := usual_downsample(checkpoint.spec, *plan.sensor_hw)):
         return said
-    return f"{said}; for live and stream give downsample={plan.downsample}, or they take {usual}"
+    return f"{said}; for a camera or a stream give downsample={plan.downsample}, or it takes {usual}"
 
 
 def _rerun_paths(folder: Path, config: PredictConfig) -> list[Path | None]:

@@ -20,7 +20,7 @@ from rvtssm.events.readers.header import UnknownSensorSize
 from rvtssm.events.readers.piped import PipedRecording
 from rvtssm.events.tree import find_event_files
 from rvtssm.events.usual_sensors import usual_sensor
-from rvtssm.records import Events
+from rvtssm.records import EVENT_SUFFIXES, Events
 from rvtssm.remote.mirror import local_path, whole
 from rvtssm.remote.object_store import is_url
 from rvtssm.streaming.event_camera import CAMERA, Camera, open_camera
@@ -35,7 +35,17 @@ _DSEC_TIMES = "images/timestamps.txt"
 _DSEC_IMAGES = "images/left/distorted"  # in the view of the event camera, unlike the rectified images
 _CONNECT_S = 10.0
 
-Ends = TypeVar("Ends", bound=PipedRecording | Camera | Replay)
+
+class Interruption:
+    """Use this with `ended_by_signals` for work that looks at `is_ended` from time to time, and stops where it can."""
+
+    is_ended = False
+
+    def end(self) -> None:
+        self.is_ended = True
+
+
+Ends = TypeVar("Ends", bound=PipedRecording | Camera | Replay | Interruption)
 
 
 class Images:
@@ -158,7 +168,10 @@ def find_sources(where: str) -> dict[str, str]:
     found = {folder.name: str(folder) for folder in (*sequences, *bags)}
     found.update({file.name: str(file) for file in find_event_files(path)})
     if not found:
-        raise UserError(f"{where} holds no recording and no DSEC sequence ({DSEC_EVENTS}); name a file or its folder")
+        suffixes = ", ".join(suffix for suffix in EVENT_SUFFIXES if suffix.startswith("."))
+        raise UserError(
+            f"{where} holds no recording ({suffixes}) and no DSEC sequence ({DSEC_EVENTS}); name a file or its folder"
+        )
     return found
 
 
@@ -238,7 +251,7 @@ def first_events(
 
 @contextmanager
 def ended_by_signals(piped: Ends) -> Iterator[Ends]:
-    """Let the first Ctrl-C or SIGTERM end the stream at any moment. A second one has its usual effect."""
+    """Let the first Ctrl-C or SIGTERM call `end` at any moment. A second one has its usual effect."""
     usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     usual = {n: does for n, does in usual.items() if does in (signal.default_int_handler, signal.SIG_DFL)}
     if threading.current_thread() is not threading.main_thread():

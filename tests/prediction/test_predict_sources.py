@@ -222,6 +222,35 @@ def test_a_signal_while_it_computes_keeps_what_was_found(checkpoint, tmp_path, m
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.usefixtures("listening_to_ctrl_c")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_recording_keeps_what_was_found_and_the_next_is_not_begun(
+    weights, tmp_path, monkeypatch, capsys, number
+):
+    for name in ("one", "two"):
+        write_recording(tmp_path, duration_us=500_000).rename(tmp_path / f"{name}_td.dat")
+    calls, decode = [], YoloxHead.decode
+
+    def interrupted(*arguments):
+        calls.append(1)
+        if len(calls) == 3:
+            signal.raise_signal(number)
+        return decode(*arguments)
+
+    monkeypatch.setattr(YoloxHead, "decode", staticmethod(interrupted))
+    words = ["predict", str(tmp_path), f"checkpoint={weights / 'small.ckpt'}", f"out={tmp_path / 'out'}", *ONE_PICTURE]
+    usual = signal.getsignal(number)
+    assert cli.main([*words, "windows_per_call=1"]) == 130
+    assert signal.getsignal(number) is usual
+    said = " ".join(capsys.readouterr().err.split())
+    assert "interrupted 0.150 s after the first event; what was found before is kept" in said
+    assert "two_td.dat was not begun" in said and not (tmp_path / "out" / "two_td.dat").exists()
+    told = json.loads((tmp_path / "out" / "one_td.dat" / "prediction.json").read_text())
+    assert told["broke_off"].startswith("interrupted 0.150 s") and told["num_windows"] == 3
+    assert len(read_lines(tmp_path / "out" / "one_td.dat")) == 3
+    assert "strip.png" in told["files"]
+
+
 def test_a_socket_is_read_until_it_closes(checkpoint, tmp_path):
     recording = write_recording(tmp_path, duration_us=230_000, n=2_000)
     with socket.create_server(("127.0.0.1", 0)) as server:
