@@ -81,7 +81,7 @@ def test_times_with_decimals_need_a_unit(tmp_path, text, wanted):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("t,x,y,p\n1,2,3\n", "none of our readers|no reader knows"),
+        ("t,x,y,p\n1,2,3\n", "it is text, but its lines are not events"),
         ("t,x,y,p\n1,2,3,1\n4,5\n", "byte 8.*row 2|invalid column"),
         ("t,x,y,p\n1,2,3,1\n4,5,a,1\n", "byte 8.*could not convert string 'a'"),
         ("t,x,y,p\n1,2,3,1\n4,5,6,9\n", "byte 8.*|polarity is none"),
@@ -89,8 +89,8 @@ def test_times_with_decimals_need_a_unit(tmp_path, text, wanted):
         ("1,2,3,1,5\n", "5 columns without names"),
         ("a,b,c,d\n1,2,3,1\n", "none for t, x, y, p"),
         ("t,t,x,y,p\n1,1,2,3,1\n", "two columns for t"),
-        ("x,y\n1,2\n", "no reader knows"),
-        ("hello world\n", "no reader knows"),
+        ("x,y\n1,2\n", "it is text, but its lines are not events"),
+        ("hello world\n", "it is text, but its lines are not events"),
         ("t,x,y,p\n1,2,3,1\n" + "9" * 5000 + ",1,1,1\n", "time|convert"),
     ],
 )

@@ -193,7 +193,7 @@ def test_labelled_frames_of_each_split_are_drawn(tree, capsys):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "does not exist"), (b"", "is empty"), (b"nonsense", "no reader knows"), (b"% Version 2\n", "ends within")],
+    [(None, "does not exist"), (b"", "is empty"), (b"nonsense", "it is text, but"), (b"% Version 2\n", "ends within")],
 )
 def test_a_file_that_cannot_be_read_takes_one_line(tmp_path, capsys, content, message):
     if content is not None:

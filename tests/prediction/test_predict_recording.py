@@ -359,7 +359,8 @@ def test_bad_input_is_one_clear_line_and_leaves_nothing(checkpoint, tmp_path):
     cases = {
         "missing.dat": (None, "does not exist"),
         "empty_td.dat": (b"", "is empty"),
-        "text.raw": (b"hello there, this is not a recording", "no reader knows"),
+        "text.raw": (b"hello there, this is not a recording", "it is text, but its lines are not events"),
+        "bytes.raw": (b"\x01\x02\x03 no text", "no reader knows"),
         "no_events_td.dat": (b"% Data file\n% Version 2\n% Height 48\n% Width 64\n\x00\x08", "holds no events"),
     }
     for name, (content, message) in cases.items():

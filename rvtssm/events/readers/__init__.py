@@ -126,7 +126,10 @@ def recording_format(path: Path) -> str:
         return "csv"
     if not header.lines and path.suffix == ".dat":  # the oldest DAT files start with their first event
         return "dat"
-    raise UserError(f"{path} starts with {head!r}, which no reader knows; choose from {', '.join(READERS)}")
+    known = "which no reader knows"
+    if head.isascii() and b"".join(head.split()).decode().isprintable():
+        known = "so it is text, but its lines are not events (at least four numbers: t, x, y, p)"
+    raise UserError(f"{path} starts with {head!r}, {known}; choose from {', '.join(READERS)}")
 
 
 def _hdf5_format(path: Path) -> str:
