@@ -200,6 +200,21 @@ def exact_us(step_us: float | np.ndarray) -> np.ndarray:
     return np.where((np.abs(of_rate - step) < 1) & (step >= 1e6 / _FASTEST_HZ), of_rate, step)
 
 
+def check_window(key: str, value: object, other: str | None = None) -> None:
+    """Raise UserError if a value does not choose the length of windows at other rates: slide, shrink or `other`.
+
+    Args:
+        key: Name of the value, for the message.
+        value: The value.
+        other: A third choice.
+    """
+    if value not in ("slide", "shrink", other):
+        raise UserError(
+            f"{key}={value!r}; choose from slide (windows as long as in training), shrink (as long as the stride), "
+            f"{other or 'null'}; window_ms of the training sets the length in ms"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class WindowSettings:
     """How events become frames, both in prepared sequences and in recordings that are counted on the fly."""

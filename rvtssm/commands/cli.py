@@ -31,6 +31,7 @@ PATH_KEYS = {
     *("recording", "out", "checkpoint", "resume", "training.init_from"),
     *("dataset.raw_dir", "dataset.prepared_dir", "simulate.video", "simulate.labels", "export.calibrate"),
 }
+_OPTIONS = ("-", "-h", "--help", "--json", "--config", "--traceback")  # and a dash, which is standard input
 # Options that Hydra itself reads, with the number of values that follow.
 _HYDRA_OPTIONS = {"--multirun": 0, "-m": 0, "--cfg": 1, "-c": 1, "--package": 1, "-p": 1, "--resolve": 0}
 # Files of verbs whose name another file has.
@@ -61,6 +62,7 @@ def main(argv: list[str] | None = None) -> int:
     show_compiling()
     shows_all = "--traceback" in flags or os.environ.get("RVTSSM_TRACEBACK", "0") != "0"
     try:
+        _check_options(verb, arguments)
         return _run(verb, overrides, [flag for flag in flags if flag != "--traceback"], of_hydra)
     except Exception as error:
         said = _said(error, verb)
@@ -102,14 +104,24 @@ def _without_hydra_options(arguments: list[str]) -> tuple[list[str], list[str]]:
     return ours, of_hydra
 
 
+def _check_options(verb: str, arguments: list[str]) -> None:
+    """Raise UserError for a verb or an option that does not exist. It says how to write `--hz 50` here."""
+    known_verb(verb)
+    for option, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        if not option.startswith("-") or option in _OPTIONS:
+            continue
+        from rvtssm.commands.help import words_before_equals
+
+        key, _, value = option.lstrip("-").replace("-", "_").partition("=")
+        meant = f", here {key}={value or following or '...'}" if key in words_before_equals(verb) else ""
+        raise UserError(f"there is no option {option}; values are given as key=value{meant}")
+
+
 def _run(verb: str, overrides: list[str], flags: list[str], of_hydra: list[str]) -> int:
-    """Run a verb and return the exit code; raise UserError if the verb or a flag does not exist."""
-    known = known_verb(verb)
-    for flag in flags:
-        if flag not in ("--json", "--config", "--help"):
-            raise UserError(f"there is no option {flag}; values are given as key=value")
-        if flag == "--json" and not known.has_json:
-            raise UserError(f"{verb} has no --json; {' and '.join(name for name in VERBS if VERBS[name].has_json)} do")
+    """Run a verb and return the exit code; raise UserError if it has no such flag."""
+    known = VERBS[verb]
+    if "--json" in flags and not known.has_json:
+        raise UserError(f"{verb} has no --json; {' and '.join(name for name in VERBS if VERBS[name].has_json)} do")
     module = f"rvtssm.commands.{FILES.get(verb, verb)}"
     if verb == "doctor" and "--help" not in flags:
         return importlib.import_module(module).doctor()

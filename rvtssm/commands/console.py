@@ -18,9 +18,9 @@ def say(text: str, style: str | None = None) -> None:
 
 
 @contextmanager
-def changing_line() -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a text on standard error in place of the one before; in a terminal only."""
-    with _errors.status("", spinner="dots") as status:
+def changing_line(text: str) -> Iterator[Callable[[str], None]]:
+    """Show a text on standard error and yield a function that replaces it; in a terminal only."""
+    with _errors.status(text, spinner="dots") as status:
         yield status.update
 
 

@@ -50,7 +50,7 @@ def completion_script(shell: str) -> str:
     if shell not in _SHELLS:
         raise UserError(f"there is no completion for {shell!r}; choose from {', '.join(_SHELLS)}")
     case, line, script = _SHELLS[shell]
-    words = {name: [f"{word}=" for word in _words(name)] for name in VERBS} | {"completion": list(_SHELLS)}
+    words = {name: [f"{word}=" for word in words_before_equals(name)] for name in VERBS} | {"completion": list(_SHELLS)}
     cases = case.join(line.format(verb=name, words=" ".join(found)) for name, found in words.items() if found)
     return script.replace("VERBS", " ".join(VERBS)).replace("CASES", cases)
 
@@ -62,7 +62,7 @@ def _names(verb: str) -> list[str]:
     return [*known.keys, *known.reads, "experiment", "plugins", *of_sections]
 
 
-def _words(verb: str) -> list[str]:
+def words_before_equals(verb: str) -> list[str]:
     """Return what can stand before `=`: keys, with and without the prefix of own sections, and groups of files."""
     known = VERBS[verb]
     groups = [group for group, section in GROUPS.items() if section in known.reads]

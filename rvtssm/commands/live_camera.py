@@ -18,15 +18,17 @@ from rvtssm.config import Config
 from rvtssm.events.readers import open_recording
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.frame_size import reduction_in_words, usual_downsample
+from rvtssm.prediction.choose_downsample import choose_downsample
 from rvtssm.prediction.detection_bag import check_rosbags
 from rvtssm.prediction.detection_files import detection_objects, open_detection_files
 from rvtssm.prediction.inference_config import DETECTION_FILES, LiveConfig
+from rvtssm.prediction.summary import counted
 from rvtssm.streaming.event_camera import Camera, open_camera
 from rvtssm.streaming.live import StreamDetector
 from rvtssm.streaming.live_run import LiveResult, LiveRun
 from rvtssm.streaming.replay import Replay
 from rvtssm.streaming.schedule import FixedRate
-from rvtssm.streaming.sources import ended_by_signals, find_sources
+from rvtssm.streaming.sources import Source, ended_by_signals, find_sources
 from rvtssm.system.busy_machine import busy_machine_remedy
 from rvtssm.system.output_folder import result_set
 from rvtssm.system.user_error import UserError
@@ -51,6 +53,7 @@ class _Totals:
     longest_wait_ms: float = 0.0  # of a window for its computation, without the first window
     longest_lag_ms: float = 0.0  # from the arrival of the end of a window to its boxes, without the first window
     remedy: str = ""  # what helps if other programs use the processors; empty if nothing is known to
+    too_short: str = ""  # that a recording ends before its first window does; empty if it does not
     broke_off: str = ""
 
     def sentence(self) -> str:
@@ -62,8 +65,8 @@ class _Totals:
             passed = f", {num_late} passed over (kept up: {kept_hz:.3g} of {self.hz:g} Hz{remedy})"
         passed += f", {self.num_passed_at_start} passed over at the start" if self.num_passed_at_start else ""
         return (
-            f"{self.source}: {self.num_events} events, {self.num_windows} windows{passed}, "
-            f"{self.num_detections} boxes; longest lag {self.longest_lag_ms:.1f} ms"
+            f"{self.source}: {counted(self.num_events, 'event')}, {counted(self.num_windows, 'window')}{passed}, "
+            f"{counted(self.num_detections, 'box')}; longest lag {self.longest_lag_ms:.1f} ms"
         )
 
 
@@ -82,7 +85,7 @@ def live(config: Config, as_json: bool = False) -> int:
     source_name = next(iter(find_sources(config.recording))) if config.recording else "camera"
     out = Path(config.out) if config.out else default_out("live", source_name, label)
     with (
-        _opened(settings, config.recording) as source,
+        _opened(settings, config.recording, checkpoint) as (source, downsample),
         result_set(out, "live", [*DETECTION_FILES.values(), "live.json"]) as staged,
     ):
         if not as_json:
@@ -98,9 +101,7 @@ def live(config: Config, as_json: bool = False) -> int:
             )
             say_note(config.checkpoint, checkpoint)
             say_windows(checkpoint, windows)
-            sensor_hw = (source.height, source.width)
-            downsample = settings.downsample or usual_downsample(checkpoint.spec, *sensor_hw)
-            if said := reduction_in_words(checkpoint.spec, sensor_hw, downsample):
+            if said := reduction_in_words(checkpoint.spec, (source.height, source.width), downsample):
                 say(said)
 
         def build() -> StreamDetector:
@@ -109,32 +110,41 @@ def live(config: Config, as_json: bool = False) -> int:
                 source.height,
                 source.width,
                 schedule=FixedRate(windows.hz, windows.length_us),
-                downsample=settings.downsample,
+                downsample=downsample,
                 config=settings.postprocess,
             )
 
         totals = _run(LiveRun(source, build), checkpoint, settings, staged, as_json)
         totals.hz = windows.hz
+        totals.too_short = source.too_short(windows.stride_us) if isinstance(source, Replay) else ""
         (staged / "live.json").write_text(json.dumps(asdict(totals), indent=2) + "\n")
     if not as_json:
         say(f"{totals.sentence()}; in {out}")
+    if totals.too_short:
+        say_error(f"{source_name}: {totals.too_short}; `rvtssm predict` shows what is in it")
     if totals.broke_off:
         say_error(f"{totals.broke_off}; what was found before is kept")
     return 2 if totals.broke_off else 0
 
 
 @contextmanager
-def _opened(settings: LiveConfig, recording: str | None) -> Iterator[Camera | Replay]:
-    """Open the camera, or the recording that is played in its place. A first Ctrl-C ends its events."""
+def _opened(
+    settings: LiveConfig, recording: str | None, checkpoint: LoadedCheckpoint
+) -> Iterator[tuple[Camera | Replay, int]]:
+    """Open the camera, or the recording that is played in its place, and choose by how much its frames are reduced.
+
+    A first Ctrl-C ends its events.
+    """
     if recording is None:
         serial = "" if settings.camera == "auto" else settings.camera
         with open_camera(serial, settings.camera_settings) as camera, ended_by_signals(camera):
-            yield camera
+            yield camera, settings.downsample or usual_downsample(checkpoint.spec, camera.height, camera.width)
         return
     opened = open_recording(recording, settings.height, settings.width, settings.repair)
     try:
+        downsample = settings.downsample or choose_downsample(checkpoint, Source(opened.name, opened))
         with ended_by_signals(Replay(opened, opened.name)) as replay:
-            yield replay
+            yield replay, downsample
     finally:
         opened.close()
 
@@ -147,7 +157,7 @@ def _run(run: LiveRun, checkpoint: LoadedCheckpoint, settings: LiveConfig, folde
     until_s = began_s + (settings.duration_s or math.inf)
     with (
         open_detection_files(folder, settings.formats, names, checkpoint.spec.disk_class_ids) as append,
-        changing_line() as show,
+        changing_line("computing the first window") as show,
     ):
         while not source.is_ended and source.clock() < until_s:
             try:
@@ -174,8 +184,8 @@ def _run(run: LiveRun, checkpoint: LoadedCheckpoint, settings: LiveConfig, folde
             elif source.clock() - shown_s > _SHOWN_EVERY_S:
                 shown_s = source.clock()
                 show(
-                    f"{shown_s - began_s:.0f} s, {len(found)} boxes, lag {1000 * result.lag_s:.0f} ms, "
-                    f"step {1000 * result.window.seconds:.0f} ms, {run.num_passed} windows passed over"
+                    f"{shown_s - began_s:.0f} s, {counted(len(found), 'box')}, lag {1000 * result.lag_s:.0f} ms, "
+                    f"step {1000 * result.window.seconds:.0f} ms, {counted(run.num_passed, 'window')} passed over"
                 )
     totals.num_events, totals.num_lost_packets = source.num_events, source.num_lost
     totals.broke_off = totals.broke_off or source.broke_off

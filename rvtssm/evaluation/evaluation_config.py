@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from rvtssm.prediction.inference_config import TRACKERS
-from rvtssm.records import STILL_US
+from rvtssm.records import STILL_US, check_window
 from rvtssm.system.limits import check_at_least, check_choice, check_positive
 from rvtssm.system.user_error import UserError
 
@@ -44,7 +44,7 @@ class EvaluationConfig:
         check_choice("evaluation.grid", self.grid, ("labels", "free"))
         check_choice("evaluation.when_late", self.when_late, ("skip", "queue"))
         check_choice("evaluation.track", self.track, (*TRACKERS, None))
-        check_choice("evaluation.window", self.window, ("both", "slide", "shrink"))
+        check_window("evaluation.window", self.window, "both")
         check_choice("evaluation.source", self.source, ("raw", "prepared", None))
         check_choice("evaluation.memory", self.memory, ("carried", None))
         check_positive("evaluation", self, "step_scale", "label_hz")

@@ -17,7 +17,7 @@ from rvtssm.events.event_checks import check_events, to_events
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.prediction.detection_files import coco_results
 from rvtssm.prediction.inference_config import ANIMATIONS, PredictConfig
-from rvtssm.prediction.summary import PredictionSummary
+from rvtssm.prediction.summary import PredictionSummary, counted
 from rvtssm.records import DatasetSpec, Detections, Events, Windows
 from rvtssm.system.extras import check_extra
 from rvtssm.system.limits import check_choice
@@ -121,14 +121,14 @@ class FrameResult:
     def __repr__(self) -> str:
         shown = [f"{name} {score:.2f}" for name, score in zip(self.names, self.score, strict=True)][:_SHOWN_OBJECTS]
         shown += ["..."] * (len(self) > _SHOWN_OBJECTS)
-        return f"FrameResult({_counted(len(self), 'object')} at {self.t_us / 1e6:.3f} s: {', '.join(shown) or '-'})"
+        return f"FrameResult({counted(len(self), 'object')} at {self.t_us / 1e6:.3f} s: {', '.join(shown) or '-'})"
 
     def _repr_html_(self) -> str:
         rows = [
             (name, f"{score:.2f}", *(f"{edge:.0f}" for edge in xyxy))
             for name, score, xyxy in zip(self.names, self.score, self.xyxy, strict=True)
         ]
-        caption = f"{_counted(len(self), 'object')} at {self.t_us / 1e6:.3f} s"
+        caption = f"{counted(len(self), 'object')} at {self.t_us / 1e6:.3f} s"
         return _table(caption, ("class", "score", "left", "top", "right", "bottom"), rows)
 
 
@@ -195,7 +195,7 @@ class Prediction(Sequence[FrameResult]):
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{count} {name}" for name, count in self._counts()) or "no boxes"
-        windows = _counted(len(self), "window")
+        windows = counted(len(self), "window")
         return f"Prediction({self.summary.recording}: {windows} at {self.summary.hz:g} Hz, {counts})"
 
     def _repr_html_(self) -> str:
@@ -204,10 +204,6 @@ class Prediction(Sequence[FrameResult]):
             ("class", "boxes"),
             self._counts(),
         )
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def _table(caption: str, names: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

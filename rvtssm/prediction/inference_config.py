@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from rvtssm.models.model_config import PostprocessConfig
-from rvtssm.records import SHOWN_SCORE
+from rvtssm.records import SHOWN_SCORE, check_window
 from rvtssm.system.limits import check_at_least, check_choice, check_positive, check_share, check_whole
 from rvtssm.system.user_error import UserError
 
@@ -48,7 +48,7 @@ class PredictConfig:
     windows_per_call: int = 8  # windows per call of the detector, affects speed and memory, not results; 1 for latency
 
     def __post_init__(self) -> None:
-        check_choice("predict.window", self.window, ("slide", "shrink", None))
+        check_window("predict.window", self.window)
         check_choice("predict.view", self.view, VIEWS)
         check_choice("predict.track", self.track, (*TRACKERS, None))
         check_at_least("predict", self, 0, "track_memory_s", "track_smooth_s")
@@ -95,7 +95,8 @@ class LiveConfig:
     hz: float | None = None  # highest rate in Hz, lower if the detector is slower; null: the rate of training
     # windows at other rates. slide: as long as in training; shrink: as long as the stride; null: as the weights allow
     window: str | None = None
-    # frames keep one pixel of each n x n square; null: the largest n that leaves frames as large as in training
+    # frames keep one pixel of each n x n square; null: for a recording as in `predict`, for a camera the largest n that
+    # leaves frames as large as in training
     downsample: int | None = None
     height: int | None = None  # height of the sensor in pixels, if a recording does not give it
     width: int | None = None  # width of the sensor in pixels, if a recording does not give it
@@ -107,7 +108,7 @@ class LiveConfig:
     formats: list[str] = field(default_factory=lambda: ["jsonl"])  # some of DETECTION_FILES
 
     def __post_init__(self) -> None:
-        check_choice("live.window", self.window, ("slide", "shrink", None))
+        check_window("live.window", self.window)
         check_positive("live", self, "hz", "duration_s")
         check_whole("live", self, "downsample", "height", "width")
         if self.hz is not None and self.hz > 1e6:

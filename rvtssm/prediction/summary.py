@@ -37,7 +37,7 @@ class PredictionSummary:
     highest_score: float  # of all boxes; 0 if there are none
     sensor_guess: str  # a sentence on how the sensor size was chosen; empty if the recording gives it
     faults: dict[str, int]  # number of repaired events by kind
-    broke_off: str  # why a stream ended early; empty if it did not
+    broke_off: str  # why a stream or the prediction ended early; empty if neither did
     wall_s: float  # of the whole run
     startup_s: float  # until the first call was done: code is compiled, and weights are prepared
     realtime_factor: float  # seconds of recording per second after that
@@ -54,19 +54,18 @@ class PredictionSummary:
         if self.frame_hw != self.trained_frame_hw:
             size += f"; the same weights were trained on frames of {trained_w} x {trained_h}"
         repaired = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self.faults.items() if count)
-        windows = "window" if self.num_windows == 1 else "windows"
         start_s = self.start_us / 1e6
         after = f"of which {self.startup_s:.1f} s until the first boxes; after that "
         after = after if self.startup_s < self.wall_s else ""  # there was one call
         factor = f"{self.realtime_factor:#.2g}" if self.realtime_factor < 9.95 else f"{self.realtime_factor:.0f}"
         together = f"; computed {self.windows_per_call} windows per call" if self.windows_per_call > 1 else ""
         return [
-            f"{self.recording}: {self.format}, {self.num_events} events in {self.duration_s:.3f} s "
+            f"{self.recording}: {self.format}, {counted(self.num_events, 'event')} in {self.duration_s:.3f} s "
             f"(camera time {start_s:.3f} to {start_s + self.duration_s:.3f} s)"
             + (f"; repaired: {repaired}" if repaired else ""),
-            f"{self.num_windows} {windows} of {self.window_ms:g} ms at {self.hz:g} Hz; frames of {size}",
+            f"{counted(self.num_windows, 'window')} of {self.window_ms:g} ms at {self.hz:g} Hz; frames of {size}",
             *(sentence for sentence in (self.sensor_guess, self.reduction) if sentence),
-            f"{self.num_detections} boxes with a score from {self.written_min_score:g} in the files, "
+            f"{counted(self.num_detections, 'box')} with a score from {self.written_min_score:g} in the files, "
             f"{self.num_drawn_detections} from {self.drawn_min_score:g}, as in the pictures{self._missed()}",
             f"{self.wall_s:.1f} s, {after}{factor} x real time; in the detector "
             f"{self.step_ms['p50']:.1f} ms for one window (median; 90 %: {self.step_ms['p90']:.1f}, "
@@ -91,6 +90,11 @@ class PredictionSummary:
             f"; a window takes {median_ms:.1f} ms and one comes every {stride_ms:.4g} ms: this machine keeps up with "
             f"about {kept_hz:g} Hz, not {self.hz:g} Hz" + (f"; {self.remedy}" if self.remedy else "")
         )
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun, such as "1 box" or "2 boxes"."""
+    return f"{count} {noun}" + ("" if count == 1 else "es" if noun.endswith("x") else "s")
 
 
 class Tally:

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from rvtssm.system.limits import check_at_least, check_choice, check_positive
+from rvtssm.records import check_window
+from rvtssm.system.limits import check_at_least, check_positive
 from rvtssm.system.user_error import UserError
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -22,12 +23,13 @@ class ServeConfig:
     hz: float | None = None  # the rate that a page starts with, in Hz; null: the rate of training
     # windows at other rates. slide: as long as in training; shrink: as long as the stride; null: as the weights allow
     window: str | None = None
-    # frames keep one pixel of each n x n square; null: the largest n that leaves frames as large as in training
+    # frames keep one pixel of each n x n square; null: for a recording as in `predict`, for the camera the largest n
+    # that leaves frames as large as in training
     downsample: int | None = None
 
     def __post_init__(self) -> None:
         check_positive("serve", self, "max_upload_mb", "hz", "downsample")
-        check_choice("serve.window", self.window, ("slide", "shrink", None))
+        check_window("serve.window", self.window)
         if self.hz is not None and self.hz > 1e6:
             raise UserError(f"serve.hz={self.hz:g} must be at most 1000000, which means windows of 1 us")
         check_at_least("serve", self, 1, "max_pages")

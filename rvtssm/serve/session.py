@@ -290,9 +290,8 @@ class Session:
 
     def _notice(self, source: Any, has_events: bool) -> str:
         """Explain why a picture is empty or has no boxes; empty if there is nothing to explain."""
-        if isinstance(source, Replay) and source.last_us - source.first_us < 1e6 / self.hz:
-            ms = (source.last_us - source.first_us) / 1000
-            return f"the recording has {ms:.3g} ms of events, less than one window of {1000 / self.hz:.3g} ms"
+        if isinstance(source, Replay) and (too_short := source.too_short(1e6 / self.hz)):
+            return too_short
         return "" if has_events else f"no events in {SHOWN_US / 1000:g} ms"
 
     def _tell(self, **message: Any) -> None:

@@ -67,7 +67,7 @@ def test_weights_find_small_objects_on_a_large_sensor(seed, chosen):
     else:
         assert re.fullmatch(
             r"the 416 x 320 sensor is not reduced; downsample=2 takes about \d+ ms per window and misses objects below "
-            r"17 pixels; for live and stream give downsample=1, or they take 2",
+            r"17 pixels; for a camera or a stream give downsample=1, or it takes 2",
             said,
         )
 

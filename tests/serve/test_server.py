@@ -271,7 +271,7 @@ def test_a_page_begins_with_the_settings_of_the_command(weights, recordings):
         assert (hello["hz"], hello["window"], hello["rates"]) == (250, "slide", [5, 250])
     for words, message in (
         ({"hz": 0}, "serve.hz=0 must be positive"),
-        ({"window": "open"}, "choose from slide, shrink, null"),
+        ({"window": "open"}, r"choose from slide \(.*\), shrink \(.*\), null;"),
     ):
         with pytest.raises(ValueError, match=message):
             ServeConfig(**words)
@@ -611,13 +611,23 @@ def test_the_printed_address_is_that_of_the_server(weights, monkeypatch, capsys,
     )
 
 
+def test_a_port_in_use_is_one_line_that_names_another(weights, monkeypatch, capsys):
+    monkeypatch.setattr("rvtssm.commands.serve.weights_path", lambda config: "best.ckpt")
+    monkeypatch.setattr("rvtssm.commands.serve.read_weights_file", lambda *_: weights("float32"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert cli.main(["serve", "checkpoint=best.ckpt", f"port={port}"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"port {port} is in use" in said and f"port={port + 1}, or port=0" in said
+
+
 def test_the_command_says_what_is_missing(recordings, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("rvtssm.models.named_weights.FOLDER", tmp_path / "no_weights")
     for words, message in (
         ([], "checkpoint=FILE is needed"),
         (["checkpoint=nobody"], "there are no weights named 'nobody', and no such file; this installation has none"),
         (["checkpoint=a.ckpt", "port=99999"], "serve.port=99999 must lie between 0 and 65535"),
-        (["checkpoint=a.ckpt", f"recording={tmp_path}"], "holds no recording"),
+        (["checkpoint=a.ckpt", f"recording={tmp_path}"], "holds no recording (.dat, .raw, .h5, .hdf5, "),
         (["checkpoint=a.ckpt", f"recording={tmp_path}/a.raw"], "a.raw is no file and no folder; name one, or leave it"),
         (["checkpoint=a.ckpt", "max_pages=0"], "serve.max_pages=0 must be at least 1"),
     ):

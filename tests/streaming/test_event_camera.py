@@ -16,6 +16,7 @@ from fake_camera import BEGAN_S, FakeDevice, Packet, SimulatedClock, packets_of
 
 from rvtssm.commands import cli, live_camera
 from rvtssm.events.readers import open_recording
+from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.readers.recording import copy_events, join_events
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.models.frame_size import usual_downsample
@@ -439,10 +440,39 @@ def test_live_keeps_what_it_found_before_something_else_ends_it(
 
 def test_live_plays_a_recording(weights, tmp_path, capsys, golden_dir):
     recording = golden_dir / "recordings" / "evt3_trigger_noise.raw"
-    words = [f"recording={recording}", f"out={tmp_path}", "duration_s=0.3", "formats=[]", "hz=50"]
+    words = [f"recording={recording}", f"out={tmp_path}", "duration_s=0.3", "formats=[]", "hz=50", "downsample=18"]
     assert cli.main(["live", f"checkpoint={weights}", *words]) == 0
     told = json.loads((tmp_path / "live.json").read_text())
     assert told["num_windows"] + told["num_passed"] >= 10 and told["hz"] == 50
+
+
+@pytest.mark.parametrize("is_json", [False, True])
+def test_live_says_that_a_recording_is_shorter_than_a_window(weights, tmp_path, capsys, draw_events, is_json):
+    write_dat(tmp_path / "short_td.dat", draw_events(1_000, 0, 20_000), HEIGHT, WIDTH)
+    words = ["live", str(tmp_path / "short_td.dat"), f"checkpoint={weights}", f"out={tmp_path}"]
+    assert cli.main([*words, *["--json"] * is_json]) == 0
+    shown, told = capsys.readouterr(), json.loads((tmp_path / "live.json").read_text())
+    assert told["too_short"] == "the recording has 20 ms of events, less than one window of 50 ms"
+    assert f"short_td: {told['too_short']}; `rvtssm predict`" in " ".join(shown.err.split())
+    assert shown.out == "" if is_json else "1000 events, 0 windows, 0 boxes" in " ".join(shown.out.split())
+    assert cli.main([*words, "hz=200", "formats=[]"]) == 0
+    assert json.loads((tmp_path / "live.json").read_text())["too_short"] == ""
+
+
+@pytest.mark.parametrize(("given", "taken"), [(None, 3), (2, 2)])
+def test_live_reduces_a_recording_as_predict_would(weights, tmp_path, monkeypatch, draw_events, given, taken):
+    write_dat(tmp_path / "a_td.dat", draw_events(1_000, 0, 20_000), HEIGHT, WIDTH)
+    monkeypatch.setattr(live_camera, "choose_downsample", lambda checkpoint, source: 3)
+    built = []
+    monkeypatch.setattr(live_camera, "LiveRun", lambda source, build: built.append(build()) or LiveRun(source, build))
+    words = [f"downsample={given}"] * (given is not None)
+    assert cli.main(["live", str(tmp_path / "a_td.dat"), f"checkpoint={weights}", f"out={tmp_path}", *words]) == 0
+    assert built[0].downsample == taken
+
+
+def test_one_window_and_one_box_are_singular():
+    totals = live_camera._Totals("EVK", num_events=1, num_windows=1, num_detections=1)
+    assert totals.sentence() == "EVK: 1 event, 1 window, 1 box; longest lag 0.0 ms"
 
 
 def test_the_rate_that_was_kept_up_does_not_count_the_start():
