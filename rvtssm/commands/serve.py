@@ -1,5 +1,6 @@
 """`rvtssm serve`: a web page on which recordings and cameras play with their boxes, at a rate that the viewer sets."""
 
+import errno
 import functools
 import secrets
 import socket
@@ -48,8 +49,7 @@ def serve(config: Config) -> None:
     names, layer = ", ".join(checkpoint.spec.class_names), checkpoint.temporal_config.name
     title = f"{checkpoint.model_config.size} {layer}, trained at {checkpoint.windows.hz:g} Hz: {names}"
     app = build_app(settings, weights, recordings, has_camera, title, checkpoint.note or "")
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    with socket.create_server((settings.host, settings.port), family=family, reuse_port=False) as listening:
+    with _listening(settings.host, settings.port) as listening:
         announce("serve", weights=path, recordings=len(recordings), device=checkpoint.detector.device)
         say_note(path, checkpoint)
         host, port = settings.host, listening.getsockname()[1]
@@ -57,6 +57,20 @@ def serve(config: Config) -> None:
         say(f"open http://{f'[{host}]' if ':' in host else host}:{port}{query} in a browser; Ctrl-C ends it")
         options = uvicorn.Config(app, log_level="warning", ws_max_size=1 << 16, timeout_graceful_shutdown=2)
         uvicorn.Server(options).run(sockets=[listening])
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; raise UserError, which names another port, if the port is in use."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, reuse_port=False)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise UserError(
+            f"port {port} is in use, perhaps by another `rvtssm serve`; choose another, as in port={1 + port % 65535}, "
+            "or port=0 for any free one"
+        ) from None
 
 
 def _recordings(where: str | None) -> dict[str, Path]:

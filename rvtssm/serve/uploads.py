@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from rvtssm.events.readers.header import UNSAID_SIZE
 from rvtssm.events.readers.index import index_path
 from rvtssm.records import EVENT_SUFFIXES
 from rvtssm.serve.session import Opening
@@ -125,4 +126,6 @@ async def _check(path: Path, name: str, height: int | None, width: int | None) -
     if process.returncode == 0 and isinstance(json.loads(told), dict):
         return
     lines = " ".join(errors.decode(errors="replace").split()).removeprefix("rvtssm inspect: ")
+    if UNSAID_SIZE in lines:
+        raise UserError(f"{name} {UNSAID_SIZE}; give its width and height in pixels below Size, then upload it again")
     raise UserError(lines.replace(str(path), name)[:600] or f"{name} cannot be read; copy it again")

@@ -183,6 +183,40 @@ def test_a_broken_file_is_one_line_and_a_good_one_plays(open_page, recordings):
     assert not any((cache_folder() / "uploads").rglob("upload*"))
 
 
+def test_what_the_page_assumes_is_no_error(open_page, recordings, tmp_path):
+    unsaid = tmp_path / "unsaid.csv"
+    unsaid.write_text("".join(f"{1_000 * i},{i % 60},{i % 40},{i % 2}\n" for i in range(300)))
+    recordings["unsaid.csv"] = unsaid
+    try:
+        page = open_page()
+        page.select_option("#source", "unsaid.csv")
+        page.wait_for_selector("#message:not([hidden])")
+        assert "assuming 240 x 180 pixels; Size" in page.inner_text("#message")
+        assert page.get_attribute("#message", "class") == ""
+    finally:
+        del recordings["unsaid.csv"]
+    page.set_input_files("#file", {"name": "own.csv", "mimeType": "", "buffer": unsaid.read_bytes()})
+    page.wait_for_selector("#message.error")
+    said = "own.csv does not say the size of its sensor; give its width and height in pixels below Size, then upload"
+    assert page.inner_text("#message") == f"{said} it again"
+
+
+def test_a_second_upload_replaces_the_first(open_page, recordings, monkeypatch):
+    async def check(*_):
+        pass
+
+    monkeypatch.setattr(uploads, "_check", check)
+    page = open_page()
+    for name in ("first_td.dat", "second_td.dat"):
+        content = recordings["two_td.dat"].read_bytes()
+        page.set_input_files("#file", {"name": name, "mimeType": "", "buffer": content})
+        until(page, f"document.getElementById('source').selectedOptions[0].text == '{name} (uploaded)'")
+    options = page.eval_on_selector_all("#source option", "options => options.map((option) => option.text)")
+    assert options == ["choose …", *recordings, "second_td.dat (uploaded)"]
+    page.select_option("#source", "one_td.dat")
+    until(page, "document.getElementById('source').options.length == 3")  # the upload cannot be chosen again
+
+
 def test_two_tabs_do_not_disturb_each_other(open_page):
     first, second = open_page(), open_page()
     second.fill("#rate", "80")

@@ -19,6 +19,8 @@ _SYSTEM_SIZES_HW = {
 _FIRST_SYSTEM_IN_ORDER = 0x37  # earlier cameras of Prophesee wrote the halves of EVT2.1 words in the other order
 _ENCODINGS = {"2.0": "EVT2", "2.1": "EVT21", "3.0": "EVT3"}
 
+UNSAID_SIZE = "does not say the size of its sensor"  # in the message of UnknownSensorSize
+
 
 class UnknownSensorSize(UserError):
     """Neither the file nor the caller gives the size of the sensor."""
@@ -165,7 +167,7 @@ def sensor_size(
         )
     if height is None or width is None:
         raise UnknownSensorSize(
-            f"{path} does not say the size of its sensor; give height and width, as in height=240 width=304, or "
+            f"{path} {UNSAID_SIZE}; give height and width, as in height=240 width=304, or "
             "write both into a dataset.yaml in a folder above it"
         )
     return height, width

@@ -66,9 +66,10 @@ function send(command) {
   if (state.socket?.readyState === WebSocket.OPEN) state.socket.send(JSON.stringify(command));
 }
 
-function say(text) {
+function say(text, isError = true) {
   at("message").textContent = text;
   at("message").hidden = !text;
+  at("message").classList.toggle("error", isError);
 }
 
 function onMessage(message) {
@@ -92,7 +93,7 @@ function onMessage(message) {
     Object.assign(state, {
       name: message.name, duration: message.duration_s, downsample: message.downsample, isOpening: false,
     });
-    say(message.assumed);
+    say(message.assumed, false);
     busy("");
     at("empty").hidden = true;
     if (message.duration_s !== null) showPaused(false);
@@ -100,6 +101,7 @@ function onMessage(message) {
     at("play").disabled = at("seek").disabled = message.duration_s === null;
     at("speed-field").hidden = message.duration_s === null;
     at("canvas").style.aspectRatio = `${message.width} / ${message.height}`;
+    for (const option of [...at("source").options]) if (option.value === "uploaded") option.remove();
     const known = [...at("source").options].find((option) => option.value === message.name);
     if (!known) at("source").add(new Option(`${message.name} (uploaded)`, "uploaded"));
     at("source").value = known ? message.name : "uploaded";
