@@ -97,6 +97,24 @@ def _recurrence() -> str:
     return f"{str(vars(module)['__name__']).rpartition('.')[2]} and the loop give the states of the formula"
 
 
+def _filters() -> str:
+    """Write and read HDF5 data that are compressed as recordings are."""
+    import h5py
+    import hdf5plugin
+    import numpy as np
+
+    values, filters = np.arange(100), {"blosc": hdf5plugin.Blosc(), "lz4": hdf5plugin.LZ4(), "zstd": hdf5plugin.Zstd()}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "recording.h5"
+        with h5py.File(path, "w") as file:
+            for name, options in filters.items():
+                file.create_dataset(name, data=values, chunks=(10,), **options)
+        with h5py.File(path) as file:
+            if broken := [name for name in filters if not np.array_equal(file[name], values)]:
+                raise RuntimeError(f"{', '.join(broken)} gave other data than were written; install hdf5plugin again")
+    return f"{', '.join(filters)}, with which HDF5 recordings are compressed, wrote and read data"
+
+
 def _video() -> str:
     import av
     import numpy as np
@@ -116,4 +134,4 @@ def _video() -> str:
     return "an MP4 file in H.264, which browsers play, was written and read back"
 
 
-CHECKS = (_versions, _packages, _device, _recurrence, _forward_pass, _video)
+CHECKS = (_versions, _packages, _device, _recurrence, _forward_pass, _filters, _video)

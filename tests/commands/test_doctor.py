@@ -11,7 +11,7 @@ import torch
 
 from rvtssm.commands import doctor
 
-NAMES = ("versions", "packages", "device", "recurrence", "forward pass", "video")
+NAMES = ("versions", "packages", "device", "recurrence", "forward pass", "filters", "video")
 
 
 def rows(text: str) -> dict[str, str]:
@@ -48,7 +48,7 @@ def test_without_torch_doctor_says_which_checks_need_it():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
     found = rows(done.stdout)
-    assert {name for name, row in found.items() if row.startswith("ok ")} == {"versions"}
+    assert {name for name, row in found.items() if row.startswith("ok ")} == {"versions", "filters"}
     assert "torch" in found["packages"]
 
 
@@ -69,6 +69,13 @@ def test_an_error_of_several_lines_is_told_in_one_row(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "CHECKS", (_video,))
     assert doctor.doctor() == 2
     assert "OSError: libsomething.so: cannot open second line" in rows(capsys.readouterr().out)["video"]
+
+
+def test_filters_that_change_data_are_reported(monkeypatch, capsys):
+    monkeypatch.setattr("numpy.array_equal", lambda *arrays: False)
+    keep(monkeypatch, "filters")
+    assert doctor.doctor() == 2
+    assert "blosc, lz4, zstd gave other data than were written" in rows(capsys.readouterr().out)["filters"]
 
 
 @pytest.mark.parametrize("missing", ["onnx", "distributed"])
