@@ -18,6 +18,7 @@ from rvtssm.events.event_checks import check_events, to_events
 from rvtssm.events.surfaces import to_sums
 from rvtssm.records import SHOWN_SCORE, STILL_US, Detections, Events, Labels, WindowSettings
 from rvtssm.system.atomic_files import atomic_file
+from rvtssm.system.limits import check_number
 from rvtssm.system.user_error import UserError
 
 Color = tuple[int, int, int]  # RGB
@@ -80,8 +81,10 @@ def draw_events(events: Events | np.ndarray, height: int, width: int) -> Image.I
         width: Width of the sensor, pixels.
 
     Raises:
-        UserError: The events do not fit the sensor, or are not in order of time.
+        UserError: The events do not fit the sensor, or are not in order of time, or a side is not a whole number.
     """
+    for name, side in (("height", height), ("width", width)):
+        check_number(name, side, 1, is_whole=True)
     events = to_events(events)
     check_events(events, height, width)
     counts = np.zeros((2, height, width), np.uint32)

@@ -78,6 +78,8 @@ class TemporalConfig:
                     "[16,32], or null for all strides of the backbone"
                 )
         check_at_least("temporal", self, 0, "bandlimit")
+        for key in ("dt_min", "dt_max"):
+            check_number(f"temporal.{key}", getattr(self, key), 0)
         if not 0 < self.dt_min <= self.dt_max:
             raise UserError(f"temporal.dt_min={self.dt_min}, dt_max={self.dt_max}; give 0 < dt_min <= dt_max")
         check_choice("temporal.bandlimit_at", self.bandlimit_at, ("train_step", "current_step"))
@@ -90,8 +92,9 @@ class TemporalConfig:
         for key, owner in (("bidirectional", "s5"), ("dws_conv", "lstm")):
             if getattr(self, key) and self.name != owner:
                 raise UserError(f"temporal.{key}=true with temporal.name={self.name}; only {owner} supports it")
-        if self.dws_conv_kernel_size < 1 or self.dws_conv_kernel_size % 2 == 0:
-            raise UserError(f"temporal.dws_conv_kernel_size={self.dws_conv_kernel_size} must be odd and positive")
+        kernel = self.dws_conv_kernel_size
+        if not isinstance(kernel, int) or kernel < 1 or kernel % 2 == 0:
+            raise UserError(f"temporal.dws_conv_kernel_size={kernel!r} must be odd and positive")
 
     @classmethod
     def of_layer(cls, config: object, name: str, dim: object) -> TemporalConfig:

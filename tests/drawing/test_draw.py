@@ -265,3 +265,5 @@ def test_events_are_drawn_without_a_detector():
     assert np.unique(picture.reshape(-1, 3), axis=0).shape[0] == 3
     with pytest.raises(ValueError, match="give the right height and width"):
         rvtssm.draw(events, 7, 3)
+    with pytest.raises(ValueError, match="height='5' must be a whole number, at least 1"):
+        rvtssm.draw(events, "5", 7)
