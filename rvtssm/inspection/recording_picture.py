@@ -32,7 +32,7 @@ def recording_png(found: RecordingInspection) -> bytes:
     _draw_map(image, draw, found)
     _draw_histogram(draw, found)
     data = io.BytesIO()
-    image.save(data, format="png")
+    image.save(data, format="png", compress_level=3)  # half the time of the default for 5 % more bytes
     return data.getvalue()
 
 
