@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Install if needed, check style, spelling and types, read random mutants of files for a minute, and run all tests.
+# Install if needed, check style, spelling and types, run all tests, and beside them read random mutants of files.
 # Arguments go to pytest; with arguments the mutants are left out.
 #
 #   bash scripts/test.sh
@@ -14,10 +14,20 @@ export OMP_NUM_THREADS=1
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/codespell
+
+# Types and mutants take the time in which the tests wait for other processes.
+log=$(mktemp)
+trap 'kill $(jobs -p) 2>/dev/null || true; rm -f "$log"' EXIT
 .venv/bin/mypy &
-types=$!
+beside=($!)
 if [ $# -eq 0 ]; then
-    bash scripts/fuzz.sh 60 0  # the same mutants each time, so that it fails only after a change; the types meanwhile
+    nice -n 5 bash scripts/fuzz.sh 120 0 >"$log" & # the same mutants each time, so that it fails only after a change
+    beside+=($!)
 fi
-wait "$types"
-.venv/bin/python -m pytest -n 2 --dist worksteal "$@"
+failed=0
+.venv/bin/python -m pytest -n 2 --dist worksteal "$@" || failed=$?
+for job in "${beside[@]}"; do
+    wait "$job" || failed=$?
+done
+cat "$log"
+exit "$failed"
