@@ -18,6 +18,7 @@ import yaml
 
 from rvtssm import __version__
 from rvtssm.commands import cli
+from rvtssm.commands.composition import quoted
 from rvtssm.commands.config_keys import keys_of
 from rvtssm.commands.sweeps import compose_study
 from rvtssm.commands.verbs import VERBS, usage
@@ -338,9 +339,12 @@ def test_a_path_may_stand_bare(verb, key, tmp_path, monkeypatch):
     Path("a=b,${x}'.raw").touch()  # a word with `=` is a path if it is first and there is such a file
     for path in ("-", "runs/best one.ckpt", "a=b,${x}'.raw", "[4].raw"):
         for words in ([path], [path, "plugins=[]"], ["plugins=[]", path])[: 2 if "=" in path else 3]:
-            config = cli.compose(full_words(verb, words))
-            section, _, name = key.rpartition(".")
-            assert getattr(getattr(config, section) if section else config, name) == path
+            assert f"{key}={quoted(path)}" in full_words(verb, words)
+
+
+@pytest.mark.parametrize("path", ["-", "runs/best one.ckpt", "a=b,${x}'.raw", "[4].raw"])
+def test_a_quoted_path_is_taken_as_it_stands(path):
+    assert cli.compose([f"recording={quoted(path)}"]).recording == path
 
 
 @pytest.mark.parametrize(

@@ -107,9 +107,7 @@ def finish(task):
     return function(*arguments, progress=False)
 
 
-@pytest.mark.parametrize(
-    ("victim", "delay_s"), [(signal.SIGKILL, 0.5), (signal.SIGKILL, 0.9), (signal.SIGINT, 0.8), ("worker", 0.8)]
-)
+@pytest.mark.parametrize(("victim", "delay_s"), [(signal.SIGKILL, 0.7), (signal.SIGINT, 0.8), ("worker", 0.8)])
 def test_preprocess(tmp_path, wanted, victim, delay_s):
     write_raw(tmp_path)
     code = run_and_kill(preprocessing(tmp_path), tmp_path, delay_s, victim)
@@ -125,15 +123,13 @@ def test_preprocess(tmp_path, wanted, victim, delay_s):
     assert contents(tmp_path / "out") == wanted[0]
 
 
-@pytest.mark.parametrize("num_killed_workers", [0, 1])
-def test_preprocess_on_a_cluster(tmp_path, wanted, num_killed_workers):
+def test_preprocess_on_a_cluster(tmp_path, wanted):
     distributed = pytest.importorskip("distributed")
     write_raw(tmp_path)
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
         task = preprocessing(tmp_path, replace(PREPROCESS, scheduler=cluster.scheduler_address))
         assert run_and_kill(task, tmp_path, 1.0, signal.SIGKILL) == -signal.SIGKILL
-        for worker in [*cluster.workers.values()][:num_killed_workers]:
-            os.kill(worker.pid, signal.SIGKILL)
+        os.kill(cluster.workers[0].pid, signal.SIGKILL)
         found = contents(tmp_path / "out") if (tmp_path / "out").exists() else {}
         assert all(wanted[0][name] == data for name, data in found.items() if not Path(name).name.startswith("."))
         summary = finish(task)

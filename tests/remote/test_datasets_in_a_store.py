@@ -249,7 +249,7 @@ def test_commands_take_urls_where_they_read(store_url, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("command", "keys"),
     [
-        ("predict", ["min_score=0"]),
+        ("predict", ["min_score=0", "formats=[jsonl]"]),
         ("live", []),
         ("audit", ["duration_s=1.2", "num_timed=1", "hz=[20]", "finer=[1]"]),
     ],

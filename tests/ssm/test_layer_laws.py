@@ -18,7 +18,6 @@ from layer_examples import (
     assert_near,
     build,
     every_layer,
-    every_variant,
     random_state,
     rate,
     steps,
@@ -61,7 +60,7 @@ def assert_cuts_change_nothing(
 @torch.no_grad()
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("num_steps", LENGTHS)
-@every_variant
+@every_layer
 def test_cut_anywhere_is_whole_is_step_by_step(case, num_steps, dtype):
     layer, x = build(case).to(dtype), steps(num_steps).to(dtype)
     tolerance = TOLERANCE if dtype == torch.float32 else 1e-12

@@ -10,9 +10,9 @@ from rvtssm.commands.generate import generate
 from rvtssm.commands.train import train
 from rvtssm.models.checkpoint import load_file
 from rvtssm.training.checkpoints import last_checkpoint
-from tests.training.conftest import OVERRIDES
+from tests.training.conftest import OVERRIDES, RECORDINGS
 
-SIZED = ("dataset.mixed_sizes=true", "synthetic.sizes=[[48,64],[64,96]]", "synthetic.num_train=4")
+SIZED = ("dataset.mixed_sizes=true", "synthetic.sizes=[[48,64],[64,96]]", *RECORDINGS, "synthetic.num_train=4")
 SETTINGS = (
     "training.steps=9",
     "training.validate_every=20",
