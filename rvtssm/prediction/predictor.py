@@ -24,7 +24,7 @@ from rvtssm.prediction.model_card import model_card
 from rvtssm.prediction.predict_recording import predict_recording
 from rvtssm.prediction.track_objects import Tracker
 from rvtssm.records import SHOWN_SCORE, Detections, Events, WindowSettings
-from rvtssm.streaming.live import StreamDetector
+from rvtssm.streaming.live import LiveWindow, StreamDetector
 from rvtssm.streaming.schedule import FixedRate
 from rvtssm.streaming.sources import EventsInMemory, Source, find_sources, opened_source
 from rvtssm.system.user_error import UserError
@@ -219,6 +219,14 @@ class LiveStream:
         packet = to_events(events)
         windows = self.detector.push(packet, until_us)
         self._kept += [packet] if len(packet) else []
+        return self._results(windows)
+
+    def finish(self) -> list[FrameResult]:
+        """Return the results of the last window, which the end of the events cuts short, as `predict` does."""
+        return self._results(self.detector.finish())
+
+    def _results(self, windows: list[LiveWindow]) -> list[FrameResult]:
+        """Return the results of windows that have just closed."""
         if windows:
             self._kept_from_us = windows[0].start_us
             self._kept = [kept for kept in self._kept if kept.t[-1] >= windows[0].start_us]

@@ -21,6 +21,7 @@ from rvtssm.models.frame_size import detector_for_frame, usual_downsample
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import Streams
 from rvtssm.records import Detections, Events
+from rvtssm.streaming.event_camera import NO_EVENTS
 from rvtssm.streaming.schedule import FixedRate, KnownSoFar, Schedule
 from rvtssm.streaming.stream import check_causal
 from rvtssm.system.limits import check_number
@@ -159,6 +160,20 @@ class StreamDetector:
                 self._known_us[camera] = int(packet.t[-1])
             if until_us is not None:
                 self._known_us[camera] = max(self._known_us[camera], int(until_us))
+
+    def finish(self) -> list[LiveWindow]:
+        """Return the windows up to the last event, as if no event followed. Events that are pushed later must be later.
+
+        `rvtssm predict` ends a recording in the same way.
+        """
+        pending = [int(counter.times_us[-1]) for counter in self._counters if len(counter.times_us)]
+        if not pending:
+            return []
+        nothing, last_us = [NO_EVENTS] * len(self._counters), max(pending)
+        found = self.push(nothing, last_us)
+        if last_us >= self._end_us and (window := self._next_window(_LATEST_US, lambda: self._times_until(_LATEST_US))):
+            found += self.push(nothing, window[1] + self.windows.includes_end)
+        return found
 
     def newest(self) -> LiveWindow | None:
         """Compute the newest closed window and skip those before it. Return None if no window has closed.

@@ -142,6 +142,20 @@ def test_closed_windows_wait_for_the_events_at_their_end(live_checkpoint, schedu
             np.testing.assert_allclose(window.detections[0].score, frame.score, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: type(schedule).__name__)
+@pytest.mark.parametrize("convention", ["exact", "rvt"])
+def test_the_end_of_the_events_closes_the_window_that_is_open(live_checkpoint, draw_events, schedule, convention):
+    checkpoint = live_checkpoint()
+    checkpoint = replace(checkpoint, windows=replace(checkpoint.windows, convention=convention))
+    packets = [draw_events(seed=1), draw_events(3_000, duration_us=300_000, seed=2)]
+    last_us = int(packets[0].t[-1])
+    detector, longer = (live(checkpoint, schedule=schedule, num_cameras=2) for _ in range(2))
+    assert detector.finish() == []
+    found = [*detector.push(packets), *detector.finish()]
+    assert found[-2].end_us <= last_us < found[-1].end_us and detector.finish() == []
+    assert_same(found, longer.push(packets, last_us + 300_000)[: len(found)], 0)
+
+
 def test_the_rate_changes_while_it_runs(live_checkpoint, draw_events):
     """The new grid begins where the last window ended, and the state goes on."""
     checkpoint, events = live_checkpoint(), draw_events()
