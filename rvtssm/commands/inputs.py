@@ -67,10 +67,18 @@ def weights_label(path: str) -> str:
 
 
 def calibration_path(config: Config) -> str | None:
-    """Return the recordings to calibrate an export on, None without; raise UserError if int8 lacks them."""
-    if config.export.precision == "int8":
-        return needed(config.export.calibrate, "calibrate=RECORDINGS", "int8 takes the ranges of its numbers from them")
-    return config.export.calibrate
+    """Return the recordings to calibrate an export on, None without.
+
+    Raise UserError if int8 lacks them, or if another precision is given them.
+    """
+    calibrate, precision = config.export.calibrate, config.export.precision
+    if precision == "int8":
+        return needed(calibrate, "calibrate=RECORDINGS", "int8 takes the ranges of its numbers from them")
+    if calibrate:
+        raise UserError(
+            f"calibrate={calibrate} has no effect on {precision}; add precision=int8, or leave calibrate out"
+        )
+    return None
 
 
 def video_path(config: Config) -> str:

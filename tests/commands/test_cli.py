@@ -108,6 +108,10 @@ def refused(capsys):
         (["evaluate", "hz=20"], r"hz: give a list, as in evaluation\.hz=\[20\]"),
         (["evaluate", "hz=[20,40,20]"], "names a rate twice; name each once"),
         (["export", "checkpoint=/nowhere.ckpt", "out=model.so"], r": model\.so: cannot tell the format"),
+        (
+            ["export", "best.ckpt", "out=a.xml", "calibrate=a.raw"],
+            "=a.raw has no effect on float32; add precision=int8",
+        ),
         (["predict", "hz=0"], "predict.hz=0.0 must be positive"),
         (
             ["info", "dataset=gen1", "temporal.name=gru"],
