@@ -101,7 +101,9 @@ def build_app(
         nonlocal num_arriving
         await socket.accept()
         if len(pages) + num_arriving >= config.max_pages:
-            message = f"{config.max_pages} pages are already open; close one, or restart with a larger serve.max_pages"
+            message = (
+                f"serve.max_pages={config.max_pages} allows no further page; close one, or restart with a larger value"
+            )
             await socket.send_text(json.dumps({"kind": "error", "message": message}))
             await socket.close(1013)
             return

@@ -12,6 +12,7 @@ import time
 import pytest
 
 from rvtssm.serve import session, uploads
+from rvtssm.streaming.live import StreamDetector
 from rvtssm.system.cache import cache_folder
 
 CHROMIUM = os.environ.get("RVTSSM_CHROMIUM") or shutil.which("chromium") or ""
@@ -90,6 +91,7 @@ def test_events_and_boxes_play_and_the_slider_changes_the_rate(open_page):
     page.fill("#rate", "200")
     until(page, "document.getElementById('caption').textContent.endsWith('200 Hz')")
     assert "every 5 ms" in page.inner_text("#rate-note") and "×\u00a00.1" in page.inner_text("#rate-note")
+    until(page, "document.getElementById('done').textContent !== '–'")
     assert number(page, "step") > 0 and number(page, "lag") >= 0 and 0 < number(page, "done") <= 100
     before = number(page, "count")
     page.fill("#threshold", "0.95")
@@ -181,6 +183,14 @@ def test_a_broken_file_is_one_line_and_a_good_one_plays(open_page, recordings):
     while any((cache_folder() / "uploads").rglob("upload*")) and time.monotonic() < until_s:
         time.sleep(0.1)
     assert not any((cache_folder() / "uploads").rglob("upload*"))
+
+
+def test_a_slow_detector_is_not_said_to_be_done_before_it_is_known(open_page, monkeypatch):
+    monkeypatch.setattr(StreamDetector, "_compute", slow(StreamDetector._compute, 2))
+    page = open_page()
+    assert page.inner_text("#done") == "–"
+    until(page, "document.getElementById('done').textContent !== '–'")
+    assert number(page, "done") < 10
 
 
 def test_what_the_page_assumes_is_no_error(open_page, recordings, tmp_path):

@@ -414,7 +414,7 @@ def test_the_number_of_pages_is_bounded(weights, recordings):
     with client_of(weights, recordings, max_pages=1) as client, client.websocket_connect(SESSION) as first:
         first.receive_text()
         with client.websocket_connect(SESSION) as second:
-            assert "1 pages are already open" in json.loads(second.receive_text())["message"]
+            assert "serve.max_pages=1 allows no further page; close one" in json.loads(second.receive_text())["message"]
 
 
 @pytest.mark.parametrize(

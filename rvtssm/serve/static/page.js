@@ -297,9 +297,10 @@ function showNumbers() {
     at("step").textContent = ms(median(recent.map((result) => result.step)));
     at("lag").textContent = ms(median(recent.map((result) => result.lag)));
     const share = recent.length / (recent.length + passed);
-    at("done").textContent = `${Math.round(100 * share)}`;
+    const isKnown = results.length > 1;  // no window was passed over before the first one
+    at("done").textContent = isKnown ? `${Math.round(100 * share)}` : "–";
     at("done").title = `of the windows that closed; ${passed} of the last two seconds were passed over`;
-    at("done").parentElement.classList.toggle("late", share < 0.99);
+    at("done").parentElement.classList.toggle("late", isKnown && share < 0.99);
   }
   at("count").textContent = picture.boxes.filter((box) => box[5] >= state.threshold).length;
   if (duration !== null) {
