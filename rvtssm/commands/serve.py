@@ -1,5 +1,6 @@
 """`rvtssm serve`: a web page on which recordings and cameras play with their boxes, at a rate that the viewer sets."""
 
+import contextlib
 import errno
 import functools
 import secrets
@@ -13,7 +14,9 @@ from rvtssm.commands.console import say
 from rvtssm.commands.inputs import weights_path, with_default_weights
 from rvtssm.commands.weights import say_note
 from rvtssm.config import Config
+from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.bags import bag_topics, is_bag, split_topic
+from rvtssm.events.readers.header import UnknownSensorSize
 from rvtssm.export.exported import read_weights_file
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.records import BAG_SUFFIXES
@@ -87,6 +90,9 @@ def _recordings(where: str | None) -> dict[str, Path]:
         elif len(topics := _topics(Path(path))) > 1:
             found |= {f"{name}:{topic}": Path(f"{path}:{topic}") for topic in topics}
         else:
+            if path == where:  # a file that cannot be read is told now; those of a folder are told by their pages
+                with contextlib.suppress(UnknownSensorSize):
+                    open_recording(path).close()
             found[name] = Path(path)
     return found
 

@@ -623,8 +623,10 @@ def test_a_port_in_use_is_one_line_that_names_another(weights, monkeypatch, caps
 
 def test_the_command_says_what_is_missing(recordings, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("rvtssm.models.named_weights.FOLDER", tmp_path / "no_weights")
+    (tmp_path / "notes.txt").write_text("no events\n")
     for words, message in (
         ([], "checkpoint=FILE is needed"),
+        (["checkpoint=a.ckpt", str(tmp_path / "notes.txt")], "it is text, but its lines are not events"),
         (["checkpoint=nobody"], "there are no weights named 'nobody', and no such file; this installation has none"),
         (["checkpoint=a.ckpt", "port=99999"], "serve.port=99999 must lie between 0 and 65535"),
         (["checkpoint=a.ckpt", f"recording={tmp_path}"], "holds no recording (.dat, .raw, .h5, .hdf5, "),
