@@ -61,7 +61,7 @@ class DeformableAttention(nn.Module):
 
     def __init__(self, dim: int, num_heads: int, num_maps: int) -> None:
         super().__init__()
-        self.num_heads, self.num_maps = num_heads, num_maps
+        self.num_heads = num_heads
         self.value = nn.Linear(dim, dim)
         self.offset = nn.Linear(dim, num_heads * num_maps * NUM_POINTS * 2)
         self.weight = nn.Linear(dim, num_heads * num_maps * NUM_POINTS)

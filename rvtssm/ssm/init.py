@@ -154,8 +154,8 @@ def to_pairs(values: Tensor) -> Tensor:
     return torch.view_as_real(values.resolve_conj()).float()
 
 
-def hippo_input(v: Tensor, num_blocks: int = 1, largest: float = 2.0) -> Tensor:
-    """Return the input vector V^H B of HiPPO-LegS blocks, with magnitudes clipped.
+def hippo_input(v: Tensor, num_blocks: int) -> Tensor:
+    """Return the input vector V^H B of HiPPO-LegS blocks, with magnitudes clipped at 2.
 
     For 32 modes, the largest entry is 3 times the next, 30 times the median and 70 times the smallest. In HiPPO-LegS
     the low-rank part balances it; without that part it would dominate the output. The reference code clips the
@@ -164,14 +164,13 @@ def hippo_input(v: Tensor, num_blocks: int = 1, largest: float = 2.0) -> Tensor:
     Args:
         v: The basis of the modes, (S, P) complex.
         num_blocks: Number of equal blocks in V.
-        largest: Magnitude at which entries are clipped.
 
     Returns:
         The vector, (P,) complex.
     """
     root = np.sqrt(2 * np.arange(len(v) // num_blocks) + 1.0)
     b = v.mH @ torch.from_numpy(np.tile(root, num_blocks)).to(v)
-    return b * (largest / b.abs()).clamp_max(1)
+    return b * (2.0 / b.abs()).clamp_max(1)
 
 
 def log_uniform_steps(num_modes: int, dt_min: float, dt_max: float) -> Tensor:

@@ -87,17 +87,16 @@ class MessageDecoder:
     """Decodes the messages of one camera as they arrive. To read a bag, use `open_recording`.
 
     Args:
-        kind: Type of the messages, such as "event_camera_msgs/msg/EventPacket".
-        is_cdr: Whether the messages are serialised as CDR (ROS 2) instead of ROS 1's format.
+        kind: Type of the messages, such as "event_camera_msgs/msg/EventPacket"; they are serialised as CDR (ROS 2).
 
     Raises:
         UserError: Messages of this type hold no events.
     """
 
-    def __init__(self, kind: str, is_cdr: bool = True) -> None:
+    def __init__(self, kind: str) -> None:
         if kind not in (*ARRAYS, *PACKETS):
             raise UserError(f"{kind} holds no events; choose from {', '.join((*ARRAYS, *PACKETS))}")
-        self._kind, self._is_cdr = kind, is_cdr
+        self._kind = kind
         self._state: State | None = None
         self._shape: tuple[int, int, str] | None = None  # height, width and encoding of the messages
         self.frame_id = ""  # coordinate frame of the camera, as the last message names it
@@ -116,7 +115,7 @@ class MessageDecoder:
                 changed. A new stream begins with the next message if the clock, the size or the encoding was the
                 reason.
         """
-        message = read_message(self._kind, data, self._is_cdr)
+        message = read_message(self._kind, data, is_cdr=True)
         self.frame_id = message.frame_id
         size_hw, shape = (message.height, message.width), (message.height, message.width, message.encoding)
         if self._state is None:
