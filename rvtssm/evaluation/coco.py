@@ -37,9 +37,7 @@ class _BoxEval(COCOeval):
 
 
 def evaluate_detections(
-    recordings: Iterable[ScoredRecording | tuple[str, Labels, Sequence[Detections]]],
-    spec: DatasetSpec,
-    **options: Any,
+    recordings: Iterable[ScoredRecording | tuple[str, Labels, Sequence[Detections]]], spec: DatasetSpec, **options: Any
 ) -> dict[str, float]:
     """Return the average precision over all recordings.
 

@@ -151,8 +151,7 @@ def _latency(runs: SplitRuns, sequences: Sequence[FrameSequence]) -> float:
         )
     longest = max(sequences, key=lambda sequence: len(sequence.windows))
     return runs.kept_latency_ms(
-        longest,
-        lambda: measured_latency_ms(runs.checkpoint, longest.source.path, longest.settings, runs.postprocess),
+        longest, lambda: measured_latency_ms(runs.checkpoint, longest.source.path, longest.settings, runs.postprocess)
     )
 
 

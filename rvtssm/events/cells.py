@@ -43,11 +43,7 @@ class FramePixels:
 
 
 def frame_pixels(
-    height: int,
-    width: int,
-    downsample: int = 1,
-    row_sources: Ints | None = None,
-    column_sources: Ints | None = None,
+    height: int, width: int, downsample: int = 1, row_sources: Ints | None = None, column_sources: Ints | None = None
 ) -> FramePixels:
     """Map sensor coordinates to frame coordinates.
 

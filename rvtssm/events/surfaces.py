@@ -81,9 +81,7 @@ def to_sums(frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
 
 
 @cache
-def _epoch_weights(
-    time_constants_us: tuple[int, ...],
-) -> tuple[Ints, npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+def _epoch_weights(time_constants_us: tuple[int, ...]) -> tuple[Ints, npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """Return log2 of the epoch lengths (K,) and the two tables of weights. An epoch is 4 to 8 time constants long.
 
     An event `offset` us after the start of its epoch weighs coarse[k, offset >> 10] * fine[k, offset & 1023].

@@ -171,12 +171,7 @@ class Detector(nn.Module):
 
 
 def build_detector(
-    model: ModelConfig,
-    temporal: TemporalConfig,
-    height: int,
-    width: int,
-    num_classes: int,
-    in_channels: int = 20,
+    model: ModelConfig, temporal: TemporalConfig, height: int, width: int, num_classes: int, in_channels: int = 20
 ) -> Detector:
     """Build a detector. See `Detector`.
 

@@ -129,11 +129,7 @@ class Streams:
                 if self.memory_chunk is not None:
                     state = self._forgotten(state, [(count + start) % self.memory_chunk != 0 for count in steps])
                 found, state = self.detector(
-                    hist[start:stop],
-                    state,
-                    self._prepare(step_scale[start:stop]),
-                    wanted,
-                    boxes,
+                    hist[start:stop], state, self._prepare(step_scale[start:stop]), wanted, boxes
                 )
                 predictions.append(found)
             self._keep(slots, state, [count + len(hist) for count in steps])

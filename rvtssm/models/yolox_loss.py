@@ -136,11 +136,7 @@ def yolox_loss(
     class_target = F.one_hot(wanted[:, 0].long(), predictions.shape[-1] - 5) * iou.detach()[:, None]
     class_ = F.binary_cross_entropy_with_logits(answers[:, 5:], class_target, weight[:, None], reduction="sum")
     missing = (1 - iou**2) * weight
-    losses = {
-        "iou": IOU_WEIGHT * missing.sum() / norm,
-        "objectness": objectness / norm,
-        "class": class_ / norm,
-    }
+    losses = {"iou": IOU_WEIGHT * missing.sum() / norm, "objectness": objectness / norm, "class": class_ / norm}
     losses["total"] = losses["iou"] + losses["objectness"] + losses["class"]
     losses["num_foreground"] = num_matched / max(int(num_targets.sum()), 1)
     return losses

@@ -92,10 +92,7 @@ class Plan:
 
 
 def prepare_recording(
-    recording: RawRecording,
-    path: Path | str,
-    recipe: Recipe,
-    report: Callable[[float, int], None] | None = None,
+    recording: RawRecording, path: Path | str, recipe: Recipe, report: Callable[[float, int], None] | None = None
 ) -> Outcome:
     """Prepare one recording in constant memory.
 

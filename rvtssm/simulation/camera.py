@@ -241,12 +241,7 @@ def _crossings(
 
 
 def _noise(
-    shape: tuple[int, ...],
-    hot: np.ndarray,
-    start_us: int,
-    end_us: int,
-    config: CameraConfig,
-    rng: np.random.Generator,
+    shape: tuple[int, ...], hot: np.ndarray, start_us: int, end_us: int, config: CameraConfig, rng: np.random.Generator
 ) -> Columns:
     """Return noise: a Poisson process in every pixel, and a faster one of a single polarity in each `hot` pixel."""
     num_pixels, seconds = shape[0] * shape[1], (end_us - start_us) * 1e-6

@@ -55,10 +55,7 @@ class View:
             t_s: Time in seconds.
         """
         right, down, driven = self.pose(t_s)
-        return (
-            self.width / 2 + right + px_per_m * (x_m - driven),
-            self.horizon_px + down + px_per_m * self.camera_m,
-        )
+        return (self.width / 2 + right + px_per_m * (x_m - driven), self.horizon_px + down + px_per_m * self.camera_m)
 
     def metres_right(self, x_px: float, px_per_m: float, t_s: float) -> float:
         """Invert `project` for x.

@@ -130,9 +130,4 @@ def asynchronous(lambda_: Tensor, dt: Tensor, step_scale: float | Tensor) -> tup
 
 Discretization = Callable[[Tensor, Tensor, float | Tensor], tuple[Tensor, Tensor]]
 
-DISCRETIZATIONS: dict[str, Discretization] = {
-    "zoh": zoh,
-    "bilinear": bilinear,
-    "dirac": dirac,
-    "async": asynchronous,
-}
+DISCRETIZATIONS: dict[str, Discretization] = {"zoh": zoh, "bilinear": bilinear, "dirac": dirac, "async": asynchronous}

@@ -164,14 +164,7 @@ class PerFeatureLayer(TemporalLayer):
             The outputs (L, N, H) and the state after step L.
         """
         before: Tensor = fitting_state(
-            x,
-            state,
-            self.init_state,
-            len(self.D),
-            self.D,
-            self.log_real.shape,
-            is_complex=True,
-            step_scale=step_scale,
+            x, state, self.init_state, len(self.D), self.D, self.log_real.shape, is_complex=True, step_scale=step_scale
         )
         system = step_scale if isinstance(step_scale, PerFeatureSystem) else self.prepare(step_scale)
         with torch.autocast(x.device.type, enabled=False):

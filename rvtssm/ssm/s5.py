@@ -119,14 +119,7 @@ class S5SSM(TemporalLayer):
             The outputs (L, N, H) and the state after step L.
         """
         before: Tensor = fitting_state(
-            x,
-            state,
-            self.init_state,
-            len(self.D),
-            self.D,
-            self.log_step.shape,
-            is_complex=True,
-            step_scale=step_scale,
+            x, state, self.init_state, len(self.D), self.D, self.log_step.shape, is_complex=True, step_scale=step_scale
         )
         system = step_scale if isinstance(step_scale, SharedSystem) else self.prepare(step_scale)
         run, dtype = self._both_ways if self.bidirectional else run_shared, _product_dtype(x)

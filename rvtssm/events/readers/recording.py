@@ -141,12 +141,7 @@ class Recording(ABC):
             self._handle = None
 
     def iterate(
-        self,
-        max_events: int = 1 << 16,
-        start_us: int | None = None,
-        end_us: int | None = None,
-        *,
-        reuse: bool = False,
+        self, max_events: int = 1 << 16, start_us: int | None = None, end_us: int | None = None, *, reuse: bool = False
     ) -> Iterator[Events]:
         """Yield all events, or those with start_us <= t < end_us, in blocks.
 
