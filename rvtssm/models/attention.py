@@ -151,8 +151,7 @@ def attend(qkv: Tensor, head_dim: int) -> Tensor:
         The mixed values (G, T, C).
     """
     if qkv.requires_grad and (qkv.device.type, qkv.dtype) in WRITTEN_OUT and not torch.compiler.is_exporting():
-        mixed: Tensor = _WrittenOut.apply(qkv, head_dim)
-        return mixed
+        return _WrittenOut.apply(qkv, head_dim)
     num_groups, num_tokens, width = qkv.shape
     # G T (heads 3 head_dim) -> three times G heads T head_dim
     heads = qkv.view(num_groups, num_tokens, width // (3 * head_dim), 3 * head_dim)

@@ -217,5 +217,4 @@ class SSM2DPair(nn.Module):
         self.blocks = nn.Sequential(SSM2DBlock(dim, model, normed_input), SSM2DBlock(dim, model, normed_input=False))
 
     def forward(self, x: Tensor) -> Tensor:
-        mixed: Tensor = self.blocks(x)
-        return mixed
+        return self.blocks(x)

@@ -167,8 +167,7 @@ def _compressor(num_bytes: int) -> FrameCompressor:
     """Return this thread's compressor for frames of this size. Making a new one takes as long as several frames."""
     if getattr(_kept, "num_bytes", None) != num_bytes:
         _kept.num_bytes, _kept.compressor = num_bytes, FrameCompressor(num_bytes)
-    compressor: FrameCompressor = _kept.compressor
-    return compressor
+    return _kept.compressor
 
 
 class EventBlocks:

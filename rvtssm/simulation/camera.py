@@ -38,6 +38,7 @@ _DRAWN = (
 )
 
 Columns = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # t, x, y, p with the dtypes of Events
+Thresholds = tuple[np.ndarray, np.ndarray]  # (H, W) each, of events that are darker and brighter
 
 
 def drawn_camera(config: CameraConfig, rng: np.random.Generator) -> CameraConfig:
@@ -80,18 +81,18 @@ def simulate_events(
     before_us, image = first
     start_us = before_us
     lit = _log_intensity(image, config)
-    threshold_off, threshold_on = _thresholds(lit.shape, config, rng)
-    now_off, now_on = threshold_off, threshold_on  # thresholds of the next event, which differ if there is noise
+    thresholds = _thresholds(lit.shape, config, rng)
+    now = thresholds  # thresholds of the next event, which differ if there is noise
     hot = rng.choice(lit.size, rng.binomial(lit.size, config.hot_pixel_share), replace=False)
     dead = leak = None
     if config.dead_pixel_share:
         dead = rng.random(lit.shape) < config.dead_pixel_share
     if config.leak_rate_hz:  # a slow rise of the signal, in thresholds per second
         rates = config.leak_rate_hz * np.exp(config.leak_mismatch * rng.standard_normal(lit.shape))
-        leak = (rates * threshold_on).astype(np.float32)
+        leak = (rates * thresholds[1]).astype(np.float32)
     chance = np.zeros(1, np.uint64)
     if config.threshold_noise:
-        now_off, now_on = threshold_off.copy(), threshold_on.copy()
+        now = thresholds[0].copy(), thresholds[1].copy()
         chance[0] = rng.integers(1, 1 << 62)
     before, level = lit, lit.copy()
     free_from_us = np.full(before.shape, np.iinfo(np.int64).min, np.int64)
@@ -128,12 +129,7 @@ def simulate_events(
         else:
             lit = bright
         after = lit if leak is None else lit + leak * np.float32((t_us - start_us) * 1e-6)
-        parts.append(
-            _crossings(
-                before, after, level, threshold_off, threshold_on, now_off, now_on, config.threshold_noise, chance,
-                before_us, t_us,
-            )
-        )  # fmt: skip
+        parts.append(_crossings(before, after, level, thresholds, now, config.threshold_noise, chance, before_us, t_us))
         if config.shot_rate_hz:
             parts.append(_shot_noise(image, before_us, t_us, config, rng))
         before_us, before = t_us, after
@@ -156,9 +152,7 @@ def _log_intensity(image: np.ndarray, config: CameraConfig) -> np.ndarray:
     return lit
 
 
-def _thresholds(
-    shape: tuple[int, ...], config: CameraConfig, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
+def _thresholds(shape: tuple[int, ...], config: CameraConfig, rng: np.random.Generator) -> Thresholds:
     drawn = config.threshold * (1 + config.threshold_mismatch * rng.standard_normal((2, *shape)))
     if config.on_to_off != 1:
         drawn *= np.array((config.on_to_off**-0.5, config.on_to_off**0.5))[:, None, None]
@@ -184,23 +178,15 @@ def _low_passed(
 
 @jit
 def _crossings(
-    before: np.ndarray,
-    after: np.ndarray,
-    level: np.ndarray,
-    threshold_off: np.ndarray,
-    threshold_on: np.ndarray,
-    now_off: np.ndarray,
-    now_on: np.ndarray,
-    noise: float,
-    chance: np.ndarray,
-    start_us: int,
-    end_us: int,
-) -> Columns:
+    before: np.ndarray, after: np.ndarray, level: np.ndarray, thresholds: Thresholds, now: Thresholds, noise: float,
+    chance: np.ndarray, start_us: int, end_us: int,
+) -> Columns:  # fmt: skip
     """Return the events of all threshold crossings, and update `level` (H, W), the last crossed level, in place.
 
-    With noise, the thresholds of the next event, `now_off` and `now_on`, are drawn after each event around the
-    thresholds of the pixel. `chance` (1,) is the state of the generator.
+    With noise, the thresholds of the next event, `now`, are drawn after each event around the thresholds of the pixel.
+    `chance` (1,) is the state of the generator.
     """
+    (threshold_off, threshold_on), (now_off, now_on) = thresholds, now
     height, width = before.shape
     room = 0
     for y in range(height):
@@ -274,8 +260,7 @@ def _delayed(t: np.ndarray, y: np.ndarray, height: int, config: CameraConfig, rn
     if config.readout_us:
         turn = y.astype(np.int64) * config.readout_us // height  # when a row is read within a readout of all rows
         t = -((turn - t) // config.readout_us) * config.readout_us + turn
-    read: np.ndarray = t
-    return read
+    return t
 
 
 @jit

@@ -25,8 +25,7 @@ class Pedestrian:
 
     def extent_m(self, gait_m: float) -> Extent:
         """Return the extent of the person. See `Figure.extent_m`."""
-        extent: Extent = _extent(self._capsules_m(gait_m))
-        return extent
+        return _extent(self._capsules_m(gait_m))
 
     def paint(
         self, canvas: np.ndarray, ground_px: Point, px_per_m: float, gait_m: float, is_silhouette: bool = False
@@ -44,8 +43,7 @@ class Pedestrian:
     def _capsules_m(self, gait_m: float) -> np.ndarray:
         """Return (15, 7): x0, y0, x1, y1, radius in metres, grey, opacity. Far parts come first; the lowest is at 0."""
         angle = self.phase + 2 * math.pi * gait_m / self.stride_m
-        parts: np.ndarray = _walking_capsules(angle, self.facing, self.girth, self.greys, self.height_m / WALKER_M)
-        return parts
+        return _walking_capsules(angle, self.facing, self.girth, self.greys, self.height_m / WALKER_M)
 
 
 def build_pedestrian(facing: int, rng: np.random.Generator) -> Pedestrian:

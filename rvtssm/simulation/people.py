@@ -39,8 +39,7 @@ class Person:
             t_s: Time in seconds.
         """
         phase = self.look[15] + 2 * math.pi * way_m / self.stride_m
-        limbs: np.ndarray = _body(x_m, z_m, heading, phase, t_s, self.height_m / BODY_M, self.posture, self.look)
-        return limbs
+        return _body(x_m, z_m, heading, phase, t_s, self.height_m / BODY_M, self.posture, self.look)
 
 
 def build_person(posture: int, first_cloth: int, rng: np.random.Generator) -> Person:
@@ -238,8 +237,7 @@ class Animal:
             t_s: Time in seconds.
         """
         phase = self.look[4] + 2 * math.pi * way_m / (0.75 * self.scale)
-        limbs: np.ndarray = _dog(x_m, z_m, heading, phase, t_s, self.scale, self.look)
-        return limbs
+        return _dog(x_m, z_m, heading, phase, t_s, self.scale, self.look)
 
 
 def build_animal(first_cloth: int, rng: np.random.Generator) -> Animal:

@@ -71,27 +71,19 @@ def panel(
 
 @jit
 def paint_panels(
-    canvas: np.ndarray,
-    panels: np.ndarray,
-    matrix: np.ndarray,
-    position: np.ndarray,
-    flat: np.ndarray,
-    places: np.ndarray,
-    brightness: float,
-    is_silhouette: bool,
+    canvas: np.ndarray, panels: np.ndarray, shot: Shot, pictures: Pictures, brightness: float, is_silhouette: bool
 ) -> None:
     """Paint panels in order.
 
     Args:
         canvas: Picture (H, W) float32.
         panels: Panels (K, PANEL_COLUMNS).
-        matrix: As in `Shot`.
-        position: As in `Shot`.
-        flat: As in `Pictures`.
-        places: As in `Pictures`.
+        shot: The camera.
+        pictures: The pictures of the panels.
         brightness: Factor of the brightness of panels that do not glow.
         is_silhouette: Paint panels white, and leave out panels with `strength` below 1, which are shadows and water.
     """
+    matrix, position, flat = shot.matrix, shot.position, pictures.flat
     height, width = canvas.shape
     h = np.empty((3, 3))
     for k in range(len(panels)):
@@ -141,9 +133,9 @@ def paint_panels(
             continue
         g00, g01, g02, g10, g11, g12 = g00 / det, g01 / det, g02 / det, g10 / det, g11 / det, g12 / det
         g20, g21, g22 = g20 / det, g21 / det, g22 / det
-        start, log_rows, log_columns, num_levels = places[int(q[9])]
+        start, log_rows, log_columns, num_levels = pictures.places[int(q[9])]
         has_opacity = q[10] >= 0
-        opacity_start = places[int(q[10]), 0] if has_opacity else 0
+        opacity_start = pictures.places[int(q[10]), 0] if has_opacity else 0
         repeat_s, repeat_t, shift_s, shift_t = q[11], q[12], q[13], q[14]
         gain, strength, is_clamped = q[15] if q[19] > 0 else q[15] * brightness, q[16], q[18] > 0
         level, at, rows, columns, step_s, step_t = 0, 0, 1, 1, 1.0, 1.0
@@ -152,17 +144,8 @@ def paint_panels(
             a0, b0, c0 = g01 * y + g02, g11 * y + g12, g21 * y + g22
             # Find the columns with 0 <= s, t <= 1 and the depth in range; each condition is linear in x.
             first, last = max(0.0, left - 1), min(width - 1.0, right + 1)
-            for side in range(5):
-                if side == 0:
-                    slope, base = g00, a0
-                elif side == 1:
-                    slope, base = g20 - g00, c0 - a0
-                elif side == 2:
-                    slope, base = g10, b0
-                elif side == 3:
-                    slope, base = g20 - g10, c0 - b0
-                else:
-                    slope, base = -g20, 1 / NEAR_M - c0
+            in_s, in_t = ((g00, a0), (g20 - g00, c0 - a0)), ((g10, b0), (g20 - g10, c0 - b0))
+            for slope, base in (*in_s, *in_t, (-g20, 1 / NEAR_M - c0)):
                 if slope > 1e-12:
                     first = max(first, -base / slope - 1.5)
                 elif slope < -1e-12:
@@ -202,50 +185,32 @@ def paint_panels(
                     j0, j1 = min(max(j, 0), rows - 1), min(max(j + 1, 0), rows - 1)
                 else:
                     i0, i1, j0, j1 = i & (columns - 1), (i + 1) & (columns - 1), j & (rows - 1), (j + 1) & (rows - 1)
-                n00, n01, n10, n11 = j0 * columns + i0, j0 * columns + i1, j1 * columns + i0, j1 * columns + i1
+                around = (j0 * columns + i0, j0 * columns + i1, j1 * columns + i0, j1 * columns + i1)
                 if has_opacity:
-                    o = opacity_start + at
-                    cover *= (1 - b) * ((1 - a) * flat[o + n00] + a * flat[o + n01]) + b * (
-                        (1 - a) * flat[o + n10] + a * flat[o + n11]
-                    )
+                    cover *= _blend(flat, opacity_start + at, around, a, b)
                 cover = min(cover, 1.0) * strength  # the opacity of a glow can exceed 1, which means fully opaque
                 if is_silhouette:
                     canvas[row, column] += cover * (1 - canvas[row, column])
                 elif cover > 0:
-                    o = start + at
-                    light = (1 - b) * ((1 - a) * flat[o + n00] + a * flat[o + n01]) + b * (
-                        (1 - a) * flat[o + n10] + a * flat[o + n11]
-                    )
+                    light = _blend(flat, start + at, around, a, b)
                     canvas[row, column] += cover * (gain * light - canvas[row, column])
 
 
 @jit
 def paint_limbs(
-    canvas: np.ndarray,
-    limbs: np.ndarray,
-    matrix: np.ndarray,
-    position: np.ndarray,
-    focal_px: float,
-    light: np.ndarray,
-    flat: np.ndarray,
-    places: np.ndarray,
-    brightness: float,
-    is_silhouette: bool,
+    canvas: np.ndarray, limbs: np.ndarray, shot: Shot, pictures: Pictures, brightness: float, is_silhouette: bool
 ) -> None:
     """Paint limbs from the farthest to the nearest.
 
     Args:
         canvas: Picture (H, W) float32.
         limbs: Limbs (K, LIMB_COLUMNS).
-        matrix: As in `Shot`.
-        position: As in `Shot`.
-        focal_px: As in `Shot`.
-        light: As in `Shot`.
-        flat: As in `Pictures`.
-        places: As in `Pictures`.
+        shot: The camera.
+        pictures: The pictures of the cloth.
         brightness: Factor of the brightness.
         is_silhouette: Paint limbs white.
     """
+    matrix, position, light, flat = shot.matrix, shot.position, shot.light, pictures.flat
     height, width = canvas.shape
     num = len(limbs)
     seen = np.empty((num, 7))  # x, y, radius of both ends in px, mean depth
@@ -260,7 +225,7 @@ def paint_limbs(
                 w = NEAR_M
             seen[k, 3 * end] = (matrix[0, 0] * dx + matrix[0, 1] * dy + matrix[0, 2] * dz) / w
             seen[k, 3 * end + 1] = (matrix[1, 0] * dx + matrix[1, 1] * dy + matrix[1, 2] * dz) / w
-            seen[k, 3 * end + 2] = q[4 * end + 3] * focal_px / w
+            seen[k, 3 * end + 2] = q[4 * end + 3] * shot.focal_px / w
             depth += w / 2
         seen[k, 6] = depth
     for k in np.argsort(-seen[:, 6]):
@@ -272,7 +237,7 @@ def paint_limbs(
         ex, ey = x1 - x0, y1 - y0
         length_2 = ex * ex + ey * ey
         length = math.sqrt(max(length_2, 1e-12))
-        start, log_rows, log_columns, num_levels = places[int(q[9])]
+        start, log_rows, log_columns, num_levels = pictures.places[int(q[9])]
         length_m = math.sqrt((q[4] - q[0]) ** 2 + (q[5] - q[1]) ** 2 + (q[6] - q[2]) ** 2)
         radius_m, radius_px = max(q[3], q[7]), max(r0, r1, 1e-6)
         cells = q[10] * radius_m / radius_px
@@ -300,13 +265,18 @@ def paint_limbs(
                 i, j = math.floor(u), math.floor(v)
                 a, b = u - i, v - j
                 i0, i1, j0, j1 = i & (columns - 1), (i + 1) & (columns - 1), j & (rows - 1), (j + 1) & (rows - 1)
-                o = start + at
                 pattern = 1.0
                 if scale > 0:
-                    pattern = (1 - b) * (
-                        (1 - a) * flat[o + j0 * columns + i0] + a * flat[o + j0 * columns + i1]
-                    ) + b * ((1 - a) * flat[o + j1 * columns + i0] + a * flat[o + j1 * columns + i1])
+                    around = (j0 * columns + i0, j0 * columns + i1, j1 * columns + i0, j1 * columns + i1)
+                    pattern = _blend(flat, start + at, around, a, b)
                 canvas[row, column] += cover * (q[8] * lit * pattern * brightness - canvas[row, column])
+
+
+@jit
+def _blend(flat, start, around, a, b):  # type: ignore[no-untyped-def]
+    """Return the value at shares a across and b down between the four cells `around`, which count from `start`."""
+    upper = (1 - a) * flat[start + around[0]] + a * flat[start + around[1]]
+    return (1 - b) * upper + b * ((1 - a) * flat[start + around[2]] + a * flat[start + around[3]])
 
 
 @jit
@@ -324,16 +294,15 @@ def _level(cells, log_cells, num_levels):  # type: ignore[no-untyped-def]
 
 
 @jit
-def outline(points: np.ndarray, radii_m: np.ndarray, matrix: np.ndarray, position: np.ndarray, focal_px: float) -> Box:
+def outline(points: np.ndarray, radii_m: np.ndarray, shot: Shot) -> Box:
     """Return the smallest box around balls in px, or all zeros if one of them is not in front of the camera.
 
     Args:
         points: Centres (K, 3) in metres.
         radii_m: Radii (K,) in metres.
-        matrix: As in `Shot`.
-        position: As in `Shot`.
-        focal_px: As in `Shot`.
+        shot: The camera.
     """
+    matrix, position = shot.matrix, shot.position
     left, top, right, bottom = 1e9, 1e9, -1e9, -1e9
     for k in range(len(points)):
         dx, dy, dz = points[k, 0] - position[0], points[k, 1] - position[1], points[k, 2] - position[2]
@@ -342,7 +311,7 @@ def outline(points: np.ndarray, radii_m: np.ndarray, matrix: np.ndarray, positio
             return 0.0, 0.0, 0.0, 0.0
         x = (matrix[0, 0] * dx + matrix[0, 1] * dy + matrix[0, 2] * dz) / w
         y = (matrix[1, 0] * dx + matrix[1, 1] * dy + matrix[1, 2] * dz) / w
-        r = radii_m[k] * focal_px / w
+        r = radii_m[k] * shot.focal_px / w
         left, right, top, bottom = min(left, x - r), max(right, x + r), min(top, y - r), max(bottom, y + r)
     return left, top, right, bottom
 

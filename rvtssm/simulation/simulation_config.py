@@ -144,8 +144,7 @@ class SyntheticConfig:
 
     def num_recordings(self, split: str) -> int:
         """Return the number of recordings of a split."""
-        count: int = getattr(self, f"num_{split}")
-        return count
+        return getattr(self, f"num_{split}")
 
     def is_ego_moving(self, index: int) -> bool:
         """Return whether the camera moves in a recording. Moving cameras are spread evenly over those of each size.

@@ -120,11 +120,9 @@ class Street:
             canvas: Picture (H, W) float32.
             t_s: Time in seconds.
         """
-        right, down, driven = self.view.pose(t_s)
-        _paint_street(
-            canvas, self.houses, self.ground, right, down, driven, self.view.horizon_px, self.view.camera_m,
-            HOUSES_PX_PER_M * self.view.unit,
-        )  # fmt: skip
+        view = self.view
+        depth = view.horizon_px, view.camera_m, HOUSES_PX_PER_M * view.unit
+        _paint_street(canvas, self.houses, self.ground, view.pose(t_s), depth)
 
 
 def build_street(view: View, rng: np.random.Generator) -> Street:
@@ -194,18 +192,12 @@ def _fill(image: np.ndarray, left: float, top: float, right: float, bottom: floa
 
 
 @jit
-def _paint_street(
-    canvas: np.ndarray,
-    houses: np.ndarray,
-    ground: np.ndarray,
-    right: float,
-    down: float,
-    driven: float,
-    horizon: float,
-    camera_m: float,
-    houses_px_per_m: float,
-) -> None:
-    """Sample both pictures bilinearly, and blend them over one row where houses and ground meet."""
+def _paint_street(canvas, houses, ground, pose, depth):  # type: ignore[no-untyped-def]
+    """Sample both pictures bilinearly, and blend them over one row where houses and ground meet.
+
+    `pose` is that of the view; `depth` is the row of the horizon, the height of the camera and the depth of the houses.
+    """
+    (right, down, driven), (horizon, camera_m, houses_px_per_m) = pose, depth
     height, width = canvas.shape
     rows, columns = houses.shape
     foot = horizon + camera_m * houses_px_per_m

@@ -67,8 +67,7 @@ class VideoSource:
             values, is_linear = np.clip(frame.astype(np.float32), 0, 1), self.is_linear is not False
         if not is_linear:  # the curve of sRGB, IEC 61966-2-1
             values = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
-        light: np.ndarray = values @ np.array((0.0722, 0.7152, 0.2126), np.float32)  # blue, green, red: ITU-R BT.709
-        return light
+        return values @ np.array((0.0722, 0.7152, 0.2126), np.float32)  # blue, green, red: ITU-R BT.709
 
 
 def picture_files(folder: Path) -> list[Path]:
@@ -183,13 +182,11 @@ def between(
 
 def _for_flow(light: np.ndarray) -> np.ndarray:
     """Return an 8-bit picture in which contrasts in dark and in bright areas count alike."""
-    seen: np.ndarray = (255 * np.sqrt(np.clip(light, 0, 1))).astype(np.uint8)
-    return seen
+    return (255 * np.sqrt(np.clip(light, 0, 1))).astype(np.uint8)
 
 
 def _doubt(flow: np.ndarray, back: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return how far from its place a pixel ends after it has followed the flow and the flow back, (H, W) float32."""
     at = x + flow[..., 0], y + flow[..., 1]
     returned = flow + cv2.remap(back, *at, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
-    off: np.ndarray = np.hypot(returned[..., 0], returned[..., 1])
-    return off
+    return np.hypot(returned[..., 0], returned[..., 1])

@@ -18,7 +18,7 @@ import numpy as np
 from rvtssm.events.labels import BOX_DTYPE, Boxes
 from rvtssm.simulation.people import SITTING, STANDING, Animal, Person
 from rvtssm.simulation.perspective import Box, Pictures, Shot, outline, paint_limbs, paint_panels, panel
-from rvtssm.simulation.surroundings import NO_PANELS, Fixture, Surroundings
+from rvtssm.simulation.surroundings import NO_LIMBS, NO_PANELS, Fixture, Surroundings
 from rvtssm.simulation.trips import CameraTrip, Trip
 from rvtssm.simulation.vehicles import Automobile, Parts, TwoWheeler
 
@@ -77,8 +77,7 @@ class Player:
                     rim = math.cos(angle) * parts.panels[:, 3:6] + math.sin(angle) * parts.panels[:, 6:9]
                     balls = np.concatenate((balls, middles + rim / 2))
                 radii = np.concatenate((radii, np.zeros(len(balls) - len(radii))))
-        box: Box = outline(balls, radii, shot.matrix, shot.position, shot.focal_px)
-        return box
+        return outline(balls, radii, shot)
 
     @property
     def is_gesturing(self) -> bool:
@@ -178,9 +177,7 @@ class World:
         centres = rows[:, :3] + (rows[:, 3:6] + rows[:, 6:9]) / 2 - shot.position
         # Horizontal panels come first, in the order given, then all others from the farthest to the nearest.
         order = np.argsort(-np.where(rows[:, 7] == 0, 1e9, np.hypot(centres[:, 0], centres[:, 2])), kind="stable")
-        paint_panels(
-            canvas, rows[order], shot.matrix, shot.position, *self.pictures, self.surroundings.brightness, False
-        )
+        paint_panels(canvas, rows[order], shot, self.pictures, self.surroundings.brightness, False)
         return canvas
 
     def _nearest_first(self, t_s: float, shot: Shot) -> list[tuple[int, Player | Fixture]]:
@@ -201,7 +198,7 @@ class World:
         order = self._nearest_first(t_s, shot)
         shadows = [self._shadow(thing, t_s) for _, thing in order if isinstance(thing, Player)]
         if shadows:
-            self._paint(canvas, Parts(np.array(shadows), np.empty((0, 12))), shot)
+            self._paint(canvas, Parts(np.array(shadows), NO_LIMBS), shot)
         for index, thing in reversed(order):
             parts = thing.parts(t_s, shot.position)
             if isinstance(thing, Player):
@@ -212,18 +209,15 @@ class World:
                     continue
             self._paint(canvas, parts, shot)
             if isinstance(thing, Player) and thing.has_lamps:
-                self._paint(canvas, Parts(self._lamps(thing, t_s, shot), np.empty((0, 12))), shot)
+                self._paint(canvas, Parts(self._lamps(thing, t_s, shot), NO_LIMBS), shot)
         return boxes
 
     def _paint(self, canvas: np.ndarray, parts: Parts, shot: Shot, is_silhouette: bool = False) -> None:
         brightness = self.surroundings.brightness
         if len(parts.panels):
-            paint_panels(canvas, parts.panels, shot.matrix, shot.position, *self.pictures, brightness, is_silhouette)
+            paint_panels(canvas, parts.panels, shot, self.pictures, brightness, is_silhouette)
         if len(parts.limbs):
-            paint_limbs(
-                canvas, parts.limbs, shot.matrix, shot.position, shot.focal_px, shot.light, *self.pictures, brightness,
-                is_silhouette,
-            )  # fmt: skip
+            paint_limbs(canvas, parts.limbs, shot, self.pictures, brightness, is_silhouette)
 
     def _shadow(self, player: Player, t_s: float) -> np.ndarray:
         x, z, heading, _ = player.trip.at(t_s)

@@ -60,9 +60,7 @@ class TrainingProgress(ProgressBar):
         shows_bar = self.bar.console.is_terminal or self.bar.console.is_jupyter
         self._began = None if shows_bar else (done, time.perf_counter())
 
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
         if self.bar is None:
             return
         if self._began and trainer.global_step > self._began[0]:
@@ -96,16 +94,13 @@ class TrainingProgress(ProgressBar):
             text = f"step {trainer.global_step}: validation AP {ap}, AP50 {ap50}"
             self.bar.console.print(text, highlight=False)
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._close()
-
-    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        self._close()
-
-    def _close(self) -> None:
+    def on_train_end(self, *_: Any) -> None:
         if self.bar is not None:
             self.bar.stop()
             self.bar = None
+
+    def on_exception(self, *_: Any) -> None:
+        self.on_train_end()
 
 
 def pace_text(pace: Pace, accumulate: int) -> str:
@@ -138,9 +133,7 @@ def left_text(pace: Pace, step: int, num_steps: int) -> str:
 class FinalValidation(L.Callback):
     """Validates after the last step, even if the number of steps is not a multiple of the validation interval."""
 
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
         if trainer.global_step >= trainer.max_steps:
             trainer.val_check_batch = 1
 
@@ -148,9 +141,7 @@ class FinalValidation(L.Callback):
 class GradientNorms(L.Callback):
     """Logs the Euclidean norms `grad_norm/ROOM` at logged steps, over all processes and batches of a step."""
 
-    def on_before_optimizer_step(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: torch.optim.Optimizer
-    ) -> None:
+    def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
         if (trainer.global_step + 1) % trainer.log_every_n_steps:  # type: ignore[attr-defined]
             return
         assert isinstance(pl_module, DetectionModule)
@@ -180,7 +171,7 @@ class DetectionImages(L.Callback):
         outputs: Any,
         batch: SequenceBatch,
         batch_idx: int,
-        dataloader_idx: int = 0,
+        *_: Any,
     ) -> None:
         assert isinstance(pl_module, DetectionModule)
         if batch_idx >= self.num_images or len(batch.frame_index) == 0:

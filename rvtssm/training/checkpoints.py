@@ -100,15 +100,11 @@ class Checkpoints(Checkpoint):
         self._has_stop_signal = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
         if self._can_stop:  # at the end of the previous step, its losses were not logged yet
             self._stop(trainer)
 
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
         if self._step == trainer.global_step:  # gradients are being accumulated
             return
         self._step = trainer.global_step

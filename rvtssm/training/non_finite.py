@@ -46,7 +46,7 @@ class NonFiniteStop(L.Callback):
         self._found: dict[str, Any] = {}  # start and losses of the first batch of this step with a non-finite loss
 
     def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: SequenceBatch, batch_idx: int
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: SequenceBatch, *_: Any
     ) -> None:
         assert isinstance(pl_module, DetectionModule)
         random = pl_module.random_generator().get_state()
@@ -55,15 +55,11 @@ class NonFiniteStop(L.Callback):
     def on_before_backward(self, trainer: L.Trainer, pl_module: L.LightningModule, loss: Tensor) -> None:
         self._loss = loss.detach()  # reading its value here would make the device wait
 
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
         self._check(pl_module)  # for a batch whose gradient is accumulated without an optimiser step
         self._start = {}
 
-    def on_before_optimizer_step(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: torch.optim.Optimizer
-    ) -> None:
+    def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
         assert isinstance(pl_module, DetectionModule)
         gradients = [p.grad for p in pl_module.detector.parameters() if p.grad is not None]
         if trainer.precision == "16-mixed" or not gradients:

@@ -47,8 +47,7 @@ def read_states(checkpoint: Path, stored: Stored, rank: int) -> dict[str, Any]:
                 f"stored its streams; copy the files {', '.join(stored[1:])} together with the checkpoint"
             )
         states = load_file(path)
-    found: dict[str, Any] = states
-    return found
+    return states
 
 
 def named_files(checkpoint: Path) -> set[str]:

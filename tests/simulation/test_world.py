@@ -78,7 +78,8 @@ def test_a_panel_is_painted_where_a_pinhole_camera_sees_it():
         matrix, eye = lens @ rotation(yaw, pitch, 0.1), np.array([0.2, 1.0, -0.5])
         corner, across, down = np.array([-0.5, 1.7, 3.0]), np.array([1.2, 0, 0.3]), np.array([0.0, -1.0, 0.0])
         row = panel(tuple(corner), tuple(across), tuple(down), white)
-        paint_panels(canvas, row[None], matrix, eye, *atlas.packed(), 1.0, False)
+        shot = Shot(matrix, eye, 100.0, np.zeros(3))
+        paint_panels(canvas, row[None], shot, Pictures(*atlas.packed()), 1.0, False)
         ends = [corner, corner + across, corner + across + down, corner + down]
         points = np.array([matrix @ (end - eye) for end in ends])
         x, y = points[:, 0] / points[:, 2], points[:, 1] / points[:, 2]
@@ -94,9 +95,9 @@ def test_a_picture_brighter_than_white_is_opaque_and_no_more():
     glow = atlas.add(np.full((64, 64), 6.0))
     matrix = np.array([[100.0, 0, 40], [0, -100, 30], [0, 0, 1]])
     row = panel((-0.5, 0.5, 3.0), (1.0, 0, 0), (0, -1.0, 0), glow, glow, is_glowing=True, strength=0.99)
-    canvas = np.full((60, 80), 15.0, np.float32)
+    canvas, shot = np.full((60, 80), 15.0, np.float32), Shot(matrix, np.zeros(3), 100.0, np.zeros(3))
     for _ in range(2):
-        paint_panels(canvas, row[None], matrix, np.zeros(3), *atlas.packed(), 1.0, False)
+        paint_panels(canvas, row[None], shot, Pictures(*atlas.packed()), 1.0, False)
         assert canvas.min() >= 6 and canvas.max() <= 15
     assert canvas[30, 40] == pytest.approx(6.0, abs=0.01)
 
@@ -175,8 +176,7 @@ def test_plain_limbs_do_not_depend_on_the_pictures():
     for canvas, cloth in zip(canvases, (0.2, 1.0), strict=True):
         atlas = Atlas()
         atlas.add(np.full((64, 64), cloth))
-        flat, places = atlas.packed()
-        paint_limbs(canvas, limbs, shot.matrix, shot.position, shot.focal_px, shot.light, flat, places, 1.0, False)
+        paint_limbs(canvas, limbs, shot, Pictures(*atlas.packed()), 1.0, False)
     np.testing.assert_array_equal(*canvases)
     assert canvases.max() > 0.2
 
