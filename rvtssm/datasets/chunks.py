@@ -97,9 +97,8 @@ class ChunkDataset(Dataset[Chunk]):
             ends_us = sequence.windows.ends_us[steps]
             return Chunk(request, frames, dt_us, labels[:0], steps - request.start, ends_us)
         t_us = sequence.windows.ends_us[request.start + steps]
-        t_us[np.searchsorted(steps, labels.window_index[::-1])] = labels.t_us[
-            ::-1
-        ]  # earlier in windows of the free grid
+        # A label can be earlier than the end of its window on the free grid; the first label of a step decides.
+        t_us[np.searchsorted(steps, labels.window_index[::-1])] = labels.t_us[::-1]
         return Chunk(request, frames, dt_us, labels, steps, t_us)
 
     def _sequence(self, recording: int, kind: int) -> FrameSequence:

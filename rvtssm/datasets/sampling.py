@@ -237,15 +237,7 @@ class MixedBatchSampler(PlacedSampler):
         for slot in range(self.num_streams):
             begin, end = cuts[self.rank * self.num_streams + slot :][:2]
             requests = [
-                ChunkRequest(
-                    recording=r,
-                    start=start,
-                    stop=stop,
-                    is_first=start == 0 or i == 0,
-                    slot=slot,
-                    augment_seed=seeds[r],
-                    kind=kinds[r],
-                )
+                ChunkRequest(r, start, stop, start == 0 or i == 0, slot, seeds[r], kinds[r])
                 for i, (r, start, stop) in enumerate(line[begin:end])
             ]
             slots.append(requests + [_empty(slot)] * (self.length(epoch) - len(requests)))

@@ -51,9 +51,8 @@ class Breakdown:
     """The breakdown at one inference rate."""
 
     class_names: tuple[str, ...]
-    curves: Mapping[
-        str, np.ndarray
-    ]  # by class, precision (101,) over recall at an overlap of MIN_IOU; NaN without ground truth
+    # by class, precision (101,) over recall at an overlap of MIN_IOU; NaN without ground truth
+    curves: Mapping[str, np.ndarray]
     confusion: np.ndarray  # (K + 1, K + 1) int64 by true and detected class; index K means none
     groups: tuple[Group, ...]
     worst: tuple[WorstFrame, ...]  # most errors first, at least half a second apart
@@ -67,12 +66,14 @@ class Breakdown:
             "min_iou": MIN_IOU,
             "classes": list(self.class_names),
             "confusion": self.confusion.tolist(),
-            "precision_at_recall": {name: _numbers(curve) for name, curve in self.curves.items()},
+            "precision_at_recall": {
+                name: list(map(json_number, curve.tolist())) for name, curve in self.curves.items()
+            },
             "groups": {
                 group.name: {
                     "meaning": group.meaning,
                     "parts": {
-                        part: {"boxes": group.num_boxes[part], "AP": _numbers([ap])[0]} for part, ap in group.ap.items()
+                        part: {"boxes": group.num_boxes[part], "AP": json_number(ap)} for part, ap in group.ap.items()
                     },
                 }
                 for group in self.groups
@@ -273,5 +274,6 @@ def _group(
     return Group(name, meaning, counts, ap)
 
 
-def _numbers(values: Any) -> list[float | None]:
-    return [None if math.isnan(value) else float(value) for value in values]
+def json_number(value: float) -> float | None:
+    """Return a number as a plain value for JSON: None for NaN, which means that there was no ground truth."""
+    return None if math.isnan(value) else value

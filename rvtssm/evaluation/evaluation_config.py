@@ -18,9 +18,8 @@ class EvaluationConfig:
     grid: str = "labels"
     # windows at other rates. slide: as long as in training; shrink: as long as the stride; both: score both
     window: str = "both"
-    step_scale: float | None = (
-        None  # step scale of the temporal layers; null: stride / training stride; 1: no rescaling
-    )
+    # step scale of the temporal layers; null: stride / training stride; 1: no rescaling
+    step_scale: float | None = None
     memory: str | None = None  # carried: always carry the state; null: carry or reset it as in training
     checkpoints: list[str] | None = None  # compare several weights in one report, instead of `checkpoint`
     split: str = "test"  # the split to score: train, val or test

@@ -48,9 +48,8 @@ def average_precisions(matches: Sequence[RecordingMatches], spec: DatasetSpec) -
     """
     weights = np.ones((1, len(matches)), np.int64)
     values = {name: float(found[0]) for name, found in weighted_precisions(matches, spec, weights).items()}
-    return {
-        name: math.nan if math.isnan(value) else value for name, value in values.items()
-    }  # always the same NaN object, so that results compare equal
+    # always the same NaN object, so that results compare equal
+    return {name: math.nan if math.isnan(value) else value for name, value in values.items()}
 
 
 def weighted_precisions(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from rvtssm.evaluation.bootstrap import LEVEL, Interval
-from rvtssm.evaluation.breakdown import Breakdown
+from rvtssm.evaluation.breakdown import Breakdown, json_number
 from rvtssm.evaluation.frequency import REFERENCE_HZ, RateRow, nearest_reference, performance_drop
 from rvtssm.evaluation.matches import METRICS
 from rvtssm.evaluation.tracking import TRACK_METRICS
@@ -92,8 +92,8 @@ def to_json(report: EvaluationReport) -> dict[str, Any]:
         **_rates_to_json(report),
         "by_window": {window: _rates_to_json(each) for window, each in report.by_window.items()},
         "reference_hz": report.reference_hz,
-        "still_objects": {name: _json_number(value) for name, value in report.still_objects.items()},
-        "time_shifts_ms": {f"{shift:g}": _json_number(ap) for shift, ap in report.time_shifts.items()},
+        "still_objects": {name: json_number(value) for name, value in report.still_objects.items()},
+        "time_shifts_ms": {f"{shift:g}": json_number(ap) for shift, ap in report.time_shifts.items()},
         "breakdown": report.breakdown.to_json() if report.breakdown else None,
     }
 
@@ -101,7 +101,7 @@ def to_json(report: EvaluationReport) -> dict[str, Any]:
 def _rates_to_json(report: EvaluationReport) -> dict[str, Any]:
     return {
         "rates": {
-            f"{row.hz:g}": {name: _json_number(value) for name, value in {**row.metrics, **row.extra}.items()}
+            f"{row.hz:g}": {name: json_number(value) for name, value in {**row.metrics, **row.extra}.items()}
             for row in report.rows
         },
         "intervals": {
@@ -110,7 +110,7 @@ def _rates_to_json(report: EvaluationReport) -> dict[str, Any]:
             if row.intervals
         },
         "differences": {f"{hz:g}": {"AP": json_interval(found)} for hz, found in report.differences.items()},
-        "performance_drop": _json_number(report.performance_drop),
+        "performance_drop": json_number(report.performance_drop),
     }
 
 
@@ -149,7 +149,7 @@ def shift_sentence(report: EvaluationReport) -> str:
 
 def json_interval(found: Interval) -> list[float | None]:
     """Return value, low and high as plain values. None means that there was no ground truth."""
-    return [_json_number(value) for value in found]
+    return [json_number(value) for value in found]
 
 
 def rate_table(report: EvaluationReport) -> list[list[str]]:
@@ -211,7 +211,3 @@ def markdown_table(rows: Sequence[Sequence[str]], first_column: str) -> list[str
     """
     head, *body = (f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)
     return [head, first_column + "--:|" * (len(rows[0]) - 1), *body]
-
-
-def _json_number(value: float) -> float | None:
-    return None if math.isnan(value) else value

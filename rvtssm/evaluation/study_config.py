@@ -11,9 +11,8 @@ class StudyConfig:
 
     variants: list[str] = field(default_factory=list)  # trainings, each as "NAME: key=value ..."; settings are optional
     axes: list[str] = field(default_factory=list)  # settings to vary, as `key=value,value` like on the command line
-    beside: list[str] = field(
-        default_factory=list
-    )  # published numbers for the tables: "NAME: 20=47.7 40=46.4", AP by Hz
+    # published numbers for the tables: "NAME: 20=47.7 40=46.4", AP by Hz
+    beside: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         names = [name for name, _ in self.named_variants()]

@@ -113,19 +113,7 @@ class Detector(nn.Module):
         Raises:
             UserError: If the frames have another size or number of channels.
         """
-        lower = self.product_dtype
-        with nullcontext() if lower is None else torch.autocast(self.device.type, lower):
-            return self._run(hist, state, step_scale, frame_index, targets)
-
-    def _run(
-        self,
-        hist: Tensor,
-        state: tuple[Any, ...] | None,
-        step_scale: float | Tensor | PreparedStep,
-        frame_index: Tensor | None,
-        targets: tuple[Tensor, Tensor] | None,
-    ) -> tuple[Any, tuple[Any, ...]]:
-        num_streams = hist.shape[1]
+        num_streams, lower = hist.shape[1], self.product_dtype
         if state is None:
             state = self.init_state(num_streams)
         if not isinstance(step_scale, PreparedStep):
@@ -133,17 +121,18 @@ class Detector(nn.Module):
             if isinstance(scale, Tensor):
                 scale = on_device(scale, hist.device)
             step_scale = PreparedStep((scale,) * len(state))
-        maps, state = self.backbone(self._pad(hist), state, step_scale.layers)
-        chosen = {stride: maps[stride].flatten(0, 1) for stride in self.neck.strides}
-        if frame_index is not None:
-            rows = on_device(frame_index[:, 0] * num_streams + frame_index[:, 1], hist.device)
-            chosen = {stride: features[rows] for stride, features in chosen.items()}
-        num_frames = next(iter(chosen.values())).shape[0]
-        if num_frames == 0 and not any(isinstance(part, nn.SyncBatchNorm) for part in self.modules()):
-            # Batch norm refuses an empty batch. Synchronised batch norm must run, because other processes wait for it.
-            return self.head.empty(), state
-        channels_first = {stride: features.permute(0, 3, 1, 2) for stride, features in chosen.items()}
-        return self.head(self.neck(channels_first), targets), state
+        with nullcontext() if lower is None else torch.autocast(self.device.type, lower):
+            maps, state = self.backbone(self._pad(hist), state, step_scale.layers)
+            chosen = {stride: maps[stride].flatten(0, 1) for stride in self.neck.strides}
+            if frame_index is not None:
+                rows = on_device(frame_index[:, 0] * num_streams + frame_index[:, 1], hist.device)
+                chosen = {stride: features[rows] for stride, features in chosen.items()}
+            num_frames = next(iter(chosen.values())).shape[0]
+            if num_frames == 0 and not any(isinstance(part, nn.SyncBatchNorm) for part in self.modules()):
+                # Batch norm refuses an empty batch. If it is synchronised, it must run: other processes wait for it.
+                return self.head.empty(), state
+            channels_first = {stride: features.permute(0, 3, 1, 2) for stride, features in chosen.items()}
+            return self.head(self.neck(channels_first), targets), state
 
     def _pad(self, hist: Tensor) -> Tensor:
         """Return frames (L, B, C, H, W) padded and with channels last, in the dtype of the backbone."""

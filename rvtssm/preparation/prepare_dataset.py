@@ -51,12 +51,8 @@ WORTH_A_WORKER = 1 << 23  # bytes; starting a process takes about a second
 # Bytes per event in a raw file:
 _LEAST_RAW_BYTES = {".dat": 8.0, ".npy": 8.0, ".csv": 8.0}
 _LEAST_RAW_BYTES_ELSEWHERE = 2.5  # EVT3 with vectors, HDF5 with blosc
-_STORED_BYTES = {
-    "histogram": 1.0,
-    "voxel_grid": 6.0,
-    "event_stack": 3.0,
-    "surfaces": 8.0,
-}  # bytes per event and frame that shows it
+# bytes per event and frame that shows it
+_STORED_BYTES = {"histogram": 1.0, "voxel_grid": 6.0, "event_stack": 3.0, "surfaces": 8.0}
 _SURFACES_SHOW_US = 50_000  # frames of surfaces have the same size at any stride; the entry above holds at this one
 _FAILURES = (ValueError, OSError, MemoryError, RuntimeError, WorkerDied)  # HDF5 raises RuntimeError on a full disk
 
@@ -219,9 +215,8 @@ class _Run:
         self._shown = {job: (0.0, 0) for job in jobs}  # share of the windows that is done, and number of events read
         # A recording longer than half of a worker's share could keep the other workers waiting at the end.
         fair_share = sum(job.num_bytes for job in jobs) / workers.num_workers
-        self._longest_whole = (
-            max(fair_share / 2, 2 * sections.SECTION_BYTES) if workers.num_workers > 1 else float("inf")
-        )
+        limit = max(fair_share / 2, 2 * sections.SECTION_BYTES)
+        self._longest_whole = limit if workers.num_workers > 1 else float("inf")
         self._cut: dict[Job, SectionedRecording] = {}
 
     def outcomes(self) -> Iterator[tuple[Job, Outcome]]:

@@ -1,6 +1,5 @@
 """An audit for people and machines: one page of Markdown with a plot, JSON, and a table for the terminal."""
 
-import io
 import json
 import math
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import torch
 
 from rvtssm.evaluation.memory_audit import Audit
+from rvtssm.reports.plots import figure_png
 from rvtssm.reports.render import render
 from rvtssm.reports.terminal_table import TerminalTable
 from rvtssm.ssm.spectrum import Spectrum
@@ -209,8 +209,7 @@ def _by_text(values: Any) -> Any:
 
 def _plot(audit: Audit, title: str) -> bytes:
     """Draw the effect of one window over time, and the effect of finer steps, for each output."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # the import takes seconds and is only needed here
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure  # the import takes seconds and is only needed here
 
     figure = Figure(figsize=(10, 4), dpi=120, layout="constrained")
     left, right = figure.subplots(1, 2)
@@ -232,6 +231,4 @@ def _plot(audit: Audit, title: str) -> bytes:
         axes.grid(alpha=0.25)
         axes.legend(frameon=False, fontsize=7)
     figure.suptitle(title, fontsize=9, parse_math=False)  # a path may contain dollar signs
-    buffer = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(buffer)
-    return buffer.getvalue()
+    return figure_png(figure)

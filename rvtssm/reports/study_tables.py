@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from rvtssm.evaluation.bootstrap import LEVEL, Interval, Resampled
-from rvtssm.evaluation.breakdown import SPEED
+from rvtssm.evaluation.breakdown import SPEED, json_number
 from rvtssm.evaluation.frequency import performance_drop
 from rvtssm.evaluation.result import NO_VALUE, EvaluationReport, json_interval, percent_interval
 from rvtssm.reports.plots import study_png
@@ -91,12 +91,12 @@ def score_to_json(score: Score, has_replicates: bool) -> dict[str, Any]:
         name: getattr(score, name)
         for name in ("row", "seed", "condition", "reference_hz", "parameters", "train_seconds", "weights")
     }
-    plain["objects"] = {name: _number(value) for name, value in score.objects.items()}
+    plain["objects"] = {name: json_number(value) for name, value in score.objects.items()}
     plain["rates"] = {}
     for hz, found in score.rates.items():
-        kept: dict[str, Any] = {name: _number(value) for name, value in found.metrics.items()}
+        kept: dict[str, Any] = {name: json_number(value) for name, value in found.metrics.items()}
         if has_replicates:
-            replicates = [_number(value) for value in found.replicates["AP"].tolist()]
+            replicates = [json_number(value) for value in found.replicates["AP"].tolist()]
             kept = {"metrics": kept, "recordings": list(found.recordings), "replicates": replicates}
         plain["rates"][f"{hz:g}"] = kept
     return plain
@@ -196,7 +196,7 @@ class _Line:
         for hz in self.rates:
             interval, difference = self.interval(hz), self.minus_the_first(hz)
             rates[f"{hz:g}"] = {
-                "AP": _number(mean(self.ap(hz))),
+                "AP": json_number(mean(self.ap(hz))),
                 "deviation": _deviation(self.ap(hz)),
                 "interval": json_interval(interval)[1:] if interval else None,
                 "minus_the_first": json_interval(difference) if difference else None,
@@ -205,7 +205,7 @@ class _Line:
             "row": self.row,
             "condition": self.condition,
             "seeds": [score.seed for score in self.scores],
-            "drop": _number(mean(score.drop for score in self.scores)),
+            "drop": json_number(mean(score.drop for score in self.scores)),
             "rates": rates,
         }
 
@@ -343,7 +343,3 @@ def _by(found: Iterable[Any], name: str) -> dict[str, list[Any]]:
     for each in found:
         groups.setdefault(getattr(each, name), []).append(each)
     return groups
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value

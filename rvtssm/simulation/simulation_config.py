@@ -99,9 +99,8 @@ class WorldConfig:
     empty_share: float = 0.0  # share of the training recordings in which nobody is there
     far_share: float = 0.0  # share of the recordings whose actors are at most five times as large as the smallest
     dusk_share: float = 0.0  # share of the outdoor recordings by day with little light
-    drive_share: float = (
-        0.0  # share of the outdoor recordings with a moving camera from a car at 20 to 60 km/h in traffic
-    )
+    # share of the outdoor recordings with a moving camera from a car at 20 to 60 km/h in traffic
+    drive_share: float = 0.0
     group_share: float = 0.0  # share of the people who walk beside the person placed before them
     max_actors: int = 9  # most people, vehicles and two-wheelers that are placed
     max_animals: int = 2  # most dogs, which have no label

@@ -67,9 +67,8 @@ class TrainingConfig:
     accumulate: int = 1  # batches per optimiser step
     sync_batchnorm: bool = False  # compute batch statistics over all processes; only on GPUs
     freeze_batchnorm: bool = False  # keep the batch norm statistics fixed, for fine-tuning with small batches
-    loggers: list[str] = field(
-        default_factory=lambda: ["tensorboard"]
-    )  # loggers in addition to CSV: tensorboard, or full names of logger classes
+    # loggers in addition to CSV: tensorboard, or full names of logger classes
+    loggers: list[str] = field(default_factory=lambda: ["tensorboard"])
     logger_args: Any = None  # arguments of the logger class, as in {project: gen1}
     num_images: int = 4  # images drawn at each validation, for loggers that accept images
     spectra: bool = True  # log the spectra of the temporal layers at each validation

@@ -14,7 +14,7 @@ import numpy as np
 from rvtssm.events.readers.columns import LATEST_POSSIBLE_US, Column, keep_events
 from rvtssm.events.readers.hdf5 import EventGroupRecording, count_events, open_hdf5, reading
 from rvtssm.events.readers.header import sensor_size
-from rvtssm.events.readers.recording import POSITION, EventBuffer, State, copy_events, join_events
+from rvtssm.events.readers.recording import EventBuffer, copy_events, join_events
 from rvtssm.records import Events
 from rvtssm.system.user_error import UserError
 
@@ -37,12 +37,6 @@ class DsecRecording(EventGroupRecording):
     def __init__(self, path: Path, size_hw: tuple[int, int], num_events: int, offset_us: int) -> None:
         super().__init__(path, *size_hw, num_events)
         self.offset_us = offset_us
-
-    def _decode(self, state: State, buffer: EventBuffer) -> int:
-        start = int(state[POSITION])
-        stop = min(start + len(buffer.t), self._num_units)
-        state[POSITION] = stop
-        return keep_events(self._columns(start, stop), state, (self.height, self.width), buffer)
 
     def _columns(self, start: int, stop: int) -> list[Column]:
         """Return t (absolute), x, y, p of the events [start, stop)."""

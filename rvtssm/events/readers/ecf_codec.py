@@ -49,6 +49,16 @@ def _number(data, position, num_bytes):  # type: ignore[no-untyped-def]
 
 
 @jit
+def _long_run(data, position, filled, in_chunk):  # type: ignore[no-untyped-def]
+    """Return the position after the two bytes of a run's length, ~position if that is too long, and the length."""
+    if position + 2 > len(data):
+        return ~position, 0
+    length = _number(data, position, 2)
+    position += 2
+    return position if filled + length <= in_chunk else ~position, length
+
+
+@jit
 def _decode_times(data, in_chunk, t):  # type: ignore[no-untyped-def]
     """Decode a start time, then one byte per run: 4 bits of time step, 4 bits of length.
 
@@ -68,12 +78,9 @@ def _decode_times(data, in_chunk, t):  # type: ignore[no-untyped-def]
         step = (step | length << shift) & part
         shift = (shift + 4) & part
         if length == 15 and not part:
-            if position + 2 > len(data):
-                return ~position
-            length = _number(data, position, 2)
-            position += 2
-            if filled + length > in_chunk:
-                return ~position
+            position, length = _long_run(data, position, filled, in_chunk)
+            if position < 0:
+                return position
             t[filled : filled + length] = time
         else:
             for i in range(16):
@@ -96,12 +103,9 @@ def _decode_rows(data, position, in_chunk, y):  # type: ignore[no-untyped-def]
             for i in range(32):
                 y[filled + i] = row
         else:
-            if position + 2 > len(data):
-                return ~position
-            length = _number(data, position, 2)
-            position += 2
-            if filled + length > in_chunk:
-                return ~position
+            position, length = _long_run(data, position, filled, in_chunk)
+            if position < 0:
+                return position
             y[filled : filled + length] = row
         filled += length
     return position if filled <= in_chunk or position < 0 else ~position
@@ -144,12 +148,9 @@ def _decode_polarities(data, position, in_chunk, p):  # type: ignore[no-untyped-
             for i in range(length):
                 p[filled + i] = polarity
         else:
-            if position + 2 > len(data):
-                return ~position
-            length = _number(data, position, 2)
-            position += 2
-            if filled + length > in_chunk:
-                return ~position
+            position, length = _long_run(data, position, filled, in_chunk)
+            if position < 0:
+                return position
             p[filled : filled + length] = polarity
         filled += length
     return position if filled <= in_chunk or position < 0 else ~position

@@ -15,8 +15,8 @@ import hdf5plugin  # noqa: F401  registers the compression filters of published 
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.events.readers.columns import LATEST_POSSIBLE_US, NAMES, Column
-from rvtssm.events.readers.recording import Recording
+from rvtssm.events.readers.columns import LATEST_POSSIBLE_US, NAMES, Column, keep_events
+from rvtssm.events.readers.recording import POSITION, EventBuffer, Recording, State
 from rvtssm.remote.mirror import PartialFile
 from rvtssm.system.file_errors import CONTENT_ERRORS, file_errors
 from rvtssm.system.user_error import UserError
@@ -162,8 +162,17 @@ class OpenDatasets:
 class EventGroupRecording(Recording):
     """The base class of formats that store the arrays t, x, y and p in a group `events`."""
 
+    most_at_once = 1 << 62  # events that are read at once
+
     def _open(self) -> OpenDatasets:
         return OpenDatasets(self.path, (f"events/{name}" for name in NAMES))
+
+    def _decode(self, state: State, buffer: EventBuffer) -> int:
+        start = int(state[POSITION])
+        stop = min(start + len(buffer.t), start + self.most_at_once, self._num_units)
+        columns = self._columns(start, stop)
+        state[POSITION] = stop
+        return keep_events(columns, state, (self.height, self.width), buffer)
 
     def _columns(self, start: int, stop: int) -> list[Column]:
         """Return the stored t, x, y, p of the events [start, stop)."""

@@ -8,24 +8,15 @@ from typing import Any
 
 import h5py
 
-from rvtssm.events.readers.columns import keep_events
 from rvtssm.events.readers.hdf5 import EventGroupRecording, count_events, open_hdf5, reading
 from rvtssm.events.readers.header import sensor_size
-from rvtssm.events.readers.recording import POSITION, EventBuffer, State
 
 
 class RvtHdf5Recording(EventGroupRecording):
     """An HDF5 file in the layout of RVT."""
 
     format = "rvt_hdf5"
-    index_events = 1 << 16  # also the most events read at once, which bounds the memory
-
-    def _decode(self, state: State, buffer: EventBuffer) -> int:
-        start = int(state[POSITION])
-        stop = min(start + len(buffer.t), start + self.index_events, self._num_units)
-        columns = self._columns(start, stop)
-        state[POSITION] = stop
-        return keep_events(columns, state, (self.height, self.width), buffer)
+    most_at_once = index_events = 1 << 16  # bounds the memory
 
 
 def open_rvt_hdf5(path: Path, height: int | None, width: int | None) -> RvtHdf5Recording:
