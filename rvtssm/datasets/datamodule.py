@@ -71,17 +71,14 @@ class SequenceDataModule(L.LightningDataModule):
                 "dataset.mixed_sizes=true with dataset.source=prepared: only raw recordings may differ in size; set "
                 "dataset.source=raw dataset.raw_dir=DIR"
             )
-        if augment is not None and self.draws_windows and self.source != "raw":
+        if augment is None or not self.draws_windows:
+            return
+        if self.source != "raw":
             raise UserError(
                 f"augment.window_ms={augment.window_ms} and augment.hz={augment.hz} with dataset.source={self.source}: "
                 "only raw events can be counted into other windows; set dataset.source=raw dataset.raw_dir=DIR"
             )
-
-        if (
-            augment is not None
-            and self.draws_windows
-            and augment.draws == {"random": "stream", "stream": "random"}.get(self.sampling.mode)
-        ):
+        if augment.draws == {"random": "stream", "stream": "random"}.get(self.sampling.mode):
             raise UserError(
                 f"augment.draws={augment.draws} with sampling.mode={self.sampling.mode}, whose batches contain no such "
                 "chunks; set augment.draws=all"
@@ -231,15 +228,9 @@ class SequenceDataModule(L.LightningDataModule):
         Args:
             sequences: The sequences; `SequenceBatch.recording` is an index into them.
         """
-        rank, world_size = self._place()
-        sampler = EvalBatchSampler(
-            [len(sequence.windows) for sequence in sequences],
-            self.data.eval_chunk_length,
-            self.data.eval_batch_size,
-            rank,
-            world_size,
-            by_size(sequences),
-        )
+        num_steps = [len(sequence.windows) for sequence in sequences]
+        size = self.data.eval_chunk_length, self.data.eval_batch_size
+        sampler = EvalBatchSampler(num_steps, *size, *self._place(), by_size(sequences))
         dataset = ChunkDataset(sequences, max_open=self.data.max_open_recordings)
         return self._loader(SequenceLoader, dataset, sampler, None)
 

@@ -124,14 +124,8 @@ def open_prepared(path: Path | str, spec: DatasetSpec) -> FrameSequence:
     if not np.isfinite(labels.boxes_ltwh).all():
         raise UserError(f"{path} holds boxes that are not finite; prepare the recordings again")
     settings = replace(stored.settings, stride_us=_RVT_STRIDE_US) if path.is_dir() else stored.settings
-    return FrameSequence(
-        stored.name,
-        stored.windows,
-        to_frame_labels(labels, spec),
-        (settings.num_channels, spec.frame_height, spec.frame_width),
-        settings,
-        StoredFrames(stored),
-    )
+    labels, shape = to_frame_labels(labels, spec), (settings.num_channels, spec.frame_height, spec.frame_width)
+    return FrameSequence(stored.name, stored.windows, labels, shape, settings, StoredFrames(stored))
 
 
 def has_sequences(prepared_dir: Path | str, split: str) -> bool:
@@ -285,18 +279,10 @@ class RawSplit:
                     kept = clean_boxes(boxes, spec, settings.convention, self.split == "train")
                     labels = to_labels(interpolated_boxes(kept, label_hz, name), plan.windows, is_exact=False)
                 labels = to_frame_labels(labels, spec)
-                sequences.append(
-                    FrameSequence(
-                        name,
-                        plan.windows,
-                        labels,
-                        plan.frame_shape,
-                        settings,
-                        CountedFrames(plan),
-                        nothing=np.setdiff1d(np.searchsorted(plan.windows.ends_us, nothing_us), labels.window_index),
-                        num_thinned=plan.num_thinned,
-                    )
-                )
+                nothing = np.setdiff1d(np.searchsorted(plan.windows.ends_us, nothing_us), labels.window_index)
+                frames = plan.frame_shape, settings, CountedFrames(plan)
+                sequence = FrameSequence(name, plan.windows, labels, *frames, nothing, num_thinned=plan.num_thinned)
+                sequences.append(sequence)
         if not sequences:
             raise UserError(
                 f"no recording of the {self.split} split has a box left after cleaning; `rvtssm verify` says why"

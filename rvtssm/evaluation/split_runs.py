@@ -163,16 +163,9 @@ class SplitRuns(SplitPlan):
         threads = self.workers.num_threads if self.checkpoint.detector.device.type == "cpu" else None
         carries = self.options.memory == "carried"
         memory_chunk = 1 if is_reset else None if carries else self.checkpoint.model_config.memory_chunk
-        return RecordingBatch(
-            self.weights,
-            sequences,
-            self.kept / f"{self._digest(sequences, memory_chunk=memory_chunk, threads=threads)}.npz",
-            self.data.config,
-            self.data.data,
-            self.postprocess,
-            memory_chunk,
-            self.options.step_scale,
-        )
+        path = self.kept / f"{self._digest(sequences, memory_chunk=memory_chunk, threads=threads)}.npz"
+        how = self.data.config, self.data.data, self.postprocess, memory_chunk, self.options.step_scale
+        return RecordingBatch(self.weights, sequences, path, *how)
 
     def _digest(self, sequences: list[FrameSequence], **conditions: Any) -> str:
         """Return a digest of everything that the outputs of a batch depend on. Conditions are plain values."""

@@ -51,15 +51,9 @@ class WindowsConfig:
         length_us = None if self.window_ms is None else round(self.window_ms * 1000)
         if length_us is None and self.convention == "rvt":
             length_us = stride_us
-        return WindowSettings(
-            stride_us,
-            length_us,
-            self.convention,
-            self.num_bins,
-            self.count_cutoff,
-            self.representation,
-            tuple(round(tau * 1000) for tau in self.time_constants_ms),
-        )
+        counted = self.convention, self.num_bins, self.count_cutoff, self.representation
+        constants_us = tuple(round(tau * 1000) for tau in self.time_constants_ms)
+        return WindowSettings(stride_us, length_us, *counted, constants_us)
 
 
 @dataclass(frozen=True, slots=True)

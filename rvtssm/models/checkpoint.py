@@ -33,7 +33,7 @@ from rvtssm.system.user_error import UserError
 SAFETENSORS = ".safetensors"
 _META_KEY = "rvtssm"
 WRITTEN_BY = "written_by"  # the key of `made_by`
-DETECTOR_PREFIX = "detector."  # starts the keys in a checkpoint of our training module
+_DETECTOR_PREFIX = "detector."  # starts the keys in a checkpoint of our training module
 _ANY_SIZE = 1024  # sizes up to here are accepted, because a detector of that size is cheap to build
 _LARGEST_FRAME = 1 << 14  # pixels per side
 _FEW = 1024  # tensors with at most this many numbers keep full precision in every file
@@ -128,11 +128,15 @@ def read_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Loa
         raise UserError(f"{path} is not a checkpoint of rvtssm: it does not say which model it holds")
     with file_errors(path, " does not say which model it holds", "another rvtssm may have written it", CONTENT_ERRORS):
         meta = CheckpointMeta.from_dict(content["rvtssm"])
-    if any(key.startswith(DETECTOR_PREFIX) for key in weights):
-        start = len(DETECTOR_PREFIX)
-        weights = {key[start:]: value for key, value in weights.items() if key.startswith(DETECTOR_PREFIX)}
+    weights = detector_weights(weights) or weights
     with file_errors(path, " cannot be used", "use the rvtssm that wrote it, or train again", CONTENT_ERRORS):
         return fill_detector(meta, weights, device)
+
+
+def detector_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of the detector among those of our training module, by their names in the detector."""
+    start = len(_DETECTOR_PREFIX)
+    return {name[start:]: weight for name, weight in weights.items() if name.startswith(_DETECTOR_PREFIX)}
 
 
 def _is_named_tensor(item: tuple[object, object]) -> bool:

@@ -136,15 +136,9 @@ class CheckpointMeta:
         Args:
             frame_hw: Height and width of the frames in pixels; None means as in training.
         """
-        height, width = frame_hw or (self.spec.frame_height, self.spec.frame_width)
-        return build_detector(
-            self.model_config,
-            self.temporal_config,
-            height,
-            width,
-            self.spec.num_classes,
-            in_channels=self.windows.num_channels,
-        )
+        size = frame_hw or (self.spec.frame_height, self.spec.frame_width)
+        counts = self.spec.num_classes, self.windows.num_channels
+        return build_detector(self.model_config, self.temporal_config, *size, *counts)
 
     def without_folders(self) -> CheckpointMeta:
         """Return the description without the folders of this machine, for files that go to other machines."""

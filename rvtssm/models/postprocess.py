@@ -43,15 +43,8 @@ def select_boxes(probabilities: Tensor, min_score: float, nms_iou: float) -> Ten
 
     class_probability, class_id = probabilities[:, 5:].max(dim=1)
     score = probabilities[:, 4] * class_probability
-    rows = torch.cat(
-        [
-            cxcywh_to_xyxy(probabilities[:, :4]),
-            probabilities[:, 4:5],
-            class_probability[:, None],
-            class_id[:, None].to(probabilities.dtype),
-        ],
-        dim=1,
-    )
+    others = torch.stack([probabilities[:, 4], class_probability, class_id.to(probabilities.dtype)], dim=1)
+    rows = torch.cat([cxcywh_to_xyxy(probabilities[:, :4]), others], dim=1)
     above = score >= min_score
     rows, score, class_id = rows[above], score[above], class_id[above]
     return rows[batched_nms(rows[:, :4], score, class_id, nms_iou)]
@@ -74,14 +67,8 @@ def postprocess(
         rows = select_boxes(probabilities, config.min_score, config.nms_iou).cpu()
         score = rows[:, 5] if config.score == "class_only" else rows[:, 4] * rows[:, 5]
         order = score.argsort(descending=True, stable=True)[: config.max_detections]
-        found.append(
-            Detections(
-                xyxy=rows[order, :4].numpy(),
-                score=score[order].numpy(),
-                class_id=rows[order, 6].long().numpy(),
-                t_us=int(time),
-            )
-        )
+        rows, score = rows[order], score[order]
+        found.append(Detections(rows[:, :4].numpy(), score.numpy(), rows[:, 6].long().numpy(), int(time)))
     return found
 
 

@@ -77,14 +77,9 @@ class Streams:
         num_steps = len(batch.hist)
         if not self.with_gradients:  # skip padding, which comes last; training keeps it for a constant shape
             num_steps = max(1, int((~batch.is_pad).any(dim=1).sum()))
-        return self.push(
-            batch.hist[:num_steps],
-            batch.dt_us[:num_steps],
-            batch.frame_index,
-            batch.slot.tolist(),
-            batch.is_first.tolist(),
-            (batch.targets, batch.num_targets) if self.with_gradients and self.detector.training else None,
-        )
+        targets = (batch.targets, batch.num_targets) if self.with_gradients and self.detector.training else None
+        steps, slots, is_first = slice(num_steps), batch.slot.tolist(), batch.is_first.tolist()
+        return self.push(batch.hist[steps], batch.dt_us[steps], batch.frame_index, slots, is_first, targets)
 
     def push(
         self,

@@ -59,13 +59,8 @@ def read_source(path: str | Path) -> TransferSource:
     weights = load_file(path).get("state_dict")
     if not isinstance(weights, dict) or not any(str(key).startswith(OFFICIAL_PREFIX) for key in weights):
         found = read_checkpoint(path)
-        return TransferSource(
-            found.detector.state_dict(),
-            found.temporal_config,
-            found.windows,
-            found.spec.class_names,
-            found.model_config,
-        )
+        own, names = found.detector.state_dict(), found.spec.class_names
+        return TransferSource(own, found.temporal_config, found.windows, names, found.model_config)
     # The channels per attention head are not in such weights. We assume the number of the new detector.
     _, temporal, _, in_channels = derive_configs(weights, head_dim=1)
     return TransferSource(rename_official(weights), temporal, released_windows(in_channels), None, None)

@@ -62,16 +62,9 @@ def _held_scan(lambda_: Tensor, step: Tensor, drive: Tensor, state: Tensor) -> t
 
 @torch.library.custom_op("rvtssm::held_scan_backward", mutates_args=())
 def _held_scan_backward(
-    of_states: Tensor,
-    of_last: Tensor,
-    lambda_: Tensor,
-    step: Tensor,
-    drive: Tensor,
-    state: Tensor,
-    states: Tensor,
-    decay: Tensor,
-    gain: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    of_states: Tensor, of_last: Tensor, lambda_: Tensor, step: Tensor, drive: Tensor, state: Tensor, states: Tensor,
+    decay: Tensor, gain: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     plain = torch.contiguous_format
     of_step, of_drive = (torch.empty_like(values, memory_format=plain) for values in (step, drive))
     of_lambda, of_state = lambda_.new_zeros(lambda_.shape), of_last.detach().clone(memory_format=plain)
@@ -135,19 +128,9 @@ def _forward(
 
 @compiled
 def _backward(
-    of_states: Any,
-    lambda_: Any,
-    dt: Any,
-    drive: Any,
-    before: Any,
-    states: Any,
-    decay: Any,
-    gain: Any,
-    of_lambda: Any,
-    of_step: Any,
-    of_drive: Any,
-    carried: Any,
-) -> None:
+    of_states: Any, lambda_: Any, dt: Any, drive: Any, before: Any, states: Any, decay: Any, gain: Any, of_lambda: Any,
+    of_step: Any, of_drive: Any, carried: Any,
+) -> None:  # fmt: skip
     """Write all gradients. `carried`, the gradient of the last state, is overwritten by the gradient of `before`."""
     num_steps, num_sequences, num_modes = dt.shape
     l_real, l_imag = lambda_[:, 0].copy(), lambda_[:, 1].copy()

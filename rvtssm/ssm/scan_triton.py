@@ -104,19 +104,9 @@ def _place(group, num_modes, SEQUENCES: tl.constexpr, MODES: tl.constexpr):
 
 @triton.jit
 def _forward(
-    x,
-    decay,
-    carried,
-    num_steps,
-    num_sequences,
-    group,
-    groups,
-    num_modes,
-    IS_COMPLEX: tl.constexpr,
-    VARIES: tl.constexpr,
-    SEQUENCES: tl.constexpr,
-    MODES: tl.constexpr,
-):
+    x, decay, carried, num_steps, num_sequences, group, groups, num_modes, IS_COMPLEX: tl.constexpr,
+    VARIES: tl.constexpr, SEQUENCES: tl.constexpr, MODES: tl.constexpr,
+):  # fmt: skip
     like: tl.constexpr = decay.dtype.element_ty
     which, modes, offsets, is_ours = _place(group, num_modes, SEQUENCES, MODES)
     is_mode = modes < num_modes
@@ -139,22 +129,9 @@ def _forward(
 
 @triton.jit
 def _backward(
-    grad,
-    x,
-    before,
-    decay,
-    carried,
-    sums,
-    num_steps,
-    num_sequences,
-    group,
-    groups,
-    num_modes,
-    IS_COMPLEX: tl.constexpr,
-    VARIES: tl.constexpr,
-    SEQUENCES: tl.constexpr,
-    MODES: tl.constexpr,
-):
+    grad, x, before, decay, carried, sums, num_steps, num_sequences, group, groups, num_modes, IS_COMPLEX: tl.constexpr,
+    VARIES: tl.constexpr, SEQUENCES: tl.constexpr, MODES: tl.constexpr,
+):  # fmt: skip
     like: tl.constexpr = decay.dtype.element_ty
     which, modes, offsets, is_ours = _place(group, num_modes, SEQUENCES, MODES)
     is_mode = modes < num_modes

@@ -154,17 +154,9 @@ def _add(total: Tensor, values: Tensor, steps: slice) -> None:
 
 @torch.library.custom_op("rvtssm::shared", mutates_args=())
 def _run(
-    u: Tensor,
-    state: Tensor,
-    decay: Tensor,
-    gain: Tensor | None,
-    mask: Tensor | None,
-    w_in: Tensor,
-    w_out: Tensor,
-    d: Tensor,
-    keep: bool,
-    method: str,
-) -> tuple[Tensor, Tensor, Tensor]:
+    u: Tensor, state: Tensor, decay: Tensor, gain: Tensor | None, mask: Tensor | None, w_in: Tensor, w_out: Tensor,
+    d: Tensor, keep: bool, method: str,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return y, the last state and, with `keep`, all states (L, N, 2P)."""
     u, state, decay, w_in, w_out, d = u.detach(), plain(state), plain(decay), w_in.detach(), w_out.detach(), d.detach()
     run = sweeps(u.device.type, method)
@@ -186,19 +178,9 @@ def _run(
 
 @torch.library.custom_op("rvtssm::shared_backward", mutates_args=())
 def _run_backward(
-    grad_y: Tensor,
-    grad_last: Tensor | None,
-    u: Tensor,
-    state: Tensor,
-    decay: Tensor,
-    gain: Tensor | None,
-    mask: Tensor | None,
-    w_in: Tensor,
-    w_out: Tensor,
-    d: Tensor,
-    kept: Tensor,
-    method: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    grad_y: Tensor, grad_last: Tensor | None, u: Tensor, state: Tensor, decay: Tensor, gain: Tensor | None,
+    mask: Tensor | None, w_in: Tensor, w_out: Tensor, d: Tensor, kept: Tensor, method: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     u, state, decay, w_in, w_out, d = u.detach(), plain(state), plain(decay), w_in.detach(), w_out.detach(), d.detach()
     run = sweeps(u.device.type, method)
     grad_u = torch.empty_like(u, memory_format=torch.contiguous_format)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rvtssm.evaluation.coco import evaluate_detections
-from rvtssm.models.checkpoint import DETECTOR_PREFIX, WRITTEN_BY, made_by
+from rvtssm.models.checkpoint import WRITTEN_BY, detector_weights, made_by
 from rvtssm.models.contracts import at_least_one
 from rvtssm.models.detector import Detector
 from rvtssm.models.model_config import PostprocessConfig
@@ -218,13 +218,7 @@ class DetectionModule(L.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._count_time()
         checkpoint["rvtssm"] = self.checkpoint_meta
-        checkpoint[WRITTEN_BY] = made_by(
-            {
-                name.removeprefix(DETECTOR_PREFIX): weight
-                for name, weight in checkpoint["state_dict"].items()
-                if name.startswith(DETECTOR_PREFIX)
-            }
-        )
+        checkpoint[WRITTEN_BY] = made_by(detector_weights(checkpoint["state_dict"]))
         checkpoint["decisive"] = self.decisive
         checkpoint["train_seconds"] = self.train_seconds
         names = file_names(self.trainer.global_step, self.trainer.world_size)

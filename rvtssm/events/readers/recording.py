@@ -298,14 +298,9 @@ class Recording(ABC):
             states.append(before)
             latest_us.append(state[LATEST_US])
             counts.append(count)
-        return RecordingIndex(
-            np.array(states, np.int64).reshape(len(states), len(state)),
-            np.array(latest_us, np.int64),
-            np.cumsum(counts, dtype=np.int64),
-            first_us,
-            int(state[BACKWARD]),
-            int(state[OUTSIDE]),
-        )
+        blocks = np.array(states, np.int64).reshape(len(states), len(state)), np.array(latest_us, np.int64)
+        num_before, faults = np.cumsum(counts, dtype=np.int64), (int(state[BACKWARD]), int(state[OUTSIDE]))
+        return RecordingIndex(*blocks, num_before, first_us, *faults)
 
     def _settings(self) -> bytes:
         """Return everything besides the content of the file that decides which events are read."""
