@@ -72,16 +72,9 @@ def _reduced(picture: np.ndarray, is_gif: bool) -> Image.Image:
 
 def _encoded(pictures: list[Image.Image], is_gif: bool, duration_ms: float) -> bytes:
     file = io.BytesIO()
-    options = {"optimize": False} if is_gif else {"quality": _WEBP_QUALITY}
-    pictures[0].save(
-        file,
-        "GIF" if is_gif else "WEBP",
-        save_all=True,
-        append_images=pictures[1:],
-        duration=round(duration_ms),
-        loop=0,
-        **options,
-    )
+    options = {"format": "GIF", "optimize": False} if is_gif else {"format": "WEBP", "quality": _WEBP_QUALITY}
+    frames = {"save_all": True, "append_images": pictures[1:], "duration": round(duration_ms), "loop": 0}
+    pictures[0].save(file, **options, **frames)
     return file.getvalue()
 
 

@@ -67,14 +67,10 @@ def write_outputs(path: Path, outputs: Sequence[Sequence[Detections]]) -> None:
     rows = [(number, frame.t_us, len(frame)) for number, frames in enumerate(outputs) for frame in frames]
     empty = Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64), 0)
     frames = [frame for of_recording in outputs for frame in of_recording] or [empty]
+    names = ("xyxy", "score", "class_id")
+    arrays = {name: np.concatenate([getattr(frame, name) for frame in frames]) for name in names}
     with atomic_file(path) as staged, open(staged, "wb") as file:
-        np.savez(
-            file,
-            rows=np.array(rows, np.int64).reshape(-1, 3),
-            xyxy=np.concatenate([frame.xyxy for frame in frames]),
-            score=np.concatenate([frame.score for frame in frames]),
-            class_id=np.concatenate([frame.class_id for frame in frames]),
-        )
+        np.savez(file, rows=np.array(rows, np.int64).reshape(-1, 3), **arrays)
 
 
 def read_outputs(path: Path, num_recordings: int) -> list[list[Detections]] | None:

@@ -67,15 +67,10 @@ def frame_pixels(
     column_first, column_count = _axis(width, downsample, column_sources)
     frame_height = height // downsample if row_sources is None else len(row_sources)
     frame_width = width // downsample if column_sources is None else len(column_sources)
+    sizes, axes = (height, width, frame_height, frame_width), (row_first, row_count, column_first, column_count)
     return FramePixels(
-        height,
-        width,
-        frame_height,
-        frame_width,
-        row_first,
-        row_count,
-        column_first,
-        column_count,
+        *sizes,
+        *axes,
         row_place=np.where(row_count == 1, row_first * frame_width, _DROPPED).astype(np.int32),
         column_place=np.where(column_count == 1, column_first, _DROPPED).astype(np.int32),
         most=int(row_count.max() * column_count.max()),

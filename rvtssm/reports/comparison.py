@@ -113,14 +113,10 @@ def _differences(reports: Mapping[str, EvaluationReport]) -> dict[str, dict[floa
 
 def _table_of(paired: Mapping[str, Mapping[float, Interval]]) -> list[list[str]]:
     rates = sorted({hz for by_hz in paired.values() for hz in by_hz})
-    head = ["weights", *(f"{hz:g} Hz" for hz in rates)]
-    return [
-        head,
-        *(
-            [name, *(percent_interval(by_hz[hz]) if hz in by_hz else NO_VALUE for hz in rates)]
-            for name, by_hz in paired.items()
-        ),
-    ]
+    rows = [["weights", *(f"{hz:g} Hz" for hz in rates)]]
+    for name, by_hz in paired.items():
+        rows.append([name, *(percent_interval(by_hz[hz]) if hz in by_hz else NO_VALUE for hz in rates)])
+    return rows
 
 
 def _table_by_rate(reports: Mapping[str, EvaluationReport]) -> list[list[str]]:

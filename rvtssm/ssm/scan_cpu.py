@@ -57,15 +57,9 @@ def backward(grad: Tensor, x: Tensor, before: Tensor, decay: Tensor, carried: Te
     check_sweep(decay, (grad, x), (before, carried))
     decays, real = decay.numpy(), decay.dtype.to_real()
     grad_decay = np.zeros_like(decays)
-    wide, states = grad.to(real), x.to(real)
-    _backward(
-        wide.numpy().view(decays.dtype),
-        states.numpy().view(decays.dtype),
-        before.numpy(),
-        decays,
-        carried.numpy(),
-        grad_decay,
-    )
+    wide = grad.to(real)
+    of_states, states = (values.numpy().view(decays.dtype) for values in (wide, x.to(real)))
+    _backward(of_states, states, before.numpy(), decays, carried.numpy(), grad_decay)
     if wide is not grad:
         grad.copy_(wide)
     return torch.from_numpy(grad_decay)

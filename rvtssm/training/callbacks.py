@@ -165,16 +165,10 @@ class DetectionImages(L.Callback):
         self.num_images = num_images
 
     def on_validation_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: SequenceBatch,
-        batch_idx: int,
-        *_: Any,
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: SequenceBatch, index: int, *_: Any
     ) -> None:
         assert isinstance(pl_module, DetectionModule)
-        if batch_idx >= self.num_images or len(batch.frame_index) == 0:
+        if index >= self.num_images or len(batch.frame_index) == 0:
             return
         if not (trainer.is_global_zero and shows_images(trainer)):
             return
@@ -184,4 +178,4 @@ class DetectionImages(L.Callback):
         hist, there = batch.hist[step, stream].cpu().numpy(), labels[labels.t_us == frame.t_us]
         events = shown_events(hist, WindowSettings(**pl_module.checkpoint_meta["windows"]))
         image = draw_frame(events, frame, there, pl_module.settings.spec.class_names)
-        show_image(trainer, f"val/detections_{batch_idx}", image)
+        show_image(trainer, f"val/detections_{index}", image)
