@@ -7,7 +7,7 @@ import numpy as np
 
 from rvtssm.events.jit import jit
 from rvtssm.simulation.atlas import WEAVES
-from rvtssm.simulation.perspective import LIMB_COLUMNS
+from rvtssm.simulation.perspective import LIMB_COLUMNS, Place
 
 WALKING, STANDING, SITTING, CYCLING, MOTORCYCLING, SCOOTING = range(6)
 BODY_M = 1.75  # body height to which the lengths below refer
@@ -28,18 +28,15 @@ class Person:
         """The length of two steps, or the distance per turn of the pedals."""
         return 4.5 if self.posture == CYCLING else float(self.look[16]) * self.height_m
 
-    def limbs(self, x_m: float, z_m: float, heading: float, way_m: float, t_s: float) -> np.ndarray:
+    def limbs(self, place: Place, t_s: float) -> np.ndarray:
         """Return the limbs of the person, (K, LIMB_COLUMNS).
 
         Args:
-            x_m: Position to the right in metres.
-            z_m: Position ahead in metres.
-            heading: Direction of motion in radians, from z to x.
-            way_m: Distance moved so far in metres.
+            place: Where it is.
             t_s: Time in seconds.
         """
-        phase = self.look[15] + 2 * math.pi * way_m / self.stride_m
-        return _body(x_m, z_m, heading, phase, t_s, self.height_m / BODY_M, self.posture, self.look)
+        phase = self.look[15] + 2 * math.pi * place.way_m / self.stride_m
+        return _body(place, phase, t_s, self.height_m / BODY_M, self.posture, self.look)
 
 
 def build_person(posture: int, first_cloth: int, rng: np.random.Generator) -> Person:
@@ -94,9 +91,7 @@ def _joint(ax: float, ay: float, bx: float, by: float, first: float, second: flo
 
 
 @jit
-def _body(
-    x_m: float, z_m: float, heading: float, phase: float, t_s: float, scale: float, posture: int, look: np.ndarray
-) -> np.ndarray:
+def _body(place: Place, phase: float, t_s: float, scale: float, posture: int, look: np.ndarray) -> np.ndarray:
     """Return the limbs of a person: built as (ahead, up, right) of the body, then turned, scaled and moved."""
     limbs = np.zeros((_NUM_LIMBS, LIMB_COLUMNS))
     girth, swing, bend, lean = look[5], look[12], look[13], look[14]
@@ -184,7 +179,7 @@ def _body(
         for k in range(_NUM_LIMBS):
             limbs[k, 1] -= down
             limbs[k, 5] -= down
-    return _placed(limbs, x_m, z_m, heading, scale, look[17])
+    return _placed(limbs, place, scale, look[17])
 
 
 @jit
@@ -197,9 +192,9 @@ def _set(
 
 
 @jit
-def _placed(limbs: np.ndarray, x_m: float, z_m: float, heading: float, scale: float, phase: float) -> np.ndarray:
+def _placed(limbs: np.ndarray, place: Place, scale: float, phase: float) -> np.ndarray:
     """Return the limbs in use, in world coordinates. A cloth of -1 means plain."""
-    sine, cosine = math.sin(heading), math.cos(heading)
+    sine, cosine = math.sin(place.heading), math.cos(place.heading)
     count = 0
     for k in range(len(limbs)):
         if limbs[k, 3] <= 0:
@@ -207,9 +202,8 @@ def _placed(limbs: np.ndarray, x_m: float, z_m: float, heading: float, scale: fl
         q = limbs[k].copy()
         for end in range(2):
             f, u, r = q[4 * end] * scale, q[4 * end + 1] * scale, q[4 * end + 2] * scale
-            q[4 * end], q[4 * end + 1], q[4 * end + 2] = (
-                x_m + f * sine + r * cosine, u, z_m + f * cosine - r * sine
-            )  # fmt: skip
+            q[4 * end], q[4 * end + 1] = place.x_m + f * sine + r * cosine, u
+            q[4 * end + 2] = place.z_m + f * cosine - r * sine
             q[4 * end + 3] *= scale
         q[10] = _CLOTH_CELLS_PER_M if q[9] >= 0 else 0.0
         q[9] = max(q[9], 0.0)
@@ -226,18 +220,15 @@ class Animal:
     scale: float
     look: np.ndarray  # (6,): coat, legs, girth, cloth, phase, place on the cloth
 
-    def limbs(self, x_m: float, z_m: float, heading: float, way_m: float, t_s: float) -> np.ndarray:
+    def limbs(self, place: Place, t_s: float) -> np.ndarray:
         """Return the limbs of the animal, (K, LIMB_COLUMNS).
 
         Args:
-            x_m: Position to the right in metres.
-            z_m: Position ahead in metres.
-            heading: Direction of motion in radians, from z to x.
-            way_m: Distance moved so far in metres.
+            place: Where it is.
             t_s: Time in seconds.
         """
-        phase = self.look[4] + 2 * math.pi * way_m / (0.75 * self.scale)
-        return _dog(x_m, z_m, heading, phase, t_s, self.scale, self.look)
+        phase = self.look[4] + 2 * math.pi * place.way_m / (0.75 * self.scale)
+        return _dog(place, phase, t_s, self.scale, self.look)
 
 
 def build_animal(first_cloth: int, rng: np.random.Generator) -> Animal:
@@ -255,9 +246,7 @@ def build_animal(first_cloth: int, rng: np.random.Generator) -> Animal:
 
 
 @jit
-def _dog(
-    x_m: float, z_m: float, heading: float, phase: float, t_s: float, scale: float, look: np.ndarray
-) -> np.ndarray:
+def _dog(place: Place, phase: float, t_s: float, scale: float, look: np.ndarray) -> np.ndarray:
     limbs = np.zeros((_NUM_LIMBS, LIMB_COLUMNS))
     girth = look[2]
     back = 0.55 + 0.015 * math.sin(2 * phase)
@@ -276,4 +265,4 @@ def _dog(
         foot_f, foot_u = knee_f + 0.26 * math.sin(shin), knee_u - 0.26 * math.cos(shin)
         _set(limbs, 4 + 2 * leg, f, back - 0.02, r, 0.07, knee_f, knee_u, r, 0.04, look[0], look[3])
         _set(limbs, 5 + 2 * leg, knee_f, knee_u, r, 0.035, foot_f, foot_u, r, 0.03, look[1], -1)
-    return _placed(limbs, x_m, z_m, heading, scale, look[5])
+    return _placed(limbs, place, scale, look[5])

@@ -28,6 +28,15 @@ class Shot(NamedTuple):
     light: np.ndarray  # (3,) float64, direction from which light comes: right, down, backwards
 
 
+class Place(NamedTuple):
+    """Where someone is on the way over the ground."""
+
+    x_m: float  # position to the right
+    z_m: float  # position ahead
+    heading: float  # direction of motion in radians, from z to x
+    way_m: float  # distance moved so far
+
+
 class Pictures(NamedTuple):
     """An atlas in the form that the painting loops read."""
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rvtssm.simulation.perspective import Shot, rotation
+from rvtssm.simulation.perspective import Place, Shot, rotation
 
 _GRID_S = 0.005  # time between two rows of a path
 _BRAKING_S = 0.3
@@ -119,16 +119,15 @@ class Trip:
     still_s: np.ndarray  # (N,) time since the actor last moved
     has_moved: np.ndarray  # (N,) bool, whether the actor has moved since the recording began
 
-    def at(self, t_s: float) -> tuple[float, float, float, float]:
-        """Return x and z in metres, the heading in radians, and the distance moved so far in metres.
+    def at(self, t_s: float) -> Place:
+        """Return where the actor is.
 
         Args:
             t_s: Time in seconds.
         """
         i = min(int(t_s / _GRID_S), len(self.rows) - 2)
         share = t_s / _GRID_S - i
-        x, z, heading, way = (1 - share) * self.rows[i] + share * self.rows[i + 1]
-        return float(x), float(z), float(heading), float(way)
+        return Place(*((1 - share) * self.rows[i] + share * self.rows[i + 1]).tolist())
 
     def still_us(self, t_us: int) -> int:
         """Return the time since the actor last moved, in microseconds.

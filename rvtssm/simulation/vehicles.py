@@ -12,7 +12,7 @@ from rvtssm.events.jit import jit
 from rvtssm.simulation.atlas import Atlas, poster, rough, spoked_wheel
 from rvtssm.simulation.cars import HATCHBACK, OFFROADER, SEDAN, VAN, Make
 from rvtssm.simulation.people import CYCLING, MOTORCYCLING, SCOOTING, Person, build_person
-from rvtssm.simulation.perspective import LIMB_COLUMNS, PANEL_COLUMNS, panel
+from rvtssm.simulation.perspective import LIMB_COLUMNS, PANEL_COLUMNS, Place, panel
 
 BICYCLE, MOTORCYCLE, SCOOTER = range(3)
 _SUPERSAMPLING = 4
@@ -55,17 +55,14 @@ class Automobile:
     wheel_pictures: tuple[int, int]
     points_m: np.ndarray  # (K, 3) points of its outline, for its box
 
-    def parts(self, x_m: float, z_m: float, heading: float, way_m: float, eye: np.ndarray) -> Parts:
+    def parts(self, place: Place, eye: np.ndarray) -> Parts:
         """Return the parts that the camera can see, in the order in which they are painted.
 
         Args:
-            x_m: Position to the right in metres.
-            z_m: Position ahead in metres.
-            heading: Direction of motion in radians, from z to x.
-            way_m: Distance moved so far in metres.
+            place: Where it is.
             eye: Position (3,) of the camera in metres.
         """
-        panels = _placed_panels(self.body, self.wheels, *self.wheel_pictures, x_m, z_m, heading, way_m, eye)
+        panels = _placed_panels(self.body, self.wheels, self.wheel_pictures, place, eye)
         return Parts(panels, np.empty((0, LIMB_COLUMNS)))
 
 
@@ -183,10 +180,10 @@ def _face(lacquer: float, glass: float, has_window: bool, rng: np.random.Generat
 
 @jit
 def _placed_panels(
-    body: np.ndarray, wheels: np.ndarray, wheel_picture: int, wheel_opacity: int, x_m: float, z_m: float,
-    heading: float, way_m: float, eye: np.ndarray,
-) -> np.ndarray:  # fmt: skip
+    body: np.ndarray, wheels: np.ndarray, wheel_pictures: tuple[int, int], place: Place, eye: np.ndarray
+) -> np.ndarray:
     """Return the panels in world coordinates, the farthest first, then the wheels of the visible side."""
+    x_m, z_m, heading, way_m = place
     sine, cosine = math.sin(heading), math.cos(heading)
     num = len(body)
     out = np.empty((num + len(wheels), PANEL_COLUMNS))
@@ -220,7 +217,7 @@ def _placed_panels(
         q[0] = x_m + f * sine + r * cosine - 0.5 * (q[3] + q[6])
         q[1] = u - 0.5 * (q[4] + q[7])
         q[2] = z_m + f * cosine - r * sine - 0.5 * (q[5] + q[8])
-        q[9], q[10], q[11], q[12], q[15], q[16], q[18] = wheel_picture, wheel_opacity, 1.0, 1.0, 1.0, 1.0, 1.0
+        (q[9], q[10]), q[11], q[12], q[15], q[16], q[18] = wheel_pictures, 1.0, 1.0, 1.0, 1.0, 1.0
         count += 1
     return out[:count]
 
@@ -234,20 +231,17 @@ class TwoWheeler:
     wheel_pictures: tuple[int, int]
     frame: np.ndarray  # (K, 9): ahead, up, right of both ends, radius, grey, and 1 for ends that turn with the bar
 
-    def parts(self, x_m: float, z_m: float, heading: float, way_m: float, t_s: float) -> Parts:
+    def parts(self, place: Place, t_s: float) -> Parts:
         """Return wheels, frame and rider.
 
         Args:
-            x_m: Position to the right in metres.
-            z_m: Position ahead in metres.
-            heading: Direction of motion in radians, from z to x.
-            way_m: Distance moved so far in metres.
+            place: Where it is.
             t_s: Time in seconds.
         """
         nothing, eye = np.empty((0, PANEL_COLUMNS)), np.zeros(3)
-        wheels = _placed_panels(nothing, self.wheels, *self.wheel_pictures, x_m, z_m, heading, way_m, eye)
-        frame = _placed_frame(self.frame, x_m, z_m, heading)
-        return Parts(wheels, np.concatenate((frame, self.rider.limbs(x_m, z_m, heading, way_m, t_s))))
+        wheels = _placed_panels(nothing, self.wheels, self.wheel_pictures, place, eye)
+        frame = _placed_frame(self.frame, place)
+        return Parts(wheels, np.concatenate((frame, self.rider.limbs(place, t_s))))
 
 
 def build_two_wheeler(kind: int, atlas: Atlas, first_cloth: int, rng: np.random.Generator) -> TwoWheeler:
@@ -290,15 +284,15 @@ def build_two_wheeler(kind: int, atlas: Atlas, first_cloth: int, rng: np.random.
 
 
 @jit
-def _placed_frame(frame: np.ndarray, x_m: float, z_m: float, heading: float) -> np.ndarray:
-    sine, cosine = math.sin(heading), math.cos(heading)
+def _placed_frame(frame: np.ndarray, place: Place) -> np.ndarray:
+    sine, cosine = math.sin(place.heading), math.cos(place.heading)
     out = np.zeros((len(frame), LIMB_COLUMNS))
     for k in range(len(frame)):
         for end in range(2):
             f, u, r = frame[k, 3 * end], frame[k, 3 * end + 1], frame[k, 3 * end + 2]
-            out[k, 4 * end] = x_m + f * sine + r * cosine
+            out[k, 4 * end] = place.x_m + f * sine + r * cosine
             out[k, 4 * end + 1] = u
-            out[k, 4 * end + 2] = z_m + f * cosine - r * sine
+            out[k, 4 * end + 2] = place.z_m + f * cosine - r * sine
             out[k, 4 * end + 3] = frame[k, 6]
         out[k, 8] = frame[k, 7]
     return out

@@ -47,12 +47,12 @@ class Player:
             t_s: Time in seconds.
             eye: Position (3,) of the camera in metres.
         """
-        x, z, heading, way = self.trip.at(t_s)
+        place = self.trip.at(t_s)
         if isinstance(self.body, Automobile):
-            return self.body.parts(x, z, heading, way, eye)
+            return self.body.parts(place, eye)
         if isinstance(self.body, TwoWheeler):
-            return self.body.parts(x, z, heading, way, t_s)
-        return Parts(NO_PANELS, self.body.limbs(x, z, heading, way, t_s))
+            return self.body.parts(place, t_s)
+        return Parts(NO_PANELS, self.body.limbs(place, t_s))
 
     def box(self, parts: Parts, t_s: float, shot: Shot) -> Box:
         """Return the smallest box around the body in px, also beyond the frame. It is empty if the body is too near.
