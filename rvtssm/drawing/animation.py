@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -72,9 +73,9 @@ def _reduced(picture: np.ndarray, is_gif: bool) -> Image.Image:
 
 def _encoded(pictures: list[Image.Image], is_gif: bool, duration_ms: float) -> bytes:
     file = io.BytesIO()
-    options = {"format": "GIF", "optimize": False} if is_gif else {"format": "WEBP", "quality": _WEBP_QUALITY}
-    frames = {"save_all": True, "append_images": pictures[1:], "duration": round(duration_ms), "loop": 0}
-    pictures[0].save(file, **options, **frames)
+    options: dict[str, Any] = {"optimize": False} if is_gif else {"quality": _WEBP_QUALITY}
+    options |= {"save_all": True, "append_images": pictures[1:], "duration": round(duration_ms), "loop": 0}
+    pictures[0].save(file, "GIF" if is_gif else "WEBP", **options)
     return file.getvalue()
 
 

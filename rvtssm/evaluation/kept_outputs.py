@@ -68,7 +68,7 @@ def write_outputs(path: Path, outputs: Sequence[Sequence[Detections]]) -> None:
     empty = Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64), 0)
     frames = [frame for of_recording in outputs for frame in of_recording] or [empty]
     names = ("xyxy", "score", "class_id")
-    arrays = {name: np.concatenate([getattr(frame, name) for frame in frames]) for name in names}
+    arrays: dict[str, Any] = {name: np.concatenate([getattr(frame, name) for frame in frames]) for name in names}
     with atomic_file(path) as staged, open(staged, "wb") as file:
         np.savez(file, rows=np.array(rows, np.int64).reshape(-1, 3), **arrays)
 

@@ -224,10 +224,8 @@ class World:
         long, wide = player.size_m
         light = self.surroundings.light
         reach = 0.5 if self.surroundings.shadow < 0.4 else min(1.5, 0.7 / max(float(light[1]), 0.3))
-        along, across = (
-            np.array((math.sin(heading), math.cos(heading))),
-            np.array((math.cos(heading), -math.sin(heading))),
-        )
+        sine, cosine = math.sin(heading), math.cos(heading)
+        along, across = np.array((sine, cosine)), np.array((cosine, -sine))
         away = -light[[0, 2]] * reach
         middle = np.array((x, z)) + away / 2
         u, v = along * long + away, across * wide + away * 0.3
