@@ -1,8 +1,9 @@
-"""Writers of the formats that cameras and other programs write, for round trips: DSEC, AEDAT4, numpy files, text."""
+"""Writers of every format, for round trips: DSEC, AEDAT4, numpy files and text; the others have files of their own."""
 
 from __future__ import annotations
 
 import struct
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,13 @@ import hdf5plugin
 import lz4.frame
 import numpy as np
 import zstandard
-from event_examples import HEIGHT, WIDTH
+from bag_writer import write_events
+from ecf_encoder import write_ecf
+from event_examples import HEIGHT, WIDTH, write_hdf5
+from evt2_encoder import encode_evt2, encode_evt21, write_evt2, write_evt21
+from evt3_encoder import encode, write_words
 
+from rvtssm.events.readers.dat import write_dat
 from rvtssm.records import Events
 
 COMPRESSIONS = {0: bytes, 1: lz4.frame.compress, 3: zstandard.ZstdCompressor().compress}
@@ -126,3 +132,20 @@ def write_csv(path: Path, events: Events) -> Path:
         file.write(f"# height={HEIGHT} width={WIDTH}\nt,x,y,p\n".encode())
         np.savetxt(file, rows_of(events), fmt="%d", delimiter=",")
     return path
+
+
+WRITERS: dict[str, Any] = {  # by format, (path, events) -> the path to open
+    "dat": lambda path, events: write_dat(path, events, HEIGHT, WIDTH) or path,
+    "evt2": lambda path, events: write_evt2(path, encode_evt2(events), HEIGHT, WIDTH),
+    "evt21": lambda path, events: write_evt21(path, encode_evt21(events), HEIGHT, WIDTH),
+    "evt3": lambda path, events: write_words(path, encode(events), HEIGHT, WIDTH),
+    "ecf": lambda path, events: write_ecf(path, events, HEIGHT, WIDTH, chunk=max(64, len(events) // 5)),
+    "rvt_hdf5": write_hdf5,
+    "dsec": write_dsec,
+    "aedat4": write_aedat4,
+    "npy": write_npy,
+    "npz": write_npz,
+    "csv": write_csv,
+    "ros1": partial(write_events, container="ros1", encoding="mono"),
+    "ros2": partial(write_events, container="mcap", encoding="evt3"),
+}

@@ -8,7 +8,7 @@ import lz4.frame
 import numpy as np
 import pytest
 import zstandard
-from damage import FLIPS, assert_every_cut_is_noticed, flipped, read_or_refuse
+from damage import assert_every_cut_is_noticed
 from event_examples import HEIGHT, WIDTH, any_events, assert_same, random_events, to_events
 from format_encoders import COMPRESSIONS, flatbuffer, iohe, stream_description, write_aedat4
 from hypothesis import given, settings
@@ -30,13 +30,6 @@ def test_round_trip(scratch, events, compression, packet_events):
     assert (recording.format, recording.height, recording.width) == ("aedat4", HEIGHT, WIDTH)
     assert_same(recording.read(), events)
     assert recording.faults == ReadFaults()
-
-
-def test_packets_larger_than_a_block_are_read_in_parts(tmp_path):
-    events = random_events(10_000)
-    recording = open_recording(write_aedat4(tmp_path / "a.aedat4", events, packet_events=3_000))
-    assert [len(block) for block in recording.iterate(700)] == [700] * 14 + [200]
-    assert_same(recording.between(100_000, 200_000), events.between(100_000, 200_000))
 
 
 def test_time_and_pixels_are_repaired_like_in_every_format(tmp_path):
@@ -64,26 +57,6 @@ def small_events():
 
 def small_file(folder, compression=0, is_closed=True) -> bytes:
     return write_aedat4(folder / "small.aedat4", small_events(), compression, 10, is_closed).read_bytes()
-
-
-@pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_cut_at_any_byte(tmp_path, compression):
-    first = 0 if compression == 1 else FIRST_PACKET  # the header is the same
-    assert_every_cut_is_noticed(tmp_path / "a.aedat4", small_file(tmp_path, compression), small_events(), first=first)
-
-
-@settings(max_examples=300)
-@given(flips=FLIPS, compression=st.sampled_from(sorted(COMPRESSIONS)), is_closed=st.booleans())
-def test_changed_bytes(scratch, flips, compression, is_closed):
-    read_or_refuse(scratch / "a.aedat4", flipped(small_file(scratch, compression, is_closed), flips))
-
-
-@settings(max_examples=100)
-@given(tail=st.binary(max_size=300))
-def test_any_bytes(scratch, tail):
-    read_or_refuse(scratch / "a.aedat4", SIGNATURE + tail)
-    head = SIGNATURE + iohe(0, -1, stream_description((HEIGHT, WIDTH)))
-    read_or_refuse(scratch / "b.aedat4", head + tail)
 
 
 def packet_file(path, compression: int, content: bytes, stream: int = 0):

@@ -8,7 +8,7 @@ from event_examples import HEIGHT, WIDTH, random_events
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rvtssm.events.cells import frame_pixels, pack
+from rvtssm.events.cells import frame_pixels
 from rvtssm.events.frame_counter import FrameCounter, count_windows
 from rvtssm.records import CHANNELS_PER_BIN, Windows, WindowSettings
 
@@ -54,18 +54,3 @@ def test_frames_that_show_every_pixel_once_are_the_frame_in_another_order(rows):
     counter.push(events)
     wanted = count_windows(events, WINDOWS, HEIGHT, WIDTH)[:, :, rows, ::-1]
     np.testing.assert_array_equal(counter.take(BOUNDS), wanted)
-
-
-def test_cells_say_pixel_and_polarity_and_where_those_of_each_event_begin():
-    events = random_events(500)
-    cells, before = np.full(600, -1, np.int32), np.full(501, 50, np.int32)
-    pack(events, frame_pixels(HEIGHT, WIDTH), cells, before)
-    np.testing.assert_array_equal(cells[50:550], 2 * (events.y.astype(int) * WIDTH + events.x) + events.p)
-    assert (cells[:50] == -1).all() and (before == 50).all()
-    pack(events, frame_pixels(HEIGHT, WIDTH, 2), cells, before)
-    kept = (events.x % 2 == 1) & (events.y % 2 == 1)
-    np.testing.assert_array_equal(before, 50 + np.concatenate([[0], np.cumsum(kept)]))
-    np.testing.assert_array_equal(
-        cells[50 : before[-1]],
-        2 * (events.y[kept].astype(int) // 2 * (WIDTH // 2) + events.x[kept] // 2) + events.p[kept],
-    )

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from damage import FLIPS, assert_every_cut_is_noticed, flipped, read_or_refuse
+from damage import read_or_refuse
 from event_examples import HEIGHT, WIDTH, any_events, assert_same, random_events, to_events
 from format_encoders import rows_of
 from hypothesis import given, settings
@@ -154,14 +154,6 @@ def test_text_of_other_formats_stays_theirs(tmp_path):
     assert recording_format(tmp_path / "a.dat") == "dat"
 
 
-SMALL = random_events(15)
-
-
-@pytest.mark.parametrize("order", ["txyp", "pxyt"])
-def test_cut_at_any_byte(tmp_path, order):
-    assert_every_cut_is_noticed(tmp_path / "a.csv", text_of(SMALL, order), SMALL, *SIZE)
-
-
 @pytest.mark.parametrize(("order", "num_read"), [("txyp", 40), ("pxyt", 39)])
 @pytest.mark.parametrize("block", [36, 39, 40, 100])
 def test_a_last_line_without_a_newline_is_read_where_it_cannot_have_been_cut(tmp_path, order, num_read, block):
@@ -172,22 +164,6 @@ def test_a_last_line_without_a_newline_is_read_where_it_cannot_have_been_cut(tmp
     assert sum(blocks) == num_read and max(blocks) <= block
     assert_same(recording.read(), Events(*(getattr(events, name)[:num_read] for name in "txyp")))
     assert (recording.faults.truncated_bytes == 0) == (num_read == 40)
-
-
-@settings(max_examples=300)
-@given(flips=FLIPS)
-def test_changed_bytes(scratch, flips):
-    read_or_refuse(scratch / "a.csv", flipped(text_of(SMALL), flips), *SIZE)
-
-
-@settings(max_examples=200)
-@given(
-    head=st.sampled_from((b"", b"t,x,y,p\n", b"1,2,3,1\n")),
-    tail=st.one_of(st.binary(), st.text("0123456789,.-+e \n#tpxy\t;").map(str.encode)),
-)
-def test_any_bytes(scratch, head, tail):
-    if head + tail:
-        read_or_refuse(scratch / "a.csv", head + tail, *SIZE)
 
 
 def test_numbers_beyond_any_are_refused(tmp_path):

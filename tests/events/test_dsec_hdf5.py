@@ -5,7 +5,6 @@ from __future__ import annotations
 import h5py
 import numpy as np
 import pytest
-from damage import FLIPS, flipped, read_or_refuse
 from event_examples import any_events, assert_same, random_events, to_events
 from format_encoders import write_dsec
 from hypothesis import given, settings
@@ -117,23 +116,3 @@ def test_a_size_that_is_only_announced_is_not_read(tmp_path, length, chunk):
         file["t_offset"] = 0
     with pytest.raises(ValueError, match="claims"):
         open_recording(tmp_path / "events.h5")
-
-
-SMALL = shifted(random_events(40, span_us=4_000), OFFSET_US)
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory) -> bytes:
-    return write_dsec(tmp_path_factory.mktemp("small") / "events.h5", SMALL, OFFSET_US).read_bytes()
-
-
-def test_a_cut_is_noticed(tmp_path, small):
-    # HDF5 checks the end of the file when it opens it, so some places stand for all
-    for num_bytes in (*range(0, len(small), 397), len(small) - 1):
-        assert read_or_refuse(tmp_path / "events.h5", small[:num_bytes]) is None
-
-
-@settings(max_examples=100)
-@given(flips=FLIPS)
-def test_changed_bytes(scratch, small, flips):
-    read_or_refuse(scratch / "events.h5", flipped(small, flips))

@@ -51,17 +51,6 @@ def test_counts_are_those_of_the_formula(convention, events, windows, num_bins):
     np.testing.assert_array_equal(found, wanted)
 
 
-@pytest.mark.parametrize("num_bins", [1, 3, 7, 10])
-@pytest.mark.parametrize("length", [7, 25, 96, 100])
-def test_bins_are_equal_to_the_microsecond(length, num_bins):
-    times = np.arange(50, 50 + length)
-    events = to_events(times, *(np.zeros(length) for _ in range(3)))
-    settings = WindowSettings(num_bins=num_bins, count_cutoff=255)
-    counts = count_windows(events, windows_of((50, 50 + length)), HEIGHT, WIDTH, settings)
-    wanted = np.bincount((times - 50) * num_bins // length, minlength=num_bins)
-    np.testing.assert_array_equal(counts[0, :num_bins, 0, 0], wanted)
-
-
 @pytest.mark.parametrize("convention", CONVENTIONS)
 @pytest.mark.parametrize(("length", "max_windows"), [(20_000, 8), (20_000, 1), (90_000, 3), (5_000, 8)])
 def test_a_stream_counts_like_the_whole(convention, length, max_windows):
@@ -120,29 +109,12 @@ def test_windows_on_the_free_grid_come_as_soon_as_no_event_can_enter_them(conven
     np.testing.assert_array_equal(frames, count_windows(events, wanted, HEIGHT, WIDTH, settings))
 
 
-def test_windows_side_by_side_count_every_event_once_and_closed_ones_their_edges_twice():
-    events = to_events(np.arange(0, 100, 10), np.arange(10), np.arange(10), np.ones(10))
-    windows = windows_of((0, 50), (50, 100))
-    assert count_windows(events, windows, HEIGHT, WIDTH).sum() == 10
-    assert count_windows(events, windows, HEIGHT, WIDTH, WindowSettings(convention="rvt")).sum() == 11
-
-
 @pytest.mark.parametrize(("num_events", "exact", "rvt"), [(9, 9, 9), (255, 10, 10), (258, 10, 2), (256, 10, 0)])
 def test_hot_pixels_saturate_and_in_rvt_wrap_first(num_events, exact, rvt):
     events = to_events(*(np.full(num_events, value) for value in (5, 1, 2, 0)))
     for convention, wanted in (("exact", exact), ("rvt", rvt)):
         counts = count_windows(events, windows_of((0, 100)), HEIGHT, WIDTH, WindowSettings(convention=convention))
         assert counts[0, 0, 2, 1] == wanted == counts.sum()
-
-
-@pytest.mark.parametrize("downsample", [2, 3, 4, 5])
-def test_a_smaller_frame_is_every_nth_pixel_of_the_full_one(downsample):
-    events = random_events(20_000)
-    settings = WindowSettings(count_cutoff=200)
-    full = count_windows(events, windows_of((0, 10**6)), HEIGHT, WIDTH, settings)
-    small = count_windows(events, windows_of((0, 10**6)), HEIGHT, WIDTH, settings, downsample)
-    h, w, first = HEIGHT // downsample, WIDTH // downsample, downsample // 2
-    np.testing.assert_array_equal(small, full[..., first::downsample, first::downsample][..., :h, :w])
 
 
 def test_events_outside_the_sensor_and_unknown_settings_are_refused():

@@ -12,7 +12,7 @@ from hypothesis import settings as with_settings
 from hypothesis import strategies as st
 
 from rvtssm.events.cells import frame_pixels
-from rvtssm.events.frame_counter import FrameCounter, count_as_they_close, count_windows
+from rvtssm.events.frame_counter import FrameCounter, count_windows
 from rvtssm.events.representations import num_shared_slices
 from rvtssm.records import CHANNELS_PER_BIN, Events, Windows, WindowSettings
 
@@ -104,16 +104,6 @@ def test_the_ring_saves_the_work_of_counting_again(together, monkeypatch):
 )  # fmt: skip
 def test_the_ring_is_as_large_as_bins_coincide(length_us, stride_us, num_slices):
     assert num_shared_slices(length_us, stride_us, WindowSettings()) == num_slices
-
-
-@pytest.mark.parametrize("stride_us", [5_000, 7_000, 60_000])
-def test_a_stream_of_overlapping_windows_equals_the_whole(stride_us):
-    events = random_events(5000, span_us=400_000)
-    windows = windows_of(np.arange(30_000, 500_000, stride_us), 50_000)
-    parts = [to_events(*(getattr(events, n)[i : i + 61] for n in ("t", "x", "y", "p"))) for i in range(0, 5000, 61)]
-    counter = FrameCounter(WindowSettings(), frame_pixels(HEIGHT, WIDTH))
-    found = np.concatenate([frames for _, frames in count_as_they_close(parts, windows, counter, 3)])
-    np.testing.assert_array_equal(found, count_windows(events, windows, HEIGHT, WIDTH))
 
 
 @pytest.mark.parametrize("downsample", [1, 2])

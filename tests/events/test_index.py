@@ -8,10 +8,8 @@ import pickle
 
 import numpy as np
 import pytest
-from ecf_encoder import write_ecf
 from event_examples import HEIGHT, WIDTH, assert_same, random_events, to_events
-from evt2_encoder import encode_evt2, encode_evt21, write_evt2, write_evt21
-from evt3_encoder import encode, write_words
+from format_encoders import WRITERS
 
 from rvtssm.events.readers import ReadFaults, index, open_recording
 from rvtssm.events.readers.dat import write_dat
@@ -161,22 +159,12 @@ def test_processes_that_start_together_read_the_same(example):
     check(path)
 
 
-WRITERS = {
-    "dat": lambda path, events: write_dat(path, events, HEIGHT, WIDTH),
-    "evt2": lambda path, events: write_evt2(path, encode_evt2(events), HEIGHT, WIDTH),
-    "evt21": lambda path, events: write_evt21(path, encode_evt21(events), HEIGHT, WIDTH),
-    "evt3": lambda path, events: write_words(path, encode(events), HEIGHT, WIDTH),
-    "ecf": lambda path, events: write_ecf(path, events, HEIGHT, WIDTH, chunk=64),
-}
-
-
-@pytest.mark.parametrize("writer", WRITERS)
-def test_slices_at_every_time(tmp_path, monkeypatch, writer):
-    for kind in (ByteRecording, EcfRecording):
-        monkeypatch.setattr(kind, "index_events", 50)
+@pytest.mark.parametrize("kind", ["dat", "evt2", "evt21", "evt3", "ecf"])
+def test_slices_at_every_time(tmp_path, monkeypatch, kind):
+    for reader in (ByteRecording, EcfRecording):
+        monkeypatch.setattr(reader, "index_events", 50)
     events = random_events(400, span_us=900, start_us=(1 << 24) - 400)  # EVT3 wraps within
-    WRITERS[writer](tmp_path / "a.dat", events)
-    recording = open_recording(tmp_path / "a.dat")
+    recording = open_recording(WRITERS[kind](tmp_path / "a.dat", events))
     for t in [0, *np.unique(events.t).tolist(), events.t[-1] + 1]:
         for length in (0, 1, 30, 2000):
             assert_same(recording.between(t, t + length), events.between(t, t + length))

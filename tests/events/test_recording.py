@@ -4,62 +4,29 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
-from functools import partial
 from itertools import pairwise
 
 import h5py
 import numpy as np
 import pytest
-from bag_writer import write_events
-from ecf_encoder import write_ecf
 from event_examples import HEIGHT, WIDTH, assert_same, random_events, to_events, write_hdf5
-from evt2_encoder import encode_evt2, encode_evt21, write_evt2, write_evt21
-from evt3_encoder import encode, write_words
-from format_encoders import write_aedat4, write_csv, write_dsec, write_npy, write_npz
+from format_encoders import WRITERS
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rvtssm.events.readers import READERS, open_recording
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.readers.recording import join_events
-from rvtssm.records import Events
 from rvtssm.system.user_error import UserError
 
-OTHER_ENCODERS = {
-    "dsec": write_dsec,
-    "aedat4": write_aedat4,
-    "npy": write_npy,
-    "npz": write_npz,
-    "csv": write_csv,
-    "ros1": partial(write_events, container="ros1", encoding="mono"),
-    "ros2": partial(write_events, container="mcap", encoding="evt3"),
-}
 NUM_EVENTS = 70_000  # more than two entries of the index
-
-
-def written_as(kind: str, path, events: Events):
-    if kind == "dat":
-        write_dat(path, events, HEIGHT, WIDTH)
-    elif kind == "evt3":
-        write_words(path, encode(events), HEIGHT, WIDTH)
-    elif kind == "evt2":
-        write_evt2(path, encode_evt2(events), HEIGHT, WIDTH)
-    elif kind == "evt21":
-        write_evt21(path, encode_evt21(events), HEIGHT, WIDTH)
-    elif kind == "ecf":
-        write_ecf(path, events, HEIGHT, WIDTH)
-    elif kind in OTHER_ENCODERS:
-        return OTHER_ENCODERS[kind](path, events)
-    else:
-        write_hdf5(path, events)
-    return path
 
 
 @pytest.fixture(scope="module", params=READERS)
 def example(request, tmp_path_factory):
     """A recording of each format and the events in it."""
     events = random_events(NUM_EVENTS, span_us=2_000_000)
-    path = written_as(request.param, tmp_path_factory.mktemp("recordings") / "a.bin", events)
+    path = WRITERS[request.param](tmp_path_factory.mktemp("recordings") / "a.bin", events)
     recording = open_recording(path, HEIGHT, WIDTH) if request.param == "npy" else open_recording(path)
     assert recording.format == request.param
     return recording, events

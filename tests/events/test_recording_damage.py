@@ -1,4 +1,4 @@
-"""Prophesee's files, damaged: a beginning of the events, or a ValueError that names the file; nothing else."""
+"""Files of every format, damaged: a beginning of the events, or a ValueError that names the file; nothing else."""
 
 from __future__ import annotations
 
@@ -10,50 +10,79 @@ import pytest
 from damage import FLIPS, assert_every_cut_is_noticed, flipped, read_or_refuse
 from ecf_encoder import MODES, encode_chunk, write_ecf
 from event_examples import HEIGHT, WIDTH, assert_same, random_events, write_hdf5
-from evt2_encoder import encode_evt2, encode_evt21, write_evt2, write_evt21
-from evt3_encoder import encode, write_words
+from format_encoders import WRITERS, iohe, rows_of, stream_description, write_aedat4
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rvtssm.events.readers import open_recording
-from rvtssm.events.readers.dat import write_dat
+from rvtssm.events.readers.aedat4 import SIGNATURE as AEDAT4_SIGNATURE
+from rvtssm.events.readers.arrays import NPY_SIGNATURE, NPZ_SIGNATURE
 from rvtssm.events.readers.ecf_codec import SLACK, decode_chunk
 from rvtssm.events.readers.recording import EventBuffer
 from rvtssm.records import Events
 
 EVENTS = random_events(80, seed=3, span_us=20_000)
-WRITERS = {
-    "dat": lambda path: write_dat(path, EVENTS, HEIGHT, WIDTH),
-    "evt2": lambda path: write_evt2(path, encode_evt2(EVENTS), HEIGHT, WIDTH),
-    "evt21": lambda path: write_evt21(path, encode_evt21(EVENTS), HEIGHT, WIDTH),
-    "evt3": lambda path: write_words(path, encode(EVENTS), HEIGHT, WIDTH),
-    "ecf": lambda path: write_ecf(path, EVENTS, HEIGHT, WIDTH, chunk=64),
-    "rvt_hdf5": lambda path: write_hdf5(path, EVENTS),
+SIZE = (HEIGHT, WIDTH)
+BYTES = ["dat", "evt2", "evt21", "evt3"]
+NUMPY = ("npy", "columns.npy", "structured.npy")
+
+
+def write_structured(path, events):
+    rows = np.zeros(len(events), [("t", "<i8"), ("x", "<u2"), ("y", "<i2"), ("p", "?")])
+    for name in "txyp":
+        rows[name] = getattr(events, name)
+    return write_array(path, rows)
+
+
+def write_array(path, array):
+    with open(path, "wb") as file:
+        np.save(file, array)
+    return path
+
+
+def write_backwards(path, events):
+    """Text whose last column is the time."""
+    rows = rows_of(events)[:, [3, 1, 2, 0]].tolist()
+    path.write_text("p,x,y,t\n" + "".join(",".join(map(str, row)) + "\n" for row in rows))
+    return path
+
+
+FILES = {kind: write for kind, write in WRITERS.items() if not kind.startswith("ros")} | {
+    "aedat4 plain": lambda path, events: write_aedat4(path, events, 0, 10),
+    "aedat4 zstd": lambda path, events: write_aedat4(path, events, 3, 10),
+    "aedat4 interrupted": lambda path, events: write_aedat4(path, events, 0, 10, is_closed=False),
+    "columns.npy": lambda path, events: write_array(path, np.asfortranarray(rows_of(events))),
+    "structured.npy": write_structured,
+    "backwards.csv": write_backwards,
 }
-BYTES = [name for name in WRITERS if name not in ("ecf", "rvt_hdf5")]
 
 
-@pytest.fixture(scope="module", params=WRITERS)
+@pytest.fixture(scope="module", params=FILES)
 def example(request, tmp_path_factory):
-    path = tmp_path_factory.mktemp("damage") / "a.dat"
-    WRITERS[request.param](path)
-    return path, path.read_bytes()
+    """The name of a kind of file, a file of it, what is in it, and the size where the file does not say it."""
+    path = FILES[request.param](tmp_path_factory.mktemp("damage") / "a.dat", EVENTS)
+    needs_size = request.param in (*NUMPY, "backwards.csv")
+    return request.param, path, path.read_bytes(), SIZE if needs_size else ()
 
 
 def test_a_file_cut_at_any_byte_gives_a_beginning(example):
-    path, content = example
+    name, path, content, size = example
     if content.startswith(b"\x89HDF"):  # its library refuses every cut: every 211th byte, and all at both ends
         cuts = sorted({*range(0, len(content), 211), *range(100), *range(len(content) - 50, len(content))})
         assert all(read_or_refuse(path, content[:cut]) is None for cut in cuts)
     else:
-        assert_every_cut_is_noticed(path, content, EVENTS)
+        assert_every_cut_is_noticed(path, content, EVENTS, *size)
+    if name in NUMPY:
+        assert read_or_refuse(path, content + b"1", *size) is None
 
 
 @settings(max_examples=150)
 @given(flips=FLIPS)
 def test_flipped_bits_give_valid_events_or_an_error(example, flips):
-    path, content = example
-    read_or_refuse(path, flipped(content, flips))
+    name, path, content, size = example
+    found = read_or_refuse(path, flipped(content, flips), *size)
+    if name == "npz" and found is not None and len(found) == len(EVENTS):
+        assert_same(found, EVENTS)  # archives carry checksums
 
 
 @pytest.mark.parametrize("name", BYTES)
@@ -61,17 +90,25 @@ def test_flipped_bits_give_valid_events_or_an_error(example, flips):
 @given(body=st.binary(max_size=400))
 def test_any_bytes_after_the_header_give_valid_events(tmp_path_factory, name, body):
     path = tmp_path_factory.mktemp("bytes") / "a.dat"
-    WRITERS[name](path)
+    WRITERS[name](path, EVENTS)
     head = path.read_bytes()
     head = head[: head.index(b"\x00\x08") + 2] if name == "dat" else head[: head.index(b"% end\n") + 6]
     assert read_or_refuse(path, head + body) is not None
 
 
-@settings(max_examples=200)
-@given(content=st.binary(max_size=100), header=st.sampled_from([b"", b"% ", b"% evt 3.0\n", b"% Version 2\n% Height"]))
-def test_any_bytes_at_all_are_refused_or_read(tmp_path_factory, content, header):
-    path = tmp_path_factory.mktemp("bytes") / "a.dat"
-    read_or_refuse(path, header + content, HEIGHT, WIDTH)
+HEADERS = (b"", b"% ", b"% evt 3.0\n", b"% Version 2\n% Height")
+AEDAT4 = (AEDAT4_SIGNATURE, AEDAT4_SIGNATURE + iohe(0, -1, stream_description(SIZE)))
+ARRAYS = (NPY_SIGNATURE, NPY_SIGNATURE + b"\x01\x00", NPZ_SIGNATURE)
+TEXTS = (b"t,x,y,p\n", b"1,2,3,1\n")
+
+
+@settings(max_examples=800)
+@given(
+    content=st.one_of(st.binary(max_size=300), st.text("0123456789,.-+e \n#tpxy\t;").map(str.encode)),
+    header=st.sampled_from((*HEADERS, *AEDAT4, *ARRAYS, *TEXTS)),
+)
+def test_any_bytes_at_all_are_refused_or_read(scratch, content, header):
+    read_or_refuse(scratch / "a.dat", header + content, *SIZE)
 
 
 @pytest.mark.parametrize("name", BYTES)
@@ -79,7 +116,7 @@ def test_any_words_stay_within_the_block(tmp_path, name):
     """Blocks of the smallest size, written before a guard that nothing may touch."""
     rng = np.random.default_rng(0)
     path = tmp_path / "a.dat"
-    WRITERS[name](path)
+    WRITERS[name](path, EVENTS)
     content = path.read_bytes()
     head = content[: -(len(content) - 100) // 8 * 8]
     path.write_bytes(head + rng.integers(0, 256, 40_000, dtype=np.uint8).tobytes())

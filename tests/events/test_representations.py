@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from event_examples import HEIGHT, WIDTH, any_events, random_events, to_events
@@ -12,19 +10,11 @@ from hypothesis import strategies as st
 
 from rvtssm.events.cells import frame_pixels
 from rvtssm.events.frame_counter import FrameCounter, count_as_they_close, count_windows
-from rvtssm.events.representations import REPRESENTATIONS
 from rvtssm.records import CHANNELS_PER_BIN, Windows, WindowSettings
 
 
 def one_window(start_us, end_us) -> Windows:
     return Windows(np.array([[start_us, end_us]]), np.array([end_us - start_us]))
-
-
-def histogram_by_definition(t, x, y, sign, share, num_bins):
-    frame = np.zeros((2 * num_bins, HEIGHT, WIDTH))
-    for i in range(len(t)):
-        frame[int(share[i] * num_bins + 1e-12) + num_bins * (sign[i] > 0), y[i], x[i]] += 1
-    return np.minimum(frame, 10)
 
 
 def voxel_grid_by_definition(t, x, y, sign, share, num_bins):
@@ -43,18 +33,13 @@ def event_stack_by_definition(t, x, y, sign, share, num_bins):
     return frame
 
 
-DEFINITIONS = {
-    "histogram": histogram_by_definition,
+DEFINITIONS = {  # that of the histogram is in test_histogram
     "voxel_grid": voxel_grid_by_definition,
     "event_stack": event_stack_by_definition,
 }
 
 
-def test_every_representation_has_a_definition_and_its_channels():
-    assert set(REPRESENTATIONS) == set(DEFINITIONS) == set(CHANNELS_PER_BIN) - {"surfaces"}  # which have no windows
-
-
-@pytest.mark.parametrize("name", REPRESENTATIONS)
+@pytest.mark.parametrize("name", DEFINITIONS)
 @given(
     events=any_events(max_step_us=3000, max_start_us=5000),
     start_us=st.integers(-100, 30_000),
@@ -74,53 +59,17 @@ def test_frames_are_those_of_the_definition(name, events, start_us, length_us, n
     np.testing.assert_allclose(found, wanted, rtol=2**-11 if found.dtype == np.float16 else 0, atol=1e-4)
 
 
-@given(events=any_events(max_step_us=2000, max_start_us=2000), num_bins=st.integers(1, 12))
-def test_a_voxel_grid_sums_to_the_signed_number_of_events(events, num_bins):
-    settings = WindowSettings(representation="voxel_grid", num_bins=num_bins)
-    (frame,) = count_windows(events, one_window(0, 200_000), HEIGHT, WIDTH, settings)
-    wanted = np.zeros((HEIGHT, WIDTH))
-    np.add.at(wanted, (events.y, events.x), 2.0 * events.p - 1)
-    np.testing.assert_allclose(frame.astype(np.float64).sum(axis=0), wanted, atol=1e-2)
-
-
-@given(events=any_events(max_step_us=2000, max_start_us=2000))
-def test_each_event_stack_shows_part_of_the_one_before(events):
-    settings = WindowSettings(representation="event_stack", num_bins=5)
-    (frame,) = count_windows(events, one_window(0, 200_000), HEIGHT, WIDTH, settings)
-    assert set(np.unique(frame)) <= {-1, 0, 1}
-    for whole, half in pairwise(frame):
-        np.testing.assert_array_equal(half[half != 0], whole[half != 0])
-
-
 @pytest.mark.parametrize("name", CHANNELS_PER_BIN)
-def test_swapping_polarities_swaps_the_two_halves_or_the_sign(name):
-    events = random_events(2000)
-    swapped = to_events(events.t, events.x, events.y, 1 - events.p)
-    settings = WindowSettings(representation=name, num_bins=3)
-    one, other = (
-        count_windows(e, one_window(0, 10**6), HEIGHT, WIDTH, settings)[0].astype(np.float32) for e in (events, swapped)
-    )
-    swapped_halves = np.roll(one, len(one) // 2, axis=0)
-    np.testing.assert_array_equal(other, swapped_halves if CHANNELS_PER_BIN[name] == 2 else -one)
-    assert one.any()
-
-
-@pytest.mark.parametrize("name", CHANNELS_PER_BIN)
-def test_a_smaller_frame_is_every_second_pixel_and_a_stream_is_the_whole(name):
+def test_a_smaller_frame_is_every_nth_pixel_and_a_stream_is_the_whole(name):
     events = random_events(20_000)
     ends = np.arange(100_000, 1_100_000, 70_000)
     windows = Windows(np.stack([ends - 100_000, ends], axis=1), np.diff(ends, prepend=0))
     settings = WindowSettings(representation=name)
     full = count_windows(events, windows, HEIGHT, WIDTH, settings)
-    small = count_windows(events, windows, HEIGHT, WIDTH, settings, 2)
-    np.testing.assert_array_equal(small, full[..., 1::2, 1::2])
+    for n in (2, 3, 4, 5):
+        small = count_windows(events, windows, HEIGHT, WIDTH, settings, n)
+        wanted = full[..., n // 2 :: n, n // 2 :: n][..., : HEIGHT // n, : WIDTH // n]
+        np.testing.assert_array_equal(small, wanted)
     parts = [to_events(*(getattr(events, n)[i : i + 997] for n in ("t", "x", "y", "p"))) for i in range(0, 20_000, 997)]
     streamed = count_as_they_close(parts, windows, FrameCounter(settings, frame_pixels(HEIGHT, WIDTH)), 8)
     np.testing.assert_array_equal(np.concatenate([frames for _, frames in streamed]), full)
-
-
-def test_what_cannot_be_counted_is_refused():
-    with pytest.raises(ValueError, match="representation='frames'; choose from histogram, voxel_grid, event_stack"):
-        WindowSettings(representation="frames")
-    with pytest.raises(ValueError, match="use exact"):
-        WindowSettings(representation="voxel_grid", convention="rvt")

@@ -57,17 +57,6 @@ def test_labels_at_a_whole_rate_give_the_windows_of_that_rate(hz, first_us, star
     np.testing.assert_allclose(windows.bounds_us, whole.bounds_us[-len(windows) :], rtol=0, atol=1)
 
 
-def test_gen1_labels_at_4_hz_have_50_ms_everywhere():
-    windows = label_grid(np.array([250_000, 500_000, 1_000_000]), 0, WindowSettings())
-    np.testing.assert_array_equal(windows.ends_us, np.arange(50_000, 1_000_001, 50_000))
-    assert (windows.dt_us == 50_000).all()
-
-
-def test_a_stride_that_does_not_divide_the_interval_is_spread_evenly():
-    windows = label_grid(np.array([0, 125_000]), 0, WindowSettings(1e6 / 30))
-    np.testing.assert_array_equal(windows.ends_us, [0, 31_250, 62_500, 93_750, 125_000])
-
-
 @given(first_us=st.integers(0, 10**9), span_us=st.integers(0, 10**7), stride_us=strides)
 def test_the_free_grid_holds_every_time_once(first_us, span_us, stride_us):
     settings = WindowSettings(stride_us)
