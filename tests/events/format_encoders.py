@@ -12,14 +12,14 @@ import hdf5plugin
 import lz4.frame
 import numpy as np
 import zstandard
-from bag_writer import write_events
-from ecf_encoder import write_ecf
 from event_examples import HEIGHT, WIDTH, write_hdf5
-from evt2_encoder import encode_evt2, encode_evt21, write_evt2, write_evt21
-from evt3_encoder import encode, write_words
 
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.records import Events
+from tests.events.bag_writer import write_events
+from tests.events.ecf_encoder import write_ecf
+from tests.events.evt2_encoder import encode_evt2, encode_evt21, write_evt2, write_evt21
+from tests.events.evt3_encoder import encode, write_words
 
 COMPRESSIONS = {0: bytes, 1: lz4.frame.compress, 3: zstandard.ZstdCompressor().compress}
 

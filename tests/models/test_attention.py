@@ -10,13 +10,11 @@ import torch.nn.functional as F
 
 from rvtssm.models.attention import (
     WRITTEN_OUT,
-    AttentionPair,
     PartitionAttention,
     ScaledLinear,
     SelfAttention,
     attend,
 )
-from rvtssm.models.model_config import ModelConfig
 
 HEIGHT, WIDTH, DIM = 8, 12, 8
 PARTITION = (4, 3)
@@ -35,17 +33,12 @@ def influence(kind: Literal["block", "grid"], y: int, x: int) -> set[tuple[int, 
 
 
 @pytest.mark.parametrize(("y", "x"), [(0, 0), (5, 7), (7, 11)])
-def test_a_block_is_a_window_of_neighbours(y, x):
+def test_a_block_is_a_window_of_neighbours_and_a_grid_is_spread_over_the_image(y, x):
     top, left = y // 4 * 4, x // 3 * 3
     assert influence("block", y, x) == {(top + i, left + j) for i in range(4) for j in range(3)}
-
-
-@pytest.mark.parametrize(("y", "x"), [(0, 0), (5, 7), (7, 11)])
-def test_a_grid_is_spread_over_the_image(y, x):
     rows, columns = HEIGHT // 4, WIDTH // 3  # distance of pixels in a group
-    assert influence("grid", y, x) == {
-        (y % rows + i * rows, x % columns + j * columns) for i in range(4) for j in range(3)
-    }
+    spread = {(y % rows + i * rows, x % columns + j * columns) for i in range(4) for j in range(3)}
+    assert influence("grid", y, x) == spread
 
 
 @torch.no_grad()
@@ -59,16 +52,6 @@ def test_attention_is_softmax_of_products_per_head():
         weights = (query @ key.transpose(1, 2) / 4**0.5).softmax(dim=-1)
         outputs.append(weights @ value)
     torch.testing.assert_close(layer(x), layer.proj(torch.cat(outputs, dim=-1)))
-
-
-@pytest.mark.parametrize("normed_input", [True, False])
-@torch.no_grad()
-def test_the_form_for_export_is_the_pair(normed_input):
-    torch.manual_seed(0)
-    model = ModelConfig(size="custom", head_dim=4, layer_scale=1.0)
-    pair = AttentionPair(DIM, PARTITION, model, normed_input).eval()
-    x = torch.randn(2, HEIGHT, WIDTH, DIM)
-    torch.testing.assert_close(pair.export_form(HEIGHT, WIDTH)(x), pair(x))
 
 
 @torch.no_grad()

@@ -290,47 +290,45 @@ def test_a_write_that_fails_leaves_the_old_checkpoint(written, monkeypatch):
 def test_files_that_are_no_checkpoint_are_named(tmp_path, written):
     with pytest.raises(ValueError, match="no checkpoint at"):
         read_checkpoint(tmp_path / "missing.ckpt")
-    cut = tmp_path / "cut.ckpt"
-    cut.write_bytes(written[0].read_bytes()[:1000])
-    text = tmp_path / "text.ckpt"
-    text.write_text("weights")
-    empty = tmp_path / "empty.ckpt"
-    empty.touch()
-    for path in (cut, text, empty):
-        with pytest.raises(ValueError, match=f"{path.name} is not a checkpoint: torch cannot read it"):
-            read_checkpoint(path)
-    torch.save([1, 2], tmp_path / "list.ckpt")
-    with pytest.raises(ValueError, match="holds a list"):
-        read_checkpoint(tmp_path / "list.ckpt")
-    torch.save({"state_dict": {"weight": torch.ones(1)}}, tmp_path / "other.ckpt")
-    with pytest.raises(ValueError, match="does not say which model"):
-        read_checkpoint(tmp_path / "other.ckpt")
+    for content in (written[0].read_bytes()[:1000], b"weights", b""):
+        (tmp_path / "a.ckpt").write_bytes(content)
+        with pytest.raises(ValueError, match=r"a\.ckpt is not a checkpoint: torch cannot read it"):
+            read_checkpoint(tmp_path / "a.ckpt")
 
 
-def test_an_official_checkpoint_is_sent_to_the_converter(tmp_path):
-    torch.save({"state_dict": {"mdl.backbone.x": torch.ones(1)}}, tmp_path / "official.ckpt")
-    with pytest.raises(ValueError, match=r"scripts/convert_checkpoint\.py"):
-        read_checkpoint(tmp_path / "official.ckpt")
+NO_WEIGHTS = r"a\.ckpt is not a checkpoint of rvtssm: it holds no weights"
+META = describe().to_dict()
+WEIGHTS = describe().build().state_dict()
+MISFITS = {
+    **{name: value for name, value in WEIGHTS.items() if name != "head.levels.0.box_out.bias"},
+    "extra": torch.zeros(4),
+    "head.levels.1.box_out.bias": torch.zeros(5),
+}
 
 
-def test_weights_that_do_not_fit_are_counted(tmp_path):
-    meta = describe()
-    weights = meta.build().state_dict()
-    weights["extra"] = weights.pop("head.levels.0.box_out.bias")
-    weights["head.levels.1.box_out.bias"] = torch.zeros(5)
-    torch.save({"rvtssm": meta.to_dict(), "state_dict": weights}, tmp_path / "bad.ckpt")
-    with pytest.raises(ValueError, match=r"1 keys unknown, such as extra; 1 keys missing.*1 keys of another shape"):
-        read_checkpoint(tmp_path / "bad.ckpt")
-
-
-def test_a_format_of_the_future_is_refused(tmp_path):
-    meta = describe()
-    torch.save(
-        {"rvtssm": {**meta.to_dict(), "format_version": 99}, "state_dict": meta.build().state_dict()},
-        tmp_path / "new.ckpt",
-    )
-    with pytest.raises(ValueError, match="format version 99"):
-        read_checkpoint(tmp_path / "new.ckpt")
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([1, 2], "holds a list"),
+        ({"state_dict": {"weight": torch.ones(1)}}, "does not say which model"),
+        ({"state_dict": {"mdl.backbone.x": torch.ones(1)}}, r"scripts/convert_checkpoint\.py"),
+        ({"rvtssm": META, "state_dict": MISFITS}, "1 keys unknown, such as extra; 1 keys missing.*1 keys of another"),
+        ({"rvtssm": {**META, "format_version": 99}, "state_dict": WEIGHTS}, "format version 99"),
+        (
+            {"rvtssm": META, "state_dict": {name: torch.zeros(()).expand(w.shape) for name, w in WEIGHTS.items()}},
+            r"a\.ckpt cannot be used .*some are larger than the data stored",
+        ),
+        *(
+            ({"rvtssm": {}, "state_dict": weights}, NO_WEIGHTS)
+            for weights in (None, [1], {"a": 1}, {("detector", "a"): torch.zeros(1)}, {3: torch.zeros(1)})
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_contents_that_are_no_weights_of_a_detector_are_refused(tmp_path, content, message):
+    torch.save(content, tmp_path / "a.ckpt")
+    with pytest.raises(ValueError, match=message):
+        read_checkpoint(tmp_path / "a.ckpt")
 
 
 def test_the_description_alone_builds_the_detector():
@@ -369,14 +367,6 @@ def test_a_description_far_beyond_the_weights_is_refused_before_it_is_built(tmp_
     with pytest.raises(ValueError, match=r"a\.ckpt (cannot be used|does not say which model)") as raised:
         read_checkpoint(tmp_path / "a.ckpt")
     assert time.process_time() - began < 10 and "\n" not in str(raised.value)
-
-
-def test_weights_larger_than_what_is_stored_are_refused(tmp_path):
-    meta = describe()
-    weights = {name: torch.zeros(()).expand(value.shape) for name, value in meta.build().state_dict().items()}
-    torch.save({"rvtssm": meta.to_dict(), "state_dict": weights}, tmp_path / "a.ckpt")
-    with pytest.raises(ValueError, match=r"a\.ckpt cannot be used .*some are larger than the data stored"):
-        read_checkpoint(tmp_path / "a.ckpt")
 
 
 @pytest.mark.parametrize("name", TEMPORAL_LAYERS)
@@ -427,13 +417,6 @@ def test_tensors_of_a_layer_that_are_not_stored_have_their_values(monkeypatch, h
         layer = build_temporal_layer(TemporalConfig("counted", half_state=half_state), 5)
     assert layer.numbers.tolist() == [0, 1, 2, 3, 4]
     assert not half_state or layer.powers.tolist() == [1, 2, 4, 8, 16]
-
-
-@pytest.mark.parametrize("weights", [None, [1], {"a": 1}, {("detector", "a"): torch.zeros(1)}, {3: torch.zeros(1)}])
-def test_weights_that_are_no_named_tensors_are_refused(tmp_path, weights):
-    torch.save({"rvtssm": {}, "state_dict": weights}, tmp_path / "a.ckpt")
-    with pytest.raises(ValueError, match=r"a\.ckpt is not a checkpoint of rvtssm: it holds no weights"):
-        read_checkpoint(tmp_path / "a.ckpt")
 
 
 def test_any_number_of_steps_may_pass_before_a_memory_forgets(tmp_path):

@@ -79,16 +79,6 @@ def test_a_prepared_step_is_that_step(build_small, draw_counts, name):
 
 
 @every_layer
-@torch.no_grad()
-def test_another_state_changes_the_predictions(build_small, draw_counts, name):
-    detector, hist = build_small(name), draw_counts(1, B)
-    _, state = detector(draw_counts(L, B, seed=1))
-    (from_zero,), _ = detector(hist)
-    (carried,), _ = detector(hist, state)
-    assert (from_zero - carried).abs().max() > 1e-3 * from_zero.abs().max()
-
-
-@every_layer
 def test_gradient_reaches_the_carried_state(build_small, draw_counts, name):
     detector, hist = build_small(name), draw_counts(2, B)
     state = map_state(lambda leaf: leaf.detach().requires_grad_(), detector(draw_counts(L, B, seed=1))[1])
@@ -145,15 +135,6 @@ def test_chosen_frames_are_those_of_all_frames(build_small, draw_counts):
     assert_same_states(same_state, state)
 
 
-@pytest.mark.parametrize("training", [False, True])
-def test_no_chosen_frame_gives_no_prediction_but_a_state(build_small, draw_counts, training):
-    detector, hist = build_small().train(training), draw_counts(L, B)
-    (found,), state = detector(hist, frame_index=torch.zeros(0, 2, dtype=torch.int64))
-    assert found.shape == (0, len(detector.head.locations), 7)
-    _, wanted = detector.eval()(hist)
-    assert_same_states(state, wanted)
-
-
 @torch.no_grad()
 def test_counts_may_be_integers_or_floats(build_small, draw_counts):
     detector, hist = build_small(), draw_counts(2, B)
@@ -163,13 +144,6 @@ def test_counts_may_be_integers_or_floats(build_small, draw_counts):
 def test_frames_of_another_size_are_refused(build_small, draw_counts):
     with pytest.raises(ValueError, match=r"\(20, 64, 64\).*built for \(20, 64, 96\)"):
         build_small()(draw_counts(1, 1, 64, 64))
-
-
-def test_the_state_is_zero_at_the_start(build_small, draw_counts):
-    detector = build_small()
-    state = detector.init_state(B)
-    assert all(not leaf.any() for leaf in leaves(state))
-    assert [len(leaf) for leaf in state] == [B * 64 * 96 // stride**2 for stride in (4, 8, 16, 32)]
 
 
 @pytest.mark.gpu
@@ -251,8 +225,9 @@ def test_the_exported_step_of_all_parts_is_theirs(detector_of_parts, draw_counts
 
 def test_parts_predict_nothing_for_no_frame(detector_of_parts, draw_counts):
     detector = detector_of_parts
-    found, _ = detector(draw_counts(1, B), frame_index=torch.zeros(0, 2, dtype=torch.int64))
-    some, _ = detector(draw_counts(1, B))
+    found, state = detector(draw_counts(1, B), frame_index=torch.zeros(0, 2, dtype=torch.int64))
+    some, wanted_state = detector(draw_counts(1, B))
+    assert_same_states(state, wanted_state)
     for empty, field in zip(found, some, strict=True):
         assert (empty is None) == (field is None)
         assert empty is None or (empty.shape == (0, *field.shape[1:]) and empty.dtype == field.dtype)

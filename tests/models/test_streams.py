@@ -59,13 +59,6 @@ def every_kind(memory_chunk: int | None = None) -> list[Streams]:
     return [Streams(Counter(), 1, memory_chunk, with_gradients=gradients) for gradients in (False, True)]
 
 
-def test_random_chunks_start_from_zero_and_leave_nothing():
-    for streams in every_kind():
-        assert push(streams, [-1, 0, -1], [True, True, True], 2) == [2, 2, 2]
-        assert push(streams, [-1, -1, 0], [True, True, False]) == [1, 1, 3]
-        assert streams.states()["steps"] == {0: 3}
-
-
 def test_the_graph_is_cut_and_the_batch_is_not_kept_alive():
     streams = Streams(Counter(), 1, with_gradients=True)
     hist, index = torch.zeros(4, 3, 1, 1, 1), torch.tensor([(3, 1)])

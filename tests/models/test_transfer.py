@@ -16,6 +16,7 @@ from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 
+STEM = "backbone.stages.0.downsample.conv.weight"
 SPEC = DatasetSpec("two", 64, 96, ("car", "pedestrian"), 50_000, 10, 30, 10, 30)
 META = CheckpointMeta(
     SPEC,
@@ -91,11 +92,6 @@ def test_classes_are_known_by_their_names(start):
     assert "rows of pedestrian, car" in report["head.levels.0.class_out.weight"].reason
 
 
-def test_classes_of_other_names_are_left(start):
-    _, _, report = start(META, replace(META, spec=replace(SPEC, class_names=("bus", "truck"))))
-    assert outcomes(report, "left") == {name for name in report if ".class_out." in name}
-
-
 @pytest.mark.parametrize("name", sorted(set(TEMPORAL_LAYERS) - {"s5"}))
 def test_another_temporal_layer_stays_new_as_a_whole(start, name):
     _, _, report = start(META, replace(META, temporal_config=TemporalConfig(name=name)))
@@ -121,11 +117,6 @@ def test_weights_of_another_step_or_block_are_refused_by_name(start, name, befor
     assert report["backbone.stages.0.temporal.ssm.D"].reason.startswith(f"made for {said}")
 
 
-def test_a_temporal_layer_of_another_size_is_not_taken_by_halves(start):
-    _, _, report = start(META, replace(META, temporal_config=TemporalConfig(state_size=6)))
-    assert outcomes(report, "left") == {key for key in report if ".temporal." in key}
-
-
 def test_memory_in_fewer_stages_needs_no_other_weights(start):
     _, target, report = start(META, replace(META, temporal_config=TemporalConfig(strides=(32,))))
     assert outcomes(report, "taken") == set(report)
@@ -143,38 +134,38 @@ def test_another_stride_keeps_the_memory_in_seconds(start):
 @torch.no_grad()
 def test_other_bins_answer_alike_to_the_same_events(start):
     source, target, report = start(META, with_windows(num_bins=5))
-    stem = "backbone.stages.0.downsample.conv.weight"
-    assert outcomes(report, "resized") == {stem} and report[stem].reason == "10 to 5 bins"
+    assert outcomes(report, "resized") == {STEM} and report[STEM].reason == "10 to 5 bins"
     even = torch.ones(1, 2, 10, 32, 32)
     found = target.backbone.stages[0].downsample.conv(2 * even[:, :, :5].flatten(1, 2))
     wanted = source.backbone.stages[0].downsample.conv(even.flatten(1, 2))
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_filters_of_another_representation_are_left(start):
-    after = with_windows(representation="voxel_grid", num_bins=20)  # as many channels, of another meaning
-    _, _, report = start(META, after)
-    assert outcomes(report, "left") == {"backbone.stages.0.downsample.conv.weight"}
-
-
 def test_filters_of_surfaces_are_taken_for_the_same_time_constants_only(start):
-    stem, before = "backbone.stages.0.downsample.conv.weight", with_windows(representation="surfaces")
+    before = with_windows(representation="surfaces")
     source, target, report = start(before, before)
     assert not outcomes(report, "left")
-    assert torch.equal(target.state_dict()[stem], source.state_dict()[stem])
+    assert torch.equal(target.state_dict()[STEM], source.state_dict()[STEM])
     after = with_windows(representation="surfaces", time_constants_us=(5_000, 20_000, 60_000, 200_000))
     _, _, report = start(before, after)
-    assert outcomes(report, "left") == {stem} and "time constants (5000, 17100" in report[stem].reason
+    assert outcomes(report, "left") == {STEM} and "time constants (5000, 17100" in report[STEM].reason
 
 
-def test_heads_of_another_width_are_left(start):
-    _, _, report = start(META, with_model(head_dim=8))
-    assert outcomes(report, "left") == {key for key in report if ".attention." in key}
-
-
-def test_another_mixer_takes_the_rest(start):
-    _, _, report = start(META, with_model(mixer="convnext"))
-    assert outcomes(report, "left") == {key for key in report if ".blocks." in key and "backbone" in key}
+@pytest.mark.parametrize(
+    ("after", "is_left"),
+    [
+        (replace(META, spec=replace(SPEC, class_names=("bus", "truck"))), lambda key: ".class_out." in key),
+        (replace(META, temporal_config=TemporalConfig(state_size=6)), lambda key: ".temporal." in key),
+        # as many channels, of another meaning
+        (with_windows(representation="voxel_grid", num_bins=20), lambda key: key == STEM),
+        (with_model(head_dim=8), lambda key: ".attention." in key),
+        (with_model(mixer="convnext"), lambda key: ".blocks." in key and "backbone" in key),
+    ],
+    ids=["classes", "state", "representation", "heads", "mixer"],
+)
+def test_what_has_another_meaning_or_size_is_left_and_the_rest_is_taken(start, after, is_left):
+    _, _, report = start(META, after)
+    assert outcomes(report, "left") == {key for key in report if is_left(key)}
 
 
 def test_weights_with_nothing_in_common_are_refused(start):

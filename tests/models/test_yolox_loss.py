@@ -45,13 +45,6 @@ def test_a_perfect_answer_costs_nothing():
     assert losses["num_foreground"].item() == pytest.approx(1)
 
 
-def test_the_total_is_the_sum_and_boxes_weigh_five_times():
-    losses = yolox_loss(draw(), TARGETS, NUM_TARGETS, LOCATIONS)
-    parts = losses["iou"] + losses["objectness"] + losses["class"]
-    assert losses["total"].item() == pytest.approx(parts.item())
-    assert 0 < losses["iou"].item() <= 5
-
-
 def test_a_class_is_no_reason_to_move_a_box():
     predictions = draw().requires_grad_()
     yolox_loss(predictions, TARGETS, NUM_TARGETS, LOCATIONS)["class"].backward()
@@ -80,18 +73,6 @@ def test_without_objects_only_objectness_is_learned(num_boxes):
     assert predictions.grad[..., 4].all()
     assert not predictions.grad[..., :4].any()
     assert not predictions.grad[..., 5:].any()
-
-
-def test_descending_the_gradient_moves_boxes_onto_their_objects():
-    predictions = draw().requires_grad_()
-    optimizer = torch.optim.Adam([predictions], lr=0.5)
-    for _ in range(60):
-        losses = yolox_loss(predictions, TARGETS, NUM_TARGETS, LOCATIONS)
-        optimizer.zero_grad()
-        losses["total"].backward()
-        optimizer.step()
-    assert losses["iou"].item() < 0.5
-    assert losses["class"].item() < 0.5
 
 
 @pytest.mark.parametrize("cut", [0, 1])  # at 0 the first share has no frame at all

@@ -196,18 +196,6 @@ def test_the_pictures_are_there(predicted):
     assert "21 windows of 50 ms at 20 Hz" in text and "video.mp4" in text
 
 
-def test_a_second_prediction_replaces_the_first(checkpoint, tmp_path):
-    recording = write_recording(tmp_path, duration_us=300_000)
-    predict_recording(checkpoint, recording, tmp_path / "out", PredictConfig(num_stills=3), progress=False)
-    config = PredictConfig(formats=["jsonl", "npy"], postprocess=POSTPROCESS)
-    predict_recording(checkpoint, recording, tmp_path / "out", config, progress=False)
-    assert sorted(p.name for p in (tmp_path / "out").glob("[!.]*")) == [
-        "detections.jsonl",
-        "detections.npy",
-        "prediction.json",
-    ]
-
-
 @pytest.mark.parametrize(("window", "window_ms"), [("shrink", 10), ("slide", 50), (None, 50)])
 def test_another_rate_rescales_the_step_and_thins_the_video(checkpoint, tmp_path, monkeypatch, window, window_ms):
     scales = []
@@ -280,16 +268,6 @@ def test_pictures_show_the_events_of_the_sensor(checkpoint, tmp_path, monkeypatc
         assert {hist.shape[-2:] for hist, _ in drawn} == {(HEIGHT // 3, WIDTH // 3)}
 
 
-def test_a_stride_that_is_no_whole_number_of_microseconds_is_one_constant_step(checkpoint, tmp_path, monkeypatch):
-    scales = []
-    detector, prepare = type(checkpoint.detector), type(checkpoint.detector).prepare
-    monkeypatch.setattr(detector, "prepare", lambda self, scale: scales.append(scale) or prepare(self, scale))
-    recording = write_recording(tmp_path, duration_us=300_000)
-    config = PredictConfig(hz=30, formats=["jsonl"], postprocess=POSTPROCESS)
-    predict_recording(checkpoint, recording, tmp_path / "out", config, progress=False)
-    assert len(scales) == 1 and scales[0] == pytest.approx(2 / 3)
-
-
 def test_chunk_memory_of_the_checkpoint_is_kept(checkpoint, tmp_path):
     recording = write_recording(tmp_path)
     config = PredictConfig(formats=["jsonl"], postprocess=POSTPROCESS)
@@ -353,24 +331,6 @@ def test_ground_truth_is_drawn_in_its_window_only(checkpoint, tmp_path, monkeypa
         (7_150_000, []),
         (7_200_000, []),
     ]
-
-
-def test_bad_input_is_one_clear_line_and_leaves_nothing(checkpoint, tmp_path):
-    cases = {
-        "missing.dat": (None, "does not exist"),
-        "empty_td.dat": (b"", "is empty"),
-        "text.raw": (b"hello there, this is not a recording", "it is text, but its lines are not events"),
-        "bytes.raw": (b"\x01\x02\x03 no text", "no reader knows"),
-        "no_events_td.dat": (b"% Data file\n% Version 2\n% Height 48\n% Width 64\n\x00\x08", "holds no events"),
-    }
-    for name, (content, message) in cases.items():
-        path = tmp_path / name
-        if content is not None:
-            path.write_bytes(content)
-        with pytest.raises(ValueError, match=message) as error:
-            predict_recording(checkpoint, path, tmp_path / "out", progress=False)
-        assert name in str(error.value) and "\n" not in str(error.value)
-    assert not (tmp_path / "out").exists()
 
 
 def test_an_error_on_the_way_keeps_what_was_there(checkpoint, tmp_path, monkeypatch):

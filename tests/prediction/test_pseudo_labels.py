@@ -281,16 +281,3 @@ def test_what_cannot_be_labelled_is_said(live_checkpoint, draw_events, tmp_path,
     monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda name: None)
     assert cli.main(["label", *where]) == 2
     assert "rvtssm label needs the package trackers" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"min_score": 1.5}, r"label\.min_score=1.5 must lie between 0 and 1"),
-        ({"interval_ms": 0}, r"label\.interval_ms=0 must be positive"),
-        ({"splits": []}, r"label\.splits=\[\]; name each split once"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
-        LabelConfig(**settings)

@@ -142,10 +142,6 @@ def test_the_picture_names_the_track():
 def test_a_missing_package_and_an_unknown_tracker_are_named(monkeypatch):
     with pytest.raises(ValueError, match="choose from bytetrack"):
         Tracker("sort", 2, 20, 1.0, 0.3)
-    with pytest.raises(ValueError, match=r"predict\.track='sort'; choose from bytetrack, null"):
-        PredictConfig(track="sort")
-    with pytest.raises(ValueError, match=r"predict\.track_memory_s=-1"):
-        PredictConfig(track_memory_s=-1)
     monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda name: None)
     with pytest.raises(
         ValueError, match=r"track=bytetrack needs the package trackers; run `bash scripts/install.sh tracks`"

@@ -7,12 +7,9 @@ import numpy as np
 import pytest
 import torch
 from scan_reference import scan_reference
-from scipy.linalg import expm
 from scipy.signal import cont2discrete
 
 from rvtssm.ssm.discretize import DISCRETIZATIONS, expm1, phi1, zoh_of_many_steps
-from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.ssm.temporal_layers import build_temporal_layer
 
 LAMBDA = torch.tensor([-0.5 + 3j, -0.5 - 40j, -1e-4 + 0j, -2 + 0.1j], dtype=torch.complex128)
 DT = torch.tensor([0.1, 0.02, 1.0, 0.3], dtype=torch.float64)
@@ -27,13 +24,6 @@ def test_agrees_with_scipy(name, scale):
         wanted_a, wanted_b, *_ = cont2discrete((a, b, b, 0 * b), DT[k].item() * scale, method=name)
         assert abs(decay[k].item() - wanted_a[0, 0]) < 1e-14
         assert abs(gain[k].item() - wanted_b[0, 0]) < 1e-14
-
-
-def test_zoh_is_the_augmented_matrix_exponential():
-    decay, gain = DISCRETIZATIONS["zoh"](LAMBDA, DT, 1.0)
-    for k in range(len(LAMBDA)):
-        block = expm(DT[k].item() * np.array([[LAMBDA[k].item(), 1], [0, 0]]))
-        np.testing.assert_allclose([decay[k].item(), gain[k].item()], block[0], atol=1e-14)
 
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
@@ -117,8 +107,3 @@ def test_what_bilinear_loses_at_finer_steps_is_as_documented(frequency, measured
     largest = exact.abs().max()
     assert float((coarse - fine).abs().max() / largest) == pytest.approx(measured, rel=0.1)
     assert (fine - exact).abs().max() < 0.02 * (coarse - exact).abs().max()
-
-
-def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(ValueError, match=r"'euler'; choose from zoh, bilinear, dirac, async"):
-        build_temporal_layer(TemporalConfig(discretization="euler"), 4)

@@ -147,24 +147,6 @@ def test_gradient_reaches_the_carried_state_and_every_parameter(case):
         assert parameter.grad.abs().max() > 0, name
 
 
-@every_layer
-def test_a_zero_state_is_what_init_state_gives(case):
-    layer = build(case)
-    for s in as_tuple(layer.init_state(4)):
-        assert s.shape[0] == 4
-        assert not s.any()
-        assert s.device == next(layer.parameters()).device
-
-
-@every_layer
-def test_it_can_be_built_on_the_meta_device(case):
-    """As for counting the parameters of a large model."""
-    with torch.device("meta"):
-        layer = build(case)
-    shapes = {name: p.shape for name, p in layer.named_parameters()}
-    assert shapes == {name: p.shape for name, p in build(case).named_parameters()}
-
-
 @torch.no_grad()
 @every_layer
 def test_prepared_once_is_prepared_every_time(case):

@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.func import functional_call
 from torch.nn import functional as F
 
 from rvtssm.datasets import DATASETS
-from rvtssm.models.detector import build_detector
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.official import convert_official
 from rvtssm.models.stage import Stage
@@ -99,34 +97,6 @@ def test_cut_anywhere_is_whole_is_step_by_step_with_the_convolution(only_hidden,
     torch.testing.assert_close(state, end)
 
 
-@torch.no_grad()
-def test_frames_do_not_mix_and_pixels_do():
-    layer, (x, state) = with_convolution(True, 3), example(3)
-    y, _ = layer(x, state, 1.0, GRID)
-    first = slice(0, HEIGHT * WIDTH)
-    alone, _ = layer(x[:, first], tuple(s[first] for s in state), 1.0, GRID)
-    torch.testing.assert_close(y[:, first], alone)
-    other = state[0].clone()
-    other[0] += 1  # the corner of the first frame
-    moved = (layer(x, (other, state[1]), 1.0, GRID)[0] - y).abs().amax(-1)[0] > 1e-6
-    assert moved[first].view(GRID).tolist() == [[row < 2 and column < 2 for column in range(WIDTH)] for row in range(4)]
-
-
-@pytest.mark.parametrize(("only_hidden", "size"), VARIANTS)
-def test_gradients_through_the_convolution_are_those_of_finite_differences(only_hidden, size):
-    layer, (x, state) = with_convolution(only_hidden, size), example(2)
-    names = [name for name, _ in layer.named_parameters()]
-    parameters = [p.detach().clone().requires_grad_() for p in layer.parameters()]
-    first = slice(0, HEIGHT * WIDTH)
-    inputs = [values.clone().requires_grad_() for values in (x[:, first], state[0][first], state[1][first])]
-
-    def run(x, hidden, cell, *values):
-        y, after = functional_call(layer, dict(zip(names, values, strict=True)), (x, (hidden, cell)), {"grid": GRID})
-        return y, *after
-
-    assert torch.autograd.gradcheck(run, (*inputs, *parameters), fast_mode=True)
-
-
 def test_without_the_size_of_the_frames_it_is_refused():
     layer, (x, state) = with_convolution(True, 3), example()
     for grid in (None, (5, 3)):
@@ -148,19 +118,6 @@ def test_a_stage_tells_it_the_size_of_its_frames():
     mixed = stage.blocks(stage.downsample(x.flatten(0, 1))).reshape(3, N, DIM)
     wanted, _ = layer(mixed, layer.init_state(N), 1.0, GRID)
     torch.testing.assert_close(y.reshape(3, N, DIM), wanted)
-
-
-@torch.no_grad()
-def test_a_detector_cut_anywhere_is_whole():
-    torch.manual_seed(0)
-    model = ModelConfig(size="custom", embed_dim=8, head_dim=4, fpn_blocks=1)
-    detector = build_detector(model, TemporalConfig(name="lstm", dws_conv=True), 64, 96, num_classes=2).eval()
-    hist = torch.randint(0, 11, (5, 2, 20, 64, 96), dtype=torch.uint8)
-    (whole,), end = detector(hist)
-    (head,), middle = detector(hist[:2])
-    (tail,), last = detector(hist[2:], middle)
-    torch.testing.assert_close(torch.cat([head, tail]), whole, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(last, end)
 
 
 @pytest.mark.golden

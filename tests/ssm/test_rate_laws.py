@@ -94,18 +94,6 @@ def test_after_an_impulse_silence_is_silence_in_steps_of_any_size(case):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("case", [case for case in VARIANTS if "-bilinear" in case])
-def test_bilinear_at_finer_steps_is_near_and_not_equal(case):
-    """The released weights lose something at high rates; how much for which mode is in test_discretize."""
-    layer = build(case, dt_min=1e-3, dt_max=1e-3).double()
-    x = steps(8).double().abs()
-    _, wanted = layer(x, layer.init_state(NUM_SEQUENCES))
-    _, found = layer(x.repeat_interleave(10, dim=0), layer.init_state(NUM_SEQUENCES), 0.1)
-    error = (found - wanted).abs().max() / wanted.abs().max()
-    assert 1e-8 < error < 0.02
-
-
-@torch.no_grad()
 @pytest.mark.parametrize(
     ("layer", "bandlimit", "of_states", "of_outputs"),
     [

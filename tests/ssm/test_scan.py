@@ -76,20 +76,6 @@ def test_scan_equals_the_loop_forward_and_backward(num_steps, kind, dtype):
 
 
 @pytest.mark.usefixtures("_fast_twin")
-@pytest.mark.parametrize("dtype", [torch.complex128, torch.float64])
-@pytest.mark.parametrize("kind", KINDS)
-def test_gradients_are_those_of_finite_differences(kind, dtype):
-    assert torch.autograd.gradcheck(scan, example(3, kind, dtype, group_size=1), fast_mode=True)
-
-
-@pytest.mark.usefixtures("_fast_twin")
-def test_one_sequence_of_one_mode():
-    decay, drive, state = (value.detach() for value in example(21, "constant", torch.complex128))
-    found = scan(decay[..., :1], drive[:, :1, :1], state[:1, :1])
-    torch.testing.assert_close(found, slow_scan(decay[..., :1], drive[:, :1, :1], state[:1, :1]))
-
-
-@pytest.mark.usefixtures("_fast_twin")
 def test_sums_of_many_gradients_stay_exact():
     """A gradient of decay sums over all sequences: in order, one by one, it would lose the last digits."""
     decay, drive, state = example(3, "constant", torch.complex64, group_size=2001)

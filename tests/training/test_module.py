@@ -141,14 +141,6 @@ def test_the_peak_of_the_learning_rate_follows_the_whole_batch():
     assert group["max_lr"] == pytest.approx(4e-4)
 
 
-def test_the_gradient_ends_where_the_chunk_begins():
-    module, hist = build_module(), draw_counts(6, 1)
-    module.training_step(make_batch(hist[:3], [0], [True]), 0).backward()
-    module.zero_grad()
-    module.training_step(make_batch(hist[3:], [0], [False]), 1).backward()  # fails on a graph that is gone
-    assert all(torch.isfinite(parameter.grad).all() for parameter in module.parameters())
-
-
 def test_a_batch_without_labels_moves_the_streams_and_nothing_else():
     module, hist = build_module(), draw_counts(6, 2)
     whole = module.detector(hist)[0].rows.unflatten(0, (6, 2))
@@ -248,16 +240,6 @@ def test_frozen_statistics_stay_frozen():
     module.settings = replace(module.settings, freeze_batchnorm=False)
     module.train()
     assert all(norm.training for norm in norms)
-
-
-def test_a_frame_without_boxes_is_trained_on():
-    module = build_module()
-    batch = make_batch(draw_counts(2, 2), [0, 1], [True, True])
-    batch = replace(batch, num_targets=torch.zeros_like(batch.num_targets), targets=torch.zeros_like(batch.targets))
-    loss = module.training_step(batch, 0)
-    loss.backward()
-    assert torch.isfinite(loss) and loss > 0 and module.logged["train/iou"] == 0
-    assert all(torch.isfinite(parameter.grad).all() for parameter in module.parameters())
 
 
 def validate(module: DetectionModule, batches: list[SequenceBatch]) -> dict[str, float]:

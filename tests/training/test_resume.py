@@ -376,11 +376,6 @@ def test_the_last_checkpoint_is_written_when_it_is_time(interrupted, toy_config,
     assert_same_run(tmp_path, whole, logged)
 
 
-def test_a_time_that_never_comes_is_refused(toy_config, tmp_path):
-    with pytest.raises(ValueError, match=r"training\.checkpoint_minutes=0.0 must be positive"):
-        toy_config(tmp_path, "training.checkpoint_minutes=0")
-
-
 def test_resuming_needs_a_checkpoint_of_a_run(toy_config, whole, tmp_path):
     with pytest.raises(ValueError, match="the checkpoint does not exist"):
         train(toy_config(tmp_path, f"resume={tmp_path / 'none.ckpt'}"))

@@ -21,7 +21,7 @@ from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
 from rvtssm.training.checkpoints import last_checkpoint
 from rvtssm.training.optim import build_optimizer
 from rvtssm.training.speed import check_compiler, choose_precision, speed_up
-from rvtssm.training.training_config import PRECISIONS, OptimConfig, TrainingConfig
+from rvtssm.training.training_config import OptimConfig
 from tests.training.test_module import build_module, draw_counts, make_batch
 
 L, B = 2, 2
@@ -64,11 +64,19 @@ def assert_same_step(found, wanted, tolerance: float) -> None:
             assert_near(found[2][name], gradient, 10 * tolerance, name)
 
 
-@every_layer
-def test_what_is_computed_again_is_the_same(name):
-    plain, recomputing = build(name), build(name)
-    speed_up(recomputing, "cpu", recompute_strides=(4, 8, 16, 32))
-    assert_same_step(losses_and_gradients(recomputing), losses_and_gradients(plain), 1e-6)
+LAYERS = [{"name": name} for name in TEMPORAL_LAYERS]
+MIXERS = [{"mixer": mixer} for mixer in SPATIAL_MIXERS]
+
+
+@pytest.mark.parametrize("parts", [*LAYERS, *MIXERS, {"drop_path": 0.5}], ids=str)
+def test_what_is_computed_again_is_the_same(parts):
+    steps = []
+    for strides in ((4, 8, 16, 32), ()):
+        detector = build(**parts)
+        speed_up(detector, "cpu", recompute_strides=strides)
+        torch.manual_seed(3)
+        steps.append(losses_and_gradients(detector))
+    assert_same_step(*steps, 1e-6)
 
 
 @pytest.mark.parametrize("options", [{"recompute_strides": (4, 8)}, {"compile_parts": True, "backend": "aot_eager"}])
@@ -80,23 +88,6 @@ def test_a_step_in_bf16_is_the_same_with_each_option(options):
     with torch.autocast("cpu", torch.bfloat16):
         assert_same_step(losses_and_gradients(faster), losses_and_gradients(plain), 1e-6)
     assert not torch._dynamo.utils.counters["graph_break"]
-
-
-@pytest.mark.parametrize("mixer", SPATIAL_MIXERS)
-def test_a_mixer_can_be_computed_again(mixer):
-    plain, recomputing = build(mixer=mixer), build(mixer=mixer)
-    speed_up(recomputing, "cpu", recompute_strides=(4, 16))
-    assert_same_step(losses_and_gradients(recomputing), losses_and_gradients(plain), 1e-6)
-
-
-def test_drop_path_drops_the_same_when_computed_again():
-    plain, recomputing = build(drop_path=0.5), build(drop_path=0.5)
-    speed_up(recomputing, "cpu", recompute_strides=(4, 8, 16, 32))
-    steps = []
-    for detector in (recomputing, plain):
-        torch.manual_seed(3)
-        steps.append(losses_and_gradients(detector))
-    assert_same_step(*steps, 1e-6)
 
 
 def kept_bytes(detector: Detector) -> int:
@@ -215,45 +206,20 @@ def test_state_and_discretisation_keep_32_bits(name, monkeypatch):
         assert y.dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("precision", ["16-true", "16", "bf16-true"])
-def test_weights_of_16_bits_are_refused(precision):
-    with pytest.raises(ValueError, match=f"training.precision='{precision}'; choose from {', '.join(PRECISIONS)}"):
-        TrainingConfig(precision=precision)
-
-
 @every_layer
-def test_every_temporal_layer_is_one_graph_at_any_rate(name):
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    layer, x = build_temporal_layer(TemporalConfig(name=name), 8), torch.randn(3, 4, 8)
-    compiled = torch.compile(layer, fullgraph=True, backend="eager")
-    for scale in (1.0, 0.5, 0.25, torch.full((3, 4), 0.3)):
-        found, wanted = compiled(x, layer.init_state(4), scale), layer(x, layer.init_state(4), scale)
-        assert_near(found[0], wanted[0], 1e-5)
-
-
-def test_held_steps_that_follow_the_input_are_one_graph_with_their_gradient():
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    layer, x = build_temporal_layer(TemporalConfig(name="selective_s5"), 8), torch.randn(3, 4, 8)
-    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    gradients = []
-    for each in (compiled, layer):
-        y, _ = each(x, layer.init_state(4), 0.5)
-        gradients.append(torch.autograd.grad(y.square().sum(), tuple(layer.parameters())))
-    for found, wanted in zip(*gradients, strict=True):
-        assert_near(found, wanted, 1e-5)
-
-
-@every_layer
-def test_a_layer_that_forgets_is_one_graph_at_any_rate(name):
+@pytest.mark.parametrize("remembers", [True, False])
+def test_every_temporal_layer_is_one_graph_at_any_rate(name, remembers):
     torch._dynamo.reset()
     torch.manual_seed(0)
     layer, x = build_temporal_layer(TemporalConfig(name=name), 8), torch.randn(3, 4, 8)
     where = {"grid": (2, 2)} if layer.takes_grid else {}
-    compiled = torch.compile(layer.forward_without_memory, fullgraph=True, backend="eager")
-    for scale in (1.0, 0.5, torch.full((4,), 0.3), torch.full((3, 4), 0.3)):
-        assert_near(compiled(x, scale, **where), layer.forward_without_memory(x, scale, **where), 1e-5)
+
+    def run(x, scale):
+        return layer(x, None, scale, **where)[0] if remembers else layer.forward_without_memory(x, scale, **where)
+
+    compiled = torch.compile(run, fullgraph=True, backend="eager")
+    for scale in (1.0, 0.5, 0.25, torch.full((4,), 0.3), torch.full((3, 4), 0.3)):
+        assert_near(compiled(x, scale), run(x, scale), 1e-5)
 
 
 @pytest.mark.parametrize("mixer", SPATIAL_MIXERS)

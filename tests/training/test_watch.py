@@ -13,10 +13,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch.loggers import CSVLogger, Logger
+from lightning.pytorch.loggers import Logger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rvtssm.commands.cli import compose
 from rvtssm.commands.train import train
 from rvtssm.drawing.draw import draw_frame
 from rvtssm.models.detector import count_parameters, parameters_by_room
@@ -221,13 +220,6 @@ def test_any_logger_of_lightning_takes_numbers_and_pictures(toy_config, tmp_path
     assert (tmp_path / "csv").is_dir() and not (tmp_path / "tensorboard").exists()
 
 
-def test_the_arguments_reach_the_class(tmp_path):
-    notebook, table = build_loggers([f"{__name__}.Notebook"], {"project": "toy"}, tmp_path)
-    assert (notebook.project, notebook.save_dir_) == ("toy", str(tmp_path))
-    assert isinstance(table, CSVLogger)
-    assert [type(logger) for logger in build_loggers([], {}, tmp_path)] == [CSVLogger]
-
-
 @pytest.mark.parametrize(
     ("names", "arguments", "told"),
     [
@@ -261,12 +253,3 @@ def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("lightning.pytorch.loggers.wandb._WANDB_AVAILABLE", False)
     with pytest.raises(ValueError, match="WandbLogger needs a package that is not installed"):
         build_loggers(["lightning.pytorch.loggers.WandbLogger"], {}, tmp_path)
-
-
-def test_the_keys_are_those_of_the_command_line():
-    named = "lightning.pytorch.loggers.MLFlowLogger"
-    config = compose(
-        ["dataset=gen1", f"training.loggers=[tensorboard,{named}]", "training.logger_args={experiment_name: gen1}"]
-    )
-    assert config.training.loggers == ["tensorboard", named]
-    assert config.training.logger_args == {"experiment_name": "gen1"}
