@@ -16,7 +16,6 @@ import pytest
 import torch
 import yaml
 
-from rvtssm import __version__
 from rvtssm.commands import cli
 from rvtssm.commands.composition import quoted
 from rvtssm.commands.config_keys import keys_of
@@ -107,6 +106,11 @@ def refused(capsys):
         (["evaluate", "window=grow"], r"evaluation.window='grow'; choose from slide \(.*\), shrink \(.*\), both"),
         (["evaluate", "hz=20"], r"hz: give a list, as in evaluation\.hz=\[20\]"),
         (["evaluate", "hz=[20,40,20]"], "names a rate twice; name each once"),
+        (["evaluate", "hz=[]"], "name positive rates"),
+        (["evaluate", "hz=[20,-1]"], "name positive rates"),
+        (["evaluate", "source=cooked"], "evaluation.source='cooked'; choose from raw, prepared, null"),
+        (["export", "calibration_windows=10001"], "calibration_windows=10001 must be at most 10000"),
+        (["predict"], "recording=FILE is needed"),
         (["export", "checkpoint=/nowhere.ckpt", "out=model.so"], r": model\.so: cannot tell the format"),
         (
             ["export", "best.ckpt", "out=a.xml", "calibrate=a.raw"],
@@ -275,17 +279,6 @@ def test_a_completion_script_has_every_verb_with_its_keys(capsys, shell):
     assert "training.steps=" in script and "VERBS" not in script and "CASES" not in script
     if shutil.which(shell):
         subprocess.run([shell, "-n"], input=script, text=True, check=True)
-
-
-def test_version(capsys):
-    assert cli.main(["--version"]) == 0
-    assert capsys.readouterr().out.strip() == __version__
-
-
-def test_the_composed_values_are_printed(capsys):
-    assert cli.main(["train", "dataset=gen1", "steps=7", "--config"]) == 0
-    shown = capsys.readouterr().out
-    assert "steps: 7" in shown and "name: gen1" in shown and "chunk_length: 21" in shown
 
 
 @pytest.fixture
@@ -480,47 +473,21 @@ def write_recording(folder: Path, name: str, seed: int = 0, height: int = HEIGHT
     return path
 
 
-def change_events(path: Path, change) -> None:
-    """Let `change` edit the events of a .dat file, (N, 2) words of 32 bits: time; x in the lowest 14 bits."""
-    content = path.read_bytes()
-    start = len(content) - 8 * 5_000
-    words = np.frombuffer(content[start:], "<u4").reshape(-1, 2).copy()
-    change(words)
-    path.write_bytes(content[:start] + words.tobytes())
-
-
-def move_outside(words) -> None:
-    words[7, 1] = words[7, 1] & ~np.uint32(0x3FFF) | np.uint32(WIDTH)
-
-
-def turn_back(words) -> None:
-    words[1_000:1_010, 0] -= 5_000
-
-
-def damage_nothing(path: Path) -> None:
-    pass
-
-
 FAULTS = {
     "cut": (lambda path: path.write_bytes(path.read_bytes()[:-3]), "cut_td.dat is truncated"),
-    "empty": (lambda path: path.write_bytes(b""), "empty_td.dat is empty"),
-    "outside": (lambda path: change_events(path, move_outside), "1 of 5000 events outside its 48x64"),
-    "other_sensor": (lambda path: write_recording(path.parent, "other_sensor", height=96), "choose the dataset"),
-    "unlabelled": (lambda path: path.with_name("unlabelled_bbox.npy").unlink(), "has no labels .*labels=none"),
     "labels_only": (lambda path: path.unlink(), "has no event file beside it"),
 }
-SOUND = ("a", "backwards", "z")
+SOUND = ("a", "z")
 
 
 def write_tree(raw: Path) -> None:
-    """A training split with three recordings to use and one of every fault; the other splits are sound."""
+    """A training split with two recordings to use and one of each fault; the other splits are sound."""
     for split in ("val", "test"):
         write_recording(raw / split, "a")
     for seed, name in enumerate([*SOUND, *FAULTS]):
         path = write_recording(raw / "train", name, seed)
-        damage, _ = FAULTS.get(name, (damage_nothing, ""))
-        damage(path)
-    change_events(raw / "train" / "backwards_td.dat", turn_back)
+        if name in FAULTS:
+            FAULTS[name][0](path)
 
 
 def prepare(raw: Path, out: Path, *overrides: str) -> int:
@@ -538,15 +505,14 @@ def test_bad_recordings_get_a_line_each_and_the_others_are_done(tmp_path, capsys
     for name, (_, message) in FAULTS.items():
         (line,) = (line for line in lines if line.startswith(f"train/{name}: "))
         assert re.search(message, line)
-    assert "train/backwards: 10 events went back in time" in told
-    wanted = f"^about to preprocess: source {raw} .*, stride 50 ms, recordings 10, labels required, output {out}"
+    wanted = f"^about to preprocess: source {raw} .*, stride 50 ms, recordings 5, labels required, output {out}"
     assert re.search(wanted, told, re.MULTILINE)
-    assert "5 recordings prepared, 0 were complete, 0 left out, 6 failed" in told
+    assert "4 recordings prepared, 0 were complete, 0 left out, 2 failed" in told
     assert sorted(path.stem for path in (out / "train").iterdir()) == sorted(SOUND)
 
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.h5")}
     assert prepare(raw, out) == 2
-    assert "0 recordings prepared, 5 were complete, 0 left out, 6 failed" in capsys.readouterr().out
+    assert "0 recordings prepared, 4 were complete, 0 left out, 2 failed" in capsys.readouterr().out
     for path in list((raw / "train").iterdir()):
         if path.name.split("_td")[0].split("_bbox")[0] in FAULTS:
             path.unlink()
@@ -631,22 +597,10 @@ def weights(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("verb", ["evaluate", "predict"])
-def test_a_file_that_is_no_checkpoint_is_named(refused, tmp_path, weights, verb):
+def test_a_file_that_is_no_checkpoint_is_named(refused, tmp_path, verb):
     recording = [f"recording={write_recording(tmp_path, 'a')}"] if verb == "predict" else []
-    contents = {
-        "text": b"not weights",
-        "half": weights.read_bytes()[: weights.stat().st_size // 2],
-        "nothing": b"",
-    }
-    for name, content in contents.items():
-        (tmp_path / name).write_bytes(content)
-        assert f"{tmp_path / name} is not a checkpoint" in refused(verb, f"checkpoint={tmp_path / name}", *recording)
-    torch.save({"state_dict": {}}, tmp_path / "nameless")
-    assert "does not say which model it holds" in refused(verb, f"checkpoint={tmp_path / 'nameless'}", *recording)
-    torch.save([1, 2], tmp_path / "list")
-    assert "it holds a list instead of a dict" in refused(verb, f"checkpoint={tmp_path / 'list'}", *recording)
-    torch.save({"state_dict": {"mdl.backbone": torch.zeros(1)}}, tmp_path / "official")
-    assert "scripts/convert_checkpoint.py" in refused(verb, f"checkpoint={tmp_path / 'official'}", *recording)
+    (tmp_path / "text").write_bytes(b"not weights")
+    assert f"{tmp_path / 'text'} is not a checkpoint" in refused(verb, f"checkpoint={tmp_path / 'text'}", *recording)
 
 
 def test_preprocess_keeps_the_description_of_files_that_it_may_not_replace(tmp_path, capsys):
@@ -696,15 +650,6 @@ def test_an_evaluation_needs_labelled_recordings(refused, tmp_path, weights, mon
     path.with_name("a_bbox.npy").unlink()
     assert "has no labels (a_bbox.npy)" in refused("evaluate", f"checkpoint={weights}", where)
     assert "dataset.raw_dir" in refused("evaluate", f"checkpoint={weights}", "source=raw")
-
-
-def test_a_prediction_needs_a_recording(refused, tmp_path, weights):
-    arguments = ("predict", f"checkpoint={weights}", f"out={tmp_path / 'out'}")
-    assert "recording=FILE is needed" in refused(*arguments)
-    assert str(tmp_path / "none.raw") in refused(*arguments, f"recording={tmp_path / 'none.raw'}")
-    (tmp_path / "text.raw").write_text("no events")
-    assert "text.raw" in refused(*arguments, f"recording={tmp_path / 'text.raw'}")
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_terminal_that_lacks_a_letter_does_not_fail_a_command(tmp_path):

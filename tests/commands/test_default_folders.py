@@ -9,7 +9,6 @@ import pytest
 from rvtssm.commands import cli
 from rvtssm.commands.announcement import say_replaced
 from rvtssm.commands.inputs import default_out, weights_label
-from rvtssm.streaming.sources import find_sources
 from rvtssm.system.output_folder import result_set
 
 
@@ -27,13 +26,6 @@ from rvtssm.system.output_folder import result_set
 def test_weights_have_a_name_for_folders(path, label):
     assert weights_label(path) == label
     assert default_out("evaluate", label) == Path("outputs/evaluate", label)
-
-
-def test_two_topics_of_one_bag_have_a_folder_each(tmp_path):
-    (tmp_path / "drive.mcap").touch()
-    bag = f"{tmp_path}/drive.mcap"
-    found = [name for topic in ("/left/events", "/right/events") for name in find_sources(f"{bag}:{topic}")]
-    assert found == ["drive_left_events", "drive_right_events"]
 
 
 def test_a_set_that_is_replaced_is_named_with_its_time(tmp_path, capsys):

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
-import torch
+from test_datamodule import assert_all_equal
 
 from rvtssm.datasets.chunks import ChunkDataset
 from rvtssm.datasets.datamodule import SequenceDataModule, drawn_windows
 from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, FlipZoomConfig, SamplingConfig
 from rvtssm.datasets.sampling import ChunkRequest, MixedBatchSampler, chunks_of, random_chunk
-from rvtssm.records import SequenceBatch, WindowSettings
+from rvtssm.records import WindowSettings
 
 RATES_HZ = [20.0, 80.0, 200.0]
 LENGTHS_MS = [5.0, 20.0, 50.0]
@@ -31,13 +31,6 @@ def module(tree, augment, num_workers=0, batch_size=4, **options) -> SequenceDat
     sampling = SamplingConfig(batch_size=batch_size, chunk_length=8)
     data = DataConfig(workers=num_workers, eval_batch_size=2, eval_chunk_length=6)
     return SequenceDataModule(replace(tree, source="raw"), sampling, augment, data, **options)
-
-
-def assert_all_equal(left: list[SequenceBatch], right: list[SequenceBatch]) -> None:
-    assert len(left) == len(right) > 0
-    for one, other in zip(left, right, strict=True):
-        for field in fields(SequenceBatch):
-            torch.testing.assert_close(getattr(one, field.name), getattr(other, field.name), rtol=0, atol=0)
 
 
 # a recording of 40 steps with a label every 4, one of 20 and one of 6, at three rates

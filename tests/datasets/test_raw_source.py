@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from test_datamodule import assert_all_equal
 
 from rvtssm.datasets import build_spec
 from rvtssm.datasets.datamodule import SequenceDataModule
@@ -14,7 +15,7 @@ from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, FlipZoomCo
 from rvtssm.events.windows import WindowsConfig
 from rvtssm.preparation.preparation_config import PreprocessConfig
 from rvtssm.preparation.prepare_dataset import preprocess_dataset
-from rvtssm.records import SequenceBatch, WindowSettings
+from rvtssm.records import WindowSettings
 
 SAMPLING = SamplingConfig(batch_size=4, chunk_length=8)
 AUGMENT = AugmentConfig(random=FlipZoomConfig(zoom_prob=0.9, zoom_in_weight=1.0, zoom_out_weight=1.0))
@@ -23,13 +24,6 @@ AUGMENT = AugmentConfig(random=FlipZoomConfig(zoom_prob=0.9, zoom_in_weight=1.0,
 def module(config, num_workers=0, windows=None):
     data = DataConfig(workers=num_workers, eval_batch_size=2, eval_chunk_length=6)
     return SequenceDataModule(config, SAMPLING, AUGMENT, data, seed=3, windows=windows)
-
-
-def assert_all_equal(left: list[SequenceBatch], right: list[SequenceBatch]) -> None:
-    assert len(left) == len(right) > 0
-    for one, other in zip(left, right, strict=True):
-        for field in fields(SequenceBatch):
-            torch.testing.assert_close(getattr(one, field.name), getattr(other, field.name), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -49,7 +43,8 @@ def test_raw_and_prepared_train_on_the_same_batches(small_tree, num_workers):
         ("gen1", {"representation": "event_stack"}),
         ("onempx", {"representation": "event_stack", "stride_ms": 25.0, "window_ms": 100.0}),
         ("gen1", {"convention": "rvt"}),
-        ("onempx", {"stride_ms": 10.0, "window_ms": 50.0}),
+        ("gen1", {"stride_ms": 12.5, "window_ms": 50.0}),
+        ("onempx", {"stride_ms": 33.0, "num_bins": 5}),
     ],
 )
 def test_under_any_settings_raw_and_prepared_are_equal(small_tree, tmp_path, name, options):

@@ -144,15 +144,6 @@ def test_a_random_chunk_ends_at_its_label_where_it_can():
     assert random_chunk(2, 4, 6) == (0, 4)
 
 
-def test_plans_follow_from_the_seed_and_the_epoch():
-    num_steps = [31, 17, 8]
-    first, second = sampler(num_steps), sampler(num_steps)
-    epochs = [epoch_of(first) for _ in range(3)]
-    assert epochs == [epoch_of(second) for _ in range(3)]
-    assert epochs[0] != epochs[1]
-    assert epochs[0] != list(sampler(num_steps, seed=1))
-
-
 @pytest.mark.parametrize("mode", ["random", "stream"])
 def test_order_and_augmentation_change_with_the_seed_and_with_each_pass(mode):
     plan = sampler([12] * 12, mode)  # an epoch is one pass in both modes
@@ -162,25 +153,6 @@ def test_order_and_augmentation_change_with_the_seed_and_with_each_pass(mode):
     assert len(orders) == 3 and len({tuple(sorted(order)) for order in orders}) == 1
     seeds = [{request.augment_seed for request in of_pass} for of_pass in requests]
     assert len(set.union(*seeds)) == sum(map(len, seeds))
-
-
-@pytest.mark.parametrize("mode", ["mixed", "random", "stream"])
-@pytest.mark.parametrize("consumed", [0, 3, 7, 12])
-def test_resuming_goes_on_with_the_same_requests(mode, consumed):
-    plan = sampler([31, 17, 8], mode)
-    following = []
-    state = plan.state_dict()
-    for count in range(20):
-        if count == consumed:
-            state = plan.state_dict()
-        following.append(next(iter(plan)))
-        plan.advance()
-    resumed = sampler([31, 17, 8], mode)
-    resumed.load_state_dict(state)
-    again = []
-    while len(again) < 20 - consumed:
-        again += epoch_of(resumed)
-    assert again[: 20 - consumed] == following[consumed:]
 
 
 def test_processes_share_the_random_chunks_without_overlap():
@@ -193,11 +165,7 @@ def test_processes_share_the_random_chunks_without_overlap():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"mode": "mix"}, "mixed, random, stream"),
-        ({"mode": "mixed", "batch_size": 1}, "batch_size=1"),
         ({"batches_per_epoch": 3}, "mode=random"),
-        ({"frames_per_chunk": 0}, "frames_per_chunk=0"),
-        ({"length": 0}, "chunk_length=0"),
         ({"stream_share": 0}, "stream_share=0 .*use sampling.mode=random"),
         ({"stream_share": 1}, "stream_share=1 .*use sampling.mode=stream"),
     ],

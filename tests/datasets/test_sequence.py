@@ -15,9 +15,6 @@ import pytest
 from rvtssm.datasets import DATASETS, DatasetConfig, build_spec
 from rvtssm.datasets.sequence import RawSplit, open_prepared, open_prepared_split, to_frame_labels
 from rvtssm.events.labels import BOX_DTYPE, read_boxes, write_boxes
-from rvtssm.events.windows import WindowsConfig
-from rvtssm.preparation.preparation_config import PreprocessConfig
-from rvtssm.preparation.prepare_dataset import preprocess_dataset
 from rvtssm.records import DatasetSpec, WindowSettings
 
 SETTINGS = WindowSettings(50_000, None, "exact", 10, 10)
@@ -31,26 +28,6 @@ def assert_same(left, right):
     for name in LABEL_FIELDS:
         np.testing.assert_array_equal(getattr(left.labels, name), getattr(right.labels, name))
     np.testing.assert_array_equal(left.read(0, len(left.windows)), right.read(0, len(right.windows)))
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("gen1", {"stride_ms": 12.5, "window_ms": 50.0}),
-        ("gen1", {"convention": "rvt"}),
-        ("onempx", {"stride_ms": 33.0, "num_bins": 5}),
-    ],
-)
-def test_raw_equals_prepared_under_other_settings(small_tree, tmp_path, name, options):
-    spec = build_spec(replace(small_tree, name=name))
-    windows = WindowsConfig(**options).settings
-    config = PreprocessConfig(workers=1, splits=("test",))
-    preprocess_dataset(spec, small_tree.raw_dir, tmp_path, windows, config, progress=False)
-    prepared = open_prepared_split(tmp_path, "test", spec)
-    raw = RawSplit(small_tree.raw_dir, "test", spec).sequences(prepared[0].settings)
-    assert prepared[0].settings == windows
-    for left, right in zip(raw, prepared, strict=True):
-        assert_same(left, right)
 
 
 @pytest.mark.parametrize("hz", [20, 40, 80, 100, 200, 30])

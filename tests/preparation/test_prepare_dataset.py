@@ -133,13 +133,24 @@ def test_output_from_other_settings_is_kept_unless_told(tmp_path, changes, spec,
     assert (summary.written, summary.skipped) == (["train/a"], ["train/b"])
 
 
-def test_an_output_with_a_damaged_frame_is_not_complete(tmp_path):
+def change_a_frame(path):
+    with h5py.File(path, "r+") as file:
+        file["frames"][len(file["frames"]) // 2] ^= 1
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (change_a_frame, "a.h5 is damaged"),
+        (lambda path: path.write_bytes(path.read_bytes()[:1000]), "cannot be opened"),
+    ],
+)
+def test_a_damaged_output_is_named_and_replaced_when_told(tmp_path, damage, message):
     write_recording(tmp_path / "raw" / "train", "a")
     prepare(tmp_path)
-    with h5py.File(tmp_path / "out" / "train" / "a.h5", "r+") as file:
-        file["frames"][len(file["frames"]) // 2] ^= 1
-    ((name, message),) = prepare(tmp_path).failed
-    assert name == "train/a" and "a.h5 is damaged" in message
+    damage(tmp_path / "out" / "train" / "a.h5")
+    ((name, found),) = prepare(tmp_path).failed
+    assert name == "train/a" and message in found
     assert prepare(tmp_path, overwrite=True).written == ["train/a"] and prepare(tmp_path).skipped == ["train/a"]
 
 
@@ -154,84 +165,40 @@ def test_an_output_that_does_not_say_its_source_is_made_again(tmp_path, source):
     assert prepare(tmp_path).written == ["train/a"] and prepare(tmp_path).skipped == ["train/a"]
 
 
-def test_a_damaged_output_is_named_and_replaced_when_told(tmp_path):
-    write_recording(tmp_path / "raw" / "train", "a")
-    prepare(tmp_path)
-    path = tmp_path / "out" / "train" / "a.h5"
-    path.write_bytes(path.read_bytes()[:1000])
-    assert "cannot be opened" in prepare(tmp_path).failed[0][1]
-    assert prepare(tmp_path, overwrite=True).written == ["train/a"]
+def change_labels(*rows):
+    return lambda path: write_boxes(path.with_name("bad_bbox.npy"), boxes_of(*rows))
 
 
-def _cut(path):
-    path.write_bytes(path.read_bytes()[:-3])
-
-
-def _empty(path):
-    path.write_bytes(b"")
-
-
-def _no_events(path):
-    write_dat(path, random_events(0), HEIGHT, WIDTH)
-
-
-def _outside(path):
-    events = to_events([40_000, 1_000_000, 1_000_001], [1, 2, WIDTH], [1] * 3, [0] * 3)
+def replace_with_hdf5(path, events):
     path.unlink()
-    write_hdf5(path.with_name("bad_td.h5"), events)
+    return write_hdf5(path.with_name("bad_td.h5"), events)
 
 
-def _other_sensor(path):
-    write_dat(path, random_events(1000, span_us=1_000_000), HEIGHT * 2, WIDTH)
-
-
-def _unknown(path):
-    path.write_bytes(b"% evt 4.0\n% end\n0000")
-
-
-def _corrupt_hdf5(path):
-    path.unlink()
-    other = write_hdf5(path.with_name("bad_td.h5"), random_events(50_000))
+def corrupt_hdf5(path):
+    other = replace_with_hdf5(path, random_events(50_000))
     other.write_bytes(other.read_bytes()[:5000])
 
 
-def _short(path):
-    write_boxes(path.with_name("bad_bbox.npy"), boxes_of((3_000_000, 1, 2, 20, 20)))
+OUTSIDE = to_events([40_000, 1_000_000, 1_000_001], [1, 2, WIDTH], [1] * 3, [0] * 3)
+OTHER_SENSOR = random_events(1000, span_us=1_000_000)
+SHORT = change_labels((3_000_000, 1, 2, 20, 20))
+DAMAGES = [
+    (lambda path: path.write_bytes(path.read_bytes()[:-3]), "bad_td.dat is truncated: 5 bytes"),
+    (lambda path: path.write_bytes(b""), "bad_td.dat is empty"),
+    (lambda path: write_dat(path, random_events(0), HEIGHT, WIDTH), "holds no events"),
+    (lambda path: replace_with_hdf5(path, OUTSIDE), "has 1 of 3 events outside its 48x64"),
+    (lambda path: write_dat(path, OTHER_SENSOR, HEIGHT * 2, WIDTH), "sensor of 96x64.*choose the dataset"),
+    (lambda path: path.write_bytes(b"% evt 4.0\n% end\n0000"), "EVT4"),
+    (corrupt_hdf5, "as HDF5 .*copy it again"),
+    (SHORT, "events until .* us but labels until 3000000 us"),
+    (lambda path: path.with_name("bad_bbox.npy").unlink(), "has no labels .*labels=none"),
+    (lambda path: write_boxes(path.with_name("bad_bbox.npy"), boxes_of((0,) * 5)[:0]), "holds no boxes"),
+    (lambda path: path.with_name("bad_bbox.npy").write_bytes(b"\x93NUMPY"), "not a file of boxes"),
+    (lambda path: path.unlink(), "bad_bbox.npy has no event file beside it"),
+]
 
 
-def _no_boxes_file(path):
-    path.with_name("bad_bbox.npy").unlink()
-
-
-def _no_boxes(path):
-    write_boxes(path.with_name("bad_bbox.npy"), boxes_of((0, 0, 0, 0, 0))[:0])
-
-
-def _broken_boxes(path):
-    path.with_name("bad_bbox.npy").write_bytes(b"\x93NUMPY")
-
-
-def _labels_alone(path):
-    path.unlink()
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (_cut, "bad_td.dat is truncated: 5 bytes"),
-        (_empty, "bad_td.dat is empty"),
-        (_no_events, "holds no events"),
-        (_outside, "has 1 of 3 events outside its 48x64"),
-        (_other_sensor, "sensor of 96x64.*choose the dataset"),
-        (_unknown, "EVT4"),
-        (_corrupt_hdf5, "as HDF5 .*copy it again"),
-        (_short, "events until .* us but labels until 3000000 us"),
-        (_no_boxes_file, "has no labels .*labels=none"),
-        (_no_boxes, "holds no boxes"),
-        (_broken_boxes, "not a file of boxes"),
-        (_labels_alone, "bad_bbox.npy has no event file beside it"),
-    ],
-)
+@pytest.mark.parametrize(("damage", "message"), DAMAGES)
 def test_bad_input_gets_one_line_and_the_others_are_done(tmp_path, damage, message):
     for name in ("a", "bad", "c"):
         write_recording(tmp_path / "raw" / "train", name)
@@ -244,31 +211,21 @@ def test_bad_input_gets_one_line_and_the_others_are_done(tmp_path, damage, messa
     assert sorted(contents(tmp_path / "out")) == ["train/a.h5", "train/c.h5"]
 
 
-def test_time_that_runs_backwards_is_repaired_and_counted(tmp_path):
-    folder = tmp_path / "raw" / "train"
-    write_recording(folder, "a")
-    (folder / "a_td.dat").unlink()
+@pytest.mark.parametrize(("num_moved", "by_us"), [(10, 30_000), (200, 300_000)])
+def test_time_that_runs_backwards_is_repaired_and_counted_too_often_only_when_told(tmp_path, num_moved, by_us):
+    source = write_recording(tmp_path / "raw" / "train", "a")
+    source.unlink()
     events = random_events(5000, span_us=1_100_000)
     t = events.t.copy()
-    t[2000:2010] -= 30_000
-    write_hdf5(folder / "a_td.h5", events, t=t)
-    summary = prepare(tmp_path)
-    assert summary.written == ["train/a"] and summary.repaired == {"train/a": 10}
+    t[2000 : 2000 + num_moved] -= by_us
+    write_hdf5(source.with_suffix(".h5"), events, t=t)
+    if num_moved == 200:
+        ((name, reason),) = prepare(tmp_path).failed
+        assert name == "train/a" and "has 200 of 5000 events that are earlier" in reason
+        assert "dataset.repair=true" in reason
+    assert prepare(tmp_path, spec=replace(SPEC, repair=num_moved == 200)).repaired == {"train/a": num_moved}
     sequence = open_sequence(tmp_path / "out" / "train" / "a.h5")
-    assert sequence.meta["faults"]["backward_steps"] == 10
-
-
-def test_time_that_runs_backwards_too_often_is_refused_unless_the_dataset_is_repaired(tmp_path):
-    folder = tmp_path / "raw" / "train"
-    write_recording(folder, "a")
-    (folder / "a_td.dat").unlink()
-    events = random_events(5000, span_us=1_100_000)
-    t = events.t.copy()
-    t[2000:2200] -= 300_000
-    write_hdf5(folder / "a_td.h5", events, t=t)
-    ((name, reason),) = prepare(tmp_path).failed
-    assert name == "train/a" and "has 200 of 5000 events that are earlier" in reason and "dataset.repair=true" in reason
-    assert prepare(tmp_path, spec=replace(SPEC, repair=True)).repaired == {"train/a": 200}
+    assert sequence.meta["faults"]["backward_steps"] == num_moved
 
 
 def test_a_recording_whose_boxes_are_all_cleaned_away_is_dropped(tmp_path):
@@ -293,8 +250,6 @@ def test_settings_and_folders_that_do_not_exist_are_refused(tmp_path):
     write_recording(tmp_path / "raw" / "train", "a")
     (tmp_path / "raw" / "val").mkdir()
     for changes, message in (
-        ({"convention": "RVT"}, "choose from exact, rvt"),
-        ({"labels": "maybe"}, "choose from required, none"),
         ({"splits": ("test",)}, "test does not exist"),
         ({"splits": ("val",)}, "holds no recordings in val"),
     ):
@@ -386,7 +341,7 @@ def test_a_cut_recording_that_is_damaged_fails_alone(tmp_path, monkeypatch):
     monkeypatch.setattr("rvtssm.preparation.sections.SECTION_BYTES", 100_000)
     bad = write_recording(tmp_path / "raw" / "train", "bad", num_events=200_000)
     write_recording(tmp_path / "raw" / "train", "good", num_events=10_000)
-    _short(bad)
+    SHORT(bad)
     summary = prepare(tmp_path, workers_given=TwoHere())
     assert summary.written == ["train/good"] and "but labels until 3000000 us" in summary.failed[0][1]
 
@@ -456,16 +411,11 @@ def test_progress_counts_recordings_bytes_and_events(tmp_path, capsys):
     assert "0.0 M events" in shown or "0.04 M events" in shown
 
 
-def test_an_unknown_value_of_labels_is_refused():
-    with pytest.raises(ValueError, match="choose from required, none"):
-        replace(CONFIG, labels="some")
-
-
 def test_a_cluster_prepares_what_this_machine_does(tmp_path, monkeypatch):
     distributed = pytest.importorskip("distributed")
     for name in "abc":
         write_recording(tmp_path / "raw" / "train", name)
-    _cut(write_recording(tmp_path / "raw" / "train", "bad"))
+    DAMAGES[0][0](write_recording(tmp_path / "raw" / "train", "bad"))
     assert len(prepare(tmp_path).written) == 3
     os.rename(tmp_path / "out", tmp_path / "alone")
     options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}

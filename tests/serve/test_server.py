@@ -269,12 +269,8 @@ def test_a_page_begins_with_the_settings_of_the_command(weights, recordings):
     with client_of(weights, recordings, hz=250, window="slide") as client, client.websocket_connect(SESSION) as socket:
         hello = json.loads(socket.receive_text())
         assert (hello["hz"], hello["window"], hello["rates"]) == (250, "slide", [5, 250])
-    for words, message in (
-        ({"hz": 0}, "serve.hz=0 must be positive"),
-        ({"window": "open"}, r"choose from slide \(.*\), shrink \(.*\), null;"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            ServeConfig(**words)
+    with pytest.raises(ValueError, match=r"choose from slide \(.*\), shrink \(.*\), null;"):
+        ServeConfig(window="open")
 
 
 def test_a_page_that_sends_too_fast_is_refused(weights, monkeypatch):

@@ -48,19 +48,6 @@ def noise(seconds: float, **changes) -> Events:
     return events_of([(0, dark), (round(seconds * 1e6), dark)], camera(**changes), seed=3)
 
 
-def test_a_step_fires_once_per_threshold_at_the_times_of_a_straight_line():
-    config = camera(threshold=0.2)
-    change = np.array([[1.03, -0.65, 0.19, 0.21, 0.0]])
-    start, end = np.full((1, 5), -2.0), -2.0 + change
-    events = events_of([(1_000, intensity(start, config)), (11_000, intensity(end, config))], config)
-    for x, delta in enumerate(change[0]):
-        mine = events.x == x
-        expected = 1_000 + 10_000 * 0.2 * np.arange(1, int(abs(delta) / 0.2) + 1) / max(abs(delta), 1e-9)
-        np.testing.assert_allclose(events.t[mine], expected, atol=1.5)
-        assert (events.p[mine] == (delta > 0)).all()
-    assert len(events) == 5 + 3 + 0 + 1 + 0
-
-
 @settings(max_examples=40)
 @given(
     logs=st.lists(st.floats(-3.0, -0.1), min_size=2, max_size=12),
@@ -80,27 +67,6 @@ def test_any_signal_matches_the_definition(logs, threshold, steps):
         np.testing.assert_allclose(events.t, [t for t, _ in expected], atol=20)
 
 
-def test_more_frames_on_the_same_line_change_nothing():
-    config = camera()
-    rng = np.random.default_rng(0)
-    start, end = rng.uniform(-3, -0.2, (2, 8, 9))
-    few, many = (
-        events_of(
-            [(int(10_000 * a), intensity((1 - a) * start + a * end, config)) for a in np.linspace(0, 1, count)], config
-        )
-        for count in (2, 21)
-    )
-    for y in range(8):
-        for x in range(9):
-            a, b = (e.t[(e.x == x) & (e.y == y)] for e in (few, many))
-            np.testing.assert_allclose(a, b, atol=3)
-
-
-def test_an_unchanging_picture_is_silent():
-    picture = np.random.default_rng(0).uniform(0, 1, (20, 30))
-    assert len(events_of([(t, picture) for t in range(0, 500_000, 10_000)], camera())) == 0
-
-
 def test_one_frame_gives_no_events():
     assert list(simulate_events([(0, np.ones((4, 4)))], CameraConfig(), np.random.default_rng(0))) == []
 
@@ -108,14 +74,6 @@ def test_one_frame_gives_no_events():
 def flicker(seed: int = 0, num_frames: int = 60):
     rng = np.random.default_rng(seed)
     return [(i * 9_000, rng.uniform(0, 1, (24, 32))) for i in range(num_frames)]
-
-
-def test_events_are_sorted_over_all_blocks_and_inside_the_sensor_and_the_time():
-    blocks = list(simulate_events(flicker(), CameraConfig(background_rate_hz=50), np.random.default_rng(0)))
-    t = np.concatenate([block.t for block in blocks])
-    assert len(blocks) > 1 and (np.diff(t) >= 0).all()
-    assert t[0] >= 0 and t[-1] <= 59 * 9_000
-    assert all(block.x.max() < 32 and block.y.max() < 24 for block in blocks)
 
 
 @pytest.mark.parametrize("refractory_us", [1, 700, 5_000])
@@ -134,13 +92,6 @@ def test_a_light_in_the_dark_is_worth_less_where_full_darkness_is_brighter(dark_
     config = camera(threshold=0.1, dark_intensity=dark_intensity)
     events = events_of([(0, np.zeros((4, 4))), (10_000, np.ones((4, 4)))], config)
     assert len(events) == 16 * count == 16 * int(np.log(1 / dark_intensity + 1) / 0.1)
-
-
-def test_the_same_seed_gives_the_same_events_and_another_one_others():
-    one, same, other = (events_of(flicker(), CameraConfig(), seed) for seed in (1, 1, 2))
-    for column in ("t", "x", "y", "p"):
-        np.testing.assert_array_equal(getattr(one, column), getattr(same, column))
-    assert len(one) != len(other) or (one.t != other.t).any()
 
 
 def test_background_noise_has_its_rate_in_both_polarities_and_all_over():

@@ -149,32 +149,6 @@ def test_who_is_hidden_is_not_labelled():
     assert alone[0]["w"] == behind[1]["w"]
 
 
-def test_what_moves_emits_and_what_stands_hardly_does():
-    moving_rate, still_rate = [], []
-    for seed in range(3):
-        scene = random_scene(seed, seconds=4.0)
-        blocks = list(simulate_events(scene.frames(), CameraConfig(), np.random.default_rng(0)))
-        t, x, y = (np.concatenate([getattr(block, column) for block in blocks]) for column in "txy")
-        boxes = labels(scene)
-        before = {(b["track_id"], b["t"]): b for b in boxes}
-        for box in boxes:
-            i, j = np.searchsorted(t, (box["t"] - 50_000, box["t"]))
-            inside = (x[i:j] >= box["x"]) & (x[i:j] < box["x"] + box["w"])
-            inside &= (y[i:j] >= box["y"]) & (y[i:j] < box["y"] + box["h"])
-            rate = np.count_nonzero(inside) / (box["w"] * box["h"])
-            earlier = before.get((box["track_id"], box["t"] - 50_000))
-            others = [o for o in boxes[boxes["t"] == box["t"]] if o["track_id"] != box["track_id"]]
-            is_apart = all(o["x"] > box["x"] + box["w"] + 8 or o["x"] + o["w"] + 8 < box["x"] for o in others)
-            if box["still_us"] >= 100_000 and is_apart:
-                still_rate.append(rate)
-            elif earlier is not None and abs(earlier["x"] - box["x"]) > 1:
-                moving_rate.append(rate)
-                assert np.count_nonzero(inside) > 5
-    assert len(still_rate) > 20 and len(moving_rate) > 100
-    # unlabelled passers-by may cross a box, hence the median
-    assert np.median(still_rate) < 0.05 * np.median(moving_rate)
-
-
 def test_the_same_generator_state_gives_the_same_scene_and_another_one_another():
     one, same, other = random_scene(7), random_scene(7), random_scene(8)
     image, of_same, of_other = (next(islice(scene.frames(), 100, None))[1] for scene in (one, same, other))

@@ -108,26 +108,12 @@ def test_the_size_of_packets_changes_nothing(one_packet, cuts):
     assert_same(push_in_pieces(live(checkpoint, schedule=schedule), events, cuts), whole, tolerance=0)
 
 
-def test_equal_times_on_both_sides_of_a_cut(live_checkpoint):
-    checkpoint = live_checkpoint()
-    t = np.repeat(np.arange(0, 300_000, 10_000), 40)
-    rng = np.random.default_rng(0)
-    events = Events(
-        t,
-        rng.integers(0, WIDTH, len(t)).astype(np.uint16),
-        rng.integers(0, HEIGHT, len(t)).astype(np.uint16),
-        rng.integers(0, 2, len(t)).astype(np.uint8),
-    )
-    for schedule in SCHEDULES:
-        whole = live(checkpoint, schedule=schedule).push(events)
-        assert_same(push_in_pieces(live(checkpoint, schedule=schedule), events, range(7, len(t), 13)), whole, 0)
-
-
+@pytest.mark.parametrize("convention", ["exact", "rvt"])
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: type(schedule).__name__)
-def test_closed_windows_wait_for_the_events_at_their_end(live_checkpoint, schedule):
-    """Those of the convention `rvt` hold the events at both ends, which may lie in different packets."""
+def test_equal_times_on_both_sides_of_a_cut(live_checkpoint, schedule, convention):
+    """Windows of the convention `rvt` hold the events at both ends, which may lie in different packets."""
     checkpoint = live_checkpoint()
-    checkpoint = replace(checkpoint, windows=replace(checkpoint.windows, convention="rvt"))
+    checkpoint = replace(checkpoint, windows=replace(checkpoint.windows, convention=convention))
     t = np.repeat(np.arange(0, 400_000, 10_000), 40)
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, [[WIDTH], [HEIGHT]], (2, len(t))).astype(np.uint16)
@@ -136,7 +122,7 @@ def test_closed_windows_wait_for_the_events_at_their_end(live_checkpoint, schedu
     assert_same(push_in_pieces(live(checkpoint, schedule=schedule), events, range(7, len(t), 13)), whole, 0)
     if schedule == SCHEDULES[0]:
         windows = free_grid(0, int(t[-1]), WindowSettings())
-        counted = windows, count_windows(events, windows, HEIGHT, WIDTH, WindowSettings(convention="rvt"))
+        counted = windows, count_windows(events, windows, HEIGHT, WIDTH, WindowSettings(convention=convention))
         batch = list(detect(checkpoint, [counted], 50_000.0, (HEIGHT, WIDTH), CONFIG))
         for window, (_, frame, *_) in zip(whole, batch[:-1], strict=True):
             np.testing.assert_allclose(window.detections[0].score, frame.score, rtol=0, atol=1e-5)
@@ -375,32 +361,19 @@ def test_a_state_goes_on_with_another_schedule(live_checkpoint, draw_events, bef
 
 @pytest.mark.parametrize("name", TEMPORAL_LAYERS)
 def test_state_can_be_saved_and_restored(live_checkpoint, draw_events, name):
-    checkpoint, events = live_checkpoint(name), draw_events()
-    schedule = FixedRate(60, 40_000)
-    whole = live(checkpoint, schedule=schedule).push(events)
-    first = live(checkpoint, schedule=schedule)
-    head = first.push(part(events, 0, 2_345))
-    file = io.BytesIO()
-    torch.save(first.state_dict(), file)
-    file.seek(0)
-    second = live(checkpoint, schedule=schedule)
-    second.load_state_dict(torch.load(file, weights_only=False))
-    first.push(part(events, 2_345, 6_000))  # what is stored does not move on with the one it came from
-    assert_same(head + second.push(part(events, 2_345, 6_000)), whole, tolerance=0)
-
-
-def test_a_stored_state_is_plain(live_checkpoint, draw_events):
     """`torch.load` takes it without being told to trust it, whatever numbers went in."""
-    checkpoint, events = live_checkpoint(), draw_events()
-    schedule = FixedRate(50, np.int64(30_000))
+    checkpoint, events = live_checkpoint(name), draw_events()
+    schedule = FixedRate(60, np.int64(40_000))
+    whole = live(checkpoint, schedule=schedule).push(events)
     first = live(checkpoint, schedule=schedule, start_us=np.int64(7_000_000))
-    first.push(part(events, 0, 2_345), until_us=events.t[2_344] + np.int64(1))
+    head = first.push(part(events, 0, 2_345), until_us=events.t[2_344] + np.int64(1))
     file = io.BytesIO()
     torch.save(first.state_dict(), file)
     file.seek(0)
     second = live(checkpoint, schedule=schedule)
     second.load_state_dict(torch.load(file))
-    assert_same(second.push(part(events, 2_345, 6_000)), first.push(part(events, 2_345, 6_000)), tolerance=0)
+    first.push(part(events, 2_345, 6_000))  # what is stored does not move on with the one it came from
+    assert_same(head + second.push(part(events, 2_345, 6_000)), whole, tolerance=0)
 
 
 def test_a_state_before_the_first_event(live_checkpoint, draw_events):

@@ -12,7 +12,7 @@ from rvtssm.datasets.packed_batch import DenseFrames
 from rvtssm.datasets.sampling import EvalBatchSampler
 from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.models.detector import build_detector
-from rvtssm.models.model_config import MODEL_SIZES, PostprocessConfig
+from rvtssm.models.model_config import MODEL_SIZES
 from rvtssm.models.postprocess import postprocess
 from rvtssm.models.streams import Streams
 from rvtssm.models.yolox_head import YoloxHead, YoloxPredictions
@@ -97,26 +97,6 @@ def test_cutting_changes_nothing(hist, dt_us, cuts, memory_chunk):
     torch.testing.assert_close(push_all(Streams(Leaky(), STRIDE_US, memory_chunk), hist, dt_us, cuts), whole)
 
 
-@pytest.mark.parametrize("memory_chunk", [1, 3, 5])
-def test_chunk_memory_starts_from_zero_at_every_multiple(hist, dt_us, memory_chunk):
-    found = push_all(Streams(Leaky(), STRIDE_US, memory_chunk), hist, dt_us, [4])
-    for start in range(0, 12, memory_chunk):
-        part = slice(start, start + memory_chunk)
-        alone = push_all(Streams(Leaky(), STRIDE_US), hist[part], dt_us[part], [])
-        torch.testing.assert_close(found[part], alone)
-
-
-def test_streams_forget_at_their_own_times(hist, dt_us):
-    """The second stream starts two steps after the first, so they forget at different steps of one call."""
-    streams = Streams(Leaky(), STRIDE_US, memory_chunk=3)
-    streams.push(hist[:2, :1], dt_us[:2, :1], every_frame(2, 1), [7], [True])
-    found = streams.push(hist[2:8], dt_us[2:8], every_frame(6, 2), [7, 9], [False, True]).rows.unflatten(0, (6, 2))
-    first = push_all(Streams(Leaky(), STRIDE_US, 3), hist[:8, :1], dt_us[:8, :1], [])
-    second = push_all(Streams(Leaky(), STRIDE_US, 3), hist[2:8, 1:], dt_us[2:8, 1:], [])
-    torch.testing.assert_close(found[:, :1], first[2:])
-    torch.testing.assert_close(found[:, 1:], second)
-
-
 def test_states_follow_their_slots(hist, dt_us):
     expected = push_all(Streams(Leaky(), STRIDE_US), hist, dt_us, [])
     streams = Streams(Leaky(), STRIDE_US)
@@ -130,16 +110,6 @@ def test_states_follow_their_slots(hist, dt_us):
     fresh = push_all(Streams(Leaky(), STRIDE_US), hist[8:9], dt_us[8:9], [])
     torch.testing.assert_close(back[:1, None], fresh[:, :1])
     torch.testing.assert_close(back[1:, None], expected[8:9, 1:])
-
-
-def test_a_new_recording_knows_nothing_of_the_one_before(hist, dt_us):
-    streams = Streams(Leaky(), STRIDE_US)
-    streams.push(hist[:4], dt_us[:4], every_frame(4, 2), [0, 1], [True, True])
-    found = streams.push(hist[4:8], dt_us[4:8], every_frame(4, 2), [0, 1], [False, True]).rows.unflatten(0, (4, 2))
-    torch.testing.assert_close(found[:, 1:], push_all(Streams(Leaky(), STRIDE_US), hist[4:8, 1:], dt_us[4:8, 1:], []))
-    whole = push_all(Streams(Leaky(), STRIDE_US), hist[:8], dt_us[:8], [])
-    torch.testing.assert_close(found[:, :1], whole[4:, :1])
-    assert not torch.allclose(found[:, 1:], whole[4:, 1:])
 
 
 def test_the_step_scale_is_a_number_where_it_can_be(hist):
@@ -227,29 +197,6 @@ def test_resetting_runs_only_the_labelled_frames(hist):
 
 def test_a_recording_without_labels_has_no_result(hist):
     assert stream(Leaky(), make_batches(hist, PLAN, set()), trained_stride_us=STRIDE_US) == {}
-
-
-@pytest.mark.parametrize("temporal", ["s5", "lstm"])
-def test_the_real_detector_streams_as_it_runs_whole(temporal):
-    torch.manual_seed(0)
-    detector = build_detector(MODEL_SIZES["tiny"], TemporalConfig(name=temporal), 40, 50, num_classes=2).eval()
-    hist = torch.randint(0, 4, (12, 2, 20, 40, 50), dtype=torch.uint8)
-    with torch.inference_mode():
-        (whole,), _ = detector(hist)
-    whole = whole.unflatten(0, (12, 2))
-    streamed = push_all(Streams(detector, STRIDE_US), hist, torch.full((12, 2), STRIDE_US), [1, 6])
-    torch.testing.assert_close(streamed, whole, rtol=1e-4, atol=1e-4)
-    results = stream(
-        detector,
-        make_batches(hist, PLAN, LABELLED),
-        trained_stride_us=STRIDE_US,
-        config=PostprocessConfig(min_score=0.0, nms_iou=1.0),
-    )
-    score = whole[..., 4].sigmoid() * whole[..., 5:].sigmoid().amax(dim=-1)
-    for recording, frames in results.items():
-        for frame in frames:
-            best = score[frame.t_us // STRIDE_US, recording].max().item()
-            assert frame.score[0] == pytest.approx(best, rel=1e-4)
 
 
 class Stored:

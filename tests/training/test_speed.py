@@ -213,9 +213,10 @@ def test_every_temporal_layer_is_one_graph_at_any_rate(name, remembers):
     torch.manual_seed(0)
     layer, x = build_temporal_layer(TemporalConfig(name=name), 8), torch.randn(3, 4, 8)
     where = {"grid": (2, 2)} if layer.takes_grid else {}
+    state = layer.init_state(4)
 
     def run(x, scale):
-        return layer(x, None, scale, **where)[0] if remembers else layer.forward_without_memory(x, scale, **where)
+        return layer(x, state, scale, **where)[0] if remembers else layer.forward_without_memory(x, scale, **where)
 
     compiled = torch.compile(run, fullgraph=True, backend="eager")
     for scale in (1.0, 0.5, 0.25, torch.full((4,), 0.3), torch.full((3, 4), 0.3)):
