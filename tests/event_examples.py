@@ -31,14 +31,21 @@ def to_events(t, x, y, p) -> Events:
     return Events(np.asarray(t, np.int64), np.asarray(x, np.uint16), np.asarray(y, np.uint16), np.asarray(p, np.uint8))
 
 
-def random_events(num_events: int, seed: int = 0, span_us: int = 1_000_000, start_us: int = 0) -> Events:
+def random_events(
+    num_events: int,
+    seed: int = 0,
+    span_us: int = 1_000_000,
+    start_us: int = 0,
+    size_hw: tuple[int, int] = (HEIGHT, WIDTH),
+    fills_span: bool = False,
+) -> Events:
+    """Random events; with `fills_span`, the first and the last stand at the ends of the time."""
     rng = np.random.default_rng(seed)
-    return to_events(
-        start_us + np.sort(rng.integers(0, span_us, num_events)),
-        rng.integers(0, WIDTH, num_events),
-        rng.integers(0, HEIGHT, num_events),
-        rng.integers(0, 2, num_events),
-    )
+    t = start_us + np.sort(rng.integers(0, span_us, num_events))
+    if fills_span:
+        t[0], t[-1] = start_us, start_us + span_us - 1
+    height, width = size_hw
+    return to_events(t, *(rng.integers(0, most, num_events) for most in (width, height, 2)))
 
 
 @st.composite

@@ -2,24 +2,23 @@
 
 import contextlib
 import io
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from event_examples import SPEC, random_events
 
 from rvtssm.commands import cli
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.model_config import ModelConfig
-from rvtssm.records import DatasetSpec, Events, WindowSettings
+from rvtssm.records import Events, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
 
-SMALL = DatasetSpec(
+SMALL = replace(
+    SPEC,
     name="small",
-    height=48,
-    width=64,
-    class_names=("car", "pedestrian"),
     label_interval_us=50_000,
     min_side_px=2,
     min_diagonal_px=4,
@@ -82,14 +81,6 @@ def draw_events():
     """A function: number, first and last time, seed -> random events on the small sensor."""
 
     def draw(n: int = 6_000, start_us: int = 7_000_000, duration_us: int = 430_000, seed: int = 5) -> Events:
-        rng = np.random.default_rng(seed)
-        t = np.sort(rng.integers(start_us, start_us + duration_us, n))
-        t[0], t[-1] = start_us, start_us + duration_us - 1
-        return Events(
-            t,
-            rng.integers(0, SMALL.width, n).astype(np.uint16),
-            rng.integers(0, SMALL.height, n).astype(np.uint16),
-            rng.integers(0, 2, n).astype(np.uint8),
-        )
+        return random_events(n, seed, duration_us, start_us, fills_span=True)
 
     return draw

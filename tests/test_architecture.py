@@ -124,26 +124,6 @@ def read(path: Path) -> Source:
     )
 
 
-def test_imports_are_seen_wherever_they_stand():
-    source = (
-        "import torch.nn as nn\nfrom ..boxes import nms\nfrom . import a\ndef f():\n    from rvtssm.run import train\n"
-    )
-    assert imports(nodes_of(ast.parse(source)), "rvtssm.models.detector") == {
-        "torch.nn",
-        "rvtssm.boxes.nms",
-        "rvtssm.models.a",
-        "rvtssm.run.train",
-    }
-    relative = nodes_of(ast.parse("from .a import b"))
-    assert imports(relative, "rvtssm.models", is_package=True) == {"rvtssm.models.a.b"}
-    source = "if TYPE_CHECKING:\n    import torch\nelse:\n    import json\nimport ast\n"
-    assert imports(nodes_of(ast.parse(source), at_runtime=True), "rvtssm.a") == {"json", "ast"}
-
-
-def test_the_package_is_there():
-    assert {room_of(module_name(path)) for path in FILES} >= {"records", "events", "ssm", "models", "training"}
-
-
 def test_a_room_imports_only_what_its_row_allows():
     wrong = []
     for path in FILES:

@@ -66,6 +66,10 @@ def test_every_weight_arrives(convert, official, tmp_path, capsys, temporal):
         assert torch.equal(value, wanted[key]), key
     assert loaded.windows.convention == "rvt"
     assert loaded.windows.stride_us == 50_000
+    config = loaded.temporal_config
+    assert config.name == temporal
+    if temporal == "s5":
+        assert (config.discretization, config.bandlimit) == ("bilinear", 0)
 
 
 def test_the_release_forgets_and_rvt_carries_unless_told_otherwise(convert, official, tmp_path):
@@ -82,13 +86,6 @@ def test_the_release_forgets_and_rvt_carries_unless_told_otherwise(convert, offi
     assert memory("s5", "--memory-chunk", "5") == ("chunk", 5)
     assert memory("lstm") == ("carried", None)
     assert memory("lstm", "--memory-chunk", "5") == ("chunk", 5)
-
-
-def test_the_release_runs_bilinear_without_mask(convert, official, tmp_path):
-    path, _, sizes = official()
-    convert([str(path), str(tmp_path / "ours.ckpt"), *sizes])
-    temporal = read_checkpoint(tmp_path / "ours.ckpt").temporal_config
-    assert (temporal.name, temporal.discretization, temporal.bandlimit) == ("s5", "bilinear", 0)
 
 
 @pytest.mark.parametrize("temporal", MODELS)

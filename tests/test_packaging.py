@@ -15,7 +15,6 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from rvtssm.config import configs_dir
 from rvtssm.models import named_weights
 
 ROOT = Path(__file__).parents[1]
@@ -78,10 +77,6 @@ def test_the_wheel_carries_the_weights_of_the_checkout(wheel, tmp_path):
 def test_the_wheel_brings_the_command(wheel):
     (entry_points,) = wheel.glob("*.dist-info/entry_points.txt")
     assert "rvtssm = rvtssm.commands.cli:main" in entry_points.read_text()
-
-
-def test_the_configs_are_found_in_the_checkout():
-    assert configs_dir() == (ROOT / "configs").resolve()
 
 
 def test_the_configs_are_found_in_the_wheel(wheel, monkeypatch):

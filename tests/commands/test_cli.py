@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from event_examples import HEIGHT, WIDTH, random_events
 
 from rvtssm.commands import cli
 from rvtssm.commands.composition import quoted
@@ -29,10 +30,9 @@ from rvtssm.events.readers.dat import write_dat
 from rvtssm.models.checkpoint import load_file, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
-from rvtssm.records import Events, WindowSettings
+from rvtssm.records import WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
 
-HEIGHT, WIDTH = 48, 64
 SENSOR = (f"dataset.height={HEIGHT}", f"dataset.width={WIDTH}")
 
 
@@ -457,15 +457,8 @@ def test_info_describes_weights(tmp_path, capsys):
 
 def write_recording(folder: Path, name: str, seed: int = 0, height: int = HEIGHT, width: int = WIDTH) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    rng = np.random.default_rng(seed)
-    events = Events(
-        np.sort(rng.integers(10_000, 1_100_000, 5_000)),
-        rng.integers(0, WIDTH, 5_000).astype(np.uint16),
-        rng.integers(0, HEIGHT, 5_000).astype(np.uint16),
-        rng.integers(0, 2, 5_000).astype(np.uint8),
-    )
     path = folder / f"{name}_td.dat"
-    write_dat(path, events, height, width)
+    write_dat(path, random_events(5_000, seed, 1_090_000, 10_000), height, width)
     boxes = np.zeros(2, BOX_DTYPE)
     boxes["t"], boxes["x"], boxes["y"], boxes["w"], boxes["h"] = (250_000, 1_000_000), 2, 3, 30, 25
     boxes["class_confidence"], boxes["still_us"] = 1, -1

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from event_examples import HEIGHT, WIDTH, random_events
 
 from rvtssm.datasets import DatasetConfig, build_spec
 from rvtssm.datasets.packed_batch import DenseFrames
@@ -14,7 +15,7 @@ from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.preparation.preparation_config import PreprocessConfig
 from rvtssm.preparation.prepare_dataset import preprocess_dataset
-from rvtssm.records import Events, Labels, Windows, WindowSettings
+from rvtssm.records import Labels, Windows, WindowSettings
 
 SHAPE = (2, 12, 16)
 
@@ -72,18 +73,11 @@ def make_labels():
     return labels_at
 
 
-HEIGHT, WIDTH = 48, 64
-
-
 def write_recording(folder, name: str, seconds: float, seed: int) -> None:
     """Events all over a small sensor, boxes about every 250 ms, at no round time."""
-    rng = np.random.default_rng(seed)
-    count = int(40_000 * seconds)
-    events = Events(
-        np.sort(rng.integers(1_234, int(seconds * 1e6), count)),
-        rng.integers(0, WIDTH, count).astype(np.uint16),
-        rng.integers(0, HEIGHT, count).astype(np.uint16),
-        rng.integers(0, 2, count).astype(np.uint8),
+    events, rng = (
+        random_events(int(40_000 * seconds), seed, int(seconds * 1e6) - 1_234, 1_234),
+        np.random.default_rng(seed),
     )
     folder.mkdir(parents=True, exist_ok=True)
     write_dat(folder / f"{name}_td.dat", events, HEIGHT, WIDTH)

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import event_examples
 import numpy as np
 import pytest
 import yaml
@@ -24,7 +25,7 @@ from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.tree import find_recordings
 from rvtssm.preparation.preparation_config import PreprocessConfig
 from rvtssm.preparation.prepare_dataset import preprocess_dataset
-from rvtssm.records import Events, WindowSettings
+from rvtssm.records import WindowSettings
 
 PAGE = (Path(__file__).parents[2] / "data_prep/README.md").read_text()
 HEIGHT, WIDTH = 60, 80
@@ -32,14 +33,8 @@ MINIMAL = {"classes": ["cat", "dog"], "height": HEIGHT, "width": WIDTH}
 TIMES_US = (200_000, 300_000, 400_000)
 
 
-def random_events(height=HEIGHT, width=WIDTH, start_us=0, duration_us=420_000, count=8_000, seed=0):
-    rng = np.random.default_rng(seed)
-    return Events(
-        start_us + np.sort(rng.integers(0, duration_us, count)),
-        rng.integers(0, width, count).astype(np.uint16),
-        rng.integers(0, height, count).astype(np.uint16),
-        rng.integers(0, 2, count).astype(np.uint8),
-    )
+def random_events(size_hw=(HEIGHT, WIDTH), start_us=0, duration_us=420_000, seed=0):
+    return event_examples.random_events(8_000, seed, duration_us, start_us, size_hw)
 
 
 def write_npy(path):
@@ -150,10 +145,7 @@ def test_every_key_of_the_description_arrives(tmp_path):
             f"classes: [{', '.join(f'c{number}' for number in range(10_000))}]\nheight: 60\nwidth: 80",
             "has 10000 classes, whose names take 88890 bytes, but prepared files have room for 50000; give fewer",
         ),
-        (
-            "classes: [a]\nheight: 60\nwidth: 80\nevents_dir: 7",
-            "events_dir: 7; write a folder inside",
-        ),
+        ("classes: [a]\nheight: 60\nwidth: 80\nevents_dir: 7", "events_dir: 7; write a folder inside"),
     ],
 )
 def test_a_description_that_cannot_be_used_says_why(tmp_path, content, message):
@@ -181,7 +173,7 @@ def pedro(tmp_path):
         for folder in ("numpy", "xml"):
             (tmp_path / "pedro" / folder / split).mkdir(parents=True)
         for i in range(2):
-            events = random_events(260, 346, 1_672_932_172_785_744 + 10**6 * i, 40_000, seed=seed)
+            events = random_events((260, 346), 1_672_932_172_785_744 + 10**6 * i, 40_000, seed=seed)
             array = np.stack([getattr(events, name).astype(np.int64) for name in "txyp"], axis=1)
             np.save(tmp_path / "pedro/numpy" / split / f"frame{i:07d}.npy", array)
             write_voc(tmp_path / "pedro/xml" / split / f"frame{i:07d}.xml", "person", (260, 346), (49, 103, 145, 260))

@@ -8,11 +8,7 @@ from test_coco import SPEC, make_labels, plain_coco, random_recording
 
 from rvtssm.evaluation.bootstrap import TRUSTED_RECORDINGS, resample
 from rvtssm.evaluation.coco import ScoredRecording, match_detections
-from rvtssm.evaluation.matches import (
-    METRICS,
-    average_precisions,
-    weighted_precisions,
-)
+from rvtssm.evaluation.matches import METRICS, average_precisions, weighted_precisions
 from rvtssm.records import Detections
 
 

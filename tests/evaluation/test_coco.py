@@ -11,22 +11,13 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from rvtssm.boxes import ltwh_to_xyxy, pairwise_iou, xyxy_to_ltwh
+from rvtssm.datasets import DATASETS
 from rvtssm.evaluation.coco import evaluate_detections
 from rvtssm.evaluation.matches import METRICS
 from rvtssm.evaluation.protocol import has_stood_still, is_scored, scored_detections, scored_labels, scoring_rules
 from rvtssm.records import DatasetSpec, Detections, Labels
 
-SPEC = DatasetSpec(
-    name="gen1",
-    height=240,
-    width=304,
-    class_names=("car", "pedestrian"),
-    label_interval_us=250_000,
-    min_side_px=10,
-    min_diagonal_px=30,
-    prepare_min_side_px=10,
-    prepare_min_diagonal_px=30,
-)
+SPEC = DATASETS["gen1"]
 
 
 def make_labels(boxes_ltwh, t_us, class_id=None, still_us=None):
@@ -251,16 +242,11 @@ def test_ap_equals_the_official_evaluation(golden_dir, name, is_filtered):
     found = [arrays[f"{name}/dt{i}"] for i in range(num_recordings)]
     classes = 1 + max(int(boxes["class_id"].max()) for boxes in [*truths, *found] if len(boxes))
     downsample = 2 if name == "gen4" else 1
-    spec = DatasetSpec(
-        name=name,
-        height=0,  # neither size nor names of classes enter the numbers
-        width=0,
+    spec = replace(
+        SPEC,  # of which neither the size nor the names of classes enter the numbers
         class_names=tuple(f"class{i}" for i in range(max(classes, 3 if name == "gen4" else 2))),
-        label_interval_us=0,
         min_side_px=10 * downsample,
         min_diagonal_px=30 * downsample,
-        prepare_min_side_px=0,
-        prepare_min_diagonal_px=0,
         downsample=downsample,
     )
     recordings = [

@@ -8,13 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rvtssm.models.attention import (
-    WRITTEN_OUT,
-    PartitionAttention,
-    ScaledLinear,
-    SelfAttention,
-    attend,
-)
+from rvtssm.models.attention import WRITTEN_OUT, PartitionAttention, ScaledLinear, SelfAttention, attend
 
 HEIGHT, WIDTH, DIM = 8, 12, 8
 PARTITION = (4, 3)

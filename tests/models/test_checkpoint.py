@@ -17,24 +17,13 @@ from rvtssm.models.checkpoint import load_file, read_checkpoint, write_checkpoin
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.file_digest import check_digest
 from rvtssm.models.model_config import ModelConfig
-from rvtssm.records import DatasetSpec, WindowSettings
+from rvtssm.records import WindowSettings
 from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer, without_values
 
 ROOT = Path(__file__).parents[2]
-SPEC = DatasetSpec(
-    name="two",
-    height=80,
-    width=144,
-    class_names=("car", "pedestrian"),
-    label_interval_us=50_000,
-    min_side_px=10,
-    min_diagonal_px=30,
-    prepare_min_side_px=10,
-    prepare_min_diagonal_px=30,
-    downsample=2,
-)
+SPEC = replace(DATASETS["gen1"], name="two", height=80, width=144, downsample=2)
 
 
 def describe(name: str = "s5", **changes: object) -> CheckpointMeta:

@@ -4,9 +4,11 @@ import json
 from dataclasses import replace
 
 import cv2
+import event_examples
 import numpy as np
 import pytest
 import torch
+from live_examples import SMALL
 
 from rvtssm.drawing import pictures
 from rvtssm.drawing.pictures import PictureSettings, open_pictures
@@ -22,22 +24,11 @@ from rvtssm.models.yolox_head import YoloxHead
 from rvtssm.prediction.inference_config import PredictConfig
 from rvtssm.prediction.predict_recording import predict_recording
 from rvtssm.prediction.summary import Tally
-from rvtssm.records import DatasetSpec, Detections, Events, Labels, WindowSettings
+from rvtssm.records import DatasetSpec, Detections, Labels, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
 
 HEIGHT, WIDTH = 48, 64
-SPEC = DatasetSpec(
-    name="small",
-    height=HEIGHT,
-    width=WIDTH,
-    class_names=("car", "pedestrian"),
-    label_interval_us=50_000,
-    min_side_px=2,
-    min_diagonal_px=4,
-    prepare_min_side_px=2,
-    prepare_min_diagonal_px=4,
-    class_ids=(2, 5),
-)
+SPEC = replace(SMALL, class_ids=(2, 5))
 POSTPROCESS = PostprocessConfig(max_detections=5)
 DRAWN_FROM = 0.29  # about the median of what the weights find
 
@@ -57,15 +48,7 @@ def make_checkpoint(**model):
 
 
 def random_events(height, width, start_us=7_000_000, duration_us=1_030_000, n=30_000):
-    rng = np.random.default_rng(5)
-    t = np.sort(rng.integers(start_us, start_us + duration_us, n))
-    t[0], t[-1] = start_us, start_us + duration_us - 1
-    return Events(
-        t,
-        rng.integers(0, width, n).astype(np.uint16),
-        rng.integers(0, height, n).astype(np.uint16),
-        rng.integers(0, 2, n).astype(np.uint8),
-    )
+    return event_examples.random_events(n, 5, duration_us, start_us, (height, width), fills_span=True)
 
 
 def write_recording(folder, height=HEIGHT, width=WIDTH, **options):

@@ -118,11 +118,7 @@ RAW_DAMAGES = {
     ),
     "boxes elsewhere": ("train/a_bbox.npy", rewrite_boxes(x=[900, 900, 0]), "2 of 3 boxes outside 64x48"),
     "boxes that are none": ("train/a_bbox.npy", rewrite_boxes(w=[1, np.nan, -4]), "2 of 3 boxes with a side"),
-    "other classes": (
-        "train/a_bbox.npy",
-        rewrite_boxes(class_id=7),
-        "3 of 3 boxes of classes that tiny",
-    ),
+    "other classes": ("train/a_bbox.npy", rewrite_boxes(class_id=7), "3 of 3 boxes of classes that tiny"),
     "a class too many": ("train/a_bbox.npy", rewrite_boxes(class_id=[0, 1, 2]), "1 of 3 boxes of classes that tiny"),
 }
 

@@ -158,13 +158,7 @@ def make_batches(hist, plan, labelled, num_steps=3):
 
 EMPTY = (-1, 0, 0)
 # recording 1 has 12 steps, recording 0 has 4; a slot that has ended is padded or leaves
-PLAN = [
-    [(1, 0, 3), (0, 0, 3)],
-    [(1, 3, 6), (0, 3, 4)],
-    [(1, 6, 9), EMPTY],
-    [(1, 9, 12)],
-    [EMPTY],
-]
+PLAN = [[(1, 0, 3), (0, 0, 3)], [(1, 3, 6), (0, 3, 4)], [(1, 6, 9), EMPTY], [(1, 9, 12)], [EMPTY]]
 LABELLED = {1, 3, 6, 11}
 
 

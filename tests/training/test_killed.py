@@ -27,11 +27,7 @@ SETTINGS = (
     "training.checkpoint_every=2",
     "model.drop_path=0.2",
 )
-MODES = {
-    "random": ("sampling.mode=random",),
-    "mixed": (),
-    "raw": ("dataset.source=raw",),
-}
+MODES = {"random": ("sampling.mode=random",), "mixed": (), "raw": ("dataset.source=raw",)}
 MOMENTS = ("on_train_batch_start", "on_after_backward", "on_train_batch_end", "on_validation_batch_start")
 # every mode is killed and asked to end; either happens with and without workers
 CASES = [

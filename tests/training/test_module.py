@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import event_examples
 import lightning as L
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.models.postprocess import postprocess
 from rvtssm.models.streams import map_state
 from rvtssm.models.yolox_head import YoloxPredictions
-from rvtssm.records import DatasetSpec, Detections, Labels, SequenceBatch
+from rvtssm.records import Detections, Labels, SequenceBatch
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 from rvtssm.system.user_error import UserError
@@ -28,18 +29,7 @@ from rvtssm.training.process_states import write_states
 from rvtssm.training.training_config import OptimConfig
 
 HEIGHT, WIDTH, STRIDE_US = 64, 96, 50_000
-SPEC = DatasetSpec(
-    name="tiny",
-    height=HEIGHT,
-    width=WIDTH,
-    class_names=("car", "pedestrian"),
-    label_interval_us=STRIDE_US,
-    min_side_px=4,
-    min_diagonal_px=8,
-    prepare_min_side_px=4,
-    prepare_min_diagonal_px=8,
-    skip_us=0,
-)
+SPEC = replace(event_examples.SPEC, height=HEIGHT, width=WIDTH, label_interval_us=STRIDE_US, skip_us=0)
 
 
 def build_module(temporal: str = "s5", memory_chunk: int | None = None, **memory) -> DetectionModule:
