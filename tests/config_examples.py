@@ -1,7 +1,5 @@
 """Every key of a configuration, for the tests that try each of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any

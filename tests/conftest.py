@@ -1,7 +1,5 @@
 """Fixtures and settings that every test shares."""
 
-from __future__ import annotations
-
 import fcntl
 import gc
 import multiprocessing

@@ -1,7 +1,5 @@
 """Sequences in the layout of DSEC and DSEC-Det, generated: two boxes that move, their edges as events."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import cv2

@@ -1,7 +1,5 @@
 """Events, boxes and a small dataset for tests: random ones by seed, arbitrary ones by hypothesis."""
 
-from __future__ import annotations
-
 import contextlib
 import tracemalloc
 from collections.abc import Callable, Iterator

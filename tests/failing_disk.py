@@ -1,7 +1,5 @@
 """Runs a verb on a disk that fails: no file may become longer than a limit, or one call that changes a folder fails."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io

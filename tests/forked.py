@@ -3,8 +3,6 @@
 It starts no threads. What is here when a child is forked is neither imported nor searched for garbage again.
 """
 
-from __future__ import annotations
-
 import gc
 
 import pytest  # noqa: F401

@@ -1,7 +1,5 @@
 """A stand-in for the Hugging Face Hub on this machine: it creates repositories, takes commits and serves files."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Kills a writer at each of the calls by which it changes a folder."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """An object store on this machine that speaks the protocol of S3: the server of the package moto, in a thread."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager

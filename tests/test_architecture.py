@@ -3,8 +3,6 @@
 The rules are read from the source with `ast`, so an import inside a function counts as well.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import graphlib

@@ -1,7 +1,5 @@
 """The door scripts/convert_checkpoint.py: official checkpoints become ours, mistakes one line and exit code 2."""
 
-from __future__ import annotations
-
 import runpy
 from dataclasses import dataclass, replace
 from pathlib import Path

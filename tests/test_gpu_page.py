@@ -1,7 +1,5 @@
 """Every place where the code differs on a GPU stands on docs/gpu.md, with a test that exists and is marked `gpu`."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files that want something: to show other files, to fill the memory, to run for ever. Each is refused in one line."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """The ways to install agree with pyproject.toml: the recipe for conda, the image, and the lowest versions."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Trees that RVT prepared are trained and evaluated on as they are."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """The wheel carries configs/, and the package finds them in a checkout and in a wheel."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The pages for users: commands are understood, links lead to pages, and the generated pages leave nothing out."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import tomllib

@@ -1,7 +1,5 @@
 """Workflows, hooks and templates name what exists, and versions that stand in two places agree."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Every promise on docs/reliability.md names tests, and they exist."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

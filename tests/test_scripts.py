@@ -1,7 +1,5 @@
 """The scripts run their verbs, and the package is installed again only after a change or an interruption."""
 
-from __future__ import annotations
-
 import os
 import runpy
 import shutil

@@ -1,7 +1,5 @@
 """Every file and every name on the page docs/tour.md exists."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import re

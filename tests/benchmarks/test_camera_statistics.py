@@ -1,7 +1,5 @@
 """The statistics of events are what their definitions say."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The benchmarks' fast encoders write what the readers read, so that what is timed is a sound file."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The last weights of a training with averaged weights become a checkpoint that rvtssm reads."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

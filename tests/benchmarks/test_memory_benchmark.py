@@ -1,7 +1,5 @@
 """`benchmarks.events.memory` at 2 MB: every format is read as it was written, and asking for the impossible is told."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """The study of backbones and heads at toy size: every combination builds, and its row is complete."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

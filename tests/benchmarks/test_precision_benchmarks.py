@@ -1,7 +1,5 @@
 """The benchmarks of precision at toy size: every form of attention is measured, and a drift is that of the states."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 

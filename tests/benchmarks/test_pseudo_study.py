@@ -1,7 +1,5 @@
 """The study of pseudo-labels: which labels stay, what counts as a right one, and its table."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

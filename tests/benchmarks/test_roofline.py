@@ -1,7 +1,5 @@
 """The counts of a training step follow its shape, and the table has one row per recipe."""
 
-from __future__ import annotations
-
 from benchmarks import roofline
 from rvtssm.models.model_config import MODEL_SIZES
 from rvtssm.ssm.temporal_config import TemporalConfig

@@ -1,7 +1,5 @@
 """`benchmarks.scan` at tiny shapes: its baseline is right, its rows are complete, its file is readable."""
 
-from __future__ import annotations
-
 import json
 import sys
 

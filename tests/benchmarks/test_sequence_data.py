@@ -1,7 +1,5 @@
 """What the sequence benchmarks simulate obeys the equations it is said to obey."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

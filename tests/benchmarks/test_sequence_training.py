@@ -1,7 +1,5 @@
 """The sequence benchmarks train, keep what is finished and print it beside the published numbers; at toy size."""
 
-from __future__ import annotations
-
 import io
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The benchmark of step rules at toy size: what its rules are, and that a score is computed once."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The memory study: its squares stop, its score counts what it says, and finished networks are not trained again."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """`benchmarks.streaming` with a toy: every form runs, rows compare what they say, the file is readable."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`benchmarks.training` at toy size: its baselines are RVT's numbers, its rows are complete, its file is readable."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """The benchmark of transfer: boxes of masks, MOT files, the split by time, scores, and what its file holds."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

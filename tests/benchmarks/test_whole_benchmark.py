@@ -1,7 +1,5 @@
 """`benchmarks.whole` with a toy: rows compare what they say, exponents are slopes, bars have the measured values."""
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

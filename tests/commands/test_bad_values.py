@@ -1,7 +1,5 @@
 """Every key of the configuration refuses a wrong value, by its name and before data are touched."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 
 import pytest

@@ -1,7 +1,5 @@
 """The command line answers a mistake with one line and exit code 2, and does what can be done."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Every YAML composes, says what the code says, and can be chosen; what is mistyped is refused by name."""
 
-from __future__ import annotations
-
 import ast
 import functools
 from dataclasses import dataclass, field, fields, is_dataclass, replace

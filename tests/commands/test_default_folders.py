@@ -1,7 +1,5 @@
 """The folder of a verb that is given none is another one for other weights or recordings."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`rvtssm doctor` finds what is broken, says so in its own row, and goes on."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import subprocess
 import sys

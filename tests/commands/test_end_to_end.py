@@ -1,7 +1,5 @@
 """The whole chain at toy size: one command from nothing to a report, and its weights used alone afterwards."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import html

@@ -1,7 +1,5 @@
 """The official weights of S5-ViT-B, converted and scored at several rates without a training."""
 
-from __future__ import annotations
-
 import json
 import re
 

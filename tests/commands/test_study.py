@@ -1,7 +1,5 @@
 """A study trains and scores each point of a grid once, goes on where it was killed, and tabulates what it found."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math

@@ -1,7 +1,5 @@
 """Hydra runs a verb once per point of a sweep, each in a folder that is named by its values."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Sequences in memory whose histograms name the step they belong to, and a small tree of recordings on disk."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

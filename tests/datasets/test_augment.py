@@ -1,7 +1,5 @@
 """What is in a box stays in it, and every step of a chunk moves alike."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

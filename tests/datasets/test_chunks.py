@@ -1,7 +1,5 @@
 """A chunk holds the steps asked for, a batch puts every number in its place."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

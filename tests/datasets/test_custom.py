@@ -1,7 +1,5 @@
 """A custom dataset: described by a file, in the ways of labelling people use; the page that explains it is executed."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The same batches from any number of workers, a place to resume at, and evaluation from raw events."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import fields, replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """DSEC-Det: the published tree and splits, absolute time, labels in the view of the sensor; from raw events to AP."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Batches of events counted where they are needed: on any device, with any padding, the same frames."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Training with random windows: each chunk is one of a recording counted with them, and nothing else changes."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Training from raw events: the same batches as from prepared files, bit for bit, without preparation."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

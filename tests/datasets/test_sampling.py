@@ -1,7 +1,5 @@
 """The laws of the plans: constant batches, contiguous streams, everything once, the same again, apart by rank."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Raw and prepared recordings give the same sequence; labels arrive in pixels of the frame."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil

@@ -1,7 +1,5 @@
 """Recordings whose frames have several sizes: each batch has one size, and every plan keeps its laws."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The three invariants of a stream loader, on the batches themselves: over processes, over workers, over epochs."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

@@ -1,7 +1,5 @@
 """Animations play at the speed of their pictures, keep the colours that are drawn and stay below their size."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from PIL import Image, ImageSequence

@@ -1,7 +1,5 @@
 """What Rerun shows is what was found: a log is read back by Rerun's own reader."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from importlib.util import find_spec
 

@@ -1,7 +1,5 @@
 """Where a score comes from, on cases small enough to be counted by hand, and beside pycocotools itself."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,7 +1,5 @@
 """What an evaluation refuses before it begins, and what it says about rates that label times do not allow."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """An evaluation goes on where it was interrupted, never reads outputs of another one, and any processes agree."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -1,7 +1,5 @@
 """The audit sees what is known: state that is not carried, modes that were set, layers without a step."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

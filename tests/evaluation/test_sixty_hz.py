@@ -1,7 +1,5 @@
 """Labels at 60 Hz, whose times are 16,666 or 16,667 us apart: everything that detects takes one and the same step."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

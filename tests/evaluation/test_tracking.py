@@ -1,7 +1,5 @@
 """HOTA, MOTA and IDF1 on tracks that can be counted by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

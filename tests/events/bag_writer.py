@@ -1,7 +1,5 @@
 """Bags of events as robots record them, written by the library rosbags with its own types and serialisers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What every reader owes a damaged file: the events that are still right, or a ValueError that names the file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Events to ECF chunks and Metavision HDF5 files, for round trips in each of the codec's three modes."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from itertools import groupby

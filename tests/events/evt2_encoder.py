@@ -1,7 +1,5 @@
 """Events to EVT2 and EVT2.1 words, for round trips, with words between them that carry no events."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

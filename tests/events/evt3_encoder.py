@@ -1,7 +1,5 @@
 """Events to EVT3 words, for round trips: rows, single pixels, vectors, and the words that carry no events."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Writers of every format, for round trips: DSEC, AEDAT4, numpy files and text; the others have files of their own."""
 
-from __future__ import annotations
-
 import struct
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """AEDAT4: every compression is read back, other streams are skipped, damage is an error that names file and place."""
 
-from __future__ import annotations
-
 import struct
 
 import lz4.frame

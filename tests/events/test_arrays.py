@@ -1,7 +1,5 @@
 """Numpy files: every layout is read back, the unit of time is never guessed, damage names file and place."""
 
-from __future__ import annotations
-
 import zipfile
 
 import numpy as np

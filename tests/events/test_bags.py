@@ -1,7 +1,5 @@
 """Bags of ROS 1 and 2 that the library rosbags wrote: its events, its topics, and what a damaged one gives."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Flips, crops and zooms in the counting pass equal the same moves of finished frames."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from event_examples import HEIGHT, WIDTH, random_events

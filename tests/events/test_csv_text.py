@@ -1,7 +1,5 @@
 """Text: every way to write columns is read back, the unit of time is never guessed, damage names file and place."""
 
-from __future__ import annotations
-
 from contextlib import closing
 
 import numpy as np

@@ -1,7 +1,5 @@
 """DAT: what is written is read back, and every fault of real files is repaired and counted."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from event_examples import HEIGHT, WIDTH, any_events, assert_same, random_events, to_events

@@ -1,7 +1,5 @@
 """DSEC: absolute times, slices found through `ms_to_idx` if it is right."""
 
-from __future__ import annotations
-
 import h5py
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Metavision HDF5: every mode of the codec, chunks that it did not pack, and a recording packed by Prophesee's."""
 
-from __future__ import annotations
-
 import h5py
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """EVT2 and EVT2.1: round trips through an encoder, the traps of their clock, both orders of the 64-bit words."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from event_examples import HEIGHT, WIDTH, any_events, assert_same, random_events, to_events

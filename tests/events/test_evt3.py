@@ -1,7 +1,5 @@
 """EVT3: round trips through an encoder, the traps of its clock, and a real recording."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from event_examples import HEIGHT, WIDTH, any_events, assert_same, random_events, to_events

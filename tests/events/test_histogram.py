@@ -1,7 +1,5 @@
 """Counting: equal to the formula written out, whatever the windows, the blocks and the halving."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from event_examples import HEIGHT, WIDTH, any_events, random_events, to_events

@@ -1,7 +1,5 @@
 """A live stream of windows equals counting each of them alone, whether its bins come from the ring or not."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The index of a recording: kept on disk, used by the next who opens it, built again whenever it does not fit."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Label files of every kind become the same boxes, and those that are damaged say what is wrong with them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

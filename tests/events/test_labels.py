@@ -1,7 +1,5 @@
 """Boxes: fields by name, rules of cleaning, and the windows they belong to."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

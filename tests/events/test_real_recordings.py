@@ -4,8 +4,6 @@ Those whose licence permits it lie in tests/golden/recordings; RVTSSM_RECORDINGS
 folder with a manifest.json, and PEDRo's examples where `DIR/pedro` holds them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

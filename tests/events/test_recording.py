@@ -1,7 +1,5 @@
 """Laws of every reader: blocks, slices and pickled copies of a recording are the same events."""
 
-from __future__ import annotations
-
 import multiprocessing
 import pickle
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Files of every format, damaged: a beginning of the events, or a ValueError that names the file; nothing else."""
 
-from __future__ import annotations
-
 import re
 
 import h5py

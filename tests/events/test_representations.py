@@ -1,7 +1,5 @@
 """Every representation by its laws and by its definition in a few lines of numpy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from event_examples import HEIGHT, WIDTH, any_events, random_events, to_events

@@ -1,7 +1,5 @@
 """A reversed recording has every event once, and a reversed window has the mirrored frame."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The first jump of a clock is found where it is, whether or not there is reason to search for it."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Surfaces: sums that depend on the events before a time, and not on windows, strides or the cuts between packets."""
 
-from __future__ import annotations
-
 import numpy as np
 from event_examples import HEIGHT, WIDTH, any_events, random_events, to_events, traced_memory
 from hypothesis import given

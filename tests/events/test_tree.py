@@ -1,7 +1,5 @@
 """Recordings and labels are found by the spec alone: suffixes, folders, and which of them belong to a split."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The time grids: labels end windows, nothing is counted twice, strides do not drift."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

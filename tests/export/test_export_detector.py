@@ -1,7 +1,5 @@
 """An exported step is the step of the detector, carried on at changing rates, for any number of streams."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

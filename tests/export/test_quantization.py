@@ -1,7 +1,5 @@
 """Exported files in lower precision: products in 8 bits, states in float32, no drift, errors that say what to do."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

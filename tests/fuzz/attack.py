@@ -7,8 +7,6 @@ with limits. What the watchdog of the package ends is no failure.
     python -m tests.fuzz.attack repeat TARGET FILE     # reads the file of one failure again
 """
 
-from __future__ import annotations
-
 import faulthandler
 import os
 import re

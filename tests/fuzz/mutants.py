@@ -1,7 +1,5 @@
 """Changes files at random: bits, ends, blocks, numbers, headers. The same generator makes the same mutants."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

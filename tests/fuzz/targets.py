@@ -1,7 +1,5 @@
 """What the fuzz attacks: a small valid file of every kind that is read, and a function that reads all of it."""
 
-from __future__ import annotations
-
 import functools
 import io
 import json

@@ -1,7 +1,5 @@
 """A short attack with mutants that are the same every time, and attacks on readers that break the promise."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import signal

@@ -1,7 +1,5 @@
 """Inspection: the numbers are those of the events and labels, whatever the length, and memory does not grow with it."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

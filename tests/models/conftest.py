@@ -1,7 +1,5 @@
 """What the tests of the detector share: a small detector of each temporal layer, and the recorded official models."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Who sees whom in block and grid attention, and the folded scale."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import pytest

@@ -1,7 +1,5 @@
 """A checkpoint gives back the detector it was written from, and says clearly when it cannot."""
 
-from __future__ import annotations
-
 import json
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Backbone, neck, head, losses and gradients against the recorded official models."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """What holds for the whole detector, with every temporal layer of the table, and with every backbone and head."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

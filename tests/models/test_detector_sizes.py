@@ -1,7 +1,5 @@
 """Sizes: parameters as published, padding and partition derived from the frame, starting values."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

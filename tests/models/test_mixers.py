@@ -1,7 +1,5 @@
 """What every spatial mixer of the table keeps, and what makes each the one that it claims to be."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from timm.models.convnext import ConvNeXtBlock

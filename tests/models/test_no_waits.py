@@ -3,8 +3,6 @@
 Parameters and inputs are said to be on a GPU and have no values, so reading one is an error, as are mixed devices.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import pytest

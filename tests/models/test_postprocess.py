@@ -1,7 +1,5 @@
 """Post-processing: the official boxes in the official order, and what a list of detections promises."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

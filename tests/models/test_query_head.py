@@ -1,7 +1,5 @@
 """The head with queries: its attention is the formula, its matching is as good as scipy's, and it learns its boxes."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """SimOTA for all frames at once against a loop over frames and objects, and what it owes to every object."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from hypothesis import given

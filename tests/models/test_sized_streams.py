@@ -1,7 +1,5 @@
 """Streams of several sizes of frames: the same outputs as one detector per size, each with its own streams."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Memory at some strides only: the others start from zero at every step, whoever runs the detector."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 import pytest

@@ -1,7 +1,5 @@
 """A model of timm as the spatial part: its maps, where memory stands, what is frozen, and where weights come from."""
 
-from __future__ import annotations
-
 import pytest
 import timm
 import torch

@@ -1,7 +1,5 @@
 """Weights that start another detector: what fits is taken, what can be fitted is, and every tensor is accounted for."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

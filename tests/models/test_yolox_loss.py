@@ -1,7 +1,5 @@
 """What the loss rewards, and what it must not depend on."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

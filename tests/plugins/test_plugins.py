@@ -1,7 +1,5 @@
 """A backbone, a neck, a head, a temporal layer and a dataset from files outside the package, through every verb."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

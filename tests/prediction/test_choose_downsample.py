@@ -1,7 +1,5 @@
 """A large sensor is reduced as far as something is found, and what that means is said; stills prefer boxes."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

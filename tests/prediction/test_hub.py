@@ -1,7 +1,5 @@
 """Weights go to a hub and come back the same; everything else is one line. The hub is a stand-in on this machine."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

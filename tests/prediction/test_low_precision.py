@@ -1,7 +1,5 @@
 """Detection in bfloat16: near float32, for any frame size, and not further from it after many steps."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 import pytest

@@ -1,7 +1,5 @@
 """Weights by name: they are packed in bf16, found wherever weights are named, and say how they were trained."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The programs on the pages for users do what they say."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import asdict, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Prediction on what people have: folders, DSEC sequences, pipes and sockets; every format; and what can be wrong."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io

@@ -1,7 +1,5 @@
 """Detection in a few lines of Python equals the command, and its results fit other tools."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Labels of a detector: by hand, where they stand, and as a tree that goes on after an interruption."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The node of ROS 2 in `examples/` publishes what a stream finds; it runs with a stand-in for the libraries of ROS."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import runpy

@@ -1,7 +1,5 @@
 """A number per object: by hand, at any rate, under any cut of a stream; boxes and scores stay as they are."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Killed at any moment, a run leaves no process, and the next one completes it and leaves nothing else."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import random

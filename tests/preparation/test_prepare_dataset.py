@@ -1,7 +1,5 @@
 """Preparing: complete, resumable, parallel, and one line for every recording that cannot be used."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

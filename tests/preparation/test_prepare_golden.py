@@ -1,7 +1,5 @@
 """Convention `rvt` against the files RVT's own preparation wrote for the same recordings."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The store: what is written is read back in any process, and a file is there whole or not at all."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import multiprocessing

@@ -1,7 +1,5 @@
 """Compressed frames: what a slow twin writes token by token, and back; damage is an error, never other numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import zstandard

@@ -1,7 +1,5 @@
 """Verification: a dataset without faults has none, and every kind of damage is told with its file."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

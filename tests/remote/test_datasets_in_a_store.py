@@ -1,7 +1,5 @@
 """Datasets in an object store are those on a disk: prepared alike, read alike, and each process loads its share."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import partial

@@ -1,7 +1,5 @@
 """The cache of an object store: what is read is right, and nothing else is loaded, whoever is killed or empties it."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

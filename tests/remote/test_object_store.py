@@ -1,7 +1,5 @@
 """The connection to an object store: what fails is tried again where that can help, and ends in one line."""
 
-from __future__ import annotations
-
 import pytest
 import s3fs
 

@@ -1,7 +1,5 @@
 """The page stands alone: well-formed, nothing to load, its numbers those of the JSON beside it."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -3,8 +3,6 @@
 Needs Chromium (of Debian: `apt-get install chromium`, or its path in RVTSSM_CHROMIUM) and the package playwright.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

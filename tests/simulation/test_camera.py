@@ -1,7 +1,5 @@
 """Laws of the event camera: what fires when is a formula of the log intensity."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Laws of the traffic: who stands still stays the same picture, and boxes hold what is painted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice, pairwise

@@ -1,7 +1,5 @@
 """The synthetic dataset on disk: reproducible, resumable, readable as Gen1, and in need of memory."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Video to events: light, frames between frames, labels of four formats, and the dataset that training reads."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

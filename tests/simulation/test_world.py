@@ -1,7 +1,5 @@
 """Laws of the open world: boxes hold what is painted, hidden objects have no label, the same seed is the same world."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from itertools import islice

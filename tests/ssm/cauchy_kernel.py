@@ -1,7 +1,5 @@
 """The convolution kernel of S4 as its paper computes it, which the Krylov sequences of our layer are compared with."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

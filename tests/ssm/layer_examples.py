@@ -5,8 +5,6 @@ do not depend on where the parameters start, is every layer with every discretis
 initialisations in turn.
 """
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

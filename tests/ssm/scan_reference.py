@@ -1,7 +1,5 @@
 """The diagonal recurrence h[l] = decay[l] * h[l-1] + drive[l] as a loop that reads like the formula."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

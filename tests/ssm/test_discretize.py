@@ -1,7 +1,5 @@
 """Discretisations against scipy, and the laws that say what each of them is exact for."""
 
-from __future__ import annotations
-
 import mpmath
 import numpy as np
 import pytest

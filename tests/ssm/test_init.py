@@ -1,7 +1,5 @@
 """The state-space layers start where the configuration says."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Every Triton kernel builds for GPUs that are not here, in few registers and without spills."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The laws every temporal layer keeps: state, cuts, gradients, bounds, precision."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

@@ -1,7 +1,5 @@
 """The LSTM against PyTorch's cell, and its depthwise convolution against RVT's equations on whole frames."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

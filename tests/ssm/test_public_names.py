@@ -1,7 +1,5 @@
 """A layer used alone: names and defaults in `rvtssm.ssm`, the impulse response, errors that say what to do."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The laws of the step: what a step scale means, what each discretisation is exact for, what the mask silences."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Every layer as a step in real numbers, and its spectrum: both belong to the contract, so they run over the table."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from layer_examples import DIM, NUM_SEQUENCES, VARIANTS, as_tuple, assert_near, random_state, steps

@@ -1,7 +1,5 @@
 """S4 and S4D beyond the laws: their matrices against scipy, the recurrence written out, the Cauchy kernel, memory."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

@@ -3,8 +3,6 @@
 The last test fails where a recorded array was not compared.
 """
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 from typing import Any

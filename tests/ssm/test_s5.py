@@ -1,7 +1,5 @@
 """S5 beyond the laws: the formula, parameter counts, half state, spectra, and both directions."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from scan_reference import scan_reference

@@ -1,7 +1,5 @@
 """S7 beyond the laws: the paper's equations written out, what follows the input, and its bounds."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

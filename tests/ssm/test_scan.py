@@ -1,7 +1,5 @@
 """The fast scan is the reference loop: same states, same gradients, whatever the shapes, the type and the layout."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

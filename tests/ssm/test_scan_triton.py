@@ -3,8 +3,6 @@
 The interpreter has to be asked for before Triton is imported, so it runs this file once more in a process of its own.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Selective S5 beyond the laws: written out, what follows the input, its defaults and its size."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn import functional as F

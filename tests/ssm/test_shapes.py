@@ -1,7 +1,5 @@
 """Wrong sizes, types and devices of inputs and states are refused before a loop runs over memory."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

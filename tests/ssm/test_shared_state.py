@@ -1,7 +1,5 @@
 """The blocked system equals its twin made of differentiable pieces: outputs, last state and every gradient."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 
 import pytest

@@ -1,7 +1,5 @@
 """Frequencies, time constants, the bandlimit and the H2 norm."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

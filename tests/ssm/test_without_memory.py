@@ -1,7 +1,5 @@
 """A layer without memory: every step by itself is a sequence of one step from zero, however it is computed."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from layer_examples import DIM, assert_near, build, every_variant, rate, steps

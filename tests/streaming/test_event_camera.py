@@ -1,7 +1,5 @@
 """Cameras: what a fake one sends arrives as events; live detection equals prediction, keeps up, and says what broke."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A file is there whole or not at all, alone and with others, and nobody's work in progress is taken away."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time

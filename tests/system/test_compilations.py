@@ -1,7 +1,5 @@
 """Whoever runs a command or calls the package for the first time is told why it waits."""
 
-from __future__ import annotations
-
 import logging
 import sys
 

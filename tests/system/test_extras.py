@@ -1,7 +1,5 @@
 """Whoever lacks an optional package is told its name and the extra that brings it, for every extra there is."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

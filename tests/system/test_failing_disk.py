@@ -1,7 +1,5 @@
 """On a disk that is full or broken every verb ends with one line, and what was there before is as it was."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

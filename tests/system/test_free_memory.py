@@ -1,7 +1,5 @@
 """What does not fit in memory is refused before it is tried."""
 
-from __future__ import annotations
-
 import os
 import platform
 from pathlib import Path

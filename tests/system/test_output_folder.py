@@ -1,7 +1,5 @@
 """Folders of results: one writer at a time, sets that are whole or absent after any kill, nothing foreign replaced."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

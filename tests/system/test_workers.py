@@ -1,7 +1,5 @@
 """Workers: every task ends, a process that is killed costs the task it had, and none outlives its parent."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

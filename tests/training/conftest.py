@@ -1,7 +1,5 @@
 """Training at toy size: a few short recordings of a small sensor, a detector of eight channels, everything logged."""
 
-from __future__ import annotations
-
 import csv
 import socket
 import time

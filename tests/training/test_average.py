@@ -1,7 +1,5 @@
 """Averaged weights are validated and kept; the run itself goes on with its own."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -4,8 +4,6 @@
 Processes have the variables that torchrun would write; no test starts torchrun itself.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

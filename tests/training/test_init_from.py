@@ -1,7 +1,5 @@
 """`rvtssm train init_from=FILE`: a run that starts from other weights, and says which."""
 
-from __future__ import annotations
-
 import csv
 import shutil
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """A run that was killed, by any signal at any moment, goes on to the numbers of a run that nobody killed."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import random

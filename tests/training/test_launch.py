@@ -1,7 +1,5 @@
 """What started the processes of a run is recognised, obeyed, and checked against the configuration."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

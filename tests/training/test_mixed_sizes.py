@@ -1,7 +1,5 @@
 """Training on recordings of several sizes: the whole path from events to weights, and a run that dies goes on."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

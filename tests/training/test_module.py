@@ -1,7 +1,5 @@
 """Training in chunks with stored states is training on whole recordings, cut only where the gradient is."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import event_examples

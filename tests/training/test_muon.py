@@ -1,7 +1,5 @@
 """Muon steps along orthogonalised momentum, and AdamW moves all other parameters."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

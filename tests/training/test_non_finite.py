@@ -1,7 +1,5 @@
 """A run that meets a loss or a gradient that is not finite stops before it takes the step, and tells why."""
 
-from __future__ import annotations
-
 import math
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The progress line tells the truth: steps per second, share of waiting, time left."""
 
-from __future__ import annotations
-
 import re
 import time
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Labels of a detector count by their score in training, wherever they are stored, and uncertain ones teach nothing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Training with random windows, from raw events: a run that dies goes on to the same weights."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

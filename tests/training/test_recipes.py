@@ -1,7 +1,5 @@
 """Every recipe composes, and its detector takes a training and an evaluation step at toy size."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The H2 term: what it is a sum of, what it takes away and what it leaves, where it is refused."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

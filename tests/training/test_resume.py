@@ -1,7 +1,5 @@
 """A run that was interrupted and goes on gives what an uninterrupted run gives, bit for bit."""
 
-from __future__ import annotations
-
 import errno
 import math
 import os

@@ -1,7 +1,5 @@
 """What makes a step faster or smaller leaves its losses, its gradients and its checkpoints as they are."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from copy import deepcopy
 from functools import partial

@@ -1,7 +1,5 @@
 """What a run writes for a person to look at: losses, learning rate, gradients, AP, pictures and spectra."""
 
-from __future__ import annotations
-
 import csv
 import functools
 import math

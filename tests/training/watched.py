@@ -3,8 +3,6 @@
 python watched.py NOTES key=value ...
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import sys
