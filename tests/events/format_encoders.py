@@ -132,8 +132,13 @@ def write_csv(path: Path, events: Events) -> Path:
     return path
 
 
+def write_dat_file(path: Path, events: Events) -> Path:
+    write_dat(path, events, HEIGHT, WIDTH)
+    return path
+
+
 WRITERS: dict[str, Any] = {  # by format, (path, events) -> the path to open
-    "dat": lambda path, events: write_dat(path, events, HEIGHT, WIDTH) or path,
+    "dat": write_dat_file,
     "evt2": lambda path, events: write_evt2(path, encode_evt2(events), HEIGHT, WIDTH),
     "evt21": lambda path, events: write_evt21(path, encode_evt21(events), HEIGHT, WIDTH),
     "evt3": lambda path, events: write_words(path, encode(events), HEIGHT, WIDTH),
