@@ -1,5 +1,7 @@
 """A neck from outside the package: it hands the map of stride 8 on."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 
 from torch import Tensor

@@ -1,5 +1,7 @@
 """A backbone from outside the package: three convolutions without overlap, each followed by a temporal layer."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 
