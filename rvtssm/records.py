@@ -45,8 +45,11 @@ def _whole(name: str, array: np.ndarray, dtype: type) -> np.ndarray:
     """Return whole numbers as another type. Raise UserError if they are fractions or do not fit."""
     limits, found = np.iinfo(dtype), f"{name} holds {array.dtype}"
     if array.dtype.kind not in "iub":
-        us = ", in microseconds" if name == "Events.t" else ""
-        raise UserError(f"{found}, but needs whole numbers{us}; convert it, as in array.astype(np.{np.dtype(dtype)})")
+        if name == "Events.t":
+            raise UserError(
+                f"{found}, but needs whole microseconds; if it is in seconds, give (t * 1e6).astype(np.int64)"
+            )
+        raise UserError(f"{found}, but needs whole numbers; convert it, as in array.astype(np.{np.dtype(dtype)})")
     if array.size and not limits.min <= array.min() <= array.max() <= limits.max:
         sign = "; replace the polarity -1 with 0" if name == "Events.p" else ""
         raise UserError(f"{found} from {array.min()} to {array.max()}; allowed are {limits.min} to {limits.max}{sign}")

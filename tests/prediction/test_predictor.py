@@ -201,7 +201,7 @@ def test_whole_numbers_of_other_types_are_events():
     for wrong, reason in (
         (
             {"t": t / 1e6},
-            r"Events.t holds float64, but needs whole numbers, in microseconds; .* array.astype\(np.int64\)",
+            r"Events.t holds float64, but needs whole microseconds; .* give \(t \* 1e6\).astype\(np.int64\)",
         ),
         ({"x": x - 4}, "Events.x holds int64 from -1 to 0; allowed are 0 to 65535"),
         ({"y": np.array([0, 1 << 16])}, "Events.y holds int64 from 0 to 65536"),
