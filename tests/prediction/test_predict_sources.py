@@ -167,12 +167,7 @@ def listening_to_ctrl_c():
     signal.signal(signal.SIGINT, usual)
 
 
-@pytest.mark.usefixtures("listening_to_ctrl_c")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_it_computes_keeps_what_was_found(checkpoint, tmp_path, monkeypatch, number):
-    """Ctrl-C, or what a service manager sends, finds the detector at work more often than waiting."""
-    content = write_recording(tmp_path, duration_us=500_000).read_bytes()
-    monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": Dribble(content, 4096)}))
+def signal_at_the_third_decoding(monkeypatch, number):
     calls, decode = [], YoloxHead.decode
 
     def interrupted(*arguments):
@@ -182,6 +177,15 @@ def test_a_signal_while_it_computes_keeps_what_was_found(checkpoint, tmp_path, m
         return decode(*arguments)
 
     monkeypatch.setattr(YoloxHead, "decode", staticmethod(interrupted))
+
+
+@pytest.mark.usefixtures("listening_to_ctrl_c")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_it_computes_keeps_what_was_found(checkpoint, tmp_path, monkeypatch, number):
+    """Ctrl-C, or what a service manager sends, finds the detector at work more often than waiting."""
+    content = write_recording(tmp_path, duration_us=500_000).read_bytes()
+    monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": Dribble(content, 4096)}))
+    signal_at_the_third_decoding(monkeypatch, number)
     usual = signal.getsignal(number)
     summary = predict_recording(checkpoint, "-", tmp_path / "out", LINES_ONLY, progress=False)
     assert 3 <= summary.num_windows == len(read_lines(tmp_path / "out")) < 10
@@ -196,15 +200,7 @@ def test_an_interrupted_recording_keeps_what_was_found_and_the_next_is_not_begun
 ):
     for name in ("one", "two"):
         write_recording(tmp_path, duration_us=500_000).rename(tmp_path / f"{name}_td.dat")
-    calls, decode = [], YoloxHead.decode
-
-    def interrupted(*arguments):
-        calls.append(1)
-        if len(calls) == 3:
-            signal.raise_signal(number)
-        return decode(*arguments)
-
-    monkeypatch.setattr(YoloxHead, "decode", staticmethod(interrupted))
+    signal_at_the_third_decoding(monkeypatch, number)
     words = ["predict", str(tmp_path), f"checkpoint={weights / 'small.ckpt'}", f"out={tmp_path / 'out'}", *ONE_PICTURE]
     usual = signal.getsignal(number)
     assert cli.main([*words, "windows_per_call=1"]) == 130
