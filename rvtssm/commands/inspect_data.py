@@ -10,9 +10,10 @@ from rich.table import Table
 
 from rvtssm.commands.console import console, say, say_error
 from rvtssm.commands.inputs import needed
+from rvtssm.commands.recognised import unrecognised, with_recognised
 from rvtssm.commands.sensor_above import sensor_above
 from rvtssm.config import Config
-from rvtssm.datasets import build_spec, custom
+from rvtssm.datasets import build_spec
 from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.bags import is_bag, split_topic
 from rvtssm.inspection.inspect_dataset import (
@@ -38,6 +39,8 @@ _MOST_HOT_PIXELS = 5  # that the table names
 def inspect(config: Config, as_json: bool = False) -> int:
     """Describe `recording`; return 2 if a file of a dataset cannot be read.
 
+    The dataset of a folder is recognised if the configuration does not name it.
+
     A picture is written as well; with `as_json` only if `out` is given.
     """
     where = needed(config.recording, "rvtssm inspect PATH", "a recording, a prepared file or a folder of splits")
@@ -52,7 +55,7 @@ def inspect(config: Config, as_json: bool = False) -> int:
     is_folder = path.is_dir() and not is_bag(path)
     if is_folder and not is_prepared(path):
         if spec is None:
-            raise UserError(f"{path} is a folder of recordings; name the dataset, as in dataset=gen1")
+            raise unrecognised(path)
         found = inspect_raw(path, spec, progress=True)
     elif is_folder or is_sequence(path):
         found = inspect_prepared(path, spec, progress=is_folder)
@@ -86,8 +89,8 @@ def inspect(config: Config, as_json: bool = False) -> int:
 
 def _spec(config: Config, path: Path) -> DatasetSpec | None:
     dataset = replace(config.dataset, raw_dir=str(path)) if path.is_dir() else config.dataset
-    if not dataset.name and (path / custom.FILE).is_file():
-        dataset = replace(dataset, name=custom.SPEC.name)
+    if not dataset.name and path.is_dir():
+        dataset = with_recognised(dataset, path)
     return build_spec(dataset) if dataset.name else None
 
 

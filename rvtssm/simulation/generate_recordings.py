@@ -13,7 +13,7 @@ from rvtssm.events.readers.dat import write_dat
 from rvtssm.records import Events
 from rvtssm.simulation.camera import drawn_camera, simulate_events
 from rvtssm.simulation.scene import Scene, build_scene
-from rvtssm.simulation.simulation_config import FIRST_LABEL_US, CameraConfig, SyntheticConfig
+from rvtssm.simulation.simulation_config import FIRST_LABEL_US, SETTINGS_FILE, CameraConfig, SyntheticConfig
 from rvtssm.simulation.world import World
 from rvtssm.simulation.world_building import build_world
 from rvtssm.system.atomic_files import atomic_file, remove_abandoned
@@ -23,7 +23,6 @@ from rvtssm.system.workers import WorkerDied
 
 SPLITS = ("train", "val", "test")
 RECIPES = {"synthetic": 1, "open_world": 5}  # increase a number if the same settings give other recordings than before
-_SETTINGS_FILE = "synthetic.json"
 _SEEN_US = 50_000  # time span whose events must show an object
 _SEEN_PER_PX = 0.02  # events per pixel of its box that show an object
 _MOST_WORLDS = 20  # most worlds that are drawn for a recording of open_world until one has labels
@@ -193,7 +192,7 @@ def _check_folder(raw_dir: Path, config: SyntheticConfig, dataset: str) -> None:
     settings = {"recipe": RECIPES[dataset], "dataset": dataset, **asdict(config)}
     for unread in ("workers", "world" if dataset == "synthetic" else "scene"):
         del settings[unread]
-    path = raw_dir / _SETTINGS_FILE
+    path = raw_dir / SETTINGS_FILE
     if path.exists():
         found = {"dataset": "synthetic", **json.loads(path.read_text())}
         found["camera"] = {**asdict(CameraConfig()), **found.get("camera", {})}
@@ -201,7 +200,7 @@ def _check_folder(raw_dir: Path, config: SyntheticConfig, dataset: str) -> None:
             listed = ", ".join(f"{key}={found.get(key)} instead of {settings.get(key)}" for key in different)
             raise UserError(f"{raw_dir} was generated with {listed}; delete it or generate into another folder")
     elif any((raw_dir / split).exists() for split in SPLITS):
-        raise UserError(f"{raw_dir} holds recordings but no {_SETTINGS_FILE}; generate into another folder")
+        raise UserError(f"{raw_dir} holds recordings but no {SETTINGS_FILE}; generate into another folder")
     else:
         with atomic_file(path) as staged:
             staged.write_text(json.dumps(settings, indent=2) + "\n")

@@ -200,11 +200,41 @@ def test_a_file_that_cannot_be_read_takes_one_line(tmp_path, capsys, content, me
     assert code == 2 and not text and errors.count("\n") == 1 and message in errors
 
 
+@pytest.mark.parametrize(("name", "height", "width"), [("gen1", 240, 304), ("onempx", 720, 1280)])
+def test_a_published_dataset_is_recognised_by_its_sensor(tmp_path, capsys, name, height, width):
+    (tmp_path / "val").mkdir()
+    write_dat(tmp_path / "val" / "a_td.dat", random_events(100), height, width)
+    code, text, _ = run(capsys, tmp_path, "--json")
+    assert code == 0 and json.loads(text)["dataset"] == name
+
+
+@pytest.mark.parametrize("name", ["synthetic", "open_world"])
+def test_a_generated_dataset_is_recognised_by_its_settings(tmp_path, capsys, name):
+    (tmp_path / "val").mkdir()
+    write_dat(tmp_path / "val" / "a_td.dat", random_events(100), HEIGHT, WIDTH)
+    described = {"dataset": name, "height": HEIGHT, "width": WIDTH, "sizes": None}
+    (tmp_path / "synthetic.json").write_text(json.dumps(described))
+    code, text, _ = run(capsys, tmp_path, "--json")
+    assert code == 0 and json.loads(text)["dataset"] == name
+    (tmp_path / "synthetic.json").write_text("[]")
+    code, _, errors = run(capsys, tmp_path, "--json")
+    assert code == 2 and "name the dataset" in errors and errors.count("\n") == 1
+
+
 def test_a_folder_needs_to_be_a_dataset(tmp_path, capsys):
     code, _, errors = run(capsys, tmp_path)
-    assert code == 2 and "dataset=gen1" in errors
+    assert code == 2 and "but nothing; give a recording" in errors
     code, _, errors = run(capsys, tmp_path, "dataset=gen1")
     assert code == 2 and "holds no recordings of gen1" in errors
+    for place, found in (
+        (tmp_path, "no train/, val/ or test/, but recordings"),
+        (tmp_path / "train", "64 x 48 pixels"),
+    ):
+        place.mkdir(exist_ok=True)
+        write_dat(place / "a_td.dat", random_events(100), HEIGHT, WIDTH)
+        code, _, errors = run(capsys, tmp_path)
+        assert code == 2 and found in errors and f"`rvtssm inspect {tmp_path}" in errors
+    assert "dataset=NAME` with one of custom, dsec, gen1" in errors
     code, _, errors = run(capsys)
     assert code == 2 and "PATH is needed" in errors
 
