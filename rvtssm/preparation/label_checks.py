@@ -42,6 +42,8 @@ def box_faults(recording: RawRecording, boxes: Boxes, spec: DatasetSpec, is_trai
     is_box, is_visible = find_usable(boxes, spec)
     num_outside = np.count_nonzero(is_box & ~is_visible)
     path, faults = recording.boxes_path, []
+    keys = "height and width in dataset.yaml" if spec.name == "custom" else "dataset, dataset.height and dataset.width"
+    advice = f"labels may be in pixels of another resolution: scale them to the sensor, or correct {keys}"
     if not is_box.all():
         count, first = np.count_nonzero(~is_box), int(np.argmin(is_box))
         faults.append(
@@ -50,19 +52,18 @@ def box_faults(recording: RawRecording, boxes: Boxes, spec: DatasetSpec, is_trai
         )
     if 2 * num_outside > len(boxes):
         faults.append(
-            f"{path} has {num_outside} of {len(boxes)} boxes outside {spec.width}x{spec.height} "
-            "pixels; choose the dataset or the size that fits"
+            f"{path} has {num_outside} of {len(boxes)} boxes outside {spec.width}x{spec.height} pixels; {advice}"
         )
     elif left_out := unusable_boxes(boxes[is_box], spec, is_train):
-        kind = str if num_outside and spec.name == "custom" else Note
-        faults.append(kind(f"{path}: preprocess and train leave out boxes: {left_out} (of {len(boxes)})"))
+        text = f"{path}: preprocess and train leave out boxes: {left_out} (of {len(boxes)})"
+        faults.append(f"{text}; {advice}" if num_outside and spec.name == "custom" else Note(text))
     is_over = (boxes["x"] + boxes["w"] > spec.width) | (boxes["y"] + boxes["h"] > spec.height)
     if 4 * (num_over := np.count_nonzero(is_visible & is_over)) > len(boxes):
         kind = str if np.all((boxes["w"] > boxes["x"]) & (boxes["h"] > boxes["y"])) else Note
         faults.append(
             kind(
                 f"{path} has {num_over} of {len(boxes)} boxes that reach past the right or bottom edge of "
-                f"{spec.width}x{spec.height} pixels; are they x1, y1, x2, y2 instead of x, y, w, h?"
+                f"{spec.width}x{spec.height} pixels; are they x1, y1, x2, y2 instead of x, y, w, h? If not, {advice}"
             )
         )
     is_known = np.isin(boxes["class_id"], spec.disk_class_ids)

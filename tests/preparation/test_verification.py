@@ -114,7 +114,11 @@ RAW_DAMAGES = {
         rewrite_boxes(w=[25, 28, 50], h=[25, 25, 30]),
         "1 of 3 boxes that reach past the right or bottom edge of 64x48 pixels; are they x1, y1, x2, y2",
     ),
-    "boxes elsewhere": ("train/a_bbox.npy", rewrite_boxes(x=[900, 900, 0]), "2 of 3 boxes outside 64x48"),
+    "boxes elsewhere": (
+        "train/a_bbox.npy",
+        rewrite_boxes(x=[900, 900, 0]),
+        "2 of 3 boxes outside 64x48 pixels; labels may be in pixels of another resolution: .* correct dataset, ",
+    ),
     "boxes that are none": ("train/a_bbox.npy", rewrite_boxes(w=[1, np.nan, -4]), "2 of 3 boxes with a side"),
     "other classes": ("train/a_bbox.npy", rewrite_boxes(class_id=7), "3 of 3 boxes of classes that tiny"),
     "a class too many": ("train/a_bbox.npy", rewrite_boxes(class_id=[0, 1, 2]), "1 of 3 boxes of classes that tiny"),
@@ -158,7 +162,7 @@ def test_a_box_outside_the_sensor_is_a_fault_of_own_labels(tree):
     rewrite_boxes(x=[5, 900, 30])(tree / "raw" / "train" / "a_bbox.npy")
     found = verify_dataset(replace(SPEC, name="custom"), tree / "raw", None, WINDOWS, CONFIG, progress=False)
     ((_, message),) = found.faults
-    assert "1 outside the sensor" in message
+    assert "1 outside the sensor" in message and "correct height and width in dataset.yaml" in message
 
 
 def test_a_split_without_recordings(tree):
