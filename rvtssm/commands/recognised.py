@@ -49,8 +49,8 @@ def unrecognised(folder: Path) -> UserError:
         return UserError(
             f"{folder} has recordings in {', '.join(dict.fromkeys(f'{path.parent.name}/' for path in paths))} (in all "
             f"{len(paths)}, the first is {paths[0].name}{size}), but nothing says which dataset they are; type "
-            f"`rvtssm inspect {folder} dataset=NAME` with one of {', '.join(sorted(DATASETS))}, or for your own describe "
-            f"them in {folder / FILE} (data_prep/README.md)"
+            f"`rvtssm inspect {folder} dataset=NAME` with one of {', '.join(sorted(DATASETS))}, or describe your own "
+            f"in {folder / FILE} (data_prep/README.md)"
         )
     if paths := find_event_files(folder):
         return UserError(
