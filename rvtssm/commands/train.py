@@ -22,7 +22,7 @@ from rvtssm.models.detector import count_parameters
 from rvtssm.records import WindowSettings
 from rvtssm.remote.mirror import absolute_path
 from rvtssm.system.output_folder import locked
-from rvtssm.training.checkpoints import best_checkpoint
+from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint
 from rvtssm.training.fit import build_trainer, find_resume
 from rvtssm.training.module import DetectionModule, ModuleSettings
 from rvtssm.training.optim import learning_rate_rule
@@ -121,7 +121,7 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
         trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True if resume else None)
     except SystemExit as ended:
         if ended.code:  # Lightning turns an interruption into this
-            raise KeyboardInterrupt from None
+            raise KeyboardInterrupt(*_after_all_steps(trainer, out)) from None
         raise
     best = best_checkpoint(out)
     if trainer.is_global_zero:
@@ -133,6 +133,20 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
             f"weights: {best}, logs: {out}"
         )
     return best
+
+
+def _after_all_steps(trainer: L.Trainer, out: Path) -> list[str]:
+    """Return a sentence on the weights of a run that was interrupted after its last step; nothing for any other run."""
+    if trainer.global_step < trainer.max_steps:
+        return []
+    last, best = last_checkpoint(out), best_checkpoint(out)
+    kept_step = load_file(last)["global_step"] if last.is_file() else 0
+    if kept_step == trainer.max_steps:
+        return [f"all {kept_step} steps and the last validation are done; weights: {best} (highest AP) and {last}"]
+    weights = (
+        f"{last} has those of step {kept_step}, from which resume=auto continues" if kept_step else "there are none"
+    )
+    return [f"all {trainer.max_steps} steps are done, but weights are written after the last validation; {weights}"]
 
 
 def describe(config: Config, data: SequenceDataModule) -> CheckpointMeta:

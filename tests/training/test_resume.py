@@ -3,6 +3,7 @@
 import errno
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -182,6 +183,33 @@ def test_asked_twice_a_run_stops_at_once(interrupted, tmp_path):
 
     interrupted(tmp_path, 3, twice)
     assert not last_checkpoint(tmp_path).exists()
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        (1, f"interrupted; all {NUM_STEPS} steps and the last validation are done; weights: .*best.ckpt .*last.ckpt$"),
+        (2, f"interrupted; all {NUM_STEPS} steps are done, but .*last.ckpt has those of step 8, .* resume=auto"),
+    ],
+)
+def test_an_interruption_in_the_last_validation_says_that_all_steps_are_done(
+    toy_data, tmp_path, monkeypatch, capsys, times, said
+):
+    build_trainer = fit.build_trainer
+
+    class InLastValidation(L.Callback):
+        def on_validation_start(self, trainer, *rest):
+            for _ in range(times if trainer.global_step == NUM_STEPS else 0):
+                ask_to_stop(signal.SIGINT)
+
+    def with_interruption(*arguments):
+        trainer = build_trainer(*arguments)
+        trainer.callbacks.insert(0, InLastValidation())
+        return trainer
+
+    monkeypatch.setattr("rvtssm.commands.train.build_trainer", with_interruption)
+    assert main(["train", *toy_data, *SETTINGS, f"out={tmp_path}"]) == 130
+    assert re.search(said, " ".join(capsys.readouterr().err.split()))
 
 
 def test_accumulated_gradients_are_not_cut(interrupted, toy_config, tmp_path, logged):
