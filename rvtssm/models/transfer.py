@@ -163,7 +163,9 @@ def _fit_classes(own: Tensor, value: Tensor, before: Sequence[str] | None, after
     filled = own.clone()
     for class_name in known:
         filled[after.index(class_name)] = value[before.index(class_name)]
-    return filled, "resized", f"rows of {', '.join(known)}, the others new"
+    new = [class_name for class_name in after if class_name not in known]
+    rest = f"{', '.join(new)} starts new" if new else "none starts new"
+    return filled, "resized", f"rows of {', '.join(known)}; {rest}"
 
 
 def _fit_channels(own: Tensor, value: Tensor, before: WindowSettings, after: WindowSettings) -> _Fitted:
