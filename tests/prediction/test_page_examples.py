@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rvtssm.commands.cli import compose
+from rvtssm.commands.cli import compose, main
 from rvtssm.commands.generate import generate
 from rvtssm.datasets import DATASETS
 from rvtssm.evaluation.coco import evaluate_detections
@@ -20,6 +20,7 @@ from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.records import Events, Labels, Windows, WindowSettings
 
 ROOT = Path(__file__).parents[2]
+SAMPLE = "sample/test/test_0000_td.dat"  # what the programs open, written by the command before them
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -55,12 +56,22 @@ def test_a_program_without_this_package_runs_an_exported_file(exported, draw_eve
         np.testing.assert_allclose(scores, wanted[:, :1] * wanted[:, 1:], atol=1e-4)
 
 
+def test_the_short_program_opens_what_the_command_before_it_writes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for page in (ROOT / "README.md", ROOT / "docs/index.md"):
+        before, opened = re.search(
+            r"rvtssm (generate .*?)  #.*?rvtssm\.open\(\"(.*?)\"\)", page.read_text(), re.S
+        ).groups()
+        assert main([*before.split(), "duration_s=0.2"]) == 0 and Path(opened).is_file()
+
+
 def test_the_short_program_finds_objects_and_draws_them(live_checkpoint, draw_events, tmp_path, monkeypatch, capsys):
     checkpoint = live_checkpoint()
     write_checkpoint(tmp_path / "best.ckpt", checkpoint.detector, checkpoint)
     events = draw_events(20_000)
     spread = Events(events.t, events.x * np.uint16(20), events.y * np.uint16(15), events.p)
-    write_dat(tmp_path / "recording.raw", spread, 720, 1280)
+    (tmp_path / SAMPLE).parent.mkdir(parents=True)
+    write_dat(tmp_path / SAMPLE, spread, 720, 1280)
     monkeypatch.chdir(tmp_path)
     example = program("busiest.draw").replace('"street-tiny"', '"best.ckpt"')
     assert "best.ckpt" in example.partition("#")[0]
@@ -84,7 +95,7 @@ def test_the_short_program_finds_objects_and_draws_them(live_checkpoint, draw_ev
 def test_the_short_program_is_as_accurate_at_its_rates_as_at_that_of_the_training(tmp_path, monkeypatch):
     """By the weights in the package on simulated traffic, at label times at which windows of all three rates end."""
     scene = ["synthetic.num_train=0", "synthetic.num_val=0", "synthetic.num_test=3", "synthetic.duration_s=2.5"]
-    generate(compose(["experiment=demo", *scene, "synthetic.workers=1", f"dataset.raw_dir={tmp_path}"]))
+    generate(compose(["experiment=demo", *scene, "synthetic.workers=1", f"dataset.raw_dir={tmp_path / 'raw'}"]))
     changed = {"min_score=0.3": "min_score=0.01", "frame.xyxy for": "frame for"}
     example = program("busiest.draw")
     for old, new in changed.items():
@@ -92,16 +103,17 @@ def test_the_short_program_is_as_accurate_at_its_rates_as_at_that_of_the_trainin
         example = example.replace(old, new)
     recordings: dict[int, list] = {20: [], 50: [], 200: []}
     monkeypatch.chdir(tmp_path)
-    for path in sorted(tmp_path.glob("test/*.dat")):
+    Path(SAMPLE).parent.mkdir(parents=True)
+    for path in sorted(tmp_path.glob("raw/test/*.dat")):
         boxes = read_boxes(path.with_name(path.name.replace("_td.dat", "_bbox.npy")))
         boxes = boxes[(boxes["t"] > 500_000) & (boxes["t"] % 100_000 == 0)]
         times_us, step = np.unique(boxes["t"], return_inverse=True)
         ltwh = np.stack([boxes[side] for side in "xywh"], axis=1).astype(np.float32)
         labels = Labels(ltwh, boxes["class_id"].astype(np.int64), boxes["t"].astype(np.int64), step, boxes["still_us"])
-        path.replace("recording.raw")
+        path.replace(SAMPLE)
         names: dict = {}
         exec(example, names)
-        trained = names["detector"].predict("recording.raw", hz=20, min_score=0.01)
+        trained = names["detector"].predict(SAMPLE, hz=20, min_score=0.01)
         for hz, results in {20: trained, 50: names["found"], 200: names["boxes"]}.items():
             ends_us = np.array([result.t_us for result in results])
             nearest = [results[int(np.abs(ends_us - time_us).argmin())].found for time_us in times_us]
