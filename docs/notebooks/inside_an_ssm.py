@@ -13,7 +13,7 @@ from rvtssm.ssm import S5, TemporalConfig
 from rvtssm.training.spectrum_monitor import spectrum_figure
 
 torch.manual_seed(0)
-layer = S5(32, TemporalConfig(discretization="zoh", dt_max=0.4, bandlimit=0))
+layer = S5(32, TemporalConfig(discretization="zoh", dt_max=0.4))
 
 # %% [markdown]
 # Each mode decays with a time constant and oscillates at a frequency. Both are counted in steps of the training; with a
