@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from rvtssm.commands.console import console, say
 from rvtssm.commands.demo_report import DemoResult, demo_page
 from rvtssm.commands.evaluate import evaluate
@@ -12,7 +14,7 @@ from rvtssm.commands.generate import generate
 from rvtssm.commands.inputs import check_demo
 from rvtssm.commands.train import train
 from rvtssm.commands.weights import read_weights
-from rvtssm.config import Config
+from rvtssm.config import Config, configs_dir
 from rvtssm.datasets import build_spec
 from rvtssm.datasets.sequence import RawSplit
 from rvtssm.evaluation.protocol import has_stood_still
@@ -57,7 +59,18 @@ def _all_steps(config: Config, out: Path, staged: Path) -> None:
     metrics = _metrics(config, report, load_file(last_checkpoint(out))["train_seconds"])
     (staged / "metrics.json").write_bytes((json.dumps(metrics, indent=2) + "\n").encode())
     weights, still_ms = Path(str(config.checkpoint)), config.evaluation.still_ms
-    result = DemoResult(report, metrics, summary, out / "prediction", weights, still_ms, config.temporal.name)
+    recipe = OmegaConf.load(configs_dir() / "experiment" / "demo.yaml")
+    result = DemoResult(
+        report,
+        metrics,
+        summary,
+        out / "prediction",
+        weights,
+        still_ms,
+        config.temporal.name,
+        config.training.steps,
+        recipe.training.steps,
+    )
     (staged / "report.html").write_bytes(demo_page(result).encode())
 
 

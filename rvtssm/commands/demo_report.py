@@ -14,6 +14,7 @@ from rvtssm.reports.plots import comparison_png
 from rvtssm.reports.render import render
 from rvtssm.reports.report import details
 
+_LEARNT_AP = 0.05  # below, as a fraction, a detector has learnt next to nothing
 _WINDOWS = {"slide": "windows keep their length", "shrink": "windows as long as the stride"}
 
 
@@ -28,6 +29,8 @@ class DemoResult:
     weights: Path
     still_ms: float  # see `evaluation.still_ms`
     temporal_layer: str  # its name
+    steps: int  # of the training
+    default_steps: int  # of the training of a demo without other settings
 
     @property
     def by_window(self) -> dict[str, EvaluationReport]:
@@ -40,6 +43,11 @@ class DemoResult:
         """The rates of the report, in Hz."""
         return sorted(row.hz for row in self.report.rows)
 
+    @property
+    def is_too_short(self) -> bool:
+        """Whether the training was shorter than that of a demo, and has learnt next to nothing."""
+        return self.steps < self.default_steps and (self.metrics["ap"] or 0) < _LEARNT_AP
+
 
 def demo_page(result: DemoResult) -> str:
     """Return the page. Video and pictures are inside, so that the file can be sent alone."""
@@ -49,6 +57,7 @@ def demo_page(result: DemoResult) -> str:
         title="A detector for event cameras, trained from nothing",
         numbers=result.metrics,
         tiles=_tiles(result),
+        short=(result.steps, result.default_steps) if result.is_too_short else None,
         mp4=mp4.read_bytes() if mp4.exists() else None,
         stills=[path.read_bytes() for path in sorted(result.prediction.glob("still_*.png"))],
         summary=result.summary,
