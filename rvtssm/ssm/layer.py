@@ -180,6 +180,25 @@ def to_constant(step_scale: StepScale) -> StepScale:
     return step_scale
 
 
+def check_step_scale(step_scale: StepScale) -> None:
+    """Raise a UserError if a number is not positive and finite, or if a tensor has more than two axes.
+
+    The values of a tensor are not read.
+
+    Args:
+        step_scale: A number, or a tensor.
+    """
+    if isinstance(step_scale, Tensor):
+        if step_scale.ndim > 2:
+            raise UserError(f"step_scale must be a number, (G,) or (L, G), got the shape {tuple(step_scale.shape)}")
+    # a compiled number may be a symbol
+    elif not (torch.compiler.is_compiling() or (isinstance(step_scale, Real) and 0 < step_scale < math.inf)):
+        raise UserError(
+            f"step_scale={step_scale!r:.100}; give a positive number, the rate of training divided by the wanted "
+            "rate, such as 0.1 for 200 Hz after training at 20 Hz"
+        )
+
+
 def to_rows(step_scale: StepScale) -> StepScale:
     """Reshape a step scale so that it broadcasts against (T, G, P).
 
@@ -190,19 +209,9 @@ def to_rows(step_scale: StepScale) -> StepScale:
         (1, G, 1) for (G,), (L, G, 1) for (L, G); a number or a tensor () is returned unchanged.
 
     Raises:
-        UserError: If the number is not positive and finite, or the tensor has more than two axes. The values of a
-            tensor are not read.
+        UserError: As `check_step_scale`.
     """
-    if not isinstance(step_scale, Tensor):
-        is_checked = not torch.compiler.is_compiling()  # a compiled number may be a symbol
-        if is_checked and not (isinstance(step_scale, Real) and 0 < step_scale < math.inf):
-            raise UserError(
-                f"step_scale={step_scale!r:.100}; give a positive number, the rate of training divided by the wanted "
-                "rate, such as 0.1 for 200 Hz after training at 20 Hz"
-            )
+    check_step_scale(step_scale)
+    if not isinstance(step_scale, Tensor) or step_scale.ndim == 0:
         return step_scale
-    if step_scale.ndim == 0:
-        return step_scale
-    if step_scale.ndim > 2:
-        raise UserError(f"step_scale must be a number, (G,) or (L, G), got the shape {tuple(step_scale.shape)}")
     return (step_scale if step_scale.ndim == 2 else step_scale[None])[:, :, None]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rvtssm.ssm.layer import State, StepScale, TemporalLayer
+from rvtssm.ssm.layer import State, StepScale, TemporalLayer, check_step_scale, to_constant
 from rvtssm.ssm.shapes import check_precision, fitting_state
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.user_error import UserError
@@ -63,16 +63,18 @@ class LSTM(TemporalLayer):
         Args:
             x: Inputs (L, N, D).
             state: The pair (hidden, cell), each (N, D); None means zeros.
-            step_scale: Ignored.
+            step_scale: Checked as in other layers, and ignored.
             grid: With `dws_conv`, the size (H, W) of the frames, so that N = B * H * W.
 
         Returns:
             The hidden states (L, N, D) and the last (hidden, cell).
 
         Raises:
-            UserError: If an argument has the wrong size.
+            UserError: If an argument has the wrong size, or the step scale is not positive.
         """
-        hidden, cell = fitting_state(x, state, self.init_state, self.dim, self.gates.weight, (self.dim,), (self.dim,))
+        weight, shape = self.gates.weight, (self.dim,)
+        hidden, cell = fitting_state(x, state, self.init_state, self.dim, weight, shape, shape, step_scale=step_scale)
+        check_step_scale(to_constant(step_scale))
         check_precision(x, self.gates.weight)
         from_input, from_hidden = self.gates.weight.split(self.dim, dim=1)
         of_input, of_hidden = self._filters(grid, x.shape[1])

@@ -70,6 +70,11 @@ class TemporalConfig:
     dws_conv_kernel_size: int = 3  # lstm: side of the convolution kernel in pixels, odd
 
     def __post_init__(self) -> None:
+        if isinstance(self.strides, int):
+            raise UserError(
+                f"temporal.strides={self.strides}; give a list of the strides at which state is carried, such as "
+                f"[{self.strides}], or null for all strides of the backbone"
+            )
         if self.strides is not None:
             self.strides = tuple(self.strides)
             if len(set(self.strides)) < len(self.strides) or min(self.strides, default=1) < 1:

@@ -7,14 +7,14 @@ from dataclasses import fields
 
 import pytest
 import torch
-from layer_examples import CASES, DIM, SSM_CASES, assert_near, build
+from layer_examples import CASES, DIM, assert_near, build
 
 import rvtssm.ssm
 from rvtssm.ssm import LSTM, S4, S4D, S5, S7, SelectiveS5, TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
 from rvtssm.system.user_error import UserError
 
-LAYERS = {label: build(label) for label in SSM_CASES}
+LAYERS = {label: build(label) for label in CASES}
 LINEAR = {label: config for label, config in CASES.items() if config.name in ("s4", "s4d", "s5")}
 
 
@@ -78,6 +78,7 @@ def test_an_output_is_the_input_convolved_with_the_kernel(case, scale):
         lambda: S5(8, TemporalConfig(name="s6")),
         lambda: S7(8, TemporalConfig(state_size=4)),
         lambda: S4(8)(torch.zeros(2, 3, 8), (1, 2)),
+        lambda: TemporalConfig(strides=4),
     ],
 )
 def test_a_mistake_is_told(mistake):
@@ -85,7 +86,7 @@ def test_a_mistake_is_told(mistake):
         mistake()
 
 
-@pytest.mark.parametrize("case", SSM_CASES)
+@pytest.mark.parametrize("case", LAYERS)
 @pytest.mark.parametrize("scale", [0, -1, float("nan"), float("inf"), "0.1", None])
 def test_a_step_scale_that_is_no_positive_number_is_refused(case, scale):
     with pytest.raises(UserError, match=r"step_scale=.*rate of training divided by the wanted rate"):
@@ -118,7 +119,7 @@ def test_another_precision_is_refused_with_a_remedy(layer):
                 layer(8).to(low)(x.to(low))
 
 
-@pytest.mark.parametrize("layer", [S4, S4D, S5, S7, SelectiveS5])
+@pytest.mark.parametrize("layer", [S4, S4D, S5, S7, SelectiveS5, LSTM])
 @pytest.mark.parametrize("shape", [(7,), (4, 5), (3, 1), (4,)])
 def test_a_step_scale_of_a_wrong_shape_is_refused_even_if_its_values_are_equal(layer, shape):
     layer, x = layer(8), torch.zeros(4, 3, 8)
