@@ -53,4 +53,5 @@ def _labelled_frame(recording: RawRecording, spec: DatasetSpec, share: float) ->
     np.add.at(counts, (shown.p, shown.y, shown.x), 1)
     ltwh = np.stack([boxes[side] for side in "xywh"], axis=1)
     found = Detections(ltwh_to_xyxy(ltwh), np.ones(len(boxes), np.float32), boxes["class_id"].astype(np.int64), t_us)
-    return draw_frame(counts, found, None, spec.class_names, caption=f"{recording.name}: labels at {t_us} us")
+    caption = f"{recording.name}: labels at {t_us} us"
+    return draw_frame(counts, found, None, spec.class_names, caption=caption, has_scores=False)

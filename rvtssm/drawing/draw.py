@@ -43,6 +43,11 @@ CLASS_COLORS: tuple[Color, ...] = (
     (255, 120, 120),
     (120, 70, 255),
 )
+# Places in CLASS_COLORS, so that a class has its colour whatever the order of the classes. Names of one kind share one.
+_COLOR_OF = {
+    **{"car": 0, "vehicle": 0, "pedestrian": 1, "person": 1, "two-wheeler": 2, "bicycle": 2},
+    **{"truck": 3, "bus": 4, "rider": 5, "motorcycle": 6, "train": 7},
+}
 
 SHOWN_US = 50_000  # time span that a picture of `surfaces` shows, since these have no window
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
@@ -72,20 +77,26 @@ def shown_events(frame: np.ndarray, windows: WindowSettings) -> np.ndarray:
     return np.minimum(np.rint(sums), 255).astype(np.uint8)
 
 
-def draw_events(events: Events | np.ndarray, height: int, width: int) -> Image.Image:
+def draw_events(events: Events | np.ndarray, height: int | None = None, width: int | None = None) -> Image.Image:
     """Return a picture of events, which a notebook displays. Brighter is red, darker is blue.
 
     Args:
         events: Events, or a structured array with the fields t, x, y and p.
-        height: Height of the sensor, pixels.
-        width: Width of the sensor, pixels.
+        height: Height of the sensor, pixels; needed.
+        width: Width of the sensor, pixels; needed.
 
     Raises:
-        UserError: The events do not fit the sensor, or are not in order of time, or a side is not a whole number.
+        UserError: The events do not fit the sensor, or are not in order of time, or a side is missing or not a whole
+            number.
     """
+    events = to_events(events)
+    if height is None or width is None:
+        raise UserError(
+            "events in memory do not tell the size of their sensor; give height= and width=, such as those of the "
+            "recording: draw(events, recording.height, recording.width)"
+        )
     for name, side in (("height", height), ("width", width)):
         check_number(name, side, 1, is_whole=True)
-    events = to_events(events)
     check_events(events, height, width)
     counts = np.zeros((2, height, width), np.uint32)
     np.add.at(counts, (events.p, events.y, events.x), 1)
@@ -124,6 +135,7 @@ def draw_frame(
     caption: str | None = None,
     behind: np.ndarray | None = None,
     note: str | None = None,
+    has_scores: bool = True,
 ) -> np.ndarray:
     """Draw one window: events, detections, and ground truth with dashed lines.
 
@@ -139,6 +151,7 @@ def draw_frame(
         caption: Text of the bar at the top; None means the time.
         behind: A picture (h, w, 3) of the same view, on which events are drawn.
         note: Text of further bars at the bottom.
+        has_scores: Whether tags show the score of a box; False for labels, which have none.
 
     Returns:
         The picture (h, w, 3) uint8 RGB, where h and w are even.
@@ -148,7 +161,7 @@ def draw_frame(
     chosen = np.flatnonzero(detections.score >= min_score)
     chosen = chosen[np.argsort(detections.score[chosen], kind="stable")]  # draw the best last, on top
     for i in chosen:
-        _draw_box(canvas, _scaled(detections.xyxy[i], scale), class_color(int(detections.class_id[i])))
+        _draw_box(canvas, _scaled(detections.xyxy[i], scale), class_color(class_names, int(detections.class_id[i])))
     if ground_truth is not None:
         for xyxy, still_us in zip(ltwh_to_xyxy(ground_truth.boxes_ltwh), ground_truth.still_us, strict=True):
             _draw_dashed(canvas, _scaled(xyxy, scale))
@@ -157,10 +170,11 @@ def draw_frame(
     tags: list[Box] = []
     for i in chosen[::-1]:  # the tags of the best get their places first
         class_id = int(detections.class_id[i])
-        text = f"{class_name(class_names, class_id)} {detections.score[i]:.2f}"
+        text = class_name(class_names, class_id) + (f" {detections.score[i]:.2f}" if has_scores else "")
         if detections.track_id is not None and detections.track_id[i]:
             text += f" #{detections.track_id[i]}"
-        tags.append(_draw_tag(canvas, _scaled(detections.xyxy[i], scale), class_color(class_id), text, tags))
+        color = class_color(class_names, class_id)
+        tags.append(_draw_tag(canvas, _scaled(detections.xyxy[i], scale), color, text, tags))
     caption = f"t = {detections.t_us / 1e6:.3f} s" if caption is None else caption
     width = canvas.shape[1]
     caption_bar = np.full((_BAR_PX, width, 3), BAR, np.uint8)
@@ -195,9 +209,27 @@ def strip_of(pictures: Sequence[np.ndarray]) -> np.ndarray:
     return cv2.resize(strip, (_SLIDE_PX, round(height * _SLIDE_PX / width)), interpolation=cv2.INTER_AREA)
 
 
-def class_color(class_id: int) -> Color:
-    """Return the RGB colour of a class."""
-    return CLASS_COLORS[class_id % len(CLASS_COLORS)]
+def class_colors(class_names: Sequence[str]) -> list[Color]:
+    """Return the RGB colours of classes, which do not depend on their order.
+
+    A usual class, such as car or person, has its own colour. Other names take the free colours in alphabetical order.
+    Up to eight classes have different colours.
+
+    Args:
+        class_names: Names of the classes.
+    """
+    places: dict[str, int] = {}
+    for name in sorted(class_names, key=lambda name: (name not in _COLOR_OF, name)):
+        free = [place for place in range(len(CLASS_COLORS)) if place not in places.values()]
+        usual = _COLOR_OF.get(name)
+        places[name] = usual if usual in free else free[0] if free else len(places) % len(CLASS_COLORS)
+    return [CLASS_COLORS[places[name]] for name in class_names]
+
+
+def class_color(class_names: Sequence[str], class_id: int) -> Color:
+    """Return the RGB colour of a class, also if its name is not known."""
+    named = class_colors(class_names)
+    return named[class_id] if class_id < len(named) else CLASS_COLORS[class_id % len(CLASS_COLORS)]
 
 
 def class_name(class_names: Sequence[str], class_id: int) -> str:
@@ -331,7 +363,7 @@ def _draw_still(canvas: np.ndarray, box: Box, text: str) -> None:
 def _legend_bar(width: int, class_names: Sequence[str], has_ground_truth: bool) -> np.ndarray:
     """Draw the colours with their names, from left to right, as many as fit."""
     bar = np.full((_BAR_PX, width, 3), BAR, np.uint8)
-    entries = [(name, class_color(i), "box") for i, name in enumerate(class_names)]
+    entries = [(name, color, "box") for name, color in zip(class_names, class_colors(class_names), strict=True)]
     entries += [("ground truth", GROUND_TRUTH, "dashed")] if has_ground_truth else []
     entries += [("brighter", BRIGHTER, "dot"), ("darker", DARKER, "dot")]
     x = 10

@@ -62,7 +62,7 @@ class RerunLog:
             array=found.xyxy,
             array_format=rerun.Box2DFormat.XYXY,
             labels=labels,
-            colors=[class_color(class_id) for class_id in found.class_id.tolist()],
+            colors=[class_color(self._class_names, class_id) for class_id in found.class_id.tolist()],
             class_ids=found.class_id,
         )
         numbers = 1e6 / max(found.t_us - start_us, 1), 1000 * seconds, len(found)

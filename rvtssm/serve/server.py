@@ -17,7 +17,7 @@ from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.requests import ClientDisconnect
 
-from rvtssm.drawing.draw import CLASS_COLORS
+from rvtssm.drawing.draw import class_colors
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.serve.serve_config import LOOPBACK, ServeConfig
 from rvtssm.serve.session import Opening, Session
@@ -126,7 +126,7 @@ def build_app(
             "title": title,
             "note": note,
             "class_names": checkpoint.spec.class_names,
-            "class_colors": CLASS_COLORS,
+            "class_colors": class_colors(checkpoint.spec.class_names),
             "trained_hz": checkpoint.windows.hz,
             "rates": session.rates,
             "hz": session.hz,
