@@ -36,7 +36,8 @@ def reduction_in_words(
         spec: The dataset of the training.
         sensor_hw: Height and width of the sensor in pixels.
         downsample: The downsampling in use.
-        step_ms: Time of the detector per window in milliseconds, from which times for other sizes are estimated.
+        step_ms: Time of the detector per window in milliseconds, from which times for other sizes are estimated. None:
+            there is no estimate.
     """
     (height, width), usual = sensor_hw, usual_downsample(spec, *sensor_hw)
     if max(usual, downsample) == 1 or (sensor_hw == (spec.height, spec.width) and downsample == usual):
@@ -47,7 +48,7 @@ def reduction_in_words(
 
     # side of the smallest square that is scored, in pixels of the frame
     smallest_px = max(spec.min_side_px, spec.min_diagonal_px / math.sqrt(2)) / spec.downsample
-    said = f"the {width} x {height} sensor is not reduced"
+    said = f"the {width} x {height} sensor is not reduced; objects below {smallest_px:.0f} pixels are not found"
     if downsample > 1:
         said = (
             f"the {width} x {height} sensor is reduced by {downsample} to {width // downsample} x "

@@ -166,7 +166,7 @@ def predict_recording(
                 frame_hw=plan.frame_hw,
                 trained_frame_hw=(checkpoint.spec.frame_height, checkpoint.spec.frame_width),
                 downsample=plan.downsample,
-                reduction=_reduction(checkpoint, plan, step_ms["p50"]),
+                reduction=_reduction(checkpoint, plan, step_ms["p50"] if startup_s < wall_s else None),
                 hz=plan.settings.hz,
                 window_ms=(plan.settings.length_us or plan.settings.stride_us) / 1000,
                 num_windows=len(tally.seconds),
@@ -304,8 +304,11 @@ def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig, e
     return _Plan(settings, windows, num_windows, (recording.height, recording.width), downsample, pictures)
 
 
-def _reduction(checkpoint: LoadedCheckpoint, plan: _Plan, step_ms: float) -> str:
-    """Return what the reduction means for objects and time, and what a camera or a stream needs for the same frames."""
+def _reduction(checkpoint: LoadedCheckpoint, plan: _Plan, step_ms: float | None) -> str:
+    """Return what the reduction means for objects and time, and what a camera or a stream needs for the same frames.
+
+    Without `step_ms`, because only the first call was timed, which also prepares the detector, no time is estimated.
+    """
     said = reduction_in_words(checkpoint.spec, plan.sensor_hw, plan.downsample, step_ms)
     if plan.downsample == (usual := usual_downsample(checkpoint.spec, *plan.sensor_hw)):
         return said

@@ -81,9 +81,9 @@ class PredictionSummary:
         return f"; the highest score is {best:.2g}, and min_score={best / 2:.1g} draws more"
 
     def _late(self) -> str:
-        """Return a clause on the rate that this machine sustains, empty if it keeps up."""
+        """Return a clause on the rate that this machine sustains, empty if it keeps up or was timed only once."""
         median_ms, stride_ms = self.step_ms["p50"], 1000 / self.hz
-        if median_ms <= stride_ms:
+        if median_ms <= stride_ms or self.startup_s >= self.wall_s:
             return ""
         kept_hz = float(f"{1000 / median_ms:.2g}")
         return (
