@@ -45,15 +45,29 @@ def _whole(name: str, array: np.ndarray, dtype: type) -> np.ndarray:
     """Return whole numbers as another type. Raise UserError if they are fractions or do not fit."""
     limits, found = np.iinfo(dtype), f"{name} holds {array.dtype}"
     if array.dtype.kind not in "iub":
-        if name == "Events.t":
+        if name == "Events.t" and array.dtype.kind == "f":
             raise UserError(
                 f"{found}, but needs whole microseconds; if it is in seconds, give (t * 1e6).astype(np.int64)"
             )
         raise UserError(f"{found}, but needs whole numbers; convert it, as in array.astype(np.{np.dtype(dtype)})")
     if array.size and not limits.min <= array.min() <= array.max() <= limits.max:
-        sign = "; replace the polarity -1 with 0" if name == "Events.p" else ""
-        raise UserError(f"{found} from {array.min()} to {array.max()}; allowed are {limits.min} to {limits.max}{sign}")
+        raise UserError(f"{found} from {array.min()} to {array.max()}; allowed are {limits.min} to {limits.max}")
     return array.astype(dtype)
+
+
+def is_polarity(p: np.ndarray) -> np.ndarray:
+    """Return which numbers are polarities: 1 and True are brighter; 0, -1 and False are darker."""
+    valid: np.ndarray = (p == 0) | (p == 1) | (p == -1)
+    return valid
+
+
+def _polarity(p: np.ndarray) -> np.ndarray:
+    """Return polarities of another type as uint8, 1 for brighter and 0 for darker. Raise UserError for other values."""
+    if p.dtype.kind not in "iufb":
+        raise UserError(f"Events.p holds {p.dtype}; give numbers: 1 for brighter, and 0 or -1 for darker")
+    if not (valid := is_polarity(p)).all():
+        raise UserError(f"Events.p holds the value {p[~valid][0]}; 1 is brighter, and 0 or -1 is darker")
+    return (p > 0).astype(np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +137,9 @@ class DatasetSpec:
 class Events:
     """The events of one recording, or of a slice of it, as parallel arrays of length N.
 
-    Whole numbers of other types are converted if they fit; anything else raises a UserError.
+    Whole numbers of other types are converted if they fit; anything else raises a UserError. Polarities follow one rule
+    in `Events`, structured arrays and files: 1 and True are brighter; 0, -1 and False are darker, and become 0. Order,
+    pixels and polarities that are already uint8 are only checked where events are counted or drawn.
     """
 
     t: np.ndarray  # (N,) int64, microseconds, non-decreasing
@@ -135,7 +151,8 @@ class Events:
         for name, dtype in (("t", np.int64), ("x", np.uint16), ("y", np.uint16), ("p", np.uint8)):
             array = getattr(self, name)
             if isinstance(array, np.ndarray) and array.dtype != dtype:
-                object.__setattr__(self, name, array := _whole(f"Events.{name}", array, dtype))
+                array = _polarity(array) if name == "p" else _whole(f"Events.{name}", array, dtype)
+                object.__setattr__(self, name, array)
             _check(f"Events.{name}", array, dtype, (None if name == "t" else len(self.t),))
 
     def __len__(self) -> int:
@@ -144,6 +161,23 @@ class Events:
     def __repr__(self) -> str:
         span = f" from {self.t[0]} to {self.t[-1]} us" if len(self.t) else ""
         return f"Events({len(self.t)}{span})"
+
+    def __getitem__(self, part: slice | np.ndarray) -> Events:
+        """Return the events in a slice, `events[:100]`, as views without a copy, or those that a mask selects.
+
+        Args:
+            part: A slice that goes forward, or a boolean array (N,), such as `events.x < 320`, which copies.
+
+        Raises:
+            UserError: The argument is anything else, such as the number of one event.
+        """
+        is_mask = isinstance(part, np.ndarray) and part.dtype == np.bool_ and part.shape == self.t.shape
+        if not is_mask and not (isinstance(part, slice) and (part.step is None or part.step > 0)):
+            raise UserError(
+                f"got {part!r:.60} of {len(self)} events; give a forward slice, as in events[:100], or a mask, as in "
+                "events[events.p == 1]"
+            )
+        return Events(self.t[part], self.x[part], self.y[part], self.p[part])
 
     def between(self, start_us: int, end_us: int) -> Events:
         """Return the events with start_us <= t < end_us as views, without a copy."""

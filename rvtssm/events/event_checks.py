@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rvtssm.events.readers.columns import EventColumns, find_columns
-from rvtssm.events.readers.recording import BACKWARD, NUM_COMMON, OUTSIDE, EventBuffer
+from rvtssm.events.readers.columns import EventColumns, check_kinds, find_columns
+from rvtssm.events.readers.recording import BACKWARD, NUM_COMMON, OUTSIDE, EventBuffer, Recording
 from rvtssm.records import Events
 from rvtssm.system.user_error import UserError
 
@@ -41,14 +41,18 @@ def to_events(given: object) -> Events:
 
     Args:
         given: `Events`, which are returned unchanged, or a structured array (N,) with the fields t, x, y and p. Integer
-            times are microseconds unless the name of the field gives a unit (`t_s`). Polarities are 1 for brighter, and
-            0 or -1 for darker.
+            times are microseconds unless the name of the field gives a unit (`t_s`). Polarities are as in `Events`.
 
     Raises:
         UserError: The argument is anything else, or its values are not valid. The message does not print the array.
     """
     if isinstance(given, Events):
         return given
+    if isinstance(given, Recording):
+        raise UserError(
+            f"{given} is a recording, but events are needed; give a part of it, as in "
+            "recording.between(start_us, end_us), or all of it, recording.read()"
+        )
     if not isinstance(given, np.ndarray) or given.dtype.names is None or given.ndim != 1:
         raise UserError(
             f"{_kind_of(given)} holds no events; give rvtssm.Events, or a structured array (N,) with the fields t, x, "
@@ -56,6 +60,7 @@ def to_events(given: object) -> Events:
         )
     where = Path("the array")
     columns = find_columns(where, given.dtype.names, None, None)
+    check_kinds(where, [given.dtype[i] for i in columns.index])
     raw = [np.ascontiguousarray(given[given.dtype.names[i]]) for i in columns.index]
     state, buffer = np.zeros(NUM_COMMON, np.int64), EventBuffer(len(given))
     EventColumns(where, columns, _LARGEST_SIDE, _LARGEST_SIDE).keep(raw, "in it", state, buffer)

@@ -18,6 +18,7 @@ from rvtssm.events.readers import ReadFaults, Recording, open_recording
 from rvtssm.events.readers.bags import is_bag, split_topic
 from rvtssm.events.readers.header import UnknownSensorSize
 from rvtssm.events.readers.piped import PipedRecording
+from rvtssm.events.readers.recording import warn_of_density
 from rvtssm.events.tree import find_event_files
 from rvtssm.events.usual_sensors import usual_sensor
 from rvtssm.records import EVENT_SUFFIXES, Events
@@ -89,6 +90,7 @@ class EventsInMemory:
         if not len(self.events):
             raise UserError("there are no events to predict on; give at least one")
         check_events(self.events, self.height, self.width)
+        warn_of_density("the array", len(self.events), *self.time_range_us)
 
     def iterate(self) -> Iterator[Events]:
         yield self.events

@@ -1,5 +1,6 @@
 """Numpy files: every layout is read back, the unit of time is never guessed, damage names file and place."""
 
+import warnings
 import zipfile
 
 import numpy as np
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 
 from rvtssm.events.readers import ReadFaults, open_recording
 from rvtssm.events.readers.arrays import NPY_SIGNATURE, open_npy, open_npz
+from rvtssm.records import Events
+from rvtssm.streaming.sources import EventsInMemory
 
 SIZE = (HEIGHT, WIDTH)
 
@@ -112,6 +115,25 @@ def test_named_columns_outside_the_sensor_are_counted(tmp_path):
     recording = open_recording(tmp_path / "a.npy", *SIZE)
     assert recording.read().x.tolist() == [1, 4]
     assert recording.faults == ReadFaults(out_of_frame=2)
+
+
+@pytest.mark.parametrize(
+    ("num_events", "span_us", "is_told"), [(9_999, 0, False), (20_000, 19, True), (20_000, 20, False)]
+)
+def test_whole_times_in_seconds_are_told_from_the_number_of_events(tmp_path, num_events, span_us, is_told):
+    """The fastest sensors give 1e9 events per second, 1000 per microsecond, and only for moments."""
+    t, ones = np.linspace(0, span_us, num_events).astype(np.int64), np.ones(num_events, np.uint8)
+    np.savez(tmp_path / "a.npz", t=t, x=ones, y=ones, p=ones)
+    for read in (
+        lambda: open_recording(tmp_path / "a.npz", *SIZE).time_range_us,
+        lambda: open_recording(tmp_path / "a.npz", *SIZE).read(),
+        lambda: EventsInMemory(Events(t, ones, ones, ones), *SIZE),
+    ):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            read()
+        assert len(told) == is_told
+        assert all(f"within {span_us} us, more than any sensor gives" in str(warning.message) for warning in told)
 
 
 @pytest.mark.parametrize(

@@ -183,6 +183,10 @@ def test_structured_arrays_are_events(predictor, draw_events, p_type):
         ),
         (np.array([(2, 1, 1, 1), (1, 1, 1, 1)], [(name, np.int64) for name in "txyp"]), "in order of time; sort them"),
         (np.array([(2, -1, 1, 1)], [(name, np.int64) for name in "txyp"]), "1 events with x or y below 0"),
+        (
+            np.array([("2", 1, 1, 1)], [("t", "U9"), *((name, np.int64) for name in "xyp")]),
+            "the array has columns of <U9; save events as integers or floats",
+        ),
     ],
 )
 def test_what_holds_no_events_is_refused_without_printing_it(predictor, given, reason):
@@ -205,12 +209,44 @@ def test_whole_numbers_of_other_types_are_events():
         ),
         ({"x": x - 4}, "Events.x holds int64 from -1 to 0; allowed are 0 to 65535"),
         ({"y": np.array([0, 1 << 16])}, "Events.y holds int64 from 0 to 65536"),
-        ({"p": np.array([1, -1], np.int8)}, "Events.p holds int8 from -1 to 1; .*replace the polarity -1 with 0"),
+        ({"p": np.array([1, 2], np.int8)}, "Events.p holds the value 2; 1 is brighter, and 0 or -1 is darker"),
+        ({"p": np.array([0.5, 1])}, "Events.p holds the value 0.5"),
+        ({"p": np.array(["ON", "OFF"])}, "Events.p holds <U3; give numbers"),
+        ({"t": np.array(["1", "2"])}, "Events.t holds <U1, but needs whole numbers"),
         ({"x": x[:1]}, r"Events.x must have shape \(2,\), got \(1,\)"),
         ({"t": t[:, None]}, r"Events.t must have shape \(N,\), got \(2, 1\)"),
     ):
         with pytest.raises(ValueError, match=reason):
             Events(**{"t": t, "x": x, "y": y, "p": p, **wrong})
+
+
+@pytest.mark.parametrize("p", [[0, 1], [-1, 1], [False, True], [-1.0, 1.0]])
+def test_polarities_mean_the_same_in_events_and_in_structured_arrays(p):
+    t, x, y, p = np.array([5, 6]), np.array([1, 3]), np.array([2, 4]), np.array(p)
+    array = np.empty(2, [("t", t.dtype), ("x", x.dtype), ("y", y.dtype), ("p", p.dtype)])
+    array["t"], array["x"], array["y"], array["p"] = t, x, y, p
+    assert Events(t, x, y, p).p.tolist() == [0, 1]
+    assert np.array_equal(rvtssm.draw(array, 48, 64), rvtssm.draw(Events(t, x, y, p), 48, 64))
+
+
+def test_events_are_sliced_without_a_copy_and_selected_by_a_mask(draw_events):
+    events = draw_events(100)
+    assert len(events[:10]) == 10 and len(events[::2]) == 50 and len(events[10:5]) == 0
+    assert all(getattr(events[90:], name).base is not None for name in "txyp")
+    assert np.shares_memory(events[90:].t, events.t) and events[90:].t.tolist() == events.t[90:].tolist()
+    assert events[events.p == 1].x.tolist() == events.x[events.p == 1].tolist()
+    for wrong in (5, slice(None, None, -1), [1, 2], np.array([3, 1]), np.ones(5, bool)):
+        with pytest.raises(ValueError, match=r"of 100 events; give a forward slice, as in events\[:100\], or a mask"):
+            events[wrong]
+
+
+def test_a_picture_of_a_recording_says_how_to_take_events_from_it(draw_events, tmp_path):
+    write_dat(tmp_path / "a_td.dat", draw_events(), 48, 64)
+    recording = rvtssm.open(tmp_path / "a_td.dat")
+    with pytest.raises(ValueError, match=r"a_td\.dat.* is a recording, but events are needed; .*recording\.read\(\)"):
+        rvtssm.draw(recording)
+    with pytest.raises(ValueError, match=r"give height= .*draw\(events, recording\.height, recording\.width\)"):
+        rvtssm.draw(recording.read())
 
 
 def test_an_opened_recording_is_closed_when_it_is_collected(draw_events, tmp_path):

@@ -18,7 +18,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.events.readers.columns import Column, EventColumns, find_columns
+from rvtssm.events.readers.columns import Column, EventColumns, check_kinds, find_columns
 from rvtssm.events.readers.header import sensor_size
 from rvtssm.events.readers.recording import POSITION, EventBuffer, Recording, State
 from rvtssm.system.user_error import UserError
@@ -217,8 +217,7 @@ def _opened(
         found = find_columns(path, [names[i] for i in found.index], order, time_unit)
         kinds = [array.dtype for array in arrays]
         stripes = [_Stripe(array.member, array.offset, array.dtype) for array in arrays]
-    if unreadable := [str(kind) for kind in kinds if kind.shape or kind.kind not in "iufb" or kind.itemsize > 8]:
-        raise UserError(f"{path} has columns of {', '.join(unreadable)}; save events as integers or floats")
+    check_kinds(path, kinds)
     lengths = {array.shape[0] for array in arrays}
     if len(lengths) > 1:
         raise UserError(f"{path} has columns of different lengths {sorted(lengths)}; save it again")

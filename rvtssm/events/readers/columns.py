@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from rvtssm.events.jit import jit
 from rvtssm.events.readers.recording import BACKWARD, LATEST_US, OUTSIDE, EventBuffer, State
+from rvtssm.records import is_polarity
 from rvtssm.system.user_error import UserError
 
 NAMES = ("t", "x", "y", "p")
@@ -84,6 +85,17 @@ def find_columns(path: Path, names: Sequence[str] | None, asked: str | None, tim
             "name the columns t, x, y, p, and times with decimals with their unit (t_s, t_us)"
         )
     return Columns((found["t"], found["x"], found["y"], found["p"]), time_unit, True)
+
+
+def check_kinds(path: Path, kinds: Sequence[np.dtype[Any]]) -> None:
+    """Raise UserError unless all columns hold numbers of at most 8 bytes.
+
+    Args:
+        path: The file, for messages.
+        kinds: The data types of the columns.
+    """
+    if unreadable := [str(kind) for kind in kinds if kind.shape or kind.kind not in "iufb" or kind.itemsize > 8]:
+        raise UserError(f"{path} has columns of {', '.join(unreadable)}; save events as integers or floats")
 
 
 def _word_and_unit(name: str) -> tuple[str, str | None]:
@@ -171,10 +183,7 @@ class EventColumns:
         return np.where(is_possible, values, np.zeros((), values.dtype)).astype(np.int64) - ~is_possible
 
     def _polarity(self, p: Column, where: str) -> npt.NDArray[np.bool_]:
-        is_valid = (p == 0) | (p == 1)
-        if p.dtype.kind in "if":
-            is_valid |= p == -1
-        _check_all(is_valid, self.path, f"polarity is not -1, 0 or 1 {where}; check the order of the columns")
+        _check_all(is_polarity(p), self.path, f"polarity is not -1, 0 or 1 {where}; check the order of the columns")
         return p > 0
 
 

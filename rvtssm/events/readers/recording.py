@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ MAX_EVENTS_PER_UNIT = 36  # an EVT2.1 word, which is written as three vectors of
 _READ_BYTES = 1 << 19  # read at once; these bytes and their events fit in the processor's cache
 _MOST_MOVED = 0.01  # share of events out of order that can be a glitch of the camera
 _FEW_MOVED = 100  # this many events out of order are accepted in any case
+_MOST_PER_US = 1000  # events per microsecond on average, 1e9 per second: more than the fastest sensors reach
+_MANY = 10_000  # fewer events can be a single instant
 _LONGEST_GAP_US = 6 * 3_600_000_000  # longest gap in a recording; every empty window in it is computed
 _NOT_SETTINGS = ("path", "faults", "repair", "_index", "_handle", "_handle_owner")
 
@@ -163,9 +166,10 @@ class Recording(ABC):
         state, buffer = self._start() if start_us is None else self._state_at(start_us), EventBuffer(max_events)
         is_whole, limits = start_us is None and end_us is None, np.iinfo(np.int64)
         start_us, end_us = limits.min if start_us is None else start_us, limits.max if end_us is None else end_us
-        num_events = 0
+        num_events = first_us = 0
         while state[POSITION] < self._num_units and state[LATEST_US] < end_us:
             count = self._decode(state, buffer)
+            first_us = int(buffer.t[0]) if count and not num_events else first_us
             num_events += count
             self._note_faults(int(state[BACKWARD]), int(state[OUTSIDE]))
             block = buffer.events(count)
@@ -175,6 +179,7 @@ class Recording(ABC):
                 yield block if reuse else copy_events(block)
         if is_whole:
             self._check_order(num_events)
+            warn_of_density(self.name, num_events, first_us, int(state[LATEST_US]))
 
     def read(self) -> Events:
         """Return all events. Use this only for files that fit in memory."""
@@ -279,6 +284,8 @@ class Recording(ABC):
                     save_index(self.path, identity, index)
             self._note_faults(index.backward_steps, index.out_of_frame)
             self._check_order(index.num_events)
+            if len(index.states):
+                warn_of_density(self.name, index.num_events, index.first_us, int(index.latest_us[-1]))
             self._index = index
         return self._index
 
@@ -312,6 +319,23 @@ class Recording(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_handle": None}
+
+
+def warn_of_density(name: str, num_events: int, first_us: int, last_us: int) -> None:
+    """Warn if a recording has more events per microsecond than any sensor, as times in seconds or milliseconds would.
+
+    Args:
+        name: The recording, for the message.
+        num_events: Number of events.
+        first_us: Time of the first event, as it was read.
+        last_us: Time of the last event, as it was read.
+    """
+    if num_events >= _MANY and num_events > _MOST_PER_US * max(last_us - first_us, 1):
+        warnings.warn(
+            f"{name} has {num_events} events within {last_us - first_us} us, more than any sensor gives; times without "
+            "a unit are microseconds: convert them, or name their column t_s or t_ms",
+            stacklevel=1,
+        )
 
 
 class ByteRecording(Recording):
