@@ -41,6 +41,8 @@ RECIPE = (
     "optim.learning_rate=1.5e-3",
     "training.average=null",
     "augment.window_ms=null",
+    "augment.stream_window_ms=null",
+    "sampling.frames_per_chunk=3",
     "sampling.stream_share=0.25",  # random chunks end at labels, which are rare
 )
 LABEL = ("label.min_score=0.3",)

@@ -38,6 +38,8 @@ from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint
 
 _OF_EVALUATION = ("evaluation", "precision")  # what axes vary without another training
 _SEED = "seed"  # what rows are the mean over
+# of every bootstrap, so that the scores of parts of a study that were made apart can be compared
+_BOOTSTRAP_SEED = 0
 # of the settings that decide the weights, those that `train` may not compare with the run it goes on from
 _NOT_COMPARED_BY_TRAIN = ("dataset.", "training.validate_every=")
 _READ_BY_EVALUATION = ("dataset", "data", "postprocess", "evaluation", "precision")
@@ -92,7 +94,7 @@ def study(config: Config, points: Sequence[tuple[Mapping[str, str], Config]]) ->
             name = of_training[0].folder.name if weights is None else Path(str(config.checkpoint)).name
             console.rule(f"{number} of {len(by_training)}: {name}", align="left")
             try:
-                found = _scores(of_training, int(cells[0].seed), weights)
+                found = _scores(of_training, weights)
             except UserError as error:
                 raise UserError(f"{name}: {error}") from error
             scores |= {cells.index(cell): by_window for cell, by_window in zip(of_training, found, strict=True)}
@@ -204,7 +206,7 @@ def _given_weights(config: Config, out: Path) -> Path:
     return out / "weights.ckpt"
 
 
-def _scores(cells: Sequence[_Cell], bootstrap_seed: int, given: Path | None) -> list[list[Score]]:
+def _scores(cells: Sequence[_Cell], given: Path | None) -> list[list[Score]]:
     """Return the scores of one training in its conditions; train and evaluate what is missing.
 
     If weights are given, nothing is trained.
@@ -226,11 +228,11 @@ def _scores(cells: Sequence[_Cell], bootstrap_seed: int, given: Path | None) -> 
     cost = count_parameters(detector)["total"], seconds
     scores = []
     for cell in cells:
-        settings = {"bootstrap seed": bootstrap_seed, **_read_by_evaluation(cell.config)}
+        settings = {"bootstrap seed": _BOOTSTRAP_SEED, **_read_by_evaluation(cell.config)}
         kept = _kept(cell)
         now = {"settings": settings, "weights": weights}
         if kept is None or {key: kept[key] for key in now} != now:
-            asked = replace(cell.config, out=str(cell.out), checkpoint=str(best), seed=bootstrap_seed)
+            asked = replace(cell.config, out=str(cell.out), checkpoint=str(best), seed=_BOOTSTRAP_SEED)
             (report,) = evaluate(asked)
             by_window = report.by_window if report.others else {"": report}
             found = {window: to_score(cell.row, cell.seed, "", each, cost) for window, each in by_window.items()}

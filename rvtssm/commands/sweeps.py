@@ -58,9 +58,8 @@ def compose_study(words: list[str]) -> tuple[Config, list[tuple[dict[str, str], 
     plain, given = split_axes(words)
     base = compose(plain)
     fixed = {word.partition("=")[0] for word in plain}
-    rest, axes = split_axes(base.study.axes)
-    if rest:
-        raise UserError(f"study.axes: {rest[0]!r} has one value; write key=value,value, or set it beside the axes")
+    of_one_value, axes = split_axes(base.study.axes)
+    axes |= {key: [value] for key, _, value in (word.partition("=") for word in of_one_value)}
     axes = {key: values for key, values in axes.items() if key not in fixed} | given
     base.study.axes = [f"{key}={','.join(values)}" for key, values in axes.items()]
     variants = dict(base.study.named_variants())

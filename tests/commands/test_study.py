@@ -143,6 +143,11 @@ def test_the_command_line_replaces_axes_of_the_same_key():
     assert again.study.axes == config.study.axes
 
 
+def test_an_axis_of_a_file_may_have_one_value():
+    _, points = compose_study(['study.variants=["as it is:"]', 'study.axes=["seed=3"]'])
+    assert [(values, each.seed) for values, each in points] == [({"variant": "as it is", "seed": "3"}, 3)]
+
+
 def test_variants_are_rows_of_several_words():
     words = ['study.variants=["small: model=small temporal=lstm","as it is:"]', "seed=0,1"]
     _, points = compose_study(words)
@@ -186,7 +191,6 @@ def test_a_variant_needs_a_name_of_its_own(variants):
         ),
         (["checkpoint=a.ckpt"], "is needed: what to score the weights on"),
         (["optim.learning_rate=interval(0,1)"], "write key=value,value"),
-        (["study.axes=['seed=1']"], "study.axes: 'seed=1' has one value"),
         (["--multirun", "seed=0,1"], "a study takes key=value,value as it is"),
     ],
     ids=str,
@@ -379,6 +383,21 @@ def test_scores_outlive_their_weights(fake, tmp_path):
     del done[:]
     run(tmp_path)
     assert not done and (tmp_path / "study.json").read_text() == found
+
+
+def test_parts_that_were_made_apart_are_one_study(fake, tmp_path):
+    done, run, points = fake
+    whole = list(points)
+    (tmp_path / "all").mkdir()
+    for seed in "01":
+        points[:] = [(values, config) for values, config in whole if values["seed"] == seed]
+        run(tmp_path / seed)
+        for folder in (tmp_path / seed).glob("seed=*"):
+            folder.rename(tmp_path / "all" / folder.name)
+    points[:] = whole
+    del done[:]
+    run(tmp_path / "all")
+    assert not done
 
 
 def test_a_study_that_is_killed_anywhere_goes_on_to_equal_numbers(fake, tmp_path, monkeypatch):
