@@ -15,7 +15,7 @@ import numpy as np
 from rvtssm.commands.cli import compose
 from rvtssm.commands.composition import quoted
 from rvtssm.commands.simulate import simulate
-from rvtssm.drawing.draw import write_png
+from rvtssm.drawing.image_files import write_png
 from rvtssm.simulation.video import picture_files
 
 MOVING = 255  # the value of moving objects in the masks of CDnet; 170 is their blurred edge

@@ -119,7 +119,7 @@ def _video() -> str:
     import av
     import numpy as np
 
-    from rvtssm.drawing.draw import open_video
+    from rvtssm.drawing.image_files import open_video
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "video.mp4"

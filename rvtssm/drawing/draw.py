@@ -1,14 +1,10 @@
-"""Draws pictures and videos of events with boxes.
+"""Draws events with boxes as arrays.
 
 Brighter is red, darker is blue, as in the literature. Text is ASCII, because OpenCV's fonts have no other characters.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from fractions import Fraction
-from pathlib import Path
+from collections.abc import Sequence
 
-import av
 import cv2
 import numpy as np
 from PIL import Image
@@ -17,7 +13,6 @@ from rvtssm.boxes import ltwh_to_xyxy
 from rvtssm.events.event_checks import check_events, to_events
 from rvtssm.events.surfaces import to_sums
 from rvtssm.records import SHOWN_SCORE, STILL_US, Detections, Events, Labels, WindowSettings
-from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.limits import check_number
 from rvtssm.system.user_error import UserError
 
@@ -55,8 +50,6 @@ _BAR_PX = 30
 _SLIDE_PX = 1920
 _GAP_PX = 4  # between the pictures of a strip
 _NOTE_SIZE = 0.5  # size of letters in a note
-_BT709 = 1  # the colour matrix of HD video; without it, players guess from the size of the picture
-_H264_OPTIONS = {"crf": "20", "preset": "veryfast"}  # this quality keeps changes of single pixels visible
 
 
 def shown_events(frame: np.ndarray, windows: WindowSettings) -> np.ndarray:
@@ -235,73 +228,6 @@ def class_color(class_names: Sequence[str], class_id: int) -> Color:
 def class_name(class_names: Sequence[str], class_id: int) -> str:
     """Return the name of a class, or `class N` if its name is not known."""
     return class_names[class_id] if class_id < len(class_names) else f"class {class_id}"
-
-
-@contextmanager
-def open_video(path: Path | str, fps: float) -> Iterator[Callable[[np.ndarray], None]]:
-    """Yield a function that appends RGB frames (h, w, 3) uint8, h and w even, to an MP4 in H.264, which browsers play.
-
-    All frames must have the size of the first one. The file appears when the context ends without error.
-
-    Args:
-        path: The file.
-        fps: Frames per second.
-
-    Raises:
-        UserError: If the codec is missing, or if there are no frames.
-        OSError: If the file cannot be written completely.
-    """
-    with atomic_file(path) as staged, ExitStack() as stack:
-        stream: av.VideoStream | None = None
-        container: av.container.OutputContainer | None = None
-
-        def write(frame: np.ndarray) -> None:
-            nonlocal stream, container
-            if stream is None or container is None:
-                # The index comes first, so that a browser can play the file while it loads.
-                options = {"movflags": "+faststart"}
-                container = stack.enter_context(av.open(str(staged), "w", format="mp4", options=options))
-                stream = _h264_stream(container, Path(path).name, fps)
-                stream.height, stream.width = frame.shape[:2]
-            picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
-            container.mux(stream.encode(picture.reformat(format="yuv420p", dst_colorspace="ITU709")))
-
-        yield write
-        if stream is None or container is None:
-            raise UserError(f"{path}: a video needs at least one frame")
-        container.mux(stream.encode())
-        stack.close()  # writes the index before the file appears
-
-
-def _h264_stream(container: av.container.OutputContainer, name: str, fps: float) -> av.VideoStream:
-    if "libx264" not in av.codecs_available:
-        raise UserError(f"{name}: this build of PyAV has no H.264 (libx264); leave mp4 out of predict.formats")
-    stream = container.add_stream("libx264", Fraction(fps).limit_denominator(1001), options=_H264_OPTIONS)
-    stream.pix_fmt = "yuv420p"  # the only pixel format that every browser plays
-    context = stream.codec_context
-    context.colorspace = context.color_primaries = context.color_trc = _BT709
-    return stream
-
-
-def to_png(image: np.ndarray) -> bytes:
-    """Return the bytes of a PNG file.
-
-    Args:
-        image: An RGB picture (h, w, 3) uint8.
-    """
-    _, data = cv2.imencode(".png", image[..., ::-1])
-    return data.tobytes()
-
-
-def write_png(path: Path | str, image: np.ndarray) -> None:
-    """Write a PNG file, which appears when it is complete.
-
-    Args:
-        path: The file.
-        image: An RGB picture (h, w, 3) uint8.
-    """
-    with atomic_file(path) as staged:
-        staged.write_bytes(to_png(image))
 
 
 def _scaled(xyxy: np.ndarray, scale: int) -> Box:

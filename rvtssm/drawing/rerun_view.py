@@ -9,7 +9,8 @@ from typing import Any
 import cv2
 import numpy as np
 
-from rvtssm.drawing.draw import class_color, class_name, events_image, to_png
+from rvtssm.drawing.draw import class_color, class_name, events_image
+from rvtssm.drawing.image_files import to_png
 from rvtssm.records import Detections
 from rvtssm.system.extras import check_extra
 from rvtssm.system.user_error import UserError

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from rvtssm.datasets.sequence import FrameSequence
-from rvtssm.drawing.draw import draw_frame, shown_events, to_png
+from rvtssm.drawing.draw import draw_frame, shown_events
+from rvtssm.drawing.image_files import to_png
 from rvtssm.evaluation.bootstrap import Resampled, resample
 from rvtssm.evaluation.breakdown import Breakdown, break_down, label_tracks, track_speeds
 from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections, match_detections

@@ -12,7 +12,8 @@ import numpy as np
 from PIL import Image
 
 from rvtssm.drawing.animation import open_animation
-from rvtssm.drawing.draw import class_name, draw_frame, open_video
+from rvtssm.drawing.draw import class_name, draw_frame
+from rvtssm.drawing.image_files import open_video
 from rvtssm.events.event_checks import check_events, to_events
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.prediction.detection_files import coco_results
