@@ -268,7 +268,7 @@ def paint_limbs(
                     continue
                 nx, ny = px / max(radius, distance), py / max(radius, distance)
                 nz = math.sqrt(max(0.0, 1 - nx * nx - ny * ny))
-                lit = 0.55 + 0.6 * max(0.0, nx * light[0] + ny * light[1] - nz * light[2])
+                lit = 0.55 + 0.6 * max(0.0, nx * light[0] + ny * light[1] + nz * light[2])
                 side = (px * ey - py * ex) / length / radius_px * radius_m
                 u, v = (side + q[11]) * scale, (along * length_m + q[11]) * scale
                 i, j = math.floor(u), math.floor(v)

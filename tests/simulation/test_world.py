@@ -179,6 +179,24 @@ def test_plain_limbs_do_not_depend_on_the_pictures():
     assert canvases.max() > 0.2
 
 
+def test_limbs_are_bright_on_the_side_of_the_light():
+    limbs, atlas = np.array([limb((0.0, 0.5, 4.0), 0.3, (0.0, 1.5, 4.0), 0.3, 0.5)]), Atlas()
+    atlas.add(np.ones((1, 1)))
+    pictures = Pictures(*atlas.packed())
+    trip = build_camera_trip("still", 1.0, (0, 1.0, 0, 0, 0), 200.0, (80, 60), RNG(0))
+
+    def painted(*light: float) -> np.ndarray:
+        canvas = np.zeros((120, 160), np.float32)
+        paint_limbs(canvas, limbs, trip.shot(0.0, np.array(light)), pictures, 1.0, False)
+        return canvas
+
+    behind_the_camera, in_front = painted(0, 0, -1), painted(0, 0, 1)
+    assert behind_the_camera[60, 80] > 1.5 * in_front[60, 80] > 0
+    from_the_right, from_the_left = painted(1, 0, 0), painted(-1, 0, 0)
+    assert from_the_right[60, 88] > from_the_left[60, 88] and from_the_right[60, 72] < from_the_left[60, 72]
+    assert painted(0, 1, 0)[26, 80] > painted(0, -1, 0)[26, 80]  # from above
+
+
 def test_a_trip_passes_its_place_and_its_way_is_as_long_as_its_path():
     trip = build_trip(4.0, 1.5, 3.0, 7.0, 0.4, 2.0, RNG(5), turn_share=1.0, stop_share=1.0)
     assert trip.at(1.5)[:3] == pytest.approx((3.0, 7.0, 0.4), abs=1e-6)
