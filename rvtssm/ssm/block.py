@@ -58,6 +58,9 @@ class _Block(TemporalLayer):
         entering = self._enter(x)
         return self._leave(x, entering, self.ssm.forward_without_memory(entering, step_scale, **where))
 
+    def extra_repr(self) -> str:
+        return self.ssm.name
+
     def real_step(self) -> TemporalLayer:
         block = copy.deepcopy(self)
         block.ssm = self.ssm.real_step()
@@ -182,12 +185,6 @@ def in_block(ssm: TemporalLayer, dim: int, config: TemporalConfig) -> SSMBlock |
         ssm: The state-space layer.
         dim: Number of features D.
         config: Settings of the layer.
-
-    Raises:
-        UserError: If the settings were made for a layer without a choice of block.
     """
-    if config.block is None:
-        raise UserError(
-            f"{type(ssm).__name__} got the settings of {config.name}; give it TemporalConfig(name={ssm.name!r})"
-        )
+    assert config.block is not None
     return _BLOCKS[config.block](ssm, dim)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeAlias, cast
 import torch
 from torch import Tensor, nn
 
-from rvtssm.ssm.shapes import check_input
+from rvtssm.ssm.shapes import check_axes, check_input
 from rvtssm.ssm.spectrum import Spectrum
 from rvtssm.system.user_error import UserError
 
@@ -108,7 +108,7 @@ class TemporalLayer(nn.Module, ABC):
 
     def spectrum(self) -> Spectrum | str:
         """Return the modes of the layer at its training step, or a sentence that says why it has none."""
-        return f"{type(self).__name__} has no eigenvalues: its factors depend on the input"
+        return f"{type(self).__name__} has no spectrum()"
 
     def kernel(self, num_steps: int, step_scale: StepScale = 1.0) -> Tensor:
         """Return the impulse response: the outputs in steps 0 ... L - 1 if an input is 1 in step 0 and 0 afterwards.
@@ -128,8 +128,8 @@ class TemporalLayer(nn.Module, ABC):
             UserError: If the layer has no such response.
         """
         raise UserError(
-            f"{type(self).__name__} has no impulse response, because its response depends on the input; "
-            "use one of the layers s4, s4d, s5"
+            f"{type(self).__name__} has no kernel(); use one of the layers s4, s4d, s5, whose impulse response does "
+            "not depend on the input"
         )
 
     def h2_norm(self, omega_min: float = OMEGA_MIN, omega_max: float = OMEGA_MAX) -> Tensor:
@@ -157,8 +157,8 @@ class TemporalLayer(nn.Module, ABC):
             UserError: If the layer has no transfer function.
         """
         raise UserError(
-            f"temporal.name={self.name} has no H2 norm, because its frequency response depends on the input; "
-            "use one of the layers s4, s4d, s5"
+            f"temporal.name={self.name} has no H2 norm; use one of the layers s4, s4d, s5, whose frequency response "
+            "does not depend on the input"
         )
 
 
@@ -169,9 +169,13 @@ def to_constant(step_scale: StepScale) -> StepScale:
     device.
 
     Args:
-        step_scale: A number, or a tensor of any shape.
+        step_scale: A number, or a tensor (), (G,) or (L, G).
+
+    Raises:
+        UserError: If a tensor has more axes.
     """
     if isinstance(step_scale, Tensor):
+        check_axes(step_scale)
         is_unread = step_scale.device.type != "cpu" or torch.compiler.is_compiling()
         if step_scale.requires_grad or step_scale.numel() == 0 or is_unread:
             return step_scale
@@ -189,8 +193,7 @@ def check_step_scale(step_scale: StepScale) -> None:
         step_scale: A number, or a tensor.
     """
     if isinstance(step_scale, Tensor):
-        if step_scale.ndim > 2:
-            raise UserError(f"step_scale must be a number, (G,) or (L, G), got the shape {tuple(step_scale.shape)}")
+        check_axes(step_scale)
     # a compiled number may be a symbol
     elif not (torch.compiler.is_compiling() or (isinstance(step_scale, Real) and 0 < step_scale < math.inf)):
         raise UserError(

@@ -87,6 +87,9 @@ class LSTM(TemporalLayer):
             outputs.append(hidden)
         return torch.stack(outputs), (hidden, cell)
 
+    def extra_repr(self) -> str:
+        return f"features={self.dim}"
+
     def real_step(self) -> TemporalLayer:
         return self
 

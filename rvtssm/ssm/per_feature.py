@@ -141,6 +141,7 @@ class PerFeatureLayer(TemporalLayer):
 
     log_real: nn.Parameter  # (H, n)
     D: nn.Parameter  # (H,)
+    discretization: str
 
     @abstractmethod
     def prepare(self, step_scale: StepScale = 1.0) -> PerFeatureSystem: ...
@@ -170,6 +171,10 @@ class PerFeatureLayer(TemporalLayer):
         with torch.autocast(x.device.type, enabled=False):
             y, last = system.run(x.to(self.D.dtype), before)
             return torch.addcmul(y, x.to(self.D.dtype), self.D).to(x.dtype), last
+
+    def extra_repr(self) -> str:
+        features, modes = self.log_real.shape
+        return f"features={features}, modes={modes} per feature, discretization={self.discretization}"
 
     def kernel(self, num_steps: int, step_scale: StepScale = 1.0) -> Tensor:
         """Return the impulse response (L, H). See `TemporalLayer.kernel`."""

@@ -64,6 +64,9 @@ class S4DSSM(PerFeatureLayer):
             gain = gain * torch.view_as_complex(self.B)
             return DiagonalSystem(*(v if v.ndim > 2 else v[None, None] for v in (decay, gain, c)))
 
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, bandlimit={self.bandlimit:g}"
+
     def real_step(self) -> TemporalLayer:
         return _RealS4D(self)
 

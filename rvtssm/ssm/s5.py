@@ -142,6 +142,12 @@ class S5SSM(TemporalLayer):
             matrix, inputs = (w_out @ system.w_in).to(dtype), x.to(dtype)
             return torch.addcmul(F.linear(inputs, matrix), inputs, system.d.to(dtype))
 
+    def extra_repr(self) -> str:
+        return (
+            f"features={len(self.D)}, modes={len(self.log_step)}, discretization={self.discretization}, "
+            f"bandlimit={self.bandlimit:g}"
+        )
+
     def real_step(self) -> TemporalLayer:
         if self.bidirectional:
             raise UserError(

@@ -11,7 +11,7 @@ from rvtssm.ssm.block import GatedBlock, SSMBlock, in_block
 from rvtssm.ssm.init import linear_from, log_uniform_steps, normal, truncated_normal
 from rvtssm.ssm.layer import State, StepScale, TemporalLayer, to_rows
 from rvtssm.ssm.scan import scan
-from rvtssm.ssm.shapes import check_fit, fitting_state
+from rvtssm.ssm.shapes import fitting_state
 from rvtssm.ssm.spectrum import Spectrum, mode_spectrum
 from rvtssm.ssm.temporal_config import TemporalConfig
 
@@ -83,15 +83,17 @@ class S7SSM(TemporalLayer):
         Returns:
             The outputs (L, N, H) and the state after step L.
         """
-        before: Tensor = fitting_state(x, state, self.init_state, len(self.D), self.D, self.B.shape[:1])
+        before: Tensor = fitting_state(
+            x, state, self.init_state, len(self.D), self.D, self.B.shape[:1], step_scale=step_scale
+        )
         inputs = x.to(self.D.dtype)
         drive, readout, passed = self._factors(inputs)
-        rows = to_rows(step_scale)
-        if isinstance(rows, Tensor) and rows.ndim:
-            check_fit(len(rows), rows.shape[1], *x.shape[:2])
-        decay = self._decay(inputs, rows)
+        decay = self._decay(inputs, to_rows(step_scale))
         states, last = scan(decay, drive * F.linear(inputs, self.B), before, self.scan)
         return (F.linear(states * readout, self.C) + passed * inputs).to(x.dtype), last
+
+    def extra_repr(self) -> str:
+        return f"features={len(self.D)}, modes={len(self.B)}"
 
     def real_step(self) -> TemporalLayer:
         return _SingleStep(self)

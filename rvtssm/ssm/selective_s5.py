@@ -127,6 +127,9 @@ class SelectiveS5SSM(TemporalLayer):
                 states, last = scan(decay.flatten(1, 2), drive, before, self.scan)
         return (F.linear(as_pairs(states, driven), system.w_out) + self.D * inputs).to(x.dtype), last
 
+    def extra_repr(self) -> str:
+        return f"features={len(self.D)}, modes={len(self.imag)}, discretization={self.discretization}"
+
     def real_step(self) -> TemporalLayer:
         return _RealSelectiveS5(self)
 

@@ -20,7 +20,7 @@ def check_input(x: Tensor, dim: int, like: Tensor | None, step_scale: Any = 1.0)
         x: The input of a layer.
         dim: Number of features of the layer.
         like: A parameter of the layer, whose device is checked; None skips this check.
-        step_scale: The step scale. Its values are not read; only the shape of a tensor (G,) or (L, G) is checked.
+        step_scale: The step scale. Its values are not read; only the shape of a tensor is checked.
     """
     if torch.compiler.is_compiling():  # the sizes are symbols, and no loop runs over memory
         return
@@ -36,7 +36,8 @@ def check_input(x: Tensor, dim: int, like: Tensor | None, step_scale: Any = 1.0)
         )
     if not x.numel():
         raise UserError(f"got an input of the shape {tuple(x.shape)}; pass at least one step of one sequence")
-    if isinstance(step_scale, Tensor) and step_scale.ndim in (1, 2):
+    if isinstance(step_scale, Tensor) and step_scale.ndim:
+        check_axes(step_scale)
         check_fit(*torch.atleast_2d(step_scale).shape, *x.shape[:2])
 
 
@@ -95,6 +96,12 @@ def fitting_state(
                 "and state together, or start with state=None"
             )
     return state
+
+
+def check_axes(step_scale: Tensor) -> None:
+    """Raise a UserError if a step scale has more than two axes."""
+    if step_scale.ndim > 2:
+        raise UserError(f"step_scale must be a number, (G,) or (L, G), got the shape {tuple(step_scale.shape)}")
 
 
 def check_fit(scale_steps: int, groups: int, num_steps: int, num_sequences: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rvtssm.system.limits import check_at_least, check_choice, check_number
+from rvtssm.system.limits import check_choice, check_number, check_share
 from rvtssm.system.user_error import UserError
 
 SCANS = ("auto", "triton", "loop")
@@ -82,7 +82,7 @@ class TemporalConfig:
                     f"temporal.strides={list(self.strides)}; name each stride at which state is carried once, such as "
                     "[16,32], or null for all strides of the backbone"
                 )
-        check_at_least("temporal", self, 0, "bandlimit")
+        check_share("temporal", self, "bandlimit")
         for key in ("dt_min", "dt_max"):
             check_number(f"temporal.{key}", getattr(self, key), 0)
         if not 0 < self.dt_min <= self.dt_max:
@@ -103,7 +103,7 @@ class TemporalConfig:
 
     @classmethod
     def of_layer(cls, config: object, name: str, dim: object) -> TemporalConfig:
-        """Return the settings that a layer was given, or its defaults if it was given None or TemporalConfig().
+        """Return the settings that a layer was given, or its defaults if it was given None.
 
         Args:
             config: The settings.
@@ -115,7 +115,7 @@ class TemporalConfig:
                 number of features is not a positive whole number.
         """
         check_number("dim", dim, 1, is_whole=True)
-        if config is None or config == cls():
+        if config is None:
             return cls(name=name)
         if not isinstance(config, cls):
             size = config if isinstance(config, int) else 16
@@ -123,8 +123,12 @@ class TemporalConfig:
                 f"the settings of a layer are a TemporalConfig, not {config!r:.100}; for a number of modes, pass "
                 f"TemporalConfig(name={name!r}, state_size={size})"
             )
-        if config.name not in (name, cls.name):
-            raise UserError(f"{name} got the settings of {config.name}; give it TemporalConfig(name={name!r})")
+        if config.name != name:
+            default = " (the default name)" if config.name == cls.name else ""
+            raise UserError(
+                f"{name} got the settings of {config.name}{default}; name the layer in them, as in "
+                f"TemporalConfig(name={name!r}, ...)"
+            )
         return config
 
     @classmethod

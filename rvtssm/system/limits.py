@@ -95,6 +95,7 @@ def check_share(section: str, config: object, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
         if not (_is_number(value) and 0 <= value <= 1):
+            _refuse_text(f"{section}.{name}", value)
             raise UserError(f"{section}.{name}={value!r} must lie between 0 and 1")
 
 

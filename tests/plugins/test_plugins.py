@@ -10,6 +10,7 @@ from rvtssm.commands import cli
 from rvtssm.datasets import DATASETS
 from rvtssm.models.checkpoint import read_checkpoint
 from rvtssm.models.parts import BACKBONES, HEADS, NECKS
+from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 
 HERE = Path(__file__).parent
@@ -95,3 +96,14 @@ def test_a_file_that_cannot_be_imported_by_its_name_is_refused(name, answer, tmp
     (tmp_path / name).write_text("")
     with pytest.raises(ValueError, match=rf"plugins=\[.*{name}\]: {answer}"):
         cli.compose([f"plugins=['{tmp_path / name}']"])
+
+
+def test_a_layer_says_what_it_does_not_define():
+    from leaky_layer import LeakyLayer
+
+    layer = LeakyLayer(4, TemporalConfig(name="leaky"))
+    with pytest.raises(ValueError, match=r"^LeakyLayer has no kernel\(\); use one of"):
+        layer.kernel(3)
+    with pytest.raises(ValueError, match=r"^temporal\.name=leaky has no H2 norm; use one of"):
+        layer.h2_norm()
+    assert layer.spectrum() == "LeakyLayer has no spectrum()"

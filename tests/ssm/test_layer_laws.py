@@ -225,6 +225,7 @@ def test_names_that_do_not_exist_are_refused_with_the_ones_that_do():
     wrong: dict[str, object]
     for wrong in (
         {"bandlimit": -1.0},
+        {"bandlimit": 50},
         {"bandlimit_at": "never"},
         {"dt_min": 0.0},
         {"dt_min": "a"},

@@ -28,13 +28,13 @@ def test_every_layer_has_a_name_and_defaults():
         torch.manual_seed(0)
         wanted = build_temporal_layer(TemporalConfig(name=name), 4)
         assert all(torch.equal(one, other) for one, other in zip(own.parameters(), wanted.parameters(), strict=True))
-        plain = build_layer(4, TemporalConfig())  # settings of no layer in particular
-        assert [(name, each.shape) for name, each in plain.named_parameters()] == [
-            (name, each.shape) for name, each in own.named_parameters()
-        ]
-        assert getattr(plain, "ssm", None).__class__ is getattr(own, "ssm", None).__class__
-        if name not in ("s7", "lstm"):
-            assert plain.ssm.discretization == own.ssm.discretization
+
+
+@pytest.mark.parametrize("layer", [S4, S4D, S7, SelectiveS5, LSTM])
+@pytest.mark.parametrize("given", [{}, {"discretization": "bilinear"}, {"bandlimit": 0.5}, {"state_size": 4}])
+def test_settings_without_the_name_of_the_layer_are_refused(layer, given):
+    with pytest.raises(UserError, match=r"got the settings of s5 \(the default name\).*TemporalConfig\(name='\w+', "):
+        layer(8, TemporalConfig(**given))
 
 
 def test_the_help_of_the_settings_explains_each_one():
@@ -95,8 +95,9 @@ def test_a_step_scale_that_is_no_positive_number_is_refused(case, scale):
 
 @pytest.mark.parametrize("layer", [S4, S4D, S5, SelectiveS5])
 def test_a_layer_used_alone_refuses_unknown_rules(layer):
+    name = next(name for name, build_layer in TEMPORAL_LAYERS.items() if build_layer is layer)
     with pytest.raises(UserError, match=r"temporal\.discretization='exp'; choose from zoh, bilinear"):
-        layer(8, TemporalConfig(name="selective_s5" if layer is SelectiveS5 else "s5", discretization="exp"))
+        layer(8, TemporalConfig(name=name, discretization="exp"))
 
 
 @pytest.mark.parametrize("layer", [S4, S4D, S5, S7, SelectiveS5, LSTM])
@@ -120,11 +121,11 @@ def test_another_precision_is_refused_with_a_remedy(layer):
 
 
 @pytest.mark.parametrize("layer", [S4, S4D, S5, S7, SelectiveS5, LSTM])
-@pytest.mark.parametrize("shape", [(7,), (4, 5), (3, 1), (4,)])
+@pytest.mark.parametrize("shape", [(7,), (4, 5), (3, 1), (4,), (4, 1, 1)])
 def test_a_step_scale_of_a_wrong_shape_is_refused_even_if_its_values_are_equal(layer, shape):
     layer, x = layer(8), torch.zeros(4, 3, 8)
     for run in (layer, layer.forward_without_memory):
-        with pytest.raises(UserError, match=r"step_scale\[:, None\] for one value per step"):
+        with pytest.raises(UserError, match=r"step_scale\[:, None\] for one value per step|\(G,\) or \(L, G\)"):
             run(x, step_scale=torch.full(shape, 0.1))
         run(x, step_scale=torch.full((4, 1), 0.1))
 
@@ -132,3 +133,20 @@ def test_a_step_scale_of_a_wrong_shape_is_refused_even_if_its_values_are_equal(l
 def test_the_error_of_a_wrong_number_of_features_does_not_suggest_a_transpose():
     with pytest.raises(UserError, match=r"features\. Time comes first and features come last$"):
         S5(8)(torch.zeros(5, 2, 6))
+
+
+@pytest.mark.parametrize(
+    ("layer", "name", "sizes"),
+    [
+        (S4(8), "s4", "features=8, modes=32 per feature, discretization=bilinear"),
+        (S4D(8), "s4d", "features=8, modes=32 per feature, discretization=bilinear, bandlimit=0"),
+        (S5(8, TemporalConfig(bandlimit=0.5)), "s5", "features=8, modes=8, discretization=bilinear, bandlimit=0.5"),
+        (SelectiveS5(8), "selective_s5", "features=8, modes=8, discretization=zoh"),
+        (S7(8, TemporalConfig(name="s7", state_size=4)), "s7", "features=8, modes=4"),
+        (LSTM(8), "LSTM", "features=8"),
+    ],
+)
+def test_a_printed_layer_tells_its_name_and_its_sizes(layer, name, sizes):
+    head = "".join(repr(layer).splitlines()[:2])
+    assert name in head
+    assert sizes in repr(layer)

@@ -153,7 +153,7 @@ def test_masked_modes_are_not_part_of_the_norm():
 @pytest.mark.parametrize("name", ["lstm", "selective_s5", "s7"])
 def test_layers_without_a_transfer_function_say_so(name):
     layer = build_temporal_layer(TemporalConfig(name=name), 4)
-    with pytest.raises(ValueError, match=rf"temporal\.name={name} has no H2 norm, .* s4, s4d, s5"):
+    with pytest.raises(ValueError, match=rf"temporal\.name={name} has no H2 norm; .* s4, s4d, s5"):
         layer.h2_norm()
 
 
