@@ -27,6 +27,7 @@ EVENT_SUFFIXES = (
     *("_td.dat", ".dat", "_td.raw", ".raw", ".h5", ".hdf5", ".aedat4", ".npz", ".npy", ".csv"),
     *BAG_SUFFIXES,
 )
+_ORDER = "the order of the arguments is t, x, y, p"
 
 
 def _check(name: str, array: np.ndarray, dtype: type, shape: tuple[int | None, ...]) -> None:
@@ -47,11 +48,13 @@ def _whole(name: str, array: np.ndarray, dtype: type) -> np.ndarray:
     if array.dtype.kind not in "iub":
         if name == "Events.t" and array.dtype.kind == "f":
             raise UserError(
-                f"{found}, but needs whole microseconds; if it is in seconds, give (t * 1e6).astype(np.int64)"
+                f"{found}, but needs whole microseconds; if it is in seconds, give np.rint(t * 1e6).astype(np.int64)"
             )
         raise UserError(f"{found}, but needs whole numbers; convert it, as in array.astype(np.{np.dtype(dtype)})")
     if array.size and not limits.min <= array.min() <= array.max() <= limits.max:
-        raise UserError(f"{found} from {array.min()} to {array.max()}; allowed are {limits.min} to {limits.max}")
+        raise UserError(
+            f"{found} from {array.min()} to {array.max()}; allowed are {limits.min} to {limits.max} ({_ORDER})"
+        )
     return array.astype(dtype)
 
 
@@ -61,12 +64,23 @@ def is_polarity(p: np.ndarray) -> np.ndarray:
     return valid
 
 
+def check_time_range(start_us: int, end_us: int) -> None:
+    """Raise UserError unless both times are whole microseconds and the end does not lie before the start."""
+    if not all(isinstance(time_us, int | np.integer) for time_us in (start_us, end_us)):
+        raise UserError(
+            f"between({start_us!r:.40}, {end_us!r:.40}) needs whole microseconds; for seconds, give "
+            "round(1e6 * seconds)"
+        )
+    if end_us < start_us:
+        raise UserError(f"between({start_us}, {end_us}) ends before it starts; give the earlier time first")
+
+
 def _polarity(p: np.ndarray) -> np.ndarray:
     """Return polarities of another type as uint8, 1 for brighter and 0 for darker. Raise UserError for other values."""
     if p.dtype.kind not in "iufb":
         raise UserError(f"Events.p holds {p.dtype}; give numbers: 1 for brighter, and 0 or -1 for darker")
     if not (valid := is_polarity(p)).all():
-        raise UserError(f"Events.p holds the value {p[~valid][0]}; 1 is brighter, and 0 or -1 is darker")
+        raise UserError(f"Events.p holds the value {p[~valid][0]}; 1 is brighter, and 0 or -1 is darker ({_ORDER})")
     return (p > 0).astype(np.uint8)
 
 
@@ -180,7 +194,16 @@ class Events:
         return Events(self.t[part], self.x[part], self.y[part], self.p[part])
 
     def between(self, start_us: int, end_us: int) -> Events:
-        """Return the events with start_us <= t < end_us as views, without a copy."""
+        """Return the events with start_us <= t < end_us as views, without a copy.
+
+        Args:
+            start_us: Start of the time range, whole microseconds.
+            end_us: End of the time range, not before its start.
+
+        Raises:
+            UserError: A time is not a whole number, or the end lies before the start.
+        """
+        check_time_range(start_us, end_us)
         i, j = np.searchsorted(self.t, np.array((start_us, end_us), np.int64), side="left")
         return Events(self.t[i:j], self.x[i:j], self.y[i:j], self.p[i:j])
 

@@ -179,9 +179,12 @@ def test_structured_arrays_are_events(predictor, draw_events, p_type):
         (np.zeros(500, [("t", np.int64), ("x", np.int64)]), "the array has columns t, x and none for y, p"),
         (
             np.zeros(500, [(name, np.float32) for name in "txyp"]),
-            "without a unit.*or convert t to integer microseconds",
+            r"without a unit.*t to integer microseconds: np.rint\(t \* 1e6\).astype\(np.int64\) if it is in seconds$",
         ),
-        (np.array([(2, 1, 1, 1), (1, 1, 1, 1)], [(name, np.int64) for name in "txyp"]), "in order of time; sort them"),
+        (
+            np.array([(2, 1, 1, 1), (1, 1, 1, 1)], [(name, np.int64) for name in "txyp"]),
+            "sort them: order = .*array.order",
+        ),
         (np.array([(2, -1, 1, 1)], [(name, np.int64) for name in "txyp"]), "1 events with x or y below 0"),
         (
             np.array([("2", 1, 1, 1)], [("t", "U9"), *((name, np.int64) for name in "xyp")]),
@@ -205,10 +208,10 @@ def test_whole_numbers_of_other_types_are_events():
     for wrong, reason in (
         (
             {"t": t / 1e6},
-            r"Events.t holds float64, but needs whole microseconds; .* give \(t \* 1e6\).astype\(np.int64\)",
+            r"Events.t holds float64, but needs whole microseconds; .* give np.rint\(t \* 1e6\).astype\(np.int64\)",
         ),
         ({"x": x - 4}, "Events.x holds int64 from -1 to 0; allowed are 0 to 65535"),
-        ({"y": np.array([0, 1 << 16])}, "Events.y holds int64 from 0 to 65536"),
+        ({"y": np.array([0, 1 << 16])}, "Events.y holds int64 from 0 to 65536.*order of the arguments is t, x, y, p"),
         ({"p": np.array([1, 2], np.int8)}, "Events.p holds the value 2; 1 is brighter, and 0 or -1 is darker"),
         ({"p": np.array([0.5, 1])}, "Events.p holds the value 0.5"),
         ({"p": np.array(["ON", "OFF"])}, "Events.p holds <U3; give numbers"),
@@ -238,6 +241,18 @@ def test_events_are_sliced_without_a_copy_and_selected_by_a_mask(draw_events):
     for wrong in (5, slice(None, None, -1), [1, 2], np.array([3, 1]), np.ones(5, bool)):
         with pytest.raises(ValueError, match=r"of 100 events; give a forward slice, as in events\[:100\], or a mask"):
             events[wrong]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "reason"),
+    [((0.0, 1.0), "needs whole microseconds; for seconds"), ((50_000, 10_000), "give the earlier time first")],
+)
+def test_a_range_of_time_that_is_no_whole_microseconds_or_ends_early_is_refused(draw_events, tmp_path, bounds, reason):
+    write_dat(tmp_path / "a_td.dat", draw_events(), 48, 64)
+    recording = rvtssm.open(tmp_path / "a_td.dat")
+    for events in (recording, recording.read()):
+        with pytest.raises(ValueError, match=reason):
+            events.between(*bounds)
 
 
 def test_a_picture_of_a_recording_says_how_to_take_events_from_it(draw_events, tmp_path):
@@ -321,7 +336,10 @@ def test_events_in_memory_need_a_sensor_that_holds_them(predictor, draw_events):
     ("change", "reason"),
     [
         (lambda events: {"p": events.p - np.uint8(1)}, "polarity is 255, but must be 0 or 1; replace -1 with 0"),
-        (lambda events: {"t": events.t[::-1].copy()}, "events must come in order of time; sort them"),
+        (
+            lambda events: {"t": events.t[::-1].copy()},
+            r"sort them: order = np.argsort\(t, kind=.stable.\), then Events\(t.order., x",
+        ),
         (lambda events: {"x": events.x + np.uint16(64)}, "outside 64x48"),
     ],
 )

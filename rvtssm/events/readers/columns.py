@@ -154,7 +154,7 @@ class EventColumns:
             if unit is None:
                 raise UserError(
                     f"{self.path} has times of {t.dtype} without a unit; name the column t_s, t_ms, t_us or t_ns, "
-                    "or convert t to integer microseconds (a file can be opened in Python with time_unit=)"
+                    "or convert t to integer microseconds: np.rint(t * 1e6).astype(np.int64) if it is in seconds"
                 )
             _check_all(np.isfinite(t), self.path, f"time is not a number {where}")
             exact_us = _LARGEST_EXACT[t.dtype.itemsize] * min(TIME_UNITS_US[unit], 1.0)

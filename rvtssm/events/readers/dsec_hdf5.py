@@ -15,7 +15,7 @@ from rvtssm.events.readers.columns import LATEST_POSSIBLE_US, Column, keep_event
 from rvtssm.events.readers.hdf5 import EventGroupRecording, count_events, open_hdf5, reading
 from rvtssm.events.readers.header import sensor_size
 from rvtssm.events.readers.recording import EventBuffer, copy_events, join_events
-from rvtssm.records import Events
+from rvtssm.records import Events, check_time_range
 from rvtssm.system.user_error import UserError
 
 _SIZE_HW = (480, 640)
@@ -48,6 +48,7 @@ class DsecRecording(EventGroupRecording):
 
         The table is checked at both ends of the slice. If it is missing or wrong, an index is built instead.
         """
+        check_time_range(start_us, end_us)
         bounds = self._bounds(start_us, end_us) if end_us > start_us else (0, 0)
         if bounds is None:
             return super().between(start_us, end_us)

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from rvtssm.events.readers.header import read_text_header, sensor_size
 from rvtssm.events.readers.index import RecordingIndex, identity_of, load_index, save_index
-from rvtssm.records import Events
+from rvtssm.records import Events, check_time_range
 from rvtssm.remote.mirror import whole
 from rvtssm.system.user_error import UserError
 
@@ -187,6 +187,7 @@ class Recording(ABC):
 
     def between(self, start_us: int, end_us: int) -> Events:
         """Return the events with start_us <= t < end_us. Few other events are decoded."""
+        check_time_range(start_us, end_us)
         index = self._built_index()
         first, stop = index.blocks(start_us, end_us) if start_us < end_us else (0, 0)
         wanted = int(index.num_before[stop] - index.num_before[first])
