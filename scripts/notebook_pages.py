@@ -1,8 +1,10 @@
 """Run the notebooks of docs/notebooks, and write each as a page of Markdown with its outputs and pictures beside it.
 
-python scripts/notebook_pages.py    # in a folder with outputs/demo, the folder of `rvtssm demo`
+python scripts/notebook_pages.py            # all of them, in some minutes
+python scripts/notebook_pages.py NAME ...   # some, such as first_video
 
-A notebook is a file of Python whose cells begin with `# %%`, which Jupyter (with jupytext) and most editors open.
+A notebook is a file of Python whose cells begin with `# %%`, which Jupyter (with jupytext) and most editors open. The
+files that it writes go to a temporary folder.
 """
 
 from __future__ import annotations
@@ -11,13 +13,15 @@ import ast
 import contextlib
 import io
 import re
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from PIL import Image
 
-NOTEBOOKS = sorted((Path(__file__).parents[1] / "docs" / "notebooks").glob("*.py"))
+NOTEBOOKS = sorted((Path(__file__).resolve().parents[1] / "docs" / "notebooks").glob("*.py"))
 _MARK = "# %%"
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -102,6 +106,8 @@ def _shown(value: Any, picture: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    for path in NOTEBOOKS:
-        write_page(path)
-        print(f"wrote {path.with_suffix('.md')}")
+    chosen = [path for path in NOTEBOOKS if not sys.argv[1:] or path.stem in sys.argv[1:]]
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        for path in chosen:
+            write_page(path)
+            print(f"wrote {path.with_suffix('.md')}")

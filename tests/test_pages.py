@@ -121,15 +121,6 @@ def test_the_page_of_a_notebook_has_its_programs_and_prose(notebook):
     assert [cell.text for cell in cells if cell.is_prose and cell.text not in page] == []
 
 
-@pytest.mark.parametrize("notebook", NOTEBOOKS["NOTEBOOKS"], ids=lambda path: path.stem)
-def test_a_notebook_without_the_demo_says_what_to_run(notebook, tmp_path, monkeypatch):
-    program = next(cell.text for cell in NOTEBOOKS["cells"](notebook) if not cell.is_prose)
-    if "outputs/demo" in program:
-        monkeypatch.chdir(tmp_path)
-        with pytest.raises(AssertionError, match="run this first: rvtssm demo out=outputs/demo"):
-            exec(program, {})
-
-
 def test_every_verb_and_key_is_on_the_page_of_commands(site):
     page = (site / "commands.md").read_text()
     read = {section for verb in VERBS.values() for section in verb.reads}

@@ -2,7 +2,7 @@
 # # Own recordings
 #
 # `rvtssm.open` reads the files of common cameras; [Your own data](../../data_prep/README.md) lists the formats. Events
-# from anywhere else are four arrays, which every verb reads as a file of NumPy.
+# from anywhere else are four arrays, which every verb reads as a file of NumPy. The events here are simulated.
 
 # %%
 from pathlib import Path
@@ -13,10 +13,11 @@ from PIL import Image
 import rvtssm
 from rvtssm.commands import cli
 
-demo = Path("outputs/demo")
-assert (demo / "checkpoints/best.ckpt").is_file(), "run this first: rvtssm demo out=outputs/demo"
-file = sorted((demo / "raw/test").glob("*.dat"))[0]
-recording = rvtssm.open(file)
+words = ["experiment=demo", "num_train=0", "num_val=0", "num_test=1", "dataset.raw_dir=outputs/sample"]
+assert cli.main(["generate", *words]) == 0
+
+# %%
+recording = rvtssm.open("outputs/sample/test/test_0000_td.dat")
 events = recording.between(0, 200_000)  # microseconds
 print(len(events), events.t.dtype, events.x.dtype, events.y.dtype, events.p.dtype)
 
@@ -35,7 +36,7 @@ except ValueError as error:
 # As a file: an archive of NumPy arrays with the size of the sensor. What a file contains is shown before it is used.
 
 # %%
-folder = Path("outputs/notebooks/own_recordings")
+folder = Path("outputs/own_recordings")
 folder.mkdir(parents=True, exist_ok=True)
 np.savez(folder / "own.npz", t=own.t, x=own.x, y=own.y, p=own.p, height=recording.height, width=recording.width)
 assert cli.main(["inspect", str(folder / "own.npz"), f"out={folder / 'inspected'}"]) == 0
@@ -47,5 +48,5 @@ Image.open(next((folder / "inspected").glob("*.png")))
 # Events in memory are predicted without a file. Their sensor has to be named.
 
 # %%
-detector = rvtssm.load(demo / "checkpoints/best.ckpt")
+detector = rvtssm.load("street-tiny")
 detector.predict(own, height=recording.height, width=recording.width)
