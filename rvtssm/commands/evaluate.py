@@ -16,7 +16,8 @@ from rvtssm.config import Config
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.evaluation.batch_workers import Ranks, join_ranks, open_workers
 from rvtssm.evaluation.kept_outputs import kept_folder, remove_kept
-from rvtssm.evaluation.rates import measure
+from rvtssm.evaluation.frequency import is_same_rate
+from rvtssm.evaluation.rates import measure, num_scored
 from rvtssm.evaluation.result import EvaluationReport, citation
 from rvtssm.evaluation.split_plan import PlannedRate, SplitPlan
 from rvtssm.evaluation.split_runs import SplitRuns
@@ -102,6 +103,7 @@ def _measure(config: Config, out: Path, ranks: Ranks | None) -> EvaluationReport
     """Return the numbers of one checkpoint at all rates, with pictures of the worst frames."""
     checkpoint = read_weights(config)
     data = _data_for(config, checkpoint)
+    checkpoint = _with_scoring_rules(checkpoint, data.spec)
     if config.evaluation.window == "shrink":
         say_windows(checkpoint, checkpoint.windows_at(max(config.evaluation.hz or [checkpoint.windows.hz]), "shrink"))
     with open_workers(config.evaluation.workers, checkpoint, ranks) as workers:
@@ -112,12 +114,15 @@ def _measure(config: Config, out: Path, ranks: Ranks | None) -> EvaluationReport
 
 def _announce(runs: SplitRuns, out: Path, rates: list[PlannedRate]) -> None:
     say_replaced(out, "evaluation")
+    trained_hz = runs.checkpoint.windows.hz
+    if not any(is_same_rate(rate.asked_hz, trained_hz) for rate in rates):
+        say(f"without a drop, because {trained_hz:g} Hz, the rate of training, is not among the rates of evaluation.hz")
     announce(
         "evaluate",
         weights=runs.weights.path,
         source=f"{runs.source} {runs.checkpoint.spec.name} {runs.options.split}",
         stride=" and ".join(dict.fromkeys(f"{rate.step_us / 1000:g}" for rate in rates)) + " ms",
-        recordings=with_labels(runs.sequences(rates[0])),
+        recordings=f"{with_labels(runs.sequences(rates[0]))}, of which {num_scored(runs, rates[0])} are scored",
         device=runs.checkpoint.detector.device,
         precision=runs.weights.precision,
     )
@@ -135,6 +140,16 @@ def _data_for(config: Config, checkpoint: LoadedCheckpoint) -> SequenceDataModul
     _check_fit(str(config.checkpoint), spec, data.spec)
     detector_for_frame(checkpoint, spec.frame_height, spec.frame_width)  # an exported file has a fixed size
     return data
+
+
+def _with_scoring_rules(checkpoint: LoadedCheckpoint, spec: DatasetSpec) -> LoadedCheckpoint:
+    """Return the checkpoint with the rules of the data that decide which boxes are scored; say which have changed."""
+    rules = {name: getattr(spec, name) for name in ("min_side_px", "min_diagonal_px", "skip_us")}
+    changed = [f"{name} {value:g}, in training {getattr(checkpoint.spec, name):g}" for name, value in rules.items()
+               if value != getattr(checkpoint.spec, name)]  # fmt: skip
+    if changed:
+        say(f"scored by the rules of the data: {'; '.join(changed)}")
+    return replace(checkpoint, spec=replace(checkpoint.spec, **rules))
 
 
 def _check_fit(path: str, trained: DatasetSpec, data: DatasetSpec) -> None:

@@ -13,7 +13,7 @@ from rvtssm.evaluation.breakdown import Breakdown, break_down, label_tracks, tra
 from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections, match_detections
 from rvtssm.evaluation.frequency import RateRow
 from rvtssm.evaluation.matches import RecordingMatches
-from rvtssm.evaluation.protocol import has_stood_still, scoring_rules
+from rvtssm.evaluation.protocol import has_stood_still, scored_labels, scoring_rules
 from rvtssm.evaluation.result import EvaluationReport, Picture, percent_interval
 from rvtssm.evaluation.split_plan import PlannedRate
 from rvtssm.evaluation.split_runs import Pass, SplitRuns
@@ -242,6 +242,12 @@ def _foresight(runs: SplitRuns) -> str:
     return f", and events after the label, to the end of each chunk of {runs.data.data.eval_chunk_length} steps"
 
 
+def num_scored(runs: SplitRuns, rate: PlannedRate) -> int:
+    """Return how many labels are scored at a rate."""
+    spec = runs.checkpoint.spec
+    return sum(len(scored_labels(sequence.labels, spec)) for sequence in runs.sequences(rate))
+
+
 def _conditions(runs: SplitRuns, rates: Sequence[PlannedRate]) -> dict[str, str]:
     """Describe everything that decides the numbers of an evaluation."""
     checkpoint, rules = runs.checkpoint, runs.options
@@ -255,7 +261,7 @@ def _conditions(runs: SplitRuns, rates: Sequence[PlannedRate]) -> dict[str, str]
     found = {
         "weights": f"{runs.weights.path}, trained at {checkpoint.windows.hz:g} Hz",
         "score": head_class(checkpoint.model_config).describe_scores(runs.postprocess),
-        "scored": scoring_rules(checkpoint.spec),
+        "scored": f"{num_scored(runs, rates[0])} boxes; {scoring_rules(checkpoint.spec)}",
         "windows": f"{' and '.join(dict.fromkeys(kind for rate in rates for kind in rate.windows))}, "
         f"counted from {runs.source} data, "
         f"convention {checkpoint.windows.convention}, {grid}",

@@ -81,6 +81,7 @@ def refused(capsys):
         (["train", "steps=0"], "training.steps=0 must be at least 1"),
         (["train", "model=huge"], "Could not find 'model/huge' Available options in 'model': base small tiny"),
         (["train", "dataset"], "'dataset' is not of the form key=value"),
+        (["train", "class_map={vehicle:", "car}"], "as in 'key={a: b}'"),
         (["train", "+steps=3"], r"'\+steps=3': every key exists already; write key=value"),
         (["train", "--fast"], "no option --fast; values are given as key=value$"),
         (["predict", "drive.dat", "--hz", "50"], "no option --hz; values are given as key=value, here hz=50$"),

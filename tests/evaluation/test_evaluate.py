@@ -106,21 +106,29 @@ def test_every_checkpoint_is_read_before_the_first_is_scored(weights, refused, t
     assert f"{tmp_path / 'broken.ckpt'} is not a checkpoint" in answer
 
 
-@pytest.mark.parametrize("labels", ["none", "early", "small"])
+@pytest.mark.parametrize("labels", ["none", "early"])
 def test_recordings_without_a_box_to_score_are_refused(weights, refused, raw, tmp_path, capsys, labels):
     where = {
         "none": lambda: prepare(raw, tmp_path / "prepared", "labels=none"),
         "early": lambda: f"dataset.raw_dir={write_recording(tmp_path / 'raw', [300_000, 500_000])}",
-        "small": lambda: prepare(write_recording(tmp_path / "raw", side_px=6.5), tmp_path / "prepared"),
     }[labels]()
     capsys.readouterr()
-    checkpoint = weights()
-    if labels == "small":  # the weights were made for data whose smallest boxes were larger
-        trained = read_checkpoint(checkpoint)
-        trained.spec = replace(trained.spec, min_side_px=10)
-        write_checkpoint(checkpoint, trained.detector, trained)
-    answer = refused(f"checkpoint={checkpoint}", where)
+    answer = refused(f"checkpoint={weights()}", where)
     assert "the test split has no box that is scored" in answer and "up to 0.5 s" in answer
+
+
+def test_the_rules_of_the_data_decide_which_boxes_are_scored(weights, tmp_path, capsys):
+    checkpoint = weights()
+    trained = read_checkpoint(checkpoint)
+    trained.spec = replace(trained.spec, min_side_px=10)
+    write_checkpoint(checkpoint, trained.detector, trained)
+    raw = write_recording(tmp_path / "raw", side_px=6.5)
+    found = evaluated(tmp_path / "out", f"checkpoint={checkpoint}", f"dataset.raw_dir={raw}", "hz=[40]", "window=slide")
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "scored by the rules of the data: min_side_px 6, in training 10" in printed
+    assert "with 17 labels, of which 11 are scored" in printed
+    assert found["settings"]["scored"].startswith("11 boxes; ")
+    assert "without a drop, because 20 Hz, the rate of training, is not among the rates" in printed
 
 
 def test_a_file_exported_for_other_frames_is_refused(weights, refused, monkeypatch):

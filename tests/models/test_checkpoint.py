@@ -277,6 +277,11 @@ def test_a_write_that_fails_leaves_the_old_checkpoint(written, monkeypatch):
 def test_files_that_are_no_checkpoint_are_named(tmp_path, written):
     with pytest.raises(ValueError, match="no checkpoint at"):
         read_checkpoint(tmp_path / "missing.ckpt")
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / "checkpoints" / "best.ckpt").touch()
+    for of_run in (tmp_path / "run", tmp_path / "run" / "best.ckpt"):
+        with pytest.raises(ValueError, match=r"did you mean .*run/checkpoints/best\.ckpt\?"):
+            read_checkpoint(of_run)
     for content in (written[0].read_bytes()[:1000], b"weights", b""):
         (tmp_path / "a.ckpt").write_bytes(content)
         with pytest.raises(ValueError, match=r"a\.ckpt is not a checkpoint: torch cannot read it"):
