@@ -15,8 +15,8 @@ from rvtssm.commands.weights import read_weights, say_windows, shared_weights, w
 from rvtssm.config import Config
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.evaluation.batch_workers import Ranks, join_ranks, open_workers
-from rvtssm.evaluation.kept_outputs import kept_folder, remove_kept
 from rvtssm.evaluation.frequency import is_same_rate
+from rvtssm.evaluation.kept_outputs import kept_folder, remove_kept
 from rvtssm.evaluation.rates import measure, num_scored
 from rvtssm.evaluation.result import EvaluationReport, citation
 from rvtssm.evaluation.split_plan import PlannedRate, SplitPlan
