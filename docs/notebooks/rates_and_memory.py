@@ -51,8 +51,8 @@ for name in ("score", "xyxy"):
 
 # %% [markdown]
 # Now the scene freezes: after half a second no event arrives, until the last 10 ms. From 0.55 s to 0.99 s the windows
-# are empty, and a detector without memory would see nothing there. The curve is the best score of each window: it falls,
-# but objects are still found, because the state remembers them.
+# are empty, and a detector without memory would see nothing there. The curve is the best score of each window: it
+# falls, but objects are still found, because the state remembers them.
 
 # %%
 seen, last = events.between(0, 500_000), events.between(990_000, 1_000_000)

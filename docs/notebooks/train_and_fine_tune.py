@@ -19,8 +19,8 @@ data = ["dataset=synthetic", "dataset.height=96", "dataset.width=128", "dataset.
 assert cli.main(["generate", *data, "num_train=8", "num_val=2", "num_test=0", "duration_s=3"]) == 0
 
 # %% [markdown]
-# The first training starts from random weights, with the recipe of the demo, but 20 steps instead of 1,200. After so few
-# steps, the detector finds nothing yet: its AP is 0.
+# The first training starts from random weights, with the recipe of the demo, but 20 steps instead of 1,200. After so
+# few steps, the detector finds nothing yet: its AP is 0.
 
 # %%
 short = ["dataset.source=raw", "sampling.batch_size=2", "training.steps=20", "validate_every=20", "log_every=1"]
