@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rvtssm.ssm.layer import TemporalLayer, to_rows
+from rvtssm.ssm.shapes import check_precision, fitting_state
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 
@@ -26,18 +27,22 @@ class LeakyLayer(TemporalLayer):
     def init_state(self, num_sequences: int) -> Tensor:
         return self.log_rate.new_zeros(num_sequences, len(self.log_rate))
 
-    def forward(self, x: Tensor, state: Any, step_scale: Any = 1.0) -> tuple[Tensor, Tensor]:
-        rows = to_rows(step_scale)  # a number, or (1 or L, G, 1)
-        groups = rows.shape[1] if isinstance(rows, Tensor) and rows.ndim else 1
-        decay = torch.exp(-self.log_rate.exp() * rows).expand(len(x), groups, -1)
-        state, shown = state.unflatten(0, (groups, -1)), []
-        for driven, a in zip(self.mix(x).unflatten(1, (groups, -1)), decay[:, :, None], strict=True):
+    def forward(self, x: Tensor, state: Any = None, step_scale: Any = 1.0) -> tuple[Tensor, Tensor]:
+        dim = len(self.log_rate)
+        state = fitting_state(x, state, self.init_state, dim, self.log_rate, (dim,), step_scale=step_scale)
+        check_precision(x, self.log_rate)
+        scale = to_rows(step_scale)  # a number, or (1 or L, G, 1): one value per step and group of sequences
+        if isinstance(scale, Tensor) and scale.ndim:
+            scale = scale.repeat_interleave(x.shape[1] // scale.shape[1], dim=1)  # (1 or L, N, 1)
+        decay = torch.exp(-self.log_rate.exp() * scale).expand(x.shape)
+        states = []
+        for driven, a in zip(self.mix(x), decay, strict=True):
             state = a * state + (1 - a) * driven
-            shown.append(state.flatten(0, 1))
-        return x + torch.stack(shown), state.flatten(0, 1)
+            states.append(state)
+        return x + torch.stack(states), state
 
     def real_step(self) -> LeakyLayer:
-        return self
+        return self  # for export; the state is real already
 
 
 TEMPORAL_LAYERS["leaky"] = LeakyLayer

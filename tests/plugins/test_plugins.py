@@ -5,13 +5,16 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from rvtssm.commands import cli
 from rvtssm.datasets import DATASETS
 from rvtssm.models.checkpoint import read_checkpoint
 from rvtssm.models.parts import BACKBONES, HEADS, NECKS
 from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
+from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
+from rvtssm.system.plugins import import_plugins
+from rvtssm.system.user_error import UserError
 
 HERE = Path(__file__).parent
 FILES = sorted(path for path in HERE.glob("*.py") if not path.stem.startswith("test_"))
@@ -81,6 +84,21 @@ def test_parts_from_outside_train_evaluate_stream_and_are_exported(raw, tmp_path
         lines = [json.loads(line) for line in (out / "detections.jsonl").read_text().splitlines()]
         found.append([box["score"] for line in lines for box in line["detections"]])
     assert found[0] and found[0] == pytest.approx(found[1], abs=1e-4)
+
+
+def test_the_layer_of_the_page_keeps_the_contract():
+    import_plugins([str(HERE / "leaky_layer.py")])
+    layer = build_temporal_layer(TemporalConfig(name="leaky"), 8)
+    x, scale = torch.randn(5, 6, 8), torch.rand(5, 3) + 0.1  # three groups of two sequences
+    whole, end = layer(x, None, scale)
+    head, state = layer(x[:2], layer.init_state(6), scale[:2])
+    tail, after = layer(x[2:], state, scale[2:])
+    torch.testing.assert_close((torch.cat([head, tail]), after), (whole, end))
+    torch.testing.assert_close(layer(x[:, 2:4], None, scale[:, 1:2])[0], whole[:, 2:4])
+    torch.testing.assert_close(layer(x, None, torch.full((3,), 0.5)), layer(x, None, 0.5))
+    for wrong in ((x[..., :7],), (x, layer.init_state(5)), (x, None, scale[:, :2].repeat(1, 2)), (x.double(),)):
+        with pytest.raises(UserError):
+            layer(*wrong)
 
 
 @pytest.mark.parametrize(
