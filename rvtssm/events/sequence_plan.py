@@ -155,7 +155,7 @@ def check_faults(recording: Recording, num_events: int) -> None:
     if outside := recording.faults.out_of_frame:
         raise UserError(
             f"{recording.path} has {outside} of {num_events + outside} events outside its "
-            f"{recording.height}x{recording.width} (height x width) pixels; choose the dataset or the size that fits"
+            f"{recording.width}x{recording.height} (width x height) pixels; choose the dataset or the size that fits"
         )
 
 

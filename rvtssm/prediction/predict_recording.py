@@ -341,5 +341,5 @@ def _check_frame(source: Source, num_events: int) -> None:
         again = "a stream must be RAW or DAT: send that" if source.is_piped else "copy it again"
         raise UserError(
             f"{source.name} has {outside} of {num_events + outside} events outside its "
-            f"{recording.height}x{recording.width} (height x width) pixels; {again}, or give the right height and width"
+            f"{recording.width}x{recording.height} (width x height) pixels; {again}, or give the right height and width"
         )

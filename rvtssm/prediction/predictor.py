@@ -11,6 +11,7 @@ import numpy as np
 
 from rvtssm.events.event_checks import to_events
 from rvtssm.events.readers import Recording
+from rvtssm.events.readers.header import sensor_size
 from rvtssm.events.readers.recording import join_events
 from rvtssm.export.exported import ExportedDetector, read_weights_file
 from rvtssm.models.checkpoint import write_checkpoint
@@ -254,6 +255,7 @@ class LiveStream:
 def _opened(recording: object, height: int | None, width: int | None, repair: bool) -> Iterator[Source]:
     """Open what `Predictor.predict` accepts. Raise UserError for anything else."""
     if isinstance(recording, Recording):
+        sensor_size(recording.path, (recording.height, recording.width), (height, width))  # both agree, or an error
         yield Source(recording.name, recording)
     elif isinstance(recording, str | Path):
         sources = find_sources(str(recording))

@@ -90,7 +90,7 @@ class EventsInMemory:
         if not len(self.events):
             raise UserError("there are no events to predict on; give at least one")
         check_events(self.events, self.height, self.width)
-        warn_of_density("the array", len(self.events), *self.time_range_us)
+        warn_of_density("the array", len(self.events), self.time_range_us, self.height, self.width)
 
     def iterate(self) -> Iterator[Events]:
         yield self.events

@@ -118,22 +118,34 @@ def test_named_columns_outside_the_sensor_are_counted(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("num_events", "span_us", "is_told"), [(9_999, 0, False), (20_000, 19, True), (20_000, 20, False)]
+    ("num_events", "span_us", "is_told"),
+    [
+        (9_999, 0, False),
+        (20_000, 19, True),
+        (51_000, 1_000, True),
+        (51_000, 1_000_000, False),
+        (430_000, 40_000, False),
+    ],
 )
-def test_whole_times_in_seconds_are_told_from_the_number_of_events(tmp_path, num_events, span_us, is_told):
-    """The fastest sensors give 1e9 events per second, 1000 per microsecond, and only for moments."""
+def test_whole_times_in_seconds_or_milliseconds_are_told_from_the_number_of_events(
+    tmp_path, num_events, span_us, is_told
+):
+    """No sensor gives 1000 events per pixel and second on average over all its pixels."""
+    size_hw = 96, 128
     t, ones = np.linspace(0, span_us, num_events).astype(np.int64), np.ones(num_events, np.uint8)
     np.savez(tmp_path / "a.npz", t=t, x=ones, y=ones, p=ones)
     for read in (
-        lambda: open_recording(tmp_path / "a.npz", *SIZE).time_range_us,
-        lambda: open_recording(tmp_path / "a.npz", *SIZE).read(),
-        lambda: EventsInMemory(Events(t, ones, ones, ones), *SIZE),
+        lambda: open_recording(tmp_path / "a.npz", *size_hw).time_range_us,
+        lambda: open_recording(tmp_path / "a.npz", *size_hw).read(),
+        lambda: EventsInMemory(Events(t, ones, ones, ones), *size_hw),
     ):
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             read()
         assert len(told) == is_told
-        assert all(f"within {span_us} us, more than any sensor gives" in str(warning.message) for warning in told)
+        message = f"{num_events} events in {span_us / 1000:g} ms on 128 x 96 pixels, that is "
+        assert all(message in str(warning.message) for warning in told)
+        assert all("if the times are milliseconds, multiply them by 1000" in str(warning.message) for warning in told)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +211,7 @@ def test_a_size_is_needed_and_may_not_contradict(tmp_path):
     with pytest.raises(ValueError, match="does not say the size"):
         open_recording(tmp_path / "a.npy")
     np.savez(tmp_path / "a.npz", rows_of(random_events(3)), height=HEIGHT, width=WIDTH)
-    with pytest.raises(ValueError, match=r"48x64.*240x304"):
+    with pytest.raises(ValueError, match=r"64x48.*304x240"):
         open_recording(tmp_path / "a.npz", 240, 304)
 
 

@@ -159,7 +159,7 @@ def test_a_sensor_that_changes_is_refused(tmp_path):
     store = typestore_of("mcap")
     messages = [(1, packet(store)), (2, packet(store, width=32))]
     path = write_bag(tmp_path / "bag", {"/e": messages}, store, "mcap")
-    with pytest.raises(ValueError, match="messages of /e with 48x64 and with 48x32"):
+    with pytest.raises(ValueError, match="messages of /e with 64x48 and with 32x48"):
         open_recording(path).read()
 
 

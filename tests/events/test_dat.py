@@ -91,5 +91,5 @@ def test_unusable_files_are_named(tmp_path, content, message):
 
 def test_a_size_that_contradicts_the_file_is_refused(tmp_path):
     write_dat(tmp_path / "a.dat", random_events(5), HEIGHT, WIDTH)
-    with pytest.raises(ValueError, match=r"48x64.*240x304"):
+    with pytest.raises(ValueError, match=r"64x48.*304x240"):
         open_recording(tmp_path / "a.dat", 240, 304)

@@ -102,7 +102,7 @@ def test_times_that_cannot_be_name_their_events(tmp_path):
 
 def test_a_size_that_dsec_does_not_have_is_refused(tmp_path):
     path = write_dsec(tmp_path / "events.h5", random_events(3))
-    with pytest.raises(ValueError, match="480x640"):
+    with pytest.raises(ValueError, match="640x480"):
         open_recording(path, 240, 304)
 
 

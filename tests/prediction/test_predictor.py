@@ -276,6 +276,7 @@ def test_arguments_that_are_no_numbers_are_told(predictor, draw_events):
     for wrong, reason in (
         ({"hz": "50"}, "predict.hz='50' must be a number, got a text"),
         ({"downsample": 1.5}, "downsample=1.5 must be a whole number"),
+        ({"min_score": "0.3"}, "min_score='0.3' must be a number, got a text"),
     ):
         with pytest.raises(ValueError, match=reason):
             predictor.predict(draw_events(100), height=48, width=64, **wrong)
@@ -309,6 +310,15 @@ def test_a_recording_without_a_size_gets_the_usual_sensor_of_the_command(predict
     found = predictor.predict(tmp_path / "a.csv", downsample=1)
     assert found.summary.sensor_hw == (180, 240)
     assert any("assuming 240 x 180 (DAVIS240)" in sentence for sentence in found.summary.sentences())
+    assert repr(found).endswith(", assuming 240 x 180 (DAVIS240))") and "assuming 240 x 180" in found._repr_html_()
+
+
+def test_an_opened_recording_refuses_another_size_as_its_file_does(predictor, draw_events, tmp_path):
+    write_dat(tmp_path / "a_td.dat", draw_events(), 48, 64)
+    for given in (tmp_path / "a_td.dat", rvtssm.open(tmp_path / "a_td.dat")):
+        with pytest.raises(ValueError, match=r"sensor of 64x48 \(width x height\), but 10x20 was requested"):
+            predictor.predict(given, height=20, width=10)
+        assert predictor.predict(given, height=48).summary.sensor_hw == (48, 64)
 
 
 def test_a_folder_of_recordings_is_refused(predictor, draw_events, tmp_path):

@@ -85,8 +85,8 @@ class BagRecording(Recording):
     def _check(self, message: EventMessage) -> None:
         if (message.height, message.width, message.encoding) != (*self._size_in_file, self._encoding):
             raise UserError(
-                f"{self.path} has messages of {self.topic} with {self._size_in_file[0]}x{self._size_in_file[1]} and "
-                f"with {message.height}x{message.width} (height x width) pixels, or in two encodings; record them apart"
+                f"{self.path} has messages of {self.topic} with {self._size_in_file[1]}x{self._size_in_file[0]} and "
+                f"with {message.width}x{message.height} (width x height) pixels, or in two encodings; record them apart"
             )
 
 

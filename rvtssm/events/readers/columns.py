@@ -142,7 +142,7 @@ class EventColumns:
         kept = keep_events((t, x, y, self._polarity(p, where)), state, (self.height, self.width), buffer)
         if not self.columns.are_named and state[OUTSIDE] > outside:
             raise UserError(
-                f"{self.path} has x or y outside {self.height}x{self.width} (height x width) {where}; its columns "
+                f"{self.path} has x or y outside {self.width}x{self.height} (width x height) {where}; its columns "
                 "have no names and were read in the order t, x, y, p unless another was given: name the columns, or "
                 "give the size that fits"
             )

@@ -151,7 +151,7 @@ def sensor_size(
         in_file = of_camera
     if in_file is not None and not all(1 <= side <= LARGEST_SIDE for side in in_file):
         raise UserError(
-            f"{path} names a sensor of {in_file[0]}x{in_file[1]} (height x width) pixels, which is impossible; "
+            f"{path} names a sensor of {in_file[1]}x{in_file[0]} (width x height) pixels, which is impossible; "
             "its header is damaged, copy it again"
         )
     if any(side is not None and not 1 <= side <= LARGEST_SIDE for side in asked):
@@ -162,8 +162,8 @@ def sensor_size(
         return in_file
     if in_file is not None:
         raise UserError(
-            f"{path} comes from a sensor of {in_file[0]}x{in_file[1]} (height x width), but "
-            f"{height or 'any'}x{width or 'any'} was requested; choose the dataset or the size that fits"
+            f"{path} comes from a sensor of {in_file[1]}x{in_file[0]} (width x height), but "
+            f"{width or 'any'}x{height or 'any'} was requested; choose the dataset or the size that fits"
         )
     if height is None or width is None:
         raise UnknownSensorSize(
