@@ -3,11 +3,13 @@
 import json
 import math
 import time
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from rvtssm.commands.announcement import announce, say_replaced
@@ -17,6 +19,7 @@ from rvtssm.commands.weights import read_weights, say_note, say_windows, with_ch
 from rvtssm.config import Config
 from rvtssm.events.readers import open_recording
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
+from rvtssm.models.detector import Detector
 from rvtssm.models.frame_size import reduction_in_words, usual_downsample
 from rvtssm.prediction.choose_downsample import choose_downsample
 from rvtssm.prediction.detection_bag import check_rosbags
@@ -45,28 +48,39 @@ class _Totals:
     num_events: int = 0
     num_windows: int = 0  # computed
     num_passed: int = 0  # windows that were passed over because the detector was slower
-    num_passed_at_start: int = 0  # of these, while the first window was computed, which takes longer
     classes: dict[str, str] = field(default_factory=dict)  # names by the ids of classes in the files
     num_detections: int = 0
     num_restarts: int = 0  # jumps of the clock
     num_lost_packets: int = 0  # of the camera, which no memory was left for
-    longest_wait_ms: float = 0.0  # of a window for its computation, without the first window
-    longest_lag_ms: float = 0.0  # from the arrival of the end of a window to its boxes, without the first window
-    remedy: str = ""  # what helps if other programs use the processors; empty if nothing is known to
+    step_ms: dict[str, float] = field(default_factory=dict)  # computing time of a window: p50 and p95
+    lag_ms: dict[str, float] = field(default_factory=dict)  # from the arrival of a window's end to its boxes: p50, p95
+    longest_wait_ms: float = 0.0  # of a window for its computation
+    longest_lag_ms: float = 0.0
+    remedy: str = ""  # what helps if windows were passed over; empty if none was
     too_short: str = ""  # that a recording ends before its first window does; empty if it does not
     broke_off: str = ""
 
+    @property
+    def kept_hz(self) -> float:
+        """The rate of the computed windows."""
+        return self.hz * self.num_windows / (self.num_windows + self.num_passed)
+
     def sentence(self) -> str:
-        """Return what happened; the time in which the first window was computed does not count as speed."""
-        passed, num_after = "", self.num_windows - 1
-        if num_late := self.num_passed - self.num_passed_at_start:
-            kept_hz = self.hz * num_after / (num_after + num_late)
-            remedy = f"; {self.remedy}" if self.remedy else ""
-            passed = f", {num_late} passed over (kept up: {kept_hz:.3g} of {self.hz:g} Hz{remedy})"
-        passed += f", {self.num_passed_at_start} passed over at the start" if self.num_passed_at_start else ""
+        """Return what happened."""
+        passed = ""
+        if self.num_passed:
+            kept = f"kept up: {self.kept_hz:.3g} of {self.hz:g} Hz"
+            passed = f", {self.num_passed} passed over ({kept}{f'; {self.remedy}' if self.remedy else ''})"
+        times = ""
+        if self.num_windows:
+            times = (
+                f"; a window took {self.step_ms['p50']:.1f} ms (median; 95 %: {self.step_ms['p95']:.1f}), "
+                f"its lag was {self.lag_ms['p50']:.1f} ms (95 %: {self.lag_ms['p95']:.1f}, "
+                f"longest: {self.longest_lag_ms:.1f})"
+            )
         return (
             f"{self.source}: {counted(self.num_events, 'event')}, {counted(self.num_windows, 'window')}{passed}, "
-            f"{counted(self.num_detections, 'box')}; longest lag {self.longest_lag_ms:.1f} ms"
+            f"{counted(self.num_detections, 'box')}{times}"
         )
 
 
@@ -101,7 +115,7 @@ def live(config: Config, as_json: bool = False) -> int:
             )
             say_note(config.checkpoint, checkpoint)
             say_windows(checkpoint, windows)
-            if said := reduction_in_words(checkpoint.spec, (source.height, source.width), downsample):
+            if said := reduction_in_words(checkpoint, (source.height, source.width), downsample):
                 say(said)
 
         def build() -> StreamDetector:
@@ -114,8 +128,11 @@ def live(config: Config, as_json: bool = False) -> int:
                 config=settings.postprocess,
             )
 
-        totals = _run(LiveRun(source, build), checkpoint, settings, staged, as_json)
-        totals.hz = windows.hz
+        run = LiveRun(source, build)
+        totals = _run(run, checkpoint, settings, staged, as_json, windows.hz)
+        if totals.num_passed:
+            sustained_hz = min(totals.kept_hz, 1000 / totals.step_ms["p50"])
+            totals.remedy = "; ".join(filter(None, (_slower(sustained_hz, run.detector, checkpoint), totals.remedy)))
         totals.too_short = source.too_short(windows.stride_us) if isinstance(source, Replay) else ""
         (staged / "live.json").write_text(json.dumps(asdict(totals), indent=2) + "\n")
     if not as_json:
@@ -149,16 +166,32 @@ def _opened(
         opened.close()
 
 
-def _run(run: LiveRun, checkpoint: LoadedCheckpoint, settings: LiveConfig, folder: Path, as_json: bool) -> _Totals:
+def _slower(sustained_hz: float, detector: StreamDetector, checkpoint: LoadedCheckpoint) -> str:
+    """Return in words what to set if the machine computes `sustained_hz` windows per second."""
+    lower_hz, downsample = float(f"{0.9 * sustained_hz:.1g}"), detector.downsample
+    said = f"this machine sustains about {float(f'{sustained_hz:.2g}'):g} Hz: set hz={lower_hz:g}"
+    if not isinstance(checkpoint.detector, Detector) or downsample >= usual_downsample(
+        checkpoint.spec, *detector.sensor_hw
+    ):
+        return said
+    faster_hz = sustained_hz * ((downsample + 1) / downsample) ** 2
+    return f"{said}, or downsample={downsample + 1} for about {faster_hz:.2g} Hz without the smallest objects"
+
+
+def _run(
+    run: LiveRun, checkpoint: LoadedCheckpoint, settings: LiveConfig, folder: Path, as_json: bool, hz: float
+) -> _Totals:
     """Run until the source ends, write and show what is found, and return the totals."""
-    source, totals, names = run.source, _Totals(run.source.name), checkpoint.spec.class_names
-    before_s = time.perf_counter(), time.process_time()
-    began_s = shown_s = source.clock()
-    until_s = began_s + (settings.duration_s or math.inf)
+    source, totals, names = run.source, _Totals(run.source.name, hz), checkpoint.spec.class_names
+    steps_s, lags_s = array("f"), array("f")  # per window, four bytes each, because a camera can send for days
     with (
         open_detection_files(folder, settings.formats, names, checkpoint.spec.disk_class_ids) as append,
-        changing_line("computing the first window") as show,
+        changing_line("preparing the detector") as show,
     ):
+        run.warm_up()
+        before_s = time.perf_counter(), time.process_time()
+        began_s = shown_s = source.clock()
+        until_s = began_s + (settings.duration_s or math.inf)
         while not source.is_ended and source.clock() < until_s:
             try:
                 result = run.step()
@@ -170,11 +203,9 @@ def _run(run: LiveRun, checkpoint: LoadedCheckpoint, settings: LiveConfig, folde
             (found,) = result.window.detections
             append(found)
             totals.num_detections += len(found)
-            if run.num_computed > 1:
-                totals.longest_wait_ms = max(totals.longest_wait_ms, 1000 * result.waited_s)
-                totals.longest_lag_ms = max(totals.longest_lag_ms, 1000 * result.lag_s)
-            if run.num_computed <= 2:  # those before the second window were passed over during the first
-                totals.num_passed_at_start = run.num_passed
+            steps_s.append(result.window.seconds)
+            lags_s.append(result.lag_s)
+            totals.longest_wait_ms = max(totals.longest_wait_ms, 1000 * result.waited_s)
             if as_json:
                 try:
                     say(_line(result, names))
@@ -190,10 +221,19 @@ def _run(run: LiveRun, checkpoint: LoadedCheckpoint, settings: LiveConfig, folde
     totals.num_events, totals.num_lost_packets = source.num_events, source.num_lost
     totals.broke_off = totals.broke_off or source.broke_off
     wall_s, processor_s = time.perf_counter() - before_s[0], time.process_time() - before_s[1]
-    totals.remedy = busy_machine_remedy(torch.get_num_threads(), wall_s, processor_s)
+    if run.num_passed:
+        totals.remedy = busy_machine_remedy(torch.get_num_threads(), wall_s, processor_s)
+    if steps_s:
+        totals.step_ms, totals.lag_ms = _percentiles_ms(steps_s), _percentiles_ms(lags_s)
+        totals.longest_lag_ms = 1000 * max(lags_s)
     totals.classes = checkpoint.spec.names_on_disk
     totals.num_windows, totals.num_passed, totals.num_restarts = run.num_computed, run.num_passed, run.num_restarts
     return totals
+
+
+def _percentiles_ms(seconds: Sequence[float]) -> dict[str, float]:
+    p50, p95 = (1000 * np.percentile(seconds, (50, 95))).tolist()
+    return {"p50": p50, "p95": p95}
 
 
 def _line(result: LiveResult, class_names: tuple[str, ...]) -> str:

@@ -28,17 +28,18 @@ def usual_downsample(spec: DatasetSpec, height: int, width: int) -> int:
 
 
 def reduction_in_words(
-    spec: DatasetSpec, sensor_hw: tuple[int, int], downsample: int, step_ms: float | None = None
+    checkpoint: LoadedCheckpoint, sensor_hw: tuple[int, int], downsample: int, step_ms: float | None = None
 ) -> str:
     """Return in words how the downsampling limits what can be found, or nothing if frames are as in training.
 
     Args:
-        spec: The dataset of the training.
+        checkpoint: The weights. An exported file has frames of one size, so another downsampling needs another file.
         sensor_hw: Height and width of the sensor in pixels.
         downsample: The downsampling in use.
         step_ms: Time of the detector per window in milliseconds, from which times for other sizes are estimated. None:
             there is no estimate.
     """
+    spec = checkpoint.spec
     (height, width), usual = sensor_hw, usual_downsample(spec, *sensor_hw)
     if max(usual, downsample) == 1 or (sensor_hw == (spec.height, spec.width) and downsample == usual):
         return ""
@@ -52,9 +53,13 @@ def reduction_in_words(
     if downsample > 1:
         said = (
             f"the {width} x {height} sensor is reduced by {downsample} to {width // downsample} x "
-            f"{height // downsample}; objects below {smallest_px * downsample:.0f} pixels vanish; downsample=1 finds "
-            f"smaller ones{' in ' * bool(about_ms(1))}{about_ms(1)}"
+            f"{height // downsample}; objects below {smallest_px * downsample:.0f} pixels vanish; "
         )
+        if not isinstance(checkpoint.detector, Detector):
+            return f"{said}a file exported with export.height={height} export.width={width} finds smaller ones"
+        said += f"downsample=1 finds smaller ones{' in ' * bool(about_ms(1))}{about_ms(1)}"
+    if not isinstance(checkpoint.detector, Detector):
+        return said
     if downsample < usual:
         takes = f"takes {about_ms(usual)}" if about_ms(usual) else "is faster"
         said += f"; downsample={usual} {takes} and misses objects below {smallest_px * usual:.0f} pixels"

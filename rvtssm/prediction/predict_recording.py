@@ -309,7 +309,7 @@ def _reduction(checkpoint: LoadedCheckpoint, plan: _Plan, step_ms: float | None)
 
     Without `step_ms`, because only the first call was timed, which also prepares the detector, no time is estimated.
     """
-    said = reduction_in_words(checkpoint.spec, plan.sensor_hw, plan.downsample, step_ms)
+    said = reduction_in_words(checkpoint, plan.sensor_hw, plan.downsample, step_ms)
     if plan.downsample == (usual := usual_downsample(checkpoint.spec, *plan.sensor_hw)):
         return said
     return f"{said}; for a camera or a stream give downsample={plan.downsample}, or it takes {usual}"

@@ -170,6 +170,7 @@ class Session:
             self._is_paused = False
         self._shown = RecentEvents(source.height, source.width)
         self._run = LiveRun(source, lambda: self._detector(source), self._shown.add)
+        self._run.warm_up()
         if isinstance(source, Replay):
             self._seek(source, source.first_us)
             source.set_speed(self._speed)

@@ -68,7 +68,7 @@ class Camera:
         self.is_ended = False
         self._latest_us: int | None = None  # time of the latest event
         self._known_us: int | None = None  # the later of that time and the camera's own time
-        self._num_dropped_before = 0
+        self._num_dropped_before: int | None = 0  # None: what was dropped so far does not count
 
     def clock(self) -> float:
         """Return the current time on the clock of `arrived_s`, in seconds."""
@@ -78,6 +78,11 @@ class Camera:
     def backlog(self) -> int:
         """Number of packets that have arrived and have not been read yet."""
         return 0 if self.is_ended else int(self._device.backlog())
+
+    def begin(self) -> None:
+        """Skip the packets that arrived while the detector was prepared. They do not count as lost."""
+        self._device.clear_backlog(until=0)
+        self._num_dropped_before = None
 
     def drop_backlog(self) -> None:
         """Drop the packets that have not been read yet, because they arrive faster than they can be read."""
@@ -100,7 +105,7 @@ class Camera:
             return []
         arrived_s = float(status.ring.system_time)
         dropped = int(status.ring.dropped_packets)
-        self.num_lost += max(dropped - self._num_dropped_before, 0)
+        self.num_lost += 0 if self._num_dropped_before is None else max(dropped - self._num_dropped_before, 0)
         self._num_dropped_before = dropped
         events = packet.polarity_events
         found = [] if events is None else self._parts(events, arrived_s)

@@ -161,6 +161,19 @@ class StreamDetector:
             if until_us is not None:
                 self._known_us[camera] = max(self._known_us[camera], int(until_us))
 
+    def warm_up(self) -> None:
+        """Compute two windows and forget them, so that the first window of the stream takes no longer than the others.
+
+        The first computations compile code and allocate memory, and the second window shares events with the first.
+        Call this before the first events.
+        """
+        before, corner = self.state_dict(), np.zeros(1, np.uint16)
+        for _ in range(2):
+            event = Events(np.array([self._end_us]), corner, corner, np.zeros(1, np.uint8))
+            self.feed([event] * len(self._counters))
+            self.finish()
+        self.load_state_dict(before)
+
     def finish(self) -> list[LiveWindow]:
         """Return the windows up to the last event, as if no event followed. Events that are pushed later must be later.
 

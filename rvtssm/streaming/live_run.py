@@ -35,6 +35,9 @@ class LiveSource(Protocol):
     def clock(self) -> float:
         """Return the current time in seconds."""
 
+    def begin(self) -> None:
+        """Let the stream begin now: skip what has arrived so far, or play from the present moment on."""
+
     def drop_backlog(self) -> None:
         """Drop the events that have not been read."""
 
@@ -73,6 +76,11 @@ class LiveRun:
         self.now_us: int | None = None  # all events before this time of the source are known
         self._build, self._on_events = build, on_events
         self._arrived: deque[tuple[int, float]] = deque(maxlen=1 << 16)  # times of the source and of their arrival
+
+    def warm_up(self) -> None:
+        """Let the detector compile its code, and let the source begin afterwards. Call this before the first `step`."""
+        self.detector.warm_up()
+        self.source.begin()
 
     def step(self) -> LiveResult | None:
         """Take in what has arrived, and compute the newest closed window. Return None if no window has closed."""

@@ -73,6 +73,10 @@ class Replay:
     def is_paused(self) -> bool:
         return self._is_paused
 
+    def begin(self) -> None:
+        """Play from the present moment on."""
+        self._set_pace()
+
     def drop_backlog(self) -> None:
         """Pause the recording's clock, because reading takes longer than playing."""
         self._set_pace()

@@ -8,6 +8,7 @@ import pytest
 import rvtssm
 from rvtssm.drawing.pictures import _StillChoice
 from rvtssm.events.readers.recording import copy_events, join_events
+from rvtssm.export.exported import read_exported
 from rvtssm.models.frame_size import reduction_in_words
 from rvtssm.prediction import choose_downsample as module
 from rvtssm.prediction.choose_downsample import choose_downsample
@@ -82,9 +83,17 @@ def test_the_first_call_is_no_measure_of_time(live_checkpoint, draw_events, dura
 
 
 def test_frames_as_in_training_need_no_words(live_checkpoint):
-    spec = live_checkpoint().spec
-    assert reduction_in_words(spec, (48, 64), 1) == reduction_in_words(spec, (40, 40), 1) == ""
-    assert "reduced by 10 to 64 x 48; objects below 28 pixels" in reduction_in_words(spec, (480, 640), 10)
+    checkpoint = live_checkpoint()
+    assert reduction_in_words(checkpoint, (48, 64), 1) == reduction_in_words(checkpoint, (40, 40), 1) == ""
+    assert "reduced by 10 to 64 x 48; objects below 28 pixels" in reduction_in_words(checkpoint, (480, 640), 10)
+
+
+def test_an_exported_file_needs_another_export_for_another_reduction(exported):
+    _, folder = exported()
+    checkpoint = read_exported(folder / "model.onnx")
+    said = reduction_in_words(checkpoint, (480, 640), 10, 30.0)
+    assert "a file exported with export.height=480 export.width=640 finds smaller ones" in said
+    assert "downsample" not in said
 
 
 @pytest.mark.parametrize("num_pictures", [1, 3, 16, 100, 1000])
