@@ -11,6 +11,8 @@ import torch
 from rvtssm.records import Detections, Events
 from rvtssm.system.busy_machine import busy_machine_remedy
 
+_MANY = 10_000  # events; fewer can be a short piece on purpose
+
 
 @dataclass(frozen=True)
 class PredictionSummary:
@@ -63,7 +65,8 @@ class PredictionSummary:
             f"{self.recording}: {self.format}, {counted(self.num_events, 'event')} in {self.duration_s:.3f} s "
             f"(camera time {start_s:.3f} to {start_s + self.duration_s:.3f} s)"
             + (f"; repaired: {repaired}" if repaired else ""),
-            f"{counted(self.num_windows, 'window')} of {self.window_ms:g} ms at {self.hz:g} Hz; frames of {size}",
+            f"{counted(self.num_windows, 'window')} of {self.window_ms:g} ms at {self.hz:g} Hz{self._short()}; frames "
+            f"of {size}",
             *(sentence for sentence in (self.sensor_guess, self.reduction) if sentence),
             f"{counted(self.num_detections, 'box')} with a score from {self.written_min_score:g} in the files, "
             f"{self.num_drawn_detections} from {self.drawn_min_score:g}, as in the pictures{self._missed()}",
@@ -72,6 +75,12 @@ class PredictionSummary:
             f"99 %: {self.step_ms['p99']:.1f}{together})" + self._late(),
             *(["wrote " + ", ".join(self.files)] if self.files else []),
         ]
+
+    def _short(self) -> str:
+        """Return a clause on the unit of the times if many events last less than one window, otherwise nothing."""
+        if self.num_events < _MANY or 1000 * self.duration_s >= self.window_ms:
+            return ""
+        return f", but the events last only {1000 * self.duration_s:g} ms (times must be in microseconds)"
 
     def _missed(self) -> str:
         """Return a clause on the score from which there are boxes, empty if some are drawn or none were found."""

@@ -321,6 +321,13 @@ def test_an_opened_recording_refuses_another_size_as_its_file_does(predictor, dr
         assert predictor.predict(given, height=48).summary.sensor_hw == (48, 64)
 
 
+def test_many_events_in_less_than_a_window_are_told(predictor, draw_events):
+    events = draw_events(12_000)
+    found = predictor.predict(replace(events, t=events.t // 100), height=48, width=64)
+    assert ", but the events last only 4.299 ms (times must be in microseconds); frames" in found.summary.sentences()[1]
+    assert "last only" not in predictor.predict(events, height=48, width=64).summary.sentences()[1]
+
+
 def test_a_folder_of_recordings_is_refused(predictor, draw_events, tmp_path):
     for name in "abc":
         write_dat(tmp_path / f"{name}_td.dat", draw_events(100), 48, 64)
