@@ -10,6 +10,7 @@ from typing import Any
 from rvtssm.evaluation.bootstrap import LEVEL
 from rvtssm.evaluation.breakdown import MIN_IOU
 from rvtssm.evaluation.frequency import RateRow, published_rows
+from rvtssm.evaluation.matches import METRICS
 from rvtssm.evaluation.result import (
     EvaluationReport,
     percent,
@@ -41,7 +42,10 @@ def console_table(report: EvaluationReport) -> TerminalTable:
         for window, drop in drops.items():
             cells = ["drop", *([window] if report.others else []), percent(drop)]
             rows.append(cells + [""] * (len(head) - len(cells)))
-    return TerminalTable(report.title, [head, *rows], lines, "evaluation.md", 0, [last])
+    # APs of sizes come last: they are the first to be left out in a narrow terminal, before the classes of the user.
+    order = sorted(range(len(head)), key=lambda column: head[column] in METRICS[3:])
+    rows = [[row[column] for column in order] for row in [head, *rows]]
+    return TerminalTable(report.title, rows, lines, "evaluation.md", 0, [last])
 
 
 def to_csv(report: EvaluationReport) -> str:

@@ -147,6 +147,14 @@ def test_the_console_table_shows_percent_and_settings():
     assert "Published, S5-ViT-B: 20 Hz 47.7, 40 Hz 46.4" in text and "Published, RVT: 20 Hz 47.2" in text
 
 
+def test_the_console_table_leaves_out_sizes_before_classes():
+    rows = [replace(row, metrics={**row.metrics, "AP/car": 0.3, "AP/walker": 0.1}) for row in make_report().rows]
+    console = Console(width=60, record=True, file=io.StringIO())
+    console.print(console_table(make_report(rows=tuple(rows))))
+    table, _, below = console.export_text().partition("└")
+    assert "walker" in table and "AP_large" not in table and "AP_large" in below
+
+
 def test_a_single_rate_has_no_drop_and_no_rate_is_an_error(tmp_path):
     report = make_report(rows=make_report().rows[:1])
     assert to_json(report)["performance_drop"] is None and "drop" not in to_markdown(report)
