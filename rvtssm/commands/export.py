@@ -16,6 +16,7 @@ from rvtssm.export.exported import largest_difference, read_exported
 from rvtssm.models.checkpoint import SAFETENSORS, write_checkpoint
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.detector import Detector
+from rvtssm.prediction.summary import counted
 from rvtssm.streaming.sources import find_sources
 from rvtssm.system.atomic_files import staging_folder
 from rvtssm.system.user_error import UserError
@@ -37,14 +38,18 @@ def export(config: Config) -> None:
     check_export(out, options.precision)  # raises ValueError before the work, which takes long
     where = calibration_path(config)
     paths = tuple(find_sources(where).values()) if where else ()
-    checkpoint = _noted(read_weights(config), options.note)
+    checkpoint, judged = _noted(read_weights(config), options.note), ""
     with staging_folder(writable(out.parent), "export") as folder:
         staged = folder / out.name
         spec, windows = checkpoint.spec, checkpoint.windows
         frame_hw = options.height or spec.frame_height, options.width or spec.frame_width
         frames = CalibrationFrames(paths, spec, windows, frame_hw, options.calibration_windows) if paths else None
         if frames:
-            frames.check()  # before the work as well
+            num_read = frames.check()  # before the work as well
+            judged = (
+                f"; ranges from {sum(num_read)} windows of {counted(len(num_read), 'recording')} in {where}; "
+                "in 8 bits, differences of some tenths are usual, and `rvtssm evaluate` shows what they cost in AP"
+            )
         description = export_detector(checkpoint, staged, *frame_hw, options.precision, frames or ())
         exported = read_exported(staged)
         seen = [torch.from_numpy(frame) for frame in frames.first(options.check_steps)] if frames else []
@@ -66,7 +71,7 @@ def export(config: Config) -> None:
     say(
         f"wrote {' and '.join(map(str, files))}: {size:.1f} MB, frames of {width} x {height}, any batch and step "
         f"scale; over {options.check_steps} carried steps at changing rates, boxes differ from PyTorch by {boxes:.1e} "
-        f"of the largest, scores by {scores:.1e}"
+        f"of the largest, scores by {scores:.1e}{judged}"
     )
 
 

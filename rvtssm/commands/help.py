@@ -8,6 +8,8 @@ from rvtssm.commands.words import RENAMED, short_keys
 from rvtssm.config import CHOICES, Config, configs_dir
 from rvtssm.system.user_error import UserError
 
+_MEANT = {"rate": "hz", "frequency": "hz", "fps": "hz"}  # keys by words that others use for them
+
 
 def verb_help(name: str, topics: list[str]) -> str:
     """Return the text of `rvtssm VERB --help`, or of `rvtssm VERB TOPIC --help`, whose topics are sections and keys.
@@ -35,6 +37,8 @@ def hint(key: str, verb: str) -> str:
     section, _, last = key.rpartition(".")
     if last in RENAMED:
         return f"{key} is called {f'{section}.' if section else ''}{RENAMED[last]} now"
+    if (meant := _MEANT.get(key)) in short_keys(verb):
+        return f"did you mean {meant}?"
     found, readers = similar(key, _names(verb)), [name for name in VERBS if key in short_keys(name)]
     if readers and found and all(name.startswith("augment.") for name in found):  # nobody means these
         return f"{verb} does not read it, {in_words(readers)}"

@@ -9,7 +9,7 @@ import numpy as np
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.windows import free_grid
 from rvtssm.models.frame_size import usual_downsample
-from rvtssm.records import DatasetSpec, Events, WindowSettings
+from rvtssm.records import DatasetSpec, Events, Windows, WindowSettings
 from rvtssm.streaming.sources import first_events
 from rvtssm.system.user_error import UserError
 
@@ -35,19 +35,23 @@ class CalibrationFrames:
         """Yield frames (T, C, H, W) of consecutive windows with their step scale."""
         each, opened = self._recordings()
         for events, sensor_hw, downsample in opened:
-            for speed in (1, _FAST):
-                settings = self.windows if speed == 1 else self.windows.at_rate(speed * self.windows.hz, "slide")
-                grid = free_grid(int(events.t[0]), int(events.t[-1]), settings)[:each]
+            for speed, settings, grid in self._grids(events, each):
                 yield count_windows(events, grid, *sensor_hw, settings, downsample), 1 / speed
 
-    def check(self) -> None:
-        """Read each recording once.
+    def check(self) -> list[int]:
+        """Read each chosen recording once, and return its number of windows.
 
         Raises:
             UserError: If a recording has no events, or frames of another size than the file.
         """
-        for _ in self._recordings()[1]:
-            pass
+        each, opened = self._recordings()
+        return [sum(len(grid) for *_, grid in self._grids(events, each)) for events, *_ in opened]
+
+    def _grids(self, events: Events, each: int) -> Iterator[tuple[int, WindowSettings, Windows]]:
+        """Yield both rates, in rates of training, with their settings and the first `each` windows of a recording."""
+        for speed in (1, _FAST):
+            settings = self.windows if speed == 1 else self.windows.at_rate(speed * self.windows.hz, "slide")
+            yield speed, settings, free_grid(int(events.t[0]), int(events.t[-1]), settings)[:each]
 
     def _recordings(self) -> tuple[int, Iterator[tuple[Events, tuple[int, int], int]]]:
         """Return the number of windows per recording and rate, and each recording.

@@ -61,6 +61,8 @@ class PredictionSummary:
         after = after if self.startup_s < self.wall_s else ""  # there was one call
         factor = f"{self.realtime_factor:#.2g}" if self.realtime_factor < 9.95 else f"{self.realtime_factor:.0f}"
         together = f"; computed {self.windows_per_call} windows per call" if self.windows_per_call > 1 else ""
+        spread = f" (median; 90 %: {self.step_ms['p90']:.1f}, 99 %: {self.step_ms['p99']:.1f}{together})"
+        spread = spread if after else ", with its preparation"
         return [
             f"{self.recording}: {self.format}, {counted(self.num_events, 'event')} in {self.duration_s:.3f} s "
             f"(camera time {start_s:.3f} to {start_s + self.duration_s:.3f} s)"
@@ -71,8 +73,7 @@ class PredictionSummary:
             f"{counted(self.num_detections, 'box')} with a score from {self.written_min_score:g} in the files, "
             f"{self.num_drawn_detections} from {self.drawn_min_score:g}, as in the pictures{self._missed()}",
             f"{self.wall_s:.1f} s, {after}{factor} x real time; in the detector "
-            f"{self.step_ms['p50']:.1f} ms for one window (median; 90 %: {self.step_ms['p90']:.1f}, "
-            f"99 %: {self.step_ms['p99']:.1f}{together})" + self._late(),
+            f"{self.step_ms['p50']:.1f} ms for one window{spread}" + self._late(),
             *(["wrote " + ", ".join(self.files)] if self.files else []),
         ]
 

@@ -251,10 +251,10 @@ class Session:
     def _end(self, run: LiveRun, replay: Replay, now_s: float) -> None:
         """Compute the window that the end of a recording cuts short. A little later, start again."""
         if self._ended_s is None:
-            self._ended_s = now_s
             last = run.finish(replay.last_us + math.ceil(1e6 / self.hz) + run.detector.windows.includes_end)
             if last is not None:
                 self._note(last)
+            self._ended_s = time.monotonic()  # the last window may have taken long
         elif now_s - self._ended_s >= _END_S and not self._is_paused:
             self._seek(replay, replay.first_us)
 
@@ -292,7 +292,7 @@ class Session:
     def _notice(self, source: Any, has_events: bool) -> str:
         """Explain why a picture is empty or has no boxes; empty if there is nothing to explain."""
         if isinstance(source, Replay) and (too_short := source.too_short(1e6 / self.hz)):
-            return too_short
+            return f"{too_short}; its boxes appear at its end, as in `rvtssm predict`"
         return "" if has_events else f"no events in {SHOWN_US / 1000:g} ms"
 
     def _tell(self, **message: Any) -> None:

@@ -63,7 +63,7 @@ class Replay:
         length_ms, stride_ms = (self.last_us - self.first_us) / 1000, stride_us / 1000
         if length_ms >= stride_ms:
             return ""
-        return f"the recording has {length_ms:.3g} ms of events, less than one window of {stride_ms:.3g} ms"
+        return f"the recording has {length_ms:.3g} ms of events, but its first window ends after {stride_ms:.3g} ms"
 
     def end(self) -> None:
         """Stop after the events read so far."""

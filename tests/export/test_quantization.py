@@ -244,6 +244,7 @@ def test_a_recording_gives_enough_windows_for_a_state(draw_events, monkeypatch, 
     paths = tuple(map(str, range(num_paths)))
     frames = CalibrationFrames(paths, SMALL, WindowSettings(50_000), (48, 64), num_windows)
     assert {len(windows) for windows, _ in frames} == {each} and opened == read
+    assert frames.check() == [2 * each] * len(read)
 
 
 @pytest.mark.parametrize("where", ["-", "tcp://localhost:1", "camera:"])

@@ -32,6 +32,7 @@ from rvtssm.serve import uploads
 from rvtssm.serve.serve_config import ServeConfig
 from rvtssm.serve.server import build_app
 from rvtssm.serve.session import Opening, Session
+from rvtssm.streaming.live_run import LiveRun
 from rvtssm.system.cache import cache_folder
 from tests.events.bag_writer import DVS, message_of, typestore_of, write_bag, write_events
 
@@ -208,10 +209,24 @@ def test_a_recording_shorter_than_a_window_shows_its_events_boxes_and_why(weight
         page.until(lambda page: page.results() and page.pictures[-1][0]["boxes"])
         header, counts = page.pictures[-1]
         assert counts.sum() > 1_000 and header["t_s"] < 0.021
-        assert header["notice"] == "the recording has 20 ms of events, less than one window of 50 ms"
+        assert header["notice"] == (
+            "the recording has 20 ms of events, but its first window ends after 50 ms; "
+            "its boxes appear at its end, as in `rvtssm predict`"
+        )
         page.session.handle({"hz": 200})
         page.until(lambda page: page.pictures[-1][0]["hz"] == 200 and not page.pictures[-1][0]["notice"])
         page.until(lambda page: page.pictures[-1][0]["t_s"] < header["t_s"])  # it begins again
+
+
+def test_the_last_boxes_are_shown_for_a_while_however_long_they_take(weights, draw_events, tmp_path, monkeypatch):
+    path = written(tmp_path / "short_td.dat", draw_events, 2_000, 20_000)
+    with Page(weights) as page:
+        finish = LiveRun.finish
+        monkeypatch.setattr(LiveRun, "finish", lambda *args: (time.sleep(1.2), finish(*args))[1])
+        page.session.open(opened("short", path))
+        page.until(lambda page: page.results() and page.pictures[-1][0]["boxes"])
+        time.sleep(0.4)
+        assert page.session._boxes
 
 
 def test_the_last_window_is_computed_though_the_recording_ends_in_it(weights, recordings):

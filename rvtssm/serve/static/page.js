@@ -122,7 +122,7 @@ function clear() {
   const canvas = at("canvas");
   canvas.getContext("2d").clearRect(0, 0, canvas.width, canvas.height);
   for (const name of ["step", "lag", "done", "count"]) at(name).textContent = "–";
-  at("done").parentElement.classList.remove("late");
+  showLate(false);
   at("caption").textContent = at("notice").textContent = "";
   at("time").textContent = "0.00 s";
   at("seek").value = 0;
@@ -300,7 +300,7 @@ function showNumbers() {
     const isKnown = results.length > 1;  // no window was passed over before the first one
     at("done").textContent = isKnown ? `${Math.round(100 * share)}` : "–";
     at("done").title = `of the windows that closed; ${passed} of the last two seconds were passed over`;
-    at("done").parentElement.classList.toggle("late", isKnown && share < 0.99);
+    showLate(isKnown && share < 0.99);
   }
   at("count").textContent = picture.boxes.filter((box) => box[5] >= state.threshold).length;
   if (duration !== null) {
@@ -311,11 +311,16 @@ function showNumbers() {
   }
 }
 
+function showLate(isLate) {
+  at("done").parentElement.classList.toggle("late", isLate);
+  at("late-note").hidden = !isLate;
+}
+
 function showRate() {
   const hz = Number(at("rate").value);
   at("rate-value").innerHTML = `<b>${rounded(hz)}</b> Hz`;
   at("rate").setAttribute("aria-valuetext", `${rounded(hz)} hertz`);
-  const reduced = state.downsample > 1 ? `; the picture of the sensor is reduced by ${state.downsample}` : "";
+  const reduced = state.downsample > 1 ? `; the detector sees the sensor reduced by ${state.downsample}` : "";
   at("rate-note").textContent =
     `a window every ${rounded(1000 / hz)} ms; time step of the model ×\u00a0${rounded(state.trainedHz / hz)}${reduced}`;
   const isSliding = document.querySelector("[name=window]:checked").value === "slide";
