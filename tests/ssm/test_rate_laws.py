@@ -99,7 +99,7 @@ def test_after_an_impulse_silence_is_silence_in_steps_of_any_size(case):
         (S5SSM, 0.5, 0.78, 0.30),
         (S4DSSM, 0.0, 1.05, 1.00),
         (S4DSSM, 0.5, 1.05, 0.57),
-        (S4SSM, None, 1.27, 1.21),
+        (S4SSM, 0.0, 1.27, 1.21),
     ],
 )
 def test_what_bilinear_changes_in_new_layers_is_as_documented(layer, bandlimit, of_states, of_outputs):
