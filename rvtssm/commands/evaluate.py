@@ -144,12 +144,21 @@ def _data_for(config: Config, checkpoint: LoadedCheckpoint) -> SequenceDataModul
 
 def _with_scoring_rules(checkpoint: LoadedCheckpoint, spec: DatasetSpec) -> LoadedCheckpoint:
     """Return the checkpoint with the rules of the data that decide which boxes are scored; say which have changed."""
-    rules = {name: getattr(spec, name) for name in ("min_side_px", "min_diagonal_px", "skip_us")}
-    changed = [f"{name} {value:g}, in training {getattr(checkpoint.spec, name):g}" for name, value in rules.items()
-               if value != getattr(checkpoint.spec, name)]  # fmt: skip
-    if changed:
-        say(f"scored by the rules of the data: {'; '.join(changed)}")
-    return replace(checkpoint, spec=replace(checkpoint.spec, **rules))
+    trained = checkpoint.spec
+    per_px = trained.downsample / spec.downsample  # frames have the same size, sensors perhaps not
+    new = replace(
+        trained,
+        min_side_px=spec.min_side_px * per_px,
+        min_diagonal_px=spec.min_diagonal_px * per_px,
+        skip_us=spec.skip_us,
+    )
+    names = [
+        name for name in ("min_side_px", "min_diagonal_px", "skip_us") if getattr(new, name) != getattr(trained, name)
+    ]
+    if names:
+        changed = ", ".join(f"{name} {getattr(spec, name)}" for name in names)
+        say(f"scored by the rules of the data, which are not those of the training: {changed}")
+    return replace(checkpoint, spec=new)
 
 
 def _check_fit(path: str, trained: DatasetSpec, data: DatasetSpec) -> None:

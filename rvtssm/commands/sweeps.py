@@ -58,8 +58,11 @@ def compose_study(words: list[str]) -> tuple[Config, list[tuple[dict[str, str], 
     plain, given = split_axes(words)
     base = compose(plain)
     fixed = {word.partition("=")[0] for word in plain}
-    of_one_value, axes = split_axes(base.study.axes)
-    axes |= {key: [value] for key, _, value in (word.partition("=") for word in of_one_value)}
+    axes: dict[str, list[str]] = {}
+    for word in base.study.axes:
+        of_one_value, values = split_axes([word])
+        key, _, value = word.partition("=")
+        axes |= {key: [value]} if of_one_value else values
     axes = {key: values for key, values in axes.items() if key not in fixed} | given
     base.study.axes = [f"{key}={','.join(values)}" for key, values in axes.items()]
     variants = dict(base.study.named_variants())

@@ -245,7 +245,8 @@ def _foresight(runs: SplitRuns) -> str:
 def num_scored(runs: SplitRuns, rate: PlannedRate) -> int:
     """Return how many labels are scored at a rate."""
     spec = runs.checkpoint.spec
-    return sum(len(scored_labels(sequence.labels, spec)) for sequence in runs.sequences(rate))
+    sequences = runs.sequences(rate, runs.options.label_hz)
+    return sum(len(scored_labels(sequence.labels, spec)) for sequence in sequences)
 
 
 def _conditions(runs: SplitRuns, rates: Sequence[PlannedRate]) -> dict[str, str]:

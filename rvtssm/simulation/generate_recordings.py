@@ -22,7 +22,7 @@ from rvtssm.system.user_error import UserError
 from rvtssm.system.workers import WorkerDied
 
 SPLITS = ("train", "val", "test")
-RECIPES = {"synthetic": 1, "open_world": 5}  # increase a number if the same settings give other recordings than before
+RECIPES = {"synthetic": 1, "open_world": 6}  # increase a number if the same settings give other recordings than before
 _SEEN_US = 50_000  # time span whose events must show an object
 _SEEN_PER_PX = 0.02  # events per pixel of its box that show an object
 _MOST_WORLDS = 20  # most worlds that are drawn for a recording of open_world until one has labels

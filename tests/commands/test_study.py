@@ -146,6 +146,8 @@ def test_the_command_line_replaces_axes_of_the_same_key():
 def test_an_axis_of_a_file_may_have_one_value():
     _, points = compose_study(['study.variants=["as it is:"]', 'study.axes=["seed=3"]'])
     assert [(values, each.seed) for values, each in points] == [({"variant": "as it is", "seed": "3"}, 3)]
+    config, _ = compose_study(['study.axes=["evaluation.window=shrink","seed=0,1"]'])
+    assert config.study.axes == ["evaluation.window=shrink", "seed=0,1"]
 
 
 def test_variants_are_rows_of_several_words():

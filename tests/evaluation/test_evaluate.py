@@ -125,7 +125,7 @@ def test_the_rules_of_the_data_decide_which_boxes_are_scored(weights, tmp_path, 
     raw = write_recording(tmp_path / "raw", side_px=6.5)
     found = evaluated(tmp_path / "out", f"checkpoint={checkpoint}", f"dataset.raw_dir={raw}", "hz=[40]", "window=slide")
     printed = " ".join(capsys.readouterr().out.split())
-    assert "scored by the rules of the data: min_side_px 6, in training 10" in printed
+    assert "scored by the rules of the data, which are not those of the training: min_side_px 6" in printed
     assert "with 17 labels, of which 11 are scored" in printed
     assert found["settings"]["scored"].startswith("11 boxes; ")
     assert "without a drop, because 20 Hz, the rate of training, is not among the rates" in printed
