@@ -153,8 +153,9 @@ def draw_frame(
     canvas = cv2.resize(events_image(hist, behind), None, fx=scale, fy=scale, interpolation=cv2.INTER_NEAREST)
     chosen = np.flatnonzero(detections.score >= min_score)
     chosen = chosen[np.argsort(detections.score[chosen], kind="stable")]  # draw the best last, on top
+    colors = box_colors(class_names, detections)
     for i in chosen:
-        _draw_box(canvas, _scaled(detections.xyxy[i], scale), class_color(class_names, int(detections.class_id[i])))
+        _draw_box(canvas, _scaled(detections.xyxy[i], scale), colors[i])
     if ground_truth is not None:
         for xyxy, still_us in zip(ltwh_to_xyxy(ground_truth.boxes_ltwh), ground_truth.still_us, strict=True):
             _draw_dashed(canvas, _scaled(xyxy, scale))
@@ -166,8 +167,7 @@ def draw_frame(
         text = class_name(class_names, class_id) + (f" {detections.score[i]:.2f}" if has_scores else "")
         if detections.track_id is not None and detections.track_id[i]:
             text += f" #{detections.track_id[i]}"
-        color = class_color(class_names, class_id)
-        tags.append(_draw_tag(canvas, _scaled(detections.xyxy[i], scale), color, text, tags))
+        tags.append(_draw_tag(canvas, _scaled(detections.xyxy[i], scale), colors[i], text, tags))
     caption = f"t = {detections.t_us / 1e6:.3f} s" if caption is None else caption
     width = canvas.shape[1]
     caption_bar = np.full((_BAR_PX, width, 3), BAR, np.uint8)
@@ -212,17 +212,22 @@ def class_colors(class_names: Sequence[str]) -> list[Color]:
         class_names: Names of the classes.
     """
     places: dict[str, int] = {}
-    for name in sorted(class_names, key=lambda name: (name not in _COLOR_OF, name)):
+    for name in sorted(class_names, key=lambda name: (name.lower() not in _COLOR_OF, name)):
         free = [place for place in range(len(CLASS_COLORS)) if place not in places.values()]
-        usual = _COLOR_OF.get(name)
+        usual = _COLOR_OF.get(name.lower())
         places[name] = usual if usual in free else free[0] if free else len(places) % len(CLASS_COLORS)
     return [CLASS_COLORS[places[name]] for name in class_names]
 
 
-def class_color(class_names: Sequence[str], class_id: int) -> Color:
-    """Return the RGB colour of a class, also if its name is not known."""
-    named = class_colors(class_names)
-    return named[class_id] if class_id < len(named) else CLASS_COLORS[class_id % len(CLASS_COLORS)]
+def box_colors(class_names: Sequence[str], detections: Detections) -> list[Color]:
+    """Return the RGB colour of every box, also where the name of its class is not known.
+
+    Args:
+        class_names: Names of the classes.
+        detections: The boxes.
+    """
+    named = dict(enumerate(class_colors(class_names)))
+    return [named.get(i, CLASS_COLORS[i % len(CLASS_COLORS)]) for i in detections.class_id.tolist()]
 
 
 def class_name(class_names: Sequence[str], class_id: int) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from rvtssm.drawing.draw import class_color, class_name, events_image
+from rvtssm.drawing.draw import box_colors, class_name, events_image
 from rvtssm.drawing.image_files import to_png
 from rvtssm.records import Detections
 from rvtssm.system.extras import check_extra
@@ -63,7 +63,7 @@ class RerunLog:
             array=found.xyxy,
             array_format=rerun.Box2DFormat.XYXY,
             labels=labels,
-            colors=[class_color(self._class_names, class_id) for class_id in found.class_id.tolist()],
+            colors=box_colors(self._class_names, found),
             class_ids=found.class_id,
         )
         numbers = 1e6 / max(found.t_us - start_us, 1), 1000 * seconds, len(found)

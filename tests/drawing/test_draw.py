@@ -61,7 +61,7 @@ def has_color(image, color):
 def test_tags_of_boxes_at_one_place_do_not_hide_each_other(hist):
     boxes = [(20 + i / 10, 20, 50, 45, 0.9 - i / 10, i) for i in range(4)]
     canvas = draw_frame(hist, make_detections(*boxes), class_names="abcd", scale=6)
-    areas = [int((canvas == np.array(draw.class_color("abcd", i), np.uint8)).all(axis=-1).sum()) for i in range(4)]
+    areas = [int((canvas == np.array(draw.class_colors("abcd")[i], np.uint8)).all(axis=-1).sum()) for i in range(4)]
     # the ink covers less than half of a tag; the box of the best one, on top, is its line as well
     (width, height), _ = cv2.getTextSize("a 0.90", cv2.FONT_HERSHEY_SIMPLEX, 0.48, 1)
     assert min(areas) > width * height / 2, areas
@@ -142,6 +142,7 @@ def test_the_colour_of_a_class_does_not_depend_on_the_order_of_the_classes(names
     assert dict(zip(names[::-1], draw.class_colors(names[::-1]), strict=True)) == colors
     assert len(set(colors.values())) == min(len(names), 8)
     assert draw.class_colors(("car", "pedestrian")) == list(draw.CLASS_COLORS[:2])
+    assert draw.class_colors(("Ship", "Car", "Person")) == [draw.CLASS_COLORS[place] for place in (2, 0, 1)]
 
 
 def test_a_label_is_drawn_without_a_score(hist):
@@ -149,18 +150,18 @@ def test_a_label_is_drawn_without_a_score(hist):
     scored = [draw_frame(hist, frame, None, NAMES, scale=4) for frame in frames]
     labels = [draw_frame(hist, frame, None, NAMES, scale=4, has_scores=False) for frame in frames]
     assert (scored[0] != scored[1]).any() and (labels[0] == labels[1]).all()
-    named, longer = ((image == draw.class_color(NAMES, 0)).all(axis=-1).sum() for image in (labels[0], scored[0]))
+    named, longer = ((image == draw.class_colors(NAMES)[0]).all(axis=-1).sum() for image in (labels[0], scored[0]))
     assert named < longer  # the tag ends after the name
 
 
 def test_boxes_have_the_colour_of_their_class_and_need_the_score(hist):
     frame = make_detections((10, 20, 30, 40, 0.9, 0), (40, 20, 70, 50, 0.3, 1), (5, 5, 9, 9, 0.29, 1))
     canvas = boxes_only(draw_frame(hist, frame, None, NAMES, scale=4))
-    assert canvas[160, 80].tolist() == list(draw.class_color(NAMES, 0))  # the lower edge of the first box
-    assert canvas[200, 240].tolist() == list(draw.class_color(NAMES, 1))
-    assert not has_color(canvas[:60, :60], draw.class_color(NAMES, 1))
+    assert canvas[160, 80].tolist() == list(draw.class_colors(NAMES)[0])  # the lower edge of the first box
+    assert canvas[200, 240].tolist() == list(draw.class_colors(NAMES)[1])
+    assert not has_color(canvas[:60, :60], draw.class_colors(NAMES)[1])
     low = boxes_only(draw_frame(hist, frame, None, NAMES, scale=4, min_score=0.95))
-    assert not has_color(low, draw.class_color(NAMES, 0)) and not has_color(low, draw.class_color(NAMES, 1))
+    assert not has_color(low, draw.class_colors(NAMES)[0]) and not has_color(low, draw.class_colors(NAMES)[1])
 
 
 def test_ground_truth_is_white_and_says_what_stands_still(hist):
@@ -183,7 +184,7 @@ def test_caption_and_legend_change_the_bars_only(hist):
     assert (plain[:30] != timed[:30]).any() and (plain[30:] == timed[30:]).all()
     truth = draw_frame(hist, make_detections(), make_labels(), NAMES, scale=6)
     assert (plain[-30:] != truth[-30:]).any() and (plain[:-30] == truth[:-30]).all()
-    assert has_color(plain[-30:], draw.class_color(NAMES, 1)) and has_color(plain[-30:], draw.BRIGHTER)
+    assert has_color(plain[-30:], draw.class_colors(NAMES)[1]) and has_color(plain[-30:], draw.BRIGHTER)
 
 
 def test_boxes_anywhere_and_classes_without_a_name_are_drawn(hist):
