@@ -49,11 +49,12 @@ def reduction_in_words(
 
     # side of the smallest square that is scored, in pixels of the frame
     smallest_px = max(spec.min_side_px, spec.min_diagonal_px / math.sqrt(2)) / spec.downsample
-    said = f"the {width} x {height} sensor is not reduced; objects below {smallest_px:.0f} pixels are not found"
+    limit = f"; training scored no objects below {smallest_px * downsample:.0f} pixels" if smallest_px else ""
+    said = f"the {width} x {height} sensor is not reduced{limit}"
     if downsample > 1:
         said = (
             f"the {width} x {height} sensor is reduced by {downsample} to {width // downsample} x "
-            f"{height // downsample}; objects below {smallest_px * downsample:.0f} pixels vanish; "
+            f"{height // downsample}{limit}; "
         )
         if not isinstance(checkpoint.detector, Detector):
             return f"{said}a file exported with export.height={height} export.width={width} finds smaller ones"
@@ -62,7 +63,8 @@ def reduction_in_words(
         return said
     if downsample < usual:
         takes = f"takes {about_ms(usual)}" if about_ms(usual) else "is faster"
-        said += f"; downsample={usual} {takes} and misses objects below {smallest_px * usual:.0f} pixels"
+        said += f"; downsample={usual} {takes}"
+        said += f", with a limit of {smallest_px * usual:.0f} pixels" if smallest_px else ""
     return said
 
 

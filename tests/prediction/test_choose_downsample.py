@@ -1,6 +1,7 @@
 """A large sensor is reduced as far as something is found, and what that means is said; stills prefer boxes."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -60,14 +61,14 @@ def test_weights_find_small_objects_on_a_large_sensor(seed, chosen):
     (said,) = (sentence for sentence in found.summary.sentences() if sentence.startswith("the 416 x 320 sensor"))
     if chosen == 2:
         assert re.fullmatch(
-            r"the 416 x 320 sensor is reduced by 2 to 208 x 160; objects below 17 pixels vanish; downsample=1 finds "
-            r"smaller ones",
+            r"the 416 x 320 sensor is reduced by 2 to 208 x 160; training scored no objects below 17 pixels; "
+            r"downsample=1 finds smaller ones",
             said,
         )
     else:
         assert re.fullmatch(
-            r"the 416 x 320 sensor is not reduced; objects below 8 pixels are not found; downsample=2 is "
-            r"faster and misses objects below 17 pixels; "
+            r"the 416 x 320 sensor is not reduced; training scored no objects below 8 pixels; downsample=2 is "
+            r"faster, with a limit of 17 pixels; "
             r"for a camera or a stream give downsample=1, or it takes 2",
             said,
         )
@@ -86,7 +87,12 @@ def test_the_first_call_is_no_measure_of_time(live_checkpoint, draw_events, dura
 def test_frames_as_in_training_need_no_words(live_checkpoint):
     checkpoint = live_checkpoint()
     assert reduction_in_words(checkpoint, (48, 64), 1) == reduction_in_words(checkpoint, (40, 40), 1) == ""
-    assert "reduced by 10 to 64 x 48; objects below 28 pixels" in reduction_in_words(checkpoint, (480, 640), 10)
+    assert "reduced by 10 to 64 x 48; training scored no objects below 28 pixels" in reduction_in_words(
+        checkpoint, (480, 640), 10
+    )
+    scores_all = replace(checkpoint, spec=replace(checkpoint.spec, min_side_px=0, min_diagonal_px=0))
+    said = "the 640 x 480 sensor is not reduced; downsample=10 is faster"
+    assert reduction_in_words(scores_all, (480, 640), 1) == said
 
 
 def test_an_exported_file_needs_another_export_for_another_reduction(exported):
