@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
@@ -26,6 +26,10 @@ BAG_SUFFIXES = (".bag", ".mcap", ".db3")  # ROS 1 and ROS 2
 EVENT_SUFFIXES = (
     *("_td.dat", ".dat", "_td.raw", ".raw", ".h5", ".hdf5", ".aedat4", ".npz", ".npy", ".csv"),
     *BAG_SUFFIXES,
+)
+_PARTS = (
+    "give a forward slice of whole numbers, as in events[:100], a mask, as in events[events.p == 1], or a range of time, "
+    "as in events.between(start_us, end_us)"
 )
 _ORDER = "the order of the arguments is t, x, y, p"
 
@@ -46,16 +50,24 @@ def _whole(name: str, array: np.ndarray, dtype: type) -> np.ndarray:
     """Return whole numbers as another type. Raise UserError if they are fractions or do not fit."""
     limits, found = np.iinfo(dtype), f"{name} holds {array.dtype}"
     if array.dtype.kind not in "iub":
-        if name == "Events.t" and array.dtype.kind == "f":
-            raise UserError(
-                f"{found}, but needs whole microseconds; if it is in seconds, give np.rint(t * 1e6).astype(np.int64)"
-            )
+        if name == "Events.t" and array.dtype.kind in "fmM":
+            of_unit = f'give t.astype("{array.dtype.name.partition("[")[0]}[us]").astype(np.int64)'
+            seconds = "if it is in seconds, give np.rint(t * 1e6).astype(np.int64)"
+            raise UserError(f"{found}, but needs whole microseconds; {seconds if array.dtype.kind == 'f' else of_unit}")
         raise UserError(f"{found}, but needs whole numbers; convert it, as in array.astype(np.{np.dtype(dtype)})")
     if array.size and not limits.min <= array.min() <= array.max() <= limits.max:
         raise UserError(
             f"{found} from {array.min()} to {array.max()}; allowed are {limits.min} to {limits.max} ({_ORDER})"
         )
     return array.astype(dtype)
+
+
+def _is_forward_slice(part: object) -> bool:
+    if not isinstance(part, slice):
+        return False
+    limits = part.start, part.stop, part.step
+    is_whole = all(limit is None or isinstance(limit, int | np.integer) for limit in limits)
+    return is_whole and (part.step is None or part.step > 0)
 
 
 def is_polarity(p: np.ndarray) -> np.ndarray:
@@ -186,12 +198,13 @@ class Events:
             UserError: The argument is anything else, such as the number of one event.
         """
         is_mask = isinstance(part, np.ndarray) and part.dtype == np.bool_ and part.shape == self.t.shape
-        if not is_mask and not (isinstance(part, slice) and (part.step is None or part.step > 0)):
-            raise UserError(
-                f"got {part!r:.60} of {len(self)} events; give a forward slice, as in events[:100], or a mask, as in "
-                "events[events.p == 1]"
-            )
+        if not is_mask and not _is_forward_slice(part):
+            raise UserError(f"got {part!r:.60} of {len(self)} events; {_PARTS}")
         return Events(self.t[part], self.x[part], self.y[part], self.p[part])
+
+    def __iter__(self) -> NoReturn:
+        """Raise UserError, since single events are too slow to work with."""
+        raise UserError(f"Events has no single events; use its arrays t, x, y and p, or {_PARTS}")
 
     def between(self, start_us: int, end_us: int) -> Events:
         """Return the events with start_us <= t < end_us as views, without a copy.

@@ -210,6 +210,8 @@ def test_whole_numbers_of_other_types_are_events():
             {"t": t / 1e6},
             r"Events.t holds float64, but needs whole microseconds; .* give np.rint\(t \* 1e6\).astype\(np.int64\)",
         ),
+        ({"t": t.astype("M8[ns]")}, r'give t.astype\("datetime64\[us\]"\).astype\(np.int64\)'),
+        ({"t": t.astype("m8[s]")}, r'give t.astype\("timedelta64\[us\]"\).astype\(np.int64\)'),
         ({"x": x - 4}, "Events.x holds int64 from -1 to 0; allowed are 0 to 65535"),
         ({"y": np.array([0, 1 << 16])}, "Events.y holds int64 from 0 to 65536.*order of the arguments is t, x, y, p"),
         ({"p": np.array([1, 2], np.int8)}, "Events.p holds the value 2; 1 is brighter, and 0 or -1 is darker"),
@@ -238,9 +240,14 @@ def test_events_are_sliced_without_a_copy_and_selected_by_a_mask(draw_events):
     assert all(getattr(events[90:], name).base is not None for name in "txyp")
     assert np.shares_memory(events[90:].t, events.t) and events[90:].t.tolist() == events.t[90:].tolist()
     assert events[events.p == 1].x.tolist() == events.x[events.p == 1].tolist()
-    for wrong in (5, slice(None, None, -1), [1, 2], np.array([3, 1]), np.ones(5, bool)):
-        with pytest.raises(ValueError, match=r"of 100 events; give a forward slice, as in events\[:100\], or a mask"):
+    for wrong in (5, slice(None, None, -1), slice(0.5, 2), [1, 2], np.array([3, 1]), np.ones(5, bool)):
+        with pytest.raises(
+            ValueError, match=r"of 100 events; give a forward slice of whole numbers, as in events\[:100"
+        ):
             events[wrong]
+    for convert in (list, np.asarray):
+        with pytest.raises(ValueError, match="has no single events; use its arrays t, x, y and p, or give a forward"):
+            list(convert(events))
 
 
 @pytest.mark.parametrize(
