@@ -28,8 +28,8 @@ EVENT_SUFFIXES = (
     *BAG_SUFFIXES,
 )
 _PARTS = (
-    "give a forward slice of whole numbers, as in events[:100], a mask, as in events[events.p == 1], or a range of time, "
-    "as in events.between(start_us, end_us)"
+    "give a forward slice of whole numbers, as in events[:100], a mask, as in events[events.p == 1], or a range of "
+    "time, as in events.between(start_us, end_us)"
 )
 _ORDER = "the order of the arguments is t, x, y, p"
 

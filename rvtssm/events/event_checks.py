@@ -9,7 +9,7 @@ from rvtssm.events.readers.recording import BACKWARD, NUM_COMMON, OUTSIDE, Event
 from rvtssm.records import Events
 from rvtssm.system.user_error import UserError
 
-_UNSORTED = 'events must come in order of time; sort them: order = np.argsort(t, kind="stable"), then '
+_UNSORTED = 'events must come in order of time; sort them: order = np.argsort({}, kind="stable"), then {}'
 _LARGEST_SIDE = 1 << 16  # what fits in Events.x and Events.y
 
 
@@ -27,7 +27,7 @@ def check_events(events: Events, height: int, width: int) -> None:
     if not len(events):
         return
     if np.any(events.t[1:] < events.t[:-1]):
-        raise UserError(_UNSORTED + "Events(t[order], x[order], y[order], p[order])")
+        raise UserError(_UNSORTED.format("t", "Events(t[order], x[order], y[order], p[order])"))
     if events.x.max() >= width or events.y.max() >= height:
         raise UserError(
             f"events reach x={events.x.max()}, y={events.y.max()} outside {width}x{height} (width x height) pixels; "
@@ -66,7 +66,7 @@ def to_events(given: object) -> Events:
     state, buffer = np.zeros(NUM_COMMON, np.int64), EventBuffer(len(given))
     EventColumns(where, columns, _LARGEST_SIDE, _LARGEST_SIDE).keep(raw, "in it", state, buffer)
     if state[BACKWARD]:
-        raise UserError(_UNSORTED + "array[order]")
+        raise UserError(_UNSORTED.format(f'array["{given.dtype.names[columns.index[0]]}"]', "array[order]"))
     if state[OUTSIDE]:
         raise UserError(f"the array has {state[OUTSIDE]} events with x or y below 0 or above {_LARGEST_SIDE - 1}")
     return buffer.events(len(given))

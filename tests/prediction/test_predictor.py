@@ -234,6 +234,13 @@ def test_polarities_mean_the_same_in_events_and_in_structured_arrays(p):
     assert np.array_equal(rvtssm.draw(array, 48, 64), rvtssm.draw(Events(t, x, y, p), 48, 64))
 
 
+def test_advice_to_sort_an_array_names_its_field(draw_events):
+    array = structured(draw_events(100))[::-1]
+    array.dtype.names = ("x", "y", "timestamp", "p")
+    with pytest.raises(ValueError, match=r'order = np.argsort\(array\["timestamp"\], kind="stable"\), then array'):
+        rvtssm.draw(array, 48, 64)
+
+
 def test_events_are_sliced_without_a_copy_and_selected_by_a_mask(draw_events):
     events = draw_events(100)
     assert len(events[:10]) == 10 and len(events[::2]) == 50 and len(events[10:5]) == 0
