@@ -106,7 +106,10 @@ def _shown(value: Any, picture: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    chosen = [path for path in NOTEBOOKS if not sys.argv[1:] or path.stem in sys.argv[1:]]
+    by_name = {path.stem: path for path in NOTEBOOKS}
+    if unknown := set(sys.argv[1:]) - set(by_name):
+        sys.exit(f"there is no notebook {', '.join(sorted(unknown))}; choose from {', '.join(by_name)}")
+    chosen = [by_name[name] for name in sys.argv[1:] or by_name]
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         for path in chosen:
             write_page(path)

@@ -30,6 +30,12 @@ esac
 """
 
 
+def test_a_notebook_that_does_not_exist_is_refused(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["notebook_pages.py", "first_vide"])
+    with pytest.raises(SystemExit, match=r"there is no notebook first_vide; choose from .*first_video"):
+        runpy.run_path(str(ROOT / "scripts/notebook_pages.py"), run_name="__main__")
+
+
 @pytest.mark.parametrize("script", VERBS)
 def test_a_script_runs_its_verb(script, monkeypatch):
     calls = []
