@@ -8,6 +8,7 @@ from pathlib import Path
 from rvtssm.datasets import DATASETS, DatasetConfig, custom
 from rvtssm.datasets.custom import FILE
 from rvtssm.events.readers import open_recording
+from rvtssm.events.readers.header import UNSAID_SIZE, UnknownSensorSize
 from rvtssm.events.tree import find_event_files
 from rvtssm.inspection.inspect_dataset import SPLITS
 from rvtssm.remote.mirror import whole
@@ -45,10 +46,11 @@ def with_recognised(dataset: DatasetConfig, folder: Path) -> DatasetConfig:
 def unrecognised(folder: Path) -> UserError:
     """Return the error for a folder whose dataset cannot be told: what it holds, and what to type."""
     if paths := _recordings(folder):
-        size = "" if (found := _sensor_hw(paths[0])) is None else f", {found[1]} x {found[0]} pixels"
+        found = _sensor_hw(paths[0])
+        size = f"which {UNSAID_SIZE}" if found is None else f"{found[1]} x {found[0]} pixels"
         return UserError(
             f"{folder} has recordings in {', '.join(dict.fromkeys(f'{path.parent.name}/' for path in paths))} (in all "
-            f"{len(paths)}, the first is {paths[0].name}{size}), but nothing says which dataset they are; type "
+            f"{len(paths)}, the first is {paths[0].name}, {size}), but nothing says which dataset they are; type "
             f"`rvtssm inspect {folder} dataset=NAME` with one of {', '.join(sorted(DATASETS))}, or describe your own "
             f"in {folder / FILE} (data_prep/README.md)"
         )
@@ -82,9 +84,9 @@ def _recordings(folder: Path) -> list[Path]:
 
 
 def _sensor_hw(path: Path) -> tuple[int, int] | None:
-    """Return height and width of the sensor of a recording; None if they are not stated, or it cannot be read."""
+    """Return height and width of the sensor of a recording, None if it does not state them."""
     try:
         with closing(open_recording(path)) as recording:
             return recording.height, recording.width
-    except (UserError, OSError):
+    except UnknownSensorSize:
         return None
