@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rvtssm import __version__
 from rvtssm.commands.composition import compose, quoted
-from rvtssm.commands.console import console, say, say_error, show_compiling
+from rvtssm.commands.console import console, plain_warnings, say, say_error, show_compiling
 from rvtssm.commands.verbs import VERBS, known_verb, usage
 from rvtssm.system.user_error import UserError
 
@@ -63,7 +63,8 @@ def main(argv: list[str] | None = None) -> int:
     shows_all = "--traceback" in flags or os.environ.get("RVTSSM_TRACEBACK", "0") != "0"
     try:
         _check_options(verb, arguments)
-        return _run(verb, overrides, [flag for flag in flags if flag != "--traceback"], of_hydra)
+        with plain_warnings():
+            return _run(verb, overrides, [flag for flag in flags if flag != "--traceback"], of_hydra)
     except Exception as error:
         said = _said(error, verb)
         say_error(f"rvtssm {verb}: {said or _A_BUG}")

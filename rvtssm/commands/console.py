@@ -1,8 +1,11 @@
 """What the verbs print: results on standard output, errors on standard error."""
 
 import logging
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -27,6 +30,23 @@ def changing_line(text: str) -> Iterator[Callable[[str], None]]:
 def say_error(text: str) -> None:
     """Print a line in red on standard error."""
     _errors.print(with_urls(text), style="red", soft_wrap=True)
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Print warnings of the package as lines on standard error, without a place in its code, until the block ends."""
+    package = str(Path(__file__).parents[1])
+    with warnings.catch_warnings():
+        show_other = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], filename: str, *place: Any, **named: Any) -> None:
+            if filename.startswith(package):
+                _errors.print(with_urls(f"warning: {message}"), style="yellow", soft_wrap=True)
+            else:
+                show_other(message, category, filename, *place, **named)
+
+        warnings.showwarning = show
+        yield
 
 
 class LoggedLines(logging.Handler):

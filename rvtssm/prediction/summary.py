@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from rvtssm.events.readers.recording import MANY_EVENTS
 from rvtssm.records import Detections, Events
 from rvtssm.system.busy_machine import busy_machine_remedy
-
-_MANY = 10_000  # events; fewer can be a short piece on purpose
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ class PredictionSummary:
 
     def _short(self) -> str:
         """Return a clause on the unit of the times if many events last less than one window, otherwise nothing."""
-        if self.num_events < _MANY or 1000 * self.duration_s >= self.window_ms:
+        if self.num_events < MANY_EVENTS or 1000 * self.duration_s >= self.window_ms:
             return ""
         return f", but the events last only {1000 * self.duration_s:g} ms (times must be in microseconds)"
 

@@ -221,6 +221,25 @@ def test_a_generated_dataset_is_recognised_by_its_settings(tmp_path, capsys, nam
     assert code == 2 and "name the dataset" in errors and errors.count("\n") == 1
 
 
+@pytest.mark.filterwarnings("default::UserWarning:rvtssm")
+def test_a_warning_is_one_line_without_a_place_in_the_code(tmp_path, capsys):
+    t, ones = np.zeros(20_000, np.int64), np.ones(20_000, np.uint8)
+    np.savez(tmp_path / "a.npz", t=t, x=ones, y=ones, p=ones, height=HEIGHT, width=WIDTH)
+    _, _, errors = run(capsys, tmp_path / "a.npz", "--json")
+    assert errors.startswith("warning: a.npz has 20000 events in 0 ms") and errors.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"% Version 2\n", "a_td.dat ends within its header"), (b"nonsense", "a_td.dat, which does not say the size")],
+)
+def test_a_first_file_that_is_damaged_or_has_no_header_is_told(tmp_path, capsys, content, message):
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "a_td.dat").write_bytes(content)
+    code, _, errors = run(capsys, tmp_path)
+    assert code == 2 and message in errors and errors.count("\n") == 1
+
+
 def test_a_folder_needs_to_be_a_dataset(tmp_path, capsys):
     code, _, errors = run(capsys, tmp_path)
     assert code == 2 and "but nothing; give a recording" in errors

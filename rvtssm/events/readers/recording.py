@@ -41,7 +41,7 @@ _FEW_MOVED = 100  # this many events out of order are accepted in any case
 # events per second from 1280 x 720 pixels, 1,100 per pixel, and only for moments; smaller ones reach 300 to 700. Real
 # recordings average 0.1 to 40, so 40 to 40,000 if the times are milliseconds and 1000 times that if they are seconds.
 _MOST_PER_PIXEL = 1000
-_MANY = 10_000  # fewer events can be a single instant
+MANY_EVENTS = 10_000  # fewer can be a single instant, or a short piece on purpose
 _LONGEST_GAP_US = 6 * 3_600_000_000  # longest gap in a recording; every empty window in it is computed
 _NOT_SETTINGS = ("path", "faults", "repair", "_index", "_handle", "_handle_owner")
 
@@ -338,11 +338,11 @@ def warn_of_density(name: str, num_events: int, range_us: tuple[int, int], heigh
     """
     span_us = range_us[1] - range_us[0]
     per_pixel = num_events / (height * width) / max(span_us, 1) * 1e6
-    if num_events >= _MANY and per_pixel > _MOST_PER_PIXEL:
+    if num_events >= MANY_EVENTS and per_pixel > _MOST_PER_PIXEL:
         warnings.warn(
             f"{name} has {num_events} events in {span_us / 1000:g} ms on {width} x {height} pixels, that is "
             f"{per_pixel:.0f} per pixel and second, more than any sensor gives; if the times are milliseconds, "
-            "multiply them by 1000, if seconds, by 1000000, or name their column t_ms or t_s",
+            "multiply them by 1000, if seconds, by 1000000",
             stacklevel=1,
         )
 
