@@ -143,7 +143,7 @@ def packet(store, **changed):
         ({"is_bigendian": True}, "a big-endian machine; record little-endian"),
         ({"events": np.zeros(7, np.uint8)}, "7 bytes are not whole words of 8 bytes"),
         ({"time_base": 1 << 63}, "which is impossible"),
-        ({"height": 40_000}, "a sensor of 40000x64"),
+        ({"height": 40_000}, "a sensor of 64x40000"),
         ({"height": 0, "width": 0}, "does not say the size of its sensor"),
     ],
 )

@@ -324,7 +324,7 @@ def test_a_dsec_sequence_is_predicted_overlaid_and_scored(weights, sequence, tmp
     code, said, _ = call(
         capsys, f"checkpoint={weights / 'onempx.ckpt'}", f"recording={sequence}", f"out={out}", *ONE_PICTURE
     )
-    assert code == 0 and "dsec, 12000 events" in said and "99 %" in said
+    assert code == 0 and "dsec, 12000 events" in said and "in the detector" in said
     scores = json.loads((out / "scores.json").read_text())
     assert scores["recordings"] == ["thun_01_a"] and 0 <= scores["metrics"]["AP"] <= 1
     assert scores["classes"] == (

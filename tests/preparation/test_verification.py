@@ -96,7 +96,7 @@ def rewrite_boxes(**columns):
 RAW_DAMAGES = {
     "cut events": ("train/a_td.dat", cut, "train/a: .*a_td.dat is truncated: 3 bytes"),
     "no events": ("train/a_td.dat", lambda path: write_dat(path, random_events(0), HEIGHT, WIDTH), "holds no events"),
-    "other sensor": ("train/a_td.dat", lambda path: write_dat(path, random_events(9), 240, 304), "240x304"),
+    "other sensor": ("train/a_td.dat", lambda path: write_dat(path, random_events(9), 240, 304), "304x240"),
     "missing events": ("train/a_td.dat", Path.unlink, "a_bbox.npy has no event file beside it"),
     "missing labels": ("train/a_bbox.npy", Path.unlink, "a_td.dat has no labels"),
     "empty labels": ("train/a_bbox.npy", lambda path: write_boxes(path, read_boxes(path)[:0]), "holds no boxes"),
