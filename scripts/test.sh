@@ -21,7 +21,7 @@ trap 'kill $(jobs -p) 2>/dev/null || true; rm -f "$log"' EXIT
 .venv/bin/mypy &
 beside=($!)
 if [ $# -eq 0 ]; then
-    nice -n 5 bash scripts/fuzz.sh 120 0 >"$log" & # the same mutants each time, so that it fails only after a change
+    nice -n 5 bash scripts/fuzz.sh 60 0 >"$log" & # the same mutants each time, so that it fails only after a change
     beside+=($!)
 fi
 failed=0

@@ -39,6 +39,11 @@ class DemoResult:
         return {said: found[window] for window, said in _WINDOWS.items() if window in found}
 
     @property
+    def may_shrink_windows(self) -> bool:
+        """Whether the training had windows as short as the stride at higher rates. The report begins with those."""
+        return next(iter(self.report.by_window)) == "shrink"
+
+    @property
     def rates(self) -> list[float]:
         """The rates of the report, in Hz."""
         return sorted(row.hz for row in self.report.rows)
@@ -63,6 +68,7 @@ def demo_page(result: DemoResult) -> str:
         summary=result.summary,
         temporal_layer=result.temporal_layer,
         rates=_rates(result),
+        may_shrink=result.may_shrink_windows,
         rates_png=comparison_png({said: report.rows for said, report in result.by_window.items()}, {}),
         level=f"{LEVEL:.0%}",
         memory=_memory(result),

@@ -127,7 +127,9 @@ def test_the_page_of_the_demo_has_both_kinds_of_windows(demo):
     found = json.loads((demo / "evaluation/evaluation.json").read_text())["by_window"]
     assert list(found) == ["shrink", "slide"]  # these weights saw windows as short as the stride
     found = {window: found[window] for window in ("slide", "shrink")}
-    table = re.search(r'<table id="both-windows">.*?</table>', (demo / "report.html").read_text())[0]
+    page = (demo / "report.html").read_text()
+    assert "the training showed them windows of many lengths" in page
+    table = re.search(r'<table id="both-windows">.*?</table>', page)[0]
     head, *rows = (re.findall(r"<t[dh]>(.*?)</t[dh]>", line) for line in table.split("</tr>")[:-1])
     assert head == ["Hz", "windows keep their length", "windows as long as the stride"]
     assert [row[0] for row in rows] == [*RATES, "drop"]
