@@ -1,6 +1,7 @@
 """Draw the moving picture of the README: boxes on events in slow motion while the rate goes from 20 to 200 Hz.
 
-python scripts/rates_picture.py outputs/demo/checkpoints/best.ckpt outputs/demo/raw/test/test_0003_td.dat docs/assets/rates.gif --start-s 1
+    cd outputs/demo  # which `rvtssm demo` made
+    python ../../scripts/rates_picture.py checkpoints/best.ckpt raw/test/test_0003_td.dat rates.gif --start-s 1
 
 The detector keeps its state when the rate changes. Windows slide: each has the length of those in the training.
 """
