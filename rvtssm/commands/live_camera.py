@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from array import array
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -37,6 +37,7 @@ from rvtssm.system.output_folder import result_set
 from rvtssm.system.user_error import UserError
 
 _SHOWN_EVERY_S = 0.5
+_TIMED = 100_000  # windows whose times are kept for the percentiles, the last ones, because a camera can send for days
 
 
 @dataclass
@@ -52,8 +53,8 @@ class _Totals:
     num_detections: int = 0
     num_restarts: int = 0  # jumps of the clock
     num_lost_packets: int = 0  # of the camera, which no memory was left for
-    step_ms: dict[str, float] = field(default_factory=dict)  # computing time of a window: p50 and p95
-    lag_ms: dict[str, float] = field(default_factory=dict)  # from the arrival of a window's end to its boxes: p50, p95
+    step_ms: dict[str, float] = field(default_factory=dict)  # computing time of a window: p50 and p95 of the last ones
+    lag_ms: dict[str, float] = field(default_factory=dict)  # from the arrival of a window's end to its boxes, likewise
     longest_wait_ms: float = 0.0  # of a window for its computation
     longest_lag_ms: float = 0.0
     remedy: str = ""  # what helps if windows were passed over; empty if none was
@@ -183,7 +184,7 @@ def _run(
 ) -> _Totals:
     """Run until the source ends, write and show what is found, and return the totals."""
     source, totals, names = run.source, _Totals(run.source.name, hz), checkpoint.spec.class_names
-    steps_s, lags_s = array("f"), array("f")  # per window, four bytes each, because a camera can send for days
+    steps_s, lags_s = deque[float](maxlen=_TIMED), deque[float](maxlen=_TIMED)
     with (
         open_detection_files(folder, settings.formats, names, checkpoint.spec.disk_class_ids) as append,
         changing_line("preparing the detector") as show,
@@ -206,6 +207,7 @@ def _run(
             steps_s.append(result.window.seconds)
             lags_s.append(result.lag_s)
             totals.longest_wait_ms = max(totals.longest_wait_ms, 1000 * result.waited_s)
+            totals.longest_lag_ms = max(totals.longest_lag_ms, 1000 * result.lag_s)
             if as_json:
                 try:
                     say(_line(result, names))
@@ -225,7 +227,6 @@ def _run(
         totals.remedy = busy_machine_remedy(torch.get_num_threads(), wall_s, processor_s)
     if steps_s:
         totals.step_ms, totals.lag_ms = _percentiles_ms(steps_s), _percentiles_ms(lags_s)
-        totals.longest_lag_ms = 1000 * max(lags_s)
     totals.classes = checkpoint.spec.names_on_disk
     totals.num_windows, totals.num_passed, totals.num_restarts = run.num_computed, run.num_passed, run.num_restarts
     return totals
