@@ -9,7 +9,7 @@ from rvtssm.commands.announcement import announce, say_replaced, with_labels
 from rvtssm.commands.console import console, say
 from rvtssm.commands.init_from import CLASS_MAP_FORM
 from rvtssm.commands.inputs import default_out, folders, weights_label, writable
-from rvtssm.commands.run_files import run_files
+from rvtssm.commands.run_files import run_files, unlike_others
 from rvtssm.commands.train import describe
 from rvtssm.commands.weights import read_weights, say_windows, shared_weights, with_chosen_precision
 from rvtssm.config import Config
@@ -56,9 +56,11 @@ def check_rates(config: Config) -> None:
 
 
 def _evaluate(config: Config, ranks: Ranks | None) -> list[EvaluationReport]:
-    label = "comparison" if config.evaluation.checkpoints is not None else weights_label(str(config.checkpoint))
-    out = writable(Path(config.out or default_out("evaluate", label)))
-    if config.evaluation.checkpoints is None:
+    is_comparison = config.evaluation.checkpoints is not None
+    config = config if is_comparison else with_chosen_precision(config)
+    default = default_out("evaluate", "comparison" if is_comparison else weights_label(str(config.checkpoint)))
+    out = writable(Path(config.out) if config.out else unlike_others(default, "evaluate", config))
+    if not is_comparison:
         report = _evaluate_one(config, out, ranks)
         _say_results({str(config.checkpoint): report})
         return [report]
@@ -72,7 +74,8 @@ def _evaluate(config: Config, ranks: Ranks | None) -> list[EvaluationReport]:
     reports = {}
     with result_set(out, "comparison", COMPARISON_FILES) as staged, run_files(out, "evaluate", config):
         for number, path in enumerate(config.evaluation.checkpoints, start=1):
-            reports[path] = _evaluate_one(replace(config, checkpoint=path), out / str(number), ranks)
+            one = with_chosen_precision(replace(config, checkpoint=path))
+            reports[path] = _evaluate_one(one, out / str(number), ranks)
         write_comparison(reports, staged)
     say("wrote " + ", ".join(str(out / name) for name in COMPARISON_FILES))
     _say_results(reports)
@@ -80,7 +83,6 @@ def _evaluate(config: Config, ranks: Ranks | None) -> list[EvaluationReport]:
 
 
 def _evaluate_one(config: Config, out: Path, ranks: Ranks | None) -> EvaluationReport:
-    config = with_chosen_precision(config)
     with locked(out):
         with result_set(out, "evaluation", REPORT_FILES) as staged, run_files(out, "evaluate", config):
             report = _measure(config, out, ranks)
@@ -125,6 +127,7 @@ def _announce(runs: SplitRuns, out: Path, rates: list[PlannedRate]) -> None:
         recordings=f"{with_labels(runs.sequences(rates[0]))}, of which {num_scored(runs, rates[0])} are scored",
         device=runs.checkpoint.detector.device,
         precision=runs.weights.precision,
+        output=out,
     )
 
 

@@ -31,16 +31,30 @@ def run_files(folder: Path, verb: str, config: Config) -> Iterator[None]:
     """
     if any((folder / name).exists() for name in RUN_FILES) and _verb_of(folder / RUN_FILES[-1]) != verb:
         folder = folder / verb
-    words = [word for word in overrides(config) if verb in verbs_that_read(word.partition("=")[0])]
     contents = (
         yaml.safe_dump(_plain(asdict(config)), sort_keys=False),
-        yaml.safe_dump(words, sort_keys=False),
+        _words(verb, config),
         json.dumps(environment(verb), indent=2) + "\n",
     )
     with result_set(folder, "run", RUN_FILES) as staged:
         yield
         for name, text in zip(RUN_FILES, contents, strict=True):
             (staged / name).write_text(text)
+
+
+def unlike_others(folder: Path, verb: str, config: Config) -> Path:
+    """Return the first of FOLDER, FOLDER_2, FOLDER_3, ... without a finished run that has other settings."""
+    number, found, words = 1, folder, _words(verb, config)
+    while (settings := found / "overrides.yaml").is_file() and settings.read_text() != words:
+        number += 1
+        found = folder.with_name(f"{folder.name}_{number}")
+    return found
+
+
+def _words(verb: str, config: Config) -> str:
+    """Return the content of `overrides.yaml`: the words that repeat the run."""
+    words = [word for word in overrides(config) if verb in verbs_that_read(word.partition("=")[0])]
+    return yaml.safe_dump(words, sort_keys=False)
 
 
 def overrides(config: Config) -> list[str]:

@@ -125,11 +125,11 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
         raise
     best = best_checkpoint(out)
     if trainer.is_global_zero:
-        waited = pace_of(trainer).mean_data_wait
+        waited = pace_of(trainer).data_wait
         say(
             f"trained {count_parameters(detector)['total'] / 1e6:.3f} M parameters for {trainer.global_step} steps "
             f"in {module.train_seconds:.0f} s in {config.training.precision}"
-            f"{'' if waited is None else f', {waited:.1%} of its steps spent waiting for data'}; "
+            f"{'' if waited is None else f', {waited:.1%} data wait'}; "
             f"weights: {best}, logs: {out}"
         )
     return best

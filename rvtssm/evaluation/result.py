@@ -126,14 +126,19 @@ def percent_interval(found: Interval) -> str:
 
 
 def citation(report: EvaluationReport) -> str:
-    """Return one line for a paper: the number at the rate of training, its uncertainty, the weights and the program."""
+    """Return one line for a paper: the number, its uncertainty, the weights and the program.
+
+    The number is that at the rate of training; without it, the line names the rate of training and the kind of windows.
+    """
     row = next(row for row in report.rows if row.hz == report.breakdown_hz)
     found = row.intervals.get("AP")
     number = percent_interval(found) if found else percent(row.metrics["AP"])
     sure = (
         f" ({LEVEL:.0%} bootstrap over {len(row.resampled.recordings)} recordings)" if found and row.resampled else ""
     )
-    line = f"AP {number}{sure} at {row.hz:g} Hz on {report.title}"
+    other = f" (window={window_name(row)}, trained at {report.reference_hz:g} Hz)"
+    rate = f"{row.hz:g} Hz{'' if row.hz == report.reference_hz else other}"
+    line = f"AP {number}{sure} at {rate} on {report.title}"
     if "made by" in report.settings:
         line += f"; weights SHA-256 {report.settings['weights SHA-256'][:16]}, {report.settings['made by']}"
     return line

@@ -130,8 +130,12 @@ def left_text(pace: Pace, step: int, num_steps: int) -> str:
     return f"{'' if is_complete else 'over '}{timedelta(seconds=round(seconds))} left"
 
 
-class FinalValidation(L.Callback):
-    """Validates after the last step, even if the number of steps is not a multiple of the validation interval."""
+class LastStep(L.Callback):
+    """Logs the last step and validates after it, even if the number of steps is not a multiple of the intervals."""
+
+    def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
+        if trainer.global_step >= trainer.max_steps - 1:
+            trainer.log_every_n_steps = 1  # type: ignore[attr-defined]
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
         if trainer.global_step >= trainer.max_steps:

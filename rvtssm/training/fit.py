@@ -11,7 +11,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from rvtssm.models.checkpoint import load_file
 from rvtssm.system.user_error import UserError
-from rvtssm.training.callbacks import DetectionImages, FinalValidation, GradientNorms, TrainingProgress
+from rvtssm.training.callbacks import DetectionImages, GradientNorms, LastStep, TrainingProgress
 from rvtssm.training.checkpoints import Checkpoints, DirectCheckpointIO, best_checkpoint, last_checkpoint
 from rvtssm.training.launch import build_plugins, check_processes
 from rvtssm.training.loggers import build_loggers
@@ -39,10 +39,9 @@ def build_trainer(config: TrainingConfig, out_dir: Path, clip_value: float) -> L
     Raises:
         UserError: The settings do not fit each other or this machine.
     """
-    log_every = min(config.log_every, config.steps)  # a short training also logs at least one row
-    pace = Pace(config.validate_every, log_every * config.accumulate)
+    pace = Pace(config.validate_every, config.log_every * config.accumulate)
     callbacks: list[Callback] = [
-        FinalValidation(),
+        LastStep(),
         GradientNorms(),
         NonFiniteStop(out_dir),
         Checkpoints(out_dir, config.checkpoint_every, config.checkpoint_minutes),
@@ -66,7 +65,7 @@ def build_trainer(config: TrainingConfig, out_dir: Path, clip_value: float) -> L
             max_epochs=-1,
             val_check_interval=config.validate_every * config.accumulate,
             check_val_every_n_epoch=None,
-            log_every_n_steps=log_every,
+            log_every_n_steps=config.log_every,
             accelerator=config.accelerator,
             devices=config.devices,
             num_nodes=config.num_nodes,

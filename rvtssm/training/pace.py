@@ -11,18 +11,18 @@ class Pace(L.Callback):
     """Measures every batch of this process and logs `train/data_wait`.
 
     A batch has a waiting time, from the end of the previous work to its start, and a working time. `data_wait` is the
-    share of waiting in the last `window` batches, without the first batch, during which workers start and code is
-    compiled. `mean_data_wait` is the share over all batches of all parts of the run. Validations and checkpoints count
-    as neither. Pace must be the last callback; otherwise the work of later callbacks counts as waiting.
+    share of waiting over all parts of the run. The first batch of each part does not count, because workers start and
+    code is compiled during it. Validations and checkpoints count as neither. Pace must be the last callback; otherwise
+    the work of later callbacks counts as waiting.
 
     Args:
         validate_every: Steps between validations.
-        window: Number of recent batches.
+        window: Number of recent batches, from which the speed is computed.
     """
 
     def __init__(self, validate_every: int, window: int) -> None:
         self.validate_every = validate_every
-        self._recent: deque[tuple[float, float]] = deque(maxlen=window)  # seconds of waiting and of work
+        self._recent_s: deque[float] = deque(maxlen=window)  # waiting and work of each batch
         self._waiting_s, self._working_s = 0.0, 0.0
         self._free_at, self._started_at = 0.0, 0.0  # end of the previous work, start of the batch
         self._first_step, self._first_ended_at = -1, 0.0  # first step of this part of the run
@@ -36,21 +36,15 @@ class Pace(L.Callback):
 
     @property
     def data_wait(self) -> float | None:
-        """Share of recent time spent waiting, 0 to 1; None before the second batch."""
-        seconds = sum(map(sum, self._recent))
-        return sum(waiting for waiting, _ in self._recent) / seconds if seconds else None
-
-    @property
-    def mean_data_wait(self) -> float | None:
-        """Share of the time of all batches spent waiting, 0 to 1; None before the first batch."""
+        """Share of the time of all counted batches spent waiting, 0 to 1; None before the second batch."""
         seconds = self._waiting_s + self._working_s
         return self._waiting_s / seconds if seconds else None
 
     @property
     def batches_per_second(self) -> float | None:
         """Speed over the recent batches; None before the second batch."""
-        seconds = sum(map(sum, self._recent))
-        return len(self._recent) / seconds if seconds else None
+        seconds = sum(self._recent_s)
+        return len(self._recent_s) / seconds if seconds else None
 
     def seconds_left(self, step: int, num_steps: int) -> tuple[float, bool] | None:
         """Estimate the time left from the mean pace of this part of the run.
@@ -80,13 +74,12 @@ class Pace(L.Callback):
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
         now = time.perf_counter()
-        waiting, working = self._started_at - self._free_at, now - self._started_at
-        self._waiting_s += waiting
-        self._working_s += working
         if self._first_step < 0:
             self._first_step, self._first_ended_at = trainer.global_step, now
         else:
-            self._recent.append((waiting, working))
+            self._waiting_s += self._started_at - self._free_at
+            self._working_s += now - self._started_at
+            self._recent_s.append(now - self._free_at)
             pl_module.log("train/data_wait", self.data_wait or 0.0, batch_size=1)
         self._free_at = now
 

@@ -6,7 +6,9 @@ import pytest
 
 from rvtssm.commands import cli
 from rvtssm.commands.announcement import say_replaced
+from rvtssm.commands.composition import compose
 from rvtssm.commands.inputs import default_out, weights_label
+from rvtssm.commands.run_files import run_files, unlike_others
 from rvtssm.system.output_folder import result_set
 
 
@@ -24,6 +26,22 @@ from rvtssm.system.output_folder import result_set
 def test_weights_have_a_name_for_folders(path, label):
     assert weights_label(path) == label
     assert default_out("evaluate", label) == Path("outputs/evaluate", label)
+
+
+def test_a_report_with_other_settings_keeps_its_folder(tmp_path):
+    def evaluated(*words: str) -> str:
+        config = compose(list(words))
+        out = unlike_others(tmp_path / "best", "evaluate", config)
+        with run_files(out, "evaluate", config):
+            pass
+        return out.name
+
+    assert [evaluated(), evaluated("evaluation.hz=[20]"), evaluated("evaluation.split=val")] == [
+        "best",
+        "best_2",
+        "best_3",
+    ]
+    assert [evaluated(), evaluated("evaluation.hz=[20]")] == ["best", "best_2"]  # the same command again
 
 
 def test_a_set_that_is_replaced_is_named_with_its_time(tmp_path, capsys):

@@ -389,6 +389,17 @@ def test_a_latency_is_measured_where_none_is_given(weights, tmp_path, capsys):
     assert json.loads((tmp_path / "out/environment.json").read_text())["verb"] == "evaluate"
 
 
+def test_a_report_at_other_rates_replaces_none_and_is_cited_with_its_windows(weights, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for hz in (20, 40):
+        assert cli.main(["evaluate", str(weights()), f"hz=[{hz}]", "bootstrap=0"]) == 0
+    rates = {path.parent.name: json.loads(path.read_text())["rates"] for path in tmp_path.glob("outputs/*/*/evaluation.json")}
+    assert list(rates["model"]) == ["20"] and list(rates["model_2"]) == ["40"]
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "output outputs/evaluate/model_2" in printed and " at 20 Hz on synthetic" in printed
+    assert " at 40 Hz (window=slide, trained at 20 Hz) on synthetic" in printed
+
+
 def test_labels_are_interpolated_along_tracks_and_marked(weights, tmp_path):
     raw = write_recording(tmp_path / "raw", track_id=7)
     where = f"checkpoint={weights()}", f"dataset.raw_dir={raw}", "label_hz=100", "grid=free", *STREAMING[2:]

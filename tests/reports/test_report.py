@@ -23,7 +23,7 @@ from rvtssm.evaluation.frequency import (
     published_rows,
     true_rate,
 )
-from rvtssm.evaluation.result import EvaluationReport, to_json
+from rvtssm.evaluation.result import EvaluationReport, citation, to_json
 from rvtssm.reports import plots
 from rvtssm.reports.plots import precision_png, rates_png
 from rvtssm.reports.render import render
@@ -70,6 +70,12 @@ def test_the_drop_is_the_reference_minus_the_mean_of_the_others():
 )
 def test_the_published_rows_give_the_published_drops(dataset, model, drop):
     assert 100 * performance_drop(published_rows(dataset)[model]) == pytest.approx(drop, abs=0.011)
+
+
+def test_a_number_at_another_rate_is_cited_with_its_windows_and_the_rate_of_training():
+    assert citation(make_report()) == "AP 40.0 at 20 Hz on demo.ckpt on gen1 test"
+    alone = make_report(rows=(RateRow(100, METRICS, windows=("slide",)),))
+    assert citation(alone) == "AP 40.0 at 100 Hz (window=slide, trained at 20 Hz) on demo.ckpt on gen1 test"
 
 
 def test_published_rows_are_complete_and_absent_where_nothing_is_published():
