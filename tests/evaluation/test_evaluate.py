@@ -393,8 +393,9 @@ def test_a_report_at_other_rates_replaces_none_and_is_cited_with_its_windows(wei
     monkeypatch.chdir(tmp_path)
     for hz in (20, 40):
         assert cli.main(["evaluate", str(weights()), f"hz=[{hz}]", "bootstrap=0"]) == 0
-    rates = {path.parent.name: json.loads(path.read_text())["rates"] for path in tmp_path.glob("outputs/*/*/evaluation.json")}
-    assert list(rates["model"]) == ["20"] and list(rates["model_2"]) == ["40"]
+        found = json.loads((tmp_path / f"outputs/evaluate/model{'_2' * (hz == 40)}/evaluation.json").read_text())
+        assert list(found["rates"]) == [str(hz)]
+    assert len(list(tmp_path.glob("outputs/evaluate/*/evaluation.json"))) == 2
     printed = " ".join(capsys.readouterr().out.split())
     assert "output outputs/evaluate/model_2" in printed and " at 20 Hz on synthetic" in printed
     assert " at 40 Hz (window=slide, trained at 20 Hz) on synthetic" in printed
