@@ -13,6 +13,7 @@ from rvtssm.commands.run_files import run_files, unlike_others
 from rvtssm.commands.train import describe
 from rvtssm.commands.weights import read_weights, say_windows, shared_weights, with_chosen_precision
 from rvtssm.config import Config
+from rvtssm.datasets import with_described
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.evaluation.batch_workers import Ranks, join_ranks, open_workers
 from rvtssm.evaluation.frequency import is_same_rate
@@ -134,7 +135,7 @@ def _announce(runs: SplitRuns, out: Path, rates: list[PlannedRate]) -> None:
 def _data_for(config: Config, checkpoint: LoadedCheckpoint) -> SequenceDataModule:
     """Return the configured data; settings that are not given are those of the training."""
     spec = checkpoint.spec
-    dataset = config.dataset
+    dataset = with_described(config.dataset)
     if not dataset.name:
         dataset = replace(dataset, name=spec.name, height=spec.height, width=spec.width)
     if not any(folders(config).values()):

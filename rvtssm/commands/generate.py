@@ -16,7 +16,7 @@ from rvtssm.system.user_error import UserError
 
 def generate(config: Config, only: Collection[str] | None = None) -> None:
     """Write the recordings of dataset=synthetic or open_world to `dataset.raw_dir`: all, or those that `only` names."""
-    spec = build_spec(config.dataset)
+    spec = build_spec(replace(config.dataset, raw_dir=None))  # what was generated there before is compared below
     if spec.name not in SIMULATED:
         names = " or ".join(f"dataset={name}" for name in SIMULATED)
         raise UserError(f"{spec.name} is not a simulated dataset, which can be generated; use {names}")

@@ -16,7 +16,7 @@ from rvtssm.commands.console import say, say_error
 from rvtssm.commands.inputs import recordings_path, writable
 from rvtssm.commands.weights import read_weights, shared_weights, with_chosen_precision
 from rvtssm.config import Config
-from rvtssm.datasets import build_spec, custom
+from rvtssm.datasets import build_spec, custom, with_described
 from rvtssm.evaluation.batch_workers import detector_processes, num_processes
 from rvtssm.evaluation.shared_weights import SharedWeights
 from rvtssm.events.labels import BOX_DTYPE, Boxes, write_boxes
@@ -147,7 +147,7 @@ def _suffix(spec: DatasetSpec) -> str:
 
 def _check_dataset(config: Config, checkpoint: LoadedCheckpoint) -> DatasetSpec:
     """Return the spec of the dataset. Raise ValueError if its classes or its sensor are not those of the weights."""
-    dataset, known = config.dataset, checkpoint.spec
+    dataset, known = with_described(config.dataset), checkpoint.spec
     if not dataset.name:
         dataset = replace(dataset, name=known.name, height=known.height, width=known.width)
     spec = build_spec(dataset)

@@ -5,6 +5,7 @@ from rvtssm.commands.console import say, say_error
 from rvtssm.commands.inputs import needed
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec, custom
+from rvtssm.datasets.described import copy_generated
 from rvtssm.events.tree import find_recordings
 from rvtssm.preparation.prepare_dataset import PreprocessSummary, preprocess_dataset
 from rvtssm.records import DatasetSpec
@@ -45,6 +46,7 @@ def _prepare(config: Config, spec: DatasetSpec, raw_dir: str, prepared_dir: str)
     is_described = spec.name == custom.SPEC.name
     if is_described and not local_path(f"{prepared_dir}/{custom.FILE}").exists():
         custom.copy_description(raw_dir, prepared_dir)  # before the work, in case it is interrupted
+    copy_generated(raw_dir, prepared_dir)
     summary = preprocess_dataset(spec, raw_dir, prepared_dir, config.windows.settings, config.preprocess)
     if is_described and (summary.written or summary.skipped):  # otherwise it may not fit the files that are there
         custom.copy_description(raw_dir, prepared_dir)

@@ -1,19 +1,15 @@
 """Recognise the dataset of a folder of recordings, by a file that describes it, its layout or its sensor."""
 
-import json
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from rvtssm.datasets import DATASETS, DatasetConfig, custom
+from rvtssm.datasets import DATASETS, DatasetConfig, with_described
 from rvtssm.datasets.custom import FILE
 from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.header import UNSAID_SIZE, UnknownSensorSize
 from rvtssm.events.tree import find_event_files
 from rvtssm.inspection.inspect_dataset import SPLITS
-from rvtssm.remote.mirror import whole
-from rvtssm.simulation.simulation_config import SETTINGS_FILE
-from rvtssm.system.file_errors import CONTENT_ERRORS, file_errors
 from rvtssm.system.user_error import UserError
 
 _BY_SENSOR = ("gen1", "onempx")  # same names of files; the size in the files tells which
@@ -29,10 +25,8 @@ def with_recognised(dataset: DatasetConfig, folder: Path) -> DatasetConfig:
     Raises:
         UserError: A file in the folder that describes or belongs to the dataset cannot be read.
     """
-    if (folder / FILE).is_file():
-        return replace(dataset, name=custom.SPEC.name)
-    if (folder / SETTINGS_FILE).is_file():
-        return _generated(dataset, folder / SETTINGS_FILE)
+    if (found := with_described(replace(dataset, raw_dir=str(folder)))).name:
+        return found
     if any((folder / "train").glob(f"*{DATASETS['dsec'].event_suffixes[0]}")):
         return replace(dataset, name="dsec")
     for name in _BY_SENSOR:
@@ -64,19 +58,6 @@ def unrecognised(folder: Path) -> UserError:
         f"{folder} holds no recordings in train/, val/ or test/, but {there}; give a recording, a prepared file or the "
         "folder of a dataset (data_prep/README.md)"
     )
-
-
-def _generated(dataset: DatasetConfig, path: Path) -> DatasetConfig:
-    fault, advice = " is not a file that `rvtssm generate` writes", "name the dataset, as in dataset=synthetic"
-    with whole(path), file_errors(path, fault, advice, CONTENT_ERRORS):
-        settings = json.loads(path.read_text("utf-8"))
-        return replace(
-            dataset,
-            name=settings.get("dataset", "synthetic"),
-            height=dataset.height or settings["height"],
-            width=dataset.width or settings["width"],
-            mixed_sizes=dataset.mixed_sizes or bool(settings.get("sizes")),
-        )
 
 
 def _recordings(folder: Path) -> list[Path]:

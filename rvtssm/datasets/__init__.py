@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from rvtssm.datasets import custom, dsec, gen1, onempx, open_world, synthetic
+from rvtssm.datasets.described import described
 from rvtssm.records import DatasetSpec
 from rvtssm.system.limits import check_at_least, check_choice
 from rvtssm.system.user_error import UserError
@@ -39,12 +40,28 @@ class DatasetConfig:
         check_choice("dataset.source", self.source, (*SOURCES, None))
 
 
-def build_spec(config: DatasetConfig) -> DatasetSpec:
-    """Return the spec of the dataset, at the sensor size that the configuration gives.
+def with_described(config: DatasetConfig) -> DatasetConfig:
+    """Return the settings, with what a file in the folders of the dataset says where they say nothing.
+
+    `dataset.yaml` describes a custom dataset, `synthetic.json` generated recordings and their size.
 
     Raises:
-        UserError: The name is missing, the description of a custom dataset is missing or wrong, or the size is invalid.
+        UserError: The file cannot be read, or it belongs to another dataset than the settings name.
     """
+    if config.name and config.height and config.width:
+        return config
+    found = described(config.name, config.raw_dir, config.prepared_dir)
+    return replace(config, **{key: getattr(config, key) or value for key, value in found.items()})
+
+
+def build_spec(config: DatasetConfig) -> DatasetSpec:
+    """Return the spec of the dataset, at the sensor size that the configuration or the folder of the dataset gives.
+
+    Raises:
+        UserError: The name is missing and no file in the folder says it, the description of the dataset is missing or
+            wrong, or the size is invalid.
+    """
+    config = with_described(config)
     if not config.name:
         raise UserError(f"dataset=NAME is needed; choose from {', '.join(DATASETS)}")
     spec = DATASETS[config.name]

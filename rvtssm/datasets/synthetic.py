@@ -5,6 +5,7 @@ The labels also say how long each object has stood still, which no published dat
 
 from rvtssm.records import DatasetSpec
 
+GENERATED_FILE = "synthetic.json"  # the settings of generated recordings, in their folder
 SPEC = DatasetSpec(
     name="synthetic",
     height=120,

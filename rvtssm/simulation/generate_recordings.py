@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from rvtssm.datasets import open_world, synthetic
+from rvtssm.datasets.synthetic import GENERATED_FILE
 from rvtssm.events.labels import BOX_DTYPE, Boxes, nothing_at, write_boxes
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.records import Events
 from rvtssm.simulation.camera import drawn_camera, simulate_events
 from rvtssm.simulation.scene import Scene, build_scene
-from rvtssm.simulation.simulation_config import FIRST_LABEL_US, SETTINGS_FILE, CameraConfig, SyntheticConfig
+from rvtssm.simulation.simulation_config import FIRST_LABEL_US, CameraConfig, SyntheticConfig
 from rvtssm.simulation.world import World
 from rvtssm.simulation.world_building import build_world
 from rvtssm.system.atomic_files import atomic_file, remove_abandoned
@@ -192,7 +193,7 @@ def _check_folder(raw_dir: Path, config: SyntheticConfig, dataset: str) -> None:
     settings = {"recipe": RECIPES[dataset], "dataset": dataset, **asdict(config)}
     for unread in ("workers", "world" if dataset == "synthetic" else "scene"):
         del settings[unread]
-    path = raw_dir / SETTINGS_FILE
+    path = raw_dir / GENERATED_FILE
     if path.exists():
         found = {"dataset": "synthetic", **json.loads(path.read_text())}
         found["camera"] = {**asdict(CameraConfig()), **found.get("camera", {})}
@@ -200,7 +201,7 @@ def _check_folder(raw_dir: Path, config: SyntheticConfig, dataset: str) -> None:
             listed = ", ".join(f"{key}={found.get(key)} instead of {settings.get(key)}" for key in different)
             raise UserError(f"{raw_dir} was generated with {listed}; delete it or generate into another folder")
     elif any((raw_dir / split).exists() for split in SPLITS):
-        raise UserError(f"{raw_dir} holds recordings but no {SETTINGS_FILE}; generate into another folder")
+        raise UserError(f"{raw_dir} holds recordings but no {GENERATED_FILE}; generate into another folder")
     else:
         with atomic_file(path) as staged:
             staged.write_text(json.dumps(settings, indent=2) + "\n")

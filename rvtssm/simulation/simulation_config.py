@@ -9,7 +9,6 @@ from rvtssm.system.limits import check_at_least, check_choice, check_positive, c
 from rvtssm.system.user_error import UserError
 
 FIRST_LABEL_US = 100_000
-SETTINGS_FILE = "synthetic.json"  # the settings of generated recordings, in their folder
 
 
 @dataclass

@@ -37,7 +37,7 @@ def progress_bar(description: str | None, total: float | None, of_bytes: bool = 
     An error removes the bar, so that only the error message remains.
 
     Args:
-        description: Text beside the bar; None for no bar.
+        description: Text beside the bar; None for no bar. There is none without tasks.
         total: Number of steps or bytes; None if unknown.
         of_bytes: Whether the bar counts bytes.
     """
@@ -68,12 +68,12 @@ def run_all(tasks: Sequence[Task], num_workers: int | None, description: str | N
     Args:
         tasks: The tasks.
         num_workers: Number of processes; None for one per core.
-        description: Text beside the bar; None for no bar.
+        description: Text beside the bar; None for no bar. There is none without tasks.
     """
     num_workers, remaining = min(num_workers or num_usable_cores(), len(tasks)), iter(tasks)
     with (
         closing(Processes(num_workers) if num_workers > 1 else SameProcess()) as workers,
-        progress_bar(description, len(tasks)) as advance,
+        progress_bar(description if tasks else None, len(tasks)) as advance,
     ):
         for done in finished(workers, lambda: next(remaining, None)):
             advance(1)

@@ -225,14 +225,14 @@ def test_raw_and_prepared_recordings_score_alike(demo, tmp_path, hz, stride_ms):
     """What was prepared with another stride than that of training scores as the raw recordings do at that rate."""
     weights = f"checkpoint={demo / 'checkpoints' / 'best.ckpt'}"
     where = [f"dataset.raw_dir={demo / 'raw'}", f"dataset.prepared_dir={tmp_path / 'prepared'}"]
-    sensor = [word for word in TOY if word.startswith("dataset.")]
     settings = ["splits=[test]", "workers=1", f"stride_ms={stride_ms}"]
-    assert cli.main(["preprocess", "dataset=synthetic", *sensor, *where, *settings]) == 0
+    assert cli.main(["preprocess", *where, *settings]) == 0  # the folder says which dataset it is, and its size
+    assert cli.main(["verify", where[1], *settings]) == 0
     scores = []
     for source in ("raw", "prepared"):
         how = [f"source={source}", "postprocess.min_score=0", f"hz=[{hz}]", "window=shrink"]
         out = f"out={tmp_path / source}"
-        assert cli.main(["evaluate", weights, "dataset=synthetic", *sensor, *where, *how, out]) == 0
+        assert cli.main(["evaluate", weights, *where, *how, out]) == 0
         scores += json.loads((tmp_path / source / "evaluation.json").read_text())["rates"].values()
     assert scores[0] == pytest.approx(scores[1], abs=0, nan_ok=True) and scores[0]["AP"] > 0
 

@@ -218,7 +218,7 @@ def test_a_generated_dataset_is_recognised_by_its_settings(tmp_path, capsys, nam
     assert code == 0 and json.loads(text)["dataset"] == name
     (tmp_path / "synthetic.json").write_text("[]")
     code, _, errors = run(capsys, tmp_path, "--json")
-    assert code == 2 and "name the dataset" in errors and errors.count("\n") == 1
+    assert code == 2 and "name dataset, dataset.height" in errors and errors.count("\n") == 1
 
 
 @pytest.mark.filterwarnings("default::UserWarning:rvtssm")

@@ -163,7 +163,8 @@ def sensor_size(
     if in_file is not None:
         raise UserError(
             f"{path} comes from a sensor of {in_file[1]}x{in_file[0]} (width x height), but "
-            f"{width or 'any'}x{height or 'any'} was requested; choose the dataset or the size that fits"
+            f"{width or 'any'}x{height or 'any'} was requested; leave out height and width (dataset.height and "
+            "dataset.width for a folder of recordings), or choose the dataset that has such recordings"
         )
     if height is None or width is None:
         raise UnknownSensorSize(

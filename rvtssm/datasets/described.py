@@ -1,0 +1,62 @@
+"""What files in the folders of a dataset say of it: `dataset.yaml`, or the `synthetic.json` of `rvtssm generate`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rvtssm.datasets import custom
+from rvtssm.datasets.synthetic import GENERATED_FILE
+from rvtssm.remote.mirror import local_path, uploaded_file, whole
+from rvtssm.system.file_errors import CONTENT_ERRORS, file_errors
+from rvtssm.system.user_error import UserError
+
+_GENERATED = ("synthetic", "open_world")  # names of datasets that are generated
+
+
+def described(name: str, *folders: str | None) -> dict[str, Any]:
+    """Return what the first folder with a description says, as fields of DatasetConfig; nothing without one.
+
+    Args:
+        name: The dataset that was asked for. Empty: any. Only generated and custom datasets are described by files.
+        folders: Folders or URLs of the dataset, in order. None is left out.
+
+    Returns:
+        The name of the dataset. For generated recordings also their height, width and whether they differ in size.
+
+    Raises:
+        UserError: The file of generated recordings cannot be read, or it belongs to another dataset than `name`.
+    """
+    if name not in ("", custom.SPEC.name, *_GENERATED):
+        return {}
+    for folder in filter(None, folders):
+        if name not in _GENERATED and local_path(f"{folder}/{custom.FILE}").is_file():
+            return {"name": custom.SPEC.name}
+        if (path := local_path(f"{folder}/{GENERATED_FILE}")).is_file():
+            found = _generated(path)
+            if name not in ("", found["name"]):
+                raise UserError(
+                    f"{folder} was written by `rvtssm generate` and holds dataset={found['name']} ({GENERATED_FILE}), "
+                    f"not {name}; leave dataset out, or name that one"
+                )
+            return found
+    return {}
+
+
+def copy_generated(raw_dir: str, prepared_dir: str) -> None:
+    """Copy the description of generated recordings, if there is one, to the folder of the files prepared from them."""
+    source, copy = (local_path(f"{folder}/{GENERATED_FILE}") for folder in (raw_dir, prepared_dir))
+    if source.is_file() and not copy.is_file():
+        with whole(source), uploaded_file(copy) as staged:
+            staged.write_bytes(source.read_bytes())
+
+
+def _generated(path: Path) -> dict[str, Any]:
+    fault, advice = " is not a file that `rvtssm generate` writes", "name dataset, dataset.height and dataset.width"
+    with whole(path), file_errors(path, fault, advice, CONTENT_ERRORS):
+        settings = json.loads(path.read_text("utf-8"))
+        return {
+            "name": str(settings.get("dataset", "synthetic")),
+            "height": int(settings["height"]),
+            "width": int(settings["width"]),
+            "mixed_sizes": bool(settings.get("sizes")),
+        }
