@@ -134,4 +134,14 @@ def _video() -> str:
     return "an MP4 file in H.264, which browsers play, was written and read back"
 
 
-CHECKS = (_versions, _packages, _device, _recurrence, _forward_pass, _filters, _video)
+def _camera() -> str:
+    from rvtssm.streaming.event_camera import connected_cameras
+    from rvtssm.system.extras import is_installed
+
+    if not is_installed("neuromorphic_drivers"):
+        return "no library for cameras, which are optional; `bash scripts/install.sh camera` installs one"
+    library = f"neuromorphic-drivers {importlib.metadata.version('neuromorphic-drivers')}"
+    return f"{library} finds {', '.join(connected_cameras()) or 'no connected camera'}"
+
+
+CHECKS = (_versions, _packages, _device, _recurrence, _forward_pass, _filters, _video, _camera)

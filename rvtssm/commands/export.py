@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-from rvtssm.commands.console import say
+from rvtssm.commands.announcement import announce
+from rvtssm.commands.console import changing_line, say
 from rvtssm.commands.inputs import calibration_path, export_path, writable
 from rvtssm.commands.weights import read_weights
 from rvtssm.config import Config
@@ -39,10 +40,18 @@ def export(config: Config) -> None:
     where = calibration_path(config)
     paths = tuple(find_sources(where).values()) if where else ()
     checkpoint, judged = _noted(read_weights(config), options.note), ""
-    with staging_folder(writable(out.parent), "export") as folder:
+    spec, windows = checkpoint.spec, checkpoint.windows
+    frame_hw = options.height or spec.frame_height, options.width or spec.frame_width
+    announce(
+        "export",
+        weights=config.checkpoint,
+        frames=f"{frame_hw[1]} x {frame_hw[0]}",
+        precision=options.precision,
+        check=f"{options.check_steps} steps against PyTorch",
+        output=out,
+    )
+    with staging_folder(writable(out.parent), "export") as folder, changing_line("reading") as show:
         staged = folder / out.name
-        spec, windows = checkpoint.spec, checkpoint.windows
-        frame_hw = options.height or spec.frame_height, options.width or spec.frame_width
         frames = CalibrationFrames(paths, spec, windows, frame_hw, options.calibration_windows) if paths else None
         if frames:
             num_read = frames.check()  # before the work as well
@@ -50,8 +59,10 @@ def export(config: Config) -> None:
                 f"; ranges from {sum(num_read)} windows of {counted(len(num_read), 'recording')} in {where}; "
                 "in 8 bits, differences of some tenths are usual, and `rvtssm evaluate` shows what they cost in AP"
             )
+        show("converting (1 of 2)")
         description = export_detector(checkpoint, staged, *frame_hw, options.precision, frames or ())
         exported = read_exported(staged)
+        show(f"comparing {options.check_steps} steps with PyTorch (2 of 2)")
         seen = [torch.from_numpy(frame) for frame in frames.first(options.check_steps)] if frames else []
         boxes, scores = largest_difference(checkpoint, exported, options.check_steps, frames=seen)
         largest = _LARGEST_DIFFERENCE if options.precision == "float32" else math.inf

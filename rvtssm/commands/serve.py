@@ -21,7 +21,7 @@ from rvtssm.export.exported import read_weights_file
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.records import BAG_SUFFIXES
 from rvtssm.remote.object_store import is_url
-from rvtssm.streaming.event_camera import has_camera
+from rvtssm.streaming.event_camera import connected_cameras
 from rvtssm.streaming.sources import DSEC_EVENTS, find_sources
 from rvtssm.system.extras import check_extra
 from rvtssm.system.user_error import UserError
@@ -51,7 +51,7 @@ def serve(config: Config) -> None:
     checkpoint = weights("float32")
     names, layer = ", ".join(checkpoint.spec.class_names), checkpoint.temporal_config.name
     title = f"{checkpoint.model_config.size} {layer}, trained at {checkpoint.windows.hz:g} Hz: {names}"
-    app = build_app(settings, weights, recordings, has_camera, title, checkpoint.note or "")
+    app = build_app(settings, weights, recordings, lambda: bool(connected_cameras()), title, checkpoint.note or "")
     with _listening(settings.host, settings.port) as listening:
         announce("serve", weights=path, recordings=len(recordings), device=checkpoint.detector.device)
         say_note(path, checkpoint)

@@ -204,9 +204,9 @@ class Session:
             checkpoint = self._weights(precision)
             self._precision = precision
             if run is not None and "precision" in command:
-                before = run.detector.state_dict()
-                run.detector = self._detector(run.source)
-                run.detector.load_state_dict(before)
+                detector = self._detector(run.source)
+                detector.load_state_dict(run.detector.state_dict())
+                run.detector = detector
             elif run is not None:
                 run.detector.schedule = self._schedule(checkpoint)
         if "speed" in command:

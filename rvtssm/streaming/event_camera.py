@@ -171,21 +171,20 @@ class Camera:
         return arrivals
 
 
-def has_camera() -> bool:
-    """Return whether the system reports a connected camera."""
+def connected_cameras() -> list[str]:
+    """Return name, serial number and error of every camera that the system reports, none without the package."""
     if not is_installed("neuromorphic_drivers"):
-        return False
+        return []
     import neuromorphic_drivers as drivers
 
-    return bool(_connected(drivers))
-
-
-def _connected(drivers: Any) -> list[str]:
-    """Return the names and serial numbers of the cameras that the system reports."""
     try:
-        return [" ".join(filter(None, (device.name.value, device.serial))) for device in drivers.list_devices()]
+        listed = [
+            (device.name.value, device.serial, device.error and f"({device.error})")
+            for device in drivers.list_devices()
+        ]
     except RuntimeError:  # the package raises this if there is no USB
         return []
+    return [" ".join(filter(None, parts)) for parts in listed]
 
 
 @contextmanager
@@ -208,7 +207,7 @@ def open_camera(serial: str = "", settings: Path | str | None = None) -> Iterato
         device = drivers.open(configuration=configuration, iterator_timeout=_WAIT_S, serial=serial or None)
     except Exception as error:  # as in `arrivals`
         kind = "" if configuration is None else f" of the kind {configuration.type()}"
-        found = f"found: {', '.join(_connected(drivers)) or 'no camera'}"
+        found = f"found: {', '.join(connected_cameras()) or 'no camera'}"
         reason = found if _in_words(error) == _SAYS_NOTHING else f"{_in_words(error)}; {found}"
         raise UserError(
             f"{name}{kind} cannot be opened ({reason}); plug it in, close other programs that use it, and on "

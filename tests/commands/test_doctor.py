@@ -1,6 +1,7 @@
 """`rvtssm doctor` finds what is broken, says so in its own row, and goes on."""
 
 import importlib.metadata
+import re
 import subprocess
 import sys
 
@@ -9,7 +10,7 @@ import torch
 
 from rvtssm.commands import doctor
 
-NAMES = ("versions", "packages", "device", "recurrence", "forward pass", "filters", "video")
+NAMES = ("versions", "packages", "device", "recurrence", "forward pass", "filters", "video", "camera")
 
 
 def rows(text: str) -> dict[str, str]:
@@ -46,7 +47,7 @@ def test_without_torch_doctor_says_which_checks_need_it():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
     found = rows(done.stdout)
-    assert {name for name, row in found.items() if row.startswith("ok ")} == {"versions", "filters", "video"}
+    assert {name for name, row in found.items() if row.startswith("ok ")} == {"versions", "filters", "video", "camera"}
     assert "torch" in found["packages"]
 
 
@@ -90,6 +91,32 @@ def test_an_optional_package_may_be_missing(monkeypatch, capsys, missing):
     keep(monkeypatch, "packages")
     assert doctor.doctor() == 0
     assert f"{missing} (for " in rows(capsys.readouterr().out)["packages"].split("not installed: ")[1]
+
+
+@pytest.mark.parametrize(
+    ("device", "found"),
+    [
+        (None, "no connected camera"),
+        (("Prophesee EVK4", "00051234", None), "Prophesee EVK4 00051234"),
+        (("Prophesee EVK4", None, "Access denied"), r"Prophesee EVK4 \(Access denied\)"),
+    ],
+)
+def test_connected_cameras_are_named(monkeypatch, capsys, device, found):
+    drivers = pytest.importorskip("neuromorphic_drivers")
+    if device:
+        name, serial, error = device
+        device = drivers.ListedDevice(drivers.Name(name), drivers.Connection.USB_SUPER, "1", serial, error)
+    monkeypatch.setattr(drivers, "list_devices", lambda: [device] if device else [])
+    keep(monkeypatch, "camera")
+    assert doctor.doctor() == 0
+    assert re.fullmatch(rf"ok neuromorphic-drivers [\d.]+ finds {found}", rows(capsys.readouterr().out)["camera"])
+
+
+def test_without_a_library_for_cameras_doctor_names_the_extra(monkeypatch, capsys):
+    monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda module: None)
+    keep(monkeypatch, "camera")
+    assert doctor.doctor() == 0
+    assert "`bash scripts/install.sh camera`" in rows(capsys.readouterr().out)["camera"]
 
 
 @pytest.mark.gpu

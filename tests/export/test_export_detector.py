@@ -125,6 +125,18 @@ def test_an_exported_file_knows_the_lengths_of_the_training_windows(live_checkpo
     assert checkpoint.without_folders().window_lengths_us == (5_000, 50_000)
 
 
+def test_export_says_what_it_does_before_the_work(exported, tmp_path, monkeypatch, capsys):
+    def stops(*arguments):
+        raise UserError("stopped")
+
+    checkpoint, folder = exported()
+    monkeypatch.setattr("rvtssm.commands.export.export_detector", stops)
+    out = tmp_path / "model.onnx"
+    assert cli.main(["export", f"checkpoint={folder / 'model.ckpt'}", f"out={out}", "height=96"]) == 2
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith("about to export: weights ") and "frames 64 x 96, precision float32, check 20 steps" in said
+
+
 def test_weights_are_exported_alone(exported, tmp_path):
     checkpoint, folder = exported()
     path = tmp_path / "model.safetensors"

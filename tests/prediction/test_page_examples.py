@@ -20,7 +20,7 @@ from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.records import Events, Labels, Windows, WindowSettings
 
 ROOT = Path(__file__).parents[2]
-SAMPLE = "sample/test/test_0000_td.dat"  # what the programs open, written by the command before them
+SAMPLE = "outputs/sample/test/test_0000_td.dat"  # what the programs open, written by the command before them
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -86,10 +86,10 @@ def test_the_short_program_finds_objects_and_draws_them(live_checkpoint, draw_ev
         set(names["busiest"].names) <= {"car", "pedestrian"}
         and f"{names['busiest'].t_us} ['" in capsys.readouterr().out
     )
-    assert (tmp_path / "found.mp4").stat().st_size > 1000
+    assert (tmp_path / "outputs/found.mp4").stat().st_size > 1000
     exec(program("rvtssm.draw"), names)
     for picture in ("busiest.png", "events.png"):
-        assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
+        assert (tmp_path / "outputs" / picture).read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_short_program_is_as_accurate_at_its_rates_as_at_that_of_the_training(tmp_path, monkeypatch):

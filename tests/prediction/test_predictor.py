@@ -288,8 +288,10 @@ def test_an_opened_recording_is_closed_when_it_is_collected(draw_events, tmp_pat
 
 def test_arguments_that_are_no_numbers_are_told(predictor, draw_events):
     for wrong, reason in (
-        ({"hz": "50"}, "predict.hz='50' must be a number, got a text"),
-        ({"downsample": 1.5}, "downsample=1.5 must be a whole number"),
+        ({"hz": "50"}, "^hz='50' must be a number"),
+        ({"hz": 0}, "^hz=0 must be a number, from 0.001"),
+        ({"downsample": 1.5}, "^downsample=1.5 must be a whole number"),
+        ({"track": "sort"}, "^track='sort'; choose from bytetrack"),
         ({"min_score": "0.3"}, "min_score='0.3' must be a number, got a text"),
     ):
         with pytest.raises(ValueError, match=reason):

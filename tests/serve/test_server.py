@@ -127,6 +127,7 @@ def test_the_rate_changes_while_it_plays(weights, recordings):
     """The slider moves from 20 to 200 Hz: windows end ten times as often, the state goes on."""
     with Page(weights) as page:
         page.session.open(opened("one", recordings["one_td.dat"]))
+        page.session.handle({"speed": 0.2})  # so that it does not begin again where the machine is busy
         page.until(lambda page: len(page.results()) >= 3)
         page.session.handle({"hz": 200, "speed": 0.1})
         page.until(lambda page: page.pictures[-1][0]["hz"] == 200)

@@ -537,7 +537,7 @@ def test_without_a_camera_or_the_package_there_is_one_line(weights, tmp_path, mo
     assert cli.main(words) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "the camera cannot be opened (device not found; found: no camera); plug it in" in said
-    listed = [SimpleNamespace(name=SimpleNamespace(value="Prophesee EVK4"), serial="00050001")]
+    listed = [SimpleNamespace(name=SimpleNamespace(value="Prophesee EVK4"), serial="00050001", error=None)]
     monkeypatch.setattr(neuromorphic_drivers, "list_devices", lambda: listed)
     monkeypatch.setattr(neuromorphic_drivers, "open", lambda **_: (_ for _ in ()).throw(RuntimeError("Other error")))
     assert cli.main([*words, "camera=00051234"]) == 2
