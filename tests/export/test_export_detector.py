@@ -129,7 +129,7 @@ def test_export_says_what_it_does_before_the_work(exported, tmp_path, monkeypatc
     def stops(*arguments):
         raise UserError("stopped")
 
-    checkpoint, folder = exported()
+    _, folder = exported()
     monkeypatch.setattr("rvtssm.commands.export.export_detector", stops)
     out = tmp_path / "model.onnx"
     assert cli.main(["export", f"checkpoint={folder / 'model.ckpt'}", f"out={out}", "height=96"]) == 2
