@@ -14,6 +14,7 @@ import os
 import re
 import sys
 import traceback
+from pathlib import Path
 from typing import Any
 
 from hydra.errors import HydraException, OverrideParseException
@@ -31,6 +32,7 @@ PATH_KEYS = {
     *("recording", "out", "checkpoint", "resume", "training.init_from"),
     *("dataset.raw_dir", "dataset.prepared_dir", "simulate.video", "simulate.labels", "export.calibrate"),
 }
+_RESUMING = {"out", "resume"}  # where only these keys are given, a run goes on with its own settings
 _OPTIONS = ("-", "-h", "--help", "--json", "--config", "--traceback")  # and a dash, which is standard input
 # Options that Hydra itself reads, with the number of values that follow.
 _HYDRA_OPTIONS = {"--multirun": 0, "-m": 0, "--cfg": 1, "-c": 1, "--package": 1, "-p": 1, "--resolve": 0}
@@ -159,6 +161,11 @@ def _run(verb: str, overrides: list[str], flags: list[str], of_hydra: list[str])
         config, more["points"] = compose_study(overrides)
     else:
         config = compose(overrides)
+        if verb == "train" and config.resume == "auto" and {word.partition("=")[0] for word in overrides} <= _RESUMING:
+            from rvtssm.commands.inputs import TRAIN_OUT
+            from rvtssm.commands.run_files import words_of_run
+
+            config = compose([*words_of_run(Path(config.out or TRAIN_OUT), verb), *overrides])
     if "--config" in flags:
         shown = OmegaConf.masked_copy(OmegaConf.structured(config), [*known.reads, *known.keys, "plugins"])
         console.print(OmegaConf.to_yaml(shown))

@@ -34,16 +34,17 @@ def say_error(text: str) -> None:
 
 @contextmanager
 def plain_warnings() -> Iterator[None]:
-    """Print warnings of the package as lines on standard error, without a place in its code, until the block ends."""
-    package = str(Path(__file__).parents[1])
+    """Print warnings of the package, each once, as lines on standard error without a place in its code."""
+    package, shown = str(Path(__file__).parents[1]), set[str]()
     with warnings.catch_warnings():
         show_other = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], filename: str, *place: Any, **named: Any) -> None:
-            if filename.startswith(package):
-                _errors.print(with_urls(f"warning: {message}"), style="yellow", soft_wrap=True)
-            else:
+            if not filename.startswith(package):
                 show_other(message, category, filename, *place, **named)
+            elif str(message) not in shown:
+                shown.add(str(message))
+                _errors.print(with_urls(f"warning: {message}"), style="yellow", soft_wrap=True)
 
         warnings.showwarning = show
         yield

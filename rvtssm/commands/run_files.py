@@ -51,6 +51,14 @@ def unlike_others(folder: Path, verb: str, config: Config) -> Path:
     return found
 
 
+def words_of_run(folder: Path, verb: str) -> list[str]:
+    """Return the words that repeat the run of a verb in a folder; none if there is no such run."""
+    for place in (folder, folder / verb):
+        if _verb_of(place / RUN_FILES[-1]) == verb:
+            return list(yaml.safe_load((place / "overrides.yaml").read_text()))
+    return []
+
+
 def _words(verb: str, config: Config) -> str:
     """Return the content of `overrides.yaml`: the words that repeat the run."""
     words = [word for word in overrides(config) if verb in verbs_that_read(word.partition("=")[0])]

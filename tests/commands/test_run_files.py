@@ -2,13 +2,14 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 import yaml
 
 from rvtssm import __version__
-from rvtssm.commands.cli import compose
+from rvtssm.commands.cli import compose, main
 from rvtssm.commands.run_files import RUN_FILES, overrides, run_files
 from rvtssm.commands.words import full_words
 from rvtssm.models.checkpoint import WRITTEN_BY, load_file, read_checkpoint, weights_digest, write_checkpoint
@@ -36,6 +37,17 @@ def test_the_overrides_make_the_same_configuration_again(tmp_path):
     assert overrides(compose([])) == overrides(compose(["model=base"]))
     whole = yaml.safe_load((tmp_path / "config.yaml").read_text())
     assert whole["training"]["steps"] == 7 and whole["dataset"]["raw_dir"] == "a, b={c}"
+
+
+def test_a_run_that_is_resumed_needs_no_other_words(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr("rvtssm.commands.train.train", seen.append)
+    (tmp_path / "environment.json").write_text('{"verb": "demo"}')  # so that those of the training are below
+    config = compose([*WORDS, "dataset=gen1", "training.precision=bf16", f"out={tmp_path}"])
+    write_run_files(tmp_path, "train", config)
+    assert main(["train", f"out={tmp_path}", "resume=auto"]) == 0
+    assert seen == [replace(config, resume="auto")]
+    assert main(["train", f"out={tmp_path}", "resume=auto", "seed=4"]) == 2, "all words are needed with another one"
 
 
 def test_the_environment_names_the_program_and_the_machine(tmp_path, monkeypatch):

@@ -339,12 +339,14 @@ def warn_of_density(name: str, num_events: int, range_us: tuple[int, int], heigh
     span_us = range_us[1] - range_us[0]
     per_pixel = num_events / (height * width) / max(span_us, 1) * 1e6
     if num_events >= MANY_EVENTS and per_pixel > _MOST_PER_PIXEL:
-        warnings.warn(
+        text = (
             f"{name} has {num_events} events in {span_us / 1000:g} ms on {width} x {height} pixels, that is "
             f"{per_pixel:.0f} per pixel and second, more than any sensor gives; if the times are milliseconds, "
-            "multiply them by 1000, if seconds, by 1000000",
-            stacklevel=1,
+            "multiply them by 1000, if seconds, by 1000000"
         )
+        warnings.warn_explicit(
+            text, UserWarning, __file__, 0
+        )  # without a registry, which would keep a second call quiet
 
 
 class ByteRecording(Recording):
