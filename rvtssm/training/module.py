@@ -241,8 +241,8 @@ class DetectionModule(L.LightningModule):
         if differences:
             raise UserError(
                 f"the run to resume had other settings ({'; '.join(differences)}); "
-                "resume with the same ones, for which `rvtssm train` needs only out=DIR and resume=auto, or start a new "
-                "run in another folder"
+                "resume with the same ones, for which `rvtssm train` needs only out=DIR and resume=auto, or start a "
+                "new run in another folder"
             )
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

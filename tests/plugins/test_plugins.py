@@ -119,7 +119,7 @@ def test_a_file_that_cannot_be_imported_by_its_name_is_refused(name, answer, tmp
 def test_a_layer_says_what_it_does_not_define():
     from leaky_layer import LeakyLayer
 
-    layer = LeakyLayer(4, TemporalConfig(name="leaky"))
+    layer = LeakyLayer(4)
     with pytest.raises(ValueError, match=r"^LeakyLayer has no kernel\(\); use one of"):
         layer.kernel(3)
     with pytest.raises(ValueError, match=r"^temporal\.name=leaky has no H2 norm; use one of"):

@@ -130,10 +130,16 @@ def test_the_short_program_is_as_accurate_at_its_rates_as_at_that_of_the_trainin
     assert score[200] == pytest.approx(score[20], abs=0.02)
 
 
-def test_the_program_of_a_layer_alone_runs():
+def test_the_programs_of_a_layer_alone_run(capsys):
+    torch.manual_seed(0)
     names: dict = {}
     exec(program("S5(32)"), names)
     assert names["y"].shape == (5, 8, 32) and names["state"].shape[0] == 8
+    exec(program("import SelectiveS5"), names)
+    assert names["layer"].ssm.name == "selective_s5"
+    exec(program("repeat_interleave(10"), names)
+    state, output, *exact = (float(share) for share in re.findall(r"([\d.]+)%", capsys.readouterr().out))
+    assert 40 < state < 100 and 1 < output < 5 and exact == [0, 0]
 
 
 def test_surfaces_can_be_made_without_this_package(draw_events):
