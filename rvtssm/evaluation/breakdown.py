@@ -269,7 +269,7 @@ def _group(
         counts[part] = sum(
             len(scored_labels(recording.labels[wanted[recording.name]], spec)) for recording in recordings
         )
-        matched = match_detections(recordings, spec, only=wanted) if counts[part] else None
+        matched = match_detections(recordings, spec, only=wanted, has_sizes=False) if counts[part] else None
         ap[part] = average_precisions(matched, spec)["AP"] if matched else math.nan
     return Group(name, meaning, counts, ap)
 

@@ -47,7 +47,7 @@ def evaluate_detections(
         options: Options of `match_detections`.
 
     Returns:
-        {AP, AP50, AP75, AP_small, AP_medium, AP_large, AP/<class>}, each in [0, 1], NaN without ground truth.
+        The numbers of `average_precisions`.
     """
     return average_precisions(match_detections(recordings, spec, **options), spec)
 
@@ -59,6 +59,7 @@ def match_detections(
     only: Only | None = None,
     is_filtered: bool = True,
     time_tolerance_us: int = 0,
+    has_sizes: bool = True,
 ) -> list[RecordingMatches]:
     """Match the detections of each recording with its labels at ten overlap thresholds.
 
@@ -73,6 +74,7 @@ def match_detections(
         is_filtered: Apply the rules of `rvtssm.evaluation.protocol` to labels and detections.
         time_tolerance_us: A detection belongs to every image at most this far away. With 0, there must be detections at
             exactly all label times.
+        has_sizes: Also match small, medium and large objects, each for themselves, which takes four times as long.
 
     Raises:
         UserError: Labels are not ordered by time, or a label time has no detections.
@@ -89,7 +91,8 @@ def match_detections(
             detections = [scored_detections(frame, spec) for frame in detections]
         _check_times(name, labels, detections, time_tolerance_us)
         if len(labels):
-            found.append(_matched(name, labels, ~is_wanted, detections, time_tolerance_us, spec))
+            sizes = SIZES if has_sizes else SIZES[:1]
+            found.append(_matched(name, labels, ~is_wanted, detections, time_tolerance_us, spec, sizes))
     return found
 
 
@@ -137,6 +140,7 @@ def _matched(
     detections: Sequence[Detections],
     tolerance_us: int,
     spec: DatasetSpec,
+    sizes: Sequence[str],
 ) -> RecordingMatches:
     images: list[dict[str, int]] = []
     truths: list[dict[str, Any]] = []
@@ -160,10 +164,11 @@ def _matched(
             side.createIndex()
             sides.append(side)
         matched = _BoxEval(*sides, "bbox")
+        matched.params.areaRng = matched.params.areaRng[: len(sizes)]  # in the order of SIZES
         matched.evaluate()
     # By class, size and image; None if the image has neither objects nor detections of the class.
-    rows = np.array(matched.evalImgs, object).reshape(spec.num_classes, len(SIZES), len(images))
-    num_truths = np.zeros((len(SIZES), spec.num_classes), np.int64)
+    rows = np.array(matched.evalImgs, object).reshape(spec.num_classes, len(sizes), len(images))
+    num_truths = np.zeros((len(sizes), spec.num_classes), np.int64)
     for k, size, image in np.ndindex(rows.shape):
         if rows[k, size, image]:
             num_truths[size, k] += np.count_nonzero(rows[k, size, image]["gtIgnore"] == 0)
@@ -181,5 +186,5 @@ def _matched(
 def _by_size(rows: np.ndarray, key: str) -> np.ndarray:
     """Return the values under a key of pycocotools for the detections of all classes and images, (S, T, D) bool."""
     return np.stack(
-        [np.concatenate([row[key] for row in rows[:, size].flat if row], axis=1) for size in range(len(SIZES))]
+        [np.concatenate([row[key] for row in rows[:, size].flat if row], axis=1) for size in range(rows.shape[1])]
     ).astype(bool)

@@ -25,7 +25,7 @@ Precision = npt.NDArray[np.float64]
 class RecordingMatches:
     """The matches of one recording's detections, ordered by class, frame and score.
 
-    Letters: D detections, S of SIZES, T of OVERLAPS, K classes.
+    Letters: D detections, S of SIZES (all of them, or only the first), T of OVERLAPS, K classes.
     """
 
     name: str
@@ -44,7 +44,8 @@ def average_precisions(matches: Sequence[RecordingMatches], spec: DatasetSpec) -
         spec: The dataset.
 
     Returns:
-        {AP, AP50, AP75, AP_small, AP_medium, AP_large, AP/<class>}, each in [0, 1], NaN without ground truth.
+        {AP, AP50, AP75, AP_small, AP_medium, AP_large, AP/<class>}, each in [0, 1], NaN without ground truth. Matches
+        without sizes have no AP_small, AP_medium and AP_large.
     """
     weights = np.ones((1, len(matches)), np.int64)
     values = {name: float(found[0]) for name, found in weighted_precisions(matches, spec, weights).items()}
@@ -86,8 +87,8 @@ def precision_curves(matches: Sequence[RecordingMatches], spec: DatasetSpec) -> 
 def _metrics(precision: Precision, spec: DatasetSpec) -> dict[str, float]:
     """Return all numbers of one table of precisions (T, 101, K, S)."""
     parts = [precision[..., 0], precision[:1, :, :, 0], precision[5:6, :, :, 0]]
-    parts += [precision[..., size] for size in range(1, len(SIZES))]
-    found = dict(zip(METRICS, map(_mean, parts), strict=True))
+    parts += [precision[..., size] for size in range(1, precision.shape[-1])]
+    found = dict(zip(METRICS, map(_mean, parts), strict=False))
     return found | {f"AP/{name}": float(precision[:, :, k, 0].mean()) for k, name in enumerate(spec.class_names)}
 
 
@@ -102,7 +103,8 @@ def _precisions(
 ) -> Iterator[Precision]:
     """Yield the precision (T, 101, K, S) of each weighting; NaN for a class or size without ground truth."""
     recording = np.repeat(np.arange(len(matches)), [len(each.score) for each in matches])
-    num_truths = np.array([each.num_truths for each in matches]).reshape(len(matches), len(SIZES), num_classes)
+    num_sizes = len(matches[0].num_truths) if matches else len(SIZES)
+    num_truths = np.array([each.num_truths for each in matches]).reshape(len(matches), num_sizes, num_classes)
     score, class_id, is_hit, is_ignored = (
         np.concatenate([getattr(each, name) for each in matches], axis=-1) if matches else np.zeros(shape)
         for name, shape in (("score", 0), ("class_id", 0), ("is_hit", (4, 10, 0)), ("is_ignored", (4, 10, 0)))
@@ -111,13 +113,13 @@ def _precisions(
     for k in range(num_classes):
         chosen = np.flatnonzero(class_id == k)
         of_class.append(chosen[np.argsort(-score[chosen], kind="mergesort")])
-    table_cells = len(OVERLAPS) * len(RECALLS) * num_classes * len(SIZES)
-    at_once = max(1, MOST_CELLS // max(table_cells, *map(len, of_class)))
+    table_cells = len(OVERLAPS) * len(RECALLS) * num_classes * num_sizes
+    at_once = max(1, MOST_CELLS // max(table_cells, int(is_hit.sum(axis=-1).max())))
     for first in range(0, len(weights), at_once):
         some = weights[first : first + at_once]
-        found = np.full((len(some), len(OVERLAPS), len(RECALLS), num_classes, len(SIZES)), np.nan)
+        found = np.full((len(some), len(OVERLAPS), len(RECALLS), num_classes, num_sizes), np.nan)
         for k, order in enumerate(of_class):
-            for size in range(len(SIZES)):
+            for size in range(num_sizes):
                 if not num_truths[:, size, k].any():
                     continue
                 totals = some @ num_truths[:, size, k]
@@ -141,23 +143,28 @@ def _curves(
     it is enough to look at hits.
     """
     needed = _hits_for_recalls(totals)
-    counted, running = np.zeros(0, np.int64), np.zeros((len(weights), 0), np.int64)
+    rows = np.arange(len(weights))[:, None]
+    above = rows * (int(totals.max()) + 2)
+    whole = weights.astype(np.float64)  # whole numbers, so that the products are exact
     for overlap in range(len(is_hit)):
-        columns = np.flatnonzero(is_counted[overlap])
-        if not overlap or not np.array_equal(columns, counted):
-            counted = columns
-            weight = weights[:, recording[counted]]
-            running = weight.cumsum(axis=1)
-        at = np.flatnonzero(is_hit[overlap][counted])
-        num_hits = weight[:, at].cumsum(axis=1)
-        precision = num_hits / (running[:, at] + np.spacing(1))
+        counted = recording[is_counted[overlap]]
+        at = np.flatnonzero(is_hit[overlap][is_counted[overlap]])
+        num_hits = whole @ _counts_until(np.arange(len(at)), counted[at], weights.shape[1])
+        precision = num_hits / (whole @ _counts_until(at, counted, weights.shape[1]) + np.spacing(1))
         best = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
         best = np.concatenate([best, np.zeros((len(weights), 1))], axis=1)  # recalls that are not reached
         # One search for all rows, which are offset so that each lies above the previous one.
-        rows = np.arange(len(weights))[:, None]
-        above = rows * (int(totals.max()) + 2)
         place = np.searchsorted((num_hits + above).ravel(), (needed + above).ravel()).reshape(needed.shape)
         yield np.take_along_axis(best, place - rows * len(at), axis=1)
+
+
+def _counts_until(
+    at: npt.NDArray[np.int64], recording: npt.NDArray[np.int64], num_recordings: int
+) -> npt.NDArray[np.int64]:
+    """Return how many detections of each recording there are up to and with each of the places `at`, (R, len(at))."""
+    following = np.searchsorted(at, np.arange(len(recording)))  # the next of these places
+    counts = np.bincount(recording * (len(at) + 1) + following, minlength=num_recordings * (len(at) + 1))
+    return counts.reshape(num_recordings, -1)[:, :-1].cumsum(axis=1)
 
 
 def _hits_for_recalls(totals: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -78,7 +78,7 @@ def measure(
             breakdown = break_down(recordings, spec, _read_tracks(runs, recordings, track_speeds), matched=matched)
             pictures = worst_pictures(breakdown, recordings, sequences, spec)
         if rate is trained and any(stands_still(recording.labels).any() for recording in recordings):
-            still["carried"] = evaluate_detections(recordings, spec, only=stands_still)["AP"]
+            still["carried"] = evaluate_detections(recordings, spec, only=stands_still, has_sizes=False)["AP"]
     if options.ablate_memory and trained:
         recordings, _ = runs.scored(passes[-1])
         reset = resampled_from(match_detections(recordings, spec))
@@ -90,7 +90,7 @@ def measure(
         if carried and (gain := carried.minus(reset, "AP")):
             gained["AP gained by memory"] = percent_interval(gain)
         if still:
-            still["reset"] = evaluate_detections(recordings, spec, only=stands_still)["AP"]
+            still["reset"] = evaluate_detections(recordings, spec, only=stands_still, has_sizes=False)["AP"]
     if options.streaming:
         gained["best rate"] = _best_rate(rows, options.latency_ms is None and options.latency_from is None)
     return EvaluationReport(
@@ -174,7 +174,7 @@ def _time_shifts(runs: SplitRuns, rate: PlannedRate) -> dict[float, float]:
     if not shifts:
         return {}
     scored = runs.scored_with_shifts(rate, sorted(shifts))
-    return {shift: evaluate_detections(recordings, spec)["AP"] for shift, recordings in scored.items()}
+    return {shift: evaluate_detections(recordings, spec, has_sizes=False)["AP"] for shift, recordings in scored.items()}
 
 
 def _read_tracks(
