@@ -20,8 +20,8 @@ from rvtssm.config import Config
 from rvtssm.events.readers import open_recording
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.detector import Detector
-from rvtssm.models.frame_size import reduction_in_words, usual_downsample
-from rvtssm.prediction.choose_downsample import choose_downsample
+from rvtssm.models.frame_size import faster_downsample, reduction_in_words, usual_downsample
+from rvtssm.prediction.choose_downsample import ChosenDownsample, choose_downsample
 from rvtssm.prediction.detection_bag import check_rosbags
 from rvtssm.prediction.detection_files import detection_objects, open_detection_files
 from rvtssm.prediction.inference_config import DETECTION_FILES, LiveConfig
@@ -32,7 +32,7 @@ from rvtssm.streaming.live_run import LiveResult, LiveRun
 from rvtssm.streaming.replay import Replay
 from rvtssm.streaming.schedule import FixedRate
 from rvtssm.streaming.sources import Source, ended_by_signals, find_sources
-from rvtssm.system.busy_machine import busy_machine_remedy
+from rvtssm.system.busy_machine import busy_machine_remedy, hz_to_set, sustained_in_words, two_digits
 from rvtssm.system.output_folder import result_set
 from rvtssm.system.user_error import UserError
 
@@ -70,7 +70,7 @@ class _Totals:
         """Return what happened."""
         passed = ""
         if self.num_passed:
-            kept = f"kept up: {self.kept_hz:.3g} of {self.hz:g} Hz"
+            kept = f"computed {self.kept_hz:.3g} of {self.hz:g} windows per second"
             passed = f", {self.num_passed} passed over ({kept}{f'; {self.remedy}' if self.remedy else ''})"
         times = ""
         if self.num_windows:
@@ -100,7 +100,7 @@ def live(config: Config, as_json: bool = False) -> int:
     source_name = next(iter(find_sources(config.recording))) if config.recording else "camera"
     out = Path(config.out) if config.out else default_out("live", source_name, label)
     with (
-        _opened(settings, config.recording, checkpoint) as (source, downsample),
+        _opened(settings, config.recording, checkpoint) as (source, chosen),
         result_set(out, "live", [*DETECTION_FILES.values(), "live.json"]) as staged,
     ):
         if not as_json:
@@ -116,8 +116,12 @@ def live(config: Config, as_json: bool = False) -> int:
             )
             say_note(config.checkpoint, checkpoint)
             say_windows(checkpoint, windows)
-            if said := reduction_in_words(checkpoint, (source.height, source.width), downsample):
-                say(said)
+            for said in (
+                reduction_in_words(checkpoint, (source.height, source.width), chosen.downsample),
+                chosen.doubt,
+            ):
+                if said:
+                    say(said)
 
         def build() -> StreamDetector:
             return StreamDetector(
@@ -125,7 +129,7 @@ def live(config: Config, as_json: bool = False) -> int:
                 source.height,
                 source.width,
                 schedule=FixedRate(windows.hz, windows.length_us),
-                downsample=downsample,
+                downsample=chosen.downsample,
                 config=settings.postprocess,
             )
 
@@ -133,7 +137,9 @@ def live(config: Config, as_json: bool = False) -> int:
         totals = _run(run, checkpoint, settings, staged, as_json, windows.hz)
         if totals.num_passed:
             sustained_hz = min(totals.kept_hz, 1000 / totals.step_ms["p50"])
-            totals.remedy = "; ".join(filter(None, (_slower(sustained_hz, run.detector, checkpoint), totals.remedy)))
+            totals.remedy = "; ".join(
+                filter(None, (_slower(sustained_hz, windows.hz, run.detector, checkpoint), totals.remedy))
+            )
         totals.too_short = source.too_short(windows.stride_us) if isinstance(source, Replay) else ""
         (staged / "live.json").write_text(json.dumps(asdict(totals), indent=2) + "\n")
     if not as_json:
@@ -148,7 +154,7 @@ def live(config: Config, as_json: bool = False) -> int:
 @contextmanager
 def _opened(
     settings: LiveConfig, recording: str | None, checkpoint: LoadedCheckpoint
-) -> Iterator[tuple[Camera | Replay, int]]:
+) -> Iterator[tuple[Camera | Replay, ChosenDownsample]]:
     """Open the camera, or the recording that is played in its place, and choose by how much its frames are reduced.
 
     A first Ctrl-C ends its events.
@@ -156,27 +162,30 @@ def _opened(
     if recording is None:
         serial = "" if settings.camera == "auto" else settings.camera
         with open_camera(serial, settings.camera_settings) as camera, ended_by_signals(camera):
-            yield camera, settings.downsample or usual_downsample(checkpoint.spec, camera.height, camera.width)
+            usual = usual_downsample(checkpoint.spec, camera.height, camera.width)
+            yield camera, ChosenDownsample(settings.downsample or usual)
         return
     opened = open_recording(recording, settings.height, settings.width, settings.repair)
     try:
-        downsample = settings.downsample or choose_downsample(checkpoint, Source(opened.name, opened))
+        chosen = (
+            ChosenDownsample(settings.downsample)
+            if settings.downsample
+            else choose_downsample(checkpoint, Source(opened.name, opened))
+        )
         with ended_by_signals(Replay(opened, opened.name)) as replay:
-            yield replay, downsample
+            yield replay, chosen
     finally:
         opened.close()
 
 
-def _slower(sustained_hz: float, detector: StreamDetector, checkpoint: LoadedCheckpoint) -> str:
-    """Return in words what to set if the machine computes `sustained_hz` windows per second."""
-    lower_hz, downsample = float(f"{0.9 * sustained_hz:.1g}"), detector.downsample
-    said = f"this machine sustains about {float(f'{sustained_hz:.2g}'):g} Hz: set hz={lower_hz:g}"
-    if not isinstance(checkpoint.detector, Detector) or downsample >= usual_downsample(
-        checkpoint.spec, *detector.sensor_hw
-    ):
+def _slower(sustained_hz: float, hz: float, detector: StreamDetector, checkpoint: LoadedCheckpoint) -> str:
+    """Return in words what to set if the machine computes `sustained_hz` windows per second instead of `hz`."""
+    said = f"{sustained_in_words(sustained_hz)}: set hz={hz_to_set(sustained_hz)}"
+    usual = usual_downsample(checkpoint.spec, *detector.sensor_hw)
+    if not isinstance(checkpoint.detector, Detector) or detector.downsample >= usual:
         return said
-    faster_hz = sustained_hz * ((downsample + 1) / downsample) ** 2
-    return f"{said}, or downsample={downsample + 1} for about {faster_hz:.2g} Hz without the smallest objects"
+    faster, faster_hz = faster_downsample(detector.downsample, usual, sustained_hz, hz)
+    return f"{said}, or downsample={faster} for about {two_digits(faster_hz)} Hz without the smallest objects"
 
 
 def _run(

@@ -6,6 +6,7 @@ from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.detector import Detector
 from rvtssm.models.low_precision import set_precision
 from rvtssm.records import DatasetSpec
+from rvtssm.system.busy_machine import hz_to_set, sustained_in_words, two_digits
 from rvtssm.system.user_error import UserError
 
 
@@ -66,6 +67,50 @@ def reduction_in_words(
         said += f"; downsample={usual} {takes}"
         said += f", with a limit of {smallest_px * usual:.0f} pixels" if smallest_px else ""
     return said
+
+
+def faster_downsample(downsample: int, usual: int, sustained_hz: float, hz: float) -> tuple[int, float]:
+    """Return a larger downsampling that keeps up, and the rate that it sustains if time is proportional to pixels.
+
+    Args:
+        downsample: The downsampling in use.
+        usual: The largest one to consider; it is returned if none keeps up.
+        sustained_hz: The rate that the downsampling in use sustains.
+        hz: The rate to keep up with.
+    """
+
+    def sustained(other: int) -> float:
+        return sustained_hz * (other / downsample) ** 2
+
+    faster = next((other for other in range(downsample + 1, usual) if sustained(other) >= hz), usual)
+    return faster, sustained(faster)
+
+
+def advice_for_cameras(
+    checkpoint: LoadedCheckpoint, sensor_hw: tuple[int, int], downsample: int, step_ms: float, hz: float
+) -> str:
+    """Return in words which downsampling cameras and streams take, and which rates it and the given one sustain.
+
+    Args:
+        checkpoint: The weights.
+        sensor_hw: Height and width of the sensor in pixels.
+        downsample: The downsampling in use, another than the usual one, which cameras and streams take.
+        step_ms: Time of the detector per window in milliseconds.
+        hz: The rate that is asked for.
+    """
+    usual, sustained_hz = usual_downsample(checkpoint.spec, *sensor_hw), 1000 / step_ms
+    said = (
+        f"a camera or a stream takes downsample={usual} unless you give {downsample}; "
+        f"{sustained_in_words(sustained_hz)} with {downsample}"
+    )
+    if sustained_hz >= hz:
+        return said
+    said += f", not {hz:g} Hz"
+    if downsample > usual or not isinstance(checkpoint.detector, Detector):
+        return f"{said}: set hz={hz_to_set(sustained_hz)}"
+    faster, faster_hz = faster_downsample(downsample, usual, sustained_hz, hz)
+    at_rate = "" if faster_hz >= hz else f": set hz={hz_to_set(faster_hz)}"
+    return f"{said}, and about {two_digits(faster_hz)} Hz with {faster}{at_rate}"
 
 
 def detector_for_frame(checkpoint: LoadedCheckpoint, height: int, width: int) -> Detector:

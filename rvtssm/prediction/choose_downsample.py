@@ -1,6 +1,7 @@
 """How much to reduce a sensor that is larger than in training: as much as possible while objects are still found."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,7 +17,15 @@ NUM_TRIED = 4  # windows at the start of a recording that are tried
 _SURE_SCORE = 0.5
 
 
-def choose_downsample(checkpoint: LoadedCheckpoint, source: Source) -> int:
+@dataclass(frozen=True, slots=True)
+class ChosenDownsample:
+    """A factor, and a sentence if it was chosen for boxes with low scores."""
+
+    downsample: int
+    doubt: str = ""
+
+
+def choose_downsample(checkpoint: LoadedCheckpoint, source: Source) -> ChosenDownsample:
     """Return the factor by which the frames of a recording are smaller than its sensor.
 
     The first NUM_TRIED windows are tried at the rate of training, with the factor `usual_downsample` and smaller ones
@@ -32,7 +41,7 @@ def choose_downsample(checkpoint: LoadedCheckpoint, source: Source) -> int:
     usual = usual_downsample(checkpoint.spec, recording.height, recording.width)
     is_of_training = (recording.height, recording.width) == (checkpoint.spec.height, checkpoint.spec.width)
     if usual == 1 or is_of_training or source.is_piped or not isinstance(checkpoint.detector, Detector):
-        return usual
+        return ChosenDownsample(usual)
     first_us, last_us = source.time_range_us
     num_windows = min(NUM_TRIED, math.ceil((last_us + 1 - first_us) / windows.stride_us))
     until_us = first_us + round(num_windows * windows.stride_us)
@@ -41,8 +50,16 @@ def choose_downsample(checkpoint: LoadedCheckpoint, source: Source) -> int:
     for downsample in _smaller_and_smaller(usual):
         best[downsample] = best_scores(checkpoint, events, (recording.height, recording.width), downsample, until_us)
         if np.mean(best[downsample] >= _SURE_SCORE) >= 0.5:
-            return downsample
-    return next((n for n, scores in best.items() if np.mean(scores >= SHOWN_SCORE) >= 0.5), usual)
+            return ChosenDownsample(downsample)
+    for downsample, scores in best.items():
+        if np.mean(scores >= SHOWN_SCORE) >= 0.5:
+            return ChosenDownsample(
+                downsample,
+                f"downsample={downsample} was chosen only because it gives boxes with scores from {SHOWN_SCORE:g}, and "
+                f"no factor gives {_SURE_SCORE:g}; such boxes are often wrong: look at pictures of them before you "
+                "rely on them",
+            )
+    return ChosenDownsample(usual)
 
 
 def best_scores(

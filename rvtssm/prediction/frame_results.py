@@ -16,7 +16,6 @@ from rvtssm.drawing.draw import class_name, draw_frame
 from rvtssm.drawing.image_files import open_video
 from rvtssm.events.event_checks import check_events, to_events
 from rvtssm.events.frame_counter import count_windows
-from rvtssm.events.usual_sensors import USUAL_SENSORS_HW
 from rvtssm.prediction.detection_files import coco_results
 from rvtssm.prediction.inference_config import ANIMATIONS, PredictConfig
 from rvtssm.prediction.summary import PredictionSummary, counted
@@ -198,10 +197,9 @@ class Prediction(Sequence[FrameResult]):
     def __repr__(self) -> str:
         counts = ", ".join(f"{count} {name}" for name, count in self._counts()) or "no boxes"
         windows, guess = counted(len(self), "window"), ""
-        if self.summary.sensor_guess:
+        if self.summary.assumed_sensor:
             height, width = self.summary.sensor_hw
-            names = [name for name, size_hw in USUAL_SENSORS_HW.items() if size_hw == (height, width)]
-            guess = f", assuming {width} x {height} ({names[0]})"
+            guess = f", assuming {width} x {height} ({self.summary.assumed_sensor})"
         return f"Prediction({self.summary.recording}: {windows} at {self.summary.hz:g} Hz, {counts}{guess})"
 
     def _repr_html_(self) -> str:

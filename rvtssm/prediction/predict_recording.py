@@ -23,10 +23,10 @@ from rvtssm.events.frame_counter import FrameCounter, count_as_they_close
 from rvtssm.events.readers import Recording
 from rvtssm.events.windows import FreeGrid, label_grid
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
-from rvtssm.models.frame_size import detector_for_frame, reduction_in_words, usual_downsample
+from rvtssm.models.frame_size import advice_for_cameras, detector_for_frame, reduction_in_words, usual_downsample
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import Streams
-from rvtssm.prediction.choose_downsample import choose_downsample
+from rvtssm.prediction.choose_downsample import ChosenDownsample, choose_downsample
 from rvtssm.prediction.detection_files import open_detection_files
 from rvtssm.prediction.inference_config import ANIMATIONS, DETECTION_FILES, PredictConfig
 from rvtssm.prediction.summary import PredictionSummary, Tally
@@ -159,6 +159,12 @@ def predict_recording(
                         message = f"{source.name} ended without an event; a stream of events is needed"
                         raise UserError(source.broke_off or message)
             (wall_s, startup_s, realtime_factor), step_ms = tally.pace(), tally.step_ms()
+            median_ms, cameras = step_ms["p50"] if tally.is_timed else None, ""
+            usual = usual_downsample(checkpoint.spec, *plan.sensor_hw)
+            if plan.downsample != usual and not (source.is_piped or interrupted):
+                if median_ms is None:
+                    median_ms = _ms_of_one_more(checkpoint, plan, config.postprocess, hist, start_us, found.t_us)
+                cameras = advice_for_cameras(checkpoint, plan.sensor_hw, plan.downsample, median_ms, plan.settings.hz)
             summary = PredictionSummary(
                 recording=source.name,
                 format=source.recording.format,
@@ -166,7 +172,9 @@ def predict_recording(
                 frame_hw=plan.frame_hw,
                 trained_frame_hw=(checkpoint.spec.frame_height, checkpoint.spec.frame_width),
                 downsample=plan.downsample,
-                reduction=_reduction(checkpoint, plan, step_ms["p50"] if startup_s < wall_s else None),
+                reduction=reduction_in_words(checkpoint, plan.sensor_hw, plan.downsample, median_ms),
+                doubt=plan.doubt,
+                cameras=cameras,
                 hz=plan.settings.hz,
                 window_ms=(plan.settings.length_us or plan.settings.stride_us) / 1000,
                 num_windows=len(tally.seconds),
@@ -180,12 +188,14 @@ def predict_recording(
                 drawn_min_score=config.min_score,
                 highest_score=tally.highest_score,
                 sensor_guess=source.guess,
+                assumed_sensor=source.assumed_sensor,
                 faults=asdict(source.recording.faults),
                 broke_off=source.broke_off or interrupted,
                 wall_s=wall_s,
                 startup_s=startup_s,
                 realtime_factor=realtime_factor,
                 windows_per_call=config.windows_per_call,
+                is_timed=tally.is_timed,
                 step_ms=step_ms,
                 remedy=tally.remedy(),
                 files=tuple(sorted([path.name for path in staged.iterdir()] + ["prediction.json"])),
@@ -248,6 +258,7 @@ class _Plan:
     num_windows: int | None  # None: unknown before the end
     sensor_hw: tuple[int, int]
     downsample: int
+    doubt: str  # a sentence if the downsampling was chosen for boxes with low scores
     pictures: PictureSettings
 
     @property
@@ -285,7 +296,8 @@ def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig, e
     elif isinstance(recording, EventsInMemory):
         first_us, last_us = recording.events.t[[0, -1]].tolist()
         num_windows = FreeGrid(first_us, settings).num_until(last_us)
-    downsample = config.downsample or choose_downsample(checkpoint, source)
+    chosen = ChosenDownsample(config.downsample) if config.downsample else choose_downsample(checkpoint, source)
+    downsample = chosen.downsample
     if min(recording.height, recording.width) < downsample:
         raise UserError(f"downsample={downsample} leaves nothing of {recording.width} x {recording.height} pixels")
     pictures = PictureSettings(
@@ -301,18 +313,19 @@ def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig, e
         animation_mb=config.animation_mb,
         note=checkpoint.note,
     )
-    return _Plan(settings, windows, num_windows, (recording.height, recording.width), downsample, pictures)
+    return _Plan(
+        settings, windows, num_windows, (recording.height, recording.width), downsample, chosen.doubt, pictures
+    )
 
 
-def _reduction(checkpoint: LoadedCheckpoint, plan: _Plan, step_ms: float | None) -> str:
-    """Return what the reduction means for objects and time, and what a camera or a stream needs for the same frames.
-
-    Without `step_ms`, because only the first call was timed, which also prepares the detector, no time is estimated.
-    """
-    said = reduction_in_words(checkpoint, plan.sensor_hw, plan.downsample, step_ms)
-    if plan.downsample == (usual := usual_downsample(checkpoint.spec, *plan.sensor_hw)):
-        return said
-    return f"{said}; for a camera or a stream give downsample={plan.downsample}, or it takes {usual}"
+def _ms_of_one_more(
+    checkpoint: LoadedCheckpoint, plan: _Plan, config: PostprocessConfig, hist: np.ndarray, start_us: int, end_us: int
+) -> float:
+    """Compute a window again, now that the detector is prepared, and return its time in milliseconds."""
+    window = Windows(np.array([[start_us, end_us]]), np.array([end_us - start_us]))
+    counted = [(window, hist[None])]
+    *_, seconds = next(detect(checkpoint, counted, plan.settings.stride_us, plan.frame_hw, config, plan.downsample))
+    return 1000 * seconds
 
 
 def _rerun_paths(folder: Path, config: PredictConfig) -> list[Path | None]:

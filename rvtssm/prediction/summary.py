@@ -10,7 +10,9 @@ import torch
 
 from rvtssm.events.readers.recording import MANY_EVENTS
 from rvtssm.records import Detections, Events
-from rvtssm.system.busy_machine import busy_machine_remedy
+from rvtssm.system.busy_machine import busy_machine_remedy, sustained_in_words
+
+_ANY_UNIT = ("csv", "npy", "npz", "rvt_hdf5", "memory")  # formats whose times have no unit of their own
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class PredictionSummary:
     trained_frame_hw: tuple[int, int]
     downsample: int
     reduction: str  # a sentence on how the frame size limits detection; empty for frames as in training
+    doubt: str  # a sentence if the downsampling was chosen for boxes with low scores; otherwise empty
+    cameras: str  # a sentence on the rates of a camera if it takes another downsampling; otherwise empty
     hz: float
     window_ms: float
     num_windows: int
@@ -37,12 +41,14 @@ class PredictionSummary:
     drawn_min_score: float
     highest_score: float  # of all boxes; 0 if there are none
     sensor_guess: str  # a sentence on how the sensor size was chosen; empty if the recording gives it
+    assumed_sensor: str  # the name of the sensor that this sentence assumes
     faults: dict[str, int]  # number of repaired events by kind
     broke_off: str  # why a stream or the prediction ended early; empty if neither did
     wall_s: float  # of the whole run
     startup_s: float  # until the first call was done: code is compiled, and weights are prepared
     realtime_factor: float  # seconds of recording per second after that
     windows_per_call: int
+    is_timed: bool  # whether there was a second call; the first one also prepares the detector
     step_ms: dict[str, float]  # time per window after the first call, with post-processing: mean, p50, p90, p99
     remedy: str  # what helps if other programs use the processors; empty if nothing is known to
     files: tuple[str, ...]
@@ -57,18 +63,18 @@ class PredictionSummary:
         repaired = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self.faults.items() if count)
         start_s = self.start_us / 1e6
         after = f"of which {self.startup_s:.1f} s until the first boxes; after that "
-        after = after if self.startup_s < self.wall_s else ""  # there was one call
+        after = after if self.is_timed else ""
         factor = f"{self.realtime_factor:#.2g}" if self.realtime_factor < 9.95 else f"{self.realtime_factor:.0f}"
         together = f"; computed {self.windows_per_call} windows per call" if self.windows_per_call > 1 else ""
         spread = f" (median; 90 %: {self.step_ms['p90']:.1f}, 99 %: {self.step_ms['p99']:.1f}{together})"
-        spread = spread if after else ", with its preparation"
+        spread = spread if self.is_timed else ", with its preparation"
         return [
             f"{self.recording}: {self.format}, {counted(self.num_events, 'event')} in {self.duration_s:.3f} s "
             f"(camera time {start_s:.3f} to {start_s + self.duration_s:.3f} s)"
             + (f"; repaired: {repaired}" if repaired else ""),
             f"{counted(self.num_windows, 'window')} of {self.window_ms:g} ms at {self.hz:g} Hz{self._short()}; frames "
             f"of {size}",
-            *(sentence for sentence in (self.sensor_guess, self.reduction) if sentence),
+            *(sentence for sentence in (self.sensor_guess, self.reduction, self.doubt, self.cameras) if sentence),
             f"{counted(self.num_detections, 'box')} with a score from {self.written_min_score:g} in the files, "
             f"{self.num_drawn_detections} from {self.drawn_min_score:g}, as in the pictures{self._missed()}",
             f"{self.wall_s:.1f} s, {after}{factor} x real time; in the detector "
@@ -77,8 +83,15 @@ class PredictionSummary:
         ]
 
     def _short(self) -> str:
-        """Return a clause on the unit of the times if many events last less than one window, otherwise nothing."""
-        if self.num_events < MANY_EVENTS or 1000 * self.duration_s >= self.window_ms:
+        """Return a clause if the events last less than one window, otherwise nothing.
+
+        If another program may have written the times in another unit, it says so, but only of many events.
+        """
+        if 1000 * self.duration_s >= self.window_ms:
+            return ""
+        if self.format not in _ANY_UNIT:
+            return f", but the recording is shorter than one window ({1000 * self.duration_s:g} ms)"
+        if self.num_events < MANY_EVENTS:
             return ""
         return f", but the events last only {1000 * self.duration_s:g} ms (times must be in microseconds)"
 
@@ -90,15 +103,12 @@ class PredictionSummary:
         return f"; the highest score is {best:.2g}, and min_score={best / 2:.1g} draws more"
 
     def _late(self) -> str:
-        """Return a clause on the rate that this machine sustains, empty if it keeps up or was timed only once."""
+        """Return a clause on the rate that this machine sustains, empty if it keeps up or was not timed."""
         median_ms, stride_ms = self.step_ms["p50"], 1000 / self.hz
-        if median_ms <= stride_ms or self.startup_s >= self.wall_s:
+        if median_ms <= stride_ms or not self.is_timed:
             return ""
-        kept_hz = float(f"{1000 / median_ms:.2g}")
-        return (
-            f"; a window takes {median_ms:.1f} ms and one comes every {stride_ms:.4g} ms: this machine keeps up with "
-            f"about {kept_hz:g} Hz, not {self.hz:g} Hz" + (f"; {self.remedy}" if self.remedy else "")
-        )
+        sustained = "" if self.cameras else f": {sustained_in_words(1000 / median_ms)}, not {self.hz:g} Hz"
+        return f"; a window comes every {stride_ms:.4g} ms{sustained}" + (f"; {self.remedy}" if self.remedy else "")
 
 
 def counted(count: int, noun: str) -> str:
@@ -152,10 +162,14 @@ class Tally:
     def duration_s(self) -> float:
         return (self._last_us - self.start_us) / 1e6
 
+    @property
+    def is_timed(self) -> bool:
+        return len(self.seconds) > self._num_warmup
+
     def pace(self) -> tuple[float, float, float]:
         """Return seconds of the run, of its start, and seconds of the recording per second after the start."""
         now_s = time.perf_counter()
-        if self._warm is None or len(self.seconds) == self._num_warmup:
+        if self._warm is None or not self.is_timed:
             return now_s - self._began_s, now_s - self._began_s, self.duration_s / (now_s - self._began_s)
         warm_s, warm_us = self._warm
         factor = (self._done_us - warm_us) / 1e6 / (now_s - warm_s)
@@ -169,6 +183,6 @@ class Tally:
     def step_ms(self) -> dict[str, float]:
         """Return the mean and percentiles of the time per window, in milliseconds."""
         milliseconds = 1000 * np.array(self.seconds, np.float64)
-        milliseconds = milliseconds[self._num_warmup :] if len(milliseconds) > self._num_warmup else milliseconds
+        milliseconds = milliseconds[self._num_warmup :] if self.is_timed else milliseconds
         found = {f"p{q}": float(np.percentile(milliseconds, q)) for q in (50, 90, 99)}
         return {"mean": float(milliseconds.mean()), **found}

@@ -162,7 +162,8 @@ class Session:
         else:
             opened = self._opened.enter_context(opened_source(opening.path, opening.height, opening.width))
             recording: Any = opened.recording
-            self._downsample = self._given_downsample or choose_downsample(self._weights("float32"), opened)
+            if self._downsample is None:
+                self._downsample = choose_downsample(self._weights("float32"), opened).downsample
             if opened.guess:
                 size = f"{recording.width} x {recording.height} pixels"
                 assumed = f"{opening.name} does not say the size of its sensor: assuming {size}; Size changes it"

@@ -110,7 +110,18 @@ class Source:
     name: str
     recording: Recording | PipedRecording | Camera | EventsInMemory
     images: Images | None = None
-    guess: str = ""  # a sentence on how the sensor size was chosen, if the recording does not give it
+    assumed_sensor: str = ""  # name of the common sensor whose size is assumed, if the recording does not give one
+
+    @property
+    def guess(self) -> str:
+        """A sentence on how the sensor size was chosen; empty if the recording gives it."""
+        if not self.assumed_sensor:
+            return ""
+        return (
+            f"{self.name} does not say the size of its sensor; assuming {self.recording.width} x "
+            f"{self.recording.height} ({self.assumed_sensor}), the smallest common sensor that contains its events; "
+            "set height= and width= to choose another"
+        )
 
     @property
     def is_piped(self) -> bool:
@@ -215,10 +226,10 @@ def opened_source(
     else:
         path = local_path(where)
         is_sequence = (path / DSEC_EVENTS).is_file()
-        recording, guess = _open_sized(path / DSEC_EVENTS if is_sequence else path, height, width, unsaid_hw)
+        recording, assumed = _open_sized(path / DSEC_EVENTS if is_sequence else path, height, width, unsaid_hw)
         recording.repair = repair
         try:
-            yield Source(where, recording, _dsec_images(path) if is_sequence else None, guess)
+            yield Source(where, recording, _dsec_images(path) if is_sequence else None, assumed)
         finally:
             recording.close()
 
@@ -306,7 +317,7 @@ def connected_to(where: str) -> socket.socket:
 def _open_sized(
     path: Path, height: int | None, width: int | None, unsaid_hw: tuple[int, int] | None
 ) -> tuple[Recording, str]:
-    """Return a recording as `opened_source` opens it, and a sentence on how its sensor size was chosen."""
+    """Return a recording as `opened_source` opens it, and the name of the sensor that is assumed, or nothing."""
     try:
         return open_recording(path, height, width), ""
     except UnknownSensorSize:
@@ -315,10 +326,7 @@ def _open_sized(
         if height is not None or width is not None or (usual := usual_sensor(path)) is None:
             raise
     name, (height, width) = usual
-    return open_recording(path, height, width), (
-        f"{path} does not say the size of its sensor; assuming {width} x {height} ({name}), the smallest common sensor "
-        "that contains its events; set height= and width= to choose another"
-    )
+    return open_recording(path, height, width), name
 
 
 def _dsec_images(sequence: Path) -> Images | None:

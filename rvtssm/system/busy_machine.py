@@ -1,5 +1,6 @@
-"""What helps if other programs use the processors on which PyTorch's threads wait for each other."""
+"""Which rate is sustained on a machine that other programs may use as well, and what helps there."""
 
+import math
 import os
 
 _REMEDY = "if other programs use its processors, set OMP_WAIT_POLICY=PASSIVE or OMP_NUM_THREADS=1 before the start"
@@ -20,3 +21,20 @@ def busy_machine_remedy(num_threads: int, wall_s: float, processor_s: float) -> 
         return ""
     is_starved = wall_s > 2 * processor_s / num_threads
     return _REMEDY if is_starved or os.getloadavg()[0] > (os.cpu_count() or 1) else ""
+
+
+def sustained_in_words(sustained_hz: float) -> str:
+    """Return which rate was measured, in words that do not promise it for a machine with more or less to do."""
+    return f"beside whatever else ran, this machine sustains about {two_digits(sustained_hz)} Hz"
+
+
+def hz_to_set(sustained_hz: float) -> str:
+    """Return the rate to recommend: at least 5 % below the sustained one, because the time of a window varies."""
+    wanted_hz = 0.95 * sustained_hz
+    step_hz = 10.0 ** (math.floor(math.log10(wanted_hz)) - 1)
+    return two_digits(math.floor(wanted_hz / step_hz) * step_hz)
+
+
+def two_digits(value: float) -> str:
+    """Return a number that is only known roughly, such as 0.44, 15 or 230."""
+    return f"{float(f'{value:.2g}'):g}"

@@ -344,6 +344,13 @@ def test_many_events_in_less_than_a_window_are_told(predictor, draw_events):
     assert "last only" not in predictor.predict(events, height=48, width=64).summary.sentences()[1]
 
 
+def test_a_recording_with_a_time_unit_that_is_shorter_than_a_window_is_told(predictor, draw_events, tmp_path):
+    events = draw_events(12_000)
+    write_dat(tmp_path / "short_td.dat", replace(events, t=events.t // 100), 48, 64)
+    said = predictor.predict(tmp_path / "short_td.dat").summary.sentences()[1]
+    assert ", but the recording is shorter than one window (4.299 ms); frames" in said and "microseconds" not in said
+
+
 def test_a_folder_of_recordings_is_refused(predictor, draw_events, tmp_path):
     for name in "abc":
         write_dat(tmp_path / f"{name}_td.dat", draw_events(100), 48, 64)

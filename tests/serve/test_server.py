@@ -27,6 +27,7 @@ from rvtssm.commands.serve import _recordings
 from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.readers.index import index_path
+from rvtssm.prediction.choose_downsample import ChosenDownsample
 from rvtssm.records import Events
 from rvtssm.serve import uploads
 from rvtssm.serve.serve_config import ServeConfig
@@ -395,7 +396,7 @@ def test_a_recording_that_does_not_say_its_size_is_assumed_to_be_usual_until_the
 def test_a_recording_is_reduced_as_predict_would_unless_the_server_is_told_how(
     weights, recordings, monkeypatch, given, taken
 ):
-    monkeypatch.setattr("rvtssm.serve.session.choose_downsample", lambda checkpoint, source: 3)
+    monkeypatch.setattr("rvtssm.serve.session.choose_downsample", lambda checkpoint, source: ChosenDownsample(3))
     with client_of(weights, recordings, downsample=given) as client, client.websocket_connect(SESSION) as socket:
         socket.send_text(json.dumps({"open": "one_td.dat"}))
         assert next_of(socket, "opened")["downsample"] == taken

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from rvtssm.system.busy_machine import busy_machine_remedy
+from rvtssm.system.busy_machine import busy_machine_remedy, hz_to_set
 
 
 @pytest.mark.parametrize(
@@ -21,3 +21,10 @@ def test_the_remedy_is_told_if_threads_wait_for_processors_that_others_use(
     monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
     monkeypatch.setenv("OMP_WAIT_POLICY", policy)
     assert ("OMP_NUM_THREADS=1" in busy_machine_remedy(threads, 10.0, processor_s)) == helps
+
+
+@pytest.mark.parametrize(
+    ("sustained_hz", "hz"), [(0.44, "0.41"), (5, "4.7"), (10, "9.5"), (15, "14"), (20, "19"), (230, "210")]
+)
+def test_a_rate_a_little_below_the_sustained_one_is_recommended(sustained_hz, hz):
+    assert hz_to_set(sustained_hz) == hz
