@@ -8,7 +8,8 @@ from rvtssm.commands.words import RENAMED, short_keys
 from rvtssm.config import CHOICES, Config, configs_dir
 from rvtssm.system.user_error import UserError
 
-_MEANT = {"rate": "hz", "frequency": "hz", "fps": "hz"}  # keys by words that others use for them
+# keys, some with their values, by words that others use for them
+_MEANT = {"rate": "hz", "frequency": "hz", "fps": "hz", "size": f"model={'|'.join(CHOICES['model'][1])}"}
 
 
 def verb_help(name: str, topics: list[str]) -> str:
@@ -37,7 +38,7 @@ def hint(key: str, verb: str) -> str:
     section, _, last = key.rpartition(".")
     if last in RENAMED:
         return f"{key} is called {f'{section}.' if section else ''}{RENAMED[last]} now"
-    if (meant := _MEANT.get(key)) in short_keys(verb):
+    if (meant := _MEANT.get(key, "")) and meant.partition("=")[0] in words_before_equals(verb):
         return f"did you mean {meant}?"
     found, readers = similar(key, _names(verb)), [name for name in VERBS if key in short_keys(name)]
     if readers and found and all(name.startswith("augment.") for name in found):  # nobody means these
