@@ -17,7 +17,10 @@ def check_part(key: str, name: str, table: Collection[str]) -> None:
         table: The names of all parts.
     """
     if name not in table:
-        raise UserError(f"{key}={name!r}; choose from {', '.join(table)}, or add your own part with plugins=[FILE]")
+        raise UserError(
+            f"{key}={name!r}; choose from {', '.join(table)}, or add your own part with plugins=[FILE]; in Python, import "
+            "the file first"
+        )
 
 
 def import_plugins(paths: Iterable[str]) -> None:

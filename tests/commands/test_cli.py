@@ -56,7 +56,7 @@ def refused(capsys):
         (["train", "lr=1"], r"lr: .*; did you mean optim\.learning_rate\?$"),
         (["live", "rate=50"], r"rate: .*; did you mean hz\?$"),
         (["train", "rate=50"], r"rate: .*; did you mean optim\.learning_rate\?$"),
-        (["train", "size=small"], r"size: .*; did you mean model=base\|small\|tiny\?$"),
+        (["train", "size=small"], r"size: .*; did you mean model=tiny\|small\|base\?$"),
         (["generate", "size=small"], r"size: .*; did you mean synthetic\.sizes\?$"),
         (["train", "stepz=1"], r"; did you mean training\.steps\?$"),
         (["train", "hz=[20,200]"], r"hz: .*; train does not read it, demo, evaluate, study, predict, live, .* do$"),
