@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.table import Table
 
 from rvtssm.commands.console import console, say
-from rvtssm.commands.weight_settings import pasted, settings_of
+from rvtssm.commands.weight_settings import WeightSettings, pasted, settings_of
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.detector import Detector
 from rvtssm.models.transfer import NO_CLASS, Transferred, TransferSource, read_source, transfer
@@ -18,7 +18,7 @@ from rvtssm.system.output_folder import result_set
 from rvtssm.system.user_error import UserError
 
 CLASS_MAP_FORM = "'training.class_map={NAME_IN_WEIGHTS: NAME_IN_DATA}'"  # quoted, for a shell
-OUTCOMES = ("taken", "resized", "left")
+OUTCOMES = {"taken": "taken", "resized": "adapted", "left": "new"}  # as columns of the table
 
 
 def read_start(path: str) -> TransferSource:
@@ -53,6 +53,15 @@ def with_mapped_classes(
     return replace(source, class_names=mapped)
 
 
+def say_settings(path: str, source: TransferSource, own: WeightSettings) -> None:
+    """Print which settings of a training are those of its weights, and which were named."""
+    theirs = settings_of(source.model, source.temporal, source.windows)
+    kept = [word for word in own.words() if word in theirs.words()]
+    say(f"settings from {path}: {pasted(kept) or 'the defaults'}")
+    if named := own.others(theirs):
+        say(f"settings from the command line or its experiment: {pasted(named)}")
+
+
 def fill_from(path: str, source: TransferSource, detector: Detector, meta: CheckpointMeta, out: Path | None) -> None:
     """Fill the detector with the weights read from `path`, show a table, and list all tensors in `out`/init_from.csv.
 
@@ -72,7 +81,7 @@ def fill_from(path: str, source: TransferSource, detector: Detector, meta: Check
             f"{CLASS_MAP_FORM}"
         )
     if words := _words_of_left(source, meta, report):
-        say(f"to take what was left behind as well, start a new training with {pasted(words)}")
+        say(f"to take more tensors from the weights, start a new training with {pasted(words)}")
     with (
         result_set(out, "init_from", ["init_from.csv"]) as staged,
         open(staged / "init_from.csv", "w", newline="") as text,
@@ -83,7 +92,7 @@ def fill_from(path: str, source: TransferSource, detector: Detector, meta: Check
 
 
 def _words_of_left(source: TransferSource, meta: CheckpointMeta, report: Sequence[Transferred]) -> list[str]:
-    """Return the settings of the weights, as words, without which tensors were left behind."""
+    """Return the settings of the weights, as words, without which tensors are new."""
     left = {row.part.split(" ")[0] for row in report if row.outcome == "left" and row.part != "head classes"}
     sections = {"temporal"} & left | ({"model", "windows"} if left - {"temporal"} else set())
     own = settings_of(meta.model_config, meta.temporal_config, meta.windows)
@@ -92,17 +101,17 @@ def _words_of_left(source: TransferSource, meta: CheckpointMeta, report: Sequenc
 
 
 def _table(path: str, report: Sequence[Transferred]) -> Table:
-    """Count tensors by part of the detector and outcome, and give the reasons why some were not taken unchanged."""
-    table = Table(title=f"weights of {path}", title_justify="left")
+    """Count tensors by part of the detector and outcome, and give the reasons why some are not from the weights."""
+    table = Table(title=f"tensors taken from {path}, adapted from it, or new", title_justify="left")
     table.add_column("part", no_wrap=True)
-    for outcome in OUTCOMES:
-        table.add_column(outcome, justify="right")
-    table.add_column("why not taken")
+    for column in OUTCOMES.values():
+        table.add_column(column, justify="right")
+    table.add_column("why", overflow="fold")
     parts: dict[str, list[Transferred]] = defaultdict(list)
     for row in report:
         parts[row.part].append(row)
     for part, rows in parts.items():
         counts = [str(sum(row.outcome == outcome for row in rows)) for outcome in OUTCOMES]
-        reasons = dict.fromkeys(f"{row.outcome}: {row.reason}" for row in rows if row.outcome != "taken")
+        reasons = dict.fromkeys(f"{OUTCOMES[row.outcome]}: {row.reason}" for row in rows if row.outcome != "taken")
         table.add_row(part, *counts, "\n".join(reasons))
     return table

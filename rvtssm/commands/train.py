@@ -10,10 +10,10 @@ import lightning as L
 from rvtssm.commands.announcement import announce, with_labels
 from rvtssm.commands.checks import check
 from rvtssm.commands.console import say
-from rvtssm.commands.init_from import fill_from, read_start, with_mapped_classes
+from rvtssm.commands.init_from import fill_from, read_start, say_settings, with_mapped_classes
 from rvtssm.commands.inputs import TRAIN_OUT, check_training, folders
 from rvtssm.commands.run_files import flat, run_files
-from rvtssm.commands.weight_settings import pasted, settings_of
+from rvtssm.commands.weight_settings import settings_of
 from rvtssm.config import Config
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.models.checkpoint import load_file
@@ -49,9 +49,8 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
     resume = find_resume(config.resume, out)
     start = config.training.init_from if resume is None else None  # a resumed run has its weights already
     source = read_start(start) if start else None
-    if start and trainer.is_global_zero:
-        of_weights = settings_of(config.model, config.temporal, config.windows.settings)
-        say(f"trains {pasted(of_weights.words())}, which are the settings of {start} but for what was named")
+    if start and source and trainer.is_global_zero:
+        say_settings(start, source, settings_of(config.model, config.temporal, config.windows.settings))
     if config.training.compile:
         check_compiler(trainer.strategy.root_device.type)
     windows = config.windows.settings

@@ -50,7 +50,7 @@ class WeightSettings:
         """Return the words that a training with the settings `own` lacks to have these."""
         is_same_layer = self.temporal.name == own.temporal.name
         return [
-            *([] if self.model is None else _differing("model", self.model, own.model)),
+            *([] if self.model is None else _differing("model", self.model, own.model or ModelConfig())),
             *(_differing("temporal", self.temporal, own.temporal) if is_same_layer else self._temporal_words()),
             *_differing("windows", self.windows, own.windows),
         ]

@@ -139,7 +139,7 @@ def _fit(
     if name == stem and _bins(source.windows) != _bins(meta.windows):
         return _fit_channels(own, value, source.windows, meta.windows)
     if value.shape != own.shape:
-        return None, "left", f"{_size(value)} there, {_size(own)} here"
+        return None, "left", _sizes(value, own)
     ratio = meta.windows.stride_us / source.windows.stride_us
     if name.endswith(".log_step") and not math.isclose(ratio, 1):
         # The steps of the modes are relative to the training stride. The shift keeps the memory the same in seconds.
@@ -150,11 +150,11 @@ def _fit(
 def _fit_classes(own: Tensor, value: Tensor, before: Sequence[str] | None, after: Sequence[str]) -> _Fitted:
     """Take the rows of classes with the same name, or all rows if the names are unknown and the number is the same."""
     if value.shape[1:] != own.shape[1:]:
-        return None, "left", f"{_size(value)} there, {_size(own)} here"
+        return None, "left", _sizes(value, own)
     if before is None:
         if len(value) == len(own):
             return value, "taken", "classes in their order"
-        return None, "left", f"{len(value)} classes there, {len(own)} here"
+        return None, "left", f"{len(value)} classes in the weights, {len(own)} in the data"
     known = [class_name for class_name in after if class_name in before]
     if not known:
         return None, "left", NO_CLASS
@@ -164,8 +164,8 @@ def _fit_classes(own: Tensor, value: Tensor, before: Sequence[str] | None, after
     for class_name in known:
         filled[after.index(class_name)] = value[before.index(class_name)]
     new = [class_name for class_name in after if class_name not in known]
-    rest = f"{', '.join(new)} starts new" if new else "none starts new"
-    return filled, "resized", f"rows of {', '.join(known)}; {rest}"
+    rest = f"{', '.join(new)} {'starts' if len(new) == 1 else 'start'} anew" if new else "no class starts anew"
+    return filled, "resized", f"the weights have {', '.join(known)}; {rest}"
 
 
 def _fit_channels(own: Tensor, value: Tensor, before: WindowSettings, after: WindowSettings) -> _Fitted:
@@ -178,7 +178,7 @@ def _fit_channels(own: Tensor, value: Tensor, before: WindowSettings, after: Win
     if after.representation == "surfaces":
         return None, "left", f"made for the time constants {before.time_constants_us} us"
     if value.shape[0] != own.shape[0]:
-        return None, "left", f"{_size(value)} there, {_size(own)} here"
+        return None, "left", _sizes(value, own)
     per_bin, height_width = CHANNELS_PER_BIN[before.representation], own.shape[2:]
     by_bin = value.unflatten(1, (per_bin, before.num_bins)).permute(0, 1, 3, 4, 2).flatten(0, 3)[:, None]
     fitted = F.interpolate(by_bin, size=after.num_bins, mode="linear", align_corners=False)[:, 0]
@@ -218,5 +218,6 @@ def _bins(windows: WindowSettings) -> tuple[str, int | tuple[int, ...]]:
     return windows.representation, windows.num_bins if is_binned else windows.time_constants_us
 
 
-def _size(value: Tensor) -> str:
-    return "x".join(str(length) for length in value.shape)
+def _sizes(value: Tensor, own: Tensor) -> str:
+    there, here = ("x".join(map(str, each.shape)) for each in (value, own))
+    return f"{there} in the weights, {here} in this detector"

@@ -48,7 +48,8 @@ class TerminalTable:
         if num_shown < len(head):
             left = ", ".join(head[num_shown:])
             yield Text(
-                f"left out for lack of width: {left}" + (f"; {self.elsewhere} has them" if self.elsewhere else "")
+                f"columns that do not fit in this terminal: {left}"
+                + (f"; {self.elsewhere} has all columns" if self.elsewhere else "")
             )
         yield from map(Text, self.lines)
 

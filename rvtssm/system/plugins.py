@@ -18,8 +18,8 @@ def check_part(key: str, name: str, table: Collection[str]) -> None:
     """
     if name not in table:
         raise UserError(
-            f"{key}={name!r}; choose from {', '.join(table)}, or add your own part with plugins=[FILE]; in Python, import "
-            "the file first"
+            f"{key}={name!r}; choose from {', '.join(table)}, or add your own part with plugins=[FILE]; in Python, "
+            "import the file first"
         )
 
 

@@ -87,13 +87,15 @@ def test_classes_are_known_by_their_names(start):
     for one, other in zip(source.head.levels, target.head.levels, strict=True):
         assert torch.equal(other.class_out.weight[[2, 1]], one.class_out.weight)
         assert torch.equal(other.class_out.bias[[2, 1]], one.class_out.bias)
-    assert report["head.levels.0.class_out.weight"].reason == "rows of pedestrian, car; bus starts new"
+    assert report["head.levels.0.class_out.weight"].reason == "the weights have pedestrian, car; bus starts anew"
 
 
 @pytest.mark.parametrize("class_names", [tuple(reversed(SPEC.class_names)), SPEC.class_names[1:]])
 def test_no_class_is_called_new_if_the_weights_have_all(start, class_names):
     _, _, report = start(META, replace(META, spec=replace(SPEC, class_names=class_names)))
-    assert report["head.levels.0.class_out.weight"].reason == f"rows of {', '.join(class_names)}; none starts new"
+    assert report["head.levels.0.class_out.weight"].reason == (
+        f"the weights have {', '.join(class_names)}; no class starts anew"
+    )
 
 
 @pytest.mark.parametrize("name", sorted(set(TEMPORAL_LAYERS) - {"s5"}))

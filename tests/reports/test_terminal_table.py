@@ -23,7 +23,7 @@ def test_no_word_is_cut_and_columns_that_do_not_fit_are_named(width):
     text = printed(TerminalTable("AP", [HEAD, *ROWS], elsewhere="study.md"), width)
     assert "…" not in text and all(len(line) <= width for line in text.splitlines())
     table, _, below = text.partition("└")
-    named = " ".join(below.split("left out for lack of width:")[-1].split())
+    named = " ".join(below.split("do not fit in this terminal:")[-1].split())
     shown = [i for i in range(len(HEAD)) if HEAD[i] not in named]
     assert shown == list(range(len(shown))) and (width < 200 or len(shown) == len(HEAD))
     for number, row in enumerate([HEAD, *ROWS]):
@@ -32,7 +32,7 @@ def test_no_word_is_cut_and_columns_that_do_not_fit_are_named(width):
                 re.search(rf"(?<!\S){re.escape(part)}(?!\S)", table)
                 for part in (row[i].split() if number == 0 else [row[i]])
             )
-    assert (len(shown) < len(HEAD)) == ("study.md has them" in " ".join(below.split()))
+    assert (len(shown) < len(HEAD)) == ("study.md has all columns" in " ".join(below.split()))
 
 
 def test_a_long_first_column_leaves_room_for_the_numbers():

@@ -63,7 +63,7 @@ def test_the_settings_of_weights_are_the_defaults_of_a_run_from_them(toy_config,
     train(replace(found, out=str(tmp_path / "run"), training=replace(found.training, steps=1)))
     with open(tmp_path / "run/init_from.csv", newline="") as file:
         assert {row["outcome"] for row in csv.DictReader(file)} <= {"taken", "resized"}
-    assert "left behind" not in capsys.readouterr().out
+    assert "more tensors" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -88,6 +88,12 @@ def test_what_is_left_behind_is_said_with_what_to_type(toy_config, tmp_path, tra
     words = ("training.steps=1", f"training.init_from='{trained}'", "temporal=selective_s5", "model.fpn_blocks=1")
     train(toy_config(tmp_path, *words))
     said = " ".join(capsys.readouterr().out.split())
+    assert f"settings from {trained}: model=tiny model.embed_dim=8" in said
+    assert (
+        "settings from the command line or its experiment: model.fpn_blocks=1 temporal=selective_s5 tensors taken"
+        in said
+    )
+    assert "new: made for" in said
     assert "start a new training with model.fpn_blocks=0 temporal=s5" in said
 
 
