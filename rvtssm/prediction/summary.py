@@ -103,12 +103,16 @@ class PredictionSummary:
         return f"; the highest score is {best:.2g}, and min_score={best / 2:.1g} draws more"
 
     def _late(self) -> str:
-        """Return a clause on the rate that this machine sustains, empty if it keeps up or was not timed."""
+        """Return clauses on the rate that this machine sustains, unless `cameras` says it, and on what helps.
+
+        Nothing if the machine keeps up or was not timed.
+        """
         median_ms, stride_ms = self.step_ms["p50"], 1000 / self.hz
         if median_ms <= stride_ms or not self.is_timed:
             return ""
-        sustained = "" if self.cameras else f": {sustained_in_words(1000 / median_ms)}, not {self.hz:g} Hz"
-        return f"; a window comes every {stride_ms:.4g} ms{sustained}" + (f"; {self.remedy}" if self.remedy else "")
+        sustained = f"{sustained_in_words(1000 / median_ms)}, not {self.hz:g} Hz"
+        said = "" if self.cameras else f"a window comes every {stride_ms:.4g} ms: {sustained}"
+        return "".join(f"; {clause}" for clause in (said, self.remedy) if clause)
 
 
 def counted(count: int, noun: str) -> str:
