@@ -130,7 +130,7 @@ def _fit(
     for part, key in detector.backbone.layouts.items():
         # If the source does not know its setting, we assume the setting of the new detector.
         if part in name and source.model and getattr(source.model, key) != getattr(meta.model_config, key):
-            return None, "left", f"made for model.{key}={getattr(source.model, key)}"
+            return None, "left", f"the weights have model.{key}={getattr(source.model, key)}"
     value = source.weights.get(name)
     if value is None:
         return None, "left", "not among the weights"
@@ -174,9 +174,9 @@ def _fit_channels(own: Tensor, value: Tensor, before: WindowSettings, after: Win
     Fewer bins hold more events each, so the response to the same events stays nearly the same.
     """
     if before.representation != after.representation:
-        return None, "left", f"made for windows.representation={before.representation}"
+        return None, "left", f"the weights have windows.representation={before.representation}"
     if after.representation == "surfaces":
-        return None, "left", f"made for the time constants {before.time_constants_us} us"
+        return None, "left", f"the weights have the time constants {before.time_constants_us} us"
     if value.shape[0] != own.shape[0]:
         return None, "left", _sizes(value, own)
     per_bin, height_width = CHANNELS_PER_BIN[before.representation], own.shape[2:]
@@ -207,7 +207,7 @@ def _foreign_layers(
         shapes = {name: value.shape for name, value in own.items() if name.startswith(prefix)}
         if differing:
             made_for = ", ".join(f"temporal.{key}={getattr(source.temporal, key)}" for key in differing)
-            foreign[prefix] = f"made for {made_for}"
+            foreign[prefix] = f"the weights have {made_for}"
         elif any(name not in source.weights or source.weights[name].shape != shape for name, shape in shapes.items()):
             foreign[prefix] = "a layer of other sizes"
     return foreign

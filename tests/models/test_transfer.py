@@ -103,7 +103,7 @@ def test_another_temporal_layer_stays_new_as_a_whole(start, name):
     _, _, report = start(META, replace(META, temporal_config=TemporalConfig(name=name)))
     assert outcomes(report, "left") == {key for key in report if ".temporal." in key}
     assert report["backbone.stages.0.temporal." + ("gates.weight" if name == "lstm" else "ssm.D")].reason.startswith(
-        "made for temporal.name=s5"
+        "the weights have temporal.name=s5"
     )
 
 
@@ -120,7 +120,7 @@ def test_weights_of_another_step_or_block_are_refused_by_name(start, name, befor
     metas = [replace(META, temporal_config=TemporalConfig(name=name, **changes)) for changes in (before, after)]
     _, _, report = start(*metas)
     assert outcomes(report, "left") >= {key for key in report if ".temporal.ssm." in key}
-    assert report["backbone.stages.0.temporal.ssm.D"].reason.startswith(f"made for {said}")
+    assert report["backbone.stages.0.temporal.ssm.D"].reason.startswith(f"the weights have {said}")
 
 
 def test_memory_in_fewer_stages_needs_no_other_weights(start):

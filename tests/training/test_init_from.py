@@ -37,10 +37,10 @@ def test_a_run_starts_from_weights_and_lists_them(toy_config, tmp_path, trained,
     still = ("optim.learning_rate=1e-12", "training.freeze_batchnorm=true")
     train(toy_config(tmp_path, "training.steps=1", f"training.init_from='{trained}'", "temporal=lstm", *still))
     shown = capsys.readouterr().out
-    assert "temporal at stride 4" in shown and "made for" in shown
+    assert "temporal at stride 4" in shown and "new: the weights" in shown
     with open(tmp_path / "init_from.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert {row["reason"] for row in rows if row["outcome"] == "left"} == {"made for temporal.name=s5"}
+    assert {row["reason"] for row in rows if row["outcome"] == "left"} == {"the weights have temporal.name=s5"}
     before, after = weights(trained), weights(last_checkpoint(tmp_path))
     assert [f"detector.{row['tensor']}" for row in rows] == list(after)
     for row in rows:
@@ -93,7 +93,7 @@ def test_what_is_left_behind_is_said_with_what_to_type(toy_config, tmp_path, tra
         "settings from the command line or its experiment: model.fpn_blocks=1 temporal=selective_s5 tensors taken"
         in said
     )
-    assert "new: made for" in said
+    assert "new: the weights have" in said
     assert "start a new training with model.fpn_blocks=0 temporal=s5" in said
 
 
