@@ -76,15 +76,19 @@ def is_polarity(p: np.ndarray) -> np.ndarray:
     return valid
 
 
-def check_time_range(start_us: int, end_us: int) -> None:
-    """Raise UserError unless both times are whole microseconds and the end does not lie before the start."""
-    if not all(isinstance(time_us, int | np.integer) for time_us in (start_us, end_us)):
-        raise UserError(
-            f"between({start_us!r:.40}, {end_us!r:.40}) needs whole microseconds; for seconds, give "
-            "round(1e6 * seconds)"
-        )
-    if end_us < start_us:
-        raise UserError(f"between({start_us}, {end_us}) ends before it starts; give the earlier time first")
+def check_time_range(start_us: int | None, end_us: int | None, method: str = "between") -> None:
+    """Raise UserError unless the times are whole microseconds and the end does not lie before the start.
+
+    Args:
+        start_us: Start of the time range; None: the first event.
+        end_us: End of the time range; None: after the last event.
+        method: Name of the called method, for the message.
+    """
+    call = f"{method}(start_us={start_us!r:.40}, end_us={end_us!r:.40})"
+    if not all(isinstance(time_us, int | np.integer | None) for time_us in (start_us, end_us)):
+        raise UserError(f"{call} needs whole microseconds; for seconds, give round(1e6 * seconds)")
+    if start_us is not None and end_us is not None and end_us < start_us:
+        raise UserError(f"{call} ends before it starts; give the earlier time first")
 
 
 def _polarity(p: np.ndarray) -> np.ndarray:

@@ -73,11 +73,10 @@ def main(argv: list[str] | None = None) -> int:
         if shows_all or said is None:
             traceback.print_exc()
         return 1 if said is None else 2
-    except KeyboardInterrupt as error:
-        done = str(error)  # by a training after its last step
-        again = {"train": "" if done else "; resume=auto continues the run"}
+    except KeyboardInterrupt:
+        again = {"train": "; resume=auto continues the run"}
         again |= dict.fromkeys(("evaluate", "study", "label"), "; the same command continues the work")
-        say_error(f"rvtssm {verb}: interrupted; {done or 'files that are complete stay'}{again.get(verb, '')}")
+        say_error(f"rvtssm {verb}: interrupted; files that are complete stay{again.get(verb, '')}")
         return 130
 
 

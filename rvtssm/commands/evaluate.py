@@ -18,7 +18,8 @@ from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.evaluation.batch_workers import Ranks, join_ranks, open_workers
 from rvtssm.evaluation.frequency import is_same_rate
 from rvtssm.evaluation.kept_outputs import kept_folder, remove_kept
-from rvtssm.evaluation.rates import measure, num_scored
+from rvtssm.evaluation.protocol import num_scored
+from rvtssm.evaluation.rates import measure
 from rvtssm.evaluation.result import EvaluationReport, citation
 from rvtssm.evaluation.split_plan import PlannedRate, SplitPlan
 from rvtssm.evaluation.split_runs import SplitRuns
@@ -120,12 +121,14 @@ def _announce(runs: SplitRuns, out: Path, rates: list[PlannedRate]) -> None:
     trained_hz = runs.checkpoint.windows.hz
     if not any(is_same_rate(rate.asked_hz, trained_hz) for rate in rates):
         say(f"without a drop, because {trained_hz:g} Hz, the rate of training, is not among the rates of evaluation.hz")
+    sequences = runs.sequences(rates[0], runs.options.label_hz)
+    num_boxes = num_scored((sequence.labels for sequence in sequences), runs.checkpoint.spec)
     announce(
         "evaluate",
         weights=runs.weights.path,
         source=f"{runs.source} {runs.checkpoint.spec.name} {runs.options.split}",
         stride=" and ".join(dict.fromkeys(f"{rate.step_us / 1000:g}" for rate in rates)) + " ms",
-        recordings=f"{with_labels(runs.sequences(rates[0]))}, of which {num_scored(runs, rates[0])} are scored",
+        recordings=f"{with_labels(sequences)}, of which {num_boxes} are scored",
         device=runs.checkpoint.detector.device,
         precision=runs.weights.precision,
         output=out,

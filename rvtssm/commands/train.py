@@ -120,7 +120,8 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
         trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True if resume else None)
     except SystemExit as ended:
         if ended.code:  # Lightning turns an interruption into this
-            raise KeyboardInterrupt(*_after_all_steps(trainer, out)) from None
+            _say_all_steps_are_done(trainer, out)
+            raise KeyboardInterrupt from None
         raise
     best = best_checkpoint(out)
     if trainer.is_global_zero:
@@ -134,18 +135,19 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
     return best
 
 
-def _after_all_steps(trainer: L.Trainer, out: Path) -> list[str]:
-    """Return a sentence on the weights of a run that was interrupted after its last step; nothing for any other run."""
-    if trainer.global_step < trainer.max_steps:
-        return []
+def _say_all_steps_are_done(trainer: L.Trainer, out: Path) -> None:
+    """Print a sentence on the weights of a run that was interrupted after its last step; nothing for any other run."""
+    if trainer.global_step < trainer.max_steps or not trainer.is_global_zero:
+        return
     last, best = last_checkpoint(out), best_checkpoint(out)
     kept_step = load_file(last)["global_step"] if last.is_file() else 0
     if kept_step == trainer.max_steps:
-        return [f"all {kept_step} steps and the last validation are done; weights: {best} (highest AP) and {last}"]
+        say(f"all {kept_step} steps and the last validation are done; weights: {best} (highest AP) and {last}")
+        return
     weights = (
         f"{last} has those of step {kept_step}, from which resume=auto continues" if kept_step else "there are none"
     )
-    return [f"all {trainer.max_steps} steps are done, but weights are written after the last validation; {weights}"]
+    say(f"all {trainer.max_steps} steps are done, but weights are written after the last validation; {weights}")
 
 
 def describe(config: Config, data: SequenceDataModule) -> CheckpointMeta:

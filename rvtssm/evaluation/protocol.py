@@ -1,5 +1,7 @@
 """The rules that decide which boxes are scored, from Prophesee's automotive datasets (Perot et al., 2020)."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from rvtssm.boxes import xyxy_to_ltwh
@@ -28,6 +30,16 @@ def is_scored(boxes_ltwh: np.ndarray, t_us: np.ndarray | int, spec: DatasetSpec)
 def scored_labels(labels: Labels, spec: DatasetSpec) -> Labels:
     """Return the labels that are scored, in the same order."""
     return labels[is_scored(labels.boxes_ltwh, labels.t_us, spec)]
+
+
+def num_scored(labels: Iterable[Labels], spec: DatasetSpec) -> int:
+    """Return how many labels are scored.
+
+    Args:
+        labels: The labels of each recording.
+        spec: The dataset.
+    """
+    return sum(len(scored_labels(each, spec)) for each in labels)
 
 
 def scored_detections(detections: Detections, spec: DatasetSpec) -> Detections:

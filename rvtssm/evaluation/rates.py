@@ -13,7 +13,7 @@ from rvtssm.evaluation.breakdown import Breakdown, break_down, label_tracks, tra
 from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections, match_detections
 from rvtssm.evaluation.frequency import RateRow
 from rvtssm.evaluation.matches import RecordingMatches
-from rvtssm.evaluation.protocol import has_stood_still, scored_labels, scoring_rules
+from rvtssm.evaluation.protocol import has_stood_still, num_scored, scoring_rules
 from rvtssm.evaluation.result import EvaluationReport, Picture, percent_interval
 from rvtssm.evaluation.split_plan import PlannedRate
 from rvtssm.evaluation.split_runs import Pass, SplitRuns
@@ -64,6 +64,8 @@ def measure(
     for rate in rates:
         latency_ms = latencies.get(rate)
         recordings, sequences = runs.scored(Pass(rate, latency_ms))
+        if rate is rates[0]:
+            num_boxes = num_scored((recording.labels for recording in recordings), spec)
         measured = {"step_ms": rate.step_us / 1000}
         if latency_ms is not None:
             dt_us = np.concatenate([sequence.windows.dt_us for sequence in sequences])
@@ -107,7 +109,7 @@ def measure(
         rows=tuple(row for row in rows if rates[0].windows[0] in row.windows),
         others=tuple(row for row in rows if rates[0].windows[0] not in row.windows),
         settings={
-            **_conditions(runs, rates),
+            **_conditions(runs, rates, num_boxes),
             **gained,
             "intervals": resampled.sentence(),
             **_made_by(runs.weights.sha256),
@@ -242,14 +244,7 @@ def _foresight(runs: SplitRuns) -> str:
     return f", and events after the label, to the end of each chunk of {runs.data.data.eval_chunk_length} steps"
 
 
-def num_scored(runs: SplitRuns, rate: PlannedRate) -> int:
-    """Return how many labels are scored at a rate."""
-    spec = runs.checkpoint.spec
-    sequences = runs.sequences(rate, runs.options.label_hz)
-    return sum(len(scored_labels(sequence.labels, spec)) for sequence in sequences)
-
-
-def _conditions(runs: SplitRuns, rates: Sequence[PlannedRate]) -> dict[str, str]:
+def _conditions(runs: SplitRuns, rates: Sequence[PlannedRate], num_boxes: int) -> dict[str, str]:
     """Describe everything that decides the numbers of an evaluation."""
     checkpoint, rules = runs.checkpoint, runs.options
     run = {rate.asked_hz: rate.hz for rate in rates if rate.hz != rate.asked_hz}
@@ -262,7 +257,7 @@ def _conditions(runs: SplitRuns, rates: Sequence[PlannedRate]) -> dict[str, str]
     found = {
         "weights": f"{runs.weights.path}, trained at {checkpoint.windows.hz:g} Hz",
         "score": head_class(checkpoint.model_config).describe_scores(runs.postprocess),
-        "scored": f"{num_scored(runs, rates[0])} boxes; {scoring_rules(checkpoint.spec)}",
+        "scored": f"{num_boxes} boxes; {scoring_rules(checkpoint.spec)}",
         "windows": f"{' and '.join(dict.fromkeys(kind for rate in rates for kind in rate.windows))}, "
         f"counted from {runs.source} data, "
         f"convention {checkpoint.windows.convention}, {grid}",

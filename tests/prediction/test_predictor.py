@@ -6,6 +6,7 @@ import subprocess
 import sys
 import types
 from dataclasses import replace
+from functools import partial
 
 import av
 import numpy as np
@@ -264,9 +265,10 @@ def test_events_are_sliced_without_a_copy_and_selected_by_a_mask(draw_events):
 def test_a_range_of_time_that_is_no_whole_microseconds_or_ends_early_is_refused(draw_events, tmp_path, bounds, reason):
     write_dat(tmp_path / "a_td.dat", draw_events(), 48, 64)
     recording = rvtssm.open(tmp_path / "a_td.dat")
-    for events in (recording, recording.read()):
-        with pytest.raises(ValueError, match=reason):
-            events.between(*bounds)
+    for method in (recording.between, recording.read().between, partial(recording.iterate, 1_000)):
+        name = "iterate" if isinstance(method, partial) else "between"
+        with pytest.raises(ValueError, match=rf"^{name}\(start_us={bounds[0]}, end_us={bounds[1]}\) .*{reason}"):
+            method(*bounds)  # iterate says so at once, not at its first block
 
 
 def test_a_picture_of_a_recording_says_how_to_take_events_from_it(draw_events, tmp_path):

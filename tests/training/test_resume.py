@@ -188,8 +188,8 @@ def test_asked_twice_a_run_stops_at_once(interrupted, tmp_path):
 @pytest.mark.parametrize(
     ("times", "said"),
     [
-        (1, f"interrupted; all {NUM_STEPS} steps and the last validation are done; weights: .*best.ckpt .*last.ckpt$"),
-        (2, f"interrupted; all {NUM_STEPS} steps are done, but .*last.ckpt has those of step 8, .* resume=auto"),
+        (1, f"all {NUM_STEPS} steps and the last validation are done; weights: .*best.ckpt .*last.ckpt$"),
+        (2, f"all {NUM_STEPS} steps are done, but .*last.ckpt has those of step 8, .* resume=auto"),
     ],
 )
 def test_an_interruption_in_the_last_validation_says_that_all_steps_are_done(
@@ -209,7 +209,7 @@ def test_an_interruption_in_the_last_validation_says_that_all_steps_are_done(
 
     monkeypatch.setattr("rvtssm.commands.train.build_trainer", with_interruption)
     assert main(["train", *toy_data, *SETTINGS, f"out={tmp_path}"]) == 130
-    assert re.search(said, " ".join(capsys.readouterr().err.split()))
+    assert re.search(said, " ".join(capsys.readouterr().out.split()))
 
 
 def test_accumulated_gradients_are_not_cut(interrupted, toy_config, tmp_path, logged):

@@ -149,7 +149,7 @@ class Recording(ABC):
     def iterate(
         self, max_events: int = 1 << 16, start_us: int | None = None, end_us: int | None = None, *, reuse: bool = False
     ) -> Iterator[Events]:
-        """Yield all events, or those with start_us <= t < end_us, in blocks.
+        """Return an iterator over all events, or those with start_us <= t < end_us, in blocks.
 
         `faults` counts from the start of the file to the end of the block. It is complete after an iteration over all
         events.
@@ -162,11 +162,16 @@ class Recording(ABC):
                 block.
 
         Raises:
-            UserError: The file is damaged, or too many events are out of order without `repair`.
+            UserError: A time is not a whole number, or the end lies before the start. While iterating: the file is
+                damaged, or too many events are out of order without `repair`.
         """
+        check_time_range(start_us, end_us, "iterate")
         if max_events < MAX_EVENTS_PER_UNIT:
             raise UserError(f"max_events={max_events} is too small; one word can hold {MAX_EVENTS_PER_UNIT} events")
-        state, buffer = self._start() if start_us is None else self._state_at(start_us), EventBuffer(max_events)
+        return self._blocks(EventBuffer(max_events), start_us, end_us, reuse)
+
+    def _blocks(self, buffer: EventBuffer, start_us: int | None, end_us: int | None, reuse: bool) -> Iterator[Events]:
+        state = self._start() if start_us is None else self._state_at(start_us)
         is_whole, limits = start_us is None and end_us is None, np.iinfo(np.int64)
         start_us, end_us = limits.min if start_us is None else start_us, limits.max if end_us is None else end_us
         num_events = first_us = 0
