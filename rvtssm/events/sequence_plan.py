@@ -75,7 +75,7 @@ class SequencePlan:
         """
         check_faults(self.recording, num_events)
         if len(self.labels):
-            check_label_times(self.recording, int(self.labels.t_us[-1]), first_us, last_us)
+            check_label_times(self.recording, (int(self.labels.t_us[0]), int(self.labels.t_us[-1])), first_us, last_us)
 
 
 def plan_sequence(
@@ -121,7 +121,7 @@ def plan_sequence(
         first_us, last_us = recording.time_range_us
         check_faults(recording, recording.num_events)
         if boxes is not None:
-            check_label_times(recording, int(label_us[-1]), first_us, last_us)
+            check_label_times(recording, (int(label_us[0]), int(label_us[-1])), first_us, last_us)
     if boxes is None:
         boxes, windows = np.empty(0, BOX_DTYPE), free_grid(first_us, last_us, settings)
     elif grid == "free":
@@ -133,8 +133,8 @@ def plan_sequence(
             windows = label_grid(label_us, start_us, settings)
         except UserError as error:
             raise UserError(
-                f"{recording.path} has events from {first_us} us and labels until {label_us[-1]} us: {error}, or "
-                "the two count time from different moments"
+                f"{recording.path} has events from {first_us} us and labels from {label_us[0]} to {label_us[-1]} us: "
+                f"{error}, or the two count time from different moments: move labels to the clock of the events"
             ) from None
     labels = to_labels(boxes, windows, is_exact=grid == "labels")
     return SequencePlan(recording, windows, labels, settings, spec, num_left_out)
@@ -159,25 +159,28 @@ def check_faults(recording: Recording, num_events: int) -> None:
         )
 
 
-def check_label_times(recording: Recording, last_label_us: int, first_us: int, last_us: int) -> None:
+def check_label_times(recording: Recording, label_us: tuple[int, int], first_us: int, last_us: int) -> None:
     """Raise UserError if all labels lie before the events of their recording, or some long after them.
 
     Args:
         recording: The recording, for messages.
-        last_label_us: Time of the last label.
+        label_us: Times of the first and the last label.
         first_us: Time of the first event.
         last_us: Time of the last event.
     """
-    if last_label_us < first_us:
-        raise UserError(
-            f"{recording.path} has events from {first_us} us but labels only until {last_label_us} us; "
-            f"{unit_advice(last_label_us, last_us) or 'they do not belong together; copy both again'}"
+    first_label_us, last_label_us = label_us
+    if first_us <= last_label_us <= last_us + _LATE_LABEL_US:
+        return
+    advice = unit_advice(last_label_us, last_us) or "events are missing, or the labels are of another recording"
+    if not unit_advice(last_label_us, last_us) and (last_label_us < first_us or first_label_us > last_us):
+        advice = (
+            "labels are of another recording, or count time from another moment than the events: add "
+            f"{first_us - first_label_us} us to label times if the first label belongs to the first event"
         )
-    if last_label_us > last_us + _LATE_LABEL_US:
-        raise UserError(
-            f"{recording.path} has events until {last_us} us but labels until {last_label_us} us; "
-            f"{unit_advice(last_label_us, last_us) or 'events are missing; copy it again'}"
-        )
+    raise UserError(
+        f"{recording.path} has events from {first_us} to {last_us} us but labels from {first_label_us} to "
+        f"{last_label_us} us; {advice}"
+    )
 
 
 def unit_advice(last_label_us: int, last_us: int) -> str:

@@ -1,17 +1,39 @@
-"""Check the boxes of one recording against its time range, its sensor and the classes of the dataset."""
+"""Check a recording against its sensor, and its boxes against its time range, its sensor and the dataset's classes."""
 
 import numpy as np
 
 from rvtssm.events.labels import Boxes, find_usable, unusable_boxes
+from rvtssm.events.readers.recording import MANY_EVENTS, Recording
 from rvtssm.events.sequence_plan import unit_advice
 from rvtssm.events.tree import RawRecording
 from rvtssm.records import DatasetSpec
 
+_LEAST_SHARE = 0.9  # of the width and of the height of a sensor, which many events reach
 _MOST_AT_ONCE = 20  # boxes; more at the end of a recording are rather boxes of many frames, without their times
 
 
 class Note(str):
     """A message about something unusual that may be intended."""
+
+
+def sensor_notes(recording: Recording, num_events: int, reach_xy: tuple[int, int], spec: DatasetSpec) -> list[str]:
+    """Return a note if the events leave a large part of the sensor out, as they do if its size is named too large.
+
+    Args:
+        recording: The recording.
+        num_events: Number of its events.
+        reach_xy: The largest x and the largest y of an event.
+        spec: The dataset.
+    """
+    (x, y), width, height = reach_xy, recording.width, recording.height
+    if num_events < MANY_EVENTS or (x + 1 > _LEAST_SHARE * width and y + 1 > _LEAST_SHARE * height):
+        return []
+    return [
+        Note(
+            f"{recording.path} has no events beyond x={x}, y={y}, but its sensor is said to have {width}x{height} "
+            f"(width x height) pixels; if it is smaller, correct {_size_keys(spec)}"
+        )
+    ]
 
 
 def time_faults(recording: RawRecording, boxes: Boxes, first_us: int, last_us: int, spec: DatasetSpec) -> list[str]:
@@ -42,8 +64,7 @@ def box_faults(recording: RawRecording, boxes: Boxes, spec: DatasetSpec, is_trai
     is_box, is_visible = find_usable(boxes, spec)
     num_outside = np.count_nonzero(is_box & ~is_visible)
     path, faults = recording.boxes_path, []
-    keys = "height and width in dataset.yaml" if spec.name == "custom" else "dataset, dataset.height and dataset.width"
-    advice = f"labels may be in pixels of another resolution: scale them to the sensor, or correct {keys}"
+    advice = f"labels may be in pixels of another resolution: scale them to the sensor, or correct {_size_keys(spec)}"
     if not is_box.all():
         count, first = np.count_nonzero(~is_box), int(np.argmin(is_box))
         faults.append(
@@ -51,8 +72,10 @@ def box_faults(recording: RawRecording, boxes: Boxes, spec: DatasetSpec, is_trai
             f"{boxes['t'][first]} us; write x, y, w, h with w and h from 0 on"
         )
     if 2 * num_outside > len(boxes):
+        x, y = (np.max(boxes[side][is_box]) for side in "xy")
         faults.append(
-            f"{path} has {num_outside} of {len(boxes)} boxes outside {spec.width}x{spec.height} pixels; {advice}"
+            f"{path} has {num_outside} of {len(boxes)} boxes outside {spec.width}x{spec.height} pixels, up to x={x:g}, "
+            f"y={y:g}; {advice}"
         )
     elif left_out := unusable_boxes(boxes[is_box], spec, is_train):
         text = f"{path}: preprocess and train leave out boxes: {left_out} (of {len(boxes)})"
@@ -75,3 +98,8 @@ def box_faults(recording: RawRecording, boxes: Boxes, spec: DatasetSpec, is_trai
             f"({ids}); choose the dataset, or its class_ids"
         )
     return faults
+
+
+def _size_keys(spec: DatasetSpec) -> str:
+    """Return where the size of the sensor is set."""
+    return "height and width in dataset.yaml" if spec.name == "custom" else "dataset, dataset.height and dataset.width"

@@ -1,6 +1,5 @@
 """Check a raw or prepared dataset completely and in parallel: every event, frame and label is decoded."""
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, fields
@@ -13,7 +12,7 @@ from rvtssm.events.frame_counter import count_as_they_close
 from rvtssm.events.readers import open_recording
 from rvtssm.events.sequence_plan import SequencePlan, check_faults, check_label_times
 from rvtssm.events.tree import RawRecording, find_boxes_without_events, find_recordings, find_sequences
-from rvtssm.preparation.label_checks import Note, box_faults, time_faults
+from rvtssm.preparation.label_checks import Note, box_faults, sensor_notes, time_faults
 from rvtssm.preparation.preparation_config import PreprocessConfig
 from rvtssm.preparation.prepare_recording import EventBlocks, Plan, Recipe, is_made_from, plan_recording
 from rvtssm.preparation.store import Meta, StoredSequence, open_sequence, read_meta, shared_settings
@@ -128,14 +127,16 @@ def _verify_raw(recording: RawRecording, spec: DatasetSpec, is_labelled: bool, i
     """Return the faults of a recording and its labels, and notes on them."""
     with closing(open_recording(recording.events_path, *spec.sensor_hw, spec.repair)) as events:
         spec = spec.of_sensor(events.height, events.width)
-        blocks = EventBlocks(events)
-        deque(blocks, maxlen=0)  # reads all of them
+        blocks, reach_xy = EventBlocks(events), (0, 0)
+        for block in blocks:
+            reach_xy = max(reach_xy[0], int(block.x.max())), max(reach_xy[1], int(block.y.max()))
         if not blocks.num_events:
             raise events.error_without_events()
         faults = _said(check_faults, events, blocks.num_events)
         if events.faults.truncated_bytes and not faults:
             num_bytes = events.faults.truncated_bytes
             faults.append(f"{events.path} is cut off: {num_bytes} bytes follow its last complete event; copy it again")
+        faults += sensor_notes(events, blocks.num_events, reach_xy, spec)
         if not is_labelled:
             return faults
         try:
@@ -144,7 +145,8 @@ def _verify_raw(recording: RawRecording, spec: DatasetSpec, is_labelled: bool, i
             return [*faults, _one_line(error)]
         if not len(boxes):
             return [*faults, f"{recording.boxes_path} holds no boxes"]
-        of_times = _said(check_label_times, events, int(boxes["t"][-1]), blocks.first_us, blocks.last_us)
+        of_labels = int(boxes["t"][0]), int(boxes["t"][-1])
+        of_times = _said(check_label_times, events, of_labels, blocks.first_us, blocks.last_us)
         of_times = of_times or time_faults(recording, boxes, blocks.first_us, blocks.last_us, spec)
         return faults + of_times + box_faults(recording, boxes, spec, is_train)
 

@@ -188,7 +188,7 @@ DAMAGES = [
     (lambda path: write_dat(path, OTHER_SENSOR, HEIGHT * 2, WIDTH), "sensor of 64x96.*choose the dataset"),
     (lambda path: path.write_bytes(b"% evt 4.0\n% end\n0000"), "EVT4"),
     (corrupt_hdf5, "as HDF5 .*copy it again"),
-    (SHORT, "events until .* us but labels until 3000000 us"),
+    (SHORT, "events from .* us but labels from .* to 3000000 us"),
     (lambda path: path.with_name("bad_bbox.npy").unlink(), "has no labels .*labels=none"),
     (lambda path: write_boxes(path.with_name("bad_bbox.npy"), boxes_of((0,) * 5)[:0]), "holds no boxes"),
     (lambda path: path.with_name("bad_bbox.npy").write_bytes(b"\x93NUMPY"), "not a file of boxes"),
@@ -341,7 +341,7 @@ def test_a_cut_recording_that_is_damaged_fails_alone(tmp_path, monkeypatch):
     write_recording(tmp_path / "raw" / "train", "good", num_events=10_000)
     SHORT(bad)
     summary = prepare(tmp_path, workers_given=TwoHere())
-    assert summary.written == ["train/good"] and "but labels until 3000000 us" in summary.failed[0][1]
+    assert summary.written == ["train/good"] and "us but labels from 3000000 to 3000000 us" in summary.failed[0][1]
 
     write_recording(tmp_path / "raw" / "train", "bad", num_events=200_000)
     monkeypatch.setattr("rvtssm.preparation.prepare_dataset.count_section", _fails_late)
@@ -398,7 +398,9 @@ def test_labels_that_count_from_another_moment_are_named(tmp_path):
     boxes = boxes_of((epoch_us, 1, 2, 20, 20), (epoch_us + 250_000, 5, 2, 20, 30), class_id=[0, 1])
     write_boxes(tmp_path / "raw" / "train" / "a_bbox.npy", boxes)
     ((_, message),) = prepare(tmp_path).failed
-    assert re.search(r"a_td\.dat has events from 3\d+ us and labels until 1600000000250000 us: ", message)
+    assert re.search(
+        r"a_td\.dat has events from 3\d+ us and labels from 1600000000000000 to 1600000000250000 us: ", message
+    )
 
 
 def test_progress_counts_recordings_bytes_and_events(tmp_path, capsys):

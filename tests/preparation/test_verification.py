@@ -101,12 +101,25 @@ RAW_DAMAGES = {
     "missing labels": ("train/a_bbox.npy", Path.unlink, "a_td.dat has no labels"),
     "empty labels": ("train/a_bbox.npy", lambda path: write_boxes(path, read_boxes(path)[:0]), "holds no boxes"),
     "damaged labels": ("train/a_bbox.npy", cut, "a_bbox.npy is not a file of boxes"),
-    "labels too late": ("train/a_bbox.npy", rewrite_boxes(t=9_000_000), "labels until 9000000 us"),
-    "labels too early": ("train/a_bbox.npy", rewrite_boxes(t=-9), "labels only until -9 us"),
+    "labels too late": (
+        "train/a_bbox.npy",
+        rewrite_boxes(t=9_000_000),
+        "but labels from 9000000 to 9000000 us; .* add -",
+    ),
+    "labels too early": (
+        "train/a_bbox.npy",
+        rewrite_boxes(t=-9),
+        r"events from \d+ to \d+ us but labels from -9 to -9 us",
+    ),
     "milliseconds": (
         "train/a_bbox.npy",
         rewrite_boxes(t=[250, 500, 750]),
         r"labels span 0.0005 s of \S+ s, 250 us apart where label_interval_us is 250000; .* look like milliseconds",
+    ),
+    "events are missing": (
+        "train/a_bbox.npy",
+        rewrite_boxes(t=[250_000, 900_000, 2_500_000]),
+        "but labels from 250000 to 2500000 us; events are missing, or the labels are of another recording$",
     ),
     "nanoseconds": ("train/a_bbox.npy", rewrite_boxes(t=750_000_000), "must be microseconds; .* like nanoseconds"),
     "corners": (
@@ -117,7 +130,7 @@ RAW_DAMAGES = {
     "boxes elsewhere": (
         "train/a_bbox.npy",
         rewrite_boxes(x=[900, 900, 0]),
-        "2 of 3 boxes outside 64x48 pixels; labels may be in pixels of another resolution: .* correct dataset, ",
+        "2 of 3 boxes outside 64x48 pixels, up to x=900, y=10; labels may .* another resolution: .* correct dataset, ",
     ),
     "boxes that are none": ("train/a_bbox.npy", rewrite_boxes(w=[1, np.nan, -4]), "2 of 3 boxes with a side"),
     "other classes": ("train/a_bbox.npy", rewrite_boxes(class_id=7), "3 of 3 boxes of classes that tiny"),
@@ -163,6 +176,16 @@ def test_a_box_outside_the_sensor_is_a_fault_of_own_labels(tree):
     found = verify_dataset(replace(SPEC, name="custom"), tree / "raw", None, WINDOWS, CONFIG, progress=False)
     ((_, message),) = found.faults
     assert "1 outside the sensor" in message and "correct height and width in dataset.yaml" in message
+
+
+def test_a_sensor_that_is_named_too_large_is_noted(tree):
+    for size_hw, is_told in (((HEIGHT, WIDTH), False), ((2 * HEIGHT, WIDTH), True)):
+        write_dat(tree / "raw" / "test" / "c_td.dat", random_events(12_000, 3), *size_hw)
+        spec = replace(SPEC, name="custom", height=size_hw[0])
+        found = verify_dataset(spec, tree / "raw", None, WINDOWS, replace(CONFIG, splits=("test",)), progress=False)
+        assert not found.faults and len(found.notes) == is_told
+    assert "no events beyond x=63, y=47, but its sensor is said to have 64x96 (width x height)" in found.notes[0][1]
+    assert found.notes[0][1].endswith("if it is smaller, correct height and width in dataset.yaml")
 
 
 def test_a_split_without_recordings(tree):
