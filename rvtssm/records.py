@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from rvtssm.system.limits import check_choice, check_number
+from rvtssm.system.limits import check_choice
 from rvtssm.system.user_error import UserError
 
 if TYPE_CHECKING:
@@ -275,12 +275,6 @@ def exact_us(step_us: float | np.ndarray) -> np.ndarray:
     with np.errstate(divide="ignore"):
         of_rate = 1e6 / np.rint(1e6 / step)
     return np.where((np.abs(of_rate - step) < 1) & (step >= 1e6 / _FASTEST_HZ), of_rate, step)
-
-
-def check_rate(hz: object) -> None:
-    """Raise UserError if a rate is not a number of windows per second that can be computed. None is allowed."""
-    if hz is not None:
-        check_number("hz", hz, 1e-3, 1e6)  # windows have at least a microsecond
 
 
 def check_window(key: str, value: object, other: str | None = None) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 from rvtssm.models.detector import Detector, build_detector
 from rvtssm.models.model_config import ModelConfig
-from rvtssm.records import DatasetSpec, WindowSettings, check_rate, check_window
+from rvtssm.records import DatasetSpec, WindowSettings, check_window
 from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.system.limits import check_note
+from rvtssm.system.limits import check_note, check_number
 from rvtssm.system.user_error import UserError
 
 FORMAT_VERSION = 1
@@ -61,7 +61,8 @@ class CheckpointMeta:
             UserError: If an argument is out of range.
         """
         check_window("window", window)
-        check_rate(hz)
+        if hz is not None:
+            check_number("hz", hz, 1e-3, 1e6)
         if hz is None or math.isclose(hz, self.windows.hz):
             return self.windows
         shrunk = self.windows.at_rate(hz, "shrink")

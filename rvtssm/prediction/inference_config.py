@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 
 from rvtssm.models.model_config import PostprocessConfig
-from rvtssm.records import SHOWN_SCORE, check_rate, check_window
-from rvtssm.system.limits import check_at_least, check_choice, check_number, check_positive, check_share, check_whole
+from rvtssm.records import SHOWN_SCORE, check_window
+from rvtssm.system.limits import check_at_least, check_choice, check_positive, check_share, check_whole
 from rvtssm.system.user_error import UserError
 
 DETECTION_FILES = {
@@ -48,17 +48,14 @@ class PredictConfig:
     windows_per_call: int = 8  # windows per call of the detector, affects speed and memory, not results; 1 for latency
 
     def __post_init__(self) -> None:
-        # Python passes these as arguments of the same names.
-        check_window("window", self.window)
-        check_choice("track", self.track, (*TRACKERS, None))
-        check_rate(self.hz)
-        for name in ("downsample", "height", "width"):
-            if (value := getattr(self, name)) is not None:
-                check_number(name, value, 1, is_whole=True)
+        check_window("predict.window", self.window)
         check_choice("predict.view", self.view, VIEWS)
+        check_choice("predict.track", self.track, (*TRACKERS, None))
         check_at_least("predict", self, 0, "track_memory_s", "track_smooth_s")
-        check_positive("predict", self, "max_fps", "animation_mb")
-        check_whole("predict", self, "scale", "windows_per_call")
+        check_positive("predict", self, "hz", "max_fps", "animation_mb")
+        check_whole("predict", self, "downsample", "height", "width", "scale", "windows_per_call")
+        if self.hz is not None and self.hz > 1e6:
+            raise UserError(f"predict.hz={self.hz:g} must be at most 1000000, which means windows of 1 us")
         if self.scale is not None and self.scale > _LARGEST_SCALE:
             raise UserError(f"predict.scale={self.scale} must be at most {_LARGEST_SCALE}")
         check_share("predict", self, "min_score")
@@ -112,8 +109,9 @@ class LiveConfig:
 
     def __post_init__(self) -> None:
         check_window("live.window", self.window)
-        check_rate(self.hz)
-        check_positive("live", self, "duration_s")
+        check_positive("live", self, "hz", "duration_s")
         check_whole("live", self, "downsample", "height", "width")
+        if self.hz is not None and self.hz > 1e6:
+            raise UserError(f"live.hz={self.hz:g} must be at most 1000000, which means windows of 1 us")
         for name in self.formats:
             check_choice("live.formats", name, DETECTION_FILES)

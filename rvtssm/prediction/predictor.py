@@ -20,7 +20,7 @@ from rvtssm.models.hub import CARD_FILE, WEIGHTS_FILE, upload_folder
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.named_weights import default_weights
 from rvtssm.prediction.frame_results import FrameResult, Prediction
-from rvtssm.prediction.inference_config import PredictConfig
+from rvtssm.prediction.inference_config import TRACKERS, PredictConfig
 from rvtssm.prediction.model_card import model_card
 from rvtssm.prediction.predict_recording import predict_recording
 from rvtssm.prediction.track_objects import Tracker
@@ -28,6 +28,7 @@ from rvtssm.records import SHOWN_SCORE, Detections, Events, WindowSettings
 from rvtssm.streaming.live import LiveWindow, StreamDetector
 from rvtssm.streaming.schedule import FixedRate
 from rvtssm.streaming.sources import EventsInMemory, Source, find_sources, opened_source
+from rvtssm.system.limits import check_choice, check_counts
 from rvtssm.system.user_error import UserError
 
 
@@ -101,6 +102,9 @@ class Predictor:
         Raises:
             UserError: The recording cannot be read, or an argument is invalid.
         """
+        _warn(self.checkpoint, self.checkpoint.windows_at(hz, window))
+        check_counts(height=height, width=width, downsample=downsample)
+        check_choice("track", track, (*TRACKERS, None))
         settings = PostprocessConfig(min_score=min_score, max_detections=PredictConfig().postprocess.max_detections)
         config = PredictConfig(
             hz=hz,
@@ -112,7 +116,6 @@ class Predictor:
             formats=[],
             track=track,
         )
-        _warn(self.checkpoint, self.checkpoint.windows_at(hz, window))
         spec, note, frames = self.checkpoint.spec, self.checkpoint.note, list[tuple[Detections, int]]()
         with tempfile.TemporaryDirectory() as folder, _opened(recording, height, width, repair) as source:
             summary = predict_recording(

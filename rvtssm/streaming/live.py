@@ -24,7 +24,7 @@ from rvtssm.records import Detections, Events
 from rvtssm.streaming.event_camera import NO_EVENTS
 from rvtssm.streaming.schedule import FixedRate, KnownSoFar, Schedule
 from rvtssm.streaming.stream import check_causal
-from rvtssm.system.limits import check_number
+from rvtssm.system.limits import check_counts, check_number
 from rvtssm.system.user_error import UserError
 
 _NEVER_US = -(1 << 62)  # earlier than any event
@@ -82,14 +82,7 @@ class StreamDetector:
         config: PostprocessConfig | None = None,
     ) -> None:
         check_causal(checkpoint.detector)
-        for name, value in {
-            "height": height,
-            "width": width,
-            "num_cameras": num_cameras,
-            "downsample": downsample,
-        }.items():
-            if value is not None:
-                check_number(name, value, 1, is_whole=True)
+        check_counts(height=height, width=width, num_cameras=num_cameras, downsample=downsample)
         start_us = _whole_us("start_us", start_us)
         self.windows = checkpoint.windows
         self.downsample = downsample or usual_downsample(checkpoint.spec, height, width)

@@ -71,6 +71,13 @@ def check_positive(section: str, config: object, *names: str) -> None:
             raise UserError(f"{section}.{name}={value!r} must be positive, and finite{_or_null(config, name)}")
 
 
+def check_counts(**values: Any) -> None:
+    """Raise UserError for the first value that is not a whole number of at least 1. None is allowed."""
+    for name, value in values.items():
+        if value is not None:
+            check_number(name, value, 1, is_whole=True)
+
+
 def check_whole(section: str, config: object, *names: str) -> None:
     """Raise UserError for the first field that is not a whole number of at least 1. None is allowed.
 
@@ -79,9 +86,7 @@ def check_whole(section: str, config: object, *names: str) -> None:
         config: The object with the fields.
         names: The fields to check.
     """
-    for name in names:
-        if (value := getattr(config, name)) is not None:
-            check_number(f"{section}.{name}", value, 1, is_whole=True)
+    check_counts(**{f"{section}.{name}": getattr(config, name) for name in names})
 
 
 def check_share(section: str, config: object, *names: str) -> None:

@@ -119,7 +119,7 @@ def refused(capsys):
             ["export", "best.ckpt", "out=a.xml", "calibrate=a.raw"],
             "=a.raw has no effect on float32; add precision=int8",
         ),
-        (["predict", "hz=0"], "hz=0.0 must be a number, from 0.001"),
+        (["predict", "hz=0"], "predict.hz=0.0 must be positive"),
         (
             ["info", "dataset=gen1", "temporal.name=gru"],
             "temporal.name='gru'; choose from .*, or add your own .* plugins=.FILE",
