@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rvtssm.commands.announcement import announce, say_replaced, with_labels
 from rvtssm.commands.console import console, say
-from rvtssm.commands.init_from import CLASS_MAP_FORM
+from rvtssm.commands.init_from import CLASS_MAP_FORM, mapped_classes
 from rvtssm.commands.inputs import default_out, folders, weights_label, writable
 from rvtssm.commands.run_files import run_files, unlike_others
 from rvtssm.commands.train import describe
@@ -107,12 +107,18 @@ def _measure(config: Config, out: Path, ranks: Ranks | None) -> EvaluationReport
     """Return the numbers of one checkpoint at all rates, with pictures of the worst frames."""
     checkpoint = read_weights(config)
     data = _data_for(config, checkpoint)
-    checkpoint = _with_scoring_rules(checkpoint, data.spec)
+    classes = _class_indices(config, checkpoint.spec, data.spec)
+    if classes is None:
+        checkpoint = _with_scoring_rules(checkpoint, data.spec)
+    else:
+        detector = detector_for_frame(checkpoint, data.spec.frame_height, data.spec.frame_width)
+        checkpoint = replace(checkpoint, spec=data.spec, detector=detector)
     if config.evaluation.window == "shrink":
         say_windows(checkpoint, checkpoint.windows_at(max(config.evaluation.hz or [checkpoint.windows.hz]), "shrink"))
     with open_workers(config.evaluation.workers, checkpoint, ranks) as workers:
         weights = shared_weights(config, checkpoint)
-        runs = SplitRuns(config.evaluation, checkpoint, data, weights, config.postprocess, workers, kept_folder(out))
+        how = weights, config.postprocess, workers, kept_folder(out), classes
+        runs = SplitRuns(config.evaluation, checkpoint, data, *how)
         return measure(runs, config.seed, partial(_announce, runs, out))
 
 
@@ -144,9 +150,19 @@ def _data_for(config: Config, checkpoint: LoadedCheckpoint) -> SequenceDataModul
     if not any(folders(config).values()):
         dataset = replace(dataset, raw_dir=checkpoint.raw_dir, prepared_dir=checkpoint.prepared_dir)
     data = SequenceDataModule(dataset, data=config.data)
-    _check_fit(str(config.checkpoint), spec, data.spec)
-    detector_for_frame(checkpoint, spec.frame_height, spec.frame_width)  # an exported file has a fixed size
+    if _class_indices(config, spec, data.spec) is None:
+        _check_fit(str(config.checkpoint), spec, data.spec)
+    detector_for_frame(checkpoint, data.spec.frame_height, data.spec.frame_width)  # an exported file has a fixed size
     return data
+
+
+def _class_indices(config: Config, trained: DatasetSpec, data: DatasetSpec) -> tuple[int, ...] | None:
+    """Return the class of the data for each class of the weights, -1 for none; None without a class_map."""
+    if config.evaluation.class_map is None:
+        return None
+    names, known = trained.class_names, data.class_names
+    mapped = mapped_classes("evaluation.class_map", config.evaluation.class_map, names, known)
+    return tuple(known.index(name) if name in known else -1 for name in mapped)
 
 
 def _with_scoring_rules(checkpoint: LoadedCheckpoint, spec: DatasetSpec) -> LoadedCheckpoint:
@@ -174,11 +190,13 @@ def _check_fit(path: str, trained: DatasetSpec, data: DatasetSpec) -> None:
     other = [f"{key} {ours[key]}, not {theirs[key]}" for key in ours if ours[key] != theirs[key]]
     if not other:
         return
-    class_map = f" {CLASS_MAP_FORM}" if trained.class_names != data.class_names else ""
+    class_map, as_it_is = "", "'evaluation.class_map={}'"
+    if trained.class_names != data.class_names:
+        class_map, as_it_is = f" {CLASS_MAP_FORM.format('training')}", CLASS_MAP_FORM.format("evaluation")
     raise UserError(
         f"{path} cannot be scored on these data, because it was trained on {'; '.join(other)}; fine-tune it on them "
         f"(`rvtssm train training.init_from={path}{class_map}` with the same dataset) and evaluate the new weights, "
-        "or only look at its boxes with `rvtssm predict`, which takes frames of any size"
+        f"score it as it is with {as_it_is}, or only look at its boxes with `rvtssm predict`"
     )
 
 

@@ -4,7 +4,7 @@ import csv
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import astuple, replace
+from dataclasses import astuple
 from pathlib import Path
 
 from rich.table import Table
@@ -17,7 +17,7 @@ from rvtssm.models.transfer import NO_CLASS, Transferred, TransferSource, read_s
 from rvtssm.system.output_folder import result_set
 from rvtssm.system.user_error import UserError
 
-CLASS_MAP_FORM = "'training.class_map={NAME_IN_WEIGHTS: NAME_IN_DATA}'"  # quoted, for a shell
+CLASS_MAP_FORM = "'{}.class_map={{NAME_IN_WEIGHTS: NAME_IN_DATA}}'"  # quoted, for a shell; with a section
 OUTCOMES = {"taken": "taken", "resized": "adapted", "left": "new"}  # as columns of the table
 
 
@@ -29,28 +29,21 @@ def read_start(path: str) -> TransferSource:
         raise UserError(f"training.init_from: {error}") from None
 
 
-def with_mapped_classes(
-    source: TransferSource, class_map: dict[str, str] | None, known: Sequence[str]
-) -> TransferSource:
-    """Return the weights with their classes by the names of the data: `class_map` has the names of the data by theirs.
+def mapped_classes(key: str, class_map: dict[str, str], names: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    """Return the classes of weights (`names`) by the names of the data: `class_map`, the value of `key`, has these.
 
     Raise UserError for a class that the weights or the data (`known`) do not have, and for two that become one.
     """
-    if not class_map:
-        return source
-    names = source.class_names or ()
     for name, what, all_names in [
         *((name, "the weights have", names) for name in class_map),
         *((name, "the data have", known) for name in class_map.values()),
     ]:
         if name not in all_names:
-            raise UserError(
-                f"training.class_map: {what} no class {name!r}; choose from {', '.join(all_names) or 'none'}"
-            )
+            raise UserError(f"{key}: {what} no class {name!r}; choose from {', '.join(all_names) or 'none'}")
     mapped = tuple(class_map.get(name, name) for name in names)
     if len(set(mapped)) < len(mapped):
-        raise UserError(f"training.class_map={class_map} makes two classes of the weights one; map one of them")
-    return replace(source, class_names=mapped)
+        raise UserError(f"{key}={class_map} makes two classes of the weights one; map one of them")
+    return mapped
 
 
 def say_settings(path: str, source: TransferSource, own: WeightSettings) -> None:
@@ -78,7 +71,7 @@ def fill_from(path: str, source: TransferSource, detector: Detector, meta: Check
         theirs, ours = ", ".join(source.class_names or ()), ", ".join(meta.spec.class_names)
         say(
             f"no class of the weights ({theirs}) is one of the data ({ours}); if two mean the same, map them with "
-            f"{CLASS_MAP_FORM}"
+            f"{CLASS_MAP_FORM.format('training')}"
         )
     if words := _words_of_left(source, meta, report):
         say(f"to take more tensors from the weights, start a new training with {pasted(words)}")

@@ -116,6 +116,11 @@ def _check_study(config: Config) -> None:
         raise UserError(
             "a study trains its own weights, or scores those of checkpoint=FILE; leave evaluation.checkpoints out"
         )
+    if config.evaluation.class_map is not None and not config.checkpoint:
+        raise UserError(
+            "evaluation.class_map is for weights of other data (checkpoint=FILE), and this study trains its own; write "
+            "training.class_map for the classes of training.init_from"
+        )
     if config.checkpoint and not any(folders(config).values()):
         raise UserError("dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed: what to score the weights on")
     if not makes_recordings(config):

@@ -10,7 +10,7 @@ import lightning as L
 from rvtssm.commands.announcement import announce, with_labels
 from rvtssm.commands.checks import check
 from rvtssm.commands.console import say
-from rvtssm.commands.init_from import fill_from, read_start, say_settings, with_mapped_classes
+from rvtssm.commands.init_from import fill_from, mapped_classes, read_start, say_settings
 from rvtssm.commands.inputs import TRAIN_OUT, check_training, folders
 from rvtssm.commands.run_files import flat, run_files
 from rvtssm.commands.weight_settings import settings_of
@@ -58,8 +58,9 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
     data = SequenceDataModule(
         config.dataset, config.sampling, config.augment, config.data, config.seed, windows, has_pseudo_labels
     )
-    if source:
-        source = with_mapped_classes(source, config.training.class_map, data.spec.class_names)
+    if source and (pairs := config.training.class_map):
+        names = mapped_classes("training.class_map", pairs, source.class_names or (), data.spec.class_names)
+        source = replace(source, class_names=names)
     if start and source:  # raises if the weights do not fit, before data are read
         expected = CheckpointMeta(data.spec, config.model, config.temporal, windows)
         fill_from(start, source, expected.build(), expected, None)

@@ -2,10 +2,11 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from rvtssm.prediction.inference_config import TRACKERS
 from rvtssm.records import STILL_US, check_window
-from rvtssm.system.limits import check_at_least, check_choice, check_positive
+from rvtssm.system.limits import check_at_least, check_choice, check_class_map, check_positive
 from rvtssm.system.user_error import UserError
 
 
@@ -22,6 +23,9 @@ class EvaluationConfig:
     step_scale: float | None = None
     memory: str | None = None  # carried: always carry the state; null: carry or reset it as in training
     checkpoints: list[str] | None = None  # compare several weights in one report, instead of `checkpoint`
+    class_map: Any = (
+        None  # score weights on data with other classes: theirs by those of the weights, as in {vehicle: car}
+    )
     split: str = "test"  # the split to score: train, val or test
     source: str | None = None  # raw or prepared data; null: raw if present, since only raw data runs at any rate
     label_hz: float | None = None  # interpolate labels along tracks to this rate; needs grid=free or streaming=true
@@ -40,6 +44,7 @@ class EvaluationConfig:
     still_ms: float = STILL_US / 1000  # score objects apart that have not moved for this long, if the labels say so
 
     def __post_init__(self) -> None:
+        check_class_map("evaluation.class_map", self.class_map)
         check_choice("evaluation.grid", self.grid, ("labels", "free"))
         check_choice("evaluation.when_late", self.when_late, ("skip", "queue"))
         check_choice("evaluation.track", self.track, (*TRACKERS, None))

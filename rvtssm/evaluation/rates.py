@@ -267,6 +267,11 @@ def _conditions(runs: SplitRuns, rates: Sequence[PlannedRate], num_boxes: int) -
         "memory": (rules.memory or checkpoint.model_config.memory) + _foresight(runs),
         "still objects": f"no motion for {rules.still_ms:g} ms or more, where labels tell; all other boxes are ignored",
     }
+    if runs.classes is not None:
+        names = [name for number, name in enumerate(checkpoint.spec.class_names) if number not in runs.classes]
+        found["classes"] = f"of the weights by evaluation.class_map={rules.class_map}" + (
+            f"; the weights do not know {', '.join(names)}, whose boxes all count as missed" if names else ""
+        )
     if rules.label_hz is not None:
         found["labels"] = f"interpolated linearly along tracks to {rules.label_hz:g} Hz; only some were annotated"
     if rules.track is not None:

@@ -39,6 +39,7 @@ class SplitRuns(SplitPlan):
     postprocess: PostprocessConfig
     workers: BatchWorkers
     kept: Path  # folder that keeps outputs until the evaluation is complete
+    classes: tuple[int, ...] | None = None  # class of the data for each class of the weights, -1: none; None: the same
 
     def kept_latency_ms(self, sequence: FrameSequence, measure: Callable[[], float]) -> float:
         """Return the latency that was kept for a recording on this machine, or measure and keep it.
@@ -136,7 +137,7 @@ class SplitRuns(SplitPlan):
                     "see this folder; run again, with a folder for `out` that all nodes share"
                 )
             for number, output in zip(numbers, outputs, strict=True):
-                found[number] = output
+                found[number] = output if self.classes is None else [_in_data(frame, self.classes) for frame in output]
         for sequence in sequences:
             sequence.close()
         return found
@@ -192,6 +193,12 @@ def _asking(sequence: FrameSequence, *labels: Labels) -> FrameSequence:
     """Return the sequence with the steps of these labels as its wanted steps. Step -1 has no output."""
     steps = np.concatenate([each.window_index for each in labels])
     return replace(sequence, asked=np.unique(steps[steps >= 0]))
+
+
+def _in_data(frame: Detections, classes: tuple[int, ...]) -> Detections:
+    """Return the detections whose class the data have, with its index."""
+    found = replace(frame, class_id=np.array(classes)[frame.class_id])
+    return found[found.class_id >= 0]
 
 
 def _scored(sequence: FrameSequence, labels: Labels, outputs: Sequence[Detections]) -> ScoredRecording:

@@ -23,6 +23,19 @@ def check_choice(key: str, value: object, choices: Collection[object]) -> None:
         raise UserError(f"{key}={value!r}; choose from {names}")
 
 
+def check_class_map(key: str, pairs: Any) -> None:
+    """Raise UserError if a value is neither None nor a dict that gives the classes of the data by those of weights.
+
+    Args:
+        key: Name of the value, for the message.
+        pairs: The value.
+    """
+    if not isinstance(pairs, dict | None) or not all(
+        isinstance(name, str) for pair in (pairs or {}).items() for name in pair
+    ):
+        raise UserError(f"{key}={pairs}; name classes of the weights and of the data, as in {{vehicle: car}}")
+
+
 def check_number(key: str, value: Any, lowest: float, highest: float = math.inf, is_whole: bool = False) -> None:
     """Raise UserError if a value is not a finite number within limits.
 

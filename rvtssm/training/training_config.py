@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rvtssm.system.limits import check_at_least, check_choice, check_positive
+from rvtssm.system.limits import check_at_least, check_choice, check_class_map, check_positive
 from rvtssm.system.user_error import UserError
 
 # Precisions of a training, with Lightning's name for each. Only products use 16 bits. Weights stay in float32, since
@@ -85,13 +85,9 @@ class TrainingConfig:
             raise UserError(f"training.average={self.average:g} is a decay: at least 0 and less than 1, or null")
         check_choice("training.precision", self.precision, PRECISIONS)
         check_choice("training.accelerator", self.accelerator, ACCELERATORS)
-        pairs = self.class_map if self.class_map is not None else {}
-        if not (isinstance(pairs, dict) and all(isinstance(name, str) for pair in pairs.items() for name in pair)):
-            raise UserError(
-                f"training.class_map={pairs}; name classes of the weights and of the data, as in {{vehicle: car}}"
-            )
-        if pairs and self.init_from is None:
-            raise UserError(f"training.class_map={pairs} needs training.init_from; name the weights as well")
+        check_class_map("training.class_map", self.class_map)
+        if self.class_map and self.init_from is None:
+            raise UserError(f"training.class_map={self.class_map} needs training.init_from; name the weights as well")
         self.recompute_strides = tuple(self.recompute_strides)
         check_loggers(self.loggers, self.logger_args)
         if self.sync_batchnorm and self.freeze_batchnorm:

@@ -633,7 +633,11 @@ def test_weights_are_not_evaluated_on_another_dataset(refused, tmp_path, weights
 def test_weights_are_not_evaluated_on_another_sensor(refused, tmp_path, weights):
     answer = refused("evaluate", f"checkpoint={weights}", "dataset=synthetic", "dataset.height=64")
     assert "was trained on frames of 160 x 120 pixels, not 160 x 64 pixels; fine-tune it" in answer
-    assert "class_map" not in answer and "the dataset synthetic" not in answer
+    assert (
+        "training.class_map" not in answer
+        and "score it as it is with 'evaluation.class_map={}'" in answer
+        and "the dataset synthetic" not in answer
+    )
 
 
 def test_an_evaluation_needs_labelled_recordings(refused, tmp_path, weights, monkeypatch):

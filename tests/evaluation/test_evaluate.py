@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rvtssm.boxes import ltwh_to_xyxy
 from rvtssm.commands import cli
 from rvtssm.datasets import DATASETS
 from rvtssm.evaluation.coco import match_detections
@@ -20,7 +21,7 @@ from rvtssm.export.exported import ExportedDetector
 from rvtssm.models.checkpoint import read_checkpoint, weights_digest, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.model_config import ModelConfig
-from rvtssm.records import Events, WindowSettings
+from rvtssm.records import Detections, Events, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.streaming.stream import stream
 
@@ -29,7 +30,7 @@ SENSOR = ("dataset=synthetic", "dataset.height=48", "dataset.width=64")
 LABELS_US = 50_000 * np.arange(5, 22)  # every 50 ms
 
 
-def write_recording(raw: Path, labels_us=LABELS_US, side_px: float = 20, track_id: int = 0) -> Path:
+def write_recording(raw: Path, labels_us=LABELS_US, side_px: float = 20, track_id: int = 0, size_hw=(48, 64)) -> Path:
     """One test recording of random events; returns `raw`."""
     (raw / "test").mkdir(parents=True)
     rng, n = np.random.default_rng(0), 5_000
@@ -37,7 +38,7 @@ def write_recording(raw: Path, labels_us=LABELS_US, side_px: float = 20, track_i
     events = Events(
         np.sort(rng.integers(10_000, 1_100_000, n)), x.astype(np.uint16), y.astype(np.uint16), p.astype(np.uint8)
     )
-    write_dat(raw / "test/a_td.dat", events, 48, 64)
+    write_dat(raw / "test/a_td.dat", events, *size_hw)
     boxes = np.zeros(len(labels_us), BOX_DTYPE)
     boxes["t"], boxes["x"], boxes["y"], boxes["w"], boxes["h"], boxes["still_us"] = labels_us, 2, 3, side_px, 25, -1
     boxes["track_id"] = track_id
@@ -387,6 +388,33 @@ def test_a_latency_is_measured_where_none_is_given(weights, tmp_path, capsys):
     assert f"at 20 Hz on synthetic test, custom s5, streaming; weights SHA-256 {digest[:16]}, rvtssm" in line
     assert "to cite: AP" in printed
     assert json.loads((tmp_path / "out/environment.json").read_text())["verb"] == "evaluate"
+
+
+def test_weights_are_scored_as_they_are_on_data_with_other_classes_and_frames(weights, refused, tmp_path, monkeypatch):
+    folder = write_recording(tmp_path / "own", size_hw=(60, 80))
+    about = "height: 60\nwidth: 80\nclasses: [person, car, bus]\nclass_ids: [1, 0, 2]\n"
+    (folder / "dataset.yaml").write_text(about)  # on disk, 0 is a vehicle
+    where = str(weights()), "dataset=custom", f"dataset.raw_dir={folder}", "bootstrap=0"
+    assert "'evaluation.class_map={NAME_IN_WEIGHTS: NAME_IN_DATA}'" in refused(*where)
+    assert "the data have no class 'cars'; choose from person, car, bus" in refused(*where, "class_map={vehicle: cars}")
+
+    def find_all(detector, loader, **options):
+        assert stream(detector, loader, **options).keys() == {0}
+        (sequence,) = loader.dataset.sequences
+        frames = [sequence.labels[sequence.labels.window_index == step] for step in sequence.wanted_steps]
+        ones = np.ones(1, np.float32)
+        return {
+            0: [
+                Detections(ltwh_to_xyxy(each.boxes_ltwh), ones, np.zeros(1, np.int64), int(each.t_us[0]))
+                for each in frames
+            ]
+        }
+
+    monkeypatch.setattr("rvtssm.evaluation.batch_workers.stream", find_all)  # vehicles, class 0 of the weights
+    found = evaluated(tmp_path / "found", *where, "class_map={vehicle: car}")
+    assert found["rates"]["20"]["AP/car"] == 1 and found["rates"]["20"]["AP/bus"] is None
+    said = "of the weights by evaluation.class_map={'vehicle': 'car'}; the weights do not know bus, whose boxes all"
+    assert found["settings"]["classes"].startswith(said)
 
 
 def test_a_report_at_other_rates_replaces_none_and_is_cited_with_its_windows(weights, tmp_path, monkeypatch, capsys):

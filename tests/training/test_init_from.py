@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rvtssm.commands.composition import compose
-from rvtssm.commands.init_from import fill_from, read_start, with_mapped_classes
+from rvtssm.commands.init_from import fill_from, mapped_classes, read_start
 from rvtssm.commands.run_files import flat
 from rvtssm.commands.run_files import overrides as config_words
 from rvtssm.commands.train import train
@@ -98,16 +98,16 @@ def test_what_is_left_behind_is_said_with_what_to_type(toy_config, tmp_path, tra
 
 
 def test_classes_of_other_names_are_mapped():
-    source = read_start("street-tiny")
-    mapped = with_mapped_classes(source, {"vehicle": "bus"}, ("tram", "bus"))
-    assert mapped.class_names == ("person", "bus", "two-wheeler")
+    names = read_start("street-tiny").class_names
+    given = mapped_classes("key", {"vehicle": "bus"}, names, ("tram", "bus"))
+    assert given == ("person", "bus", "two-wheeler")
     for pairs, said in (
         ({"bus": "tram"}, "the weights have no class 'bus'; choose from person, vehicle, two-wheeler"),
         ({"vehicle": "van"}, "the data have no class 'van'; choose from tram, bus"),
         ({"vehicle": "bus", "person": "bus"}, "makes two classes of the weights one"),
     ):
         with pytest.raises(UserError, match=said):
-            with_mapped_classes(source, pairs, ("tram", "bus"))
+            mapped_classes("key", pairs, names, ("tram", "bus"))
 
 
 def test_the_hint_of_the_map_guesses_no_pair(tmp_path, capsys):
