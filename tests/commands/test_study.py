@@ -440,5 +440,12 @@ def test_the_tables_of_the_pages_are_those_of_the_study():
     assert {*shown[0]} < rows == {*shown[1]} and len(shown[0]) == 10
 
 
+def test_the_row_from_5_hz_to_1_khz_is_what_was_measured():
+    rates = json.loads((ANY_RATE / "far.json").read_text())["rates"]
+    row = " | ".join(f"{100 * rates[hz]['AP']:.1f}" for hz in ("5", "10", "20", "40", "80", "100", "200", "500", "1000"))
+    assert f"| AP | {row} |" in (ROOT / "docs/any_rate.md").read_text()
+    assert 0 < rates["20"]["AP"] - rates["1000"]["AP"] < 0.01  # as both pages say
+
+
 def committed_scores(study: str) -> list[Score]:
     return [score_from_json(each) for each in json.loads((ANY_RATE / f"{study}.json").read_text())["scores"]]
