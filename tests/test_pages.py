@@ -2,6 +2,7 @@
 
 import re
 import runpy
+import shlex
 import tomllib
 from pathlib import Path
 
@@ -62,7 +63,7 @@ def commands() -> list[str]:
 @pytest.mark.parametrize("command", commands())
 def test_a_command_of_the_pages_is_understood(command):
     """Its verb and its keys exist and take such values; options in brackets and variables of the shell are left out."""
-    _, verb, *words = command.partition(";")[0].split()
+    _, verb, *words = shlex.split(command.partition(";")[0])
     assert verb in VERBS
     words = [re.sub("init_from=.*", "init_from=street-tiny", word) for word in words]  # settings are those of weights
     words = [word for word in words if not word.startswith(("[", "--")) and "$" not in word]
