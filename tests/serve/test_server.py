@@ -314,17 +314,16 @@ def test_two_pages_are_independent(weights, recordings):
 
 def test_one_page_has_the_camera(weights, draw_events, monkeypatch):
     drivers = pytest.importorskip("neuromorphic_drivers")
-    devices = []
+    devices, pulled = [], threading.Event()
+    events = draw_events(60_000, duration_us=60_000_000)  # more than a busy machine needs for the first results
 
     def opened(**_):
-        devices.append(
-            FakeDevice(packets_of(draw_events(), began_s=time.time()), HEIGHT, WIDTH, fails_with=OSError("pulled"))
-        )
+        devices.append(FakeDevice(packets_of(events, began_s=time.time()), HEIGHT, WIDTH))
         devices[-1].clock = time.time
         return devices[-1]
 
     monkeypatch.setattr(drivers, "open", opened)
-    monkeypatch.setattr(FakeDevice, "__next__", real_time(FakeDevice.__next__))
+    monkeypatch.setattr(FakeDevice, "__next__", real_time(FakeDevice.__next__, pulled))
     camera = threading.Lock()
     with Page(weights, camera) as first, Page(weights, camera) as second:
         first.session.open(Opening("camera"))
@@ -332,16 +331,20 @@ def test_one_page_has_the_camera(weights, draw_events, monkeypatch):
         second.session.open(Opening("camera"))
         second.until(lambda page: page.messages)
         assert "another page uses the camera" in second.messages[0]["message"]
+        first.until(lambda page: page.results())
+        pulled.set()
         first.until(lambda page: len(page.messages) == 2)
         assert first.messages[0]["duration_s"] is None
         assert "broke off (pulled)" in first.messages[1]["message"]
-        assert first.results() and not devices[0].is_open and not camera.locked()
+        assert not devices[0].is_open and not camera.locked()
 
 
-def real_time(following):
-    """A fake device waits as long as it says."""
+def real_time(following, pulled):
+    """A fake device waits as long as it says, and fails when it is pulled."""
 
     def wait(self):
+        if pulled.is_set():
+            raise OSError("pulled")
         if not self._ring and self._coming:
             time.sleep(min(max(self._coming[0].arrives_s - time.time(), 0), self._timeout_s))
             self._receive()
