@@ -57,7 +57,7 @@ class _Totals:
     lag_ms: dict[str, float] = field(default_factory=dict)  # from the arrival of a window's end to its boxes, likewise
     longest_wait_ms: float = 0.0  # of a window for its computation
     longest_lag_ms: float = 0.0
-    remedy: str = ""  # what helps if windows were passed over; empty if none was
+    remedy: str = ""  # what helps if the detector is slower than the windows; empty if it keeps up
     too_short: str = ""  # that a recording ends before its first window does; empty if it does not
     broke_off: str = ""
 
@@ -66,12 +66,16 @@ class _Totals:
         """The rate of the computed windows."""
         return self.hz * self.num_windows / (self.num_windows + self.num_passed)
 
+    @property
+    def is_late(self) -> bool:
+        """Whether windows were passed over, or will be because most take longer than one has time."""
+        return self.num_passed > 0 or self.step_ms.get("p50", 0.0) > 1000 / self.hz
+
     def sentence(self) -> str:
         """Return what happened."""
         passed = ""
         if self.num_passed:
-            kept = f"computed {self.kept_hz:.3g} of {self.hz:g} windows per second"
-            passed = f", {self.num_passed} passed over ({kept}{f'; {self.remedy}' if self.remedy else ''})"
+            passed = f", {self.num_passed} passed over (computed {self.kept_hz:.3g} of {self.hz:g} windows per second)"
         times = ""
         if self.num_windows:
             times = (
@@ -81,7 +85,7 @@ class _Totals:
             )
         return (
             f"{self.source}: {counted(self.num_events, 'event')}, {counted(self.num_windows, 'window')}{passed}, "
-            f"{counted(self.num_detections, 'box')}{times}"
+            f"{counted(self.num_detections, 'box')}{times}{f'; {self.remedy}' if self.remedy else ''}"
         )
 
 
@@ -135,7 +139,7 @@ def live(config: Config, as_json: bool = False) -> int:
 
         run = LiveRun(source, build)
         totals = _run(run, checkpoint, settings, staged, as_json, windows.hz)
-        if totals.num_passed:
+        if totals.is_late:
             sustained_hz = min(totals.kept_hz, 1000 / totals.step_ms["p50"])
             totals.remedy = "; ".join(
                 filter(None, (_slower(sustained_hz, windows.hz, run.detector, checkpoint), totals.remedy))
@@ -232,12 +236,12 @@ def _run(
     totals.num_events, totals.num_lost_packets = source.num_events, source.num_lost
     totals.broke_off = totals.broke_off or source.broke_off
     wall_s, processor_s = time.perf_counter() - before_s[0], time.process_time() - before_s[1]
-    if run.num_passed:
-        totals.remedy = busy_machine_remedy(torch.get_num_threads(), wall_s, processor_s)
     if steps_s:
         totals.step_ms, totals.lag_ms = _percentiles_ms(steps_s), _percentiles_ms(lags_s)
     totals.classes = checkpoint.spec.names_on_disk
     totals.num_windows, totals.num_passed, totals.num_restarts = run.num_computed, run.num_passed, run.num_restarts
+    if totals.is_late:
+        totals.remedy = busy_machine_remedy(torch.get_num_threads(), wall_s, processor_s)
     return totals
 
 

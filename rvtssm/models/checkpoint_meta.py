@@ -19,6 +19,7 @@ FORMAT_VERSION = 1
 FORMER_CLASS_NAMES: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {
     ("synthetic", ("car", "pedestrian")): ("vehicle", "person")
 }
+_FEWEST_PER_TRAINED = 4  # with fewer windows per second than a quarter of those in training, boxes were wrong
 
 
 @dataclass
@@ -76,11 +77,16 @@ class CheckpointMeta:
         return settings.warmup_us > 0 or shortest_us <= settings.nominal_length_us <= longest_us
 
     def warn_of_windows(self, settings: WindowSettings) -> str | None:
-        """Return a warning if windows are shorter or longer than all windows in training, which costs accuracy.
+        """Return a warning if windows are shorter, longer or much rarer than in training, which costs accuracy.
 
         Args:
             settings: How events become frames.
         """
+        if settings.hz < self.windows.hz / _FEWEST_PER_TRAINED:
+            return (
+                f"{settings.hz:g} Hz is less than a quarter of the rate of training, {self.windows.hz:g} Hz: the "
+                "detector misses what happens between two windows, and even noise may give boxes"
+            )
         if self._has_trained(settings):
             return None
         trained_ms = ", ".join(f"{us / 1000:g}" for us in self.window_lengths_us)

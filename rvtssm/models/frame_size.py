@@ -6,7 +6,7 @@ from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.detector import Detector
 from rvtssm.models.low_precision import set_precision
 from rvtssm.records import DatasetSpec
-from rvtssm.system.busy_machine import hz_to_set, sustained_in_words, two_digits
+from rvtssm.system.busy_machine import hz_to_set, sustained_in_words
 from rvtssm.system.user_error import UserError
 
 
@@ -89,28 +89,31 @@ def faster_downsample(downsample: int, usual: int, sustained_hz: float, hz: floa
 def advice_for_cameras(
     checkpoint: LoadedCheckpoint, sensor_hw: tuple[int, int], downsample: int, step_ms: float, hz: float
 ) -> str:
-    """Return in words which downsampling cameras and streams take, and which rates it and the given one sustain.
+    """Return in words which rate a camera or a stream gets, and with which downsampling.
+
+    It is empty if the machine keeps up and cameras take the downsampling in use anyway.
 
     Args:
         checkpoint: The weights.
         sensor_hw: Height and width of the sensor in pixels.
-        downsample: The downsampling in use, another than the usual one, which cameras and streams take.
-        step_ms: Time of the detector per window in milliseconds.
+        downsample: The downsampling in use. Cameras and streams take the usual one.
+        step_ms: Time of the detector for a single window in milliseconds.
         hz: The rate that is asked for.
     """
     usual, sustained_hz = usual_downsample(checkpoint.spec, *sensor_hw), 1000 / step_ms
-    said = (
-        f"a camera or a stream takes downsample={usual} unless you give {downsample}; "
-        f"{sustained_in_words(sustained_hz)} with {downsample}"
-    )
-    if sustained_hz >= hz:
-        return said
-    said += f", not {hz:g} Hz"
-    if downsample > usual or not isinstance(checkpoint.detector, Detector):
-        return f"{said}: set hz={hz_to_set(sustained_hz)}"
-    faster, faster_hz = faster_downsample(downsample, usual, sustained_hz, hz)
-    at_rate = "" if faster_hz >= hz else f": set hz={hz_to_set(faster_hz)}"
-    return f"{said}, and about {two_digits(faster_hz)} Hz with {faster}{at_rate}"
+    is_late, said = sustained_hz < hz, []
+    if downsample != usual:
+        said.append(f"a camera or a stream takes downsample={usual} unless you give {downsample}")
+    if is_late:
+        key = "" if downsample == usual else f"downsample={downsample} "
+        said.append(f"{sustained_in_words(sustained_hz)}, not {hz:g} Hz: set {key}hz={hz_to_set(sustained_hz)}")
+    elif said:
+        said.append(f"{sustained_in_words(sustained_hz)} with {downsample}")
+    if is_late and downsample < usual and isinstance(checkpoint.detector, Detector):
+        faster, faster_hz = faster_downsample(downsample, usual, sustained_hz, hz)
+        at_rate = "" if faster_hz >= hz else f" hz={hz_to_set(faster_hz)}"
+        said.append(f"downsample={faster}{at_rate} is faster and finds less")
+    return "; ".join(said)
 
 
 def detector_for_frame(checkpoint: LoadedCheckpoint, height: int, width: int) -> Detector:

@@ -55,9 +55,9 @@ def choose_downsample(checkpoint: LoadedCheckpoint, source: Source) -> ChosenDow
         if np.mean(scores >= SHOWN_SCORE) >= 0.5:
             return ChosenDownsample(
                 downsample,
-                f"downsample={downsample} was chosen only because it gives boxes with scores from {SHOWN_SCORE:g}, and "
-                f"no factor gives {_SURE_SCORE:g}; such boxes are often wrong: look at pictures of them before you "
-                "rely on them",
+                f"downsample={downsample} was chosen for boxes with scores from {SHOWN_SCORE:g} at the start of the "
+                f"recording ({num_windows * windows.stride_us / 1000:g} ms), where no factor gives {_SURE_SCORE:g}; "
+                "such boxes are often wrong: look at pictures of them before you rely on them",
             )
     return ChosenDownsample(usual)
 

@@ -160,11 +160,13 @@ def predict_recording(
                         raise UserError(source.broke_off or message)
             (wall_s, startup_s, realtime_factor), step_ms = tally.pace(), tally.step_ms()
             median_ms, cameras = step_ms["p50"] if tally.is_timed else None, ""
-            usual = usual_downsample(checkpoint.spec, *plan.sensor_hw)
-            if plan.downsample != usual and not (source.is_piped or interrupted):
-                if median_ms is None:
-                    median_ms = _ms_of_one_more(checkpoint, plan, config.postprocess, hist, start_us, found.t_us)
-                cameras = advice_for_cameras(checkpoint, plan.sensor_hw, plan.downsample, median_ms, plan.settings.hz)
+            differs = plan.downsample != usual_downsample(checkpoint.spec, *plan.sensor_hw)
+            is_slow = median_ms is not None and 2 * median_ms > plan.settings.stride_us / 1000
+            if (differs or is_slow) and not (source.is_piped or interrupted):
+                # a camera gives one window at a time, whatever `windows_per_call` says
+                single_ms = _ms_of_one_more(checkpoint, plan, config.postprocess, hist, start_us, found.t_us)
+                cameras = advice_for_cameras(checkpoint, plan.sensor_hw, plan.downsample, single_ms, plan.settings.hz)
+                median_ms = median_ms or single_ms
             summary = PredictionSummary(
                 recording=source.name,
                 format=source.recording.format,
@@ -323,9 +325,9 @@ def _ms_of_one_more(
 ) -> float:
     """Compute a window again, now that the detector is prepared, and return its time in milliseconds."""
     window = Windows(np.array([[start_us, end_us]]), np.array([end_us - start_us]))
-    counted = [(window, hist[None])]
-    *_, seconds = next(detect(checkpoint, counted, plan.settings.stride_us, plan.frame_hw, config, plan.downsample))
-    return 1000 * seconds
+    calls = [(window, hist[None])] * 2  # the first one prepares the detector for single windows
+    steps = detect(checkpoint, calls, plan.settings.stride_us, plan.frame_hw, config, plan.downsample)
+    return 1000 * min(seconds for *_, seconds in steps)
 
 
 def _rerun_paths(folder: Path, config: PredictConfig) -> list[Path | None]:

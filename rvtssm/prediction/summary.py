@@ -27,7 +27,7 @@ class PredictionSummary:
     downsample: int
     reduction: str  # a sentence on how the frame size limits detection; empty for frames as in training
     doubt: str  # a sentence if the downsampling was chosen for boxes with low scores; otherwise empty
-    cameras: str  # a sentence on the rates of a camera if it takes another downsampling; otherwise empty
+    cameras: str  # a sentence on the rate of a camera; empty if it keeps up and takes the same downsampling
     hz: float
     window_ms: float
     num_windows: int

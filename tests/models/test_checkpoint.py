@@ -258,6 +258,14 @@ def test_windows_that_the_training_did_not_have_are_told():
     )
 
 
+def test_a_rate_far_below_that_of_the_training_is_told():
+    meta = describe()
+    assert meta.warn_of_windows(meta.windows_at(5)) is None
+    assert str(meta.warn_of_windows(meta.windows_at(1.6))).startswith(
+        "1.6 Hz is less than a quarter of the rate of training, 20 Hz: the detector misses"
+    )
+
+
 def test_a_write_that_fails_leaves_the_old_checkpoint(written, monkeypatch):
     path, detector, meta = written
     before, around = path.read_bytes(), set(path.parent.iterdir())

@@ -171,7 +171,7 @@ def test_the_pictures_are_there(predicted):
     for factor, said in ((0.0034, "0.0034"), (0.3, "0.30"), (1.04, "1.0"), (123.4, "123")):
         assert f" {said} x real time" in "\n".join(replace(summary, realtime_factor=factor).sentences())
     slow = replace(summary, step_ms=dict.fromkeys(summary.step_ms, 407.6), remedy="set this")
-    told = "every 50 ms: beside whatever else ran, this machine sustains about 2.5 Hz, not 20 Hz; set this"
+    told = "every 50 ms: beside whatever else ran, this machine sustains about 2.4 Hz, not 20 Hz; set this"
     assert "407.6 ms for one window (median; " in slow.sentences()[-2] and slow.sentences()[-2].endswith(told)
     cameras = replace(slow, cameras="this machine sustains about 2.5 Hz").sentences()  # said once
     assert cameras[-2].endswith("computed 8 windows per call); set this")
@@ -187,7 +187,7 @@ def test_another_rate_rescales_the_step_and_thins_the_video(checkpoint, tmp_path
     config = PredictConfig(hz=100, window=window, postprocess=POSTPROCESS)
     summary = predict_recording(checkpoint, recording, tmp_path / "out", config, progress=False)
     assert summary.num_windows == 21 and summary.window_ms == window_ms
-    assert scales == [0.2]
+    assert set(scales) == {0.2}
     capture = cv2.VideoCapture(str(tmp_path / "out" / "video.mp4"))
     assert capture.get(cv2.CAP_PROP_FPS) == pytest.approx(25) and capture.get(cv2.CAP_PROP_FRAME_COUNT) == 6
 

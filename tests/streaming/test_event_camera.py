@@ -503,7 +503,7 @@ def of_slow_replay(weights, tmp_path, monkeypatch, *words, prepare_s=0.0, step_s
 def test_live_says_how_much_it_kept_up_and_what_to_set(weights, tmp_path, monkeypatch, capsys, hz):
     told = of_slow_replay(weights, tmp_path, monkeypatch, f"hz={hz}")
     said = " ".join(capsys.readouterr().out.split())
-    assert f" of {hz} windows per second; {told['remedy']})" in said and told["num_passed"] > 20
+    assert f" of {hz} windows per second)" in said and f"; {told['remedy']}; in " in said and told["num_passed"] > 20
     assert re.fullmatch(
         r"beside whatever else ran, this machine sustains about (5|4\.9) Hz: set hz=4\.[67]", told["remedy"]
     )
