@@ -52,8 +52,12 @@ def _whole(name: str, array: np.ndarray, dtype: type) -> np.ndarray:
     if array.dtype.kind not in "iub":
         if name == "Events.t" and array.dtype.kind in "fmM":
             of_unit = f'give t.astype("{array.dtype.name.partition("[")[0]}[us]").astype(np.int64)'
-            seconds = "if it is in seconds, give np.rint(t * 1e6).astype(np.int64)"
-            raise UserError(f"{found}, but needs whole microseconds; {seconds if array.dtype.kind == 'f' else of_unit}")
+            of_number = (
+                "if it is in seconds, give np.rint(t * 1e6).astype(np.int64); if in milliseconds, "
+                "np.rint(t * 1e3).astype(np.int64)"
+            )
+            advice = of_number if array.dtype.kind == "f" else of_unit
+            raise UserError(f"{found}, but needs whole microseconds; {advice}")
         raise UserError(f"{found}, but needs whole numbers; convert it, as in array.astype(np.{np.dtype(dtype)})")
     if array.size and not limits.min <= array.min() <= array.max() <= limits.max:
         raise UserError(

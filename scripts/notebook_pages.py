@@ -93,9 +93,7 @@ def _shown(value: Any, picture: Path) -> list[str]:
     """Return the lines that show the value of a cell, as a notebook does."""
     if value is None:
         return []
-    if hasattr(value, "savefig"):
-        value.savefig(picture, dpi=110)
-    elif isinstance(value, Image.Image):
+    if isinstance(value, Image.Image):
         value.thumbnail((1400, 1400))
         value.save(picture, optimize=True)
     elif hasattr(value, "_repr_html_"):

@@ -6,6 +6,7 @@
 
 # %%
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -46,13 +47,14 @@ with torch.no_grad():
 print("relative difference of the states:", f"{((state - state_fine).abs().max() / state.abs().max()).item():.0e}")
 
 # %%
-figure = Figure(figsize=(6.4, 3.2), layout="constrained")
-axes = figure.add_subplot()
+canvas = FigureCanvasAgg(Figure(figsize=(6.4, 3.2), dpi=110, layout="constrained"))
+axes = canvas.figure.add_subplot()
 axes.plot(torch.arange(1, 201) * 5, fine[:, 0], label="200 Hz, step scale 0.1")
 axes.plot(torch.arange(1, 21) * 50, coarse[:, 0], "o", label="20 Hz")
 axes.set(xlabel="time [ms]", ylabel="output of one feature")
 axes.legend(frameon=False)
-figure
+canvas.draw()
+Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba())
 
 # %% [markdown]
 # `kernel` returns the impulse response of the state-space layer, without the block around it: the outputs in the steps
@@ -64,13 +66,14 @@ figure
 with torch.no_grad():
     kernel = layer.kernel(40)  # (steps, outputs, inputs)
 print(kernel.shape)
-figure = Figure(figsize=(6.4, 3.2), layout="constrained")
-axes = figure.add_subplot()
+canvas = FigureCanvasAgg(Figure(figsize=(6.4, 3.2), dpi=110, layout="constrained"))
+axes = canvas.figure.add_subplot()
 for feature in (1, 2, 3):
     axes.plot(torch.arange(40) * 50, kernel[:, 0, feature], label=f"input {feature}")
 axes.set(xlabel="time [ms]", ylabel="output 0 after an impulse")
 axes.legend(frameon=False)
-figure
+canvas.draw()
+Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba())
 
 # %% [markdown]
 # The bandlimit removes from the output the modes that oscillate faster than a fraction of the Nyquist rate of the

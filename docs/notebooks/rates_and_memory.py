@@ -7,7 +7,9 @@
 from itertools import pairwise
 
 import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from PIL import Image
 
 import rvtssm
 from rvtssm.commands import cli
@@ -23,8 +25,9 @@ sensor = {"height": recording.height, "width": recording.width}
 
 # %% [markdown]
 # At 100 Hz the same weights give five times as many answers: the time step is rescaled. Windows keep their length and
-# slide, which is the default for these weights, or shrink with the stride. The best scores of this second hardly depend
-# on either; [Any rate](../any_rate.md) measures the accuracy.
+# slide, which is the default for these weights, or shrink with the stride. The third call warns that its windows of
+# 10 ms are shorter than those of the training, 50 ms. The best scores of this second hardly depend on either;
+# [Any rate](../any_rate.md) measures the accuracy.
 
 # %%
 for hz, window in ((20, "slide"), (100, "slide"), (100, "shrink")):
@@ -58,10 +61,11 @@ for name in ("score", "xyxy"):
 seen, last = events.between(0, 500_000), events.between(990_000, 1_000_000)
 frozen = rvtssm.Events(*(np.concatenate([getattr(part, name) for part in (seen, last)]) for name in "txyp"))
 found = detector.predict(frozen, hz=100, min_score=0.01, **sensor)
-figure = Figure(figsize=(6.4, 3.2), layout="constrained")
-axes = figure.add_subplot()
+canvas = FigureCanvasAgg(Figure(figsize=(6.4, 3.2), dpi=110, layout="constrained"))
+axes = canvas.figure.add_subplot()
 axes.plot([frame.t_us / 1e6 for frame in found], [frame.score.max(initial=0) for frame in found])
 axes.axvline(0.5, color="0.6", linestyle="--", label="no events until the last 10 ms")
 axes.set(xlabel="time [s]", ylabel="best score", ylim=(0, 1))
 axes.legend(frameon=False)
-figure
+canvas.draw()
+Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba())

@@ -10,7 +10,9 @@ import csv
 from pathlib import Path
 
 import yaml
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from PIL import Image
 
 import rvtssm
 from rvtssm.commands import cli
@@ -55,13 +57,14 @@ def losses(run: str) -> tuple[list[int], list[float]]:
     return [int(row["step"]) for row in rows], [float(row["train/total"]) for row in rows]
 
 
-figure = Figure(figsize=(6.4, 3.2), layout="constrained")
-axes = figure.add_subplot()
+canvas = FigureCanvasAgg(Figure(figsize=(6.4, 3.2), dpi=110, layout="constrained"))
+axes = canvas.figure.add_subplot()
 axes.plot(*losses("outputs/from_scratch"), label="from random weights")
 axes.plot(*losses("outputs/fine_tuned"), label="from street-tiny")
 axes.set(xlabel="step", ylabel="loss", ylim=(0, None))
 axes.legend(frameon=False)
-figure
+canvas.draw()
+Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba())
 
 # %% [markdown]
 # The fine-tuned weights are a file like any other.

@@ -12,7 +12,7 @@ import numpy as np
 from rvtssm.events.event_checks import to_events
 from rvtssm.events.readers import Recording
 from rvtssm.events.readers.header import sensor_size
-from rvtssm.events.readers.recording import join_events
+from rvtssm.events.readers.recording import MANY_EVENTS, join_events, warn_of_density
 from rvtssm.export.exported import ExportedDetector, read_weights_file
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
@@ -210,6 +210,8 @@ class LiveStream:
         self._tracker = tracker
         self._kept: list[Events] = []  # packets since the start of the first window of the last push
         self._kept_from_us: int | None = None
+        self._first_us = 0
+        self._num_checked = 0  # events whose density was checked; MANY_EVENTS or more: the check is over
 
     def push(self, events: Events | np.ndarray, until_us: int | None = None) -> list[FrameResult]:
         """Take in events, and return the results of the windows that they close.
@@ -222,12 +224,25 @@ class LiveStream:
         """
         packet = to_events(events)
         windows = self.detector.push(packet, until_us)
-        self._kept += [packet] if len(packet) else []
+        if len(packet):
+            self._kept.append(packet)
+            self._check_density(packet)
         return self._results(windows)
 
     def finish(self) -> list[FrameResult]:
         """Return the results of the last window, which the end of the events cuts short, as `predict` does."""
         return self._results(self.detector.finish())
+
+    def _check_density(self, packet: Events) -> None:
+        """Warn once if the first events of the stream are so dense that their times cannot be microseconds."""
+        if self._num_checked >= MANY_EVENTS:
+            return
+        if not self._num_checked:
+            self._first_us = int(packet.t[0])
+        self._num_checked += len(packet)
+        range_us = self._first_us, int(packet.t[-1])
+        if warn_of_density("the stream", self._num_checked, range_us, *self.detector.sensor_hw):
+            self._num_checked = MANY_EVENTS
 
     def _results(self, windows: list[LiveWindow]) -> list[FrameResult]:
         """Return the results of windows that have just closed."""

@@ -176,8 +176,7 @@ def to_constant(step_scale: StepScale) -> StepScale:
     """
     if isinstance(step_scale, Tensor):
         check_axes(step_scale)
-        is_unread = step_scale.device.type != "cpu" or torch.compiler.is_compiling()
-        if step_scale.requires_grad or step_scale.numel() == 0 or is_unread:
+        if step_scale.requires_grad or not _can_be_read(step_scale):
             return step_scale
         lowest, highest = step_scale.aminmax()
         return float(lowest) if bool(lowest == highest) else step_scale
@@ -185,20 +184,28 @@ def to_constant(step_scale: StepScale) -> StepScale:
 
 
 def check_step_scale(step_scale: StepScale) -> None:
-    """Raise a UserError if a number is not positive and finite, or if a tensor has more than two axes.
+    """Raise a UserError if a value is not positive and finite, or if a tensor has more than two axes.
 
-    The values of a tensor are not read.
+    The values of a tensor are read only if it is on the CPU.
 
     Args:
         step_scale: A number, or a tensor.
     """
     if isinstance(step_scale, Tensor):
         check_axes(step_scale)
-    # a compiled number may be a symbol
-    elif not (torch.compiler.is_compiling() or (isinstance(step_scale, Real) and 0 < step_scale < math.inf)):
+        if not _can_be_read(step_scale):
+            return
+        lowest, highest = (float(limit) for limit in step_scale.detach().aminmax())
+        found = f"step_scale holds values from {lowest:g} to {highest:g}"
+        is_valid = 0 < lowest <= highest < math.inf
+    else:
+        found = f"step_scale={step_scale!r:.100}"
+        # a compiled number may be a symbol
+        is_valid = torch.compiler.is_compiling() or (isinstance(step_scale, Real) and 0 < step_scale < math.inf)
+    if not is_valid:
         raise UserError(
-            f"step_scale={step_scale!r:.100}; give a positive number, the rate of training divided by the wanted "
-            "rate, such as 0.1 for 200 Hz after training at 20 Hz"
+            f"{found}; give a positive number, the rate of training divided by the wanted rate, such as 0.1 for "
+            "200 Hz after training at 20 Hz"
         )
 
 
@@ -218,3 +225,9 @@ def to_rows(step_scale: StepScale) -> StepScale:
     if not isinstance(step_scale, Tensor) or step_scale.ndim == 0:
         return step_scale
     return (step_scale if step_scale.ndim == 2 else step_scale[None])[:, :, None]
+
+
+def _can_be_read(step_scale: Tensor) -> bool:
+    """Return whether reading the values neither waits for a device nor breaks a graph."""
+    is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return step_scale.device.type == "cpu" and step_scale.numel() > 0 and not is_traced

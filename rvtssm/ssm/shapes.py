@@ -90,10 +90,15 @@ def fitting_state(
     for leaf, shape in zip(found, shapes, strict=True):
         if not isinstance(leaf, Tensor) or leaf.shape != (num_sequences, *shape):
             _refuse(x, found, shapes)
-        if leaf.dtype != dtype or leaf.device != like.device:
+        if leaf.device != like.device:
             raise UserError(
                 f"got a state of {leaf.dtype} on {leaf.device}; the layer needs {dtype} on {like.device}. Move layer "
                 "and state together, or start with state=None"
+            )
+        if leaf.dtype != dtype:
+            raise UserError(
+                f"got a state of {leaf.dtype}, but the layer needs {dtype}; pass state.to({dtype}), or start with "
+                "state=None"
             )
     return state
 

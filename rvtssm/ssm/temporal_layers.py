@@ -16,6 +16,7 @@ from rvtssm.ssm.s7 import S7
 from rvtssm.ssm.selective_s5 import SelectiveS5
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.plugins import check_part
+from rvtssm.system.user_error import UserError
 
 TEMPORAL_LAYERS: dict[str, Callable[[int, TemporalConfig], TemporalLayer]] = {
     "s4": S4,
@@ -37,8 +38,13 @@ def build_temporal_layer(config: TemporalConfig, dim: int) -> TemporalLayer:
         dim: Number of features D.
 
     Raises:
-        UserError: If the name or the discretisation is unknown.
+        UserError: If the name or the discretisation is unknown, or the first argument holds no settings.
     """
+    if not isinstance(config, TemporalConfig):
+        raise UserError(
+            f"the first argument of build_temporal_layer is {config!r:.60}; give the settings first, then the number "
+            "of features, as in build_temporal_layer(TemporalConfig(), 32)"
+        )
     check_part("temporal.name", config.name, TEMPORAL_LAYERS)
     build = TEMPORAL_LAYERS[config.name]
     if _has_no_values.get():

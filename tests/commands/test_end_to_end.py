@@ -163,6 +163,7 @@ def test_a_notebook_runs(notebook, tmp_path_factory, monkeypatch):
     monkeypatch.chdir(tmp_path_factory.getbasetemp())
     cells = list(NOTEBOOKS["outputs"](notebook))
     shown = [printed or value for cell, printed, value in cells if not cell.is_prose]
+    assert not any(hasattr(value, "savefig") for *_, value in cells), "Jupyter shows such a figure as text"
     assert len(cells) > 6 and sum(bool(each) for each in shown) > 2 and "nan" not in " ".join(map(str, shown))
 
 

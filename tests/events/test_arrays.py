@@ -120,7 +120,10 @@ def test_named_columns_outside_the_sensor_are_counted(tmp_path):
 @pytest.mark.parametrize(
     ("num_events", "span_us", "is_told"),
     [
-        (9_999, 0, False),
+        (999, 10, False),
+        (2_825, 60, True),  # 60 ms in milliseconds
+        (9_999, 9, False),  # an instant
+        (12_288, 1_000, False),  # a flash: every pixel once, as fast as a sensor can read it
         (20_000, 19, True),
         (51_000, 1_000, True),
         (51_000, 1_000_000, False),

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import types
+import warnings
 from dataclasses import replace
 from functools import partial
 
@@ -346,6 +347,18 @@ def test_many_events_in_less_than_a_window_are_told(predictor, draw_events):
     assert "last only" not in predictor.predict(events, height=48, width=64).summary.sentences()[1]
 
 
+def test_milliseconds_in_a_stream_are_told_once(predictor, draw_events):
+    events = draw_events(12_000)
+    for times, num_told in ((events.t, 0), (events.t // 1000, 1)):
+        stream, packets = predictor.stream(48, 64), replace(events, t=times)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            for start in range(0, 12_000, 500):
+                stream.push(packets[start : start + 500])
+        assert len(told) == num_told
+        assert all("the stream has 1000 events in 0." in str(each.message) for each in told)
+
+
 def test_a_recording_with_a_time_unit_that_is_shorter_than_a_window_is_told(predictor, draw_events, tmp_path):
     events = draw_events(12_000)
     write_dat(tmp_path / "short_td.dat", replace(events, t=events.t // 100), 48, 64)
@@ -400,3 +413,9 @@ def test_windows_that_are_late_because_other_programs_run_are_a_warning(predicto
     monkeypatch.setattr("os.getloadavg", lambda: (1e4, 1e4, 1e4))
     with pytest.warns(UserWarning, match=r"a window took \d+ ms; .*OMP_WAIT_POLICY=PASSIVE"):
         predictor.predict(draw_events(2_000, duration_us=60_000), hz=2_000, height=48, width=64)
+
+
+def test_times_that_are_fractions_are_told_how_to_become_microseconds(draw_events):
+    events = draw_events(10)
+    with pytest.raises(ValueError, match=r"in seconds, give np.rint\(t \* 1e6\).*in milliseconds, np.rint\(t \* 1e3\)"):
+        rvtssm.Events(events.t / 1000, events.x, events.y, events.p)

@@ -41,6 +41,8 @@ _FEW_MOVED = 100  # this many events out of order are accepted in any case
 # events per second from 1280 x 720 pixels, 1,100 per pixel, and only for moments; smaller ones reach 300 to 700. Real
 # recordings average 0.1 to 40, so 40 to 40,000 if the times are milliseconds and 1000 times that if they are seconds.
 _MOST_PER_PIXEL = 1000
+_ENOUGH_FOR_DENSITY = 1000  # events; fewer say little about the average
+_INSTANT_US = 10  # some sensors give the same time to all events of a row, or of a reading
 MANY_EVENTS = 10_000  # fewer can be a single instant, or a short piece on purpose
 _LONGEST_GAP_US = 6 * 3_600_000_000  # longest gap in a recording; every empty window in it is computed
 _NOT_SETTINGS = ("path", "faults", "repair", "_index", "_handle", "_handle_owner")
@@ -331,7 +333,7 @@ class Recording(ABC):
         return {**self.__dict__, "_handle": None}
 
 
-def warn_of_density(name: str, num_events: int, range_us: tuple[int, int], height: int, width: int) -> None:
+def warn_of_density(name: str, num_events: int, range_us: tuple[int, int], height: int, width: int) -> bool:
     """Warn if a recording has more events than any sensor gives, as times in milliseconds or seconds would.
 
     Args:
@@ -340,10 +342,14 @@ def warn_of_density(name: str, num_events: int, range_us: tuple[int, int], heigh
         range_us: Times of the first and the last event, as they were read.
         height: Height of the sensor, pixels.
         width: Width of the sensor, pixels.
+
+    Returns:
+        Whether it warned.
     """
     span_us = range_us[1] - range_us[0]
     per_pixel = num_events / (height * width) / max(span_us, 1) * 1e6
-    if num_events >= MANY_EVENTS and per_pixel > _MOST_PER_PIXEL:
+    is_enough = num_events >= (_ENOUGH_FOR_DENSITY if span_us >= _INSTANT_US else MANY_EVENTS)
+    if is_told := is_enough and per_pixel > _MOST_PER_PIXEL:
         text = (
             f"{name} has {num_events} events in {span_us / 1000:g} ms on {width} x {height} pixels, that is "
             f"{per_pixel:.0f} per pixel and second, more than any sensor gives; if the times are milliseconds, "
@@ -352,6 +358,7 @@ def warn_of_density(name: str, num_events: int, range_us: tuple[int, int], heigh
         warnings.warn_explicit(
             text, UserWarning, __file__, 0
         )  # without a registry, which would keep a second call quiet
+    return is_told
 
 
 class ByteRecording(Recording):
