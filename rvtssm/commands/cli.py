@@ -32,7 +32,6 @@ PATH_KEYS = {
     *("recording", "out", "checkpoint", "resume", "training.init_from"),
     *("dataset.raw_dir", "dataset.prepared_dir", "simulate.video", "simulate.labels", "export.calibrate"),
 }
-_RESUMING = {"out", "resume"}  # where only these keys are given, a run goes on with its own settings
 _OPTIONS = ("-", "-h", "--help", "--json", "--config", "--traceback")  # and a dash, which is standard input
 # Options that Hydra itself reads, with the number of values that follow.
 _HYDRA_OPTIONS = {"--multirun": 0, "-m": 0, "--cfg": 1, "-c": 1, "--package": 1, "-p": 1, "--resolve": 0}
@@ -160,7 +159,7 @@ def _run(verb: str, overrides: list[str], flags: list[str], of_hydra: list[str])
         config, more["points"] = compose_study(overrides)
     else:
         config = compose(overrides)
-        if verb == "train" and config.resume == "auto" and {word.partition("=")[0] for word in overrides} <= _RESUMING:
+        if verb == "train" and config.resume == "auto":  # a run goes on with its own settings
             from rvtssm.commands.inputs import TRAIN_OUT
             from rvtssm.commands.run_files import words_of_run
 
