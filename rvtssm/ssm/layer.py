@@ -186,7 +186,7 @@ def to_constant(step_scale: StepScale) -> StepScale:
 def check_step_scale(step_scale: StepScale) -> None:
     """Raise a UserError if a value is not positive and finite, or if a tensor has more than two axes.
 
-    The values of a tensor are read only if it is on the CPU.
+    The values of a tensor are read only if it is on the CPU. Some of them may be 0: steps without a duration.
 
     Args:
         step_scale: A number, or a tensor.
@@ -197,7 +197,7 @@ def check_step_scale(step_scale: StepScale) -> None:
             return
         lowest, highest = (float(limit) for limit in step_scale.detach().aminmax())
         found = f"step_scale holds values from {lowest:g} to {highest:g}"
-        is_valid = 0 < lowest <= highest < math.inf
+        is_valid = 0 <= lowest <= highest < math.inf
     else:
         found = f"step_scale={step_scale!r:.100}"
         # a compiled number may be a symbol
