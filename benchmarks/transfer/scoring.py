@@ -29,8 +29,9 @@ from rvtssm.events.usual_sensors import usual_sensor
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.frame_size import usual_downsample
 from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.prediction.detect import detect, open_stream
 from rvtssm.prediction.inference_config import PredictConfig
-from rvtssm.prediction.predict_recording import detect, predict_recording
+from rvtssm.prediction.predict_recording import predict_recording
 from rvtssm.records import DatasetSpec, Detections, Labels, Windows, WindowSettings
 
 CONFIDENT = 0.5  # the score from which a box counts as confident
@@ -133,7 +134,7 @@ def detected(checkpoint: LoadedCheckpoint, recording: LabelledRecording, reducti
     with closing(open_recording(recording.path, *recording.sensor_hw)) as opened:
         counter = FrameCounter(recording.settings, frame_pixels(*recording.sensor_hw, reduction))
         counted = count_as_they_close(opened.iterate(reuse=True), recording.windows, counter, WINDOWS_PER_CALL)
-        for _, frame, _, _ in detect(checkpoint, counted, None, frame_hw, PostprocessConfig(), reduction):
+        for _, frame, _, _ in detect(open_stream(checkpoint, frame_hw), counted, None, PostprocessConfig(), reduction):
             if frame.t_us in wanted:
                 truth = ltwh_to_xyxy(labels.boxes_ltwh[labels.t_us == frame.t_us])
                 regions = ltwh_to_xyxy(recording.unsure.get(frame.t_us, np.zeros((0, 4), np.float32)))

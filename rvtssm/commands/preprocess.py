@@ -46,10 +46,11 @@ def _prepare(config: Config, spec: DatasetSpec, raw_dir: str, prepared_dir: str)
     is_described = spec.name == custom.SPEC.name
     if is_described and not local_path(f"{prepared_dir}/{custom.FILE}").exists():
         custom.copy_description(raw_dir, prepared_dir)  # before the work, in case it is interrupted
-    copy_generated(raw_dir, prepared_dir)
     summary = preprocess_dataset(spec, raw_dir, prepared_dir, config.windows.settings, config.preprocess)
-    if is_described and (summary.written or summary.skipped):  # otherwise it may not fit the files that are there
-        custom.copy_description(raw_dir, prepared_dir)
+    if summary.written or summary.skipped:  # otherwise it may not fit the files that are there
+        if is_described:
+            custom.copy_description(raw_dir, prepared_dir)
+        copy_generated(spec.name, raw_dir, prepared_dir)
     return summary
 
 

@@ -116,11 +116,16 @@ def copy_description(raw_dir: Path | str, folder: Path | str, labels: str | None
     if labels is not None:
         keys = {**yaml.load(content.decode("utf-8"), _PlainLoader), "labels": labels}
         content = yaml.safe_dump(keys, sort_keys=False).encode()
-    if copy.is_file():
-        with whole(copy):
-            if copy.read_bytes() == content:
+    write_description(copy, content)
+
+
+def write_description(path: Path, content: bytes) -> None:
+    """Write the file that describes a dataset, unless it has this content already."""
+    if path.is_file():
+        with whole(path):
+            if path.read_bytes() == content:
                 return
-    with uploaded_file(copy) as staged:
+    with uploaded_file(path) as staged:
         staged.write_bytes(content)
 
 

@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rvtssm.datasets import custom
+from rvtssm.datasets import custom, open_world, synthetic
 from rvtssm.datasets.synthetic import GENERATED_FILE
-from rvtssm.remote.mirror import local_path, uploaded_file, whole
+from rvtssm.remote.mirror import local_path, whole
 from rvtssm.system.file_errors import CONTENT_ERRORS, file_errors
 from rvtssm.system.user_error import UserError
 
-_GENERATED = ("synthetic", "open_world")  # names of datasets that are generated
+_GENERATED = (synthetic.SPEC.name, open_world.SPEC.name)
 
 
 def described(name: str, *folders: str | None) -> dict[str, Any]:
@@ -42,12 +42,13 @@ def described(name: str, *folders: str | None) -> dict[str, Any]:
     return {}
 
 
-def copy_generated(raw_dir: str, prepared_dir: str) -> None:
-    """Copy the description of generated recordings, if there is one, to the folder of the files prepared from them."""
+def copy_generated(name: str, raw_dir: str, prepared_dir: str) -> None:
+    """Copy the description of the generated dataset `name`, if there is one, to the folder of its prepared files."""
     source, copy = (local_path(f"{folder}/{GENERATED_FILE}") for folder in (raw_dir, prepared_dir))
-    if source.is_file() and not copy.is_file():
-        with whole(source), uploaded_file(copy) as staged:
-            staged.write_bytes(source.read_bytes())
+    if name in _GENERATED and source.is_file():
+        with whole(source):
+            content = source.read_bytes()
+        custom.write_description(copy, content)
 
 
 def _generated(path: Path) -> dict[str, Any]:

@@ -5,14 +5,12 @@ Windows end at a fixed stride; in a DSEC sequence, also at the times of its imag
 
 import json
 import math
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from rvtssm.drawing.draw import SHOWN_US
 from rvtssm.drawing.pictures import PictureSettings, open_pictures
@@ -23,10 +21,11 @@ from rvtssm.events.frame_counter import FrameCounter, count_as_they_close
 from rvtssm.events.readers import Recording
 from rvtssm.events.windows import FreeGrid, label_grid
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
-from rvtssm.models.frame_size import advice_for_cameras, detector_for_frame, reduction_in_words, usual_downsample
+from rvtssm.models.frame_size import advice_for_cameras, reduction_in_words, usual_downsample
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import Streams
 from rvtssm.prediction.choose_downsample import ChosenDownsample, choose_downsample
+from rvtssm.prediction.detect import detect, open_stream
 from rvtssm.prediction.detection_files import open_detection_files
 from rvtssm.prediction.inference_config import ANIMATIONS, DETECTION_FILES, PredictConfig
 from rvtssm.prediction.summary import PredictionSummary, Tally
@@ -138,7 +137,8 @@ def predict_recording(
                     if config.track
                     else None
                 )
-                steps = detect(checkpoint, counted, stride_us, plan.frame_hw, config.postprocess, plan.downsample)
+                stream = open_stream(checkpoint, plan.frame_hw)
+                steps = detect(stream, counted, stride_us, config.postprocess, plan.downsample)
                 for hist, found, start_us, seconds in steps:
                     if tracker:
                         found = tracker.update(found)
@@ -164,7 +164,7 @@ def predict_recording(
             is_slow = median_ms is not None and 2 * median_ms > plan.settings.stride_us / 1000
             if (differs or is_slow) and not (source.is_piped or interrupted):
                 # a camera gives one window at a time, whatever `windows_per_call` says
-                single_ms = _ms_of_one_more(checkpoint, plan, config.postprocess, hist, start_us, found.t_us)
+                single_ms = _ms_of_one_more(stream, plan, config.postprocess, hist, (start_us, found.t_us))
                 cameras = advice_for_cameras(checkpoint, plan.sensor_hw, plan.downsample, single_ms, plan.settings.hz)
                 median_ms = median_ms or single_ms
             summary = PredictionSummary(
@@ -204,51 +204,6 @@ def predict_recording(
             )
             (staged / "prediction.json").write_text(json.dumps(asdict(summary), indent=2) + "\n")
     return summary
-
-
-def detect(
-    checkpoint: LoadedCheckpoint,
-    counted: Iterable[tuple[Windows, np.ndarray]],
-    stride_us: float | None,
-    frame_hw: tuple[int, int],
-    config: PostprocessConfig,
-    downsample: int = 1,
-) -> Iterator[tuple[np.ndarray, Detections, int, float]]:
-    """Run the detector over windows in order, and carry its state through all steps.
-
-    Args:
-        checkpoint: The weights.
-        counted: Windows with their frames (n, C, h, w), in order.
-        stride_us: Step of the detector; None uses the windows' own steps, which are rounded to whole microseconds.
-        frame_hw: Height and width of the frames, pixels.
-        config: Post-processing.
-        downsample: The factor from frame pixels to sensor pixels.
-
-    Yields:
-        Frame, detections in sensor pixels, start in microseconds, and computing time in seconds, for every window.
-    """
-    streams = Streams(
-        detector_for_frame(checkpoint, *frame_hw), checkpoint.windows.stride_us, checkpoint.model_config.memory_chunk
-    )
-    is_first = True
-    for windows, hists in counted:
-        began = time.perf_counter()
-        places = torch.arange(len(windows))
-        dt_us = windows.dt_us if stride_us is None else np.full(len(windows), stride_us)
-        found = streams.detect(
-            torch.from_numpy(hists)[:, None],
-            torch.from_numpy(dt_us)[:, None],
-            torch.stack([places, torch.zeros_like(places)], dim=1),
-            slots=[0],
-            is_first=[is_first],
-            t_us=windows.ends_us.tolist(),
-            config=config,
-            downsample=downsample,
-        )
-        seconds = (time.perf_counter() - began) / len(windows)
-        for hist, frame, start_us in zip(hists, found, windows.bounds_us[:, 0].tolist(), strict=True):
-            yield hist, frame, start_us, seconds
-        is_first = False
 
 
 @dataclass(frozen=True)
@@ -321,12 +276,12 @@ def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig, e
 
 
 def _ms_of_one_more(
-    checkpoint: LoadedCheckpoint, plan: _Plan, config: PostprocessConfig, hist: np.ndarray, start_us: int, end_us: int
+    stream: Streams, plan: _Plan, config: PostprocessConfig, hist: np.ndarray, bounds_us: tuple[int, int]
 ) -> float:
     """Compute a window again, now that the detector is prepared, and return its time in milliseconds."""
-    window = Windows(np.array([[start_us, end_us]]), np.array([end_us - start_us]))
+    window = Windows(np.array([bounds_us]), np.array([bounds_us[1] - bounds_us[0]]))
     calls = [(window, hist[None])] * 2  # the first one prepares the detector for single windows
-    steps = detect(checkpoint, calls, plan.settings.stride_us, plan.frame_hw, config, plan.downsample)
+    steps = detect(stream, calls, plan.settings.stride_us, config, plan.downsample)
     return 1000 * min(seconds for *_, seconds in steps)
 
 

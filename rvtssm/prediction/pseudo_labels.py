@@ -19,8 +19,8 @@ from rvtssm.events.reversed_time import ReversedRecording
 from rvtssm.events.windows import FreeGrid, label_grid
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.prediction.detect import detect, open_stream
 from rvtssm.prediction.inference_config import LabelConfig
-from rvtssm.prediction.predict_recording import detect
 from rvtssm.prediction.track_objects import LOWEST_SCORE, Tracker
 from rvtssm.records import Detections, Events, Windows
 from rvtssm.system.user_error import UserError
@@ -122,10 +122,9 @@ def track_blocks(
     lowest = min(LOWEST_SCORE, config.min_score / 2)  # lowest score of an uncertain box
     postprocess = PostprocessConfig(min_score=lowest, max_detections=_MOST_DETECTIONS)
     steps = detect(
-        checkpoint,
+        open_stream(checkpoint, (spec.frame_height, spec.frame_width)),
         count_as_they_close(blocks, windows, counter, _WINDOWS_PER_CALL),
         None,
-        (spec.frame_height, spec.frame_width),
         postprocess,
         spec.downsample,
     )

@@ -229,8 +229,8 @@ class S5(SSMBlock):
     """S5 as the detector uses it: the state-space layer inside its block. See `S5SSM`.
 
     The default rule is `bilinear`, as in the released weights. Its decay approximates exp(Lambda dt), well only for
-    modes that are slow compared with the step: ten steps of a tenth in place of one change the state of new layers by
-    half to nearly all of its norm, and the output by some percent (docs/concepts.md). With
+    modes that are slow compared with the step: ten steps of a tenth in place of one change the state of new layers by a
+    third to nearly all of its norm, and the output by some percent (docs/concepts.md). With
     `TemporalConfig(discretization="zoh")` the decay is exactly that.
 
     The first axis of the input is time: (steps, sequences, features). If you pass an

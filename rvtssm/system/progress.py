@@ -37,7 +37,7 @@ def progress_bar(description: str | None, total: float | None, of_bytes: bool = 
     An error removes the bar, so that only the error message remains.
 
     Args:
-        description: Text beside the bar; None for no bar. There is none without tasks.
+        description: Text beside the bar; None for no bar.
         total: Number of steps or bytes; None if unknown.
         of_bytes: Whether the bar counts bytes.
     """

@@ -10,9 +10,10 @@ from event_examples import HEIGHT, WIDTH, assert_same, random_events, to_events
 from format_encoders import WRITERS
 
 from rvtssm.events.readers import ReadFaults, index, open_recording
+from rvtssm.events.readers.byte_recording import ByteRecording
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.readers.ecf import EcfRecording
-from rvtssm.events.readers.recording import ByteRecording, Recording, join_events
+from rvtssm.events.readers.recording import Recording, join_events
 
 EVENTS = random_events(30_000, span_us=3_000_000)
 

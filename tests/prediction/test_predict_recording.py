@@ -187,7 +187,7 @@ def test_another_rate_rescales_the_step_and_thins_the_video(checkpoint, tmp_path
     config = PredictConfig(hz=100, window=window, postprocess=POSTPROCESS)
     summary = predict_recording(checkpoint, recording, tmp_path / "out", config, progress=False)
     assert summary.num_windows == 21 and summary.window_ms == window_ms
-    assert set(scales) == {0.2}
+    assert scales == [0.2]
     capture = cv2.VideoCapture(str(tmp_path / "out" / "video.mp4"))
     assert capture.get(cv2.CAP_PROP_FPS) == pytest.approx(25) and capture.get(cv2.CAP_PROP_FRAME_COUNT) == 6
 

@@ -19,7 +19,7 @@ from rvtssm.events.windows import free_grid
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.postprocess import to_sensor
 from rvtssm.models.yolox_head import YoloxHead
-from rvtssm.prediction.predict_recording import detect
+from rvtssm.prediction.detect import detect, open_stream
 from rvtssm.records import Events, Windows, WindowSettings
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 from rvtssm.streaming.live import StreamDetector
@@ -61,7 +61,7 @@ def test_streaming_is_batch_evaluation(live_checkpoint, draw_events, name, hz, l
     first, last = int(events.t[0]), int(events.t[-1])
     windows = free_grid(first, last, WindowSettings(1e6 / hz, length_us))
     hists = count_windows(events, windows, HEIGHT, WIDTH)
-    whole = list(detect(checkpoint, [(windows, hists)], 1e6 / hz, (HEIGHT, WIDTH), config))
+    whole = list(detect(open_stream(checkpoint, (HEIGHT, WIDTH)), [(windows, hists)], 1e6 / hz, config))
     streamed = StreamDetector(checkpoint, HEIGHT, WIDTH, config=config, schedule=FixedRate(hz, length_us))
     found = streamed.push(events) + streamed.push(part(events, 0, 0), until_us=int(windows.ends_us[-1]))
     np.testing.assert_array_equal([(w.start_us, w.end_us) for w in found], windows.bounds_us)
@@ -78,7 +78,7 @@ def test_streaming_counts_as_the_weights_were_trained(live_checkpoint, draw_even
     how = WindowSettings(representation=representation)
     windows = free_grid(int(events.t[0]), int(events.t[-1]), how)
     counted = windows, count_windows(events, windows, HEIGHT, WIDTH, how)
-    whole = list(detect(checkpoint, [counted], 50_000.0, (HEIGHT, WIDTH), CONFIG))
+    whole = list(detect(open_stream(checkpoint, (HEIGHT, WIDTH)), [counted], 50_000.0, CONFIG))
     for window, (_, frame, *_) in zip(live(checkpoint).push(events), whole[:-1], strict=True):
         np.testing.assert_allclose(window.detections[0].score, frame.score, rtol=0, atol=1e-5)
 
@@ -123,7 +123,7 @@ def test_equal_times_on_both_sides_of_a_cut(live_checkpoint, schedule, conventio
     if schedule == SCHEDULES[0]:
         windows = free_grid(0, int(t[-1]), WindowSettings())
         counted = windows, count_windows(events, windows, HEIGHT, WIDTH, WindowSettings(convention=convention))
-        batch = list(detect(checkpoint, [counted], 50_000.0, (HEIGHT, WIDTH), CONFIG))
+        batch = list(detect(open_stream(checkpoint, (HEIGHT, WIDTH)), [counted], 50_000.0, CONFIG))
         for window, (_, frame, *_) in zip(whole, batch[:-1], strict=True):
             np.testing.assert_allclose(window.detections[0].score, frame.score, rtol=0, atol=1e-5)
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rvtssm.events.jit import jit
+from rvtssm.events.readers.byte_recording import ByteRecording
 from rvtssm.events.readers.header import read_text_header, sensor_size
 from rvtssm.events.readers.recording import (
     BACKWARD,
@@ -19,7 +20,6 @@ from rvtssm.events.readers.recording import (
     NUM_COMMON,
     OUTSIDE,
     POSITION,
-    ByteRecording,
     EventBuffer,
     State,
 )

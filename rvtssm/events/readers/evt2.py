@@ -8,13 +8,13 @@ hal/cpp/include/metavision/hal/decoders/evt2.
 import numpy as np
 
 from rvtssm.events.jit import jit
+from rvtssm.events.readers.byte_recording import ByteRecording
 from rvtssm.events.readers.recording import (
     BACKWARD,
     LATEST_US,
     NUM_COMMON,
     OUTSIDE,
     POSITION,
-    ByteRecording,
     Bytes,
     EventBuffer,
     State,

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from rvtssm.events.jit import jit
+from rvtssm.events.readers.byte_recording import ByteRecording
 from rvtssm.events.readers.header import read_text_header
 from rvtssm.events.readers.recording import (
     LATEST_US,
     MAX_EVENTS_PER_UNIT,
     NUM_COMMON,
     POSITION,
-    ByteRecording,
     Bytes,
     EventBuffer,
     State,

@@ -7,12 +7,12 @@ vector word holds up to 12 pixels of a row. Source: OpenEB 0499c95, hal/cpp/incl
 import numpy as np
 
 from rvtssm.events.jit import jit
+from rvtssm.events.readers.byte_recording import ByteRecording
 from rvtssm.events.readers.recording import (
     LATEST_US,
     MAX_EVENTS_PER_UNIT,
     NUM_COMMON,
     POSITION,
-    ByteRecording,
     Bytes,
     EventBuffer,
     State,

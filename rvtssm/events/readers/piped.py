@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rvtssm.events.readers import open_recording
+from rvtssm.events.readers.byte_recording import ByteRecording
 from rvtssm.events.readers.recording import (
     BACKWARD,
     OUTSIDE,
     POSITION,
-    ByteRecording,
     EventBuffer,
     ReadFaults,
     copy_events,

@@ -15,12 +15,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.events.readers.header import read_text_header, sensor_size
 from rvtssm.events.readers.index import RecordingIndex, identity_of, load_index, save_index
 from rvtssm.records import Events, check_time_range
 from rvtssm.remote.mirror import whole
@@ -34,7 +33,6 @@ OUTSIDE = 3  # number of events outside the sensor, which are dropped
 NUM_COMMON = 4
 
 MAX_EVENTS_PER_UNIT = 36  # an EVT2.1 word, which is written as three vectors of 12 pixels
-_READ_BYTES = 1 << 19  # read at once; these bytes and their events fit in the processor's cache
 _MOST_MOVED = 0.01  # share of events out of order that can be a glitch of the camera
 _FEW_MOVED = 100  # this many events out of order are accepted in any case
 # Events per pixel and second, averaged over all pixels and the whole recording. The fastest sensors read out about 1e9
@@ -359,65 +357,6 @@ def warn_of_density(name: str, num_events: int, range_us: tuple[int, int], heigh
             text, UserWarning, __file__, 0
         )  # without a registry, which would keep a second call quiet
     return is_told
-
-
-class ByteRecording(Recording):
-    """A file that consists of a header and words of equal size, `unit_bytes` each.
-
-    Args:
-        path: The file.
-        height: Height of the sensor, pixels.
-        width: Width of the sensor, pixels.
-        data_offset: Byte of the first word.
-    """
-
-    unit_bytes: int
-    index_events = 1 << 13
-
-    def __init__(self, path: Path, height: int, width: int, data_offset: int) -> None:
-        num_units, truncated_bytes = divmod(path.stat().st_size - data_offset, self.unit_bytes)
-        super().__init__(path, height, width, num_units, truncated_bytes)
-        self._data_offset = data_offset
-        self._bytes = np.empty(0, np.uint8)
-
-    @classmethod
-    def open_raw(cls, path: Path, height: int | None, width: int | None) -> Self:
-        """Open a Prophesee RAW file.
-
-        Args:
-            path: The file.
-            height: Height of the sensor in pixels, if the file does not state it.
-            width: Width of the sensor in pixels, if the file does not state it.
-
-        Raises:
-            UserError: Neither the header, nor the caller, nor the camera named in the header gives the size.
-        """
-        header = read_text_header(path)
-        size_hw = sensor_size(path, header.size_hw, (height, width), header.camera_size_hw)
-        return cls(path, *size_hw, header.num_bytes)
-
-    def _open(self) -> Any:
-        return open(self.path, "rb", buffering=0)
-
-    def _read_units(self, state: State, max_units: int) -> Bytes:
-        """Return the bytes of the next units at the position of the state, in a buffer that later reads overwrite."""
-        position = int(state[POSITION])
-        num_units = min(max_units, _READ_BYTES // self.unit_bytes, self._num_units - position)
-        num_bytes = num_units * self.unit_bytes
-        if len(self._bytes) < num_bytes:
-            self._bytes = np.empty(num_bytes, np.uint8)
-        offset = self._data_offset + position * self.unit_bytes
-        file = self._file()
-        file.seek(offset)
-        if file.readinto(self._bytes[:num_bytes]) != num_bytes:
-            raise UserError(
-                f"{self.path} became shorter while it was read and ends before byte {offset + num_bytes}; "
-                "read it again when it is complete"
-            )
-        return self._bytes[:num_bytes]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_bytes": np.empty(0, np.uint8)}
 
 
 def copy_events(events: Events) -> Events:
