@@ -20,7 +20,7 @@ from rvtssm.config import Config
 from rvtssm.events.readers import open_recording
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.detector import Detector
-from rvtssm.models.frame_size import faster_downsample, reduction_in_words, usual_downsample
+from rvtssm.models.frame_size import faster_downsample, reduction_in_words, usual_downsample, what_to_set
 from rvtssm.prediction.choose_downsample import ChosenDownsample, choose_downsample
 from rvtssm.prediction.detection_bag import check_rosbags
 from rvtssm.prediction.detection_files import detection_objects, open_detection_files
@@ -32,7 +32,7 @@ from rvtssm.streaming.live_run import LiveResult, LiveRun
 from rvtssm.streaming.replay import Replay
 from rvtssm.streaming.schedule import FixedRate
 from rvtssm.streaming.sources import Source, ended_by_signals, find_sources
-from rvtssm.system.busy_machine import busy_machine_remedy, hz_to_set, sustained_in_words, two_digits
+from rvtssm.system.busy_machine import busy_machine_remedy, sustained_in_words, two_digits
 from rvtssm.system.output_folder import result_set
 from rvtssm.system.user_error import UserError
 
@@ -184,7 +184,7 @@ def _opened(
 
 def _slower(sustained_hz: float, hz: float, detector: StreamDetector, checkpoint: LoadedCheckpoint) -> str:
     """Return in words what to set if the machine computes `sustained_hz` windows per second instead of `hz`."""
-    said = f"{sustained_in_words(sustained_hz)}: set hz={hz_to_set(sustained_hz)}"
+    said = f"{sustained_in_words(sustained_hz)}: {what_to_set(checkpoint, sustained_hz)}"
     usual = usual_downsample(checkpoint.spec, *detector.sensor_hw)
     if not isinstance(checkpoint.detector, Detector) or detector.downsample >= usual:
         return said

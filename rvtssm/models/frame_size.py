@@ -106,14 +106,29 @@ def advice_for_cameras(
         said.append(f"a camera or a stream takes downsample={usual} unless you give {downsample}")
     if is_late:
         key = "" if downsample == usual else f"downsample={downsample} "
-        said.append(f"{sustained_in_words(sustained_hz)}, not {hz:g} Hz: set {key}hz={hz_to_set(sustained_hz)}")
+        said.append(f"{sustained_in_words(sustained_hz)}, not {hz:g} Hz: {what_to_set(checkpoint, sustained_hz, key)}")
     elif said:
         said.append(f"{sustained_in_words(sustained_hz)} with {downsample}")
     if is_late and downsample < usual and isinstance(checkpoint.detector, Detector):
         faster, faster_hz = faster_downsample(downsample, usual, sustained_hz, hz)
         at_rate = "" if faster_hz >= hz else f" hz={hz_to_set(faster_hz)}"
-        said.append(f"downsample={faster}{at_rate} is faster and finds less")
+        if not checkpoint.is_too_rare(min(hz, float(hz_to_set(faster_hz)))):
+            said.append(f"downsample={faster}{at_rate} is faster and finds less")
     return "; ".join(said)
+
+
+def what_to_set(checkpoint: LoadedCheckpoint, sustained_hz: float, keys: str = "") -> str:
+    """Return in words the rate to set, unless it is so low that the weights give wrong boxes.
+
+    Args:
+        checkpoint: The weights.
+        sustained_hz: The rate that the machine sustains.
+        keys: Other keys to set with it, each followed by a space.
+    """
+    hz = hz_to_set(sustained_hz)
+    if checkpoint.is_too_rare(float(hz)):
+        return f"too slow for weights trained at {checkpoint.windows.hz:g} Hz, and a larger downsample is faster"
+    return f"set {keys}hz={hz}"
 
 
 def detector_for_frame(checkpoint: LoadedCheckpoint, height: int, width: int) -> Detector:
