@@ -3,10 +3,12 @@
 import re
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from event_examples import random_events
 
 from rvtssm.commands.cli import compose, main
 from rvtssm.commands.generate import generate
@@ -31,16 +33,21 @@ def program(word: str) -> str:
     return found
 
 
-@pytest.mark.parametrize(("hz", "window"), [(200, "slide"), (80, "shrink"), (8, "slide")])
-def test_a_program_without_this_package_runs_an_exported_file(exported, draw_events, monkeypatch, hz, window):
+@pytest.mark.parametrize(("hz", "window", "n"), [(200, "slide", 1), (80, "shrink", 3), (8, "slide", 2)])
+def test_a_program_without_this_package_runs_an_exported_file(exported, monkeypatch, hz, window, n):
     pytest.importorskip("onnxruntime")
     checkpoint, folder = exported()
     monkeypatch.chdir(folder)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     example = program("onnxruntime")
     assert "import rvtssm" not in example and "from rvtssm" not in example
     names: dict = {}
     exec(example, names)
-    events, state = draw_events(20_000, duration_us=130_000 if hz > 8 else 430_000), None
+    assert names["session"].get_session_options().intra_op_num_threads == 1 and names["n"] == 1
+    names["n"] = n
+    size_hw = 48 * n + n - 1, 64 * n + n - 1  # the last row and column of the sensor belong to no square
+    events = random_events(20_000 * n**2, 5, 130_000 if hz > 8 else 430_000, 7_000_000, size_hw)
+    state = None
     first_us, last_us = int(events.t[0]), int(events.t[-1])
     grid = free_grid(first_us, last_us, checkpoint.windows.at_rate(hz, window))
     names["begin"](first_us)
@@ -48,12 +55,38 @@ def test_a_program_without_this_package_runs_an_exported_file(exported, draw_eve
         part = events.between(start_us, end_us)
         boxes, scores = names["detect"](*(getattr(part, name).astype(np.int64) for name in "txyp"), start_us, end_us)
         single = Windows(np.array([[start_us, end_us]]), np.array([dt_us]))
-        hist = torch.from_numpy(count_windows(part, single, 48, 64))[None]
+        hist = torch.from_numpy(count_windows(part, single, *size_hw, downsample=n))[None]
         with torch.no_grad():
             ((found,), state) = checkpoint.detector(hist, state, dt_us / 50_000)
         wanted = found[0, :, 4:].sigmoid()
-        np.testing.assert_allclose(boxes, found[0, :, :4], rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(boxes / n, found[0, :, :4], rtol=1e-3, atol=1e-3)
         np.testing.assert_allclose(scores, wanted[:, :1] * wanted[:, 1:], atol=1e-4)
+
+
+@pytest.mark.parametrize("representation", ["histogram", "surfaces"])
+def test_a_program_without_this_package_reduces_a_sensor(exported, monkeypatch, representation):
+    pytest.importorskip("onnxruntime")
+    _, folder = exported()
+    monkeypatch.chdir(folder)
+    names: dict = {}
+    exec(program("onnxruntime"), names)
+    settings = WindowSettings(representation=representation)
+    names.update(n=3, height=240, width=426, windows=asdict(settings))
+    exec(program("def surfaces"), names)
+    frames = []
+
+    def run(_, inputs):  # instead of a network for frames of this size
+        frames.append(inputs["hist"])
+        return [np.zeros((1, 1, 6))]
+
+    names.update(session=SimpleNamespace(run=run), histogram=names[representation])
+    events = random_events(1_000_000, 5, 50_000, size_hw=(720, 1280), fills_span=True)
+    names["begin"](0)
+    names["detect"](*(getattr(events, name).astype(np.int64) for name in "txyp"), 0, 50_000)
+    single = Windows(np.array([[0, 50_000]]), np.array([50_000]))
+    wanted = count_windows(events, single, 720, 1280, settings, downsample=3)
+    assert frames[0].shape == wanted.shape and wanted.any()
+    assert np.abs(frames[0].astype(int) - wanted).max() <= (representation == "surfaces")  # ties of rounding
 
 
 def test_the_short_program_opens_what_the_command_before_it_writes(tmp_path, monkeypatch):
