@@ -201,7 +201,8 @@ def check_step_scale(step_scale: StepScale) -> None:
     else:
         found = f"step_scale={step_scale!r:.100}"
         # a compiled number may be a symbol
-        is_valid = torch.compiler.is_compiling() or (isinstance(step_scale, Real) and 0 < step_scale < math.inf)
+        is_number = isinstance(step_scale, Real) and not isinstance(step_scale, bool)
+        is_valid = torch.compiler.is_compiling() or (is_number and 0 < step_scale < math.inf)
     if not is_valid:
         raise UserError(
             f"{found}; give a positive number, the rate of training divided by the wanted rate, such as 0.1 for "

@@ -183,6 +183,7 @@ def test_labelled_frames_of_each_split_are_drawn(tree, capsys):
     (tree / "raw" / "train" / "b_td.dat").write_bytes(b"% Version 2\n")  # the other one is still drawn
     code, text, _ = run(capsys, tree / "raw", f"out={tree / 'out'}")
     assert code == 2 and f"picture: {tree / 'out' / 'raw.labels_train.png'}" in text
+    assert "training and scoring leave out duplicates" in " ".join(text.split())
     for split in ("train", "test"):
         image = cv2.imread(str(tree / "out" / f"raw.labels_{split}.png"))[..., ::-1]
         assert all((image == CLASS_COLORS[i]).all(axis=-1).any() for i in (0, 1)), split

@@ -87,7 +87,7 @@ def test_a_mistake_is_told(mistake):
 
 
 @pytest.mark.parametrize("case", LAYERS)
-@pytest.mark.parametrize("scale", [0, -1, float("nan"), float("inf"), "0.1", None])
+@pytest.mark.parametrize("scale", [0, -1, float("nan"), float("inf"), "0.1", None, True])
 def test_a_step_scale_that_is_no_positive_number_is_refused(case, scale):
     with pytest.raises(UserError, match=r"step_scale=.*rate of training divided by the wanted rate"):
         LAYERS[case](torch.zeros(2, 1, DIM), step_scale=scale)
