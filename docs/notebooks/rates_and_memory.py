@@ -36,12 +36,12 @@ for hz, window in ((20, "slide"), (100, "slide"), (100, "shrink")):
     print(f"{hz:3} Hz, {window}: {len(found)} windows, mean of the best scores {np.mean(best):.2f}")
 
 # %% [markdown]
-# The state is carried exactly: packets of any length give the boxes of the whole recording, up to rounding. The last
-# window is still open.
+# The state is carried exactly: packets of any length give the boxes of the whole recording, up to rounding, if both
+# have the same `downsample`. The last window is still open.
 
 # %%
 whole = detector.predict(events, min_score=0.01, **sensor)
-stream = detector.stream(**sensor, min_score=0.01)
+stream = detector.stream(**sensor, downsample=whole.summary.downsample, min_score=0.01)
 cuts_us = np.arange(0, 1_030_000, 30_000)
 frames = [
     frame for start_us, end_us in pairwise(cuts_us.tolist()) for frame in stream.push(events.between(start_us, end_us))

@@ -158,9 +158,10 @@ def load_file(path: str | Path, trust_pickle: bool = False) -> dict[str, Any]:
     if not Path(path).is_file():
         known = ", ".join(weights_names()) or "none"
         of_run = Path(path if Path(path).is_dir() else Path(path).parent, "checkpoints", "best.ckpt")
-        meant = f"; did you mean {of_run}?" if of_run.is_file() else did_you_mean(path)
+        meant = f"; did you mean {of_run}?" if of_run.is_file() else "" if Path(path).is_dir() else did_you_mean(path)
         meant = meant or f"; give a file, or the name of bundled weights ({known})"
-        raise UserError(f"there is no checkpoint at {path}{meant}")
+        kind = ", which is a folder" if Path(path).is_dir() else ""
+        raise UserError(f"there is no checkpoint at {path}{kind}{meant}")
     check_digest(path)
     if Path(path).suffix == SAFETENSORS:
         return _load_safetensors(path)

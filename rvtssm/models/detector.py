@@ -140,7 +140,7 @@ class Detector(nn.Module):
         if size != wanted:
             raise UserError(
                 f"got frames of {size} (channels, height, width), but this detector was built for {wanted}; "
-                "use data of the dataset that it was trained on, or build it for these frames"
+                f"detector.take_frames(({size[1]}, {size[2]})) makes it take frames of that size, with the same weights"
             )
         padded_height, padded_width = self.backbone.padded_hw
         right, bottom = padded_width - wanted[2], padded_height - wanted[1]

@@ -197,14 +197,16 @@ class Prediction(Sequence[FrameResult]):
     def __repr__(self) -> str:
         counts = ", ".join(f"{count} {name}" for name, count in self._counts()) or "no boxes"
         windows, guess = counted(len(self), "window"), ""
+        reduced = f", downsample={self.summary.downsample}" if self.summary.downsample > 1 else ""
         if self.summary.assumed_sensor:
             height, width = self.summary.sensor_hw
             guess = f", assuming {width} x {height} ({self.summary.assumed_sensor})"
-        return f"Prediction({self.summary.recording}: {windows} at {self.summary.hz:g} Hz, {counts}{guess})"
+        return f"Prediction({self.summary.recording}: {windows} at {self.summary.hz:g} Hz{reduced}, {counts}{guess})"
 
     def _repr_html_(self) -> str:
+        told = self.summary
         return _table(
-            " | ".join([*self.summary.sentences()[:2], *filter(None, [self.summary.sensor_guess])]),
+            " | ".join([*told.sentences()[:2], *filter(None, [told.sensor_guess, told.reduction, told.doubt])]),
             ("class", "boxes"),
             self._counts(),
         )

@@ -89,7 +89,8 @@ class Predictor:
                 the default is the smallest common sensor that fits.
             width: Width of the sensor in pixels, likewise.
             downsample: Frames keep one pixel of each downsample x downsample square; by default the first windows
-                decide, see `choose_downsample`.
+                decide, see `choose_downsample`. `summary.downsample` of the result says which value it was: pass it to
+                `stream`, or to `predict` for other parts of the recording, so that they give the same boxes.
             repair: Read a file even if many of its events are out of order, see `rvtssm.open`.
             min_score: Return boxes with at least this score.
             track: "bytetrack" gives each object a constant number (`found.track_id`). Boxes below `min_score` do not
@@ -121,6 +122,8 @@ class Predictor:
             summary = predict_recording(
                 self.checkpoint, source, folder, config, on_frame=lambda *frame: frames.append(frame), progress=progress
             )
+        if summary.doubt:
+            warnings.warn(summary.doubt, stacklevel=2)
         if summary.remedy and summary.step_ms["p50"] > 1000 / summary.hz:
             warnings.warn(f"a window took {summary.step_ms['p50']:.0f} ms; {summary.remedy}", stacklevel=2)
         read = None if source.is_piped else source.between
@@ -147,7 +150,8 @@ class Predictor:
             hz: The rate; by default that of training.
             window: Length of windows at other rates, see `predict`.
             downsample: Frames keep one pixel of each downsample x downsample square; by default the largest value that
-                leaves frames as large as in training.
+                leaves frames as large as in training. `predict` may choose a smaller one: for the same boxes, pass
+                `summary.downsample` of its result.
             min_score: Return boxes with at least this score.
             track: "bytetrack" gives each object a constant number.
             track_memory_s: How long a lost object keeps its number, in seconds.

@@ -63,8 +63,8 @@ class TemporalLayer(nn.Module, ABC):
             state: A result of `init_state` or of an earlier call, (N, *state_shape); None means the zero state.
             step_scale: The step relative to training, such as 0.1 for 200 Hz after training at 20 Hz. It is a number; a
                 tensor (G,) with one value per group of N / G consecutive sequences, such as the pixels of a stream; a
-                tensor (L, G) with one value per step and group; or a result of `prepare`. One axis always means groups,
-                also if G = L; one value per step is (L, 1).
+                tensor (L, G) with one value per step and group; or a result of `prepare`. One value per step is (L, 1).
+                One axis means groups; if G = L > 1, pass (1, G).
 
         Returns:
             The outputs (L, N, D) and the state after step L.
@@ -199,14 +199,15 @@ def check_step_scale(step_scale: StepScale) -> None:
         found = f"step_scale holds values from {lowest:g} to {highest:g}"
         is_valid = 0 <= lowest <= highest < math.inf
     else:
-        found = f"step_scale={step_scale!r:.100}"
+        is_short = step_scale is None or isinstance(step_scale, Real | str)
+        found = f"step_scale={step_scale!r:.100}" if is_short else f"step_scale={type(step_scale).__name__}"
         # a compiled number may be a symbol
         is_number = isinstance(step_scale, Real) and not isinstance(step_scale, bool)
         is_valid = torch.compiler.is_compiling() or (is_number and 0 < step_scale < math.inf)
     if not is_valid:
         raise UserError(
             f"{found}; give a positive number, the rate of training divided by the wanted rate, such as 0.1 for "
-            "200 Hz after training at 20 Hz"
+            "200 Hz after training at 20 Hz, or a tensor: step_scale[:, None] has one value per step"
         )
 
 

@@ -38,6 +38,11 @@ def check_input(x: Tensor, dim: int, like: Tensor | None, step_scale: Any = 1.0)
         raise UserError(f"got an input of the shape {tuple(x.shape)}; pass at least one step of one sequence")
     if isinstance(step_scale, Tensor) and step_scale.ndim:
         check_axes(step_scale)
+        if step_scale.ndim == 1 and len(step_scale) == x.shape[0] > 1:
+            raise UserError(
+                f"step_scale has the shape ({len(step_scale)},), and the input {len(step_scale)} steps; pass "
+                "step_scale[:, None] for one value per step, or step_scale[None] for one value per group of sequences"
+            )
         check_fit(*torch.atleast_2d(step_scale).shape, *x.shape[:2])
 
 

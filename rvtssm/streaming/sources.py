@@ -4,6 +4,7 @@ import signal
 import socket
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ DSEC_TRACKS = "object_detections/left/tracks.npy"
 _DSEC_TIMES = "images/timestamps.txt"
 _DSEC_IMAGES = "images/left/distorted"  # in the view of the event camera, unlike the rectified images
 _CONNECT_S = 10.0
+_ENOUGH_EVENTS = 1000  # fewer say little about the unit of their times
+_FEWEST_PER_PIXEL = 0.005  # events per second, on average over the sensor; noise alone gives more
 
 
 class Interruption:
@@ -91,6 +94,14 @@ class EventsInMemory:
             raise UserError("there are no events to predict on; give at least one")
         check_events(self.events, self.height, self.width)
         warn_of_density("the array", len(self.events), self.time_range_us, self.height, self.width)
+        first_us, last_us = self.time_range_us
+        per_second = 1e6 * len(self.events) / max(last_us - first_us, 1)
+        if len(self.events) >= _ENOUGH_EVENTS and per_second < _FEWEST_PER_PIXEL * self.height * self.width:
+            warnings.warn(
+                f"the array has {len(self.events)} events in {(last_us - first_us) / 1e6:.3g} s, fewer than sensors "
+                "give; if the times are nanoseconds, divide them by 1000: t // 1000",
+                stacklevel=2,
+            )
 
     def iterate(self) -> Iterator[Events]:
         yield self.events

@@ -49,7 +49,11 @@ def locked(folder: Path | str) -> Iterator[None]:
         return
     lock = FileLock(path, timeout=_WAIT_S, fallback_to_soft=False)
     try:
-        lock.acquire()
+        try:
+            lock.acquire()
+        except FileNotFoundError:  # another process, which has just ended, removed the empty folder
+            folder.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
     except Timeout:
         raise UserError(
             f"{folder} is in use by {_content(path)}; wait for it or choose another folder. If its machine was lost, a "

@@ -359,6 +359,25 @@ def test_milliseconds_in_a_stream_are_told_once(predictor, draw_events):
         assert all("the stream has 1000 events in 0." in str(each.message) for each in told)
 
 
+def test_a_factor_that_was_chosen_for_doubtful_boxes_is_told(predictor, draw_events, monkeypatch):
+    scores = {10: 0.0, 5: 0.3, 3: 0.0, 2: 0.0, 1: 0.0}
+    monkeypatch.setattr(
+        "rvtssm.prediction.choose_downsample.best_scores", lambda *asked: np.array([scores[asked[3]]] * 4)
+    )
+    with pytest.warns(UserWarning, match=r"downsample=5 was chosen for boxes with scores from 0\.3"):
+        found = predictor.predict(draw_events(), height=480, width=640)
+    assert "at 20 Hz, downsample=5, " in repr(found) and found.summary.doubt in found._repr_html_()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        predictor.predict(draw_events(), height=480, width=640, downsample=5)
+
+
+def test_nanoseconds_are_told_from_the_few_events_in_a_second(predictor, draw_events):
+    events = draw_events(1_000)
+    with pytest.warns(UserWarning, match=r"1000 events in 430 s, fewer than sensors give; .*: t // 1000"):
+        predictor.predict(replace(events, t=events.t * 1000), height=48, width=64, hz=1)
+
+
 def test_a_recording_with_a_time_unit_that_is_shorter_than_a_window_is_told(predictor, draw_events, tmp_path):
     events = draw_events(12_000)
     write_dat(tmp_path / "short_td.dat", replace(events, t=events.t // 100), 48, 64)

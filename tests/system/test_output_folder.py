@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from rvtssm.system.output_folder import locked, result_set, write_files
 from tests.killed import killed_at_each_call
@@ -142,6 +143,19 @@ def test_locks_nest_and_leave_nothing(tmp_path):
             (staged / "a").write_bytes(b"1")
         assert (tmp_path / "out" / ".rvtssm.lock").exists()
     assert hidden(tmp_path / "out") == [".set.manifest.json"]
+
+
+def test_a_folder_that_another_process_removes_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
+    acquire, removed = FileLock.acquire, []
+
+    def late(lock, *arguments, **named):
+        if not removed:
+            removed.append((tmp_path / "out").rmdir())
+        return acquire(lock, *arguments, **named)
+
+    monkeypatch.setattr(FileLock, "acquire", late)
+    publish(tmp_path / "out", NEW)
+    assert removed and visible(tmp_path / "out") == NEW
 
 
 def test_a_disk_without_locks_is_used_with_a_warning(tmp_path, monkeypatch, caplog):
