@@ -158,12 +158,12 @@ def _run(verb: str, overrides: list[str], flags: list[str], of_hydra: list[str])
 
         config, more["points"] = compose_study(overrides)
     else:
-        config = compose(overrides)
+        config = compose(overrides, verb)
         if verb == "train" and config.resume == "auto":  # a run goes on with its own settings
             from rvtssm.commands.inputs import TRAIN_OUT
             from rvtssm.commands.run_files import words_of_run
 
-            config = compose([*words_of_run(Path(config.out or TRAIN_OUT), verb), *overrides])
+            config = compose([*words_of_run(Path(config.out or TRAIN_OUT), verb), *overrides], verb)
     if "--config" in flags:
         shown = OmegaConf.masked_copy(OmegaConf.structured(config), [*known.reads, *known.keys, "plugins"])
         console.print(OmegaConf.to_yaml(shown))

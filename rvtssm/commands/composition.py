@@ -15,32 +15,41 @@ if TYPE_CHECKING:
     from rvtssm.config import Config
 
 
-def compose(overrides: list[str]) -> Config:
-    """Return the typed configuration for overrides such as ["model=small", "training.steps=100"]."""
+# verbs whose windows are those of the prepared frames, unless they are named; others make frames, or compare them
+_FOLLOW_FRAMES = ("demo", "train", "study", "info")
+
+
+def compose(overrides: list[str], verb: str = "") -> Config:
+    """Return the typed configuration of a verb for overrides such as ["model=small", "training.steps=100"]."""
     from rvtssm.config import configs_dir, register_schema
 
     register_schema()
     with hydra.initialize_config_dir(str(configs_dir()), version_base="1.3"):
-        return with_settings_of_weights(to_config(hydra.compose("config", overrides)), overrides)
+        return with_settings_of_files(to_config(hydra.compose("config", overrides)), overrides, verb)
 
 
-def with_settings_of_weights(config: Config, overrides: list[str]) -> Config:
-    """Return the configuration, composed anew if it has a `training.init_from`, while Hydra is initialised.
+def with_settings_of_files(config: Config, overrides: list[str], verb: str) -> Config:
+    """Return the configuration, composed anew if weights or prepared frames decide it, while Hydra is initialised.
 
-    The sections `model`, `temporal` and `windows` are then those of the weights, or of the run that goes on, except for
-    what the overrides and their experiment name. Raise UserError for a file that holds no weights.
+    With a `training.init_from`, the sections `model`, `temporal` and `windows` are those of the weights, or of the run
+    that goes on. If the verb reads prepared frames, `windows` is that of the frames. What the overrides and their
+    experiment name is kept. Raise UserError for a file that holds no weights.
     """
-    start = config.training.init_from
-    if not start:
+    start, dataset = config.training.init_from, config.dataset
+    reads_frames = verb in _FOLLOW_FRAMES and dataset.prepared_dir is not None and dataset.source != "raw"
+    if not start and not reads_frames:
         return config
-    from rvtssm.commands.weight_settings import PRIMARY, read_settings, store_defaults
+    from rvtssm.commands.weight_settings import PRIMARY, read_settings, read_windows, store_defaults
 
-    settings = read_settings(start, config.resume, config.out)
-    store_defaults(settings, is_same_layer=True)
+    weights = read_settings(start, config.resume, config.out) if start else None
+    windows = read_windows(dataset) if reads_frames else None
+    if not weights and not windows:
+        return config
+    store_defaults(weights, windows, is_same_layer=True)
     found = to_config(hydra.compose(PRIMARY, overrides))
-    if found.temporal.name == settings.temporal.name:
+    if not weights or found.temporal.name == weights.temporal.name:
         return found
-    store_defaults(settings, is_same_layer=False)
+    store_defaults(weights, windows, is_same_layer=False)
     return to_config(hydra.compose(PRIMARY, overrides))
 
 

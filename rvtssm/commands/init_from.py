@@ -52,7 +52,7 @@ def say_settings(path: str, source: TransferSource, own: WeightSettings) -> None
     kept = [word for word in own.words() if word in theirs.words()]
     say(f"settings from {path}: {pasted(kept) or 'the defaults'}")
     if named := own.others(theirs):
-        say(f"settings from the command line or its experiment: {pasted(named)}")
+        say(f"settings from the command line, its experiment or prepared frames: {pasted(named)}")
 
 
 def fill_from(path: str, source: TransferSource, detector: Detector, meta: CheckpointMeta, out: Path | None) -> None:

@@ -16,7 +16,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ValueType
 from omegaconf import DictConfig, OmegaConf
 
-from rvtssm.commands.composition import compose, quoted, to_config, with_settings_of_weights
+from rvtssm.commands.composition import compose, quoted, to_config, with_settings_of_files
 from rvtssm.commands.inputs import check_inputs
 from rvtssm.config import Config, configs_dir, register_schema
 from rvtssm.system.extras import check_extra
@@ -56,7 +56,7 @@ def compose_study(words: list[str]) -> tuple[Config, list[tuple[dict[str, str], 
     axis changes fastest.
     """
     plain, given = split_axes(words)
-    base = compose(plain)
+    base = compose(plain, "study")
     fixed = {word.partition("=")[0] for word in plain}
     axes: dict[str, list[str]] = {}
     for word in base.study.axes:
@@ -66,7 +66,7 @@ def compose_study(words: list[str]) -> tuple[Config, list[tuple[dict[str, str], 
     axes = {key: values for key, values in axes.items() if key not in fixed} | given
     base.study.axes = [f"{key}={','.join(values)}" for key, values in axes.items()]
     variants = dict(base.study.named_variants())
-    composed = functools.cache(lambda *words: compose([*plain, *words]))  # which takes most of the time
+    composed = functools.cache(lambda *words: compose([*plain, *words], "study"))  # which takes most of the time
     choices = [[("variant", name) for name in variants]] if variants else []
     choices += [[(key, value) for value in values] for key, values in axes.items()]
     points = []
@@ -109,7 +109,7 @@ def run_with_hydra(verb: str, module: str, words: list[str], options: list[str])
 
     def job(composed: DictConfig) -> float | None:
         settings = HydraConfig.get()
-        config = with_settings_of_weights(to_config(composed), [*settings.overrides.task])
+        config = with_settings_of_files(to_config(composed), [*settings.overrides.task], verb)
         config.out = settings.runtime.output_dir
         # for the description of the run; of two values the last one counts
         sys.argv = ["rvtssm", verb, *settings.overrides.task, f"out={quoted(config.out)}"]

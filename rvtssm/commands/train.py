@@ -152,7 +152,9 @@ def _say_all_steps_are_done(trainer: L.Trainer, out: Path) -> None:
 
 
 def describe(config: Config, data: SequenceDataModule) -> CheckpointMeta:
-    """Return the description that checkpoints carry: the windows of the data, the model of the configuration."""
+    """Return the description that checkpoints carry. Raise UserError for frames that have other windows."""
+    for sequence in (*data.sequences("train"), *data.sequences("val")):
+        sequence.check_settings(config.windows.settings)
     where = {key: path and absolute_path(path) for key, path in folders(config).items()}
     lengths_us = data.window_lengths_us
     return CheckpointMeta(

@@ -1,9 +1,10 @@
-"""The settings that make the detector of a checkpoint: as words to paste, and as the defaults of a training from it."""
+"""The settings of weights and of prepared frames: as words to paste, and as the defaults of a training with them."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,15 @@ from omegaconf import OmegaConf
 from rvtssm.commands.config_keys import as_written
 from rvtssm.commands.inputs import TRAIN_OUT
 from rvtssm.config import Config, configs_dir
+from rvtssm.datasets import DatasetConfig
+from rvtssm.events.tree import find_sequences
 from rvtssm.events.windows import WindowsConfig
 from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.records import WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.system.user_error import UserError
 
-PRIMARY = "of_weights"  # the configuration whose defaults are the settings of weights
+PRIMARY = "of_files"  # the configuration whose defaults are the settings of weights or prepared frames
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,11 @@ def pasted(words: list[str]) -> str:
 
 def settings_of(model: ModelConfig | None, temporal: TemporalConfig, windows: WindowSettings) -> WeightSettings:
     """Return the settings of weights by what their description says."""
-    config = WindowsConfig(
+    return WeightSettings(model, temporal, _windows_config(windows))
+
+
+def _windows_config(windows: WindowSettings) -> WindowsConfig:
+    return WindowsConfig(
         windows.stride_us / 1000,
         None if windows.length_us is None else windows.length_us / 1000,
         windows.num_bins,
@@ -72,19 +80,22 @@ def settings_of(model: ModelConfig | None, temporal: TemporalConfig, windows: Wi
         windows.representation,
         [tau / 1000 for tau in windows.time_constants_us],
     )
-    return WeightSettings(model, temporal, config)
 
 
-def store_defaults(settings: WeightSettings, is_same_layer: bool) -> None:
-    """Let Hydra compose PRIMARY, in which these settings take the place of the usual defaults.
+def store_defaults(weights: WeightSettings | None, windows: WindowsConfig | None, is_same_layer: bool) -> None:
+    """Let Hydra compose PRIMARY, in which the settings of weights and of frames take the place of the usual defaults.
 
-    If the training has another layer, the section `temporal` keeps the usual defaults.
+    If the training has another layer than the weights, the section `temporal` keeps the usual defaults.
     """
     schema = OmegaConf.structured(Config)
-    schema.model = OmegaConf.structured(settings.model or ModelConfig())
-    schema.temporal = OmegaConf.structured(settings.temporal if is_same_layer else TemporalConfig)
-    schema.windows = OmegaConf.structured(settings.windows)
-    unset = ("model", "mixer", "temporal") if settings.model else ("temporal",)  # groups that would choose again
+    schema.temporal = OmegaConf.structured(weights.temporal if weights and is_same_layer else TemporalConfig)
+    unset: tuple[str, ...] = ()  # groups that would choose again
+    if weights:
+        unset = ("model", "mixer", "temporal") if weights.model else ("temporal",)
+        schema.model = OmegaConf.structured(weights.model or ModelConfig())
+        schema.windows = OmegaConf.structured(weights.windows)
+    if windows:
+        schema.windows = OmegaConf.structured(windows)
     composed: Any = OmegaConf.to_container(OmegaConf.load(configs_dir() / "config.yaml"))
     usual = composed["defaults"]
     defaults = [{group: None} if (group := next(iter(entry))) in unset else entry for entry in usual]
@@ -105,6 +116,18 @@ def read_settings(start: str, resume: str | None, out: str | None) -> WeightSett
     continued = last_checkpoint(Path(out or TRAIN_OUT)) if resume == "auto" else Path(resume or "")
     source = read_start(str(continued) if continued.is_file() else start)
     return settings_of(source.model, source.temporal, source.windows)
+
+
+def read_windows(dataset: DatasetConfig) -> WindowsConfig | None:
+    """Return how the frames of a training were prepared, by the first file; None if it counts raw events instead."""
+    from rvtssm.datasets.datamodule import SequenceDataModule  # imports take seconds
+    from rvtssm.datasets.sequence import open_prepared
+
+    with suppress(UserError):  # the training says what is wrong when it reads them
+        data = SequenceDataModule(dataset)
+        if data.source == "prepared" and (paths := find_sequences(str(dataset.prepared_dir), "train")):
+            return _windows_config(open_prepared(paths[0], data.spec).settings)
+    return None
 
 
 def _differing(section: str, settings: Any, others: Any) -> Iterator[str]:

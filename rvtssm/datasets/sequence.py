@@ -82,14 +82,17 @@ class FrameSequence:
 
     def check_settings(self, wanted: WindowSettings) -> None:
         """Raise UserError if the frames were counted with other settings than `wanted`."""
+        differences = []
         for each in fields(WindowSettings):
             found, asked = getattr(self.settings, each.name), getattr(wanted, each.name)
             # A stride of 1e6 / 30 us is stored in whole microseconds.
             if found != asked and not (each.name == "stride_us" and math.isclose(found, asked, rel_tol=1e-3)):
-                raise UserError(
-                    f"{self.name} was prepared with {each.name}={found} but the run asks for {asked}; prepare it "
-                    "again with `rvtssm preprocess`, or use the raw recordings (source=raw dataset.raw_dir=DIR)"
-                )
+                differences.append(f"{each.name}={found} but the run asks for {asked}")
+        if differences:
+            raise UserError(
+                f"{self.name} was prepared with {', and with '.join(differences)}; prepare it again with `rvtssm "
+                "preprocess`, or use the raw recordings (dataset.source=raw dataset.raw_dir=DIR)"
+            )
 
 
 def open_prepared(path: Path | str, spec: DatasetSpec) -> FrameSequence:

@@ -57,9 +57,11 @@ def test_the_settings_of_weights_are_the_defaults_of_a_run_from_them(toy_config,
     meta = CheckpointMeta(build_spec(config.dataset), described.model, described.temporal, WindowSettings(40_000))
     write_checkpoint(start := tmp_path / "start.ckpt", meta.build(), meta)
     named = [word for word in config_words(config) if not word.startswith(("model", "temporal", "windows"))]
-    found = compose([*named, f"training.init_from='{start}'"])
+    found = compose([*named, f"training.init_from='{start}'", "dataset.source=raw"], "train")
     assert (found.model, found.temporal) == (described.model, described.temporal)
     assert found.windows.settings == meta.windows
+    of_frames = compose([*named, f"training.init_from='{start}'"], "train")  # which no setting of weights changes
+    assert of_frames.windows == config.windows and of_frames.temporal == described.temporal
     train(replace(found, out=str(tmp_path / "run"), training=replace(found.training, steps=1)))
     with open(tmp_path / "run/init_from.csv", newline="") as file:
         assert {row["outcome"] for row in csv.DictReader(file)} <= {"taken", "resized"}
@@ -90,8 +92,8 @@ def test_what_is_left_behind_is_said_with_what_to_type(toy_config, tmp_path, tra
     said = " ".join(capsys.readouterr().out.split())
     assert f"settings from {trained}: model=tiny model.embed_dim=8" in said
     assert (
-        "settings from the command line or its experiment: model.fpn_blocks=1 temporal=selective_s5 tensors taken"
-        in said
+        "settings from the command line, its experiment or prepared frames: model.fpn_blocks=1 temporal=selective_s5 "
+        "tensors taken" in said
     )
     assert "new: the weights have" in said
     assert "start a new training with model.fpn_blocks=0 temporal=s5" in said
