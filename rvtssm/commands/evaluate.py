@@ -11,7 +11,13 @@ from rvtssm.commands.init_from import CLASS_MAP_FORM, mapped_classes
 from rvtssm.commands.inputs import default_out, folders, weights_label, writable
 from rvtssm.commands.run_files import run_files, unlike_others
 from rvtssm.commands.train import describe
-from rvtssm.commands.weights import read_weights, say_windows, shared_weights, with_chosen_precision
+from rvtssm.commands.weights import (
+    precision_in_words,
+    read_weights,
+    say_windows,
+    shared_weights,
+    with_chosen_precision,
+)
 from rvtssm.config import Config
 from rvtssm.datasets import with_described
 from rvtssm.datasets.datamodule import SequenceDataModule
@@ -136,7 +142,7 @@ def _announce(runs: SplitRuns, out: Path, rates: list[PlannedRate]) -> None:
         stride=" and ".join(dict.fromkeys(f"{rate.step_us / 1000:g}" for rate in rates)) + " ms",
         recordings=f"{with_labels(sequences)}, of which {num_boxes} are scored",
         device=runs.checkpoint.detector.device,
-        precision=runs.weights.precision,
+        precision=precision_in_words(runs.weights.precision, runs.checkpoint),
         output=out,
     )
 

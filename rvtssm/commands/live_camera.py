@@ -15,7 +15,7 @@ import torch
 from rvtssm.commands.announcement import announce, say_replaced
 from rvtssm.commands.console import changing_line, say, say_error
 from rvtssm.commands.inputs import default_out, weights_label, with_default_weights
-from rvtssm.commands.weights import read_weights, say_note, say_windows, with_chosen_precision
+from rvtssm.commands.weights import precision_in_words, read_weights, say_note, say_windows, with_chosen_precision
 from rvtssm.config import Config
 from rvtssm.events.readers import open_recording
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
@@ -115,7 +115,7 @@ def live(config: Config, as_json: bool = False) -> int:
                 source=source.name,
                 stride=f"{windows.stride_us / 1000:g} ms",
                 device=checkpoint.detector.device,
-                precision=config.precision,
+                precision=precision_in_words(config.precision, checkpoint),
                 output=out,
             )
             say_note(config.checkpoint, checkpoint)
@@ -174,9 +174,9 @@ def _opened(
         chosen = (
             ChosenDownsample(settings.downsample)
             if settings.downsample
-            else choose_downsample(checkpoint, Source(opened.name, opened))
+            else choose_downsample(checkpoint, Source(recording, opened))
         )
-        with ended_by_signals(Replay(opened, opened.name)) as replay:
+        with ended_by_signals(Replay(opened, recording)) as replay:
             yield replay, chosen
     finally:
         opened.close()

@@ -10,7 +10,7 @@ from rvtssm.commands.announcement import announce, say_replaced
 from rvtssm.commands.console import say, say_error
 from rvtssm.commands.inputs import default_out, events_path, weights_label, with_default_weights
 from rvtssm.commands.sensor_above import sensor_above
-from rvtssm.commands.weights import read_weights, say_note, say_windows, with_chosen_precision
+from rvtssm.commands.weights import precision_in_words, read_weights, say_note, say_windows, with_chosen_precision
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec, dsec
 from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections
@@ -46,7 +46,7 @@ def predict(config: Config) -> int:
         stride=f"{1000 / (config.predict.hz or checkpoint.windows.hz):g} ms",
         recordings=len(sources),
         device=checkpoint.detector.device,
-        precision=config.precision,
+        precision=precision_in_words(config.precision, checkpoint),
         output=out,
     )
     say_note(config.checkpoint, checkpoint)

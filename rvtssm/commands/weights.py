@@ -6,7 +6,7 @@ from rvtssm.commands.console import say
 from rvtssm.commands.inputs import weights_path
 from rvtssm.config import Config
 from rvtssm.evaluation.shared_weights import SharedWeights, weights_sha256
-from rvtssm.export.exported import chosen_precision, read_weights_file
+from rvtssm.export.exported import ExportedDetector, chosen_precision, read_weights_file
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.named_weights import card_of
 from rvtssm.records import WindowSettings
@@ -20,6 +20,12 @@ def read_weights(config: Config) -> LoadedCheckpoint:
 def with_chosen_precision(config: Config) -> Config:
     """Return the configuration with a precision in place of `auto`, so that a run can say which one it was."""
     return replace(config, precision=chosen_precision(weights_path(config), config.precision))
+
+
+def precision_in_words(precision: str, checkpoint: LoadedCheckpoint) -> str:
+    """Return in what weights compute: in `precision`, and the products of an exported file of 8 bits in int8."""
+    detector = checkpoint.detector
+    return f"int8 and {precision}" if isinstance(detector, ExportedDetector) and detector.has_int8 else precision
 
 
 def shared_weights(config: Config, checkpoint: LoadedCheckpoint) -> SharedWeights:

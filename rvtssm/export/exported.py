@@ -158,7 +158,7 @@ class ExportedDetector(nn.Module):
     Args:
         run: The step of the file.
         meta: The description of the checkpoint.
-        description: Size of the frames, and names and shapes of the tensors.
+        description: Size of the frames, names and shapes of the tensors, and `measured` for a file in lower precision.
     """
 
     device = torch.device("cpu")
@@ -168,6 +168,7 @@ class ExportedDetector(nn.Module):
         super().__init__()
         height, width = description["frame_hw"]
         self.frame_hw = height, width
+        self.has_int8 = description.get("measured", {}).get("precision") == "int8"  # products in 8 bits
         self.head = head_class(meta.model_config)
         self._run = run
         self._shapes = [tuple(shape) for shape in description["state"].values()]

@@ -102,13 +102,15 @@ def advice_for_cameras(
     """
     usual, sustained_hz = usual_downsample(checkpoint.spec, *sensor_hw), 1000 / step_ms
     is_late, said = sustained_hz < hz, []
+    singly = "one window per call, as live detection computes them"
     if downsample != usual:
         said.append(f"a camera or a stream takes downsample={usual} unless you give {downsample}")
     if is_late:
         key = "" if downsample == usual else f"downsample={downsample} "
-        said.append(f"{sustained_in_words(sustained_hz)}, not {hz:g} Hz: {what_to_set(checkpoint, sustained_hz, key)}")
+        remedy = what_to_set(checkpoint, sustained_hz, key)
+        said.append(f"{sustained_in_words(sustained_hz)} with {singly}, not {hz:g} Hz: {remedy}")
     elif said:
-        said.append(f"{sustained_in_words(sustained_hz)} with {downsample}")
+        said.append(f"{sustained_in_words(sustained_hz)} with {downsample} and {singly}")
     if is_late and downsample < usual and isinstance(checkpoint.detector, Detector):
         faster, faster_hz = faster_downsample(downsample, usual, sustained_hz, hz)
         at_rate = "" if faster_hz >= hz else f" hz={hz_to_set(faster_hz)}"

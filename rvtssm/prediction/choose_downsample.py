@@ -43,7 +43,8 @@ def choose_downsample(checkpoint: LoadedCheckpoint, source: Source) -> ChosenDow
     if usual == 1 or is_of_training or source.is_piped or not isinstance(checkpoint.detector, Detector):
         return ChosenDownsample(usual)
     first_us, last_us = source.time_range_us
-    num_windows = min(NUM_TRIED, math.ceil((last_us + 1 - first_us) / windows.stride_us))
+    length_us = last_us + 1 - first_us
+    num_windows = min(NUM_TRIED, math.ceil(length_us / windows.stride_us))
     until_us = first_us + round(num_windows * windows.stride_us)
     events = source.between(first_us, until_us)
     best: dict[int, np.ndarray] = {}
@@ -53,10 +54,11 @@ def choose_downsample(checkpoint: LoadedCheckpoint, source: Source) -> ChosenDow
             return ChosenDownsample(downsample)
     for downsample, scores in best.items():
         if np.mean(scores >= SHOWN_SCORE) >= 0.5:
+            tried_ms = min(until_us - first_us, length_us) / 1000
             return ChosenDownsample(
                 downsample,
                 f"downsample={downsample} was chosen for boxes with scores from {SHOWN_SCORE:g} at the start of the "
-                f"recording ({num_windows * windows.stride_us / 1000:g} ms), where no factor gives {_SURE_SCORE:g}; "
+                f"recording ({tried_ms:g} ms), where no factor gives {_SURE_SCORE:g}; "
                 "such boxes are often wrong: look at pictures of them before you rely on them",
             )
     return ChosenDownsample(usual)

@@ -42,7 +42,7 @@ class PredictConfig:
     view: str = "sensor"
     scale: int | None = None  # enlargement of pictures; null: to a width of about 960 pixels
     animation_mb: float = 8.0  # size limit of gif and webp in MB; long recordings get fewer pictures
-    track: str | None = None  # track objects, which gives each a constant track_id; one of TRACKERS
+    track: str | None = None  # track objects, which gives each a constant track_id, 0: no track; one of TRACKERS
     track_memory_s: float = 1.0  # how long a lost object keeps its track number, in seconds
     track_smooth_s: float = 0.0  # time constant over which the score of a tracked object is averaged; 0: not averaged
     windows_per_call: int = 8  # windows per call of the detector, affects speed and memory, not results; 1 for latency

@@ -10,7 +10,7 @@ import torch
 
 from rvtssm.events.readers.recording import MANY_EVENTS
 from rvtssm.records import Detections, Events
-from rvtssm.system.busy_machine import busy_machine_remedy, sustained_in_words
+from rvtssm.system.busy_machine import busy_machine_remedy, floored, sustained_in_words
 
 _ANY_UNIT = ("csv", "npy", "npz", "rvt_hdf5", "memory")  # formats whose times have no unit of their own
 
@@ -100,7 +100,7 @@ class PredictionSummary:
         best = self.highest_score
         if self.num_drawn_detections or not best:
             return ""
-        return f"; the highest score is {best:.2g}, and min_score={best / 2:.1g} draws more"
+        return f"; the highest score is {floored(best)}, and min_score={best / 2:.1g} draws more"
 
     def _late(self) -> str:
         """Return clauses on the rate that this machine sustains, unless `cameras` says it, and on what helps.

@@ -9,6 +9,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
 from rvtssm.evaluation.result import citation, drop_sentences, markdown_table, percent, shift_sentence
+from rvtssm.system.busy_machine import floored
 
 _LATEX = str.maketrans(
     {letter: f"\\{letter}" for letter in "&%$#_{}"}
@@ -42,6 +43,7 @@ def _environment() -> Environment:
         "citation": citation,
         "data_url": _data_url,
         "drop_sentences": drop_sentences,
+        "floored": floored,
         "g": "{:g}".format,
         "latex": lambda text: text.translate(_LATEX),
         "markdown_table": lambda rows, first_column: "\n".join(markdown_table(rows, first_column)),

@@ -25,12 +25,12 @@ def busy_machine_remedy(num_threads: int, wall_s: float, processor_s: float) -> 
 
 def sustained_in_words(sustained_hz: float) -> str:
     """Return which rate was measured, in words that do not promise it for a machine with more or less to do."""
-    return f"beside whatever else ran, this machine sustains about {_floored(sustained_hz)} Hz"
+    return f"beside whatever else ran, this machine sustains about {floored(sustained_hz)} Hz"
 
 
 def hz_to_set(sustained_hz: float) -> str:
     """Return the rate to recommend: at least 5 % below the sustained one, because the time of a window varies."""
-    return _floored(0.95 * sustained_hz)
+    return floored(0.95 * sustained_hz)
 
 
 def two_digits(value: float) -> str:
@@ -38,7 +38,7 @@ def two_digits(value: float) -> str:
     return f"{float(f'{value:.2g}'):g}"
 
 
-def _floored(hz: float) -> str:
-    """Return a rate with two digits that is not above it."""
-    step_hz = 10.0 ** (math.floor(math.log10(hz)) - 1)
-    return two_digits(math.floor(hz / step_hz + 1e-9) * step_hz)
+def floored(value: float) -> str:
+    """Return a number greater than 0 with two digits that is not above it."""
+    step = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return two_digits(math.floor(value / step + 1e-9) * step)

@@ -139,13 +139,16 @@ def test_two_runtimes_compute_the_same_products(low_precision):
         assert (ours - theirs).abs().mean() < 0.05 * theirs.abs().mean()
 
 
-def test_the_file_says_what_was_measured(low_precision):
+def test_the_file_says_what_was_measured(low_precision, tmp_path, capsys):
     import openvino
 
     model = openvino.Core().read_model(low_precision / "int8.xml")
     measured = json.loads(model.get_rt_info(["framework", "rvtssm"]).astype(str))["measured"]
     assert measured.pop("precision") == "int8" and measured.pop("steps") == 3
     assert measured.keys() == {"boxes", "scores"} and all(0 < value < 1 for value in measured.values())
+    words = ["predict", str(low_precision / "events.dat"), f"checkpoint={low_precision / 'int8.xml'}", "formats=[]"]
+    assert cli.main([*words, f"out={tmp_path}"]) == 0
+    assert ", precision int8 and float32, output" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_flipped_bit_of_both_files_of_an_xml_is_found(low_precision, tmp_path):

@@ -19,6 +19,8 @@ from rvtssm.simulation.generate_recordings import simulated_recording
 from rvtssm.simulation.simulation_config import SyntheticConfig
 from rvtssm.streaming.sources import EventsInMemory, Source
 
+SINGLY = "one window per call, as live detection computes them"
+LATE = f"with {SINGLY}, not 20 Hz"
 TOO_SLOW = "too slow for weights trained at 20 Hz, and a larger downsample is faster"
 
 
@@ -48,6 +50,9 @@ def test_the_largest_reduction_is_chosen_with_which_something_is_found(
     doubt = f"downsample={chosen} was chosen for boxes with scores from 0.3 at the start of the recording (200 ms), "
     assert found.doubt.startswith(doubt) if is_doubtful else not found.doubt
     assert tried == list(scores)
+    short = Source("events", EventsInMemory(draw_events(duration_us=8_800), 480, 640))
+    monkeypatch.setattr(module, "best_scores", lambda *_: np.array([0.4]))
+    assert "at the start of the recording (8.8 ms), " in choose_downsample(live_checkpoint(), short).doubt
 
 
 def test_the_sensor_of_the_training_and_smaller_ones_are_not_reduced_otherwise(live_checkpoint, draw_events):
@@ -101,12 +106,12 @@ def test_one_more_call_tells_the_rate_of_a_camera(live_checkpoint, draw_events):
 @pytest.mark.parametrize(
     ("downsample", "step_ms", "said"),
     [
-        (2, 10, "about 100 Hz with 2"),
-        (2, 100, "about 10 Hz, not 20 Hz: set downsample=2 hz=9.5; downsample=3 is faster and finds less"),
-        (2, 200, f"about 5 Hz, not 20 Hz: {TOO_SLOW}; downsample=4 is faster and finds less"),
-        (2, 3_000, f"about 0.33 Hz, not 20 Hz: {TOO_SLOW}; downsample=10 hz=7.9 is faster and finds less"),
-        (2, 9_000, f"about 0.11 Hz, not 20 Hz: {TOO_SLOW}"),
-        (12, 100, "about 10 Hz, not 20 Hz: set downsample=12 hz=9.5"),
+        (2, 10, f"about 100 Hz with 2 and {SINGLY}"),
+        (2, 100, f"about 10 Hz {LATE}: set downsample=2 hz=9.5; downsample=3 is faster and finds less"),
+        (2, 200, f"about 5 Hz {LATE}: {TOO_SLOW}; downsample=4 is faster and finds less"),
+        (2, 3_000, f"about 0.33 Hz {LATE}: {TOO_SLOW}; downsample=10 hz=7.9 is faster and finds less"),
+        (2, 9_000, f"about 0.11 Hz {LATE}: {TOO_SLOW}"),
+        (12, 100, f"about 10 Hz {LATE}: set downsample=12 hz=9.5"),
     ],
 )
 def test_a_downsampling_that_is_too_slow_for_a_camera_is_named_with_one_that_keeps_up(
@@ -122,7 +127,7 @@ def test_a_camera_that_takes_the_same_downsampling_is_told_a_rate_only_if_the_ma
     checkpoint = live_checkpoint()
     assert advice_for_cameras(checkpoint, (480, 640), 10, step_ms=49, hz=20) == ""
     assert advice_for_cameras(checkpoint, (480, 640), 10, step_ms=133, hz=20) == (
-        "beside whatever else ran, this machine sustains about 7.5 Hz, not 20 Hz: set hz=7.1"
+        f"beside whatever else ran, this machine sustains about 7.5 Hz {LATE}: set hz=7.1"
     )
 
 

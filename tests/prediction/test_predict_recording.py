@@ -164,8 +164,8 @@ def test_the_pictures_are_there(predicted):
     assert len(stills) == 2 and cv2.imread(str(out / stills[0])).shape == (15 * HEIGHT + 60, 15 * WIDTH, 3)
     assert sorted(summary.files) == sorted(path.name for path in out.glob("[!.]*"))
     assert json.loads((out / "prediction.json").read_text())["num_windows"] == 21
-    missed = replace(summary, num_drawn_detections=0, highest_score=0.26).sentences()
-    assert any("; the highest score is 0.26, and min_score=0.1 draws more" in sentence for sentence in missed)
+    missed = replace(summary, num_drawn_detections=0, highest_score=0.2996).sentences()
+    assert any("; the highest score is 0.29, and min_score=0.1 draws more" in sentence for sentence in missed)
     text = "\n".join(replace(summary, step_ms=dict.fromkeys(summary.step_ms, 50.0)).sentences())
     assert "50.0 ms for one window (median; " in text and "sustains" not in text
     for factor, said in ((0.0034, "0.0034"), (0.3, "0.30"), (1.04, "1.0"), (123.4, "123")):

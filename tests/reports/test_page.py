@@ -84,8 +84,8 @@ def test_nothing_is_loaded(report):
 
 
 def test_a_page_says_that_no_score_reaches_the_threshold(report):
-    low = replace(report, breakdown=replace(report.breakdown, highest_score=0.26))
-    assert "the highest score is 0.26" in to_html(low) and "min_score=0.1</code> draws more" in to_html(low)
+    low = replace(report, breakdown=replace(report.breakdown, highest_score=0.2996))
+    assert "the highest score is 0.29." in to_html(low) and "min_score=0.1</code> draws more" in to_html(low)
     assert "the highest score" not in to_html(report)
 
 

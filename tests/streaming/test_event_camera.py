@@ -452,6 +452,7 @@ def test_live_says_that_a_recording_is_shorter_than_a_window(weights, tmp_path, 
     assert cli.main([*words, *["--json"] * is_json]) == 0
     shown, told = capsys.readouterr(), json.loads((tmp_path / "live.json").read_text())
     assert told["too_short"] == "the recording has 20 ms of events, but its first window ends after 50 ms"
+    assert told["source"] == str(tmp_path / "short_td.dat")  # with the topic, if there is one
     assert f"short_td: {told['too_short']}; `rvtssm predict`" in " ".join(shown.err.split())
     assert shown.out == "" if is_json else "1000 events, 0 windows, 0 boxes" in " ".join(shown.out.split())
     assert cli.main([*words, "hz=200", "formats=[]"]) == 0
