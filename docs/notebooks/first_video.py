@@ -2,8 +2,8 @@
 # # First video
 #
 # A detector, a recording, and boxes on events. To open a notebook, install Jupyter with
-# `.venv/bin/python -m pip install jupyterlab jupytext` (or `uv pip install`), start `jupyter lab` in the checkout, and
-# open the file `docs/notebooks/first_video.py` as a notebook (right click, Open With, Notebook).
+# `.venv/bin/python -m pip install jupyterlab jupytext ipywidgets` (or `uv pip install`), start `jupyter lab` in the
+# checkout, and open the file `docs/notebooks/first_video.py` as a notebook (right click, Open With, Notebook).
 #
 # The first cell simulates a recording of traffic, which takes some seconds. The notebooks write all their files to
 # `outputs` in the current folder, which in Jupyter is the folder of the notebook.

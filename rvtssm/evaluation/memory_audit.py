@@ -12,7 +12,7 @@ from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.windows import free_grid
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.detector import Detector
-from rvtssm.models.frame_size import detector_for_frame, usual_downsample
+from rvtssm.models.frame_size import detector_for_frame, reduced_hw, usual_downsample
 from rvtssm.records import Events
 from rvtssm.ssm.spectrum import Spectrum
 from rvtssm.streaming.live import StreamDetector
@@ -78,7 +78,7 @@ def audit_detector(
         raise UserError("an exported file shows neither its layers nor its maps; audit the checkpoint it was made from")
     check_causal(checkpoint.detector)
     downsample = downsample or usual_downsample(checkpoint.spec, *sensor_hw)
-    detector = detector_for_frame(checkpoint, sensor_hw[0] // downsample, sensor_hw[1] // downsample)
+    detector = detector_for_frame(checkpoint, *reduced_hw(*sensor_hw, downsample))
     frames = _frames(checkpoint, events, sensor_hw, downsample)
     border = checkpoint.model_config.memory_chunk or _BORDER
     if len(frames) <= border + 1:

@@ -57,7 +57,7 @@ def to_events(given: object) -> Events:
     if not isinstance(given, np.ndarray) or given.dtype.names is None or given.ndim != 1:
         raise UserError(
             f"{_kind_of(given)} holds no events; give rvtssm.Events, or a structured array (N,) with the fields t, x, "
-            "y and p"
+            "y and p, which df.to_records(index=False) makes of a table of pandas"
         )
     where = Path("the array")
     columns = find_columns(where, given.dtype.names, None, None)

@@ -9,6 +9,8 @@ from rvtssm.records import DatasetSpec
 from rvtssm.system.busy_machine import hz_to_set, sustained_in_words
 from rvtssm.system.user_error import UserError
 
+_SMALLEST_SIDE = 8  # of a frame in pixels: one place of the finest map from which boxes are predicted
+
 
 def usual_downsample(spec: DatasetSpec, height: int, width: int) -> int:
     """Return the usual downsampling for a sensor: the largest whole factor that keeps frames as large as in training.
@@ -26,6 +28,17 @@ def usual_downsample(spec: DatasetSpec, height: int, width: int) -> int:
         return spec.downsample
     times_larger = math.sqrt(height * width / (spec.frame_height * spec.frame_width))
     return max(1, math.floor(times_larger / 0.95))
+
+
+def reduced_hw(height: int, width: int, downsample: int) -> tuple[int, int]:
+    """Return height and width of the frames of a sensor. Raise a UserError if they are too small for a detector."""
+    frame_hw = height // downsample, width // downsample
+    if min(frame_hw) < _SMALLEST_SIDE:
+        raise UserError(
+            f"downsample={downsample} leaves {frame_hw[1]} x {frame_hw[0]} of {width} x {height} pixels, and the "
+            f"detector needs {_SMALLEST_SIDE} x {_SMALLEST_SIDE}; choose a smaller one"
+        )
+    return frame_hw
 
 
 def reduction_in_words(

@@ -21,7 +21,7 @@ from rvtssm.events.frame_counter import FrameCounter, count_as_they_close
 from rvtssm.events.readers import Recording
 from rvtssm.events.windows import FreeGrid, label_grid
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
-from rvtssm.models.frame_size import advice_for_cameras, reduction_in_words, usual_downsample
+from rvtssm.models.frame_size import advice_for_cameras, reduced_hw, reduction_in_words, usual_downsample
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import Streams
 from rvtssm.prediction.choose_downsample import ChosenDownsample, choose_downsample
@@ -220,7 +220,7 @@ class _Plan:
 
     @property
     def frame_hw(self) -> tuple[int, int]:
-        return self.sensor_hw[0] // self.downsample, self.sensor_hw[1] // self.downsample
+        return reduced_hw(*self.sensor_hw, self.downsample)
 
     def sensor_frames(self) -> SensorFrames | None:
         """Return what counts events for pictures; None if pictures show the frames of the detector."""
@@ -255,8 +255,7 @@ def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig, e
         num_windows = FreeGrid(first_us, settings).num_until(last_us)
     chosen = ChosenDownsample(config.downsample) if config.downsample else choose_downsample(checkpoint, source)
     downsample = chosen.downsample
-    if min(recording.height, recording.width) < downsample:
-        raise UserError(f"downsample={downsample} leaves nothing of {recording.width} x {recording.height} pixels")
+    reduced_hw(recording.height, recording.width, downsample)
     pictures = PictureSettings(
         class_names=checkpoint.spec.class_names,
         min_score=config.min_score,

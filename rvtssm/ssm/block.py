@@ -41,8 +41,8 @@ class _Block(TemporalLayer):
             x: Inputs (L, N, D): steps, sequences, features.
             state: The state that an earlier call returned, or a result of `init_state`; None means the zero state.
             step_scale: The step relative to training, such as 0.1 for 200 Hz after training at 20 Hz: a number; a
-                tensor (G,) with one value per group of N / G consecutive sequences; or a tensor (L, G) with one value
-                per step and group, such as (L, 1) for all sequences together. If G = L > 1, pass (1, G) for groups.
+                tensor (1, G) with one value per group of N / G consecutive sequences; or a tensor (L, G) with one value
+                per step and group, such as (L, 1) for all sequences together.
 
         Returns:
             The outputs (L, N, D) and the state after step L, which the next call takes.

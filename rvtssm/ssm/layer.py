@@ -62,9 +62,9 @@ class TemporalLayer(nn.Module, ABC):
             x: Inputs (L, N, D): steps, sequences, features.
             state: A result of `init_state` or of an earlier call, (N, *state_shape); None means the zero state.
             step_scale: The step relative to training, such as 0.1 for 200 Hz after training at 20 Hz. It is a number; a
-                tensor (G,) with one value per group of N / G consecutive sequences, such as the pixels of a stream; a
-                tensor (L, G) with one value per step and group; or a result of `prepare`. One value per step is (L, 1).
-                One axis means groups; if G = L > 1, pass (1, G).
+                tensor (1, G) with one value per group of N / G consecutive sequences, such as the pixels of a stream; a
+                tensor (L, G) with one value per step and group, such as (L, 1) for one value per step; or a result of
+                `prepare`. For one step, (G,) may stand for (1, G).
 
         Returns:
             The outputs (L, N, D) and the state after step L.

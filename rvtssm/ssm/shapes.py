@@ -38,9 +38,9 @@ def check_input(x: Tensor, dim: int, like: Tensor | None, step_scale: Any = 1.0)
         raise UserError(f"got an input of the shape {tuple(x.shape)}; pass at least one step of one sequence")
     if isinstance(step_scale, Tensor) and step_scale.ndim:
         check_axes(step_scale)
-        if step_scale.ndim == 1 and len(step_scale) == x.shape[0] > 1:
+        if step_scale.ndim == 1 and len(step_scale) > 1 and x.shape[0] > 1:
             raise UserError(
-                f"step_scale has the shape ({len(step_scale)},), and the input {len(step_scale)} steps; pass "
+                f"step_scale has the shape ({len(step_scale)},), and the input has {x.shape[0]} steps; pass "
                 "step_scale[:, None] for one value per step, or step_scale[None] for one value per group of sequences"
             )
         check_fit(*torch.atleast_2d(step_scale).shape, *x.shape[:2])
@@ -111,7 +111,7 @@ def fitting_state(
 def check_axes(step_scale: Tensor) -> None:
     """Raise a UserError if a step scale has more than two axes."""
     if step_scale.ndim > 2:
-        raise UserError(f"step_scale must be a number, (G,) or (L, G), got the shape {tuple(step_scale.shape)}")
+        raise UserError(f"step_scale must be a number, (1, G) or (L, G), got the shape {tuple(step_scale.shape)}")
 
 
 def check_fit(scale_steps: int, groups: int, num_steps: int, num_sequences: int) -> None:
@@ -126,7 +126,7 @@ def check_fit(scale_steps: int, groups: int, num_steps: int, num_sequences: int)
     if scale_steps not in (1, num_steps) or groups < 1 or num_sequences % groups:
         raise UserError(
             f"step_scale covers {scale_steps} steps of {groups} groups, but the input has {num_steps} steps of "
-            f"{num_sequences} sequences; pass a number, (G,) with one value for each of G groups of sequences, or "
+            f"{num_sequences} sequences; pass a number, (1, G) with one value for each of G groups of sequences, or "
             "(L, G) with one row per step, where G divides the number of sequences: step_scale[:, None] for one value "
             "per step"
         )

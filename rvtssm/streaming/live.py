@@ -17,7 +17,7 @@ from rvtssm.events.event_checks import check_events, to_events
 from rvtssm.events.frame_counter import FrameCounter
 from rvtssm.events.windows import LONGEST_SILENCE_US, first_jump
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
-from rvtssm.models.frame_size import detector_for_frame, usual_downsample
+from rvtssm.models.frame_size import detector_for_frame, reduced_hw, usual_downsample
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import Streams
 from rvtssm.records import Detections, Events
@@ -87,9 +87,7 @@ class StreamDetector:
         self.windows = checkpoint.windows
         self.downsample = downsample or usual_downsample(checkpoint.spec, height, width)
         self.sensor_hw = (height, width)
-        self.frame_hw = (height // self.downsample, width // self.downsample)
-        if min(self.frame_hw) < 1:
-            raise UserError(f"downsample={self.downsample} leaves nothing of {width} x {height} pixels")
+        self.frame_hw = reduced_hw(height, width, self.downsample)
         self.config = config
         self._streams = Streams(
             detector_for_frame(checkpoint, *self.frame_hw),

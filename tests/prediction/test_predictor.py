@@ -294,6 +294,10 @@ def test_arguments_that_are_no_numbers_are_told(predictor, draw_events):
         ({"hz": "50"}, "^hz='50' must be a number"),
         ({"hz": 0}, "^hz=0 must be a number, from 0.001"),
         ({"downsample": 1.5}, "^downsample=1.5 must be a whole number"),
+        (
+            {"downsample": 50},
+            "^downsample=50 leaves 1 x 0 of 64 x 48 pixels, and the detector needs 8 x 8; choose a sm",
+        ),
         ({"track": "sort"}, "^track='sort'; choose from bytetrack"),
         ({"min_score": "0.3"}, "min_score='0.3' must be a number, got a text"),
     ):

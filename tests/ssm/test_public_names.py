@@ -124,12 +124,11 @@ def test_another_precision_is_refused_with_a_remedy(layer):
 @pytest.mark.parametrize("shape", [(7,), (4, 5), (3, 1), (4,), (4, 1, 1)])
 def test_a_step_scale_of_a_wrong_shape_is_refused_even_if_its_values_are_equal(layer, shape):
     layer, x = layer(8), torch.zeros(4, 3, 8)
-    with pytest.raises(
-        UserError, match=r"shape \(4,\), and the input 4 steps; pass step_scale\[:, None\] for one value per"
-    ):
+    with pytest.raises(UserError, match=r"shape \(4,\), and the input has 4 steps; pass step_scale\[:, None\] for one"):
         layer(torch.zeros(4, 8, 8), step_scale=torch.full((4,), 0.1))  # per step or per group?
+    layer(torch.zeros(1, 8, 8), step_scale=torch.full((4,), 0.1))
     for run in (layer, layer.forward_without_memory):
-        with pytest.raises(UserError, match=r"step_scale\[:, None\] for one value per step|\(G,\) or \(L, G\)"):
+        with pytest.raises(UserError, match=r"step_scale\[:, None\] for one value per step|\(1, G\) or \(L, G\)"):
             run(x, step_scale=torch.full(shape, 0.1))
         run(x, step_scale=torch.full((4, 1), 0.1))
 

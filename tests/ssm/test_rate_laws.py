@@ -36,7 +36,7 @@ def test_constant_scales_are_equal_in_every_shape(case):
     layer, x, state = build(case), steps(5), random_state(build(case))
     number = rate(case, 0.3)
     wanted, wanted_end = layer(x, state, number)
-    for shape in [(), (1,), (2,), (NUM_SEQUENCES,), (5, 1), (5, 3), (5, NUM_SEQUENCES)]:
+    for shape in [(), (1,), (1, 2), (1, NUM_SEQUENCES), (5, 1), (5, 3), (5, NUM_SEQUENCES)]:
         # A scale that requires gradient takes the general way, one that does not is seen to be constant.
         for requires_grad in (False, True)[: 1 if case in RATELESS else 2]:
             scale = torch.full(shape, number).requires_grad_(requires_grad)
@@ -60,7 +60,7 @@ def test_groups_of_sequences_share_a_scale(case):
 def test_a_scale_that_does_not_fit_is_refused(case):
     layer, state = build(case), random_state(build(case))
     with pytest.raises(ValueError, match="1 steps of 4 groups, but the input has 3 steps of 6 sequences"):
-        layer(steps(3), state, torch.rand(4))
+        layer(steps(3), state, torch.rand(1, 4))
     with pytest.raises(ValueError, match="2 steps of 6 groups, but the input has 3 steps"):
         layer(steps(3), state, torch.rand(2, 6))
     with pytest.raises(ValueError, match=r"got the shape \(3, 6, 1\)"):
@@ -177,7 +177,7 @@ def test_the_lstm_ignores_the_step_scale():
     x, state = steps(4), random_state(layer)
     wanted = layer(x, state)
     assert isinstance(layer, LSTM)
-    for scale in (0.1, torch.rand(NUM_SEQUENCES), torch.rand(4, NUM_SEQUENCES)):
+    for scale in (0.1, torch.rand(1, NUM_SEQUENCES), torch.rand(4, NUM_SEQUENCES)):
         y, end = layer(x, state, scale)
         assert torch.equal(y, wanted[0])
         assert all(torch.equal(a, b) for a, b in zip(end, wanted[1], strict=True))
@@ -223,7 +223,7 @@ def test_current_step_masks_sequences_one_by_one(case):
     layer = build(case, bandlimit=0.5, bandlimit_at="current_step", dt_min=0.02, dt_max=0.5)
     x, state = steps(4), random_state(layer)
     scale = torch.tensor([0.2, 0.5, 0.9, 1.0, 2.0, 4.0])
-    y, _ = layer(x, state, scale)
+    y, _ = layer(x, state, scale[None])
     varying, _ = layer(x, state, scale.repeat(4, 1).requires_grad_())
     assert_near(varying, y)
     for index in range(NUM_SEQUENCES):

@@ -87,7 +87,7 @@ def both_ways(**changes: object) -> tuple[S5SSM, S5SSM, S5SSM]:
 def test_both_ways_is_one_way_and_the_other(method, half_state, at):
     both, ahead, back = both_ways(discretization=method, half_state=half_state, bandlimit=0.5, bandlimit_at=at)
     x, state = torch.randn(7, 4, 3, dtype=torch.float64), torch.randn_like(both.init_state(4))
-    for scale in (0.5, torch.rand(2) + 0.5, torch.rand(7, 1) + 0.5, torch.rand(7, 2) + 0.5):
+    for scale in (0.5, torch.rand(1, 2) + 0.5, torch.rand(7, 1) + 0.5, torch.rand(7, 2) + 0.5):
         y, last = both(x, state, scale)
         ahead_y, ahead_last = ahead(x, state, scale)
         turned = scale.flip(0) if isinstance(scale, torch.Tensor) and scale.ndim == 2 else scale

@@ -13,7 +13,7 @@ from rvtssm.ssm.temporal_layers import build_temporal_layer
 L, N = 5, 6
 SCALES = {
     "number": 0.4,
-    "group": torch.tensor([0.3, 1.7, 0.6]),
+    "group": torch.tensor([[0.3, 1.7, 0.6]]),
     "step and group": torch.linspace(0.1, 2, 15).view(L, 3),
 }
 
@@ -22,7 +22,7 @@ def one_by_one(layer: TemporalLayer, x: Tensor, scale: float | Tensor, **where) 
     """The slow twin: the state is put back to zero before each step."""
     outputs = []
     for index in range(len(x)):
-        scale_l = scale[index : index + 1] if isinstance(scale, Tensor) and scale.ndim == 2 else scale
+        scale_l = scale[index : index + 1] if isinstance(scale, Tensor) and len(scale) > 1 else scale
         outputs.append(layer(x[index : index + 1], layer.init_state(x.shape[1]), scale_l, **where)[0])
     return torch.cat(outputs)
 
