@@ -145,8 +145,14 @@ def nothing_at(times_us: npt.NDArray[np.int64]) -> Boxes:
 
 def nothing_times_us(boxes: Boxes) -> npt.NDArray[np.int64]:
     """Return the times at which labels say that there is no object, ascending."""
-    is_nothing = (boxes["w"] == 0) & (boxes["h"] == 0) & (boxes["class_confidence"] == 0)
+    is_nothing = find_nothing(boxes)
     return np.setdiff1d(boxes["t"][is_nothing], boxes["t"][~is_nothing])
+
+
+def find_nothing(boxes: Boxes) -> npt.NDArray[np.bool_]:
+    """Return which entries say that no object was there, see `nothing_at`: a mask (N,)."""
+    is_nothing: npt.NDArray[np.bool_] = (boxes["w"] == 0) & (boxes["h"] == 0) & (boxes["class_confidence"] == 0)
+    return is_nothing
 
 
 def clean_boxes(boxes: Boxes, spec: DatasetSpec, convention: str, is_train: bool) -> Boxes:
@@ -184,20 +190,29 @@ def num_thinned(boxes: Boxes, spec: DatasetSpec, convention: str, is_train: bool
 
 def _usable(boxes: Boxes, spec: DatasetSpec, convention: str, is_train: bool) -> Boxes:
     boxes = with_class_indices(boxes, spec)
-    for start, size, limit in (("x", "w", spec.width - 1), ("y", "h", spec.height - 1)):
-        end = np.clip(boxes[start] + boxes[size], 0, limit)
-        boxes[start] = np.clip(boxes[start], 0, limit)
-        boxes[size] = end - boxes[start]
-    w, h = boxes["w"], boxes["h"]
-    is_kept = (w > 0) & (h > 0) & (w >= spec.prepare_min_side_px) & (h >= spec.prepare_min_side_px)
-    is_kept &= w**2 + h**2 >= spec.prepare_min_diagonal_px**2
+    _crop(boxes, spec)
+    is_kept = _is_large(boxes, spec)
     if is_train:
-        is_kept &= w <= 9 * spec.width // 10
+        is_kept &= boxes["w"] <= 9 * spec.width // 10
     boxes = boxes[is_kept]
     if convention == "exact":
         same = ["t", "x", "y", "w", "h", "class_id"]
         boxes = boxes[np.sort(np.unique(boxes[same], return_index=True)[1])]
     return boxes
+
+
+def _crop(boxes: Boxes, spec: DatasetSpec) -> None:
+    for start, size, limit in (("x", "w", spec.width - 1), ("y", "h", spec.height - 1)):
+        end = np.clip(boxes[start] + boxes[size], 0, limit)
+        boxes[start] = np.clip(boxes[start], 0, limit)
+        boxes[size] = end - boxes[start]
+
+
+def _is_large(boxes: Boxes, spec: DatasetSpec) -> npt.NDArray[np.bool_]:
+    w, h = boxes["w"], boxes["h"]
+    is_large: npt.NDArray[np.bool_] = (w > 0) & (h > 0) & (np.minimum(w, h) >= spec.prepare_min_side_px)
+    is_large &= w**2 + h**2 >= spec.prepare_min_diagonal_px**2
+    return is_large
 
 
 def _thinned(boxes: Boxes, spec: DatasetSpec, convention: str) -> Boxes:
@@ -248,6 +263,15 @@ def find_usable(boxes: Boxes, spec: DatasetSpec) -> tuple[npt.NDArray[np.bool_],
         is_box = np.isfinite(x + y + w + h) & (w >= 0) & (h >= 0)
         is_visible = is_box & (x < spec.width) & (y < spec.height) & (x + w > 0) & (y + h > 0)
     return is_box, is_visible
+
+
+def find_small(boxes: Boxes, spec: DatasetSpec) -> npt.NDArray[np.bool_]:
+    """Return which boxes the sensor sees, but `clean_boxes` drops as too small after it cropped them: a mask (N,)."""
+    cropped = boxes.copy()
+    with np.errstate(invalid="ignore", over="ignore"):
+        _crop(cropped, spec)
+        is_small: npt.NDArray[np.bool_] = find_usable(boxes, spec)[1] & ~_is_large(cropped, spec)
+    return is_small
 
 
 def with_class_indices(boxes: Boxes, spec: DatasetSpec) -> Boxes:

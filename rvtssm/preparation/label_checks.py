@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from rvtssm.events.labels import Boxes, find_usable, unusable_boxes
+from rvtssm.events.labels import Boxes, find_nothing, find_small, find_usable, unusable_boxes
 from rvtssm.events.readers.recording import MANY_EVENTS, Recording
 from rvtssm.events.sequence_plan import unit_advice
 from rvtssm.events.tree import RawRecording
@@ -90,6 +90,16 @@ def box_faults(recording: RawRecording, boxes: Boxes, spec: DatasetSpec, is_trai
             )
         )
     is_known = np.isin(boxes["class_id"], spec.disk_class_ids)
+    objects = boxes[is_known & ~find_nothing(boxes)]
+    if num_small := np.count_nonzero(find_small(objects, spec)):
+        text = (
+            f"{path}: preprocess and train leave out {num_small} of {len(boxes)} boxes as too small (a side below "
+            f"{spec.prepare_min_side_px:g} or a diagonal below {spec.prepare_min_diagonal_px:g} pixels)"
+        )
+        if all((objects[side] <= 1).all() for side in "xywh"):
+            faults.append(f"{text}; they look like fractions of the sensor, write x, y, w, h in pixels")
+        else:  # which is usual in published labels
+            faults.append(Note(text))
     # A dataset that lists its class ids may leave others out on purpose.
     if not is_known.any() or not (spec.class_ids or is_known.all()):
         ids = ", ".join(map(str, np.unique(boxes["class_id"][~is_known])[:9]))

@@ -60,7 +60,8 @@ def faults_of(tree: Path, **options) -> list[str]:
 @pytest.mark.parametrize(("raw", "prepared", "num_checked"), [(True, True, 6), (True, False, 3), (False, True, 2)])
 def test_a_sound_dataset_has_no_faults(sound, raw, prepared, num_checked):
     found = check(sound, raw, prepared)
-    assert found.faults == found.notes == [] and found.num_checked == num_checked
+    assert [name for name, _ in found.notes] == ["raw/train/b"] * raw  # its boxes are too small
+    assert found.faults == [] and found.num_checked == num_checked
 
 
 def test_processes_find_what_one_process_finds(tree):
@@ -132,6 +133,11 @@ RAW_DAMAGES = {
         rewrite_boxes(x=[900, 900, 0]),
         "2 of 3 boxes outside 64x48 pixels, up to x=900, y=10; labels may .* another resolution: .* correct dataset, ",
     ),
+    "fractions": (
+        "train/a_bbox.npy",
+        rewrite_boxes(x=0.1, y=0.1, w=0.5, h=0.25),
+        "leave out 3 of 3 boxes as too small .*; they look like fractions of the sensor, write x, y, w, h in pixels$",
+    ),
     "boxes that are none": ("train/a_bbox.npy", rewrite_boxes(w=[1, np.nan, -4]), "2 of 3 boxes with a side"),
     "other classes": ("train/a_bbox.npy", rewrite_boxes(class_id=7), "3 of 3 boxes of classes that tiny"),
     "a class too many": ("train/a_bbox.npy", rewrite_boxes(class_id=[0, 1, 2]), "1 of 3 boxes of classes that tiny"),
@@ -158,16 +164,17 @@ def test_damaged_recordings(tree, kind):
     ("change", "note"),
     [
         (rewrite_boxes(x=[5, 900, 30]), "preprocess and train leave out boxes: 1 outside the sensor (of 3)"),
+        (rewrite_boxes(w=[20, 0, 20]), "preprocess and train leave out 1 of 3 boxes as too small (a side below"),
         (rewrite_boxes(w=[20, 60, 20]), "1 of 3 boxes that reach past the right or bottom edge"),
         (rewrite_boxes(t=[250_000, 300_000, 340_000]), "labels span 0.09 s"),
         (lambda path: write_boxes(path, np.repeat(read_boxes(path)[:1], 21)), "all 21 boxes are at 250000 us"),
     ],
-    ids=["outside", "overhanging", "a part", "one moment"],
+    ids=["outside", "small", "overhanging", "a part", "one moment"],
 )
 def test_what_is_unusual_but_possible_is_noted(tree, change, note):
     change(tree / "raw" / "train" / "a_bbox.npy")
     found = check(tree, prepared=False)
-    ((name, message),) = found.notes
+    (name, message), _ = found.notes
     assert found.faults == [] and name == "raw/train/a" and note in message
 
 
