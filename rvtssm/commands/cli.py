@@ -14,6 +14,7 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ PATH_KEYS = {
     *("recording", "out", "checkpoint", "resume", "training.init_from"),
     *("dataset.raw_dir", "dataset.prepared_dir", "simulate.video", "simulate.labels", "export.calibrate"),
 }
+PATH_LIST_KEYS = ("evaluation.checkpoints", "plugins")
 _OPTIONS = ("-", "-h", "--help", "--json", "--config", "--traceback")  # and a dash, which is standard input
 # Options that Hydra itself reads, with the number of values that follow.
 _HYDRA_OPTIONS = {"--multirun": 0, "-m": 0, "--cfg": 1, "-c": 1, "--package": 1, "-p": 1, "--resolve": 0}
@@ -184,12 +186,27 @@ def _collect_garbage() -> None:
 
 
 def _quoted_path(override: str) -> str:
-    """Quote the value if the key is one of PATH_KEYS, so that brackets, commas, `=` and `${` have no meaning in it."""
+    """Quote the value if the key is one of PATH_KEYS, so that brackets, commas, `=` and `${` have no meaning in it.
+
+    Of PATH_LIST_KEYS, quote every path of the list.
+    """
     key, _, value = override.partition("=")
+    if key in PATH_LIST_KEYS and value.startswith("[") and value.endswith("]") and not set(value) & {*"'\""}:
+        return f"{key}=[{','.join(map(quoted, _split_paths(value[1:-1])))}]"
     is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
     if key not in PATH_KEYS or is_quoted or value in ("", "null"):
         return override
     return f"{key}={quoted(value)}"
+
+
+def _split_paths(listed: str) -> Iterator[str]:
+    """Yield the paths of a list with commas between them; a path with commas is found if there is such a file."""
+    parts = listed.split(",")
+    while parts and listed:
+        joined = (number for number in range(len(parts), 1, -1) if os.path.exists(",".join(parts[:number]).strip()))
+        number = next(joined, 1)
+        yield ",".join(parts[:number]).strip()
+        parts = parts[number:]
 
 
 def _one_line(error: BaseException, verb: str) -> str:
@@ -206,6 +223,8 @@ def _one_line(error: BaseException, verb: str) -> str:
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines()]
     message = " ".join(line for line in lines if line and not line.startswith(_HYDRA_NOISE))
+    if several := re.match("Ambiguous value for argument '([^=]+)=(.*?)' 1[.]", message):
+        return f"{several[1]}={several[2]} are several values; write a list as {several[1]}=[{several[2]}]"
     key = getattr(error, "full_key", None)  # OmegaConf's errors carry the key as an attribute
     if not key:
         return message

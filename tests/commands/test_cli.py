@@ -108,6 +108,11 @@ def refused(capsys):
         (["evaluate", "checkpoint=/nowhere.ckpt"], "there is no checkpoint at /nowhere.ckpt"),
         (["evaluate", "window=grow"], r"evaluation.window='grow'; choose from slide \(.*\), shrink \(.*\), both"),
         (["evaluate", "hz=20"], r"hz: give a list, as in evaluation\.hz=\[20\]"),
+        (
+            ["evaluate", "best.ckpt", "hz=20,100"],
+            r": .* are several values; write a list as evaluation\.hz=\[20,100\]$",
+        ),
+        (["evaluate", "checkpoints=[a=1,b=2/best.ckpt,no.ckpt]"], "there is no checkpoint at no.ckpt"),
         (["evaluate", "hz=[20,40,20]"], "names a rate twice; name each once"),
         (["evaluate", "hz=[]"], "name positive rates"),
         (["evaluate", "hz=[20,-1]"], "name positive rates"),
@@ -135,6 +140,8 @@ def test_a_mistake_gets_one_line(refused, arguments, answer, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     (tmp_path / "drive.dat").touch()
     (tmp_path / "best.ckpt").touch()
+    (tmp_path / "a=1,b=2").mkdir()
+    (tmp_path / "a=1,b=2/best.ckpt").touch()
     assert re.search(answer, refused(*arguments))
 
 
