@@ -1,6 +1,6 @@
 """`rvtssm train`: trains a detector on raw or prepared recordings; writes its best and last checkpoint and logs."""
 
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,17 @@ from rvtssm.commands.run_files import flat, run_files
 from rvtssm.commands.weight_settings import settings_of
 from rvtssm.config import Config
 from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.events.tree import RawRecording, find_recordings
 from rvtssm.models.checkpoint import load_file
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.detector import count_parameters
+from rvtssm.preparation.prepare_recording import Recipe, is_made_from
+from rvtssm.preparation.store import StoredSequence
 from rvtssm.records import WindowSettings
 from rvtssm.remote.mirror import absolute_path
+from rvtssm.remote.object_store import is_url
 from rvtssm.system.output_folder import locked
+from rvtssm.system.user_error import UserError
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint
 from rvtssm.training.fit import build_trainer, find_resume
 from rvtssm.training.module import DetectionModule, ModuleSettings
@@ -88,12 +93,19 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
         fused=config.training.fused,
         pseudo_weight=config.training.pseudo_weight,
     )
+    if trainer.is_global_zero:
+        _warn_of_outdated(config.dataset.raw_dir, data)
     val_labels = [sequence.labels for sequence in data.sequences("val")]
     defaults = {**_deciding_sections(Config()), "windows": asdict(WindowSettings()), "dataset": _counts(data)}
     decisive = _decisive(config, meta, data)
     module = DetectionModule(detector, settings, meta.to_dict(), decisive, val_labels, _comparable(defaults))
     if resume is not None:
-        module.check_resumed(load_file(resume))  # before anything is written
+        state = load_file(resume)
+        module.check_resumed(state)  # before anything is written
+        if state["global_step"] >= config.training.steps and best_checkpoint(out).is_file():
+            if trainer.is_global_zero:
+                say(f"complete already: {out} has all {state['global_step']} steps; weights: {best_checkpoint(out)}")
+            return best_checkpoint(out)
     speed_up(
         detector,
         trainer.strategy.root_device,
@@ -160,6 +172,37 @@ def describe(config: Config, data: SequenceDataModule) -> CheckpointMeta:
     return CheckpointMeta(
         data.spec, config.model, config.temporal, data.settings, window_lengths_us=lengths_us, **where
     )
+
+
+def _warn_of_outdated(raw_dir: str | None, data: SequenceDataModule) -> None:
+    """Print a line if prepared files were made from other recordings or labels than those in `raw_dir`.
+
+    This reads the labels and both ends of the recordings, so nothing is compared with an object store.
+    """
+    if data.source != "prepared" or raw_dir is None or is_url(raw_dir):
+        return
+    outdated = []
+    for split in ("train", "val"):
+        with suppress(UserError):  # there may be no recordings of this split
+            recordings = {recording.name: recording for recording in find_recordings(raw_dir, split, data.spec)}
+            recipe = Recipe(data.spec, data.settings, is_train=split == "train")
+            for sequence in data.sequences(split):
+                stored, recording = sequence.source.stored, recordings.get(sequence.name)  # type: ignore[union-attr]
+                if recording and "source" in stored.meta and not _is_current(recording, stored, recipe):
+                    outdated.append(f"{split}/{sequence.name}")
+    if outdated:
+        say(
+            f"{len(outdated)} prepared recordings, such as {outdated[0]}, were made from other recordings or labels "
+            f"than those in {raw_dir}; `rvtssm preprocess` makes them again, and `rvtssm verify` names all of them",
+            style="yellow",
+        )
+
+
+def _is_current(recording: RawRecording, stored: StoredSequence, recipe: Recipe) -> bool:
+    try:
+        return is_made_from(recording, stored, recipe)
+    except UserError:  # the recipe has changed, or the recording is shorter now
+        return False
 
 
 def _counts(data: SequenceDataModule) -> dict[str, int]:

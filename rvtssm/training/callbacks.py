@@ -88,11 +88,8 @@ class TrainingProgress(ProgressBar):
             self.bar.console.print("  ".join(filter(None, parts)), highlight=False, soft_wrap=True)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        metrics = trainer.callback_metrics
-        if self.bar is not None and "val/AP" in metrics:
-            ap, ap50 = (f"{100 * metrics[name]:.1f}" for name in ("val/AP", "val/AP50"))
-            text = f"step {trainer.global_step}: validation AP {ap}, AP50 {ap50}"
-            self.bar.console.print(text, highlight=False)
+        if self.bar is not None:
+            _print_validation(trainer, self.bar.console)
 
     def on_train_end(self, *_: Any) -> None:
         if self.bar is not None:
@@ -101,6 +98,21 @@ class TrainingProgress(ProgressBar):
 
     def on_exception(self, *_: Any) -> None:
         self.on_train_end()
+
+
+class ValidationLines(L.Callback):
+    """Prints each validation, for runs without `TrainingProgress`."""
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.is_global_zero:
+            _print_validation(trainer, Console())
+
+
+def _print_validation(trainer: L.Trainer, console: Console) -> None:
+    metrics = trainer.callback_metrics
+    if "val/AP" in metrics:
+        ap, ap50 = (f"{100 * metrics[name]:.1f}" for name in ("val/AP", "val/AP50"))
+        console.print(f"step {trainer.global_step}: validation AP {ap}, AP50 {ap50}", highlight=False)
 
 
 def pace_text(pace: Pace, accumulate: int) -> str:

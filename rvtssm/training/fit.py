@@ -11,7 +11,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from rvtssm.models.checkpoint import load_file
 from rvtssm.system.user_error import UserError
-from rvtssm.training.callbacks import DetectionImages, GradientNorms, LastStep, TrainingProgress
+from rvtssm.training.callbacks import DetectionImages, GradientNorms, LastStep, TrainingProgress, ValidationLines
 from rvtssm.training.checkpoints import Checkpoints, DirectCheckpointIO, best_checkpoint, last_checkpoint
 from rvtssm.training.launch import build_plugins, check_processes
 from rvtssm.training.loggers import build_loggers
@@ -52,8 +52,7 @@ def build_trainer(config: TrainingConfig, out_dir: Path, clip_value: float) -> L
         callbacks.insert(0, average_weights(config.average))
     if config.spectra:
         callbacks.append(SpectrumMonitor())
-    if config.progress:
-        callbacks.append(TrainingProgress(pace))
+    callbacks.append(TrainingProgress(pace) if config.progress else ValidationLines())
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     for message in _IGNORED_WARNINGS:
         warnings.filterwarnings("ignore", message=f".*{message}.*")

@@ -1,6 +1,8 @@
 """The windows of prepared frames are those of a training on them, and others are refused."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 import yaml
@@ -8,6 +10,7 @@ import yaml
 from rvtssm.commands.cli import main
 from rvtssm.commands.composition import compose
 from rvtssm.commands.preprocess import preprocess
+from rvtssm.events.labels import read_boxes, write_boxes
 from rvtssm.models.checkpoint import read_checkpoint
 from rvtssm.records import WindowSettings
 from rvtssm.training.checkpoints import best_checkpoint
@@ -24,12 +27,27 @@ def words(toy_data, tmp_path_factory) -> list[str]:
 
 def test_windows_that_are_not_named_are_those_of_the_frames(words, tmp_path, capsys):
     assert main(["train", *words, f"out={tmp_path}"]) == 0
+    assert "step 1: validation AP" in capsys.readouterr().out  # also with progress=false
     kept = yaml.safe_load((tmp_path / "overrides.yaml").read_text())
     assert {word for word in kept if word.startswith("windows")} == {"windows.stride_ms=25.0", "windows.num_bins=5"}
     assert read_checkpoint(best_checkpoint(tmp_path)).windows == WindowSettings(25_000, num_bins=5)
-    capsys.readouterr()
     assert main(["info", *(word for word in words if word.startswith("dataset")), "model=tiny", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["stride_us"] == 25_000
+
+
+def test_labels_that_changed_after_the_preparation_are_told(words, toy_data, tmp_path, capsys):
+    raw = Path(next(word for word in toy_data if word.startswith("dataset.raw_dir")).partition("=")[2])
+    shutil.copytree(raw, tmp_path / "raw")
+    train = ["train", *words, f"dataset.raw_dir={tmp_path / 'raw'}", f"out={tmp_path / 'run'}"]
+    assert main(train) == 0
+    assert "were made from other" not in capsys.readouterr().out
+    path = next((tmp_path / "raw" / "train").glob("*_bbox.npy"))
+    boxes = read_boxes(path)
+    boxes["x"] += 1
+    write_boxes(path, boxes)
+    assert main([*train, "resume=auto"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "1 prepared recordings, such as train/train_0000, were made from other recordings or labels" in said
 
 
 @pytest.mark.parametrize(

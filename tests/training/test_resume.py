@@ -293,10 +293,14 @@ def test_checkpoints_need_no_room_elsewhere_and_a_full_disk_is_named(toy_config,
     assert not any((tmp_path / "full" / "checkpoints").iterdir())
 
 
-def test_a_complete_run_is_not_repeated(toy_config, whole):
-    before = {path: path.stat().st_mtime_ns for path in (whole / "checkpoints").iterdir()}
+def test_a_complete_run_is_not_repeated(toy_config, whole, capsys):
+    before = {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.name != ".rvtssm.lock"}
     assert train(toy_config(whole, *SETTINGS, "resume=auto")) == best_checkpoint(whole)
-    assert {path: path.stat().st_mtime_ns for path in (whole / "checkpoints").iterdir()} == before
+    assert {path: path.stat().st_mtime_ns for path in before} == before and {*before} >= {*whole.rglob("*.*")} - {
+        whole / ".rvtssm.lock"
+    }
+    said = capsys.readouterr().out
+    assert f"all {NUM_STEPS} steps" in said and "about to" not in said
 
 
 @pytest.mark.parametrize(
