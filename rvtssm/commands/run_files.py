@@ -5,7 +5,7 @@ import json
 import platform
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,10 @@ RUN_FILES = ("config.yaml", "overrides.yaml", "environment.json")
 
 
 @contextlib.contextmanager
-def run_files(folder: Path, verb: str, config: Config) -> Iterator[None]:
+def run_files(folder: Path, verb: str, config: Config, left_out: Collection[str] = ()) -> Iterator[None]:
     """Write RUN_FILES when the block ends: all settings, the words that repeat the run, where and by what it was run.
 
+    Words in `left_out` are not needed to repeat the run.
     If the folder has such files of another verb or of someone else, they go to a folder below it with the verb's name.
     Raise ValueError at the start if files of the same verb were changed since.
     """
@@ -33,7 +34,7 @@ def run_files(folder: Path, verb: str, config: Config) -> Iterator[None]:
         folder = folder / verb
     contents = (
         yaml.safe_dump(_plain(asdict(config)), sort_keys=False),
-        _words(verb, config),
+        _words(verb, config, left_out),
         json.dumps(environment(verb), indent=2) + "\n",
     )
     with result_set(folder, "run", RUN_FILES) as staged:
@@ -59,10 +60,10 @@ def words_of_run(folder: Path, verb: str) -> list[str]:
     return []
 
 
-def _words(verb: str, config: Config) -> str:
+def _words(verb: str, config: Config, left_out: Collection[str] = ()) -> str:
     """Return the content of `overrides.yaml`: the words that repeat the run."""
     words = [word for word in overrides(config) if verb in verbs_that_read(word.partition("=")[0])]
-    return yaml.safe_dump(words, sort_keys=False)
+    return yaml.safe_dump([word for word in words if word not in left_out], sort_keys=False)
 
 
 def overrides(config: Config) -> list[str]:

@@ -12,8 +12,9 @@ from rvtssm.commands.evaluate import check_rates, evaluate
 from rvtssm.commands.generate import generate
 from rvtssm.commands.inputs import check_training, makes_recordings, writable
 from rvtssm.commands.preprocess import preprocess
-from rvtssm.commands.run_files import overrides, run_files
+from rvtssm.commands.run_files import SETTINGS_OF_WEIGHTS, overrides, run_files
 from rvtssm.commands.train import train
+from rvtssm.commands.weight_settings import WeightSettings, read_settings
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec
 from rvtssm.evaluation.study_config import StudyConfig
@@ -78,9 +79,10 @@ def study(config: Config, points: Sequence[tuple[Mapping[str, str], Config]]) ->
     by_training: dict[Path, list[_Cell]] = {}
     for cell in sorted(cells, key=lambda cell: list(dict.fromkeys(each.seed for each in cells)).index(cell.seed)):
         by_training.setdefault(cell.folder, []).append(cell)
+    shared = [word for word in cells[0].words if all(word in cell.words for cell in cells)]
     with locked(out):
         check_replaceable(out, "study", STUDY_FILES)
-        with run_files(out, "study", config):
+        with run_files(out, "study", config, _of_no_row(config, shared)):
             pass
         scores: dict[int, list[Score]] = {}
         if makes_own and not all(_is_complete(cell) for cell in cells):
@@ -100,7 +102,7 @@ def study(config: Config, points: Sequence[tuple[Mapping[str, str], Config]]) ->
             scores |= {cells.index(cell): by_window for cell, by_window in zip(of_training, found, strict=True)}
             with result_set(out, "study", STUDY_FILES) as staged:
                 done = [score for place in sorted(scores) for score in scores[place]]
-                write_study(done, _settings(config), staged, config.study.numbers_beside())
+                write_study(done, _settings(config, shared), staged, config.study.numbers_beside())
     for condition, rows in study_rows(done):
         console.print(TerminalTable(condition or "AP in percent", rows, elsewhere="study.md"))
     say("wrote " + ", ".join(str(out / name) for name in STUDY_FILES))
@@ -277,12 +279,26 @@ def _file_of(cell: _Cell) -> Path:
     return cell.out / "score.json"
 
 
-def _settings(config: Config) -> dict[str, str]:
-    """Return what the tables say of the study."""
+def _of_no_row(config: Config, shared: Sequence[str]) -> list[str]:
+    """Return the words of weights to start from that rows replace; a row that keeps them takes them from the weights.
+
+    Words in `shared` are those of all rows. Words that were named are not returned, because rows may keep them.
+    """
+    if not config.training.init_from:
+        return []
+    of_weights = read_settings(config.training.init_from, None, None)
+    others = WeightSettings(config.model, config.temporal, config.windows).others(of_weights)
+    named = {word.partition("=")[0] for word in others}
+    words = [word for word in overrides(config) if word.split(".")[0] in SETTINGS_OF_WEIGHTS and word not in shared]
+    return [word for word in words if word.partition("=")[0] not in named]
+
+
+def _settings(config: Config, shared: Sequence[str]) -> dict[str, str]:
+    """Return what the tables say of the study; `shared` are the settings of all rows."""
     return {
         "axes": " ".join(config.study.axes) or "none",
         **({"variants": "; ".join(config.study.variants)} if config.study.variants else {}),
-        "settings": " ".join(overrides(replace(config, out=None, study=StudyConfig()))),
+        "settings": " ".join([*overrides(Config(checkpoint=config.checkpoint)), *shared]),
         "numbers": "AP in percent; mean and standard deviation over seeds; drop: AP at the rate of training minus the "
         "mean of the other rates",
     }

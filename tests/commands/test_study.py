@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import yaml
 
 from rvtssm.commands import study as verb
 from rvtssm.commands.cli import main
@@ -329,6 +330,20 @@ def test_weights_of_other_settings_are_not_taken(fake, tmp_path, change):
     ):
         run(tmp_path)
     assert not done
+
+
+def test_a_study_from_weights_states_the_settings_of_all_rows(fake, tmp_path):
+    """The layer of the weights, which is selective_s5, has settings that no row has."""
+    *_, points = fake
+    words = ["dataset=gen1", "dataset.raw_dir=/data", "training.init_from=street-tiny", "temporal.dt_max=0.2"]
+    config, points[:] = compose_study([*words, "temporal=s5,lstm"])
+    verb.study(replace(config, out=str(tmp_path)), points)
+    (settings,) = re.findall("settings: .*", (tmp_path / "study.md").read_text())
+    assert "temporal.dt_max=0.2" in settings and "model.layer_scale=0.1" in settings
+    assert "temporal.name" not in settings and 'temporal.block="gated"' not in settings
+    again, others = compose_study(yaml.safe_load((tmp_path / "overrides.yaml").read_text()))
+    others = [(values, replace(each, out=None, study=StudyConfig())) for values, each in others]
+    assert others == points and again.study == config.study
 
 
 def test_a_file_of_someone_else_is_refused_before_anything_is_trained(fake, tmp_path):
