@@ -185,11 +185,10 @@ def test_a_second_demo_repeats_nothing_and_says_what_it_is_about_to_do(demo, cap
     told = capsys.readouterr().out
     for line in (
         r"generate: recordings 3 \+ 1 \+ 2 of 1.5 s, sensor 96 x 64",
-        r"train: source raw synthetic, stride 50 ms, recordings 3 with \d+ labels .*, steps 4 of 2 x 5 windows, "
-        "resumed from .*, device cpu, precision ",
         r"evaluate: weights .*, stride 50 and 25 and 10 ms, recordings 2 with \d+ labels, of which \d+ are scored, ",
     ):
         assert re.search(f"^about to {line}", told, re.MULTILINE), told
+    assert re.search("^complete already: .* has all 4 steps; weights: .*best.ckpt", told, re.MULTILINE)
     assert [modified(demo / folder) for folder in folders] == before and all(before)
     again = json.loads((demo / "metrics.json").read_text())
     assert again == metrics
