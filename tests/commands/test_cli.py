@@ -110,7 +110,7 @@ def refused(capsys):
         (["evaluate", "hz=20"], r"hz: give a list, as in evaluation\.hz=\[20\]"),
         (
             ["evaluate", "best.ckpt", "hz=20,100"],
-            r": .* are several values; write a list as evaluation\.hz=\[20,100\]$",
+            r"hz=20,100 has several values, which only study takes; a list has brackets: \[20,100\]$",
         ),
         (["evaluate", "checkpoints=[a=1,b=2/best.ckpt,no.ckpt]"], "there is no checkpoint at no.ckpt"),
         (["evaluate", "hz=[20,40,20]"], "names a rate twice; name each once"),
