@@ -224,7 +224,8 @@ def _one_line(error: BaseException, verb: str) -> str:
     lines = [line.strip() for line in str(error).splitlines()]
     message = " ".join(line for line in lines if line and not line.startswith(_HYDRA_NOISE))
     if several := re.match("Ambiguous value for argument '([^=]+)=(.*?)' 1[.]", message):
-        return f"{several[1]}={several[2]} has several values, which only study takes; a list has brackets: [{several[2]}]"
+        key, values = several.groups()
+        return f"{key}={values} has several values, which only study takes; a list has brackets: [{values}]"
     key = getattr(error, "full_key", None)  # OmegaConf's errors carry the key as an attribute
     if not key:
         return message
