@@ -73,6 +73,13 @@ def fill_from(path: str, source: TransferSource, detector: Detector, meta: Check
             f"no class of the weights ({theirs}) is one of the data ({ours}); if two mean the same, map them with "
             f"{CLASS_MAP_FORM.format('training')}"
         )
+    theirs_ms, ours_ms = (windows.stride_us / 1000 for windows in (source.windows, meta.windows))
+    is_rescaled = any(row.part.startswith("temporal") and row.outcome == "resized" for row in report)
+    if theirs_ms != ours_ms and not is_rescaled and any(row.part.startswith("temporal") for row in report):
+        say(
+            f"temporal.name={meta.temporal_config.name} has no step to rescale from {theirs_ms:g} ms, the stride "
+            f"of the weights, to {ours_ms:g} ms: at the start, its memory lasts {ours_ms / theirs_ms:g} times as long"
+        )
     if words := _words_of_left(source, meta, report):
         say(f"to take more tensors from the weights, start a new training with {pasted(words)}")
     with (

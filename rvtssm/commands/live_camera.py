@@ -20,7 +20,7 @@ from rvtssm.config import Config
 from rvtssm.events.readers import open_recording
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.detector import Detector
-from rvtssm.models.frame_size import faster_downsample, reduction_in_words, usual_downsample, what_to_set
+from rvtssm.models.frame_size import downsample_by_size, faster_downsample, reduction_in_words, what_to_set
 from rvtssm.prediction.choose_downsample import ChosenDownsample, choose_downsample
 from rvtssm.prediction.detection_bag import check_rosbags
 from rvtssm.prediction.detection_files import detection_objects, open_detection_files
@@ -166,7 +166,7 @@ def _opened(
     if recording is None:
         serial = "" if settings.camera == "auto" else settings.camera
         with open_camera(serial, settings.camera_settings) as camera, ended_by_signals(camera):
-            usual = usual_downsample(checkpoint.spec, camera.height, camera.width)
+            usual = downsample_by_size(checkpoint, camera.height, camera.width)
             yield camera, ChosenDownsample(settings.downsample or usual)
         return
     opened = open_recording(recording, settings.height, settings.width, settings.repair)
@@ -185,7 +185,7 @@ def _opened(
 def _slower(sustained_hz: float, hz: float, detector: StreamDetector, checkpoint: LoadedCheckpoint) -> str:
     """Return in words what to set if the machine computes `sustained_hz` windows per second instead of `hz`."""
     said = f"{sustained_in_words(sustained_hz)}: {what_to_set(checkpoint, sustained_hz)}"
-    usual = usual_downsample(checkpoint.spec, *detector.sensor_hw)
+    usual = downsample_by_size(checkpoint, *detector.sensor_hw)
     if not isinstance(checkpoint.detector, Detector) or detector.downsample >= usual:
         return said
     faster, faster_hz = faster_downsample(detector.downsample, usual, sustained_hz, hz)

@@ -12,7 +12,7 @@ from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.windows import free_grid
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.detector import Detector
-from rvtssm.models.frame_size import detector_for_frame, reduced_hw, usual_downsample
+from rvtssm.models.frame_size import detector_for_frame, downsample_by_size, reduced_hw
 from rvtssm.records import Events
 from rvtssm.ssm.spectrum import Spectrum
 from rvtssm.streaming.live import StreamDetector
@@ -77,7 +77,7 @@ def audit_detector(
     if not isinstance(checkpoint.detector, Detector):
         raise UserError("an exported file shows neither its layers nor its maps; audit the checkpoint it was made from")
     check_causal(checkpoint.detector)
-    downsample = downsample or usual_downsample(checkpoint.spec, *sensor_hw)
+    downsample = downsample or downsample_by_size(checkpoint, *sensor_hw)
     detector = detector_for_frame(checkpoint, *reduced_hw(*sensor_hw, downsample))
     frames = _frames(checkpoint, events, sensor_hw, downsample)
     border = checkpoint.model_config.memory_chunk or _BORDER

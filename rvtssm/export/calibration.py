@@ -8,7 +8,7 @@ import numpy as np
 
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.windows import free_grid
-from rvtssm.models.frame_size import usual_downsample
+from rvtssm.models.frame_size import fitting_downsample, usual_downsample
 from rvtssm.records import DatasetSpec, Events, Windows, WindowSettings
 from rvtssm.streaming.sources import first_events
 from rvtssm.system.user_error import UserError
@@ -65,7 +65,7 @@ class CalibrationFrames:
 
     def _opened(self, path: str, seconds: float) -> tuple[Events, tuple[int, int], int]:
         events, sensor_hw, _ = first_events(path, seconds, (self.spec.height, self.spec.width))
-        downsample = usual_downsample(self.spec, *sensor_hw)
+        downsample = fitting_downsample(sensor_hw, self.frame_hw) or usual_downsample(self.spec, *sensor_hw)
         height, width = (side // downsample for side in sensor_hw)
         if (height, width) != self.frame_hw:
             raise UserError(

@@ -30,6 +30,22 @@ def usual_downsample(spec: DatasetSpec, height: int, width: int) -> int:
     return max(1, math.floor(times_larger / 0.95))
 
 
+def downsample_by_size(checkpoint: LoadedCheckpoint, height: int, width: int) -> int:
+    """Return the downsampling for a sensor of this size, if nothing else is known about its events.
+
+    It is the one that gives the frames of an exported file, if there is one, and otherwise `usual_downsample`.
+    """
+    frame_hw = None if isinstance(checkpoint.detector, Detector) else checkpoint.detector.frame_hw
+    fitting = fitting_downsample((height, width), frame_hw) if frame_hw else None
+    return fitting or usual_downsample(checkpoint.spec, height, width)
+
+
+def fitting_downsample(sensor_hw: tuple[int, int], frame_hw: tuple[int, int]) -> int | None:
+    """Return the smallest downsampling of a sensor that gives frames of this size; None if there is none."""
+    largest = sensor_hw[0] // frame_hw[0]
+    return next((n for n in range(1, largest + 1) if (sensor_hw[0] // n, sensor_hw[1] // n) == frame_hw), None)
+
+
 def reduced_hw(height: int, width: int, downsample: int) -> tuple[int, int]:
     """Return height and width of the frames of a sensor. Raise a UserError if they are too small for a detector."""
     frame_hw = height // downsample, width // downsample
@@ -54,7 +70,7 @@ def reduction_in_words(
             there is no estimate.
     """
     spec = checkpoint.spec
-    (height, width), usual = sensor_hw, usual_downsample(spec, *sensor_hw)
+    (height, width), usual = sensor_hw, downsample_by_size(checkpoint, *sensor_hw)
     if max(usual, downsample) == 1 or (sensor_hw == (spec.height, spec.width) and downsample == usual):
         return ""
 
@@ -113,7 +129,7 @@ def advice_for_cameras(
         step_ms: Time of the detector for a single window in milliseconds.
         hz: The rate that is asked for.
     """
-    usual, sustained_hz = usual_downsample(checkpoint.spec, *sensor_hw), 1000 / step_ms
+    usual, sustained_hz = downsample_by_size(checkpoint, *sensor_hw), 1000 / step_ms
     is_late, said = sustained_hz < hz, []
     singly = "one window per call, as live detection computes them"
     if downsample != usual:

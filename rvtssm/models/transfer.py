@@ -4,7 +4,7 @@ The weights can be a checkpoint of ours, of RVT or of the official SSM release.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,15 @@ from rvtssm.system.user_error import UserError
 
 # Settings that decide the layout and the meaning of the parameters of a temporal layer.
 _LAYOUT = ("name", "half_state", "bidirectional", "block", "discretization")
+
+# How parameters change for training steps `ratio` times as long, so that the memory stays the same in seconds: in
+# selective_s5, whose steps the input sets, and in all other layers that have steps.
+_IN_SELECTIVE_S5: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "log_real": lambda value, ratio: value + math.log(ratio),
+    "imag": lambda value, ratio: value * ratio,
+    "B": lambda value, ratio: value * ratio,
+}
+_IN_OTHERS: dict[str, Callable[[Tensor, float], Tensor]] = {"log_step": lambda value, ratio: value + math.log(ratio)}
 
 NO_CLASS = "no class of the same name"  # a reason in `Transferred`
 
@@ -141,9 +150,9 @@ def _fit(
     if value.shape != own.shape:
         return None, "left", _sizes(value, own)
     ratio = meta.windows.stride_us / source.windows.stride_us
-    if name.endswith(".log_step") and not math.isclose(ratio, 1):
-        # The steps of the modes are relative to the training stride. The shift keeps the memory the same in seconds.
-        return value + math.log(ratio), "resized", f"for steps {ratio:g} times as long"
+    rules = _IN_SELECTIVE_S5 if meta.temporal_config.name == "selective_s5" else _IN_OTHERS
+    if ".ssm." in name and (rule := rules.get(name.rsplit(".", 1)[-1])) and not math.isclose(ratio, 1):
+        return rule(value, ratio), "resized", f"for steps {ratio:g} times as long"
     return value, "taken", ""
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.detector import Detector
-from rvtssm.models.frame_size import usual_downsample
+from rvtssm.models.frame_size import downsample_by_size
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.records import SHOWN_SCORE, Events
 from rvtssm.streaming.live import StreamDetector
@@ -28,7 +28,7 @@ class ChosenDownsample:
 def choose_downsample(checkpoint: LoadedCheckpoint, source: Source) -> ChosenDownsample:
     """Return the factor by which the frames of a recording are smaller than its sensor.
 
-    The first NUM_TRIED windows are tried at the rate of training, with the factor `usual_downsample` and smaller ones
+    The first NUM_TRIED windows are tried at the rate of training, with the factor `downsample_by_size` and smaller ones
     down to 1. The largest factor wins with which at least half of the windows have a box with a score of at least 0.5;
     failing that, of at least SHOWN_SCORE; failing that, the usual factor. Streams, whose first windows are not known in
     advance, and exported files, whose frames have a fixed size, always use the usual factor.
@@ -38,7 +38,7 @@ def choose_downsample(checkpoint: LoadedCheckpoint, source: Source) -> ChosenDow
         source: The opened recording.
     """
     recording, windows = source.recording, checkpoint.windows
-    usual = usual_downsample(checkpoint.spec, recording.height, recording.width)
+    usual = downsample_by_size(checkpoint, recording.height, recording.width)
     is_of_training = (recording.height, recording.width) == (checkpoint.spec.height, checkpoint.spec.width)
     if usual == 1 or is_of_training or source.is_piped or not isinstance(checkpoint.detector, Detector):
         return ChosenDownsample(usual)
@@ -58,7 +58,7 @@ def choose_downsample(checkpoint: LoadedCheckpoint, source: Source) -> ChosenDow
             return ChosenDownsample(
                 downsample,
                 f"downsample={downsample} was chosen for boxes with scores from {SHOWN_SCORE:g} at the start of the "
-                f"recording ({tried_ms:g} ms), where no factor gives {_SURE_SCORE:g}; "
+                f"recording ({tried_ms:.3g} ms at {windows.hz:g} Hz), where no factor gives {_SURE_SCORE:g}; "
                 "such boxes are often wrong: look at pictures of them before you rely on them",
             )
     return ChosenDownsample(usual)

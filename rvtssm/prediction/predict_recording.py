@@ -21,7 +21,7 @@ from rvtssm.events.frame_counter import FrameCounter, count_as_they_close
 from rvtssm.events.readers import Recording
 from rvtssm.events.windows import FreeGrid, label_grid
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
-from rvtssm.models.frame_size import advice_for_cameras, reduced_hw, reduction_in_words, usual_downsample
+from rvtssm.models.frame_size import advice_for_cameras, downsample_by_size, reduced_hw, reduction_in_words
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import Streams
 from rvtssm.prediction.choose_downsample import ChosenDownsample, choose_downsample
@@ -160,8 +160,8 @@ def predict_recording(
                         raise UserError(source.broke_off or message)
             (wall_s, startup_s, realtime_factor), step_ms = tally.pace(), tally.step_ms()
             median_ms, cameras = step_ms["p50"] if tally.is_timed else None, ""
-            differs = plan.downsample != usual_downsample(checkpoint.spec, *plan.sensor_hw)
-            is_slow = median_ms is not None and 2 * median_ms > plan.settings.stride_us / 1000
+            differs = plan.downsample != downsample_by_size(checkpoint, *plan.sensor_hw)
+            is_slow = 2 * step_ms["p50"] > plan.settings.stride_us / 1000
             if (differs or is_slow) and not (source.is_piped or interrupted):
                 # a camera gives one window at a time, whatever `windows_per_call` says
                 single_ms = _ms_of_one_more(stream, plan, config.postprocess, hist, (start_us, found.t_us))

@@ -42,7 +42,7 @@ class _Block(TemporalLayer):
             state: The state that an earlier call returned, or a result of `init_state`; None means the zero state.
             step_scale: The step relative to training, such as 0.1 for 200 Hz after training at 20 Hz: a number; a
                 tensor (1, G) with one value per group of N / G consecutive sequences; or a tensor (L, G) with one value
-                per step and group, such as (L, 1) for all sequences together.
+                per step and group, such as (L, 1) for all sequences together. In a tensor, 0 means that no time passes.
 
         Returns:
             The outputs (L, N, D) and the state after step L, which the next call takes.

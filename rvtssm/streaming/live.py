@@ -17,7 +17,7 @@ from rvtssm.events.event_checks import check_events, to_events
 from rvtssm.events.frame_counter import FrameCounter
 from rvtssm.events.windows import LONGEST_SILENCE_US, first_jump
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
-from rvtssm.models.frame_size import detector_for_frame, reduced_hw, usual_downsample
+from rvtssm.models.frame_size import detector_for_frame, downsample_by_size, reduced_hw
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import Streams
 from rvtssm.records import Detections, Events
@@ -85,7 +85,7 @@ class StreamDetector:
         check_counts(height=height, width=width, num_cameras=num_cameras, downsample=downsample)
         start_us = _whole_us("start_us", start_us)
         self.windows = checkpoint.windows
-        self.downsample = downsample or usual_downsample(checkpoint.spec, height, width)
+        self.downsample = downsample or downsample_by_size(checkpoint, height, width)
         self.sensor_hw = (height, width)
         self.frame_hw = reduced_hw(height, width, self.downsample)
         self.config = config

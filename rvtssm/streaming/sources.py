@@ -96,10 +96,12 @@ class EventsInMemory:
         warn_of_density("the array", len(self.events), self.time_range_us, self.height, self.width)
         first_us, last_us = self.time_range_us
         per_second = 1e6 * len(self.events) / max(last_us - first_us, 1)
-        if len(self.events) >= _ENOUGH_EVENTS and per_second < _FEWEST_PER_PIXEL * self.height * self.width:
+        is_sparse = per_second < _FEWEST_PER_PIXEL * self.height * self.width
+        if len(self.events) >= _ENOUGH_EVENTS and (is_sparse or not (self.events.t % 1000).any()):
+            odd = "fewer than sensors give" if is_sparse else "and all times are multiples of 1000"
             warnings.warn(
-                f"the array has {len(self.events)} events in {(last_us - first_us) / 1e6:.3g} s, fewer than sensors "
-                "give; if the times are nanoseconds, divide them by 1000: t // 1000",
+                f"the array has {len(self.events)} events in {(last_us - first_us) / 1e6:.0f} s, {odd}; if the times "
+                "are nanoseconds, divide them by 1000: t // 1000",
                 stacklevel=2,
             )
 

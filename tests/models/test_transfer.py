@@ -138,6 +138,17 @@ def test_another_stride_keeps_the_memory_in_seconds(start):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("rule", ["zoh", "bilinear"])
+@pytest.mark.parametrize("name", ["s4", "s4d", "s5", "selective_s5"])
+def test_a_layer_of_another_stride_takes_the_steps_of_the_weights(start, name, rule):
+    meta = replace(META, temporal_config=TemporalConfig(name=name, discretization=rule))
+    source, target, _ = start(meta, replace(meta, windows=replace(meta.windows, stride_us=10_000)))
+    for one, other in zip(source.backbone.stages, target.backbone.stages, strict=True):
+        x = torch.randn(4, 3, one.temporal.dim if hasattr(one.temporal, "dim") else len(one.temporal.ssm.D))
+        torch.testing.assert_close(other.temporal(x)[0], one.temporal(x, step_scale=0.2)[0], rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
 def test_other_bins_answer_alike_to_the_same_events(start):
     source, target, report = start(META, with_windows(num_bins=5))
     assert outcomes(report, "resized") == {STEM} and report[STEM].reason == "10 to 5 bins"

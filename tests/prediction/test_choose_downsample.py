@@ -47,12 +47,14 @@ def test_the_largest_reduction_is_chosen_with_which_something_is_found(
     source = Source("events", EventsInMemory(draw_events(), 480, 640))
     found = choose_downsample(live_checkpoint(), source)
     assert found.downsample == chosen
-    doubt = f"downsample={chosen} was chosen for boxes with scores from 0.3 at the start of the recording (200 ms), "
+    doubt = (
+        f"downsample={chosen} was chosen for boxes with scores from 0.3 at the start of the recording (200 ms at 20 "
+    )
     assert found.doubt.startswith(doubt) if is_doubtful else not found.doubt
     assert tried == list(scores)
     short = Source("events", EventsInMemory(draw_events(duration_us=8_800), 480, 640))
     monkeypatch.setattr(module, "best_scores", lambda *_: np.array([0.4]))
-    assert "at the start of the recording (8.8 ms), " in choose_downsample(live_checkpoint(), short).doubt
+    assert "at the start of the recording (8.8 ms at 20 Hz), " in choose_downsample(live_checkpoint(), short).doubt
 
 
 def test_the_sensor_of_the_training_and_smaller_ones_are_not_reduced_otherwise(live_checkpoint, draw_events):

@@ -51,9 +51,11 @@ def test_a_program_without_this_package_runs_an_exported_file(exported, monkeypa
     first_us, last_us = int(events.t[0]), int(events.t[-1])
     grid = free_grid(first_us, last_us, checkpoint.windows.at_rate(hz, window))
     names["begin"](first_us)
+    by_end = {}
     for (start_us, end_us), dt_us in zip(grid.bounds_us.tolist(), grid.dt_us.tolist(), strict=True):
         part = events.between(start_us, end_us)
         boxes, scores = names["detect"](*(getattr(part, name).astype(np.int64) for name in "txyp"), start_us, end_us)
+        by_end[end_us] = scores
         single = Windows(np.array([[start_us, end_us]]), np.array([dt_us]))
         hist = torch.from_numpy(count_windows(part, single, *size_hw, downsample=n))[None]
         with torch.no_grad():
@@ -61,6 +63,11 @@ def test_a_program_without_this_package_runs_an_exported_file(exported, monkeypa
         wanted = found[0, :, 4:].sigmoid()
         np.testing.assert_allclose(boxes / n, found[0, :, :4], rtol=1e-3, atol=1e-3)
         np.testing.assert_allclose(scores, wanted[:, :1] * wanted[:, 1:], atol=1e-4)
+    if hz == 200:  # the rate of the loop on the page
+        shown = names | {name: getattr(events, name).astype(np.int64) for name in "txyp"}
+        exec(program("np.searchsorted"), shown)
+        np.testing.assert_allclose(shown["scores"], by_end[shown["end_us"]], atol=1e-6)
+        assert shown["end_us"] > last_us - 5_000
 
 
 @pytest.mark.parametrize("representation", ["histogram", "surfaces"])

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import cv2
 import event_examples
@@ -18,7 +19,7 @@ from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.windows import free_grid
 from rvtssm.models.checkpoint_meta import CheckpointMeta
-from rvtssm.models.frame_size import detector_for_frame, usual_downsample
+from rvtssm.models.frame_size import detector_for_frame, downsample_by_size, usual_downsample
 from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.models.yolox_head import YoloxHead
 from rvtssm.prediction.inference_config import PredictConfig
@@ -284,6 +285,8 @@ def test_the_size_of_frames_follows_training():
     assert [usual_downsample(halved, *hw) for hw in [(720, 1280), (240, 304), (480, 640)]] == [2, 1, 1]
     assert [usual_downsample(SPEC, *hw) for hw in [(HEIGHT, WIDTH), (96, 128), (20, 20)]] == [1, 2, 1]
     assert [usual_downsample(SPEC, *hw) for hw in [(86, 115), (92, 122), (140, 186)]] == [1, 2, 3]  # 1.8, 1.9 and 2.9
+    exported = SimpleNamespace(detector=SimpleNamespace(frame_hw=(240, 426)), spec=SPEC)
+    assert [downsample_by_size(exported, *hw) for hw in [(720, 1280), (240, 426), (48, 64)]] == [3, 1, 1]
 
 
 def test_ground_truth_is_drawn_in_its_window_only(checkpoint, tmp_path, monkeypatch):

@@ -306,8 +306,8 @@ def test_a_stream_that_is_none_says_so(checkpoint, tmp_path, monkeypatch, conten
 def test_a_stream_of_something_else_is_refused_at_its_end(checkpoint, tmp_path, monkeypatch):
     noise = np.random.default_rng(0).integers(0, 256, 8_000, np.uint8).tobytes()
     monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": io.BytesIO(noise)}))
-    with pytest.raises(ValueError, match=r"outside its 2x2|more than .* windows"):
-        predict_recording(checkpoint, "-", tmp_path / "out", replace(LINES_ONLY, height=2, width=2), progress=False)
+    with pytest.raises(ValueError, match=r"outside its 8x8|more than .* windows"):
+        predict_recording(checkpoint, "-", tmp_path / "out", replace(LINES_ONLY, height=8, width=8), progress=False)
     assert not (tmp_path / "out").exists()
 
 

@@ -19,6 +19,7 @@ from rvtssm.events.readers.dat import write_dat
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.prediction.predictor import Predictor
 from rvtssm.records import Events
+from rvtssm.streaming.sources import EventsInMemory
 
 
 @pytest.fixture(scope="module")
@@ -377,9 +378,10 @@ def test_a_factor_that_was_chosen_for_doubtful_boxes_is_told(predictor, draw_eve
 
 
 def test_nanoseconds_are_told_from_the_few_events_in_a_second(predictor, draw_events):
-    events = draw_events(1_000)
-    with pytest.warns(UserWarning, match=r"1000 events in 430 s, fewer than sensors give; .*: t // 1000"):
-        predictor.predict(replace(events, t=events.t * 1000), height=48, width=64, hz=1)
+    for num_events, odd in ((1_000, "fewer than sensors give"), (20_000, "and all times are multiples of 1000")):
+        events = draw_events(num_events)
+        with pytest.warns(UserWarning, match=rf"{num_events} events in 430 s, {odd}; .*: t // 1000"):
+            EventsInMemory(replace(events, t=events.t * 1000), 48, 64)
 
 
 def test_a_recording_with_a_time_unit_that_is_shorter_than_a_window_is_told(predictor, draw_events, tmp_path):
