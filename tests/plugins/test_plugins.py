@@ -95,7 +95,7 @@ def test_the_layer_of_the_page_keeps_the_contract():
     tail, after = layer(x[2:], state, scale[2:])
     torch.testing.assert_close((torch.cat([head, tail]), after), (whole, end))
     torch.testing.assert_close(layer(x[:, 2:4], None, scale[:, 1:2])[0], whole[:, 2:4])
-    torch.testing.assert_close(layer(x, None, torch.full((3,), 0.5)), layer(x, None, 0.5))
+    torch.testing.assert_close(layer(x, None, torch.full((1, 3), 0.5)), layer(x, None, 0.5))
     for wrong in ((x[..., :7],), (x, layer.init_state(5)), (x, None, scale[:, :2].repeat(1, 2)), (x.double(),)):
         with pytest.raises(UserError):
             layer(*wrong)
