@@ -74,8 +74,8 @@ def fill_from(path: str, source: TransferSource, detector: Detector, meta: Check
             f"{CLASS_MAP_FORM.format('training')}"
         )
     theirs_ms, ours_ms = (windows.stride_us / 1000 for windows in (source.windows, meta.windows))
-    is_rescaled = any(row.part.startswith("temporal") and row.outcome == "resized" for row in report)
-    if theirs_ms != ours_ms and not is_rescaled and any(row.part.startswith("temporal") for row in report):
+    temporal = {row.outcome for row in report if row.part.startswith("temporal")}
+    if theirs_ms != ours_ms and "taken" in temporal and "resized" not in temporal:
         say(
             f"temporal.name={meta.temporal_config.name} has no step to rescale from {theirs_ms:g} ms, the stride "
             f"of the weights, to {ours_ms:g} ms: at the start, its memory lasts {ours_ms / theirs_ms:g} times as long"

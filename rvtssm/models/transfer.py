@@ -94,7 +94,7 @@ def transfer(source: TransferSource, detector: Detector, meta: CheckpointMeta) -
     foreign = _foreign_layers(source, detector, meta, layers)
     stem = f"backbone.{detector.backbone.input_weight}"
     for name, own in detector.state_dict().items():
-        value, outcome, reason = _fit(name, own, source, detector, meta, stem, foreign)
+        value, outcome, reason = _fit(name, own, source, detector, meta, stem, layers, foreign)
         report.append(Transferred(name, _part(name, detector, layers), outcome, reason))
         if value is not None:
             filled[name] = value
@@ -131,6 +131,7 @@ def _fit(
     detector: Detector,
     meta: CheckpointMeta,
     stem: str,
+    layers: Iterable[str],
     foreign: Mapping[str, str],
 ) -> _Fitted:
     """Return the value for a tensor of the new detector, the outcome, and the reason."""
@@ -151,7 +152,8 @@ def _fit(
         return None, "left", _sizes(value, own)
     ratio = meta.windows.stride_us / source.windows.stride_us
     rules = _IN_SELECTIVE_S5 if meta.temporal_config.name == "selective_s5" else _IN_OTHERS
-    if ".ssm." in name and (rule := rules.get(name.rsplit(".", 1)[-1])) and not math.isclose(ratio, 1):
+    rule = rules.get(name.rsplit(".", 1)[-1]) if any(name.startswith(layer) for layer in layers) else None
+    if rule and not math.isclose(ratio, 1):
         return rule(value, ratio), "resized", f"for steps {ratio:g} times as long"
     return value, "taken", ""
 

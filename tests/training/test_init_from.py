@@ -16,7 +16,9 @@ from rvtssm.datasets import DATASETS, build_spec
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.models.checkpoint import load_file, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
+from rvtssm.models.model_config import ModelConfig
 from rvtssm.records import WindowSettings
+from rvtssm.ssm import TemporalConfig
 from rvtssm.system.user_error import UserError
 from rvtssm.training.checkpoints import last_checkpoint
 
@@ -120,6 +122,21 @@ def test_the_hint_of_the_map_guesses_no_pair(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "(person, vehicle, two-wheeler) is one of the data (car, van, cyclist)" in said
     assert "map them with 'training.class_map={NAME_IN_WEIGHTS: NAME_IN_DATA}'\n" in said
+
+
+@pytest.mark.parametrize(("name", "is_told"), [("lstm", True), ("s7", True), ("s5", False), ("selective_s5", False)])
+def test_a_layer_without_a_step_to_rescale_is_told_at_another_stride(tmp_path, capsys, name, is_told):
+    model = ModelConfig(embed_dim=8, head_dim=4, num_blocks=(1, 1, 1, 1), fpn_blocks=0)
+    meta = CheckpointMeta(DATASETS["synthetic"], model, TemporalConfig(name=name), WindowSettings())
+    write_checkpoint(tmp_path / "a.ckpt", meta.build(), meta)
+    slower = replace(meta, windows=replace(meta.windows, stride_us=100_000))
+    fill_from("a.ckpt", read_start(str(tmp_path / "a.ckpt")), slower.build(), slower, tmp_path)
+    said = " ".join(capsys.readouterr().out.split())
+    told = f"temporal.name={name} has no step to rescale from 50 ms, the stride of the weights, to 100 ms"
+    assert (told in said and "its memory lasts 2 times as long" in said) == is_told
+    other = replace(slower, temporal_config=TemporalConfig(name="s4d"))  # this layer starts anew
+    fill_from("a.ckpt", read_start(str(tmp_path / "a.ckpt")), other.build(), other, tmp_path)
+    assert "no step to rescale" not in capsys.readouterr().out
 
 
 def test_the_map_of_classes_is_read_from_words_and_written_as_such():
