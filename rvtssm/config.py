@@ -57,7 +57,7 @@ class Config:
     out: str | None = None  # folder to write to; null: outputs/<command>
     checkpoint: str | None = None  # the weights: a file, a name such as street-tiny, or hf://OWNER/NAME
     # of evaluate, predict, label, live and audit: float32; bf16 (16-bit matrix products); auto: bf16 if the device
-    # supports it in hardware
+    # computes products faster in it
     precision: str = "float32"
     recording: str | None = None  # source of events: a file, a folder, - (standard input), tcp://HOST:PORT or camera:
     resume: str | None = None  # checkpoint to resume from; auto: the last one in `out`, if any

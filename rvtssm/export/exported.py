@@ -98,7 +98,7 @@ def chosen_precision(path: Path | str, precision: str) -> str:
 
     Args:
         path: The file of the weights.
-        precision: One of PRECISIONS, or `auto`: bf16 for a checkpoint if the device has hardware for it, else float32.
+        precision: One of PRECISIONS, or `auto`: bf16 for a checkpoint if products are faster in it, else float32.
     """
     if precision != "auto":
         return precision

@@ -48,7 +48,7 @@ def speed_up(
 
 
 def choose_precision(precision: str, accelerator: str) -> str:
-    """Return the precision of a training. `auto` is bf16 if the device supports it in hardware, otherwise float32.
+    """Return the precision of a training. `auto` is bf16 where products are faster in it, otherwise float32.
 
     Args:
         precision: One of PRECISIONS.

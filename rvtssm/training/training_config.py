@@ -58,7 +58,7 @@ class TrainingConfig:
     devices: int = 1  # processes per machine, one per GPU
     num_nodes: int = 1  # number of machines
     accelerator: str = "auto"  # the device; one of ACCELERATORS
-    precision: str = "float32"  # one of PRECISIONS; auto: bf16 (16-bit products) if the device supports it in hardware
+    precision: str = "float32"  # one of PRECISIONS; auto: bf16 (16-bit products) where products are faster in it
     compile: bool = False  # compile backbone, neck and head, one graph each, for training but not for validation
     recompute_strides: tuple[int, ...] = ()  # strides of maps to compute again in the backward pass, to save memory
     channels_last: bool = False  # also store the weights of convolutions channels last, like frames and feature maps

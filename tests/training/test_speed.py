@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rvtssm.commands.train import train
+from rvtssm.models import low_precision
 from rvtssm.models.checkpoint import load_file, read_checkpoint
 from rvtssm.models.detector import Detector, build_detector
 from rvtssm.models.mixers import SPATIAL_MIXERS
@@ -326,10 +327,13 @@ def test_frames_reach_the_detector_as_counts_however_far_ahead_they_are_loaded(
     assert logged(tmp_path / "none") == logged(tmp_path / "ahead")
 
 
-@pytest.mark.parametrize("flag", ["amx_bf16", "avx512_bf16", "bf16", None])
-def test_auto_is_bf16_where_the_processor_has_units(monkeypatch, flag):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, "amx_bf16": False, flag: True})
-    assert choose_precision("auto", "cpu") == ("bf16" if flag else "float32")
+@pytest.mark.parametrize(("bf16_s", "precision"), [(0.5, "bf16"), (2.0, "float32")])
+def test_auto_is_bf16_where_a_product_is_faster_in_it(monkeypatch, request, bf16_s, precision):
+    seconds = {torch.float32: 1.0, torch.bfloat16: bf16_s}
+    monkeypatch.setattr(low_precision, "_seconds_of_product", lambda matrix: seconds[matrix.dtype])
+    request.addfinalizer(low_precision._bf16_is_faster.cache_clear)
+    low_precision._bf16_is_faster.cache_clear()
+    assert choose_precision("auto", "cpu") == precision
     assert choose_precision("float64", "cpu") == "float64"
     assert choose_precision("auto", "mps") == "float32"
 
@@ -358,11 +362,11 @@ def test_bf16_training_is_fused_and_clips(toy_config, tmp_path, monkeypatch):
     assert largest == pytest.approx([1e-4] * 2)
 
 
-@pytest.mark.parametrize(("has_units", "precision"), [(True, "bf16"), (False, "float32")])
+@pytest.mark.parametrize(("is_faster", "precision"), [(True, "bf16"), (False, "float32")])
 def test_a_training_says_what_auto_is_and_goes_on_with_it(
-    toy_config, tmp_path, monkeypatch, capsys, has_units, precision
+    toy_config, tmp_path, monkeypatch, capsys, is_faster, precision
 ):
-    monkeypatch.setattr("rvtssm.models.low_precision.has_bf16_units", lambda _: has_units)
+    monkeypatch.setattr("rvtssm.models.low_precision._bf16_is_faster", lambda: is_faster)
     train(toy_config(tmp_path, "training.steps=1", "training.precision=auto"))
     said = capsys.readouterr().out
     assert f"training.precision=auto: {precision}" in said and f"s in {precision}" in " ".join(said.split())
