@@ -12,7 +12,8 @@ because it sees 300 x 300 pixels and would miss small objects otherwise.
 Boxes become tracks that end at scene cuts. A track is sure from its first to its last high score if it lasts and has
 several of them; a moment in which the teacher missed the object is interpolated. Anything else with a low score is
 unsure: training ignores what lies there (a negative `pseudo_score`, as `rvtssm label` writes it). A single low score is
-dropped. A person who moves with a bicycle becomes part of a two-wheeler, and one inside a vehicle is unsure.
+dropped. Before a static camera, whatever moves without a box is unsure, too. A person who moves with a bicycle becomes
+part of a two-wheeler, and one inside a vehicle is unsure.
 
 Each part of a clip of a few seconds becomes several recordings. Each draws a size, a crop of the frame, a mirror image,
 a camera (`sensor=any`) and, for half of them, a slow pan of the crop with a shaking hand. As in generated worlds, an
@@ -36,7 +37,7 @@ import itertools
 import math
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
@@ -61,6 +62,7 @@ from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.user_error import UserError
 
 PERSON, VEHICLE, TWO_WHEELER = range(len(SPEC.class_names))
+MOVING = len(SPEC.class_names)  # something that the teacher did not find
 OF_TEACHER = {1: TWO_WHEELER, 4: PERSON, 18: VEHICLE, 23: VEHICLE}  # Bicycle, Person, Vehicle, Car
 VIDEOS = (".mp4", ".avi", ".mkv", ".mov", ".webm", ".m4v", ".ogv")
 
@@ -76,6 +78,13 @@ WATCHED_HZ = 8.0
 TILE, TILE_STEP = 0.65, 0.5  # side of a tile and most distance between two, in heights of the frame
 LEAST_OF_GROUP = 0.15  # share of a box inside another one, which may be a group then
 EDGE_PX = 4.0  # a box that ends this close to an inner edge of a tile is cut off
+
+MOTION_PX = 320  # width in which motion is found
+CHANGE = 18.0  # of a grey value that is motion
+MOST_MOTION = 0.25  # share of the frame that changes before a static camera
+LEAST_MOTION = 0.03  # side of a moving thing, in heights of the frame
+TOUCHED = 0.05  # share of it under a sure box that explains the motion
+COVERED = 0.3  # share of any box under it that explains it
 
 LINK_IOU = 0.3  # of a track with its next box
 GAP_S = 0.4  # longest time for which the teacher may miss an object
@@ -246,6 +255,29 @@ def find_boxes(frame: np.ndarray, teacher: Teacher) -> np.ndarray:
     return without_doubles(together)
 
 
+def find_motion(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """Return what moves between two frames (H, W, 3) of a static camera, rows (N, 6) of the class MOVING.
+
+    Each box covers both places. Nothing is found if so much changes that the camera moves.
+    """
+    scale = MOTION_PX / after.shape[1]
+    size = MOTION_PX, round(after.shape[0] * scale)
+    one, two = (
+        cv2.GaussianBlur(
+            cv2.resize(cv2.cvtColor(each, cv2.COLOR_BGR2GRAY), size, interpolation=cv2.INTER_AREA), (5, 5), 0
+        )
+        for each in (before, after)
+    )
+    mask = (cv2.absdiff(one, two) > CHANGE).astype(np.uint8)
+    if mask.mean() > MOST_MOTION:
+        return np.zeros((0, 6))
+    mask = cv2.morphologyEx(mask, cv2.MORPH_CLOSE, np.ones((15, 15), np.uint8))
+    facts = cv2.connectedComponentsWithStats(mask, connectivity=8)[2][1:].astype(float)
+    facts = facts[facts[:, 2:4].min(axis=1) >= LEAST_MOTION * size[1]]
+    boxes = np.concatenate([facts[:, :2], facts[:, :2] + facts[:, 2:4]], axis=1) / scale
+    return np.column_stack([boxes, np.full(len(boxes), MOVING), np.full(len(boxes), LOW)])
+
+
 # tracks
 
 
@@ -361,6 +393,8 @@ def boxes_at(tracks: Sequence[Track], frame: float) -> list[tuple[int, Track, np
     for i, j in np.argwhere(is_part):
         found[j][2][:] = *np.minimum(corners[i, :2], found[j][2][:2]), *np.maximum(corners[i, 2:], found[j][2][2:])
     is_covered = is_sure & ~is_sure[:, None] & ((pairwise_iou(corners, corners) > SAME_IOU) | (is_same & is_inside))
+    is_explained = (inner > COVERED * area) | (is_sure & (inner > TOUCHED * area[:, None]))
+    is_covered |= (classes == MOVING)[:, None] & (classes != MOVING) & is_explained
     is_kept = ~(is_part | is_covered).any(axis=1)
     is_inside &= is_kept & is_kept[:, None]
     is_group = is_inside & is_same & is_sure[:, None] & (area[:, None] > LEAST_OF_GROUP * area)
@@ -423,6 +457,19 @@ def watched(
             np.savez(file, edges=edges, **{f"{frame:08d}": rows for frame, rows in found.items()})
     with np.load(path) as kept:
         return {int(name): kept[name] for name in sorted(kept.files) if name != "edges"}, kept["edges"].tolist()
+
+
+def motion(source: VideoSource, frames: Collection[int], edges: Collection[int]) -> dict[int, np.ndarray]:
+    """Return what moves before a static camera, from each of these frames of a clip to the next one of the scene."""
+    found: dict[int, np.ndarray] = {}
+    before: np.ndarray | None = None
+    for number, frame in enumerate(itertools.islice(read_frames(source), max(frames) + 1)):
+        if number in edges:
+            before = None
+        if number in frames:
+            found[number] = np.zeros((0, 6)) if before is None else find_motion(before, frame)
+            before = frame
+    return found
 
 
 def parts(edges: Sequence[int], fps: float) -> list[tuple[int, int]]:
@@ -504,7 +551,9 @@ def labels(tracks: Sequence[Track], view: View, first: int, fps: float, frame_wi
         for number, track, box, is_sure in boxes_at(tracks, first + index):
             if (seen := view.box(box, index, frame_width)) is not None:
                 score = float(track.scores.mean())
-                row = (t_us, *xyxy_to_ltwh(seen), track.class_id, number + 1, score, score if is_sure else -score, -1)
+                left, top, w, h = xyxy_to_ltwh(seen)
+                class_id = track.class_id if track.class_id != MOVING else PERSON if h > w else VEHICLE
+                row = (t_us, left, top, w, h, class_id, number + 1, score, score if is_sure else -score, -1)
                 rows.append(row)
     boxes = np.zeros(len(rows), BOX_DTYPE)
     for i, row in enumerate(rows):
@@ -517,15 +566,15 @@ def write_recording(
 ) -> Boxes:
     """Write out/train/NAME_td.dat and NAME_bbox.npy, and return the boxes: those whose events can be seen."""
     events_path = out / "train" / f"{name}_td.dat"
-    events_path.unlink(missing_ok=True)  # of an interrupted call
     with tempfile.TemporaryDirectory() as temporary:
         pictures = Path(temporary) / name
-        pictures.mkdir()
-        for index, frame in enumerate(frames):
-            write_png(pictures / f"{index:06d}.png", view.picture(frame, index)[:, :, ::-1])
         own = f"simulate.video={quoted(str(pictures))}", f"simulate.fps={fps:g}", f"out={quoted(str(out))}"
         config = compose([*own, f"seed={seed}", "sensor=any", f"synthetic.camera.max_rate_hz={MAX_RATE_HZ:g}"])
-        simulate(config)
+        if not events_path.exists():  # without its boxes, it is of an interrupted call, or they were deleted
+            pictures.mkdir()
+            for index, frame in enumerate(frames):
+                write_png(pictures / f"{index:06d}.png", view.picture(frame, index)[:, :, ::-1])
+            simulate(config)
     rng = np.random.default_rng(np.random.SeedSequence((seed, *name.encode())))  # as `simulate` draws it
     camera = drawn_camera(config.synthetic.camera, rng)
     with closing(open_recording(events_path, view.height, view.width)) as recording:
@@ -541,7 +590,8 @@ def draw(frame: np.ndarray, tracks: Sequence[Track], number: int) -> np.ndarray:
     """Return a frame with its boxes: green people, red vehicles, blue two-wheelers; grey ones are not sure."""
     picture = frame.copy()
     for _, track, box, is_sure in boxes_at(tracks, number):
-        colour = ((0, 255, 0), (0, 0, 255), (255, 128, 0))[track.class_id] if is_sure else (160, 160, 160)
+        colours = (0, 255, 0), (0, 0, 255), (255, 128, 0), (160, 160, 160)
+        colour = colours[track.class_id if is_sure else MOVING]
         left, top, right, bottom = box.round().astype(int).tolist()
         cv2.rectangle(picture, (left, top), (right, bottom), colour, 2 if is_sure else 1)
     return picture
@@ -563,8 +613,9 @@ def record_clip(
     """Write the recordings of a clip, except complete ones, and yield name, seconds and boxes of each."""
     source = open_video(clip, options.fps if clip.is_dir() else None, None)
     found, edges = watched(source, teacher, options.seconds, options.out / "teacher", teacher_name)
+    moving = motion(source, found, edges)
     scenes = [
-        {frame: rows for frame, rows in found.items() if start <= frame < end}
+        {frame: np.concatenate([found[frame], moving[frame]]) for frame in found if start <= frame < end}
         for start, end in itertools.pairwise(edges)
     ]
     tracks = [track for scene in scenes for track in link(scene, source.fps)]
