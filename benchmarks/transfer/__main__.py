@@ -10,6 +10,8 @@ The parts: `generated`, the test split of the recipe street_tiny, from `--raw` o
 nothing moves; `recordings`, files without labels, of which pictures are written. Everything is done once per reduction
 of the frame. `--finetune` also trains on labelled windows of the footage. What FILE holds is not done again. Data,
 weights and pictures are kept below `--folder`.
+
+The part `apart` is footage that is held apart: no choice may look at it. It is scored only if `--only` names it.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ import numpy as np
 
 from benchmarks.scan import machine
 from benchmarks.transfer.finetune import STARTS, finetune
-from benchmarks.transfer.footage import FOOTAGE, Footage, find_clone, simulate_footage, simulate_still
+from benchmarks.transfer.footage import FOOTAGE, Footage, Places, find_places, simulate_footage, simulate_still
 from benchmarks.transfer.scoring import LabelledRecording, read_split, score, watch
 from benchmarks.transfer.transfer_tables import tables
 from rvtssm.commands.cli import compose
@@ -43,6 +45,7 @@ from rvtssm.models.named_weights import DEFAULT_WEIGHTS
 from rvtssm.system.atomic_files import atomic_file
 
 PARTS = ("generated", "footage", "pedro", "empty", "recordings")
+APART = "apart"  # the part that is scored only if it is named
 EMPTY = ("davis346", "gen1", "imx636")  # cameras before the empty scene
 # The windows of PEDRo are single ones of 40 ms, so that the first labels count.
 PEDRO = replace(
@@ -77,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--recordings", type=Path, help="a folder of recordings without labels")
     parser.add_argument("--raw", type=Path, help="recordings of street_tiny; by default its test split is generated")
     parser.add_argument("--folder", type=Path, default=Path("outputs/transfer"), help="for what is made on the way")
-    parser.add_argument("--only", default=",".join(PARTS), help="some of the parts, separated by commas")
+    parser.add_argument("--only", default=",".join(PARTS), help=f"some of the parts, also {APART}, separated by commas")
     parser.add_argument("--reductions", default="1,2,3", help="of the frame: full size, half, a third")
     parser.add_argument("--sensor", default="davis346", help="the camera that sees the footage")
     parser.add_argument("--finetune", default="", help="numbers of labelled windows, such as 10,50,200")
@@ -85,8 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("overrides", nargs="*", help="changes of the recipe of the trainings")
     options = parser.parse_args(arguments)
     parts = options.only.split(",")
-    if unknown := [part for part in parts if part not in PARTS]:
-        parser.error(f"--only: there is no part {unknown[0]!r}; choose from {', '.join(PARTS)}")
+    if unknown := [part for part in parts if part not in (*PARTS, APART)]:
+        parser.error(f"--only: there is no part {unknown[0]!r}; choose from {', '.join((*PARTS, APART))}")
     checkpoint = read_weights_file(options.checkpoint)
     settings = {"weights": options.checkpoint, "weights_sha256": weights_digest(checkpoint.detector.state_dict())}
     settings |= {"note": checkpoint.note, "sensor": options.sensor}
@@ -119,9 +122,10 @@ def jobs(options: argparse.Namespace, parts: Sequence[str], checkpoint: LoadedCh
             return read_split(raw, "test", build_spec(compose([*GENERATED]).dataset), checkpoint)
 
         yield from scored("generated", "street_tiny", generated, checkpoint, reductions, data=options.raw)
-    if "footage" in parts:
-        for footage, clone in clones(options.footage):
-            yield from of_footage(footage, clone, options, checkpoint, reductions)
+    for part in ("footage", APART):
+        if part in parts:
+            for footage, places in clones(options.footage, held_apart=part == APART):
+                yield from of_footage(part, footage, places, options, checkpoint, reductions)
     if "pedro" in parts and _is_there(options.pedro, "--pedro"):
         windows = partial(read_pedro, options.pedro, checkpoint)
         yield from scored("pedro", "pedro", windows, checkpoint, reductions, 0, options.pedro)
@@ -139,37 +143,42 @@ def jobs(options: argparse.Namespace, parts: Sequence[str], checkpoint: LoadedCh
             yield Job(key, lambda path=path, number=number, out=out: [watch(checkpoint, path(), number, out)])
 
 
-def clones(folder: Path | None) -> Iterator[tuple[Footage, Path]]:
+def clones(folder: Path | None, *, held_apart: bool) -> Iterator[tuple[Footage, Places]]:
     """Yield the sequences whose clones are in the folder, and say which are missing."""
     if not _is_there(folder, "--footage"):
         return
-    found = [(footage, find_clone(folder, footage)) for footage in FOOTAGE]
-    if missing := [f"{footage.clone} (with {footage.pictures})" for footage, clone in found if clone is None]:
-        print(f"missing in {folder}: {', '.join(missing)}")
-    yield from ((footage, clone) for footage, clone in found if clone is not None)
+    for footage in FOOTAGE:
+        if footage.held_apart != held_apart:
+            continue
+        if places := find_places(folder, footage):
+            yield footage, places
+        else:
+            labels = f"{footage.labels_clone or footage.clone}/{footage.labels}"
+            print(f"missing in {folder}: {footage.clone}/{footage.pictures} or {labels}")
 
 
 def of_footage(
+    part: str,
     footage: Footage,
-    clone: Path,
+    places: Places,
     options: argparse.Namespace,
     checkpoint: LoadedCheckpoint,
     reductions: Sequence[int],
 ) -> Iterator[Job]:
-    """Yield the scores of one sequence, and those after trainings on some of its windows."""
+    """Yield the scores of one sequence, and those after trainings on some of its windows if it is not held apart."""
     folder, made = options.folder.resolve(), dict[str, Any]()
 
     def tree() -> tuple[Path, dict[int, np.ndarray]]:
         if not made:
-            made["tree"] = simulate_footage(footage, clone, folder, options.sensor)
+            made["tree"] = simulate_footage(footage, places, folder, options.sensor)
         return made["tree"]
 
     def recordings() -> list[LabelledRecording]:
         where, unsure = tree()
         return read_split(where, "test", custom.read_spec(where), checkpoint, unsure=unsure)
 
-    yield from scored("footage", footage.name, recordings, checkpoint, reductions)
-    if not options.finetune:
+    yield from scored(part, footage.name, recordings, checkpoint, reductions)
+    if not options.finetune or footage.held_apart:
         return
     key = {"part": "finetune", "source": footage.name, "steps": options.steps, "overrides": options.overrides}
 

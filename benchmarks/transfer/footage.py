@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -33,13 +34,24 @@ class Footage:
     name: str
     clone: str  # the sub-folder of the clone, by default that of `git clone`
     pictures: str  # folder in the clone
-    labels: str  # in the clone: a text with one rectangle per picture, or a folder with one mask per picture
+    labels: str  # in the clone: a text with one rectangle per picture, a folder with one mask per picture, or `gt.txt`
     class_name: str
     fps: float
     first: int = 1  # picture that is used
+    last: int | None = None  # None: the last one there is
     first_labelled: int = 1
     every: int = 1  # one picture of so many has labels
-    unlabelled: tuple[Box, ...] = ()  # regions with objects of the class that have no labels
+    unlabelled: tuple[Box, ...] = ()  # regions with objects of the class that have no labels, in pixels of the pictures
+    labels_clone: str | None = None  # None: the clone of the pictures
+    shrink: int = 1  # so many pixels of a picture in each direction become one of the sensor
+    held_apart: bool = False  # no choice may look at it: it is scored once, at the end
+
+
+class Places(NamedTuple):
+    """Where the pictures and the labels of a sequence are."""
+
+    pictures: Path
+    labels: Path
 
 
 FOOTAGE = (
@@ -59,6 +71,40 @@ FOOTAGE = (
         first_labelled=470,
         every=3,
     ),
+    # PETS09-S2L1 of the MOT challenge 2015, which says 7 Hz: a camera at rest above a crossing of paths, with up to 8
+    # people, 59 to 116 pixels high. Rows that it tells to ignore are not sure. Nobody on the lawn behind has a label.
+    Footage(
+        *("paths", "rpi-urban-mobility-tracker", "data/images/PETS09-S2L1", "benchmarks/MOT15/PETS09-S2L1/gt/gt.txt"),
+        class_name="person",
+        fps=7.0,
+        last=200,
+        unlabelled=((0, 0, 420, 135),),
+        labels_clone="MASA-OA",
+        shrink=2,
+        held_apart=True,
+    ),
+    # Car4 of OTB: a camera in a car, behind another one, while nothing else is near. OTB does not say the rate. The car
+    # passes a mark of the lane every 18 pictures, 12.2 m, so that 30 Hz are 73 km/h; a sign in picture 370 says 45 mph.
+    # Cars and a motorcycle far ahead have no labels.
+    Footage(
+        *("drive", "Lucas-Kanade-Tracker", "Code/Dataset/Car4/img", "Code/Dataset/Car4/groundtruth_rect.txt"),
+        class_name="vehicle",
+        fps=30.0,
+        first=206,
+        last=380,
+        first_labelled=206,
+        every=2,
+        unlabelled=((85, 66, 130, 48),),
+        held_apart=True,
+    ),
+    # Person12 of UAV123, at 10 Hz: a camera in the air that turns after a walking man, 80 to 100 pixels high and alone.
+    Footage(
+        *("flight", "ARCF-tracker", "seq/person12", "seq/person12_1.txt", "person"),
+        fps=10.0,
+        last=200,
+        shrink=4,
+        held_apart=True,
+    ),
 )
 
 
@@ -75,10 +121,16 @@ class MotRow:
         return ",".join([str(self.frame), str(self.track), *(f"{side:g}" for side in self.box), str(int(self.is_sure))])
 
 
-def find_clone(folder: Path, footage: Footage) -> Path | None:
-    """Return the clone of a sequence in `folder`, also one that is called OWNER+NAME; None if it is missing."""
-    found = [path for path in (folder / footage.clone, *sorted(folder.glob(f"*+{footage.clone}"))) if path.is_dir()]
-    return next((path for path in found if (path / footage.pictures).is_dir()), None)
+def find_places(folder: Path, footage: Footage) -> Places | None:
+    """Return where a sequence is in `folder`, in clones that may also be called OWNER+NAME; None if it is missing."""
+    pictures = _in_clone(folder, footage.clone, footage.pictures)
+    labels = _in_clone(folder, footage.labels_clone or footage.clone, footage.labels)
+    return Places(pictures, labels) if pictures and labels else None
+
+
+def _in_clone(folder: Path, clone: str, inside: str) -> Path | None:
+    found = (path / inside for path in (folder / clone, *sorted(folder.glob(f"*+{clone}"))))
+    return next((path for path in found if path.exists()), None)
 
 
 def read_rectangles(path: Path) -> list[Box]:
@@ -97,6 +149,21 @@ def read_rectangles(path: Path) -> list[Box]:
     return boxes
 
 
+def read_mot(path: Path) -> list[MotRow]:
+    """Return the rows of a text of the MOT challenge, `frame,track,left,top,width,height,valid` and more columns."""
+    rows = []
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        try:
+            frame, track, left, top, width, height, valid = map(float, line.split(",")[:7])
+        except ValueError:
+            raise ValueError(
+                f"{path} has `{line}` in line {number}; `frame,track,left,top,width,height,valid` is needed, clone it "
+                "again"
+            ) from None
+        rows.append(MotRow(int(frame), int(track), (left, top, width, height), is_sure=valid != 0))
+    return rows
+
+
 def boxes_of_mask(mask: np.ndarray) -> tuple[list[Box], list[Box]]:
     """Return the boxes of the connected components of moving pixels in a mask (H, W), and which of them are not sure.
 
@@ -113,32 +180,39 @@ def boxes_of_mask(mask: np.ndarray) -> tuple[list[Box], list[Box]]:
     return sure, unsure
 
 
-def mot_rows(footage: Footage, clone: Path) -> list[MotRow]:
-    """Return the boxes of the pictures that are used. Raise ValueError without boxes, or with fewer labels than
-    pictures.
+def mot_rows(footage: Footage, places: Places) -> list[MotRow]:
+    """Return the boxes of the pictures that are used, in pixels of the sensor. Raise ValueError without boxes, or with
+    fewer labels than pictures.
     """
-    labels, num_pictures = clone / footage.labels, len(picture_files(clone / footage.pictures))
-    numbers = range(footage.first_labelled, num_pictures + 1, footage.every)
+    labels, last = places.labels, footage.last or len(picture_files(places.pictures))
+    numbers = range(footage.first_labelled, last + 1, footage.every)
     rows: list[MotRow] = []
     if labels.is_dir():
         masks = picture_files(labels)
-        _check_number(labels, len(masks), num_pictures)
+        _check_number(labels, len(masks), last)
         for number in numbers:
             mask = cv2.imread(str(masks[number - 1]), cv2.IMREAD_GRAYSCALE)
             if mask is None:
                 raise ValueError(f"{masks[number - 1]} cannot be read as a picture; clone it again")
             sure, unsure = boxes_of_mask(mask)
-            frame = number - footage.first + 1
-            rows += [MotRow(frame, -1, box, is_sure=True) for box in sure]
-            rows += [MotRow(frame, -1, box, is_sure=False) for box in unsure]
+            rows += [MotRow(number, -1, box, is_sure=True) for box in sure]
+            rows += [MotRow(number, -1, box, is_sure=False) for box in unsure]
+    elif labels.name == "gt.txt":
+        rows = [row for row in read_mot(labels) if row.frame in numbers]
     else:
         boxes = read_rectangles(labels)
-        _check_number(labels, len(boxes), num_pictures)
-        rows = [MotRow(number - footage.first + 1, 1, boxes[number - 1], is_sure=True) for number in numbers]
+        _check_number(labels, len(boxes), last)
+        rows = [MotRow(number, 1, boxes[number - 1], is_sure=True) for number in numbers]
     frames = sorted({row.frame for row in rows if row.is_sure})
     if not frames:
         raise ValueError(f"{labels} has no box of a {footage.class_name}; clone it again")
-    return rows + [MotRow(frame, -1, box, is_sure=False) for frame in frames for box in footage.unlabelled]
+    rows += [MotRow(frame, -1, box, is_sure=False) for frame in frames for box in footage.unlabelled]
+    return [replace(row, frame=row.frame - footage.first + 1, box=_shrunk(row.box, footage.shrink)) for row in rows]
+
+
+def _shrunk(box: Box, shrink: int) -> Box:
+    left, top, width, height = box
+    return left / shrink, top / shrink, width / shrink, height / shrink
 
 
 def _check_number(labels: Path, found: int, needed: int) -> None:
@@ -161,14 +235,14 @@ def unsure_boxes(rows: Sequence[MotRow], fps: float) -> dict[int, np.ndarray]:
     return {t_us: np.array(boxes, np.float32) for t_us, boxes in by_time.items()}
 
 
-def simulate_footage(footage: Footage, clone: Path, folder: Path, sensor: str) -> tuple[Path, dict[int, np.ndarray]]:
+def simulate_footage(footage: Footage, places: Places, folder: Path, sensor: str) -> tuple[Path, dict[int, np.ndarray]]:
     """Return the dataset that `rvtssm simulate` writes below `folder`, its split `test`, and its `unsure_boxes`.
 
     What is complete is not simulated again.
     """
     pictures, mot = folder / "pictures" / footage.name, folder / "labels" / f"{footage.name}.txt"
-    link_pictures(picture_files(clone / footage.pictures)[footage.first - 1 :], pictures)
-    rows = mot_rows(footage, clone)
+    link_pictures(picture_files(places.pictures)[footage.first - 1 : footage.last], pictures, footage.shrink)
+    rows = mot_rows(footage, places)
     write_mot(mot, rows)
     tree = folder / f"{footage.name}_{sensor}"
     _simulate(pictures, footage.fps, sensor, tree, f"labels={quoted(str(mot))}", f"classes=[{footage.class_name}]")
@@ -189,9 +263,11 @@ def simulate_still(folder: Path, sensor: str, fps: float = 20.0) -> Path:
     return folder / f"still_{sensor}" / "test" / "still_td.dat"
 
 
-def link_pictures(files: Sequence[Path], folder: Path) -> None:
-    """Fill `folder` with links to pictures, numbered in their order, and with no others."""
+def link_pictures(files: Sequence[Path], folder: Path, shrink: int = 1) -> None:
+    """Fill `folder` with links to pictures, or to smaller copies, numbered in their order, and with no others."""
     folder.mkdir(parents=True, exist_ok=True)
+    if shrink > 1:
+        files = [_smaller(file, folder.with_name(f"{folder.name}_{shrink}"), shrink) for file in files]
     wanted = {folder / f"{number:06d}{file.suffix}": file.resolve() for number, file in enumerate(files, start=1)}
     for link in folder.iterdir():
         if link.is_symlink() and link.readlink() != wanted.get(link):
@@ -199,6 +275,19 @@ def link_pictures(files: Sequence[Path], folder: Path) -> None:
     for link, file in wanted.items():
         if not link.is_symlink():
             link.symlink_to(file)
+
+
+def _smaller(file: Path, folder: Path, shrink: int) -> Path:
+    """Return a copy of a picture in which shrink x shrink pixels are one. It is made once."""
+    copy = folder / f"{file.stem}.png"
+    if not copy.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        picture = cv2.imread(str(file))
+        if picture is None:
+            raise ValueError(f"{file} cannot be read as a picture; clone it again")
+        size = picture.shape[1] // shrink, picture.shape[0] // shrink
+        write_png(copy, cv2.resize(picture, size, interpolation=cv2.INTER_AREA)[..., ::-1])
+    return copy
 
 
 def _simulate(pictures: Path, fps: float, sensor: str, tree: Path, *words: str) -> None:

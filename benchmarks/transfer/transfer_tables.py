@@ -27,7 +27,7 @@ def tables(rows: Sequence[Row]) -> list[str]:
 def _scores(rows: Sequence[Row]) -> list[str]:
     head = ["source", "class", "labels", "reduction", "frame", "AP50", "AP", "AP without offset"]
     scores = ("AP50", "AP", "AP_without_offset")
-    lines = [[row["source"], row["class"], str(row["labels"]), *_size(row), *_scored(row, scores)] for row in rows]
+    lines = [[_source(row), row["class"], str(row["labels"]), *_size(row), *_scored(row, scores)] for row in rows]
     return markdown_table([head, *lines], "|---|")
 
 
@@ -50,6 +50,10 @@ def _trainings(rows: Sequence[Row]) -> list[str]:
         for row in rows
     ]
     return markdown_table([head, *lines], "|---|")
+
+
+def _source(row: Row) -> str:
+    return f"{row['source']} (held apart)" if row["part"] == "apart" else row["source"]
 
 
 def _size(row: Row) -> list[str]:

@@ -9,7 +9,17 @@ import pytest
 
 from benchmarks.transfer import __main__ as transfer
 from benchmarks.transfer import finetune, footage, scoring
-from benchmarks.transfer.footage import FOOTAGE, MOVING, MotRow, boxes_of_mask, mot_rows, unsure_boxes, write_mot
+from benchmarks.transfer.footage import (
+    FOOTAGE,
+    MOVING,
+    MotRow,
+    Places,
+    boxes_of_mask,
+    find_places,
+    mot_rows,
+    unsure_boxes,
+    write_mot,
+)
 from benchmarks.transfer.offsets import offsets, without_offsets
 from benchmarks.transfer.scoring import LabelledRecording, read_split, score, without_regions
 from rvtssm.commands import cli
@@ -25,9 +35,10 @@ from rvtssm.simulation.video import open_video
 from rvtssm.simulation.video_labels import read_video_labels
 
 HEIGHT, WIDTH, NUM = 48, 64, 16  # of the drawn pictures, which show a square
-CROSSING, HIGHWAY = (
+CROSSING, HIGHWAY, PATHS = (
     replace(FOOTAGE[0], fps=20.0, unlabelled=((0, 0, 8, 8),)),
     replace(FOOTAGE[1], fps=20.0, first=3, first_labelled=5, every=2),
+    replace(FOOTAGE[2], fps=20.0, first=2, last=12, first_labelled=3, unlabelled=((0, 0, 16, 16),)),
 )
 
 
@@ -38,12 +49,13 @@ def square(number: int) -> tuple[int, int, int, int]:
 
 @pytest.fixture(scope="module")
 def clones(tmp_path_factory):
-    """A folder with both clones, each with drawn pictures and labels of its kind."""
+    """A folder with the clones, with drawn pictures and labels of each kind. Pictures of PATHS are twice as large."""
     folder = tmp_path_factory.mktemp("footage")
     names = {"img": ("OpenTracker", "sequences/Crossing/img"), "highway": ("FrameDifference", "highway/input")}
     places = [folder / clone / pictures for clone, pictures in names.values()]
     masks = folder / "FrameDifference/highway/groundtruth"
-    for place in (*places, masks):
+    large, mot = folder / PATHS.clone / PATHS.pictures, folder / f"owner+{PATHS.labels_clone}" / PATHS.labels
+    for place in (*places, masks, large, mot.parent):
         place.mkdir(parents=True)
     for number in range(NUM):
         left, top, width, height = square(number)
@@ -54,8 +66,12 @@ def clones(tmp_path_factory):
         for place in places:
             cv2.imwrite(str(place / f"{number + 1:04d}.png"), picture)
         cv2.imwrite(str(masks / f"gt{number + 1:06d}.png"), mask)
+        cv2.imwrite(str(large / f"{number + 1:06d}.png"), cv2.resize(picture, None, fx=2, fy=2))
     rectangles = [",\t"[number % 2].join(map(str, square(number))) for number in range(NUM)]
     (folder / "OpenTracker/sequences/Crossing/groundtruth_rect.txt").write_text("\r\n".join([*rectangles, ""]))
+    doubled = [",".join(str(2 * side) for side in square(number)) for number in range(NUM)]
+    rows = [f"{number + 1},7,{box},{number % 4 and 1},-1,-1,-1\n" for number, box in enumerate(doubled)]
+    mot.write_text("".join(rows))
     return folder
 
 
@@ -78,7 +94,7 @@ def trees(clones, tmp_path_factory):
     """Both sequences as datasets, with their regions without labels."""
     folder = tmp_path_factory.mktemp("simulated")
     return {
-        part.name: footage.simulate_footage(part, clones / part.clone, folder, "davis346")
+        part.name: footage.simulate_footage(part, find_places(clones, part), folder, "davis346")
         for part in (CROSSING, HIGHWAY)
     }
 
@@ -104,14 +120,34 @@ def test_boxes_of_a_mask_are_its_components_and_some_are_not_sure():
 
 
 def test_rows_count_frames_from_the_first_picture_that_is_used(clones):
-    rows = mot_rows(HIGHWAY, clones / "FrameDifference")
+    rows = mot_rows(HIGHWAY, find_places(clones, HIGHWAY))
     assert [row.frame for row in rows if row.is_sure] == [3, 5, 7, 9, 11, 13]  # pictures 5, 7, ... of those from 3 on
     assert [row.box for row in rows if row.is_sure] == [square(number) for number in range(4, NUM, 2)]
     assert {row.box for row in rows if not row.is_sure} == {(50, 0, 14, 8)}
-    rows = mot_rows(CROSSING, clones / "OpenTracker")
+    rows = mot_rows(CROSSING, find_places(clones, CROSSING))
     assert [(row.frame, row.box) for row in rows if row.is_sure] == [(n + 1, square(n)) for n in range(NUM)]
     assert sum(row.box == (0, 0, 8, 8) and not row.is_sure for row in rows) == NUM
     assert len({row.track for row in rows if row.is_sure}) == 1
+
+
+def test_large_pictures_become_small_with_their_boxes_and_labels_can_be_in_another_clone(clones, tmp_path):
+    places = find_places(clones, PATHS)
+    assert places.labels.parts[len(clones.parts)] == f"owner+{PATHS.labels_clone}"
+    rows = mot_rows(PATHS, places)
+    labelled = [n for n in range(3, 13) if (n - 1) % 4]  # a row with `valid` 0 is not sure
+    assert [(row.frame, row.box) for row in rows if row.is_sure] == [(n - 1, square(n - 1)) for n in labelled]
+    unsure = [(row.frame, row.box) for row in rows if not row.is_sure]
+    assert unsure == [*((n - 1, square(n - 1)) for n in (5, 9)), *((n - 1, (0, 0, 8, 8)) for n in labelled)]
+    for _ in range(2):  # copies are made once
+        tree, _ = footage.simulate_footage(PATHS, places, tmp_path, "davis346")
+    spec = custom.read_spec(tree)
+    assert (spec.height, spec.width) == (HEIGHT, WIDTH)
+    assert len(list((tmp_path / "pictures/paths").iterdir())) == 11
+    places.labels.with_name("other").mkdir()
+    (wrong := places.labels.with_name("other") / "gt.txt").write_text("1,2,3\n")
+    with pytest.raises(ValueError, match="in line 1; `frame,track,left,top,width,height,valid` is needed"):
+        mot_rows(PATHS, Places(places.pictures, wrong))
+    assert find_places(clones, replace(PATHS, labels="none/gt.txt")) is None
 
 
 def test_simulate_reads_what_is_written_and_leaves_out_what_is_not_sure(tmp_path):
@@ -137,9 +173,9 @@ def test_labels_that_do_not_fit_the_pictures_are_refused(clones, tmp_path):
     ):
         (clone / CROSSING.labels).write_text(text)
         with pytest.raises(ValueError, match=reason):
-            mot_rows(CROSSING, clone)
+            mot_rows(CROSSING, find_places(tmp_path, CROSSING))
     with pytest.raises(ValueError, match="has no box of a vehicle"):
-        mot_rows(replace(HIGHWAY, first_labelled=99), clones / "FrameDifference")
+        mot_rows(replace(HIGHWAY, first_labelled=99), find_places(clones, HIGHWAY))
 
 
 # scores
@@ -318,7 +354,7 @@ def test_weights_are_trained_on_a_few_windows_and_scored_on_the_rest(trees, chec
 @pytest.fixture
 def command(clones, checkpoint, tmp_path, monkeypatch):
     """A function: words -> the rows in the file, after the benchmark has run on the small footage."""
-    monkeypatch.setattr(transfer, "FOOTAGE", (CROSSING, HIGHWAY))
+    monkeypatch.setattr(transfer, "FOOTAGE", (CROSSING, HIGHWAY, PATHS))
     monkeypatch.setattr(transfer, "EMPTY", ("davis346",))
     monkeypatch.setattr(footage, "STILL_S", 0.3)
     write_checkpoint(tmp_path / "weights.ckpt", checkpoint.detector, checkpoint)
@@ -349,6 +385,18 @@ def test_every_source_has_a_row_per_reduction_and_is_not_done_twice(command, clo
     for name in ("score", "watch"):
         monkeypatch.setattr(transfer, name, lambda *_, **__: pytest.fail("done again"))
     assert command(*words) == rows
+
+
+def test_what_is_held_apart_is_scored_only_by_name_and_no_training_sees_it(command, clones, capsys):
+    words = ["--footage", str(clones), "--reductions", "1", "--only", "apart"]
+    rows = command(*words, "--finetune", "1", "--steps", "1")
+    assert [(row["part"], row["source"]) for row in rows] == [("apart", "paths")]
+    assert "| paths (held apart) | person | 8 | 1* | 64 x 48 |" in capsys.readouterr().out
+    command("--footage", str(clones / PATHS.clone), "--only", "apart")
+    assert f"missing in {clones / PATHS.clone}: {PATHS.clone}/{PATHS.pictures} or {PATHS.labels_clone}/" in (
+        capsys.readouterr().out
+    )
+    assert transfer.APART not in transfer.PARTS and [part.held_apart for part in FOOTAGE[:2]] == [False, False]
 
 
 def test_windows_of_pedro_are_scored_each_by_itself(checkpoint, tmp_path):
