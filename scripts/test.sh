@@ -10,6 +10,8 @@ install_package dev
 
 # One thread per worker, because two pools of threads on two cores slow each other down.
 export OMP_NUM_THREADS=1
+# The first process that imports a module compiles it for all others, and for the next run.
+unset PYTHONDONTWRITEBYTECODE
 
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
