@@ -55,14 +55,13 @@ def live_checkpoint():
 
 @pytest.fixture(scope="session")
 def exported(live_checkpoint, made_once):
-    """A function: representation -> weights, and a folder with `model.ckpt`, the `model.onnx` that `rvtssm export` made
-    of it, and what the command printed in `told.txt`."""
+    """A function: histogram or voxel_grid -> weights, and a folder with `model.ckpt`, the `model.onnx` that
+    `rvtssm export` made of it, and what the command printed in `told.txt`."""
 
     def export(representation: str = "histogram") -> tuple[LoadedCheckpoint, Path]:
         pytest.importorskip("onnxscript")
-        layers = {"histogram": "s5", "voxel_grid": "s4d", "event_stack": "s5"}
-        blocks = {"num_blocks": (0, 0, 0, 0)} if representation == "event_stack" else {}
-        weights = live_checkpoint(layers[representation], representation, **blocks)
+        layers = {"histogram": "s5", "voxel_grid": "s4d"}
+        weights = live_checkpoint(layers[representation], representation)
 
         def fill(folder: Path) -> None:
             write_checkpoint(folder / "model.ckpt", weights.detector, weights)
