@@ -159,10 +159,11 @@ def test_what_the_page_of_the_demo_says_to_try_next_is_understood(demo):
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS["NOTEBOOKS"], ids=lambda path: path.stem)
 def test_a_notebook_runs(notebook, tmp_path, tmp_path_factory, monkeypatch):
-    """In a folder that holds at most the files of the notebooks before it, and with shorter trainings."""
+    """In a folder that holds at most the files of the notebooks before it, with fewer data and shorter trainings."""
     monkeypatch.chdir(tmp_path_factory.getbasetemp())
     shorter = tmp_path / notebook.name
-    shorter.write_text(notebook.read_text().replace("steps=20", "steps=3").replace("every=20", "every=3"))
+    text = notebook.read_text().replace("num_train=8", "num_train=2").replace("duration_s=3", "duration_s=1.5")
+    shorter.write_text(text.replace("steps=20", "steps=3").replace("every=20", "every=3"))
     cells = list(NOTEBOOKS["outputs"](shorter))
     shown = [printed or value for cell, printed, value in cells if not cell.is_prose]
     assert not any(hasattr(value, "savefig") for *_, value in cells), "Jupyter shows such a figure as text"
