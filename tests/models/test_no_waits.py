@@ -49,7 +49,7 @@ def scale_of(scale):
 
 def small_detector(**parts: str) -> Detector:
     torch.manual_seed(0)
-    model = ModelConfig(embed_dim=32, num_blocks=(1, 1, 1, 1), timm_name="test_resnet", rtdetr_queries=10, **parts)
+    model = ModelConfig(embed_dim=32, num_blocks=(1, 0, 0, 1), timm_name="test_resnet", rtdetr_queries=10, **parts)
     return build_detector(model, TemporalConfig(), HEIGHT, WIDTH, num_classes=2)
 
 

@@ -43,7 +43,8 @@ def close(found: torch.Tensor, wanted: torch.Tensor, tolerance: float) -> None:
 
 @by_kernel
 @pytest.mark.parametrize(
-    ("shape", "dtype"), [*((shape, torch.complex64) for shape in SHAPES), *((SHAPES[2], dtype) for dtype in TOLERANCE)]
+    ("shape", "dtype"),
+    [*((shape, torch.complex64) for shape in SHAPES), *((SHAPES[2], dtype) for dtype in list(TOLERANCE)[1:])],
 )
 def test_both_directions_equal_the_cpu_path(shape, dtype):
     from rvtssm.ssm import scan_triton
