@@ -13,7 +13,7 @@ Boxes become tracks that end at scene cuts. A track is sure from its first to it
 several of them; a moment in which the teacher missed the object is interpolated. Anything else with a low score is
 unsure: training ignores what lies there (a negative `pseudo_score`, as `rvtssm label` writes it). A single low score is
 dropped. Before a static camera, whatever moves without a box is unsure, too. A person who moves with a bicycle becomes
-part of a two-wheeler, and one inside a vehicle is unsure.
+part of a two-wheeler; one inside a vehicle is unsure, and so is one who never moves.
 
 Each part of a clip of a few seconds becomes several recordings. Each draws a size, a crop of the frame, a mirror image,
 a camera (`sensor=any`) and, for half of them, a slow pan of the crop with a shaking hand. As in generated worlds, an
@@ -89,6 +89,7 @@ COVERED = 0.3  # share of any box under it that explains it
 LINK_IOU = 0.3  # of a track with its next box
 GAP_S = 0.4  # longest time for which the teacher may miss an object
 LEAST_S, LEAST_HIGH = 0.3, 3  # duration and number of high scores of a sure track
+STILL_S, STILL = 1.5, 0.2  # a person who moves by less, in heights, for longer may be a thing
 SMOOTHED_S = 0.08  # standard deviation of the filter over the boxes of a track
 
 CUT = 25.0  # mean change of a small grey picture, of 255, between two scenes
@@ -329,12 +330,21 @@ def _judged(track: list[tuple[int, np.ndarray]], fps: float) -> Iterator[Track]:
     whole = Track(int(rows[0, 4]), False, int(every[0]), boxes, np.interp(every, frames, rows[:, 5]))
     high = frames[rows[:, 5] >= HIGH]
     if len(high) >= LEAST_HIGH and (high[-1] - high[0] + 1) / fps >= LEAST_S:
-        yield replace(whole.part(high[0], high[-1] + 1), is_sure=True)
+        certain = whole.part(high[0], high[-1] + 1)
+        yield replace(
+            certain, is_sure=certain.class_id != PERSON or len(certain) < STILL_S * fps or _moves(certain.boxes)
+        )
         for start, end in ((whole.first, high[0]), (high[-1] + 1, whole.end)):
             if end > start:
                 yield whole.part(start, end)
     elif len(rows) > 1 or len(high):
         yield whole
+
+
+def _moves(boxes: np.ndarray) -> bool:
+    """Return whether an edge of a person's boxes (N, 4) moves by more than the teacher's boxes jitter."""
+    low, high = np.quantile(boxes, (0.1, 0.9), axis=0)
+    return bool((high - low).max() > STILL * (boxes[:, 3] - boxes[:, 1]).mean())
 
 
 def with_riders(tracks: Sequence[Track]) -> list[Track]:

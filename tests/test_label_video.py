@@ -91,6 +91,8 @@ def test_tracks_are_sure_between_high_scores_and_bridge_a_miss(script):
     assert tracks[1].at(11.0) is None
     low = script.link(frames(*[row(5, 5, 9, 9, score=0.3)] * 6), FPS)
     assert [track.is_sure for track in low] == [False]
+    statue, parked = (script.link(frames(*[row(5, 5, 9, 9, class_id)] * 30), FPS) for class_id in (0, 1))
+    assert [track.is_sure for track in statue + parked] == [False, True]
 
 
 def test_a_rider_is_a_part_of_the_two_wheeler_and_a_passer_by_is_not(script):
