@@ -91,7 +91,7 @@ COVERED = 0.3  # share of any box under it that explains it
 LINK_IOU = 0.3  # of a track with its next box
 GAP_S = 0.4  # longest time for which the teacher may miss an object
 LEAST_S, LEAST_HIGH = 0.3, 3  # duration and number of high scores of a sure track
-STILL_S, STILL = 1.5, 0.2  # a person who moves by less, in heights, for longer may be a thing
+STILL_S, STILL = 1.5, 0.3  # a person who moves by less, in heights, for longer may be a thing
 SMOOTHED_S = 0.08  # standard deviation of the filter over the boxes of a track
 
 CUT = 25.0  # mean change of a small grey picture, of 255, between two scenes
@@ -345,8 +345,7 @@ def _judged(track: list[tuple[int, np.ndarray]], fps: float) -> Iterator[Track]:
 
 def _moves(boxes: np.ndarray) -> bool:
     """Return whether an edge of a person's boxes (N, 4) moves by more than the teacher's boxes jitter."""
-    low, high = np.quantile(boxes, (0.1, 0.9), axis=0)
-    return bool((high - low).max() > STILL * (boxes[:, 3] - boxes[:, 1]).mean())
+    return bool(np.ptp(boxes, axis=0).max() > STILL * (boxes[:, 3] - boxes[:, 1]).mean())
 
 
 def with_riders(tracks: Sequence[Track]) -> list[Track]:

@@ -94,6 +94,8 @@ def test_tracks_are_sure_between_high_scores_and_bridge_a_miss(script):
         assert [track.is_sure for track in low] == wanted
     statue, parked = (script.link(frames(*[row(5, 5, 9, 9, class_id)] * 30), FPS) for class_id in (0, 1))
     assert [track.is_sure for track in statue + parked] == [False, True]
+    waits = script.link(frames(*[row(5, 5, 20, 20)] * 26, *[row(5 + 4 * k, 5, 20, 20) for k in range(4)]), FPS)
+    assert [track.is_sure for track in waits] == [True]
 
 
 def test_a_rider_is_a_part_of_the_two_wheeler_and_a_passer_by_is_not(script):
