@@ -88,11 +88,13 @@ def test_weights_find_small_objects_on_a_large_sensor(seed, chosen):
 
 @pytest.mark.parametrize(("duration_us", "is_timed"), [(8_800, False), (430_000, True)])
 def test_the_first_call_is_no_measure_of_time(live_checkpoint, draw_events, duration_us, is_timed):
-    """It also prepares the detector, so it takes longer than all others."""
+    """It also prepares the detector, so it takes longer than all others. A slow window is computed again."""
     events, detector = draw_events(duration_us=duration_us), Predictor(live_checkpoint())
-    said = " ".join(detector.predict(events, height=480, width=640, downsample=10).summary.sentences())
-    assert bool(re.search(r"finds smaller ones in about \d+ ms per window", said)) == is_timed
-    assert is_timed or "sustains" not in said
+    summary = detector.predict(events, height=480, width=640, downsample=10).summary
+    said = " ".join(summary.sentences())
+    is_measured = is_timed or 2 * summary.step_ms["p50"] > 50
+    assert bool(re.search(r"finds smaller ones in about \d+ ms per window", said)) == is_measured
+    assert is_measured or "sustains" not in said
     assert ("median; 90 %" in said, "ms for one window, with its preparation" in said) == (is_timed, not is_timed)
 
 
@@ -100,9 +102,10 @@ def test_one_more_call_tells_the_rate_of_a_camera(live_checkpoint, draw_events):
     events, detector = draw_events(duration_us=8_800), Predictor(live_checkpoint())
     summary = detector.predict(events, height=480, width=640, downsample=5).summary
     assert not summary.is_timed and summary.cameras in summary.sentences()
-    said = r"a camera or a stream takes downsample=10 unless you give 5; .* sustains about [\d.]+ Hz.* 5.*"
+    said = r"a camera or a stream takes downsample=10 unless you give 5; .* sustains about [\d.]+ Hz.*\b5\b.*"
     assert re.fullmatch(said, summary.cameras)
-    assert detector.predict(events, height=480, width=640, downsample=10).summary.cameras == ""
+    of_cameras = detector.predict(events, height=480, width=640, downsample=10).summary
+    assert of_cameras.cameras == "" or 2 * of_cameras.step_ms["p50"] > 50
 
 
 @pytest.mark.parametrize(
