@@ -2,6 +2,8 @@
 
 import re
 from dataclasses import replace
+from itertools import count
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,6 +24,13 @@ from rvtssm.streaming.sources import EventsInMemory, Source
 SINGLY = "one window per call, as live detection computes them"
 LATE = f"with {SINGLY}, not 20 Hz"
 TOO_SLOW = "too slow for weights trained at 20 Hz, and a larger downsample is faster"
+
+
+@pytest.fixture
+def fast_machine(monkeypatch):
+    """Each call of the detector takes 10 ms on the clock, on any machine."""
+    ticks = count(step=0.01)
+    monkeypatch.setattr("rvtssm.prediction.detect.time", SimpleNamespace(perf_counter=lambda: next(ticks)))
 
 
 @pytest.mark.parametrize(
@@ -64,6 +73,7 @@ def test_the_sensor_of_the_training_and_smaller_ones_are_not_reduced_otherwise(l
 
 
 @pytest.mark.parametrize(("seed", "chosen"), [(0, 2), (1, 1)])
+@pytest.mark.usefixtures("fast_machine")
 def test_weights_find_small_objects_on_a_large_sensor(seed, chosen):
     """A simulated street of 128 x 96 pixels in the middle of a sensor of 416 x 320."""
     config = SyntheticConfig(seed=seed, duration_s=0.4, height=96, width=128)
@@ -75,7 +85,7 @@ def test_weights_find_small_objects_on_a_large_sensor(seed, chosen):
     if chosen == 2:
         assert re.fullmatch(
             r"the 416 x 320 sensor is reduced by 2 to 208 x 160; training scored no objects below 17 pixels; "
-            r"downsample=1 finds smaller ones( in about \d+ ms per window)?",
+            r"downsample=1 finds smaller ones",
             said,
         )
     else:
@@ -87,25 +97,24 @@ def test_weights_find_small_objects_on_a_large_sensor(seed, chosen):
 
 
 @pytest.mark.parametrize(("duration_us", "is_timed"), [(8_800, False), (430_000, True)])
+@pytest.mark.usefixtures("fast_machine")
 def test_the_first_call_is_no_measure_of_time(live_checkpoint, draw_events, duration_us, is_timed):
-    """It also prepares the detector, so it takes longer than all others. A slow window is computed again."""
+    """It also prepares the detector, so it takes longer than all others."""
     events, detector = draw_events(duration_us=duration_us), Predictor(live_checkpoint())
-    summary = detector.predict(events, height=480, width=640, downsample=10).summary
-    said = " ".join(summary.sentences())
-    is_measured = is_timed or 2 * summary.step_ms["p50"] > 50
-    assert bool(re.search(r"finds smaller ones in about \d+ ms per window", said)) == is_measured
-    assert is_measured or "sustains" not in said
+    said = " ".join(detector.predict(events, height=480, width=640, downsample=10).summary.sentences())
+    assert bool(re.search(r"finds smaller ones in about \d+ ms per window", said)) == is_timed
+    assert is_timed or "sustains" not in said
     assert ("median; 90 %" in said, "ms for one window, with its preparation" in said) == (is_timed, not is_timed)
 
 
+@pytest.mark.usefixtures("fast_machine")
 def test_one_more_call_tells_the_rate_of_a_camera(live_checkpoint, draw_events):
     events, detector = draw_events(duration_us=8_800), Predictor(live_checkpoint())
     summary = detector.predict(events, height=480, width=640, downsample=5).summary
     assert not summary.is_timed and summary.cameras in summary.sentences()
-    said = r"a camera or a stream takes downsample=10 unless you give 5; .* sustains about [\d.]+ Hz.*\b5\b.*"
+    said = rf"a camera or a stream takes downsample=10 unless you give 5; .* sustains about 100 Hz with 5 and {SINGLY}"
     assert re.fullmatch(said, summary.cameras)
-    of_cameras = detector.predict(events, height=480, width=640, downsample=10).summary
-    assert of_cameras.cameras == "" or 2 * of_cameras.step_ms["p50"] > 50
+    assert detector.predict(events, height=480, width=640, downsample=10).summary.cameras == ""
 
 
 @pytest.mark.parametrize(
