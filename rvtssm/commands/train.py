@@ -34,6 +34,8 @@ from rvtssm.training.optim import learning_rate_rule
 from rvtssm.training.pace import pace_of
 from rvtssm.training.speed import check_compiler, choose_precision, speed_up
 
+_MOST_EARLY = 0.05  # of averaged weights that those of the first step may be
+
 
 def train(config: Config) -> Path:
     """Train and validate a detector, write `checkpoints/best.ckpt` and `last.ckpt` to `out`; return the best one."""
@@ -127,6 +129,7 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
             precision=config.training.precision,
             output=out,
         )
+        _warn_of_early_weights(config.training.average, config.training.steps)
         with run_files(out, "train", config):
             pass
     try:
@@ -172,6 +175,16 @@ def describe(config: Config, data: SequenceDataModule) -> CheckpointMeta:
     return CheckpointMeta(
         data.spec, config.model, config.temporal, data.settings, window_lengths_us=lengths_us, **where
     )
+
+
+def _warn_of_early_weights(average: float | None, steps: int) -> None:
+    """Print a line if a training is too short for its averaged weights, which then resemble those of its start."""
+    if average is not None and (share := average**steps) > _MOST_EARLY:
+        say(
+            f"training.average={average:g} is too slow for {steps} steps: {share:.0%} of the average would be the "
+            f"weights of the first step; use {_MOST_EARLY ** (1 / steps):.4g} or less, or null",
+            style="yellow",
+        )
 
 
 def _warn_of_outdated(raw_dir: str | None, data: SequenceDataModule) -> None:

@@ -42,3 +42,10 @@ def test_training_is_the_same_with_an_average_and_its_checkpoint_has_both(runs):
 def test_a_decay_is_a_share(decay):
     with pytest.raises(ValueError, match=rf"training.average={decay:g} is a decay"):
         TrainingConfig(average=decay)
+
+
+@pytest.mark.parametrize("decay", ["0.5", "0.6"])
+def test_a_training_that_is_too_short_for_its_average_is_told(toy_config, tmp_path, capsys, decay):
+    train(toy_config(tmp_path, *STEPS, f"training.average={decay}"))
+    told = "training.average=0.6 is too slow for 5 steps: 8% of the average would be the weights of the first step"
+    assert (told in " ".join(capsys.readouterr().out.split())) == (decay == "0.6")
