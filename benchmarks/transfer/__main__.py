@@ -8,8 +8,8 @@
 The parts: `generated`, the test split of the recipe street_tiny, from `--raw` or new; `footage`, real streets that
 `rvtssm simulate` turns into events; `pedro`, windows of the dataset PEDRo; `empty`, a camera before a scene in which
 nothing moves; `recordings`, files without labels, of which pictures are written. Everything is done once per reduction
-of the frame. `--finetune` also trains on labelled windows of the footage. What FILE holds is not done again. Data,
-weights and pictures are kept below `--folder`.
+of the frame, and footage also at each of `--rates`, with windows of both lengths. `--finetune` also trains on labelled
+windows of the footage. What FILE holds is not done again. Data, weights and pictures are kept below `--folder`.
 
 The part `apart` is footage that is held apart: no choice may look at it. It is scored only if `--only` names it.
 """
@@ -23,6 +23,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, default=Path("outputs/transfer"), help="for what is made on the way")
     parser.add_argument("--only", default=",".join(PARTS), help=f"some of the parts, also {APART}, separated by commas")
     parser.add_argument("--reductions", default="1,2,3", help="of the frame: full size, half, a third")
+    parser.add_argument("--rates", default="", help="other rates in Hz for the footage, such as 100,200")
     parser.add_argument("--sensor", default="davis346", help="the camera that sees the footage")
     parser.add_argument("--finetune", default="", help="numbers of labelled windows, such as 10,50,200")
     parser.add_argument("--steps", type=int, default=400, help="of each training")
@@ -173,11 +175,15 @@ def of_footage(
             made["tree"] = simulate_footage(footage, places, folder, options.sensor)
         return made["tree"]
 
-    def recordings() -> list[LabelledRecording]:
+    def recordings(hz: float | None = None, window: str = "slide") -> list[LabelledRecording]:
         where, unsure = tree()
-        return read_split(where, "test", custom.read_spec(where), checkpoint, unsure=unsure)
+        spec = custom.read_spec(where)
+        return read_split(where, "test", spec, checkpoint, unsure=unsure, hz=hz, window=window)
 
     yield from scored(part, footage.name, recordings, checkpoint, reductions)
+    for hz, window in product(filter(None, options.rates.split(",")), ("slide", "shrink")):
+        read = partial(recordings, float(hz), window)
+        yield from scored(part, f"{footage.name} at {hz} Hz, windows {window}", read, checkpoint, reductions)
     if not options.finetune or footage.held_apart:
         return
     key = {"part": "finetune", "source": footage.name, "steps": options.steps, "overrides": options.overrides}

@@ -61,12 +61,15 @@ def read_split(
     *,
     unsure: Mapping[int, np.ndarray] | None = None,
     hz: float | None = None,
+    window: str = "shrink",
 ) -> list[LabelledRecording]:
     """Return the labelled recordings of a split, to be seen at a rate, by default that of the training.
 
+    At another rate, windows `slide`, with the length of the training, or `shrink` to the stride.
+
     Raise ValueError if the weights do not know one of its classes.
     """
-    settings = checkpoint.windows_at(hz, "shrink")  # as in the table of the page
+    settings = checkpoint.windows_at(hz, window)
     known = checkpoint.spec.class_names
     if missing := [name for name in spec.class_names if name not in known]:
         raise ValueError(f"the weights know {', '.join(known)}; {raw_dir} has {missing[0]}, which cannot be scored")

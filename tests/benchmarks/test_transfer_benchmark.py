@@ -387,6 +387,21 @@ def test_every_source_has_a_row_per_reduction_and_is_not_done_twice(command, clo
     assert command(*words) == rows
 
 
+def test_footage_is_seen_at_other_rates_with_windows_of_both_lengths(command, clones, capsys, monkeypatch):
+    seen = []
+    score = transfer.score
+    monkeypatch.setattr(transfer, "score", lambda of, read, *rest, **more: seen.append(read) or score(of, read, *rest))
+    rows = command("--footage", str(clones), "--only", "footage", "--reductions", "1", "--rates", "100")
+    crossing = [row for row in rows if row["source"].startswith("crossing")]
+    names = ["crossing", "crossing at 100 Hz, windows slide", "crossing at 100 Hz, windows shrink"]
+    assert [row["source"] for row in crossing] == names and {row["labels"] for row in crossing} == {15}
+    settings = [recording.settings for (recording,) in seen[:3]]
+    assert [(each.stride_us, each.nominal_length_us) for each in settings] == [
+        *((50_000, 50_000), (10_000, 50_000), (10_000, 10_000)),
+    ]
+    assert "| crossing at 100 Hz, windows shrink | person | 15 |" in capsys.readouterr().out
+
+
 def test_what_is_held_apart_is_scored_only_by_name_and_no_training_sees_it(command, clones, capsys):
     words = ["--footage", str(clones), "--reductions", "1", "--only", "apart"]
     rows = command(*words, "--finetune", "1", "--steps", "1")
