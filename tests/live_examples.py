@@ -4,6 +4,7 @@ import contextlib
 import io
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -27,6 +28,8 @@ SMALL = replace(
 )
 # attention in one stage and no bottlenecks in the neck: fewer parts run, are traced and are compiled faster
 FEW_PARTS = {"embed_dim": 8, "head_dim": 4, "num_blocks": (1, 0, 0, 0), "fpn_blocks": 0, "layer_scale": 1.0}
+OTHER_PARTS: dict[str, Any] = {"backbone": "timm", "timm_name": "test_convnext", "temporal": "s4d"}
+OTHER_PARTS |= {"head": "rtdetr", "rtdetr_queries": 12, "rtdetr_layers": 1}
 
 
 @pytest.fixture(scope="session")
@@ -55,18 +58,19 @@ def live_checkpoint():
 
 @pytest.fixture(scope="session")
 def exported(live_checkpoint, made_once):
-    """A function: histogram or voxel_grid -> weights, and a folder with `model.ckpt`, the `model.onnx` that
-    `rvtssm export` made of it, and what the command printed in `told.txt`."""
+    """A function: histogram or voxel_grid, the latter with OTHER_PARTS and frames of 32 x 32 -> weights, and a folder
+    with `model.ckpt`, the `model.onnx` that `rvtssm export` made of it, and what the command printed in `told.txt`."""
 
     def export(representation: str = "histogram") -> tuple[LoadedCheckpoint, Path]:
         pytest.importorskip("onnxscript")
-        layers = {"histogram": "s5", "voxel_grid": "s4d"}
-        weights = live_checkpoint(layers[representation], representation)
+        parts = {"histogram": {}, "voxel_grid": OTHER_PARTS}[representation]
+        weights = live_checkpoint(representation=representation, **parts)
 
         def fill(folder: Path) -> None:
             write_checkpoint(folder / "model.ckpt", weights.detector, weights)
             with contextlib.redirect_stdout(io.StringIO()) as told:
                 arguments = [f"checkpoint={folder / 'model.ckpt'}", f"out={folder / 'model.onnx'}"]
+                arguments += ["height=32", "width=32"] if parts else []
                 assert cli.main(["export", *arguments, "check_steps=3"]) == 0
             (folder / "told.txt").write_text(told.getvalue())
 
