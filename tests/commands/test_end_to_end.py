@@ -53,6 +53,7 @@ TOY = (
     f"evaluation.hz=[{','.join(RATES)}]",
     "evaluation.still_ms=250",
     "evaluation.workers=1",
+    "evaluation.bootstrap=50",
     "precision=float32",
     "predict.scale=2",
 )
@@ -163,7 +164,9 @@ def test_a_notebook_runs(notebook, tmp_path, tmp_path_factory, monkeypatch):
     monkeypatch.chdir(tmp_path_factory.getbasetemp())
     shorter = tmp_path / notebook.name
     text = notebook.read_text().replace("num_train=8", "num_train=2").replace("duration_s=3", "duration_s=1.5")
-    shorter.write_text(text.replace("steps=20", "steps=3").replace("every=20", "every=3"))
+    text = text.replace("num_test=1", 'num_test=1", "duration_s=1.5').replace("num_val=2", "num_val=1")
+    text = text.replace("steps=20", "steps=3")
+    shorter.write_text(text.replace("every=20", 'every=3", "sampling.chunk_length=5", "training.spectra=false'))
     cells = list(NOTEBOOKS["outputs"](shorter))
     shown = [printed or value for cell, printed, value in cells if not cell.is_prose]
     assert not any(hasattr(value, "savefig") for *_, value in cells), "Jupyter shows such a figure as text"
@@ -207,7 +210,7 @@ def test_a_demo_of_other_settings_needs_another_folder(demo, capsys):
 
 def test_the_weights_say_on_what_to_evaluate_them(demo, tmp_path):
     arguments = [f"checkpoint={demo / 'checkpoints' / 'best.ckpt'}", f"out={tmp_path}"]
-    assert cli.main(["evaluate", *arguments, "hz=[20,100]"]) == 0
+    assert cli.main(["evaluate", *arguments, "hz=[20,100]", "bootstrap=50"]) == 0
     found = json.loads((tmp_path / "evaluation.json").read_text())
     metrics = json.loads((demo / "metrics.json").read_text())
     assert set(found["rates"]) == {"20", "100"} and found["dataset"] == "synthetic"
@@ -233,7 +236,7 @@ def test_raw_and_prepared_recordings_score_alike(demo, tmp_path, hz, stride_ms):
     assert cli.main(["verify", where[1], *settings]) == 0
     scores = []
     for source in ("raw", "prepared"):
-        how = [f"source={source}", "postprocess.min_score=0", f"hz=[{hz}]", "window=shrink"]
+        how = [f"source={source}", "postprocess.min_score=0", f"hz=[{hz}]", "window=shrink", "bootstrap=0"]
         out = f"out={tmp_path / source}"
         assert cli.main(["evaluate", weights, *where, *how, out]) == 0
         scores += json.loads((tmp_path / source / "evaluation.json").read_text())["rates"].values()
@@ -289,15 +292,16 @@ def test_a_detector_learns_a_recording_by_heart(tmp_path):
         shutil.copy(path, tmp_path / "raw" / "val" / path.name)
     assert cli.main(["preprocess", *read_by("preprocess", data), "workers=1", "splits=[train,val]"]) == 0
     as_it_is = [f"augment.{kind}.{name}=0" for kind in ("random", "stream") for name in ("flip_prob", "zoom_prob")]
-    fast = ("optim.learning_rate=5e-3", "model.layer_scale=0.1", "training.steps=60")
+    fast = ("optim.learning_rate=5e-3", "model.layer_scale=0.1", "training.steps=60", "training.spectra=false")
     assert cli.main(["train", *read_by("train", data), "model=tiny", *as_it_is, *fast, f"out={tmp_path}"]) == 0
     weights = f"checkpoint={tmp_path / 'checkpoints' / 'last.ckpt'}"
     out = f"out={tmp_path / 'evaluation'}"
-    assert cli.main(["evaluate", weights, "split=train", "source=prepared", "ablate_memory=true", out]) == 0
+    how = ["split=train", "source=prepared", "ablate_memory=true", "bootstrap=0"]
+    assert cli.main(["evaluate", weights, *how, out]) == 0
     report = json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())
     assert report["rates"]["20"]["AP50"] > 0.5
     # a validation and an evaluation of the same weights, however they are batched and whatever they read, agree
-    other = ("source=raw", "data.eval_chunk_length=5", "data.eval_batch_size=1", "split=val")
+    other = ("source=raw", "data.eval_chunk_length=5", "data.eval_batch_size=1", "split=val", "bootstrap=0")
     assert cli.main(["evaluate", weights, *other, out]) == 0
     report = json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())["rates"]["20"]
     with open(next(tmp_path.glob("csv/version_*/metrics.csv")), newline="") as file:
@@ -326,7 +330,7 @@ def test_a_forced_step_scale_changes_other_rates_and_not_the_own(demo, tmp_path)
     scored = {}
     for name, extra in {"rescaled": [], "fixed": ["step_scale=1"]}.items():
         out = tmp_path / name
-        arguments = [weights, f"out={out}", "hz=[20,100]", "postprocess.min_score=0", *extra]
+        arguments = [weights, f"out={out}", "hz=[20,100]", "postprocess.min_score=0", "bootstrap=0", *extra]
         assert cli.main(["evaluate", *arguments]) == 0
         scored[name] = json.loads((out / "evaluation.json").read_text())
     assert scored["fixed"]["settings"]["time step"] == "1 whatever the rate"
