@@ -32,11 +32,12 @@ GROUPS = sorted(path.name for path in CONFIGS.iterdir() if path.is_dir())
 FILES = [(group, path.stem) for group in GROUPS for path in sorted((CONFIGS / group).glob("*.yaml"))]
 # a table of the code and the group of files that names its entries
 TABLES = {"dataset": DATASETS, "mixer": SPATIAL_MIXERS, "temporal": TEMPORAL_LAYERS}
+composed = functools.cache(lambda *words: compose([*words]))  # for tests that only read it
 
 
 @pytest.mark.parametrize(("group", "name"), FILES, ids=lambda value: value)
 def test_every_file_composes_and_can_be_chosen(group, name):
-    config = compose([f"{group}={name}"])
+    config = composed(f"{group}={name}")
     assert isinstance(config, Config)
     content = yaml.safe_load((CONFIGS / group / f"{name}.yaml").read_text())
     is_global = "# @package _global_" in (CONFIGS / group / f"{name}.yaml").read_text()
@@ -64,7 +65,7 @@ def test_the_files_of_a_group_are_the_entries_of_its_table(group):
 
 @pytest.mark.parametrize("name", ["demo", "gen1_lstm_base", "gen1_s5_timm_resnet18", "onempx_s5_small"])
 def test_the_settings_of_weights_are_words_that_compose_them(name):
-    config = replace(compose([f"experiment={name}"]), windows=WindowsConfig(stride_ms=12.5, window_ms=50, num_bins=4))
+    config = replace(composed(f"experiment={name}"), windows=WindowsConfig(stride_ms=12.5, window_ms=50, num_bins=4))
     words = settings_of(config.model, config.temporal, config.windows.settings).words()
     again = compose(words)
     assert (again.model, again.temporal, again.windows) == (config.model, config.temporal, config.windows)
@@ -72,13 +73,13 @@ def test_the_settings_of_weights_are_words_that_compose_them(name):
 
 @pytest.mark.parametrize("size", MODEL_SIZES)
 def test_a_model_is_the_size_of_that_name(size):
-    assert compose([f"model={size}"]).model == MODEL_SIZES[size]
+    assert composed(f"model={size}").model == MODEL_SIZES[size]
 
 
 @pytest.mark.parametrize("experiment", [[], ["experiment=demo"]])
 @pytest.mark.parametrize("name", TEMPORAL_LAYERS)
 def test_a_temporal_file_says_no_more_than_the_name(name, experiment):
-    by_file, by_name = compose([*experiment, f"temporal={name}"]), compose([*experiment, f"temporal.name={name}"])
+    by_file, by_name = (composed(*experiment, f"{key}={name}") for key in ("temporal", "temporal.name"))
     assert by_file.temporal == by_name.temporal
     own = TemporalConfig(name=name)
     assert (by_file.temporal.discretization, by_file.temporal.block) == (own.discretization, own.block)
@@ -86,7 +87,7 @@ def test_a_temporal_file_says_no_more_than_the_name(name, experiment):
 
 @pytest.mark.parametrize("name", TEMPORAL_LAYERS)
 def test_an_experiment_takes_every_temporal_layer(name):
-    config = compose(["experiment=demo", f"temporal={name}"])
+    config = composed("experiment=demo", f"temporal={name}")
     spec = build_spec(config.dataset)
     detector = build_detector(config.model, config.temporal, spec.frame_height, spec.frame_width, spec.num_classes)
     assert len(detector.init_state(1)) == len(detector.backbone.stages)
@@ -94,7 +95,7 @@ def test_an_experiment_takes_every_temporal_layer(name):
 
 @pytest.mark.parametrize("name", sorted(set(DATASETS) - {"custom"}))
 def test_a_dataset_file_leads_to_its_spec(name):
-    assert build_spec(compose([f"dataset={name}"]).dataset) == DATASETS[name]
+    assert build_spec(composed(f"dataset={name}").dataset) == DATASETS[name]
 
 
 def test_the_defaults_of_the_code_are_those_of_the_files():
@@ -188,7 +189,7 @@ def test_defaults_are_written_as_the_command_line_takes_them():
 
 
 def test_what_is_printed_composes_to_the_same():
-    config = compose(["experiment=demo"])
+    config = composed("experiment=demo")
     overrides = [f"{key}={_literal(value)}" for key, _, value in leaves(config)]
     assert plain(compose(overrides)) == plain(config)
 
