@@ -56,7 +56,7 @@ def weights(tmp_path, raw):
     """A function: settings of the temporal layer -> a checkpoint that says where the recording is."""
 
     def write(**temporal) -> Path:
-        model = ModelConfig(size="custom", embed_dim=8, head_dim=8, fpn_blocks=1)
+        model = ModelConfig(size="custom", embed_dim=8, head_dim=8, num_blocks=(0, 0, 0, 1), fpn_blocks=0)
         meta = CheckpointMeta(
             SPEC, model, TemporalConfig(**temporal), WindowSettings(50_000, None, "exact", 10, 10), str(raw)
         )

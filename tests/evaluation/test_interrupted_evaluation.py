@@ -62,7 +62,7 @@ def weights(tmp_path_factory) -> Path:
         boxes["t"], boxes["x"], boxes["y"], boxes["w"], boxes["h"] = 500_000 + 50_000 * np.arange(4), 2, 3, 20, 25
         boxes["still_us"] = -1
         write_boxes(folder / f"raw/test/{number}_bbox.npy", boxes)
-    model = ModelConfig(size="custom", embed_dim=8, head_dim=8, fpn_blocks=1)
+    model = ModelConfig(size="custom", embed_dim=8, head_dim=8, num_blocks=(0, 0, 0, 1), fpn_blocks=0)
     settings = WindowSettings(50_000, None, "exact", 10, 10)
     meta = CheckpointMeta(SPEC, model, TemporalConfig(), settings, str(folder / "raw"))
     write_checkpoint(folder / "model.ckpt", meta.build(), meta)
