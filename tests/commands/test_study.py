@@ -214,7 +214,7 @@ TOY = (
     *("model.fpn_blocks=0", "temporal.num_blocks=1", "sampling.batch_size=2", "sampling.chunk_length=2"),
     *("training.accelerator=cpu", "training.progress=false", "training.steps=1", "training.validate_every=1"),
     *("training.precision=float32", "postprocess.min_score=0", "evaluation.ablate_memory=false"),
-    *("training.spectra=false", "evaluation.workers=1"),
+    *("training.spectra=false", "evaluation.workers=1", "evaluation.bootstrap=50", "postprocess.max_detections=20"),
 )
 
 
