@@ -13,7 +13,8 @@ from rvtssm.ssm.lstm import LSTM
 from rvtssm.ssm.temporal_config import TemporalConfig
 
 ONLY = "layers,memory,data,options"  # compiling takes a minute
-SHAPE = step.Shape(2, 7, "cpu", 64, 96, ModelConfig(size="custom", embed_dim=8, head_dim=8, fpn_blocks=1))
+TOY = ModelConfig(size="custom", embed_dim=8, head_dim=8, num_blocks=(1, 0, 0, 0), fpn_blocks=0)
+SHAPE = step.Shape(2, 7, "cpu", 64, 96, TOY)
 
 
 def test_the_baseline_is_an_lstm():
