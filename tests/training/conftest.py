@@ -1,9 +1,12 @@
 """Training at toy size: a few short recordings of a small sensor, a detector of eight channels, everything logged."""
 
+import copy
 import csv
+import functools
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +72,12 @@ def toy_data(made_once) -> list[str]:
 def toy_config(toy_data):
     """A function: output folder and overrides -> the configuration of a toy training run."""
 
+    composed = functools.cache(lambda *overrides: compose([*toy_data, *overrides]))
+
     def configure(out: Path, *overrides: str) -> Config:
-        return compose([*toy_data, f"out={out}", *overrides])
+        if any(word.startswith("training.init_from") for word in overrides):  # whose files may change
+            return compose([*toy_data, f"out={out}", *overrides])
+        return copy.deepcopy(replace(composed(*overrides), out=str(out)))
 
     return configure
 

@@ -1,6 +1,7 @@
 """A run that was interrupted and goes on gives what an uninterrupted run gives, bit for bit."""
 
 import errno
+import functools
 import math
 import os
 import re
@@ -100,14 +101,18 @@ def test_a_second_training_into_the_same_folder_is_refused(
         raise MemoryError("killed")
 
     interrupted(tmp_path, 5, start_another, error=MemoryError)
+    assert load_file(last_checkpoint(tmp_path))["global_step"] == 4
     assert codes == [2] and not (tmp_path / ".rvtssm.lock").exists()
     train(toy_config(tmp_path, *SETTINGS, "resume=auto"))  # the lock ended with the run
     assert_same_run(tmp_path, whole, logged)
 
 
+wanted_weights = functools.cache(lambda path: load_file(path)["state_dict"])
+
+
 def assert_same_run(found: Path, wanted: Path, logged) -> None:
     for name in (last_checkpoint, best_checkpoint):
-        found_weights, weights = load_file(name(found))["state_dict"], load_file(name(wanted))["state_dict"]
+        found_weights, weights = load_file(name(found))["state_dict"], wanted_weights(name(wanted))
         assert found_weights.keys() == weights.keys()
         for key, value in weights.items():
             assert torch.equal(found_weights[key], value), key
@@ -151,7 +156,7 @@ def test_a_run_that_is_asked_to_stop_loses_nothing(interrupted, toy_config, whol
         assert 0 < stopped["train_seconds"] < load_file(last_checkpoint(tmp_path))["train_seconds"]
 
 
-@pytest.mark.parametrize(("step", "saved"), [(4, None), (5, 4), (7, 6)])  # None: the run is repeated from its beginning
+@pytest.mark.parametrize(("step", "saved"), [(4, None), (7, 6)])  # None: the run is repeated from its beginning
 def test_a_run_that_dies_goes_on_from_the_last_checkpoint(
     interrupted, toy_config, whole, tmp_path, logged, step, saved
 ):
