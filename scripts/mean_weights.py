@@ -1,0 +1,48 @@
+"""Write the mean of the weights of several trainings that started from the same weights.
+
+python scripts/mean_weights.py mean.ckpt runs/one/checkpoints/last.ckpt runs/two/checkpoints/last.ckpt
+
+Such a mean often scores higher than each of its parts (Wortsman et al., Model soups, ICML 2022) and costs no more
+to run. Of trainings that started from different weights, the mean is useless.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "target", type=Path, help="the checkpoint to write; its description is that of the first source"
+    )
+    parser.add_argument("sources", type=Path, nargs="+", help="the checkpoints")
+    options = parser.parse_args(argv)
+    read = [read_checkpoint(source) for source in options.sources]
+    first = read[0]
+    for source, other in zip(options.sources[1:], read[1:], strict=True):
+        for name in ("model_config", "temporal_config", "windows"):
+            if getattr(other, name) != getattr(first, name):
+                parser.error(
+                    f"{name} of {source} is not that of {options.sources[0]}; name trainings of the same model"
+                )
+        if other.spec.class_names != first.spec.class_names:
+            parser.error(f"{source} knows {other.spec.class_names}, not {first.spec.class_names}")
+    states = [each.detector.state_dict() for each in read]
+    mean = {
+        name: torch.stack([state[name] for state in states]).mean(0) if value.dtype.is_floating_point else value
+        for name, value in states[0].items()
+    }
+    first.detector.load_state_dict(mean)
+    write_checkpoint(options.target, first.detector, first)
+    print(f"wrote {options.target}, the mean of {len(states)} checkpoints")
+
+
+if __name__ == "__main__":
+    main()
