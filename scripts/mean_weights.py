@@ -23,6 +23,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         "target", type=Path, help="the checkpoint to write; its description is that of the first source"
     )
     parser.add_argument("sources", type=Path, nargs="+", help="the checkpoints")
+    parser.add_argument(
+        "--slide",
+        action="store_true",
+        help="describe them as trained on windows of the usual length only, so that windows slide at other rates by "
+        "default, if those that shrink to the stride cost too much accuracy",
+    )
     options = parser.parse_args(argv)
     read = [read_checkpoint(source) for source in options.sources]
     first = read[0]
@@ -40,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         for name, value in states[0].items()
     }
     first.detector.load_state_dict(mean)
+    if options.slide:
+        first.window_lengths_us = (first.windows.nominal_length_us,)
     write_checkpoint(options.target, first.detector, first)
     print(f"wrote {options.target}, the mean of {len(states)} checkpoints")
 

@@ -53,7 +53,7 @@ for name in ("score", "xyxy"):
     print(f"{len(pairs)} windows, largest difference of {name}: {max(differences):.0e}")
 
 # %% [markdown]
-# Now the scene freezes: after half a second no event arrives, until the last 10 ms. From 0.51 s to 0.99 s the windows
+# Now the scene freezes: after half a second no event arrives, until the last 10 ms. From 0.55 s to 0.99 s the windows
 # are empty, and a detector without memory would see nothing there. The curve is the best score of each window: it
 # falls, but objects are still found, because the state remembers them.
 

@@ -15,11 +15,15 @@ main = runpy.run_path(str(Path(__file__).parents[2] / "scripts/mean_weights.py")
 def test_the_mean_of_three_checkpoints(live_checkpoint, tmp_path, capsys):
     checkpoint, files = live_checkpoint(), [tmp_path / f"{number}.ckpt" for number in range(3)]
     state = {name: value.clone() for name, value in checkpoint.detector.state_dict().items()}
+    checkpoint.window_lengths_us = (5_000, 50_000)
     for file, offset in zip(files, (-1, 0, 4), strict=True):
         moved = {name: value + offset if value.is_floating_point() else value for name, value in state.items()}
         checkpoint.detector.load_state_dict(moved)
         write_checkpoint(file, checkpoint.detector, checkpoint)
     main([str(tmp_path / "mean.ckpt"), *map(str, files)])
+    assert read_checkpoint(tmp_path / "mean.ckpt").may_shrink_windows
+    main([str(tmp_path / "mean.ckpt"), *map(str, files), "--slide"])
+    assert not read_checkpoint(tmp_path / "mean.ckpt").may_shrink_windows
     mean = read_checkpoint(tmp_path / "mean.ckpt").detector.state_dict()
     for name, value in state.items():
         torch.testing.assert_close(mean[name], value + 1 if value.is_floating_point() else value)
