@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
+from rvtssm.system.user_error import UserError
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -30,7 +31,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         "default, if those that shrink to the stride cost too much accuracy",
     )
     options = parser.parse_args(argv)
-    read = [read_checkpoint(source) for source in options.sources]
+    try:
+        read = [read_checkpoint(source) for source in options.sources]
+    except UserError as error:
+        parser.error(str(error))
     first = read[0]
     for source, other in zip(options.sources[1:], read[1:], strict=True):
         for name in ("model_config", "temporal_config", "windows"):

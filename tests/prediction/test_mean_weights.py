@@ -32,3 +32,6 @@ def test_the_mean_of_three_checkpoints(live_checkpoint, tmp_path, capsys):
     with pytest.raises(SystemExit):
         main([str(tmp_path / "mean.ckpt"), *map(str, files)])
     assert "2.ckpt knows ('bus'," in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([str(tmp_path / "mean.ckpt"), str(tmp_path / "none.ckpt")])
+    assert "none.ckpt" in capsys.readouterr().err
