@@ -8,8 +8,9 @@
 The parts: `generated`, the test split of the recipe street_tiny, from `--raw` or new; `footage`, real streets that
 `rvtssm simulate` turns into events; `pedro`, windows of the dataset PEDRo; `empty`, a camera before a scene in which
 nothing moves; `recordings`, files without labels, of which pictures are written. Everything is done once per reduction
-of the frame, and footage also at each of `--rates`, with windows of both lengths. `--finetune` also trains on labelled
-windows of the footage. What FILE holds is not done again. Data, weights and pictures are kept below `--folder`.
+of the frame, and footage also at each of `--rates`, with windows of both lengths, and with scores averaged over each of
+`--smooth`. `--finetune` also trains on labelled windows of the footage. What FILE holds is not done again. Data,
+weights and pictures are kept below `--folder`.
 
 The part `apart` is footage that is held apart: no choice may look at it. It is scored only if `--only` names it.
 """
@@ -84,6 +85,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", default=",".join(PARTS), help=f"some of the parts, also {APART}, separated by commas")
     parser.add_argument("--reductions", default="1,2,3", help="of the frame: full size, half, a third")
     parser.add_argument("--rates", default="", help="other rates in Hz for the footage, such as 100,200")
+    parser.add_argument(
+        "--smooth", default="", help="seconds over which scores are averaged along tracks, such as 0.1,0.2"
+    )
     parser.add_argument("--sensor", default="davis346", help="the camera that sees the footage")
     parser.add_argument("--finetune", default="", help="numbers of labelled windows, such as 10,50,200")
     parser.add_argument("--steps", type=int, default=400, help="of each training")
@@ -184,6 +188,9 @@ def of_footage(
     for hz, window in product(filter(None, options.rates.split(",")), ("slide", "shrink")):
         read = partial(recordings, float(hz), window)
         yield from scored(part, f"{footage.name} at {hz} Hz, windows {window}", read, checkpoint, reductions)
+    for smooth_s in filter(None, options.smooth.split(",")):
+        source = f"{footage.name}, scores averaged over {smooth_s} s"
+        yield from scored(part, source, recordings, checkpoint, reductions, smooth_s=float(smooth_s))
     if not options.finetune or footage.held_apart:
         return
     key = {"part": "finetune", "source": footage.name, "steps": options.steps, "overrides": options.overrides}
@@ -213,6 +220,7 @@ def scored(
     reductions: Sequence[int],
     skip_us: int | None = None,
     data: Path | None = None,
+    smooth_s: float = 0.0,
 ) -> Iterator[Job]:
     """Yield the scores of labelled recordings at each reduction. They are read once, from `data` if that is given."""
     read_already: list[list[LabelledRecording]] = []
@@ -220,7 +228,7 @@ def scored(
     def make(reduction: int) -> Rows:
         if not read_already:
             read_already.append(read())
-        return score(checkpoint, read_already[0], reduction, skip_us=skip_us)
+        return score(checkpoint, read_already[0], reduction, skip_us=skip_us, smooth_s=smooth_s)
 
     for number in reductions:
         key = {"part": part, "source": source, "reduction": number} | ({"data": str(data)} if data else {})

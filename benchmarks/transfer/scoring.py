@@ -32,6 +32,7 @@ from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.prediction.detect import detect, open_stream
 from rvtssm.prediction.inference_config import PredictConfig
 from rvtssm.prediction.predict_recording import predict_recording
+from rvtssm.prediction.track_objects import Tracker
 from rvtssm.records import DatasetSpec, Detections, Labels, Windows, WindowSettings
 
 CONFIDENT = 0.5  # the score from which a box counts as confident
@@ -93,17 +94,18 @@ def score(
     reduction: int,
     *,
     skip_us: int | None = None,
+    smooth_s: float = 0.0,
 ) -> list[dict[str, Any]]:
     """Return AP, AP50 and the number of labels for each class that has some, and for `all` if these are several.
 
     A class also has its switches between found and missed per second (`benchmarks.transfer.flicker`), its offset, and
     AP without the offsets (`benchmarks.transfer.offsets`). Labels up to `skip_us` are not scored, by default as in the
-    training.
+    training. If `smooth_s` is given, scores are averaged along tracks, as `rvtssm predict` does with `track_smooth_s`.
     """
     height, width = (max(each.sensor_hw[side] for each in recordings) for side in (0, 1))
     skip_us = checkpoint.spec.skip_us if skip_us is None else skip_us
     spec = replace(checkpoint.spec, height=height, width=width, downsample=1, skip_us=skip_us)
-    scored = [detected(checkpoint, recording, reduction) for recording in recordings]
+    scored = [detected(checkpoint, recording, reduction, smooth_s) for recording in recordings]
     matches = match_detections(scored, spec)
     metrics, curves = average_precisions(matches, spec), precision_curves(matches, spec)
     offset = offsets(scored, spec.num_classes)
@@ -129,15 +131,31 @@ def _row(class_name: str, num_labels: int, ap50: float, ap: float, moved: float)
     return {"class": class_name, "labels": int(num_labels)} | scores
 
 
-def detected(checkpoint: LoadedCheckpoint, recording: LabelledRecording, reduction: int) -> ScoredRecording:
+def detected(
+    checkpoint: LoadedCheckpoint, recording: LabelledRecording, reduction: int, smooth_s: float = 0.0
+) -> ScoredRecording:
     """Return what is found at the label times, except in regions without labels."""
     labels, found = recording.labels, []
     wanted = set(labels.t_us.tolist())
     frame_hw = recording.sensor_hw[0] // reduction, recording.sensor_hw[1] // reduction
+    usual = PredictConfig()
+    tracker = (
+        Tracker(
+            "bytetrack",
+            checkpoint.spec.num_classes,
+            recording.settings.hz,
+            usual.track_memory_s,
+            usual.min_score,
+            smooth_s,
+        )
+        if smooth_s
+        else None
+    )
     with closing(open_recording(recording.path, *recording.sensor_hw)) as opened:
         counter = FrameCounter(recording.settings, frame_pixels(*recording.sensor_hw, reduction))
         counted = count_as_they_close(opened.iterate(reuse=True), recording.windows, counter, WINDOWS_PER_CALL)
         for _, frame, _, _ in detect(open_stream(checkpoint, frame_hw), counted, None, PostprocessConfig(), reduction):
+            frame = tracker.update(frame) if tracker else frame
             if frame.t_us in wanted:
                 truth = ltwh_to_xyxy(labels.boxes_ltwh[labels.t_us == frame.t_us])
                 regions = ltwh_to_xyxy(recording.unsure.get(frame.t_us, np.zeros((0, 4), np.float32)))

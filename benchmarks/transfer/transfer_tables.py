@@ -25,9 +25,12 @@ def tables(rows: Sequence[Row]) -> list[str]:
 
 
 def _scores(rows: Sequence[Row]) -> list[str]:
-    head = ["source", "class", "labels", "reduction", "frame", "AP50", "AP", "AP without offset"]
+    head = ["source", "class", "labels", "reduction", "frame", "AP50", "AP", "AP without offset", "switches per s"]
     scores = ("AP50", "AP", "AP_without_offset")
-    lines = [[_source(row), row["class"], str(row["labels"]), *_size(row), *_scored(row, scores)] for row in rows]
+    lines = [
+        [_source(row), row["class"], str(row["labels"]), *_size(row), *_scored(row, scores), _switches(row)]
+        for row in rows
+    ]
     return markdown_table([head, *lines], "|---|")
 
 
@@ -50,6 +53,10 @@ def _trainings(rows: Sequence[Row]) -> list[str]:
         for row in rows
     ]
     return markdown_table([head, *lines], "|---|")
+
+
+def _switches(row: Row) -> str:
+    return "" if row.get("switches_per_s") is None else f"{row['switches_per_s']:.1f}"
 
 
 def _source(row: Row) -> str:

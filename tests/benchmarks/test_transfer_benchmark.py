@@ -402,6 +402,16 @@ def test_footage_is_seen_at_other_rates_with_windows_of_both_lengths(command, cl
     assert "| crossing at 100 Hz, windows shrink | person | 15 |" in capsys.readouterr().out
 
 
+def test_scores_averaged_along_tracks_are_those_of_the_tracker(checkpoint, trees):
+    """Also windows without a label reach the tracker."""
+    tree, _ = trees["crossing"]
+    (recording,) = read_split(tree, "test", custom.read_spec(tree), checkpoint, hz=100.0, window="slide")
+    plain, smooth = (scoring.detected(checkpoint, recording, 1, smooth_s).detections for smooth_s in (0.0, 0.2))
+    assert [frame.t_us for frame in plain] == [frame.t_us for frame in smooth]
+    np.testing.assert_array_equal(plain[-1].xyxy, smooth[-1].xyxy)
+    assert plain[-1].track_id is None and smooth[-1].track_id.any() and (plain[-1].score != smooth[-1].score).any()
+
+
 def test_what_is_held_apart_is_scored_only_by_name_and_no_training_sees_it(command, clones, capsys):
     words = ["--footage", str(clones), "--reductions", "1", "--only", "apart"]
     rows = command(*words, "--finetune", "1", "--steps", "1")
