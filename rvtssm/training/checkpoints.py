@@ -17,9 +17,9 @@ from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 
 from rvtssm.datasets.loader import STOP_SIGNALS
-from rvtssm.models.checkpoint import load_file
+from rvtssm.models.checkpoint import load_file, save_file
 from rvtssm.system.atomic_files import atomic_file, remove_abandoned
-from rvtssm.training.process_states import file_names, named_files, remove_other_files, write_states
+from rvtssm.training.process_states import file_names, named_files, remove_other_files
 
 log = logging.getLogger(__name__)
 
@@ -165,7 +165,7 @@ class Checkpoints(Checkpoint):
         """Write the states of this process. A checkpoint that names these files is only written once all exist."""
         module: Any = trainer.lightning_module
         if trainer.global_rank:
-            write_states(folder / files[trainer.global_rank - 1], module.own_states())
+            save_file(folder / files[trainer.global_rank - 1], module.own_states())
         trainer.strategy.barrier("states")
 
     def _stop(self, trainer: L.Trainer) -> None:

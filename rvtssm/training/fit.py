@@ -48,8 +48,9 @@ def build_trainer(config: TrainingConfig, out_dir: Path, clip_value: float) -> L
         LearningRateMonitor("step"),
         DetectionImages(config.num_images),
     ]
-    if config.average is not None:
-        callbacks.insert(0, average_weights(config.average))
+    if config.average is not None:  # average = decay * average + (1 - decay) * weights, from the first step on
+        average = get_ema_multi_avg_fn(config.average)
+        callbacks.insert(0, WeightAveraging(use_buffers=True, multi_avg_fn=average))
     if config.spectra:
         callbacks.append(SpectrumMonitor())
     callbacks.append(TrainingProgress(pace) if config.progress else ValidationLines())
@@ -89,15 +90,6 @@ def build_trainer(config: TrainingConfig, out_dir: Path, clip_value: float) -> L
     # Pace must be last. It is appended here because the trainer moves callbacks that write checkpoints to the end.
     trainer.callbacks.append(pace)  # type: ignore[attr-defined]
     return trainer
-
-
-def average_weights(decay: float) -> WeightAveraging:
-    """Return a callback that keeps an exponential moving average of the weights for validation and checkpoints.
-
-    After each step, average = decay * average + (1 - decay) * weights, starting with the weights after the first step.
-    The average includes the statistics of batch norms.
-    """
-    return WeightAveraging(use_buffers=True, multi_avg_fn=get_ema_multi_avg_fn(decay))
 
 
 def find_resume(resume: str | None, out_dir: Path) -> Path | None:

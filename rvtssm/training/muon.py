@@ -15,6 +15,7 @@ from torch import Tensor
 
 # The polynomial that pushes all singular values towards 1 within five rounds (Jordan et al., 2024).
 _A, _B, _C, _ROUNDS = 3.4445, -4.7750, 2.0315, 5
+_MOMENTUM = 0.95  # of Nesterov, for the matrices
 _RMS = 0.2  # root mean square of a step of AdamW, which Muon's step matches
 
 
@@ -24,9 +25,7 @@ class Muon(torch.optim.Optimizer):
     Args:
         groups: Parameter groups as for AdamW, each with a key `is_matrix`. A parameter (out, ...) of a matrix group is
             treated as a matrix (out, the rest).
-        lr: Learning rate of groups that do not set their own.
-        weight_decay: Decoupled weight decay of groups that do not set their own.
-        momentum: Nesterov momentum of the matrices.
+        lr: Learning rate of groups that do not set their own. Their weight decay is 0.
         fused: Whether AdamW runs in one kernel.
         dtype: Data type of the products that orthogonalise.
     """
@@ -35,13 +34,11 @@ class Muon(torch.optim.Optimizer):
         self,
         groups: list[dict[str, Any]],
         lr: float,
-        weight_decay: float = 0.0,
-        momentum: float = 0.95,
         fused: bool = True,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        adamw = torch.optim.AdamW([torch.zeros(1)], lr=lr, weight_decay=weight_decay, fused=fused)
-        super().__init__(groups, {**adamw.defaults, "momentum": momentum, "is_matrix": False})
+        adamw = torch.optim.AdamW([torch.zeros(1)], lr=lr, weight_decay=0.0, fused=fused)
+        super().__init__(groups, {**adamw.defaults, "momentum": _MOMENTUM, "is_matrix": False})
         self._adamw = adamw
         self.dtype = dtype
 

@@ -7,13 +7,8 @@ writes its own. Together they can be gigabytes, which no process should have to 
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from rvtssm.models.checkpoint import load_file
-from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.user_error import UserError
-
-Stored = list[Any]  # by rank: the states of a process, or the name of its file
 
 
 def file_names(step: int, num_processes: int) -> list[str]:
@@ -21,18 +16,12 @@ def file_names(step: int, num_processes: int) -> list[str]:
     return [f"step_{step}_process_{rank}.pt" for rank in range(1, num_processes)]
 
 
-def write_states(path: Path, states: dict[str, Any]) -> None:
-    """Write the states of a process. The file only appears when it is complete."""
-    with atomic_file(path) as staged:
-        torch.save(states, staged)
-
-
-def read_states(checkpoint: Path, stored: Stored, rank: int) -> dict[str, Any]:
+def read_states(checkpoint: Path, stored: list[Any], rank: int) -> dict[str, Any]:
     """Return the states of a process from a checkpoint.
 
     Args:
         checkpoint: The checkpoint.
-        stored: What the checkpoint holds for each process.
+        stored: By rank, the states of a process or the name of its file, as in the checkpoint.
         rank: Rank of the process.
 
     Raises:

@@ -18,8 +18,7 @@ from rvtssm.commands.generate import generate
 from rvtssm.commands.preprocess import preprocess
 from rvtssm.commands.train import train
 from rvtssm.config import Config
-from rvtssm.training import fit
-from tests.training.watched import train_as_rank
+from tests.training.watched import train_as_rank, trainer_with
 
 RECORDINGS = (
     "synthetic.num_train=2",
@@ -152,28 +151,30 @@ def ranks(prepared):
     return to_the_end
 
 
-class Death(L.Callback):
-    """After the eighth step."""
+class Interruption(L.Callback):
+    """Does something to a run, once, in the middle of a step."""
 
-    def on_train_batch_end(self, trainer, *rest):
-        if trainer.global_step == 8:
-            raise MemoryError
+    def __init__(self, step: int, action: Callable[[], object]) -> None:
+        self.step, self.action = step, action
+
+    def on_after_backward(self, trainer, pl_module):
+        if trainer.global_step == self.step - 1:
+            self.step = 0
+            self.action()
+
+
+def die() -> None:
+    raise MemoryError("killed")
 
 
 @pytest.fixture
-def train_until_death(monkeypatch):
-    """A function: configuration -> a training that is cut off after its eighth step."""
-    build_trainer = fit.build_trainer
+def train_until(monkeypatch):
+    """A function: configuration, step, what happens in that step, and the error with which the training has to end."""
 
-    def mortal(*arguments):
-        trainer = build_trainer(*arguments)
-        trainer.callbacks.insert(0, Death())
-        return trainer
-
-    def run(config: Config) -> None:
+    def run(config: Config, step: int, action: Callable[[], object], error: type[BaseException]) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr("rvtssm.commands.train.build_trainer", mortal)
-            with pytest.raises(MemoryError):
+            patch.setattr("rvtssm.commands.train.build_trainer", trainer_with(Interruption(step, action)))
+            with pytest.raises(error):
                 train(config)
 
     return run

@@ -1,6 +1,7 @@
 """`rvtssm train init_from=FILE`: a run that starts from other weights, and says which."""
 
 import csv
+import re
 import shutil
 from dataclasses import asdict, replace
 
@@ -35,18 +36,24 @@ def weights(path) -> dict[str, torch.Tensor]:
     return load_file(path)["state_dict"]
 
 
-def test_a_run_starts_from_weights_and_lists_them(toy_config, tmp_path, trained, capsys):
+def test_a_run_starts_from_weights_and_says_what_it_takes_and_what_to_type(toy_config, tmp_path, trained, capsys):
     still = ("optim.learning_rate=1e-12", "training.freeze_batchnorm=true")
-    train(toy_config(tmp_path, "training.steps=1", f"training.init_from='{trained}'", "temporal=lstm", *still))
-    shown = capsys.readouterr().out
-    assert "temporal at stride 4" in shown and "new: the weights" in shown
+    words = ("training.steps=1", f"training.init_from='{trained}'", "temporal=selective_s5", "model.fpn_blocks=1")
+    train(toy_config(tmp_path, *words, *still))
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"settings from {trained}: model=tiny model.embed_dim=8" in said
+    named = "model.fpn_blocks=1 temporal=selective_s5"
+    assert f"settings from the command line, its experiment or prepared frames: {named} tensors taken" in said
+    assert "temporal at stride 4" in said and "new: the weights have" in said
+    assert "start a new training with model.fpn_blocks=0 temporal=s5" in said
     with open(tmp_path / "init_from.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert {row["reason"] for row in rows if row["outcome"] == "left"} == {"the weights have temporal.name=s5"}
     before, after = weights(trained), weights(last_checkpoint(tmp_path))
     assert [f"detector.{row['tensor']}" for row in rows] == list(after)
     for row in rows:
-        assert row["outcome"] == ("left" if ".temporal." in row["tensor"] else "taken")
+        is_new = ".temporal." in row["tensor"] or re.match(r"neck\..*\.blocks\.", row["tensor"])
+        assert row["outcome"] == ("left" if is_new else "taken")
+        assert ("the weights have temporal.name=s5" in row["reason"]) == (".temporal." in row["tensor"])
         if row["outcome"] == "taken" and "num_batches" not in row["tensor"]:
             key = f"detector.{row['tensor']}"
             torch.testing.assert_close(after[key], before[key], rtol=1e-5, atol=1e-6)
@@ -74,31 +81,27 @@ def test_the_settings_of_weights_are_the_defaults_of_a_run_from_them(toy_config,
     ("words", "wanted"),
     [
         ([], {"temporal.name": "selective_s5", "temporal.dt_max": 0.4, "model.size": "tiny", "model.layer_scale": 0.1}),
-        (["temporal.dt_max=0.2"], {"temporal.name": "selective_s5", "temporal.block": "gated", "temporal.dt_max": 0.2}),
+        (
+            ["temporal.dt_max=0.2", "mixer=convnext", "windows.num_bins=5"],
+            {
+                **{"temporal.name": "selective_s5", "temporal.block": "gated", "temporal.dt_max": 0.2},
+                **{"model.size": "tiny", "model.mixer": "convnext", "windows.num_bins": 5},
+            },
+        ),
         # another layer than that of the weights has its own defaults
-        (["temporal=s5"], {"temporal.name": "s5", "temporal.dt_max": 0.1, "temporal.num_blocks": 1}),
+        (
+            ["temporal=s5", "model=small"],
+            {
+                **{"temporal.name": "s5", "temporal.dt_max": 0.1, "temporal.num_blocks": 1},
+                **{"model.size": "small", "model.embed_dim": 48, "model.layer_scale": 0.1},
+            },
+        ),
         (["experiment=gen1_lstm_small"], {"temporal.name": "lstm", "temporal.num_blocks": 1, "model.size": "small"}),
-        (["model=small"], {"model.size": "small", "model.embed_dim": 48, "model.layer_scale": 0.1}),
-        (["mixer=convnext"], {"model.size": "tiny", "model.mixer": "convnext"}),
-        (["windows.num_bins=5"], {"windows.num_bins": 5, "temporal.name": "selective_s5"}),
     ],
 )
 def test_what_the_command_line_names_is_not_taken_from_the_weights(words, wanted):
     found = flat(asdict(compose(["training.init_from=street-tiny", *words])))
     assert {key: found[key] for key in wanted} == wanted
-
-
-def test_what_is_left_behind_is_said_with_what_to_type(toy_config, tmp_path, trained, capsys):
-    words = ("training.steps=1", f"training.init_from='{trained}'", "temporal=selective_s5", "model.fpn_blocks=1")
-    train(toy_config(tmp_path, *words))
-    said = " ".join(capsys.readouterr().out.split())
-    assert f"settings from {trained}: model=tiny model.embed_dim=8" in said
-    assert (
-        "settings from the command line, its experiment or prepared frames: model.fpn_blocks=1 temporal=selective_s5 "
-        "tensors taken" in said
-    )
-    assert "new: the weights have" in said
-    assert "start a new training with model.fpn_blocks=0 temporal=s5" in said
 
 
 def test_classes_of_other_names_are_mapped():
@@ -149,7 +152,7 @@ def test_the_map_of_classes_is_read_from_words_and_written_as_such():
         compose(words[1:])
 
 
-def test_a_run_that_goes_on_does_not_start_again(toy_config, tmp_path, trained):
+def test_a_run_that_goes_on_does_not_start_again_and_not_from_other_weights(toy_config, tmp_path, trained):
     start = shutil.copy(trained, tmp_path / "start.ckpt")
     words = "training.steps=1", f"training.init_from='{start}'"
     train(toy_config(tmp_path, *words))
@@ -159,12 +162,8 @@ def test_a_run_that_goes_on_does_not_start_again(toy_config, tmp_path, trained):
     train(toy_config(tmp_path, *words, "resume=auto"))
     assert not (tmp_path / "init_from.csv").exists()
     assert all(torch.equal(value, first[key]) for key, value in weights(last_checkpoint(tmp_path)).items())
-
-
-def test_a_run_that_goes_on_does_not_start_from_other_weights(toy_config, tmp_path, trained):
-    train(toy_config(tmp_path, "training.steps=1"))
-    with pytest.raises(ValueError, match=r"training\.init_from=None, now .*trained"):
-        train(toy_config(tmp_path, "training.steps=1", "training.init_from=/trained.ckpt", "resume=auto"))
+    with pytest.raises(ValueError, match=r"training\.init_from=.*start\.ckpt, now /trained\.ckpt"):
+        train(toy_config(tmp_path, words[0], "training.init_from=/trained.ckpt", "resume=auto"))
 
 
 def test_weights_that_are_none_are_refused_before_data_are_read(toy_config, tmp_path, monkeypatch):

@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import random
 import signal
 import sys
 from pathlib import Path
@@ -11,11 +10,10 @@ import lightning as L
 import pytest
 import torch
 
-from rvtssm.commands import train as verb
-from rvtssm.commands.cli import main
+from rvtssm.commands.train import train
 from rvtssm.models.checkpoint import load_file
-from rvtssm.training import fit
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint
+from tests.training.watched import train_with
 
 NUM_STEPS = 8  # the toy data hold 6 batches per epoch with streams: a run crosses one border
 # augmentation is on, as always
@@ -25,16 +23,13 @@ SETTINGS = (
     "training.checkpoint_every=2",
     "model.drop_path=0.2",
 )
-MODES = {"random": ("sampling.mode=random",), "mixed": (), "raw": ("dataset.source=raw",)}
-MOMENTS = ("on_train_batch_start", "on_after_backward", "on_train_batch_end", "on_validation_batch_start")
-# every mode is killed and asked to end; either happens with and without workers
+MODES = {"random": ("sampling.mode=random",), "raw": ("dataset.source=raw",)}
+# Both modes are killed and asked to end, at a moment after some steps. Either happens with and without workers.
 CASES = [
-    ("random", signal.SIGKILL, 0),
-    ("random", signal.SIGUSR1, 2),
-    ("mixed", signal.SIGKILL, 2),
-    ("mixed", signal.SIGTERM, 0),
-    ("raw", signal.SIGKILL, 2),
-    ("raw", signal.SIGTERM, 0),
+    ("random", signal.SIGKILL, 0, 3, "on_after_backward"),
+    ("random", signal.SIGUSR1, 2, 6, "on_train_batch_end"),
+    ("raw", signal.SIGKILL, 2, 1, "on_after_backward"),
+    ("raw", signal.SIGTERM, 0, 3, "on_validation_batch_start"),
 ]
 
 
@@ -59,15 +54,7 @@ def train_until(overrides: list[str], num_threads: int, number: int, step: int, 
     os.setsid()
     multiprocessing.set_start_method("fork", force=True)  # of the workers, as where nobody chose another
     torch.set_num_threads(num_threads)
-    build_trainer = fit.build_trainer
-
-    def with_blow(*arguments):
-        trainer = build_trainer(*arguments)
-        trainer.callbacks.append(Blow(number, step, moment))
-        return trainer
-
-    verb.build_trainer = with_blow
-    sys.exit(main(["train", *overrides]))
+    sys.exit(train_with(Blow(number, step, moment), overrides))
 
 
 @pytest.fixture(scope="module")
@@ -78,20 +65,16 @@ def whole(toy_config, tmp_path_factory):
     def of(mode: str) -> Path:
         if mode not in runs:
             runs[mode] = tmp_path_factory.mktemp(mode)
-            verb.train(toy_config(runs[mode], *SETTINGS, *MODES[mode]))
+            train(toy_config(runs[mode], *SETTINGS, *MODES[mode]))
         return runs[mode]
 
     return of
 
 
-@pytest.mark.parametrize(("mode", "number", "num_workers"), CASES)
+@pytest.mark.parametrize(("mode", "number", "num_workers", "step", "moment"), CASES)
 def test_a_killed_run_goes_on_as_if_nothing_had_been(
-    prepared, whole, toy_data, toy_config, tmp_path, logged, mode, number, num_workers
+    prepared, whole, toy_data, toy_config, tmp_path, logged, mode, number, num_workers, step, moment
 ):
-    draw = random.Random(f"{mode} {number} {num_workers}")
-    step, moment = draw.randrange(1, NUM_STEPS - 1), draw.choice(MOMENTS)
-    if moment == "on_validation_batch_start":
-        step = draw.choice([3, 6])
     settings = (*SETTINGS, *MODES[mode], f"data.workers={num_workers}")
     overrides = [*toy_data, *settings, f"out={tmp_path}"]
     killed = prepared.Process(target=train_until, args=(overrides, torch.get_num_threads(), number, step, moment))
@@ -104,8 +87,8 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(
     if number == signal.SIGKILL:
         assert step - 2 <= reached <= step
     else:
-        assert reached == step + (moment in ("on_train_batch_start", "on_after_backward"))
-    verb.train(toy_config(tmp_path, *settings, "resume=auto"))
+        assert reached == step
+    train(toy_config(tmp_path, *settings, "resume=auto"))
     for name in (last_checkpoint, best_checkpoint):
         found, wanted = load_file(name(tmp_path))["state_dict"], load_file(name(whole(mode)))["state_dict"]
         assert all(torch.equal(found[key], value) for key, value in wanted.items())

@@ -1,4 +1,4 @@
-"""Training on recordings of several sizes: the whole path from events to weights, and a run that dies goes on."""
+"""Training on random windows of recordings of several sizes: from events to weights, and a run that dies goes on."""
 
 import pytest
 import torch
@@ -8,21 +8,23 @@ from rvtssm.commands.generate import generate
 from rvtssm.commands.train import train
 from rvtssm.models.checkpoint import load_file
 from rvtssm.training.checkpoints import last_checkpoint
-from tests.training.conftest import OVERRIDES, RECORDINGS
+from tests.training.conftest import OVERRIDES, RECORDINGS, die
 
 SIZED = ("dataset.mixed_sizes=true", "synthetic.sizes=[[48,64],[64,96]]", *RECORDINGS, "synthetic.num_train=4")
 SETTINGS = (
     "training.steps=9",
     "training.validate_every=20",
     "training.checkpoint_every=3",
-    "augment.window_ms=[20,50]",
+    "augment.window_ms=[5,20,50]",
+    "augment.hz=[20,40]",
+    "augment.draws=all",
     "optim.name=muon",
     "training.average=0.9",
     "sampling.chunk_length=2",
 )
 
 
-def test_a_training_of_two_sizes_resumes_exactly(tmp_path, train_until_death, logged):
+def test_random_windows_of_two_sizes_and_averaged_weights_resume_exactly(tmp_path, train_until, logged):
     data = [*OVERRIDES, *SIZED, f"dataset.raw_dir={tmp_path / 'raw'}"]
     generate(compose(data))
 
@@ -30,7 +32,7 @@ def test_a_training_of_two_sizes_resumes_exactly(tmp_path, train_until_death, lo
         return compose([*data, *SETTINGS, f"out={tmp_path / name}", *more])
 
     train(configured("whole"))
-    train_until_death(configured("cut"))
+    train_until(configured("cut"), 8, die, MemoryError)
     stored = load_file(last_checkpoint(tmp_path / "cut"))
     assert stored["global_step"] == 6 and len(stored["processes"][0]["streams"]) == 2
     train(configured("cut", "resume=auto"))
@@ -39,6 +41,12 @@ def test_a_training_of_two_sizes_resumes_exactly(tmp_path, train_until_death, lo
     assert logged(tmp_path / "cut") == logged(tmp_path / "whole")
     with pytest.raises(ValueError, match="only raw recordings may differ in size"):
         train(configured("prepared", "dataset.source=prepared"))
+
+
+def test_random_windows_of_prepared_recordings_are_refused_before_anything_is_read(toy_config, tmp_path):
+    with pytest.raises(ValueError, match=r"augment.window_ms=\[20.0\] .* dataset.source=prepared"):
+        train(toy_config(tmp_path, "augment.window_ms=[20]", "dataset.source=prepared"))
+    assert not any(tmp_path.iterdir())
 
 
 def test_sizes_are_asked_for_where_they_are_read():

@@ -8,14 +8,11 @@ import lightning as L
 import pytest
 import torch
 
-from rvtssm.commands import train as verb
-from rvtssm.commands.cli import main
 from rvtssm.commands.train import train
 from rvtssm.models.checkpoint import load_file
-from rvtssm.training import fit
 from rvtssm.training.checkpoints import last_checkpoint
 from rvtssm.training.non_finite import replay
-from tests.training.watched import become_rank
+from tests.training.watched import become_rank, train_with, trainer_with
 
 SETTINGS = ("training.steps=4", "training.validate_every=2", "model.drop_path=0.2")
 
@@ -44,15 +41,9 @@ def first_parameter(module):
 @pytest.fixture
 def poisoned(monkeypatch, toy_config):
     """A function: trains until the poison works; returns the message and what was written."""
-    build_trainer = fit.build_trainer
 
     def run(out: Path, what: str, *overrides: str) -> tuple[str, dict]:
-        def with_poison(*arguments):
-            trainer = build_trainer(*arguments)
-            trainer.callbacks.insert(0, Poison(what))
-            return trainer
-
-        monkeypatch.setattr("rvtssm.commands.train.build_trainer", with_poison)
+        monkeypatch.setattr("rvtssm.commands.train.build_trainer", trainer_with(Poison(what)))
         with pytest.raises(ValueError, match="before step 3, which is not finite") as stopped:
             train(toy_config(out, *SETTINGS, *overrides))
         assert not list(out.glob(".non_finite*"))
@@ -61,9 +52,9 @@ def poisoned(monkeypatch, toy_config):
     return run
 
 
-@pytest.mark.parametrize("what", ["weight", "batch"])
-def test_a_loss_that_is_not_finite_ends_the_run_and_can_be_replayed(poisoned, tmp_path, what):
-    message, written = poisoned(tmp_path, what)
+@pytest.mark.parametrize(("what", "accumulate"), [("weight", 1), ("batch", 2)])
+def test_a_loss_that_is_not_finite_ends_the_run_and_can_be_replayed(poisoned, tmp_path, what, accumulate):
+    message, written = poisoned(tmp_path, what, f"training.accumulate={accumulate}")
     assert "\n" not in message and str(tmp_path / "non_finite.pt") in message and "total nan" in message
     assert math.isnan(written["losses"]["total"])
     if what == "weight":
@@ -77,27 +68,18 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_can_be_replayed(poisoned, tm
     last = load_file(last_checkpoint(tmp_path))
     assert last["global_step"] == 2
     assert all(value.isfinite().all() for value in last["state_dict"].values())
+    with pytest.raises(ValueError, match=r"holds no batch; give the non_finite\.pt"):
+        replay(last_checkpoint(tmp_path))
 
 
-@pytest.mark.parametrize("option", ["training.precision=float64", "training.freeze_batchnorm=true"])
-def test_a_gradient_alone_ends_the_run_and_the_finite_losses_are_replayed(poisoned, tmp_path, option):
-    message, written = poisoned(tmp_path, "gradient", "optim.h2_weight=0.1", option)
+def test_a_gradient_alone_ends_the_run_and_the_finite_losses_are_replayed(poisoned, tmp_path):
+    options = ("optim.h2_weight=0.1", "training.precision=float64", "training.freeze_batchnorm=true")
+    message, written = poisoned(tmp_path, "gradient", *options)
     assert all(map(math.isfinite, written["losses"].values())) and "h2" in written["losses"]
     assert not written["non_finite_weights"] and len(written["non_finite_gradients"]) == 1
     assert f"gradients {written['non_finite_gradients'][0]}" in message
     # the same states of streams and the same random numbers of drop path: the same losses
     assert replay(tmp_path / "non_finite.pt") == pytest.approx(written["losses"], rel=1e-6)
-
-
-def test_a_batch_whose_gradient_is_accumulated_counts(poisoned, tmp_path):
-    _, written = poisoned(tmp_path, "batch", "training.accumulate=2")
-    assert not written["batch"]["hist"].isfinite().any()
-
-
-def test_only_such_a_file_is_replayed(toy_config, tmp_path):
-    train(toy_config(tmp_path, "training.steps=1"))
-    with pytest.raises(ValueError, match=r"holds no batch; give the non_finite\.pt"):
-        replay(last_checkpoint(tmp_path))
 
 
 class PoisonSecond(Poison):
@@ -110,15 +92,7 @@ class PoisonSecond(Poison):
 
 def train_poisoned(out: Path, _, overrides: list[str], environment: dict) -> None:
     become_rank(out, environment)
-    build_trainer = fit.build_trainer
-
-    def with_poison(*arguments):
-        trainer = build_trainer(*arguments)
-        trainer.callbacks.insert(0, PoisonSecond("batch"))
-        return trainer
-
-    verb.build_trainer = with_poison
-    sys.exit(main(["train", *overrides]))
+    sys.exit(train_with(PoisonSecond("batch"), overrides))
 
 
 @pytest.mark.distributed

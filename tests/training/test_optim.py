@@ -48,8 +48,8 @@ def test_the_rule_for_larger_batches():
     assert peak_learning_rate(OptimConfig(), 32) == 2e-4
     assert peak_learning_rate(OptimConfig(scale_with_batch=True), 32) == pytest.approx(4e-4)
     assert peak_learning_rate(OptimConfig(scale_with_batch=True), 12) == pytest.approx(2.45e-4, rel=1e-2)
-
-
-def test_the_rule_says_what_it_did():
-    said = learning_rate_rule(OptimConfig(scale_with_batch=True), 32)
+    config = OptimConfig(scale_with_batch=True)
+    optimizer, _ = build_optimizer(torch.nn.Linear(1, 1), config, num_steps=9, batch_size=32)
+    assert optimizer.param_groups[0]["max_lr"] == pytest.approx(4e-4)
+    said = learning_rate_rule(config, 32)
     assert said == "learning rate 0.0002 x sqrt(32 / 8) = 0.0004: 32 chunks per step"

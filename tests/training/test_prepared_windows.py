@@ -1,5 +1,7 @@
 """The windows of prepared frames are those of a training on them, and others are refused."""
 
+import contextlib
+import io
 import json
 import shutil
 from pathlib import Path
@@ -17,35 +19,49 @@ from rvtssm.training.checkpoints import best_checkpoint
 
 
 @pytest.fixture(scope="module")
-def words(toy_data, tmp_path_factory) -> list[str]:
+def raw(toy_data, tmp_path_factory) -> Path:
+    """A copy of the recordings, whose labels a test may change."""
+    given = next(word for word in toy_data if word.startswith("dataset.raw_dir")).partition("=")[2]
+    return shutil.copytree(given, tmp_path_factory.mktemp("data") / "raw")
+
+
+@pytest.fixture(scope="module")
+def words(toy_data, raw, tmp_path_factory) -> list[str]:
     """Words of a training on frames of 25 ms with five bins."""
-    found = [*toy_data, f"dataset.prepared_dir={tmp_path_factory.mktemp('prepared')}", "dataset.source=prepared"]
+    prepared = tmp_path_factory.mktemp("prepared")
+    found = [*toy_data, f"dataset.raw_dir={raw}", f"dataset.prepared_dir={prepared}", "dataset.source=prepared"]
     counted = ["windows.stride_ms=25", "windows.num_bins=5", "preprocess.splits=[train,val]", "preprocess.workers=1"]
     assert preprocess(compose([*found, *counted])) == 0
     return [*found, "training.steps=1"]
 
 
-def test_windows_that_are_not_named_are_those_of_the_frames(words, tmp_path, capsys):
-    assert main(["train", *words, f"out={tmp_path}"]) == 0
-    assert "step 1: validation AP" in capsys.readouterr().out  # also with progress=false
-    kept = yaml.safe_load((tmp_path / "overrides.yaml").read_text())
+@pytest.fixture(scope="module")
+def run(words, tmp_path_factory) -> tuple[Path, str]:
+    """The folder of such a training, and what it has printed."""
+    out = tmp_path_factory.mktemp("run")
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        assert main(["train", *words, f"out={out}"]) == 0
+    return out, said.getvalue()
+
+
+def test_windows_that_are_not_named_are_those_of_the_frames(words, run, capsys):
+    out, said = run
+    assert "step 1: validation AP" in said  # also with progress=false
+    kept = yaml.safe_load((out / "overrides.yaml").read_text())
     assert {word for word in kept if word.startswith("windows")} == {"windows.stride_ms=25.0", "windows.num_bins=5"}
-    assert read_checkpoint(best_checkpoint(tmp_path)).windows == WindowSettings(25_000, num_bins=5)
+    assert read_checkpoint(best_checkpoint(out)).windows == WindowSettings(25_000, num_bins=5)
     assert main(["info", *(word for word in words if word.startswith("dataset")), "model=tiny", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["stride_us"] == 25_000
 
 
-def test_labels_that_changed_after_the_preparation_are_told(words, toy_data, tmp_path, capsys):
-    raw = Path(next(word for word in toy_data if word.startswith("dataset.raw_dir")).partition("=")[2])
-    shutil.copytree(raw, tmp_path / "raw")
-    train = ["train", *words, f"dataset.raw_dir={tmp_path / 'raw'}", f"out={tmp_path / 'run'}"]
-    assert main(train) == 0
-    assert "were made from other" not in capsys.readouterr().out
-    path = next((tmp_path / "raw" / "train").glob("*_bbox.npy"))
+def test_labels_that_changed_after_the_preparation_are_told(words, raw, run, capsys):
+    out, said_before = run
+    assert "were made from other" not in said_before
+    path = next((raw / "train").glob("*_bbox.npy"))
     boxes = read_boxes(path)
     boxes["x"] += 1
     write_boxes(path, boxes)
-    assert main([*train, "resume=auto"]) == 0
+    assert main(["train", *words, f"out={out}", "resume=auto"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "1 prepared recordings, such as train/train_0000, were made from other recordings or labels" in said
 

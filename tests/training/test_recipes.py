@@ -29,7 +29,8 @@ GEN1_ROWS = {
     *("s5_base_alpha0", "s5_base_alpha1", "s5_small_h2"),
 }
 recipe = functools.cache(lambda name: compose([f"experiment={name}"]))
-every_recipe = pytest.mark.parametrize("name", [path.stem for path in FILES])
+# the recipes of 1Mpx have the detectors of those of Gen1, so one of them is enough
+TRAINED = [path.stem for path in FILES if not path.stem.startswith("onempx") or path.stem == "onempx_s5_base"]
 
 
 def test_the_rows_of_the_paper_are_there():
@@ -72,7 +73,7 @@ def at_toy_size(config: Config) -> Config:
     return replace(config, model=model, temporal=replace(config.temporal, state_size=None))
 
 
-@every_recipe
+@pytest.mark.parametrize("name", TRAINED)
 def test_a_recipe_trains_and_evaluates(name, toy_data):
     config = at_toy_size(recipe(name))
     folders = tuple(word for word in toy_data if word.startswith("dataset.raw_dir"))

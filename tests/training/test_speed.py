@@ -145,22 +145,6 @@ def test_a_run_goes_on_in_another_layout(before, fused):
     torch.testing.assert_close(target.weight, twin.weight, rtol=1e-5, atol=1e-6)
 
 
-def test_a_fused_optimiser_takes_the_same_steps():
-    weights = []
-    for fused in (False, True):
-        torch.manual_seed(0)
-        module, x = nn.Conv2d(4, 6, 3), torch.randn(2, 4, 8, 8)
-        optimizer, schedule = build_optimizer(module, OptimConfig(learning_rate=0.1), 10, 8, fused)
-        assert optimizer.defaults["fused"] is fused
-        for _ in range(4):
-            optimizer.zero_grad()
-            module(x).square().sum().backward()
-            optimizer.step()
-            schedule.step()
-        weights.append(module.weight)
-    torch.testing.assert_close(*weights, rtol=1e-5, atol=1e-6)
-
-
 @every_layer
 def test_products_of_16_bits_stay_near(name):
     """Predictions and their gradients within 3 %; statistics as in use, since those of two frames exaggerate."""
@@ -218,7 +202,7 @@ def test_every_temporal_layer_is_one_graph_at_any_rate(name, remembers):
         return layer(x, state, scale, **where)[0] if remembers else layer.forward_without_memory(x, scale, **where)
 
     compiled = torch.compile(run, fullgraph=True, backend="eager")
-    for scale in (1.0, 0.5, 0.25, torch.full((1, 4), 0.3), torch.full((3, 4), 0.3)):
+    for scale in (1.0, 0.5, torch.full((3, 4), 0.3)):
         assert_near(compiled(x, scale), run(x, scale), 1e-5)
 
 
@@ -286,7 +270,15 @@ def test_without_a_compiler_nothing_starts(monkeypatch):
         check_compiler("cuda")
 
 
-def test_checkpoints_do_not_know_how_fast_they_were_made(toy_config, tmp_path, monkeypatch, logged):
+@pytest.fixture(scope="module")
+def plain(toy_config, tmp_path_factory):
+    """The folder of a training of two steps without any option."""
+    out = tmp_path_factory.mktemp("plain")
+    train(toy_config(out, "training.steps=2"))
+    return out
+
+
+def test_checkpoints_do_not_know_how_fast_they_were_made(toy_config, plain, tmp_path, monkeypatch, logged):
     options = (
         "training.compile=true",
         "training.recompute_strides=[4,8]",
@@ -295,22 +287,20 @@ def test_checkpoints_do_not_know_how_fast_they_were_made(toy_config, tmp_path, m
     )
     monkeypatch.setattr("rvtssm.commands.train.speed_up", partial(speed_up, backend="eager"))
     torch._dynamo.reset()
-    plain, fast = tmp_path / "plain", tmp_path / "fast"
-    train(toy_config(plain, "training.steps=2"))
-    train(toy_config(fast, "training.steps=2", *options))
+    train(toy_config(tmp_path, "training.steps=2", *options))
     for step, row in logged(plain).items():
-        assert float(logged(fast)[step]["train/total"]) == pytest.approx(float(row["train/total"]), rel=1e-3), step
-    contents = [load_file(last_checkpoint(out)) for out in (plain, fast)]
+        assert float(logged(tmp_path)[step]["train/total"]) == pytest.approx(float(row["train/total"]), rel=1e-3), step
+    contents = [load_file(last_checkpoint(out)) for out in (plain, tmp_path)]
     assert contents[0]["state_dict"].keys() == contents[1]["state_dict"].keys()
     assert contents[0]["decisive"] == contents[1]["decisive"]
-    written = read_checkpoint(last_checkpoint(fast)).detector
+    written = read_checkpoint(last_checkpoint(tmp_path)).detector
     speed_up(written, "cpu", recompute_strides=(4,), channels_last=True, compile_parts=True, backend="eager")
     written.load_state_dict(read_checkpoint(last_checkpoint(plain)).detector.state_dict())
-    train(toy_config(fast, "training.steps=2", "resume=auto"))
+    train(toy_config(tmp_path, "training.steps=2", "resume=auto"))
 
 
 def test_frames_reach_the_detector_as_counts_however_far_ahead_they_are_loaded(
-    toy_config, tmp_path, monkeypatch, logged
+    toy_config, plain, tmp_path, monkeypatch, logged
 ):
     met = []
     forward = Detector.forward
@@ -320,11 +310,9 @@ def test_frames_reach_the_detector_as_counts_however_far_ahead_they_are_loaded(
         return forward(self, hist, *arguments)
 
     monkeypatch.setattr(Detector, "forward", spy)
-    settings = {"none": ("data.workers=0",), "ahead": ("data.workers=1", "data.prefetch_factor=3")}
-    for name, overrides in settings.items():
-        train(toy_config(tmp_path / name, "training.steps=2", *overrides))
+    train(toy_config(tmp_path, "training.steps=2", "data.workers=1", "data.prefetch_factor=3"))
     assert set(met) == {torch.uint8}
-    assert logged(tmp_path / "none") == logged(tmp_path / "ahead")
+    assert logged(tmp_path) == logged(plain)
 
 
 @pytest.mark.parametrize(("bf16_s", "precision"), [(0.5, "bf16"), (2.0, "float32")])
@@ -346,7 +334,7 @@ def test_auto_on_a_gpu_asks_the_gpu(monkeypatch, has_units, accelerator):
     assert choose_precision("auto", accelerator) == ("bf16" if has_units else "float32")
 
 
-def test_bf16_training_is_fused_and_clips(toy_config, tmp_path, monkeypatch):
+def test_a_training_in_bf16_says_so_is_fused_and_clips(toy_config, tmp_path, monkeypatch, capsys):
     largest, steps = [], []
     original = torch.optim.AdamW.step
 
@@ -357,17 +345,10 @@ def test_bf16_training_is_fused_and_clips(toy_config, tmp_path, monkeypatch):
         return found
 
     monkeypatch.setattr(torch.optim.AdamW, "step", step)
-    train(toy_config(tmp_path, "training.steps=2", "training.precision=bf16", "optim.clip_value=1e-4"))
+    monkeypatch.setattr("rvtssm.models.low_precision._bf16_is_faster", lambda: True)
+    train(toy_config(tmp_path, "training.steps=2", "training.precision=auto", "optim.clip_value=1e-4"))
     assert steps == [True, True]
     assert largest == pytest.approx([1e-4] * 2)
-
-
-@pytest.mark.parametrize(("is_faster", "precision"), [(True, "bf16"), (False, "float32")])
-def test_a_training_says_what_auto_is_and_goes_on_with_it(
-    toy_config, tmp_path, monkeypatch, capsys, is_faster, precision
-):
-    monkeypatch.setattr("rvtssm.models.low_precision._bf16_is_faster", lambda: is_faster)
-    train(toy_config(tmp_path, "training.steps=1", "training.precision=auto"))
-    said = capsys.readouterr().out
-    assert f"training.precision=auto: {precision}" in said and f"s in {precision}" in " ".join(said.split())
-    assert load_file(last_checkpoint(tmp_path))["decisive"]["training.precision"] == precision
+    said = " ".join(capsys.readouterr().out.split())
+    assert "training.precision=auto: bf16" in said and "s in bf16" in said
+    assert load_file(last_checkpoint(tmp_path))["decisive"]["training.precision"] == "bf16"

@@ -6,7 +6,9 @@ python watched.py NOTES key=value ...
 import fcntl
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 import torch
@@ -46,16 +48,20 @@ class Watch(L.Callback):
         torch.save(found, self.notes / f"rank{trainer.global_rank}.pt")
 
 
-def train_watched(watch: Watch, overrides: list[str]) -> int:
-    """The exit code of `rvtssm train`."""
-    build_trainer = fit.build_trainer
+def trainer_with(callback: L.Callback) -> Callable[..., L.Trainer]:
+    """`build_trainer`, whose trainers have one more callback before all others."""
 
-    def watched(*arguments):
-        trainer = build_trainer(*arguments)
-        trainer.callbacks.insert(0, watch)
+    def build(*arguments: Any) -> L.Trainer:
+        trainer: Any = fit.build_trainer(*arguments)
+        trainer.callbacks.insert(0, callback)
         return trainer
 
-    verb.build_trainer = watched
+    return build
+
+
+def train_with(callback: L.Callback, overrides: list[str]) -> int:
+    """The exit code of `rvtssm train` in a process that ends with it."""
+    verb.build_trainer = trainer_with(callback)
     return main(["train", *overrides])
 
 
@@ -78,7 +84,7 @@ def print_to(path: Path) -> None:
 def train_as_rank(notes: Path, blow: tuple[int, int, int] | None, overrides: list[str], environment: dict) -> None:
     """Train in a process of its own, as torchrun would start it."""
     become_rank(notes, environment)
-    sys.exit(train_watched(Watch(notes, blow), overrides))
+    sys.exit(train_with(Watch(notes, blow), overrides))
 
 
 def train_as_script(notes: Path, overrides: list[str]) -> None:
@@ -91,8 +97,8 @@ def train_as_script(notes: Path, overrides: list[str]) -> None:
     os.environ.update({"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"})
     print_to(notes / "script.txt")
     sys.argv = [__file__, str(notes), *overrides]
-    sys.exit(train_watched(Watch(notes), overrides))
+    sys.exit(train_with(Watch(notes), overrides))
 
 
 if __name__ == "__main__":
-    sys.exit(train_watched(Watch(Path(sys.argv[1])), sys.argv[2:]))
+    sys.exit(train_with(Watch(Path(sys.argv[1])), sys.argv[2:]))
