@@ -11,8 +11,6 @@ milliseconds, and the ratio is that of the call over that of the form written ou
 from __future__ import annotations
 
 import argparse
-import json
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,9 +20,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from benchmarks.measuring import take_turns, write_json
 from benchmarks.scan import keep_freed_memory, machine
 from rvtssm.models import attention
-from rvtssm.system.atomic_files import atomic_file
 
 SHAPES = ((640, 64), (160, 128), (40, 256), (10, 512))  # groups, channels, for 10 frames
 TOKENS, HEAD_DIM, ROUNDS = 80, 32, 7
@@ -54,18 +52,14 @@ def main(arguments: Sequence[str] | None = None, shapes: Sequence[tuple[int, int
     for row in rows:
         table.add_row(*(f"{value:.2f}" if isinstance(value, float) else str(value) for value in row.values()))
     Console().print(table)
-    if options.json:
-        with atomic_file(options.json) as staged:
-            staged.write_text(json.dumps(found, indent=1) + "\n")
+    write_json(options.json, found)
 
 
 def measure(groups: int, channels: int, dtype: torch.dtype, device: str, is_training: bool) -> dict[str, Any]:
     """Return a row of the table."""
     qkv = torch.randn(groups, TOKENS, 3 * channels, device=device, dtype=dtype)
-    best = dict.fromkeys(FORMS, float("inf"))
-    for _ in range(ROUNDS):
-        for form in FORMS:
-            best[form] = min(best[form], _milliseconds(_form(form, dtype, device), qkv, is_training))
+    taken = take_turns({form: _run_of(form, qkv, is_training) for form in FORMS}, ROUNDS, device)
+    best = {form: 1000 * min(seconds) for form, seconds in taken.items()}
     return {
         "precision": str(dtype).removeprefix("torch."),
         "pass": "both" if is_training else "forward",
@@ -76,37 +70,22 @@ def measure(groups: int, channels: int, dtype: torch.dtype, device: str, is_trai
     }
 
 
-def _form(form: str, dtype: torch.dtype, device: str) -> Callable[[Tensor], Tensor]:
-    """Return attention in this form; it is chosen as the package chooses it."""
-    chosen = frozenset({(device, dtype)}) if form == "written out" else frozenset()
+def _run_of(form: str, qkv: Tensor, is_training: bool) -> Callable[[], None]:
+    """Return a pass of attention in this form; it is chosen as the package chooses it."""
+    chosen = frozenset({(qkv.device.type, qkv.dtype)}) if form == "written out" else frozenset()
 
-    def run(qkv: Tensor) -> Tensor:
+    def run() -> None:
+        # the form written out is chosen for inputs that need a gradient, so `forward` is that of a training
+        inputs = qkv.detach().requires_grad_()
         original, attention.WRITTEN_OUT = attention.WRITTEN_OUT, chosen
         try:
-            if form == "float32":
-                return attention.attend(qkv.float(), HEAD_DIM).to(qkv.dtype)
-            return attention.attend(qkv, HEAD_DIM)
+            mixed = attention.attend(inputs.float() if form == "float32" else inputs, HEAD_DIM).to(qkv.dtype)
         finally:
             attention.WRITTEN_OUT = original
+        if is_training:
+            mixed.backward(mixed.detach())
 
     return run
-
-
-def _milliseconds(run: Callable[[Tensor], Tensor], qkv: Tensor, is_training: bool) -> float:
-    # the form written out is chosen for inputs that need a gradient, so `forward` is that of a training
-    inputs = qkv.detach().requires_grad_()
-    _wait(qkv)
-    began = time.perf_counter()
-    mixed = run(inputs)
-    if is_training:
-        mixed.backward(mixed.detach())
-    _wait(qkv)
-    return 1000 * (time.perf_counter() - began)
-
-
-def _wait(values: Tensor) -> None:
-    if values.device.type == "cuda":
-        torch.cuda.synchronize()
 
 
 if __name__ == "__main__":

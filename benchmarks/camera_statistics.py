@@ -10,16 +10,18 @@ the numbers say whether the simulated ones lie where real ones do, not more.
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import matplotlib
 import numpy as np
+from matplotlib.figure import Figure
 
+from benchmarks.measuring import write_json
+from rvtssm.evaluation.result import markdown_table
 from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.recording import join_events
 from rvtssm.records import EVENT_SUFFIXES, Events
+from rvtssm.reports.plots import figure_png
 from rvtssm.simulation.generate_recordings import simulated_recording
 from rvtssm.simulation.simulation_config import CAMERAS, SyntheticConfig
 
@@ -85,26 +87,19 @@ def of_simulated(number: int) -> list[Statistics]:
 
 def table(rows: list[Statistics]) -> str:
     """Return the rows as Markdown."""
-    lines = [
-        "| recording | pixels | s | events per pixel and s | brighter, % | interval 10 / 50 / 90 %, ms | quiet, Hz |",
-        "|---|--:|--:|--:|--:|--:|--:|",
-    ]
+    intervals, rate = "interval 10 / 50 / 90 %, ms", "events per pixel and s"
+    cells = [["recording", "pixels", "s", rate, "brighter, %", intervals, "quiet, Hz"]]
     for row in rows:
+        numbers = [f"{row.seconds:.2f}", f"{row.rate_hz:.2f}", f"{100 * row.brighter_share:.0f}"]
         gaps = " / ".join(f"{value:.3g}" for value in row.interval_ms)
-        quiet = "" if row.quiet_hz is None else f"{row.quiet_hz:.2f}"
-        lines.append(
-            f"| {row.name} | {row.pixels} | {row.seconds:.2f} | {row.rate_hz:.2f} | {100 * row.brighter_share:.0f} | "
-            f"{gaps} | {quiet} |"
-        )
-    return "\n".join(lines)
+        cells.append([row.name, str(row.pixels), *numbers, gaps, "" if row.quiet_hz is None else f"{row.quiet_hz:.2f}"])
+    return "\n".join(markdown_table(cells, "|---|"))
 
 
 def draw(real: list[Statistics], simulated: list[Statistics], path: Path) -> None:
     """Write a plot of rate and polarity, and of rate and interval."""
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    figure = Figure(figsize=(10, 4), dpi=120, layout="constrained")
+    axes = figure.subplots(1, 2)
     for rows, label, mark in ((real, "real", "o"), (simulated, "simulated", "x")):
         rates = [row.rate_hz for row in rows]
         axes[0].scatter(rates, [100 * row.brighter_share for row in rows], marker=mark, label=label)
@@ -113,8 +108,7 @@ def draw(real: list[Statistics], simulated: list[Statistics], path: Path) -> Non
         axis.set(xscale="log", xlabel="events per pixel and second", ylabel=title)
         axis.legend()
     axes[1].set_yscale("log")
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    path.write_bytes(figure_png(figure))
 
 
 def main() -> None:
@@ -126,7 +120,7 @@ def main() -> None:
     arguments = parser.parse_args()
     real, simulated = of_real(arguments.recordings), of_simulated(arguments.number)
     print(table(real + simulated))
-    arguments.json.write_text(json.dumps([asdict(row) for row in real + simulated], indent=1) + "\n")
+    write_json(arguments.json, [asdict(row) for row in real + simulated])
     if arguments.plot:
         draw(real, simulated, arguments.plot)
 

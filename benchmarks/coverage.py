@@ -9,7 +9,6 @@ a different part of them; its interval should contain the AP over all recordings
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.measuring import write_json
 from benchmarks.scan import machine
 from rvtssm.commands.cli import compose
 from rvtssm.commands.generate import generate
@@ -29,7 +29,6 @@ from rvtssm.evaluation.matches import RecordingMatches, average_precisions
 from rvtssm.models.checkpoint import read_checkpoint
 from rvtssm.records import DatasetSpec
 from rvtssm.streaming.stream import stream
-from rvtssm.system.atomic_files import atomic_file
 
 SEED = 1_000  # far from the seeds of trainings
 NUM_SPLITS = 100
@@ -55,9 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for row in rows:
         table.add_row(*(f"{value:.4g}" for value in row.values()))
     Console().print(table)
-    if options.json:
-        with atomic_file(options.json) as staged:
-            staged.write_text(json.dumps(found, indent=1) + "\n")
+    write_json(options.json, found)
 
 
 def coverage(matches: Sequence[RecordingMatches], spec: DatasetSpec, size: int) -> dict[str, float]:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
+
+from rvtssm.system.atomic_files import atomic_file
 
 Key = TypeVar("Key")
 
@@ -67,3 +71,35 @@ def wait(device: str) -> None:
     """Wait until a GPU has done what it was asked for."""
     if device == "cuda":
         torch.cuda.synchronize()
+
+
+def write_json(path: Path | None, content: Any) -> None:
+    """Write a file of results, which appears when it is complete, if one is asked for."""
+    if path:
+        with atomic_file(path) as staged:
+            staged.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def usable_device(text: str) -> str:
+    """Return an option of argparse that names a device; a GPU must be there."""
+    if text == "cuda" and not torch.cuda.is_available():
+        raise ArgumentTypeError("PyTorch finds no CUDA device here; leave it out to measure the CPU")
+    return text
+
+
+def at_least_1(text: str) -> int:
+    """Return an option of argparse that is a whole number of at least 1."""
+    if (number := int(text)) < 1:
+        raise ArgumentTypeError(f"{number}: needed is at least 1")
+    return number
+
+
+def some_of(choices: Collection[str]) -> Callable[[str], list[str]]:
+    """Return a type of argparse for some of these names, with commas between them."""
+
+    def names(text: str) -> list[str]:
+        if unknown := [one for one in text.split(",") if one not in choices]:
+            raise ArgumentTypeError(f"{unknown[0]}: choose from {', '.join(choices)}")
+        return text.split(",")
+
+    return names

@@ -9,7 +9,6 @@ bfloat16 from one in float32 on the windows of the first test recording, by stag
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.drift import drift_bar, measure_drift
+from benchmarks.measuring import write_json
 from benchmarks.scan import machine, print_bars
 from rvtssm.commands.cli import compose
 from rvtssm.commands.evaluate import evaluate
@@ -29,7 +29,6 @@ from rvtssm.events.readers import open_recording
 from rvtssm.events.tree import find_recordings
 from rvtssm.events.windows import free_grid
 from rvtssm.models.model_config import PRECISIONS
-from rvtssm.system.atomic_files import atomic_file
 
 HZ = (20, 100, 200)
 
@@ -56,9 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         table.add_row(step, *(f"{difference:.1e}" for difference in differences))
     console.print(table)
     print_bars(found["bars"], console)
-    if options.json:
-        with atomic_file(options.json) as staged:
-            staged.write_text(json.dumps(found, indent=1) + "\n")
+    write_json(options.json, found)
 
 
 def measure_ap(checkpoint: Path, raw: Path, precision: str) -> dict[str, float]:

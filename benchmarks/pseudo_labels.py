@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.measuring import write_json
 from benchmarks.scan import machine
 from rvtssm.boxes import ltwh_to_xyxy, pairwise_iou
 from rvtssm.commands.cli import compose
@@ -27,7 +28,6 @@ from rvtssm.commands.train import train
 from rvtssm.datasets.synthetic import SPEC
 from rvtssm.evaluation.result import markdown_table, percent
 from rvtssm.events.labels import Boxes, annotated, read_boxes, write_boxes
-from rvtssm.system.atomic_files import atomic_file
 from rvtssm.training.checkpoints import best_checkpoint
 
 RECIPE = (
@@ -76,8 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for share in shares:
             if not any((row["share"], row["stage"]) == (share, stage) for row in result["rows"]):
                 result["rows"].append(run_stage(folder, share, stage, words))
-                with atomic_file(options.json) as staged:
-                    staged.write_text(json.dumps(result, indent=1) + "\n")
+                write_json(options.json, result)
     print("\n".join(table(result["rows"])))
 
 

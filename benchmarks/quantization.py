@@ -12,7 +12,6 @@ on the first 100 windows of the recording, the largest of all states.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,10 +22,10 @@ import torch
 from rich.console import Console
 
 from benchmarks.drift import drift_bar, measure_drift
+from benchmarks.measuring import write_json
 from benchmarks.scan import machine, print_bars
 from rvtssm.export.calibration import CalibrationFrames
 from rvtssm.export.exported import read_exported
-from rvtssm.system.atomic_files import atomic_file
 
 ROUNDS, WARM_UP = 25, 3
 
@@ -56,9 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     by_steps = (f"{step}: {max(differences):.1e}" for step, differences in found["drift"].items())
     console.print(f"drift by steps: {', '.join(by_steps)}")
     print_bars(found["bars"], console)
-    if options.json:
-        with atomic_file(options.json) as staged:
-            staged.write_text(json.dumps(found, indent=1) + "\n")
+    write_json(options.json, found)
 
 
 @torch.inference_mode()

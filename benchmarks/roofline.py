@@ -11,7 +11,6 @@ out. The table sets the counts beside the limits of a GPU: a step cannot be shor
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.measuring import write_json
 from rvtssm.commands.composition import compose
 from rvtssm.datasets import build_spec
 from rvtssm.models import attention
@@ -31,7 +31,6 @@ from rvtssm.models.detector import build_detector
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.reports.terminal_table import TerminalTable
 from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.system.atomic_files import atomic_file
 
 # Dense products in bf16 per second, and bytes of memory per second, from the data sheets of the SXM modules.
 GPUS = {"A100": (312e12, 2.04e12), "H100": (989e12, 3.35e12)}
@@ -112,9 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     rows = [count_recipe(recipe) for recipe in options.recipes.split(",")]
     Console().print(_table(rows, options.gpu))
-    if options.json:
-        with atomic_file(options.json) as staged:
-            staged.write_text(json.dumps({"recipes": rows}, indent=1))
+    write_json(options.json, {"recipes": rows})
 
 
 def _table(rows: Sequence[dict[str, Any]], gpu: str) -> TerminalTable:

@@ -32,13 +32,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
-import gc
-import json
 import multiprocessing
 import platform
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -49,13 +45,13 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from benchmarks.measuring import resident, take_turns, times_faster, wait
+from benchmarks.measuring import at_least_1, peak_of_run, take_turns, times_faster, usable_device, write_json
 from benchmarks.textbook import TextbookS5
 from rvtssm.reports.terminal_table import TerminalTable
 from rvtssm.ssm.lstm import LSTM
 from rvtssm.ssm.s5 import S5SSM
 from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.system.atomic_files import atomic_file
+from rvtssm.system.provenance import commit, processor
 
 Stage = tuple[int, int]  # sequences, features
 STAGES: tuple[Stage, ...] = ((5120, 64), (1280, 128), (320, 256), (80, 512))
@@ -196,17 +192,11 @@ def _compared(shape: str, taken: dict[tuple[str, str], list[float]], floors: dic
     return rows
 
 
-def copy_bandwidth(device: str, num_bytes: int = 1 << 27) -> float:
+def copy_bandwidth(device: str) -> float:
     """Return the bytes read and written per second by the fastest of several copies."""
-    source = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
-    target, best = torch.empty_like(source), float("inf")
-    for _ in range(5):
-        wait(device)
-        start = time.perf_counter()
-        target.copy_(source)
-        wait(device)
-        best = min(best, time.perf_counter() - start)
-    return 2 * num_bytes / best
+    source = torch.zeros(1 << 27, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return 2 * len(source) / min(take_turns({"copy": lambda: target.copy_(source)}, 5, device)["copy"])
 
 
 def measure_memory(stages: Sequence[Stage], length: int, device: str, say: Callable[[str], None]) -> list[Row]:
@@ -227,18 +217,7 @@ def measure_memory(stages: Sequence[Stage], length: int, device: str, say: Calla
 
 def peak_bytes(name: str, length: int, stage: Stage, device: str) -> int:
     """Return the peak of one forward and backward above the memory before; a CPU needs Linux and a separate process."""
-    build_case(name, 2, (4, stage[1]), device).both()  # what is loaded and compiled once does not count
-    case = build_case(name, length, stage, device)
-    gc.collect()
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        case.both()
-        return torch.cuda.max_memory_allocated() - before
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
-    before = resident("VmRSS")
-    case.both()
-    return resident("VmHWM") - before
+    return peak_of_run(build_case(name, length, stage, device).both, device)
 
 
 def met_bars(rows: Sequence[Row], device: str) -> list[dict[str, Any]]:
@@ -277,23 +256,12 @@ def table_of(rows: Sequence[Row], title: str) -> TerminalTable:
 
 def machine(device: str) -> dict[str, Any]:
     """Return a description of the machine and the versions."""
-    processor = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError, StopIteration):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        processor = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    asked = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
     return {
-        "device": torch.cuda.get_device_name() if device == "cuda" else processor,
+        "device": torch.cuda.get_device_name() if device == "cuda" else processor(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "commit": asked.stdout.strip() or "unknown",
+        "commit": commit() or "unknown",
     }
 
 
@@ -310,13 +278,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, and write the file if one is given."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scan", description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="file to write")
-    parser.add_argument("--threads", type=int, help="of PyTorch; default: as many as there are cores")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--threads", type=at_least_1, help="of PyTorch; default: as many as there are cores")
+    parser.add_argument("--device", type=usable_device, choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args(arguments)
-    if options.device == "cuda" and not torch.cuda.is_available():
-        parser.error("--device cuda: PyTorch finds no CUDA device here; leave it out to measure the CPU")
-    if options.threads is not None and options.threads < 1:
-        parser.error(f"--threads {options.threads}: needed is at least 1")
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     if options.device == "cpu":
@@ -330,10 +294,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console.print(table_of(rows, f"Layers with their projections, {found['device']}, {found['threads']} threads"))
     console.print(table_of(memory, "Peak memory of forward + backward"))
     print_bars(bars, console)
-    if options.json:
-        result = {**found, "rows": [row.to_json() for row in [*rows, *memory]], "bars": bars}
-        with atomic_file(options.json) as staged:
-            staged.write_text(json.dumps(result, indent=1))
+    write_json(options.json, {**found, "rows": [row.to_json() for row in [*rows, *memory]], "bars": bars})
 
 
 if __name__ == "__main__":

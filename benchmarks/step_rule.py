@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from benchmarks.measuring import write_json
 from benchmarks.scan import machine
 from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
@@ -38,7 +39,6 @@ from rvtssm.models.model_config import PRECISIONS
 from rvtssm.records import WindowSettings
 from rvtssm.ssm.discretize import DISCRETIZATIONS, Discretization
 from rvtssm.streaming.stream import stream
-from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.user_error import UserError
 
 RELEASED_MS = (25, 12, 10, 5)
@@ -69,8 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if row.get(condition, {}).get("asked") != asked:
                 ap = score(checkpoint, options.raw, settings, rule, options.recordings)
                 row[condition] = {"AP": ap, "asked": asked}
-                with atomic_file(options.json) as staged:
-                    staged.write_text(json.dumps({**machine("cpu"), **found}, indent=1) + "\n")
+                write_json(options.json, {**machine("cpu"), **found})
     Console(width=200).print(to_table({name: found["scores"][name] for name in names}))
 
 

@@ -25,11 +25,10 @@ With `--device cuda` the forms are eager and a CUDA graph of the exported step; 
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from importlib.util import find_spec
@@ -44,7 +43,7 @@ from rich.table import Table
 from torch import Tensor
 
 from benchmarks.events.histogram import traffic
-from benchmarks.measuring import resident, take_turns, times_faster
+from benchmarks.measuring import at_least_1, resident, some_of, take_turns, times_faster, usable_device, write_json
 from benchmarks.scan import machine
 from rvtssm.datasets import DATASETS
 from rvtssm.export.export_detector import export_detector
@@ -57,7 +56,6 @@ from rvtssm.records import DatasetSpec, Events, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.streaming.live import StreamDetector
 from rvtssm.streaming.schedule import FixedRate
-from rvtssm.system.atomic_files import atomic_file
 
 SPEC = DATASETS["gen1"]
 SIZES: dict[str, ModelConfig] = MODEL_SIZES
@@ -336,44 +334,35 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"resident after {memory['steps']} steps {memory['bytes'] / 2**20:.1f} MiB, after {memory['later_steps']} "
             f"{memory['later_bytes'] / 2**20:.1f} MiB ({memory['growth']:+.2%})"
         )
-    if options.json:
-        with atomic_file(options.json) as staged:
-            staged.write_text(json.dumps(found, indent=1))
+    write_json(options.json, found)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.streaming", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", type=Path, help="file to write")
-    parser.add_argument("--threads", type=int, default=1, help="of PyTorch, onnxruntime and OpenVINO")
-    parser.add_argument("--device", choices=tuple(FORMS), default="cpu")
-    parser.add_argument("--only", default=",".join(PARTS), help="some of the parts")
-    parser.add_argument("--sizes", default=",".join(SIZES), help="of the detector")
-    parser.add_argument("--layers", default=",".join(LAYERS), help="of the steps; rates are those of s5")
+    parser.add_argument("--threads", type=at_least_1, default=1, help="of PyTorch, onnxruntime and OpenVINO")
+    parser.add_argument("--device", type=usable_device, choices=tuple(FORMS), default="cpu")
+    parser.add_argument("--only", type=some_of(PARTS), default=",".join(PARTS), help="some of the parts")
+    parser.add_argument("--sizes", type=some_of(SIZES), default=",".join(SIZES), help="of the detector")
+    parser.add_argument(
+        "--layers", type=some_of(LAYERS), default=",".join(LAYERS), help="of the steps; rates are those of s5"
+    )
     parser.add_argument("--forms", help="some of those of the device")
     parser.add_argument("--models", type=Path, help="folder to keep exported files in; default: thrown away")
     options = parser.parse_args(arguments)
-    options.forms = options.forms or ",".join(FORMS[options.device])
-    if options.device == "cuda" and not torch.cuda.is_available():
-        parser.error("--device cuda: PyTorch finds no CUDA device here; leave it out to measure the CPU")
-    known = {"only": PARTS, "sizes": SIZES, "layers": LAYERS, "forms": FORMS[options.device]}
-    check_choices(parser, options, known)
+    options.forms = forms_of(parser, options.forms, options.device)
     return options
 
 
-def check_choices(
-    parser: argparse.ArgumentParser, options: argparse.Namespace, known: Mapping[str, Collection[str]]
-) -> None:
-    """Replace options with several names by their lists; end the program if a name, package or thread is missing."""
-    for name, choices in known.items():
-        given = getattr(options, name).split(",")
-        if unknown := [one for one in given if one not in choices]:
-            parser.error(f"--{name} {unknown[0]}: choose from {', '.join(choices)}")
-        setattr(options, name, given)
-    for form in options.forms:
+def forms_of(parser: argparse.ArgumentParser, given: str | None, device: str) -> list[str]:
+    """Return the forms that are named, or all of the device; end the program if a name or a package is missing."""
+    forms = given.split(",") if given else list(FORMS[device])
+    for form in forms:
+        if form not in FORMS[device]:
+            parser.error(f"--forms {form}: choose from {', '.join(FORMS[device])}")
         if form in NEEDED and find_spec(NEEDED[form]) is None:
             parser.error(f"--forms {form} needs the package {NEEDED[form]}; install it, or name other forms")
-    if options.threads < 1:
-        parser.error(f"--threads {options.threads}: needed is at least 1")
+    return forms
 
 
 if __name__ == "__main__":

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import os
 import platform
-import subprocess
 import time
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 
+from benchmarks.measuring import some_of, take_turns, write_json
 from rvtssm.reports.terminal_table import TerminalTable
-from rvtssm.system.atomic_files import atomic_file
+from rvtssm.system.provenance import commit, processor
 from rvtssm.system.workers import num_usable_cores
 
 PARTS = ("decoding", "histogram", "preparation", "loading")  # modules here, each with rows() -> list of dicts
@@ -30,46 +30,33 @@ _TABLE_WIDTH = 200
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.events", description=__doc__)
     parser.add_argument("--json", type=Path, required=True, help="file for the rows and the facts about the machine")
-    parser.add_argument("--only", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
+    parser.add_argument("--only", type=some_of(PARTS), default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
     arguments = parser.parse_args()
-    parts = arguments.only.split(",")
-    if unknown := set(parts) - set(PARTS):
-        parser.error(f"--only {','.join(sorted(unknown))}; choose from {','.join(PARTS)}")
     console = Console()
     console.width = max(console.width, _TABLE_WIDTH)  # a table that is folded cannot be read, nor copied
     machine = facts()
     console.print(", ".join(f"{key}: {value}" for key, value in machine.items()), highlight=False)
     result: dict[str, Any] = {"machine": machine, "rows": {}}
-    for part in parts:
+    for part in arguments.only:
         began = time.perf_counter()
         rows = importlib.import_module(f"benchmarks.events.{part}").rows()
         result["rows"][part] = rows
         console.print(table(f"{part} ({time.perf_counter() - began:.0f} s)", rows))
-        with atomic_file(arguments.json) as staged:  # after every part: the rest may be interrupted
-            staged.write_text(json.dumps(result, indent=1) + "\n")
+        write_json(arguments.json, result)  # after every part: the rest may be interrupted
 
 
 def facts() -> dict[str, Any]:
     """Return what the numbers depend on besides the code."""
     return {
-        "cpu": cpu_name(),
+        "cpu": processor(),
         "cores": num_usable_cores(),
         "threads": os.environ.get("OMP_NUM_THREADS", "not set"),
         "python": platform.python_version(),
         **{name: version(name) for name in PACKAGES},
         "copy_gb_per_s": round(copy_bandwidth() / 1e9, 1),
         "load": round(os.getloadavg()[0], 1),
-        "commit": commit(),
+        "commit": commit() or "unknown",
     }
-
-
-def cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 def cpu_extensions() -> list[str]:
@@ -85,25 +72,7 @@ def cpu_extensions() -> list[str]:
 def copy_bandwidth() -> float:
     """Return the bytes read and written per second by one thread that copies memory."""
     source, target = np.ones(_COPY_BYTES, np.uint8), np.ones(_COPY_BYTES, np.uint8)
-    seconds = []
-    for _ in range(5):
-        began = time.perf_counter()
-        np.copyto(target, source)
-        seconds.append(time.perf_counter() - began)
-    return 2 * _COPY_BYTES / float(np.median(seconds))
-
-
-def commit() -> str:
-    """Return the commit of this checkout, with a mark if files differ from it."""
-    folder = Path(__file__).parent
-    done = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.stdout.strip() or "unknown"
+    return 2 * _COPY_BYTES / median(take_turns({"copy": lambda: np.copyto(target, source)}, 5)["copy"])
 
 
 def table(title: str, rows: list[dict[str, Any]]) -> TerminalTable:

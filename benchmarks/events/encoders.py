@@ -18,9 +18,9 @@ _ECF_ROW = np.dtype({"names": ["x", "y", "p", "t"], "formats": ["<u2", "<u2", "<
 _ECF_MASKED, _ECF_PACKED = 0, 2  # rows, columns and polarities in runs; or together, where few runs are found
 
 
-def readout(num_events: int, height: int, width: int, per_row: float, seed: int = 0) -> Events:
+def readout(num_events: int, height: int, width: int, per_row: float) -> Events:
     """Return rows in order of readout, each with about `per_row` neighbouring pixels; 10 events per us."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     lengths = np.minimum(rng.geometric(1 / per_row, int(num_events / per_row * 1.2) + 100), 30)
     group = np.repeat(np.arange(len(lengths)), lengths)[:num_events]
     is_first = np.diff(group, prepend=-1) > 0

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
@@ -28,6 +27,7 @@ REACH = {"gen1": 4.0, "onempx": 8.0}
 SLIDING_REACH = 1.3
 SURFACES_REACH = 4.0  # four sums per event instead of one count
 MAX_WINDOWS = 60
+STRIDE_US, NUM_STRIDES = 5_000, 150  # of sliding windows
 
 
 def rows() -> list[dict[str, Any]]:
@@ -39,7 +39,7 @@ def rows() -> list[dict[str, Any]]:
         for rate, length_ms in WINDOWS:
             found.append(_counting_row(sensor, events, height, width, downsample, rate, length_ms))
         for rate in SLIDING_RATES:
-            found.append(_sliding_row(sensor, events, height, width, downsample, rate))
+            found.append(_sliding_row(events, height, width, downsample, rate))
             found.append(_surfaces_row(events, height, width, downsample, rate))
     return found
 
@@ -97,17 +97,14 @@ def _counting_row(
 
     def theirs(number: int) -> torch.Tensor:
         t, x, y, p = tensors[number]
-        frame = _rvt_histogram(t, x, y, p, 10, 10, height, width)
-        if downsample == 1:
-            return frame
-        return F.interpolate(frame[None], scale_factor=1 / downsample, mode="nearest-exact")[0]
+        return rvt_frame(t, x, y, p, height, width, downsample)
 
     if not np.array_equal(ours(0)[0], theirs(0).numpy()):
         raise AssertionError(f"the two histograms differ ({sensor}, {rate} Mev/s, {length_ms} ms)")
     seconds, baseline, ratio = paired(ours, theirs, num_runs)
     return {
         "name": "histogram",
-        "shape": f"{height}x{width}" + (f" to {height // downsample}x{width // downsample}" if downsample > 1 else ""),
+        "shape": shape_of(height, width, downsample),
         "pass": f"{length_ms} ms at {rate} Mev/s",
         "seconds": seconds,
         "baseline": baseline,
@@ -119,93 +116,96 @@ def _counting_row(
     }
 
 
-def _sliding_row(sensor: str, events: Events, height: int, width: int, downsample: int, rate: float) -> dict[str, Any]:
+def _sliding_row(events: Events, height: int, width: int, downsample: int, rate: float) -> dict[str, Any]:
     """Compare 50 ms windows every 5 ms, pushed and taken, with a 5 ms window and the writing of one frame."""
-    size, stride_us, num_windows = round(5e3 * rate), 5_000, 150
-    frame_shape = (20, height // downsample, width // downsample)
-    parts = [_part(events, number, size, stride_us) for number in range(num_windows)]
-    moved = [Events(part.t + stride_us * number, part.x, part.y, part.p) for number, part in enumerate(parts)]
-    settings, pixels = WindowSettings(stride_us, 10 * stride_us), frame_pixels(height, width, downsample)
-    sliding = FrameCounter(settings, pixels)
-    out, short, written = (np.empty((1, *frame_shape), np.uint8) for _ in range(3))
-    seconds = np.empty((num_windows, 2))
-    for number in range(num_windows):
-        began = time.perf_counter()
-        sliding.push(moved[number])
-        sliding.forget_before((number - 9) * stride_us)
-        sliding.take(np.array([[number - 9, number + 1]]) * stride_us, out)
-        middle = time.perf_counter()
-        one = FrameCounter(settings, pixels)
-        one.push(parts[number])
-        one.take(np.array([[0, stride_us]]), short)
-        written[:] = out
-        seconds[number] = middle - began, time.perf_counter() - middle
+    pixels = frame_pixels(height, width, downsample)
+    short, written = (np.empty((1, 20, height // downsample, width // downsample), np.uint8) for _ in range(2))
+
+    def one_window(number: int, events: Events) -> None:
+        one = FrameCounter(WindowSettings(STRIDE_US, 10 * STRIDE_US), pixels)
+        one.push(events)
+        one.take(np.array([[number, number + 1]]) * STRIDE_US, short)
+        written[:] = short
+
     return {
         "name": "sliding windows",
-        "shape": _shape(height, width, downsample),
+        "shape": shape_of(height, width, downsample),
         "pass": f"50 ms every 5 ms at {rate} Mev/s",
         "baseline_name": "a 5 ms window and a frame write",
-        **_against(seconds[20:], SLIDING_REACH, size),
+        **_against(_sliding(pixels, "histogram"), one_window, events, rate, SLIDING_REACH),
     }
 
 
 def _surfaces_row(events: Events, height: int, width: int, downsample: int, rate: float) -> dict[str, Any]:
     """Compare frames of surfaces every 5 ms with histograms of sliding 50 ms windows, from pushed events to frames."""
-    size, stride_us, num_windows = round(5e3 * rate), 5_000, 150
     pixels = frame_pixels(height, width, downsample)
-    parts = [_part(events, number, size, stride_us) for number in range(num_windows)]
-    moved = [Events(part.t + stride_us * number, part.x, part.y, part.p) for number, part in enumerate(parts)]
-    counters, seconds = [], np.empty((num_windows, 2))
-    for representation in ("surfaces", "histogram"):
-        counter = FrameCounter(WindowSettings(stride_us, 10 * stride_us, representation=representation), pixels)
-        counters.append((counter, np.empty((1, *counter.frame_shape), np.uint8)))
-    for number in range(num_windows):
-        for which, (counter, out) in enumerate(counters):
-            began = time.perf_counter()
-            counter.push(moved[number])
-            counter.forget_before((number - 9) * stride_us)
-            counter.take(np.array([[number - 9, number + 1]]) * stride_us, out)
-            seconds[number, which] = time.perf_counter() - began
+    ours, theirs = (_sliding(pixels, representation) for representation in ("surfaces", "histogram"))
     return {
         "name": "surfaces",
-        "shape": _shape(height, width, downsample),
+        "shape": shape_of(height, width, downsample),
         "pass": f"every 5 ms at {rate} Mev/s",
         "baseline_name": "histograms of sliding 50 ms windows",
-        **_against(seconds[20:], SURFACES_REACH, size),
+        **_against(ours, theirs, events, rate, SURFACES_REACH),
     }
 
 
-def _shape(height: int, width: int, downsample: int) -> str:
+def _sliding(pixels: Any, representation: str) -> Callable[[int, Events], None]:
+    """Return a function of a number and the events of its 5 ms that makes the frame of the 50 ms that end with them."""
+    counter = FrameCounter(WindowSettings(STRIDE_US, 10 * STRIDE_US, representation=representation), pixels)
+    out = np.empty((1, *counter.frame_shape), np.uint8)
+
+    def take(number: int, events: Events) -> None:
+        counter.push(events)
+        counter.forget_before((number - 9) * STRIDE_US)
+        counter.take(np.array([[number - 9, number + 1]]) * STRIDE_US, out)
+
+    return take
+
+
+def shape_of(height: int, width: int, downsample: int) -> str:
     return f"{height}x{width}" + (f" to {height // downsample}x{width // downsample}" if downsample > 1 else "")
 
 
-def _against(seconds: npt.NDArray[np.float64], reach: float, size: int) -> dict[str, Any]:
-    """Return what pairs of times (N, 2), ours and those of the alternative, say about `size` events each."""
-    ours, baseline = np.median(seconds, axis=0)
-    ratio = float(np.median(seconds[:, 0] / seconds[:, 1]))
+def _against(
+    ours: Callable[[int, Events], None],
+    theirs: Callable[[int, Events], None],
+    events: Events,
+    rate: float,
+    reach: float,
+) -> dict[str, Any]:
+    """Return what pairs of times, ours and those of the alternative, say about consecutive 5 ms of events."""
+    size, seconds = round(STRIDE_US * rate), []
+    parts = [_part(events, number, size, STRIDE_US) for number in range(NUM_STRIDES)]
+    moved = [Events(part.t + STRIDE_US * number, part.x, part.y, part.p) for number, part in enumerate(parts)]
+    for number, part in enumerate(moved):
+        began = time.perf_counter()
+        ours(number, part)
+        middle = time.perf_counter()
+        theirs(number, part)
+        seconds.append((middle - began, time.perf_counter() - middle))
+    mine, others = np.array(seconds[20:]).T
+    ratio = float(np.median(mine / others))
     return {
-        "seconds": float(ours),
-        "baseline": float(baseline),
+        "seconds": float(np.median(mine)),
+        "baseline": float(np.median(others)),
         "ratio": ratio,
         "reach": f"<= {reach:g}",
         "is_reached": ratio <= reach,
-        "events_per_s": size / float(ours),
+        "events_per_s": size / float(np.median(mine)),
     }
 
 
-def _rvt_histogram(
-    t: torch.Tensor,
-    x: torch.Tensor,
-    y: torch.Tensor,
-    p: torch.Tensor,
-    num_bins: int,
-    cutoff: int,
-    height: int,
-    width: int,
+def rvt_frame(
+    t: torch.Tensor, x: torch.Tensor, y: torch.Tensor, p: torch.Tensor, height: int, width: int, downsample: int
 ) -> torch.Tensor:
+    """Return the frame (20, H, W) uint8 of a window with events as RVT's preparation makes it."""
+    num_bins, cutoff = 10, 10
     share = (t - t[0]) / max(int(t[-1] - t[0]), 1)
     bins = (share * num_bins).floor().clamp(max=num_bins - 1).long()
     places = ((p * num_bins + bins) * height + y) * width + x
     counts = torch.zeros(2 * num_bins * height * width, dtype=torch.uint8)
     counts.put_(places, torch.ones_like(places, dtype=torch.uint8), accumulate=True)
-    return counts.clamp(max=cutoff).view(2 * num_bins, height, width)
+    frame = counts.clamp(max=cutoff).view(2 * num_bins, height, width)
+    if downsample == 1:
+        return frame
+    return F.interpolate(frame[None], scale_factor=1 / downsample, mode="nearest-exact")[0]

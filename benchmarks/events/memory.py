@@ -26,9 +26,9 @@ from rich.console import Console
 from benchmarks.events.__main__ import facts, table
 from benchmarks.events.encoders import WRITERS, readout
 from benchmarks.events.preparation import RVT_PACKING
+from benchmarks.measuring import some_of, write_json
 from rvtssm.events.readers.header import read_text_header
 from rvtssm.records import Events
-from rvtssm.system.atomic_files import atomic_file
 
 FORMATS = ("dat", "evt2", "evt21", "evt3", "ecf", "rvt")
 LIMIT_MB = 1000
@@ -80,12 +80,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.events.memory", description=__doc__)
     parser.add_argument("--gb", type=float, default=10.0, help="size of the recordings")
     parser.add_argument("--json", type=Path, required=True, help="file for the rows and the facts about the machine")
-    parser.add_argument("--only", default=",".join(FORMATS), help=f"some of {','.join(FORMATS)}")
+    parser.add_argument("--only", type=some_of(FORMATS), default=",".join(FORMATS), help=f"some of {','.join(FORMATS)}")
     parser.add_argument("--folder", type=Path, help="where there is room for one recording; a temporary folder")
     chosen = parser.parse_args(arguments)
-    formats, folder, num_bytes = chosen.only.split(","), chosen.folder or Path(tempfile.gettempdir()), chosen.gb * 1e9
-    if unknown := set(formats) - set(FORMATS):
-        parser.error(f"--only {','.join(sorted(unknown))}; choose from {','.join(FORMATS)}")
+    folder, num_bytes = chosen.folder or Path(tempfile.gettempdir()), chosen.gb * 1e9
     if not 0 < num_bytes < float("inf"):
         parser.error(f"--gb {chosen.gb}; give a size above 0, such as 10")
     if not Path("/proc/self/status").exists():
@@ -95,10 +93,9 @@ def main(arguments: list[str] | None = None) -> None:
     if (free := shutil.disk_usage(folder).free) < _SPARE * num_bytes:
         parser.error(f"{folder} has {free / 1e9:.1f} GB free, {_SPARE * chosen.gb:.1f} are needed; choose a --folder")
     result: dict[str, Any] = {"machine": facts(), "rows": {"memory": []}}
-    for kind in formats:
+    for kind in chosen.only:
         result["rows"]["memory"].append(memory_row(kind, int(num_bytes), folder))
-        with atomic_file(chosen.json) as staged:  # after every format: the rest may be interrupted
-            staged.write_text(json.dumps(result, indent=1) + "\n")
+        write_json(chosen.json, result)  # after every format: the rest may be interrupted
     Console(width=200).print(table("memory", result["rows"]["memory"]))
 
 

@@ -24,15 +24,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import h5py
 import hdf5plugin
 import numpy as np
 import torch
-import torch.nn.functional as F
 
+from benchmarks.events.histogram import rvt_frame, shape_of
+from benchmarks.measuring import take_turns, times_faster
 from rvtssm.events.readers.dat import write_dat
+from rvtssm.events.readers.recording import join_events
 from rvtssm.events.tree import RawRecording
 from rvtssm.preparation.compress import FrameCompressor, decompress_into
 from rvtssm.preparation.preparation_config import PreprocessConfig
@@ -90,8 +93,7 @@ def rows() -> list[dict[str, Any]]:
 
 def simulated(height: int, width: int, seconds: float) -> Events:
     config = SyntheticConfig(height=height, width=width, duration_s=seconds, ego_motion_share=1.0)
-    blocks = list(simulated_recording(config, "train", 0)[0])
-    return Events(*(np.concatenate([getattr(block, name) for block in blocks]) for name in ("t", "x", "y", "p")))
+    return join_events(list(simulated_recording(config, "train", 0)[0]))
 
 
 def at_rate(scene: Events, rate: float, num_events: int) -> Iterator[Events]:
@@ -137,46 +139,33 @@ def _rows_of_recording(folder: Path, spec: DatasetSpec, scene: Events, rate: flo
     one_core()
     with closing(Processes(2)) as workers:
         two_cores(workers)  # processes are there, their kernels loaded: a second that a data set does not notice
-        seconds = _by_turns(
-            one_core, lambda: two_cores(workers), lambda: _rvt_preparation(converted, theirs, ends_us, spec)
-        )
+        runs: dict[str, Callable[[], object]] = {
+            "1 core": one_core,
+            "2 cores": lambda: two_cores(workers),
+            "theirs": lambda: _rvt_preparation(converted, theirs, ends_us, spec),
+        }
+        taken = take_turns(runs, NUM_RUNS, warm_up=0)
     num_events = sum(map(len, at_rate(scene, rate, NUM_EVENTS)))
     sizes = [path.stat().st_size / len(ends_us) / 1e3 for path in (ours, theirs)]
-    for column, cores, reach in ((0, 1, REACH), (1, 2, REACH_TWO)):
-        ratio = float(np.median(seconds[:, 2] / seconds[:, column]))
+    for cores, reach in (("1 core", REACH), ("2 cores", REACH_TWO)):
+        ratio = times_faster(taken[cores], taken["theirs"])
         yield {
             "name": "preparation",
-            "shape": _shape(spec),
-            "pass": f"{rate:g} Mev/s, {cores} core{'s' if cores > 1 else ''}",
-            "seconds": float(np.median(seconds[:, column])) / len(ends_us),
-            "baseline": float(np.median(seconds[:, 2])) / len(ends_us),
+            "shape": shape_of(spec.height, spec.width, spec.downsample),
+            "pass": f"{rate:g} Mev/s, {cores}",
+            "seconds": median(taken[cores]) / len(ends_us),
+            "baseline": median(taken["theirs"]) / len(ends_us),
             "baseline_name": "RVT's preparation, 1 core",
             "ratio": ratio,
             "reach": f">= {reach:g}",
             "is_reached": ratio >= reach and sizes[0] <= sizes[1],
-            "events_per_s": num_events / float(np.median(seconds[:, column])),
+            "events_per_s": num_events / median(taken[cores]),
             "kb": sizes[0],
             "baseline_kb": sizes[1],
         }
     with h5py.File(theirs) as file:
         frames = file["data"][:CODEC_FRAMES]
     yield from _codec_rows(frames, spec, rate)
-
-
-def _by_turns(*functions: Callable[[], object]) -> np.ndarray:
-    """Return the seconds (NUM_RUNS, functions) of functions that run by turns."""
-    seconds = np.empty((NUM_RUNS, len(functions)))
-    for run in range(NUM_RUNS):
-        for column, function in enumerate(functions):
-            began = time.perf_counter()
-            function()
-            seconds[run, column] = time.perf_counter() - began
-    return seconds
-
-
-def _shape(spec: DatasetSpec) -> str:
-    halved = f" to {spec.frame_height}x{spec.frame_width}" if spec.downsample > 1 else ""
-    return f"{spec.height}x{spec.width}{halved}"
 
 
 def _codec_rows(frames: np.ndarray, spec: DatasetSpec, rate: float) -> Iterator[dict[str, Any]]:
@@ -187,7 +176,7 @@ def _codec_rows(frames: np.ndarray, spec: DatasetSpec, rate: float) -> Iterator[
     for name, (seconds, read_seconds, num_bytes) in found.items():
         yield {
             "name": f"codec: {name}",
-            "shape": _shape(spec),
+            "shape": shape_of(spec.height, spec.width, spec.downsample),
             "pass": f"{rate:g} Mev/s",
             "seconds": seconds,
             "baseline": write,
@@ -246,8 +235,7 @@ def _convert(path: Path, blocks: Iterator[Events], spec: DatasetSpec) -> None:
 
 
 def _rvt_preparation(source: Path, target: Path, ends_us: np.ndarray, spec: DatasetSpec) -> None:
-    num_bins, cutoff = 10, 10
-    frame_shape = (2 * num_bins, spec.frame_height, spec.frame_width)
+    frame_shape = (20, spec.frame_height, spec.frame_width)
     with h5py.File(source) as file, h5py.File(target, "w") as out:
         data = out.create_dataset(
             "data", (1, *frame_shape), np.uint8, maxshape=(None, *frame_shape), chunks=(1, *frame_shape), **RVT_PACKING
@@ -260,18 +248,10 @@ def _rvt_preparation(source: Path, target: Path, ends_us: np.ndarray, spec: Data
             p, times = np.maximum(p, 0), t[start:stop].astype(np.int64)
             assert (times[:-1] <= times[1:]).all()
             x, y, p, time_us = (torch.from_numpy(column) for column in (x, y, p, times))
-            frame = torch.zeros(2 * num_bins * spec.height * spec.width, dtype=torch.uint8)
-            if stop > start:
-                assert p.min() >= 0 and p.max() <= 1
-                share = (time_us - time_us[0]) / max(int(time_us[-1] - time_us[0]), 1)
-                bins = (share * num_bins).floor().clamp(max=num_bins - 1).long()
-                places = ((p * num_bins + bins) * spec.height + y) * spec.width + x
-                frame.put_(places, torch.ones_like(places, dtype=torch.uint8), accumulate=True)
-            frame = frame.clamp(max=cutoff).view(2 * num_bins, spec.height, spec.width)
-            if spec.downsample > 1:
-                frame = F.interpolate(frame[None], scale_factor=1 / spec.downsample, mode="nearest-exact")[0]
             data.resize(window + 1, axis=0)
-            data[window] = frame.numpy()
+            if stop > start:  # a new frame holds zeros
+                assert p.min() >= 0 and p.max() <= 1
+                data[window] = rvt_frame(time_us, x, y, p, spec.height, spec.width, spec.downsample).numpy()
 
 
 def memory_rows(gigabytes: float) -> list[dict[str, Any]]:

@@ -17,8 +17,10 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from benchmarks.measuring import write_json
 from benchmarks.memory.study import GROUPS_S, VARIANTS, Variant, train_and_score
 from benchmarks.sequence.study import spread
+from rvtssm.evaluation.result import markdown_table
 from rvtssm.system.atomic_files import atomic_file
 
 Row = dict[str, Any]
@@ -57,24 +59,20 @@ def run(
             if (name, seed) in done:
                 continue
             rows.append({"name": name, "seed": seed, "variant": variant.changes, **train(variant, seed)})
-            with atomic_file(path) as staged:
-                staged.write_text(json.dumps({"torch": torch.__version__, "rows": rows}, indent=1) + "\n")
+            write_json(path, {"torch": torch.__version__, "rows": rows})
             say(f"{name}, seed {seed}: {rows[-1]['AP']}")
     return rows
 
 
 def markdown(rows: Sequence[Row]) -> str:
     """Return the page: the command and a table with one line per variant, means and spreads over its seeds."""
-    lines = [
-        "| variant | " + " | ".join(GROUPS_S) + " | seeds | parameters | CPU s |",
-        "|---|" + "--:|" * (len(GROUPS_S) + 3),
-    ]
+    cells = [["variant", *GROUPS_S, "seeds", "parameters", "CPU s"]]
     for name in dict.fromkeys(row["name"] for row in rows):
         chosen = [row for row in rows if row["name"] == name]
-        cells = [spread([row["AP"][group] for row in chosen]) for group in GROUPS_S]
+        scores = [spread([row["AP"][group] for row in chosen]) for group in GROUPS_S]
         cost = round(mean(row["cpu_seconds"] for row in chosen))
-        lines.append(f"| {name} | {' | '.join(cells)} | {len(chosen)} | {chosen[0]['parameters']} | {cost} |")
-    return _HEADER + "\n".join(lines) + "\n"
+        cells.append([name, *scores, str(len(chosen)), str(chosen[0]["parameters"]), str(cost)])
+    return _HEADER + "\n".join(markdown_table(cells, "|---|")) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -25,6 +25,7 @@ _TRAIN_STEPS = 2_400  # of each stream; the training goes around
 _TEST_STEPS = 1_000
 _TEST_SEED = 1 << 20
 _TEST_CHUNK = 50  # steps
+_PEAK_LR = 3e-3
 GROUPS_S = {"moving": (-1.0, 0.0), "0.2 to 1 s": (0.2, 1.0), "1 to 2 s": (1.0, 2.0), "2 to 5 s": (2.0, 5.0)}
 _MODES = ("Lambda", "log_step", "log_real", "imag", "B", "to_step.weight", "to_step.bias", "log_dt")
 
@@ -160,13 +161,13 @@ def _detached(state: Any) -> Any:
     return tuple(part.detach() for part in state) if isinstance(state, tuple) else state.detach()
 
 
-def train_and_score(variant: Variant, seed: int, peak_lr: float = 3e-3) -> dict[str, Any]:
+def train_and_score(variant: Variant, seed: int) -> dict[str, Any]:
     """Train one network and return its average precision in percent by group, and what it cost."""
     began = time.process_time()
     data = simulate(NUM_STREAMS, _TRAIN_STEPS, seed)
     torch.manual_seed(seed)
     net = SpriteNet(variant.build())
-    optimizer = torch.optim.AdamW(parameter_groups(net, peak_lr, variant.ssm_lr), weight_decay=0.0)
+    optimizer = torch.optim.AdamW(parameter_groups(net, _PEAK_LR, variant.ssm_lr), weight_decay=0.0)
     num_steps = variant.num_frames // variant.chunk_length
     rates = [group["lr"] for group in optimizer.param_groups]
     schedule = torch.optim.lr_scheduler.OneCycleLR(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rvtssm.evaluation.frequency import performance_drop
+from rvtssm.evaluation.result import markdown_table
 
 _HEADER = "# Backbones and heads on the demo's data"
 _COMMAND = "python -m benchmarks.parts --folder DIR --json benchmarks/parts/rows.json"
@@ -31,11 +32,11 @@ def markdown(result: dict[str, Any]) -> str:
         "from the events of a window to its boxes, batch 1, on one thread; the number is a median, and all rows were "
         "timed in one run, by turns.",
         "",
-        "| " + " | ".join(_COLUMNS) + " |",
-        "|---|" + "--:|" * (len(_COLUMNS) - 1),
+        *markdown_table([_COLUMNS, *map(_cells, rows)], "|---|"),
+        "",
+        *map(_sentence, rows),
     ]
-    lines += ["| " + " | ".join(_cells(row)) + " |" for row in rows]
-    return "\n".join([*lines, "", *map(_sentence, rows)]) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

@@ -13,6 +13,9 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from benchmarks.measuring import write_json
+from rvtssm.evaluation.result import markdown_table
+
 WEIGHTS = {"averaged": "scores_last", "last": "scores_last_weights"}
 
 Rows = list[dict[str, Any]]
@@ -28,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     new = read_scores(options.folder)
     names = [(row["training"], row["weights"]) for row in new]
     rows = [row for row in rows if (row["training"], row["weights"]) not in names] + new
-    options.json.write_text(json.dumps(sorted(rows, key=_place), indent=1) + "\n")
+    write_json(options.json, sorted(rows, key=_place))
     print("\n".join(table(rows)))
 
 
@@ -54,10 +57,8 @@ def read_scores(folder: Path) -> Rows:
 
 def table(rows: Rows) -> list[str]:
     """Return the lines of a table: means over seeds, with standard deviations where there are several."""
-    lines = [
-        "| optimiser | learning rate | steps | seeds | averaged weights | still | last weights | still |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|",
-    ]
+    head = ["optimiser", "learning rate", "steps", "seeds", "averaged weights", "still", "last weights", "still"]
+    lines = [head]
     groups: dict[tuple[str, str, str], Rows] = {}
     for row in sorted(rows, key=_place):
         name, rate, steps = _parts(row["training"])[:3]
@@ -69,9 +70,8 @@ def table(rows: Rows) -> list[str]:
             for key in ("ap", "ap_still")
         ]
         seeds = len({row["training"] for row in mine})
-        shown = {"adamw": "AdamW", "muon": "Muon"}[name]
-        lines.append(f"| {shown} | {rate} | {int(steps):,} | {seeds} | {' | '.join(cells)} |")
-    return lines
+        lines.append([{"adamw": "AdamW", "muon": "Muon"}[name], rate, f"{int(steps):,}", str(seeds), *cells])
+    return markdown_table(lines, "|---|")
 
 
 def _spread(values: Sequence[float]) -> str:

@@ -37,20 +37,19 @@ NUM_CLEAN = 5  # first frames without noise
 WALK = 0.2  # largest change of the visibility in a frame
 
 
-def simulate(num_sequences: int, rng: np.random.RandomState, kick: float = KICK) -> tuple[np.ndarray, np.ndarray]:
-    """Return angle (0 = down) and velocity (N, NUM_FRAMES) of pendulums from random angles, in rad and rad/s."""
+def simulate(num_sequences: int, rng: np.random.RandomState) -> np.ndarray:
+    """Return the angles (N, NUM_FRAMES) of pendulums from random angles, in rad; 0 is down."""
     from_top = rng.uniform(0, 2 * np.pi, num_sequences)
     velocity = np.zeros(num_sequences)
-    states = [(from_top, velocity)]
+    angles = [from_top]
     for _ in range(NUM_FRAMES - 1):
         for _ in range(round(FRAME_S / SUBSTEP_S)):
             velocity = velocity + SUBSTEP_S * (GRAVITY_OVER_INERTIA * np.sin(from_top) - FRICTION * velocity)
             from_top = from_top + SUBSTEP_S * velocity
-        velocity = velocity + rng.normal(0.0, kick, num_sequences)
+        velocity = velocity + rng.normal(0.0, KICK, num_sequences)
         from_top = from_top % (2 * np.pi)
-        states.append((from_top, velocity))
-    angles, velocities = (np.stack(values, axis=1) for values in zip(*states, strict=True))
-    return angles - np.pi, velocities
+        angles.append(from_top)
+    return np.stack(angles, axis=1) - np.pi
 
 
 def draw(angle: float) -> np.ndarray:
@@ -77,7 +76,7 @@ def visibility(num_sequences: int, rng: np.random.RandomState) -> np.ndarray:
 
 def sample_frames(num_sequences: int, rng: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
     """Return frames (N, NUM_FRAMES, 24, 24) uint8, and sin and cos of the true angle (N, NUM_FRAMES, 2)."""
-    angles, _ = simulate(num_sequences, rng)
+    angles = simulate(num_sequences, rng)
     drawn = angles + rng.normal(0.0, ANGLE_NOISE, (*angles.shape, 2))[..., 0]  # the other column is for the velocity
     frames = np.stack([[draw(angle) for angle in row] for row in drawn])
     visible = visibility(num_sequences, rng)

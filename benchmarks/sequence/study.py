@@ -22,11 +22,11 @@ from rich.table import Table
 from torch import Tensor
 from torch.nn import functional as F
 
+from benchmarks.measuring import write_json
 from benchmarks.sequence.model import SequenceModel, count_parameters
 from rvtssm.ssm.layer import StepScale
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
-from rvtssm.system.atomic_files import atomic_file
 
 _TEST_BATCH = 100  # sequences
 
@@ -197,8 +197,7 @@ def run_study(
             "machine": f"{platform.machine()}, {torch.get_num_threads()} threads",
             "rows": rows,
         }
-        with atomic_file(path) as staged:
-            staged.write_text(json.dumps(result, indent=1))
+        write_json(path, result)
     return rows
 
 

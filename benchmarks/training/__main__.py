@@ -20,7 +20,6 @@ written after each part; the last one, torch.compile, takes minutes before its f
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import tempfile
 from collections.abc import Callable, Sequence
@@ -31,7 +30,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from benchmarks.measuring import times_faster
+from benchmarks.measuring import at_least_1, some_of, times_faster, usable_device, write_json
 from benchmarks.scan import keep_freed_memory, machine, print_bars
 from benchmarks.training import loading
 from benchmarks.training.step import (
@@ -49,7 +48,6 @@ from benchmarks.training.step import (
 from rvtssm.commands.composition import compose
 from rvtssm.models.model_config import MODEL_SIZES
 from rvtssm.reports.terminal_table import TerminalTable
-from rvtssm.system.atomic_files import atomic_file
 
 PARTS = ("layers", "memory", "data", "options", "compile")
 BARS = {"cpu": 1.1, "cuda": 1.33}  # s5 against RVT's LSTM run as a step-by-step loop, in both readings of that
@@ -85,15 +83,13 @@ def main(arguments: Sequence[str] | None = None, shape: Shape | None = None) -> 
         "options": lambda: measure_options(OPTIONS, shape, min(rounds, 3), say),
         "compile": lambda: measure_options(("compile",), shape, min(rounds, 3), say),
     }
-    for part in options.only.split(","):
+    for part in options.only:
         rows = found[part] = measures[part]()
         console.print(results_table(rows, f"{part}: {where}"))
         if part == "layers":
             found["bars"] = met_bars(rows, options.device)
             print_bars(found["bars"], console)
-        if options.json:  # after each part, whatever becomes of the next
-            with atomic_file(options.json) as staged:
-                staged.write_text(json.dumps(found, indent=1))
+        write_json(options.json, found)  # after each part, whatever becomes of the next
 
 
 def measure_layers(shape: Shape, rounds: int, say: Say) -> list[dict[str, Any]]:
@@ -187,26 +183,16 @@ def _shown(column: str, value: Any) -> str:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.training", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", type=Path, help="file to write")
-    parser.add_argument("--only", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
-    parser.add_argument("--batch", type=int, help="chunks; default 1 on a CPU, 8 on a GPU")
-    parser.add_argument("--length", type=int, help="steps of a chunk; default 10 on a CPU, 21 on a GPU")
-    parser.add_argument("--rounds", type=int, help="default 5; of the options at most 3")
-    parser.add_argument("--threads", type=int, help="of PyTorch; default: as many as there are cores")
+    parser.add_argument("--only", type=some_of(PARTS), default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
+    parser.add_argument("--batch", type=at_least_1, help="chunks; default 1 on a CPU, 8 on a GPU")
+    parser.add_argument("--length", type=at_least_1, help="steps of a chunk; default 10 on a CPU, 21 on a GPU")
+    parser.add_argument("--rounds", type=at_least_1, help="default 5; of the options at most 3")
+    parser.add_argument("--threads", type=at_least_1, help="of PyTorch; default: as many as there are cores")
     parser.add_argument("--workers", type=int, default=2, help="of the loader")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--device", type=usable_device, choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--demo", action="store_true", help="the demo's detector and chunks in place of Gen1 base")
     parser.add_argument("--quick", action="store_true", help="shorter chunks, fewer rounds")
-    options = parser.parse_args(arguments)
-    if options.device == "cuda" and not torch.cuda.is_available():
-        parser.error("--device cuda: PyTorch finds no CUDA device here; leave it out to measure the CPU")
-    for name in ("batch", "length", "rounds", "threads"):
-        if getattr(options, name) is not None and getattr(options, name) < 1:
-            parser.error(f"--{name} {getattr(options, name)}: needed is at least 1")
-    if options.workers < 0:
-        parser.error(f"--workers {options.workers}: needed is at least 0")
-    if unknown := set(options.only.split(",")) - set(PARTS):
-        parser.error(f"--only {', '.join(sorted(unknown))}: choose from {', '.join(PARTS)}")
-    return options
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ limit is the best of five products of 2048 x 2048 matrices in the precision of t
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -24,12 +23,12 @@ from rich.console import Console
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.measuring import some_of, write_json
 from benchmarks.scan import keep_freed_memory, machine
 from benchmarks.training.step import Shape, Training, make_batch
 from rvtssm.commands.composition import compose
 from rvtssm.models.detector import build_detector
 from rvtssm.reports.terminal_table import TerminalTable
-from rvtssm.system.atomic_files import atomic_file
 from rvtssm.training.optim import build_optimizer
 
 CASES = {
@@ -104,8 +103,9 @@ def measure(words: Sequence[str], rounds: int) -> dict[str, Any]:
     }
 
 
-def operations_per_second(dtype: torch.dtype, size: int = 2048) -> float:
+def operations_per_second(dtype: torch.dtype) -> float:
     """Return the floating-point operations per second of large products."""
+    size = 2048
     left, right = (torch.randn(size, size).to(dtype) for _ in range(2))
     seconds = []
     for _ in range(5):
@@ -136,18 +136,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         prog="python -m benchmarks.training.kinds", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--json", type=Path, help="file to write")
-    parser.add_argument("--cases", default=",".join(CASES), help=f"some of {','.join(CASES)}")
+    parser.add_argument("--cases", type=some_of(CASES), default=",".join(CASES), help=f"some of {','.join(CASES)}")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     keep_freed_memory()
-    found = {case: measure(CASES[case], options.rounds) for case in options.cases.split(",")}
+    found = {case: measure(CASES[case], options.rounds) for case in options.cases}
     where = machine("cpu")
     Console().print(table(found, f"ms per step: {where['device']}, {options.threads} threads"))
-    if options.json:
-        with atomic_file(options.json) as staged:
-            staged.write_text(json.dumps({**where, "cases": found}, indent=1))
+    write_json(options.json, {**where, "cases": found})
 
 
 if __name__ == "__main__":

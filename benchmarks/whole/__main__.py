@@ -23,7 +23,6 @@ The file is written after each part.
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -33,11 +32,11 @@ import torch
 from rich.console import Console
 
 from benchmarks import streaming
+from benchmarks.measuring import at_least_1, some_of, write_json
 from benchmarks.scan import machine, print_bars
 from benchmarks.whole.detectors import measure_limits, measure_live_steps, measure_passes, met_bars
 from benchmarks.whole.growth import measure_growth
 from rvtssm.reports.terminal_table import TerminalTable
-from rvtssm.system.atomic_files import atomic_file
 
 LENGTHS = {"forward": 21, "training": 10}
 _TABLE_WIDTH = 160
@@ -66,9 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             found[part] = measures[part]()
             console.print(_table(found[part], f"{part}: {where}"))
             found["bars"] = met_bars(found)
-            if options.json:
-                with atomic_file(options.json) as staged:
-                    staged.write_text(json.dumps(found, indent=1))
+            write_json(options.json, found)
     print_bars(found["bars"], console)
 
 
@@ -96,14 +93,15 @@ def _shown(column: str, value: Any) -> str:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.whole", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", type=Path, help="file to write")
-    parser.add_argument("--only", default=",".join(PARTS), help="some of the parts")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--sizes", default=",".join(streaming.SIZES), help="of the detector")
-    parser.add_argument("--forms", default=",".join(streaming.FORMS["cpu"]), help="of the live step")
+    parser.add_argument("--only", type=some_of(PARTS), default=",".join(PARTS), help="some of the parts")
+    parser.add_argument("--threads", type=at_least_1, default=1)
+    sizes = streaming.SIZES
+    parser.add_argument("--sizes", type=some_of(sizes), default=",".join(sizes), help="of the detector")
+    parser.add_argument("--forms", help="of the live step; default: all")
     parser.add_argument("--models", type=Path, help="folder to keep exported files in; default: thrown away")
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     options = parser.parse_args(arguments)
-    streaming.check_choices(parser, options, {"only": PARTS, "sizes": streaming.SIZES, "forms": streaming.FORMS["cpu"]})
+    options.forms = streaming.forms_of(parser, options.forms, "cpu")
     return options
 
 

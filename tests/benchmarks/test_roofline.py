@@ -4,7 +4,7 @@ from benchmarks import roofline
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.ssm.temporal_config import TemporalConfig
 
-TOY = ModelConfig(embed_dim=8, head_dim=4, fpn_blocks=1)
+TOY = ModelConfig(embed_dim=8, head_dim=4, num_blocks=(1, 0, 0, 0), fpn_blocks=0)
 
 
 def count(batch: int) -> dict[str, int]:

@@ -10,52 +10,6 @@ from scipy.integrate import solve_ivp
 from benchmarks.sequence import fitzhugh_nagumo, pendulum
 
 
-def test_without_kicks_the_pendulum_solves_its_equation():
-    angle, velocity = pendulum.simulate(5, np.random.RandomState(0), kick=0.0)
-    times = np.arange(pendulum.NUM_FRAMES) * pendulum.FRAME_S
-    for n in range(5):
-        exact = solve_ivp(
-            lambda _, s: (s[1], -1.5 * 9.81 * 2 * np.sin(s[0]) - 0.1 * s[1]),
-            (0, times[-1]),
-            (angle[n, 0], 0.0),
-            t_eval=times,
-            rtol=1e-9,
-            atol=1e-9,
-        ).y
-        np.testing.assert_allclose(np.unwrap(angle[n]), exact[0], atol=5e-3)
-        np.testing.assert_allclose(velocity[n], exact[1], atol=2e-2)
-
-
-def test_kicks_change_the_velocity_of_every_frame_independently():
-    still, pushed = (pendulum.simulate(3000, np.random.RandomState(1), kick) for kick in (0.0, 0.1))
-    change = pushed[1] - still[1]
-    assert change[:, 1].std() == pytest.approx(0.1, rel=0.05)
-    # near the start the pendulum has not yet turned kicks into angles: they add up like a random walk
-    assert change[:, 9].std() == pytest.approx(0.3, rel=0.15)
-    assert abs(np.corrcoef(change[:, 1], change[:, 2] - change[:, 1])[0, 1]) < 0.1
-
-
-@pytest.mark.parametrize("angle", [0.0, 0.4, np.pi / 2, 2.0, -1.0, np.pi])
-def test_the_rod_is_drawn_at_its_angle(angle):
-    frame = pendulum.draw(angle)
-    assert frame.shape == (24, 24)
-    assert frame.dtype == np.uint8
-    rows, columns = np.mgrid[:24, :24] - 11.5
-    towards = np.arctan2((frame * columns).sum(), (frame * rows).sum())
-    assert abs(np.exp(1j * towards) - np.exp(1j * angle)) < 0.08
-    assert frame.max() > 200  # the rod is one and a half pixels wide
-
-
-def test_visibility_is_correlated_in_time_and_starts_clean():
-    visible = pendulum.visibility(500, np.random.RandomState(2))
-    assert visible.min() == 0
-    assert visible.max() == 1
-    assert (visible[:, : pendulum.NUM_CLEAN] == 1).all()
-    late = visible[:, 20:]
-    assert np.corrcoef(late[:, :-1].ravel(), late[:, 1:].ravel())[0, 1] > 0.9
-    assert 0.05 < (late == 0).mean() < 0.5
-
-
 def test_a_pendulum_split_holds_what_it_says():
     frames, targets, gaps = pendulum.seen(*pendulum.sample_frames(6, np.random.RandomState(3)), first_seed=6)
     assert frames.shape == (50, 6, 1, 24, 24)

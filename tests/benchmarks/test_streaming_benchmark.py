@@ -4,7 +4,6 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -88,25 +87,6 @@ def test_ratios_are_medians_of_pairs():
 )
 def test_a_rate_is_sustained_if_its_windows_are_shorter_than_its_stride(p95_ms, found):
     assert streaming.sustained_hz(p95_ms) == found
-
-
-def test_windows_of_a_rate_are_timed_with_all_their_events(monkeypatch):
-    clock, seen = iter(range(1000)), []
-    monkeypatch.setattr(streaming, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
-
-    class Live:
-        def __init__(self, checkpoint, height, width, schedule, start_us):
-            assert (height, width, start_us) == (32, 32, 0) and schedule == streaming.FixedRate(100, 50_000)
-
-        def push(self, packet, until_us):
-            seen.append((packet.t[0], packet.t[-1], until_us, len(packet)))
-            return [None]
-
-    monkeypatch.setattr(streaming, "StreamDetector", Live)
-    events = streaming.traffic(15_000, 32, 32)
-    assert streaming.window_p95_ms(streaming.build_checkpoint("toy", "s5"), events, 100) == 1000
-    assert len(seen) == streaming.WARM_UP + 4
-    assert seen[:2] == [(0, 9_999, 10_000, 10_000), (10_000, 19_999, 20_000, 10_000)]
 
 
 def test_the_command_prints_and_writes(tmp_path, monkeypatch, capsys):
