@@ -155,7 +155,9 @@ def draw_frame(
     chosen = chosen[np.argsort(detections.score[chosen], kind="stable")]  # draw the best last, on top
     colors = box_colors(class_names, detections)
     for i in chosen:
-        _draw_box(canvas, _scaled(detections.xyxy[i], scale), colors[i])
+        x1, y1, x2, y2 = _scaled(detections.xyxy[i], scale)
+        cv2.rectangle(canvas, (x1, y1), (x2, y2), BACKGROUND, 4)  # a dark rim makes the line visible on events
+        cv2.rectangle(canvas, (x1, y1), (x2, y2), colors[i], 2)
     if ground_truth is not None:
         for xyxy, still_us in zip(ltwh_to_xyxy(ground_truth.boxes_ltwh), ground_truth.still_us, strict=True):
             _draw_dashed(canvas, _scaled(xyxy, scale))
@@ -239,12 +241,6 @@ def _scaled(xyxy: np.ndarray, scale: int) -> Box:
     # OpenCV takes only 32-bit integers, so corners far outside the picture are moved closer.
     x1, y1, x2, y2 = np.clip(np.nan_to_num(xyxy) * scale, -10_000, 20_000).round().astype(int).tolist()
     return x1, y1, x2, y2
-
-
-def _draw_box(canvas: np.ndarray, box: Box, color: Color) -> None:
-    x1, y1, x2, y2 = box
-    cv2.rectangle(canvas, (x1, y1), (x2, y2), BACKGROUND, 4)  # a dark rim makes the line visible on events
-    cv2.rectangle(canvas, (x1, y1), (x2, y2), color, 2)
 
 
 def _draw_tag(canvas: np.ndarray, box: Box, color: Color, text: str, taken: Sequence[Box]) -> Box:

@@ -1,7 +1,6 @@
 """Plot what a dataset contains, as one PNG."""
 
 import io
-from typing import Any
 
 import numpy as np
 
@@ -14,36 +13,27 @@ _SIZE_COLOURS = ("#bbccee", "#6699cc", "#225588")
 
 def tree_png(found: TreeInspection) -> bytes:
     """Draw the number of boxes by class and size, and the duration and mean rate of every recording, by split."""
-    figure, axes = _figure([["labels"], ["parts"]])
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # imported here because the import takes a second
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 7.5), dpi=110)
+    labels, recordings = figure.subplots(2, gridspec_kw=_MARGINS)
     below = np.zeros(len(found.splits) * len(found.class_names))
     ticks = [f"{name}\n{split}" for split in found.splits for name in found.class_names]
     tables = np.concatenate([found.labels(split) for split in found.splits]) if found.splits else np.zeros((0, 3))
     for i, size in enumerate(SIZES):
-        axes["labels"].bar(np.arange(len(ticks)), tables[:, i], bottom=below, label=size, color=_SIZE_COLOURS[i])
+        labels.bar(np.arange(len(ticks)), tables[:, i], bottom=below, label=size, color=_SIZE_COLOURS[i])
         below = below + tables[:, i]
-    axes["labels"].set_xticks(np.arange(len(ticks)), ticks)
-    axes["labels"].set(ylabel="boxes", title=f"{found.name}: {found.kind} {found.dataset}")
-    axes["labels"].legend(title="area (COCO)")
+    labels.set_xticks(np.arange(len(ticks)), ticks)
+    labels.set(ylabel="boxes", title=f"{found.name}: {found.kind} {found.dataset}")
+    labels.legend(title="area (COCO)")
     for split in found.splits:
         parts = [part for part in found.parts if part.split == split and not part.error]
         durations = [part.duration_us / 1e6 for part in parts]
-        axes["parts"].scatter(durations, [part.mean_rate / 1e6 for part in parts], label=split or found.name, alpha=0.7)
-    axes["parts"].set(xlabel="seconds", ylabel="million events per second", title="recordings", xlim=(0, None))
-    axes["parts"].set_ylim(bottom=0)
-    axes["parts"].legend()
-    return _png(figure)
-
-
-def _figure(mosaic: Any) -> tuple[Any, dict[str, Any]]:
-    from matplotlib.figure import Figure  # imported here because the import takes a second
-
-    figure = Figure(figsize=(11, 7.5), dpi=110)
-    return figure, figure.subplot_mosaic(mosaic, gridspec_kw=_MARGINS)
-
-
-def _png(figure: Any) -> bytes:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
+        recordings.scatter(durations, [part.mean_rate / 1e6 for part in parts], label=split or found.name, alpha=0.7)
+    recordings.set(xlabel="seconds", ylabel="million events per second", title="recordings", xlim=(0, None))
+    recordings.set_ylim(bottom=0)
+    recordings.legend()
     FigureCanvasAgg(figure)
     data = io.BytesIO()
     figure.savefig(data, format="png")

@@ -87,10 +87,7 @@ def score_to_json(score: Score, has_replicates: bool) -> dict[str, Any]:
         score: The score.
         has_replicates: Whether to include the bootstrap replicates.
     """
-    plain: dict[str, Any] = {
-        name: getattr(score, name)
-        for name in ("row", "seed", "condition", "reference_hz", "parameters", "train_seconds", "weights")
-    }
+    plain = {name: value for name, value in vars(score).items() if name not in ("objects", "rates")}
     plain["objects"] = {name: json_number(value) for name, value in score.objects.items()}
     plain["rates"] = {}
     for hz, found in score.rates.items():
@@ -167,10 +164,6 @@ class _Line:
 
     def ap(self, hz: float) -> list[float]:
         return [score.rates[hz].metrics["AP"] for score in self.scores]
-
-    def on(self, objects: str) -> list[float]:
-        """Return AP on a group of objects, by seed."""
-        return [score.objects.get(objects, math.nan) for score in self.scores]
 
     def mean_of_seeds(self, hz: float) -> Resampled | None:
         """Return the mean AP with its replicates; None if the seeds were scored on different draws."""
@@ -295,7 +288,10 @@ def _by_object(lines: Sequence[_Line]) -> Iterator[tuple[str, list[list[str]]]]:
     if names := list(dict.fromkeys(name for line in lines for score in line.scores for name in score.objects)):
         trained = {score.reference_hz for line in lines for score in line.scores}
         rate = f"{trained.pop():g} Hz" if len(trained) == 1 else "the rate of each training"
-        rows = ([line.row, *(spread(line.on(name)) for name in names)] for line in lines)
+        rows = (
+            [line.row, *(spread([score.objects.get(name, math.nan) for score in line.scores]) for name in names)]
+            for line in lines
+        )
         yield (
             f"On objects that stand still, and by speed in frame widths per second, at {rate}:",
             [["model", *names], *rows],

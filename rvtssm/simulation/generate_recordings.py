@@ -1,7 +1,7 @@
 """Generates the simulated datasets in parallel: recordings with boxes."""
 
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -120,7 +120,7 @@ def _drawn(
     words = (config.seed, SPLITS.index(split), index, *([attempt] if attempt else []))
     scene_rng, camera_rng = (np.random.default_rng(each) for each in np.random.SeedSequence(words).spawn(2))
     spec, size, duration_us = SIMULATED[dataset], (config.height, config.width), round(config.duration_s * 1e6)
-    left = top = 0
+    left = top = 0  # where a sensor begins that fills only a part of the frame
     scene: Scene | World
     if spec is synthetic.SPEC:
         scene = build_scene(*size, duration_us, config.scene, scene_rng, is_moving)
@@ -148,7 +148,8 @@ def _drawn(
     if split == "train":
         boxes = np.concatenate([boxes, nothing_at(np.setdiff1d(times_us, boxes["t"]))])
         boxes = boxes[np.argsort(boxes["t"], kind="stable")]
-    return _moved(events, left, top), boxes
+    moved = (Events(each.t, each.x + np.uint16(left), each.y + np.uint16(top), each.p) for each in events)
+    return moved, boxes
 
 
 def with_events(boxes: Boxes, blocks: list[Events], noise_rate_hz: float) -> Boxes:
@@ -177,12 +178,6 @@ def with_events(boxes: Boxes, blocks: list[Events], noise_rate_hz: float) -> Box
             seen.add(box["track_id"])
         keep[i] = True
     return boxes[keep]
-
-
-def _moved(blocks: Iterable[Events], left: int, top: int) -> Iterator[Events]:
-    """Yield the events of a sensor that fills only a part of the frame, starting at pixel (left, top)."""
-    for events in blocks:
-        yield Events(events.t, events.x + np.uint16(left), events.y + np.uint16(top), events.p)
 
 
 def _check_folder(raw_dir: Path, config: SyntheticConfig, dataset: str) -> None:

@@ -25,7 +25,9 @@ class Pedestrian:
 
     def extent_m(self, gait_m: float) -> Extent:
         """Return the extent of the person. See `Figure.extent_m`."""
-        return _extent(self._capsules_m(gait_m))
+        x0, y0, x1, y1, radius, _, _ = self._capsules_m(gait_m).T
+        left, right = (np.minimum(x0, x1) - radius).min(), (np.maximum(x0, x1) + radius).max()
+        return float(left), 0.0, float(right), float((np.maximum(y0, y1) + radius).max())
 
     def paint(
         self, canvas: np.ndarray, ground_px: Point, px_per_m: float, gait_m: float, is_silhouette: bool = False
@@ -103,22 +105,8 @@ def _walking_capsules(
     parts[10, :6] = np.array((lean, 1.5, lean, 1.62, 0.06, skin))  # neck, hair, face
     parts[11, :6] = np.array((0.6 * lean, 1.7, 0.6 * lean, 1.7, 0.125, hair))
     parts[12, :6] = np.array((1.6 * lean, 1.65, 1.6 * lean, 1.65, 0.105, skin))
-    lowest = np.inf
-    for k in range(len(parts)):
-        lowest = min(lowest, parts[k, 1] - parts[k, 4], parts[k, 3] - parts[k, 4])
+    lowest = (np.minimum(parts[:, 1], parts[:, 3]) - parts[:, 4]).min()
     parts[:, 1] -= lowest
     parts[:, 3] -= lowest
     parts[:, :5] *= scale
     return parts
-
-
-@jit
-def _extent(parts: np.ndarray) -> Extent:
-    """Return left, bottom (0), right and top of capsules."""
-    left, right, top = np.inf, -np.inf, 0.0
-    for k in range(len(parts)):
-        radius = parts[k, 4]
-        left = min(left, parts[k, 0] - radius, parts[k, 2] - radius)
-        right = max(right, parts[k, 0] + radius, parts[k, 2] + radius)
-        top = max(top, parts[k, 1] + radius, parts[k, 3] + radius)
-    return left, 0.0, right, top

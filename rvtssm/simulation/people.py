@@ -7,7 +7,7 @@ import numpy as np
 
 from rvtssm.events.jit import jit
 from rvtssm.simulation.atlas import WEAVES
-from rvtssm.simulation.perspective import LIMB_COLUMNS, Place
+from rvtssm.simulation.perspective import LIMB_COLUMNS, Parts, Place
 
 WALKING, STANDING, SITTING, CYCLING, MOTORCYCLING, SCOOTING = range(6)
 BODY_M = 1.75  # body height to which the lengths below refer
@@ -28,15 +28,10 @@ class Person:
         """The length of two steps, or the distance per turn of the pedals."""
         return 4.5 if self.posture == CYCLING else float(self.look[16]) * self.height_m
 
-    def limbs(self, place: Place, t_s: float) -> np.ndarray:
-        """Return the limbs of the person, (K, LIMB_COLUMNS).
-
-        Args:
-            place: Where it is.
-            t_s: Time in seconds.
-        """
+    def parts(self, place: Place, t_s: float, eye: np.ndarray) -> Parts:
+        """Return the limbs of the person. See `Player.parts`."""
         phase = self.look[15] + 2 * math.pi * place.way_m / self.stride_m
-        return _body(place, phase, t_s, self.height_m / BODY_M, self.posture, self.look)
+        return Parts(limbs=_body(place, phase, t_s, self.height_m / BODY_M, self.posture, self.look))
 
 
 def build_person(posture: int, first_cloth: int, rng: np.random.Generator) -> Person:
@@ -220,15 +215,10 @@ class Animal:
     scale: float
     look: np.ndarray  # (6,): coat, legs, girth, cloth, phase, place on the cloth
 
-    def limbs(self, place: Place, t_s: float) -> np.ndarray:
-        """Return the limbs of the animal, (K, LIMB_COLUMNS).
-
-        Args:
-            place: Where it is.
-            t_s: Time in seconds.
-        """
+    def parts(self, place: Place, t_s: float, eye: np.ndarray) -> Parts:
+        """Return the limbs of the animal. See `Player.parts`."""
         phase = self.look[4] + 2 * math.pi * place.way_m / (0.75 * self.scale)
-        return _dog(place, phase, t_s, self.scale, self.look)
+        return Parts(limbs=_dog(place, phase, t_s, self.scale, self.look))
 
 
 def build_animal(first_cloth: int, rng: np.random.Generator) -> Animal:

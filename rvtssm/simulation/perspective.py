@@ -14,6 +14,7 @@ from rvtssm.events.jit import jit
 
 PANEL_COLUMNS = 20
 LIMB_COLUMNS = 12  # x, y, z, radius of both ends, grey, cloth, cells of the cloth per metre (0: plain), its phase
+NO_PANELS, NO_LIMBS = np.empty((0, PANEL_COLUMNS)), np.empty((0, LIMB_COLUMNS))
 NEAR_M = 0.15  # nothing nearer to the camera is painted
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom in px
@@ -35,6 +36,13 @@ class Place(NamedTuple):
     z_m: float  # position ahead
     heading: float  # direction of motion in radians, from z to x
     way_m: float  # distance moved so far
+
+
+class Parts(NamedTuple):
+    """The parts of a body, in the order in which they are painted: panels first, then limbs."""
+
+    panels: np.ndarray = NO_PANELS  # (K, PANEL_COLUMNS)
+    limbs: np.ndarray = NO_LIMBS  # (K, LIMB_COLUMNS)
 
 
 class Pictures(NamedTuple):

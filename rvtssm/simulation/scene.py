@@ -33,7 +33,10 @@ class Scene:
         """Yield times in microseconds and intensities (H, W) float32 in [0, 1], close enough in time for the camera."""
         backdrop = self._backdrop(0)
         for t_us in self.frame_times_us():
-            yield t_us, self._with_actors(self._backdrop(t_us) if self.view.is_moving else backdrop.copy(), t_us)
+            canvas = self._backdrop(t_us) if self.view.is_moving else backdrop.copy()
+            for _, actor, sighting in reversed(self._visible(t_us)):
+                actor.figure.paint(canvas, *sighting[1:])
+            yield t_us, canvas
 
     def frame_times_us(self) -> Iterator[int]:
         """Yield times from 0 to the end, so close that nothing moves much more than MAX_MOTION_PX in between."""
@@ -86,11 +89,6 @@ class Scene:
     def _backdrop(self, t_us: int) -> np.ndarray:
         canvas = np.empty((self.view.height, self.view.width), np.float32)
         self.street.paint(canvas, t_us * 1e-6)
-        return canvas
-
-    def _with_actors(self, canvas: np.ndarray, t_us: int) -> np.ndarray:
-        for _, actor, sighting in reversed(self._visible(t_us)):
-            actor.figure.paint(canvas, *sighting[1:])
         return canvas
 
     def _max_speed_px_per_s(self, t_us: int) -> float:

@@ -41,13 +41,10 @@ class CameraConfig:
     def check(self) -> None:
         """Raise a UserError for settings that cannot be simulated."""
         check_at_least("synthetic.camera", self, 1e-3, "threshold", "dark_intensity")
-        check_at_least("synthetic.camera", self, 0, "threshold_mismatch", "refractory_us")
-        check_at_least("synthetic.camera", self, 0, "background_rate_hz", "hot_pixel_rate_hz")
-        check_at_least("synthetic.camera", self, 0, "cutoff_hz", "leak_rate_hz", "leak_mismatch", "shot_rate_hz")
-        check_at_least("synthetic.camera", self, 0, "latency_us", "latency_jitter_us", "readout_us", "max_rate_hz")
         check_at_least("synthetic.camera", self, 1, "spread")
         check_positive("synthetic.camera", self, "on_to_off")
         check_share("synthetic.camera", self, "hot_pixel_share", "dead_pixel_share", "threshold_noise")
+        check_at_least("synthetic.camera", self, 0, *vars(self))
 
 
 # Sources of the numbers: v2e (Hu et al., CVPRW 2021) for the DAVIS346; IEBCS (Joubert et al. 2021) and Posch et al.

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rvtssm.simulation.atlas import Atlas, disc, facade, foliage, poster, rough
-from rvtssm.simulation.perspective import LIMB_COLUMNS, PANEL_COLUMNS, panel
-from rvtssm.simulation.vehicles import Parts
+from rvtssm.simulation.perspective import NO_LIMBS, NO_PANELS, Parts, panel
 
-NO_PANELS, NO_LIMBS = np.empty((0, PANEL_COLUMNS)), np.empty((0, LIMB_COLUMNS))
 _FAR_M = 500.0
 
 
@@ -226,7 +224,7 @@ def _outdoor_fixture(half_m: float, is_night: bool, atlas: Atlas, rng: np.random
         pole = limb((x, 0, z), 0.04, (x, high + 0.2, z), 0.03, rng.uniform(0.2, 0.9))
         return Fixture((x, 0, z), np.array(rows), pole[None], "flag", rng.uniform(2, 9))
     if kind == "screen":
-        return _screen((x, rng.uniform(1.5, 3.5), z), rng.uniform(1, 3), is_night, atlas, rng)
+        return _screen((x, rng.uniform(1.5, 3.5), z), rng.uniform(1, 3), atlas, rng)
     if kind == "water":
         texture = atlas.add(np.clip(0.5 * (1 + 0.6 * rough(128, 128, rng)), 0.05, 1.5))
         wide, long = rng.uniform(3, 12), rng.uniform(3, 12)
@@ -249,9 +247,7 @@ def _outdoor_fixture(half_m: float, is_night: bool, atlas: Atlas, rng: np.random
     return Fixture((x, 0, z), panels, np.array(post))
 
 
-def _screen(
-    place: tuple[float, float, float], wide: float, is_night: bool, atlas: Atlas, rng: np.random.Generator
-) -> Fixture:
+def _screen(place: tuple[float, float, float], wide: float, atlas: Atlas, rng: np.random.Generator) -> Fixture:
     """Return a screen whose picture changes 10 to 60 times per second."""
     picture = atlas.add(poster(rng, 128, 128))
     row = panel(place, (wide, 0, 0), (0, -0.6 * wide, 0), picture, repeats=(0.5, 0.3), gain=rng.uniform(0.3, 1.2),
@@ -308,9 +304,7 @@ def build_indoors(is_dark: bool, clutter: int, atlas: Atlas, rng: np.random.Gene
     for _ in range(rng.integers(0, clutter + 1)):
         x, z = rng.uniform(x0 + 0.4, x1 - 0.4), rng.uniform(0.4 * long, long - 0.4)
         if rng.random() < 0.25:
-            fixtures.append(
-                _screen((x, rng.uniform(1.0, 2.0), long - 0.05), rng.uniform(0.5, 1.8), is_dark, atlas, rng)
-            )
+            fixtures.append(_screen((x, rng.uniform(1.0, 2.0), long - 0.05), rng.uniform(0.5, 1.8), atlas, rng))
         elif rng.random() < 0.25:
             leaves, opacity = (atlas.add(picture) for picture in foliage(rng))
             crowns = [(x + rng.normal(0, 0.15), 0.7 + rng.normal(0, 0.2), z) for _ in range(5)]

@@ -15,6 +15,13 @@ def _grid_s(duration_s: float) -> np.ndarray:
     return np.arange(math.ceil(duration_s / _GRID_S) + 2) * _GRID_S
 
 
+def _row_at(rows: np.ndarray, t_s: float) -> np.ndarray:
+    """Return the row of a path at any time, between two of its rows (N, C)."""
+    i = min(int(t_s / _GRID_S), len(rows) - 2)
+    share = t_s / _GRID_S - i
+    return (1 - share) * rows[i] + share * rows[i + 1]
+
+
 @dataclass(frozen=True)
 class CameraTrip:
     """The motion of a camera, one row every 5 ms."""
@@ -31,9 +38,7 @@ class CameraTrip:
             t_s: Time in seconds.
             light: Direction (3,) in the world from which the light comes.
         """
-        i = min(int(t_s / _GRID_S), len(self.rows) - 2)
-        share = t_s / _GRID_S - i
-        x, y, z, yaw, pitch, roll = (1 - share) * self.rows[i] + share * self.rows[i + 1]
+        x, y, z, yaw, pitch, roll = _row_at(self.rows, t_s)
         f, (cx, cy) = self.focal_px, self.middle_px
         turned = rotation(yaw, pitch, roll)
         lens = np.array([[f, 0, cx], [0, f, cy], [0, 0, 1]])
@@ -125,9 +130,7 @@ class Trip:
         Args:
             t_s: Time in seconds.
         """
-        i = min(int(t_s / _GRID_S), len(self.rows) - 2)
-        share = t_s / _GRID_S - i
-        return Place(*((1 - share) * self.rows[i] + share * self.rows[i + 1]).tolist())
+        return Place(*_row_at(self.rows, t_s).tolist())
 
     def still_us(self, t_us: int) -> int:
         """Return the time since the actor last moved, in microseconds.

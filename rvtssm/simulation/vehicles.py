@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -12,7 +11,7 @@ from rvtssm.events.jit import jit
 from rvtssm.simulation.atlas import Atlas, poster, rough, spoked_wheel
 from rvtssm.simulation.cars import HATCHBACK, OFFROADER, SEDAN, VAN, Make
 from rvtssm.simulation.people import CYCLING, MOTORCYCLING, SCOOTING, Person, build_person
-from rvtssm.simulation.perspective import LIMB_COLUMNS, PANEL_COLUMNS, Place, panel
+from rvtssm.simulation.perspective import LIMB_COLUMNS, NO_PANELS, PANEL_COLUMNS, Parts, Place, panel
 
 BICYCLE, MOTORCYCLE, SCOOTER = range(3)
 _SUPERSAMPLING = 4
@@ -38,13 +37,6 @@ KINDS: tuple[tuple[Make, str, float, float], ...] = (
 )
 
 
-class Parts(NamedTuple):
-    """The parts of a body, in the order in which they are painted: panels first, then limbs."""
-
-    panels: np.ndarray  # (K, PANEL_COLUMNS)
-    limbs: np.ndarray  # (K, LIMB_COLUMNS)
-
-
 @dataclass(frozen=True)
 class Automobile:
     """A car, van, lorry or bus, in its own coordinates: metres ahead, up and right of its middle on the ground."""
@@ -55,15 +47,9 @@ class Automobile:
     wheel_pictures: tuple[int, int]
     points_m: np.ndarray  # (K, 3) points of its outline, for its box
 
-    def parts(self, place: Place, eye: np.ndarray) -> Parts:
-        """Return the parts that the camera can see, in the order in which they are painted.
-
-        Args:
-            place: Where it is.
-            eye: Position (3,) of the camera in metres.
-        """
-        panels = _placed_panels(self.body, self.wheels, self.wheel_pictures, place, eye)
-        return Parts(panels, np.empty((0, LIMB_COLUMNS)))
+    def parts(self, place: Place, t_s: float, eye: np.ndarray) -> Parts:
+        """Return the parts that the camera can see. See `Player.parts`."""
+        return Parts(_placed_panels(self.body, self.wheels, self.wheel_pictures, place, eye))
 
 
 def build_automobile(atlas: Atlas, rng: np.random.Generator) -> Automobile:
@@ -231,17 +217,11 @@ class TwoWheeler:
     wheel_pictures: tuple[int, int]
     frame: np.ndarray  # (K, 9): ahead, up, right of both ends, radius, grey, and 1 for ends that turn with the bar
 
-    def parts(self, place: Place, t_s: float) -> Parts:
-        """Return wheels, frame and rider.
-
-        Args:
-            place: Where it is.
-            t_s: Time in seconds.
-        """
-        nothing, eye = np.empty((0, PANEL_COLUMNS)), np.zeros(3)
-        wheels = _placed_panels(nothing, self.wheels, self.wheel_pictures, place, eye)
-        frame = _placed_frame(self.frame, place)
-        return Parts(wheels, np.concatenate((frame, self.rider.limbs(place, t_s))))
+    def parts(self, place: Place, t_s: float, eye: np.ndarray) -> Parts:
+        """Return wheels, frame and rider. See `Player.parts`."""
+        wheels = _placed_panels(NO_PANELS, self.wheels, self.wheel_pictures, place, eye)
+        rider = self.rider.parts(place, t_s, eye)
+        return Parts(wheels, np.concatenate((_placed_frame(self.frame, place), rider.limbs)))
 
 
 def build_two_wheeler(kind: int, atlas: Atlas, first_cloth: int, rng: np.random.Generator) -> TwoWheeler:

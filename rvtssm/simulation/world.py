@@ -17,10 +17,10 @@ import numpy as np
 
 from rvtssm.events.labels import BOX_DTYPE, Boxes
 from rvtssm.simulation.people import SITTING, STANDING, Animal, Person
-from rvtssm.simulation.perspective import Box, Pictures, Shot, outline, paint_limbs, paint_panels, panel
-from rvtssm.simulation.surroundings import NO_LIMBS, NO_PANELS, Fixture, Surroundings
+from rvtssm.simulation.perspective import Box, Parts, Pictures, Shot, outline, paint_limbs, paint_panels, panel
+from rvtssm.simulation.surroundings import Fixture, Surroundings
 from rvtssm.simulation.trips import CameraTrip, Trip
-from rvtssm.simulation.vehicles import Automobile, Parts, TwoWheeler
+from rvtssm.simulation.vehicles import Automobile, TwoWheeler
 
 PERSON, VEHICLE, TWO_WHEELER, NO_CLASS = 0, 1, 2, -1  # class ids
 MIN_VISIBLE = 0.3
@@ -47,12 +47,7 @@ class Player:
             t_s: Time in seconds.
             eye: Position (3,) of the camera in metres.
         """
-        place = self.trip.at(t_s)
-        if isinstance(self.body, Automobile):
-            return self.body.parts(place, eye)
-        if isinstance(self.body, TwoWheeler):
-            return self.body.parts(place, t_s)
-        return Parts(NO_PANELS, self.body.limbs(place, t_s))
+        return self.body.parts(self.trip.at(t_s), t_s, eye)
 
     def box(self, parts: Parts, t_s: float, shot: Shot) -> Box:
         """Return the smallest box around the body in px, also beyond the frame. It is empty if the body is too near.
@@ -154,7 +149,9 @@ class World:
                 left, top, right, bottom = np.clip(box, 0, (self.width, self.height, self.width, self.height))
                 w, h = right - left, bottom - top
                 is_large = min(w, h) >= min_side_px and np.hypot(w, h) >= min_diagonal_px
-                if is_large and self._is_known(thing, t_us):
+                # It must have caused events: the camera moves, it has moved itself, or it gestures.
+                is_known = self.camera.is_moving or thing.is_gesturing or thing.trip.was_seen_moving(t_us)
+                if is_large and is_known:
                     shown = float((covered * unhidden).sum()) / max(float(covered.sum()), 1e-6)
                     shown *= w * h / ((box[2] - box[0]) * (box[3] - box[1]))
                     is_resting = not (self.camera.is_moving or thing.is_gesturing)
@@ -163,10 +160,6 @@ class World:
                         found.append((t_us, left, top, w, h, thing.class_id, index, 1.0, 0.0, still_us))
             unhidden *= 1 - covered
         return np.array(found, BOX_DTYPE)
-
-    def _is_known(self, player: Player, t_us: int) -> bool:
-        """Return whether the player must have caused events: the camera moves, it has moved itself, or it gestures."""
-        return self.camera.is_moving or player.is_gesturing or player.trip.was_seen_moving(t_us)
 
     def _shot(self, t_s: float) -> Shot:
         return self.camera.shot(t_s, self.surroundings.light)
@@ -198,7 +191,7 @@ class World:
         order = self._nearest_first(t_s, shot)
         shadows = [self._shadow(thing, t_s) for _, thing in order if isinstance(thing, Player)]
         if shadows:
-            self._paint(canvas, Parts(np.array(shadows), NO_LIMBS), shot)
+            self._paint(canvas, Parts(np.array(shadows)), shot)
         for index, thing in reversed(order):
             parts = thing.parts(t_s, shot.position)
             if isinstance(thing, Player):
@@ -209,7 +202,7 @@ class World:
                     continue
             self._paint(canvas, parts, shot)
             if isinstance(thing, Player) and thing.has_lamps:
-                self._paint(canvas, Parts(self._lamps(thing, t_s, shot), NO_LIMBS), shot)
+                self._paint(canvas, Parts(self._lamps(thing, t_s, shot)), shot)
         return boxes
 
     def _paint(self, canvas: np.ndarray, parts: Parts, shot: Shot, is_silhouette: bool = False) -> None:

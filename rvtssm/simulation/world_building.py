@@ -191,9 +191,7 @@ def _players(
                 speed = float(np.ptp(beside.trip.rows[:, 3])) / duration_s
             trip = build_trip(duration_s, at_s, x, z, heading, speed, rng, turn_share)
             player = Player(kind, body, trip, is_dark and kind in (VEHICLE, TWO_WHEELER))
-            if _fits(player, radius_m, found, camera, around, times_s, is_indoors) and _is_seen(
-                player, at_s, camera, around, size
-            ):
+            if _fits(player, radius_m, found, camera, around, times_s) and _is_seen(player, at_s, camera, around, size):
                 found.append(player)
                 if kind == PERSON and speed > 0:
                     beside = player
@@ -224,7 +222,7 @@ def _body_and_speed(
 
 def _fits(
     player: Player, radius_m: float, others: list[Player], camera: CameraTrip, around: Surroundings,
-    times_s: np.ndarray, is_indoors: bool,
+    times_s: np.ndarray,
 ) -> bool:  # fmt: skip
     """Return whether a player keeps its distance from the others and from the camera, and stays within the bounds."""
     steps = np.minimum((times_s / 0.005).astype(int), len(player.trip.rows) - 1)
