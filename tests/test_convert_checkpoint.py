@@ -81,7 +81,6 @@ def test_the_release_forgets_and_rvt_carries_unless_told_otherwise(convert, offi
 
     assert memory("s5") == ("chunk", 21)
     assert memory("s5", "--memory", "carried") == ("carried", None)
-    assert memory("s5", "--memory-chunk", "5") == ("chunk", 5)
     assert memory("lstm") == ("carried", None)
     assert memory("lstm", "--memory-chunk", "5") == ("chunk", 5)
 

@@ -1,7 +1,6 @@
 """Every place where the code differs on a GPU stands on docs/gpu.md, with a test that exists and is marked `gpu`."""
 
 import re
-import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -23,8 +22,7 @@ def test_the_tests_of_the_page_exist_and_need_a_gpu():
         assert any("mark.gpu" in line or "by_kernel" in line for line in before), (path, name)
 
 
-def test_the_check_of_a_gpu_is_a_script_that_a_shell_reads():
-    subprocess.run(["bash", "-n", ROOT / "scripts" / "gpu_check.sh"], check=True)
+def test_the_check_of_a_gpu_names_benchmarks_that_exist():
     named = re.findall(r"-m (benchmarks\.\w+)", (ROOT / "scripts" / "gpu_check.sh").read_text())
     assert len(named) == 4
     for name in named:

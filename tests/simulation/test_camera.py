@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rvtssm.events.readers.recording import join_events
 from rvtssm.records import Events
 from rvtssm.simulation.camera import drawn_camera, simulate_events
 from rvtssm.simulation.simulation_config import CAMERAS, CameraConfig
@@ -17,9 +18,7 @@ def camera(**changes) -> CameraConfig:
 
 
 def events_of(frames, config: CameraConfig, seed: int = 0) -> Events:
-    blocks = list(simulate_events(iter(frames), config, np.random.default_rng(seed)))
-    columns = ("t", "x", "y", "p")
-    return Events(*(np.concatenate([getattr(block, column) for block in blocks]) for column in columns))
+    return join_events(list(simulate_events(iter(frames), config, np.random.default_rng(seed))))
 
 
 def intensity(log_intensity, config: CameraConfig) -> np.ndarray:
@@ -69,9 +68,9 @@ def test_one_frame_gives_no_events():
     assert list(simulate_events([(0, np.ones((4, 4)))], CameraConfig(), np.random.default_rng(0))) == []
 
 
-def flicker(seed: int = 0, num_frames: int = 60):
-    rng = np.random.default_rng(seed)
-    return [(i * 9_000, rng.uniform(0, 1, (24, 32))) for i in range(num_frames)]
+def flicker():
+    rng = np.random.default_rng(0)
+    return [(i * 9_000, rng.uniform(0, 1, (24, 32))) for i in range(60)]
 
 
 @pytest.mark.parametrize("refractory_us", [1, 700, 5_000])
@@ -140,12 +139,11 @@ def step(contrast: float, config: CameraConfig, light: float = 0.5, step_us: int
     return events_of(frames, config)
 
 
-def slope(config: CameraConfig, change: float, seconds: float = 1.0, shape=(40, 50), seed: int = 0) -> Events:
+def slope(config: CameraConfig, change: float, seconds: float = 1.0) -> Events:
     """What pixels send whose logarithm rises evenly by `change`."""
     times = np.linspace(0, 1, 101)
-    logs = (-2.0 + change * a for a in times)
-    frames = [(int(seconds * 1e6 * a), intensity(np.full(shape, v), config)) for a, v in zip(times, logs, strict=True)]
-    return events_of(frames, config, seed)
+    frames = [(int(seconds * 1e6 * a), intensity(np.full((40, 50), -2.0 + change * a), config)) for a in times]
+    return events_of(frames, config)
 
 
 @pytest.mark.parametrize("light", [0.05, 0.4])

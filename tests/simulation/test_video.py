@@ -54,8 +54,8 @@ def box(k: int) -> tuple[int, int, int, int]:
     return 10 + STEP_PX * k, 20, SIDE, SIDE
 
 
-def mot(path: Path, frames=range(FRAMES), jump: int = 0) -> Path:
-    rows = [f"{k + 1},7,{box(k)[0] + jump * (k % 2)},20,{SIDE},{SIDE},1,1,1" for k in frames]
+def mot(path: Path) -> Path:
+    rows = [f"{k + 1},7,{box(k)[0]},20,{SIDE},{SIDE},1,1,1" for k in range(FRAMES)]
     path.write_text("\n".join(rows) + "\n")
     return path
 
@@ -127,7 +127,7 @@ def test_all_label_formats_say_the_same(clip, tmp_path):
             np.testing.assert_allclose(found[field], wanted[field], atol=1e-4)
 
 
-def test_a_labelled_clip_becomes_a_dataset_that_trains(clip, tmp_path, capsys):
+def test_a_labelled_clip_becomes_a_dataset_that_trains(clip, tmp_path):
     out = tmp_path / "data"
     for split in ("train", "val"):
         words = [f"video={clip}", f"out={out}", f"labels={mot(tmp_path / 'gt.txt')}", "classes=[person]", "fps=20"]
@@ -146,12 +146,9 @@ def test_a_labelled_clip_becomes_a_dataset_that_trains(clip, tmp_path, capsys):
     before = (out / "train" / "walk_td.dat").stat().st_mtime_ns
     assert cli.main(["simulate", *words, "split=train", "label_hz=40", *QUIET]) == 0
     assert (out / "train" / "walk_td.dat").stat().st_mtime_ns == before  # it was complete
-    capsys.readouterr()
-    assert cli.main(["inspect", str(out / "train" / "walk_td.dat"), "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert shown
     train = ["train", "dataset=custom", f"dataset.raw_dir={out}", f"out={tmp_path / 'run'}", "model=tiny", "steps=1"]
-    small = ["model.embed_dim=8", "model.head_dim=8", "sampling.batch_size=2", "sampling.chunk_length=2"]
+    small = ["model.embed_dim=8", "model.head_dim=8", "model.num_blocks=[1,0,0,0]", "model.fpn_blocks=0"]
+    small += ["sampling.batch_size=2", "sampling.chunk_length=2"]
     quick = ["training.accelerator=cpu", "training.progress=false", "data.workers=0", "training.loggers=[]"]
     assert cli.main([*train, *small, *quick]) == 0
     assert (tmp_path / "run" / "checkpoints" / "last.ckpt").exists()
@@ -230,6 +227,26 @@ def test_a_video_that_breaks_off_is_refused(clip, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
+    "name, label_format, content, answer",
+    [
+        ("late.txt", None, "30,7,155,20,24,24", r"has labels of frame 30, but .* has 8 frames"),
+        ("jump.txt", None, "1,7,10,20,24,24\n2,7,215,20,24,24", "track 7 that jumps .* to frame 2"),
+        ("gt.txt", "coco", "1,7,10,20,24,24", "cannot be read as coco labels"),
+        ("other/x9.txt", None, "0 0.5 0.5 0.2 0.2", "belongs to no frame"),
+        ("short/000.txt", None, "0 0.5 0.5", r"000\.txt has a line that is not `class cx cy w h\[ track\]`"),
+        ("tracks.txt", None, f"1,{1 << 32},10,20,24,24", r"has a frame or a track with a number of 2\^32 or more"),
+        ("classes.txt", None, f"1,7,10,20,24,24,1,{1 << 40}", "has a class with a number of 65536 or more"),
+    ],
+)
+def test_labels_that_cannot_be_those_of_the_video_are_refused(clip, tmp_path, name, label_format, content, answer):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(content)
+    with pytest.raises(ValueError, match=answer):
+        read_video_labels(tmp_path / name.partition("/")[0], label_format, open_video(clip, FPS, None), ["person"])
+
+
+@pytest.mark.parametrize(
     "change, answer",
     [
         ({"video": "nowhere.mp4"}, "does not exist; name a video file or a folder"),
@@ -237,17 +254,8 @@ def test_a_video_that_breaks_off_is_refused(clip, tmp_path, capsys):
         ({"video": "empty", "fps": "20"}, "holds 0 pictures"),
         ({"fps": None}, "does not say its rate; set fps=HZ"),
         ({"labels": "nowhere.txt"}, "does not exist; name the labels of the video"),
-        ({"labels": "late.txt"}, r"has labels of frame 30, but .* has 8 frames"),
-        ({"labels": "jump.txt"}, r"track 7 that jumps by more than 2 sizes of its box to frame 2"),
         ({"labels": "words.txt"}, "line 1 is not `frame,track,left,top,width,height`"),
-        ({"labels": "gt.txt", "label_format": "coco"}, "cannot be read as coco labels"),
-        ({"labels": "other"}, "belongs to no frame"),
-        ({"labels": "short"}, r"000\.txt has a line that is not `class cx cy w h\[ track\]`"),
-        ({"labels": "tracks.txt"}, r"has a frame or a track with a number of 2\^32 or more"),
-        ({"labels": "classes.txt"}, "has a class with a number of 65536 or more"),
         ({"synthetic.camera.on_to_off": "0"}, r"synthetic\.camera\.on_to_off=0.* must be positive"),
-        ({"synthetic.camera.spread": "0"}, r"synthetic\.camera\.spread=0"),
-        ({"synthetic.camera.dark_intensity": "0"}, r"synthetic\.camera\.dark_intensity=0"),
         ({"out": None}, "out=DIR is needed"),
         ({"video": None}, "video=FILE is needed"),
     ],
@@ -256,16 +264,8 @@ def test_a_video_that_breaks_off_is_refused(clip, tmp_path, capsys):
 def test_bad_input_is_one_line(change, answer, clip, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     mot(tmp_path / "gt.txt")
-    mot(tmp_path / "late.txt", [29])
-    mot(tmp_path / "jump.txt", jump=200)
     (tmp_path / "words.txt").write_text("a,b,c\n")
     (tmp_path / "empty").mkdir()
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "x9.txt").write_text("0 0.5 0.5 0.2 0.2\n")
-    (tmp_path / "short").mkdir()
-    (tmp_path / "short" / "000.txt").write_text("0 0.5 0.5\n")
-    (tmp_path / "tracks.txt").write_text(f"1,{1 << 32},10,20,24,24\n")
-    (tmp_path / "classes.txt").write_text(f"1,7,10,20,24,24,1,{1 << 40}\n")
     values = {"video": str(clip), "fps": "20", "labels": "gt.txt", "out": "data", **change}
     assert cli.main(["simulate", *(f"{key}={value}" for key, value in values.items() if value)]) == 2
     said = capsys.readouterr().err.strip()

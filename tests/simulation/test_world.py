@@ -1,5 +1,6 @@
 """Laws of the open world: boxes hold what is painted, hidden objects have no label, the same seed is the same world."""
 
+import functools
 import math
 from dataclasses import replace
 from itertools import islice
@@ -36,13 +37,6 @@ from rvtssm.simulation.world_building import build_world
 RNG = np.random.default_rng
 
 
-def pictures() -> Atlas:
-    atlas = Atlas()
-    for _ in range(8):
-        atlas.add(1 + 0.1 * rough(64, 64, RNG(0)))
-    return atlas
-
-
 def body(kind: int, atlas: Atlas, seed: int = 0) -> Body:
     if kind == PERSON:
         return build_person(WALKING, 0, RNG(seed))
@@ -51,11 +45,15 @@ def body(kind: int, atlas: Atlas, seed: int = 0) -> Body:
     return build_two_wheeler(seed % 3, atlas, 0, RNG(seed)) if kind == TWO_WHEELER else build_animal(0, RNG(seed))
 
 
+@functools.cache
+def empty_world() -> World:
+    config = WorldConfig(indoor_share=0, dark_share=0, max_actors=0, max_animals=0, max_clutter=0, crowd_share=0)
+    return build_world(120, 160, 1_000_000, replace(config, min_lines=120, max_lines=120), RNG(0), False)
+
+
 def world(*players: tuple[int, float, float, float], speed: float = 1.0, is_moving: bool = False) -> World:
     """A world without houses or clutter; of each player its class, place (x, z) and heading are given."""
-    config = WorldConfig(indoor_share=0, dark_share=0, max_actors=0, max_animals=0, max_clutter=0, crowd_share=0)
-    empty = build_world(120, 160, 1_000_000, replace(config, min_lines=120, max_lines=120), RNG(0), False)
-    atlas = Atlas()  # the surroundings keep their pictures; those of the players come after them
+    empty, atlas = empty_world(), Atlas()  # the surroundings keep their pictures; those of the players come after them
     atlas.levels, atlas.size = [empty.pictures.flat], len(empty.pictures.flat)
     atlas.places = [(int(a), int(b), int(c), int(d)) for a, b, c, d in empty.pictures.places]
     found = [
@@ -112,7 +110,7 @@ def test_an_atlas_averages_and_its_textures_repeat():
 
 
 @pytest.mark.parametrize("kind", [PERSON, VEHICLE, TWO_WHEELER, NO_CLASS])
-@pytest.mark.parametrize("heading", [0.0, 0.7, math.pi / 2, math.pi, 4.0])
+@pytest.mark.parametrize("heading", [0.0, 0.7, math.pi / 2])
 def test_a_box_is_the_extent_of_what_is_painted(kind, heading):
     far = 12.0 if kind == VEHICLE else 4.0
     scene = world(*[(kind, 0.0, far, heading)])
@@ -216,7 +214,7 @@ def test_cameras_move_without_jumps(manner):
     np.testing.assert_allclose(ahead.matrix[2] @ ahead.matrix[2], 1.0)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_world_is_what_its_seed_says(seed):
     one, same, other = (build_world(48, 64, 200_000, WorldConfig(), RNG(s), seed == 1) for s in (seed, seed, seed + 50))
     images = [next(islice(scene.frames(), 5, None))[1] for scene in (one, same)]
@@ -232,13 +230,13 @@ def test_parts_of_the_world_can_be_switched_off():
     def built(seed: int, **changes) -> World:
         return build_world(64, 80, 200_000, replace(WorldConfig(), **changes), RNG(seed), False)
 
-    empty = [built(seed, max_actors=0, max_animals=0, max_clutter=0) for seed in range(6)]
+    empty = [built(seed, max_actors=0, max_animals=0, max_clutter=0) for seed in range(3)]
     assert all(scene.players == () and scene.surroundings.fixtures == () for scene in empty)
-    rooms = [built(seed, indoor_share=1.0, dark_share=0.0, max_animals=0) for seed in range(6)]
+    rooms = [built(seed, indoor_share=1.0, dark_share=0.0, max_animals=0) for seed in range(3)]
     assert {player.class_id for scene in rooms for player in scene.players} == {PERSON}
     assert all(scene.surroundings.brightness >= 0.3 for scene in rooms)
-    assert all(built(seed, dark_share=1.0).surroundings.brightness <= 0.25 for seed in range(6))
-    full = [built(seed, min_lines=64, max_lines=64, lens_blur=0.0) for seed in range(6)]
+    assert all(built(seed, dark_share=1.0).surroundings.brightness <= 0.25 for seed in range(3))
+    full = [built(seed, min_lines=64, max_lines=64, lens_blur=0.0) for seed in range(3)]
     assert {(scene.height, scene.width, scene.lens_px) for scene in full} == {(64, 80, 0.0)}
     assert built(0, min_lines=20, max_lines=30).height <= 30
 
@@ -273,7 +271,7 @@ def test_a_dataset_of_worlds_is_written_and_a_recording_does_not_depend_on_the_o
 
 def test_a_world_without_labels_is_drawn_again():
     config = SyntheticConfig(duration_s=0.25, height=48, width=64, world=WorldConfig(max_actors=1))
-    for index in range(6):
+    for index in range(3):
         blocks, boxes = simulated_recording(config, "train", index, "open_world")
         assert len(boxes) and sum(len(block.t) for block in blocks)
     nobody = replace(config, world=WorldConfig(max_actors=0, crowd_share=0.0))
