@@ -3,7 +3,6 @@
 import torch
 
 from rvtssm.config import Config
-from rvtssm.models.contracts import Backbone
 from rvtssm.models.detector import build_detector
 from rvtssm.ssm.temporal_layers import build_temporal_layer
 from rvtssm.system.free_memory import check_memory
@@ -30,13 +29,8 @@ def check(config: Config) -> None:
     )
     detector.backbone.recompute(config.training.recompute_strides)
     if config.optim.h2_weight:
-        _check_h2(config, detector.backbone)
-
-
-def _check_h2(config: Config, backbone: Backbone) -> None:
-    """Raise ValueError if the H2 term is asked for and the temporal layer has no H2 norm, or none carries a state."""
-    layer = build_temporal_layer(config.temporal, min(backbone.channels.values()))
-    try:
-        h2_term([layer] if backbone.memory_strides else [], config.optim.h2_band)
-    except UserError as error:
-        raise UserError(f"optim.h2_weight={config.optim.h2_weight:g}: {error}; or set it to 0") from None
+        layer = build_temporal_layer(config.temporal, min(detector.backbone.channels.values()))
+        try:  # the layer may have no such norm, or none may carry a state
+            h2_term([layer] if detector.backbone.memory_strides else [], config.optim.h2_band)
+        except UserError as error:
+            raise UserError(f"optim.h2_weight={config.optim.h2_weight:g}: {error}; or set it to 0") from None

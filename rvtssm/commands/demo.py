@@ -8,7 +8,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from rvtssm.commands.console import console, say
-from rvtssm.commands.demo_report import DemoResult, demo_page
+from rvtssm.commands.demo_report import demo_page
 from rvtssm.commands.evaluate import evaluate
 from rvtssm.commands.generate import generate
 from rvtssm.commands.inputs import check_demo
@@ -58,20 +58,9 @@ def _all_steps(config: Config, out: Path, staged: Path) -> None:
     summary = _predict(config, out / "prediction")
     metrics = _metrics(config, report, load_file(last_checkpoint(out))["train_seconds"])
     (staged / "metrics.json").write_bytes((json.dumps(metrics, indent=2) + "\n").encode())
-    weights, still_ms = Path(str(config.checkpoint)), config.evaluation.still_ms
-    recipe = OmegaConf.load(configs_dir() / "experiment" / "demo.yaml")
-    result = DemoResult(
-        report,
-        metrics,
-        summary,
-        out / "prediction",
-        weights,
-        still_ms,
-        config.temporal.name,
-        config.training.steps,
-        recipe.training.steps,
-    )
-    (staged / "report.html").write_bytes(demo_page(result).encode())
+    default_steps = OmegaConf.load(configs_dir() / "experiment" / "demo.yaml").training.steps
+    page = demo_page(config, report, metrics, summary, out / "prediction", default_steps)
+    (staged / "report.html").write_bytes(page.encode())
 
 
 def _first_boxes(config: Config, out: Path) -> None:

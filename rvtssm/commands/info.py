@@ -5,7 +5,7 @@ import json
 import torch
 from rich.table import Table
 
-from rvtssm.commands.console import console
+from rvtssm.commands.console import console, say
 from rvtssm.commands.weight_settings import pasted, settings_of
 from rvtssm.config import Config
 from rvtssm.datasets import build_spec
@@ -17,7 +17,14 @@ from rvtssm.models.hub import local_weights
 
 def info(config: Config, as_json: bool = False) -> dict[str, int]:
     """Print and return the parameters by room of the detector in `checkpoint`, or else of the configuration."""
-    described = _read(config) if config.checkpoint else _configured(config)
+    described: CheckpointMeta
+    if config.checkpoint:
+        from rvtssm.commands.weights import read_weights  # imports what runs exported files
+
+        described = read_weights(config)
+    else:
+        spec = build_spec(config.dataset)
+        described = CheckpointMeta(spec, config.model, config.temporal, config.windows.settings)
     spec, model, temporal = described.spec, described.model_config, described.temporal_config
     with torch.device("meta"):
         detector = described.build()
@@ -47,7 +54,7 @@ def info(config: Config, as_json: bool = False) -> dict[str, int]:
             "settings": words,
             **facts,
         }
-        console.print(json.dumps(values), soft_wrap=True, highlight=False, markup=False)
+        say(json.dumps(values))
         return counts
     title = f"{model.size} {temporal.name} on {spec.name}"
     table = Table(title=title, title_justify="left")
@@ -58,7 +65,7 @@ def info(config: Config, as_json: bool = False) -> dict[str, int]:
             table.add_section()
         table.add_row(room, f"{count / 1e6:.6f} M")
     console.print(table)
-    console.print(
+    say(
         f"frames {spec.frame_width} x {spec.frame_height}, padded to "
         f"{detector.backbone.padded_hw[1]} x {detector.backbone.padded_hw[0]}; "
         f"backbone {model.backbone} ({', '.join(f'{name} {value}' for name, value in facts.items())}), "
@@ -72,12 +79,9 @@ def info(config: Config, as_json: bool = False) -> dict[str, int]:
         )
         + f"classes {', '.join(spec.class_names)}"
         + {None: "", True: "; the file agrees with its digest", False: "; the file has no digest"}[has_digest]
-        + (f"; {described.note}" if described.note else ""),
-        soft_wrap=True,
-        highlight=False,
-        markup=False,
+        + (f"; {described.note}" if described.note else "")
     )
-    console.print(f"settings: {pasted(words)}", soft_wrap=True, highlight=False, markup=False)
+    say(f"settings: {pasted(words)}")
     return counts
 
 
@@ -97,13 +101,3 @@ def _share_masked(described: CheckpointMeta) -> dict[int, float]:
     return {
         stride: float(each.is_masked.double().mean()) for stride, each in spectra.items() if not isinstance(each, str)
     }
-
-
-def _read(config: Config) -> LoadedCheckpoint:
-    from rvtssm.commands.weights import read_weights  # imports what runs exported files
-
-    return read_weights(config)
-
-
-def _configured(config: Config) -> CheckpointMeta:
-    return CheckpointMeta(build_spec(config.dataset), config.model, config.temporal, config.windows.settings)

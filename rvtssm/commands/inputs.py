@@ -165,15 +165,11 @@ _CHECKS: dict[str, tuple[Callable[[Config], object], ...]] = {
 }
 
 
-# what verbs write recordings to, or link to
-_LOCAL = {"generate": "raw_dir", "demo": "raw_dir", "label": "raw_dir"}
-
-
 def _check_local(verb: str, config: Config) -> None:
     """Raise ValueError for a URL in place of a folder that has to be on this machine."""
     where = {"out": config.out}
-    if verb in _LOCAL:
-        where[f"dataset.{_LOCAL[verb]}"] = folders(config)[_LOCAL[verb]]
+    if verb in ("generate", "demo", "label"):  # which write recordings there, or link to them
+        where["dataset.raw_dir"] = config.dataset.raw_dir
     for key, folder in where.items():
         if folder and is_url(folder):
             raise UserError(

@@ -74,13 +74,19 @@ def inspect(config: Config, as_json: bool = False) -> int:
         _print_tree(found)
     if config.out or not as_json:
         name = f"{path.resolve().name}{(topic or '').replace('/', '_')}"
-        pictures = {f"{name}.png": _picture(found)}
+        picture = recording_png(found) if isinstance(found, RecordingInspection) else tree_png(found)
+        pictures = {f"{name}.png": picture}
         if spec is not None and isinstance(found, TreeInspection) and found.kind == "raw":
             from rvtssm.commands.labelled_frames import labelled_frames  # imported here because torch takes a second
 
             frames = labelled_frames(path, spec, found.splits)
             pictures |= {f"{name}.labels_{split}.png": data for split, data in frames.items()}
-        _write_pictures(pictures, Path(config.out or "outputs/inspect"), name, as_json)
+        out, escaped = Path(config.out or "outputs/inspect"), glob.escape(name)
+        with result_set(out, f"{name}.png", [f"{escaped}.png", f"{escaped}.labels_*.png"]) as staged:
+            write_files(staged, pictures)
+        if not as_json:
+            for file in pictures:
+                say(f"picture: {out / file}")
     errors = found.errors if isinstance(found, TreeInspection) else []
     for name, message in errors:
         say_error(f"{name}: {message}")
@@ -162,16 +168,3 @@ def _two_columns(title: str) -> Table:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     return table
-
-
-def _picture(found: RecordingInspection | TreeInspection) -> bytes:
-    return recording_png(found) if isinstance(found, RecordingInspection) else tree_png(found)
-
-
-def _write_pictures(pictures: dict[str, bytes], out: Path, name: str, is_quiet: bool) -> None:
-    escaped = glob.escape(name)
-    with result_set(out, f"{name}.png", [f"{escaped}.png", f"{escaped}.labels_*.png"]) as staged:
-        write_files(staged, pictures)
-    if not is_quiet:
-        for file in pictures:
-            say(f"picture: {out / file}")

@@ -34,8 +34,11 @@ def preprocess(config: Config) -> int:
     _print_summary(summary, prepared_dir)
     is_useless = summary.dropped and not (summary.written or summary.skipped)
     if is_useless and not summary.failed:
+        classes = ", ".join(
+            f"{number} {name}" for name, number in zip(spec.class_names, spec.disk_class_ids, strict=True)
+        )
         raise UserError(
-            f"no recording of {raw_dir} has a usable box: classes {_numbered(spec)}, sensor {spec.width}x"
+            f"no recording of {raw_dir} has a usable box: classes {classes}, sensor {spec.width}x"
             f"{spec.height} (width x height); `rvtssm verify` says what is wrong with the labels, and labels=none "
             "prepares without them"
         )
@@ -52,10 +55,6 @@ def _prepare(config: Config, spec: DatasetSpec, raw_dir: str, prepared_dir: str)
             custom.copy_description(raw_dir, prepared_dir)
         copy_generated(spec.name, raw_dir, prepared_dir)
     return summary
-
-
-def _numbered(spec: DatasetSpec) -> str:
-    return ", ".join(f"{number} {name}" for number, name in zip(spec.disk_class_ids, spec.class_names, strict=True))
 
 
 def _print_summary(summary: PreprocessSummary, prepared_dir: str) -> None:

@@ -32,8 +32,9 @@ def run_files(folder: Path, verb: str, config: Config, left_out: Collection[str]
     """
     if any((folder / name).exists() for name in RUN_FILES) and _verb_of(folder / RUN_FILES[-1]) != verb:
         folder = folder / verb
+    settings = json.loads(json.dumps(asdict(config)))  # lists in place of tuples, which YAML does not have
     contents = (
-        yaml.safe_dump(_plain(asdict(config)), sort_keys=False),
+        yaml.safe_dump(settings, sort_keys=False),
         _words(verb, config, left_out),
         json.dumps(environment(verb), indent=2) + "\n",
     )
@@ -125,10 +126,3 @@ def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             leaves[prefix + name] = value
     return leaves
-
-
-def _plain(value: Any) -> Any:
-    """Return the value with lists in place of tuples, which YAML does not have."""
-    if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value

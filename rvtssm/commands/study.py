@@ -230,7 +230,9 @@ def _scores(cells: Sequence[_Cell], given: Path | None) -> list[list[Score]]:
     cost = count_parameters(detector)["total"], seconds
     scores = []
     for cell in cells:
-        settings = {"bootstrap seed": _BOOTSTRAP_SEED, **_read_by_evaluation(cell.config)}
+        sections = asdict(cell.config)
+        read = {name: sections[name] for name in _READ_BY_EVALUATION}
+        settings = json.loads(json.dumps({"bootstrap seed": _BOOTSTRAP_SEED, **read}))  # as they are read again
         kept = _kept(cell)
         now = {"settings": settings, "weights": weights}
         if kept is None or {key: kept[key] for key in now} != now:
@@ -263,10 +265,6 @@ def _is_complete(cell: _Cell) -> bool:
     """Return whether a cell was trained and scored with the same settings."""
     kept = _kept(cell)
     return kept is not None and kept["point"] == cell.words
-
-
-def _read_by_evaluation(config: Config) -> dict[str, Any]:
-    return json.loads(json.dumps({name: asdict(config)[name] for name in _READ_BY_EVALUATION}))
 
 
 def _kept(cell: _Cell) -> dict[str, Any] | None:

@@ -32,20 +32,16 @@ _PLUGINS = {
 
 def split_axes(words: list[str]) -> tuple[list[str], dict[str, list[str]]]:
     """Return the words that have one value, and the values of all others by key."""
-    axes = {}
-    for each in OverridesParser.create().parse_overrides(words):
-        if each.is_sweep_override():
-            is_listed = each.is_choice_sweep() and each.value_type is not ValueType.GLOB_CHOICE_SWEEP
-            if not (is_listed or each.is_range_sweep()):
-                raise UserError(f"{each.input_line}: the points of a study are listed; write key=value,value")
-            axes[each.key_or_group] = list(each.sweep_string_iterator())
-    return _plain(words), axes
-
-
-def _plain(words: list[str]) -> list[str]:
-    """Return the words that have one value."""
-    parsed = OverridesParser.create().parse_overrides(words)
-    return [word for word, each in zip(words, parsed, strict=True) if not each.is_sweep_override()]
+    plain, axes = [], {}
+    for word, each in zip(words, OverridesParser.create().parse_overrides(words), strict=True):
+        if not each.is_sweep_override():
+            plain.append(word)
+            continue
+        is_listed = each.is_choice_sweep() and each.value_type is not ValueType.GLOB_CHOICE_SWEEP
+        if not (is_listed or each.is_range_sweep()):
+            raise UserError(f"{each.input_line}: the points of a study are listed; write key=value,value")
+        axes[each.key_or_group] = list(each.sweep_string_iterator())
+    return plain, axes
 
 
 def compose_study(words: list[str]) -> tuple[Config, list[tuple[dict[str, str], Config]]]:
@@ -88,7 +84,8 @@ def run_with_hydra(verb: str, module: str, words: list[str], options: list[str])
     `run.objective`. An error in a run is raised.
     """
     register_schema()
-    plain = _plain(words)
+    parsed = OverridesParser.create().parse_overrides(words)
+    plain = [word for word, each in zip(words, parsed, strict=True) if not each.is_sweep_override()]
     for word in plain:
         if word in _PLUGINS:
             extra, module_of_it = _PLUGINS[word]

@@ -95,6 +95,8 @@ def measure(
             still["reset"] = evaluate_detections(recordings, spec, only=stands_still, has_sizes=False)["AP"]
     if options.streaming:
         gained["best rate"] = _best_rate(rows, options.latency_ms is None and options.latency_from is None)
+    program = written_by()
+    commit = f", commit {program['commit']}" if program["commit"] else ""
     return EvaluationReport(
         title=", ".join(
             [
@@ -112,7 +114,8 @@ def measure(
             **_conditions(runs, rates, num_boxes),
             **gained,
             "intervals": resampled.sentence(),
-            **_made_by(runs.weights.sha256),
+            "made by": f"rvtssm {program['rvtssm']}{commit}, {program['date']}",
+            "weights SHA-256": runs.weights.sha256,
         },
         reference_hz=trained.hz if trained else trained_hz,
         still_objects=still,
@@ -121,13 +124,6 @@ def measure(
         worst=pictures,
         time_shifts=_time_shifts(runs, broken_down),
     )
-
-
-def _made_by(weights: str) -> dict[str, str]:
-    """Return what identifies the program and the weights."""
-    program = written_by()
-    commit = f", commit {program['commit']}" if program["commit"] else ""
-    return {"made by": f"rvtssm {program['rvtssm']}{commit}, {program['date']}", "weights SHA-256": weights}
 
 
 def _latencies(runs: SplitRuns, rates: Sequence[PlannedRate]) -> dict[PlannedRate, float]:
@@ -237,13 +233,6 @@ def worst_pictures(
     return pictures
 
 
-def _foresight(runs: SplitRuns) -> str:
-    """Describe which later events the weights use if they are not causal; empty if they are."""
-    if not runs.checkpoint.temporal_config.bidirectional:
-        return ""
-    return f", and events after the label, to the end of each chunk of {runs.data.data.eval_chunk_length} steps"
-
-
 def _conditions(runs: SplitRuns, rates: Sequence[PlannedRate], num_boxes: int) -> dict[str, str]:
     """Describe everything that decides the numbers of an evaluation."""
     checkpoint, rules = runs.checkpoint, runs.options
@@ -264,9 +253,12 @@ def _conditions(runs: SplitRuns, rates: Sequence[PlannedRate], num_boxes: int) -
         "time step": "window end to window end over the stride of training"
         if rules.step_scale is None
         else f"{rules.step_scale:g} whatever the rate",
-        "memory": (rules.memory or checkpoint.model_config.memory) + _foresight(runs),
+        "memory": rules.memory or checkpoint.model_config.memory,
         "still objects": f"no motion for {rules.still_ms:g} ms or more, where labels tell; all other boxes are ignored",
     }
+    if checkpoint.temporal_config.bidirectional:
+        chunk = runs.data.data.eval_chunk_length
+        found["memory"] += f", and events after the label, to the end of each chunk of {chunk} steps"
     if runs.classes is not None:
         names = [name for number, name in enumerate(checkpoint.spec.class_names) if number not in runs.classes]
         found["classes"] = f"of the weights by evaluation.class_map={rules.class_map}" + (

@@ -92,7 +92,7 @@ class SplitRuns(SplitPlan):
         for sequence in sequences:
             when_late = self.options.when_late
             steps, finished_us = taken_steps(sequence.windows.ends_us, 1000 * latency_ms, when_late)
-            labels = _with_steps(sequence.labels, newest(sequence.labels.t_us, finished_us))
+            labels = replace(sequence.labels, window_index=newest(sequence.labels.t_us, finished_us))
             found.append(replace(sequence.taking(steps), labels=labels))
         return found
 
@@ -107,13 +107,10 @@ class SplitRuns(SplitPlan):
             The recordings by shift.
         """
         sequences = self.sequences(rate, self.options.label_hz)
-        shifted = [
-            {
-                shift: _with_steps(each.labels, newest(each.labels.t_us + round(1000 * shift), each.windows.ends_us))
-                for shift in shifts_ms
-            }
-            for each in sequences
-        ]
+        shifted = []
+        for each in sequences:
+            steps = {ms: newest(each.labels.t_us + round(1000 * ms), each.windows.ends_us) for ms in shifts_ms}
+            shifted.append({ms: replace(each.labels, window_index=found) for ms, found in steps.items()})
         sequences = [_asking(each, *by_shift.values()) for each, by_shift in zip(sequences, shifted, strict=True)]
         outputs = self._outputs(sequences)
         return {
@@ -150,14 +147,11 @@ class SplitRuns(SplitPlan):
 
     def _batches(self, sequences: list[FrameSequence], is_reset: bool) -> dict[tuple[int, ...], RecordingBatch]:
         """Return the batches that run the wanted steps, by the numbers of their recordings."""
-        dealt = self._dealt([n for n, each in enumerate(sequences) if len(each.wanted_steps)], sequences)
-        return {numbers: self._batch([sequences[n] for n in numbers], is_reset) for numbers in dealt}
-
-    def _dealt(self, numbers: list[int], sequences: Sequence[FrameSequence]) -> list[tuple[int, ...]]:
-        """Divide the recordings into batches of similar length, the longest first."""
+        numbers = [n for n, each in enumerate(sequences) if len(each.wanted_steps)]
+        ordered = sorted(numbers, key=lambda n: -len(sequences[n].windows))  # so that lengths in a batch are similar
         size = self.data.data.eval_batch_size
-        ordered = sorted(numbers, key=lambda number: -len(sequences[number].windows))
-        return [tuple(sorted(ordered[first : first + size])) for first in range(0, len(ordered), size)]
+        dealt = [tuple(sorted(ordered[first : first + size])) for first in range(0, len(ordered), size)]
+        return {numbers: self._batch([sequences[n] for n in numbers], is_reset) for numbers in dealt}
 
     def _batch(self, sequences: list[FrameSequence], is_reset: bool) -> RecordingBatch:
         # On a CPU, the number of threads changes the last bits.
@@ -182,11 +176,6 @@ class SplitRuns(SplitPlan):
             "spec": asdict(self.data.spec),
         }
         return outputs_digest(settings, self.weights.plugins, sequences)
-
-
-def _with_steps(labels: Labels, steps: np.ndarray) -> Labels:
-    """Return the labels assigned to other steps."""
-    return replace(labels, window_index=steps)
 
 
 def _asking(sequence: FrameSequence, *labels: Labels) -> FrameSequence:

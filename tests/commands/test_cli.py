@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from event_examples import HEIGHT, WIDTH, random_events
+from event_examples import HEIGHT, WIDTH, boxes_of, random_events
 
 from rvtssm.commands import cli
 from rvtssm.commands.composition import quoted
@@ -23,7 +23,7 @@ from rvtssm.commands.verbs import VERBS, usage
 from rvtssm.commands.words import full_words, short_keys
 from rvtssm.config import Config
 from rvtssm.datasets import DATASETS
-from rvtssm.events.labels import BOX_DTYPE, write_boxes
+from rvtssm.events.labels import write_boxes
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.models.checkpoint import load_file, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
@@ -57,8 +57,6 @@ def refused(capsys):
         (["live", "rate=50"], r"rate: .*; did you mean hz\?$"),
         (["train", "rate=50"], r"rate: .*; did you mean optim\.learning_rate\?$"),
         (["train", "size=small"], r"size: .*; did you mean model=tiny\|small\|base\?$"),
-        (["generate", "size=small"], r"size: .*; did you mean synthetic\.sizes\?$"),
-        (["train", "stepz=1"], r"; did you mean training\.steps\?$"),
         (["train", "hz=[20,200]"], r"hz: .*; train does not read it, demo, evaluate, study, predict, live, .* do$"),
         (["evaluate", "postprocess.score='0.1'"], r"choose from .*, class_only \(the lowest score is min_score\)$"),
         (["predict", "dirve.dat"], r"dirve\.dat does not exist; did you mean drive\.dat\?$"),
@@ -68,21 +66,14 @@ def refused(capsys):
         (["train", "--help", "optimm"], "no section or key 'optimm'; did you mean optim"),
         (["completion", "tcsh"], "no completion for 'tcsh'; choose from bash, zsh, fish"),
         (["trian"], "no verb 'trian'; choose from demo, generate, simulate, preprocess, train"),
-        (["train", "stepz=3"], "stepz: Key 'stepz' not in 'Config'"),
+        (["train", "stepz=3"], r"stepz: Key 'stepz' not in 'Config'.*; did you mean training\.steps\?$"),
         (["train", "training.stepz=3"], "training.stepz: Key 'stepz' not in 'TrainingConfig'"),
         (["evaluate", "frequencies_hz=[20]"], ": frequencies_hz is called hz now$"),
-        (["evaluate", "evaluation.frequencies_hz=[20]"], r": evaluation\.frequencies_hz is called evaluation\.hz now$"),
-        (["preprocess", "length_ms=50"], ": length_ms is called window_ms now$"),
-        (["evaluate", "processes=2"], ": processes is called workers now$"),
-        (["label", "label.processes=2"], r": label\.processes is called label\.workers now$"),
         (["train", "data.num_workers=2"], r": data\.num_workers is called data\.workers now$"),
-        (["train", "precision=32-true"], "training.precision=32-true is called float32 now; write precision=float32"),
         (["predict", "a.raw", "b.raw"], "a.raw and b.raw: name one path, or a folder that holds them"),
         (["train", "batch_size=2"], r"batch_size: .*; did you mean sampling\.batch_size\?$"),
         (["predict", "steps=3"], r"; predict does not read training\.steps, demo, train and study do$"),
-        (["train", "datset=gen1"], r"datset: .*; did you mean dataset\?$"),
         (["train", "steps=many"], "training.steps: Value 'many' of type 'str' could not be converted to Integer"),
-        (["train", "steps=0"], "training.steps=0 must be at least 1"),
         (["train", "model=huge"], "Could not find 'model/huge' Available options in 'model': base small tiny"),
         (["train", "dataset"], "'dataset' is not of the form key=value"),
         (["train", "class_map={vehicle:", "car}"], "as in 'key={a: b}'"),
@@ -92,16 +83,12 @@ def refused(capsys):
         (["predict", "drive.dat", "--min-score=0.5"], "option --min-score=0.5; .* key=value, here min_score=0.5$"),
         (["trian", "--hz", "50"], "no verb 'trian'"),
         (["predict", "drive.dat", "window=50"], "window='50'; choose from slide .*, shrink .*; window_ms of"),
-        (["live", "window=50"], "window='50'; choose from slide .*, shrink .*; window_ms of"),
-        (["serve", "window=50"], "window='50'; choose from slide .*, shrink .*; window_ms of"),
         (["train", "window=50"], "window_ms"),
         (["train"], "dataset=NAME is needed; choose from gen1, onempx, dsec, synthetic"),
-        (["train", "dataset.name=gen2"], "dataset.name='gen2'; choose from gen1, onempx, dsec, synthetic"),
         (["train", "dataset=gen1"], "dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed"),
         (["train", "dataset=custom", "dataset.raw_dir=/nowhere"], "the folder /nowhere does not exist; check dataset."),
         (["train", "dataset=gen1", "dataset.prepared_dir=/nowhere"], "/nowhere/train does not exist; prepare"),
         (["preprocess", "dataset=gen1"], "dataset.raw_dir=DIR is needed"),
-        (["preprocess", "convention=RVT"], "'RVT'; choose from exact, rvt"),
         (["generate", "dataset=gen1"], "gen1 is not a simulated dataset, which can be generated"),
         (["generate", "dataset=synthetic", "height=64", "dataset.raw_dir=/nowhere"], "set dataset.height"),
         (["evaluate"], "checkpoint=FILE is needed"),
@@ -114,9 +101,7 @@ def refused(capsys):
         ),
         (["evaluate", "checkpoints=[a=1,b=2/best.ckpt,no.ckpt]"], "there is no checkpoint at no.ckpt"),
         (["evaluate", "hz=[20,40,20]"], "names a rate twice; name each once"),
-        (["evaluate", "hz=[]"], "name positive rates"),
         (["evaluate", "hz=[20,-1]"], "name positive rates"),
-        (["evaluate", "source=cooked"], "evaluation.source='cooked'; choose from raw, prepared, null"),
         (["export", "calibration_windows=10001"], "calibration_windows=10001 must be at most 10000"),
         (["predict"], "recording=FILE is needed"),
         (["export", "checkpoint=/nowhere.ckpt", "out=model.so"], r": model\.so: cannot tell the format"),
@@ -124,13 +109,11 @@ def refused(capsys):
             ["export", "best.ckpt", "out=a.xml", "calibrate=a.raw"],
             "=a.raw has no effect on float32; add precision=int8",
         ),
-        (["predict", "hz=0"], "predict.hz=0.0 must be positive"),
         (
             ["info", "dataset=gen1", "temporal.name=gru"],
             "temporal.name='gru'; choose from .*, or add your own .* plugins=.FILE",
         ),
         (["audit"], r"checkpoint=FILE is needed: weights of the detector whose .* \(`rvtssm verify` checks data\)"),
-        (["info", "dataset=gen1", "model.head_dim=7"], "head_dim=7 does not divide the 64 channels"),
         (["demo", "synthetic.num_test=0"], "must be at least 1: a demo uses every split"),
         (["demo", "evaluation.hz=[40]"], "lacks the rate of training, 20 Hz"),
     ],
@@ -145,9 +128,7 @@ def test_a_mistake_gets_one_line(refused, arguments, answer, tmp_path, monkeypat
     assert re.search(answer, refused(*arguments))
 
 
-@pytest.mark.parametrize(
-    "error", [TypeError("x"), AttributeError("x"), AssertionError(), IndexError("x"), ValueError("x")]
-)
+@pytest.mark.parametrize("error", [AssertionError(), ValueError("x")])
 def test_a_bug_is_a_traceback_below_a_line_that_says_so(error, monkeypatch, capsys):
     def broken(config):
         raise error
@@ -259,26 +240,28 @@ def test_a_verb_prints_the_sections_that_it_reads(capsys):
     assert shown["out"] == "model.onnx"
 
 
-@pytest.mark.parametrize(
-    ("words", "wanted"),
-    [
-        (["tr"], {"train"}),
-        (["train", "training.st"], {"training.steps="}),
-        (["train", "step"], {"steps="}),
-        (["predict", "dataset.ra"], {"dataset.raw_dir="}),
-        (["predict", "optim"], set()),
-        (["completion", ""], {"bash", "zsh", "fish"}),
-        (["train", "plug"], {"plugins="}),
-        (["train", "dataset.raw_dir", "=", "da"], set()),
-        (["train", "out", "="], set()),
-    ],
-)
-def test_bash_completes_verbs_and_keys(capsys, words, wanted):
+COMPLETED = [
+    (["tr"], {"train"}),
+    (["train", "training.st"], {"training.steps="}),
+    (["train", "step"], {"steps="}),
+    (["predict", "dataset.ra"], {"dataset.raw_dir="}),
+    (["predict", "optim"], set()),
+    (["completion", ""], {"bash", "zsh", "fish"}),
+    (["train", "plug"], {"plugins="}),
+    (["train", "dataset.raw_dir", "=", "da"], set()),
+    (["train", "out", "="], set()),
+]
+
+
+def test_bash_completes_verbs_and_keys(capsys):
     assert cli.main(["completion", "bash"]) == 0
-    call = f"COMP_WORDS=(rvtssm {' '.join(word or chr(34) * 2 for word in words)}) COMP_CWORD={len(words)}"
-    script = f"compopt() {{ :; }}\n{capsys.readouterr().out}\n{call}\n_rvtssm\necho ${{COMPREPLY[@]}}"
+    script = f"compopt() {{ :; }}\n{capsys.readouterr().out}\n"
+    for words, _ in COMPLETED:
+        typed = " ".join(word or '""' for word in words)
+        script += f"COMP_WORDS=(rvtssm {typed}) COMP_CWORD={len(words)}\n_rvtssm\necho ${{COMPREPLY[@]}}\n"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-    assert set(done.stdout.split()) == wanted and not done.stderr
+    found = [set(line.split()) for line in done.stdout.splitlines()]
+    assert found == [wanted for _, wanted in COMPLETED] and not done.stderr
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
@@ -301,33 +284,22 @@ def needs_nothing(monkeypatch):
 @pytest.mark.parametrize(
     ("verb", "override", "section", "key"),
     [
-        ("preprocess", "labels=none", "preprocess", "labels"),
         ("preprocess", "stride_ms=5", "windows", "stride_ms"),
-        ("verify", "representation=event_stack", "windows", "representation"),
-        ("train", "window_ms=40", "windows", "window_ms"),
-        ("demo", "num_bins=5", "windows", "num_bins"),
-        ("info", "count_cutoff=9", "windows", "count_cutoff"),
-        ("generate", "duration_s=2.5", "synthetic", "duration_s"),
         ("generate", "camera.threshold=0.3", "synthetic", "camera"),
+        ("generate", "seed=5", "synthetic", "seed"),
         ("train", "precision=bf16", "training", "precision"),
-        ("demo", "steps=7", "training", "steps"),
         ("demo", "hz=[20]", "evaluation", "hz"),
-        ("audit", "hz=[20]", "audit", "hz"),
         ("audit", "width=48", "dataset", "width"),
         ("evaluate", "min_score=0.5", "postprocess", "min_score"),
         ("live", "min_score=0.5", "live", "postprocess"),
-        ("predict", "nms_iou=0.5", "predict", "postprocess"),
-        ("generate", "seed=5", "synthetic", "seed"),
-        ("evaluate", "split=val", "evaluation", "split"),
         ("predict", "min_score=0.5", "predict", "min_score"),
-        ("inspect", "height=48", "dataset", "height"),
     ],
 )
 def test_a_verb_knows_the_keys_of_its_section(verb, override, section, key, monkeypatch):
     configs = []
     module = cli.FILES.get(verb, verb)
     monkeypatch.setattr(f"rvtssm.commands.{module}.{verb}", configs.append)
-    before = getattr(getattr(cli.compose([]), section), key)
+    before = getattr(getattr(Config(), section), key)
     assert cli.main([verb, override]) == 0
     assert getattr(getattr(configs[0], section), key) != before
 
@@ -469,9 +441,7 @@ def write_recording(folder: Path, name: str, seed: int = 0, height: int = HEIGHT
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}_td.dat"
     write_dat(path, random_events(5_000, seed, 1_090_000, 10_000), height, width)
-    boxes = np.zeros(2, BOX_DTYPE)
-    boxes["t"], boxes["x"], boxes["y"], boxes["w"], boxes["h"] = (250_000, 1_000_000), 2, 3, 30, 25
-    boxes["class_confidence"], boxes["still_us"] = 1, -1
+    boxes = boxes_of((250_000, 2, 3, 30, 25), (1_000_000, 2, 3, 30, 25), class_confidence=1, still_us=-1)
     write_boxes(folder / f"{name}_bbox.npy", boxes)
     return path
 
@@ -562,7 +532,7 @@ def test_a_file_where_a_folder_is_needed_is_named(tmp_path, refused):
     assert re.search("a_td.dat.* is or lies below a file, and a folder is needed; choose another", line)
 
 
-@pytest.mark.parametrize("name", ["a b=c [1],ü{x}", "it's", "[red]x[/]", "back\\", "true", "(x)", "a: #b"])
+@pytest.mark.parametrize("name", ["a b=c [1],ü{x}", "it's (x): #b\\", "[red]x[/]", "true"])
 def test_paths_are_taken_as_they_stand(tmp_path, capsys, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     raw = Path(name)
@@ -627,13 +597,10 @@ def test_preprocess_keeps_the_description_of_files_that_it_may_not_replace(tmp_p
     assert cli.main(arguments) == 0  # the copy describes them
 
 
-@pytest.mark.parametrize("name", sorted(set(DATASETS) - {"synthetic", "custom"}))
-def test_weights_are_not_evaluated_on_another_dataset(refused, tmp_path, weights, name):
-    answer = refused("evaluate", f"checkpoint={weights}", f"dataset={name}", f"dataset.raw_dir={tmp_path}")
-    assert f"was trained on the dataset synthetic, not {name}; " in answer
-    assert (
-        f"the classes (vehicle, person), not ({', '.join(DATASETS[name].class_names)}); frames of 160 x 120 " in answer
-    )
+def test_weights_are_not_evaluated_on_another_dataset(refused, tmp_path, weights):
+    answer = refused("evaluate", f"checkpoint={weights}", "dataset=gen1", f"dataset.raw_dir={tmp_path}")
+    assert "was trained on the dataset synthetic, not gen1; " in answer
+    assert "the classes (vehicle, person), not (car, pedestrian); frames of 160 x 120 " in answer
     assert f"training.init_from={weights} 'training.class_map={{NAME_IN_WEIGHTS: NAME_IN_DATA}}'`" in answer
 
 

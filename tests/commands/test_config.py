@@ -63,7 +63,7 @@ def test_the_files_of_a_group_are_the_entries_of_its_table(group):
     assert {name for of, name in FILES if of == group} == set(TABLES[group])
 
 
-@pytest.mark.parametrize("name", ["demo", "gen1_lstm_base", "gen1_s5_timm_resnet18", "onempx_s5_small"])
+@pytest.mark.parametrize("name", ["demo", "gen1_lstm_base", "gen1_s5_timm_resnet18"])
 def test_the_settings_of_weights_are_words_that_compose_them(name):
     config = replace(composed(f"experiment={name}"), windows=WindowsConfig(stride_ms=12.5, window_ms=50, num_bins=4))
     words = settings_of(config.model, config.temporal, config.windows.settings).words()

@@ -51,13 +51,12 @@ def test_without_torch_doctor_says_which_checks_need_it():
     assert "torch" in found["packages"]
 
 
-@pytest.mark.parametrize("missing", ["timm", "torchvision", "matplotlib"])
-def test_a_package_that_does_not_import_fails_its_checks_only(monkeypatch, capsys, missing):
-    monkeypatch.setitem(sys.modules, missing, None)
+def test_a_package_that_does_not_import_fails_its_checks_only(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "timm", None)
     keep(monkeypatch, "packages", "versions")
     assert doctor.doctor() == 2
     found = rows(capsys.readouterr().out)
-    assert found["packages"].startswith("broken ") and missing in found["packages"]
+    assert found["packages"].startswith("broken ") and "timm" in found["packages"]
     assert found["versions"].startswith("ok ")
 
 
@@ -77,20 +76,19 @@ def test_filters_that_change_data_are_reported(monkeypatch, capsys):
     assert "blosc, lz4, zstd gave other data than were written" in rows(capsys.readouterr().out)["filters"]
 
 
-@pytest.mark.parametrize("missing", ["onnx", "distributed"])
-def test_an_optional_package_may_be_missing(monkeypatch, capsys, missing):
+def test_an_optional_package_may_be_missing(monkeypatch, capsys):
     version = importlib.metadata.version
-    assert version(missing)
+    assert version("onnx")
 
     def found(name: str) -> str:
-        if name == missing:
+        if name == "onnx":
             raise importlib.metadata.PackageNotFoundError(name)
         return version(name)
 
     monkeypatch.setattr(importlib.metadata, "version", found)
     keep(monkeypatch, "packages")
     assert doctor.doctor() == 0
-    assert f"{missing} (for " in rows(capsys.readouterr().out)["packages"].split("not installed: ")[1]
+    assert "onnx (for " in rows(capsys.readouterr().out)["packages"].split("not installed: ")[1]
 
 
 @pytest.mark.parametrize(
@@ -129,5 +127,6 @@ def test_doctor_runs_the_detector_on_the_gpu(capsys):
 def test_states_that_are_not_those_of_the_formula_are_reported(capsys, monkeypatch):
     original = doctor.importlib.import_module("rvtssm.ssm.scan").scan
     monkeypatch.setattr("rvtssm.ssm.scan.scan", lambda *inputs: (1.1 * original(*inputs)[0], None))
-    assert doctor.doctor() != 0
+    keep(monkeypatch, "recurrence")
+    assert doctor.doctor() == 2
     assert "states differ from the formula" in rows(capsys.readouterr().out)["recurrence"]

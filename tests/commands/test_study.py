@@ -120,16 +120,11 @@ def test_a_row_without_ground_truth_has_no_deviation(tmp_path, monkeypatch):
 
 
 def test_the_points_are_the_product_of_all_axes():
-    config, points = compose_study(["temporal=s5,lstm", "seed=range(0,2)", "evaluation.window=slide,shrink"])
-    assert [tuple(values.values()) for values, _ in points][:3] == [
-        ("s5", "0", "slide"),
-        ("s5", "0", "shrink"),
-        ("s5", "1", "slide"),
-    ]
-    assert len(points) == 8 and config.study.axes[1] == "seed=0,1"
-    assert {(each.temporal.name, each.seed, each.evaluation.window) for _, each in points} == {
-        (name, seed, window) for name in ("s5", "lstm") for seed in (0, 1) for window in ("slide", "shrink")
-    }
+    config, points = compose_study(["seed=range(0,2)", "evaluation.window=slide,shrink"])
+    wanted = [(seed, window) for seed in (0, 1) for window in ("slide", "shrink")]
+    assert [(each.seed, each.evaluation.window) for _, each in points] == wanted
+    assert [tuple(values.values()) for values, _ in points] == [(str(seed), window) for seed, window in wanted]
+    assert config.study.axes == ["seed=0,1", "evaluation.window=slide,shrink"]
 
 
 def test_the_command_line_replaces_axes_of_the_same_key():
@@ -154,14 +149,9 @@ def test_an_axis_of_a_file_may_have_one_value():
 
 
 def test_variants_are_rows_of_several_words():
-    words = ['study.variants=["small: model=small temporal=lstm","as it is:"]', "seed=0,1"]
-    _, points = compose_study(words)
-    assert [(values["variant"], each.model.size, each.seed) for values, each in points] == [
-        ("small", "small", 0),
-        ("small", "small", 1),
-        ("as it is", "base", 0),
-        ("as it is", "base", 1),
-    ]
+    _, points = compose_study(['study.variants=["small: model=small temporal=lstm","as it is:"]', "seed=3"])
+    found = [(values["variant"], each.model.size, each.temporal.name, each.seed) for values, each in points]
+    assert found == [("small", "small", "lstm", 3), ("as it is", "base", "s5", 3)]
 
 
 @pytest.mark.parametrize("variants", [["model=small"], ["a: seed=1", "a: seed=2"], [": seed=1"]], ids=str)
@@ -173,7 +163,6 @@ def test_a_variant_needs_a_name_of_its_own(variants):
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
-        (["temporal=s5,lstm"], "dataset=NAME is needed"),
         (["dataset=gen1", "temporal=s5,lstm"], "dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed"),
         (
             ["dataset=synthetic", "synthetic.num_train=1,2"],
@@ -184,7 +173,6 @@ def test_a_variant_needs_a_name_of_its_own(variants):
             ["dataset=synthetic", "study.variants=['few: synthetic.num_train=1']"],
             "variant=few: the study makes the same",
         ),
-        (["dataset=synthetic", "study.variants=['other: dataset.raw_dir=/data']"], "so dataset cannot differ"),
         (
             ["dataset=synthetic", "windows.stride_ms=50,25"],
             "windows cannot differ; name recordings by dataset.raw_dir or ",
@@ -195,7 +183,6 @@ def test_a_variant_needs_a_name_of_its_own(variants):
             "a study trains its own weights, or scores those of checkpoint=FILE",
         ),
         (["checkpoint=a.ckpt"], "is needed: what to score the weights on"),
-        (["optim.learning_rate=interval(0,1)"], "write key=value,value"),
         (["--multirun", "seed=0,1"], "a study takes key=value,value as it is"),
     ],
     ids=str,
@@ -317,17 +304,15 @@ def test_trainings_go_seed_by_seed_and_are_not_repeated(fake, tmp_path):
     assert (tmp_path / "study.json").read_text() == found
 
 
-@pytest.mark.parametrize("change", ["dataset.raw_dir=/others", "training.validate_every=7"])
-def test_weights_of_other_settings_are_not_taken(fake, tmp_path, change):
+def test_weights_of_other_settings_are_not_taken(fake, tmp_path):
     """Of these settings `train` says nothing, when it goes on from a training that is complete."""
     done, run, points = fake
     run(tmp_path)
     del done[:]
-    _, others = compose_study(["dataset=gen1", "dataset.raw_dir=/data", "temporal=s5,lstm", change])
-    points[:] = [({**values, "seed": "0"}, config) for values, config in others]
-    with pytest.raises(
-        ValueError, match=r"seed=0,temporal=s5 was trained with other settings \(.*, now .*" + change[-3:]
-    ):
+    changes = ["dataset.raw_dir=/others", "training.validate_every=7"]
+    _, others = compose_study(["dataset=gen1", *changes, "temporal=s5"])
+    points[:] = [({**values, "temporal": "s5", "seed": "0"}, config) for values, config in others]
+    with pytest.raises(ValueError, match=r"seed=0,temporal=s5 was .* \(.*raw_dir.*, now .*/others.*validate_every=7\)"):
         run(tmp_path)
     assert not done
 

@@ -8,20 +8,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from event_examples import boxes_of, random_events
 
 from rvtssm.boxes import ltwh_to_xyxy
 from rvtssm.commands import cli
 from rvtssm.datasets import DATASETS
 from rvtssm.evaluation.coco import match_detections
 from rvtssm.evaluation.split_runs import SplitRuns
-from rvtssm.events.labels import BOX_DTYPE, write_boxes
+from rvtssm.events.labels import write_boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.export.exported import ExportedDetector
 from rvtssm.models.checkpoint import read_checkpoint, weights_digest, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.model_config import ModelConfig
-from rvtssm.records import Detections, Events, WindowSettings
+from rvtssm.records import Detections, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.streaming.stream import stream
 
@@ -33,15 +34,8 @@ LABELS_US = 50_000 * np.arange(5, 22)  # every 50 ms
 def write_recording(raw: Path, labels_us=LABELS_US, side_px: float = 20, track_id: int = 0, size_hw=(48, 64)) -> Path:
     """One test recording of random events; returns `raw`."""
     (raw / "test").mkdir(parents=True)
-    rng, n = np.random.default_rng(0), 5_000
-    x, y, p = (rng.integers(0, limit, n) for limit in (64, 48, 2))
-    events = Events(
-        np.sort(rng.integers(10_000, 1_100_000, n)), x.astype(np.uint16), y.astype(np.uint16), p.astype(np.uint8)
-    )
-    write_dat(raw / "test/a_td.dat", events, *size_hw)
-    boxes = np.zeros(len(labels_us), BOX_DTYPE)
-    boxes["t"], boxes["x"], boxes["y"], boxes["w"], boxes["h"], boxes["still_us"] = labels_us, 2, 3, side_px, 25, -1
-    boxes["track_id"] = track_id
+    write_dat(raw / "test/a_td.dat", random_events(5_000, 0, 1_090_000, 10_000), *size_hw)
+    boxes = boxes_of(*((t_us, 2, 3, side_px, 25) for t_us in labels_us), still_us=-1, track_id=track_id)
     write_boxes(raw / "test/a_bbox.npy", boxes)
     return raw
 
@@ -158,10 +152,7 @@ def test_what_was_measured_is_on_disk_before_it_is_shown(weights, tmp_path, caps
     assert json.loads((tmp_path / "out/evaluation.json").read_text())["rates"]["20"]["AP"] == 0
 
 
-@pytest.mark.parametrize(
-    ("window", "lengths_us"),
-    [("slide", [50_000, 50_000]), ("shrink", [25_000, 50_000]), ("both", [50_000, 25_000, 50_000])],
-)
+@pytest.mark.parametrize(("window", "lengths_us"), [("shrink", [25_000, 50_000]), ("both", [50_000, 25_000, 50_000])])
 def test_windows_slide_or_shrink_or_both_and_the_rate_of_training_runs_once(
     weights, tmp_path, monkeypatch, window, lengths_us
 ):
@@ -460,7 +451,6 @@ def test_tracks_are_scored_and_stand_in_every_table(weights, refused, tmp_path, 
         (["time_shifts_ms=[0,0]"], "name different finite times"),
         (["track=bytetrack"], "the labels of the test split have no track_id"),
         (["track=bytetrack", "grid=free", "label_hz=100"], "leave one of them out"),
-        (["track=sort"], "evaluation.track='sort'; choose from bytetrack, null"),
     ],
 )
 def test_settings_of_streaming_that_cannot_be_are_refused(weights, refused, arguments, answer):

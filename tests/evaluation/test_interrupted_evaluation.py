@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from event_examples import boxes_of, random_events
 from lightning.fabric.plugins.environments import TorchElasticEnvironment
 
 from rvtssm.commands import cli
@@ -22,12 +23,12 @@ from rvtssm.datasets.loading_config import DataConfig
 from rvtssm.evaluation.batch_workers import Ranks, RecordingBatch, ThisProcess, detector_processes
 from rvtssm.evaluation.kept_outputs import kept_folder, outputs_digest, read_outputs, write_outputs
 from rvtssm.evaluation.shared_weights import SharedWeights
-from rvtssm.events.labels import BOX_DTYPE, write_boxes
+from rvtssm.events.labels import write_boxes
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.model_config import ModelConfig, PostprocessConfig
-from rvtssm.records import Detections, Events, WindowSettings
+from rvtssm.records import Detections, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.streaming.stream import stream
 from rvtssm.system.user_error import UserError
@@ -53,14 +54,9 @@ def weights(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("evaluated")
     (folder / "raw" / "test").mkdir(parents=True)
     for number in range(NUM_RECORDINGS):
-        rng, n, last_us = np.random.default_rng(number), 2_000, 600_000 + 200_000 * number
-        x, y, p = (rng.integers(0, limit, n) for limit in (64, 48, 2))
-        t = np.sort(rng.integers(10_000, last_us, n))
-        events = Events(t, x.astype(np.uint16), y.astype(np.uint16), p.astype(np.uint8))
+        events = random_events(2_000, number, 590_000 + 200_000 * number, 10_000)
         write_dat(folder / f"raw/test/{number}_td.dat", events, 48, 64)
-        boxes = np.zeros(4, BOX_DTYPE)
-        boxes["t"], boxes["x"], boxes["y"], boxes["w"], boxes["h"] = 500_000 + 50_000 * np.arange(4), 2, 3, 20, 25
-        boxes["still_us"] = -1
+        boxes = boxes_of(*((500_000 + 50_000 * label, 2, 3, 20, 25) for label in range(4)), still_us=-1)
         write_boxes(folder / f"raw/test/{number}_bbox.npy", boxes)
     model = ModelConfig(size="custom", embed_dim=8, head_dim=8, num_blocks=(0, 0, 0, 1), fpn_blocks=0)
     settings = WindowSettings(50_000, None, "exact", 10, 10)
@@ -143,10 +139,9 @@ def test_all_passes_run_together_and_nothing_twice(weights, tmp_path, monkeypatc
     assert len(paths) == len(set(paths)) == 4 * NUM_RECORDINGS  # 20 Hz, 20 Hz without memory, and twice 40 Hz
 
 
-@pytest.mark.parametrize("number", [1, NUM_RECORDINGS + 1])
-def test_an_interrupted_evaluation_goes_on(weights, whole, tmp_path, monkeypatch, number):
+def test_an_interrupted_evaluation_goes_on(weights, whole, tmp_path, monkeypatch):
     expected, every, _ = whole
-    first = interrupt_after(monkeypatch, number, stop)
+    first = interrupt_after(monkeypatch, NUM_RECORDINGS + 1, stop)
     assert evaluate(weights, tmp_path) == 130
     assert not (tmp_path / "evaluation.json").exists()
     second = interrupt_after(monkeypatch, -1, stop)
@@ -281,11 +276,10 @@ class Pickled(SameProcess):
         self._tasks.appendleft(pickle.loads(pickle.dumps((key, function, arguments))))
 
 
-@pytest.mark.parametrize("num_processes", [2, 3])
-def test_several_processes_give_equal_numbers(weights, whole, tmp_path, monkeypatch, num_processes):
+def test_several_processes_give_equal_numbers(weights, whole, tmp_path, monkeypatch):
     monkeypatch.setattr(evaluate_verb, "remove_kept", lambda out: None)
     monkeypatch.setattr("rvtssm.evaluation.batch_workers.Processes", Pickled)
-    assert evaluate(weights, tmp_path, f"workers={num_processes}") == 0
+    assert evaluate(weights, tmp_path, "workers=3") == 0
     assert (numbers(tmp_path), kept(tmp_path)) == (whole[0], whole[2])
 
 

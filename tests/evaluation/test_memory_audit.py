@@ -16,7 +16,6 @@ from rvtssm.evaluation.memory_probe import carried_and_dropped, memory_curves, m
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.readers.recording import join_events
 from rvtssm.models.checkpoint import write_checkpoint
-from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.official import convert_official
 from rvtssm.records import Events
 from rvtssm.reports.audit_report import spectrum_numbers, to_json, to_markdown
@@ -65,7 +64,7 @@ def test_the_official_layout_carries_nothing_over_a_chunk_border(golden_dir):
         assert found["chunk"]["at every step"][name] > 1e-5, name  # within a chunk there is memory
 
 
-@pytest.mark.parametrize("tau_steps", [3.0, 8.0])
+@pytest.mark.parametrize("tau_steps", [2.0, 4.0])
 def test_known_modes_give_the_known_timescale_and_memory(live_checkpoint, tau_steps):
     checkpoint = set_modes(live_checkpoint("s5"), tau_steps)
     for spectrum in (stage.temporal.spectrum() for stage in checkpoint.detector.backbone.stages):
@@ -133,7 +132,7 @@ def test_the_mask_of_a_layer_is_in_its_spectrum():
     assert spectrum_numbers(layer.spectrum(), 50.0)["num_undamped"] == 1
 
 
-@pytest.mark.parametrize(("name", "refuses"), [("s5", False), ("s7", False), ("lstm", False), ("lstm", True)])
+@pytest.mark.parametrize(("name", "refuses"), [("s5", False), ("lstm", False), ("lstm", True)])
 def test_an_audit_says_everything_on_one_page(live_checkpoint, draw_events, monkeypatch, name, refuses):
     """`refuses`: as a layer from outside the package may, for which no step scale but 1 has a meaning."""
     checkpoint, forward = live_checkpoint(name), LSTM.forward
@@ -165,12 +164,11 @@ def test_an_audit_says_everything_on_one_page(live_checkpoint, draw_events, monk
     assert page.count("\n## ") == 5
 
 
-@pytest.fixture
-def weights(live_checkpoint, tmp_path):
-    checkpoint = live_checkpoint("s5")
-    meta = CheckpointMeta(checkpoint.spec, checkpoint.model_config, checkpoint.temporal_config, checkpoint.windows)
-    write_checkpoint(tmp_path / "model.ckpt", checkpoint.detector, meta)
-    return tmp_path / "model.ckpt"
+@pytest.fixture(scope="module")
+def weights(live_checkpoint, tmp_path_factory):
+    checkpoint, path = live_checkpoint("s5"), tmp_path_factory.mktemp("weights") / "model.ckpt"
+    write_checkpoint(path, checkpoint.detector, checkpoint)
+    return path
 
 
 SHORT = ("duration_s=1.3", "hz=[20]", "finer=[2]", "num_timed=2")
@@ -204,18 +202,8 @@ def test_the_memory_of_a_chunk_is_measured_from_its_start(live_checkpoint, draw_
     assert audit.at_window == 0 and set(audit.memory_ms.values()) == {8 * 50.0}
 
 
-def test_the_command_audits_a_recording(weights, draw_events, tmp_path, capsys):
-    recording = tmp_path / "a_td.dat"
-    write_dat(recording, draw_events(20_000, duration_us=3_000_000), 48, 64)
-    arguments = ["audit", f"checkpoint={weights}", f"out={tmp_path / 'out'}", f"recording={recording}"]
-    assert cli.main([*arguments, *SHORT, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told == json.loads((tmp_path / "out/audit.json").read_text())
-    assert told["num_windows"] == 26 and str(recording) in told["input"]  # only the time that was asked for
-
-
 @pytest.mark.parametrize("size", [(96, 128), None])
-def test_a_recording_of_another_sensor_is_audited(weights, draw_events, tmp_path, capsys, size):
+def test_a_recording_of_any_sensor_is_audited(weights, draw_events, tmp_path, capsys, size):
     """By the size that the file names; where it names none, by that of the weights. It may be one of a dataset."""
     (tmp_path / "raw/test").mkdir(parents=True)
     recording = tmp_path / "raw/test/a_td.dat"
@@ -227,7 +215,8 @@ def test_a_recording_of_another_sensor_is_audited(weights, draw_events, tmp_path
     source = f"recording={recording}" if size else f"dataset.raw_dir={tmp_path / 'raw'}"
     assert cli.main(["audit", f"checkpoint={weights}", f"out={tmp_path / 'out'}", source, *SHORT, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["num_windows"] == 26 and str(recording) in told["input"]
+    assert told == json.loads((tmp_path / "out/audit.json").read_text())
+    assert told["num_windows"] == 26 and str(recording) in told["input"]  # only the time that was asked for
 
 
 @pytest.mark.parametrize(
@@ -235,11 +224,8 @@ def test_a_recording_of_another_sensor_is_audited(weights, draw_events, tmp_path
     [
         (["recording=/nowhere.dat"], "/nowhere.dat"),
         (["recording=-"], "name a file or a folder"),
-        (["recording=camera:"], "name a file or a folder"),
         (["duration_s=0.5"], "but an audit of these weights needs 23; give a longer recording"),
-        (["checkpoint=/nowhere.ckpt"], "there is no checkpoint at /nowhere.ckpt"),
         (["finer=[0]"], r"audit.finer=[0]; name whole numbers"),
-        (["hz=[]"], "name positive rates"),
         (["hz=[20,2000000]"], "name positive rates up to 1000000 Hz"),
         (["threshold=2"], "audit.threshold=2 must be less than 1"),
     ],

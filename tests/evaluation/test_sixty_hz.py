@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from event_examples import boxes_of
 
 from rvtssm.commands import cli
 from rvtssm.datasets import DATASETS, DatasetConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.loading_config import DataConfig
 from rvtssm.evaluation.split_runs import SplitRuns
-from rvtssm.events.labels import BOX_DTYPE, write_boxes
+from rvtssm.events.labels import write_boxes
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.windows import WindowsConfig
 from rvtssm.models.checkpoint import write_checkpoint
@@ -38,8 +39,7 @@ def raw(tmp_path_factory, draw_events) -> Path:
     """A recording that begins at 0 with a label at every 60th of a second, in the validation and the test split."""
     folder = tmp_path_factory.mktemp("raw")
     events = draw_events(8_000, 0, int(LABELS_US[-1]))
-    boxes = np.zeros(len(LABELS_US), BOX_DTYPE)
-    boxes["t"], boxes["x"], boxes["y"], boxes["w"], boxes["h"], boxes["still_us"] = LABELS_US, 2, 3, 20, 25, -1
+    boxes = boxes_of(*((t_us, 2, 3, 20, 25) for t_us in LABELS_US), still_us=-1)
     for split in ("val", "test"):
         (folder / split).mkdir()
         write_dat(folder / split / "a_td.dat", events, SPEC.height, SPEC.width)
