@@ -1,13 +1,11 @@
 """Which weights of a run are kept: the best by validation AP, and the last, from which the run can be resumed."""
 
-import io
 import logging
 import math
 import shutil
 import signal
 import threading
 import time
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +38,10 @@ def best_ap(path: Path) -> float:
 
 
 class DirectCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint directly to its path. Lightning would write it to the folder for temporary files first."""
+    """Writes checkpoints as `save_file` does. Lightning would write them to the folder for temporary files first."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        packed = io.BytesIO()  # on a full disk, torch.save itself raises an error that is not an OSError
-        torch.save(checkpoint, packed)
-        Path(path).write_bytes(packed.getbuffer())
+        save_file(path, checkpoint)
 
 
 class Checkpoints(Checkpoint):
@@ -144,12 +140,12 @@ class Checkpoints(Checkpoint):
     def _save(self, trainer: L.Trainer, path: Path, copy_of: Path | None = None) -> None:
         files = file_names(trainer.global_step, trainer.world_size)
         try:
-            if files and copy_of is None:
-                self._write_own(trainer, path.parent, files)
-            with atomic_file(path) if trainer.is_global_zero else nullcontext(path) as staged:
-                if copy_of is None:
-                    trainer.save_checkpoint(staged)  # every process contributes; the first one writes
-                elif trainer.is_global_zero:
+            if copy_of is None:
+                if files:
+                    self._write_own(trainer, path.parent, files)
+                trainer.save_checkpoint(path)  # every process contributes; the first one writes
+            elif trainer.is_global_zero:
+                with atomic_file(path) as staged:
                     shutil.copyfile(copy_of, staged)
         except OSError as error:
             if error.strerror:  # the error of a full disk does not name the file
