@@ -59,15 +59,8 @@ def site_page(path: str, folder: Path) -> str:
 
 def commands_page() -> str:
     """Return all verbs, and all settings by section with their defaults."""
-    lines = [
-        "# Commands and settings",
-        "",
-        "`rvtssm VERB --help` prints the settings of one verb.",
-        "",
-        SAFE_FORMATS,
-        "",
-    ]
-    lines += ["## Verbs", ""]
+    lines = ["# Commands and settings", "", "`rvtssm VERB --help` prints the settings of one verb.", ""]
+    lines += [SAFE_FORMATS, "", "## Verbs", ""]
     for name, verb in VERBS.items():
         reads = ", ".join(f"[`{section}`](#{section})" for section in verb.reads)
         lines += [f"### rvtssm {name}", "", f"{_plain(verb.meaning[0].upper() + verb.meaning[1:])}.", ""]
@@ -75,14 +68,8 @@ def commands_page() -> str:
     lines += ["## Settings outside of sections", "", *_table(key for key in keys_of(Config()) if "." not in key.name)]
     for section in sorted({section for verb in VERBS.values() for section in verb.reads}):
         settings = getattr(Config(), section)
-        lines += [
-            "",
-            f"## {section}",
-            "",
-            f"{_plain(purpose(settings))}.",
-            "",
-            *_table(keys_of(settings, f"{section}.")),
-        ]
+        lines += ["", f"## {section}", "", f"{_plain(purpose(settings))}.", ""]
+        lines += _table(keys_of(settings, f"{section}."))
     return "\n".join(lines)
 
 

@@ -162,17 +162,7 @@ def test_clips_become_recordings_with_labels(script, clips, tmp_path, monkeypatc
     monkeypatch.setattr(script, "SIZE_SHARES", np.array([1.0, 0, 0, 0]))
     monkeypatch.setattr(script, "MAX_RATE_HZ", 0.0)
     out = tmp_path / "real"
-    words = [
-        str(clips),
-        "--teacher",
-        "none",
-        "--out",
-        str(out),
-        f"--fps={FPS:g}",
-        "--versions=1",
-        "--draw",
-        str(out / "seen"),
-    ]
+    words = [str(clips), "--teacher=none", f"--out={out}", f"--fps={FPS:g}", "--versions=1", f"--draw={out / 'seen'}"]
     assert script.main(words, teacher) == 0
     assert "2 recordings, 3 s" in (said := capsys.readouterr().out)
     spec = build_spec(compose(["dataset=open_world", "dataset.mixed_sizes=true"]).dataset)

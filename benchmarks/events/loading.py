@@ -11,12 +11,14 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
 
 from benchmarks.events.histogram import traffic
+from benchmarks.measuring import times_faster
 from rvtssm.datasets import DatasetConfig, build_spec
 from rvtssm.datasets.chunks import Chunk, Collate
 from rvtssm.datasets.datamodule import SequenceDataModule
@@ -103,33 +105,31 @@ def _rows_of(
         for way in ways if turn % 2 else reversed(ways):
             per_batch, bytes_read[way] = _timed(loaders[way], num_workers)
             seconds[way].append(per_batch)
-    (height, width), spec = (build_spec(config).frame_height, build_spec(config).frame_width), kind
-    baseline = float(np.median(seconds["prepared"]))
-    folders = {"prepared": Path(str(config.prepared_dir)), "raw": Path(str(config.raw_dir))}
+    spec = build_spec(config)
     found = []
     for way in ways:
-        per_batch = float(np.median(seconds[way]))
-        ratio = float(np.median(np.array(seconds["prepared"]) / np.array(seconds[way])))
+        per_batch, ratio = median(seconds[way]), times_faster(seconds[way], seconds["prepared"])
+        has_bar = way == "events" and windows.stride_us == 50_000
+        folder = config.prepared_dir if way == "prepared" else config.raw_dir
         found.append(
             {
                 "name": "loading" + (", augmented" if is_augmented else ""),
-                "shape": f"{spec.chunk_length}x{spec.batch_size}x20x{height}x{width}",
+                "shape": f"{kind.chunk_length}x{kind.batch_size}x20x{spec.frame_height}x{spec.frame_width}",
                 "pass": f"{way}, {windows.hz:g} Hz, {num_workers} workers",
                 "dataset": kind.dataset,
                 "source": way,
                 "hz": windows.hz,
                 "num_workers": num_workers,
                 "seconds": per_batch,
-                "baseline": baseline,
+                "baseline": median(seconds["prepared"]),
                 "baseline_name": "prepared files",
                 "ratio": ratio,
-                "reach": ">= 1" if way == "events" and windows.stride_us == 50_000 else "",
-                "is_reached": ratio >= 1 if way == "events" and windows.stride_us == 50_000 else None,
+                "reach": ">= 1" if has_bar else "",
+                "is_reached": ratio >= 1 if has_bar else None,
                 "batches_per_s": 1 / per_batch,
-                "windows_per_s": spec.chunk_length * spec.batch_size / per_batch,
+                "windows_per_s": kind.chunk_length * kind.batch_size / per_batch,
                 "bytes_read_per_batch": bytes_read[way] if num_workers == 0 else None,
-                "bytes_on_disk_per_s": _num_bytes(folders["prepared" if way == "prepared" else "raw"])
-                / (NUM_RECORDINGS * kind.seconds),
+                "bytes_on_disk_per_s": _num_bytes(Path(str(folder))) / (NUM_RECORDINGS * kind.seconds),
             }
         )
     return found

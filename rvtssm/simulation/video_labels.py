@@ -65,17 +65,16 @@ def read_video_labels(
         raise UserError(f"{path} has a frame or a track with a number of 2^32 or more; count them from 1")
     found = sorted({row[5] for row in rows}, key=str)
     if kind in ("mot", "yolo"):
-        if max((int(k) for k in found), default=0) >= _MOST_CLASSES:
+        highest = max((int(k) for k in found), default=0)
+        if highest >= _MOST_CLASSES:
             raise UserError(f"{path} has a class with a number of {_MOST_CLASSES} or more; count them from 0")
         if kind == "yolo" and not classes and (path / _YOLO_NAMES).is_file():
-            classes = [
-                line.strip() for line in (path / _YOLO_NAMES).read_text("utf-8-sig").splitlines() if line.strip()
-            ]
-        names = tuple(classes or (str(number) for number in range(1 + max((int(k) for k in found), default=0))))
-        if found and max(int(k) for k in found) >= len(names):
+            lines = (path / _YOLO_NAMES).read_text("utf-8-sig").splitlines()
+            classes = [line.strip() for line in lines if line.strip()]
+        names = tuple(classes or map(str, range(highest + 1)))
+        if found and highest >= len(names):
             raise UserError(
-                f"{path} has class {max(int(k) for k in found)}, but there are only {len(names)} names; add names to "
-                "classes=[...]"
+                f"{path} has class {highest}, but there are only {len(names)} names; add names to classes=[...]"
             )
         rows = [row for row in rows if int(row[5]) >= 0]
     else:
@@ -96,8 +95,7 @@ def read_video_labels(
 
 def _format_of(path: Path) -> str:
     if path.is_dir():
-        kinds = {file.suffix for file in path.iterdir()}
-        return "voc" if ".xml" in kinds else "yolo"
+        return "voc" if any(path.glob("*.xml")) else "yolo"
     return {".txt": "mot", ".csv": "mot", ".json": "coco"}.get(path.suffix, "mot")
 
 

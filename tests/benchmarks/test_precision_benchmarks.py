@@ -10,7 +10,6 @@ import torch
 from benchmarks import attention, drift, precision
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.records import Events
-from tests.live_examples import live_checkpoint  # noqa: F401, a fixture
 
 
 def test_every_form_of_attention_is_measured(tmp_path):
@@ -21,7 +20,7 @@ def test_every_form_of_attention_is_measured(tmp_path):
         assert row["ratio"] == pytest.approx(row["call"] / row["written out"])
 
 
-def test_the_drift_is_that_of_the_carried_state(live_checkpoint, tmp_path, monkeypatch):  # noqa: F811
+def test_the_drift_is_that_of_the_carried_state(live_checkpoint, tmp_path, monkeypatch):
     checkpoint = live_checkpoint()
     write_checkpoint(tmp_path / "weights.ckpt", checkpoint.detector, checkpoint)
     rng = np.random.default_rng(0)

@@ -13,7 +13,6 @@ from rvtssm.events.readers.dat import write_dat
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.records import WindowSettings
 from rvtssm.ssm.discretize import DISCRETIZATIONS
-from tests.live_examples import draw_events, live_checkpoint  # noqa: F401, fixtures
 
 SPEC = replace(DATASETS["synthetic"], height=48, width=64)
 
@@ -38,11 +37,7 @@ def test_the_release_takes_short_windows_at_the_stride_of_training():
 
 
 def test_scores_are_computed_once_and_leave_the_rule_of_the_weights(
-    live_checkpoint,  # noqa: F811
-    draw_events,  # noqa: F811
-    tmp_path,
-    monkeypatch,
-    capsys,
+    live_checkpoint, draw_events, tmp_path, monkeypatch, capsys
 ):
     (tmp_path / "test").mkdir()
     write_dat(tmp_path / "test/a_td.dat", draw_events(4_000, 0, 800_000), SPEC.height, SPEC.width)
