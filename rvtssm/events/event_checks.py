@@ -60,7 +60,7 @@ def to_events(given: object) -> Events:
             "y and p, which df.to_records(index=False) makes of a table of pandas"
         )
     where = Path("the array")
-    columns = find_columns(where, given.dtype.names, None, None)
+    columns = find_columns(where, given.dtype.names)
     check_kinds(where, [given.dtype[i] for i in columns.index])
     raw = [np.ascontiguousarray(given[given.dtype.names[i]]) for i in columns.index]
     state, buffer = np.zeros(NUM_COMMON, np.int64), EventBuffer(len(given))

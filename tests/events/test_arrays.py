@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rvtssm.events.readers import ReadFaults, open_recording
-from rvtssm.events.readers.arrays import NPY_SIGNATURE, open_npy, open_npz
+from rvtssm.events.readers.arrays import NPY_SIGNATURE
 from rvtssm.records import Events
 from rvtssm.streaming.sources import EventsInMemory
 
@@ -29,10 +29,9 @@ def structured(events, names=("t", "x", "y", "p"), kinds=("<i8", "<u2", "<i2", "
 LAYOUTS = {
     "pedro": lambda events: np.asfortranarray(rows_of(events)),
     "rows": rows_of,
-    "floats": lambda events: rows_of(events).astype(np.float64),
     "signed": lambda events: np.where(np.arange(4) == 3, 2 * rows_of(events) - 1, rows_of(events)).astype(np.int32),
     "structured": structured,
-    "big endian": lambda events: structured(events, kinds=(">f8", ">u4", ">i8", "i1")),
+    "big endian": lambda events: structured(events, names=("t_us", "x", "y", "p"), kinds=(">f8", ">u4", ">i8", "i1")),
     "renamed": lambda events: structured(events, ("timestamp", "X", "Y", "Polarity")),
 }
 
@@ -40,11 +39,10 @@ LAYOUTS = {
 @settings(max_examples=60)
 @given(events=any_events(), layout=st.sampled_from(sorted(LAYOUTS)), is_packed=st.booleans())
 def test_round_trip(scratch, events, layout, is_packed):
-    unit = {"floats": "us", "big endian": "us"}.get(layout)
     np.save(scratch / "a.npy", LAYOUTS[layout](events))
-    assert_same(open_npy(scratch / "a.npy", *SIZE, time_unit=unit).read(), events)
+    assert_same(open_recording(scratch / "a.npy", *SIZE).read(), events)
     (np.savez_compressed if is_packed else np.savez)(scratch / "a.npz", events=LAYOUTS[layout](events))
-    recording = open_npz(scratch / "a.npz", *SIZE, time_unit=unit)
+    recording = open_recording(scratch / "a.npz", *SIZE)
     assert_same(recording.read(), events)
     assert recording.faults == ReadFaults()
 
@@ -67,24 +65,20 @@ def test_a_name_may_carry_the_unit(tmp_path, name, per_us):
     rows[name] = (events.t * int(per_us)) if per_us >= 1 else events.t * per_us
     np.save(tmp_path / "a.npy", rows)
     assert_same(open_recording(tmp_path / "a.npy", *SIZE).read(), events)
-    with pytest.raises(ValueError, match="requested"):
-        open_npy(tmp_path / "a.npy", *SIZE, time_unit="ms" if per_us != 1e-3 else "s")
 
 
 def test_times_with_decimals_are_never_guessed(tmp_path):
     np.save(tmp_path / "a.npy", np.array([[0.5, 1, 2, 1]]))
     with pytest.raises(ValueError, match=r"times of float64 .*name the column t_s"):
         open_recording(tmp_path / "a.npy", *SIZE).read()
-    for unit, wanted in (("s", 500_000), ("ms", 500)):
-        assert open_npy(tmp_path / "a.npy", *SIZE, time_unit=unit).read().t.tolist() == [wanted]
-    with pytest.raises(ValueError, match="time_unit='min'; choose from s, ms, us, ns"):
-        open_npy(tmp_path / "a.npy", *SIZE, time_unit="min")
 
 
 def test_times_too_long_for_their_floats_are_refused(tmp_path):
     for seconds, is_exact in ((16.0, True), (17.0, False)):
-        np.save(tmp_path / "a.npy", np.array([[seconds, 1, 2, 1]], np.float32))
-        recording = open_npy(tmp_path / "a.npy", *SIZE, time_unit="s")
+        np.save(
+            tmp_path / "a.npy", np.array([(seconds, 1, 2, 1)], [("t_s", "<f4"), *((name, "<i4") for name in "xyp")])
+        )
+        recording = open_recording(tmp_path / "a.npy", *SIZE)
         if is_exact:
             assert recording.read().t.tolist() == [16_000_000]
         else:
@@ -92,20 +86,14 @@ def test_times_too_long_for_their_floats_are_refused(tmp_path):
                 recording.read()
 
 
-def test_another_order_is_asked_for(tmp_path):
+def test_unnamed_columns_in_another_order_are_noticed(tmp_path):
     events = random_events(200)
     np.save(tmp_path / "a.npy", rows_of(events)[:, [1, 2, 0, 3]])
-    assert_same(open_npy(tmp_path / "a.npy", *SIZE, columns="xytp").read(), events)
     with pytest.raises(ValueError, match="its columns have no names"):
         open_recording(tmp_path / "a.npy", *SIZE).read()
     np.save(tmp_path / "b.npy", rows_of(events)[:, [1, 2, 3, 0]])
     with pytest.raises(ValueError, match="check the order"):
         open_recording(tmp_path / "b.npy", *SIZE).read()
-    with pytest.raises(ValueError, match="must name each"):
-        open_npy(tmp_path / "a.npy", *SIZE, columns="xyt")
-    np.save(tmp_path / "c.npy", structured(events))
-    with pytest.raises(ValueError, match="names its columns"):
-        open_npy(tmp_path / "c.npy", *SIZE, columns="xytp")
 
 
 def test_named_columns_outside_the_sensor_are_counted(tmp_path):

@@ -1,7 +1,7 @@
 """Events in numpy files: a structured array, an array of shape (N, 4), or an `.npz` with one array per column.
 
-Columns are found by name if the file has names. An array of shape (N, 4) without names is [t, x, y, p], as in PEDRo,
-unless the caller gives another order. Only the rows that are needed are read; an `.npz` is always read from its start.
+Columns are found by name if the file has names. An array of shape (N, 4) without names is [t, x, y, p], as in PEDRo.
+Only the rows that are needed are read; an `.npz` is always read from its start.
 Source: numpy.lib.format.
 """
 
@@ -11,7 +11,8 @@ import math
 import tokenize
 import zipfile
 import zlib
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -37,7 +38,6 @@ class _Array:
 
     member: str | None
     offset: int  # byte of the first row
-    num_bytes: int  # size of the file or member
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     is_fortran: bool
@@ -86,22 +86,17 @@ class _OpenStripes:
     def __init__(self, path: Path, stripes: list[_Stripe]) -> None:
         self._path = path
         self._stripes = stripes
-        self._streams: list[IO[bytes]] = []
-        self._archive: zipfile.ZipFile | None = None
+        self._files = ExitStack()
         try:
-            if stripes[0].member is not None:
-                self._archive = zipfile.ZipFile(path)
-            for stripe in stripes:
-                self._streams.append(self._opened(stripe.member))
+            if stripes[0].member is None:
+                streams: list[IO[bytes]] = [open(path, "rb") for _ in stripes]  # noqa: SIM115  closed by `_files`
+            else:
+                archive = self._files.enter_context(zipfile.ZipFile(path))
+                streams = [archive.open(str(stripe.member)) for stripe in stripes]
+            self._streams = [self._files.enter_context(stream) for stream in streams]
         except _UNREADABLE as error:
             self.close()
             raise UserError(f"{path} cannot be opened as an archive of arrays ({error}); copy it again") from None
-
-    def _opened(self, member: str | None) -> IO[bytes]:
-        """Return the recording of one array with all columns (if `names` is None) or of one array per column."""
-        if self._archive is None or member is None:
-            return open(self._path, "rb")
-        return self._archive.open(member)
 
     def read(self, start: int, stop: int) -> list[npt.NDArray[Any]]:
         """Return the rows [start, stop) of every stripe."""
@@ -121,43 +116,32 @@ class _OpenStripes:
         return found
 
     def close(self) -> None:
-        for stream in self._streams:
-            stream.close()
-        if self._archive is not None:
-            self._archive.close()
+        self._files.close()
 
 
-def open_npy(
-    path: Path, height: int | None, width: int | None, columns: str | None = None, time_unit: str | None = None
-) -> ArraysRecording:
+def open_npy(path: Path, height: int | None, width: int | None) -> ArraysRecording:
     """Open an `.npy` file of events, a structured array or an array of shape (N, 4).
 
     Args:
         path: The file.
         height: Height of the sensor, pixels.
         width: Width of the sensor, pixels.
-        columns: Order of the columns if they have no names, such as "xytp".
-        time_unit: s, ms, us or ns; needed if times have decimals and their column does not name the unit.
 
     Raises:
         UserError: The array has another form, or the size of the sensor is unknown.
     """
     with open(path, "rb") as file:
         array = _read_array(path, None, file, path.stat().st_size)
-    return _opened(path, [array], None, (height, width), columns, time_unit)
+    return _opened(path, [array], None, None, (height, width))
 
 
-def open_npz(
-    path: Path, height: int | None, width: int | None, columns: str | None = None, time_unit: str | None = None
-) -> ArraysRecording:
+def open_npz(path: Path, height: int | None, width: int | None) -> ArraysRecording:
     """Open an `.npz` file with arrays t, x, y, p (and scalars `height`, `width`), or one array as in an `.npy` file.
 
     Args:
         path: The file.
         height: Height of the sensor in pixels, if the file does not state it.
         width: Width of the sensor in pixels, if the file does not state it.
-        columns: Order of the columns if they have no names, such as "xytp".
-        time_unit: s, ms, us or ns; needed if times have decimals and their column does not name the unit.
 
     Raises:
         UserError: The arrays have another form, or the size of the sensor is unknown.
@@ -180,57 +164,52 @@ def open_npz(
                         arrays[name] = array
     except _UNREADABLE as error:
         raise UserError(f"{path} cannot be opened as an archive of arrays ({error}); copy it again") from None
-    size_hw = (in_file["height"], in_file["width"]) if len(in_file) == 2 else None
-    size_hw = sensor_size(path, size_hw, (height, width)) if size_hw else (height, width)  # type: ignore[assignment]
+    in_file_hw = (in_file["height"], in_file["width"]) if len(in_file) == 2 else None
     rows = {name: array for name, array in arrays.items() if len(array.shape) == 1 and not array.dtype.names}
     if len(arrays) == 1 and not rows:
-        return _opened(path, list(arrays.values()), None, size_hw, columns, time_unit)  # type: ignore[arg-type]
-    return _opened(path, list(rows.values()), list(rows), size_hw, columns, time_unit)  # type: ignore[arg-type]
+        return _opened(path, list(arrays.values()), None, in_file_hw, (height, width))
+    return _opened(path, list(rows.values()), list(rows), in_file_hw, (height, width))
 
 
 def _opened(
     path: Path,
     arrays: list[_Array],
     names: list[str] | None,
-    size_hw: tuple[int | None, int | None],
-    order: str | None,
-    time_unit: str | None,
+    in_file_hw: tuple[int, int] | None,
+    asked_hw: tuple[int | None, int | None],
 ) -> ArraysRecording:
     """Return the recording of one array with all columns (`names` is None) or of one array per column."""
-    if names is None:
-        (array,) = arrays
-        if array.dtype.names and len(array.shape) == 1:
-            names = list(array.dtype.names)
-            kinds = [array.dtype[name] for name in names]
-        elif not array.dtype.names and len(array.shape) == 2 and array.shape[1] == 4:
-            kinds = [array.dtype] * 4
-        else:
-            raise UserError(
-                f"{path} holds an array of {array.dtype} of shape {array.shape}; save events as a structured array "
-                "with t, x, y, p or as an array of shape (N, 4)"
-            )
-        found = find_columns(path, names, order, time_unit)
-        stripes = _stripes(array)
-    else:
-        found = find_columns(path, names, order, time_unit)
+    if names is not None:
+        found = find_columns(path, names)
         arrays = [arrays[i] for i in found.index]
-        found = find_columns(path, [names[i] for i in found.index], order, time_unit)
+        found = replace(found, index=(0, 1, 2, 3))
         kinds = [array.dtype for array in arrays]
         stripes = [_Stripe(array.member, array.offset, array.dtype) for array in arrays]
+    else:
+        (array,) = arrays
+        dtype = array.dtype
+        found = find_columns(path, dtype.names)
+        if dtype.names and len(array.shape) == 1:
+            kinds = [dtype[name] for name in dtype.names]
+            stripes = [_Stripe(array.member, array.offset, dtype)]
+        elif not dtype.names and len(array.shape) == 2 and array.shape[1] == 4:
+            kinds = [dtype] * 4
+            if array.is_fortran:
+                starts = [array.offset + i * array.shape[0] * dtype.itemsize for i in range(4)]
+                stripes = [_Stripe(array.member, start, dtype) for start in starts]
+            else:
+                stripes = [_Stripe(array.member, array.offset, np.dtype((dtype, (4,))))]
+        else:
+            raise UserError(
+                f"{path} holds an array of {dtype} of shape {array.shape}; save events as a structured array "
+                "with t, x, y, p or as an array of shape (N, 4)"
+            )
     check_kinds(path, kinds)
     lengths = {array.shape[0] for array in arrays}
     if len(lengths) > 1:
         raise UserError(f"{path} has columns of different lengths {sorted(lengths)}; save it again")
-    height, width = sensor_size(path, None, size_hw)
+    height, width = sensor_size(path, in_file_hw, asked_hw)
     return ArraysRecording(path, stripes, lengths.pop(), EventColumns(path, found, height, width))
-
-
-def _stripes(array: _Array) -> list[_Stripe]:
-    if array.dtype.names or not array.is_fortran:
-        row = array.dtype if array.dtype.names else np.dtype((array.dtype, (4,)))
-        return [_Stripe(array.member, array.offset, row)]
-    num_bytes = array.shape[0] * array.dtype.itemsize
-    return [_Stripe(array.member, array.offset + i * num_bytes, array.dtype) for i in range(4)]
 
 
 def _split(rows: npt.NDArray[Any]) -> list[Column]:
@@ -259,7 +238,7 @@ def _read_array(path: Path, member: str | None, stream: IO[bytes], num_bytes: in
             f"{path}, {_place(member, offset)}: an array of {dtype} of shape {shape} takes {wanted} bytes, "
             f"but there are {num_bytes - offset}; the file is cut off or damaged, copy it again"
         )
-    return _Array(member, offset, num_bytes, dtype, shape, is_fortran)
+    return _Array(member, offset, dtype, shape, is_fortran)
 
 
 def _place(member: str | None, position: int) -> str:

@@ -1,7 +1,7 @@
 """Events stored as columns of numbers: the names of the columns, the unit of time and the allowed values.
 
-Integer times are microseconds. Times with decimals need a unit, either in the name of the column (`t_s`,
-`timestamp_us`) or from the caller. The unit is never guessed from the values.
+Integer times are microseconds. Times with decimals need a unit in the name of the column (`t_s`, `timestamp_us`). The
+unit is never guessed from the values.
 """
 
 import re
@@ -40,32 +40,24 @@ class Columns:
     """Which columns of a file are t, x, y and p, and the unit of time."""
 
     index: tuple[int, int, int, int]  # positions of t, x, y, p in the file
-    time_unit: str | None  # a key of TIME_UNITS_US, or None if neither the file nor the caller names one
+    time_unit: str | None  # a key of TIME_UNITS_US, or None if the file does not name one
     are_named: bool  # if false, the order is only a convention, so values are checked more strictly
 
 
-def find_columns(path: Path, names: Sequence[str] | None, asked: str | None, time_unit: str | None) -> Columns:
+def find_columns(path: Path, names: Sequence[str] | None) -> Columns:
     """Find the columns t, x, y and p.
 
     Args:
         path: The file, for messages.
-        names: Names of the columns in the file; None if they have no names.
-        asked: Order of columns without names, such as "xytp"; None for "txyp".
-        time_unit: The unit that the caller gives, a key of TIME_UNITS_US, or None.
+        names: Names of the columns in the file; None if they have no names and are t, x, y, p.
 
     Raises:
-        UserError: A column is missing or exists twice, or the caller contradicts the file.
+        UserError: A column is missing or exists twice.
     """
-    if time_unit not in (None, *TIME_UNITS_US):
-        raise UserError(f"time_unit={time_unit!r}; choose from {', '.join(TIME_UNITS_US)}")
     if names is None:
-        order = asked or "".join(NAMES)
-        if sorted(order) != sorted(NAMES):
-            raise UserError(f"columns={order!r} must name each of t, x, y, p once, such as 'xytp'")
-        return Columns((order.index("t"), order.index("x"), order.index("y"), order.index("p")), time_unit, False)
-    if asked is not None:
-        raise UserError(f"{path} names its columns ({', '.join(names)}); leave columns={asked!r} out")
+        return Columns((0, 1, 2, 3), None, False)
     found: dict[str, int] = {}
+    time_unit = None
     for i, name in enumerate(names):
         word, unit = _word_and_unit(name)
         meaning = _MEANINGS.get(word)
@@ -74,10 +66,6 @@ def find_columns(path: Path, names: Sequence[str] | None, asked: str | None, tim
         if meaning in found:
             raise UserError(f"{path} has two columns for {meaning}: {names[found[meaning]]} and {name}; rename one")
         found[meaning] = i
-        if unit and time_unit not in (None, unit):
-            raise UserError(
-                f"{path} has times in {unit} (column {name}) but time_unit={time_unit!r} was requested; leave it out"
-            )
         time_unit = unit or time_unit
     if missing := [name for name in NAMES if name not in found]:
         raise UserError(
@@ -143,8 +131,7 @@ class EventColumns:
         if not self.columns.are_named and state[OUTSIDE] > outside:
             raise UserError(
                 f"{self.path} has x or y outside {self.width}x{self.height} (width x height) {where}; its columns "
-                "have no names and were read in the order t, x, y, p unless another was given: name the columns, or "
-                "give the size that fits"
+                "have no names and were read in the order t, x, y, p: name the columns, or give the size that fits"
             )
         return kept
 

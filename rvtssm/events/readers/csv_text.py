@@ -104,17 +104,13 @@ class CsvRecording(Recording):
         return data[: ends[-1] + 1]
 
 
-def open_csv(
-    path: Path, height: int | None, width: int | None, columns: str | None = None, time_unit: str | None = None
-) -> CsvRecording:
+def open_csv(path: Path, height: int | None, width: int | None) -> CsvRecording:
     """Open a text file of events.
 
     Args:
         path: The file.
         height: Height of the sensor in pixels, if the file does not state it.
         width: Width of the sensor in pixels, if the file does not state it.
-        columns: Order of the columns if they have no names, such as "xytp".
-        time_unit: s, ms, us or ns; needed if times have decimals and their column does not name the unit.
 
     Raises:
         UserError: A column or the size of the sensor is missing, or the file is not text with one event per line.
@@ -126,7 +122,7 @@ def open_csv(
         raise UserError(
             f"{path} has {len(layout.first_row)} columns without names; name them in the first line, such as t,x,y,p"
         )
-    found = find_columns(path, layout.names, columns, time_unit)
+    found = find_columns(path, layout.names)
     texts = [layout.first_row[i] if layout.first_row else "0" for i in found.index]
     kinds = [np.int64 if re.fullmatch(r"[+-]?\d+", text) else np.float64 for text in texts]
     if found.time_unit in ("s", "ms"):  # later times may have decimals even if the first one is a plain 0
@@ -188,7 +184,7 @@ def _names_in(note: str) -> tuple[str, ...] | None:
     text = note.lstrip("# ")
     fields = tuple(field.strip() for field in text.split(_delimiter(text)))
     try:
-        find_columns(Path(), fields, None, None)
+        find_columns(Path(), fields)
     except ValueError:
         return None
     return fields

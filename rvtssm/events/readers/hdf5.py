@@ -27,6 +27,7 @@ _MOST_PACKED = 1 << 16  # no known file unpacks a stored byte to more bytes than
 _MAX_CHUNK_BYTES = 1 << 28
 _BLOSC, _BLOSC_VALUES = 32001, 4  # the filter reads this many settings without checking that they are there
 _LARGEST_WHOLE = 2.0**62
+_MOST_AT_ONCE = 1 << 16  # events that are read at once, which bounds the memory
 _CACHE_BYTES = 1 << 25  # unpacked chunks kept per dataset, so that a chunk is not unpacked for every read
 
 
@@ -162,14 +163,14 @@ class OpenDatasets:
 class EventGroupRecording(Recording):
     """The base class of formats that store the arrays t, x, y and p in a group `events`."""
 
-    most_at_once = 1 << 62  # events that are read at once
+    index_events = 1 << 16
 
     def _open(self) -> OpenDatasets:
         return OpenDatasets(self.path, (f"events/{name}" for name in NAMES))
 
     def _decode(self, state: State, buffer: EventBuffer) -> int:
         start = int(state[POSITION])
-        stop = min(start + len(buffer.t), start + self.most_at_once, self._num_units)
+        stop = min(start + len(buffer.t), start + _MOST_AT_ONCE, self._num_units)
         columns = self._columns(start, stop)
         state[POSITION] = stop
         return keep_events(columns, state, (self.height, self.width), buffer)

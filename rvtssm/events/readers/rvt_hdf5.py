@@ -16,7 +16,6 @@ class RvtHdf5Recording(EventGroupRecording):
     """An HDF5 file in the layout of RVT."""
 
     format = "rvt_hdf5"
-    most_at_once = index_events = 1 << 16  # bounds the memory
 
 
 def open_rvt_hdf5(path: Path, height: int | None, width: int | None) -> RvtHdf5Recording:
