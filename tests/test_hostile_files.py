@@ -27,6 +27,7 @@ from rvtssm.preparation.store import open_sequence, sequence_writer
 from rvtssm.records import Labels, Windows
 from rvtssm.system import watchdog
 from rvtssm.system.workers import Processes, WorkerDied
+from tests.events.ecf_encoder import write_ecf
 
 EVENTS = random_events(300)
 FRAME = (2, 3, 4)
@@ -100,7 +101,7 @@ def test_a_link_of_a_group_to_another_file_is_refused(tmp_path):
 
 def change_attribute(path: Path, name: str, value: object) -> Path:
     with h5py.File(path, "r+") as file:
-        file["frames"].attrs[name] = value
+        file["frames"].attrs[name] = np.bytes_(value) if isinstance(value, str) else value
     return path
 
 
@@ -135,7 +136,7 @@ def test_announced_sizes_are_not_allocated(tmp_path):
         file["offsets"][2] = 1 << 40
         meta = json.loads(file.attrs["meta"])
         del meta["digest"]  # which would tell
-        file.attrs["meta"] = json.dumps(meta)
+        file.attrs["meta"] = np.bytes_(json.dumps(meta))
     with pytest.raises(ValueError, match=r"b\.h5 is damaged \(it claims \d+ bytes of frames"):
         open_sequence(path).histograms(0, 2)
 
@@ -151,10 +152,8 @@ def test_wrong_settings_of_a_prepared_file_are_one_line(tmp_path, changed):
 
 @pytest.fixture
 def endless(tmp_path) -> Path:
-    """A prepared file whose description lies in a heap with an object of no size, over which libhdf5 never gets."""
-    path = write_prepared(tmp_path / "endless.h5")
-    with h5py.File(path, "r+") as file:
-        file.attrs["meta"] = file.attrs["meta"].decode()  # a text in a heap, as files of earlier versions have it
+    """A recording whose size, a text, lies in a heap with an object of no size, over which libhdf5 never gets."""
+    path = write_ecf(tmp_path / "endless.hdf5", EVENTS, HEIGHT, WIDTH)
     data = bytearray(path.read_bytes())
     place = data.index(b"GCOL") + 16
     while struct.unpack_from("<H", data, place)[0]:  # the free space has the number 0
@@ -167,9 +166,9 @@ def endless(tmp_path) -> Path:
 READ = """
 import sys
 from rvtssm.system import watchdog
-from rvtssm.preparation.store import open_sequence
+from rvtssm.events.readers import open_recording
 watchdog.LIMIT_S = 1.0
-open_sequence(sys.argv[1])
+open_recording(sys.argv[1])
 """
 
 
@@ -178,7 +177,7 @@ def test_a_read_without_an_end_is_stopped_and_says_where(endless):
         [sys.executable, "-c", READ, str(endless)], stderr=subprocess.PIPE, text=True, timeout=_BOUND_S, check=False
     )
     assert done.returncode == watchdog.EXIT_CODE
-    assert done.stderr.startswith("Timeout (0:00:01)!") and "open_sequence" in done.stderr
+    assert done.stderr.startswith("Timeout (0:00:01)!") and "open_recording" in done.stderr
 
 
 def test_the_parent_of_a_stopped_worker_knows_why(endless):
@@ -195,10 +194,10 @@ import os, sys
 from torch.utils.data import DataLoader
 from rvtssm.commands import cli
 from rvtssm.system import watchdog
-from rvtssm.preparation.store import open_sequence
+from rvtssm.events.readers import open_recording
 watchdog.LIMIT_S = 1.0
 code = 0
-for end in (lambda paths: os.kill(os.getpid(), 9), lambda paths: open_sequence(paths[0])):
+for end in (lambda paths: os.kill(os.getpid(), 9), lambda paths: open_recording(paths[0])):
     loader = DataLoader(sys.argv[1:], num_workers=1, collate_fn=end)
     cli._run = lambda *arguments: list(loader)
     code += cli.main(["train"])
@@ -224,7 +223,7 @@ from rvtssm.system.workers import Processes
 workers = Processes(1)
 workers.submit(0, exec, ("import os, sys; print(os.getpid(), file=sys.stderr, flush=True)",))
 workers.wait()
-workers.submit(1, exec, (f"from rvtssm.preparation.store import open_sequence; open_sequence({sys.argv[1]!r})", {}))
+workers.submit(1, exec, (f"from rvtssm.events.readers import open_recording; open_recording({sys.argv[1]!r})", {}))
 workers.wait()
 """
 

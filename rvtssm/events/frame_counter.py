@@ -104,10 +104,8 @@ class FrameCounter:
             self._t = events.t
         else:
             self._t[start : self._end] = events.t
-        if self._is_whole:
-            pack(events, self.pixels, self._cells, np.array([start], np.int32))
-        else:
-            pack(events, self.pixels, self._cells, self._before[start : self._end + 1])
+        before = np.array([start], np.int32) if self._is_whole else self._before[start : self._end + 1]
+        pack(events, self.pixels, self._cells, before)
         self._latest_us = int(events.t[-1])
 
     def take(self, bounds_us: Ints, out: Frames | None = None) -> Frames:
@@ -122,12 +120,6 @@ class FrameCounter:
             (n, C, h, w) of the dtype of the representation.
         """
         shape = len(bounds_us), *self.frame_shape
-        if self._surfaces is not None:
-            out = np.empty(shape, self.settings.dtype) if out is None else out
-            for end_us, frame in zip(bounds_us[:, 1].tolist(), out, strict=True):
-                self._add_until(end_us)
-                self._surfaces.write(end_us, frame)
-            return out
         ring = self._ring_for(bounds_us)
         if out is None and ring is None and adds_up(self.settings):
             frames = np.zeros(shape, self.settings.dtype) if self._ahead is None else self._ahead
@@ -136,6 +128,11 @@ class FrameCounter:
             add_events(self._cells, self._cell_ranges(bounds_us), self.settings, frames)
             return frames
         out = np.empty(shape, self.settings.dtype) if out is None else out
+        if self._surfaces is not None:
+            for end_us, frame in zip(bounds_us[:, 1].tolist(), out, strict=True):
+                self._add_until(end_us)
+                self._surfaces.write(end_us, frame)
+            return out
         fill_frames(self.pack(bounds_us), self.settings, out, np.arange(len(bounds_us)), ring)
         return out
 
@@ -311,7 +308,7 @@ def count_as_they_close(
             grid.num_ended(closed_us) if windows is None else np.searchsorted(windows.ends_us, closed_us, "right")
         )
         yield from taken(int(num_closed))
-        open_us = grid.bounds_us(done, done + 1) if windows is None else windows.bounds_us[done : done + 1]
+        open_us = part(done, done + 1).bounds_us
         if not len(open_us):
             continue
         if is_ahead and last_us >= open_us[0, 0]:

@@ -71,13 +71,9 @@ class FreeGrid:
         """
         stride_us = self.settings.stride_us
         _check_span(round(self.first_us + start * stride_us), round(self.first_us + stop * stride_us), stride_us)
-        ends_us = self.first_us + self.settings.stride_us * np.arange(start + 1, stop + 1)
-        rounded: npt.NDArray[np.int64] = np.rint(ends_us).astype(np.int64)
+        ends_us = np.rint(self.first_us + stride_us * np.arange(start + 1, stop + 1))
+        rounded: npt.NDArray[np.int64] = ends_us.astype(np.int64)
         return rounded
-
-    def bounds_us(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Return the bounds (stop - start, 2) of the windows [start, stop), counted from 0."""
-        return _bounds_us(self.ends_us(start - 1, stop), self.settings.length_us)
 
     def windows(self, start: int, stop: int) -> Windows:
         """Return the windows [start, stop), counted from 0."""

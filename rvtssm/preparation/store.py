@@ -4,7 +4,7 @@ Layout: `frames` (bytes,) uint8, the compressed frames one after another, with t
 attributes; `offsets` (T + 1,) int64, where each frame begins and the last one ends; `bounds_us` (T, 2), `dt_us` (T,); a
 group `labels` with the fields of Labels (`pseudo_score` only if a detector made a label); an attribute `meta`, JSON,
 which records the settings and the source of the frames. Its `digest` holds two CRC-32: one of `frames`, and one of all
-other content and the name of the file. Files of earlier versions have no digest.
+other content and the name of the file. A file without a digest is read as well.
 """
 
 import contextlib
@@ -28,7 +28,6 @@ from rvtssm.events.labels import to_boxes, to_labels, with_class_indices
 from rvtssm.events.readers.hdf5 import check_storage, open_hdf5, read_array, read_rows, reading
 from rvtssm.events.tree import RVT_FOLDER
 from rvtssm.preparation.compress import decompress_into
-from rvtssm.preparation.text_lengths import check_lengths
 from rvtssm.preparation.unfailing_file import UnfailingFile
 from rvtssm.records import DatasetSpec, Labels, Windows, WindowSettings
 from rvtssm.remote.mirror import PartialFile, is_mirrored, loading, uploaded_file, whole
@@ -62,7 +61,7 @@ class StoredSequence:
     labels: Labels
     meta: Meta
     offsets: npt.NDArray[np.int64] | None = None  # None: a file of RVT with frames in `data` (T, C, h, w)
-    frames_crc: int | None = None  # None: the file has no digest
+    frames_crc: int | None = None  # None: the file has no digest, as those of RVT
     _file: h5py.File | None = None
     _parts: PartialFile | None = None  # used to read a file of an object store
     _file_owner: int = 0
@@ -86,11 +85,6 @@ class StoredSequence:
             return self._read(lambda file: read_rows(file["data"], start, stop))
         offsets = self.offsets[start : stop + 1]
         return self._read(lambda file: _decompressed(file["frames"], offsets))
-
-    @property
-    def has_digest(self) -> bool:
-        """Whether the file can be checked completely. Files of RVT and of earlier versions cannot."""
-        return self.frames_crc is not None
 
     def check_frames(self) -> None:
         """Raise UserError if the frames have changed since they were written. All else is checked on opening."""
@@ -371,9 +365,24 @@ def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
+def _is_unbounded(attribute: Any) -> bool:
+    """Return whether a value is anything but integers or a text of fixed length, as other programs may write it.
+
+    libhdf5 would allocate as many bytes as such a value claims to have.
+    """
+    kind = attribute.get_type()
+    is_fixed_text = isinstance(kind, h5py.h5t.TypeStringID) and not kind.is_variable_str()
+    return not is_fixed_text and not isinstance(kind, h5py.h5t.TypeIntegerID)
+
+
 def _checked_meta(path: Path | str, file: h5py.File) -> tuple[Meta, list[int] | None]:
     """Return the metadata, and the digest or None. Raise UserError for another format version."""
-    check_lengths(path, file, _AGAIN)
+    places = [(file.attrs, "meta")]
+    if "frames" in file:
+        places += [(file["frames"].attrs, "shape"), (file["frames"].attrs, "dtype")]
+    for attributes, name in places:
+        if name in attributes and _is_unbounded(attributes.get_id(name)):
+            raise UserError(f"{path} is damaged ({name} is neither integers nor a text of fixed length); {_AGAIN}")
     try:
         meta: Meta = json.loads(_text(file.attrs["meta"]))
         version, digest = meta["format_version"], meta.pop("digest", None)

@@ -173,7 +173,7 @@ def _verify_prepared(path: Path, recording: RawRecording | None, recipe: Recipe,
         names = [name for name in {**shared, **mine} if shared.get(name) != mine.get(name)]
         found = "; ".join(f"{name}={mine.get(name)}, others with {shared.get(name)}" for name in names)
         faults.append(f"{path} was made with {found}; prepare it again")
-    return faults if sequence.has_digest else [*faults, _NO_DIGEST]
+    return faults if sequence.frames_crc is not None else [*faults, _NO_DIGEST]
 
 
 def _verify_absence(recording: RawRecording, recipe: Recipe) -> list[str]:

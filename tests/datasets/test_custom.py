@@ -18,7 +18,6 @@ from rvtssm.datasets import DatasetConfig, build_spec, custom
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.loading_config import DataConfig, SamplingConfig
 from rvtssm.events.label_files import read_label_file
-from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.tree import find_recordings
 from rvtssm.preparation.preparation_config import PreprocessConfig
@@ -35,13 +34,6 @@ def random_events(size_hw=(HEIGHT, WIDTH), start_us=0, duration_us=420_000, seed
     return event_examples.random_events(8_000, seed, duration_us, start_us, size_hw)
 
 
-def write_npy(path):
-    boxes = np.zeros(3, BOX_DTYPE)
-    for name, value in {"t": TIMES_US, "x": 8, "y": 6, "w": 40, "h": 30, "class_id": 1, "still_us": -1}.items():
-        boxes[name] = value
-    write_boxes(path, boxes)
-
-
 def write_coco(path):
     content = {
         "images": [{"id": i, "t_us": t_us} for i, t_us in enumerate(TIMES_US)],
@@ -51,30 +43,26 @@ def write_coco(path):
     path.write_text(json.dumps(content))
 
 
-def write_yolo(path):
-    path.write_text("\n".join(f"{t_us} 1 0.35 0.35 0.5 0.5" for t_us in TIMES_US))
-
-
 def write_voc(path, name="dog", size=(HEIGHT, WIDTH), box=(8, 6, 48, 36)):
     edges = "".join(f"<{edge}>{v}</{edge}>" for edge, v in zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True))
     sides = f"<size><width>{size[1]}</width><height>{size[0]}</height></size>"
     path.write_text(f"<annotation>{sides}<object><name>{name}</name><bndbox>{edges}</bndbox></object></annotation>")
 
 
-LABELS = {"_bbox.npy": write_npy, ".json": write_coco, ".txt": write_yolo, ".xml": write_voc}
+LABELS = {".json": write_coco, ".xml": write_voc}
 
 
-def write_tree(root, labels="_bbox.npy", **description):
+def write_tree(root, labels=".json"):
     for seed, split in enumerate(("train", "val", "test")):
         (root / split).mkdir(parents=True)
         write_dat(root / split / "drive.dat", random_events(seed=seed), HEIGHT, WIDTH)
         LABELS[labels](root / split / f"drive{labels}")
-    (root / "dataset.yaml").write_text(yaml.safe_dump({**MINIMAL, "labels": labels, **description}))
+    (root / "dataset.yaml").write_text(yaml.safe_dump({**MINIMAL, "labels": labels}))
     return root
 
 
 @pytest.mark.parametrize("labels", LABELS)
-def test_every_kind_of_label_leads_to_batches(tmp_path, labels):
+def test_labels_with_and_without_times_lead_to_batches(tmp_path, labels):
     raw = write_tree(tmp_path / "raw", labels)
     config = compose(
         ["dataset=custom", f"dataset.raw_dir={raw}", f"dataset.prepared_dir={tmp_path / 'out'}", "preprocess.workers=1"]

@@ -1,25 +1,19 @@
-"""DSEC-Det: the published tree and splits, absolute time, labels in the view of the sensor; from raw events to AP."""
+"""DSEC-Det: the published tree and splits, absolute time, labels in the view of the sensor."""
 
 import numpy as np
 import pytest
-import torch
 from dsec_examples import CAR, HEIGHT, OFFSET_US, PEDESTRIAN, TRAIN, WIDTH, boxes_at, image_times, write_sequence
 
 from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.dsec import SPEC
 from rvtssm.datasets.loading_config import DataConfig, SamplingConfig
-from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections
 from rvtssm.events.labels import clean_boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.tree import find_boxes_without_events, find_recordings
-from rvtssm.models.detector import build_detector
-from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.preparation.preparation_config import PreprocessConfig
 from rvtssm.preparation.prepare_dataset import preprocess_dataset
 from rvtssm.records import WindowSettings
-from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.streaming.stream import stream
 
 # as in dsec-det, config/train_val_test_split.yaml
 PUBLISHED = {
@@ -93,7 +87,7 @@ def test_tracks_whose_events_were_not_copied_are_found(tmp_path):
         find_recordings(tmp_path, "test", SPEC)
 
 
-def test_prepared_trained_and_scored(tree, tmp_path):
+def test_prepared_and_read(tree, tmp_path):
     summary = preprocess_dataset(SPEC, tree, tmp_path, WindowSettings(), PreprocessConfig(workers=1), progress=False)
     assert sorted(summary.written) == ["test/thun_01_a", "train/thun_00_a", "val/zurich_city_16_a"]
     ((name, message),) = summary.failed
@@ -101,23 +95,16 @@ def test_prepared_trained_and_scored(tree, tmp_path):
     data = SequenceDataModule(
         DatasetConfig("dsec", str(tree), str(tmp_path)),
         SamplingConfig(mode="random", batch_size=2, chunk_length=2),
-        data=DataConfig(workers=0, eval_batch_size=1, eval_chunk_length=3),
+        data=DataConfig(workers=0),
     )
     (sequence,) = data.sequences("train")
     np.testing.assert_array_equal(sequence.labels.t_us[::3], image_times(10)[1:])
     assert sequence.windows.ends_us[0] > OFFSET_US
-    torch.manual_seed(0)
-    config = ModelConfig(size="tiny", embed_dim=32, head_dim=32, fpn_blocks=1)
-    detector = build_detector(config, TemporalConfig(), HEIGHT, WIDTH, SPEC.num_classes)
     batch = next(iter(data.train_dataloader()))
-    predictions, _ = detector(batch.hist, None, 1.0, batch.frame_index)
-    losses = detector.head.loss(predictions, batch.targets, batch.num_targets)
-    losses["total"].backward()
-    assert all(p.grad is None or p.grad.isfinite().all() for p in detector.parameters())
-
-    loader = data.eval_loader(data.eval_sequences("val", WindowSettings(), "raw"))
-    (found,) = stream(detector, loader, trained_stride_us=50_000, config=PostprocessConfig(max_detections=5)).values()
-    labels = loader.dataset.sequences[0].labels
-    metrics = evaluate_detections([ScoredRecording("val", labels, found)], SPEC)
-    assert 0 <= metrics["AP"] <= 1 and metrics["AP/train"] == metrics["AP/train"]
-    assert np.isnan(metrics["AP/bus"])
+    assert batch.hist.shape == (2, 2, 20, HEIGHT, WIDTH) and {*batch.targets[..., 0].flatten().tolist()} == {
+        0,
+        CAR,
+        TRAIN,
+    }
+    raw, prepared = (data.eval_sequences("val", WindowSettings(), source)[0] for source in ("raw", "prepared"))
+    np.testing.assert_array_equal(raw.read(0, 3), prepared.read(0, 3))

@@ -41,6 +41,7 @@ def by_slot(batches):
     return slots
 
 
+@settings(max_examples=60)
 @given(recordings, st.integers(1, 4), st.integers(1, 7), st.integers(1, 3), st.integers(0, 3), st.integers(1, 3))
 def test_streams_are_constant_contiguous_and_complete(num_steps, batch_size, length, world_size, seed, accumulate):
     read = []
@@ -110,7 +111,7 @@ def test_a_mixed_batch_holds_random_chunks_and_streams():
             assert [r.slot < 0 for r in batch] == [True] * num_random + [False] * num_streams
 
 
-@settings(max_examples=30)
+@settings(max_examples=10)
 @given(recordings, st.integers(1, 7), st.integers(1, 3))
 def test_random_chunks_draw_every_label_once_before_any_again(num_steps, length, world_size):
     drawn = []
@@ -151,13 +152,6 @@ def test_order_and_augmentation_change_with_the_seed_and_with_each_pass(mode):
     assert len(orders) == 3 and len({tuple(sorted(order)) for order in orders}) == 1
     seeds = [{request.augment_seed for request in of_pass} for of_pass in requests]
     assert len(set.union(*seeds)) == sum(map(len, seeds))
-
-
-def test_processes_share_the_random_chunks_without_overlap():
-    single = sampler([40, 40], "random", batch_size=4)
-    halves = [sampler([40, 40], "random", batch_size=2, rank=rank, world_size=2) for rank in range(2)]
-    for whole, left, right in zip(single, *halves, strict=True):
-        assert whole == left + right
 
 
 @pytest.mark.parametrize(

@@ -51,13 +51,7 @@ def write_aedat4(
     body = b""
     for i in range(0, len(events), packet_events):
         part = slice(i, i + packet_events)
-        structs = np.zeros(len(events.t[part]), [("t", "<i8"), ("x", "<i2"), ("y", "<i2"), ("p", "u1"), ("_", "V3")])
-        structs["t"], structs["x"], structs["y"], structs["p"] = (
-            events.t[part],
-            events.x[part],
-            events.y[part],
-            events.p[part],
-        )
+        structs = structured(events[part], kinds=("<i8", "<i2", "<i2", "<u4"))
         packets = (
             (changed.get("stream", 0), flatbuffer(b"EVTS", [struct.pack("<I", len(structs)) + structs.tobytes()])),
             (2, flatbuffer(b"IMUS", [])),
@@ -111,6 +105,13 @@ def stream_description(size_hw: tuple[int, int], types: tuple[str, ...] = ("EVTS
 def rows_of(events: Events) -> np.ndarray:
     """(N, 4) int64 of t, x, y, p, as in PEDRo."""
     return np.stack([getattr(events, name).astype(np.int64) for name in "txyp"], axis=1)
+
+
+def structured(events: Events, names=("t", "x", "y", "p"), kinds=("<i8", "<u2", "<i2", "?")) -> np.ndarray:
+    rows = np.zeros(len(events), list(zip(names, kinds, strict=True)))
+    for name, column in zip(names, (events.t, events.x, events.y, events.p), strict=True):
+        rows[name] = column
+    return rows
 
 
 def write_npy(path: Path, events: Events) -> Path:

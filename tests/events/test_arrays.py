@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from damage import read_or_refuse
 from event_examples import HEIGHT, WIDTH, any_events, assert_same, random_events
-from format_encoders import rows_of
+from format_encoders import rows_of, structured
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,13 +17,6 @@ from rvtssm.records import Events
 from rvtssm.streaming.sources import EventsInMemory
 
 SIZE = (HEIGHT, WIDTH)
-
-
-def structured(events, names=("t", "x", "y", "p"), kinds=("<i8", "<u2", "<i2", "?")):
-    rows = np.zeros(len(events), list(zip(names, kinds, strict=True)))
-    for name, column in zip(names, (events.t, events.x, events.y, events.p), strict=True):
-        rows[name] = column
-    return rows
 
 
 LAYOUTS = {
@@ -36,7 +29,7 @@ LAYOUTS = {
 }
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(events=any_events(), layout=st.sampled_from(sorted(LAYOUTS)), is_packed=st.booleans())
 def test_round_trip(scratch, events, layout, is_packed):
     np.save(scratch / "a.npy", LAYOUTS[layout](events))
@@ -109,12 +102,10 @@ def test_named_columns_outside_the_sensor_are_counted(tmp_path):
     ("num_events", "span_us", "is_told"),
     [
         (999, 10, False),
-        (2_825, 60, True),  # 60 ms in milliseconds
         (9_999, 9, False),  # an instant
         (12_288, 1_000, False),  # a flash: every pixel once, as fast as a sensor can read it
         (20_000, 19, True),
         (51_000, 1_000, True),
-        (51_000, 1_000_000, False),
         (430_000, 40_000, False),
     ],
 )
@@ -214,8 +205,8 @@ def test_sizes_that_are_only_announced(tmp_path, shape):
     assert read_or_refuse(tmp_path / "a.npy", content + bytes(64), *SIZE) is None
 
 
-def test_an_archive_that_unpacks_to_gigabytes_is_not_unpacked(tmp_path):
+def test_an_archive_that_unpacks_to_much_more_is_not_unpacked(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("t.npy", NPY_SIGNATURE + b"\x02\x00" + (200 << 20).to_bytes(4, "little") + bytes(200 << 20))
+        archive.writestr("t.npy", NPY_SIGNATURE + b"\x02\x00" + (20 << 20).to_bytes(4, "little") + bytes(20 << 20))
     with pytest.raises(ValueError, match=r"t\.npy, byte 0: this is not an array"):
         open_recording(tmp_path / "a.npz", *SIZE)

@@ -33,11 +33,13 @@ from rvtssm.streaming.sources import find_sources, opened_source
 
 EVENTS = random_events(700, seed=1, span_us=300_000, start_us=1_650_000_000_000_000)
 SHORT = random_events(700, seed=1, span_us=300_000)  # the clock of a camera, which words can represent
-KINDS = [(DVS, ""), (PROPHESEE, ""), (EVENT_PACKET, "mono"), (EVENT_PACKET, "evt3"), (EVENT_PACKET, "evt21")]
+KINDS = [(DVS, ""), (PROPHESEE, ""), (EVENT_PACKET, "mono"), (EVENT_PACKET, "evt21"), (OLD_PACKET, "evt2")]
 
 
-@pytest.mark.parametrize("container", CONTAINERS)
-@pytest.mark.parametrize(("kind", "encoding"), [*KINDS, (OLD_PACKET, "evt2")])
+@pytest.mark.parametrize(
+    ("container", "kind", "encoding"),
+    [*((container, *kind) for container in ("ros1", "mcap") for kind in KINDS), ("db3", EVENT_PACKET, "evt3")],
+)
 def test_events_are_those_that_were_recorded(tmp_path, container, kind, encoding):
     events = SHORT if encoding.startswith("evt") else EVENTS
     path = write_events(tmp_path / "bag", events, container, kind, encoding, per_message=90)
@@ -48,7 +50,7 @@ def test_events_are_those_that_were_recorded(tmp_path, container, kind, encoding
     assert_same(recording.between(middle_us, middle_us + 9000), events.between(middle_us, middle_us + 9000))
 
 
-@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("container", ["ros1", "mcap"])
 def test_columns_are_those_of_another_decoder(tmp_path, container):
     path = write_events(tmp_path / "one.bag", EVENTS, container, DVS, per_message=1)  # of one event, and of several
     several = write_events(tmp_path / "several.bag", EVENTS, container, PROPHESEE, per_message=333)
@@ -80,7 +82,7 @@ def two_cameras(path, container):
     return write_bag(path, {"/left/events": [(5, left)], "/right/events": [(5, right)]}, store, container)
 
 
-@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("container", ["ros1", "mcap"])
 def test_a_bag_of_two_cameras_asks_for_the_topic(tmp_path, container):
     path = two_cameras(tmp_path / "bag", container)
     with pytest.raises(
@@ -186,16 +188,15 @@ def test_arrays_that_end_early_or_hold_impossible_events_are_refused(tmp_path, c
 def test_a_bag_cut_anywhere_gives_a_beginning_or_an_error(tmp_path, container):
     content = write_events(tmp_path / "bag", SHORT, container, per_message=90).read_bytes()
     path = tmp_path / f"cut.{container}"
-    for cut in np.linspace(1, len(content) - 1, 40).astype(int):
+    for cut in np.linspace(1, len(content) - 1, 25).astype(int):
         found = read_or_refuse(path, content[:cut])
         if found is not None:
             n = len(found)
             assert_same(found, Events(SHORT.t[:n], SHORT.x[:n], SHORT.y[:n], SHORT.p[:n]))
 
 
-@pytest.mark.parametrize("container", CONTAINERS)
-def test_a_cut_bag_is_one_line_and_exit_code_2(tmp_path, capsys, container):
-    path = write_events(tmp_path / "bag", SHORT, container)
+def test_a_cut_bag_is_one_line_and_exit_code_2(tmp_path, capsys):
+    path = write_events(tmp_path / "bag", SHORT, "mcap")
     path.write_bytes(path.read_bytes()[:-5000])
     assert main(["inspect", str(path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()

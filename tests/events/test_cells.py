@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from event_examples import HEIGHT, WIDTH, random_events
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rvtssm.events.cells import frame_pixels
@@ -27,15 +27,16 @@ def monotone_sources(draw, size: int):
 
 @pytest.mark.parametrize("representation", CHANNELS_PER_BIN)
 @pytest.mark.parametrize("downsample", [1, 2])
+@settings(max_examples=20)
 @given(data=st.data())
 def test_moves_in_the_counting_pass_are_moves_of_the_frame(representation, downsample, data):
     events = random_events(3000)
     rows = monotone_sources(data.draw, HEIGHT // downsample)
     columns = monotone_sources(data.draw, WIDTH // downsample)
-    settings = WindowSettings(representation=representation, num_bins=4)
-    whole = count_windows(events, WINDOWS, HEIGHT, WIDTH, settings, downsample)
+    counted = WindowSettings(representation=representation, num_bins=4)
+    whole = count_windows(events, WINDOWS, HEIGHT, WIDTH, counted, downsample)
     wanted = np.where((rows[:, None] >= 0) & (columns >= 0), whole[..., rows[:, None], columns], 0)
-    counter = FrameCounter(settings, frame_pixels(HEIGHT, WIDTH, downsample, rows, columns))
+    counter = FrameCounter(counted, frame_pixels(HEIGHT, WIDTH, downsample, rows, columns))
     counter.push(events)
     found = counter.take(BOUNDS)
     np.testing.assert_array_equal(found, wanted.astype(whole.dtype))

@@ -23,7 +23,7 @@ def text_of(events, order="txyp", mark=",", end="\n", header=True) -> bytes:
     return "".join(line + end for line in [*lines, *(mark.join(map(str, row)) for row in rows)]).encode()
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     events=any_events(min_size=1),
     order=st.sampled_from(ORDERS),
@@ -123,18 +123,12 @@ def test_names_may_stand_behind_a_mark_of_comments(tmp_path, text, wanted):
     assert (events.t[0], events.x[0], events.y[0], events.p[0]) == wanted
 
 
-def test_text_is_text_whatever_its_suffix(tmp_path):
+def test_text_is_text_whatever_its_suffix_unless_it_is_the_header_of_another_format(tmp_path):
     path = tmp_path / "a.dat"
     path.write_bytes(text_of(random_events(30)))
     assert recording_format(path) == "csv"
-
-
-def test_unnamed_columns_in_another_order_are_noticed(tmp_path):
-    path = tmp_path / "a.csv"
-    for order in ("xytp", "pxyt"):
-        path.write_bytes(text_of(random_events(50), order, header=False))
-        with pytest.raises(ValueError, match=r"no names|check the order"):
-            open_recording(path, *SIZE).read()
+    path.write_bytes(b"% Data file containing Event2D events.\n\x00\x08")
+    assert recording_format(path) == "dat"
 
 
 def test_a_file_of_names_only_holds_no_events(tmp_path):
@@ -144,11 +138,6 @@ def test_a_file_of_names_only_holds_no_events(tmp_path):
     assert len(recording.read()) == 0
     with pytest.raises(ValueError, match="holds no events"):
         _ = recording.time_range_us
-
-
-def test_text_of_other_formats_stays_theirs(tmp_path):
-    (tmp_path / "a.dat").write_bytes(b"% Data file containing Event2D events.\n\x00\x08")
-    assert recording_format(tmp_path / "a.dat") == "dat"
 
 
 @pytest.mark.parametrize(("order", "num_read"), [("txyp", 40), ("pxyt", 39)])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rvtssm.events.readers import ReadFaults, open_recording
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     events=any_events(max_step_us=1 << 30, max_start_us=1 << 50), mode=st.sampled_from(MODES), chunk=st.integers(1, 9)
 )
@@ -30,11 +30,11 @@ def rows_of_neighbours(num_events: int):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("chunk", [31, 127, 16384])
+@pytest.mark.parametrize("chunk", [127, 16384])
 def test_runs_of_every_length(tmp_path, mode, chunk):
     events = rows_of_neighbours(3001)
     assert_same(open_recording(write_ecf(tmp_path / "a.hdf5", events, HEIGHT, WIDTH, mode, chunk)).read(), events)
-    for length in (*range(1, 35), *range(120, 135)):
+    for length in (1, *range(14, 18), *range(30, 34), *range(125, 129)):
         short = to_events(*(np.repeat(column[::700], length) for column in (events.t, events.x, events.y, events.p)))
         assert_same(open_recording(write_ecf(tmp_path / "a.hdf5", short, HEIGHT, WIDTH, mode, chunk)).read(), short)
 
@@ -80,17 +80,6 @@ def test_tables_with_another_filter_or_none(tmp_path, packing):
     recording = open_recording(tmp_path / "a.hdf5")
     assert_same(recording.read(), events)
     assert_same(recording.between(300_000, 400_000), events.between(300_000, 400_000))
-
-
-def test_time_that_goes_back_between_chunks_is_counted(tmp_path):
-    first, second = random_events(64, start_us=500), random_events(64, seed=1, span_us=100)
-    with h5py.File(tmp_path / "a.hdf5", "w") as file:
-        table = create_table(file, 128, 64)
-        for start, events in ((0, first), (64, second)):
-            table.id.write_direct_chunk((start,), encode_chunk(events, MASKED))
-    recording = open_recording(tmp_path / "a.hdf5", HEIGHT, WIDTH)
-    assert recording.read().t.tolist() == [*first.t.tolist(), *[int(first.t[-1])] * 64]
-    assert recording.faults == ReadFaults(backward_steps=64)
 
 
 @pytest.mark.parametrize(

@@ -59,16 +59,6 @@ def test_pixels_of_a_row_share_an_evt21_word(tmp_path):
     assert_same(open_recording(write_evt21(tmp_path / "a.raw", words, HEIGHT, WIDTH)).read(), events)
 
 
-def test_full_words_fill_small_blocks(tmp_path):
-    n = 200
-    events = to_events(
-        np.repeat(np.arange(n) * 100, 32), np.tile(np.arange(32), n), np.full(32 * n, 7), np.ones(32 * n)
-    )
-    recording = open_recording(write_evt21(tmp_path / "a.raw", encode_evt21(events), HEIGHT, WIDTH))
-    assert [len(block) for block in recording.iterate(36)] == [32] * n
-    assert sum(len(block) for block in recording.iterate(100)) == 32 * n
-
-
 @pytest.mark.parametrize("version", [2, 21])
 def test_time_wraps_after_34_bits_and_a_small_step_back_is_a_glitch(tmp_path, version):
     times = [WRAP_US - 100, WRAP_US - 300, WRAP_US - 50, WRAP_US + 5, WRAP_US + 70, 2 * WRAP_US - 1, 2 * WRAP_US + 3]

@@ -102,9 +102,3 @@ def test_the_size_comes_from_wherever_the_header_has_it(tmp_path, header, size):
 def test_a_size_from_the_caller_beats_a_camera_name(tmp_path):
     (tmp_path / "a.raw").write_bytes(b"% evt 3.0\n% plugin_name hal_plugin_gen41_evk3\n\x01\x80")
     assert open_recording(tmp_path / "a.raw", 360, 640).height == 360
-
-
-def test_a_header_without_any_size_asks_for_one(tmp_path):
-    (tmp_path / "a.raw").write_bytes(b"% evt 3.0\n\x01\x80")
-    with pytest.raises(ValueError, match="give height and width"):
-        open_recording(tmp_path / "a.raw")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from event_examples import SPEC, boxes_of
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rvtssm.events.labels import clean_boxes, interpolated_boxes, read_boxes, to_labels, unusable_boxes, write_boxes
@@ -67,6 +67,7 @@ coordinates = st.tuples(*[st.floats(-100, 100, width=32)] * 2, *[st.floats(0, 20
 
 @pytest.mark.parametrize("convention", CONVENTIONS)
 @pytest.mark.parametrize("is_train", [True, False])
+@settings(max_examples=40)
 @given(rows=st.lists(coordinates, min_size=1, max_size=20), seed=st.integers(0, 9))
 def test_kept_boxes_lie_on_the_sensor_are_large_enough_and_stay_when_cleaned_again(convention, is_train, rows, seed):
     class_id = np.random.default_rng(seed).integers(0, 4, len(rows))

@@ -2,14 +2,13 @@
 
 import multiprocessing
 import pickle
-from itertools import pairwise
 
 import h5py
 import numpy as np
 import pytest
 from event_examples import HEIGHT, WIDTH, assert_same, random_events, to_events, write_hdf5
 from format_encoders import WRITERS
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rvtssm.events.readers import READERS, open_recording
@@ -36,7 +35,7 @@ def test_all_at_once(example):
     assert recording.time_range_us == (events.t[0], events.t[-1])
 
 
-@pytest.mark.parametrize("max_events", [500, 4999, 1 << 18])
+@pytest.mark.parametrize("max_events", [500, 1 << 18])
 def test_blocks_are_the_whole(example, max_events):
     recording, events = example
     blocks = list(recording.iterate(max_events))
@@ -56,16 +55,11 @@ def test_a_block_must_hold_the_events_of_a_word(example):
         next(example[0].iterate(35))
 
 
+@settings(max_examples=30)
 @given(start=st.integers(-1000, 2_001_000), length=st.integers(0, 300_000))
 def test_a_slice_of_the_file_is_a_slice_of_the_events(example, start, length):
     recording, events = example
     assert_same(recording.between(start, start + length), events.between(start, start + length))
-
-
-def test_slices_side_by_side_lose_nothing(example):
-    recording, events = example
-    cuts = np.linspace(-1, 2_000_001, 9).astype(int)
-    assert_same(join_events([recording.between(*cut) for cut in pairwise(cuts)]), events)
 
 
 def test_a_pickled_recording_reads_the_same(example):

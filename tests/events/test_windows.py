@@ -125,6 +125,7 @@ def test_the_configuration_speaks_milliseconds(options, wanted):
         ({"representation": "time_surface"}, "windows: representation='time_surface'; choose from histogram"),
         ({"representation": "voxel_grid", "convention": "rvt"}, "use exact"),
         ({"count_cutoff": 0}, "count_cutoff=0"),
+        ({"count_cutoff": 256}, "count_cutoff=256"),
         ({"num_bins": 0}, "num_bins=0"),
         ({"time_constants_ms": []}, "windows: the time constants are"),
         ({"time_constants_ms": [0.1]}, "each between 200 and 10000000 us"),

@@ -15,30 +15,29 @@ import hdf5plugin
 import numpy as np
 import onnx
 import torch
-from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events, write_hdf5
+from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events
 
 from rvtssm.datasets import custom
 from rvtssm.events.label_files import read_label_file
-from rvtssm.events.labels import clean_boxes, unusable_boxes, write_boxes
+from rvtssm.events.labels import clean_boxes, unusable_boxes
 from rvtssm.events.readers import open_recording
-from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.readers.piped import PipedRecording
 from rvtssm.export.export_detector import METADATA_KEY
 from rvtssm.export.exported import read_exported
 from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.model_config import ModelConfig
-from rvtssm.preparation.compress import FrameCompressor
-from rvtssm.preparation.store import open_sequence, sequence_writer
-from rvtssm.records import Labels, Windows, WindowSettings
+from rvtssm.preparation.store import open_sequence
+from rvtssm.records import WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.user_error import UserError
-from tests.events import bag_writer, ecf_encoder, evt2_encoder, evt3_encoder, format_encoders
+from tests.events import bag_writer
+from tests.events.format_encoders import WRITERS, write_aedat4
+from tests.events.test_label_files import WRITE
+from tests.preparation.test_store import example_content, write
 
 EVENTS = random_events(300)
-LABELS_US = (250_000, 500_000)
 STREAM = "the sender"  # stands for a stream in messages
-_FRAME = (20, 6, 8)
 _NUM_ROWS = 6
 _RVT_HISTOGRAMS = "event_representations_v2/stacked_histogram_dt=50_nbins=10"
 _RVT_FILES = (  # below the folder of a recording
@@ -92,15 +91,7 @@ def _read_stream(path: Path) -> None:
 
 
 def _write_prepared(path: Path) -> None:
-    ends = 50_000 * np.arange(1, 5)
-    windows = Windows(np.stack([ends - 50_000, ends], axis=1), np.full(4, 50_000))
-    ones = np.ones(2, np.int64)
-    labels = Labels(np.full((2, 4), 5, np.float32), 0 * ones, ends[:2], np.arange(2), 0 * ones)
-    compressor = FrameCompressor(int(np.prod(_FRAME)))
-    with sequence_writer(path, windows, labels, _FRAME, np.uint8) as writer:
-        frames = np.random.default_rng(0).integers(0, 3, (4, *_FRAME), np.uint8)
-        writer.append([compressor.compress(frame) for frame in frames])
-        writer.meta = {"dataset": "tiny", "stride_us": 50_000, "num_bins": 10, "count_cutoff": 10, "height": 12}
+    write(path, example_content())
 
 
 def _write_prepared_without_digest(path: Path) -> None:
@@ -108,7 +99,7 @@ def _write_prepared_without_digest(path: Path) -> None:
     with h5py.File(path, "r+") as file:
         meta = json.loads(file.attrs["meta"])
         del meta["digest"]
-        file.attrs["meta"] = json.dumps(meta)
+        file.attrs["meta"] = np.bytes_(json.dumps(meta))
 
 
 def _read_prepared(path: Path) -> None:
@@ -172,32 +163,6 @@ def _write_times(path: Path) -> None:
         np.save(file, EVENTS.t)
 
 
-def _write_boxes(path: Path) -> None:
-    rows = [(t_us, 8, 6, 20, 30) for t_us in LABELS_US]
-    write_boxes(path, boxes_of(*rows, class_id=1, still_us=-1))
-
-
-def _write_coco(path: Path) -> None:
-    content = {
-        "images": [{"id": i, "t_us": t_us, "width": WIDTH, "height": HEIGHT} for i, t_us in enumerate(LABELS_US)],
-        "annotations": [{"image_id": i, "category_id": 4, "bbox": [8, 6, 20, 30]} for i in range(2)],
-        "categories": [{"id": 4, "name": "pedestrian"}],
-    }
-    path.write_text(json.dumps(content))
-
-
-def _write_yolo(path: Path) -> None:
-    path.write_text("\n".join(f"{t_us} 1 0.35 0.35 0.5 0.5" for t_us in LABELS_US))
-
-
-def _write_voc(path: Path) -> None:
-    edges = "".join(
-        f"<{edge}>{v}</{edge}>" for edge, v in zip(("xmin", "ymin", "xmax", "ymax"), (8, 6, 28, 36), strict=True)
-    )
-    size = f"<size><width>{WIDTH}</width><height>{HEIGHT}</height></size>"
-    path.write_text(f"<annotation>{size}<object><name>car</name><bndbox>{edges}</bndbox></object></annotation>")
-
-
 def _read_labels(path: Path) -> None:
     boxes = read_label_file(path, SPEC, 1_000_000)
     unusable_boxes(boxes, SPEC, is_train=True)
@@ -210,26 +175,6 @@ def _write_description(path: Path) -> None:
         "classes: [cat, dog]\nheight: 60\nwidth: 80\nclass_ids: [3, 1]\nmin_side_px: 2.5\nskip_us: 10\ndownsample: 2\n"
         "event_suffixes: [.raw]\nlabels: .json\nsplit_sources: {val: [train/x*]}\nevents_dir: e\nboxes_dir: b\n"
     )
-
-
-def _write_evt2(path: Path) -> None:
-    evt2_encoder.write_evt2(path, evt2_encoder.encode_evt2(EVENTS), HEIGHT, WIDTH)
-
-
-def _write_evt21(path: Path) -> None:
-    evt2_encoder.write_evt21(path, evt2_encoder.encode_evt21(EVENTS), HEIGHT, WIDTH)
-
-
-def _write_evt3(path: Path) -> None:
-    evt3_encoder.write_words(path, evt3_encoder.encode(EVENTS), HEIGHT, WIDTH)
-
-
-def _write_dat(path: Path) -> None:
-    write_dat(path, EVENTS, HEIGHT, WIDTH)
-
-
-def _write_ecf(path: Path) -> None:
-    ecf_encoder.write_ecf(path, EVENTS, HEIGHT, WIDTH, chunk=100)
 
 
 def _write_onnx(path: Path, description: str | None = None) -> None:
@@ -335,24 +280,13 @@ def _write_bag(path: Path, container: str, kind: str) -> None:
         path.write_bytes(bag.read_bytes())
 
 
-def _with_events(write: Callable[..., object], **settings: object) -> Callable[[Path], object]:
-    return lambda path: write(path, EVENTS, **settings)
-
-
+_FILES = {
+    **{"dat": "a_td.dat", "evt2": "a.raw", "evt21": "a.raw", "evt3": "a.raw", "ecf": "a.hdf5", "rvt_hdf5": "a.h5"},
+    **{"dsec": "dsec.h5", "aedat4": "a.aedat4", "npy": "a.npy", "npz": "a.npz", "csv": "a.csv"},
+}
 _FORMATS: dict[str, tuple[str, Callable[[Path], object]]] = {
-    "dat": ("a_td.dat", _write_dat),
-    "evt2": ("a.raw", _write_evt2),
-    "evt21": ("a.raw", _write_evt21),
-    "evt3": ("a.raw", _write_evt3),
-    "ecf": ("a.hdf5", _write_ecf),
-    "rvt_hdf5": ("a.h5", _with_events(write_hdf5)),
-    "dsec": ("dsec.h5", _with_events(format_encoders.write_dsec)),
-    "aedat4": ("a.aedat4", _with_events(format_encoders.write_aedat4, compression=0)),
-    "aedat4 lz4": ("a.aedat4", _with_events(format_encoders.write_aedat4, compression=1)),
-    "aedat4 zstd": ("a.aedat4", _with_events(format_encoders.write_aedat4, compression=3)),
-    "npy": ("a.npy", _with_events(format_encoders.write_npy)),
-    "npz": ("a.npz", _with_events(format_encoders.write_npz)),
-    "csv": ("a.csv", _with_events(format_encoders.write_csv)),
+    **{name: (file, partial(WRITERS[name], events=EVENTS)) for name, file in _FILES.items()},
+    **{f"aedat4 {code}": ("a.aedat4", partial(write_aedat4, events=EVENTS, compression=code)) for code in (0, 3)},
     **{
         f"{container} {kind.partition('/')[0]}": (
             f"bag.{container}",
@@ -379,10 +313,7 @@ TARGETS: dict[str, Target] = {
     "rvt labels": Target(
         f"rvt_labels/{_RVT_FILES[2]}", _write_rvt_labels, _read_rvt, _packed_rvt_labels, is_in_folder=True
     ),
-    "boxes npy": Target("a_bbox.npy", _write_boxes, _read_labels),
-    "coco": Target("a.json", _write_coco, _read_labels),
-    "yolo": Target("a.txt", _write_yolo, _read_labels),
-    "voc": Target("a.xml", _write_voc, _read_labels),
+    **{f"labels {suffix}": Target(f"a{suffix}", write, _read_labels) for suffix, write in WRITE.items()},
     "dataset.yaml": Target(custom.FILE, _write_description, lambda path: custom.read_spec(path.parent)),
 }
 

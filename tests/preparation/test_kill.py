@@ -135,7 +135,7 @@ def test_preprocess_on_a_cluster(tmp_path, wanted):
     assert contents(tmp_path / "out") == wanted[0]
 
 
-@pytest.mark.parametrize(("victim", "delay_s"), [(signal.SIGKILL, 0.8), (signal.SIGINT, 0.7), ("worker", 0.7)])
+@pytest.mark.parametrize(("victim", "delay_s"), [(signal.SIGKILL, 0.8), ("worker", 0.7)])
 def test_generate(tmp_path, wanted, victim, delay_s):
     run_and_kill(generating(tmp_path), tmp_path, delay_s, victim)
     found = contents(tmp_path / "out")

@@ -55,8 +55,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-@pytest.mark.parametrize("downsample", [1, 2])
-@pytest.mark.parametrize(("stride_ms", "window_ms"), [(50, None), (12.5, 50), (100 / 3, None)])
+@pytest.mark.parametrize(("stride_ms", "window_ms", "downsample"), [(50, None, 1), (12.5, 50, 2), (100 / 3, None, 1)])
 def test_a_prepared_recording_is_its_events_counted_on_the_label_grid(tmp_path, stride_ms, window_ms, downsample):
     source = write_recording(tmp_path / "raw" / "train", "a")
     spec = replace(SPEC, downsample=downsample)
@@ -79,21 +78,6 @@ def test_a_prepared_recording_is_its_events_counted_on_the_label_grid(tmp_path, 
     assert meta["faults"] == {"backward_steps": 0, "out_of_frame": 0, "truncated_bytes": 0}
 
 
-def test_two_workers_make_what_one_makes(tmp_path):
-    for split in ("train", "val"):
-        for seed in range(3):
-            write_recording(tmp_path / "raw" / split, f"r{seed}", seed=seed)
-    config = replace(CONFIG, splits=("train", "val"))
-    assert len(prepare(tmp_path, config).written) == 6
-    os.rename(tmp_path / "out", tmp_path / "alone")
-    summary = prepare(tmp_path, config, workers=2)
-    assert sorted(summary.written) == [f"{split}/r{seed}" for split in ("train", "val") for seed in range(3)]
-    for path in (tmp_path / "out").rglob("*.h5"):
-        one, other = open_sequence(path), open_sequence(tmp_path / "alone" / path.relative_to(tmp_path / "out"))
-        assert one.meta == other.meta
-        np.testing.assert_array_equal(*(s.histograms(0, len(s.windows)) for s in (one, other)))
-
-
 def test_a_second_run_does_only_what_is_missing_or_has_changed(tmp_path):
     for name in "abc":
         write_recording(tmp_path / "raw" / "train", name)
@@ -112,8 +96,6 @@ def test_a_second_run_does_only_what_is_missing_or_has_changed(tmp_path):
     ("changes", "spec", "difference"),
     [
         ({"stride_ms": 25.0}, SPEC, "stride_us=50000, now 25000"),
-        ({"convention": "rvt"}, SPEC, "convention=exact, now rvt"),
-        ({}, replace(SPEC, name="other"), "dataset=tiny, now other"),
         ({}, replace(SPEC, downsample=2), "downsample=1, now 2"),
     ],
 )
@@ -152,14 +134,14 @@ def test_a_damaged_output_is_named_and_replaced_when_told(tmp_path, damage, mess
     assert prepare(tmp_path, overwrite=True).written == ["train/a"] and prepare(tmp_path).skipped == ["train/a"]
 
 
-@pytest.mark.parametrize("source", [None, 3, [], {}, {"num_bytes": "many"}])
+@pytest.mark.parametrize("source", [None, [], {"num_bytes": "many"}])
 def test_an_output_that_does_not_say_its_source_is_made_again(tmp_path, source):
     write_recording(tmp_path / "raw" / "train", "a")
     prepare(tmp_path)
     with h5py.File(tmp_path / "out" / "train" / "a.h5", "r+") as file:
         meta = json.loads(file.attrs["meta"])
         del meta["digest"]
-        file.attrs["meta"] = json.dumps({**meta, "source": source})
+        file.attrs["meta"] = np.bytes_(json.dumps({**meta, "source": source}))
     assert prepare(tmp_path).written == ["train/a"] and prepare(tmp_path).skipped == ["train/a"]
 
 
@@ -172,26 +154,15 @@ def replace_with_hdf5(path, events):
     return write_hdf5(path.with_name("bad_td.h5"), events)
 
 
-def corrupt_hdf5(path):
-    other = replace_with_hdf5(path, random_events(50_000))
-    other.write_bytes(other.read_bytes()[:5000])
-
-
 OUTSIDE = to_events([40_000, 1_000_000, 1_000_001], [1, 2, WIDTH], [1] * 3, [0] * 3)
-OTHER_SENSOR = random_events(1000, span_us=1_000_000)
 SHORT = change_labels((3_000_000, 1, 2, 20, 20))
 DAMAGES = [
     (lambda path: path.write_bytes(path.read_bytes()[:-3]), "bad_td.dat is truncated: 5 bytes"),
-    (lambda path: path.write_bytes(b""), "bad_td.dat is empty"),
     (lambda path: write_dat(path, random_events(0), HEIGHT, WIDTH), "holds no events"),
     (lambda path: replace_with_hdf5(path, OUTSIDE), "has 1 of 3 events outside its 64x48"),
-    (lambda path: write_dat(path, OTHER_SENSOR, HEIGHT * 2, WIDTH), "sensor of 64x96.*choose the dataset"),
-    (lambda path: path.write_bytes(b"% evt 4.0\n% end\n0000"), "EVT4"),
-    (corrupt_hdf5, "as HDF5 .*copy it again"),
     (SHORT, "events from .* us but labels from .* to 3000000 us"),
     (lambda path: path.with_name("bad_bbox.npy").unlink(), "has no labels .*labels=none"),
     (lambda path: write_boxes(path.with_name("bad_bbox.npy"), boxes_of((0,) * 5)[:0]), "holds no boxes"),
-    (lambda path: path.with_name("bad_bbox.npy").write_bytes(b"\x93NUMPY"), "not a file of boxes"),
     (lambda path: path.unlink(), "bad_bbox.npy has no event file beside it"),
 ]
 
@@ -209,21 +180,18 @@ def test_bad_input_gets_one_line_and_the_others_are_done(tmp_path, damage, messa
     assert sorted(contents(tmp_path / "out")) == ["train/a.h5", "train/c.h5"]
 
 
-@pytest.mark.parametrize(("num_moved", "by_us"), [(10, 30_000), (200, 300_000)])
-def test_time_that_runs_backwards_is_repaired_and_counted_too_often_only_when_told(tmp_path, num_moved, by_us):
+def test_time_that_runs_backwards_too_often_is_repaired_only_when_told(tmp_path):
     source = write_recording(tmp_path / "raw" / "train", "a")
     source.unlink()
     events = random_events(5000, span_us=1_100_000)
     t = events.t.copy()
-    t[2000 : 2000 + num_moved] -= by_us
+    t[2000:2200] -= 300_000
     write_hdf5(source.with_suffix(".h5"), events, t=t)
-    if num_moved == 200:
-        ((name, reason),) = prepare(tmp_path).failed
-        assert name == "train/a" and "has 200 of 5000 events that are earlier" in reason
-        assert "dataset.repair=true" in reason
-    assert prepare(tmp_path, spec=replace(SPEC, repair=num_moved == 200)).repaired == {"train/a": num_moved}
-    sequence = open_sequence(tmp_path / "out" / "train" / "a.h5")
-    assert sequence.meta["faults"]["backward_steps"] == num_moved
+    ((name, reason),) = prepare(tmp_path).failed
+    assert name == "train/a" and "has 200 of 5000 events that are earlier" in reason
+    assert "dataset.repair=true" in reason
+    assert prepare(tmp_path, spec=replace(SPEC, repair=True)).repaired == {"train/a": 200}
+    assert open_sequence(tmp_path / "out" / "train" / "a.h5").meta["faults"]["backward_steps"] == 200
 
 
 def test_a_recording_whose_boxes_are_all_cleaned_away_is_dropped(tmp_path):
@@ -256,18 +224,16 @@ def test_settings_and_folders_that_do_not_exist_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("suffix", "changes"),
     [
-        {},
-        {"stride_ms": 12.5, "window_ms": 50.0},
-        {"convention": "rvt"},
-        {"labels": "none"},
-        {"representation": "voxel_grid"},
-        {"representation": "event_stack"},
+        ("_td.h5", {}),
+        ("_td.dat", {"stride_ms": 12.5, "window_ms": 50.0}),
+        ("_td.h5", {"convention": "rvt"}),
+        ("_td.dat", {"labels": "none"}),
+        ("_td.dat", {"representation": "voxel_grid"}),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("suffix", ["_td.dat", "_td.h5"])
 def test_a_recording_that_is_cut_becomes_the_same_file(tmp_path, monkeypatch, suffix, changes):
     source = write_recording(tmp_path / "raw" / "train", "a", num_events=40_000)
     if suffix == "_td.h5":
@@ -432,23 +398,21 @@ def test_a_cluster_prepares_what_this_machine_does(tmp_path, monkeypatch):
         prepare(tmp_path, scheduler="tcp://127.0.0.1:9", overwrite=True, stride_ms=20)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_boxes_left_out_as_faults_are_reported(tmp_path, monkeypatch, capsys, workers):
+def test_boxes_left_out_as_faults_are_reported(tmp_path, capsys):
     path = write_recording(tmp_path / "raw" / "train", "a")
     boxes = boxes_of((250_000, 1, 2, 20, 20), (250_000, 1, 2, -20, 20), (1_000_000, 5, 2000, 20, 30))
     write_boxes(path.parent / "a_bbox.npy", boxes)
-    monkeypatch.setattr("rvtssm.preparation.prepare_dataset.WORTH_A_WORKER", 1)
-    summary = prepare(tmp_path, workers=workers)
+    summary = prepare(tmp_path)
     counts = "1 with a negative or non-finite side, 1 outside the sensor"
     assert summary.written == ["train/a"] and summary.unusable_boxes == {"train/a": counts}
     _print_summary(summary, "out")
     assert f"train/a: boxes left out: {counts}" in capsys.readouterr().out
     dense = boxes_of(*((250_000 + 1_000 * i, 1, 2, 20, 20) for i in range(100)))
     write_boxes(path.parent / "a_bbox.npy", dense)
-    _print_summary(prepare(tmp_path, workers=workers), "out")
+    _print_summary(prepare(tmp_path), "out")
     reason = "99 of 100 labels left out, because only label times about label_interval_us apart are used"
     assert reason in capsys.readouterr().out
     assert with_labels(RawSplit(tmp_path / "raw", "train", SPEC).sequences(WindowSettings())).endswith(f"({reason})")
     write_boxes(path.parent / "a_bbox.npy", boxes[1:])
-    ((_, message),) = prepare(tmp_path, workers=workers).dropped
+    ((_, message),) = prepare(tmp_path).dropped
     assert message.endswith(f"has no box left after cleaning ({counts})")

@@ -20,8 +20,7 @@ from rvtssm.records import Labels, Windows
 NUM_WINDOWS, FRAME = 7, (20, 6, 8)
 
 
-@pytest.fixture
-def example():
+def example_content():
     rng = np.random.default_rng(0)
     ends = np.arange(1, NUM_WINDOWS + 1) * 50_000
     windows = Windows(np.stack([ends - 50_000, ends], axis=1), np.full(NUM_WINDOWS, 50_000))
@@ -29,6 +28,11 @@ def example():
     boxes = rng.random((3, 4), np.float32)
     labels = Labels(boxes, np.array([0, 1, 0]), ends[index], index, np.array([-1, 5, 6]))
     return windows, labels, rng.integers(0, 11, (NUM_WINDOWS, *FRAME), np.uint8)
+
+
+@pytest.fixture
+def example():
+    return example_content()
 
 
 def write(path, example, blocks=None):
@@ -58,7 +62,7 @@ def test_round_trip(tmp_path, example):
 
 def write_beyond_limits(path, example, num_bytes):
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then writing beyond the limit is an error
-    for limit in (*range(0, num_bytes, 300), num_bytes - 1):
+    for limit in (*range(0, num_bytes, 900), num_bytes - 1):
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
         with pytest.raises(OSError, match="File too large") as caught:
             write(path, example)
@@ -133,7 +137,7 @@ def rewrite(name: str, function):
 
 def set_digest(value: object):
     def change(file: h5py.File) -> None:
-        file.attrs["meta"] = json.dumps({**json.loads(file.attrs["meta"]), "digest": value})
+        file.attrs["meta"] = np.bytes_(json.dumps({**json.loads(file.attrs["meta"]), "digest": value}))
 
     return change
 
@@ -154,7 +158,7 @@ CHANGES = {
     "type": rewrite("labels/class_id", lambda values: values.astype(np.int32)),
     "settings": lambda file: file.attrs.modify("meta", file.attrs["meta"].replace(b"tiny", b"huge")),
     "frames": swap_frames,
-    **{f"digest {value}": set_digest(value) for value in ([1, 2], [1], [0, "x"], "nothing", 3)},
+    **{f"digest {value}": set_digest(value) for value in ([1, 2], [1], "nothing")},
 }
 
 
@@ -245,23 +249,11 @@ def test_foreign_and_newer_files_are_named(tmp_path, example):
             read_meta(tmp_path / name)
 
 
-@pytest.mark.parametrize("damaged", ["text", "heap"])
-def test_a_text_that_claims_to_be_longer_than_the_file_is_not_read(tmp_path, example, damaged):
-    """Texts of fixed length, which are written, cannot claim that; those of earlier versions lie in heaps."""
+def test_a_text_that_could_claim_any_length_is_not_read(tmp_path, example):
+    """libhdf5 would allocate that many bytes."""
     path = tmp_path / "a.h5"
     write(path, example)
     with h5py.File(path, "r+") as file:
-        assert h5py.check_string_dtype(file.attrs.get_id("meta").dtype).length
         file.attrs["meta"] = file.attrs["meta"].decode()
-    open_sequence(path).close()
-    data = bytearray(path.read_bytes())
-    if damaged == "heap":
-        place, size = data.index(b"GCOL\x01") + 8, 8
-    else:
-        with h5py.File(path) as file:
-            length = len(file.attrs["meta"])
-        place, size = data.index(length.to_bytes(4, "little"), data.index(b"meta\0")), 4
-    data[place : place + size] = (1 << 30).to_bytes(size, "little")
-    path.write_bytes(data)
-    with pytest.raises(ValueError, match=rf"a\.h5 is damaged \(a text of {1 << 30} bytes in a file of {len(data)}\)"):
+    with pytest.raises(ValueError, match=r"a\.h5 is damaged \(meta is neither integers nor a text of fixed length\)"):
         open_sequence(path)

@@ -223,10 +223,9 @@ def renamed(found: str, wanted: str):
 
     def damage(path: Path) -> None:
         with h5py.File(path, "r+") as file:
-            meta = file.attrs["meta"]
-            meta = meta if isinstance(meta, str) else meta.decode()
+            meta = file.attrs["meta"].decode()
             assert found in meta
-            file.attrs["meta"] = meta.replace(found, wanted)
+            file.attrs["meta"] = np.bytes_(meta.replace(found, wanted))
 
     return damage
 
@@ -257,11 +256,10 @@ PREPARED_DAMAGES = {
 
 
 def without_digest(path: Path) -> None:
-    """Make a prepared file one of an earlier version."""
     with h5py.File(path, "r+") as file:
         meta = json.loads(file.attrs["meta"])
         del meta["digest"]
-        file.attrs["meta"] = json.dumps(meta)
+        file.attrs["meta"] = np.bytes_(json.dumps(meta))
 
 
 @pytest.mark.parametrize("kind", PREPARED_DAMAGES)
@@ -279,7 +277,7 @@ def test_damaged_prepared_files(tree, kind):
     assert any(fault.startswith("prepared/train/a: ") and "a.h5" in fault for fault in faults), faults
 
 
-def test_files_of_earlier_versions_are_used_and_counted(tree):
+def test_files_without_a_digest_are_used_and_counted(tree):
     for path in (tree / "prepared").rglob("*.h5"):
         without_digest(path)
     found = check(tree)

@@ -103,7 +103,8 @@ def open_bag(path: Path, height: int | None, width: int | None, topic: str | Non
         UserError: The bag is damaged or has no events, the topic is missing, or the package `rosbags` is not installed.
     """
     check_extra(f"{path} is a bag, which", "bags", "rosbags")
-    with closing(_Bag(path).choose(topic)) as bag:
+    with closing(_Bag(path)) as bag:
+        bag.choose(topic)
         if not bag.num_messages:
             raise UserError(f"{path} has no messages of {bag.topic}; remove it or record it again")
         _, first = bag.message_after(0, 0)
@@ -176,13 +177,9 @@ class _Bag:
 
     def choose(self, topic: str | None) -> "_Bag":
         """Read this topic from now on; None chooses the only topic with events. Raise UserError if that is unclear."""
-        try:
-            self.topic = self._topic(topic)
-            self._connections = [each for each in self._reader.connections if each.topic == self.topic]
-            self.num_messages = sum(each.msgcount for each in self._connections)
-        except BaseException:
-            self.close()
-            raise
+        self.topic = self._topic(topic)
+        self._connections = [each for each in self._reader.connections if each.topic == self.topic]
+        self.num_messages = sum(each.msgcount for each in self._connections)
         return self
 
     def _errors(self) -> Any:

@@ -93,21 +93,14 @@ def _word_and_unit(name: str) -> tuple[str, str | None]:
     return match[1].strip(" [("), {"sec": "s"}.get(match[2], match[2])
 
 
+@dataclass(frozen=True, slots=True)
 class EventColumns:
-    """Converts blocks of raw columns of one file to events, and checks every value.
+    """Converts blocks of raw columns of one file to events, and checks every value."""
 
-    Args:
-        path: The file, for messages.
-        columns: Which columns hold t, x, y and p.
-        height: Height of the sensor, pixels.
-        width: Width of the sensor, pixels.
-    """
-
-    def __init__(self, path: Path, columns: Columns, height: int, width: int) -> None:
-        self.path = path
-        self.columns = columns
-        self.height = height
-        self.width = width
+    path: Path  # for messages
+    columns: Columns
+    height: int  # of the sensor, pixels
+    width: int  # of the sensor, pixels
 
     def keep(self, raw: Sequence[Column], where: str, state: State, buffer: EventBuffer) -> int:
         """Write the events of raw columns into the buffer, by the rules of `keep_events`.
