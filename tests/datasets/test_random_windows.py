@@ -11,7 +11,7 @@ from test_datamodule import assert_all_equal
 from rvtssm.datasets.chunks import ChunkDataset
 from rvtssm.datasets.datamodule import SequenceDataModule, drawn_windows
 from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, FlipZoomConfig, SamplingConfig
-from rvtssm.datasets.sampling import ChunkRequest, MixedBatchSampler, chunks_of, random_chunk
+from rvtssm.datasets.sampling import ChunkRequest, MixedBatchSampler, chunks_of
 from rvtssm.records import WindowSettings
 
 LENGTHS_MS = [5.0, 20.0, 50.0]
@@ -75,23 +75,6 @@ def test_an_epoch_streams_every_recording_once_with_windows_of_one_kind():
             assert sorted(chunks) == chunks_of(NUM_STEPS[3 * kind + recording], 5)
             kinds.add((recording, kind))
     assert len(kinds) > 5, "other epochs have other kinds"
-
-
-def test_random_chunks_end_at_every_label_once_with_windows_of_any_kind():
-    plan = sampler("random", 5)
-    (epoch,) = epochs_of(plan, 1)
-    requests = [request for batch in epoch for request in batch][: sum(map(len, LABEL_STEPS[:3]))]
-    assert {request.kind for request in requests} == {0, 1, 2}
-    labels = []
-    for request in requests:
-        sequence = 3 * request.kind + request.recording
-        (number,) = (
-            i
-            for i, step in enumerate(LABEL_STEPS[sequence])
-            if random_chunk(int(step), NUM_STEPS[sequence], 5) == (request.start, request.stop)
-        )
-        labels.append((request.recording, number))
-    assert sorted(labels) == [(r, number) for r in range(3) for number in range(len(LABEL_STEPS[r]))]
 
 
 @pytest.mark.parametrize("mode", ["mixed", "random"])

@@ -120,31 +120,3 @@ def test_every_dataset_makes_a_spec():
         assert build_spec(DatasetConfig(name, height=100)).height == 100
     with pytest.raises(ValueError, match="gen1, onempx, dsec, synthetic, open_world, custom"):
         build_spec(DatasetConfig("gen2"))
-
-
-@pytest.mark.golden
-@pytest.mark.parametrize(("folder", "name"), [("gen1", "gen1"), ("gen4", "onempx")])
-def test_trees_prepared_by_rvt_are_read_as_they_are(golden_dir, folder, name):
-    root = golden_dir / "preprocess" / folder
-    spec = DATASETS[name]
-    for split in ("train", "val", "test"):
-        sequences = open_prepared_split(root / "official", split, spec)
-        assert sequences
-        for sequence in sequences:
-            stored = root / "official" / split / sequence.name
-            ends_us = np.load(next(stored.glob("event_representations_v2/*/timestamps_us.npy")))
-            np.testing.assert_array_equal(sequence.windows.ends_us, ends_us)
-            steps = np.load(next(stored.glob("event_representations_v2/*/objframe_idx_2_repr_idx.npy")))
-            np.testing.assert_array_equal(sequence.label_steps, steps)
-            official = np.load(stored / "labels_v2" / "labels.npz")["labels"]
-            sequence.check_settings(WindowSettings(50_000, 50_000, "rvt", 10, 10))
-            assert len(sequence.labels) == len(official)
-            np.testing.assert_array_equal(sequence.labels.class_id, official["class_id"])
-            scale = spec.downsample
-            expected_left = official["x"] / scale
-            expected_right = np.minimum((official["x"] + official["w"]) / scale, spec.frame_width - 1)
-            boxes = sequence.labels.boxes_ltwh
-            np.testing.assert_allclose(boxes[:, 0], expected_left, atol=1e-4)
-            np.testing.assert_allclose(boxes[:, 0] + boxes[:, 2], expected_right, atol=1e-3)
-            hist = sequence.read(0, len(sequence.windows))
-            assert hist.shape == (len(ends_us), 20, spec.frame_height, spec.frame_width) and hist.any()
