@@ -238,7 +238,7 @@ def test_foreign_and_newer_files_are_named(tmp_path, example):
         file["data"] = 1
     write(tmp_path / "newer.h5", example)
     with h5py.File(tmp_path / "newer.h5", "r+") as file:
-        file.attrs["meta"] = file.attrs["meta"].replace(b'"format_version": 2', b'"format_version": 9')
+        file.attrs.modify("meta", file.attrs["meta"].replace(b'"format_version": 2', b'"format_version": 9'))
     for name, message in (
         ("text.h5", "cannot be opened"),
         ("missing.h5", "cannot be opened"),
