@@ -121,8 +121,9 @@ def test_preprocess(tmp_path, wanted, victim, delay_s):
     assert contents(tmp_path / "out") == wanted[0]
 
 
-def test_preprocess_on_a_cluster(tmp_path, wanted):
+def test_preprocess_on_a_cluster(tmp_path, monkeypatch, wanted):
     distributed = pytest.importorskip("distributed")
+    monkeypatch.setattr("rvtssm.preparation.sections.SECTION_BYTES", SECTION_BYTES)
     write_raw(tmp_path)
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
         task = preprocessing(tmp_path, replace(PREPROCESS, scheduler=cluster.scheduler_address))
