@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rvtssm.system.limits import check_choice, check_note
+from rvtssm.system.limits import check_at_least, check_choice, check_note
 from rvtssm.system.user_error import UserError
 
 EXPORT_PRECISIONS = ("float32", "bf16", "int8")
@@ -24,9 +24,6 @@ class ExportConfig:
     def __post_init__(self) -> None:
         check_choice("export.precision", self.precision, EXPORT_PRECISIONS)
         check_note("export.note", self.note)
-        for name in ("height", "width", "check_steps", "calibration_windows"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"export.{name}={value} must be at least 1")
+        check_at_least("export", self, 1, "height", "width", "check_steps", "calibration_windows")
         if self.calibration_windows > 10_000:
             raise UserError(f"export.calibration_windows={self.calibration_windows} must be at most 10000")

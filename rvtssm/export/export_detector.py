@@ -265,15 +265,11 @@ def move_file(source: Path, path: Path) -> None:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence messages that exporters print for their own developers."""
-    names = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
-    loggers = [logging.getLogger(name) for name in names]
-    levels = [logger.level for logger in loggers]
+    before = logging.root.manager.disable
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for logger in loggers:
-            logger.setLevel(logging.CRITICAL)
+        logging.disable(logging.ERROR)
         try:
             yield
         finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
+            logging.disable(before)

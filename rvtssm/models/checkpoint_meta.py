@@ -152,8 +152,7 @@ class CheckpointMeta:
 
     def without_folders(self) -> CheckpointMeta:
         """Return the description without the folders of this machine, for files that go to other machines."""
-        described = {field.name: getattr(self, field.name) for field in fields(CheckpointMeta)}
-        return CheckpointMeta(**{**described, "raw_dir": None, "prepared_dir": None})
+        return replace(self, raw_dir=None, prepared_dir=None)
 
     def with_detector(self, detector: Detector) -> LoadedCheckpoint:
         """Return a checkpoint in memory: this description with a detector."""

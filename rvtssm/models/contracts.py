@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.records import Detections
@@ -139,6 +140,12 @@ class Backbone(nn.Module, ABC):
         """
         _check_strides("training.recompute_strides", strides, self.channels)
         self.recomputed = frozenset(strides)
+
+    def run_part(self, stride: int, part: Callable[..., Any], *inputs: Any) -> Any:
+        """Run the part that makes the map of a stride, and recompute it in the backward pass if `recompute` says so."""
+        if stride in self.recomputed and torch.is_grad_enabled():
+            return checkpoint(part, *inputs, use_reentrant=False)
+        return part(*inputs)
 
     def load_pretrained(self) -> None:
         """Load the pretrained weights that the configuration names, if any. A new training calls this once."""

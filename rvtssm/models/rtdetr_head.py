@@ -133,7 +133,7 @@ class RtdetrHead(Head):
         `divisor` for that number. The `weights` of the targets multiply the terms of matched queries and of noisy
         copies.
         """
-        from rvtssm.models.rtdetr_loss import QueryOutputs, match_queries, query_losses  # takes seconds
+        from rvtssm.models.rtdetr_loss import match_queries, query_losses  # takes seconds
 
         counts: list[Tensor | int] = [int(num_targets.sum())]
         if weights is not None:
@@ -143,9 +143,9 @@ class RtdetrHead(Head):
         if predictions.earlier_boxes is not None and predictions.earlier_logits is not None:
             boxes = torch.cat([predictions.earlier_boxes, boxes], dim=1)
             logits = torch.cat([predictions.earlier_logits, logits], dim=1)
-        outputs = QueryOutputs(boxes.transpose(0, 1), logits.transpose(0, 1))
-        matched = match_queries(outputs, targets, num_targets, self.frame)
-        terms = query_losses(outputs, matched, targets, self.frame, weights=weights) / norm  # (S, 3)
+        boxes, logits = boxes.transpose(0, 1), logits.transpose(0, 1)
+        matched = match_queries(boxes, logits, targets, num_targets, self.frame)
+        terms = query_losses(boxes, logits, matched, targets, self.frame, weights=weights) / norm  # (S, 3)
         losses = dict(zip(("class", "l1", "giou"), terms[-1], strict=True))
         losses["earlier"] = terms[:-1].sum()
         if self.embed_class is not None:
@@ -158,16 +158,16 @@ class RtdetrHead(Head):
         boxes, logits, target = predictions.noisy_boxes, predictions.noisy_logits, predictions.noisy_target
         if boxes is None or logits is None or target is None:
             return predictions.boxes.new_zeros(())  # in evaluation mode, or if there is no frame
-        from rvtssm.models.rtdetr_loss import QueryOutputs, query_losses
+        from rvtssm.models.rtdetr_loss import query_losses
 
-        outputs = QueryOutputs(boxes.transpose(0, 1), logits.transpose(0, 1))
         num_groups = target.shape[1] // (2 * max(targets.shape[1], 1))
-        matched = target.expand(len(outputs.boxes), -1, -1)
+        matched = target.expand(boxes.shape[1], -1, -1)
         counts = target > -2
         if weights is not None and weights.shape[1]:  # a copy to reject counts as much as its object
             by_copy = weights.repeat(1, target.shape[1] // weights.shape[1])
             counts = torch.where(target == -1, by_copy, 1.0) * counts
-        return query_losses(outputs, matched, targets, self.frame, counts, weights).sum() / num_groups
+        stages = boxes.transpose(0, 1), logits.transpose(0, 1)
+        return query_losses(*stages, matched, targets, self.frame, counts, weights).sum() / num_groups
 
     @staticmethod
     @torch.no_grad()

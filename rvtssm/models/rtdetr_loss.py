@@ -4,8 +4,6 @@ Source: RT-DETR (Zhao et al., 2024), with varifocal classification whose target 
 The matching is the Hungarian method (Kuhn, 1955) by shortest augmenting paths (Jonker and Volgenant, 1987).
 """
 
-from typing import NamedTuple
-
 import numba
 import numpy as np
 import torch
@@ -22,18 +20,12 @@ FOCAL_ALPHA, FOCAL_GAMMA = 0.25, 2.0  # in the class cost of a match
 VARIFOCAL_ALPHA, VARIFOCAL_GAMMA = 0.75, 2.0
 
 
-class QueryOutputs(NamedTuple):
-    """The predictions of the queries of M frames, from S stages of the head."""
-
-    boxes: Tensor  # (S, M, Q, 4) float32 [cx, cy, w, h px]
-    logits: Tensor  # (S, M, Q, K) float32, class logits
-
-
-def match_queries(outputs: QueryOutputs, targets: Tensor, num_targets: Tensor, frame: Tensor) -> Tensor:
-    """Return the target of every query.
+def match_queries(boxes: Tensor, logits: Tensor, targets: Tensor, num_targets: Tensor, frame: Tensor) -> Tensor:
+    """Return the target of every query of M frames, from S stages of the head.
 
     Args:
-        outputs: Predictions of the queries.
+        boxes: Boxes of the queries, (S, M, Q, 4) float32 [cx, cy, w, h px].
+        logits: Their class logits, (S, M, Q, K) float32.
         targets: Objects (M, N, 5) [class, cx, cy, w, h px], padded to N rows.
         num_targets: Number of objects of each frame, (M,).
         frame: Size of the frame, (4,) [width, height, width, height px].
@@ -41,7 +33,7 @@ def match_queries(outputs: QueryOutputs, targets: Tensor, num_targets: Tensor, f
     Returns:
         Indices (S, M, Q) int64 into the N targets of a frame, -1 for background.
     """
-    boxes, logits = outputs.boxes.detach(), outputs.logits.detach()
+    boxes, logits = boxes.detach(), logits.detach()
     probability = logits.sigmoid()
     is_class = FOCAL_ALPHA * (1 - probability) ** FOCAL_GAMMA * -F.logsigmoid(logits)
     is_not = (1 - FOCAL_ALPHA) * probability**FOCAL_GAMMA * -F.logsigmoid(-logits)
@@ -57,7 +49,8 @@ def match_queries(outputs: QueryOutputs, targets: Tensor, num_targets: Tensor, f
 
 
 def query_losses(
-    outputs: QueryOutputs,
+    boxes: Tensor,
+    logits: Tensor,
     matched: Tensor,
     targets: Tensor,
     frame: Tensor,
@@ -67,7 +60,8 @@ def query_losses(
     """Return the weighted terms of the loss, summed over frames and queries.
 
     Args:
-        outputs: Predictions of the queries.
+        boxes: As in `match_queries`.
+        logits: As in `match_queries`.
         matched: Target of every query, (S, M, Q), as `match_queries` returns it.
         targets: Objects (M, N, 5) [class, cx, cy, w, h px], padded to N rows.
         frame: Size of the frame, (4,) [width, height, width, height px].
@@ -78,14 +72,14 @@ def query_losses(
         The terms (S, 3) [class, L1, generalised IoU].
     """
     stage, row, query = torch.where(matched >= 0)
-    answers, wanted = outputs.boxes[stage, row, query], targets[row, matched[stage, row, query]]
+    answers, wanted = boxes[stage, row, query], targets[row, matched[stage, row, query]]
     class_id = wanted[:, 0].long()
-    overlap = overlap_cxcywh(answers.detach(), wanted[:, 1:]).to(outputs.logits.dtype)
+    overlap = overlap_cxcywh(answers.detach(), wanted[:, 1:]).to(logits.dtype)
     where = (stage, row, query, class_id)
-    target = torch.zeros_like(outputs.logits).index_put(where, overlap)
+    target = torch.zeros_like(logits).index_put(where, overlap)
     is_object = torch.zeros_like(target).index_put(where, torch.ones_like(overlap))
-    background = VARIFOCAL_ALPHA * outputs.logits.detach().sigmoid() ** VARIFOCAL_GAMMA * (1 - is_object)
-    class_ = F.binary_cross_entropy_with_logits(outputs.logits, target, background + target, reduction="none")
+    background = VARIFOCAL_ALPHA * logits.detach().sigmoid() ** VARIFOCAL_GAMMA * (1 - is_object)
+    class_ = F.binary_cross_entropy_with_logits(logits, target, background + target, reduction="none")
     if counts is not None:
         class_ = class_ * counts[..., None]
     l1 = ((answers - wanted[:, 1:]).abs() / frame).sum(-1)

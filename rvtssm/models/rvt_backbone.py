@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from rvtssm.models.attention import PartitionAttention
 from rvtssm.models.contracts import Backbone, check_memory_strides, take_export_forms
@@ -90,10 +88,7 @@ class RvtBackbone(Backbone):
     ) -> tuple[dict[int, Tensor], tuple[Any, ...]]:
         x, maps, states = frames, {}, []
         for stride, stage, before, step_scale in zip(_STRIDES, self.stages, state, step_scales, strict=True):
-            if stride in self.recomputed and torch.is_grad_enabled():
-                x, after = checkpoint(stage, x, before, step_scale, use_reentrant=False)
-            else:
-                x, after = stage(x, before, step_scale)
+            x, after = self.run_part(stride, stage, x, before, step_scale)
             maps[stride] = x
             states.append(after)
         return maps, tuple(states)

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from rvtssm.models.contracts import Backbone, check_memory_strides
 from rvtssm.models.model_config import ModelConfig
@@ -98,10 +97,7 @@ class TimmBackbone(Backbone):
                 x = x + self.downwards[str(stride)](finer).permute(0, 2, 3, 1)
             x = x.unflatten(0, frames.shape[:2])
             if stride in layers:
-                if stride in self.recomputed and torch.is_grad_enabled():
-                    x, after = checkpoint(mix_in_time, layers[stride], x, *given[stride], use_reentrant=False)
-                else:
-                    x, after = mix_in_time(layers[stride], x, *given[stride])
+                x, after = self.run_part(stride, mix_in_time, layers[stride], x, *given[stride])
                 states.append(after)
             maps[stride] = x
         return maps, tuple(states)

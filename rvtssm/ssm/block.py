@@ -21,7 +21,7 @@ class _Block(TemporalLayer):
     The block adds no state: its state, spectrum, kernel and H2 norm are the ones of `ssm`.
     """
 
-    norm: nn.LayerNorm
+    norm_name = "norm"  # of the attribute with the input norm
 
     def __init__(self, ssm: TemporalLayer) -> None:
         super().__init__()
@@ -90,13 +90,8 @@ class _Block(TemporalLayer):
 
     def _enter(self, x: Tensor) -> Tensor:
         """Return the input of `ssm`."""
-        return self._normed(x, self.norm)
-
-    def _normed(self, x: Tensor, norm: nn.LayerNorm) -> Tensor:
-        like = next(self.ssm.parameters(), None)
-        check_input(x, norm.normalized_shape[0], norm.weight if like is None else like)
-        if like is None:  # a step for export, which has no parameters
-            return norm(x)  # type: ignore[no-any-return]
+        norm, like = getattr(self, self.norm_name), next(self.parameters())
+        check_input(x, norm.normalized_shape[0], like)
         if like.dtype not in (torch.float32, torch.float64):
             raise UserError(
                 f"the layer has weights of {like.dtype}; call layer.float(), and compute inside torch.autocast for "
@@ -122,15 +117,14 @@ class SSMBlock(_Block):
         dim: Number of features D.
     """
 
+    norm_name = "attn_norm"
+
     def __init__(self, ssm: TemporalLayer, dim: int) -> None:
         super().__init__(ssm)
         self.attn_norm = nn.LayerNorm(dim)
         self.ff_norm = nn.LayerNorm(dim)
         self.ff_enc = nn.Linear(dim, 2 * dim, bias=False)
         self.ff_dec = nn.Linear(dim, dim, bias=False)
-
-    def _enter(self, x: Tensor) -> Tensor:
-        return self._normed(x, self.attn_norm)
 
     def _leave(self, x: Tensor, entering: Tensor, y: Tensor) -> Tensor:
         normed: Tensor = self.ff_norm(F.gelu(y) + entering)

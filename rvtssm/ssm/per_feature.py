@@ -68,11 +68,7 @@ class PerFeatureSystem(ABC):
     """
 
     __slots__ = ()
-
-    @property
-    @abstractmethod
-    def scale_shape(self) -> tuple[int, int]:
-        """The shape (T, G) of the step scale."""
+    decay: Tensor  # (T, G, H, ...): what a step keeps of the state
 
     @property
     @abstractmethod
@@ -105,7 +101,7 @@ class PerFeatureSystem(ABC):
             UserError: If the step scale does not fit the number of steps or sequences.
         """
         num_steps, num_sequences, _ = u.shape
-        scale_steps, groups = self.scale_shape
+        scale_steps, groups = self.decay.shape[:2]
         check_fit(scale_steps, groups, num_steps, num_sequences)
         outputs, chunk, length = [], None, 0
         longest = self.longest_chunk(num_sequences // groups)
@@ -117,23 +113,6 @@ class PerFeatureSystem(ABC):
             y, state = chunk.run(part, state)
             outputs.append(y)
         return torch.cat(outputs) if len(outputs) > 1 else outputs[0], state
-
-    def run_without_memory(self, u: Tensor) -> Tensor:
-        """Run every step from the zero state, without allocating a state.
-
-        Args:
-            u: Inputs (L, N, H).
-
-        Returns:
-            The outputs (L, N, H).
-
-        Raises:
-            UserError: If the step scale does not fit the number of steps or sequences.
-        """
-        scale_steps, groups = self.scale_shape
-        check_fit(scale_steps, groups, u.shape[0], u.shape[1])
-        y: Tensor = self.response[:, :, None] * u.unflatten(1, (groups, -1))
-        return y.flatten(1, 2)
 
 
 class PerFeatureLayer(TemporalLayer):
@@ -190,9 +169,12 @@ class PerFeatureLayer(TemporalLayer):
         """
         check_input(x, len(self.D), self.D, step_scale)
         system = step_scale if isinstance(step_scale, PerFeatureSystem) else self.prepare(step_scale)
+        scale_steps, groups = system.decay.shape[:2]
+        check_fit(scale_steps, groups, *x.shape[:2])
         with torch.autocast(x.device.type, enabled=False):
             inputs = x.to(self.D.dtype)
-            return torch.addcmul(system.run_without_memory(inputs), inputs, self.D).to(x.dtype)
+            y = system.response[:, :, None] * inputs.unflatten(1, (groups, -1))
+            return torch.addcmul(y.flatten(1, 2), inputs, self.D).to(x.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,10 +191,6 @@ class DiagonalSystem(PerFeatureSystem):
     decay: Tensor
     gain: Tensor
     c: Tensor
-
-    @property
-    def scale_shape(self) -> tuple[int, int]:
-        return self.decay.shape[0], self.decay.shape[1]
 
     @property
     def response(self) -> Tensor:
@@ -261,13 +239,9 @@ class DiagonalSystem(PerFeatureSystem):
 class DenseSystem(PerFeatureSystem):
     """One full matrix per feature over S real numbers: the n modes, each as its real and imaginary part."""
 
-    a: Tensor  # (T, G, H, S, S), multiplies column vectors from the left
+    decay: Tensor  # (T, G, H, S, S), multiplies column vectors from the left
     b: Tensor  # (T, G, H, S)
     c: Tensor  # (H, S)
-
-    @property
-    def scale_shape(self) -> tuple[int, int]:
-        return self.a.shape[0], self.a.shape[1]
 
     @property
     def response(self) -> Tensor:
@@ -279,7 +253,7 @@ class DenseSystem(PerFeatureSystem):
         This is 1, the plain recurrence, if the steps differ and a group has fewer sequences than the state has numbers:
         computing the matrices of a chunk would then cost more than it saves.
         """
-        return _LONGEST if len(self.a) == 1 or per_group >= self.a.shape[-1] else 1
+        return _LONGEST if len(self.decay) == 1 or per_group >= self.decay.shape[-1] else 1
 
     def chunk(self, start: int, stop: int) -> SteppedChunk:
         """Return the matrices of the steps [start, stop).
@@ -287,13 +261,13 @@ class DenseSystem(PerFeatureSystem):
         T, O and R are built by repeated products of a matrix and a vector (Krylov sequences). If the steps differ, O
         needs products of two matrices.
         """
-        if len(self.a) == 1 or stop - start == 1:
-            index = start if len(self.a) > 1 else 0
-            return self._even_chunk(self.a[index], self.b[index], stop - start)
+        if len(self.decay) == 1 or stop - start == 1:
+            index = start if len(self.decay) > 1 else 0
+            return self._even_chunk(self.decay[index], self.b[index], stop - start)
         c = self.c[:, None]  # (H, 1, S)
         carried = reached = None
         readout, direct = [], []
-        for a, b in zip(self.a[start:stop], self.b[start:stop, ..., None], strict=True):
+        for a, b in zip(self.decay[start:stop], self.b[start:stop, ..., None], strict=True):
             carried = a if carried is None else a @ carried
             reached = b if reached is None else torch.cat([a @ reached, b], -1)  # inputs so far, decayed to now
             readout.append(c @ carried)

@@ -138,7 +138,21 @@ class RealStep(TemporalLayer):
 
 
 class RealSharedStep(RealStep):
-    """The step of a layer whose features share their modes, as in S5: x' = decay x + gain B u, y = Re(C x) + D u."""
+    """The step of a layer whose features share their modes, as in S5: x' = decay x + gain B u, y = Re(C x) + D u.
+
+    Args:
+        layer: The layer, with B (P, H, 2), C (H, P, 2), D, `half_state` and `discretization`.
+        lambda_: Its modes, (P,) complex.
+        bandlimit: As in `RealStep`.
+        mask: The modes that may reach the output, (P,) bool; None means all.
+    """
+
+    def __init__(self, layer: Any, lambda_: Tensor, bandlimit: float = 0.0, mask: Tensor | None = None) -> None:
+        super().__init__(layer.discretization, bandlimit)
+        # Re(C x) = Re C Re x - Im C Im x, so C is stored with its imaginary part negated.
+        c = layer.C * layer.C.new_tensor([1, -1]) * (1 + layer.half_state)
+        c = c if mask is None else c * mask[:, None]
+        self.keep(b=torch.view_as_complex(layer.B), c=torch.view_as_complex(c), d=layer.D, **{"lambda": lambda_})
 
     @abstractmethod
     def steps(self, x: Tensor, step_scale: Tensor) -> tuple[Tensor, Tensor]:
@@ -148,15 +162,6 @@ class RealSharedStep(RealStep):
             x: Inputs (N, H).
             step_scale: The step relative to training, (G, 1, 1).
         """
-
-    def keep_matrices(self, b: Tensor, c: Tensor) -> None:
-        """Store the input and the output matrix.
-
-        Args:
-            b: B (P, H, 2), pairs of real and imaginary part.
-            c: C (H, P, 2), pairs of the real and the negated imaginary part, since Re(C x) = Re C Re x - Im C Im x.
-        """
-        self.keep(b=torch.view_as_complex(b), c=torch.view_as_complex(c))
 
     def advance(self, x: Tensor, before: Pair, step_scale: Tensor) -> tuple[Tensor, Pair]:
         dt, step = self.steps(x, step_scale[:, None, None])

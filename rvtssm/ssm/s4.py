@@ -102,10 +102,19 @@ class S4SSM(PerFeatureLayer):
 
         Its root has a relative error of 1e-10 for initial weights, and of 1 % after noise of 0.5 on all parameters.
         """
-        dt, c = self.log_step.exp()[:, None], self._modes()[3]
+        lambda_, p, b, c = self._modes()
+        dt = self.log_step.exp()[:, None]
+        factor = dt.to(c.dtype)[:, None]
 
         def power(omega: Tensor) -> Tensor:
-            response = dt * self.resolvent(c, 1j * omega, dt.to(c.dtype))
+            """Return the squared size of C (i omega - A dt)^-1 B dt, (H, K), over the modes and their conjugates."""
+            scaled, mirrored = (1 / (1j * omega - factor * modes[..., None]) for modes in (lambda_, lambda_.conj()))
+
+            def cauchy(weights: Tensor) -> Tensor:
+                return (weights[..., None] * scaled + weights.conj()[..., None] * mirrored).sum(1)
+
+            low_rank = cauchy(c * p) * cauchy(p.conj() * b) / (1 + factor[:, 0] * cauchy(p.conj() * p))
+            response = dt * (cauchy(c * b) - factor[:, 0] * low_rank)
             return response.real.square() + response.imag.square()
 
         return energy_quadrature(power, omega_min, omega_max, _NUM_POINTS, dt)
@@ -114,28 +123,6 @@ class S4SSM(PerFeatureLayer):
         """Return lambda, P, B and C of the modes kept, each (H, n) complex."""
         p, b, c = (torch.view_as_complex(values) for values in (self.P, self.B, self.C))
         return torch.complex(-self.log_real.exp(), self.imag), p, b, c
-
-    def resolvent(self, c: Tensor, scalar: Tensor, factor: Tensor) -> Tensor:
-        """Return C (scalar - factor A)^-1 B over the modes and their conjugates.
-
-        Args:
-            c: C, (H, n) complex.
-            scalar: The scalars, (K,) or (H, K) complex.
-            factor: The factor of A, (H, 1) complex.
-
-        Returns:
-            The values (H, K) complex.
-        """
-        lambda_, p, b, _ = self._modes()
-        lambda_, scalar, factor = lambda_[..., None], torch.atleast_2d(scalar)[:, None], factor[:, None]
-        fraction, mirrored = 1 / (scalar - factor * lambda_), 1 / (scalar - factor * lambda_.conj())  # (H, n, K)
-
-        def cauchy(weights: Tensor) -> Tensor:
-            return (weights[..., None] * fraction + weights.conj()[..., None] * mirrored).sum(1)
-
-        factor = factor[:, 0]
-        low_rank = cauchy(c * p) * cauchy(p.conj() * b) / (1 + factor * cauchy(p.conj() * p))
-        return cauchy(c * b) - factor * low_rank
 
     def _bilinear(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Discretise by A_bar = 2 (I - A step / 2)^-1 - I, where the inverse is a diagonal minus an outer product."""

@@ -213,13 +213,11 @@ class _RealS5(RealSharedStep):
 
     def __init__(self, layer: S5SSM) -> None:
         at_training = layer.bandlimit_at == "train_step"
-        super().__init__(layer.discretization, 0.0 if at_training else layer.bandlimit)
         lambda_, dt = layer.modes()
         check_modes(lambda_)
         mask = bandlimit_mask(lambda_, dt, layer.bandlimit) if at_training else None
-        c = layer.C * layer.C.new_tensor([1, -1]) * (1 + layer.half_state)
-        self.keep_matrices(layer.B, c if mask is None else c * mask[:, None])
-        self.keep(dt=dt, d=layer.D, **{"lambda": lambda_})
+        super().__init__(layer, lambda_, 0.0 if at_training else layer.bandlimit, mask)
+        self.keep(dt=dt)
 
     def steps(self, x: Tensor, step_scale: Tensor) -> tuple[Tensor, Tensor]:
         return self.dt, self.dt * step_scale

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rvtssm.ssm.block import GatedBlock, SSMBlock, in_block
-from rvtssm.ssm.discretize import DISCRETIZATIONS, Discretization, zoh_of_many_steps
+from rvtssm.ssm.discretize import DISCRETIZATIONS, zoh_of_many_steps
 from rvtssm.ssm.held_scan import held_scan
 from rvtssm.ssm.init import (
     initial_b,
@@ -27,8 +27,6 @@ from rvtssm.ssm.shapes import check_fit, fitting_state
 from rvtssm.ssm.shared_state import as_complex, as_pairs
 from rvtssm.ssm.spectrum import Spectrum, mode_spectrum
 from rvtssm.ssm.temporal_config import TemporalConfig
-
-_NO_MODES = "its modes depend on the input, so they have no fixed frequency"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,7 @@ class SelectiveS5SSM(TemporalLayer):
 
     def __init__(self, dim: int, config: TemporalConfig) -> None:
         super().__init__()
-        config.refuse_bandlimit(_NO_MODES)
+        config.refuse_bandlimit("its modes depend on the input, so they have no fixed frequency")
         size = dim if config.state_size is None else config.state_size
         lambda_, v = initial_modes(config.init, size, config.num_blocks, config.half_state)
         self.log_real = nn.Parameter((-lambda_.real).log().float())
@@ -122,7 +120,8 @@ class SelectiveS5SSM(TemporalLayer):
             if self.discretization == "zoh" and x.device.type == "cpu" and self.scan != "loop":
                 states, last = held_scan(system.lambda_, (steps * rows).flatten(1, 2), drive, before)
             else:
-                decay, gain = self._discretize(system.lambda_, steps, rows)
+                rule = zoh_of_many_steps if self.discretization == "zoh" else DISCRETIZATIONS[self.discretization]
+                decay, gain = rule(system.lambda_, steps, rows)
                 drive = (drive.unflatten(1, (groups, -1)) * gain).flatten(1, 2)
                 states, last = scan(decay.flatten(1, 2), drive, before, self.scan)
         return (F.linear(as_pairs(states, driven), system.w_out) + self.D * inputs).to(x.dtype), last
@@ -139,10 +138,6 @@ class SelectiveS5SSM(TemporalLayer):
         return mode_spectrum(self._lambda, dt, note="at zero input; the input changes the step of every mode; no mask")
 
     @property
-    def _discretize(self) -> Discretization:
-        return zoh_of_many_steps if self.discretization == "zoh" else DISCRETIZATIONS[self.discretization]
-
-    @property
     def _lambda(self) -> Tensor:
         return torch.complex(-self.log_real.exp(), self.imag)
 
@@ -152,9 +147,8 @@ class _RealSelectiveS5(RealSharedStep):
     bias: Tensor
 
     def __init__(self, layer: SelectiveS5SSM) -> None:
-        super().__init__(layer.discretization)
-        self.keep_matrices(layer.B, layer.C * layer.C.new_tensor([1, -1]) * (1 + layer.half_state))
-        self.keep(d=layer.D, to_step=layer.to_step.weight, bias=layer.to_step.bias, **{"lambda": layer._lambda})
+        super().__init__(layer, layer._lambda)
+        self.keep(to_step=layer.to_step.weight, bias=layer.to_step.bias)
 
     def steps(self, x: Tensor, step_scale: Tensor) -> tuple[Tensor, Tensor]:
         dt = F.softplus(F.linear(x, self.to_step, self.bias)).unflatten(0, (step_scale.shape[0], -1))

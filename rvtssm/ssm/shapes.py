@@ -11,7 +11,7 @@ from torch import Tensor
 from rvtssm.system.user_error import UserError
 
 
-def check_input(x: Tensor, dim: int, like: Tensor | None, step_scale: Any = 1.0) -> None:
+def check_input(x: Tensor, dim: int, like: Tensor, step_scale: Any = 1.0) -> None:
     """Raise a UserError unless x is (L, N, dim), not empty, floating-point and on the device of the layer.
 
     The shape of a step scale must fit as well.
@@ -19,7 +19,7 @@ def check_input(x: Tensor, dim: int, like: Tensor | None, step_scale: Any = 1.0)
     Args:
         x: The input of a layer.
         dim: Number of features of the layer.
-        like: A parameter of the layer, whose device is checked; None skips this check.
+        like: A parameter of the layer, whose device is checked.
         step_scale: The step scale. Its values are not read; only the shape of a tensor is checked.
     """
     if torch.compiler.is_compiling():  # the sizes are symbols, and no loop runs over memory
@@ -29,10 +29,10 @@ def check_input(x: Tensor, dim: int, like: Tensor | None, step_scale: Any = 1.0)
             f"got an input of {_kind(x)}; a layer with {dim} features takes (L, N, {dim}): steps, sequences, "
             "features. Time comes first and features come last"
         )
-    if not x.is_floating_point() or (like is not None and x.device != like.device):
+    if not x.is_floating_point() or x.device != like.device:
         raise UserError(
-            f"got an input of {x.dtype} on {x.device}; the layer takes floating-point numbers on its own device"
-            f"{'' if like is None else f', {like.device}'}: pass x.float().to(device)"
+            f"got an input of {x.dtype} on {x.device}; the layer takes floating-point numbers on its own device, "
+            f"{like.device}: pass x.float().to(device)"
         )
     if not x.numel():
         raise UserError(f"got an input of the shape {tuple(x.shape)}; pass at least one step of one sequence")
@@ -153,31 +153,6 @@ def check_recurrence(decay: Tensor, drive_shape: tuple[int, ...], state: Tensor)
             "be complex, or both real floating-point numbers, on the same device"
         )
     check_fit(decay.shape[0], decay.shape[1], num_steps, rows[0])
-
-
-def check_sweep(decay: Tensor, rows: tuple[Tensor, ...], states: tuple[Tensor, ...]) -> None:
-    """Raise a UserError unless the arguments of a sweep are as `rvtssm.ssm.scan_cpu` describes them.
-
-    Args:
-        decay: The factors.
-        rows: The arguments of shape (T, n, P), or (T, n, 2P) with interleaved real and imaginary parts if decay is
-            complex.
-        states: The arguments of shape (n, P).
-    """
-    width = decay.shape[-1] * (1 + decay.is_complex())
-    num_steps, num_sequences = rows[0].shape[:2]
-    for values in rows:
-        if values.shape != (num_steps, num_sequences, width) or values.device != decay.device or values.is_complex():
-            raise UserError(
-                f"a scan got values of {_kind(values)} with a decay of {_kind(decay)}; the values must be "
-                f"(T, n, {width}): time comes first"
-            )
-    for state in states:
-        check_recurrence(decay, (num_steps, num_sequences, decay.shape[-1]), state)
-        if state.dtype != decay.dtype:
-            raise UserError(f"a scan got a state of {state.dtype} and decay of {decay.dtype}; their dtypes must agree")
-    if not all(values.is_contiguous() for values in (decay, *rows, *states)):
-        raise UserError("a scan got values that are not contiguous; pass values.contiguous()")
 
 
 def _refuse(x: Tensor, found: tuple[Any, ...], shapes: tuple[tuple[int, ...], ...]) -> NoReturn:

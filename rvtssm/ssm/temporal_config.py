@@ -147,9 +147,6 @@ class TemporalConfig:
         settings = dict(stored)
         if settings.get("bandlimit", 0.0) is None:
             settings["bandlimit"] = 0.5 if settings["name"] in ("s5", "s4d") else 0.0
-        if "stages" in settings:  # the earlier key: numbers of the stages with memory, from 1, finest first
-            stages = settings.pop("stages")
-            settings["strides"] = None if stages is None else [2 ** (stage + 1) for stage in stages]
         if "block" not in settings:
             mode, block = settings.pop("s7_mode", "selective_dt"), settings.pop("s7_block", "gated")
             if settings["name"] == "s7" and mode != "selective_dt":
