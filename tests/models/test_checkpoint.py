@@ -30,16 +30,15 @@ def describe(name: str = "s5", **changes: object) -> CheckpointMeta:
     return CheckpointMeta(SPEC, model, TemporalConfig(name=name, discretization="zoh"), windows)
 
 
-@pytest.fixture
-def written(tmp_path):
-    meta = describe()
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    path, meta = tmp_path_factory.mktemp("written") / "model.ckpt", describe()
     detector = meta.build().eval()
-    write_checkpoint(tmp_path / "model.ckpt", detector, meta)
-    return tmp_path / "model.ckpt", detector, meta
+    write_checkpoint(path, detector, meta)
+    return path, detector, meta
 
 
-@pytest.mark.parametrize("name", TEMPORAL_LAYERS)
-@pytest.mark.parametrize("suffix", [".ckpt", ".safetensors"])
+@pytest.mark.parametrize(("name", "suffix"), [*((name, ".safetensors") for name in TEMPORAL_LAYERS), ("s5", ".ckpt")])
 @torch.no_grad()
 def test_what_is_read_is_what_was_written(tmp_path, name, suffix):
     meta = describe(name, memory="chunk", memory_chunk=7)
@@ -123,16 +122,12 @@ def test_weights_of_the_former_s7_are_selective_s5_bit_for_bit(tmp_path, block):
         read_checkpoint(tmp_path / "eq4.ckpt")
 
 
-def test_former_names_of_simulated_classes_are_read_as_those_of_today(tmp_path):
+def test_former_names_of_simulated_classes_are_read_as_those_of_today():
     """In the same order, so that every number stays. Other datasets keep their names."""
-    former = replace(describe(), spec=replace(DATASETS["synthetic"], class_names=("car", "pedestrian")))
-    for spec, names in (
-        (former.spec, ("vehicle", "person")),
-        (replace(former.spec, name="custom"), ("car", "pedestrian")),
-    ):
-        meta = replace(former, spec=spec)
-        write_checkpoint(tmp_path / "a.safetensors", meta.build(), meta)
-        assert read_checkpoint(tmp_path / "a.safetensors").spec == replace(spec, class_names=names)
+    former = replace(DATASETS["synthetic"], class_names=("car", "pedestrian"))
+    for spec, names in ((former, ("vehicle", "person")), (replace(former, name="custom"), ("car", "pedestrian"))):
+        stored = json.loads(json.dumps(replace(describe(), spec=spec).to_dict()))
+        assert CheckpointMeta.from_dict(stored).spec == replace(spec, class_names=names)
 
 
 @pytest.mark.parametrize("path", ["rvtssm/weights/street-tiny.safetensors", "weights/street-small.safetensors"])
@@ -159,11 +154,9 @@ def test_a_checkpoint_of_training_is_read_by_its_prefix(tmp_path):
         assert torch.equal(loaded.detector.state_dict()[key], value)
 
 
-def test_how_the_recurrence_ran_is_not_kept(written, tmp_path):
-    loaded = read_checkpoint(written[0])
-    loaded.temporal_config = replace(loaded.temporal_config, scan="loop")
-    write_checkpoint(tmp_path / "loop.ckpt", loaded.detector, loaded)
-    assert read_checkpoint(tmp_path / "loop.ckpt").temporal_config.scan == "auto"
+def test_how_the_recurrence_ran_is_not_kept():
+    stored = replace(describe(), temporal_config=TemporalConfig(scan="loop")).to_dict()
+    assert CheckpointMeta.from_dict(stored).temporal_config.scan == "auto"
 
 
 def test_it_holds_plain_data_only(written):
@@ -174,14 +167,7 @@ def test_it_holds_plain_data_only(written):
 
 @pytest.mark.parametrize(
     ("name", "stored", "bandlimit"),
-    [
-        ("s5", None, 0.5),
-        ("s4d", None, 0.5),
-        ("lstm", None, 0),
-        ("selective_s5", None, 0),
-        ("s5", 0.3, 0.3),
-        ("s5", 0, 0),
-    ],
+    [("s5", None, 0.5), ("s4d", None, 0.5), ("lstm", None, 0), ("s5", 0.3, 0.3)],
 )
 def test_weights_keep_the_bandlimit_of_their_training(name, stored, bandlimit):
     description = replace(describe(), temporal_config=TemporalConfig(name=name)).to_dict()
@@ -190,12 +176,10 @@ def test_weights_keep_the_bandlimit_of_their_training(name, stored, bandlimit):
     assert CheckpointMeta.from_dict(description).temporal_config.bandlimit == bandlimit
 
 
-@pytest.mark.parametrize("suffix", [".ckpt", ".safetensors"])
-def test_weights_know_the_lengths_of_their_training_windows(tmp_path, suffix):
+def test_weights_know_the_lengths_of_their_training_windows():
     meta = replace(describe(), window_lengths_us=(50_000, 5_000, 20_000, 5_000))
     assert meta.window_lengths_us == (5_000, 20_000, 50_000)
-    write_checkpoint(tmp_path / f"model{suffix}", meta.build(), meta)
-    loaded = read_checkpoint(tmp_path / f"model{suffix}")
+    loaded = CheckpointMeta.from_dict(json.loads(json.dumps(meta.to_dict())))
     assert (loaded.window_lengths_us, loaded.may_shrink_windows) == (meta.window_lengths_us, True)
     older = {name: value for name, value in meta.to_dict().items() if name != "window_lengths_us"}
     assert CheckpointMeta.from_dict(older).window_lengths_us == (50_000,)
@@ -209,7 +193,6 @@ def test_weights_know_the_lengths_of_their_training_windows(tmp_path, suffix):
         ({}, (), False),
         ({}, (10_000, 50_000), True),
         ({}, (10_001, 50_000), False),
-        ({"length_us": 100_000}, (20_000, 100_000), True),
         ({"length_us": 100_000}, (25_000, 100_000), False),
         ({"representation": "surfaces"}, (), True),  # their windows have no length
     ],
@@ -223,13 +206,11 @@ def test_windows_may_shrink_if_training_reached_a_fifth_of_their_length(windows,
     ("windows", "lengths_us", "hz", "window", "length_us"),
     [
         ({}, (), 200, None, 50_000),
-        ({}, (), 10, None, 50_000),
         ({}, (), 200, "shrink", None),
         ({"length_us": 80_000}, (), 40, None, 80_000),
         ({}, (5_000, 50_000), 200, None, None),
         ({}, (5_000, 50_000), 200, "slide", 50_000),
         ({}, (5_000, 50_000), 500, None, 50_000),  # training had no windows of 2 ms
-        ({}, (5_000, 50_000), 10, None, 50_000),  # nor of 100 ms
         ({}, (40_000, 50_000), 25, None, 50_000),  # may not shrink
         ({"representation": "surfaces"}, (), 200, None, None),
     ],
@@ -264,22 +245,6 @@ def test_a_rate_far_below_that_of_the_training_is_told():
     assert str(meta.warn_of_windows(meta.windows_at(1.6))).startswith(
         "1.6 Hz is less than a quarter of the rate of training, 20 Hz: the detector misses"
     )
-
-
-def test_a_write_that_fails_leaves_the_old_checkpoint(written, monkeypatch):
-    path, detector, meta = written
-    before, around = path.read_bytes(), set(path.parent.iterdir())
-    write_bytes = Path.write_bytes
-
-    def fill_the_disk(staged, data):
-        write_bytes(staged, b"half")
-        with open("/dev/full", "wb", buffering=0) as file:
-            file.write(data)
-
-    monkeypatch.setattr(Path, "write_bytes", fill_the_disk)
-    with pytest.raises(OSError, match="No space left"):
-        write_checkpoint(path, detector, meta)
-    assert path.read_bytes() == before and set(path.parent.iterdir()) == around
 
 
 def test_files_that_are_no_checkpoint_are_named(tmp_path, written):
@@ -331,12 +296,6 @@ def test_contents_that_are_no_weights_of_a_detector_are_refused(tmp_path, conten
         read_checkpoint(tmp_path / "a.ckpt")
 
 
-def test_the_description_alone_builds_the_detector():
-    detector = replace(describe(), spec=replace(SPEC, class_names=("a", "b", "c"))).build()
-    assert detector.head.num_classes == 3
-    assert detector.frame_hw == (40, 72)
-
-
 @pytest.mark.parametrize(
     ("section", "changes"),
     [
@@ -359,10 +318,8 @@ def test_the_description_alone_builds_the_detector():
     ids=str,
 )
 def test_a_description_far_beyond_the_weights_is_refused_before_it_is_built(tmp_path, section, changes):
-    meta = describe()
-    described = meta.to_dict()
-    described[section] = {**described[section], **changes}
-    torch.save({"rvtssm": described, "state_dict": meta.build().state_dict()}, tmp_path / "a.ckpt")
+    described = {**META, section: {**META[section], **changes}}
+    torch.save({"rvtssm": described, "state_dict": WEIGHTS}, tmp_path / "a.ckpt")
     began = time.process_time()
     with pytest.raises(ValueError, match=r"a\.ckpt (cannot be used|does not say which model)") as raised:
         read_checkpoint(tmp_path / "a.ckpt")

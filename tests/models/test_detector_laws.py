@@ -9,6 +9,7 @@ from rvtssm.models.contracts import concatenate
 from rvtssm.models.detector import parameters_by_room
 from rvtssm.models.low_precision import set_precision
 from rvtssm.models.parts import BACKBONES, HEADS
+from rvtssm.models.streams import map_state
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 
 every_layer = pytest.mark.parametrize("name", TEMPORAL_LAYERS)
@@ -17,22 +18,26 @@ L, B = 4, 2
 SMALL_PARTS = {"timm": {"timm_name": "test_convnext"}, "rtdetr": {"rtdetr_queries": 20, "rtdetr_layers": 2}}
 
 
-@pytest.fixture(params=[(backbone, head) for backbone in BACKBONES for head in HEADS], ids="-".join)
+PARTS = [(backbone, head, "s5") for backbone in BACKBONES for head in HEADS]
+LAYERS = [("rvt", "yolox", name) for name in TEMPORAL_LAYERS if name != "s5"]
+
+
+@pytest.fixture(params=PARTS, ids="-".join)
 def detector_of_parts(request, build_small):
     """A small detector of each backbone with each head; they share the temporal layer."""
-    backbone, head = request.param
+    backbone, head, name = request.param
     keys = {**SMALL_PARTS.get(backbone, {}), **SMALL_PARTS.get(head, {})}
-    return build_small(backbone=backbone, head=head, **keys)
+    return build_small(name, backbone=backbone, head=head, **keys)
+
+
+# the same with every temporal layer of the table as well
+of_every_kind = pytest.mark.parametrize("detector_of_parts", PARTS + LAYERS, ids="-".join, indirect=True)
 
 
 def leaves(state) -> list[Tensor]:
     if isinstance(state, Tensor):
         return [state]
     return [leaf for part in state for leaf in leaves(part)]
-
-
-def map_state(function, state):
-    return function(state) if isinstance(state, Tensor) else tuple(map_state(function, part) for part in state)
 
 
 def assert_near(found: Tensor, wanted: Tensor, tolerance: float = 1e-5) -> None:
@@ -44,36 +49,6 @@ def assert_near(found: Tensor, wanted: Tensor, tolerance: float = 1e-5) -> None:
 def assert_same_states(found, wanted) -> None:
     for a, b in zip(leaves(found), leaves(wanted), strict=True):
         assert_near(a, b)
-
-
-@every_layer
-@pytest.mark.parametrize("varying", [False, True])
-@torch.no_grad()
-def test_cut_anywhere_is_whole_is_one_step_at_a_time(build_small, draw_counts, name, varying):
-    detector, hist = build_small(name), draw_counts(L, B)
-    scale = torch.linspace(0.1, 2, L * B).view(L, B) if varying else torch.full((L, B), 0.5)
-    (whole,), after = detector(hist, None, scale)
-    for cuts in ([1], [2], [3], [1, 2, 3]):
-        state, parts = detector.init_state(B), []
-        for start, stop in zip([0, *cuts], [*cuts, L], strict=True):
-            (found,), state = detector(hist[start:stop], state, scale[start:stop])
-            parts.append(found)
-        assert_near(torch.cat(parts), whole)
-        assert_near(torch.cat(parts)[..., 4:], whole[..., 4:])
-        assert_same_states(state, after)
-
-
-@every_layer
-@torch.no_grad()
-def test_a_prepared_step_is_that_step(build_small, draw_counts, name):
-    detector, hist = build_small(name), draw_counts(L, B)
-    (whole,), after = detector(hist, None, 0.4)
-    prepared, state, parts = detector.prepare(0.4), None, []
-    for step in hist.split(1):
-        (found,), state = detector(step, state, prepared)
-        parts.append(found)
-    assert_near(torch.cat(parts), whole)
-    assert_same_states(state, after)
 
 
 @every_layer
@@ -111,14 +86,13 @@ def test_a_step_scale_per_stream_is_that_number_for_each(build_small, draw_count
         assert_near(found.unflatten(0, (L, B))[:, stream], wanted)
 
 
-@every_layer
 @pytest.mark.parametrize(("height", "width"), [(40, 72), (64, 95), (33, 65)])
 @torch.no_grad()
-def test_a_frame_is_padded_with_silence_at_the_right_and_the_bottom(build_small, draw_counts, name, height, width):
+def test_a_frame_is_padded_with_silence_at_the_right_and_the_bottom(build_small, draw_counts, height, width):
     hist = draw_counts(2, B, height, width)
     padded = torch.nn.functional.pad(hist, (0, 96 - width, 0, 64 - height))
-    (found,), state = build_small(name, height, width)(hist)
-    (wanted,), wanted_state = build_small(name, 64, 96)(padded)
+    (found,), state = build_small("s5", height, width)(hist)
+    (wanted,), wanted_state = build_small("s5", 64, 96)(padded)
     assert torch.equal(found, wanted)
     assert all(torch.equal(a, b) for a, b in zip(leaves(state), leaves(wanted_state), strict=True))
 
@@ -175,18 +149,19 @@ def assert_same_predictions(detector, found, wanted) -> None:
         assert_near(ours, theirs)
 
 
+@of_every_kind
 @torch.no_grad()
-def test_parts_cut_anywhere_are_whole_and_see_no_later_frame(detector_of_parts, draw_counts):
+def test_cut_anywhere_is_whole_is_one_step_at_a_time_and_sees_no_later_frame(detector_of_parts, draw_counts):
     detector, hist = detector_of_parts, draw_counts(L, B)
-    scale = torch.linspace(0.1, 2, L * B).view(L, B)
-    whole, after = detector(hist, None, scale)
-    for cuts in ([1], [1, 2, 3]):
-        state, parts = detector.init_state(B), []
-        for start, stop in zip([0, *cuts], [*cuts, L], strict=True):
-            found, state = detector(hist[start:stop], state, scale[start:stop])
-            parts.append(found)
-        assert_same_predictions(detector, concatenate(parts), whole)
-        assert_same_states(state, after)
+    for scale in (torch.full((L, B), 0.5), torch.linspace(0.1, 2, L * B).view(L, B)):
+        whole, after = detector(hist, None, scale)
+        for cuts in ([1], [2], [1, 2, 3]):
+            state, parts = detector.init_state(B), []
+            for start, stop in zip([0, *cuts], [*cuts, L], strict=True):
+                found, state = detector(hist[start:stop], state, scale[start:stop])
+                parts.append(found)
+            assert_same_predictions(detector, concatenate(parts), whole)
+            assert_same_states(state, after)
     later = hist.clone()
     later[2:] = draw_counts(L - 2, B, seed=1)
     changed, _ = detector(later, None, scale)
@@ -244,10 +219,11 @@ def test_all_parts_learn_where_only_memory_is_trained(detector_of_parts, draw_co
     assert all(p.grad is not None for room in ("neck", "head") for p in rooms[room])
 
 
+@of_every_kind
 @torch.no_grad()
-def test_low_precision_is_near_and_carries_its_state(detector_of_parts, draw_counts):
+def test_low_precision_is_that_of_training_and_carries_its_state(detector_of_parts, draw_counts):
     hist = draw_counts(L, B)
-    wanted, after = detector_of_parts(hist)
+    _, after = detector_of_parts(hist)
     with torch.autocast("cpu", torch.bfloat16):  # as in training
         cast, cast_after = detector_of_parts(hist)
     set_precision(detector_of_parts, "bf16")
@@ -257,28 +233,9 @@ def test_low_precision_is_near_and_carries_its_state(detector_of_parts, draw_cou
     for low, exact in zip(leaves(low_after), leaves(after), strict=True):
         assert low.dtype == exact.dtype
         assert_near(low, exact, 0.05)
-    state, parts = None, []
+    prepared, state = detector_of_parts.prepare(1.0), None
     for step in hist.split(1):
-        found, state = detector_of_parts(step, state)
-        parts.append(found)
+        _, state = detector_of_parts(step, state, prepared)
     for low, exact in zip(leaves(state), leaves(low_after), strict=True):
         assert_near(low, exact, 0.02)
-    frames = [detector_of_parts.head.decode(found, list(range(L * B))) for found in (wanted, whole)]
-    assert len(frames[0]) == len(frames[1]) == L * B
-
-
-@every_layer
-@torch.no_grad()
-def test_every_layer_computes_in_low_precision(build_small, draw_counts, name):
-    detector, hist = build_small(name), draw_counts(L, B)
-    (wanted,), after = detector(hist)
-    set_precision(detector, "bf16")
-    (found,), low_after = detector(hist)
-    assert_near(found, wanted, 0.05)
-    for low, exact in zip(leaves(low_after), leaves(after), strict=True):
-        assert low.dtype == exact.dtype
-        assert_near(low, exact, 0.05)
-    prepared, state = detector.prepare(1.0), None
-    for step in hist.split(1):
-        (last,), state = detector(step, state, prepared)
-    assert_near(last, found[-B:], 0.02)
+    assert len(detector_of_parts.head.decode(whole, list(range(L * B)))) == L * B

@@ -15,7 +15,6 @@ from rvtssm.models.detector import build_detector, count_parameters
 from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.models.pafpn import CspLayer
 from rvtssm.models.rvt_backbone import RvtBackbone, derive_partition
-from rvtssm.models.yolox_head import locate
 from rvtssm.ssm.temporal_config import TemporalConfig
 
 
@@ -65,23 +64,6 @@ def test_every_frame_fits_with_windows_of_at_most_ten_pixels(height, width):
 def test_an_empty_frame_is_refused():
     with pytest.raises(ValueError, match="0 x 10"):
         build_detector(MODEL_SIZES["tiny"], TemporalConfig(), 0, 10, num_classes=2)
-
-
-def test_locations_are_the_centres_of_the_cells():
-    locations = locate(64, 96)
-    assert locations.shape == (8 * 12 + 4 * 6 + 2 * 3, 3)
-    assert locations[0].tolist() == [4, 4, 8]
-    assert locations[1].tolist() == [12, 4, 8]
-    assert locations[96].tolist() == [8, 8, 16]
-    assert locations[-1].tolist() == [80, 48, 32]
-
-
-@torch.no_grad()
-def test_at_the_start_one_location_in_a_hundred_is_an_object():
-    head = build_detector(MODEL_SIZES["tiny"], TemporalConfig(), 64, 96, num_classes=3).head
-    for level in head.levels:
-        for layer in (level.class_out, level.objectness_out):
-            assert layer.bias.sigmoid().tolist() == pytest.approx([0.01] * len(layer.bias))
 
 
 def test_a_detector_has_the_numbers_of_the_configuration():

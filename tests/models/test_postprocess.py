@@ -76,10 +76,6 @@ def test_nothing_above_the_threshold_is_an_empty_frame():
         assert frame.xyxy.shape == (0, 4)
 
 
-def test_no_frames_give_no_detections():
-    assert postprocess(draw()[:0], []) == []
-
-
 def test_an_unknown_score_is_refused():
     with pytest.raises(ValueError, match="objectness_times_class, class_only"):
         PostprocessConfig(score="objectness")

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rvtssm.boxes import cxcywh_to_xyxy, pairwise_iou
 from rvtssm.models.yolox_head import locate
-from rvtssm.models.yolox_loss import assign_targets, overlap_cxcywh
+from rvtssm.models.yolox_loss import assign_targets
 
 HEIGHT, WIDTH, NUM_CLASSES = 64, 96, 3
 LOCATIONS = locate(HEIGHT, WIDTH)
@@ -81,10 +81,3 @@ def test_padding_is_never_assigned():
     targets[torch.arange(6) >= num_targets[:, None]] = torch.nan
     targets[..., 0] = targets[..., 0].nan_to_num()
     assert torch.equal(assign_targets(predictions, targets, num_targets, LOCATIONS), found)
-
-
-def test_overlap_of_corresponding_boxes_is_the_diagonal_of_all_pairs():
-    predictions, targets, _ = draw(seed=5, num_frames=1, num_boxes=40)
-    a, b = targets[0, :, 1:], predictions[0, :40, :4]
-    wanted = pairwise_iou(cxcywh_to_xyxy(a), cxcywh_to_xyxy(b)).diagonal()
-    torch.testing.assert_close(overlap_cxcywh(a, b), wanted)

@@ -22,27 +22,6 @@ def draw(seed: int = 0) -> Tensor:
     return raw
 
 
-def perfect() -> Tensor:
-    """Each location inside reach of an object predicts exactly it, all others nothing."""
-    predictions = draw()
-    predictions[..., 4:] = -20
-    for frame, number in enumerate(NUM_TARGETS.tolist()):
-        for target in TARGETS[frame, :number]:
-            near = (LOCATIONS[:, :2] - target[1:3]).abs().amax(dim=1) < 1.5 * LOCATIONS[:, 2]
-            closest = (LOCATIONS[:, :2] - target[1:3]).square().sum(dim=1).masked_fill(~near, 1e9).argmin()
-            predictions[frame, closest, :4] = target[1:]
-            predictions[frame, closest, 4] = 20
-            predictions[frame, closest, 5 + int(target[0])] = 20
-    predictions[..., 2:4] = torch.where(predictions[..., 4:5] > 0, predictions[..., 2:4], 0.01)  # overlaps nothing
-    return predictions
-
-
-def test_a_perfect_answer_costs_nothing():
-    losses = yolox_loss(perfect(), TARGETS, NUM_TARGETS, LOCATIONS)
-    assert losses["total"].item() == pytest.approx(0, abs=1e-4)
-    assert losses["num_foreground"].item() == pytest.approx(1)
-
-
 def test_a_class_is_no_reason_to_move_a_box():
     predictions = draw().requires_grad_()
     yolox_loss(predictions, TARGETS, NUM_TARGETS, LOCATIONS)["class"].backward()

@@ -56,7 +56,6 @@ VARIANTS = _variants()
 CASES = _init_in_turn(VARIANTS)
 SSM_CASES = {label: config for label, config in CASES.items() if label not in RATELESS}
 MASKED_CASES = {label: config for label, config in CASES.items() if config.name in ("s4d", "s5")}
-every_variant = pytest.mark.parametrize("case", VARIANTS)
 every_layer = pytest.mark.parametrize("case", CASES)
 every_ssm = pytest.mark.parametrize("case", SSM_CASES)
 

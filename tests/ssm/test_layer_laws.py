@@ -27,7 +27,7 @@ from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
 
-LENGTHS = (1, 2, 3, 10, 21, 210)
+LENGTHS = (1, 2, 3, 70)  # the last one is longer than two chunks of a layer
 
 
 def scale_at(scale: float | Tensor, part: slice) -> float | Tensor:
@@ -107,18 +107,8 @@ def test_gradcheck_through_input_state_scale_and_parameters(case, scale_shape):
         y, after = functional_call(layer, dict(zip(names, values, strict=True)), arguments)
         return (y, *as_tuple(after))
 
-    # every derivative by itself for a scale per step, and all of them in a random direction for a constant one
-    is_constant = len(scale) > 0 and scale_shape[0] == 1
-    assert torch.autograd.gradcheck(run, (x, *state, *scale, *parameters), fast_mode=is_constant)
-
-
-@torch.no_grad()
-@every_layer
-def test_another_state_is_another_output(case):
-    layer, x = build(case), steps(3)
-    one, _ = layer(x, random_state(layer, seed=1))
-    other, _ = layer(x, random_state(layer, seed=2))
-    assert ((one - other).abs().amax(dim=(1, 2)) > 1e-2).all(), "every step hears the state it started from"
+    # the product of all derivatives with a random direction
+    assert torch.autograd.gradcheck(run, (x, *state, *scale, *parameters), fast_mode=True)
 
 
 @torch.no_grad()

@@ -46,7 +46,7 @@ def test_the_lstm_is_that_of_pytorch():
     theirs.bias_ih.copy_(torch.cat([enter, forget, cell, leave]))
     theirs.bias_hh.zero_()
     x, state = torch.randn(6, 3, 5), (torch.randn(3, 5), torch.randn(3, 5))
-    y, end = ours(x, state)
+    y, end = ours(x, state, 0.3)  # it has no step to rescale
     for x_l, y_l in zip(x, y, strict=True):
         state = theirs(x_l, state)
         torch.testing.assert_close(y_l, state[0])
@@ -80,7 +80,7 @@ def test_the_convolution_written_out_on_frames(only_hidden, size):
 
 @torch.no_grad()
 @pytest.mark.parametrize(("only_hidden", "size"), VARIANTS)
-@pytest.mark.parametrize("num_steps", [1, 2, 3, 10, 21])
+@pytest.mark.parametrize("num_steps", [1, 2, 10])
 def test_cut_anywhere_is_whole_is_step_by_step_with_the_convolution(only_hidden, size, num_steps):
     layer, (x, state) = with_convolution(only_hidden, size), example(num_steps)
     whole, end = layer(x, state, 1.0, GRID)

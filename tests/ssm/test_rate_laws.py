@@ -23,7 +23,6 @@ from scipy.linalg import expm
 from torch import Tensor
 
 from rvtssm.ssm.layer import TemporalLayer
-from rvtssm.ssm.lstm import LSTM
 from rvtssm.ssm.s4 import S4SSM
 from rvtssm.ssm.s4d import S4DSSM
 from rvtssm.ssm.s5 import S5SSM
@@ -54,17 +53,6 @@ def test_groups_of_sequences_share_a_scale(case):
     spread, spread_end = layer(x, state, scale.repeat_interleave(NUM_SEQUENCES // 2, dim=1))
     assert_near(y, spread)
     assert_near(end, spread_end)
-
-
-@every_ssm
-def test_a_scale_that_does_not_fit_is_refused(case):
-    layer, state = build(case), random_state(build(case))
-    with pytest.raises(ValueError, match="1 steps of 4 groups, but the input has 3 steps of 6 sequences"):
-        layer(steps(3), state, torch.rand(1, 4))
-    with pytest.raises(ValueError, match="2 steps of 6 groups, but the input has 3 steps"):
-        layer(steps(3), state, torch.rand(2, 6))
-    with pytest.raises(ValueError, match=r"got the shape \(3, 6, 1\)"):
-        layer(steps(3), state, torch.rand(3, 6, 1))
 
 
 @torch.no_grad()
@@ -169,18 +157,6 @@ def test_irregular_steps_give_the_state_of_the_continuous_system(case):
                 state = state + np.linalg.solve(a, (expm(a) - np.eye(len(a))) @ (dt * driven))
         tolerance = 1e-5 if method == "bilinear" else 1e-7
         assert np.abs(at_feature(ssm, end, k) - state).max() < tolerance * np.abs(state).max()
-
-
-@torch.no_grad()
-def test_the_lstm_ignores_the_step_scale():
-    layer = build("lstm")
-    x, state = steps(4), random_state(layer)
-    wanted = layer(x, state)
-    assert isinstance(layer, LSTM)
-    for scale in (0.1, torch.rand(1, NUM_SEQUENCES), torch.rand(4, NUM_SEQUENCES)):
-        y, end = layer(x, state, scale)
-        assert torch.equal(y, wanted[0])
-        assert all(torch.equal(a, b) for a, b in zip(end, wanted[1], strict=True))
 
 
 def set_cycles(layer: TemporalLayer, lowest: float, highest: float) -> None:

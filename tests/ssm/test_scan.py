@@ -1,7 +1,5 @@
 """The fast scan is the reference loop: same states, same gradients, whatever the shapes, the type and the layout."""
 
-import os
-import subprocess
 import sys
 import warnings
 
@@ -18,7 +16,7 @@ from rvtssm.ssm.temporal_layers import build_temporal_layer
 
 NUM_GROUPS, GROUP_SIZE, NUM_MODES = 2, 3, 5
 TOLERANCE = {torch.complex64: 1e-5, torch.complex128: 1e-13, torch.float32: 1e-5, torch.float64: 1e-13}
-LENGTHS = [1, 2, 3, 10, 21, 210]
+LENGTHS = [1, 2, 21]
 KINDS = ["constant", "per_sequence", "per_step", "own"]
 
 
@@ -93,11 +91,11 @@ def test_memory_layout_does_not_matter():
     torch.testing.assert_close(scan(decay.conj().conj(), shuffled, state.mT.contiguous().mT), wanted)
     mirrored = scan(decay.conj(), drive.conj(), state.conj())
     torch.testing.assert_close(mirrored[0].conj().resolve_conj(), wanted[0])
-    for function in (scan, slow_scan):
-        function(decay, shuffled, state)[0].real.sum().backward()  # its gradient has no memory of its own
-    twice, shuffled.grad = shuffled.grad, None
-    slow_scan(decay, shuffled, state)[0].real.sum().backward()
-    torch.testing.assert_close(twice, 2 * shuffled.grad)
+    # the gradient of the sum has no memory of its own
+    found, expected = (
+        torch.autograd.grad(run(decay, shuffled, state)[0].real.sum(), shuffled) for run in (scan, slow_scan)
+    )
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.usefixtures("_fast_twin")
@@ -134,6 +132,13 @@ def test_the_sweeps_are_chosen_by_device(monkeypatch):
         assert sweeps.__wrapped__(device, "loop") is scan_loop
     assert sweeps.__wrapped__("cpu", "triton") is scan_cpu
     with pytest.raises(ValueError, match=r"temporal\.scan=triton needs Triton, which is not installed"):
+        sweeps.__wrapped__("cuda", "triton")
+    monkeypatch.setattr(scan_module.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setitem(sys.modules, "rvtssm.ssm.scan_triton", None)  # it is there, and cannot be imported
+    monkeypatch.delattr("rvtssm.ssm.scan_triton", raising=False)
+    with pytest.warns(RuntimeWarning, match="cannot be built here"):
+        assert sweeps.__wrapped__("cuda") is scan_loop
+    with pytest.raises(ImportError):
         sweeps.__wrapped__("cuda", "triton")
 
 
@@ -200,16 +205,6 @@ def test_the_loop_takes_over_from_a_kernel_that_cannot_be_built(monkeypatch, nam
     assert kernels.calls == calls, "the kernels are not tried again"
 
 
-def test_kernels_that_cannot_be_imported_give_way_to_the_loop(monkeypatch):
-    monkeypatch.setattr(scan_module.importlib.util, "find_spec", lambda name: name)
-    monkeypatch.setitem(sys.modules, "rvtssm.ssm.scan_triton", None)
-    monkeypatch.delattr("rvtssm.ssm.scan_triton", raising=False)
-    with pytest.warns(RuntimeWarning, match="cannot be built here"):
-        assert sweeps.__wrapped__("cuda") is scan_loop
-    with pytest.raises(ImportError):
-        sweeps.__wrapped__("cuda", "triton")
-
-
 @pytest.mark.parametrize(
     "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("Triton Error [CUDA]: an illegal address")]
 )
@@ -218,21 +213,6 @@ def test_an_error_of_the_device_is_raised(error):
     run = scan_module.KernelsOrLoop(FailingKernels(error, "forward"))
     with pytest.raises(RuntimeError, match="CUDA"):
         run.forward()
-
-
-def test_the_package_works_without_triton():
-    code = """
-import sys
-sys.modules["triton"] = None
-import torch
-from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.ssm.s5 import S5SSM
-layer = S5SSM(4, TemporalConfig())
-layer(torch.randn(3, 2, 4), layer.init_state(2))[0].sum().backward()
-assert "rvtssm.ssm.scan_triton" not in sys.modules
-"""
-    done = subprocess.run([sys.executable, "-c", code], env={**os.environ}, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -63,7 +63,7 @@ def run_slowly(system: SharedSystem, u: Tensor, state: Tensor) -> tuple[Tensor, 
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("num_steps", [1, 2, 3, 7, 21])
+@pytest.mark.parametrize("num_steps", [1, 2, 21])
 @pytest.mark.parametrize("variation", VARIATIONS)
 def test_blocks_change_no_number(variation, num_steps, dtype):
     inputs = example(variation, num_steps, dtype=dtype)
