@@ -81,19 +81,16 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
     if config.training.precision == "float64":
         detector.double()  # the trainer would do it only after rounding the weights of a resumed run to float32
     settings = ModuleSettings(
-        spec=data.spec,
-        optim=config.optim,
-        num_steps=config.training.steps,
+        data.spec,
+        meta.windows.stride_us,
+        config.optim,
+        config.training,
         batch_size=config.sampling.batch_size
         * config.training.devices
         * config.training.num_nodes
         * config.training.accumulate,
-        trained_stride_us=meta.windows.stride_us,
         memory_chunk=config.model.memory_chunk,
         postprocess=config.postprocess,
-        freeze_batchnorm=config.training.freeze_batchnorm,
-        fused=config.training.fused,
-        pseudo_weight=config.training.pseudo_weight,
     )
     if trainer.is_global_zero:
         _warn_of_outdated(config.dataset.raw_dir, data)

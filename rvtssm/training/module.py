@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from rvtssm.system.user_error import UserError
 from rvtssm.training.optim import build_optimizer
 from rvtssm.training.process_states import file_names, read_states
 from rvtssm.training.regularize import h2_term
-from rvtssm.training.training_config import OptimConfig, precision_name
+from rvtssm.training.training_config import OptimConfig, TrainingConfig, precision_name
 
 
 @dataclass(frozen=True)
@@ -34,15 +34,12 @@ class ModuleSettings:
     """What the module needs besides the detector."""
 
     spec: DatasetSpec
-    optim: OptimConfig
-    num_steps: int  # optimiser steps of the whole run
-    batch_size: int  # sequences per optimiser step, over all processes
     trained_stride_us: float
-    memory_chunk: int | None  # steps after which streams reset their state; None: never. See `Streams`
-    postprocess: PostprocessConfig
-    freeze_batchnorm: bool = False
-    fused: bool = True  # see `TrainingConfig`
-    pseudo_weight: float = 1.0  # see `TrainingConfig`
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    batch_size: int = 1  # sequences per optimiser step, over all processes
+    memory_chunk: int | None = None  # steps after which streams reset their state; None: never. See `Streams`
+    postprocess: PostprocessConfig = field(default_factory=PostprocessConfig)
 
 
 class DetectionModule(L.LightningModule):
@@ -86,7 +83,7 @@ class DetectionModule(L.LightningModule):
     def train(self, mode: bool = True) -> DetectionModule:
         """Switch to training mode. Frozen batch norms stay in evaluation mode."""
         super().train(mode)
-        if self.settings.freeze_batchnorm:
+        if self.settings.training.freeze_batchnorm:
             for part in self.modules():
                 if isinstance(part, nn.BatchNorm2d):
                     part.eval()
@@ -112,7 +109,7 @@ class DetectionModule(L.LightningModule):
             losses["total"] = losses["total"] + self.settings.optim.h2_weight * losses["h2"]
         idle = self.detector.backbone.idle_parameters()
         if not len(batch.frame_index):
-            idle = [*(field for field in predictions if field is not None), *self.parameters()]
+            idle = [*(each for each in predictions if each is not None), *self.parameters()]
         if idle:
             # Unused parameters still take part, because distributed training waits for the gradient of every parameter.
             losses["total"] = losses["total"] + 0.0 * sum(value.sum() for value in idle)
@@ -128,7 +125,7 @@ class DetectionModule(L.LightningModule):
                 f"the loss of {type(self.detector.head).__name__} accepts no weights, but labels made by a detector "
                 "need them; set training.pseudo_weight=0 to leave these labels out"
             )
-        by_score = self.settings.pseudo_weight * pseudo_scores.clamp(min=0)  # 0 for uncertain objects
+        by_score = self.settings.training.pseudo_weight * pseudo_scores.clamp(min=0)  # 0 for uncertain objects
         num_targets = on_device(batch.num_targets, pseudo_scores.device)[:, None]
         is_real = torch.arange(pseudo_scores.shape[1], device=pseudo_scores.device) < num_targets
         return torch.where(pseudo_scores == 0, 1.0, by_score) * is_real
@@ -203,10 +200,10 @@ class DetectionModule(L.LightningModule):
 
     def configure_optimizers(self) -> Any:
         # With scaled gradients, a fused optimiser removes the scale itself, which is too late for clipping.
-        fused = self.settings.fused and self.trainer.precision != "16-mixed"
+        fused = self.settings.training.fused and self.trainer.precision != "16-mixed"
         dtype = torch.bfloat16 if self.trainer.precision == "bf16-mixed" else torch.float32
         optimizer, schedule = build_optimizer(
-            self.detector, self.settings.optim, self.settings.num_steps, self.settings.batch_size, fused, dtype
+            self.detector, self.settings.optim, self.settings.training.steps, self.settings.batch_size, fused, dtype
         )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 

@@ -16,12 +16,11 @@ from torch import Tensor
 
 from rvtssm.models.checkpoint import load_file, save_file
 from rvtssm.models.checkpoint_meta import CheckpointMeta
-from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import copied_to_cpu
 from rvtssm.records import SequenceBatch
 from rvtssm.system.user_error import UserError
 from rvtssm.training.module import DetectionModule, ModuleSettings
-from rvtssm.training.training_config import OptimConfig
+from rvtssm.training.training_config import OptimConfig, TrainingConfig
 
 _MOST_NAMED = 3  # tensors in the message; the file names all of them
 
@@ -117,8 +116,8 @@ class NonFiniteStop(L.Callback):
             "rank": trainer.global_rank,
             "precision": str(trainer.precision),
             "optim": asdict(module.settings.optim),
-            "freeze_batchnorm": module.settings.freeze_batchnorm,
-            "pseudo_weight": module.settings.pseudo_weight,
+            "freeze_batchnorm": module.settings.training.freeze_batchnorm,
+            "pseudo_weight": module.settings.training.pseudo_weight,
         }
         streams = {size: copied_to_cpu(states) for size, states in content["streams"].items()}
         save_file(self.path, {**content, **settings, "batch": batch, "streams": streams})
@@ -141,15 +140,11 @@ def replay(path: Path | str) -> dict[str, float]:
         raise UserError(f"{path} is a checkpoint and holds no batch; give the non_finite.pt of a run that stopped")
     meta = CheckpointMeta.from_dict(content["rvtssm"])
     settings = ModuleSettings(
-        spec=meta.spec,
-        optim=OptimConfig(**content["optim"]),
-        num_steps=1,
-        batch_size=1,
-        trained_stride_us=meta.windows.stride_us,
+        meta.spec,
+        meta.windows.stride_us,
+        OptimConfig(**content["optim"]),
+        TrainingConfig(**{key: content[key] for key in ("freeze_batchnorm", "pseudo_weight")}),
         memory_chunk=meta.model_config.memory_chunk,
-        postprocess=PostprocessConfig(),
-        freeze_batchnorm=content["freeze_batchnorm"],
-        pseudo_weight=content["pseudo_weight"],
     )
     detector = meta.build()
     if content["precision"] == "64-true":

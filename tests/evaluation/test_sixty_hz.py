@@ -25,7 +25,6 @@ from rvtssm.prediction.inference_config import PredictConfig
 from rvtssm.prediction.predict_recording import predict_recording
 from rvtssm.records import Detections
 from rvtssm.training.module import DetectionModule, ModuleSettings
-from rvtssm.training.training_config import OptimConfig
 
 SPEC = replace(DATASETS["synthetic"], height=48, width=64, skip_us=0)
 LABELS_US = np.rint(np.arange(1, 41) * 1e6 / 60).astype(np.int64)
@@ -95,7 +94,7 @@ def validated(weights: LoadedCheckpoint, raw: Path) -> ByTime:
     where = DatasetConfig("synthetic", str(raw), height=SPEC.height, width=SPEC.width, source="raw")
     loading = DataConfig(workers=0, eval_chunk_length=CHUNK)
     data = SequenceDataModule(where, data=loading, windows=weights.windows)
-    settings = ModuleSettings(SPEC, OptimConfig(), 1, 1, weights.windows.stride_us, None, LIKELY)
+    settings = ModuleSettings(SPEC, weights.windows.stride_us, postprocess=LIKELY)
     module = DetectionModule(weights.detector, settings, {}, {}, [])
     module.eval()
     for index, batch in enumerate(data.val_dataloader()):

@@ -11,7 +11,7 @@ from rvtssm.boxes import xyxy_to_ltwh
 from rvtssm.commands.train import train
 from rvtssm.models.checkpoint import load_file, save_file
 from rvtssm.models.detector import build_detector
-from rvtssm.models.model_config import ModelConfig, PostprocessConfig
+from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.postprocess import postprocess
 from rvtssm.models.streams import map_state
 from rvtssm.models.yolox_head import YoloxPredictions
@@ -21,7 +21,7 @@ from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 from rvtssm.system.user_error import UserError
 from rvtssm.training.checkpoints import last_checkpoint
 from rvtssm.training.module import DetectionModule, ModuleSettings
-from rvtssm.training.training_config import OptimConfig
+from rvtssm.training.training_config import OptimConfig, TrainingConfig
 
 HEIGHT, WIDTH, STRIDE_US = 64, 96, 50_000
 SPEC = replace(event_examples.SPEC, height=HEIGHT, width=WIDTH, label_interval_us=STRIDE_US, skip_us=0)
@@ -36,15 +36,7 @@ def build_module(temporal: str = "s5", memory_chunk: int | None = None, **memory
     for name, parameter in detector.head.named_parameters():
         if name.endswith(("class_out.bias", "objectness_out.bias")):  # as sure as after some training
             torch.nn.init.zeros_(parameter)
-    settings = ModuleSettings(
-        spec=SPEC,
-        optim=OptimConfig(),
-        num_steps=10,
-        batch_size=2,
-        trained_stride_us=STRIDE_US,
-        memory_chunk=memory_chunk,
-        postprocess=PostprocessConfig(),
-    )
+    settings = ModuleSettings(SPEC, STRIDE_US, batch_size=2, memory_chunk=memory_chunk)
     module = DetectionModule(detector, settings, {}, {}, [])
     # the statistics of a batch depend on what else is in it
     for part in module.modules():
@@ -207,13 +199,13 @@ def test_with_statistics_over_all_processes_none_leaves_the_others_waiting():
 
 def test_frozen_statistics_stay_frozen():
     module = build_module()
-    module.settings = replace(module.settings, freeze_batchnorm=True)
+    module.settings = replace(module.settings, training=TrainingConfig(freeze_batchnorm=True))
     for mode in (False, True):
         module.train(mode)
         norms = [part for part in module.modules() if isinstance(part, torch.nn.BatchNorm2d)]
         assert norms and not any(norm.training for norm in norms)
         assert module.detector.backbone.training == mode
-    module.settings = replace(module.settings, freeze_batchnorm=False)
+    module.settings = replace(module.settings, training=TrainingConfig())
     module.train()
     assert all(norm.training for norm in norms)
 

@@ -12,6 +12,7 @@ from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.parts import HEADS
 from rvtssm.preparation.store import open_sequence, sequence_writer
 from rvtssm.records import Labels, Windows
+from rvtssm.training.training_config import TrainingConfig
 
 CHANNELS = {8: 8, 16: 16, 32: 32}
 TARGETS = torch.tensor([[[1.0, 30, 20, 24, 16], [0, 70, 40, 30, 30]], [[0, 50, 32, 40, 20], [0, 0, 0, 0, 0]]])
@@ -100,7 +101,7 @@ def test_a_head_tells_the_divisor_what_counts_and_what_there_is(name, weights):
 
 def test_targets_of_a_batch_count_by_score_and_setting():
     module = build_module()
-    module.settings = replace(module.settings, pseudo_weight=0.5)
+    module.settings = replace(module.settings, training=TrainingConfig(pseudo_weight=0.5))
     batch = make_batch(draw_counts(1, 2), [0, 1], [True, True])
     scores = torch.tensor([[0.0, 0.8, -0.9], [0.6, 0.0, 0.0]])
     found = module.weights_of(replace(batch, num_targets=torch.tensor([3, 1])), scores)

@@ -81,15 +81,7 @@ def test_a_recipe_trains_and_evaluates(name, toy_data):
     torch.manual_seed(0)
     detector = CheckpointMeta(data.spec, config.model, config.temporal, data.settings).build()
     stride_us = data.settings.stride_us
-    settings = ModuleSettings(
-        data.spec,
-        config.optim,
-        num_steps=10,
-        batch_size=2,
-        trained_stride_us=stride_us,
-        memory_chunk=config.model.memory_chunk,
-        postprocess=config.postprocess,
-    )
+    settings = ModuleSettings(data.spec, stride_us, config.optim, memory_chunk=config.model.memory_chunk)
     module = DetectionModule(detector, settings, {}, {}, [])
     optimizer, schedule = build_optimizer(detector, config.optim, 10, 2)
     before = {key: value.clone() for key, value in detector.named_parameters()}
