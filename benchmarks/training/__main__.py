@@ -1,6 +1,6 @@
 """Steps per second, peak memory and data-wait share of training, with each temporal layer and each option.
 
-    python -m benchmarks.training --json FILE [--threads T] [--batch B] [--length L] [--device cuda] [--quick] [--demo]
+    python -m benchmarks.training --json FILE [--threads T] [--device cuda] [--quick] [--demo]
 
 A step is forward, loss, backward, clipping and AdamW of the base detector on frames of Gen1. Baselines, both with RVT's
 LSTM (a product of input and hidden state together at each step): `rvt-lstm-loop`, where only the LSTM is run step by
@@ -12,7 +12,7 @@ the fused optimiser: `not-fused` is without. Memory is that of one step above we
 of its own. Data wait is the share of the time in which the loop waits for a real loader, for which recordings are
 generated.
 
-The published shape is batch 8, L = 21, which is the default on a GPU; on a CPU it is batch 1, L = 10. `--demo` takes
+On a GPU the shape is the published one, batch 8, L = 21; on a CPU it is batch 1, L = 10. `--demo` takes
 the frames, the spatial part and the batch of the demo. The file is
 written after each part; the last one, torch.compile, takes minutes before its first step.
 """
@@ -46,7 +46,6 @@ from benchmarks.training.step import (
     take_turns,
 )
 from rvtssm.commands.composition import compose
-from rvtssm.models.model_config import MODEL_SIZES
 from rvtssm.reports.terminal_table import TerminalTable
 
 PARTS = ("layers", "memory", "data", "options", "compile")
@@ -61,16 +60,14 @@ def main(arguments: Sequence[str] | None = None, shape: Shape | None = None) -> 
     is_cpu = options.device == "cpu"
     if is_cpu:
         keep_freed_memory()
-    default_batch, default_length = (1, 5 if options.quick else 10) if is_cpu else (8, 21)
     if options.demo:
         demo = compose(["experiment=demo"])
-        default_batch, default_length = demo.sampling.batch_size, demo.sampling.chunk_length
-        height, width, model = demo.dataset.height, demo.dataset.width, demo.model
-    else:
-        height, width, model = Shape.height, Shape.width, MODEL_SIZES["base"]
-    batch, length = options.batch or default_batch, options.length or default_length
-    shape = shape or Shape(batch, length, options.device, height, width, model)
-    rounds = options.rounds or (2 if options.quick else 5)
+        batch, length = demo.sampling.batch_size, demo.sampling.chunk_length
+        shape = Shape(batch, length, options.device, demo.dataset.height, demo.dataset.width, demo.model)
+    elif shape is None:
+        batch, length = (1, 5 if options.quick else 10) if is_cpu else (8, 21)
+        shape = Shape(batch, length, options.device)
+    rounds = 2 if options.quick else 5
     console, progress = Console(), Console(stderr=True)
     found = {**machine(options.device), "batch": shape.batch, "length": shape.length, "rounds": rounds}
     where = f"{found['device']}, {found['threads']} threads, batch {shape.batch}, L = {shape.length}"
@@ -184,9 +181,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.training", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", type=Path, help="file to write")
     parser.add_argument("--only", type=some_of(PARTS), default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
-    parser.add_argument("--batch", type=at_least_1, help="chunks; default 1 on a CPU, 8 on a GPU")
-    parser.add_argument("--length", type=at_least_1, help="steps of a chunk; default 10 on a CPU, 21 on a GPU")
-    parser.add_argument("--rounds", type=at_least_1, help="default 5; of the options at most 3")
     parser.add_argument("--threads", type=at_least_1, help="of PyTorch; default: as many as there are cores")
     parser.add_argument("--workers", type=int, default=2, help="of the loader")
     parser.add_argument("--device", type=usable_device, choices=("cpu", "cuda"), default="cpu")

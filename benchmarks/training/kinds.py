@@ -37,6 +37,7 @@ CASES = {
     "base-bf16": ["experiment=gen1_s5_base", "training.precision=bf16"],
     "base-float32": ["experiment=gen1_s5_base", "training.precision=float32"],
 }
+ROUNDS = 5
 _BASE_CHUNKS = 1, 5  # chunks and steps, since a whole batch of the recipe takes minutes on a CPU
 # the first kind with a part of its name in that of the operation
 KINDS = {
@@ -137,12 +138,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--json", type=Path, help="file to write")
     parser.add_argument("--cases", type=some_of(CASES), default=",".join(CASES), help=f"some of {','.join(CASES)}")
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     keep_freed_memory()
-    found = {case: measure(CASES[case], options.rounds) for case in options.cases}
+    found = {case: measure(CASES[case], ROUNDS) for case in options.cases}
     where = machine("cpu")
     Console().print(table(found, f"ms per step: {where['device']}, {options.threads} threads"))
     write_json(options.json, {**where, "cases": found})

@@ -25,6 +25,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         folder = options.models or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         measures: dict[str, Callable[[], list[dict[str, Any]]]] = {
-            **{part: _passes(part, options.sizes, rounds, say) for part in LENGTHS},
+            **{part: partial(measure_passes, part, options.sizes, LENGTHS[part], rounds, say) for part in LENGTHS},
             "live": lambda: measure_live_steps(options.sizes, options.forms, folder, live_rounds, found["limit"], say),
             "growth": lambda: measure_growth(rounds, say),
         }
@@ -67,12 +68,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             found["bars"] = met_bars(found)
             write_json(options.json, found)
     print_bars(found["bars"], console)
-
-
-def _passes(
-    part: str, sizes: Sequence[str], rounds: int, say: Callable[[str], None]
-) -> Callable[[], list[dict[str, Any]]]:
-    return lambda: measure_passes(part, sizes, LENGTHS[part], rounds, say)
 
 
 def _table(rows: Sequence[dict[str, Any]], title: str) -> TerminalTable:
