@@ -7,25 +7,14 @@ import pytest
 import torch
 
 from benchmarks import scan
-from benchmarks.textbook import TextbookS5, associative_scan
+from benchmarks.textbook import TextbookS5
 from rvtssm.ssm.s5 import S5SSM
-from rvtssm.ssm.scan import scan as fast_scan
 from rvtssm.ssm.temporal_config import TemporalConfig
 
 STAGES = ((6, 4), (3, 8))
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 10, 21])
-def test_the_textbook_scan_is_the_recurrence(length):
-    torch.manual_seed(length)
-    decay, driven = torch.randn(2, length, 3, dtype=torch.complex128)
-    products, states = associative_scan(decay, driven)
-    wanted, _ = fast_scan(decay[:, None], driven[:, None], torch.zeros(1, 3, dtype=torch.complex128))
-    torch.testing.assert_close(states, wanted[:, 0])
-    torch.testing.assert_close(products, decay.cumprod(0))
-
-
-@pytest.mark.parametrize("length", [1, 5])
+@pytest.mark.parametrize("length", [1, 2, 10, 21])  # its scan halves them, down to 1
 def test_the_textbook_form_gives_the_numbers_of_our_layer(length):
     torch.manual_seed(0)
     ours = S5SSM(6, TemporalConfig(bandlimit=0.0))
