@@ -7,7 +7,6 @@ not import torch, so that readers and the worker processes of the preparation st
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, NoReturn
 
@@ -435,14 +434,9 @@ class SequenceBatch:
             device: The device of the model.
             non_blocking: Copy asynchronously if the source is pinned memory.
         """
-        return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
-
-    def pin_memory(self) -> SequenceBatch:
-        return self._each(lambda tensor: tensor.pin_memory())
-
-    def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> SequenceBatch:
         tensors = {name: getattr(self, name) for name in ("hist", "targets", "pseudo_scores")}
-        return replace(self, **{name: change(tensor) for name, tensor in tensors.items() if tensor is not None})
+        moved = {name: each.to(device, non_blocking=non_blocking) for name, each in tensors.items() if each is not None}
+        return replace(self, **moved)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,10 @@ BOUND_S = 300.0
 
 @dataclass(frozen=True)
 class Run:
-    """What a verb did: its exit code, what it printed, and how often it called one of CALLS."""
+    """What a verb did: its exit code, and what it printed."""
 
     code: int
     printed: str
-    num_calls: int
 
 
 def run_verb(
@@ -64,4 +63,4 @@ def _run(sender, words: list[str], most_bytes: int | None, failing_call: int | N
         resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
     with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(printed):
         code = main(words)
-    sender.send((code, printed.getvalue(), num_calls))
+    sender.send((code, printed.getvalue()))

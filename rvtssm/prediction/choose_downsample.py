@@ -48,7 +48,10 @@ def choose_downsample(checkpoint: LoadedCheckpoint, source: Source) -> ChosenDow
     until_us = first_us + round(num_windows * windows.stride_us)
     events = source.between(first_us, until_us)
     best: dict[int, np.ndarray] = {}
-    for downsample in _smaller_and_smaller(usual):
+    factors = [usual]
+    while factors[-1] > 1:
+        factors.append((factors[-1] + 1) // 2)
+    for downsample in factors:
         best[downsample] = best_scores(checkpoint, events, (recording.height, recording.width), downsample, until_us)
         if np.mean(best[downsample] >= _SURE_SCORE) >= 0.5:
             return ChosenDownsample(downsample)
@@ -83,8 +86,3 @@ def best_scores(
     detector = StreamDetector(checkpoint, *sensor_hw, downsample=downsample, config=config)
     found = [window.detections[0].score.max(initial=0) for window in detector.push(events, until_us)]
     return np.array(found, np.float32)
-
-
-def _smaller_and_smaller(downsample: int) -> list[int]:
-    """Return factors down to 1, each half of the previous one, rounded up."""
-    return [downsample] if downsample == 1 else [downsample, *_smaller_and_smaller((downsample + 1) // 2)]

@@ -76,7 +76,14 @@ def _array(path: Path, class_names: Sequence[str], disk_class_ids: Sequence[int]
 
         def append(frame: Detections) -> None:
             nonlocal num_rows
-            rows.write(_rows(frame, disk_ids).tobytes())
+            boxes = np.zeros(len(frame), DETECTION_DTYPE)
+            boxes["t"] = frame.t_us
+            boxes["x"], boxes["y"], boxes["w"], boxes["h"] = xyxy_to_ltwh(frame.xyxy).T
+            boxes["class_id"] = disk_ids[frame.class_id]
+            boxes["class_confidence"] = frame.score
+            if frame.track_id is not None:
+                boxes["track_id"] = frame.track_id
+            rows.write(boxes.tobytes())
             num_rows += len(frame)
 
         yield append
@@ -128,12 +135,6 @@ def coco_results(
     ]
 
 
-@contextmanager
-def _bag(path: Path, class_names: Sequence[str], disk_class_ids: Sequence[int]) -> Iterator[Append]:
-    with open_detection_bag(path, class_names) as append:
-        yield append
-
-
 def detection_objects(frame: Detections, class_names: Sequence[str]) -> list[dict[str, object]]:
     """Return the boxes of one window as objects of a JSON line.
 
@@ -157,15 +158,9 @@ def _tracks(frame: Detections) -> list[dict[str, int]]:
     return [{}] * len(frame) if frame.track_id is None else [{"track_id": int(number)} for number in frame.track_id]
 
 
-_WRITERS = {"jsonl": _json_lines, "npy": _array, "coco": _coco_results, "mcap": _bag}
-
-
-def _rows(frame: Detections, disk_ids: np.ndarray) -> np.ndarray:
-    rows = np.zeros(len(frame), DETECTION_DTYPE)
-    rows["t"] = frame.t_us
-    rows["x"], rows["y"], rows["w"], rows["h"] = xyxy_to_ltwh(frame.xyxy).T
-    rows["class_id"] = disk_ids[frame.class_id]
-    rows["class_confidence"] = frame.score
-    if frame.track_id is not None:
-        rows["track_id"] = frame.track_id
-    return rows
+_WRITERS = {
+    "jsonl": _json_lines,
+    "npy": _array,
+    "coco": _coco_results,
+    "mcap": lambda path, class_names, _: open_detection_bag(path, class_names),
+}

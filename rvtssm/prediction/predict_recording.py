@@ -123,7 +123,8 @@ def predict_recording(
                 blocks = tally.watched(source.blocks())
                 if sensor is not None:
                     blocks = sensor.watched(blocks)
-                counted = count_as_they_close(blocks, plan.windows, plan.counter(), config.windows_per_call)
+                counter = FrameCounter(plan.settings, frame_pixels(*plan.sensor_hw, plan.downsample))
+                counted = count_as_they_close(blocks, plan.windows, counter, config.windows_per_call)
                 stride_us = plan.settings.stride_us if plan.windows is None else None
                 tracker = (
                     Tracker(
@@ -147,7 +148,10 @@ def predict_recording(
                         on_frame(found, start_us)
                     if log is not None:
                         log.window(found, start_us, seconds)
-                    show(hist, found if sensor is not None else plan.in_frame_pixels(found), start_us)
+                    shown = (
+                        found if sensor is not None else replace(found, xyxy=found.xyxy / np.float32(plan.downsample))
+                    )
+                    show(hist, shown, start_us)
                     advance(1)
                     tally.add(found, seconds)
                     if interruption is not None and interruption.is_ended:
@@ -229,12 +233,6 @@ class _Plan:
         is_surfaces = self.settings.representation == "surfaces"
         overlap_us = SHOWN_US if is_surfaces else self.settings.length_us or 0
         return SensorFrames(self.sensor_hw, overlap_us, None if self.windows is None else int(self.windows.ends_us[-1]))
-
-    def in_frame_pixels(self, found: Detections) -> Detections:
-        return replace(found, xyxy=found.xyxy / np.float32(self.downsample))
-
-    def counter(self) -> FrameCounter:
-        return FrameCounter(self.settings, frame_pixels(*self.sensor_hw, self.downsample))
 
 
 def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig, ends_us: np.ndarray | None) -> _Plan:

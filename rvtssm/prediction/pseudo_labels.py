@@ -72,12 +72,8 @@ def find_pseudo_boxes(
     settings, spec = checkpoint.windows, checkpoint.spec
     first_us, last_us = recording.time_range_us
     anchors_us = labelled_us[(labelled_us > first_us) & (labelled_us <= last_us + 1)]
-    if len(anchors_us):
-        after = FreeGrid(int(anchors_us.max()), settings)
-        ends_us = np.concatenate([anchors_us, after.ends_us(0, after.num_ended(last_us + 1))])
-    else:
-        grid = FreeGrid(first_us, settings)
-        ends_us = grid.ends_us(0, grid.num_ended(last_us + 1))
+    after = FreeGrid(int(anchors_us.max(initial=first_us)), settings)
+    ends_us = np.concatenate([anchors_us, after.ends_us(0, after.num_ended(last_us + 1))])
     if not len(ends_us):
         return np.zeros(0, BOX_DTYPE)
     windows = label_grid(ends_us, first_us, settings)
@@ -162,29 +158,26 @@ def agreed_boxes(
     overlap = pairwise_iou(forward.xyxy, backward.xyxy)
     overlap = np.where(forward.class_id[:, None] == backward.class_id, overlap, 0)
     is_free = np.ones(len(backward), bool)
-    rows: list[tuple[np.ndarray, int, float, bool]] = []  # box (4,), class, score, whether it is trusted
+    rows: list[tuple[np.ndarray, int, float, bool, int]] = []  # box (4,), class, score, whether it is trusted, track
     ids = np.asarray(forward.track_id), np.asarray(backward.track_id)
-    track_ids: list[int] = []
     for i, row in enumerate(overlap):
-        other = int(np.where(is_free, row, -1).argmax()) if is_free.any() else -1
-        has_other = other >= 0 and is_free[other] and row[other] > 0 and row[other] >= config.min_iou
+        row = np.where(is_free, row, 0)
+        has_other = row.max(initial=0) > 0 and row.max() >= config.min_iou
         box, score, length_s = forward.xyxy[i], float(forward.score[i]), seconds[0][int(ids[0][i])]
         if has_other:
+            other = int(row.argmax())
             is_free[other] = False
             box = (box + backward.xyxy[other]) / 2
             score = (score + float(backward.score[other])) / 2
             length_s = max(length_s, seconds[1][int(ids[1][other])])
         is_trusted = has_other and score >= config.min_score and length_s >= config.min_track_ms / 1000
-        rows.append((box, int(forward.class_id[i]), score, is_trusted))
-        track_ids.append(int(ids[0][i]))
+        rows.append((box, int(forward.class_id[i]), score, is_trusted, int(ids[0][i])))
     for other in np.flatnonzero(is_free).tolist():
-        rows.append((backward.xyxy[other], int(backward.class_id[other]), float(backward.score[other]), False))
-        track_ids.append(0)
-    chosen = [i for i, (_, _, score, _) in enumerate(rows) if score >= config.min_score / 2]
-    rows, track_ids = [rows[i] for i in chosen], [track_ids[i] for i in chosen]
+        rows.append((backward.xyxy[other], int(backward.class_id[other]), float(backward.score[other]), False, 0))
+    rows = [row for row in rows if row[2] >= config.min_score / 2]
     boxes = np.zeros(len(rows), BOX_DTYPE)
     if rows:
-        edges, class_ids, scores, trusted = (np.array(column) for column in zip(*rows, strict=True))
+        edges, class_ids, scores, trusted, track_ids = (np.array(column) for column in zip(*rows, strict=True))
         boxes["x"], boxes["y"], boxes["w"], boxes["h"] = xyxy_to_ltwh(edges).T
         boxes["t"], boxes["still_us"], boxes["track_id"] = forward.t_us, -1, track_ids
         boxes["class_id"], boxes["class_confidence"] = disk_class_ids[class_ids], scores

@@ -133,8 +133,7 @@ class Tally:
         self.highest_score = 0.0
         self.seconds = array("f")  # per window, four bytes each, because a stream can last for days
         self._drawn_min_score = drawn_min_score
-        self._first_us: int | None = None
-        self._last_us = 0
+        self.start_us = self._last_us = 0
         self._num_warmup, self._began_s = num_warmup, time.perf_counter()
         self._processor_began_s = time.process_time()
         self._warm: tuple[float, int] | None = None  # when the first windows were done, and their end in microseconds
@@ -143,7 +142,8 @@ class Tally:
     def watched(self, blocks: Iterable[Events]) -> Iterator[Events]:
         """Yield the same blocks, and count their events."""
         for block in blocks:
-            self._first_us = int(block.t[0]) if self._first_us is None else self._first_us
+            if not self.num_events:
+                self.start_us = int(block.t[0])
             self._last_us = int(block.t[-1])
             self.num_events += len(block)
             yield block
@@ -157,10 +157,6 @@ class Tally:
         self._done_us = frame.t_us
         if len(self.seconds) == self._num_warmup:
             self._warm = time.perf_counter(), frame.t_us
-
-    @property
-    def start_us(self) -> int:
-        return self._first_us or 0
 
     @property
     def duration_s(self) -> float:

@@ -44,17 +44,17 @@ class State:
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
 
-    def header(self) -> tuple[bytes, int, bytes] | None:
-        """Return number, size in bytes and version of the copy; None if they are unknown."""
+    def header(self) -> tuple[bytes, int, bytes]:
+        """Return number, size in bytes and version of the copy; an empty number and a size of -1 if unknown."""
         content = os.pread(self.descriptor, _STATE.size, 0)
-        if len(content) < _STATE.size:
-            return None
-        mark, copy, num_bytes, version = _STATE.unpack(content)
-        return (copy, num_bytes, version) if mark == _MARK else None
+        if not content.startswith(_MARK) or len(content) < _STATE.size:
+            return b"", -1, b""
+        _, copy, num_bytes, version = _STATE.unpack(content)
+        return copy, num_bytes, version
 
     def is_of(self, copy: "Copy") -> bool:
         """Return whether the state belongs to this copy, and not to a later one of the same file."""
-        return (self.header() or (b"",))[0] == copy.number
+        return self.header()[0] == copy.number
 
     def blocks(self, num_bytes: int) -> bytearray:
         """Return one byte per block of a file of `num_bytes`, 1 if the copy holds the block."""
@@ -101,9 +101,8 @@ class Copy:
         self.close()
         while True:
             with locked(self.path, fcntl.LOCK_SH) as state:
-                header = state.header()
-                if header is not None and _is_intact(self.path, header[1]):
-                    self.number, self.num_bytes, self.version = header
+                self.number, self.num_bytes, self.version = state.header()
+                if _is_intact(self.path, self.num_bytes):
                     self.data = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW)
                     self._has = state.blocks(self.num_bytes)
                     os.utime(state.descriptor)  # records the time of last use
@@ -197,8 +196,7 @@ def place(path: Path, file: RemoteFile) -> None:
     """
 
     def is_there(state: State) -> bool:
-        is_current = (state.header() or (b"",))[1:] == (file.num_bytes, file.version)
-        return is_current and _is_intact(path, file.num_bytes)
+        return state.header()[1:] == (file.num_bytes, file.version) and _is_intact(path, file.num_bytes)
 
     state_path = _state_path(path)
     if state_path.exists():
@@ -239,8 +237,9 @@ def make_room(num_bytes: int) -> None:
         if left <= most:
             return
         with contextlib.suppress(BlockingIOError), locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB) as state:
-            if (header := state.header()) is not None:
-                state.reset(path, RemoteFile(*header[1:]))
+            number, num_bytes, version = state.header()
+            if number:
+                state.reset(path, RemoteFile(num_bytes, version))
             else:
                 path.unlink()
             left -= on_disk

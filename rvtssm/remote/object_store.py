@@ -154,17 +154,18 @@ def _tried(url: str, done: str, attempt: Callable[[], Found]) -> Found:
             return attempt()
         except Exception as error:  # stores raise errors of many packages
             if isinstance(error, FileNotFoundError):
-                raise UserError(f"{url} cannot be {done}: it does not exist; check the bucket and the name") from None
-            if isinstance(error, _USELESS) or type(error).__name__ in _USELESS_NAMES:
-                raise UserError(
-                    f"{url} cannot be {done} ({_one_line(error)}); check the name and the credentials"
-                ) from None
-            if pause_s is None:
-                raise UserError(
-                    f"{url} cannot be {done} ({_one_line(error)}): {len(PAUSES_S) + 1} attempts in "
-                    f"{time.monotonic() - begun_s:.0f} s failed; check the network and the endpoint, then run again"
-                ) from None
-            time.sleep(pause_s)
+                reason = ": it does not exist; check the bucket and the name"
+            elif isinstance(error, _USELESS) or type(error).__name__ in _USELESS_NAMES:
+                reason = f" ({_one_line(error)}); check the name and the credentials"
+            elif pause_s is None:
+                reason = (
+                    f" ({_one_line(error)}): {len(PAUSES_S) + 1} attempts in {time.monotonic() - begun_s:.0f} s "
+                    "failed; check the network and the endpoint, then run again"
+                )
+            else:
+                time.sleep(pause_s)
+                continue
+            raise UserError(f"{url} cannot be {done}{reason}") from None
     raise AssertionError
 
 

@@ -25,9 +25,7 @@ class RecentEvents:
     def __init__(self, height: int, width: int) -> None:
         self.pixel = 2 if width > _WIDEST_PX else 1  # side of a picture pixel, in sensor pixels
         self.height, self.width = height // self.pixel, width // self.pixel
-        self._parts: deque[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]]] = (
-            deque()
-        )  # last time, times, cells
+        self._parts = deque[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]]]()  # last time, times, cells
 
     def add(self, events: Events) -> None:
         """Keep events. There must be at least one, and their arrays may be overwritten later."""
@@ -48,8 +46,7 @@ class RecentEvents:
 
         Returns:
             (height, width) uint8: the number of darker events, at most 15, in the upper four bits, and the number of
-            brighter
-            ones in the lower four.
+            brighter ones in the lower four.
         """
         recent = [cells[t > now_us - SHOWN_US] for _, t, cells in self._parts]
         cells = np.concatenate([np.empty(0, np.int64), *recent])

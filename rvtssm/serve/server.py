@@ -93,7 +93,7 @@ def build_app(
             return JSONResponse({"message": "this page was closed"}, 404)
         finally:
             sending.pop(page_id, None)
-        session.open(opening)
+        session.handle(opening)
         return JSONResponse({"name": opening.name})
 
     @app.websocket("/session")
@@ -141,10 +141,10 @@ def build_app(
                 if "open" in command:
                     name = command["open"]
                     if name == "camera" and is_camera_there:
-                        session.open(Opening("camera", camera_settings=config.camera_settings))
+                        session.handle(Opening("camera", camera_settings=config.camera_settings))
                     elif isinstance(name, str) and name in recordings:
                         height, width = (_side(str(command.get(side) or "")) for side in ("height", "width"))
-                        session.open(Opening(name, str(recordings[name]), height, width))
+                        session.handle(Opening(name, str(recordings[name]), height, width))
                 session.handle(command)
         except (WebSocketDisconnect, ValueError, RuntimeError):
             pass

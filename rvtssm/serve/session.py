@@ -87,10 +87,6 @@ class Session:
         self._thread = threading.Thread(target=self._work, name="rvtssm page", daemon=True)
         self._thread.start()
 
-    def open(self, opening: Opening) -> None:
-        """Play a source from its beginning. Raise UserError like `handle`."""
-        self.handle(opening)
-
     def handle(self, command: dict[str, Any] | Opening) -> None:
         """Queue a command of the page: new values of settings, or a source to play.
 

@@ -136,9 +136,6 @@ class Camera:
         """Stop after the events read so far."""
         self.is_ended = True
 
-    def close(self) -> None:
-        """Do nothing, since `open_camera` closes the device."""
-
     def _end(self, reason: str) -> None:
         self.is_ended, self.broke_off = True, reason
 

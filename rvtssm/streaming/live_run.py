@@ -7,42 +7,14 @@ all events that have arrived are counted before a window is computed, and a wind
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from rvtssm.records import Events
-from rvtssm.streaming.event_camera import NO_EVENTS, Arrival
+from rvtssm.streaming.event_camera import NO_EVENTS, Arrival, Camera
 from rvtssm.streaming.live import LiveWindow, StreamDetector
+from rvtssm.streaming.replay import Replay
 
 _LONGEST_DRAIN_S = 0.5  # if reading takes longer than this, events arrive faster than they can be read
 _MOST_WAITING = 1 << 24  # events, 0.3 GB; before more of them wait, a window is computed
-
-
-class LiveSource(Protocol):
-    """The interface that `Camera` and `Replay` share."""
-
-    name: str
-    height: int  # pixels
-    width: int
-    num_events: int
-    num_lost: int  # packets
-    broke_off: str
-    is_ended: bool
-
-    @property
-    def backlog(self) -> int:
-        """Greater than 0 if events have arrived that have not been read."""
-
-    def clock(self) -> float:
-        """Return the current time in seconds."""
-
-    def begin(self) -> None:
-        """Let the stream begin now: skip what has arrived so far, or play from the present moment on."""
-
-    def drop_backlog(self) -> None:
-        """Drop the events that have not been read."""
-
-    def arrivals(self) -> list[Arrival]:
-        """Return what has arrived, or nothing after a short wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +38,7 @@ class LiveRun:
 
     def __init__(
         self,
-        source: LiveSource,
+        source: Camera | Replay,
         build: Callable[[], StreamDetector],
         on_events: Callable[[Events], None] | None = None,
     ) -> None:

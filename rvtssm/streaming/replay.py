@@ -24,8 +24,6 @@ class Replay:
         sleep: Waits for a number of seconds.
     """
 
-    format = "replay"
-
     def __init__(
         self,
         recording: Recording,
@@ -69,10 +67,6 @@ class Replay:
         """Stop after the events read so far."""
         self.is_ended = True
 
-    @property
-    def is_paused(self) -> bool:
-        return self._is_paused
-
     def begin(self) -> None:
         """Play from the present moment on."""
         self._set_pace()
@@ -113,10 +107,8 @@ class Replay:
                 self.is_ended = True
                 return [Arrival(NO_EVENTS, self._now_us, self.clock())]
             self._block, self._done = block, 0
-        stop = int(np.searchsorted(self._block.t, due_us))
-        block, start = self._block, self._done
-        events = Events(block.t[start:stop], block.x[start:stop], block.y[start:stop], block.p[start:stop])
-        self._done = stop
+        block, stop = self._block, int(np.searchsorted(self._block.t, due_us))
+        events, self._done = block[self._done : stop], stop
         # If the block ends earlier, the next block follows, perhaps with events at the time of its last event.
         until_us = due_us if stop < len(block) else int(block.t[-1])
         arrived_s = self._began_s + (until_us - self._began_us) / (1e6 * self._speed)

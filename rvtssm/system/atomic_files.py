@@ -74,16 +74,13 @@ def staging_folder(folder: Path | str, name: str) -> Iterator[Path]:
         yield Path(staged)
 
 
-def remove_abandoned(folder: Path | str) -> int:
-    """Delete the temporary files in and below `folder` whose writer has ended. Return their number."""
-    removed = 0
+def remove_abandoned(folder: Path | str) -> None:
+    """Delete the temporary files in and below `folder` whose writer has ended."""
     for staged in Path(folder).rglob(".*.tmp"):
         with contextlib.suppress(OSError):  # the writer just finished, or the folder is read-only
             is_ours = _TEMPORARY.search(staged.name) is not None
             if is_ours and (_is_orphan(staged) or time.time() - staged.stat().st_mtime > _ABANDONED_AFTER_S):
                 staged.unlink()
-                removed += 1
-    return removed
 
 
 def _writer() -> str:

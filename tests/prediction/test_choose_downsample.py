@@ -72,28 +72,15 @@ def test_the_sensor_of_the_training_and_smaller_ones_are_not_reduced_otherwise(l
         assert choose_downsample(live_checkpoint(), source) == ChosenDownsample(1)
 
 
-@pytest.mark.parametrize(("seed", "chosen"), [(5, 2), (3, 1)])
-@pytest.mark.usefixtures("fast_machine")
-def test_weights_find_small_objects_on_a_large_sensor(seed, chosen):
+def test_weights_find_small_objects_on_a_large_sensor():
     """A simulated street of 128 x 96 pixels in the middle of a sensor of 640 x 480."""
-    config = SyntheticConfig(seed=seed, duration_s=0.4, height=96, width=128)
+    config = SyntheticConfig(seed=5, duration_s=0.4, height=96, width=128)
     street = join_events([copy_events(block) for block in simulated_recording(config, "test", 0)[0]])
     events = Events(street.t, street.x + np.uint16(250), street.y + np.uint16(190), street.p)
     found = rvtssm.load("street-tiny").predict(events, height=480, width=640)
-    assert found.summary.downsample == chosen and sum(map(len, found)) > 4
-    (said,) = (sentence for sentence in found.summary.sentences() if sentence.startswith("the 640 x 480 sensor"))
-    if chosen == 2:
-        assert re.fullmatch(
-            r"the 640 x 480 sensor is reduced by 2 to 320 x 240; training scored no objects below 17 pixels; "
-            r"downsample=1 finds smaller ones",
-            said,
-        )
-    else:
-        assert re.fullmatch(
-            r"the 640 x 480 sensor is not reduced; training scored no objects below 8 pixels; downsample=2 takes "
-            r"about \d+ ms per window, with a limit of 17 pixels",
-            said,
-        )
+    assert found.summary.downsample == 2 and sum(map(len, found)) > 4
+    said = "the 640 x 480 sensor is reduced by 2 to 320 x 240; training scored no objects below 17 pixels; downsample=1"
+    assert any(sentence.startswith(said) for sentence in found.summary.sentences())
 
 
 @pytest.mark.parametrize(("duration_us", "is_timed"), [(8_800, False), (430_000, True)])
@@ -152,8 +139,12 @@ def test_frames_as_in_training_need_no_words(live_checkpoint):
         checkpoint, (480, 640), 10
     )
     scores_all = replace(checkpoint, spec=replace(checkpoint.spec, min_side_px=0, min_diagonal_px=0))
-    said = "the 640 x 480 sensor is not reduced; downsample=10 is faster"
-    assert reduction_in_words(scores_all, (480, 640), 1) == said
+    said = "the 640 x 480 sensor is not reduced; "
+    assert reduction_in_words(scores_all, (480, 640), 1) == f"{said}downsample=10 is faster"
+    assert reduction_in_words(checkpoint, (480, 640), 1, 900.0) == (
+        f"{said}training scored no objects below 3 pixels; downsample=10 takes about 9 ms per window, with a limit of "
+        "28 pixels"
+    )
 
 
 def test_an_exported_file_needs_another_export_for_another_reduction(exported):

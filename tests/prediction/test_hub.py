@@ -38,7 +38,7 @@ def shared(hub, live_checkpoint):
     return Predictor(weights).push_to_hub("someone/street-tiny", private=True), weights
 
 
-def test_weights_come_back_as_they_went(hub, shared, tmp_path):
+def test_weights_come_back_as_they_went(hub, shared, capsys):
     address, weights = shared
     assert address == "hf://someone/street-tiny" and hub.private == {"someone/street-tiny": True}
     assert set(hub.files["someone/street-tiny"]) >= {"model.safetensors", "README.md"}
@@ -48,6 +48,8 @@ def test_weights_come_back_as_they_went(hub, shared, tmp_path):
     assert found.checkpoint.windows == weights.windows and weights.raw_dir == "/home/someone/data"
     num_downloads = hub.num_downloads
     assert rvtssm.load(f"{address}@main/model.safetensors").class_names == found.class_names
+    assert main(["info", f"checkpoint={address}", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["classes"] == ["car", "pedestrian"]
     assert hub.num_downloads == num_downloads == 1  # then from the cache
     assert read_source(address).model == weights.model_config  # training.init_from
 
@@ -66,11 +68,6 @@ def test_nothing_private_is_shared_and_the_card_says_what_there_is(hub, shared, 
         "| rate of the training |",
     ):
         assert words in card
-
-
-def test_commands_take_the_address(hub, shared, capsys):
-    assert main(["info", f"checkpoint={shared[0]}", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["classes"] == ["car", "pedestrian"]
 
 
 def test_labels_and_evaluations_take_the_address(hub, shared, tmp_path, capsys):

@@ -30,26 +30,32 @@ from rvtssm.records import Detections
 NOTE = "trained on simulation only"
 
 
-@pytest.fixture
-def trained(live_checkpoint, tmp_path):
+@pytest.fixture(scope="module")
+def trained(live_checkpoint, tmp_path_factory):
     """A checkpoint as a training leaves it, with the paths of its machine."""
     checkpoint = live_checkpoint(embed_dim=16)
     checkpoint.raw_dir, checkpoint.prepared_dir = "/home/someone/raw", "/home/someone/prepared"
-    write_checkpoint(tmp_path / "best.ckpt", checkpoint.detector, checkpoint)
-    return tmp_path / "best.ckpt", checkpoint
+    path = tmp_path_factory.mktemp("trained") / "best.ckpt"
+    write_checkpoint(path, checkpoint.detector, checkpoint)
+    return path, checkpoint
+
+
+@pytest.fixture(scope="module")
+def packed(trained, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("weights")
+    out = folder / "street-tiny.safetensors"
+    assert cli.main(["export", f"checkpoint={trained[0]}", f"out={out}", "precision=bf16", f"note={NOTE}"]) == 0
+    return folder
 
 
 @pytest.fixture
-def shipped(trained, tmp_path, monkeypatch, capsys):
+def shipped(trained, packed, tmp_path, monkeypatch):
     """The folder of a package that comes with `street-tiny`, and the checkpoint that was packed."""
-    folder, (path, checkpoint) = tmp_path / "weights", trained
-    out = folder / "street-tiny.safetensors"
-    assert cli.main(["export", f"checkpoint={path}", f"out={out}", "precision=bf16", f"note={NOTE}"]) == 0
-    monkeypatch.setattr(names, "FOLDER", folder)
+    shutil.copytree(packed, tmp_path / "weights")
+    monkeypatch.setattr(names, "FOLDER", tmp_path / "weights")
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    capsys.readouterr()
-    return folder, checkpoint
+    return tmp_path / "weights", trained[1]
 
 
 @pytest.fixture
@@ -207,14 +213,11 @@ def test_a_prediction_takes_them_if_none_are_named(shipped, recording, tmp_path,
     assert {frame.note for frame in result} == {NOTE}
 
 
-def test_named_weights_say_their_note_and_others_nothing(shipped, trained, recording, tmp_path, capsys):
-    for path, note in ((shipped[0] / "street-tiny.safetensors", NOTE), (trained[0], None)):
-        words_ = ["predict", f"checkpoint={path}", f"recording={recording}", f"out={tmp_path / 'out'}", "scale=4"]
-        assert cli.main([*words_, "formats=[png]"]) == 0
-        said = words(capsys)
-        assert (NOTE in said) == (note is not None)
-        picture = Image.open(next((tmp_path / "out").glob("still_*.png")))
-        assert picture.height == 4 * 48 + (3 if note else 2) * 30
+def test_weights_without_a_note_say_nothing(trained, recording, tmp_path, capsys):
+    words_ = ["predict", f"checkpoint={trained[0]}", f"recording={recording}", f"out={tmp_path}", "scale=4"]
+    assert cli.main([*words_, "formats=[png]"]) == 0
+    assert NOTE not in words(capsys)
+    assert Image.open(next(tmp_path.glob("still_*.png"))).height == 4 * 48 + 2 * 30
 
 
 @pytest.mark.parametrize("words_", [["predict", "recording=a.raw"], ["live", "recording=a.raw"], ["serve"]])

@@ -14,14 +14,12 @@ from live_examples import SMALL
 from rvtssm.drawing import pictures
 from rvtssm.drawing.pictures import PictureSettings, open_pictures
 from rvtssm.events.frame_counter import count_windows
-from rvtssm.events.labels import read_boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.windows import free_grid
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.frame_size import detector_for_frame, downsample_by_size, usual_downsample
 from rvtssm.models.model_config import ModelConfig, PostprocessConfig
-from rvtssm.models.yolox_head import YoloxHead
 from rvtssm.prediction.inference_config import PredictConfig
 from rvtssm.prediction.predict_recording import predict_recording
 from rvtssm.prediction.summary import Tally
@@ -95,22 +93,6 @@ def test_every_window_has_a_line_and_the_summary_counts_them(predicted):
     assert (edges[:, :2] < edges[:, 2:]).all()
 
 
-def test_the_array_says_the_same_with_the_class_ids_of_the_dataset(predicted):
-    _, out, _ = predicted
-    boxes = read_boxes(out / "detections.npy")
-    lines = [(line["t_us"], found) for line in read_lines(out) for found in line["detections"]]
-    assert len(boxes) == len(lines)
-    for box, (t_us, found) in zip(boxes, lines, strict=True):
-        assert box["t"] == t_us and box["class_id"] == {"car": 2, "pedestrian": 5}[found["class"]]
-        assert box["class_confidence"] == pytest.approx(found["score"], abs=1e-4)
-        x1, y1, x2, y2 = found["xyxy"]
-        assert [box[name] for name in "xywh"] == pytest.approx([x1, y1, x2 - x1, y2 - y1], abs=0.03)
-    names = np.load(out / "detections.npy").dtype.names
-    assert names == ("t", "x", "y", "w", "h", "class_id", "track_id", "class_confidence")
-    # the array has no room for names, so the summary has them
-    assert json.loads((out / "prediction.json").read_text())["classes"] == {"2": "car", "5": "pedestrian"}
-
-
 def test_times_count_from_the_start_and_by_the_clock_of_the_camera(checkpoint, tmp_path, monkeypatch):
     captions, draw = [], pictures.draw_frame
     monkeypatch.setattr(
@@ -165,6 +147,7 @@ def test_the_pictures_are_there(predicted):
     assert len(stills) == 2 and cv2.imread(str(out / stills[0])).shape == (15 * HEIGHT + 60, 15 * WIDTH, 3)
     assert sorted(summary.files) == sorted(path.name for path in out.glob("[!.]*"))
     assert json.loads((out / "prediction.json").read_text())["num_windows"] == 21
+    summary = replace(summary, cameras="")  # a busy machine may be too slow for one
     missed = replace(summary, num_drawn_detections=0, highest_score=0.2996).sentences()
     assert any("; the highest score is 0.29, and min_score=0.1 draws more" in sentence for sentence in missed)
     text = "\n".join(replace(summary, step_ms=dict.fromkeys(summary.step_ms, 50.0)).sentences())
@@ -172,6 +155,7 @@ def test_the_pictures_are_there(predicted):
     for factor, said in ((0.0034, "0.0034"), (0.3, "0.30"), (1.04, "1.0"), (123.4, "123")):
         assert f" {said} x real time" in "\n".join(replace(summary, realtime_factor=factor).sentences())
     slow = replace(summary, step_ms=dict.fromkeys(summary.step_ms, 407.6), remedy="set this")
+    assert "per call" not in replace(slow, windows_per_call=1).sentences()[-2]
     told = "every 50 ms: beside whatever else ran, this machine sustains about 2.4 Hz, not 20 Hz; set this"
     assert "407.6 ms for one window (median; " in slow.sentences()[-2] and slow.sentences()[-2].endswith(told)
     cameras = replace(slow, cameras="this machine sustains about 2.5 Hz").sentences()  # said once
@@ -179,7 +163,7 @@ def test_the_pictures_are_there(predicted):
     assert "21 windows of 50 ms at 20 Hz" in text and "video.mp4" in text
 
 
-@pytest.mark.parametrize(("window", "window_ms"), [("shrink", 10), ("slide", 50), (None, 50)])
+@pytest.mark.parametrize(("window", "window_ms"), [("shrink", 10), (None, 50)])
 def test_another_rate_rescales_the_step_and_thins_the_video(checkpoint, tmp_path, monkeypatch, window, window_ms):
     scales = []
     detector, prepare = type(checkpoint.detector), type(checkpoint.detector).prepare
@@ -318,25 +302,6 @@ def test_ground_truth_is_drawn_in_its_window_only(checkpoint, tmp_path, monkeypa
     ]
 
 
-def test_an_error_on_the_way_keeps_what_was_there(checkpoint, tmp_path, monkeypatch):
-    recording = write_recording(tmp_path)
-    out = tmp_path / "out"
-    predict_recording(checkpoint, recording, out, PredictConfig(formats=["npy"]), progress=False)
-    before = {path: path.read_bytes() for path in out.iterdir()}
-    calls, decode = [], YoloxHead.decode
-
-    def fail_later(*args):
-        calls.append(args)
-        if len(calls) == 2:
-            raise OSError("disk full")
-        return decode(*args)
-
-    monkeypatch.setattr(YoloxHead, "decode", staticmethod(fail_later))
-    with pytest.raises(OSError, match="disk full"):
-        predict_recording(checkpoint, recording, out, progress=False)
-    assert {path: path.read_bytes() for path in out.iterdir()} == before
-
-
 def test_files_of_others_are_never_replaced(checkpoint, tmp_path):
     recording, out = write_recording(tmp_path), tmp_path / "out"
     names = ["coco_results.json", "detections.npy", "still_holiday.png", "strip.png", "video.mp4"]
@@ -347,21 +312,3 @@ def test_files_of_others_are_never_replaced(checkpoint, tmp_path):
             predict_recording(checkpoint, recording, out, PredictConfig(formats=["jsonl"]), progress=False)
         assert len(list(out.iterdir())) == number + 1
     assert {path.read_bytes() for path in out.iterdir()} == {b"mine"}
-
-
-def test_a_prediction_that_fails_spares_another_one_in_the_same_folder(checkpoint, tmp_path, monkeypatch):
-    recording, out = write_recording(tmp_path), tmp_path / "out"
-    config = PredictConfig(formats=["jsonl"], postprocess=POSTPROCESS)
-
-    decode = YoloxHead.decode
-
-    def fail_after_another(*args):
-        monkeypatch.setattr(YoloxHead, "decode", staticmethod(decode))
-        predict_recording(checkpoint, recording, out, config, progress=False)
-        raise OSError("gone")
-
-    monkeypatch.setattr(YoloxHead, "decode", staticmethod(fail_after_another))
-    with pytest.raises(OSError, match="gone"):
-        predict_recording(checkpoint, recording, out, config, progress=False)
-    assert sorted(path.name for path in out.glob("[!.]*")) == ["detections.jsonl", "prediction.json"]
-    assert len(read_lines(out)) == 21

@@ -1,5 +1,6 @@
 """Detection in a few lines of Python equals the command, and its results fit other tools."""
 
+import gc
 import json
 import re
 import subprocess
@@ -44,7 +45,7 @@ def test_the_package_runs_as_a_module():
     assert done.stdout.strip() == rvtssm.__version__
 
 
-@pytest.mark.parametrize(("hz", "window"), [(None, None), (20, None), (80, None), (80, "shrink")])
+@pytest.mark.parametrize(("hz", "window"), [(None, None), (80, None), (80, "shrink")])
 @pytest.mark.parametrize("length_us", [None, 90_000])
 @pytest.mark.filterwarnings("ignore:windows of 12.5 ms")
 def test_file_recording_events_stream_and_command_find_the_same(
@@ -113,11 +114,10 @@ def test_a_picture_shows_the_events_of_its_window_only(predictor, draw_events):
     assert pictures[0].shape[1] >= 64 * 6
 
 
-def structured(events: Events, p_type: type = bool) -> np.ndarray:
-    array = np.empty(len(events), [("x", np.uint16), ("y", np.int32), ("t", np.uint64), ("p", p_type)])
-    for name in "xyt":
+def structured(events: Events) -> np.ndarray:
+    array = np.empty(len(events), [("x", np.uint16), ("y", np.int32), ("t", np.uint64), ("p", bool)])
+    for name in "xytp":
         array[name] = getattr(events, name)
-    array["p"] = 2 * events.p.astype(np.int64) - 1 if p_type is np.int8 else events.p
     return array
 
 
@@ -163,10 +163,9 @@ def test_a_stream_draws_the_windows_that_closed_last(predictor, draw_events):
         frames[0].draw()
 
 
-@pytest.mark.parametrize("p_type", [bool, np.int8])
-def test_structured_arrays_are_events(predictor, draw_events, p_type):
+def test_structured_arrays_are_events(predictor, draw_events):
     events = draw_events()
-    array, options = structured(events, p_type), {"height": 48, "width": 64, "min_score": 0.1}
+    array, options = structured(events), {"height": 48, "width": 64, "min_score": 0.1}
     found = predictor.predict(array, **options)
     assert found.to_coco() == predictor.predict(events, **options).to_coco()
     frames = predictor.stream(**options).push(array, until_us=7_430_000)
@@ -211,7 +210,8 @@ def test_whole_numbers_of_other_types_are_events():
     for wrong, reason in (
         (
             {"t": t / 1e6},
-            r"Events.t holds float64, but needs whole microseconds; .* give np.rint\(t \* 1e6\).astype\(np.int64\)",
+            r"Events.t holds float64, but needs whole microseconds; if it is in seconds, give np.rint\(t \* 1e6\)."
+            r"astype\(np.int64\); if in milliseconds, np.rint\(t \* 1e3\).astype\(np.int64\)",
         ),
         ({"t": t.astype("M8[ns]")}, r'give t.astype\("datetime64\[us\]"\).astype\(np.int64\)'),
         ({"t": t.astype("m8[s]")}, r'give t.astype\("timedelta64\[us\]"\).astype\(np.int64\)'),
@@ -284,10 +284,11 @@ def test_a_picture_of_a_recording_says_how_to_take_events_from_it(draw_events, t
 
 def test_an_opened_recording_is_closed_when_it_is_collected(draw_events, tmp_path):
     write_dat(tmp_path / "a_td.dat", draw_events(100), 48, 64)
-    code = "import rvtssm; kept = rvtssm.open('a_td.dat'); rvtssm.draw(next(kept.iterate()), 48, 64)"
-    command = [sys.executable, "-X", "dev", "-W", "error::ResourceWarning", "-c", code]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "ResourceWarning" not in done.stderr
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert len(next(rvtssm.open(tmp_path / "a_td.dat").iterate())) == 100
+        gc.collect()
+    assert told == []
 
 
 def test_arguments_that_are_no_numbers_are_told(predictor, draw_events):
@@ -345,11 +346,15 @@ def test_an_opened_recording_refuses_another_size_as_its_file_does(predictor, dr
         assert predictor.predict(given, height=48).summary.sensor_hw == (48, 64)
 
 
-def test_many_events_in_less_than_a_window_are_told(predictor, draw_events):
+def test_many_events_in_less_than_a_window_are_told(predictor, draw_events, tmp_path):
     events = draw_events(12_000)
-    found = predictor.predict(replace(events, t=events.t // 100), height=48, width=64)
+    short = replace(events, t=events.t // 100)
+    found = predictor.predict(short, height=48, width=64)
     assert ", but the events last only 4.299 ms (times must be in microseconds); frames" in found.summary.sentences()[1]
     assert "last only" not in predictor.predict(events, height=48, width=64).summary.sentences()[1]
+    write_dat(tmp_path / "short_td.dat", short, 48, 64)  # a format with a unit of time
+    said = predictor.predict(tmp_path / "short_td.dat").summary.sentences()[1]
+    assert ", but the recording is shorter than one window (4.299 ms); frames" in said and "microseconds" not in said
 
 
 def test_milliseconds_in_a_stream_are_told_once(predictor, draw_events):
@@ -382,13 +387,6 @@ def test_nanoseconds_are_told_from_the_few_events_in_a_second(predictor, draw_ev
         events = draw_events(num_events)
         with pytest.warns(UserWarning, match=rf"{num_events} events in 430 s, {odd}; .*: t // 1000"):
             EventsInMemory(replace(events, t=events.t * 1000), 48, 64)
-
-
-def test_a_recording_with_a_time_unit_that_is_shorter_than_a_window_is_told(predictor, draw_events, tmp_path):
-    events = draw_events(12_000)
-    write_dat(tmp_path / "short_td.dat", replace(events, t=events.t // 100), 48, 64)
-    said = predictor.predict(tmp_path / "short_td.dat").summary.sentences()[1]
-    assert ", but the recording is shorter than one window (4.299 ms); frames" in said and "microseconds" not in said
 
 
 def test_a_folder_of_recordings_is_refused(predictor, draw_events, tmp_path):
@@ -438,9 +436,3 @@ def test_windows_that_are_late_because_other_programs_run_are_a_warning(predicto
     monkeypatch.setattr("os.getloadavg", lambda: (1e4, 1e4, 1e4))
     with pytest.warns(UserWarning, match=r"a window took \d+ ms; .*OMP_WAIT_POLICY=PASSIVE"):
         predictor.predict(draw_events(2_000, duration_us=60_000), hz=2_000, height=48, width=64)
-
-
-def test_times_that_are_fractions_are_told_how_to_become_microseconds(draw_events):
-    events = draw_events(10)
-    with pytest.raises(ValueError, match=r"in seconds, give np.rint\(t \* 1e6\).*in milliseconds, np.rint\(t \* 1e3\)"):
-        rvtssm.Events(events.t / 1000, events.x, events.y, events.p)

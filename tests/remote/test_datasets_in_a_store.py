@@ -21,6 +21,7 @@ from rvtssm.events.labels import write_boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.readers.index import identity_of
+from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.preparation.preparation_config import PreprocessConfig
 from rvtssm.preparation.prepare_dataset import preprocess_dataset
 from rvtssm.preparation.store import _frame_bytes, sequence_writer
@@ -252,13 +253,15 @@ def test_commands_take_urls_where_they_read(store_url, tmp_path, capsys):
         ("audit", ["duration_s=1.2", "num_timed=1", "hz=[20]", "finer=[1]"]),
     ],
 )
-def test_a_detector_reads_a_recording_by_its_url(store_url, tmp_path, command, keys):
+def test_a_detector_reads_a_recording_by_its_url(store_url, live_checkpoint, tmp_path, command, keys):
+    checkpoint = live_checkpoint()
+    write_checkpoint(tmp_path / "small.ckpt", checkpoint.detector, checkpoint)
     write_dat(tmp_path / "a_td.dat", random_events(20_000, span_us=1_300_000), HEIGHT, WIDTH)
     upload(tmp_path / "a_td.dat", f"{store_url}/a_td.dat")
     found = []
     for number, folder in enumerate((str(tmp_path), store_url)):
         out = tmp_path / f"out{number}"
-        words = [command, "checkpoint=street-tiny", f"recording={folder}/a_td.dat", f"out={out}", *keys]
+        words = [command, f"checkpoint={tmp_path / 'small.ckpt'}", f"recording={folder}/a_td.dat", f"out={out}", *keys]
         assert cli.main(words) == 0
         if command == "audit":
             report = json.loads((out / "audit.json").read_text())

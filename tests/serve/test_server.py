@@ -52,11 +52,16 @@ def picture_of(data: bytes) -> tuple[dict, np.ndarray]:
 class Page:
     """What a page would see of a session."""
 
-    def __init__(self, weights, camera=None, config=None) -> None:
+    def __init__(self, weights, path=None, camera=None, config=None) -> None:
         self.ready = threading.Event()
         self.session = Session(weights, camera or threading.Lock(), self.ready.set, config)
         self.messages: list[dict] = []
         self.pictures: list[tuple[dict, np.ndarray]] = []
+        if path is not None:
+            self.play(path)
+
+    def play(self, path) -> None:
+        self.session.handle(Opening(path.name, str(path)))
 
     def __enter__(self) -> Page:
         return self
@@ -81,19 +86,14 @@ class Page:
         return [result for header, _ in self.pictures[since:] for result in header["results"]]
 
 
-def opened(name, path):
-    return Opening(name, str(path))
-
-
 def test_a_page_sees_events_boxes_and_delays(weights, recordings):
     path = recordings["one_td.dat"]
-    with Page(weights) as page:
-        page.session.open(opened("one", path))
+    with Page(weights, path) as page:
         page.session.handle({"speed": 0.2})  # so that it does not begin again where the first window takes seconds
         page.until(lambda page: len(page.results()) >= 8 and len(page.pictures) > 8)
     assert page.messages == [
         {
-            **{"kind": "opened", "name": "one", "duration_s": pytest.approx(3, abs=0.01)},
+            **{"kind": "opened", "name": "one_td.dat", "duration_s": pytest.approx(3, abs=0.01)},
             **{"height": HEIGHT, "width": WIDTH, "downsample": 1, "assumed": ""},
         }
     ]
@@ -112,8 +112,7 @@ def test_a_page_sees_events_boxes_and_delays(weights, recordings):
 
 
 def test_a_page_that_never_reads_has_one_picture_waiting(weights, recordings):
-    with Page(weights) as page:
-        page.session.open(opened("one", recordings["one_td.dat"]))
+    with Page(weights, recordings["one_td.dat"]) as page:
         page.session.handle({"speed": 0.2})
         page.until(lambda page: page.results())
         run = page.session._run
@@ -126,8 +125,7 @@ def test_a_page_that_never_reads_has_one_picture_waiting(weights, recordings):
 
 def test_the_rate_changes_while_it_plays(weights, recordings):
     """The slider moves from 20 to 200 Hz: windows end ten times as often, the state goes on."""
-    with Page(weights) as page:
-        page.session.open(opened("one", recordings["one_td.dat"]))
+    with Page(weights, recordings["one_td.dat"]) as page:
         page.session.handle({"speed": 0.2})  # so that it does not begin again where the machine is busy
         page.until(lambda page: len(page.results()) >= 3)
         page.session.handle({"hz": 200, "speed": 0.1})
@@ -153,16 +151,13 @@ def test_the_rate_changes_while_it_plays(weights, recordings):
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ({"hz": "fast"}, "'fast' instead of a number"),
-        ({"hz": float("nan")}, "instead of a number"),
+        ({"hz": float("nan")}, "nan instead of a number"),
         ({"window": "open"}, "'open'; choose from slide, shrink"),
-        ({"precision": "int1"}, "choose from float32, bf16"),
         ({"seek": None}, "instead of a number"),
     ],
 )
 def test_a_wrong_setting_is_told_and_playing_goes_on(weights, recordings, command, message):
-    with Page(weights) as page:
-        page.session.open(opened("one", recordings["one_td.dat"]))
+    with Page(weights, recordings["one_td.dat"]) as page:
         page.until(lambda page: page.pictures)
         page.session.handle(command)
         page.until(lambda page: len(page.messages) == 2)
@@ -172,8 +167,7 @@ def test_a_wrong_setting_is_told_and_playing_goes_on(weights, recordings, comman
 
 
 def test_a_recording_can_be_paused_sought_and_begins_again(weights, recordings):
-    with Page(weights) as page:
-        page.session.open(opened("one", recordings["one_td.dat"]))
+    with Page(weights, recordings["one_td.dat"]) as page:
         page.session.handle({"paused": True, "speed": 4})
         page.session.handle({"seek": 0.97})
         page.until(lambda page: page.messages)
@@ -191,11 +185,11 @@ def test_a_recording_can_be_paused_sought_and_begins_again(weights, recordings):
 
 def test_a_recording_that_is_gone_is_told_without_its_folder(weights, recordings, tmp_path):
     with Page(weights) as page:
-        page.session.open(opened("gone.dat", tmp_path / "gone.dat"))
+        page.play(tmp_path / "gone.dat")
         page.until(lambda page: page.messages)
         message = "gone.dat does not exist; give an event recording"
         assert page.messages[0] == {"kind": "error", "message": message, "is_playing": False}
-        page.session.open(opened("one", recordings["one_td.dat"]))
+        page.play(recordings["one_td.dat"])
         page.until(lambda page: page.pictures)
 
 
@@ -206,8 +200,7 @@ def written(path, draw_events, num_events, duration_us):
 
 def test_a_recording_shorter_than_a_window_shows_its_events_boxes_and_why(weights, draw_events, tmp_path):
     path = written(tmp_path / "short_td.dat", draw_events, 2_000, 20_000)
-    with Page(weights) as page:
-        page.session.open(opened("short", path))
+    with Page(weights, path) as page:
         page.until(lambda page: page.results() and page.pictures[-1][0]["boxes"])
         header, counts = page.pictures[-1]
         assert counts.sum() > 1_000 and header["t_s"] < 0.021
@@ -225,15 +218,14 @@ def test_the_last_boxes_are_shown_for_a_while_however_long_they_take(weights, dr
     with Page(weights) as page:
         finish = LiveRun.finish
         monkeypatch.setattr(LiveRun, "finish", lambda *args: (time.sleep(1.2), finish(*args))[1])
-        page.session.open(opened("short", path))
+        page.play(path)
         page.until(lambda page: page.results() and page.pictures[-1][0]["boxes"])
         time.sleep(0.4)
         assert page.session._boxes
 
 
 def test_the_last_window_is_computed_though_the_recording_ends_in_it(weights, recordings):
-    with Page(weights) as page:
-        page.session.open(opened("one", recordings["one_td.dat"]))
+    with Page(weights, recordings["one_td.dat"]) as page:
         page.session.handle({"seek": 0.98})
         page.until(lambda page: any(end > 4.0 for end, *_ in page.results()))
         at_end = [counts.sum() for header, counts in page.pictures if header["t_s"] > 2.99]
@@ -247,8 +239,7 @@ def test_a_place_without_events_is_said(weights, draw_events, tmp_path):
     write_dat(
         path, Events(*(np.concatenate([getattr(part, name) for part in parts]) for name in "txyp")), HEIGHT, WIDTH
     )
-    with Page(weights) as page:
-        page.session.open(opened("gap", path))
+    with Page(weights, path) as page:
         page.until(lambda page: page.pictures and page.pictures[-1][0]["t_s"] > 0.65)
     for header, counts in page.pictures:
         assert header["notice"] == ("" if counts.any() else "no events in 40 ms")
@@ -257,8 +248,7 @@ def test_a_place_without_events_is_said(weights, draw_events, tmp_path):
 
 def test_a_paused_page_shows_the_place_that_it_goes_to_and_another_recording_plays(weights, recordings):
     path = recordings["one_td.dat"]
-    with Page(weights) as page:
-        page.session.open(opened("one", path))
+    with Page(weights, path) as page:
         page.session.handle({"paused": True})
         for share in (0.5, 0.0):
             page.session.handle({"seek": share})
@@ -268,15 +258,14 @@ def test_a_paused_page_shows_the_place_that_it_goes_to_and_another_recording_pla
             header, counts = page.pictures[-1]
             assert header["t_s"] == pytest.approx(3 * share, abs=0.01) and header["is_paused"] and not header["notice"]
             assert 200 < counts.sum() < 400  # 267 events in 40 ms
-        page.session.open(opened("two", recordings["two_td.dat"]))
+        page.play(recordings["two_td.dat"])
         page.until(lambda page: len(page.messages) == 2 and page.results())
         assert not page.pictures[-1][0]["is_paused"]
 
 
 def test_a_page_begins_with_the_settings_of_the_command(weights, recordings):
     config = ServeConfig(hz=250, window="slide", downsample=2)
-    with Page(weights, config=config) as page:
-        page.session.open(opened("one", recordings["one_td.dat"]))
+    with Page(weights, recordings["one_td.dat"], config=config) as page:
         page.until(lambda page: page.pictures)
         detector = page.session._run.detector
         assert (detector.schedule.hz, detector.schedule.length_us, detector.downsample) == (250, 50_000, 2)
@@ -301,14 +290,12 @@ def test_a_page_that_sends_too_fast_is_refused(weights, monkeypatch):
 
 
 def test_two_pages_are_independent(weights, recordings):
-    with Page(weights) as first, Page(weights) as second:
-        first.session.open(opened("one", recordings["one_td.dat"]))
-        second.session.open(opened("two", recordings["two_td.dat"]))
+    with Page(weights, recordings["one_td.dat"]) as first, Page(weights, recordings["two_td.dat"]) as second:
         second.session.handle({"hz": 50})
         for page, hz in ((first, 20), (second, 50)):
             page.until(lambda page, hz=hz: page.pictures and page.pictures[-1][0]["hz"] == hz)
             page.until(lambda page: len(page.results()) > 2)
-        assert first.messages[0]["name"] == "one" and second.messages[0]["name"] == "two"
+        assert first.messages[0]["name"] == "one_td.dat" and second.messages[0]["name"] == "two_td.dat"
         assert first.session._run.detector is not second.session._run.detector
 
 
@@ -325,10 +312,10 @@ def test_one_page_has_the_camera(weights, draw_events, monkeypatch):
     monkeypatch.setattr(drivers, "open", opened)
     monkeypatch.setattr(FakeDevice, "__next__", real_time(FakeDevice.__next__, pulled))
     camera = threading.Lock()
-    with Page(weights, camera) as first, Page(weights, camera) as second:
-        first.session.open(Opening("camera"))
+    with Page(weights, camera=camera) as first, Page(weights, camera=camera) as second:
+        first.session.handle(Opening("camera"))
         first.until(lambda page: page.messages)
-        second.session.open(Opening("camera"))
+        second.session.handle(Opening("camera"))
         second.until(lambda page: page.messages)
         assert "another page uses the camera" in second.messages[0]["message"]
         first.until(lambda page: page.results())

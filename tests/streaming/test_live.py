@@ -30,10 +30,6 @@ HEIGHT, WIDTH = 48, 64
 SCHEDULES = [FixedRate(20), FixedRate(70, 50_000), EventCount(400, 5_000, 90_000), Adaptive(300, 10, 100)]
 
 
-def part(events, start, stop):
-    return Events(events.t[start:stop], events.x[start:stop], events.y[start:stop], events.p[start:stop])
-
-
 def assert_same(found, wanted, tolerance=1e-5):
     """Windows and their detections, scores and boxes to a tolerance."""
     assert [(w.start_us, w.end_us) for w in found] == [(w.start_us, w.end_us) for w in wanted]
@@ -50,11 +46,13 @@ def live(checkpoint, **options):
 
 def push_in_pieces(detector, events, cuts):
     edges = [0, *sorted(cuts), len(events)]
-    return [window for start, stop in pairwise(edges) for window in detector.push(part(events, start, stop))]
+    return [window for start, stop in pairwise(edges) for window in detector.push(events[start:stop])]
 
 
-@pytest.mark.parametrize("name", TEMPORAL_LAYERS)
-@pytest.mark.parametrize(("hz", "length_us"), [(20, None), (80, None), (100, 50_000)])
+@pytest.mark.parametrize(
+    ("name", "hz", "length_us"),
+    [*((name, 50, 50_000) for name in TEMPORAL_LAYERS), ("s5", 20, None), ("s5", 80, None)],
+)
 def test_streaming_is_batch_evaluation(live_checkpoint, draw_events, name, hz, length_us):
     checkpoint, events = live_checkpoint(name), draw_events()
     config = PostprocessConfig(max_detections=20)  # some of the best may lie outside of the frame
@@ -63,7 +61,7 @@ def test_streaming_is_batch_evaluation(live_checkpoint, draw_events, name, hz, l
     hists = count_windows(events, windows, HEIGHT, WIDTH)
     whole = list(detect(open_stream(checkpoint, (HEIGHT, WIDTH)), [(windows, hists)], 1e6 / hz, config))
     streamed = StreamDetector(checkpoint, HEIGHT, WIDTH, config=config, schedule=FixedRate(hz, length_us))
-    found = streamed.push(events) + streamed.push(part(events, 0, 0), until_us=int(windows.ends_us[-1]))
+    found = streamed.push(events) + streamed.push(events[:0], until_us=int(windows.ends_us[-1]))
     np.testing.assert_array_equal([(w.start_us, w.end_us) for w in found], windows.bounds_us)
     for window, (_, frame, *_) in zip(found, whole, strict=True):
         assert window.detections[0].t_us == frame.t_us
@@ -100,7 +98,7 @@ def one_packet(request, live_checkpoint, draw_events):
     return request.param, checkpoint, events, live(checkpoint, schedule=request.param).push(events)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5)
 @given(cuts=st.lists(st.integers(0, 2_000), max_size=12))
 def test_the_size_of_packets_changes_nothing(one_packet, cuts):
     schedule, checkpoint, events, whole = one_packet
@@ -108,8 +106,10 @@ def test_the_size_of_packets_changes_nothing(one_packet, cuts):
     assert_same(push_in_pieces(live(checkpoint, schedule=schedule), events, cuts), whole, tolerance=0)
 
 
-@pytest.mark.parametrize("convention", ["exact", "rvt"])
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: type(schedule).__name__)
+@pytest.mark.parametrize(
+    ("schedule", "convention"),
+    [*((schedule, "rvt") for schedule in SCHEDULES), (SCHEDULES[0], "exact"), (SCHEDULES[2], "exact")],
+)
 def test_equal_times_on_both_sides_of_a_cut(live_checkpoint, schedule, convention):
     """Windows of the convention `rvt` hold the events at both ends, which may lie in different packets."""
     checkpoint = live_checkpoint()
@@ -128,8 +128,9 @@ def test_equal_times_on_both_sides_of_a_cut(live_checkpoint, schedule, conventio
             np.testing.assert_allclose(window.detections[0].score, frame.score, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: type(schedule).__name__)
-@pytest.mark.parametrize("convention", ["exact", "rvt"])
+@pytest.mark.parametrize(
+    ("schedule", "convention"), [*((schedule, "exact") for schedule in SCHEDULES), (SCHEDULES[0], "rvt")]
+)
 def test_the_end_of_the_events_closes_the_window_that_is_open(live_checkpoint, draw_events, schedule, convention):
     checkpoint = live_checkpoint()
     checkpoint = replace(checkpoint, windows=replace(checkpoint.windows, convention=convention))
@@ -142,31 +143,11 @@ def test_the_end_of_the_events_closes_the_window_that_is_open(live_checkpoint, d
     assert_same(found, longer.push(packets, last_us + 300_000)[: len(found)], 0)
 
 
-def test_the_rate_changes_while_it_runs(live_checkpoint, draw_events):
-    """The new grid begins where the last window ended, and the state goes on."""
+def test_rate_and_length_of_windows_change_while_it_runs(live_checkpoint, draw_events):
+    """The new grid begins where the last window ended, and the state goes on. A longer window begins with the events
+    that the ones before kept; packets make no difference."""
     checkpoint, events = live_checkpoint(), draw_events()
-    streamed = live(checkpoint, schedule=FixedRate(20))
-    head = streamed.push(part(events, 0, 3_000))
-    streamed.schedule = FixedRate(200)
-    tail = streamed.push(part(events, 3_000, 6_000))
-    assert {w.end_us - w.start_us for w in head} == {50_000}
-    assert {w.end_us - w.start_us for w in tail} == {5_000}
-    assert tail[0].start_us == head[-1].end_us
-    detector, state = checkpoint.detector, None
-    for window in head + tail:
-        one = free_grid(window.start_us, window.end_us - 1, WindowSettings(window.end_us - window.start_us))
-        hist = torch.from_numpy(count_windows(events, one, HEIGHT, WIDTH))[:, None]
-        with torch.no_grad():
-            predictions, state = detector(hist, state, (window.end_us - window.start_us) / 50_000)
-        (frame,) = YoloxHead.decode(predictions, [window.end_us], CONFIG)
-        np.testing.assert_allclose(window.detections[0].score, to_sensor(frame, HEIGHT, WIDTH, 1).score, atol=1e-5)
-    assert len(tail) > 20
-
-
-def test_the_length_of_windows_changes_while_it_runs(live_checkpoint, draw_events):
-    """A longer window begins with the events that the ones before kept; packets make no difference."""
-    checkpoint, events = live_checkpoint(), draw_events()
-    plans = [FixedRate(20), FixedRate(50, 60_000), FixedRate(100, 10_000)]
+    plans = [FixedRate(20), FixedRate(50, 60_000), FixedRate(100)]
     found = []
     for pieces in (1, 7):
         streamed = live(checkpoint)
@@ -174,7 +155,7 @@ def test_the_length_of_windows_changes_while_it_runs(live_checkpoint, draw_event
         for schedule, (start, stop) in zip(plans, [(0, 2_000), (2_000, 4_000), (4_000, 6_000)], strict=True):
             streamed.schedule = schedule
             for at in range(start, stop, (stop - start) // pieces):
-                windows += streamed.push(part(events, at, min(at + (stop - start) // pieces, stop)))
+                windows += streamed.push(events[at : min(at + (stop - start) // pieces, stop)])
         found.append(windows)
     assert_same(*found, tolerance=0)
     lengths = [window.end_us - window.start_us for window in found[0]]
@@ -288,9 +269,7 @@ def test_cameras_in_one_batch_are_cameras_alone(live_checkpoint, draw_events):
     cameras = [draw_events(seed=seed) for seed in (5, 6, 7)]
     start = 7_000_000
     together = live(checkpoint, num_cameras=3, start_us=start)
-    found = together.push([part(c, 0, 2_000) for c in cameras]) + together.push(
-        [part(c, 2_000, 6_000) for c in cameras]
-    )
+    found = together.push([c[:2_000] for c in cameras]) + together.push([c[2_000:] for c in cameras])
     for i, camera in enumerate(cameras):
         alone = live(checkpoint, start_us=start).push(camera)
         assert len(alone) == len(found)
@@ -301,7 +280,7 @@ def test_cameras_in_one_batch_are_cameras_alone(live_checkpoint, draw_events):
 def test_the_first_window_of_cameras_does_not_depend_on_who_is_heard_first(live_checkpoint, draw_events):
     checkpoint = live_checkpoint()
     one, other = draw_events(), draw_events(seed=6, start_us=6_980_000)
-    nothing = part(one, 0, 0)
+    nothing = one[:0]
     whole = live(checkpoint, num_cameras=2).push([one, other])
     assert whole[0].start_us == 6_980_000
     late = live(checkpoint, num_cameras=2)
@@ -312,15 +291,9 @@ def test_the_first_window_of_cameras_does_not_depend_on_who_is_heard_first(live_
 def test_no_window_closes_before_every_camera_is_past_it(live_checkpoint, draw_events):
     both = live(live_checkpoint(), num_cameras=2, start_us=7_000_000)
     events = draw_events()
-    nothing = part(events, 0, 0)
+    nothing = events[:0]
     assert both.push([events, nothing]) == []
     assert len(both.push([nothing, nothing], until_us=7_120_000)) == 2
-
-
-def test_time_passes_without_events(live_checkpoint, draw_events):
-    streamed = live(live_checkpoint(), start_us=0)
-    found = streamed.push(part(draw_events(), 0, 0), until_us=1_000_000)
-    assert [w.end_us for w in found] == list(range(50_000, 1_000_001, 50_000))
 
 
 def test_a_clock_that_jumps_is_refused_and_changes_nothing(live_checkpoint, draw_events):
@@ -332,7 +305,7 @@ def test_a_clock_that_jumps_is_refused_and_changes_nothing(live_checkpoint, draw
     hours_us = 8 * 3_600_000_000
     later = Events(events.t + hours_us, events.x, events.y, events.p)
     jump = join_events([Events(events.t + 1_000_000, events.x, events.y, events.p), later])
-    for packet, until_us in ((later, None), (jump, None), (part(events, 0, 0), 1 << 60)):
+    for packet, until_us in ((later, None), (jump, None), (events[:0], 1 << 60)):
         with pytest.raises(ValueError, match=r"camera 0: no event for more than 600 s before \d+ us"):
             streamed.push(packet, until_us=until_us)
     with pytest.raises(ValueError, match="or start_us belongs to another clock"):
@@ -340,7 +313,7 @@ def test_a_clock_that_jumps_is_refused_and_changes_nothing(live_checkpoint, draw
     soon = Events(events.t + 700_000_000, events.x, events.y, events.p)
     found = []
     for each in (streamed, clean):
-        windows = each.push(part(events, 0, 0), until_us=507_000_000)
+        windows = each.push(events[:0], until_us=507_000_000)
         found.append(windows + each.push(soon))
     assert_same(*found, tolerance=0)
     assert len(found[0]) == 14
@@ -351,29 +324,29 @@ def test_a_state_goes_on_with_another_schedule(live_checkpoint, draw_events, bef
     """As if the schedule had been changed where the state was saved."""
     checkpoint, events = live_checkpoint(), draw_events()
     changed, restored = live(checkpoint, schedule=before), live(checkpoint, schedule=after)
-    changed.push(part(events, 0, 3_000))
+    changed.push(events[:3_000])
     restored.load_state_dict(changed.state_dict())
     changed.schedule = after
-    found = restored.push(part(events, 3_000, 6_000))
+    found = restored.push(events[3_000:])
     assert {w.end_us - w.start_us for w in found} == {round(1e6 / after.hz)}
-    assert_same(found, changed.push(part(events, 3_000, 6_000)), tolerance=0)
+    assert_same(found, changed.push(events[3_000:]), tolerance=0)
 
 
-@pytest.mark.parametrize("name", TEMPORAL_LAYERS)
+@pytest.mark.parametrize("name", ["s5", "s7", "lstm"])  # complex, real, and two tensors
 def test_state_can_be_saved_and_restored(live_checkpoint, draw_events, name):
     """`torch.load` takes it without being told to trust it, whatever numbers went in."""
     checkpoint, events = live_checkpoint(name), draw_events()
     schedule = FixedRate(60, np.int64(40_000))
     whole = live(checkpoint, schedule=schedule).push(events)
     first = live(checkpoint, schedule=schedule, start_us=np.int64(7_000_000))
-    head = first.push(part(events, 0, 2_345), until_us=events.t[2_344] + np.int64(1))
+    head = first.push(events[:2_345], until_us=events.t[2_344] + np.int64(1))
     file = io.BytesIO()
     torch.save(first.state_dict(), file)
     file.seek(0)
     second = live(checkpoint, schedule=schedule)
     second.load_state_dict(torch.load(file))
-    first.push(part(events, 2_345, 6_000))  # what is stored does not move on with the one it came from
-    assert_same(head + second.push(part(events, 2_345, 6_000)), whole, tolerance=0)
+    first.push(events[2_345:])  # what is stored does not move on with the one it came from
+    assert_same(head + second.push(events[2_345:]), whole, tolerance=0)
 
 
 def test_a_state_before_the_first_event(live_checkpoint, draw_events):
@@ -498,7 +471,7 @@ def test_packets_and_times_that_are_none_are_told_and_change_nothing(live_checkp
     assert_same(detector.push(events, 8e6), live(live_checkpoint()).push(events, 8_000_000))
 
 
-@pytest.mark.parametrize("hz", [0, -20, math.nan, math.inf, "20", [20], True])
+@pytest.mark.parametrize("hz", [0, math.nan, math.inf, "20", True])
 def test_a_rate_that_is_none_is_told(live_checkpoint, hz):
     for use in (live_checkpoint().windows_at, FixedRate):
         with pytest.raises(ValueError, match=rf"^hz( of a schedule)?={re.escape(repr(hz))} must be a number, from "):
