@@ -1,3 +1,14 @@
-"""The fixtures of tests/live_examples.py."""
+"""The fixtures of tests/live_examples.py, and evaluations without what takes longest."""
 
+import pytest
 from live_examples import draw_events, live_checkpoint  # noqa: F401
+
+
+@pytest.fixture(scope="module")
+def without_pictures():
+    """Reports without plots, pictures and page."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rvtssm.reports.report.rates_png", lambda *_: b"")
+        patch.setattr("rvtssm.reports.report.to_html", lambda *_: "")
+        patch.setattr("rvtssm.evaluation.rates.worst_pictures", lambda *_: [])
+        yield

@@ -30,6 +30,8 @@ SPEC = replace(DATASETS["synthetic"], height=48, width=64)
 SENSOR = ("dataset=synthetic", "dataset.height=48", "dataset.width=64")
 LABELS_US = 50_000 * np.arange(5, 22)  # every 50 ms
 
+pytestmark = pytest.mark.usefixtures("without_pictures")
+
 
 def write_recording(raw: Path, labels_us=LABELS_US, side_px: float = 20, track_id: int = 0, size_hw=(48, 64)) -> Path:
     """One test recording of random events; returns `raw`."""

@@ -66,13 +66,10 @@ def weights(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def without_pictures():
-    """Reports without what takes longest and is not compared; all processes have equally many threads."""
+def equal_threads(without_pictures):
+    """All processes have equally many threads."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))
-        patch.setattr("rvtssm.reports.report.rates_png", lambda *_: b"")
-        patch.setattr("rvtssm.reports.report.to_html", lambda *_: "")
-        patch.setattr("rvtssm.evaluation.rates.worst_pictures", lambda *_: [])
         yield
 
 

