@@ -163,6 +163,12 @@ def test_a_change_of_what_is_wanted_installs_again(checkout, name):
     assert len(installs(checkout)) == 2
 
 
+def test_an_install_that_failed_is_done_again(checkout):
+    assert install(checkout, UV_FAILS="1").returncode != 0
+    assert install(checkout).returncode == 0
+    assert len(installs(checkout)) == 2
+
+
 def test_a_failed_update_does_not_leave_the_old_install_looking_complete(checkout):
     install(checkout)
     unchanged = (checkout / "constraints.txt").read_text()
