@@ -12,7 +12,7 @@ from triton.compiler import ASTSource  # noqa: E402
 
 from rvtssm.ssm import scan_triton  # noqa: E402
 
-TARGETS = [*(GPUTarget("cuda", arch, 32) for arch in (75, 80, 90, 100)), GPUTarget("hip", "gfx942", 64)]
+TARGETS = [*(GPUTarget("cuda", arch, 32) for arch in (75, 90, 100)), GPUTarget("hip", "gfx942", 64)]
 KERNELS = (scan_triton._forward, scan_triton._backward)
 # precision of the products, of the recurrence, complex numbers, a decay that varies by step
 VARIANTS = [("bf16", "fp32", True, False), ("fp32", "fp32", True, True)]
