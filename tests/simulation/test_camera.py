@@ -124,6 +124,12 @@ def test_thresholds_differ_from_pixel_to_pixel_as_much_as_asked():
     assert (same == same[0, 0]).all()
 
 
+@pytest.mark.parametrize("name", ["on_to_off", "spread", "dark_intensity"])
+def test_a_camera_that_cannot_be_simulated_is_refused(name):
+    with pytest.raises(ValueError, match=rf"synthetic\.camera\.{name}=0"):
+        CameraConfig(**{name: 0}).check()
+
+
 def test_frames_that_cannot_be_used_are_refused():
     dark = np.zeros((4, 4))
     with pytest.raises(ValueError, match="at least one"):

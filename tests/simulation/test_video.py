@@ -255,7 +255,6 @@ def test_labels_that_cannot_be_those_of_the_video_are_refused(clip, tmp_path, na
         ({"fps": None}, "does not say its rate; set fps=HZ"),
         ({"labels": "nowhere.txt"}, "does not exist; name the labels of the video"),
         ({"labels": "words.txt"}, "line 1 is not `frame,track,left,top,width,height`"),
-        ({"synthetic.camera.on_to_off": "0"}, r"synthetic\.camera\.on_to_off=0.* must be positive"),
         ({"out": None}, "out=DIR is needed"),
         ({"video": None}, "video=FILE is needed"),
     ],

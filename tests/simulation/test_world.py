@@ -271,9 +271,9 @@ def test_a_dataset_of_worlds_is_written_and_a_recording_does_not_depend_on_the_o
 
 def test_a_world_without_labels_is_drawn_again():
     config = SyntheticConfig(duration_s=0.25, height=48, width=64, world=WorldConfig(max_actors=1))
-    for index in range(3):
+    for index in (1, 4):  # their first worlds have none
         blocks, boxes = simulated_recording(config, "train", index, "open_world")
-        assert len(boxes) and sum(len(block.t) for block in blocks)
+        assert (boxes["w"] > 0).any() and sum(len(block.t) for block in blocks)
     nobody = replace(config, world=WorldConfig(max_actors=0, crowd_share=0.0))
     assert len(simulated_recording(nobody, "val", 0, "open_world")[1]) == 0
 
