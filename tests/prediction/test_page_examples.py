@@ -134,7 +134,7 @@ def test_the_short_program_finds_objects_and_draws_them(live_checkpoint, draw_ev
 
 def test_the_short_program_is_as_accurate_at_its_rates_as_at_that_of_the_training(tmp_path, monkeypatch):
     """By the weights in the package on simulated traffic, at label times at which windows of all three rates end."""
-    scene = ["synthetic.num_train=0", "synthetic.num_val=0", "synthetic.num_test=4", "synthetic.duration_s=2.5"]
+    scene = ["synthetic.num_train=0", "synthetic.num_val=0", "synthetic.num_test=4", "synthetic.duration_s=1.8"]
     generate(compose(["experiment=demo", *scene, "synthetic.workers=1", f"dataset.raw_dir={tmp_path / 'raw'}"]))
     changed = {"min_score=0.3": "min_score=0.01", "frame.xyxy for": "frame for"}
     example = program("busiest.draw")
