@@ -265,11 +265,15 @@ def move_file(source: Path, path: Path) -> None:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence messages that exporters print for their own developers."""
-    before = logging.root.manager.disable
+    names = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        logging.disable(logging.ERROR)
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
         try:
             yield
         finally:
-            logging.disable(before)
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)

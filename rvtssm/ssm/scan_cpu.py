@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import rvtssm.system.compilations  # noqa: F401  tells a person who waits
+from rvtssm.ssm.shapes import check_sweep
 
 _RUN = 128  # sequences whose gradients are summed before they are added to the total, to limit rounding errors
 
@@ -32,6 +33,7 @@ def forward(x: Tensor, decay: Tensor, carried: Tensor) -> None:
         decay: Factors (T, D, P) or (1, D, P), complex or real, for D groups of n / D sequences.
         carried: State before the first step, (n, P), which becomes the last state.
     """
+    check_sweep(decay, (x,), (carried,))
     decays = decay.numpy()
     wide = x.to(decay.dtype.to_real())  # no copy if the precision is the same
     _forward(wide.numpy().view(decays.dtype), decays, carried.numpy())
@@ -52,6 +54,7 @@ def backward(grad: Tensor, x: Tensor, before: Tensor, decay: Tensor, carried: Te
     Returns:
         The gradient of decay, in the shape of decay.
     """
+    check_sweep(decay, (grad, x), (before, carried))
     decays, real = decay.numpy(), decay.dtype.to_real()
     grad_decay = np.zeros_like(decays)
     wide = grad.to(real)

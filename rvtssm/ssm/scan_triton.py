@@ -15,12 +15,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rvtssm.ssm.shapes import check_sweep
+
 _LANES = 512  # numbers that a program holds, for the real and for the imaginary part of the state each
 _MODES = 64  # how many of these are modes of the same sequence, which are adjacent in memory
 
 
 def forward(x: Tensor, decay: Tensor, carried: Tensor) -> None:
     """Compute x[l] += decay[l] * x[l-1] in place. See `rvtssm.ssm.scan_cpu.forward`."""
+    check_sweep(decay, (x,), (carried,))
     shape, grid, options = _launch(x, decay)
     with torch.cuda.device_of(x):
         _forward[grid](x, _real(decay), _real(carried), *shape, **options)
@@ -31,6 +34,7 @@ def backward(grad: Tensor, x: Tensor, before: Tensor, decay: Tensor, carried: Te
 
     See `rvtssm.ssm.scan_cpu.backward`.
     """
+    check_sweep(decay, (grad, x), (before, carried))
     shape, grid, options = _launch(grad, decay)
     blocks, scale_steps, groups, num_modes = grid[0] // decay.shape[1], *decay.shape
     # Each program writes its own sum. The sums are added in a fixed order, which atomic additions would not have.

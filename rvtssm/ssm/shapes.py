@@ -155,6 +155,31 @@ def check_recurrence(decay: Tensor, drive_shape: tuple[int, ...], state: Tensor)
     check_fit(decay.shape[0], decay.shape[1], num_steps, rows[0])
 
 
+def check_sweep(decay: Tensor, rows: tuple[Tensor, ...], states: tuple[Tensor, ...]) -> None:
+    """Raise a UserError unless the arguments of a sweep are as `rvtssm.ssm.scan_cpu` describes them.
+
+    Args:
+        decay: The factors.
+        rows: The arguments of shape (T, n, P), or (T, n, 2P) with interleaved real and imaginary parts if decay is
+            complex.
+        states: The arguments of shape (n, P).
+    """
+    width = decay.shape[-1] * (1 + decay.is_complex())
+    num_steps, num_sequences = rows[0].shape[:2]
+    for values in rows:
+        if values.shape != (num_steps, num_sequences, width) or values.device != decay.device or values.is_complex():
+            raise UserError(
+                f"a scan got values of {_kind(values)} with a decay of {_kind(decay)}; the values must be "
+                f"(T, n, {width}): time comes first"
+            )
+    for state in states:
+        check_recurrence(decay, (num_steps, num_sequences, decay.shape[-1]), state)
+        if state.dtype != decay.dtype:
+            raise UserError(f"a scan got a state of {state.dtype} and decay of {decay.dtype}; their dtypes must agree")
+    if not all(values.is_contiguous() for values in (decay, *rows, *states)):
+        raise UserError("a scan got values that are not contiguous; pass values.contiguous()")
+
+
 def _refuse(x: Tensor, found: tuple[Any, ...], shapes: tuple[tuple[int, ...], ...]) -> NoReturn:
     num_steps, num_sequences = x.shape[:2]
     needed = " and ".join(str((num_sequences, *shape)) for shape in shapes)

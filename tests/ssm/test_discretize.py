@@ -77,3 +77,8 @@ def test_what_bilinear_loses_at_finer_steps_is_as_documented(frequency, measured
     largest = exact.abs().max()
     assert float((coarse - fine).abs().max() / largest) == pytest.approx(measured, rel=0.1)
     assert (fine - exact).abs().max() < 0.02 * (coarse - exact).abs().max()
+
+
+def test_zoh_of_many_steps_can_be_differentiated_twice():
+    values = (LAMBDA.clone().requires_grad_(), DT.clone().requires_grad_())
+    assert torch.autograd.gradgradcheck(lambda *inputs: zoh_of_many_steps(*inputs, 1.0), values)

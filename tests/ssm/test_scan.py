@@ -16,7 +16,7 @@ from rvtssm.ssm.temporal_layers import build_temporal_layer
 
 NUM_GROUPS, GROUP_SIZE, NUM_MODES = 2, 3, 5
 TOLERANCE = {torch.complex64: 1e-5, torch.complex128: 1e-13, torch.float32: 1e-5, torch.float64: 1e-13}
-LENGTHS = [1, 2, 21]
+LENGTHS = [1, 2, 3, 10, 21, 210]
 KINDS = ["constant", "per_sequence", "per_step", "own"]
 
 
