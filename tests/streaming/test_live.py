@@ -332,7 +332,7 @@ def test_a_state_goes_on_with_another_schedule(live_checkpoint, draw_events, bef
     assert_same(found, changed.push(events[3_000:]), tolerance=0)
 
 
-@pytest.mark.parametrize("name", ["s5", "s7", "lstm"])  # complex, real, and two tensors
+@pytest.mark.parametrize("name", TEMPORAL_LAYERS)
 def test_state_can_be_saved_and_restored(live_checkpoint, draw_events, name):
     """`torch.load` takes it without being told to trust it, whatever numbers went in."""
     checkpoint, events = live_checkpoint(name), draw_events()
