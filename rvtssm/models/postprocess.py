@@ -4,8 +4,11 @@ Source: YOLOX (Ge et al., 2021). With `class_only`, the score of RVT's evaluatio
 objectness times class probability, and then ranked by class probability alone.
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -39,15 +42,30 @@ def select_boxes(probabilities: Tensor, min_score: float, nms_iou: float) -> Ten
     Returns:
         Rows (N, 7) [left, top, right, bottom px, objectness, class probability, class index].
     """
-    from torchvision.ops import batched_nms  # imported here because it takes seconds
-
     class_probability, class_id = probabilities[:, 5:].max(dim=1)
     score = probabilities[:, 4] * class_probability
     others = torch.stack([probabilities[:, 4], class_probability, class_id.to(probabilities.dtype)], dim=1)
     rows = torch.cat([cxcywh_to_xyxy(probabilities[:, :4]), others], dim=1)
     above = score >= min_score
     rows, score, class_id = rows[above], score[above], class_id[above]
-    return rows[batched_nms(rows[:, :4], score, class_id, nms_iou)]
+    xyxy, is_kept = rows[:, :4].contiguous(), torch.zeros_like(class_id, dtype=torch.bool)
+    for index in class_id.unique():
+        of_class = torch.nonzero(class_id == index)[:, 0]
+        is_kept[of_class[load_nms()(xyxy[of_class], score[of_class], nms_iou)]] = True
+    kept = torch.nonzero(is_kept)[:, 0]
+    return rows[kept[score[kept].argsort(descending=True, stable=True)]]
+
+
+@functools.cache
+def load_nms() -> Callable[[Tensor, Tensor, float], Tensor]:
+    """Return `torchvision.ops.nms` without importing torchvision, which would load PyTorch's compiler: 1.5 s."""
+    package = find_spec("torchvision")
+    for library in Path(str(package and package.origin)).parent.glob("_C*"):
+        torch.ops.load_library(library)
+    if not hasattr(torch.ops.torchvision, "nms"):  # a version that keeps its operators elsewhere
+        import torchvision  # noqa: F401
+    nms: Callable[[Tensor, Tensor, float], Tensor] = torch.ops.torchvision.nms
+    return nms
 
 
 @torch.no_grad()

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rvtssm.ssm.operators import operator
 from rvtssm.ssm.scan_cpu import compiled
 from rvtssm.ssm.shapes import check_recurrence
 from rvtssm.system.user_error import UserError
@@ -43,7 +44,7 @@ def held_scan(lambda_: Tensor, step: Tensor, drive: Tensor, state: Tensor) -> tu
     return torch.view_as_complex(states), torch.view_as_complex(last)
 
 
-@torch.library.custom_op("rvtssm::held_scan", mutates_args=())
+@operator("rvtssm::held_scan")
 def _held_scan(lambda_: Tensor, step: Tensor, drive: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return all states, the last state, and decay and gain (L, N, 2, P) for the gradient.
 
@@ -60,7 +61,7 @@ def _held_scan(lambda_: Tensor, step: Tensor, drive: Tensor, state: Tensor) -> t
     return states, last, decay, gain
 
 
-@torch.library.custom_op("rvtssm::held_scan_backward", mutates_args=())
+@operator("rvtssm::held_scan_backward")
 def _held_scan_backward(
     of_states: Tensor, of_last: Tensor, lambda_: Tensor, step: Tensor, drive: Tensor, state: Tensor, states: Tensor,
     decay: Tensor, gain: Tensor,
@@ -73,14 +74,12 @@ def _held_scan_backward(
     return of_lambda, of_step, of_drive, of_state
 
 
-@_held_scan.register_fake
-def _(lambda_: Tensor, step: Tensor, drive: Tensor, state: Tensor) -> tuple[Tensor, ...]:
+def _held_scan_shapes(lambda_: Tensor, step: Tensor, drive: Tensor, state: Tensor) -> tuple[Tensor, ...]:
     factors = step.new_empty(*step.shape[:2], 2, step.shape[2])
     return drive.new_empty(drive.shape), state.new_empty(state.shape), factors, torch.empty_like(factors)
 
 
-@_held_scan_backward.register_fake
-def _(of_states: Tensor, of_last: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
+def _held_scan_backward_shapes(of_states: Tensor, of_last: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
     return tuple(value.new_empty(value.shape) for value in saved[:4])
 
 
@@ -94,7 +93,9 @@ def _gradients(ctx: Any, of_states: Tensor, of_last: Tensor, *_: Tensor) -> tupl
     return of
 
 
-_held_scan.register_autograd(_gradients, setup_context=_keep)
+torch.library.register_fake(_held_scan, _held_scan_shapes)
+torch.library.register_fake(_held_scan_backward, _held_scan_backward_shapes)
+torch.library.register_autograd(_held_scan, _gradients, setup_context=_keep)
 
 
 def _array(values: Tensor) -> np.ndarray[Any, Any]:

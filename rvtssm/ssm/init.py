@@ -70,10 +70,20 @@ INITIAL_MODES: dict[str, Callable[[int], Modes]] = {"legs": _legs, "inv": _inv, 
 def wants_shapes_only() -> bool:
     """Return whether layers are being built on the meta device, which keeps shapes but no values.
 
-    Layers then skip their initial modes, which take long to compute, and also random numbers and products, because
-    PyTorch would load its compiler to find the shapes of these.
+    Layers then skip their initial modes, which take long to compute, and also random numbers, products and
+    elementwise functions, because PyTorch would load its compiler to find the shapes of these.
     """
     return torch.get_default_device().type == "meta"
+
+
+def elementwise(function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
+    """Return `function(values)` for initial values, but only the shape where `wants_shapes_only`.
+
+    Args:
+        function: A function of each element on its own.
+        values: Its argument, real.
+    """
+    return torch.empty(values.shape, dtype=values.dtype) if wants_shapes_only() else function(values)
 
 
 def initial_modes(name: str, size: int, num_blocks: int = 1, half: bool = False) -> tuple[Tensor, Tensor]:
@@ -168,6 +178,8 @@ def hippo_input(v: Tensor, num_blocks: int) -> Tensor:
     Returns:
         The vector, (P,) complex.
     """
+    if wants_shapes_only():
+        return torch.empty(v.shape[1], dtype=v.dtype)
     root = np.sqrt(2 * np.arange(len(v) // num_blocks) + 1.0)
     b = v.mH @ torch.from_numpy(np.tile(root, num_blocks)).to(v)
     return b * (2.0 / b.abs()).clamp_max(1)

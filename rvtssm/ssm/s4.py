@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rvtssm.ssm.block import GLUBlock
-from rvtssm.ssm.init import hippo_legs, log_uniform_steps, normal, to_pairs, wants_shapes_only
+from rvtssm.ssm.init import elementwise, hippo_legs, log_uniform_steps, normal, to_pairs, wants_shapes_only
 from rvtssm.ssm.layer import StepScale, TemporalLayer, to_constant, to_rows
 from rvtssm.ssm.per_feature import STATE_SIZE, DenseSystem, PerFeatureLayer
 from rvtssm.ssm.real_step import Pair, RealStep
@@ -59,11 +59,11 @@ class S4SSM(PerFeatureLayer):
         if not wants_shapes_only():
             lambda_, p, b = (torch.from_numpy(array)[size // 2 :] for array in hippo_legs(size)[:3])
         self.log_step = nn.Parameter(log_uniform_steps(dim, config.dt_min, config.dt_max).float())
-        self.log_real = nn.Parameter((-lambda_.real).log().float().repeat(dim, 1))
+        self.log_real = nn.Parameter(elementwise(lambda real: (-real).log(), lambda_.real).float().repeat(dim, 1))
         self.imag = nn.Parameter(lambda_.imag.float().repeat(dim, 1))
         self.P = nn.Parameter(to_pairs(p).repeat(dim, 1, 1))
         self.B = nn.Parameter(to_pairs(b).repeat(dim, 1, 1))
-        self.C = nn.Parameter(torch.randn(dim, size // 2, 2) * 0.5**0.5)
+        self.C = nn.Parameter(elementwise(lambda drawn: drawn * 0.5**0.5, torch.randn(dim, size // 2, 2)))
         self.D = nn.Parameter(normal(dim))
         self.discretization = config.step_rule()
 

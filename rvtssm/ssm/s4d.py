@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from rvtssm.ssm.block import GLUBlock
 from rvtssm.ssm.discretize import DISCRETIZATIONS
-from rvtssm.ssm.init import hippo_input, initial_modes, log_uniform_steps, normal, to_pairs
+from rvtssm.ssm.init import elementwise, hippo_input, initial_modes, log_uniform_steps, normal, to_pairs
 from rvtssm.ssm.layer import StepScale, TemporalLayer, to_constant, to_rows
 from rvtssm.ssm.per_feature import STATE_SIZE, DiagonalSystem, PerFeatureLayer
 from rvtssm.ssm.real_step import Pair, RealStep, check_modes
@@ -38,9 +38,9 @@ class S4DSSM(PerFeatureLayer):
         lambda_, v = initial_modes(config.init, size, config.num_blocks, half=True)
         b = hippo_input(v, config.num_blocks) if config.init == "legs" else torch.ones_like(lambda_)
         self.log_step = nn.Parameter(log_uniform_steps(dim, config.dt_min, config.dt_max).float())
-        self.log_real = nn.Parameter((-lambda_.real).log().float().repeat(dim, 1))
+        self.log_real = nn.Parameter(elementwise(lambda real: (-real).log(), lambda_.real).float().repeat(dim, 1))
         self.imag = nn.Parameter(lambda_.imag.float().repeat(dim, 1))
-        self.C = nn.Parameter(torch.randn(dim, len(lambda_), 2) * 0.5**0.5)
+        self.C = nn.Parameter(elementwise(lambda drawn: drawn * 0.5**0.5, torch.randn(dim, len(lambda_), 2)))
         self.D = nn.Parameter(normal(dim))
         self.register_buffer("B", to_pairs(b).repeat(dim, 1, 1))
         self.discretization, self.bandlimit_at = config.step_rule(), config.bandlimit_at

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rvtssm.ssm.block import GatedBlock, SSMBlock, in_block
-from rvtssm.ssm.init import linear_from, log_uniform_steps, normal, truncated_normal
+from rvtssm.ssm.init import elementwise, linear_from, log_uniform_steps, normal, truncated_normal
 from rvtssm.ssm.layer import State, StepScale, TemporalLayer, to_rows
 from rvtssm.ssm.scan import scan
 from rvtssm.ssm.shapes import fitting_state
@@ -58,10 +58,12 @@ class S7SSM(TemporalLayer):
         super().__init__()
         config.refuse_bandlimit("its modes depend on the input, so they have no fixed frequency")
         size = dim if config.state_size is None else config.state_size
-        rate = log_uniform_steps(size, config.dt_min, config.dt_max).exp()
-        self.to_w = linear_from(truncated_normal(size, dim, std=dim**-0.5), ((1 / rate - _B) / _A).clamp_min(0).sqrt())
+        rate = elementwise(torch.exp, log_uniform_steps(size, config.dt_min, config.dt_max))
+        bias = elementwise(lambda rate: ((1 / rate - _B) / _A).clamp_min(0).sqrt(), rate)
+        self.to_w = linear_from(truncated_normal(size, dim, std=dim**-0.5), bias)
         self.to_factors = nn.Linear(dim, 2 * size + dim, bias=False)  # changes of the factors of B and C, and of D
-        self.B = nn.Parameter((-(-rate[:, None]).expm1() * truncated_normal(size, dim, std=dim**-0.5)).float())
+        drawn = truncated_normal(size, dim, std=dim**-0.5)
+        self.B = nn.Parameter(elementwise(lambda drawn: -(-rate[:, None]).expm1() * drawn, drawn).float())
         self.C = nn.Parameter(truncated_normal(dim, size, std=size**-0.5).float())
         self.D = nn.Parameter(normal(dim))
         self.scan = config.scan

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rvtssm.ssm import scan_loop
+from rvtssm.ssm.operators import operator
 from rvtssm.ssm.shapes import check_recurrence
 from rvtssm.system.user_error import UserError
 
@@ -133,7 +134,7 @@ def scan(decay: Tensor, drive: Tensor, state: Tensor, method: str = "auto") -> t
     return states, last
 
 
-@torch.library.custom_op("rvtssm::scan", mutates_args=())
+@operator("rvtssm::scan")
 def _scan(decay: Tensor, drive: Tensor, state: Tensor, method: str) -> tuple[Tensor, Tensor]:
     states = drive.detach().clone(memory_format=torch.contiguous_format)
     last = state.detach().clone(memory_format=torch.contiguous_format)
@@ -141,7 +142,7 @@ def _scan(decay: Tensor, drive: Tensor, state: Tensor, method: str) -> tuple[Ten
     return states, last
 
 
-@torch.library.custom_op("rvtssm::scan_backward", mutates_args=())
+@operator("rvtssm::scan_backward")
 def _scan_backward(
     grad_states: Tensor, grad_last: Tensor, decay: Tensor, states: Tensor, state: Tensor, method: str
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -153,13 +154,11 @@ def _scan_backward(
     return grad_decay, grad_drive, grad_state
 
 
-@_scan.register_fake
-def _(decay: Tensor, drive: Tensor, state: Tensor, method: str) -> tuple[Tensor, Tensor]:
+def _scan_shapes(decay: Tensor, drive: Tensor, state: Tensor, method: str) -> tuple[Tensor, Tensor]:
     return drive.new_empty(drive.shape), state.new_empty(state.shape)
 
 
-@_scan_backward.register_fake
-def _(grad_states: Tensor, grad_last: Tensor, *saved: Any) -> tuple[Tensor, ...]:
+def _scan_backward_shapes(grad_states: Tensor, grad_last: Tensor, *saved: Any) -> tuple[Tensor, ...]:
     return tuple(value.new_empty(value.shape) for value in saved[:3])
 
 
@@ -172,7 +171,9 @@ def _gradients(ctx: Any, grad_states: Tensor, grad_last: Tensor) -> tuple[Tensor
     return *_scan_backward(grad_states, grad_last, *ctx.saved_tensors, ctx.method), None
 
 
-_scan.register_autograd(_gradients, setup_context=_keep)
+torch.library.register_fake(_scan, _scan_shapes)
+torch.library.register_fake(_scan_backward, _scan_backward_shapes)
+torch.library.register_autograd(_scan, _gradients, setup_context=_keep)
 
 
 def plain(values: Tensor) -> Tensor:

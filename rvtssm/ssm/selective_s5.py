@@ -11,6 +11,7 @@ from rvtssm.ssm.block import GatedBlock, SSMBlock, in_block
 from rvtssm.ssm.discretize import DISCRETIZATIONS, zoh_of_many_steps
 from rvtssm.ssm.held_scan import held_scan
 from rvtssm.ssm.init import (
+    elementwise,
     initial_b,
     initial_c,
     initial_modes,
@@ -68,13 +69,14 @@ class SelectiveS5SSM(TemporalLayer):
         config.refuse_bandlimit("its modes depend on the input, so they have no fixed frequency")
         size = dim if config.state_size is None else config.state_size
         lambda_, v = initial_modes(config.init, size, config.num_blocks, config.half_state)
-        self.log_real = nn.Parameter((-lambda_.real).log().float())
+        self.log_real = nn.Parameter(elementwise(lambda real: (-real).log(), lambda_.real).float())
         self.imag = nn.Parameter(lambda_.imag.float())
         self.B = nn.Parameter(to_pairs(initial_b(v, dim)))
         self.C = nn.Parameter(to_pairs(initial_c(v, dim, config.half_state)))
         self.D = nn.Parameter(normal(dim))
-        step = log_uniform_steps(len(lambda_), config.dt_min, config.dt_max).exp()
-        self.to_step = linear_from(truncated_normal(len(lambda_), dim, std=dim**-0.5), step.expm1().log())
+        log_step = log_uniform_steps(len(lambda_), config.dt_min, config.dt_max)
+        bias = elementwise(lambda log: log.exp().expm1().log(), log_step)  # softplus gives the step
+        self.to_step = linear_from(truncated_normal(len(lambda_), dim, std=dim**-0.5), bias)
         self.discretization, self.half_state, self.scan = config.step_rule(), config.half_state, config.scan
 
     def init_state(self, num_sequences: int) -> Tensor:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rvtssm.ssm.operators import operator
 from rvtssm.ssm.scan import plain, sweeps
 from rvtssm.ssm.shapes import check_input, check_recurrence
 
@@ -152,7 +153,7 @@ def _add(total: Tensor, values: Tensor, steps: slice) -> None:
     (total[steps] if len(total) > 1 else total).add_(values)
 
 
-@torch.library.custom_op("rvtssm::shared", mutates_args=())
+@operator("rvtssm::shared")
 def _run(
     u: Tensor, state: Tensor, decay: Tensor, gain: Tensor | None, mask: Tensor | None, w_in: Tensor, w_out: Tensor,
     d: Tensor, keep: bool, method: str,
@@ -176,7 +177,7 @@ def _run(
     return y, last, kept
 
 
-@torch.library.custom_op("rvtssm::shared_backward", mutates_args=())
+@operator("rvtssm::shared_backward")
 def _run_backward(
     grad_y: Tensor, grad_last: Tensor | None, u: Tensor, state: Tensor, decay: Tensor, gain: Tensor | None,
     mask: Tensor | None, w_in: Tensor, w_out: Tensor, d: Tensor, kept: Tensor, method: str,
@@ -227,15 +228,13 @@ def _run_backward(
     return grad_u, grad_state, grad_decay, grad_gain, grad_w_in, grad_w_out, grad_d
 
 
-@_run.register_fake
-def _(u: Tensor, state: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _run_shapes(u: Tensor, state: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
     w_in, _, _, keep, _ = others[3:]
     kept = (*u.shape[:2], w_in.shape[0]) if keep else (0,)
     return u.new_empty(u.shape), state.new_empty(state.shape), u.new_empty(kept)
 
 
-@_run_backward.register_fake
-def _(grad_y: Tensor, grad_last: Tensor | None, *saved: Any) -> tuple[Tensor, ...]:
+def _run_backward_shapes(grad_y: Tensor, grad_last: Tensor | None, *saved: Any) -> tuple[Tensor, ...]:
     u, state, decay, gain, _, w_in, w_out, d, *_ = saved
     shaped = (u, state, decay, decay if gain is not None else decay[:0], w_in, w_out, d)
     return tuple(value.new_empty(value.shape) for value in shaped)
@@ -257,4 +256,6 @@ def _gradients(
     return grad_u, grad_state, grad_decay, grad_gain if gain is not None else None, None, *rest, None, None
 
 
-_run.register_autograd(_gradients, setup_context=_keep)
+torch.library.register_fake(_run, _run_shapes)
+torch.library.register_fake(_run_backward, _run_backward_shapes)
+torch.library.register_autograd(_run, _gradients, setup_context=_keep)

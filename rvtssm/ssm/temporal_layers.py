@@ -51,7 +51,11 @@ def build_temporal_layer(config: TemporalConfig, dim: int) -> TemporalLayer:
         with torch.device("meta"):
             layer = build(dim, config)
         if _is_stored_completely(layer):
-            return layer.to_empty(device=torch.get_default_device())
+            device = torch.get_default_device()  # `to_empty` would load PyTorch's symbolic shapes
+            filled: TemporalLayer = layer._apply(  # type: ignore[no-untyped-call]
+                lambda values: torch.empty(values.shape, dtype=values.dtype, device=device)
+            )
+            return filled
     return build(dim, config)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-import torchvision.ops  # noqa: F401  takes seconds, which must not delay the first window
 
 from rvtssm.events.cells import frame_pixels
 from rvtssm.events.event_checks import check_events, to_events

@@ -185,6 +185,7 @@ MAY_IMPORT = (
     (["verify", "dataset=gen1"], ()),
     (["generate", "dataset=gen1"], ("cv2",)),
     (["info", "dataset=gen1"], ("torch",)),
+    (["predict", "{recording}", "height=48", "width=64"], ()),
 )
 
 

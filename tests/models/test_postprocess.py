@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torchvision.ops import batched_nms
 
 from rvtssm.boxes import cxcywh_to_xyxy, pairwise_iou
 from rvtssm.models.model_config import PostprocessConfig
@@ -30,6 +31,19 @@ def test_same_boxes_in_the_same_order_as_recorded(golden_dir):
         found = select_boxes(probabilities, min_score=float(match[1]), nms_iou=0.45)
         np.testing.assert_allclose(found.numpy(), arrays[match[0]], rtol=1e-5, atol=1e-5, err_msg=match[0])
     assert any(recorded)
+
+
+@pytest.mark.parametrize("num_locations", [0, 1, 7, 300, 3001])
+def test_suppression_is_that_of_torchvision(num_locations):
+    probabilities = to_probabilities(draw(num_frames=1, num_locations=num_locations))[0]
+    if num_locations <= 1000:  # torchvision leaves open how it orders equal scores of more boxes
+        probabilities[::5, 4:] = probabilities[:1, 4:].clone()
+    class_probability, class_id = probabilities[:, 5:].max(dim=1)
+    score, xyxy = probabilities[:, 4] * class_probability, cxcywh_to_xyxy(probabilities[:, :4])
+    kept = batched_nms(xyxy, score, class_id, 0.45)
+    found = select_boxes(probabilities, min_score=0, nms_iou=0.45)
+    columns = [xyxy, probabilities[:, 4:5], class_probability[:, None], class_id[:, None]]
+    assert torch.equal(found, torch.cat(columns, dim=1)[kept])
 
 
 @pytest.mark.parametrize("score", ["objectness_times_class", "class_only"])
