@@ -13,6 +13,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+import yaml
+
 from benchmarks.measuring import write_json
 from rvtssm.evaluation.result import markdown_table
 
@@ -42,6 +44,7 @@ def read_scores(folder: Path) -> Rows:
         for path in sorted(folder.glob(f"*/{scores}/evaluation.json")):
             found = json.loads(path.read_text())
             made = json.loads((path.parents[1] / "environment.json").read_text())
+            settings = yaml.safe_load((path.parents[1] / "config.yaml").read_text())
             rows.append(
                 {
                     "training": path.parents[1].name,
@@ -50,6 +53,7 @@ def read_scores(folder: Path) -> Rows:
                     "ap_still": round(100 * found["still_objects"]["carried"], 2),
                     "commit": made["commit"],
                     "processor": made["processor"],
+                    "precision": settings["training"]["precision"],
                 }
             )
     return rows

@@ -13,6 +13,7 @@ def add_training(folder: Path, name: str, averaged: float, last: float) -> None:
         (folder / name / scores).mkdir(parents=True)
         found = {"rates": {"20": {"AP": ap}}, "still_objects": {"carried": ap / 2}}
         (folder / name / scores / "evaluation.json").write_text(json.dumps(found))
+    (folder / name / "config.yaml").write_text("training:\n  precision: bf16\n")
     (folder / name / "environment.json").write_text(json.dumps({"commit": "abc", "processor": "one"}))
 
 
