@@ -182,7 +182,16 @@ def _collect_garbage() -> None:
     if not gc.isenabled():
         gc.freeze()
         gc.enable()
-        atexit.register(gc.unfreeze)  # modules of other packages complain of what is still there at the end
+        atexit.register(_unfreeze)
+
+
+def _unfreeze() -> None:
+    """Let Python collect at its end what existed at the start: half a second, which only libraries like these need.
+
+    They are bound by nanobind, which complains of objects that are still there at the end.
+    """
+    if sys.modules.keys() & {"triton", "onnx"}:
+        gc.unfreeze()
 
 
 def _quoted_path(override: str) -> str:

@@ -1,5 +1,6 @@
 """The command line answers a mistake with one line and exit code 2, and does what can be done."""
 
+import gc
 import json
 import os
 import re
@@ -208,6 +209,18 @@ print(json.dumps(found))
         assert set(loaded) - before <= set(allowed), words
         before |= set(loaded)
     assert before == {name for _, allowed in MAY_IMPORT for name in allowed}
+
+
+def test_the_end_collects_what_existed_at_the_start_only_for_libraries_that_complain(monkeypatch):
+    gc.freeze()
+    for name in ("triton", "onnx"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    cli._unfreeze()
+    assert gc.get_freeze_count() > 0
+    monkeypatch.setitem(sys.modules, "onnx", sys)
+    cli._unfreeze()
+    assert gc.get_freeze_count() == 0
+    gc.freeze()  # as the suite left it
 
 
 @pytest.mark.parametrize("verb", VERBS)
