@@ -44,7 +44,7 @@ def held_scan(lambda_: Tensor, step: Tensor, drive: Tensor, state: Tensor) -> tu
     return torch.view_as_complex(states), torch.view_as_complex(last)
 
 
-@operator("rvtssm::held_scan")
+@operator("held_scan")
 def _held_scan(lambda_: Tensor, step: Tensor, drive: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return all states, the last state, and decay and gain (L, N, 2, P) for the gradient.
 
@@ -61,7 +61,7 @@ def _held_scan(lambda_: Tensor, step: Tensor, drive: Tensor, state: Tensor) -> t
     return states, last, decay, gain
 
 
-@operator("rvtssm::held_scan_backward")
+@operator("held_scan_backward")
 def _held_scan_backward(
     of_states: Tensor, of_last: Tensor, lambda_: Tensor, step: Tensor, drive: Tensor, state: Tensor, states: Tensor,
     decay: Tensor, gain: Tensor,

@@ -14,12 +14,12 @@ def operator(name: str) -> Callable[[Callable[..., Any]], Any]:
     """Make an operator of a function that changes none of its arguments and returns new tensors.
 
     Args:
-        name: Name of the operator, `rvtssm::NAME`.
+        name: Name of the operator within the namespace `rvtssm`.
     """
 
     def register(run: Callable[..., Any]) -> Any:
-        torch.library.define(name, torch.library.infer_schema(run, mutates_args=()))
-        torch.library.impl(name, "default", run)
-        return getattr(torch.ops.rvtssm, name.removeprefix("rvtssm::")).default
+        torch.library.define(f"rvtssm::{name}", torch.library.infer_schema(run, mutates_args=()))
+        torch.library.impl(f"rvtssm::{name}", "default", run)
+        return getattr(torch.ops.rvtssm, name).default
 
     return register

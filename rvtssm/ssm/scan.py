@@ -134,7 +134,7 @@ def scan(decay: Tensor, drive: Tensor, state: Tensor, method: str = "auto") -> t
     return states, last
 
 
-@operator("rvtssm::scan")
+@operator("scan")
 def _scan(decay: Tensor, drive: Tensor, state: Tensor, method: str) -> tuple[Tensor, Tensor]:
     states = drive.detach().clone(memory_format=torch.contiguous_format)
     last = state.detach().clone(memory_format=torch.contiguous_format)
@@ -142,7 +142,7 @@ def _scan(decay: Tensor, drive: Tensor, state: Tensor, method: str) -> tuple[Ten
     return states, last
 
 
-@operator("rvtssm::scan_backward")
+@operator("scan_backward")
 def _scan_backward(
     grad_states: Tensor, grad_last: Tensor, decay: Tensor, states: Tensor, state: Tensor, method: str
 ) -> tuple[Tensor, Tensor, Tensor]:

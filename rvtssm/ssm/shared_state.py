@@ -153,7 +153,7 @@ def _add(total: Tensor, values: Tensor, steps: slice) -> None:
     (total[steps] if len(total) > 1 else total).add_(values)
 
 
-@operator("rvtssm::shared")
+@operator("shared")
 def _run(
     u: Tensor, state: Tensor, decay: Tensor, gain: Tensor | None, mask: Tensor | None, w_in: Tensor, w_out: Tensor,
     d: Tensor, keep: bool, method: str,
@@ -177,7 +177,7 @@ def _run(
     return y, last, kept
 
 
-@operator("rvtssm::shared_backward")
+@operator("shared_backward")
 def _run_backward(
     grad_y: Tensor, grad_last: Tensor | None, u: Tensor, state: Tensor, decay: Tensor, gain: Tensor | None,
     mask: Tensor | None, w_in: Tensor, w_out: Tensor, d: Tensor, kept: Tensor, method: str,

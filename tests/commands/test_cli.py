@@ -186,7 +186,11 @@ MAY_IMPORT = (
     (["verify", "dataset=gen1"], ()),
     (["generate", "dataset=gen1"], ("cv2",)),
     (["info", "dataset=gen1"], ("torch",)),
-    (["predict", "{recording}", "height=48", "width=64"], ()),
+    (["info", "dataset=gen1", "temporal=s4"], ()),
+    (["info", "dataset=gen1", "temporal=s4d"], ()),
+    (["info", "dataset=gen1", "temporal=selective_s5"], ()),
+    (["info", "dataset=gen1", "temporal=s7"], ()),
+    (["predict", "{recording}", "height=48", "width=64", "out=found"], ()),
 )
 
 
@@ -209,6 +213,7 @@ print(json.dumps(found))
         assert set(loaded) - before <= set(allowed), words
         before |= set(loaded)
     assert before == {name for _, allowed in MAY_IMPORT for name in allowed}
+    assert (tmp_path / "found" / "detections.npy").is_file()  # the last command did what it says
 
 
 def test_the_end_collects_what_existed_at_the_start_only_for_libraries_that_complain(monkeypatch):
