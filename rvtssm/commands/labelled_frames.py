@@ -9,7 +9,7 @@ import numpy as np
 from rvtssm.boxes import ltwh_to_xyxy
 from rvtssm.drawing.draw import SHOWN_US, draw_frame, strip_of
 from rvtssm.drawing.image_files import to_png
-from rvtssm.events.labels import with_class_indices
+from rvtssm.events.labels import find_nothing, with_class_indices
 from rvtssm.events.readers import open_recording
 from rvtssm.events.tree import RawRecording, find_recordings
 from rvtssm.records import DatasetSpec, Detections
@@ -21,7 +21,8 @@ _NUM_FRAMES = 4  # of a split
 def labelled_frames(raw_dir: Path, spec: DatasetSpec, splits: Sequence[str]) -> dict[str, bytes]:
     """Return a strip of labelled frames as PNG for every split that has labels, evenly spread over its recordings.
 
-    Each frame shows the events of the last 50 ms before a label time and the boxes as they are in the label file.
+    Each frame shows the events of the last 50 ms before a label time and the boxes as they are in the label file. Boxes
+    of a detector that are uncertain have classes of their own, such as `person, uncertain`.
     Recordings that cannot be read are left out.
     """
     strips = {}
@@ -44,6 +45,7 @@ def labelled_frames(raw_dir: Path, spec: DatasetSpec, splits: Sequence[str]) -> 
 def _labelled_frame(recording: RawRecording, spec: DatasetSpec, share: float) -> np.ndarray | None:
     """Draw the label time at a share of all label times of a recording; None if it has no labels."""
     boxes = with_class_indices(recording.read_boxes(spec), spec)
+    boxes = boxes[~find_nothing(boxes)]
     if not len(boxes):
         return None
     times_us = np.unique(boxes["t"])
@@ -53,6 +55,10 @@ def _labelled_frame(recording: RawRecording, spec: DatasetSpec, share: float) ->
         shown, counts = events.between(t_us - SHOWN_US, t_us), np.zeros((2, events.height, events.width), np.uint16)
     np.add.at(counts, (shown.p, shown.y, shown.x), 1)
     ltwh = np.stack([boxes[side] for side in "xywh"], axis=1)
-    found = Detections(ltwh_to_xyxy(ltwh), np.ones(len(boxes), np.float32), boxes["class_id"].astype(np.int64), t_us)
+    names, class_id, is_uncertain = spec.class_names, boxes["class_id"].astype(np.int64), boxes["pseudo_score"] < 0
+    if is_uncertain.any():
+        class_id[is_uncertain] += len(names)
+        names += tuple(f"{name}, uncertain" for name in names)
+    found = Detections(ltwh_to_xyxy(ltwh), np.ones(len(boxes), np.float32), class_id, t_us)
     caption = f"{recording.name}: labels at {t_us} us"
-    return draw_frame(counts, found, None, spec.class_names, caption=caption, has_scores=False)
+    return draw_frame(counts, found, None, names, caption=caption, has_scores=False)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.events.labels import with_class_indices
+from rvtssm.events.labels import find_nothing, with_class_indices
 from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.hdf5 import open_hdf5, reading
 from rvtssm.events.tree import RVT_FOLDER, RawRecording, find_recordings, find_sequences
@@ -238,8 +238,9 @@ def _raw_part(split: str, recording: RawRecording, spec: DatasetSpec) -> Part:
     labels, num_label_times = np.zeros((spec.num_classes, len(SIZES)), np.int64), 0
     if recording.boxes_path is not None:
         boxes = with_class_indices(recording.read_boxes(spec), spec)
-        labels = count_labels(boxes["class_id"], boxes["w"], boxes["h"], spec.num_classes)
         num_label_times = len(np.unique(boxes["t"]))
+        boxes = boxes[~find_nothing(boxes)]
+        labels = count_labels(boxes["class_id"], boxes["w"], boxes["h"], spec.num_classes)
     return Part(
         split,
         recording.name,

@@ -56,6 +56,21 @@ def time_faults(recording: RawRecording, boxes: Boxes, first_us: int, last_us: i
     return [Note(text)] if is_short or is_dense else []
 
 
+def outside_notes(recording: RawRecording, boxes: Boxes, first_us: int, last_us: int, spec: DatasetSpec) -> list[str]:
+    """Return a note if some label times have no events: they lie before the first, or far behind the last."""
+    path, times_us, late_us = recording.boxes_path, np.unique(boxes["t"]), spec.label_interval_us
+    outside_us = times_us[(times_us < first_us) | (times_us > last_us + late_us)]
+    if not len(outside_us):
+        return []
+    return [
+        Note(
+            f"{path}: {len(outside_us)} of {len(times_us)} label times, the first at {outside_us[0]} us, "
+            f"lie before the events or more than {late_us} us after them ({first_us} to {last_us} us); if something "
+            "moved at these times, events are missing: copy the recording again"
+        )
+    ]
+
+
 def box_faults(recording: RawRecording, boxes: Boxes, spec: DatasetSpec, is_train: bool) -> list[str]:
     """Return what is wrong or unusual with boxes.
 

@@ -12,7 +12,7 @@ from rvtssm.events.frame_counter import count_as_they_close
 from rvtssm.events.readers import open_recording
 from rvtssm.events.sequence_plan import SequencePlan, check_faults, check_label_times
 from rvtssm.events.tree import RawRecording, find_boxes_without_events, find_recordings, find_sequences
-from rvtssm.preparation.label_checks import Note, box_faults, sensor_notes, time_faults
+from rvtssm.preparation.label_checks import Note, box_faults, outside_notes, sensor_notes, time_faults
 from rvtssm.preparation.preparation_config import PreprocessConfig
 from rvtssm.preparation.prepare_recording import EventBlocks, Plan, Recipe, is_made_from, plan_recording
 from rvtssm.preparation.store import Meta, StoredSequence, open_sequence, read_meta, shared_settings
@@ -147,7 +147,9 @@ def _verify_raw(recording: RawRecording, spec: DatasetSpec, is_labelled: bool, i
             return [*faults, f"{recording.boxes_path} holds no boxes"]
         of_labels = int(boxes["t"][0]), int(boxes["t"][-1])
         of_times = _said(check_label_times, events, of_labels, blocks.first_us, blocks.last_us)
-        of_times = of_times or time_faults(recording, boxes, blocks.first_us, blocks.last_us, spec)
+        if not of_times:
+            what = recording, boxes, blocks.first_us, blocks.last_us, spec
+            of_times = time_faults(*what) + outside_notes(*what)
         return faults + of_times + box_faults(recording, boxes, spec, is_train)
 
 

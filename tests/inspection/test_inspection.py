@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rvtssm.commands.cli import main
-from rvtssm.drawing.draw import CLASS_COLORS
-from rvtssm.events.labels import write_boxes
+from rvtssm.commands.labelled_frames import labelled_frames
+from rvtssm.drawing.draw import CLASS_COLORS, class_colors
+from rvtssm.events.labels import nothing_at, write_boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.inspection.inspect_dataset import count_labels, inspect_prepared, inspect_raw, is_prepared
@@ -176,6 +177,18 @@ def test_the_verb_prints_text_or_json_and_draws(tmp_path, capsys, monkeypatch):
     code, text, errors = run(capsys, "a b=(1).dat", "--json")
     assert code == 0 and json.loads(text)["num_events"] == 500 and not errors
     assert not (tmp_path / "outputs").exists()
+
+
+def test_empty_label_times_are_no_boxes_and_uncertain_boxes_are_drawn_apart(tree):
+    path = tree / "raw" / "test" / "c_bbox.npy"
+    boxes = boxes_of((250_000, 5, 5, 20, 20), (250_000, 30, 10, 20, 20), class_confidence=1, pseudo_score=[0, -0.4])
+    write_boxes(path, np.concatenate([boxes, nothing_at(np.array([300_000, 350_000]))]))
+    found = inspect_raw(tree / "raw", SPEC)
+    assert found.labels("test").tolist() == [[2, 0, 0], [0, 0, 0]] and found.totals("test")["num_label_times"] == 3
+    strip = cv2.imdecode(np.frombuffer(labelled_frames(tree / "raw", SPEC, ["test"])["test"], np.uint8), 1)[..., ::-1]
+    names = (*SPEC.class_names, "car, uncertain", "pedestrian, uncertain")
+    drawn = [(strip == color).all(axis=-1).any(axis=0) for color in class_colors(names)[::2]]  # by column
+    assert all(is_drawn[at : at + strip.shape[1] // 4].any() for is_drawn in drawn for at in range(0, 1900, 480))
 
 
 def test_labelled_frames_of_each_split_are_drawn(tree, capsys):

@@ -168,8 +168,10 @@ def test_damaged_recordings(tree, kind):
         (rewrite_boxes(w=[20, 60, 20]), "1 of 3 boxes that reach past the right or bottom edge"),
         (rewrite_boxes(t=[250_000, 300_000, 340_000]), "labels span 0.09 s"),
         (lambda path: write_boxes(path, np.repeat(read_boxes(path)[:1], 21)), "all 21 boxes are at 250000 us"),
+        (rewrite_boxes(t=[-200_000, 500_000, 750_000]), "1 of 3 label times, the first at -200000 us, lie before"),
+        (rewrite_boxes(t=[500_000, 750_000, 1_900_000]), "1900000 us, lie before the events or more than 250000 us"),
     ],
-    ids=["outside", "small", "overhanging", "a part", "one moment"],
+    ids=["outside", "small", "overhanging", "a part", "one moment", "early", "late"],
 )
 def test_what_is_unusual_but_possible_is_noted(tree, change, note):
     change(tree / "raw" / "train" / "a_bbox.npy")
