@@ -35,6 +35,7 @@ _DEFAULTS = {"track_id": 0, "class_confidence": 1.0, "pseudo_score": 0.0, "still
 
 LONGEST_TRACK_GAP_US = 1_000_000  # boxes of a track that are further apart are not joined by interpolation
 FASTEST_LABELS_US = 45_000  # 20 Hz with some tolerance; faster labels would force shorter windows than training uses
+_LONGEST_WAIT_US = 1_000_000  # for a label time at a multiple of the base interval; a camera may have paused
 _JITTER_US = 2_000  # label times jitter, because they come from the frames of another camera
 _RVT_FIRST_LABEL_US = 100_000
 _BEYOND_ANY = 2.0**62  # larger times only occur in damaged files
@@ -164,7 +165,8 @@ def clean_boxes(boxes: Boxes, spec: DatasetSpec, convention: str, is_train: bool
 
     Convention `rvt` keeps label times from 100 ms on that are multiples of a base interval apart. The base interval is
     the one in the spec or, if the file has faster labels, the nearest multiple of the interval in the file. Convention
-    `exact` keeps all label times and removes duplicate boxes; it thins only labels faster than 20 Hz, in the same way.
+    `exact` keeps all label times and removes duplicate boxes; it thins only labels faster than 20 Hz, in the same way,
+    but counts multiples anew after a second without a label that is kept.
     The stride plays no role, so every rate is scored on the same boxes.
 
     Boxes that a detector made never change which annotated boxes are kept. They are dropped within 45 ms of a label
@@ -352,7 +354,10 @@ def interpolated_boxes(boxes: Boxes, hz: float, name: str) -> Boxes:
 
 
 def _kept_label_times(times_us: npt.NDArray[np.int64], spec: DatasetSpec, convention: str) -> list[int]:
-    """Return the first label time, and every later one at a multiple of the base interval after the last kept."""
+    """Return the first label time, and every later one at a multiple of the base interval after the last kept.
+
+    In convention `exact`, multiples are counted anew after a second without a label that is kept.
+    """
     first_us = _RVT_FIRST_LABEL_US if convention == "rvt" else 0
     candidates: list[int] = times_us[times_us >= first_us].tolist()
     if len(times_us) < 2:
@@ -366,6 +371,7 @@ def _kept_label_times(times_us: npt.NDArray[np.int64], spec: DatasetSpec, conven
     for time in candidates[1:]:
         distance = time - kept[-1]
         multiple = round(distance / base_us)
-        if multiple > 0 and abs(distance - multiple * base_us) <= _JITTER_US:
+        is_multiple = multiple > 0 and abs(distance - multiple * base_us) <= _JITTER_US
+        if is_multiple or (convention == "exact" and distance > _LONGEST_WAIT_US):
             kept.append(time)
     return kept

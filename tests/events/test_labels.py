@@ -113,6 +113,8 @@ def test_labels_of_fast_cameras_are_thinned_to_about_10_hz(hz, step):
     assert times_kept(times, "exact", spec) == times[::step]
     first = next(i for i, time in enumerate(times) if time >= 100_000)
     assert times_kept(times, "rvt", spec) == times[first::step]
+    after_pause = [10_040_000 + time for time in times]
+    assert times_kept(times + after_pause, "exact", spec) == times[::step] + after_pause[::step]
 
 
 @pytest.mark.parametrize("convention", CONVENTIONS)
