@@ -152,7 +152,9 @@ def _data_for(config: Config, checkpoint: LoadedCheckpoint) -> SequenceDataModul
     spec = checkpoint.spec
     dataset = with_described(config.dataset)
     if not dataset.name:
+        mixed_sizes, repair = dataset.mixed_sizes or spec.mixed_sizes, dataset.repair or spec.repair
         dataset = replace(dataset, name=spec.name, height=spec.height, width=spec.width)
+        dataset = replace(dataset, mixed_sizes=mixed_sizes, repair=repair)
     if not any(folders(config).values()):
         dataset = replace(dataset, raw_dir=checkpoint.raw_dir, prepared_dir=checkpoint.prepared_dir)
     data = SequenceDataModule(dataset, data=config.data)

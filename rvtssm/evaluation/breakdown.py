@@ -142,8 +142,8 @@ def track_speeds(labels: Labels, boxes: np.ndarray, spec: DatasetSpec) -> np.nda
     Args:
         labels: N labels, in frame pixels.
         boxes: All boxes of the recording, with the fields t (us), x, y, w, h (sensor pixels), class_id (as on disk) and
-            track_id. If all track ids are 0, there are no tracks. The box of a label is the nearest one with its time
-            and class.
+            track_id. If all track ids are 0, there are no tracks. Track id 0 is no track either if two of its boxes
+            have the same time. The box of a label is the nearest one with its time and class.
         spec: The dataset.
 
     Returns:
@@ -157,6 +157,7 @@ def track_speeds(labels: Labels, boxes: np.ndarray, spec: DatasetSpec) -> np.nda
     moved_px = np.linalg.norm(np.diff(centre, axis=0, prepend=centre[:1]), axis=1)
     is_known = np.diff(boxes["track_id"].astype(np.int64), prepend=-1) == 0
     is_known &= (gap_us > 0) & (gap_us <= LONGEST_TRACK_GAP_US)
+    is_known &= (boxes["track_id"] > 0) | _is_track_zero(boxes)
     speed = np.where(is_known, moved_px / spec.width / np.maximum(gap_us, 1) * 1e6, np.nan)
     place = nearest_boxes(labels, boxes, spec)
     return np.where(place < 0, np.nan, speed[place])
@@ -178,11 +179,16 @@ def label_tracks(labels: Labels, boxes: np.ndarray, spec: DatasetSpec) -> np.nda
     if not len(boxes):
         return np.zeros(len(labels), np.int64)
     track_id = boxes["track_id"].astype(np.int64)
-    is_zero = track_id == 0
-    if len(np.unique(boxes["t"][is_zero])) == is_zero.sum():
-        track_id[is_zero] = track_id.max() + 1
+    if _is_track_zero(boxes):
+        track_id[track_id == 0] = track_id.max() + 1
     place = nearest_boxes(labels, boxes, spec)
     return np.where(place < 0, 0, track_id[place])
+
+
+def _is_track_zero(boxes: np.ndarray) -> bool:
+    """Return whether track id 0 is a track: it never has two boxes at the same time."""
+    times_us = boxes["t"][boxes["track_id"] == 0]
+    return len(np.unique(times_us)) == len(times_us)
 
 
 def nearest_boxes(labels: Labels, boxes: np.ndarray, spec: DatasetSpec) -> np.ndarray:

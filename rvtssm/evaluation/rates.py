@@ -71,13 +71,14 @@ def measure(
             dt_us = np.concatenate([sequence.windows.dt_us for sequence in sequences])
             measured |= {"latency_ms": latency_ms, "taken_hz": 1e6 / float(dt_us.mean())}
         if options.track:
-            tracks = _read_tracks(runs, recordings, label_tracks)
+            tracks = _read_tracks(runs, recordings, sequences, label_tracks)
             measured |= track_metrics(recordings, tracks, spec, options.track, options.track_memory_s)
         matched = match_detections(recordings, spec)
         resampled = resampled_from(matched)
         rows.append(RateRow(rate.hz, resampled.metrics, measured, resampled, rate.windows))
         if rate is broken_down:
-            breakdown = break_down(recordings, spec, _read_tracks(runs, recordings, track_speeds), matched=matched)
+            speeds = _read_tracks(runs, recordings, sequences, track_speeds)
+            breakdown = break_down(recordings, spec, speeds, matched=matched)
             pictures = worst_pictures(breakdown, recordings, sequences, spec)
         if rate is trained and any(stands_still(recording.labels).any() for recording in recordings):
             still["carried"] = evaluate_detections(recordings, spec, only=stands_still, has_sizes=False)["AP"]
@@ -176,14 +177,18 @@ def _time_shifts(runs: SplitRuns, rate: PlannedRate) -> dict[float, float]:
 
 
 def _read_tracks(
-    runs: SplitRuns, recordings: list[ScoredRecording], read: Callable[[Labels, np.ndarray, DatasetSpec], np.ndarray]
+    runs: SplitRuns,
+    recordings: list[ScoredRecording],
+    sequences: list[FrameSequence],
+    read: Callable[[Labels, np.ndarray, DatasetSpec], np.ndarray],
 ) -> dict[str, np.ndarray]:
     """Return the result of `read` on the tracks of labels, by recording; empty for prepared data without tracks."""
     if runs.source != "raw":
         return {}
     labels, spec = {recording.name: recording.labels for recording in recordings}, runs.data.spec
+    own = {each.name: each.source.plan.spec for each in sequences}  # type: ignore[union-attr]  # of raw recordings
     return {
-        raw.name: read(labels[raw.name], raw.read_boxes(spec), spec)
+        raw.name: read(labels[raw.name], raw.read_boxes(spec), own[raw.name])
         for raw in find_recordings(str(runs.data.config.raw_dir), runs.options.split, spec)
         if raw.name in labels
     }

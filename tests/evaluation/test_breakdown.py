@@ -2,15 +2,21 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from test_coco import SPEC, make_detections, make_labels, perfect, plain_coco, random_recording
 
+from rvtssm.datasets import DatasetConfig
+from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.evaluation.breakdown import break_down, track_speeds
 from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections, match_detections
 from rvtssm.evaluation.matches import precision_curves
-from rvtssm.records import DatasetSpec
+from rvtssm.evaluation.rates import _read_tracks
+from rvtssm.events.labels import BOX_DTYPE, write_boxes
+from rvtssm.events.readers.dat import write_dat
+from rvtssm.records import DatasetSpec, Events
 
 CAR, PEDESTRIAN = 0, 1
 A, B, C, D = [10, 10, 40, 40], [100, 10, 40, 40], [10, 100, 40, 40], [200, 100, 60, 60]
@@ -134,6 +140,27 @@ def test_speed_is_that_of_the_centre_along_a_track():
         doubled[name] *= 2
     doubled["class_id"] = 2  # as on disk
     assert track_speeds(labels[:2], doubled, halved) == pytest.approx([0, 0.1])
+    boxes["track_id"][boxes["track_id"] == 2] = 0
+    assert track_speeds(labels[:2], boxes, SPEC) == pytest.approx([0, 0.1]), "0 may be a track"
+    boxes[4] = (500_000, *boxes[4].item()[1:6], 0)
+    assert track_speeds(labels[:2], boxes, SPEC) == pytest.approx([np.nan, 0.1], nan_ok=True), "0 is twice at one time"
     boxes["track_id"] = 0
     assert np.isnan(track_speeds(labels, boxes, SPEC)).all()
     assert np.isnan(track_speeds(labels, boxes[:0], SPEC)).all()
+
+
+def test_speeds_are_in_widths_of_the_own_sensor_where_sensors_differ(tmp_path):
+    (tmp_path / "test").mkdir()
+    events = Events(np.array([0, 600_000]), *(np.zeros(2, kind) for kind in (np.uint16, np.uint16, np.uint8)))
+    for name, width in (("a", 100), ("b", 200)):
+        write_dat(tmp_path / f"test/{name}_td.dat", [events], 80, width)
+        boxes = np.zeros(2, BOX_DTYPE)
+        for box, t_us, x in zip(boxes, (100_000, 600_000), (10, 20), strict=True):
+            box["t"], box["x"], box["w"], box["h"], box["track_id"] = t_us, x, 40, 40, 1
+        write_boxes(tmp_path / f"test/{name}_bbox.npy", boxes)
+    data = SequenceDataModule(DatasetConfig("synthetic", str(tmp_path), mixed_sizes=True))
+    sequences = data.sequences("test")
+    runs = SimpleNamespace(source="raw", data=data, options=SimpleNamespace(split="test"))
+    recordings = [ScoredRecording(each.name, each.labels, []) for each in sequences]
+    speeds = _read_tracks(runs, recordings, sequences, track_speeds)
+    assert (speeds["a"][1], speeds["b"][1]) == pytest.approx((0.2, 0.1))

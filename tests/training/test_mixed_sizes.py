@@ -1,12 +1,16 @@
 """Training on random windows of recordings of several sizes: from events to weights, and a run that dies goes on."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from rvtssm.commands.cli import compose
+from rvtssm.commands.evaluate import _data_for
 from rvtssm.commands.generate import generate
 from rvtssm.commands.train import train
-from rvtssm.models.checkpoint import load_file
+from rvtssm.config import Config
+from rvtssm.models.checkpoint import load_file, read_checkpoint
 from rvtssm.training.checkpoints import last_checkpoint
 from tests.training.conftest import OVERRIDES, RECORDINGS, die
 
@@ -39,6 +43,10 @@ def test_random_windows_of_two_sizes_and_averaged_weights_resume_exactly(tmp_pat
     found, wanted = (load_file(last_checkpoint(tmp_path / name))["state_dict"] for name in ("cut", "whole"))
     assert all(torch.equal(found[key], wanted[key]) for key in wanted)
     assert logged(tmp_path / "cut") == logged(tmp_path / "whole")
+    checkpoint = read_checkpoint(last_checkpoint(tmp_path / "whole"))
+    checkpoint = replace(checkpoint, spec=replace(checkpoint.spec, repair=True))
+    scored = _data_for(Config(), checkpoint)  # recordings are read as in the training
+    assert len({sequence.frame_shape for sequence in scored.sequences("train", "raw")}) == 2 and scored.spec.repair
     with pytest.raises(ValueError, match="only raw recordings may differ in size"):
         train(configured("prepared", "dataset.source=prepared"))
 
