@@ -18,6 +18,7 @@ from rvtssm.system.user_error import UserError
 _MOST_PICTURES = 160  # most pictures in memory; of a longer recording, every second picture is kept, or fewer
 _MOST_WIDTH = 640  # pixels
 _MOST_FPS = 10.0
+_LONGEST_MS = 655_350  # of one picture; GIF has 16 bits for hundredths of a second
 _WEBP_QUALITY = 70
 _EVENT_LEVELS, _LINE_LEVELS = 10, 3  # colours between the background and the colours of events and of boxes
 
@@ -72,9 +73,9 @@ def _reduced(picture: np.ndarray, is_gif: bool) -> Image.Image:
 
 
 def _encoded(pictures: list[Image.Image], is_gif: bool, duration_ms: float) -> bytes:
-    file = io.BytesIO()
+    file, shown_ms = io.BytesIO(), min(round(duration_ms), _LONGEST_MS)
     options: dict[str, Any] = {"optimize": False} if is_gif else {"quality": _WEBP_QUALITY}
-    options |= {"save_all": True, "append_images": pictures[1:], "duration": round(duration_ms), "loop": 0}
+    options |= {"save_all": True, "append_images": pictures[1:], "duration": shown_ms, "loop": 0}
     pictures[0].save(file, "GIF" if is_gif else "WEBP", **options)
     return file.getvalue()
 

@@ -51,6 +51,11 @@ def test_pictures_are_left_out_until_it_is_small_enough(tmp_path, suffix):
     assert sum(duration for duration, _ in pictures_of(small)) == 4000
 
 
+def test_a_picture_lasts_as_long_as_a_gif_can_say_at_most(tmp_path):
+    ((duration, _),) = pictures_of(write(tmp_path / "a.gif", 1, fps=0.001))
+    assert duration == 655_350
+
+
 def test_wide_pictures_are_reduced(tmp_path):
     ((_, picture),) = pictures_of(write(tmp_path / "a.gif", 1, width=1280))
     assert picture.shape[:2] == (24, 640)
