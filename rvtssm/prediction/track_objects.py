@@ -12,7 +12,7 @@ import numpy as np
 from rvtssm.prediction.inference_config import TRACKERS
 from rvtssm.records import Detections
 from rvtssm.system.extras import check_extra
-from rvtssm.system.limits import check_choice
+from rvtssm.system.limits import check_choice, check_number
 
 LOWEST_SCORE = 0.1  # lowest score of a box that continues a track, as in the paper
 _FRAMES_PER_SECOND = 30.0  # unit in which the package counts how long it remembers a track
@@ -40,6 +40,7 @@ class Tracker:
         self, name: str, num_classes: int, hz: float, memory_s: float, start_score: float, smooth_s: float = 0.0
     ) -> None:
         check_choice("track", name, TRACKERS)
+        check_number("track_memory_s", memory_s, 0)
         check_installed(f"track={name}")
         self._num_classes = num_classes
         self._settings: dict[str, Any] = {
@@ -55,7 +56,7 @@ class Tracker:
         self._scores: dict[int, tuple[int, float]] = {}  # by track: time and smoothed score of its last box
 
     def update(self, found: Detections) -> Detections:
-        """Return the detections of the next window with `track_id`. Only `smooth_s` changes anything else: scores."""
+        """Return the detections of the next window with `track_id`. Only `smooth_s` changes scores and order."""
         import supervision
         from trackers import ByteTrackTracker
 
@@ -87,7 +88,7 @@ class Tracker:
             self._scores[track] = found.t_us, float(score[row])
         alive = {track: last for track, last in self._scores.items() if found.t_us - last[0] <= self._memory_us}
         self._scores = alive
-        return replace(found, score=score)
+        return replace(found, score=score)[np.argsort(-score, kind="stable")]
 
 
 def check_installed(key: str) -> None:

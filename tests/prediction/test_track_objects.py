@@ -1,6 +1,7 @@
 """A number per object: by hand, at any rate, under any cut of a stream; boxes and scores stay as they are."""
 
 import json
+import math
 from functools import partial
 from itertools import pairwise
 
@@ -79,6 +80,14 @@ def test_smooth_scores_keep_an_object_that_flickers(hz):
     assert scores[hz + hz // 2 - 1] == pytest.approx(0.2 + 0.6 / np.e, abs=0.02)
 
 
+def test_the_best_smooth_score_comes_first():
+    smooth = Tracker("bytetrack", 2, 20, 1.0, start_score=0.3, smooth_s=10.0)
+    for step in range(3):
+        smooth.update(frame(50_000 * step, (10, 10, 0.9, CAR), (90, 10, 0.5, CAR)))
+    found = smooth.update(frame(150_000, (90, 10, 0.7, CAR), (10, 10, 0.4, CAR)))
+    assert found.xyxy[:, 0].tolist() == [10, 90] and found.score.tolist() == pytest.approx([0.9, 0.5], abs=0.01)
+
+
 def test_times_count_from_the_first_window():
     early, late = make_tracker(), make_tracker()
     for step in range(3):
@@ -140,6 +149,9 @@ def test_the_picture_names_the_track():
 def test_a_missing_package_and_an_unknown_tracker_are_named(monkeypatch):
     with pytest.raises(ValueError, match="choose from bytetrack"):
         Tracker("sort", 2, 20, 1.0, 0.3)
+    for memory_s in (math.nan, math.inf, -1, "1"):
+        with pytest.raises(ValueError, match=f"^track_memory_s={memory_s!r} must be a number, at least 0"):
+            make_tracker(memory_s=memory_s)
     monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda name: None)
     with pytest.raises(
         ValueError, match=r"track=bytetrack needs the package trackers; run `bash scripts/install.sh tracks`"
