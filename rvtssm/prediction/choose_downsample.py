@@ -84,5 +84,6 @@ def best_scores(
     """
     config = PostprocessConfig(min_score=SHOWN_SCORE, max_detections=1)
     detector = StreamDetector(checkpoint, *sensor_hw, downsample=downsample, config=config)
-    found = [window.detections[0].score.max(initial=0) for window in detector.push(events, until_us)]
+    closed_us = until_us + detector.windows.includes_end  # an event at the end may belong to the last window
+    found = [window.detections[0].score.max(initial=0) for window in detector.push(events, closed_us)]
     return np.array(found, np.float32)

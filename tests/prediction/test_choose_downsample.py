@@ -16,7 +16,7 @@ from rvtssm.models.frame_size import advice_for_cameras, reduction_in_words
 from rvtssm.prediction import choose_downsample as module
 from rvtssm.prediction.choose_downsample import ChosenDownsample, choose_downsample
 from rvtssm.prediction.predictor import Predictor
-from rvtssm.records import Events
+from rvtssm.records import CONVENTIONS, Events
 from rvtssm.simulation.generate_recordings import simulated_recording
 from rvtssm.simulation.simulation_config import SyntheticConfig
 from rvtssm.streaming.sources import EventsInMemory, Source
@@ -64,6 +64,14 @@ def test_the_largest_reduction_is_chosen_with_which_something_is_found(
     short = Source("events", EventsInMemory(draw_events(duration_us=8_800), 480, 640))
     monkeypatch.setattr(module, "best_scores", lambda *_: np.array([0.4]))
     assert "at the start of the recording (8.8 ms at 20 Hz), " in choose_downsample(live_checkpoint(), short).doubt
+
+
+@pytest.mark.parametrize("convention", CONVENTIONS)
+def test_every_window_is_tried_also_the_last_one(live_checkpoint, draw_events, convention):
+    weights = live_checkpoint()
+    weights = replace(weights, windows=replace(weights.windows, convention=convention))
+    events = draw_events(500, duration_us=60_000)
+    assert len(module.best_scores(weights, events, (48, 64), 1, until_us=7_100_000)) == 2
 
 
 def test_the_sensor_of_the_training_and_smaller_ones_are_not_reduced_otherwise(live_checkpoint, draw_events):
