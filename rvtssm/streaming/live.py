@@ -173,7 +173,7 @@ class StreamDetector:
         if not pending:
             return []
         nothing, last_us = [NO_EVENTS] * len(self._counters), max(pending)
-        found = self.push(nothing, last_us)
+        found = self.push(nothing, last_us + self.windows.includes_end)
         if last_us >= self._end_us and (window := self._next_window(_LATEST_US, lambda: self._times_until(_LATEST_US))):
             found += self.push(nothing, window[1] + self.windows.includes_end)
         return found

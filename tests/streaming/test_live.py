@@ -134,7 +134,8 @@ def test_equal_times_on_both_sides_of_a_cut(live_checkpoint, schedule, conventio
 def test_the_end_of_the_events_closes_the_window_that_is_open(live_checkpoint, draw_events, schedule, convention):
     checkpoint = live_checkpoint()
     checkpoint = replace(checkpoint, windows=replace(checkpoint.windows, convention=convention))
-    packets = [draw_events(seed=1), draw_events(3_000, duration_us=300_000, seed=2)]
+    # the last event is at the end of a window at 20 Hz
+    packets = [draw_events(duration_us=400_001, seed=1), draw_events(3_000, duration_us=300_000, seed=2)]
     last_us = int(packets[0].t[-1])
     detector, longer = (live(checkpoint, schedule=schedule, num_cameras=2) for _ in range(2))
     assert detector.finish() == []
