@@ -372,7 +372,7 @@ class WindowSettings:
             window: `shrink` makes windows as long as the new stride; `slide` keeps the window length of these settings.
         """
         length_us = None if window == "shrink" else self.nominal_length_us
-        return replace(self, stride_us=self.stride_us if hz == self.hz else 1e6 / hz, length_us=length_us)
+        return replace(self, stride_us=self.stride_us if hz == self.hz else 1e6 / float(hz), length_us=length_us)
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,7 +189,7 @@ def predict_recording(
                 duration_s=tally.duration_s,
                 classes=checkpoint.spec.names_on_disk,
                 num_detections=tally.num_written,
-                written_min_score=config.postprocess.min_score,
+                written_min_score=float(config.postprocess.min_score),
                 num_drawn_detections=tally.num_drawn,
                 drawn_min_score=config.min_score,
                 highest_score=tally.highest_score,

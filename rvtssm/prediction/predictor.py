@@ -105,6 +105,7 @@ class Predictor:
         """
         _warn(self.checkpoint, self.checkpoint.windows_at(hz, window))
         check_counts(height=height, width=width, downsample=downsample)
+        height, width, downsample = (None if n is None else int(n) for n in (height, width, downsample))
         check_choice("track", track, (*TRACKERS, None))
         settings = PostprocessConfig(min_score=min_score, max_detections=PredictConfig().postprocess.max_detections)
         config = PredictConfig(
@@ -278,6 +279,7 @@ def _opened(recording: object, height: int | None, width: int | None, repair: bo
     """Open what `Predictor.predict` accepts. Raise UserError for anything else."""
     if isinstance(recording, Recording):
         sensor_size(recording.path, (recording.height, recording.width), (height, width))  # both agree, or an error
+        recording.repair |= repair
         yield Source(recording.name, recording)
     elif isinstance(recording, str | Path):
         sources = find_sources(str(recording))

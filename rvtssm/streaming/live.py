@@ -82,9 +82,9 @@ class StreamDetector:
     ) -> None:
         check_causal(checkpoint.detector)
         check_counts(height=height, width=width, num_cameras=num_cameras, downsample=downsample)
-        start_us = _whole_us("start_us", start_us)
+        height, width, start_us = int(height), int(width), _whole_us("start_us", start_us)
         self.windows = checkpoint.windows
-        self.downsample = downsample or downsample_by_size(checkpoint, height, width)
+        self.downsample = int(downsample or downsample_by_size(checkpoint, height, width))
         self.sensor_hw = (height, width)
         self.frame_hw = reduced_hw(height, width, self.downsample)
         self.config = config

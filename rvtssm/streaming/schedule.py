@@ -55,7 +55,7 @@ class FixedRate:
         return f"{self.hz:g} Hz with windows of {(self.length_us or 1e6 / self.hz) / 1000:g} ms"
 
     def next_end(self, known: KnownSoFar) -> tuple[int, float]:
-        settings = WindowSettings(1e6 / self.hz, self.length_us)
+        settings = WindowSettings(1e6 / float(self.hz), self.length_us)
         (end_us,) = FreeGrid(known.anchor_us, settings).ends_us(known.count, known.count + 1)
         return int(end_us), settings.stride_us
 

@@ -17,9 +17,11 @@ import pytest
 import rvtssm
 from rvtssm.commands import cli
 from rvtssm.events.readers.dat import write_dat
+from rvtssm.events.windows import FreeGrid
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.prediction.predictor import Predictor
-from rvtssm.records import Events
+from rvtssm.records import Events, WindowSettings
+from rvtssm.streaming.schedule import FixedRate, KnownSoFar
 from rvtssm.streaming.sources import EventsInMemory
 
 
@@ -305,6 +307,31 @@ def test_arguments_that_are_no_numbers_are_told(predictor, draw_events):
     ):
         with pytest.raises(ValueError, match=reason):
             predictor.predict(draw_events(100), height=48, width=64, **wrong)
+
+
+def test_numbers_of_numpy_are_numbers(predictor, draw_events, tmp_path):
+    events, plain = draw_events(1_000), {"hz": 60, "downsample": 1, "min_score": 0.125}
+    given = {"hz": np.float32(60), "downsample": np.int64(1), "min_score": np.float32(0.125)}
+    wanted = predictor.predict(events, height=48, width=64, **plain).to_coco()
+    assert wanted and predictor.predict(events, height=np.uint8(48), width=np.uint16(64), **given).to_coco() == wanted
+    np.savez(tmp_path / "a.npz", t=events.t, x=events.x, y=events.y, p=events.p)
+    opened = rvtssm.open(tmp_path / "a.npz", np.uint8(48), np.int64(64))
+    assert predictor.predict(opened, **given).to_coco() == wanted
+    large = [predictor.stream(kind(720), kind(1280)).detector.frame_hw for kind in (int, np.uint16)]
+    large.append(predictor.stream(720, 1280, downsample=np.uint8(18)).detector.frame_hw)
+    assert large == [(40, 71)] * 3
+    settings = [predictor.checkpoint.windows_at(hz) for hz in (60, np.float32(60))]
+    settings.append(WindowSettings(FixedRate(np.float32(60)).next_end(KnownSoFar(0, 0, 0, 0.0, list, 1))[1]))
+    assert len({FreeGrid(0, each).num_ended(6_000_000_000) for each in settings}) == 1
+
+
+def test_an_opened_recording_is_repaired_if_predict_is_told_to(predictor, draw_events, tmp_path):
+    events = draw_events(5_000)
+    events.t[1::20] -= 5_000
+    np.savez(tmp_path / "a.npz", t=events.t, x=events.x, y=events.y, p=events.p)
+    with pytest.raises(ValueError, match="in Python repair=True"):
+        predictor.predict(rvtssm.open(tmp_path / "a.npz", 48, 64))
+    assert len(predictor.predict(rvtssm.open(tmp_path / "a.npz", 48, 64), repair=True)) == 9
 
 
 def test_everything_has_one_line_to_print(predictor, draw_events, tmp_path):

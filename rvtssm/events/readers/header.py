@@ -171,4 +171,4 @@ def sensor_size(
             f"{path} {UNSAID_SIZE}; give height and width, as in height=240 width=304, or "
             "write both into a dataset.yaml in a folder above it"
         )
-    return height, width
+    return int(height), int(width)
