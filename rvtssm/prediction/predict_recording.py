@@ -147,7 +147,7 @@ def predict_recording(
                     if on_frame is not None:
                         on_frame(found, start_us)
                     if log is not None:
-                        log.window(found, start_us, seconds)
+                        log.window(found, tally.done_us, seconds)
                     shown = (
                         found if sensor is not None else replace(found, xyxy=found.xyxy / np.float32(plan.downsample))
                     )

@@ -137,13 +137,13 @@ class Tally:
         self._num_warmup, self._began_s = num_warmup, time.perf_counter()
         self._processor_began_s = time.process_time()
         self._warm: tuple[float, int] | None = None  # when the first windows were done, and their end in microseconds
-        self._done_us = 0
+        self.done_us = 0  # end of the last window; before the first one, time of the first event
 
     def watched(self, blocks: Iterable[Events]) -> Iterator[Events]:
         """Yield the same blocks, and count their events."""
         for block in blocks:
             if not self.num_events:
-                self.start_us = int(block.t[0])
+                self.start_us = self.done_us = int(block.t[0])
             self._last_us = int(block.t[-1])
             self.num_events += len(block)
             yield block
@@ -154,7 +154,7 @@ class Tally:
         self.num_written += len(frame)
         self.highest_score = max(self.highest_score, float(frame.score.max(initial=0)))
         self.num_drawn += int((frame.score >= self._drawn_min_score).sum())
-        self._done_us = frame.t_us
+        self.done_us = frame.t_us
         if len(self.seconds) == self._num_warmup:
             self._warm = time.perf_counter(), frame.t_us
 
@@ -172,7 +172,7 @@ class Tally:
         if self._warm is None or not self.is_timed:
             return now_s - self._began_s, now_s - self._began_s, self.duration_s / (now_s - self._began_s)
         warm_s, warm_us = self._warm
-        factor = (self._done_us - warm_us) / 1e6 / (now_s - warm_s)
+        factor = (self.done_us - warm_us) / 1e6 / (now_s - warm_s)
         return now_s - self._began_s, warm_s - self._began_s, factor
 
     def remedy(self) -> str:

@@ -89,6 +89,7 @@ def test_predict_logs_every_window_and_shows_them_live(live_checkpoint, draw_eve
     assert [row["scalars"] for row in found["/plots/objects"].values()] == [
         [float((frame.score >= 0.1).sum())] for frame in frames
     ]
+    assert {row["scalars"][0] for row in found["/plots/rate_hz"].values()} == {10.0}  # windows of 50 ms
 
 
 @pytest.mark.parametrize("is_file", [True, False])
