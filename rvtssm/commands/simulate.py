@@ -12,6 +12,7 @@ from rvtssm.commands.announcement import announce
 from rvtssm.commands.console import say
 from rvtssm.commands.inputs import video_path
 from rvtssm.config import Config
+from rvtssm.datasets.custom import read_spec
 from rvtssm.events.labels import Boxes, interpolated_boxes, write_boxes
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.simulation.camera import drawn_camera, simulate_events
@@ -128,7 +129,8 @@ def _describe(path: Path, source: VideoSource, names: tuple[str, ...]) -> None:
     """Write `dataset.yaml`, or compare it with that of another video. ValueError if size or classes differ."""
     content = {"classes": list(names), "height": source.height, "width": source.width, "labels": "_bbox.npy"}
     if path.exists():
-        found = yaml.safe_load(path.read_text())
+        spec = read_spec(path.parent)  # which may have more keys, such as label_interval_us
+        found = dict(zip(content, (list(spec.class_names), spec.height, spec.width, spec.boxes_suffix), strict=True))
         if found != content:
             raise UserError(f"{path} describes {found}, this video is {content}; choose another out=DIR")
         return

@@ -36,6 +36,7 @@ class Resampled:
     recordings: tuple[str, ...]  # the recordings that replicates draw from
     metrics: Mapping[str, float]
     replicates: Mapping[str, npt.NDArray[np.float64]]  # (B,) by name
+    num_objects: tuple[int, ...] = ()  # of each recording; empty in scores of an earlier version
 
     @property
     def has_intervals(self) -> bool:
@@ -60,6 +61,8 @@ class Resampled:
         ours, theirs = self.replicates[name], other.replicates[name]
         if self.recordings != other.recordings or len(ours) != len(theirs) or not self.has_intervals:
             return None
+        if self.num_objects and other.num_objects and self.num_objects != other.num_objects:
+            return None  # other recordings with the same names
         return _interval(self.metrics[name] - other.metrics[name], ours - theirs)
 
     def sentence(self) -> str:
@@ -84,10 +87,11 @@ def resample(matches: Sequence[RecordingMatches], spec: DatasetSpec, num_replica
         seed: Seed of the draws.
     """
     names, metrics = tuple(each.name for each in matches), average_precisions(matches, spec)
+    num_objects = tuple(int(each.num_truths[0].sum()) for each in matches)
     if len(matches) < 2 or not num_replicates:
-        return Resampled(names, metrics, {name: np.zeros(0) for name in metrics})
+        return Resampled(names, metrics, {name: np.zeros(0) for name in metrics}, num_objects)
     drawn = np.random.default_rng(seed).multinomial(len(matches), [1 / len(matches)] * len(matches), num_replicates)
-    return Resampled(names, metrics, weighted_precisions(matches, spec, drawn))
+    return Resampled(names, metrics, weighted_precisions(matches, spec, drawn), num_objects)
 
 
 def _interval(value: float, replicates: npt.NDArray[np.float64]) -> Interval:

@@ -10,7 +10,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -61,7 +61,7 @@ def to_score(row: str, seed: str, condition: str, report: EvaluationReport, cost
     rates = {}
     for each in report.rows:
         assert each.resampled is not None
-        rates[each.hz] = Resampled(each.resampled.recordings, each.metrics, {"AP": each.resampled.replicates["AP"]})
+        rates[each.hz] = replace(each.resampled, replicates={"AP": each.resampled.replicates["AP"]})
     weights = report.settings["weights SHA-256"]
     return Score(row, seed, condition, report.reference_hz, *cost, weights, rates, _objects(report))
 
@@ -95,6 +95,7 @@ def score_to_json(score: Score, has_replicates: bool) -> dict[str, Any]:
         if has_replicates:
             replicates = [json_number(value) for value in found.replicates["AP"].tolist()]
             kept = {"metrics": kept, "recordings": list(found.recordings), "replicates": replicates}
+            kept["num_objects"] = list(found.num_objects)
         plain["rates"][f"{hz:g}"] = kept
     return plain
 
@@ -107,7 +108,8 @@ def score_from_json(plain: Mapping[str, Any]) -> Score:
         kept = kept if "metrics" in kept else {"metrics": kept, "recordings": (), "replicates": ()}
         metrics = {name: math.nan if value is None else value for name, value in kept["metrics"].items()}
         replicates = np.array([math.nan if value is None else value for value in kept["replicates"]], np.float64)
-        rates[float(hz)] = Resampled(tuple(kept["recordings"]), metrics, {"AP": replicates})
+        num_objects = tuple(kept.get("num_objects", ()))
+        rates[float(hz)] = Resampled(tuple(kept["recordings"]), metrics, {"AP": replicates}, num_objects)
     return Score(**{**plain, "rates": rates, "objects": objects})
 
 
@@ -172,7 +174,7 @@ class _Line:
         if len(draws) != 1 or not found[0].has_intervals:
             return None
         replicates = np.mean([each.replicates["AP"] for each in found], axis=0)
-        return Resampled(found[0].recordings, {"AP": mean(self.ap(hz))}, {"AP": replicates})
+        return replace(found[0], metrics={"AP": mean(self.ap(hz))}, replicates={"AP": replicates})
 
     def interval(self, hz: float) -> Interval | None:
         found = self.mean_of_seeds(hz)

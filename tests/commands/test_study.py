@@ -38,11 +38,19 @@ ANY_RATE = ROOT / "benchmarks" / "any_rate"
 AP = {"s5": 0.4, "lstm": 0.3}  # of the first seed at 20 Hz
 
 
-def make_score(row="s5", seed="0", condition="", names=("a", "b", "c"), num_replicates=20, hz=(20.0, 40.0)) -> Score:
+def make_score(
+    row="s5",
+    seed="0",
+    condition="",
+    names=("a", "b", "c"),
+    num_replicates=20,
+    hz=(20.0, 40.0),
+    num_objects=(5, 6, 7),
+) -> Score:
     """Scores whose replicates are the same for equal recordings, shifted by the AP."""
     ap = AP[row] - 0.1 * int(seed)
     draws = np.random.default_rng(5).normal(0, 0.02, num_replicates)
-    rates = {each: Resampled(names, {"AP": ap * 20 / each}, {"AP": ap * 20 / each + draws}) for each in hz}
+    rates = {each: Resampled(names, {"AP": ap * 20 / each}, {"AP": ap * 20 / each + draws}, num_objects) for each in hz}
     objects = {"still": ap / 2, "speed below 0.05": ap / 4}
     return Score(row, seed, condition, 20.0, 1_234_567, 9.5, "abc", rates, objects)
 
@@ -78,7 +86,7 @@ def test_differences_of_rows_are_paired(tmp_path, monkeypatch):
     assert low < second["rates"]["20"]["AP"] < high and high - low > 0.03
 
 
-@pytest.mark.parametrize("change", [{"names": ("a", "b")}, {"num_replicates": 0}], ids=str)
+@pytest.mark.parametrize("change", [{"names": ("a", "b")}, {"num_replicates": 0}, {"num_objects": (5, 6, 8)}], ids=str)
 def test_rows_of_other_recordings_are_not_compared(change):
     text = study_markdown([make_score("s5"), make_score("lstm", **change)])
     assert "| lstm | – | – |" in text.split("Minus s5")[1]

@@ -94,6 +94,8 @@ def test_a_paired_difference_is_narrower_than_two_intervals():
     assert (
         good.minus(others, "AP") is None and good.minus(resample(match_detections(worse, SPEC), SPEC, 9), "AP") is None
     )
+    namesakes = some_recordings(np.random.default_rng(3), count=12, noise=12)
+    assert good.minus(resample(match_detections(namesakes, SPEC), SPEC, 300), "AP") is None
 
 
 def test_without_replicates_or_with_one_recording_there_is_no_interval():

@@ -188,6 +188,12 @@ def test_nothing_of_another_video_or_of_other_settings_is_replaced_or_kept(clip,
     labels = [f"labels={mot(tmp_path / 'gt.txt')}", "classes=[person]"]
     assert simulated(*labels) == 0
     assert re.search(r"wrote \S+/walk_bbox\.npy$", capsys.readouterr().out.strip())
+    description = tmp_path / "dataset.yaml"
+    description.write_text(f"{description.read_text()}label_interval_us: 40000\n")  # a key of the user
+    assert simulated(*labels) == 0
+    description.write_text("classes: [person")
+    assert simulated(*labels) == 2 and "dataset.yaml is not YAML" in capsys.readouterr().err
+    description.unlink()
     before = files()
     assert set(before) == {"walk_td.dat", "walk_bbox.npy", ".walk.simulate.json"}
     for change in ("seed=1", "fps=10", "linear=true", "synthetic.camera.threshold=0.3"):
