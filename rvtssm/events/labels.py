@@ -291,7 +291,7 @@ def to_labels(boxes: Boxes, windows: Windows, is_exact: bool = True) -> Labels:
         boxes: (N,) of BOX_DTYPE, cleaned.
         windows: The windows of the recording.
         is_exact: A window must end at the time of every box. Otherwise a box belongs to the first window that does not
-            end before it, or to the last window.
+            end before it, or to the last window; before the first window begins, it belongs to none (-1).
 
     Raises:
         UserError: `is_exact`, and no window ends at the time of a box.
@@ -299,6 +299,8 @@ def to_labels(boxes: Boxes, windows: Windows, is_exact: bool = True) -> Labels:
     index = np.minimum(np.searchsorted(windows.ends_us, boxes["t"]), max(len(windows) - 1, 0))
     if is_exact and len(boxes) and (not len(windows) or np.any(windows.ends_us[index] != boxes["t"])):
         raise UserError("some boxes lie between the window ends; build the windows with label_grid from their times")
+    if not is_exact:
+        index[boxes["t"] < windows.ends_us[0] - windows.dt_us[0]] = -1
     return Labels(
         boxes_ltwh=np.stack([boxes[name] for name in "xywh"], axis=1),
         class_id=boxes["class_id"].astype(np.int64),

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rvtssm.events.labels import clean_boxes, interpolated_boxes, read_boxes, to_labels, unusable_boxes, write_boxes
-from rvtssm.events.windows import label_grid
+from rvtssm.events.windows import free_grid, label_grid
 from rvtssm.records import CONVENTIONS, WindowSettings
 
 
@@ -144,6 +144,8 @@ def test_labels_belong_to_the_window_that_ends_at_their_time():
     loose = to_labels(boxes, windows, is_exact=False)
     assert loose.t_us[0] == 100_001 and windows.ends_us[loose.window_index[0]] == 150_000  # the next end
     assert loose.window_index[1:].tolist() == labels.window_index[1:].tolist()
+    late = free_grid(100_001, 400_000, WindowSettings())
+    assert to_labels(boxes, late, is_exact=False).window_index.tolist() == [0, -1, 4], "the second is before any event"
 
 
 def test_boxes_that_are_faults_are_counted_by_reason():
