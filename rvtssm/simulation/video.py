@@ -5,6 +5,7 @@ Where the two flows contradict each other, a pixel is hidden in one of the frame
 """
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,12 +72,18 @@ class VideoSource:
 
 
 def picture_files(folder: Path) -> list[Path]:
-    """Return the pictures in a folder, sorted by name.
+    """Return the pictures in a folder, in the order of their names, see `by_number`.
 
     Args:
         folder: The folder.
     """
-    return sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES)
+    found = (path for path in folder.iterdir() if path.suffix.lower() in PICTURES)
+    return sorted(found, key=lambda path: (by_number(path.name), path.name))
+
+
+def by_number(name: str) -> list[str | int]:
+    """Return a key that sorts names by the numbers in them: `frame2` comes before `frame10`."""
+    return [int(part) if i % 2 else part for i, part in enumerate(re.split(r"(\d+)", name))]
 
 
 def open_video(path: Path | str, fps: float | None, is_linear: bool | None) -> VideoSource:

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 import numpy as np
 
 from rvtssm.events.labels import BOX_DTYPE, LONGEST_TRACK_GAP_US, Boxes
-from rvtssm.simulation.video import VideoSource
+from rvtssm.simulation.video import VideoSource, by_number
 from rvtssm.system.file_errors import file_errors
 from rvtssm.system.user_error import UserError
 
@@ -119,7 +119,7 @@ def _read_mot(path: Path, source: VideoSource) -> tuple[list[Row], list[str] | N
 
 def _read_coco(path: Path, source: VideoSource) -> tuple[list[Row], list[str] | None]:
     content: dict[str, Any] = json.loads(path.read_text("utf-8-sig"))
-    images = sorted(content["images"], key=lambda image: (str(image.get("file_name", "")), image["id"]))
+    images = sorted(content["images"], key=lambda image: (by_number(str(image.get("file_name", ""))), image["id"]))
     stems = [Path(str(image.get("file_name", image["id"]))).stem for image in images]
     by_name = {name: index for index, name in enumerate(source.names)}
     frame_of = {

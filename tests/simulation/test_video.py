@@ -163,6 +163,16 @@ def test_images_of_coco_without_a_picture_are_left_out(clip, tmp_path):
     assert boxes["t"].tolist() == [50_000 * k for k in range(6)]
 
 
+def test_numbers_in_names_of_pictures_are_numbers(clip, tmp_path):
+    names = [f"walk{k}.png" for k in range(9, 13)]
+    for name in names:
+        shutil.copy(clip / "000.png", tmp_path / name)
+    source = open_video(tmp_path, FPS, None)
+    assert list(source.names) == ["walk9", "walk10", "walk11", "walk12"]
+    boxes, _ = read_video_labels(coco(tmp_path / "coco.json", names), None, replace(source, names=()), None)
+    assert boxes["x"].tolist() == [box(k)[0] for k in range(4)]
+
+
 def test_a_negative_track_is_none_and_yolo_may_name_its_classes(clip, tmp_path):
     source = open_video(clip, FPS, None)
     boxes, _ = read_video_labels(coco(tmp_path / "coco.json", ["000.png"], -1), None, source, None)

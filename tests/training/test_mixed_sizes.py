@@ -8,6 +8,7 @@ import torch
 from rvtssm.commands.cli import compose
 from rvtssm.commands.evaluate import _data_for
 from rvtssm.commands.generate import generate
+from rvtssm.commands.preprocess import preprocess
 from rvtssm.commands.train import train
 from rvtssm.config import Config
 from rvtssm.models.checkpoint import load_file, read_checkpoint
@@ -49,6 +50,8 @@ def test_random_windows_of_two_sizes_and_averaged_weights_resume_exactly(tmp_pat
     assert len({sequence.frame_shape for sequence in scored.sequences("train", "raw")}) == 2 and scored.spec.repair
     with pytest.raises(ValueError, match="only raw recordings may differ in size"):
         train(configured("prepared", "dataset.source=prepared"))
+    with pytest.raises(ValueError, match="recordings of several sizes cannot be prepared; train on them as they are"):
+        preprocess(configured("prepared", f"dataset.prepared_dir={tmp_path / 'prepared'}"))
 
 
 def test_random_windows_of_prepared_recordings_are_refused_before_anything_is_read(toy_config, tmp_path):
