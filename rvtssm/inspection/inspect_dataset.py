@@ -35,7 +35,7 @@ class Part:
     name: str
     num_bytes: int = 0
     duration_us: int = 0
-    num_events: int = 0  # in prepared files, the sum of the counts, which misses events beyond saturation
+    num_events: int = 0  # in prepared files from the counts, which miss events beyond saturation
     num_windows: int = 0
     repaired: int = 0  # number of events that were moved in time or dropped
     num_label_times: int = 0
@@ -220,12 +220,13 @@ def _prepared_part(split: str, path: Path, spec: DatasetSpec | None, num_classes
             frames = sequence.histograms(start, min(start + _FRAMES_AT_ONCE, num_windows))
             num_events += int(frames.sum(dtype=np.int64)) if frames.dtype == np.uint8 else 0
     labels, faults = sequence.labels, sequence.meta.get("faults", {})
+    duration_us, counted_us = int(sequence.windows.dt_us.sum()), int(np.diff(sequence.windows.bounds_us).sum())
     return Part(
         split,
         sequence.name,
         num_bytes=sequence.path.stat().st_size,
-        duration_us=int(sequence.windows.dt_us.sum()),
-        num_events=num_events,
+        duration_us=duration_us,
+        num_events=round(num_events * duration_us / max(counted_us, 1)),
         num_windows=num_windows,
         repaired=faults.get("backward_steps", 0) + faults.get("out_of_frame", 0),
         num_label_times=len(np.unique(labels.t_us)),

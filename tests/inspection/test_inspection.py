@@ -140,6 +140,10 @@ def test_a_prepared_tree_in_numbers(tree):
         assert totals["num_events"] == sum(
             len(open_recording(path).between(50_000, 500_000)) for path in (tree / "raw" / split).glob("*_td.dat")
         )
+    config, sliding = PreprocessConfig(splits=("train",), workers=1), WindowSettings(10_000, 50_000)
+    preprocess_dataset(SPEC, tree / "raw", tree / "sliding", sliding, config, progress=False)
+    each_once = inspect_prepared(tree / "sliding", None).totals("train")["num_events"]
+    assert each_once == pytest.approx(found.totals("train")["num_events"], rel=0.03)  # windows overlap five times
     alone = inspect_prepared(tree / "prepared" / "train" / "a.h5", None)
     assert alone.totals("")["recordings"] == 1
 
