@@ -99,8 +99,8 @@ def _check_whole(values: npt.NDArray[Any], dtype: np.dtype[Any], what: str) -> N
     """Raise UserError for a value that an integer of this dtype cannot hold, because a cast would change it."""
     limits = np.iinfo(dtype)
     if dtype.kind == "i":
-        is_wrong = ~(np.abs(values) < _BEYOND_ANY)
-        wanted = "it must be a finite number of microseconds"
+        is_wrong = ~((np.abs(values) < _BEYOND_ANY) & (values == np.floor(values)))
+        wanted = "it must be a whole number of microseconds; if it is in seconds, give np.rint(t * 1e6)"
     else:
         is_wrong = ~((values >= limits.min) & (values <= limits.max) & (values == np.floor(values)))
         wanted = f"it must be a whole number from {limits.min} to {limits.max}"

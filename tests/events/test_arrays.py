@@ -43,12 +43,20 @@ def test_round_trip(scratch, events, layout, is_packed):
 def test_one_array_per_column_with_the_size_and_more(tmp_path):
     events = random_events(500)
     columns = {"polarities": events.p, "ys": events.y, "xs": events.x.astype(np.float32), "ts": events.t}
-    np.savez(tmp_path / "a.npz", image=np.zeros((4, 4)), height=HEIGHT, width=WIDTH, **columns)
+    np.savez(tmp_path / "a.npz", image=np.zeros((4, 4)), height=[HEIGHT], width=WIDTH, **columns)
     recording = open_recording(tmp_path / "a.npz")
     assert (recording.format, recording.height, recording.width) == ("npz", *SIZE)
     assert_same(recording.read(), events)
     assert_same(recording.between(200_000, 400_000), events.between(200_000, 400_000))
     assert_same(recording.between(100_000, 200_000), events.between(100_000, 200_000))
+
+
+def test_fields_that_are_not_needed_are_left_out(tmp_path):
+    events = random_events(50)
+    rows = np.zeros(50, [("note", "U4"), *structured(events).dtype.descr, ("place", "f4", 2)])
+    rows[["t", "x", "y", "p"]] = structured(events)
+    np.save(tmp_path / "a.npy", rows)
+    assert_same(open_recording(tmp_path / "a.npy", *SIZE).read(), events)
 
 
 @pytest.mark.parametrize(("name", "per_us"), [("t_s", 1e-6), ("t_ms", 1e-3), ("time [us]", 1), ("timestamps_ns", 1000)])
@@ -175,6 +183,9 @@ def test_archives_that_are_no_events(tmp_path):
         np.savez(tmp_path / "a.npz", **columns, **more)
         with pytest.raises(ValueError, match=message):
             open_recording(tmp_path / "a.npz", *SIZE)
+    np.savez(tmp_path / "a.npz", events=np.zeros((3, 4), np.int64), boxes=np.zeros((2, 5)))
+    with pytest.raises(ValueError, match=r"holds events of shape \(3, 4\), boxes of shape \(2, 5\); save t, x, y"):
+        open_recording(tmp_path / "a.npz", *SIZE)
     with zipfile.ZipFile(tmp_path / "b.npz", "w", zipfile.ZIP_LZMA) as archive:
         archive.writestr("t.npy", b"0" * 100)
     with pytest.raises(ValueError, match="unknown to numpy"):

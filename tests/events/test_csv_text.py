@@ -29,7 +29,7 @@ def text_of(events, order="txyp", mark=",", end="\n", header=True) -> bytes:
     order=st.sampled_from(ORDERS),
     mark=st.sampled_from((",", ";", "\t", " ", " , ")),
     end=st.sampled_from(("\n", "\r\n", "\n\n")),
-    notes=st.sampled_from((b"", b"\xef\xbb\xbf", b"# by hand\n#\n", b"\n  \n")),
+    notes=st.sampled_from((b"", b"\xef\xbb\xbf", "# für µs\n#\n".encode(), b"\n  \n")),
 )
 def test_round_trip(scratch, events, order, mark, end, notes):
     path = scratch / "a.csv"
@@ -73,6 +73,9 @@ def test_times_with_decimals_need_a_unit(tmp_path, text, wanted):
     path.write_text("t,x,y,p\n1,1,2,1\n1.5,1,2,0\n")
     with pytest.raises(ValueError, match=r"could not convert string '1.5'.*a unit"):
         open_recording(path, *SIZE).read()
+    path.write_text("t,x,y,p\n1,1,2,1\n# a pause\n2,1,2,0\n")
+    with pytest.raises(ValueError, match=r"could not convert string '# a pause'.*column 1\.$"):
+        open_recording(path, *SIZE).read()
 
 
 @pytest.mark.parametrize(
@@ -85,6 +88,7 @@ def test_times_with_decimals_need_a_unit(tmp_path, text, wanted):
         ("t,x,y,p\n1,2,3,1\n-4,5,6,1\n", "time is negative"),
         ("1,2,3,1,5\n", "5 columns without names"),
         ("a,b,c,d\n1,2,3,1\n", "none for t, x, y, p"),
+        ("t_µs,x,y,p\n1,2,3,1\n", "columns t_µs, x, y, p and none for t"),
         ("t,t,x,y,p\n1,1,2,3,1\n", "two columns for t"),
         ("x,y\n1,2\n", "it is text, but its lines are not events"),
         ("hello world\n", "it is text, but its lines are not events"),
@@ -99,12 +103,12 @@ def test_text_that_is_no_recording_names_the_file(tmp_path, text, message):
     assert str(path) in str(error.value)
 
 
-@pytest.mark.parametrize("unit", ["s", "ms"])
+@pytest.mark.parametrize("unit", ["s", "ms", "us"])
 def test_a_first_time_of_plain_0_may_be_followed_by_decimals(tmp_path, unit):
     path = tmp_path / "a.csv"
     path.write_text(f"t_{unit},x,y,p\n0,1,2,1\n1.5,1,2,0\n2,1,2,0\n")
-    factor = {"s": 1_000_000, "ms": 1000}[unit]
-    assert open_recording(path, *SIZE).read().t.tolist() == [0, 3 * factor // 2, 2 * factor]
+    factor = {"s": 1_000_000, "ms": 1000, "us": 1}[unit]
+    assert open_recording(path, *SIZE).read().t.tolist() == [0, round(1.5 * factor), 2 * factor]
 
 
 @pytest.mark.parametrize(

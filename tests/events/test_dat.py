@@ -45,13 +45,16 @@ def test_what_dat_cannot_hold_is_refused_and_leaves_nothing(tmp_path, t, x):
 
 def test_the_clock_wraps_only_on_a_big_drop(tmp_path):
     near = (1 << 32) - 10
-    path = write_words(tmp_path / "a.dat", [near, near - 5, near + 8, 3, 1, 20], [1] * 6, [2] * 6, [1] * 6)
+    path = write_words(tmp_path / "a.dat", [near, near - 5, near + 8, 3, 1, 20, near, 25], [1] * 8, [2] * 8, [1] * 8)
     recording = open_recording(path)
     wrapped = 1 << 32
-    expected = [near, near, near + 8, wrapped + 3, wrapped + 3, wrapped + 20]
+    expected = [near, near, near + 8, wrapped + 3, wrapped + 3, wrapped + 20, wrapped + 20, wrapped + 25]
     assert recording.read().t.tolist() == expected
-    assert recording.faults.backward_steps == 2
-    assert recording.time_range_us == (near, wrapped + 20)
+    assert recording.faults.backward_steps == 3
+    assert recording.time_range_us == (near, wrapped + 25)
+    rising = list(range(2048)) + [near] * 2048 + [5000]  # the late events begin a block without a step back
+    path = write_words(tmp_path / "b.dat", [near, *[1] * 2047, *rising], [1] * 6145, [2] * 6145, [1] * 6145)
+    assert open_recording(path, repair=True).read().t[-1] == wrapped + 5000
 
 
 def test_pixels_outside_are_dropped_polarity_is_a_bit_and_the_tail_is_counted(tmp_path):

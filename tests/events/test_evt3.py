@@ -63,6 +63,13 @@ def test_a_small_step_back_is_a_glitch_and_not_a_wrap(tmp_path):
     assert faults == ReadFaults(backward_steps=2)
 
 
+def test_a_glitch_just_after_the_clock_has_wrapped_is_no_second_wrap(tmp_path):
+    pixel = [word(ADDR_Y, 1), word(ADDR_X, 1)]
+    found, faults = read(tmp_path, [w for high in (4095, 0, 4095, 0, 1) for w in (word(TIME_HIGH, high), *pixel)])
+    assert found.t.tolist() == [value << 12 for value in (4095, 4096, 4096, 4096, 4097)]
+    assert faults == ReadFaults(backward_steps=1)
+
+
 def test_a_repeated_upper_time_keeps_the_lower_and_a_new_one_clears_it(tmp_path):
     pixel = [word(ADDR_Y, 1), word(ADDR_X, 1)]
     words = [word(TIME_HIGH, 2), word(TIME_LOW, 7), word(TIME_HIGH, 2), *pixel, word(TIME_HIGH, 3), *pixel]

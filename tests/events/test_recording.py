@@ -88,7 +88,9 @@ def test_a_closed_recording_opens_again(example):
 
 def test_hdf5_is_repaired_like_the_rest(tmp_path):
     t, x, p = np.array([3, 2, 9, 5, 20], np.uint32), np.array([1, 2, 64, 4, 5], np.int32), np.array([-1, 1, 0, 0, 1])
-    path = write_hdf5(tmp_path / "a.h5", to_events(t, [0] * 5, [7] * 5, [0] * 5), t=t, x=x, p=p)
+    path = write_hdf5(
+        tmp_path / "a.h5", to_events(t, [0] * 5, [7] * 5, [0] * 5), t=t, x=x, p=p, size=([HEIGHT], [WIDTH])
+    )
     recording = open_recording(path)
     assert_same(recording.read(), to_events([3, 3, 5, 20], [1, 2, 4, 5], [7] * 4, [0, 1, 0, 1]))
     assert (recording.faults.backward_steps, recording.faults.out_of_frame) == (1, 1)

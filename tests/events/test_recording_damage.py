@@ -138,7 +138,7 @@ def test_columns_of_hdf5_may_be_of_any_numbers(tmp_path, changed):
 @pytest.mark.parametrize("changed", [{"t": EVENTS.t / 1e6}, {"x": EVENTS.x + 0.5}, {"y": EVENTS.y * np.nan}])
 def test_columns_of_hdf5_with_fractions_are_refused(tmp_path, changed):
     path = write_hdf5(tmp_path / "a.h5", EVENTS, **changed)
-    with pytest.raises(ValueError, match=r"a\.h5, events 0 to 80 .*must be whole numbers"):
+    with pytest.raises(ValueError, match=r"a\.h5, events 0 to 80: times .*must be whole numbers; convert"):
         open_recording(path).read()
 
 

@@ -157,7 +157,7 @@ def open_npz(path: Path, height: int | None, width: int | None) -> ArraysRecordi
                     raise UserError(f"{path} holds {entry.filename} twice; save it again")
                 with archive.open(entry) as stream:
                     array = _read_array(path, entry.filename, stream, entry.file_size)
-                    if name in _SIZE_NAMES and array.shape == () and array.dtype.kind in "iu":
+                    if name in _SIZE_NAMES and math.prod(array.shape) == 1 and array.dtype.kind in "iu":
                         stream.seek(array.offset)
                         in_file[name] = int(np.frombuffer(stream.read(array.dtype.itemsize), array.dtype)[0])
                     else:
@@ -168,6 +168,11 @@ def open_npz(path: Path, height: int | None, width: int | None) -> ArraysRecordi
     rows = {name: array for name, array in arrays.items() if len(array.shape) == 1 and not array.dtype.names}
     if len(arrays) == 1 and not rows:
         return _opened(path, list(arrays.values()), None, in_file_hw, (height, width))
+    if not rows:
+        held = ", ".join(f"{name} of shape {array.shape}" for name, array in arrays.items()) or "no arrays"
+        raise UserError(
+            f"{path} holds {held}; save t, x, y and p as arrays of shape (N,), or one array of shape (N, 4)"
+        )
     return _opened(path, list(rows.values()), list(rows), in_file_hw, (height, width))
 
 
@@ -204,7 +209,7 @@ def _opened(
                 f"{path} holds an array of {dtype} of shape {array.shape}; save events as a structured array "
                 "with t, x, y, p or as an array of shape (N, 4)"
             )
-    check_kinds(path, kinds)
+    check_kinds(path, [kinds[i] for i in found.index])
     lengths = {array.shape[0] for array in arrays}
     if len(lengths) > 1:
         raise UserError(f"{path} has columns of different lengths {sorted(lengths)}; save it again")

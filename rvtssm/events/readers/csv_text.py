@@ -83,7 +83,8 @@ class CsvRecording(Recording):
                 encoding="latin1",
             )
         except ValueError as error:
-            hint = "; times with decimals need a unit, as in a column t_s" if "column 1" in str(error) else ""
+            has_decimals = self._events.columns.time_unit is None and re.search(r"\.\d*' .* column 1\.", str(error))
+            hint = "; times with decimals need a unit, as in a column t_s" if has_decimals else ""
             raise UserError(f"{self.path}, {place}: {error}{hint}") from None
         return self._events.keep([rows[name] for name in "txyp"], place, state, buffer)
 
@@ -125,7 +126,7 @@ def open_csv(path: Path, height: int | None, width: int | None) -> CsvRecording:
     found = find_columns(path, layout.names)
     texts = [layout.first_row[i] if layout.first_row else "0" for i in found.index]
     kinds = [np.int64 if re.fullmatch(r"[+-]?\d+", text) else np.float64 for text in texts]
-    if found.time_unit in ("s", "ms"):  # later times may have decimals even if the first one is a plain 0
+    if found.time_unit in ("s", "ms", "us"):  # later times may have decimals even if the first one is a plain 0
         kinds[0] = np.float64
     dtype = np.dtype(list(zip("txyp", kinds, strict=True)))
     height, width = sensor_size(path, layout.size_hw, (height, width))
@@ -141,16 +142,19 @@ def is_csv(path: Path) -> bool:
 
 
 def _read_layout(path: Path) -> _Layout | None:
-    """Return the layout of a text file, or None if the file does not start like text of this form."""
+    """Return the layout of a text file, or None if the file does not start like text of this form.
+
+    Raise ValueError if a line is not UTF-8.
+    """
     with open(path, "rb") as file:
         head = file.read(_HEAD_BYTES)
     position = len(_BOM) if head.startswith(_BOM) else 0
     names, noted, size_hw, notes = None, None, None, ""
     while True:
         line, is_whole, _ = head[position:].partition(b"\n")
-        if len(line) > _MAX_LINE_BYTES or not line.isascii() or any(byte < 9 or 13 < byte < 32 for byte in line):
+        if len(line) > _MAX_LINE_BYTES or any(byte < 9 or 13 < byte < 32 for byte in line):
             return None
-        text = line.decode("ascii").strip()
+        text = line.decode().strip()
         if text.startswith("#"):
             notes += text
             noted = noted or _names_in(text)

@@ -22,6 +22,7 @@ from rvtssm.events.readers.vectors import VECTOR, keep_pixels, put_vector
 # word types; all others (triggers, IMU, OTHERS and CONTINUED) carry no events
 _ADDR_Y, _OTHER_Y, _ADDR_X, _VECT_BASE_X, _VECT_12, _VECT_8, _TIME_LOW, _TIME_HIGH = 0, 1, 2, 3, 4, 5, 6, 8
 
+_GLITCH = 16  # a glitch of the upper time goes back by fewer steps, 66 ms
 _MIN_WORDS = 8192  # the fewest words read at once, because sparse recordings have several words per event
 
 # slots of the state: upper and lower 12 bits of time (-1: not seen yet), microseconds added by wraps, row, and the
@@ -108,6 +109,8 @@ def _decode_words(words, state, height, width, t, x, y, p):  # type: ignore[no-u
             if payload != high:  # the camera repeats this word; only a new value clears the lower bits
                 if high - payload >= 2048:  # a smaller step back is a glitch, not a wrap
                     wrapped += 1 << 24
+                elif payload - high > 4096 - _GLITCH and wrapped:  # a glitch back to before the wrap
+                    wrapped -= 1 << 24
                 high, low = payload, np.int64(0)
                 time = wrapped + (high << 12)
                 is_sound = 0 <= row < height and time >= latest

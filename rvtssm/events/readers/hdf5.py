@@ -177,10 +177,12 @@ class EventGroupRecording(Recording):
 
     def _columns(self, start: int, stop: int) -> list[Column]:
         """Return the stored t, x, y, p of the events [start, stop)."""
-        with reading(self.path, f", events {start} to {stop}"):
-            t, x, y, p = (_whole_numbers(read_rows(column, start, stop)) for column in self._file().datasets)
+        place = f", events {start} to {stop}"
+        with reading(self.path, place):
+            columns = [read_rows(column, start, stop) for column in self._file().datasets]
+        t, x, y, p = (_whole_numbers(column, f"{self.path}{place}") for column in columns)
         if not np.all((t >= 0) & (t < LATEST_POSSIBLE_US)):
-            raise UserError(f"{self.path}, events {start} to {stop}: impossible times; copy it again")
+            raise UserError(f"{self.path}{place}: impossible times; copy it again")
         return [t, x, y, p]
 
 
@@ -227,10 +229,13 @@ def check_storage(path: Path, dataset: h5py.Dataset) -> None:
             raise UserError(f"{path} does not say how {dataset.name} was compressed; it is damaged, copy it again")
 
 
-def _whole_numbers(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _whole_numbers(column: npt.NDArray[Any], place: str) -> npt.NDArray[Any]:
     """Return a column in the byte order of this machine. Raise UserError if a value is not a whole number."""
     if column.dtype.kind != "f":
         return column.astype(column.dtype.newbyteorder("="), copy=False)
     if not np.all((column == np.rint(column)) & (np.abs(column) < _LARGEST_WHOLE)):
-        raise UserError("times in microseconds and pixels must be whole numbers")
+        raise UserError(
+            f"{place}: times (microseconds) and pixels must be whole numbers; convert them, as in np.rint(t * 1e6) for "
+            "seconds, or copy the file again if it is damaged"
+        )
     return column.astype(np.int64)

@@ -20,7 +20,7 @@ from rvtssm.remote.mirror import is_mirrored
 from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.cache import cache_folder
 
-_MAGIC = b"rvtssm index 1\n"  # increase the number when a decoder or this layout changes
+_MAGIC = b"rvtssm index 2\n"  # increase the number when a decoder or this layout changes
 _SAMPLES, _SAMPLE_BYTES = 16, 4096  # parts of the file that distinguish recordings with the same size and time stamp
 _DIGEST_BYTES = hashlib.sha256().digest_size
 

@@ -39,4 +39,4 @@ def open_rvt_hdf5(path: Path, height: int | None, width: int | None) -> RvtHdf5R
 
 def _number(item: Any) -> int:
     """Return a whole number from a dataset; 0, which is no valid size, for anything else."""
-    return int(item[()]) if isinstance(item, h5py.Dataset) and item.ndim == 0 and item.dtype.kind in "iu" else 0
+    return int(item[()].item()) if isinstance(item, h5py.Dataset) and item.size == 1 and item.dtype.kind in "iu" else 0
