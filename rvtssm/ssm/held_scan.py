@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rvtssm.ssm.operators import operator
+from rvtssm.ssm.operators import no_second_derivative, operator
 from rvtssm.ssm.scan_cpu import compiled
 from rvtssm.ssm.shapes import check_recurrence
 from rvtssm.system.user_error import UserError
@@ -96,6 +96,7 @@ def _gradients(ctx: Any, of_states: Tensor, of_last: Tensor, *_: Tensor) -> tupl
 torch.library.register_fake(_held_scan, _held_scan_shapes)
 torch.library.register_fake(_held_scan_backward, _held_scan_backward_shapes)
 torch.library.register_autograd(_held_scan, _gradients, setup_context=_keep)
+torch.library.register_autograd(_held_scan_backward, no_second_derivative)
 
 
 def _array(values: Tensor) -> np.ndarray[Any, Any]:

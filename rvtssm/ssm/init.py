@@ -103,7 +103,7 @@ def initial_modes(name: str, size: int, num_blocks: int = 1, half: bool = False)
             cannot be paired.
     """
     check_choice("temporal.init", name, INITIAL_MODES)
-    if size < 1 or num_blocks < 1 or size % num_blocks:
+    if size % num_blocks:
         raise UserError(
             f"temporal.state_size={size} cannot be divided into temporal.num_blocks={num_blocks} equal blocks"
         )
@@ -120,7 +120,8 @@ def initial_modes(name: str, size: int, num_blocks: int = 1, half: bool = False)
     if half:
         lambda_, v = lambda_[block // 2 :], v[:, block // 2 :]
     blocks = torch.block_diag(*[torch.from_numpy(v)] * num_blocks)
-    return torch.from_numpy(lambda_).repeat(num_blocks), blocks
+    device = torch.get_default_device()
+    return torch.from_numpy(lambda_).repeat(num_blocks).to(device), blocks.to(device)
 
 
 def initial_b(v: Tensor, dim: int) -> Tensor:
@@ -156,12 +157,17 @@ def initial_c(v: Tensor, dim: int, is_real: bool) -> Tensor:
 
 
 def to_pairs(values: Tensor) -> Tensor:
-    """Convert complex128 (...) to float32 pairs (..., 2), the form in which parameters are stored.
+    """Convert complex128 (...) to real pairs (..., 2), the form in which parameters are stored.
 
     Args:
         values: Complex numbers of any shape.
     """
-    return torch.view_as_real(values.resolve_conj()).float()
+    return torch.view_as_real(values.resolve_conj()).to(torch.get_default_dtype())
+
+
+def parameter(values: Tensor) -> torch.nn.Parameter:
+    """Return a parameter with these initial values, in PyTorch's default precision like the other parameters."""
+    return torch.nn.Parameter(values.to(torch.get_default_dtype()))
 
 
 def hippo_input(v: Tensor, num_blocks: int) -> Tensor:
@@ -200,7 +206,7 @@ def log_uniform_steps(num_modes: int, dt_min: float, dt_max: float) -> Tensor:
 
 
 def normal(size: int) -> Tensor:
-    """Draw `size` standard normal numbers, (size,) float32."""
+    """Draw `size` standard normal numbers, (size,)."""
     return torch.empty(size) if wants_shapes_only() else torch.randn(size)
 
 

@@ -142,7 +142,8 @@ class TemporalLayer(nn.Module, ABC):
         Raises:
             UserError: If the layer has no transfer function.
         """
-        energy = self.band_energy(omega_min, omega_max)
+        with torch.autocast(next(self.parameters()).device.type, enabled=False):
+            energy = self.band_energy(omega_min, omega_max)
         total = energy.sum().clamp_min(torch.finfo(energy.dtype).tiny)  # so that the gradient at zero energy is 0
         return total.sqrt().to(next(self.parameters()).dtype)
 
@@ -163,7 +164,7 @@ class TemporalLayer(nn.Module, ABC):
 
 
 def to_constant(step_scale: StepScale) -> StepScale:
-    """Return a number if all values of a step scale are equal, otherwise the step scale unchanged.
+    """Return a number if all values of a step scale are equal and positive, otherwise the step scale unchanged.
 
     A tensor stays as it is if it needs a gradient, or if it is not on the CPU, because reading it would wait for the
     device.
@@ -179,7 +180,7 @@ def to_constant(step_scale: StepScale) -> StepScale:
         if step_scale.requires_grad or not _can_be_read(step_scale):
             return step_scale
         lowest, highest = step_scale.aminmax()
-        return float(lowest) if bool(lowest == highest) else step_scale
+        return float(lowest) if bool(0 < lowest == highest) else step_scale
     return step_scale
 
 
@@ -211,11 +212,12 @@ def check_step_scale(step_scale: StepScale) -> None:
         )
 
 
-def to_rows(step_scale: StepScale) -> StepScale:
+def to_rows(step_scale: StepScale, like: Tensor | None = None) -> StepScale:
     """Reshape a step scale so that it broadcasts against (T, G, P).
 
     Args:
         step_scale: A number, or a tensor (), (G,) or (L, G).
+        like: A parameter of the layer, whose precision and device the result gets; None: it keeps its own.
 
     Returns:
         (1, G, 1) for (G,), (L, G, 1) for (L, G); a number or a tensor () is returned unchanged.
@@ -226,6 +228,7 @@ def to_rows(step_scale: StepScale) -> StepScale:
     check_step_scale(step_scale)
     if not isinstance(step_scale, Tensor) or step_scale.ndim == 0:
         return step_scale
+    step_scale = step_scale if like is None else step_scale.to(like)
     return (step_scale if step_scale.ndim == 2 else step_scale[None])[:, :, None]
 
 

@@ -38,7 +38,7 @@ class LSTM(TemporalLayer):
 
     def __init__(self, dim: int, config: TemporalConfig | None = None) -> None:
         super().__init__()
-        config = TemporalConfig.of_layer(config, self.name, dim)
+        config, dim = TemporalConfig.of_layer(config, self.name, dim), int(dim)
         config.refuse_bandlimit("it has no modes")
         self.dim = dim
         # Rows: forget gate, input gate, output gate, cell input. Columns: the input, then the hidden state.

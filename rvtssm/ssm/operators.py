@@ -5,9 +5,11 @@ command that detects, and it compares inputs and outputs for shared memory at ev
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
+
+from rvtssm.system.user_error import UserError
 
 
 def operator(name: str) -> Callable[[Callable[..., Any]], Any]:
@@ -23,3 +25,10 @@ def operator(name: str) -> Callable[[Callable[..., Any]], Any]:
         return getattr(torch.ops.rvtssm, name).default
 
     return register
+
+
+def no_second_derivative(*_: Any) -> NoReturn:
+    """Raise a UserError. It is the derivative of operators that compute a gradient."""
+    raise UserError(
+        "s5, selective_s5 and s7 have no second derivative, as after create_graph=True; use s4, s4d or lstm, which do"
+    )

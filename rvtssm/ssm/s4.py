@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rvtssm.ssm.block import GLUBlock
-from rvtssm.ssm.init import elementwise, hippo_legs, log_uniform_steps, normal, to_pairs, wants_shapes_only
+from rvtssm.ssm.init import elementwise, hippo_legs, log_uniform_steps, normal, parameter, to_pairs, wants_shapes_only
 from rvtssm.ssm.layer import StepScale, TemporalLayer, to_constant, to_rows
 from rvtssm.ssm.per_feature import STATE_SIZE, DenseSystem, PerFeatureLayer
 from rvtssm.ssm.real_step import Pair, RealStep
@@ -50,17 +50,17 @@ class S4SSM(PerFeatureLayer):
         super().__init__()
         size = STATE_SIZE if config.state_size is None else config.state_size
         config.refuse_bandlimit("it does not oscillate at the frequencies of its normal part")
-        if config.init != "legs" or size < 2 or size % 2:
+        if config.init != "legs" or size % 2:
             raise UserError(
                 f"temporal.init={config.init!r}, state_size={size}; "
                 "temporal.name=s4 needs init=legs and an even state_size (temporal.name=s4d has other initialisations)"
             )
         lambda_, p, b = torch.empty(3, size // 2, dtype=torch.complex128)
         if not wants_shapes_only():
-            lambda_, p, b = (torch.from_numpy(array)[size // 2 :] for array in hippo_legs(size)[:3])
-        self.log_step = nn.Parameter(log_uniform_steps(dim, config.dt_min, config.dt_max).float())
-        self.log_real = nn.Parameter(elementwise(lambda real: (-real).log(), lambda_.real).float().repeat(dim, 1))
-        self.imag = nn.Parameter(lambda_.imag.float().repeat(dim, 1))
+            lambda_, p, b = (torch.from_numpy(array)[size // 2 :].to(lambda_.device) for array in hippo_legs(size)[:3])
+        self.log_step = parameter(log_uniform_steps(dim, config.dt_min, config.dt_max))
+        self.log_real = parameter(elementwise(lambda real: (-real).log(), lambda_.real).repeat(dim, 1))
+        self.imag = parameter(lambda_.imag.repeat(dim, 1))
         self.P = nn.Parameter(to_pairs(p).repeat(dim, 1, 1))
         self.B = nn.Parameter(to_pairs(b).repeat(dim, 1, 1))
         self.C = nn.Parameter(elementwise(lambda drawn: drawn * 0.5**0.5, torch.randn(dim, size // 2, 2)))
@@ -70,7 +70,7 @@ class S4SSM(PerFeatureLayer):
     def prepare(self, step_scale: StepScale = 1.0) -> DenseSystem:
         """Return the discrete systems at a step scale, in real numbers. See `TemporalLayer.prepare`."""
         with torch.autocast(self.log_step.device.type, enabled=False):
-            rows = to_rows(to_constant(step_scale))
+            rows = to_rows(to_constant(step_scale), self.log_step)
             if not isinstance(rows, Tensor) or rows.ndim == 0:
                 rows = self.log_step.new_ones(1, 1, 1) * rows
             a, b = self._bilinear(rows) if self.discretization == "bilinear" else self._exponential(rows)

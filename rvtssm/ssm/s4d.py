@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from rvtssm.ssm.block import GLUBlock
 from rvtssm.ssm.discretize import DISCRETIZATIONS
-from rvtssm.ssm.init import elementwise, hippo_input, initial_modes, log_uniform_steps, normal, to_pairs
+from rvtssm.ssm.init import elementwise, hippo_input, initial_modes, log_uniform_steps, normal, parameter, to_pairs
 from rvtssm.ssm.layer import StepScale, TemporalLayer, to_constant, to_rows
 from rvtssm.ssm.per_feature import STATE_SIZE, DiagonalSystem, PerFeatureLayer
 from rvtssm.ssm.real_step import Pair, RealStep, check_modes
@@ -37,9 +37,9 @@ class S4DSSM(PerFeatureLayer):
         size = STATE_SIZE if config.state_size is None else config.state_size
         lambda_, v = initial_modes(config.init, size, config.num_blocks, half=True)
         b = hippo_input(v, config.num_blocks) if config.init == "legs" else torch.ones_like(lambda_)
-        self.log_step = nn.Parameter(log_uniform_steps(dim, config.dt_min, config.dt_max).float())
-        self.log_real = nn.Parameter(elementwise(lambda real: (-real).log(), lambda_.real).float().repeat(dim, 1))
-        self.imag = nn.Parameter(lambda_.imag.float().repeat(dim, 1))
+        self.log_step = parameter(log_uniform_steps(dim, config.dt_min, config.dt_max))
+        self.log_real = parameter(elementwise(lambda real: (-real).log(), lambda_.real).repeat(dim, 1))
+        self.imag = parameter(lambda_.imag.repeat(dim, 1))
         self.C = nn.Parameter(elementwise(lambda drawn: drawn * 0.5**0.5, torch.randn(dim, len(lambda_), 2)))
         self.D = nn.Parameter(normal(dim))
         self.register_buffer("B", to_pairs(b).repeat(dim, 1, 1))
@@ -53,7 +53,7 @@ class S4DSSM(PerFeatureLayer):
     def prepare(self, step_scale: StepScale = 1.0) -> DiagonalSystem:
         """Return the discrete modes at a step scale; the gain includes B, and C includes the bandlimit."""
         with torch.autocast(self.log_step.device.type, enabled=False):
-            rows = to_rows(to_constant(step_scale))
+            rows = to_rows(to_constant(step_scale), self.log_step)
             if isinstance(rows, Tensor) and rows.ndim:
                 rows = rows[..., None]  # (T, G, 1, 1)
             lambda_, dt = self.modes()

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from rvtssm.ssm.block import SSMBlock
 from rvtssm.ssm.discretize import DISCRETIZATIONS
-from rvtssm.ssm.init import initial_b, initial_c, initial_modes, log_uniform_steps, normal, to_pairs
+from rvtssm.ssm.init import initial_b, initial_c, initial_modes, log_uniform_steps, normal, parameter, to_pairs
 from rvtssm.ssm.layer import State, StepScale, TemporalLayer, to_constant, to_rows
 from rvtssm.ssm.real_step import RealSharedStep, check_modes
 from rvtssm.ssm.shapes import check_input, fitting_state
@@ -62,7 +62,7 @@ class S5SSM(TemporalLayer):
         self.B = nn.Parameter(to_pairs(b))
         self.C = nn.Parameter(to_pairs(c))
         self.D = nn.Parameter(normal(dim))
-        self.log_step = nn.Parameter(log_uniform_steps(len(lambda_), config.dt_min, config.dt_max).float())
+        self.log_step = parameter(log_uniform_steps(len(lambda_), config.dt_min, config.dt_max))
         self.discretization, self.bandlimit_at = config.step_rule(), config.bandlimit_at
         self.bandlimit = config.bandlimit
         self.half_state, self.clip_real, self.bidirectional = config.half_state, config.clip_real, config.bidirectional
@@ -84,7 +84,7 @@ class S5SSM(TemporalLayer):
         """Return the discrete modes at a step scale. The matrices include gain and bandlimit if these do not vary."""
         # Autocast is off, because powers of decay amplify rounding errors.
         with torch.autocast(self.log_step.device.type, enabled=False):
-            return self._prepare(to_rows(to_constant(step_scale)), *self.modes())
+            return self._prepare(to_rows(to_constant(step_scale), self.log_step), *self.modes())
 
     def _prepare(self, rows: StepScale, lambda_: Tensor, dt: Tensor) -> SharedSystem:
         decay, gain = DISCRETIZATIONS[self.discretization](lambda_, dt, rows)

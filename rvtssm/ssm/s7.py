@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rvtssm.ssm.block import GatedBlock, SSMBlock, in_block
-from rvtssm.ssm.init import elementwise, linear_from, log_uniform_steps, normal, truncated_normal
+from rvtssm.ssm.init import elementwise, linear_from, log_uniform_steps, normal, parameter, truncated_normal
 from rvtssm.ssm.layer import State, StepScale, TemporalLayer, to_rows
 from rvtssm.ssm.scan import scan
 from rvtssm.ssm.shapes import fitting_state
@@ -63,8 +63,8 @@ class S7SSM(TemporalLayer):
         self.to_w = linear_from(truncated_normal(size, dim, std=dim**-0.5), bias)
         self.to_factors = nn.Linear(dim, 2 * size + dim, bias=False)  # changes of the factors of B and C, and of D
         drawn = truncated_normal(size, dim, std=dim**-0.5)
-        self.B = nn.Parameter(elementwise(lambda drawn: -(-rate[:, None]).expm1() * drawn, drawn).float())
-        self.C = nn.Parameter(truncated_normal(dim, size, std=size**-0.5).float())
+        self.B = parameter(elementwise(lambda drawn: -(-rate[:, None]).expm1() * drawn, drawn))
+        self.C = parameter(truncated_normal(dim, size, std=size**-0.5))
         self.D = nn.Parameter(normal(dim))
         self.scan = config.scan
         with torch.no_grad():
@@ -90,7 +90,7 @@ class S7SSM(TemporalLayer):
         )
         inputs = x.to(self.D.dtype)
         drive, readout, passed = self._factors(inputs)
-        decay = self._decay(inputs, to_rows(step_scale))
+        decay = self._decay(inputs, to_rows(step_scale, self.D))
         states, last = scan(decay, drive * F.linear(inputs, self.B), before, self.scan)
         return (F.linear(states * readout, self.C) + passed * inputs).to(x.dtype), last
 

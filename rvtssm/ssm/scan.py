@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rvtssm.ssm import scan_loop
-from rvtssm.ssm.operators import operator
+from rvtssm.ssm.operators import no_second_derivative, operator
 from rvtssm.ssm.shapes import check_recurrence
 from rvtssm.system.user_error import UserError
 
@@ -174,6 +174,7 @@ def _gradients(ctx: Any, grad_states: Tensor, grad_last: Tensor) -> tuple[Tensor
 torch.library.register_fake(_scan, _scan_shapes)
 torch.library.register_fake(_scan_backward, _scan_backward_shapes)
 torch.library.register_autograd(_scan, _gradients, setup_context=_keep)
+torch.library.register_autograd(_scan_backward, no_second_derivative)
 
 
 def plain(values: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from rvtssm.ssm.init import (
     linear_from,
     log_uniform_steps,
     normal,
+    parameter,
     to_pairs,
     truncated_normal,
 )
@@ -69,8 +70,8 @@ class SelectiveS5SSM(TemporalLayer):
         config.refuse_bandlimit("its modes depend on the input, so they have no fixed frequency")
         size = dim if config.state_size is None else config.state_size
         lambda_, v = initial_modes(config.init, size, config.num_blocks, config.half_state)
-        self.log_real = nn.Parameter(elementwise(lambda real: (-real).log(), lambda_.real).float())
-        self.imag = nn.Parameter(lambda_.imag.float())
+        self.log_real = parameter(elementwise(lambda real: (-real).log(), lambda_.real))
+        self.imag = parameter(lambda_.imag)
         self.B = nn.Parameter(to_pairs(initial_b(v, dim)))
         self.C = nn.Parameter(to_pairs(initial_c(v, dim, config.half_state)))
         self.D = nn.Parameter(normal(dim))
@@ -91,7 +92,7 @@ class SelectiveS5SSM(TemporalLayer):
                 lambda_=self._lambda,
                 w_in=self.B.transpose(1, 2).flatten(0, 1),
                 w_out=(self.C * sign).flatten(1),
-                rows=to_rows(to_constant(step_scale)),
+                rows=to_rows(to_constant(step_scale), self.imag),
             )
 
     def forward(

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rvtssm.ssm.operators import operator
+from rvtssm.ssm.operators import no_second_derivative, operator
 from rvtssm.ssm.scan import plain, sweeps
 from rvtssm.ssm.shapes import check_input, check_recurrence
 
@@ -259,3 +259,4 @@ def _gradients(
 torch.library.register_fake(_run, _run_shapes)
 torch.library.register_fake(_run_backward, _run_backward_shapes)
 torch.library.register_autograd(_run, _gradients, setup_context=_keep)
+torch.library.register_autograd(_run_backward, no_second_derivative)

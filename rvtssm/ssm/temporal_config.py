@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
-from rvtssm.system.limits import check_choice, check_number, check_share
+from rvtssm.system.limits import check_choice, check_number, check_share, check_whole
 from rvtssm.system.user_error import UserError
 
 SCANS = ("auto", "triton", "loop")
@@ -70,7 +71,7 @@ class TemporalConfig:
     dws_conv_kernel_size: int = 3  # lstm: side of the convolution kernel in pixels, odd
 
     def __post_init__(self) -> None:
-        if isinstance(self.strides, int):
+        if isinstance(self.strides, Integral):
             raise UserError(
                 f"temporal.strides={self.strides}; give a list of the strides at which state is carried, such as "
                 f"[{self.strides}], or null for all strides of the backbone"
@@ -97,9 +98,9 @@ class TemporalConfig:
         for key, owner in (("bidirectional", "s5"), ("dws_conv", "lstm")):
             if getattr(self, key) and self.name != owner:
                 raise UserError(f"temporal.{key}=true with temporal.name={self.name}; only {owner} supports it")
-        kernel = self.dws_conv_kernel_size
-        if not isinstance(kernel, int) or kernel < 1 or kernel % 2 == 0:
-            raise UserError(f"temporal.dws_conv_kernel_size={kernel!r} must be odd and positive")
+        check_whole("temporal", self, "state_size", "num_blocks", "dws_conv_kernel_size")
+        if self.dws_conv_kernel_size % 2 == 0:
+            raise UserError(f"temporal.dws_conv_kernel_size={self.dws_conv_kernel_size} must be odd")
 
     @classmethod
     def of_layer(cls, config: object, name: str, dim: object) -> TemporalConfig:

@@ -42,5 +42,4 @@ def h2_term(layers: Sequence[TemporalLayer], band: tuple[float, ...]) -> Tensor:
     """
     if not layers:
         raise UserError("no state is carried (temporal.strides=[]), so there is no norm to keep small")
-    with torch.autocast(next(layers[0].parameters()).device.type, enabled=False):
-        return torch.stack([layer.h2_norm(math.pi * band[0], math.pi * band[1]) for layer in layers]).sum()
+    return torch.stack([layer.h2_norm(math.pi * band[0], math.pi * band[1]) for layer in layers]).sum()

@@ -31,7 +31,7 @@ class LeakyLayer(TemporalLayer):
         dim = len(self.log_rate)
         state = fitting_state(x, state, self.init_state, dim, self.log_rate, (dim,), step_scale=step_scale)
         check_precision(x, self.log_rate)
-        scale = to_rows(step_scale)  # a number, or (1 or L, G, 1): one value per step and group of sequences
+        scale = to_rows(step_scale, self.log_rate)  # a number, or (1 or L, G, 1): per step and group of sequences
         if isinstance(scale, Tensor) and scale.ndim:
             scale = scale.repeat_interleave(x.shape[1] // scale.shape[1], dim=1)  # (1 or L, N, 1)
         decay = torch.exp(-self.log_rate.exp() * scale).expand(x.shape)

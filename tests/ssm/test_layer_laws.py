@@ -86,6 +86,14 @@ def test_random_cuts_and_random_steps(data, case):
     assert_cuts_change_nothing(layer, steps(num_steps), scale if per_step else scale[:1], cuts)
 
 
+@torch.no_grad()
+@every_layer
+def test_a_step_without_a_duration_may_stand_alone(case):
+    layer = build(case)
+    assert_cuts_change_nothing(layer, steps(3), torch.tensor([[1.0], [0.0], [0.5]]), [1, 2])
+    layer.forward_without_memory(steps(1), torch.zeros(1, 1))
+
+
 @pytest.mark.parametrize("scale_shape", [(1, 2), (3, 2)])
 @every_layer
 def test_gradcheck_through_input_state_scale_and_parameters(case, scale_shape):

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import fields
 
+import numpy as np
 import pytest
 import torch
 from layer_examples import CASES, DIM, assert_near, build
@@ -85,11 +86,58 @@ def test_an_output_is_the_input_convolved_with_the_kernel(case, scale):
         lambda: S5(8, TemporalConfig(name="s6")),
         lambda: S4(8)(torch.zeros(2, 3, 8), (1, 2)),
         lambda: TemporalConfig(strides=4),
+        lambda: TemporalConfig(strides=np.int64(4)),
+        lambda: S7(8, TemporalConfig(name="s7", state_size=0)),
+        lambda: S5(8, TemporalConfig(state_size=4.0)),
+        lambda: S5(8, TemporalConfig(num_blocks="2")),
     ],
 )
 def test_a_mistake_is_told(mistake):
     with pytest.raises(UserError, match=r"\w+ \w+ \w+"):
         mistake()
+
+
+def test_sizes_of_numpy_are_taken():
+    config = TemporalConfig(name="lstm", dws_conv=True, dws_conv_kernel_size=np.int64(3))
+    assert LSTM(np.int64(8), config)(torch.zeros(2, 6, 8), grid=(2, 3))[0].shape == (2, 6, 8)
+
+
+@pytest.mark.parametrize("layer", [S4, S4D, S5, S7, SelectiveS5, LSTM])
+def test_a_layer_follows_the_default_precision(layer):
+    torch.set_default_dtype(torch.float64)
+    try:
+        built = layer(8)
+        y, state = built(torch.zeros(2, 3, 8))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert {p.dtype for p in [y, *built.parameters(), *built.buffers()]} == {torch.float64}
+    assert state[0].real.dtype == torch.float64
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layer", [S4, S4D, S5, S7, SelectiveS5, LSTM])
+def test_a_layer_follows_the_default_device(layer):
+    with torch.device("cuda"):
+        built = layer(8)
+        y, _ = built(torch.zeros(2, 3, 8), None, torch.ones(1, 3))
+        built(torch.zeros(2, 3, 8), None, torch.tensor([[0.5], [1.0]], device="cpu"))
+    assert {p.device.type for p in [y, *built.parameters(), *built.buffers()]} == {"cuda"}
+
+
+@pytest.mark.parametrize("layer", [S4, S4D, S5, S7, SelectiveS5, LSTM])
+def test_a_step_scale_in_double_precision_is_taken(layer):
+    layer, x = layer(8), torch.randn(4, 6, 8)
+    for scale in (torch.tensor([[0.1], [0.5], [1.0], [2.0]]), torch.tensor([[0.1, 0.5]])):
+        for run in (lambda *call: layer(*call)[0], lambda x, _, scale: layer.forward_without_memory(x, scale)):
+            assert torch.equal(run(x, None, scale.double()), run(x, None, scale))
+
+
+@pytest.mark.parametrize("layer", [S5, S7, SelectiveS5])
+def test_a_second_derivative_that_a_layer_lacks_is_refused(layer):
+    x = torch.randn(3, 2, 4, requires_grad=True)
+    (grad,) = torch.autograd.grad(layer(4)(x)[0].square().sum(), x, create_graph=True)
+    with pytest.raises(UserError, match="no second derivative"):
+        torch.autograd.grad(grad.sum(), x)
 
 
 @pytest.mark.parametrize("case", LAYERS)

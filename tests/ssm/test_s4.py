@@ -83,7 +83,7 @@ def test_the_s4_recurrence_written_out(num_sequences):
 
 @torch.no_grad()
 def test_s4_takes_one_init_and_one_block():
-    for wrong in ({"init": "lin"}, {"state_size": 7}, {"state_size": 0}):
+    for wrong in ({"init": "lin"}, {"state_size": 7}):
         with pytest.raises(ValueError, match=r"temporal\.name=s4 needs init=legs"):
             S4SSM(DIM, TemporalConfig(name="s4", **wrong))
     one, eight = (S4SSM(DIM, TemporalConfig(name="s4", num_blocks=blocks)).continuous()[0] for blocks in (1, 8))

@@ -98,6 +98,8 @@ def test_the_h2_norm_is_that_of_the_transfer_function(name):
         total += np.trapezoid((np.abs(c @ inverse @ b) ** 2).sum((1, 2)), omega) / math.pi
     wanted = math.sqrt(total)
     assert float(layer.h2_norm()) == pytest.approx(wanted, rel=1e-5)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert float(layer.h2_norm()) == pytest.approx(wanted, rel=1e-5)
 
 
 @pytest.mark.parametrize("name", H2_LAYERS)
