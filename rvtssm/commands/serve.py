@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import functools
+import os
 import secrets
 import socket
 import threading
@@ -84,7 +85,7 @@ def _recordings(where: str | None) -> dict[str, Path]:
         raise UserError(f"recording={where} is no file and no folder; name one, or leave it out")
     found: dict[str, Path] = {}
     for path in find_sources(where).values():
-        name = split_topic(path)[0].resolve().name
+        name = os.path.basename(os.path.abspath(split_topic(path)[0]))  # of a link, not of what it leads to
         if (events := Path(path, DSEC_EVENTS)).is_file():
             found[name] = events
         elif len(topics := _topics(Path(path))) > 1:

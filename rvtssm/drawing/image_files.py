@@ -13,6 +13,7 @@ from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.user_error import UserError
 
 _BT709 = 1  # the colour matrix of HD video; without it, players guess from the size of the picture
+_MOST_PX = 16384  # per side, of H.264
 _H264_OPTIONS = {"crf": "20", "preset": "veryfast"}  # this quality keeps changes of single pixels visible
 
 
@@ -27,7 +28,7 @@ def open_video(path: Path | str, fps: float) -> Iterator[Callable[[np.ndarray], 
         fps: Frames per second.
 
     Raises:
-        UserError: If the codec is missing, or if there are no frames.
+        UserError: If the codec is missing, if frames are too large for it, or if there are no frames.
         OSError: If the file cannot be written completely.
     """
     with atomic_file(path) as staged, ExitStack() as stack:
@@ -37,11 +38,17 @@ def open_video(path: Path | str, fps: float) -> Iterator[Callable[[np.ndarray], 
         def write(frame: np.ndarray) -> None:
             nonlocal stream, container
             if stream is None or container is None:
+                height, width = frame.shape[:2]
+                if max(height, width) > _MOST_PX:
+                    raise UserError(
+                        f"{Path(path).name}: pictures have {width} x {height} pixels, and H.264 allows at most "
+                        f"{_MOST_PX} per side; set a smaller predict.scale"
+                    )
                 # The index comes first, so that a browser can play the file while it loads.
                 options = {"movflags": "+faststart"}
                 container = stack.enter_context(av.open(str(staged), "w", format="mp4", options=options))
                 stream = _h264_stream(container, Path(path).name, fps)
-                stream.height, stream.width = frame.shape[:2]
+                stream.height, stream.width = height, width
             picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
             container.mux(stream.encode(picture.reformat(format="yuv420p", dst_colorspace="ITU709")))
 

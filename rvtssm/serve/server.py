@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect
 from rvtssm.drawing.draw import class_colors
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.serve.serve_config import LOOPBACK, ServeConfig
-from rvtssm.serve.session import Opening, Session
+from rvtssm.serve.session import Opening, Session, sensor_side
 from rvtssm.serve.uploads import Uploads
 from rvtssm.system.free_memory import return_freed_memory
 from rvtssm.system.user_error import UserError
@@ -81,7 +81,7 @@ def build_app(
         if page_id in sending:
             return JSONResponse({"message": "this page is already sending a file; wait until it has arrived"}, 409)
         try:
-            size = [_side(request.query_params.get(name)) for name in ("height", "width")]
+            size = [sensor_side(request.query_params.get(name)) for name in ("height", "width")]
             name = unquote(request.headers.get("x-file-name", ""))
             sending[page_id] = asyncio.create_task(uploads.receive(page_id, name, request.stream(), *size))
             opening = await sending[page_id]
@@ -143,10 +143,10 @@ def build_app(
                     if name == "camera" and is_camera_there:
                         session.handle(Opening("camera", camera_settings=config.camera_settings))
                     elif isinstance(name, str) and name in recordings:
-                        height, width = (_side(str(command.get(side) or "")) for side in ("height", "width"))
-                        session.handle(Opening(name, str(recordings[name]), height, width))
+                        size = command.get("height"), command.get("width")
+                        session.handle(Opening(name, str(recordings[name]), *size))
                 session.handle(command)
-        except (WebSocketDisconnect, ValueError, RuntimeError):
+        except (WebSocketDisconnect, ValueError, RuntimeError, KeyError):  # KeyError: a message of bytes
             pass
         finally:
             sender.cancel()
@@ -185,14 +185,6 @@ def _parsed(text: str) -> dict[str, Any]:
     return command
 
 
-def _side(value: str | None) -> int | None:
-    if not value:
-        return None
-    if not value.isdecimal() or not 1 <= int(value) <= 1 << 14:
-        raise UserError(f"{value} is not a sensor size; give a number of pixels")
-    return int(value)
-
-
 class _Guard:
     """Refuses requests from other sites, requests under another host name, and requests without the token."""
 
@@ -212,11 +204,14 @@ class _Guard:
     def _reason(self, scope: Any) -> str:
         """Return why a request is refused; empty if it is allowed."""
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        host = headers.get("host", "")
-        if self.config.is_local and urlsplit(f"//{host}").hostname not in LOOPBACK:
+        host, origin = headers.get("host", ""), headers.get("origin")
+        try:
+            name, site = urlsplit(f"//{host}").hostname, urlsplit(origin or "").netloc
+        except ValueError:  # an IPv6 address without its end
+            return "the host or the origin of the request is no address"
+        if self.config.is_local and name not in LOOPBACK:
             return f"this server only serves this machine, not {host}"
-        origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and site != host:
             return f"pages of {origin} may not use this server"
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         needs_token = self.config.token is not None and not scope["path"].startswith("/static/")

@@ -44,8 +44,8 @@ class Opening:
 
     name: str
     path: str | None = None
-    height: int | None = None  # of the sensor in pixels, if the recording does not give it
-    width: int | None = None  # of the sensor in pixels, if the recording does not give it
+    height: int | str | None = None  # of the sensor in pixels, if the recording does not give it, as a page sends it
+    width: int | str | None = None  # of the sensor in pixels, if the recording does not give it, as a page sends it
     camera_settings: str | None = None
 
 
@@ -156,7 +156,8 @@ class Session:
             self._opened.callback(self._camera.release)
             source: Any = self._opened.enter_context(open_camera(settings=opening.camera_settings))
         else:
-            opened = self._opened.enter_context(opened_source(opening.path, opening.height, opening.width))
+            sensor_hw = sensor_side(opening.height), sensor_side(opening.width)
+            opened = self._opened.enter_context(opened_source(opening.path, *sensor_hw))
             recording: Any = opened.recording
             if self._downsample is None:
                 self._downsample = choose_downsample(self._weights("float32"), opened).downsample
@@ -302,6 +303,15 @@ def _rows(found: Detections) -> list[list[float]]:
     """Return left, top, right, bottom, class and score of every box."""
     edges, classes, scores = found.xyxy.round(1).tolist(), found.class_id.tolist(), found.score.round(3).tolist()
     return [[*xyxy, class_id, score] for xyxy, class_id, score in zip(edges, classes, scores, strict=True)]
+
+
+def sensor_side(value: Any) -> int | None:
+    """Return a side of the sensor in pixels as a page sends it; None if it sends none. UserError if it is no number."""
+    if not value:
+        return None
+    if not str(value).isdecimal() or not 1 <= int(value) <= 1 << 14:
+        raise UserError(f"{value} is not a sensor size; give a number of pixels")
+    return int(value)
 
 
 def _number(value: Any, lowest: float, highest: float) -> float:

@@ -246,6 +246,8 @@ def test_a_video_appears_whole_or_not_at_all(tmp_path):
         raise RuntimeError
     with pytest.raises(ValueError, match="at least one frame"):
         write_video(path, [], fps=20)
+    with pytest.raises(ValueError, match=r"^video\.mp4: pictures have 16386 x 2 pixels, and H\.264 allows"):
+        write_video(path, [np.zeros((2, 16386, 3), np.uint8)], fps=20)
     assert path.read_bytes() == b"old" and [p.name for p in tmp_path.iterdir()] == ["video.mp4"]
 
 

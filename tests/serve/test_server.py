@@ -380,6 +380,8 @@ def test_a_recording_that_does_not_say_its_size_is_assumed_to_be_usual_until_the
         socket.send_text(json.dumps({"open": path.name, "height": "48", "width": "64"}))
         told = next_of(socket, "opened")
         assert (told["height"], told["width"], told["assumed"]) == (48, 64, "")
+        socket.send_text(json.dumps({"open": path.name, "height": "20000", "width": "64"}))
+        assert next_of(socket, "error")["message"] == "20000 is not a sensor size; give a number of pixels"
 
 
 @pytest.mark.parametrize(("given", "taken"), [(None, 3), (2, 2)])
@@ -403,12 +405,12 @@ def test_the_page_and_its_files_are_there_and_ask_nobody_else(weights, recording
     assert client.get("/docs").status_code == 404
 
 
-@pytest.mark.parametrize("text", ["[]", "no json", '"' + "x" * 5_000 + '"'])
-def test_a_page_that_sends_nonsense_is_disconnected(weights, recordings, text):
+@pytest.mark.parametrize("sent", ["[]", "no json", '"' + "x" * 5_000 + '"', b"bytes"])
+def test_a_page_that_sends_nonsense_is_disconnected(weights, recordings, sent):
     with client_of(weights, recordings) as client:
         with client.websocket_connect(SESSION) as socket:
             socket.receive_text()
-            socket.send_text(text)
+            socket.send({"type": "websocket.receive", "bytes" if isinstance(sent, bytes) else "text": sent})
         with client.websocket_connect(SESSION) as socket:
             assert json.loads(socket.receive_text())["kind"] == "hello"
 
@@ -427,6 +429,8 @@ def test_the_number_of_pages_is_bounded(weights, recordings):
         ({}, "/", {"host": "localhost:8000"}, 200),
         ({}, "/", {"host": "[::1]:8000"}, 200),
         ({}, "/", {"host": "evil.example"}, 403),  # a name that was made to lead here
+        ({}, "/", {"host": "[::1"}, 403),
+        ({}, "/", {"origin": "http://["}, 403),
         ({}, "/", {"origin": "http://evil.example"}, 403),
         ({}, "/upload/x", {"origin": "http://127.0.0.1:8000"}, 404),
         ({"token": "abc"}, "/", {}, 403),
@@ -467,8 +471,9 @@ def test_recordings_of_a_folder_are_files_bags_and_their_topics(draw_events, tmp
     write_bag(tmp_path / "two.bag", {"/left": messages, "/right": messages}, store, "ros1")
     (tmp_path / "broken.mcap").write_bytes(b"no bag")
     (tmp_path / "note.txt").touch()
+    (tmp_path / "link_td.dat").symlink_to(tmp_path / "a_td.dat")
     found = _recordings(str(tmp_path))
-    assert sorted(found) == ["a_td.dat", "bag", "broken.mcap", "two.bag:/left", "two.bag:/right"]
+    assert sorted(found) == ["a_td.dat", "bag", "broken.mcap", "link_td.dat", "two.bag:/left", "two.bag:/right"]
     for name in ("bag", "two.bag:/right"):
         with closing(open_recording(found[name])) as recording:
             assert recording.num_events == len(events)
