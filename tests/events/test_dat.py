@@ -55,6 +55,9 @@ def test_the_clock_wraps_only_on_a_big_drop(tmp_path):
     rising = list(range(2048)) + [near] * 2048 + [5000]  # the late events begin a block without a step back
     path = write_words(tmp_path / "b.dat", [near, *[1] * 2047, *rising], [1] * 6145, [2] * 6145, [1] * 6145)
     assert open_recording(path, repair=True).read().t[-1] == wrapped + 5000
+    hour_us = 3_600_000_000  # without an event, after the clock has begun again
+    path = write_words(tmp_path / "c.dat", [near, 3, hour_us, hour_us + 1], [1] * 4, [2] * 4, [1] * 4)
+    assert open_recording(path).read().t.tolist() == [near, wrapped + 3, wrapped + hour_us, wrapped + hour_us + 1]
 
 
 def test_pixels_outside_are_dropped_polarity_is_a_bit_and_the_tail_is_counted(tmp_path):

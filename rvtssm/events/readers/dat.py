@@ -30,7 +30,8 @@ from rvtssm.system.user_error import UserError
 _CD_TYPES = (0x00, 0x0C)  # "2D" in the automotive datasets, "CD" in newer software; both have the same eight bytes
 _WORD = np.dtype([("t", "<u4"), ("xyp", "<u4")])
 _BLOCK = 2048  # events that are decoded at once if they are all valid, otherwise one by one
-_HALF_CLOCK_US = 1 << 31  # a longer step means that the 32-bit clock has wrapped in between
+_CLOCK_US = 1 << 32  # after which the clock begins again; a step back of more than half of it means that it did
+_LATE_US = 1_000_000  # an event that comes just after the clock has begun again may be older by less than this
 _PREVIOUS, _WRAPPED = NUM_COMMON, NUM_COMMON + 1  # last raw time, microseconds added by wraps of the 32-bit clock
 
 
@@ -98,7 +99,7 @@ def write_dat(path: Path | str, events: Events | Iterable[Events], height: int, 
 def _to_words(events: Events, height: int, width: int) -> npt.NDArray[np.void]:
     if not len(events):
         return np.empty(0, _WORD)
-    if events.t[0] < 0 or events.t[-1] >= 1 << 32:
+    if events.t[0] < 0 or events.t[-1] >= _CLOCK_US:
         raise UserError(f"DAT holds times from 0 to 2^32 us, got {events.t[0]} to {events.t[-1]}; subtract the first")
     if events.x.max() >= width or events.y.max() >= height:
         raise UserError(f"events reach x={events.x.max()}, y={events.y.max()} outside {width}x{height}; clip them")
@@ -135,7 +136,7 @@ def _decode_words(words, state, height, width, t, x, y, p):  # type: ignore[no-u
             step, before = min(step, time - before), time
         has_fault = step < 0 or largest_column >= width or largest_row >= height
         has_fault |= times[0] < state[LATEST_US] or times[0] - wrapped < state[_PREVIOUS]
-        has_fault |= times[size - 1] - wrapped - state[_PREVIOUS] > _HALF_CLOCK_US
+        has_fault |= times[size - 1] - wrapped - state[_PREVIOUS] > _CLOCK_US - _LATE_US
         if has_fault:
             kept = _decode_block(block, state, height, width, t, x, y, p, kept)
         else:
@@ -152,10 +153,10 @@ def _decode_block(words, state, height, width, t, x, y, p, kept):  # type: ignor
     latest, previous, wrapped = state[LATEST_US], state[_PREVIOUS], state[_WRAPPED]
     for word in words:
         raw, place = np.int64(word & np.uint64(0xFFFFFFFF)), np.int64(word >> np.uint64(32))
-        if previous - raw > _HALF_CLOCK_US:
-            wrapped += 1 << 32
-        elif raw - previous > _HALF_CLOCK_US and wrapped:  # a late event from before the wrap
-            wrapped -= 1 << 32
+        if previous - raw > _CLOCK_US // 2:
+            wrapped += _CLOCK_US
+        elif raw - previous > _CLOCK_US - _LATE_US and wrapped:  # a late event from before the wrap
+            wrapped -= _CLOCK_US
         previous = raw
         time = raw + wrapped
         column, row = place & 0x3FFF, (place >> 14) & 0x3FFF
