@@ -25,12 +25,13 @@ def say_replaced(folder: Path, name: str) -> None:
         say(f"replaces the results of {written} in {folder}; out= chooses another folder")
 
 
-def with_labels(sequences: Sequence[FrameSequence]) -> str:
-    """Return the number of recordings and of their labels in words."""
+def with_labels(sequences: Sequence[FrameSequence], num_without: int = 0) -> str:
+    """Return the number of recordings and of their labels in words. `num_without` others were left out: no boxes."""
     num_labels = sum(len(sequence.labels) for sequence in sequences)
     num_thinned = sum(sequence.num_thinned for sequence in sequences)
     left_out = f" ({thinned_in_words(num_thinned, num_labels)})" if num_thinned else ""
-    return f"{len(sequences)} with {num_labels} labels{left_out}"
+    without = f", {num_without} without boxes left out" if num_without else ""
+    return f"{len(sequences)} with {num_labels} labels{left_out}{without}"
 
 
 def thinned_in_words(num_thinned: int, num_kept: int) -> str:

@@ -18,17 +18,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hydra.errors import HydraException, OverrideParseException
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
 from rvtssm import __version__
 from rvtssm.commands.composition import compose, quoted
 from rvtssm.commands.console import console, plain_warnings, say, say_error, show_compiling
 from rvtssm.commands.verbs import VERBS, known_verb, usage
 from rvtssm.system.user_error import UserError
 
-# `doctor` has to work where the configuration cannot be imported, so what needs it is imported where it is used.
+# `doctor` has to work without Hydra and the configuration, so what needs them is imported where it is used.
 PATH_KEYS = {
     *("recording", "out", "checkpoint", "resume", "training.init_from"),
     *("dataset.raw_dir", "dataset.prepared_dir", "simulate.video", "simulate.labels", "export.calibrate"),
@@ -83,7 +79,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _said(error: Exception, verb: str) -> str | None:
     """Return one line for an error that a user can cause, None for one that is a bug of ours."""
-    if isinstance(error, (UserError, HydraException, OmegaConfBaseException)):
+    if isinstance(error, UserError) or type(error).__module__.startswith(("hydra.", "omegaconf.")):
         return _one_line(error, verb)
     if isinstance(error, OSError) and (error.filename or error.errno):  # of a file, a disk or a connection
         return _one_line(error, verb)
@@ -167,6 +163,8 @@ def _run(verb: str, overrides: list[str], flags: list[str], of_hydra: list[str])
 
             config = compose([*words_of_run(Path(config.out or TRAIN_OUT), verb), *overrides], verb)
     if "--config" in flags:
+        from omegaconf import OmegaConf
+
         shown = OmegaConf.masked_copy(OmegaConf.structured(config), [*known.reads, *known.keys, "plugins"])
         console.print(OmegaConf.to_yaml(shown))
         return 0
@@ -224,11 +222,11 @@ def _one_line(error: BaseException, verb: str) -> str:
         return f"{error.filename} is or lies below a file, and a folder is needed; choose another"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    if isinstance(error, OverrideParseException):
+    if type(error).__name__ == "OverrideParseException":
         is_cut = str(error.override).count("{") != str(error.override).count("}")
         quote = "; put quotes around a value with spaces, as in 'key={a: b}'" if is_cut else ""
         return f"{error.override!r} is not of the form key=value{quote}"
-    if isinstance(error, HydraException) and error.__cause__ is not None:
+    if type(error).__module__.startswith("hydra.") and error.__cause__ is not None:
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines()]
     message = " ".join(line for line in lines if line and not line.startswith(_HYDRA_NOISE))

@@ -5,12 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-import hydra
-from omegaconf import OmegaConf
-
 from rvtssm.system.plugins import import_plugins
 
-# `doctor` has to work where the configuration cannot be imported, so it is imported where it is used.
+# `doctor` has to work without Hydra and the configuration, so both are imported where they are used.
 if TYPE_CHECKING:
     from rvtssm.config import Config
 
@@ -21,6 +18,8 @@ _FOLLOW_FRAMES = ("demo", "train", "study", "info")
 
 def compose(overrides: list[str], verb: str = "") -> Config:
     """Return the typed configuration of a verb for overrides such as ["model=small", "training.steps=100"]."""
+    import hydra
+
     from rvtssm.config import configs_dir, register_schema
 
     register_schema()
@@ -39,6 +38,8 @@ def with_settings_of_files(config: Config, overrides: list[str], verb: str) -> C
     reads_frames = verb in _FOLLOW_FRAMES and dataset.prepared_dir is not None and dataset.source != "raw"
     if not start and not reads_frames:
         return config
+    import hydra
+
     from rvtssm.commands.weight_settings import PRIMARY, read_settings, read_windows, store_defaults
 
     weights = read_settings(start, config.resume, config.out) if start else None
@@ -55,6 +56,8 @@ def with_settings_of_files(config: Config, overrides: list[str], verb: str) -> C
 
 def to_config(composed: Any) -> Config:
     """Return what Hydra composed as a typed configuration, after importing its plugins."""
+    from omegaconf import OmegaConf
+
     from rvtssm.config import Config
 
     import_plugins(composed.plugins)

@@ -134,13 +134,14 @@ def _announce(runs: SplitRuns, out: Path, rates: list[PlannedRate]) -> None:
     if not any(is_same_rate(rate.asked_hz, trained_hz) for rate in rates):
         say(f"without a drop, because {trained_hz:g} Hz, the rate of training, is not among the rates of evaluation.hz")
     sequences = runs.sequences(rates[0], runs.options.label_hz)
+    num_without = runs.data.num_without_boxes(runs.options.split, sequences, runs.source)
     num_boxes = num_scored((sequence.labels for sequence in sequences), runs.checkpoint.spec)
     announce(
         "evaluate",
         weights=runs.weights.path,
         source=f"{runs.source} {runs.checkpoint.spec.name} {runs.options.split}",
         stride=" and ".join(dict.fromkeys(f"{rate.step_us / 1000:g}" for rate in rates)) + " ms",
-        recordings=f"{with_labels(sequences)}, of which {num_boxes} are scored",
+        recordings=f"{with_labels(sequences, num_without)}, of which {num_boxes} are scored",
         device=runs.checkpoint.detector.device,
         precision=precision_in_words(runs.weights.precision, runs.checkpoint),
         output=out,

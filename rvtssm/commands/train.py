@@ -119,7 +119,7 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
             "train",
             source=f"{data.source} {data.spec.name}",
             stride=f"{meta.windows.stride_us / 1000:g} ms",
-            recordings=f"{with_labels(data.sequences('train'))} (validation: {with_labels(data.sequences('val'))})",
+            recordings="{} (validation: {})".format(*(_with_labels(data, split) for split in ("train", "val"))),
             steps=f"{config.training.steps} of {settings.batch_size} x {config.sampling.chunk_length} windows",
             resumed_from=resume,
             device=f"{trainer.strategy.root_device}{f' x {trainer.world_size}' if trainer.world_size > 1 else ''}",
@@ -213,6 +213,11 @@ def _is_current(recording: RawRecording, stored: StoredSequence, recipe: Recipe)
         return is_made_from(recording, stored, recipe)
     except UserError:  # the recipe has changed, or the recording is shorter now
         return False
+
+
+def _with_labels(data: SequenceDataModule, split: str) -> str:
+    sequences = data.sequences(split)
+    return with_labels(sequences, data.num_without_boxes(split, sequences))
 
 
 def _counts(data: SequenceDataModule) -> dict[str, int]:

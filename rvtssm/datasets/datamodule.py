@@ -111,6 +111,16 @@ class SequenceDataModule(L.LightningDataModule):
             self._sequences[split, source] = found
         return self._sequences[split, source]
 
+    def num_without_boxes(self, split: str, sequences: list[FrameSequence], source: str | None = None) -> int:
+        """Return how many raw recordings of a split are not among its sequences: no box was left after cleaning.
+
+        Args:
+            split: train, val or test.
+            sequences: The sequences of the split.
+            source: raw or prepared; None for the source of training. Prepared files without boxes do not exist.
+        """
+        return self._raw_split(split).num_recordings - len(sequences) if (source or self.source) == "raw" else 0
+
     @property
     def settings(self) -> WindowSettings:
         """How the frames of the training sequences are counted."""

@@ -241,6 +241,7 @@ class RawSplit:
         for raw in found:
             boxes = raw.read_boxes(spec)
             self._recordings.append((raw.name, open_recording(raw.events_path, *spec.sensor_hw, spec.repair), boxes))
+        self.num_recordings = len(found)
 
     def sequences(
         self,

@@ -279,8 +279,12 @@ def _opened(recording: object, height: int | None, width: int | None, repair: bo
     """Open what `Predictor.predict` accepts. Raise UserError for anything else."""
     if isinstance(recording, Recording):
         sensor_size(recording.path, (recording.height, recording.width), (height, width))  # both agree, or an error
+        before = recording.repair
         recording.repair |= repair
-        yield Source(recording.name, recording)
+        try:
+            yield Source(recording.name, recording)
+        finally:
+            recording.repair = before
     elif isinstance(recording, str | Path):
         sources = find_sources(str(recording))
         if len(sources) > 1:

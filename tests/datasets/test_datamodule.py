@@ -1,5 +1,6 @@
 """The same batches from any number of workers, a place to resume at, and evaluation from raw events."""
 
+import shutil
 from collections import defaultdict
 from dataclasses import fields, replace
 from types import SimpleNamespace
@@ -10,9 +11,11 @@ import pytest
 import torch
 from torch._utils import ExceptionWrapper
 
+from rvtssm.commands.announcement import with_labels
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.loader import next_batch
 from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingConfig
+from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.records import SequenceBatch, WindowSettings
 from rvtssm.system.user_error import UserError
 
@@ -54,6 +57,18 @@ def test_a_loader_resumes_after_the_batches_handed_out(small_tree):
     resumed.load_state_dict(state)
     assert len(resumed) == len(loader)
     assert_all_equal([*consumed, *resumed, *resumed], expected)
+
+
+def test_recordings_without_boxes_are_left_out_and_counted(small_tree, tmp_path):
+    shutil.copytree(small_tree.raw_dir, tmp_path / "raw")
+    write_boxes(tmp_path / "raw" / "train" / "drive_1_bbox.npy", np.zeros(0, BOX_DTYPE))
+    config = replace(small_tree, raw_dir=str(tmp_path / "raw"), source="raw")
+    data = module(config)
+    sequences = data.sequences("train")
+    assert [sequence.name for sequence in sequences] == ["drive_0", "drive_2"]
+    assert data.num_without_boxes("train", sequences) == 1
+    assert data.num_without_boxes("val", data.sequences("val")) == 0
+    assert with_labels(sequences, 1).endswith(" labels, 1 without boxes left out")
 
 
 @pytest.mark.parametrize("source", ["prepared", "raw"])

@@ -61,10 +61,19 @@ def test_pixels_of_a_row_share_an_evt21_word(tmp_path):
 
 @pytest.mark.parametrize("version", [2, 21])
 def test_time_wraps_after_34_bits_and_a_small_step_back_is_a_glitch(tmp_path, version):
-    times = [WRAP_US - 100, WRAP_US - 300, WRAP_US - 50, WRAP_US + 5, WRAP_US + 70, 2 * WRAP_US - 1, 2 * WRAP_US + 3]
+    late = 2 * WRAP_US - 1_100_000  # after a silence; what is less than a second behind may be from before the wrap
+    times = [WRAP_US - 100, WRAP_US - 300, WRAP_US - 50, WRAP_US + 5, WRAP_US + 70, late, 2 * WRAP_US + 3]
     words = [word for t in times for word in (time_high(t % WRAP_US), event(t))]
     found, faults = read(tmp_path, words, version)
     assert found.t.tolist() == [times[0], times[0], *times[2:]]
+    assert faults == ReadFaults(backward_steps=1)
+
+
+@pytest.mark.parametrize("version", [2, 21])
+def test_a_late_event_just_after_the_clock_has_wrapped_is_no_second_wrap(tmp_path, version):
+    times = [WRAP_US - 100, WRAP_US + 200, WRAP_US - 50, WRAP_US + 300]
+    found, faults = read(tmp_path, [word for t in times for word in (time_high(t % WRAP_US), event(t))], version)
+    assert found.t.tolist() == [times[0], times[1], times[1], times[3]]
     assert faults == ReadFaults(backward_steps=1)
 
 

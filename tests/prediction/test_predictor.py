@@ -329,9 +329,11 @@ def test_an_opened_recording_is_repaired_if_predict_is_told_to(predictor, draw_e
     events = draw_events(5_000)
     events.t[1::20] -= 5_000
     np.savez(tmp_path / "a.npz", t=events.t, x=events.x, y=events.y, p=events.p)
+    recording = rvtssm.open(tmp_path / "a.npz", 48, 64)
+    assert len(predictor.predict(recording, repair=True)) == 9
+    assert not recording.repair, "it was meant for one call"
     with pytest.raises(ValueError, match="in Python repair=True"):
         predictor.predict(rvtssm.open(tmp_path / "a.npz", 48, 64))
-    assert len(predictor.predict(rvtssm.open(tmp_path / "a.npz", 48, 64), repair=True)) == 9
 
 
 def test_everything_has_one_line_to_print(predictor, draw_events, tmp_path):

@@ -22,6 +22,7 @@ from rvtssm.events.readers.recording import (
 
 _LAST_EVENT, _TIME_HIGH = 1, 8  # word types 0 (darker) and 1 (brighter) are events; others are triggers etc.
 _HIGH_BITS = 28
+_LATE = 1 << 14  # a late event of at most so many time words, 1 s, may be from before a wrap
 
 _HIGH, _WRAPPED = NUM_COMMON, NUM_COMMON + 1  # upper 28 bits of time (-1: not seen yet), microseconds added by wraps
 
@@ -87,6 +88,8 @@ def _decode_words(words, state, height, width, t, x, y, p):  # type: ignore[no-u
             value = np.int64(word & np.uint32(0xFFFFFFF))
             if high - value > 1 << (_HIGH_BITS - 1):  # a smaller step back is a glitch, not a wrap
                 wrapped += 1 << (_HIGH_BITS + 6)
+            elif value - high > (1 << _HIGH_BITS) - _LATE and wrapped:  # back to before the wrap
+                wrapped -= 1 << (_HIGH_BITS + 6)
             high = value
             earliest = latest
             base = wrapped + (high << 6)

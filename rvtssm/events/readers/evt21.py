@@ -24,6 +24,7 @@ from rvtssm.events.readers.vectors import VECTOR, keep_pixels, put_vector
 
 _LAST_EVENT, _TIME_HIGH = 1, 8  # word types, as in EVT2
 _HIGH_BITS = 28
+_LATE = 1 << 14  # a late event of at most so many time words, 1 s, may be from before a wrap
 _MIN_WORDS = 2048  # the fewest words read at once, because most words hold few events
 
 _HIGH, _WRAPPED = NUM_COMMON, NUM_COMMON + 1  # upper 28 bits of time (-1: not seen yet), microseconds added by wraps
@@ -106,6 +107,8 @@ def _decode_words(halves, heads, state, height, width, t, x, y, p):  # type: ign
             value = head & 0xFFFFFFF
             if high - value > 1 << (_HIGH_BITS - 1):  # a smaller step back is a glitch, not a wrap
                 wrapped += 1 << (_HIGH_BITS + 6)
+            elif value - high > (1 << _HIGH_BITS) - _LATE and wrapped:  # back to before the wrap
+                wrapped -= 1 << (_HIGH_BITS + 6)
             high = value
             base = wrapped + (high << 6)
     state[POSITION] += position
