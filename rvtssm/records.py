@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 SHOWN_SCORE = 0.3  # detections from this score on are drawn, and counted in confusions and worst frames
+SMALLEST_SIDE = 8  # of a frame in pixels: one place of the finest map from which boxes are predicted
 STILL_US = 300_000  # an object that has not moved for this long emits almost no events
 BAG_SUFFIXES = (".bag", ".mcap", ".db3")  # ROS 1 and ROS 2
 # The file suffixes of all readable recordings. A longer suffix comes before a shorter one that also fits.

@@ -223,9 +223,10 @@ def _one_line(error: BaseException, verb: str) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if type(error).__name__ == "OverrideParseException":
-        is_cut = str(error.override).count("{") != str(error.override).count("}")
+        word = str(getattr(error, "override", None))
+        is_cut = word.count("{") != word.count("}")
         quote = "; put quotes around a value with spaces, as in 'key={a: b}'" if is_cut else ""
-        return f"{error.override!r} is not of the form key=value{quote}"
+        return f"{word!r} is not of the form key=value{quote}"
     if type(error).__module__.startswith("hydra.") and error.__cause__ is not None:
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines()]

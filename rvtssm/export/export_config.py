@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from rvtssm.records import SMALLEST_SIDE
 from rvtssm.system.limits import check_at_least, check_choice, check_note
 from rvtssm.system.user_error import UserError
 
@@ -24,6 +25,7 @@ class ExportConfig:
     def __post_init__(self) -> None:
         check_choice("export.precision", self.precision, EXPORT_PRECISIONS)
         check_note("export.note", self.note)
-        check_at_least("export", self, 1, "height", "width", "check_steps", "calibration_windows")
+        check_at_least("export", self, SMALLEST_SIDE, "height", "width")
+        check_at_least("export", self, 1, "check_steps", "calibration_windows")
         if self.calibration_windows > 10_000:
             raise UserError(f"export.calibration_windows={self.calibration_windows} must be at most 10000")

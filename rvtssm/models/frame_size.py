@@ -5,11 +5,9 @@ import math
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.detector import Detector
 from rvtssm.models.low_precision import set_precision
-from rvtssm.records import DatasetSpec
+from rvtssm.records import SMALLEST_SIDE, DatasetSpec
 from rvtssm.system.busy_machine import hz_to_set, sustained_in_words
 from rvtssm.system.user_error import UserError
-
-_SMALLEST_SIDE = 8  # of a frame in pixels: one place of the finest map from which boxes are predicted
 
 
 def usual_downsample(spec: DatasetSpec, height: int, width: int) -> int:
@@ -49,10 +47,10 @@ def fitting_downsample(sensor_hw: tuple[int, int], frame_hw: tuple[int, int]) ->
 def reduced_hw(height: int, width: int, downsample: int) -> tuple[int, int]:
     """Return height and width of the frames of a sensor. Raise a UserError if they are too small for a detector."""
     frame_hw = height // downsample, width // downsample
-    if min(frame_hw) < _SMALLEST_SIDE:
+    if min(frame_hw) < SMALLEST_SIDE:
         raise UserError(
             f"downsample={downsample} leaves {frame_hw[1]} x {frame_hw[0]} of {width} x {height} pixels, and the "
-            f"detector needs {_SMALLEST_SIDE} x {_SMALLEST_SIDE}; choose a smaller one"
+            f"detector needs {SMALLEST_SIDE} x {SMALLEST_SIDE}; choose a smaller one"
         )
     return frame_hw
 
