@@ -160,6 +160,9 @@ class _Bag:
         with open(path, "rb") as file:
             head = file.read(len(SQLITE_SIGNATURE))
         self.format = "ros1" if head.startswith(ROS1_SIGNATURE) else "ros2"
+        tools = {ROS1_SIGNATURE: "rosbag reindex", MCAP_SIGNATURE: "mcap recover"}
+        tool = next((tool for signature, tool in tools.items() if head.startswith(signature)), None)
+        self._advice = "copy it again" + (f", or if its recorder was stopped early, use `{tool}`" if tool else "")
         for database in path.parent.glob("*.db3") if path.name == BAG_METADATA else [path]:
             _check_size(database)
         with self._errors():
@@ -183,7 +186,7 @@ class _Bag:
         return self
 
     def _errors(self) -> Any:
-        return file_errors(self._path, " cannot be read as a bag", errors=(Exception,))
+        return file_errors(self._path, " cannot be read as a bag", self._advice, errors=(Exception,))
 
     def topics(self) -> list[str]:
         """Return the topics that hold events. Raise UserError if there are none."""
