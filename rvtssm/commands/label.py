@@ -21,7 +21,7 @@ from rvtssm.evaluation.batch_workers import detector_processes, num_processes
 from rvtssm.evaluation.shared_weights import SharedWeights
 from rvtssm.events.labels import BOX_DTYPE, Boxes, write_boxes
 from rvtssm.events.readers import open_recording
-from rvtssm.events.tree import RawRecording, find_recordings
+from rvtssm.events.tree import RawRecording, find_recordings, has_split
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.hub import local_weights
 from rvtssm.prediction.pseudo_labels import find_pseudo_boxes, label_every
@@ -56,7 +56,7 @@ def label(config: Config) -> int:
     spec = _check_dataset(config, checkpoint)
     checkpoint = replace(checkpoint, spec=spec)  # ids of classes in files, and the usual interval, may be others
     label_every(checkpoint, config.label)
-    wanted = [split for split in _SPLITS if split in config.label.splits or _has_split(raw_dir, split, spec)]
+    wanted = [split for split in _SPLITS if split in config.label.splits or has_split(raw_dir, split, spec)]
     wanted += [split for split in config.label.splits if split not in _SPLITS]
     recordings = [(split, raw) for split in wanted for raw in find_recordings(raw_dir, split, spec)]
     announce(
@@ -161,13 +161,6 @@ def _check_dataset(config: Config, checkpoint: LoadedCheckpoint) -> DatasetSpec:
             "of the weights"
         )
     return spec
-
-
-def _has_split(raw_dir: Path, split: str, spec: DatasetSpec) -> bool:
-    try:
-        return bool(find_recordings(raw_dir, split, spec))
-    except UserError:
-        return False
 
 
 def _check_settings(out: Path, config: Config) -> None:

@@ -75,6 +75,12 @@ def check_folder(raw_dir: Path | str) -> None:
         )
 
 
+def has_split(raw_dir: Path, split: str, spec: DatasetSpec) -> bool:
+    """Return whether a folder for the recordings of a split exists."""
+    root = raw_dir / (spec.events_dir or "")
+    return any((root / pattern.partition("/")[0]).is_dir() for pattern in _patterns(split, spec))
+
+
 def find_recordings(raw_dir: Path | str, split: str, spec: DatasetSpec) -> list[RawRecording]:
     """Return the recordings of a split, sorted by name.
 
@@ -87,16 +93,22 @@ def find_recordings(raw_dir: Path | str, split: str, spec: DatasetSpec) -> list[
         spec: The dataset.
 
     Raises:
-        UserError: The folder of the split does not exist.
+        UserError: The folder of the split does not exist, or two folders of the split hold recordings of one name.
     """
     raw_dir = local_path(raw_dir)
     found: dict[str, RawRecording] = {}
+    folders: dict[str, str] = {}  # of each name
     claimed: set[Path] = set()  # `a_td.raw` has two fitting suffixes; the longer one comes first
     for suffix in (*spec.event_suffixes, *_PLAIN_SUFFIXES):
         for path, folder, name in _matches(raw_dir, spec.events_dir, split, spec, suffix):
             if path in claimed or (path.name.endswith(spec.boxes_suffix) and spec.boxes_dir is None):
                 continue
             claimed.add(path)
+            if folders.setdefault(name, folder) != folder:
+                raise UserError(
+                    f"{found[name].events_path} and {path} have the same name, but a split needs one name per "
+                    "recording; rename one of them, with its labels"
+                )
             if name not in found:
                 boxes_path = Path(raw_dir, spec.boxes_dir or "", folder, f"{name}{spec.boxes_suffix}")
                 found[name] = RawRecording(name, path, boxes_path if boxes_path.exists() else None)
@@ -136,12 +148,16 @@ def find_sequences(prepared_dir: Path | str, split: str) -> list[Path]:
     return sorted([*ours, *(path.parent for path in folder.glob(f"*/{RVT_FOLDER}"))])
 
 
+def _patterns(split: str, spec: DatasetSpec) -> tuple[str, ...]:
+    return spec.split_sources.get(split, (f"{split}/*",))
+
+
 def _matches(
     raw_dir: Path | str, sub_dir: str | None, split: str, spec: DatasetSpec, suffix: str
 ) -> Iterator[tuple[Path, str, str]]:
     """Yield the path, the folder of the split and the name of every file of the split with this suffix."""
     root = Path(raw_dir) / (sub_dir or "")
-    patterns = spec.split_sources.get(split, (f"{split}/*",))
+    patterns = _patterns(split, spec)
     folders = {pattern.partition("/")[0] for pattern in patterns}
     if not any((root / folder).is_dir() for folder in folders):
         check_folder(raw_dir)

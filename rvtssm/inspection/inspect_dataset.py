@@ -1,7 +1,7 @@
 """What each split of a raw or prepared dataset contains: recordings, time, events, and labels by class and size."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from rvtssm.events.labels import find_nothing, with_class_indices
 from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.hdf5 import open_hdf5, reading
-from rvtssm.events.tree import RVT_FOLDER, RawRecording, find_recordings, find_sequences
+from rvtssm.events.tree import RVT_FOLDER, RawRecording, find_recordings, find_sequences, has_split
 from rvtssm.inspection.inspect_recording import inspect_recording
 from rvtssm.preparation.store import Meta, open_sequence, read_meta, shared_settings
 from rvtssm.records import DatasetSpec
@@ -152,9 +152,8 @@ def inspect_raw(path: Path, spec: DatasetSpec, progress: bool = False) -> TreeIn
     """
     todo = []
     for split in SPLITS:
-        with suppress(ValueError):  # the tree may not have this split
-            found = find_recordings(path, split, spec)
-            todo += [(split, each.name, partial(_raw_part, split, each, spec)) for each in found]
+        found = find_recordings(path, split, spec) if has_split(path, split, spec) else []
+        todo += [(split, each.name, partial(_raw_part, split, each, spec)) for each in found]
     if not todo:
         raise UserError(f"{path} holds no recordings of {spec.name} in {', '.join(SPLITS)}; see data_prep/README.md")
     return TreeInspection(path.name, "raw", spec.name, spec.class_names, _inspect_parts(todo, path.name, progress), {})

@@ -137,6 +137,8 @@ def preprocess_dataset(
             num_bytes = sum(job.num_bytes for job in jobs)
             advance = stack.enter_context(progress_bar("preparing" if progress else None, num_bytes, of_bytes=True))
             for job, outcome in _Run(jobs, workers, advance).outcomes():
+                if outcome.status == "dropped" and job.path.exists():  # a training would go on reading the file
+                    outcome = Outcome("failed", f"{outcome.message}; delete {job.path}, made from earlier labels")
                 summary.add(job.name, outcome)
     finally:
         for folder in folders:

@@ -8,6 +8,7 @@ from event_examples import SPEC, boxes_of, random_events
 from rvtssm.events.labels import write_boxes
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.tree import find_boxes_without_events, find_recordings
+from rvtssm.inspection.inspect_dataset import inspect_raw
 
 
 def touch(root, *paths):
@@ -61,6 +62,10 @@ def test_a_split_may_be_part_of_a_folder(tmp_path):
     assert list(found(tmp_path, "train", spec)) == ["day1", "night"]
     assert list(found(tmp_path, "val", spec)) == ["day2"]
     assert find_boxes_without_events(tmp_path, "train", spec) == []
+    touch(tmp_path, "more/night_td.raw")
+    spec = replace(spec, split_sources={"train": ("train/*", "more/*")})
+    with pytest.raises(ValueError, match=r"train/night_td\.dat and .*more/night_td\.raw have the same name, .* rename"):
+        inspect_raw(tmp_path, spec)
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):

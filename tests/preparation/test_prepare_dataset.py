@@ -200,6 +200,11 @@ def test_a_recording_whose_boxes_are_all_cleaned_away_is_dropped(tmp_path):
     summary = prepare(tmp_path)
     assert summary.dropped[0][0] == "train/a" and "no box left" in summary.dropped[0][1]
     assert not summary.failed and contents(tmp_path / "out") == {}
+    write_recording(tmp_path / "raw" / "train", "a")  # with other boxes: a file of these must not stay unnoticed
+    assert prepare(tmp_path).written == ["train/a"]
+    write_boxes(tmp_path / "raw" / "train" / "a_bbox.npy", boxes_of((250_000, 1, 1, 2, 2)))
+    summary = prepare(tmp_path)
+    assert not summary.dropped and re.search(r"no box left .*; delete .*a\.h5", summary.failed[0][1])
 
 
 def test_recordings_without_labels_are_prepared_when_asked(tmp_path):
@@ -396,5 +401,5 @@ def test_boxes_left_out_as_faults_are_reported(tmp_path, capsys):
     assert reason in capsys.readouterr().out
     assert with_labels(RawSplit(tmp_path / "raw", "train", SPEC).sequences(WindowSettings())).endswith(f"({reason})")
     write_boxes(path.parent / "a_bbox.npy", boxes[1:])
-    ((_, message),) = prepare(tmp_path).dropped
-    assert message.endswith(f"has no box left after cleaning ({counts})")
+    ((_, message),) = prepare(tmp_path).failed
+    assert f"has no box left after cleaning ({counts}); delete" in message
