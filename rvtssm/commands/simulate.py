@@ -16,6 +16,7 @@ from rvtssm.datasets.custom import read_spec
 from rvtssm.events.labels import Boxes, interpolated_boxes, write_boxes
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.simulation.camera import drawn_camera, simulate_events
+from rvtssm.simulation.simulation_config import LONGEST_S
 from rvtssm.simulation.video import VideoSource, dense_frames, open_video, picture_files
 from rvtssm.simulation.video_labels import read_video_labels
 from rvtssm.system.atomic_files import atomic_file
@@ -23,8 +24,6 @@ from rvtssm.system.file_errors import file_errors
 from rvtssm.system.output_folder import locked
 from rvtssm.system.progress import progress_bar
 from rvtssm.system.user_error import UserError
-
-_LONGEST_S = 4294  # of a DAT file
 
 
 def simulate(config: Config) -> None:
@@ -37,8 +36,8 @@ def simulate(config: Config) -> None:
     wanted, out = config.simulate, Path(str(config.out))
     config.synthetic.camera.check()
     source = open_video(video_path(config), wanted.fps, wanted.linear)
-    if source.num_frames / source.fps > _LONGEST_S:
-        raise UserError(f"{source.path} is longer than {_LONGEST_S} s, the clock of the files; cut it into parts")
+    if source.num_frames / source.fps > LONGEST_S:
+        raise UserError(f"{source.path} is longer than {LONGEST_S} s, the clock of the files; cut it into parts")
     boxes: Boxes | None = None
     names: tuple[str, ...] = ()
     if wanted.labels:

@@ -53,6 +53,7 @@ def drawn_camera(config: CameraConfig, rng: np.random.Generator) -> CameraConfig
     reach = math.log(config.spread)
     drawn = {name: getattr(config, name) * math.exp(rng.uniform(-reach, reach)) for name in _DRAWN}
     drawn["threshold"] = min(max(drawn["threshold"], DRAWN_THRESHOLDS[0]), DRAWN_THRESHOLDS[1])
+    drawn["hot_pixel_share"] = min(drawn["hot_pixel_share"], 1.0)
     whole = {name: round(drawn[name]) for name in ("refractory_us", "readout_us")}
     ratio = config.on_to_off * math.exp(rng.uniform(-reach, reach) / 3)
     return replace(config, **{**drawn, **whole, "on_to_off": ratio})

@@ -14,10 +14,11 @@ from rvtssm.events.readers.dat import write_dat
 from rvtssm.records import Events
 from rvtssm.simulation.camera import drawn_camera, simulate_events
 from rvtssm.simulation.scene import Scene, build_scene
-from rvtssm.simulation.simulation_config import FIRST_LABEL_US, CameraConfig, SyntheticConfig
+from rvtssm.simulation.simulation_config import CameraConfig, SyntheticConfig
 from rvtssm.simulation.world import World
 from rvtssm.simulation.world_building import build_world
 from rvtssm.system.atomic_files import atomic_file, remove_abandoned
+from rvtssm.system.file_errors import CONTENT_ERRORS, file_errors
 from rvtssm.system.progress import run_all
 from rvtssm.system.user_error import UserError
 from rvtssm.system.workers import WorkerDied
@@ -129,8 +130,7 @@ def _drawn(
         world = config.world.plain() if is_plain else config.world
         scene = build_world(*size, duration_us, world, scene_rng, is_moving)
         left, top = (int(scene_rng.integers(f - s + 1)) for f, s in ((size[1], scene.width), (size[0], scene.height)))
-    first_us = -(-FIRST_LABEL_US // config.label_interval_us) * config.label_interval_us
-    times_us = range(first_us, duration_us + 1, config.label_interval_us)
+    times_us = range(config.first_label_us, duration_us + 1, config.label_interval_us)
     found = np.concatenate(
         [scene.boxes(t_us, spec.prepare_min_side_px, spec.prepare_min_diagonal_px) for t_us in times_us]
     )
@@ -190,8 +190,9 @@ def _check_folder(raw_dir: Path, config: SyntheticConfig, dataset: str) -> None:
         del settings[unread]
     path = raw_dir / GENERATED_FILE
     if path.exists():
-        found = {"dataset": "synthetic", **json.loads(path.read_text())}
-        found["camera"] = {**asdict(CameraConfig()), **found.get("camera", {})}
+        with file_errors(path, advice="generate into another folder", errors=CONTENT_ERRORS):
+            found = {"dataset": "synthetic", **json.loads(path.read_text())}
+            found["camera"] = {**asdict(CameraConfig()), **found.get("camera", {})}
         if different := [key for key in {**found, **settings} if found.get(key) != settings.get(key)]:
             listed = ", ".join(f"{key}={found.get(key)} instead of {settings.get(key)}" for key in different)
             raise UserError(f"{raw_dir} was generated with {listed}; delete it or generate into another folder")

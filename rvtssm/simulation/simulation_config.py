@@ -1,6 +1,5 @@
 """The settings of simulated recordings. This file does not import the renderer."""
 
-import math
 import random
 from dataclasses import dataclass, field, replace
 
@@ -9,6 +8,7 @@ from rvtssm.system.limits import check_at_least, check_choice, check_positive, c
 from rvtssm.system.user_error import UserError
 
 FIRST_LABEL_US = 100_000
+LONGEST_S = 4294  # length of a recording in a DAT file, whose clock has 32 bits
 
 
 @dataclass
@@ -138,6 +138,11 @@ class SyntheticConfig:
     world: WorldConfig = field(default_factory=WorldConfig)
     workers: int | None = None  # number of processes; None: one per core
 
+    @property
+    def first_label_us(self) -> int:
+        """Time of the first label: the first multiple of the interval from 100 ms on, in microseconds."""
+        return -(-FIRST_LABEL_US // self.label_interval_us) * self.label_interval_us
+
     def num_recordings(self, split: str) -> int:
         """Return the number of recordings of a split."""
         return getattr(self, f"num_{split}")
@@ -170,14 +175,20 @@ class SyntheticConfig:
                 f"synthetic.sizes={self.sizes}; name height and width of at least one sensor, each 16 or more, such as "
                 "[[96,128],[240,304]], or null"
             )
-        if not FIRST_LABEL_US <= self.duration_s * 1e6 < math.inf:
+        if min(self.height, self.width) < 16:
             raise UserError(
-                f"synthetic.duration_s={self.duration_s:g} must be finite and at least {FIRST_LABEL_US / 1e6:g}, "
-                "the time of the first label"
+                f"a sensor of {self.width} x {self.height} pixels is too small for a scene; set dataset.height and "
+                "dataset.width to 16 or more"
             )
         scene, world = self.scene, self.world
         check_at_least("synthetic", self, 0, "seed", "num_train", "num_val", "num_test")
-        check_at_least("synthetic", self, 1, "label_interval_us", "height", "width", "workers")
+        check_at_least("synthetic", self, 1, "label_interval_us", "workers")
+        first_s = self.first_label_us / 1e6
+        if not first_s <= self.duration_s <= LONGEST_S:
+            raise UserError(
+                f"synthetic.duration_s={self.duration_s:g} must be from {first_s:g}, the time of the first label with "
+                f"synthetic.label_interval_us={self.label_interval_us}, to {LONGEST_S}, the longest that a file holds"
+            )
         check_share("synthetic", self, "ego_motion_share")
         self.camera.check()
         check_at_least("synthetic.scene", scene, 0, "min_actors")

@@ -251,3 +251,5 @@ def test_properties_are_drawn_per_recording_within_their_spread():
         assert 1 / 2.7 <= values.min() < 0.45 and 2.2 < values.max() <= 2.7
     thresholds = [camera.threshold for camera in drawn]
     assert 0.05 <= min(thresholds) < 0.07 and 0.3 < max(thresholds) <= 0.4
+    hot = [drawn_camera(CameraConfig(hot_pixel_share=0.9, spread=2), np.random.default_rng(seed)) for seed in range(20)]
+    assert max(camera.hot_pixel_share for camera in hot) == 1  # a share of the pixels

@@ -84,15 +84,24 @@ def test_a_folder_of_other_settings_is_refused(raw_dir, tmp_path):
     with pytest.raises(ValueError, match=r"holds recordings but no synthetic\.json"):
         generate_dataset(SMALL, tmp_path, progress=False)
     assert json.loads((raw_dir / "synthetic.json").read_text())["seed"] == 5
+    for content in ('{"seed": 5', "[]"):
+        (tmp_path / "synthetic.json").write_text(content)
+        with pytest.raises(ValueError, match=r"synthetic\.json is damaged \(.*\); generate into another folder"):
+            generate_dataset(SMALL, tmp_path, progress=False)
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"num_val": -1}, {"duration_s": 0.05}, {"label_interval_us": 0}, {"ego_motion_share": 1.5}, {"height": 8}],
+    [
+        *({"num_val": -1}, {"ego_motion_share": 1.5}, {"height": 8}, {"duration_s": 0.05}, {"duration_s": 4295.0}),
+        *({"label_interval_us": 0}, {"label_interval_us": 700_000}),
+    ],
 )
 def test_impossible_settings_are_refused(change, tmp_path):
-    with pytest.raises(ValueError, match=r"synthetic\.|16x16"):
+    """Before the folder has settings, which would be in the way of other ones."""
+    with pytest.raises(ValueError, match=r"^synthetic\.|dataset\.height and dataset\.width to 16 or more"):
         generate_dataset(replace(SMALL, **change), tmp_path / "raw", progress=False)
+    assert not (tmp_path / "raw").exists()
 
 
 def test_the_simulated_datasets_agree_on_the_names_of_classes():
