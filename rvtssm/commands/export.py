@@ -34,6 +34,11 @@ def export(config: Config) -> None:
     """
     out, options = export_path(config), config.export
     if out.suffix == SAFETENSORS and options.precision != "int8":
+        if options.height or options.width:
+            raise UserError(
+                f"export.height and export.width have no effect on {out.name}, since weights take frames of any size; "
+                f"leave them out, or name a file that ends in {' or '.join(FORMATS.values())}"
+            )
         _export_weights(_noted(read_weights(config), options.note), writable(out.parent) / out.name, options.precision)
         return
     check_export(out, options.precision)  # raises ValueError before the work, which takes long

@@ -107,7 +107,7 @@ def events_image(hist: np.ndarray, behind: np.ndarray | None = None) -> np.ndarr
         hist = np.stack([np.maximum(part, 0).sum(axis=0, dtype=np.float32) for part in (-hist, hist)])
     darker, brighter = hist.reshape(2, -1, *hist.shape[-2:]).sum(axis=1, dtype=np.float32)
     total = darker + brighter
-    share = (brighter / np.maximum(total, 1))[..., None]
+    share = (brighter / np.where(total > 0, total, 1))[..., None]
     brighter_rgb, darker_rgb, background = np.array([BRIGHTER, DARKER, BACKGROUND], np.float32)
     if behind is not None:
         background = cv2.resize(behind, hist.shape[:0:-1], interpolation=cv2.INTER_AREA).astype(np.float32)

@@ -132,6 +132,12 @@ def test_weights_are_exported_alone(exported, tmp_path):
     assert all(torch.equal(weights[name], value) for name, value in checkpoint.detector.state_dict().items())
 
 
+def test_weights_alone_have_no_size_of_frames(tmp_path, capsys):
+    assert cli.main(["export", "street-tiny", f"out={tmp_path / 'model.safetensors'}", "height=96"]) == 2
+    assert "no effect on model.safetensors, since weights take frames of any size" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_exported_detector_streams(exported, draw_events):
     """At a rate that changes, and in the same words as PyTorch."""
     checkpoint, folder = exported()
