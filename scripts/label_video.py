@@ -609,13 +609,26 @@ def draw(frame: np.ndarray, tracks: Sequence[Track], number: int) -> np.ndarray:
 
 
 def clips(folder: Path) -> list[Path]:
-    """Return the videos and the folders of pictures in a folder. Raise UserError if there are none."""
+    """Return the videos and the folders of pictures in a folder.
+
+    Raises:
+        UserError: There are none, or the recordings of two of them would have the same names.
+    """
     if not folder.is_dir():
         raise UserError(f"{folder} is no folder; give the folder of the clips")
     found = [path for path in sorted(folder.iterdir()) if path.suffix.lower() in VIDEOS or path.is_dir()]
     if not found:
         raise UserError(f"{folder} has no video ({', '.join(VIDEOS)}) and no folder of pictures; give another folder")
+    by_name: dict[str, Path] = {}
+    for path in found:
+        if (other := by_name.setdefault(name_of(path), path)) != path:
+            raise UserError(f"the recordings of {other} and {path} would have the same names; rename one of the two")
     return found
+
+
+def name_of(clip: Path) -> str:
+    """Return how the names of the recordings of a clip begin."""
+    return f"real_{clip.stem}".replace(".", "_").replace(" ", "_")
 
 
 def record_clip(
@@ -642,7 +655,7 @@ def record_clip(
                 picture = draw(frames[number - first], mine, number)
                 write_png(options.draw / f"{clip.stem}_{number:05d}.png", picture[:, :, ::-1])
         for version in range(options.versions):
-            name = f"real_{clip.stem}_{k:02d}_{version}".replace(".", "_").replace(" ", "_")
+            name = f"{name_of(clip)}_{k:02d}_{version}"
             rng = np.random.default_rng(np.random.SeedSequence((options.seed, *name.encode())))
             shares = SIZE_SHARES * [i == 0 or size[0] <= 1.1 * source.height for i, size in enumerate(SIZES)]
             size = SIZES[int(rng.choice(len(SIZES), p=shares / shares.sum()))]

@@ -197,3 +197,12 @@ def test_a_missing_package_or_file_is_one_line(script, clips, tmp_path, monkeypa
     assert capsys.readouterr().err == "error: the teacher needs a package that is missing; pip install ai-edge-litert\n"
     assert script.main(words, lambda picture: np.zeros((0, 6))) == 2
     assert "set fps=HZ" in capsys.readouterr().err
+
+
+def test_clips_whose_recordings_would_have_the_same_names_are_refused(script, tmp_path):
+    for name in ("a walk.mp4", "b.1", "b.mp4"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(ValueError, match=r"recordings of \S*b\.1 and \S*b\.mp4 would have the same names; rename one"):
+        script.clips(tmp_path)
+    (tmp_path / "b.1").rename(tmp_path / "c.1")
+    assert len(script.clips(tmp_path)) == 3

@@ -95,9 +95,11 @@ def open_video(path: Path | str, fps: float | None, is_linear: bool | None) -> V
         is_linear: Whether pixel values are proportional to light; None means no with 8 bits (sRGB), else yes.
 
     Raises:
-        UserError: If no frame can be read, or if the rate is not known.
+        UserError: If no frame can be read, or if the rate is not known or impossible.
     """
     path = Path(path)
+    if fps is not None and not 0 < fps < 1e6:
+        raise UserError(f"fps={fps:g} is no rate of a video; give the number of frames per second, below 1000000")
     if path.is_dir():
         files = picture_files(path)
         if len(files) < 2:

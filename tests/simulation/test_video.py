@@ -269,6 +269,7 @@ def test_labels_that_cannot_be_those_of_the_video_are_refused(clip, tmp_path, na
         ({"video": "gt.txt"}, "is not a video that can be read"),
         ({"video": "empty", "fps": "20"}, "holds 0 pictures"),
         ({"fps": None}, "does not say its rate; set fps=HZ"),
+        ({"fps": "1e6"}, "fps=1e[+]06 is no rate of a video; give the number of frames per second"),
         ({"labels": "nowhere.txt"}, "does not exist; name the labels of the video"),
         ({"labels": "words.txt"}, "line 1 is not `frame,track,left,top,width,height`"),
         ({"out": None}, "out=DIR is needed"),
