@@ -66,7 +66,8 @@ def to_config(composed: Any) -> Config:
     return config
 
 
-def quoted(value: str) -> str:
-    """Return a value in quotes, in which brackets, commas, `=` and `${` have no meaning."""
+def quoted(value: str, mark: str = "'") -> str:
+    """Return a value between quotation marks, where brackets, commas, `=` and `${` have no meaning."""
     value = re.sub(r"(\\*)\$\{", lambda found: 2 * found[1] + r"\${", value)
-    return "'" + re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + found[2].replace("'", r"\'"), value) + "'"
+    ended = re.sub(rf"(\\*)({mark}|$)", lambda found: 2 * found[1] + found[2].replace(mark, f"\\{mark}"), value)
+    return f"{mark}{ended}{mark}"

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import yaml
 
+from rvtssm.commands.composition import quoted
 from rvtssm.commands.verbs import verbs_that_read
 from rvtssm.config import Config
 from rvtssm.system.output_folder import result_set
@@ -88,10 +89,12 @@ def _leaves(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _in_json(value: Any) -> str:
-    """Return a value in JSON; the names in a dict stand without quotes, as Hydra reads them."""
+    """Return a value in JSON, with the names in a dict and the letters of a text as Hydra reads them."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{name}: {json.dumps(each)}" for name, each in value.items()) + "}"
-    return json.dumps(value)
+        return "{" + ", ".join(f"{name}: {_in_json(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_in_json, value))}]"
+    return quoted(value, '"') if isinstance(value, str) else json.dumps(value)
 
 
 def environment(verb: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import yaml
 
 from rvtssm import __version__
 from rvtssm.commands.cli import compose, main
+from rvtssm.commands.composition import quoted
 from rvtssm.commands.run_files import RUN_FILES, overrides, run_files
 from rvtssm.commands.words import full_words
 from rvtssm.models.checkpoint import WRITTEN_BY, load_file, read_checkpoint, weights_digest, write_checkpoint
@@ -19,7 +20,9 @@ from rvtssm.records import WindowSettings
 from rvtssm.system import provenance
 from tests.evaluation.test_evaluate import SPEC, TemporalConfig
 
-WORDS = ["model=small", "training.steps=7", "augment.window_ms=[50,10]", "dataset.raw_dir='a, b={c}'", "seed=3"]
+WORDS = ["model=small", "training.steps=7", "augment.window_ms=[50,10]", "seed=3"]
+PATH = "a, b={c}, é\\${d}"  # letters that have a meaning in JSON or for Hydra
+WORDS += [f"dataset.raw_dir={quoted(PATH)}"]
 
 
 def write_run_files(folder, verb, config):
@@ -36,7 +39,7 @@ def test_the_overrides_make_the_same_configuration_again(tmp_path):
     assert compose(words) == config and set(words) <= set(overrides(compose(words)))
     assert overrides(compose([])) == overrides(compose(["model=base"]))
     whole = yaml.safe_load((tmp_path / "config.yaml").read_text())
-    assert whole["training"]["steps"] == 7 and whole["dataset"]["raw_dir"] == "a, b={c}"
+    assert whole["training"]["steps"] == 7 and whole["dataset"]["raw_dir"] == PATH
 
 
 def test_a_run_that_is_resumed_needs_no_other_words(tmp_path, monkeypatch):
