@@ -19,7 +19,7 @@ from rvtssm.commands.weights import (
     with_chosen_precision,
 )
 from rvtssm.config import Config
-from rvtssm.datasets import with_described
+from rvtssm.datasets import with_training
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.evaluation.batch_workers import Ranks, join_ranks, open_workers
 from rvtssm.evaluation.frequency import is_same_rate
@@ -151,11 +151,7 @@ def _announce(runs: SplitRuns, out: Path, rates: list[PlannedRate]) -> None:
 def _data_for(config: Config, checkpoint: LoadedCheckpoint) -> SequenceDataModule:
     """Return the configured data; settings that are not given are those of the training."""
     spec = checkpoint.spec
-    dataset = with_described(config.dataset)
-    if not dataset.name:
-        mixed_sizes, repair = dataset.mixed_sizes or spec.mixed_sizes, dataset.repair or spec.repair
-        dataset = replace(dataset, name=spec.name, height=spec.height, width=spec.width)
-        dataset = replace(dataset, mixed_sizes=mixed_sizes, repair=repair)
+    dataset = with_training(config.dataset, spec)
     if not any(folders(config).values()):
         dataset = replace(dataset, raw_dir=checkpoint.raw_dir, prepared_dir=checkpoint.prepared_dir)
     data = SequenceDataModule(dataset, data=config.data)

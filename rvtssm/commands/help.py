@@ -75,12 +75,12 @@ def words_before_equals(verb: str) -> list[str]:
 
 
 def _topic(topic: str, verb: str) -> str:
-    config = Config()
+    config, short = Config(), short_keys(verb)
+    names = [name for word, name in short.items() if f"{word}.".startswith(f"{topic}.")]
     section = getattr(config, topic, None)
-    if hasattr(section, "__dataclass_fields__"):
+    if not names and hasattr(section, "__dataclass_fields__"):
         return _table(f"{topic}: {purpose(section)}", list(keys_of(section, f"{topic}.")))
-    name = short_keys(verb).get(topic, topic)
-    if found := [key for key in keys_of(config) if key.name == name]:
+    if found := [key for key in keys_of(config) if key.name in (names or [topic])]:
         return _table(topic, found)
     raise UserError(f"there is no section or key {topic!r}; {hint(topic, verb)}")
 

@@ -16,7 +16,8 @@ from rvtssm.commands.console import say, say_error
 from rvtssm.commands.inputs import recordings_path, writable
 from rvtssm.commands.weights import read_weights, shared_weights, with_chosen_precision
 from rvtssm.config import Config
-from rvtssm.datasets import build_spec, custom, with_described
+from rvtssm.datasets import build_spec, custom, with_training
+from rvtssm.datasets.described import copy_generated
 from rvtssm.evaluation.batch_workers import detector_processes, num_processes
 from rvtssm.evaluation.shared_weights import SharedWeights
 from rvtssm.events.labels import BOX_DTYPE, Boxes, write_boxes
@@ -81,6 +82,7 @@ def label(config: Config) -> int:
         _check_settings(out, config)
         if spec.name == custom.SPEC.name:
             custom.copy_description(raw_dir, out, labels=_suffix(spec))
+        copy_generated(spec.name, str(raw_dir), str(out))
         for done in finished(workers, lambda: next(tasks, None)):
             if isinstance(done.error, (UserError, OSError, WorkerDied)):
                 num_failed += 1
@@ -124,7 +126,7 @@ def _write(
         return None
     boxes = np.zeros(0, BOX_DTYPE) if raw.boxes_path is None else raw.read_boxes(spec)
     if split in config.label.splits:
-        recording = open_recording(raw.events_path, spec.height, spec.width, spec.repair)
+        recording = open_recording(raw.events_path, *spec.sensor_hw, spec.repair)
         try:
             found = find_pseudo_boxes(checkpoint, recording, np.unique(boxes["t"]), config.label)
         finally:
@@ -147,10 +149,8 @@ def _suffix(spec: DatasetSpec) -> str:
 
 def _check_dataset(config: Config, checkpoint: LoadedCheckpoint) -> DatasetSpec:
     """Return the spec of the dataset. Raise ValueError if its classes or its sensor are not those of the weights."""
-    dataset, known = with_described(config.dataset), checkpoint.spec
-    if not dataset.name:
-        dataset = replace(dataset, name=known.name, height=known.height, width=known.width)
-    spec = build_spec(dataset)
+    known = checkpoint.spec
+    spec = build_spec(with_training(config.dataset, known))
     asked, trained = (
         f"{', '.join(each.class_names)}; {each.width} x {each.height} pixels, {each.downsample} to one"
         for each in (spec, known)

@@ -54,6 +54,20 @@ def with_described(config: DatasetConfig) -> DatasetConfig:
     return replace(config, **{key: getattr(config, key) or value for key, value in found.items()})
 
 
+def with_training(config: DatasetConfig, spec: DatasetSpec) -> DatasetConfig:
+    """Return `with_described` of the settings; if nothing names the dataset, what they leave out is that of a training.
+
+    Args:
+        config: The settings.
+        spec: The dataset of the training.
+    """
+    config = with_described(config)
+    if config.name:
+        return config
+    keys = ("height", "width", "mixed_sizes", "repair")
+    return replace(config, name=spec.name, **{key: getattr(config, key) or getattr(spec, key) for key in keys})
+
+
 def build_spec(config: DatasetConfig) -> DatasetSpec:
     """Return the spec of the dataset, at the sensor size that the configuration or the folder of the dataset gives.
 

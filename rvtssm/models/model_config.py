@@ -79,7 +79,7 @@ class PostprocessConfig:
     min_score: float = 0.001  # drop boxes whose objectness times class probability is lower
     nms_iou: float = 0.45  # of two boxes of a class that overlap by more than this, keep the better one
     score: str = "objectness_times_class"  # what ranks detections: objectness_times_class or class_only
-    max_detections: int | None = None  # keep this many per frame, the best ones; None: all
+    max_detections: int | None = None  # keep this many per frame, the best ones; null: all
 
     def __post_init__(self) -> None:
         if self.score not in SCORES:

@@ -136,7 +136,7 @@ class SyntheticConfig:
     camera: CameraConfig = field(default_factory=CameraConfig)
     scene: SceneConfig = field(default_factory=SceneConfig)
     world: WorldConfig = field(default_factory=WorldConfig)
-    workers: int | None = None  # number of processes; None: one per core
+    workers: int | None = None  # number of processes; null: one per core
 
     @property
     def first_label_us(self) -> int:

@@ -48,15 +48,15 @@ class TemporalConfig:
     """
 
     name: str = "s5"  # one of rvtssm.ssm.temporal_layers.TEMPORAL_LAYERS
-    strides: tuple[int, ...] | None = None  # strides of the backbone at which state is carried; None: all of them
-    # One of rvtssm.ssm.discretize.DISCRETIZATIONS; None: zoh for selective_s5, bilinear for s4, s4d and s5.
+    strides: tuple[int, ...] | None = None  # strides of the backbone at which state is carried; null: all of them
+    # One of rvtssm.ssm.discretize.DISCRETIZATIONS; null: zoh for selective_s5, bilinear for s4, s4d and s5.
     discretization: str | None = None
     # s4d, s5: fraction of the Nyquist rate above which modes are masked, 0 = off; the paper's recipes use 0.5
     bandlimit: float = 0.0
     bandlimit_at: str = "train_step"  # the step that defines the Nyquist rate: train_step or current_step
     dt_min: float = 0.001  # also s7: the learned steps of the modes start log-uniform between dt_min and dt_max
     dt_max: float = 0.1  # also s7: the largest initial step of a mode
-    # Number of modes, conjugates included; None: 64 per feature for s4 and s4d, the number of features for others.
+    # Number of modes, conjugates included; null: 64 per feature for s4 and s4d, the number of features for others.
     state_size: int | None = None
     half_state: bool = False  # s5, selective_s5: keep one mode of each conjugate pair, as s4 and s4d always do
     init: str = "legs"  # one of rvtssm.ssm.init.INITIAL_MODES; s4 supports only legs

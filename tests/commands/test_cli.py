@@ -251,6 +251,8 @@ def test_help_of_a_key_shows_that_of_the_verb(capsys):
     assert cli.main(["inspect", "data/drive.raw", "--help"]) == 0
     assert cli.main(["train", "precision", "--help"]) == 0
     assert "auto, float32, bf16, float16, float64" in capsys.readouterr().out
+    assert cli.main(["live", "postprocess", "--help"]) == 0  # its own one, not that of an evaluation
+    assert "live.postprocess.min_score=0.3 " in capsys.readouterr().out
 
 
 def test_a_verb_prints_the_sections_that_it_reads(capsys):
@@ -625,8 +627,9 @@ def test_weights_are_not_evaluated_on_another_dataset(refused, tmp_path, weights
 
 
 def test_weights_are_not_evaluated_on_another_sensor(refused, tmp_path, weights):
-    answer = refused("evaluate", f"checkpoint={weights}", "dataset=synthetic", "dataset.height=64")
-    assert "was trained on frames of 160 x 120 pixels, not 160 x 64 pixels; fine-tune it" in answer
+    for name in ([], ["dataset=synthetic"]):
+        answer = refused("evaluate", f"checkpoint={weights}", *name, "dataset.height=64")
+        assert "was trained on frames of 160 x 120 pixels, not 160 x 64 pixels; fine-tune it" in answer
     assert (
         "training.class_map" not in answer
         and "score it as it is with 'evaluation.class_map={}'" in answer

@@ -157,7 +157,7 @@ def settings_read_by(module: str, function: str) -> set[str]:
 
 
 def test_every_key_says_what_it_means():
-    assert [key.name for key in keys_of(Config()) if len(key.meaning) < 5] == []
+    assert [key.name for key in keys_of(Config()) if len(key.meaning) < 5 or "None" in key.meaning] == []  # null there
     assert {key.name for key in keys_of(Config())} == {name for name, _, _ in leaves(Config())}
 
 

@@ -247,6 +247,21 @@ def test_labels_of_other_formats_become_arrays(labelled, tmp_path):
     assert [each.name for each in find_recordings(tmp_path / "out", "train", spec)] == ["a"]
 
 
+def test_the_description_of_generated_recordings_is_kept_and_their_sizes_may_differ(
+    labelled, draw_events, tmp_path, capsys
+):
+    _, _, words, _ = labelled
+    (tmp_path / "raw/train").mkdir(parents=True)
+    described = tmp_path / "raw/synthetic.json"
+    described.write_text('{"height": 48, "width": 64, "sizes": [[48, 64], [64, 80]]}')
+    write_dat(tmp_path / "raw/train/a_td.dat", draw_events(500), 64, 80)
+    where = f"dataset.raw_dir={tmp_path / 'raw'}", f"out={tmp_path / 'out'}"
+    assert cli.main([*words, *where, "dataset.height=32"]) == 2
+    assert "synthetic has vehicle, person; 64 x 32 pixels" in capsys.readouterr().err
+    assert cli.main([*words, *where]) == 0
+    assert (tmp_path / "out/synthetic.json").read_bytes() == described.read_bytes()
+
+
 def test_the_ids_of_classes_are_those_of_the_dataset(labelled, tmp_path):
     weights, _, words, whole = labelled
     weights = replace(weights, spec=replace(weights.spec, class_ids=(4, 7)))
