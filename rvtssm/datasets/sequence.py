@@ -274,7 +274,9 @@ class RawSplit:
             boxes = all_boxes if has_pseudo_labels else annotated(all_boxes)
             spec = self.spec.of_sensor(recording.height, recording.width)
             is_train = self.split == "train"
-            nothing_us = nothing_times_us(boxes) if is_train and grid == "labels" and label_hz is None else _NO_TIMES
+            nothing_us = _NO_TIMES
+            if is_train and grid == "labels" and label_hz is None:
+                nothing_us = nothing_times_us(boxes, clean_boxes(boxes, spec, settings.convention, is_train)["t"])
             plan = plan_sequence(recording, boxes, spec, settings, is_train, grid=grid, nothing_us=nothing_us)
             recording.close()  # a split has more recordings than a process may have open files
             if plan is not None:

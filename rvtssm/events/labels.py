@@ -144,10 +144,21 @@ def nothing_at(times_us: npt.NDArray[np.int64]) -> Boxes:
     return entries
 
 
-def nothing_times_us(boxes: Boxes) -> npt.NDArray[np.int64]:
-    """Return the times at which labels say that there is no object, ascending."""
+def nothing_times_us(boxes: Boxes, kept_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the times at which labels say that there is no object, ascending.
+
+    Times within 45 ms of each other or of a label time that is kept are thinned, since windows end at all of them.
+
+    Args:
+        boxes: (N,) of BOX_DTYPE, before cleaning.
+        kept_us: Times of the cleaned boxes, ascending.
+    """
     is_nothing = find_nothing(boxes)
-    return np.setdiff1d(boxes["t"][is_nothing], boxes["t"][~is_nothing])
+    thinned_us: list[int] = []
+    for time_us in _apart_from(kept_us, np.setdiff1d(boxes["t"][is_nothing], boxes["t"][~is_nothing])).tolist():
+        if not thinned_us or time_us - thinned_us[-1] >= FASTEST_LABELS_US:
+            thinned_us.append(time_us)
+    return np.array(thinned_us, np.int64)
 
 
 def find_nothing(boxes: Boxes) -> npt.NDArray[np.bool_]:
@@ -222,10 +233,17 @@ def _thinned(boxes: Boxes, spec: DatasetSpec, convention: str) -> Boxes:
     kept_us = np.array(_kept_label_times(own_us, spec, convention), np.int64)
     if boxes["pseudo_score"].any():
         others_us = np.array(_kept_label_times(np.unique(boxes["t"]), spec, convention), np.int64)
-        edges_us, place = np.array([-np.inf, *kept_us, np.inf]), np.searchsorted(kept_us, others_us)
-        gap_us = np.minimum(others_us - edges_us[place], edges_us[place + 1] - others_us)
-        kept_us = np.concatenate([kept_us, others_us[(gap_us >= FASTEST_LABELS_US) & ~np.isin(others_us, own_us)]])
+        others_us = _apart_from(kept_us, others_us)
+        kept_us = np.concatenate([kept_us, others_us[~np.isin(others_us, own_us)]])
     return boxes[np.isin(boxes["t"], kept_us)]
+
+
+def _apart_from(kept_us: npt.NDArray[np.int64], times_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the times that are at least FASTEST_LABELS_US from every time in `kept_us`, which are ascending."""
+    edges_us, place = np.array([-np.inf, *kept_us, np.inf]), np.searchsorted(kept_us, times_us)
+    gap_us = np.minimum(times_us - edges_us[place], edges_us[place + 1] - times_us)
+    far_us: npt.NDArray[np.int64] = times_us[gap_us >= FASTEST_LABELS_US]
+    return far_us
 
 
 def unusable_boxes(boxes: Boxes, spec: DatasetSpec, is_train: bool) -> str:

@@ -5,11 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events
 from test_datamodule import assert_all_equal
 
 from rvtssm.datasets import build_spec
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, FlipZoomConfig, SamplingConfig
+from rvtssm.datasets.sequence import RawSplit
+from rvtssm.events.labels import nothing_at, write_boxes
+from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.windows import WindowsConfig
 from rvtssm.preparation.preparation_config import PreprocessConfig
 from rvtssm.preparation.prepare_dataset import preprocess_dataset
@@ -112,3 +116,18 @@ def test_with_a_gpu_batches_lie_where_it_reads_them(small_tree, num_workers):
 def test_a_model_refuses_data_of_another_representation(small_tree):
     with pytest.raises(ValueError, match="representation=histogram but the run asks for voxel_grid"):
         module(small_tree).eval_sequences("val", WindowSettings(representation="voxel_grid"), "prepared")
+
+
+def test_label_times_without_a_box_are_as_far_apart_as_those_with_one(tmp_path):
+    (tmp_path / "train").mkdir()
+    write_dat(tmp_path / "train/a_td.dat", random_events(100, span_us=1_000_000), HEIGHT, WIDTH)
+    times_us = np.arange(100_000, 900_001, 10_000)  # labels at 100 Hz: nothing, then a box, then nothing
+    is_box = (times_us > 300_000) & (times_us <= 600_000)
+    boxes = boxes_of(*((int(t_us), 1, 2, 20, 20) for t_us in times_us[is_box]))
+    found = np.concatenate([nothing_at(times_us[~is_box]), boxes])
+    write_boxes(tmp_path / "train/a_bbox.npy", found[np.argsort(found["t"], kind="stable")])
+    (sequence,) = RawSplit(tmp_path, "train", replace(SPEC, label_interval_us=50_000)).sequences(WindowSettings())
+    ends_us = sequence.windows.ends_us
+    wanted_us = [*range(100_000, 250_001, 50_000), *range(310_000, 560_001, 50_000), *range(610_000, 860_001, 50_000)]
+    assert ends_us[sequence.label_steps].tolist() == wanted_us
+    assert ends_us[sequence.nothing].tolist() == [t_us for t_us in wanted_us if not 300_000 < t_us <= 600_000]

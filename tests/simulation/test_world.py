@@ -282,7 +282,8 @@ def test_an_empty_recording_says_at_every_label_time_that_nobody_is_there():
     world = WorldConfig(empty_share=1.0)
     config = SyntheticConfig(duration_s=0.25, height=48, width=64, world=world, ego_motion_share=1.0)
     blocks, boxes = simulated_recording(config, "train", 0, "open_world")
-    assert nothing_times_us(boxes).tolist() == boxes["t"].tolist() == [100_000, 150_000, 200_000, 250_000]
+    times_us = [100_000, 150_000, 200_000, 250_000]
+    assert nothing_times_us(boxes, boxes["t"][:0]).tolist() == boxes["t"].tolist() == times_us
     assert sum(len(block.t) for block in blocks)
     assert (simulated_recording(config, "val", 0, "open_world")[1]["w"] > 0).all()
     some = replace(config, world=replace(world, empty_share=0.25))
