@@ -101,10 +101,11 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
     if resume is not None:
         state = load_file(resume)
         module.check_resumed(state)  # before anything is written
-        if state["global_step"] >= config.training.steps and best_checkpoint(out).is_file():
+        if state["global_step"] >= config.training.steps:
+            weights = best_checkpoint(out) if best_checkpoint(out).is_file() else resume
             if trainer.is_global_zero:
-                say(f"complete already: {out} has all {state['global_step']} steps; weights: {best_checkpoint(out)}")
-            return best_checkpoint(out)
+                say(f"complete already: {resume} has all {state['global_step']} steps; weights: {weights}")
+            return weights
     speed_up(
         detector,
         trainer.strategy.root_device,

@@ -58,7 +58,7 @@ def _build_logger(name: str, arguments: dict[str, Any], out_dir: Path) -> Logger
     module, _, attribute = name.rpartition(".")
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:  # the last two: a dot in front
         raise UserError(f"training.loggers: there is no {name} ({error}); install it, or correct the name") from None
     if not (isinstance(found, type) and issubclass(found, Logger)):
         raise UserError(f"training.loggers: {name} is not a logger of Lightning; name a class such as WandbLogger")

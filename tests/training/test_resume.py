@@ -234,7 +234,7 @@ def test_a_full_disk_is_named(toy_config, tmp_path, monkeypatch):
     assert not any((tmp_path / "checkpoints").iterdir())
 
 
-def test_a_complete_run_is_not_repeated(toy_config, whole, capsys):
+def test_a_complete_run_is_not_repeated(toy_config, whole, tmp_path, capsys):
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.name != ".rvtssm.lock"}
     assert train(toy_config(whole, *SETTINGS, "resume=auto")) == best_checkpoint(whole)
     assert {path: path.stat().st_mtime_ns for path in before} == before and {*before} >= {*whole.rglob("*.*")} - {
@@ -242,6 +242,8 @@ def test_a_complete_run_is_not_repeated(toy_config, whole, capsys):
     }
     said = capsys.readouterr().out
     assert f"all {NUM_STEPS} steps" in said and "about to" not in said
+    complete = last_checkpoint(whole)  # there are no best weights in another folder
+    assert train(toy_config(tmp_path, *SETTINGS, f"resume={complete}")) == complete
 
 
 def test_other_settings_do_not_resume_and_each_is_named(toy_config, whole):

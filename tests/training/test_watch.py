@@ -221,6 +221,7 @@ def test_a_wrong_choice_of_loggers_fails_at_once(names, arguments, told):
     ("name", "arguments", "told"),
     [
         ("nowhere.at.AllLogger", {}, r"there is no nowhere.at.AllLogger \(No module"),
+        (".WandbLogger", {}, "there is no .WandbLogger"),
         ("lightning.pytorch.loggers.WandLogger", {}, "there is no lightning.pytorch.loggers.WandLogger"),
         ("lightning.pytorch.Trainer", {}, "is not a logger of Lightning"),
         (f"{__name__}.Notebook", {"projekt": "toy"}, r"logger_args=.*'projekt': 'toy'.* do not fit"),
