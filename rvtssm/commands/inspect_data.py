@@ -145,8 +145,11 @@ def _print_tree(found: TreeInspection) -> None:
                 "label times": totals["num_label_times"],
             }
         )
+    # raw recordings have no windows, and only histograms tell the number of events
+    is_known = {name: any(column[name] for column in columns) for name in ("windows", "events")}
+    is_known["million events per second"] = is_known["events"]
     for name in columns[0]:
-        if name != "windows" or any(column[name] for column in columns):  # raw recordings have no windows
+        if is_known.get(name, True):
             table.add_row(name, *(str(column[name]) for column in columns))
     console.print(table)
     table = Table(title="boxes by area (COCO)", title_justify="left")

@@ -35,7 +35,8 @@ class Part:
     name: str
     num_bytes: int = 0
     duration_us: int = 0
-    num_events: int = 0  # in prepared files from the counts, which miss events beyond saturation
+    # in prepared histograms from the counts, which miss events beyond saturation; 0 for other prepared frames
+    num_events: int = 0
     num_windows: int = 0
     repaired: int = 0  # number of events that were moved in time or dropped
     num_label_times: int = 0
@@ -215,9 +216,10 @@ def _settings(entries: list[tuple[str, Path]], spec: DatasetSpec | None) -> Meta
 def _prepared_part(split: str, path: Path, spec: DatasetSpec | None, num_classes: int) -> Part:
     with closing(open_sequence(path, spec)) as sequence:
         num_windows, num_events = len(sequence.windows), 0
+        is_counted = sequence.meta.get("representation", "histogram") == "histogram"
         for start in range(0, num_windows, _FRAMES_AT_ONCE):
             frames = sequence.histograms(start, min(start + _FRAMES_AT_ONCE, num_windows))
-            num_events += int(frames.sum(dtype=np.int64)) if frames.dtype == np.uint8 else 0
+            num_events += int(frames.sum(dtype=np.int64)) if is_counted else 0
     labels, faults = sequence.labels, sequence.meta.get("faults", {})
     duration_us, counted_us = int(sequence.windows.dt_us.sum()), int(np.diff(sequence.windows.bounds_us).sum())
     return Part(

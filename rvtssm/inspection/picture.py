@@ -28,7 +28,7 @@ def tree_png(found: TreeInspection) -> bytes:
     labels.set(ylabel="boxes", title=f"{found.name}: {found.kind} {found.dataset}")
     labels.legend(title="area (COCO)")
     for split in found.splits:
-        parts = [part for part in found.parts if part.split == split and not part.error]
+        parts = [part for part in found.parts if part.split == split and part.num_events]
         durations = [part.duration_us / 1e6 for part in parts]
         recordings.scatter(durations, [part.mean_rate / 1e6 for part in parts], label=split or found.name, alpha=0.7)
     recordings.set(xlabel="seconds", ylabel="million events per second", title="recordings", xlim=(0, None))

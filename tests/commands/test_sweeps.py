@@ -70,6 +70,7 @@ def test_a_run_that_could_not_do_all_is_an_error(swept, capsys):
     ("words", "answer"),
     [
         (["train", "--config"], "--config and -m exclude each other"),
+        (["train", "--cfg", "job"], "--multirun runs several; leave one of them out"),
         (["doctor", "--json"], "doctor has no --json"),
         (["inspect", "--json", "a.dat"], "--json and -m exclude each other"),
     ],

@@ -128,7 +128,7 @@ def test_a_raw_tree_in_numbers(tree):
     }
 
 
-def test_a_prepared_tree_in_numbers(tree):
+def test_a_prepared_tree_in_numbers(tree, capsys):
     assert is_prepared(tree / "prepared") and not is_prepared(tree / "raw")
     found = inspect_prepared(tree / "prepared", None)
     raw = inspect_raw(tree / "raw", SPEC)
@@ -144,6 +144,12 @@ def test_a_prepared_tree_in_numbers(tree):
     preprocess_dataset(SPEC, tree / "raw", tree / "sliding", sliding, config, progress=False)
     each_once = inspect_prepared(tree / "sliding", None).totals("train")["num_events"]
     assert each_once == pytest.approx(found.totals("train")["num_events"], rel=0.03)  # windows overlap five times
+    surfaces = WindowSettings(representation="surfaces")  # of bytes that are no counts
+    preprocess_dataset(SPEC, tree / "raw", tree / "surfaces", surfaces, config, progress=False)
+    assert inspect_prepared(tree / "surfaces", None).totals("train")["num_events"] == 0
+    assert main(["inspect", str(tree / "surfaces"), f"out={tree / 'out'}"]) == 0
+    shown = capsys.readouterr().out
+    assert "windows" in shown and "events per second" not in shown
     alone = inspect_prepared(tree / "prepared" / "train" / "a.h5", None)
     assert alone.totals("")["recordings"] == 1
 
