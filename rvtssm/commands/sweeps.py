@@ -83,8 +83,13 @@ def run_with_hydra(verb: str, module: str, words: list[str], options: list[str])
     Each run has a folder of its own below `out`, which is named by its values. Its result for sweepers that search is
     `run.objective`. An error in a run is raised.
     """
-    if {"--multirun", "-m"} & {*options} and any(option.startswith(("--cfg", "-c")) for option in options):
+    shows = any(option.startswith(("--cfg", "-c")) for option in options)
+    if {"--multirun", "-m"} & {*options} and shows:
         raise UserError("--cfg shows one configuration, and --multirun runs several; leave one of them out")
+    if shows and not {option.rpartition("=")[2] for option in options} & {"job", "hydra", "all"}:
+        raise UserError("--cfg needs what to show: --cfg job, hydra or all")
+    if "--resolve" in options and not shows:
+        raise UserError("--resolve changes what --cfg shows; give --cfg job as well")
     register_schema()
     parsed = OverridesParser.create().parse_overrides(words)
     plain = [word for word, each in zip(words, parsed, strict=True) if not each.is_sweep_override()]

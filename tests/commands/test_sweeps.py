@@ -81,6 +81,12 @@ def test_what_a_sweep_would_ignore_is_refused(words, answer, swept, capsys):
     assert answer in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("options", [["--cfg"], ["--cfg=jobs"], ["--resolve"]])
+def test_an_option_of_hydra_that_lacks_another_word_is_one_line(options, swept, capsys):
+    assert swept(*options)[0] == 2
+    assert "--cfg job" in capsys.readouterr().err
+
+
 def test_the_composed_configuration_is_printed(swept, capsys):
     code, configs = swept("--cfg", "job", "steps=77")
     assert code == 0 and not configs
