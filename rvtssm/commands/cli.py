@@ -222,13 +222,14 @@ def _one_line(error: BaseException, verb: str) -> str:
         return f"{error.filename} is or lies below a file, and a folder is needed; choose another"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    if type(error).__name__ == "OverrideParseException":
-        word = str(getattr(error, "override", None))
-        is_cut = word.count("{") != word.count("}")
-        quote = "; put quotes around a value with spaces, as in 'key={a: b}'" if is_cut else ""
-        return f"{word!r} is not of the form key=value{quote}"
-    if type(error).__module__.startswith("hydra.") and error.__cause__ is not None:
-        error = error.__cause__
+    if type(error).__module__.startswith("hydra."):
+        from hydra.errors import OverrideParseException
+
+        if isinstance(error, OverrideParseException):
+            is_cut = str(error.override).count("{") != str(error.override).count("}")
+            quote = "; put quotes around a value with spaces, as in 'key={a: b}'" if is_cut else ""
+            return f"{error.override!r} is not of the form key=value{quote}"
+        error = error.__cause__ or error
     lines = [line.strip() for line in str(error).splitlines()]
     message = " ".join(line for line in lines if line and not line.startswith(_HYDRA_NOISE))
     if several := re.match("Ambiguous value for argument '([^=]+)=(.*?)' 1[.]", message):
