@@ -23,6 +23,7 @@ from rvtssm.events.readers.recording import (
     EventBuffer,
     State,
 )
+from rvtssm.events.readers.wrapped_clock import num_wraps
 from rvtssm.records import Events
 from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.user_error import UserError
@@ -30,7 +31,7 @@ from rvtssm.system.user_error import UserError
 _CD_TYPES = (0x00, 0x0C)  # "2D" in the automotive datasets, "CD" in newer software; both have the same eight bytes
 _WORD = np.dtype([("t", "<u4"), ("xyp", "<u4")])
 _BLOCK = 2048  # events that are decoded at once if they are all valid, otherwise one by one
-_CLOCK_US = 1 << 32  # after which the clock begins again; a step back of more than half of it means that it did
+_CLOCK_US = 1 << 32  # after which the clock begins again
 _LATE_US = 1_000_000  # an event that comes just after the clock has begun again may be older by less than this
 _PREVIOUS, _WRAPPED = NUM_COMMON, NUM_COMMON + 1  # last raw time, microseconds added by wraps of the 32-bit clock
 
@@ -153,10 +154,7 @@ def _decode_block(words, state, height, width, t, x, y, p, kept):  # type: ignor
     latest, previous, wrapped = state[LATEST_US], state[_PREVIOUS], state[_WRAPPED]
     for word in words:
         raw, place = np.int64(word & np.uint64(0xFFFFFFFF)), np.int64(word >> np.uint64(32))
-        if previous - raw > _CLOCK_US // 2:
-            wrapped += _CLOCK_US
-        elif raw - previous > _CLOCK_US - _LATE_US and wrapped:  # a late event from before the wrap
-            wrapped -= _CLOCK_US
+        wrapped += num_wraps(previous, raw, _CLOCK_US, _LATE_US, wrapped) * _CLOCK_US
         previous = raw
         time = raw + wrapped
         column, row = place & 0x3FFF, (place >> 14) & 0x3FFF

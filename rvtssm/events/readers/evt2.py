@@ -19,6 +19,7 @@ from rvtssm.events.readers.recording import (
     EventBuffer,
     State,
 )
+from rvtssm.events.readers.wrapped_clock import num_wraps
 
 _LAST_EVENT, _TIME_HIGH = 1, 8  # word types 0 (darker) and 1 (brighter) are events; others are triggers etc.
 _HIGH_BITS = 28
@@ -86,10 +87,7 @@ def _decode_words(words, state, height, width, t, x, y, p):  # type: ignore[no-u
             kept += np.uint64(1)
         elif kind == np.uint32(_TIME_HIGH):
             value = np.int64(word & np.uint32(0xFFFFFFF))
-            if high - value > 1 << (_HIGH_BITS - 1):  # a smaller step back is a glitch, not a wrap
-                wrapped += 1 << (_HIGH_BITS + 6)
-            elif value - high > (1 << _HIGH_BITS) - _LATE and wrapped:  # back to before the wrap
-                wrapped -= 1 << (_HIGH_BITS + 6)
+            wrapped += num_wraps(high, value, 1 << _HIGH_BITS, _LATE, wrapped) << (_HIGH_BITS + 6)
             high = value
             earliest = latest
             base = wrapped + (high << 6)

@@ -21,6 +21,7 @@ from rvtssm.events.readers.recording import (
     State,
 )
 from rvtssm.events.readers.vectors import VECTOR, keep_pixels, put_vector
+from rvtssm.events.readers.wrapped_clock import num_wraps
 
 _LAST_EVENT, _TIME_HIGH = 1, 8  # word types, as in EVT2
 _HIGH_BITS = 28
@@ -105,10 +106,7 @@ def _decode_words(halves, heads, state, height, width, t, x, y, p):  # type: ign
                 )
         elif kind == _TIME_HIGH:
             value = head & 0xFFFFFFF
-            if high - value > 1 << (_HIGH_BITS - 1):  # a smaller step back is a glitch, not a wrap
-                wrapped += 1 << (_HIGH_BITS + 6)
-            elif value - high > (1 << _HIGH_BITS) - _LATE and wrapped:  # back to before the wrap
-                wrapped -= 1 << (_HIGH_BITS + 6)
+            wrapped += num_wraps(high, value, 1 << _HIGH_BITS, _LATE, wrapped) << (_HIGH_BITS + 6)
             high = value
             base = wrapped + (high << 6)
     state[POSITION] += position

@@ -18,6 +18,7 @@ from rvtssm.events.readers.recording import (
     State,
 )
 from rvtssm.events.readers.vectors import VECTOR, keep_pixels, put_vector
+from rvtssm.events.readers.wrapped_clock import num_wraps
 
 # word types; all others (triggers, IMU, OTHERS and CONTINUED) carry no events
 _ADDR_Y, _OTHER_Y, _ADDR_X, _VECT_BASE_X, _VECT_12, _VECT_8, _TIME_LOW, _TIME_HIGH = 0, 1, 2, 3, 4, 5, 6, 8
@@ -107,10 +108,7 @@ def _decode_words(words, state, height, width, t, x, y, p):  # type: ignore[no-u
             is_sound = high >= 0 and 0 <= row < height and time >= latest
         elif kind == _TIME_HIGH:
             if payload != high:  # the camera repeats this word; only a new value clears the lower bits
-                if high - payload >= 2048:  # a smaller step back is a glitch, not a wrap
-                    wrapped += 1 << 24
-                elif payload - high > 4096 - _GLITCH and wrapped:  # a glitch back to before the wrap
-                    wrapped -= 1 << 24
+                wrapped += num_wraps(high, payload, 1 << 12, _GLITCH, wrapped) << 24
                 high, low = payload, np.int64(0)
                 time = wrapped + (high << 12)
                 is_sound = 0 <= row < height and time >= latest
