@@ -9,7 +9,8 @@ import numpy as np
 from rvtssm.boxes import ltwh_to_xyxy
 from rvtssm.drawing.draw import SHOWN_US, draw_frame, strip_of
 from rvtssm.drawing.image_files import to_png
-from rvtssm.events.labels import find_nothing, with_class_indices
+from rvtssm.events.label_rules import with_class_indices
+from rvtssm.events.labels import find_nothing
 from rvtssm.events.readers import open_recording
 from rvtssm.events.tree import RawRecording, find_recordings
 from rvtssm.records import DatasetSpec, Detections

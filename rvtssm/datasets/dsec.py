@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.events.labels import clean_boxes, read_boxes
+from rvtssm.events.label_rules import clean_boxes
+from rvtssm.events.labels import read_boxes
 from rvtssm.records import DatasetSpec, Labels
 from rvtssm.remote.mirror import whole
 

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from rvtssm.datasets.augment import Placement
 from rvtssm.datasets.packed_batch import ChunkEvents, DenseFrames
-from rvtssm.events.labels import annotated, clean_boxes, interpolated_boxes, nothing_times_us, to_labels
+from rvtssm.events.label_rules import clean_boxes, nothing_times_us
+from rvtssm.events.labels import annotated, interpolated_boxes, to_labels
 from rvtssm.events.readers import open_recording
 from rvtssm.events.sequence_plan import SequencePlan, plan_sequence
 from rvtssm.events.tree import find_recordings, find_sequences

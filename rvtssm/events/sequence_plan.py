@@ -8,7 +8,8 @@ import numpy as np
 
 from rvtssm.events.cells import Ints, frame_pixels
 from rvtssm.events.frame_counter import FrameCounter
-from rvtssm.events.labels import BOX_DTYPE, Boxes, clean_boxes, num_thinned, to_labels
+from rvtssm.events.label_rules import clean_boxes, num_thinned
+from rvtssm.events.labels import BOX_DTYPE, Boxes, to_labels
 from rvtssm.events.readers import Recording
 from rvtssm.events.windows import free_grid, label_grid
 from rvtssm.records import DatasetSpec, Labels, Windows, WindowSettings

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.events.labels import find_nothing, with_class_indices
+from rvtssm.events.label_rules import with_class_indices
+from rvtssm.events.labels import find_nothing
 from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.hdf5 import open_hdf5, reading
 from rvtssm.events.tree import RVT_FOLDER, RawRecording, find_recordings, find_sequences, has_split

@@ -13,7 +13,8 @@ import numpy as np
 from rvtssm.boxes import pairwise_iou, xyxy_to_ltwh
 from rvtssm.events.cells import frame_pixels
 from rvtssm.events.frame_counter import FrameCounter, count_as_they_close
-from rvtssm.events.labels import BOX_DTYPE, FASTEST_LABELS_US, Boxes
+from rvtssm.events.label_rules import FASTEST_LABELS_US
+from rvtssm.events.labels import BOX_DTYPE, Boxes
 from rvtssm.events.readers import Recording
 from rvtssm.events.reversed_time import ReversedRecording
 from rvtssm.events.windows import FreeGrid, label_grid

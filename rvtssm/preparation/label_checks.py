@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from rvtssm.events.labels import Boxes, find_nothing, find_small, find_usable, unusable_boxes
+from rvtssm.events.label_rules import find_small, find_usable, unusable_boxes
+from rvtssm.events.labels import Boxes, find_nothing
 from rvtssm.events.readers.recording import MANY_EVENTS, Recording
 from rvtssm.events.sequence_plan import unit_advice
 from rvtssm.events.tree import RawRecording

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rvtssm.events.frame_counter import count_as_they_close
-from rvtssm.events.labels import annotated, unusable_boxes
+from rvtssm.events.label_rules import unusable_boxes
+from rvtssm.events.labels import annotated
 from rvtssm.events.readers import Recording, open_recording
 from rvtssm.events.sequence_plan import SequencePlan, plan_sequence
 from rvtssm.events.tree import RawRecording

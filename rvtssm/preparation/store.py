@@ -24,7 +24,8 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.events.labels import to_boxes, to_labels, with_class_indices
+from rvtssm.events.label_rules import with_class_indices
+from rvtssm.events.labels import to_boxes, to_labels
 from rvtssm.events.readers.hdf5 import check_storage, open_hdf5, read_array, read_rows, reading
 from rvtssm.events.tree import RVT_FOLDER
 from rvtssm.preparation.compress import decompress_into

@@ -8,7 +8,7 @@ from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.dsec import SPEC
 from rvtssm.datasets.loading_config import DataConfig, SamplingConfig
-from rvtssm.events.labels import clean_boxes
+from rvtssm.events.label_rules import clean_boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.tree import find_boxes_without_events, find_recordings
 from rvtssm.preparation.preparation_config import PreprocessConfig

@@ -8,7 +8,8 @@ from event_examples import SPEC, boxes_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rvtssm.events.labels import clean_boxes, interpolated_boxes, read_boxes, to_labels, unusable_boxes, write_boxes
+from rvtssm.events.label_rules import clean_boxes, unusable_boxes
+from rvtssm.events.labels import interpolated_boxes, read_boxes, to_labels, write_boxes
 from rvtssm.events.windows import free_grid, label_grid
 from rvtssm.records import CONVENTIONS, WindowSettings
 

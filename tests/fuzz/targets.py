@@ -19,7 +19,7 @@ from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events
 
 from rvtssm.datasets import custom
 from rvtssm.events.label_files import read_label_file
-from rvtssm.events.labels import clean_boxes, unusable_boxes
+from rvtssm.events.label_rules import clean_boxes, unusable_boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.readers.piped import PipedRecording
 from rvtssm.export.export_detector import METADATA_KEY

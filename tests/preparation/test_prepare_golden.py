@@ -13,7 +13,8 @@ from rvtssm.datasets.gen1 import SPEC as GEN1
 from rvtssm.datasets.onempx import SPEC as ONEMPX
 from rvtssm.events.cells import frame_pixels
 from rvtssm.events.frame_counter import FrameCounter, count_as_they_close
-from rvtssm.events.labels import clean_boxes, read_boxes
+from rvtssm.events.label_rules import clean_boxes
+from rvtssm.events.labels import read_boxes
 from rvtssm.events.readers import open_recording
 from rvtssm.events.tree import RawRecording, find_recordings, find_sequences
 from rvtssm.preparation.prepare_recording import Recipe, prepare_recording

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from rvtssm.datasets.open_world import SPEC
-from rvtssm.events.labels import BOX_DTYPE, nothing_times_us
+from rvtssm.events.label_rules import nothing_times_us
+from rvtssm.events.labels import BOX_DTYPE
 from rvtssm.records import Events
 from rvtssm.simulation import generate_recordings
 from rvtssm.simulation.atlas import Atlas, rough
