@@ -669,6 +669,15 @@ def record_clip(
             yield name, (end - first) / source.fps, boxes
 
 
+def check_seed(out: Path, seed: int) -> None:
+    """Raise UserError if an earlier call wrote to `out` with another seed: its events and our boxes would not fit."""
+    path = out / "teacher" / "seed.txt"
+    if path.exists() and (earlier := path.read_text().strip()) != str(seed):
+        raise UserError(f"{out} was begun with --seed {earlier}, not {seed}; give that seed, or another --out")
+    with atomic_file(path) as staged:
+        staged.write_text(f"{seed}\n")
+
+
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("clips", type=Path, help="a folder of videos and of folders of pictures")
@@ -689,8 +698,9 @@ def main(argv: Sequence[str] | None = None, teacher: Teacher | None = None) -> i
         seconds, counts, unsure = 0.0, np.zeros(len(SPEC.class_names), int), 0
         teacher_name = str(options.teacher.stat().st_size) if options.teacher.is_file() else ""
         teacher = teacher or open_teacher(options.teacher)
-        number = 0
-        for clip in clips(options.clips):
+        number, found = 0, clips(options.clips)
+        check_seed(options.out, options.seed)
+        for clip in found:
             for name, length, boxes in record_clip(clip, teacher, teacher_name, options):
                 is_sure = boxes["pseudo_score"] > 0
                 counts += np.bincount(boxes["class_id"][is_sure], minlength=len(counts))

@@ -52,7 +52,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     first.detector.load_state_dict(mean)
     if options.slide:
         first.window_lengths_us = (first.windows.nominal_length_us,)
-    write_checkpoint(options.target, first.detector, first)
+    try:
+        write_checkpoint(options.target, first.detector, first)
+    except (UserError, OSError) as error:
+        parser.error(f"{options.target} cannot be written: {error}")
     print(f"wrote {options.target}, the mean of {len(states)} checkpoints")
 
 

@@ -40,6 +40,7 @@ def main() -> None:
 
     predictor, recording = rvtssm.load(options.checkpoint), rvtssm.open(options.recording)
     height, width = recording.height, recording.width
+    trained = f"{predictor.checkpoint.windows.hz:g} Hz"
     detector = predictor.stream(height, width, hz=RATES_HZ[0]).detector
     length_us = detector.windows.length_us or round(detector.windows.stride_us)
     first_us, last_us = recording.time_range_us
@@ -63,7 +64,7 @@ def main() -> None:
                 window = Windows(np.array([[time_us - length_us, time_us]]), np.array([PICTURE_US]))
                 (hist,) = count_windows(recording.between(time_us - length_us, time_us), window, height, width)
                 at_s = (time_us - first_us) / 1e6
-                caption = f"{hz} Hz    one model, trained at 20 Hz    {at_s:.3f} s, {slower:.0f} times slower"
+                caption = f"{hz} Hz    one model, trained at {trained}    {at_s:.3f} s, {slower:.0f} times slower"
                 show(draw_frame(hist, last, None, predictor.class_names, scale=4, min_score=MIN_SCORE, caption=caption))
 
 

@@ -185,6 +185,9 @@ def test_clips_become_recordings_with_labels(script, clips, tmp_path, monkeypatc
         assert inside.mean() > 0.3  # of less than a tenth of the frame; the rest is noise
     times = [path.stat().st_mtime_ns for path in sorted((out / "train").iterdir())]
     assert script.main(words, None) == 2  # without the file of the teacher
+    capsys.readouterr()
+    assert script.main([*words, "--seed=3"], teacher) == 2
+    assert "was begun with --seed 0, not 3; give that seed" in capsys.readouterr().err
     assert script.main(words, lambda picture: pytest.fail("the teacher was asked again")) == 0
     assert capsys.readouterr().out.splitlines()[-1] == said.splitlines()[-1]
     assert times == [path.stat().st_mtime_ns for path in sorted((out / "train").iterdir())]

@@ -164,6 +164,8 @@ def _opened(
     A first Ctrl-C ends its events.
     """
     if recording is None:
+        if Path(settings.camera).is_file():
+            raise UserError(f"camera={settings.camera} is a file; to play it, set recording={settings.camera}")
         serial = "" if settings.camera == "auto" else settings.camera
         with open_camera(serial, settings.camera_settings) as camera, ended_by_signals(camera):
             usual = downsample_by_size(checkpoint, camera.height, camera.width)

@@ -150,8 +150,18 @@ LABEL_READERS: dict[str, Callable[[Path, DatasetSpec, int | None], Boxes]] = {
 
 
 def _check_classes(path: Path, spec: DatasetSpec, counts: Counter[str], num_boxes: int) -> None:
-    """Raise UserError if boxes have a class, by name or number, that the dataset neither has nor ignores."""
+    """Raise UserError if boxes have a class, by name or number, that the dataset neither has nor ignores.
+
+    A dataset that ignores all other classes still refuses one whose name differs from its own only in capitals.
+    """
     if spec.ignored_classes is None:
+        own = {name.casefold(): name for name in spec.class_names}
+        for name in counts:
+            if name not in spec.class_names and name.casefold() in own:
+                raise UserError(
+                    f"{path} has boxes of the class {name}, but the dataset says {own[name.casefold()]}; write the "
+                    "name in the same way in both"
+                )
         return
     unknown = {name: count for name, count in counts.items() if name not in (*spec.class_names, *spec.ignored_classes)}
     if unknown:

@@ -22,10 +22,9 @@ import numpy as np
 
 from rvtssm.events.jit import jit
 from rvtssm.records import Events
-from rvtssm.simulation.simulation_config import CameraConfig
+from rvtssm.simulation.simulation_config import MIN_THRESHOLD, CameraConfig
 from rvtssm.system.user_error import UserError
 
-MIN_THRESHOLD = 0.02  # smallest step of the log intensity; smaller random thresholds are raised to it
 BLOCK_US = 200_000  # minimum length of a block of events
 DRAWN_THRESHOLDS = (0.05, 0.4)  # limits of a threshold that is drawn per recording
 _LIMIT_US = 1_000  # time span in which the event rate is limited

@@ -8,6 +8,7 @@ from rvtssm.system.limits import check_at_least, check_choice, check_positive, c
 from rvtssm.system.user_error import UserError
 
 FIRST_LABEL_US = 100_000
+MIN_THRESHOLD = 0.02  # smallest step of the log intensity; smaller ones drawn for a pixel are raised to it
 LONGEST_S = 4294  # length of a recording in a DAT file, whose clock has 32 bits
 
 
@@ -40,7 +41,8 @@ class CameraConfig:
 
     def check(self) -> None:
         """Raise a UserError for settings that cannot be simulated."""
-        check_at_least("synthetic.camera", self, 1e-3, "threshold", "dark_intensity")
+        check_at_least("synthetic.camera", self, MIN_THRESHOLD, "threshold")
+        check_at_least("synthetic.camera", self, 1e-3, "dark_intensity")
         check_at_least("synthetic.camera", self, 1, "spread")
         check_positive("synthetic.camera", self, "on_to_off")
         check_share("synthetic.camera", self, "hot_pixel_share", "dead_pixel_share", "threshold_noise")

@@ -53,10 +53,17 @@ def choose_precision(precision: str, accelerator: str) -> str:
     Args:
         precision: One of PRECISIONS.
         accelerator: One of ACCELERATORS.
+
+    Raises:
+        UserError: float16 on a CPU, where Lightning would take bf16 instead without a word.
     """
-    if precision != "auto":
+    if precision not in ("auto", "float16"):
         return precision
     device_type = {"auto": "cuda" if torch.cuda.is_available() else "cpu", "gpu": "cuda"}.get(accelerator, accelerator)
+    if precision == "float16":
+        if device_type == "cpu":
+            raise UserError("training.precision=float16 needs a GPU; on a CPU, set training.precision=bf16 or float32")
+        return precision
     return fastest_precision(device_type)
 
 

@@ -81,6 +81,14 @@ def test_classes_named_in_words_get_the_ids_of_the_spec(tmp_path):
         assert read_label_file(tmp_path / f"a{suffix}", spec, END_US)["class_id"].tolist() == [2, 5]
 
 
+@pytest.mark.parametrize("suffix", [".json", ".xml"])
+def test_a_class_in_other_capitals_is_not_left_out_silently(tmp_path, suffix):
+    WRITE[suffix](tmp_path / f"a{suffix}")
+    spec = replace(SPEC, class_names=("Car", *SPEC.class_names[1:]))
+    with pytest.raises(UserError, match="boxes of the class car, but the dataset says Car"):
+        read_label_file(tmp_path / f"a{suffix}", spec, END_US)
+
+
 def test_yolo_lines_without_a_time_are_of_the_end(tmp_path):
     (tmp_path / "a.txt").write_text("0 .5 .5 .1 .1\n1 .25 .25 .25 .25")
     assert read_label_file(tmp_path / "a.txt", SPEC, END_US)["t"].tolist() == [200_000, 200_000]

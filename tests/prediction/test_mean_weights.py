@@ -35,3 +35,6 @@ def test_the_mean_of_three_checkpoints(live_checkpoint, tmp_path, capsys):
     with pytest.raises(SystemExit):
         main([str(tmp_path / "mean.ckpt"), str(tmp_path / "none.ckpt")])
     assert "none.ckpt" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([str(tmp_path), str(files[0])])
+    assert "cannot be written" in capsys.readouterr().err

@@ -443,6 +443,12 @@ def test_live_plays_a_recording(weights, tmp_path, capsys, golden_dir):
     assert told["num_windows"] + told["num_passed"] >= 10 and told["hz"] == 50
 
 
+def test_live_says_how_to_play_a_file_that_is_named_as_a_camera(weights, tmp_path, capsys):
+    (file := tmp_path / "short_td.dat").touch()
+    assert cli.main(["live", f"camera={file}", f"checkpoint={weights}", f"out={tmp_path / 'out'}"]) == 2
+    assert f"to play it, set recording={file}" in "".join(capsys.readouterr().err.split("\n"))
+
+
 @pytest.mark.parametrize("is_json", [False, True])
 def test_live_says_that_a_recording_is_shorter_than_a_window(weights, tmp_path, capsys, draw_events, is_json):
     write_dat(tmp_path / "short_td.dat", draw_events(1_000, 0, 20_000), HEIGHT, WIDTH)

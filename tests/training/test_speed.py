@@ -322,6 +322,9 @@ def test_auto_is_bf16_where_a_product_is_faster_in_it(monkeypatch, request, bf16
     assert choose_precision("auto", "cpu") == precision
     assert choose_precision("float64", "cpu") == "float64"
     assert choose_precision("auto", "mps") == "float32"
+    assert choose_precision("float16", "mps") == "float16"
+    with pytest.raises(ValueError, match="float16 needs a GPU"):
+        choose_precision("float16", "cpu")
 
 
 @pytest.mark.parametrize("has_units", [False, True])
