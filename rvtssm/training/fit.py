@@ -48,9 +48,6 @@ def build_trainer(config: TrainingConfig, out_dir: Path, clip_value: float) -> L
         LearningRateMonitor("step"),
         DetectionImages(config.num_images),
     ]
-    if config.average is not None:  # average = decay * average + (1 - decay) * weights, from the first step on
-        average = get_ema_multi_avg_fn(config.average)
-        callbacks.insert(0, WeightAveraging(use_buffers=True, multi_avg_fn=average))
     if config.spectra:
         callbacks.append(SpectrumMonitor())
     callbacks.append(TrainingProgress(pace) if config.progress else ValidationLines())
@@ -93,6 +90,11 @@ def build_trainer(config: TrainingConfig, out_dir: Path, clip_value: float) -> L
 
 
 def find_resume(resume: str | None, out_dir: Path) -> Path | None:
+    if config.average is not None:  # average = decay * average + (1 - decay) * weights, from the first step on
+        average = get_ema_multi_avg_fn(config.average)
+        # Lightning makes the average before it moves the weights to their device, so the device is named.
+        averaging = WeightAveraging(trainer.strategy.root_device, use_buffers=True, multi_avg_fn=average)
+        trainer.callbacks.insert(0, averaging)  # type: ignore[attr-defined]
     """Return the checkpoint to resume from, or None.
 
     Args:

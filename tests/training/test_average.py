@@ -3,12 +3,15 @@
 import contextlib
 import io
 
+import lightning.pytorch as L
 import pytest
 import torch
+from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from rvtssm.commands.train import train
 from rvtssm.models.checkpoint import load_file, read_checkpoint
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint
+from rvtssm.training.fit import build_trainer
 from rvtssm.training.training_config import TrainingConfig
 
 STEPS = ("training.steps=3", "training.validate_every=3")
@@ -45,6 +48,15 @@ def test_training_is_the_same_with_an_average_and_its_checkpoint_has_both(runs):
     assert len(moved) > len(weights) / 2
     kept = read_checkpoint(str(best_checkpoint(out / "0.6"))).detector.state_dict()
     assert all(torch.equal(kept[name.removeprefix("detector.")], average[name]) for name in moved)
+
+
+def test_the_average_lies_on_the_device_of_the_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(SingleDeviceStrategy, "root_device", torch.device("meta"))  # in place of a GPU
+    trainer = build_trainer(TrainingConfig(accelerator="cpu", average=0.5), tmp_path, 1.0)
+    module = L.LightningModule()
+    module.layer = torch.nn.Linear(1, 1)  # Lightning moves it later
+    trainer.callbacks[0].setup(trainer, module, "fit")
+    assert {weight.device.type for weight in trainer.callbacks[0]._average_model.parameters()} == {"meta"}
 
 
 @pytest.mark.parametrize("decay", [1.0, -0.1])
