@@ -25,7 +25,7 @@ from rvtssm.models.detector import count_parameters
 from rvtssm.models.named_weights import default_weights
 from rvtssm.prediction.predict_recording import PredictionSummary, predict_recording
 from rvtssm.system.output_folder import result_set
-from rvtssm.training.checkpoints import last_checkpoint
+from rvtssm.training.checkpoints import latest_checkpoint
 
 _FILES = ("report.html", "metrics.json")
 STEPS = ("first boxes", "generate", "train", "evaluate", "predict")
@@ -56,7 +56,7 @@ def _all_steps(config: Config, out: Path, staged: Path) -> None:
     (report,) = evaluate(replace(config, out=str(out / "evaluation")))
     _announce("predict")
     summary = _predict(config, out / "prediction")
-    metrics = _metrics(config, report, load_file(last_checkpoint(out))["train_seconds"])
+    metrics = _metrics(config, report, load_file(latest_checkpoint(out))["train_seconds"])
     (staged / "metrics.json").write_bytes((json.dumps(metrics, indent=2) + "\n").encode())
     default_steps = OmegaConf.load(configs_dir() / "experiment" / "demo.yaml").training.steps
     page = demo_page(config, report, metrics, summary, out / "prediction", default_steps)

@@ -35,7 +35,7 @@ from rvtssm.reports.terminal_table import TerminalTable
 from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.output_folder import check_replaceable, locked, result_set
 from rvtssm.system.user_error import UserError
-from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint
+from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint, latest_checkpoint
 
 _OF_EVALUATION = ("evaluation", "precision")  # what axes vary without another training
 _SEED = "seed"  # what rows are the mean over
@@ -226,7 +226,7 @@ def _scores(cells: Sequence[_Cell], given: Path | None) -> list[list[Score]]:
     best = given or best_checkpoint(cells[0].folder)
     detector = read_checkpoint(best).detector
     weights = weights_digest(detector.state_dict())
-    seconds = 0.0 if given else round(load_file(last_checkpoint(best.parents[1]))["train_seconds"], 1)
+    seconds = 0.0 if given else round(load_file(latest_checkpoint(best.parents[1]))["train_seconds"], 1)
     cost = count_parameters(detector)["total"], seconds
     scores = []
     for cell in cells:

@@ -111,9 +111,9 @@ def read_settings(start: str, resume: str | None, out: str | None) -> WeightSett
     Raise UserError for a file that holds no weights.
     """
     from rvtssm.commands.init_from import read_start
-    from rvtssm.training.checkpoints import last_checkpoint
+    from rvtssm.training.checkpoints import latest_checkpoint
 
-    continued = last_checkpoint(Path(out or TRAIN_OUT)) if resume == "auto" else Path(resume or "")
+    continued = latest_checkpoint(Path(out or TRAIN_OUT)) if resume == "auto" else Path(resume or "")
     source = read_start(str(continued) if continued.is_file() else start)
     return settings_of(source.model, source.temporal, source.windows)
 

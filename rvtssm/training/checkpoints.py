@@ -32,6 +32,12 @@ def last_checkpoint(out_dir: Path) -> Path:
     return out_dir / "checkpoints" / "last.ckpt"
 
 
+def latest_checkpoint(out_dir: Path) -> Path:
+    """Return from which weights `resume=auto` continues a run: the best ones if only these are left."""
+    last, best = last_checkpoint(out_dir), best_checkpoint(out_dir)
+    return best if best.is_file() and not last.is_file() else last
+
+
 def best_ap(path: Path) -> float:
     """Return the validation AP, in [0, 1], of the weights that a run keeps at `path`; -1 without ground truth."""
     return float(load_file(path)["callbacks"][Checkpoints.__name__]["best_ap"])

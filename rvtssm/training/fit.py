@@ -12,7 +12,13 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from rvtssm.models.checkpoint import load_file
 from rvtssm.system.user_error import UserError
 from rvtssm.training.callbacks import DetectionImages, GradientNorms, LastStep, TrainingProgress, ValidationLines
-from rvtssm.training.checkpoints import Checkpoints, DirectCheckpointIO, best_checkpoint, last_checkpoint
+from rvtssm.training.checkpoints import (
+    Checkpoints,
+    DirectCheckpointIO,
+    best_checkpoint,
+    last_checkpoint,
+    latest_checkpoint,
+)
 from rvtssm.training.launch import build_plugins, check_processes
 from rvtssm.training.loggers import build_loggers
 from rvtssm.training.non_finite import NonFiniteStop
@@ -84,30 +90,30 @@ def build_trainer(config: TrainingConfig, out_dir: Path, clip_value: float) -> L
         raise UserError(f"training cannot run with these settings: {error}") from None
     if config.sync_batchnorm and trainer.strategy.root_device.type != "cuda":
         raise UserError("training.sync_batchnorm=true needs GPUs; on CPUs use larger batches or freeze_batchnorm")
+    if config.average is not None:  # average = decay * average + (1 - decay) * weights, from the first step on
+        average = get_ema_multi_avg_fn(config.average)
+        # Lightning makes the average before it moves the weights to their device, so the device is named.
+        averaging = WeightAveraging(trainer.strategy.root_device, use_buffers=True, multi_avg_fn=average)
+        trainer.callbacks.insert(0, averaging)  # type: ignore[attr-defined]
     # Pace must be last. It is appended here because the trainer moves callbacks that write checkpoints to the end.
     trainer.callbacks.append(pace)  # type: ignore[attr-defined]
     return trainer
 
 
 def find_resume(resume: str | None, out_dir: Path) -> Path | None:
-    if config.average is not None:  # average = decay * average + (1 - decay) * weights, from the first step on
-        average = get_ema_multi_avg_fn(config.average)
-        # Lightning makes the average before it moves the weights to their device, so the device is named.
-        averaging = WeightAveraging(trainer.strategy.root_device, use_buffers=True, multi_avg_fn=average)
-        trainer.callbacks.insert(0, averaging)  # type: ignore[attr-defined]
     """Return the checkpoint to resume from, or None.
 
     Args:
-        resume: A checkpoint; `auto` for the last one in `out_dir`, if any; None to start anew.
+        resume: A checkpoint; `auto` for the latest one in `out_dir`, if any; None to start anew.
         out_dir: Folder of the run.
 
     Raises:
         UserError: The file is not a checkpoint of a run, or `out_dir` holds a run that would be overwritten.
     """
     own = (last_checkpoint(out_dir), best_checkpoint(out_dir))
-    path = own[0] if resume == "auto" else Path(resume) if resume else None
-    if resume == "auto" and not own[0].is_file():
+    if resume == "auto" and not latest_checkpoint(out_dir).is_file():
         return None
+    path = latest_checkpoint(out_dir) if resume == "auto" else Path(resume) if resume else None
     if path is not None and not path.is_file():
         raise UserError(f"resume={resume}: the checkpoint does not exist; give a .ckpt file of `rvtssm train`, or auto")
     if (path is None or path.resolve().parent != own[0].resolve().parent) and any(file.exists() for file in own):

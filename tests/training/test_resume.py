@@ -306,6 +306,10 @@ def test_a_run_is_not_overwritten(toy_config, whole, tmp_path):
         train(toy_config(whole, *SETTINGS, f"resume={other}"))
     assert find_resume(str(last_checkpoint(whole)), whole) == last_checkpoint(whole)
     assert find_resume("auto", whole) == last_checkpoint(whole)
+    best = best_checkpoint(tmp_path / "best")  # killed before the last weights were written, or these were deleted
+    best.parent.mkdir(parents=True)
+    shutil.copyfile(best_checkpoint(whole), best)
+    assert find_resume("auto", tmp_path / "best") == best
     assert find_resume(None, tmp_path) is None and find_resume("auto", tmp_path) is None
 
 
