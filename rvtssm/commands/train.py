@@ -33,6 +33,7 @@ from rvtssm.training.module import DetectionModule, ModuleSettings
 from rvtssm.training.optim import learning_rate_rule
 from rvtssm.training.pace import pace_of
 from rvtssm.training.speed import check_compiler, choose_precision, speed_up
+from rvtssm.training.training_config import precision_name
 
 _MOST_EARLY = 0.05  # of averaged weights that those of the first step may be
 
@@ -40,14 +41,18 @@ _MOST_EARLY = 0.05  # of averaged weights that those of the first step may be
 def train(config: Config) -> Path:
     """Train and validate a detector, write `checkpoints/best.ckpt` and `last.ckpt` to `out`; return the best one."""
     out = Path(config.out or TRAIN_OUT)
-    chosen = choose_precision(config.training.precision, config.training.accelerator)
-    is_chosen = chosen != config.training.precision
+    given, num_processes = config.training.precision, config.training.devices * config.training.num_nodes
+    if given == "auto" and (resume := find_resume(config.resume, out)):  # a run goes on in the precision it has chosen
+        given = precision_name(load_file(resume)["decisive"].get("training.precision", "auto"))
+    chosen = choose_precision(given, config.training.accelerator, num_processes)
     config = replace(config, training=replace(config.training, precision=chosen))
     check_training(config)
     check(config)  # like all that can fail without data, before any data are read
     trainer = build_trainer(config.training, out, config.optim.clip_value)
-    if is_chosen and trainer.is_global_zero:
-        say(f"training.precision=auto: {chosen}, by what this machine computes fastest")
+    if given == "auto" and trainer.is_global_zero:
+        is_measured = num_processes == 1 or trainer.strategy.root_device.type != "cpu"
+        reason = "by what this machine computes fastest" if is_measured else "the same in all processes"
+        say(f"training.precision=auto: {chosen}, {reason}")
     with locked(out) if trainer.is_global_zero else nullcontext():  # the first process of a run locks for all
         return _train(config, out, trainer)
 

@@ -47,12 +47,15 @@ def speed_up(
             part.compile(fullgraph=True, backend=backend)
 
 
-def choose_precision(precision: str, accelerator: str) -> str:
+def choose_precision(precision: str, accelerator: str, num_processes: int = 1) -> str:
     """Return the precision of a training. `auto` is bf16 where products are faster in it, otherwise float32.
+
+    Several processes on CPUs would each measure for themselves and might differ, so they take float32.
 
     Args:
         precision: One of PRECISIONS.
         accelerator: One of ACCELERATORS.
+        num_processes: Number of processes that train together.
 
     Raises:
         UserError: float16 on a CPU, where Lightning would take bf16 instead without a word.
@@ -64,7 +67,7 @@ def choose_precision(precision: str, accelerator: str) -> str:
         if device_type == "cpu":
             raise UserError("training.precision=float16 needs a GPU; on a CPU, set training.precision=bf16 or float32")
         return precision
-    return fastest_precision(device_type)
+    return "float32" if device_type == "cpu" and num_processes > 1 else fastest_precision(device_type)
 
 
 def check_compiler(device_type: str) -> None:

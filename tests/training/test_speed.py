@@ -320,6 +320,7 @@ def test_auto_is_bf16_where_a_product_is_faster_in_it(monkeypatch, request, bf16
     request.addfinalizer(low_precision._bf16_is_faster.cache_clear)
     low_precision._bf16_is_faster.cache_clear()
     assert choose_precision("auto", "cpu") == precision
+    assert choose_precision("auto", "cpu", num_processes=2) == "float32"  # each would measure for itself
     assert choose_precision("float64", "cpu") == "float64"
     assert choose_precision("auto", "mps") == "float32"
     assert choose_precision("float16", "mps") == "float16"
@@ -347,9 +348,12 @@ def test_a_training_in_bf16_says_so_is_fused_and_clips(toy_config, tmp_path, mon
 
     monkeypatch.setattr(torch.optim.AdamW, "step", step)
     monkeypatch.setattr("rvtssm.models.low_precision._bf16_is_faster", lambda: True)
-    train(toy_config(tmp_path, "training.steps=2", "training.precision=auto", "optim.clip_value=1e-4"))
+    settings = ("training.steps=2", "training.precision=auto", "optim.clip_value=1e-4")
+    train(toy_config(tmp_path, *settings))
     assert steps == [True, True]
     assert largest == pytest.approx([1e-4] * 2)
     said = " ".join(capsys.readouterr().out.split())
     assert "training.precision=auto: bf16" in said and "s in bf16" in said
     assert load_file(last_checkpoint(tmp_path))["decisive"]["training.precision"] == "bf16"
+    monkeypatch.setattr("rvtssm.models.low_precision._bf16_is_faster", lambda: False)
+    train(toy_config(tmp_path, *settings, "resume=auto"))  # which goes on in bf16
