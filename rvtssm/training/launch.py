@@ -36,10 +36,16 @@ def check_processes(devices: int, num_nodes: int) -> None:
         num_nodes: Number of nodes.
 
     Raises:
-        UserError: The numbers differ, or srun was only told the total number of processes (--ntasks).
+        UserError: The numbers differ, there are several nodes but no launcher, or srun was only told the total number
+            of processes (--ntasks).
     """
     name = launcher()
     if name is None:
+        if num_nodes > 1 and "MASTER_ADDR" not in os.environ:  # the processes would wait for each other in vain
+            raise UserError(
+                f"training.num_nodes={num_nodes} needs a launcher, which tells the machines of each other; start the "
+                "training with scripts/train_torchrun.sh or scripts/train_slurm.sh"
+            )
         return
     started = LAUNCHERS[name]().world_size()
     if started != devices * num_nodes:

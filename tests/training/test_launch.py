@@ -44,7 +44,7 @@ def started_by(monkeypatch):
     """A function: what the launcher wrote into the environment."""
     monkeypatch.setattr(rank_zero_only, "rank", rank_zero_only.rank)  # a trainer of another rank sets it for good
     for name in list(os.environ):
-        if name.startswith(("SLURM_", "TORCHELASTIC_", "WORLD_SIZE")):
+        if name.startswith(("SLURM_", "TORCHELASTIC_", "WORLD_SIZE", "MASTER_ADDR")):
             monkeypatch.delenv(name)
 
     def by(**variables: str) -> None:
@@ -61,6 +61,8 @@ def test_a_launcher_and_the_configuration_must_agree(started_by, tmp_path, varia
     started_by(**variables)
     if launcher is None:
         check_processes(3, 1)
+        with pytest.raises(ValueError, match=r"training\.num_nodes=2 needs a launcher"):  # it would wait in vain
+            check_processes(1, 2)
         return
     check_processes(2, 2)
     with pytest.raises(ValueError, match=rf"{launcher} has started 4 processes.*training\.devices=1.*make 1; set them"):
