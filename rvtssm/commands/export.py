@@ -8,12 +8,11 @@ import torch
 
 from rvtssm.commands.announcement import announce
 from rvtssm.commands.console import changing_line, say
-from rvtssm.commands.inputs import calibration_path, export_path, writable
-from rvtssm.commands.weights import read_weights
+from rvtssm.commands.inputs import calibration_path, export_path, weights_path, writable
 from rvtssm.config import Config
 from rvtssm.export.calibration import CalibrationFrames
 from rvtssm.export.export_detector import FORMATS, check_export, describe, export_detector, move_file
-from rvtssm.export.exported import largest_difference, read_exported
+from rvtssm.export.exported import largest_difference, read_exported, read_weights_file
 from rvtssm.models.checkpoint import SAFETENSORS, write_checkpoint
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.detector import Detector
@@ -39,12 +38,12 @@ def export(config: Config) -> None:
                 f"export.height and export.width have no effect on {out.name}, since weights take frames of any size; "
                 f"leave them out, or name a file that ends in {' or '.join(FORMATS.values())}"
             )
-        _export_weights(_noted(read_weights(config), options.note), writable(out.parent) / out.name, options.precision)
+        _export_weights(_read(config), writable(out.parent) / out.name, options.precision)
         return
     check_export(out, options.precision)  # raises ValueError before the work, which takes long
     where = calibration_path(config)
     paths = tuple(find_sources(where).values()) if where else ()
-    checkpoint, judged = _noted(read_weights(config), options.note), ""
+    checkpoint, judged = _read(config), ""
     spec, windows = checkpoint.spec, checkpoint.windows
     frame_hw = options.height or spec.frame_height, options.width or spec.frame_width
     announce(
@@ -91,8 +90,10 @@ def export(config: Config) -> None:
     )
 
 
-def _noted(checkpoint: LoadedCheckpoint, note: str | None) -> LoadedCheckpoint:
-    return replace(checkpoint, note=note or checkpoint.note)
+def _read(config: Config) -> LoadedCheckpoint:
+    """Return the weights in float32, since `precision` is that of scores, with the note of the file to write."""
+    checkpoint = read_weights_file(weights_path(config))
+    return replace(checkpoint, note=config.export.note or checkpoint.note)
 
 
 def _export_weights(checkpoint: LoadedCheckpoint, out: Path, precision: str) -> None:

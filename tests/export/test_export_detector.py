@@ -122,10 +122,12 @@ def test_export_says_what_it_does_before_the_work(exported, tmp_path, monkeypatc
     assert said.startswith("about to export: weights ") and "frames 64 x 96, precision float32, check 20 steps" in said
 
 
-def test_weights_are_exported_alone(exported, tmp_path):
+def test_weights_are_exported_alone(exported, tmp_path, monkeypatch):
     checkpoint, folder = exported()
     path = tmp_path / "model.safetensors"
-    assert cli.main(["export", f"checkpoint={folder / 'model.ckpt'}", f"out={path}"]) == 0
+    monkeypatch.setattr("rvtssm.models.low_precision._bf16_is_faster", lambda: True)
+    recipe = "experiment=demo"  # whose precision=auto is that of scores
+    assert cli.main(["export", recipe, f"checkpoint={folder / 'model.ckpt'}", f"out={path}"]) == 0
     found = read_checkpoint(path)
     assert found.spec == checkpoint.spec and found.raw_dir is None
     weights = found.detector.state_dict()

@@ -186,7 +186,7 @@ def test_every_place_for_weights_takes_the_name(shipped, capsys):
     for found in (
         rvtssm.load("street-tiny").checkpoint.detector,
         rvtssm.load(Path("street-tiny")).checkpoint.detector,
-        read_weights(config).detector,  # evaluate, predict, live, export, audit and label
+        read_weights(config).detector,  # evaluate, predict, live, audit and label
     ):
         assert all(torch.equal(value, wanted[name]) for name, value in found.state_dict().items())
     source = read_source("street-tiny").weights  # training.init_from
