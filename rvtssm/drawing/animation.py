@@ -73,7 +73,9 @@ def _reduced(picture: np.ndarray, is_gif: bool) -> Image.Image:
 
 
 def _encoded(pictures: list[Image.Image], is_gif: bool, duration_ms: float) -> bytes:
-    file, shown_ms = io.BytesIO(), min(round(duration_ms), _LONGEST_MS)
+    file, unit_ms = io.BytesIO(), 10 if is_gif else 1
+    ends_ms = [round(i * duration_ms / unit_ms) * unit_ms for i in range(len(pictures) + 1)]
+    shown_ms = [min(end - start, _LONGEST_MS) for start, end in itertools.pairwise(ends_ms)]
     options: dict[str, Any] = {"optimize": False} if is_gif else {"quality": _WEBP_QUALITY}
     options |= {"save_all": True, "append_images": pictures[1:], "duration": shown_ms, "loop": 0}
     pictures[0].save(file, "GIF" if is_gif else "WEBP", **options)

@@ -23,8 +23,8 @@ def write(path, num_pictures, fps=20.0, most_bytes=1e7, width=64, colors=draw.CL
 
 def pictures_of(path):
     with Image.open(path) as image:
-        pictures = [(np.asarray(frame.convert("RGB")), frame.info) for frame in ImageSequence.Iterator(image)]
-        return [(info.get("duration", 0), picture) for picture, info in pictures]
+        frames = ((np.asarray(frame.convert("RGB")), frame.info) for frame in ImageSequence.Iterator(image))
+        return [(info.get("duration", 0), picture) for picture, info in frames]  # the next frame changes `info`
 
 
 @pytest.mark.parametrize("suffix", [".gif", ".webp"])
@@ -34,6 +34,12 @@ def test_it_takes_as_long_as_its_pictures(tmp_path, suffix, fps, num_pictures):
     assert len(found) <= 160
     assert sum(duration for duration, _ in found) == pytest.approx(1000 * num_pictures / fps, rel=0.05)
     assert min(duration for duration, _ in found) >= 100
+
+
+def test_hundredths_of_a_second_are_not_lost(tmp_path):
+    """A picture of 83.3 ms takes 80 or 90 ms in a GIF."""
+    durations = [duration for duration, _ in pictures_of(write(tmp_path / "a.gif", 12, fps=12.0))]
+    assert sum(durations) == 1000 and {*durations} == {80, 90}
 
 
 def test_the_colours_of_classes_stay(tmp_path):
