@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rvtssm.system.limits import check_at_least, check_choice, check_share
+from rvtssm.system.limits import check_at_least, check_choice, check_number, check_share
 from rvtssm.system.user_error import UserError
 
 PRECISIONS = ("float32", "bf16")  # choices outside of training
@@ -42,8 +42,11 @@ class ModelConfig:
     def __post_init__(self) -> None:
         self.dim_multiplier, self.num_blocks = tuple(self.dim_multiplier), tuple(self.num_blocks)
         check_choice("model.memory", self.memory, ("carried", "chunk"))
-        check_at_least("model", self, 1, "embed_dim", "head_dim", "rtdetr_queries", "rtdetr_layers", "memory_chunk")
-        check_at_least("model", self, 0, "fpn_blocks", "rtdetr_denoising", "layer_scale", "drop_path")
+        check_at_least("model", self, 1, "embed_dim", "head_dim", "rtdetr_layers", "memory_chunk")
+        check_at_least("model", self, 0, "fpn_blocks", "layer_scale", "drop_path")
+        # a checkpoint with more is not read, since it could fill the memory
+        check_number("model.rtdetr_queries", self.rtdetr_queries, 1, 1024, is_whole=True)
+        check_number("model.rtdetr_denoising", self.rtdetr_denoising, 0, 1024, is_whole=True)
         if len(self.dim_multiplier) != _NUM_STAGES or len(self.num_blocks) != _NUM_STAGES:
             raise UserError(
                 f"model.dim_multiplier={self.dim_multiplier} and model.num_blocks={self.num_blocks} "

@@ -136,7 +136,7 @@ def connected(url: str) -> tuple[Any, str]:
 
     try:
         files = fsspec.filesystem(scheme, use_listings_cache=False, **_OPTIONS.get(scheme, {}))
-    except (ImportError, ValueError) as error:
+    except (ImportError, ValueError, TypeError) as error:  # TypeError: a store that needs more than a URL
         raise UserError(f"{url} cannot be opened ({_one_line(error)})") from None
     if scheme == "s3":
         files.retries = 1

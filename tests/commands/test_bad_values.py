@@ -30,6 +30,8 @@ WRONG = {
     "training.logger_args": ("[1]",),
     "model.dim_multiplier": ("[1,2]", "[0,1,1,1]"),
     "model.num_blocks": ("[1,1]", "[-1,1,1,1]"),
+    "model.rtdetr_queries": ("0", "1025"),
+    "model.rtdetr_denoising": ("-1", "1025"),
     "optim.h2_band": ("[1]", "[2,1]"),
     "training.precision": ("16", "bf16-mixed", "bf16-true"),
     "temporal.name": ("S5",),

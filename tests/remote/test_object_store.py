@@ -122,6 +122,8 @@ def test_credentials_in_an_address_are_refused_and_not_repeated(url):
 
 
 def test_other_stores_say_which_package_they_need(monkeypatch):
+    with pytest.raises(ValueError, match=r"^reference://bucket/a cannot be opened \(.* missing 1 required .*\)$"):
+        list_files("reference://bucket/a")  # needs more than a URL
     with pytest.raises(ValueError, match=r"^foo://bucket/a cannot be opened \(Protocol not known: foo\)$"):
         list_files("foo://bucket/a")
     monkeypatch.setattr(extras, "is_installed", lambda module: module != "s3fs")
