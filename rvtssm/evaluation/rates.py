@@ -150,9 +150,9 @@ def _latency(runs: SplitRuns, sequences: Sequence[FrameSequence]) -> float:
             "dataset.raw_dir=DIR), or give evaluation.latency_ms"
         )
     longest = max(sequences, key=lambda sequence: len(sequence.windows))
-    return runs.kept_latency_ms(
-        longest, lambda: measured_latency_ms(runs.checkpoint, longest.source.path, longest.settings, runs.postprocess)
-    )
+    plan = longest.source.plan  # type: ignore[union-attr]  # of a raw recording
+    how = longest.source.path, plan.spec, longest.settings, runs.postprocess
+    return runs.kept_latency_ms(longest, lambda: measured_latency_ms(runs.checkpoint, *how))
 
 
 def _best_rate(rows: Sequence[RateRow], is_measured: bool) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from rvtssm.events.readers import open_recording
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.model_config import PostprocessConfig
-from rvtssm.records import WindowSettings
+from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.streaming.live import StreamDetector
 from rvtssm.streaming.schedule import FixedRate
 from rvtssm.system.user_error import UserError
@@ -24,13 +24,14 @@ _TIMED = 60  # windows to time
 
 
 def measured_latency_ms(
-    checkpoint: LoadedCheckpoint, path: Path, windows: WindowSettings, config: PostprocessConfig
+    checkpoint: LoadedCheckpoint, path: Path, spec: DatasetSpec, windows: WindowSettings, config: PostprocessConfig
 ) -> float:
     """Measure the median time per window at batch size 1, from counting its events to its boxes.
 
     Args:
         checkpoint: The weights.
         path: A recording to run on.
+        spec: The dataset of the recording, with the size of its sensor.
         windows: Stride and length of the windows.
         config: Post-processing.
 
@@ -40,13 +41,13 @@ def measured_latency_ms(
     Raises:
         UserError: The recording is shorter than a window.
     """
-    recording = open_recording(path, checkpoint.spec.height, checkpoint.spec.width)
+    recording = open_recording(path, spec.height, spec.width, spec.repair)
     detector = StreamDetector(
         checkpoint,
         recording.height,
         recording.width,
         schedule=FixedRate(windows.hz, windows.length_us),
-        downsample=checkpoint.spec.downsample,
+        downsample=spec.downsample,
         config=config,
     )
     seconds: list[float] = []

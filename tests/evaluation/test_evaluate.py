@@ -370,7 +370,14 @@ def test_a_late_detector_counts_all_events_since_the_window_it_took_before(weigh
 
 
 def test_a_latency_is_measured_where_none_is_given(weights, tmp_path, capsys):
-    found = evaluated(tmp_path / "out", f"checkpoint={weights()}", "precision=bf16", *STREAMING)
+    """On a recording as the data say it is: of another sensor than that of the training, with events out of order."""
+    raw = write_recording(tmp_path / "raw", size_hw=(60, 80))
+    content = (raw / "test/a_td.dat").read_bytes()
+    head, words = content[: -5_000 * 8], np.frombuffer(content[-5_000 * 8 :], "<u8")
+    (raw / "test/a_td.dat").write_bytes(head + np.concatenate([words[100:200], words[:100], words[200:]]).tobytes())
+    where = "dataset=synthetic", f"dataset.raw_dir={raw}", "dataset.repair=true", "dataset.mixed_sizes=true"
+    where += "dataset.height=48", "dataset.width=64"  # of the training
+    found = evaluated(tmp_path / "out", f"checkpoint={weights()}", "precision=bf16", *where, *STREAMING)
     assert 0 < found["rates"]["20"]["latency_ms"] < 10_000
     assert "measured on this machine" in found["settings"]["streaming"]
     printed = capsys.readouterr().out
