@@ -265,7 +265,7 @@ class RawSplit:
         Raises:
             UserError: No recording remains, or a recording cannot be used.
         """
-        if label_hz is not None and not any(boxes["track_id"].any() for _, _, boxes in self._recordings):
+        if label_hz is not None and not any(annotated(boxes)["track_id"].any() for _, _, boxes in self._recordings):
             raise UserError(
                 f"the labels of the {self.split} split have no track_id, so they cannot be interpolated; "
                 "set evaluation.label_hz=null"

@@ -18,6 +18,7 @@ from rvtssm.evaluation.result import EvaluationReport, Picture, percent_interval
 from rvtssm.evaluation.split_plan import PlannedRate
 from rvtssm.evaluation.split_runs import Pass, SplitRuns
 from rvtssm.evaluation.tracking import track_metrics
+from rvtssm.events.labels import annotated
 from rvtssm.events.tree import find_recordings
 from rvtssm.models.parts import head_class
 from rvtssm.prediction.track_objects import check_installed
@@ -188,7 +189,7 @@ def _read_tracks(
     labels, spec = {recording.name: recording.labels for recording in recordings}, runs.data.spec
     own = {each.name: each.source.plan.spec for each in sequences}  # type: ignore[union-attr]  # of raw recordings
     return {
-        raw.name: read(labels[raw.name], raw.read_boxes(spec), own[raw.name])
+        raw.name: read(labels[raw.name], annotated(raw.read_boxes(spec)), own[raw.name])
         for raw in find_recordings(str(runs.data.config.raw_dir), runs.options.split, spec)
         if raw.name in labels
     }
@@ -204,7 +205,7 @@ def _check_tracks(runs: SplitRuns) -> None:
             "recordings (evaluation.source=raw dataset.raw_dir=DIR)"
         )
     found = find_recordings(str(runs.data.config.raw_dir), options.split, runs.data.spec)
-    if not any(raw.read_boxes(runs.data.spec)["track_id"].any() for raw in found):
+    if not any(annotated(raw.read_boxes(runs.data.spec))["track_id"].any() for raw in found):
         raise UserError(
             f"the labels of the {options.split} split have no track_id, so tracks cannot be scored; set "
             "evaluation.track=null"

@@ -154,9 +154,10 @@ def test_speeds_are_in_widths_of_the_own_sensor_where_sensors_differ(tmp_path):
     events = Events(np.array([0, 600_000]), *(np.zeros(2, kind) for kind in (np.uint16, np.uint16, np.uint8)))
     for name, width in (("a", 100), ("b", 200)):
         write_dat(tmp_path / f"test/{name}_td.dat", [events], 80, width)
-        boxes = np.zeros(2, BOX_DTYPE)
-        for box, t_us, x in zip(boxes, (100_000, 600_000), (10, 20), strict=True):
+        boxes = np.zeros(3, BOX_DTYPE)
+        for box, t_us, x in zip(boxes, (100_000, 350_000, 600_000), (10, 50, 20), strict=True):
             box["t"], box["x"], box["w"], box["h"], box["track_id"] = t_us, x, 40, 40, 1
+        boxes["pseudo_score"][1] = 0.9  # of a detector, whose boxes are not scored
         write_boxes(tmp_path / f"test/{name}_bbox.npy", boxes)
     data = SequenceDataModule(DatasetConfig("synthetic", str(tmp_path), mixed_sizes=True))
     sequences = data.sequences("test")

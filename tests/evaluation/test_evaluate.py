@@ -449,6 +449,14 @@ def test_tracks_are_scored_and_stand_in_every_table(weights, refused, tmp_path, 
     assert "which prepared recordings do not have" in refused(where[0], prepared, "track=bytetrack")
 
 
+def test_tracks_are_those_of_annotated_boxes(weights, refused, tmp_path):
+    raw = write_recording(tmp_path / "raw")
+    boxes = boxes_of((600_000, 2, 3, 20, 25), (625_000, 2, 3, 20, 25), track_id=[0, 3], pseudo_score=[0, 0.9])
+    write_boxes(raw / "test/a_bbox.npy", boxes)
+    for what in (["track=bytetrack"], ["label_hz=100", "grid=free"]):
+        assert "have no track_id" in refused(f"checkpoint={weights()}", f"dataset.raw_dir={raw}", *what)
+
+
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
