@@ -6,8 +6,10 @@ from pathlib import Path
 from rvtssm.commands.announcement import say_replaced
 from rvtssm.commands.console import console, say
 from rvtssm.commands.inputs import default_out, weights_label, weights_path, writable
+from rvtssm.commands.sensor_above import sensor_above
 from rvtssm.commands.weights import read_weights
 from rvtssm.config import Config
+from rvtssm.datasets import build_spec, with_described
 from rvtssm.evaluation.memory_audit import audit_detector
 from rvtssm.events.readers.recording import join_events
 from rvtssm.events.tree import find_recordings
@@ -45,19 +47,22 @@ def audit(config: Config, as_json: bool = False) -> None:
 
 def _input(config: Config, checkpoint: LoadedCheckpoint) -> tuple[Events, tuple[int, int], int | None, str]:
     """Return the events, the size of the sensor, the downsampling if it is known, and a description of the events."""
-    spec, seconds = checkpoint.spec, config.audit.duration_s
-    where = config.recording
+    seconds, dataset = config.audit.duration_s, with_described(config.dataset)
+    spec = build_spec(dataset) if dataset.name else checkpoint.spec
+    where, height, width = config.recording, config.dataset.height, config.dataset.width
     if where is None and config.dataset.raw_dir:
         recordings = find_recordings(config.dataset.raw_dir, "test", spec)
         if not recordings:
             raise UserError(f"{config.dataset.raw_dir} holds no test recording of {spec.name}; name a recording=FILE")
         where = str(recordings[0].events_path)
     if where is None:
-        size = spec.frame_height, spec.frame_width
+        size = checkpoint.spec.frame_height, checkpoint.spec.frame_width
         scene = SyntheticConfig(seed=config.seed, duration_s=seconds, height=size[0], width=size[1])
         blocks, _ = simulated_recording(scene, "test", 0)
         return join_events(list(blocks)), size, 1, f"{seconds:g} s of simulated traffic, seed {config.seed}"
     path = next(iter(find_sources(where).values()))
-    height, width = config.dataset.height, config.dataset.width
-    events, size, name = first_events(path, seconds, (spec.height, spec.width), height, width)
+    if height is width is None and Path(path).is_file():
+        height, width = sensor_above(Path(path))
+    repair = dataset.repair or spec.repair
+    events, size, name = first_events(path, seconds, (spec.height, spec.width), height, width, repair)
     return events, size, None, f"the first {seconds:g} s of {name}"

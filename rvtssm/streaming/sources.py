@@ -251,7 +251,12 @@ def opened_source(
 
 
 def first_events(
-    path: str, seconds: float, usual_hw: tuple[int, int], height: int | None = None, width: int | None = None
+    path: str,
+    seconds: float,
+    usual_hw: tuple[int, int],
+    height: int | None = None,
+    width: int | None = None,
+    repair: bool = False,
 ) -> tuple[Events, tuple[int, int], str]:
     """Return the events of the first seconds of a recording.
 
@@ -261,6 +266,7 @@ def first_events(
         usual_hw: Height and width for a file that does not give its size, if the caller does not either.
         height: Height of the sensor in pixels, if the file does not give it.
         width: Width of the sensor in pixels, if the file does not give it.
+        repair: Read the file even if many events are out of order, see `open_recording`.
 
     Returns:
         The events, height and width of the sensor in pixels, and the name of the recording.
@@ -270,7 +276,8 @@ def first_events(
     """
     if _is_stream(path):
         raise UserError(f"{path} is a stream, but a recording is needed; name a file or a folder")
-    with opened_source(path, height, width, unsaid_hw=(height or usual_hw[0], width or usual_hw[1])) as opened:
+    unsaid_hw = height or usual_hw[0], width or usual_hw[1]
+    with opened_source(path, height, width, unsaid_hw=unsaid_hw, repair=repair) as opened:
         recording = opened.recording
         assert isinstance(recording, Recording)
         first_us, _ = recording.time_range_us

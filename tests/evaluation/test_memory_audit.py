@@ -219,6 +219,22 @@ def test_a_recording_of_any_sensor_is_audited(weights, draw_events, tmp_path, ca
     assert told["num_windows"] == 26 and str(recording) in told["input"]  # only the time that was asked for
 
 
+@pytest.mark.parametrize("source", ["recording={}/test/a.npz", "dataset.raw_dir={}"])
+def test_a_recording_is_read_as_its_dataset_says(weights, draw_events, tmp_path, monkeypatch, capsys, source):
+    (tmp_path / "test").mkdir()
+    (tmp_path / "dataset.yaml").write_text("height: 96\nwidth: 128\nclasses: [vehicle]\n")
+    events = draw_events(2_000)
+    columns = {name: getattr(events, name) for name in "txyp"} | {"x": 2 * events.x, "y": 2 * events.y}
+    np.savez(tmp_path / "test/a.npz", **{name: np.roll(column, 500) for name, column in columns.items()})
+
+    def look(checkpoint, events, sensor_hw, *_, **__):
+        raise UserError(f"{len(events)} events of {sensor_hw}")
+
+    monkeypatch.setattr("rvtssm.commands.audit.audit_detector", look)
+    assert cli.main(["audit", f"checkpoint={weights}", source.format(tmp_path), "dataset.repair=true"]) == 2
+    assert "2000 events of (96, 128)" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("change", "answer"),
     [
