@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +92,15 @@ def _named(reports: Mapping[str, EvaluationReport]) -> dict[str, EvaluationRepor
 def _numbers(reports: Mapping[str, EvaluationReport]) -> dict[str, object]:
     paired = {
         name: {"minus_the_first": {f"{hz:g}": {"AP": json_interval(found)} for hz, found in by_hz.items()}}
-        for name, by_hz in _differences({name: replace(each, others=()) for name, each in reports.items()}).items()
+        for name, by_hz in _differences(reports).items()
     }
-    return {name: {**to_json(report), **paired.get(name, {})} for name, report in reports.items()}
+    numbers: dict[str, object] = {}
+    for name, report in reports.items():
+        plain, of_windows = to_json(report), [paired.get(each, {}) for each in _named({name: report})]
+        for by_window, differences in zip(plain["by_window"].values(), of_windows, strict=True):
+            by_window.update(differences)
+        numbers[name] = plain | of_windows[0]
+    return numbers
 
 
 def _differences(reports: Mapping[str, EvaluationReport]) -> dict[str, dict[float, Interval]]:

@@ -72,17 +72,20 @@ def study_png(points: Mapping[str, Mapping[str, Mapping[float, tuple[float, floa
     figure = Figure(figsize=(5.5 * columns + 1.5, 3.5 * rows + 0.4), dpi=120, layout="constrained")
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     rates = sorted({hz for by_row in points.values() for by_hz in by_row.values() for hz in by_hz})
+    names = list(dict.fromkeys(name for by_row in points.values() for name in by_row))
+    lines: dict[str, Any] = {}
     for axes, (condition, by_row) in zip(panels.flat, points.items(), strict=False):
         for name, by_hz in by_row.items():
             values, deviations = zip(*by_hz.values(), strict=True)
-            axes.errorbar(list(by_hz), values, deviations, marker="o", capsize=3, label=name)
+            color = f"C{names.index(name)}"  # the same in every panel
+            lines[name] = axes.errorbar(list(by_hz), values, deviations, marker="o", capsize=3, color=color)
         axes.set_title(condition, parse_math=False)
         _label_rates(axes, rates)
         axes.label_outer()
         axes.grid(alpha=0.25)
     for axes in list(panels.flat)[len(points) :]:
         axes.set_axis_off()
-    legend = figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside right center", frameon=False)
+    legend = figure.legend([lines[name] for name in names], names, loc="outside right center", frameon=False)
     for text in legend.get_texts():
         text.set_parse_math(False)
     return figure_png(figure)

@@ -81,3 +81,25 @@ def test_weights_that_saw_the_same_recordings_are_compared_in_pairs(tmp_path):
     assert json.loads(page.script)["b.ckpt"]["minus_the_first"]["20"]["AP"] == pytest.approx([-0.1] * 3)
     others = replace(second, resampled=replace(second.resampled, recordings=("other",) * 25))
     assert "AP minus" not in comparison_markdown({**reports, "b.ckpt": replace(reports["b.ckpt"], rows=(others,))})
+
+
+def test_the_numbers_of_both_kinds_of_windows_are_compared_in_every_file():
+    """The first weights were made for windows that slide, the others for windows that shrink."""
+    resampled = resampled_rows()[0].resampled
+
+    def rows(first: str, other: str):
+        return {
+            "rows": (RateRow(20, {"AP": 0.4}, {}, resampled, (first, other)), *rates(first)),
+            "others": rates(other),
+        }
+
+    def rates(window: str):
+        return (RateRow(40, {"AP": 0.4}, {}, resampled, (window,)),)
+
+    reports = {"a.ckpt": make_report({20: 0.4}), "b.ckpt": make_report({20: 0.4})}
+    reports["a.ckpt"] = replace(reports["a.ckpt"], **rows("slide", "shrink"))
+    reports["b.ckpt"] = replace(reports["b.ckpt"], **rows("shrink", "slide"))
+    assert comparison_markdown(reports).count("0.0 [0.0, 0.0] | 0.0 [0.0, 0.0] |") == 2
+    found = json.loads(Page(comparison_html(reports)).script)["b.ckpt"]
+    assert set(found["minus_the_first"]) == {"20", "40"} and list(found["by_window"]) == ["shrink", "slide"]
+    assert all(set(each["minus_the_first"]) == {"20", "40"} for each in found["by_window"].values())

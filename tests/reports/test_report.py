@@ -194,6 +194,17 @@ def test_legends_are_clear_of_curves_and_inside_the_picture(monkeypatch, names):
         assert room.x0 <= box.x0 and box.x1 <= room.x1 and room.y0 <= box.y0
 
 
+def test_a_row_of_a_study_has_one_color_in_all_panels_and_stands_in_the_legend(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(plots, "figure_png", lambda figure: drawn.append(figure) or b"")
+    by_hz = {20.0: (40.0, 1.0), 40.0: (30.0, 0.0)}
+    plots.study_png({"window=slide": {"s5": by_hz, "lstm": by_hz}, "": {"lstm": by_hz, "surfaces": by_hz}})
+    (figure,) = drawn
+    colors = [[line[0].get_color() for line in axes.containers] for axes in figure.axes]
+    assert colors == [["C0", "C1"], ["C1", "C2"]]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["s5", "lstm", "surfaces"]
+
+
 def test_a_rate_may_be_stored_as_a_stride_of_whole_microseconds():
     for reference_hz in (1e6 / (1e6 / 30), 1e6 / 33_333):
         assert reference_hz != 30
