@@ -203,15 +203,15 @@ def _sequences(folder: Path) -> Iterator[tuple[str, Path]]:
 
 def _settings(entries: list[tuple[str, Path]], spec: DatasetSpec | None) -> Meta:
     """Return the settings of the first file that can be read."""
+    errors = []
     for _, path in entries:
-        if path.is_dir():
-            meta = open_sequence(path, spec).meta
-            return {**meta, "class_names": list(spec.class_names if spec else ())}
         try:
+            if path.is_dir():
+                return {**open_sequence(path, spec).meta, "class_names": list(spec.class_names if spec else ())}
             return shared_settings(read_meta(path))
-        except UserError:
-            continue
-    raise UserError(f"{entries[0][1]} and the {len(entries) - 1} others cannot be read; prepare them again")
+        except UserError as error:
+            errors.append(error)
+    raise UserError(f"none of the {len(entries)} prepared sequences can be read; {errors[0]}")
 
 
 def _prepared_part(split: str, path: Path, spec: DatasetSpec | None, num_classes: int) -> Part:

@@ -7,6 +7,7 @@ import shutil
 import tracemalloc
 
 import cv2
+import h5py
 import numpy as np
 import pytest
 from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events, to_events
@@ -163,6 +164,27 @@ def test_what_cannot_be_read_is_named_and_the_rest_described(tree):
     ):
         assert [error[0] for error in found.errors] == [name]
         assert found.totals("train")["recordings"] + found.totals("test")["recordings"] == 2
+
+
+def write_rvt_sequence(folder):
+    """A recording as RVT prepares it, of two windows."""
+    frames, labels = folder / "event_representations_v2/stacked_histogram_dt=50_nbins=10", folder / "labels_v2"
+    frames.mkdir(parents=True)
+    labels.mkdir()
+    np.save(frames / "timestamps_us.npy", np.array([600_000, 650_000]))
+    with h5py.File(frames / "event_representations.h5", "w") as file:
+        file["data"] = np.ones((2, 20, HEIGHT, WIDTH), np.uint8)
+    np.savez(labels / "labels.npz", labels=boxes_of((600_000, 5, 5, 20, 20)))
+
+
+def test_the_first_sequence_of_rvt_may_be_the_one_that_cannot_be_read(tmp_path):
+    for name in "ab":
+        write_rvt_sequence(tmp_path / "test" / name)
+    (tmp_path / "test/a/labels_v2/labels.npz").unlink()
+    found = inspect_prepared(tmp_path, SPEC)
+    assert [name for name, _ in found.errors] == ["test/a"] and found.totals("test")["num_label_times"] == 1
+    with pytest.raises(ValueError, match=r"none of the 2 prepared sequences can be read; .*give dataset=NAME"):
+        inspect_prepared(tmp_path, None)
 
 
 def test_pictures_are_pictures(tree):
