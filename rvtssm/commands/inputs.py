@@ -142,6 +142,13 @@ def recordings_path(config: Config) -> str:
 def _check_weights_or_dataset(config: Config) -> None:
     if not config.checkpoint:
         build_spec(config.dataset)
+        return
+    names, usual = ("dataset", "model", "temporal", "windows"), Config()
+    if unread := [name for name in names if getattr(config, name) != getattr(usual, name)]:
+        raise UserError(
+            f"{', '.join(unread)}: info describes {config.checkpoint} by what the weights say; leave these settings "
+            "out, or the weights"
+        )
 
 
 def _check_evaluation(config: Config) -> None:

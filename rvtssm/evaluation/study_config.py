@@ -26,6 +26,8 @@ class StudyConfig:
         found: dict[str, dict[float, float]] = {}
         for line in self.beside:
             name, _, words = line.rpartition(":")
+            if not name.strip() or name in found:
+                raise UserError(f"study.beside: {line!r} needs a name of its own; write 'NAME: HZ=AP HZ=AP'")
             pairs = [word.partition("=")[::2] for word in words.split()]
             try:
                 found[name] = {float(hz): float(ap) for hz, ap in pairs}

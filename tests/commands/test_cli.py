@@ -448,6 +448,8 @@ def test_info_describes_weights(tmp_path, capsys):
     assert told["classes"] == ["car", "pedestrian"] and told["has_digest"] is True
     assert told["settings"] == ["model=tiny", "temporal=s4d", "windows.stride_ms=25.0"]
     assert (told["window_lengths_us"], told["may_shrink_windows"]) == ([5_000, 25_000], True)
+    assert cli.main(["info", str(tmp_path / "tiny.ckpt"), "model=small", "temporal=lstm"]) == 2
+    assert "model, temporal: info describes" in capsys.readouterr().err
     torch.save(load_file(tmp_path / "tiny.ckpt"), tmp_path / "old.ckpt", _use_new_zipfile_serialization=False)
     assert cli.main(["info", f"checkpoint={tmp_path / 'old.ckpt'}"]) == 0
     said = capsys.readouterr().out

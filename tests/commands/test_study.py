@@ -168,6 +168,12 @@ def test_a_variant_needs_a_name_of_its_own(variants):
         StudyConfig(variants=variants)
 
 
+@pytest.mark.parametrize("beside", [["20=47.7"], ["a: 20=1", "a: 20=2"]], ids=str)
+def test_a_published_row_needs_a_name_of_its_own(beside):
+    with pytest.raises(ValueError, match="needs a name of its own; write 'NAME: HZ=AP"):
+        StudyConfig(beside=beside)
+
+
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
