@@ -14,7 +14,7 @@ class AuditConfig:
     hz: list[float] = field(default_factory=lambda: [20.0, 40.0, 80.0, 100.0, 200.0])  # rates at which a step is timed
     finer: list[int] = field(default_factory=lambda: [1, 2, 4, 10])  # finer steps that replace one step of training
     threshold: float = 0.01  # a window is forgotten when its effect falls below this share of its initial effect
-    num_timed: int = 20  # windows to time per rate
+    num_timed: int = 20  # windows to time per rate, fewer if the events end before
 
     def __post_init__(self) -> None:
         if not (self.hz and all(0 < hz <= 1e6 for hz in self.hz)):

@@ -142,11 +142,15 @@ def cost_per_step(
         live = StreamDetector(
             checkpoint, *sensor_hw, schedule=schedule, downsample=downsample, start_us=int(events.t[0])
         )
-        until_us = int(events.t[0] + (config.num_timed + warm_up) * 1e6 / hz) + 1
+        wanted_us = int(events.t[0] + (config.num_timed + warm_up) * 1e6 / hz)
+        until_us = min(wanted_us, int(events.t[-1])) + 1  # windows after the last event would cost less
         try:
             windows = live.push(events.between(int(events.t[0]), until_us), until_us)
         except UserError as error:
             found[hz] = str(error)
+            continue
+        if len(windows) <= warm_up:
+            found[hz] = f"the events fill {len(windows)} windows, and the first {warm_up} are not timed"
             continue
         taken_ms = 1000 * np.array([window.seconds for window in windows[warm_up:]])
         middle = float(np.median(taken_ms))

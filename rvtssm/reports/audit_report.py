@@ -117,7 +117,8 @@ def console_table(audit: Audit, title: str) -> TerminalTable:
         said = remarks if isinstance(spectrum, str) else f"timescales {times} ms, masked {masked}; {remarks}"
         lines.append(f"stride {stride}: {said}")
     costs = [
-        f"{hz} Hz {ms} ms" + (f" ({times} x real time)" if times else "") for hz, ms, _, times in _cost_rows(audit)
+        f"{hz} Hz {ms} ms ({times} x real time)" if times else f"{hz} Hz {ms}"  # without a time, `ms` says why
+        for hz, ms, _, times in _cost_rows(audit)
     ]
     lines.append(f"cost per step: {', '.join(costs)}")
     return TerminalTable(f"audit of {title}", [head, *rows], lines, "audit.md")

@@ -11,7 +11,7 @@ import torch
 from rvtssm.commands import cli
 from rvtssm.datasets import DATASETS
 from rvtssm.evaluation.audit_config import AuditConfig
-from rvtssm.evaluation.memory_audit import audit_detector
+from rvtssm.evaluation.memory_audit import audit_detector, cost_per_step
 from rvtssm.evaluation.memory_probe import carried_and_dropped, memory_curves, memory_steps, rescaling
 from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.readers.recording import join_events
@@ -162,6 +162,12 @@ def test_an_audit_says_everything_on_one_page(live_checkpoint, draw_events, monk
     assert ("no eigenvalues" in page) == (name == "lstm")
     assert ("ignore the step scale" in page) == (name == "lstm" and not refuses)
     assert page.count("\n## ") == 5
+
+
+def test_only_windows_with_events_are_timed(live_checkpoint, draw_events):
+    events, config = draw_events(20_000, duration_us=1_300_000), AuditConfig(hz=[2.0, 4.0])
+    cost = cost_per_step(live_checkpoint("s5"), events, (48, 64), 1, config)
+    assert cost[2.0] == "the events fill 2 windows, and the first 3 are not timed" and cost[4.0]["ms"] > 0
 
 
 @pytest.fixture(scope="module")
