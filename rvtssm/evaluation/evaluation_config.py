@@ -45,6 +45,7 @@ class EvaluationConfig:
 
     def __post_init__(self) -> None:
         check_class_map("evaluation.class_map", self.class_map)
+        check_choice("evaluation.split", self.split, ("train", "val", "test"))
         check_choice("evaluation.grid", self.grid, ("labels", "free"))
         check_choice("evaluation.when_late", self.when_late, ("skip", "queue"))
         check_choice("evaluation.track", self.track, (*TRACKERS, None))

@@ -18,7 +18,6 @@ class StudyConfig:
         names = [name for name, _ in self.named_variants()]
         if len(set(names)) != len(names):
             raise UserError(f"study.variants names one of {', '.join(names)} twice; name each once")
-
         self.numbers_beside()
 
     def numbers_beside(self) -> dict[str, dict[float, float]]:

@@ -212,7 +212,7 @@ class Head(nn.Module, ABC):
     """
 
     record: ClassVar[type[Any]]  # the NamedTuple of its predictions
-    class_layer: ClassVar[str] = "class_out"  # name of the layers whose weights have one row per class
+    class_layers: ClassVar[tuple[str, ...]] = ("class_out",)  # names of the layers whose weights have one row per class
 
     def take_frames(self, padded_hw: tuple[int, int]) -> None:
         """Take the maps of frames of another size from now on. ValueError if this head has only one size."""

@@ -45,6 +45,7 @@ class RtdetrHead(Head):
     """
 
     record = RtdetrPredictions
+    class_layers = ("class_out", "embed_class")
     locations: Tensor  # (A, 4) px: initial boxes, ordered by stride, then by y, then by x
     frame: Tensor  # (4,) px: width, height, width, height
 

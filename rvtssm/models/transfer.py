@@ -115,10 +115,14 @@ def _part(name: str, detector: Detector, layers: Mapping[str, int]) -> str:
     for prefix, stride in layers.items():
         if name.startswith(prefix):
             return f"temporal at stride {stride}"
-    if f".{detector.head.class_layer}." in name:
+    if _has_row_per_class(name, detector):
         return "head classes"
     room = name.split(".")[0]
     return "spatial" if room == "backbone" else room
+
+
+def _has_row_per_class(name: str, detector: Detector) -> bool:
+    return any(f".{layer}." in name for layer in detector.head.class_layers)
 
 
 _Fitted = tuple[Tensor | None, str, str]  # value, or None to leave the tensor as it is; outcome; reason
@@ -144,7 +148,7 @@ def _fit(
     value = source.weights.get(name)
     if value is None:
         return None, "left", "not among the weights"
-    if f".{detector.head.class_layer}." in name:
+    if _has_row_per_class(name, detector):
         return _fit_classes(own, value, source.class_names, meta.spec.class_names)
     if name == stem and _bins(source.windows) != _bins(meta.windows):
         return _fit_channels(own, value, source.windows, meta.windows)

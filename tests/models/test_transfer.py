@@ -90,6 +90,14 @@ def test_classes_are_known_by_their_names(start):
     assert report["head.levels.0.class_out.weight"].reason == "the weights have pedestrian, car; bus starts anew"
 
 
+def test_the_noisy_queries_of_a_class_are_known_by_its_name(start):
+    before = with_model(head="rtdetr")
+    after = replace(before, spec=replace(SPEC, class_names=("pedestrian", "car")))
+    source, target, report = start(before, after)
+    assert torch.equal(target.head.embed_class.weight[[1, 0]], source.head.embed_class.weight)
+    assert outcomes(report, "resized") == {name for name in report if report[name].part == "head classes"}
+
+
 def test_no_class_is_called_new_if_the_weights_have_all(start):
     _, _, report = start(META, replace(META, spec=replace(SPEC, class_names=("pedestrian",))))
     assert report["head.levels.0.class_out.weight"].reason == "the weights have pedestrian; no class starts anew"
