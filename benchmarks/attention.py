@@ -4,8 +4,8 @@
 
 Shapes are those of block and grid attention in the four stages of the base detector on Gen1 (80 pixels in a group,
 heads of 32 features) for 10 frames. `call` is `F.scaled_dot_product_attention`, `float32` the same call on inputs cast
-to float32, `written out` the form of `rvtssm.models.attention`. All take turns; times are the least of the rounds, in
-milliseconds, and the ratio is that of the call over that of the form written out.
+to float32, `written out` the form of `rvtssm.models.backbones.attention`. All take turns; times are the least of the
+rounds, in milliseconds, and the ratio is that of the call over that of the form written out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from benchmarks.measuring import take_turns, write_json
 from benchmarks.scan import keep_freed_memory, machine
-from rvtssm.models import attention
+from rvtssm.models.backbones import attention
 
 SHAPES = ((640, 64), (160, 128), (40, 256), (10, 512))  # groups, channels, for 10 frames
 TOKENS, HEAD_DIM, ROUNDS = 80, 32, 7

@@ -17,13 +17,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks.measuring import write_json
+from rvtssm.evaluation.plots import figure_png
 from rvtssm.evaluation.result import markdown_table
-from rvtssm.events.readers import open_recording
-from rvtssm.events.readers.recording import join_events
+from rvtssm.readers import open_recording
+from rvtssm.readers.recording import join_events
 from rvtssm.records import EVENT_SUFFIXES, Events
-from rvtssm.reports.plots import figure_png
-from rvtssm.simulation.generate_recordings import simulated_recording
-from rvtssm.simulation.simulation_config import CAMERAS, SyntheticConfig
+from rvtssm.synthetic.generate_recordings import simulated_recording
+from rvtssm.synthetic.simulation_config import CAMERAS, SyntheticConfig
 
 LONGEST_US = 2_000_000  # of a recording that is read
 NOISE_FROM_US = 1_000_000  # shorter recordings say nothing about noise

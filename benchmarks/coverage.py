@@ -20,15 +20,15 @@ from rich.table import Table
 
 from benchmarks.measuring import write_json
 from benchmarks.scan import machine
-from rvtssm.commands.cli import compose
-from rvtssm.commands.generate import generate
+from rvtssm.cli.generate import generate
+from rvtssm.cli.main import compose
 from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.detection.stream import stream
 from rvtssm.evaluation.bootstrap import resample
 from rvtssm.evaluation.coco import ScoredRecording, match_detections
 from rvtssm.evaluation.matches import RecordingMatches, average_precisions
 from rvtssm.models.checkpoint import read_checkpoint
 from rvtssm.records import DatasetSpec
-from rvtssm.streaming.stream import stream
 
 SEED = 1_000  # far from the seeds of trainings
 NUM_SPLITS = 100

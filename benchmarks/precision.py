@@ -21,14 +21,14 @@ from rich.table import Table
 from benchmarks.drift import drift_bar, measure_drift
 from benchmarks.measuring import write_json
 from benchmarks.scan import machine, print_bars
-from rvtssm.commands.cli import compose
-from rvtssm.commands.evaluate import evaluate
-from rvtssm.commands.weights import read_weights
+from rvtssm.cli.evaluate import evaluate
+from rvtssm.cli.main import compose
+from rvtssm.cli.weights import read_weights
+from rvtssm.datasets.tree import find_recordings
 from rvtssm.events.frame_counter import count_windows
-from rvtssm.events.readers import open_recording
-from rvtssm.events.tree import find_recordings
 from rvtssm.events.windows import free_grid
 from rvtssm.models.model_config import PRECISIONS
+from rvtssm.readers import open_recording
 
 HZ = (20, 100, 200)
 

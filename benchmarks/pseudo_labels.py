@@ -20,11 +20,11 @@ import numpy as np
 from benchmarks.measuring import write_json
 from benchmarks.scan import machine
 from rvtssm.boxes import ltwh_to_xyxy, pairwise_iou
-from rvtssm.commands.cli import compose
-from rvtssm.commands.evaluate import evaluate
-from rvtssm.commands.generate import generate
-from rvtssm.commands.label import label
-from rvtssm.commands.train import train
+from rvtssm.cli.evaluate import evaluate
+from rvtssm.cli.generate import generate
+from rvtssm.cli.main import compose
+from rvtssm.cli.train import train
+from rvtssm.contrib.labeling.label import label
 from rvtssm.datasets.synthetic import SPEC
 from rvtssm.evaluation.result import markdown_table, percent
 from rvtssm.events.labels import Boxes, annotated, read_boxes, write_boxes

@@ -24,12 +24,12 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.measuring import write_json
-from rvtssm.commands.composition import compose
+from rvtssm.cli.composition import compose
 from rvtssm.datasets import build_spec
-from rvtssm.models import attention
+from rvtssm.evaluation.terminal_table import TerminalTable
+from rvtssm.models.backbones import attention
 from rvtssm.models.detector import build_detector
 from rvtssm.models.model_config import ModelConfig
-from rvtssm.reports.terminal_table import TerminalTable
 from rvtssm.ssm.temporal_config import TemporalConfig
 
 # Dense products in bf16 per second, and bytes of memory per second, from the data sheets of the SXM modules.

@@ -31,6 +31,7 @@ from benchmarks.scan import machine
 from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.loading_config import DataConfig
+from rvtssm.detection.stream import stream
 from rvtssm.evaluation.coco import evaluate_detections
 from rvtssm.models.checkpoint import read_checkpoint, weights_digest
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
@@ -38,7 +39,6 @@ from rvtssm.models.low_precision import set_precision
 from rvtssm.models.model_config import PRECISIONS
 from rvtssm.records import WindowSettings
 from rvtssm.ssm.discretize import DISCRETIZATIONS, Discretization
-from rvtssm.streaming.stream import stream
 from rvtssm.system.user_error import UserError
 
 RELEASED_MS = (25, 12, 10, 5)

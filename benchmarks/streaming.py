@@ -46,6 +46,8 @@ from benchmarks.events.histogram import traffic
 from benchmarks.measuring import at_least_1, resident, some_of, take_turns, times_faster, usable_device, write_json
 from benchmarks.scan import machine
 from rvtssm.datasets import DATASETS
+from rvtssm.detection.live import StreamDetector
+from rvtssm.detection.schedule import FixedRate
 from rvtssm.export.export_detector import export_detector
 from rvtssm.export.exported import read_exported
 from rvtssm.export.real_detector import DetectorStep
@@ -54,8 +56,6 @@ from rvtssm.models.low_precision import set_precision
 from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.records import DatasetSpec, Events, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.streaming.live import StreamDetector
-from rvtssm.streaming.schedule import FixedRate
 
 SPEC = DATASETS["gen1"]
 SIZES: dict[str, ModelConfig] = MODEL_SIZES

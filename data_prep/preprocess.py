@@ -6,7 +6,7 @@ python data_prep/preprocess.py dataset=onempx dataset.raw_dir=data/onempx datase
 
 import sys
 
-from rvtssm.commands.cli import main
+from rvtssm.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main(["preprocess", *sys.argv[1:]]))

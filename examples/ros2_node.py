@@ -12,10 +12,10 @@ from time import perf_counter
 from typing import Any
 
 import rvtssm
-from rvtssm.events.readers.event_messages import MessageDecoder
+from rvtssm.detection.frame_results import FrameResult
+from rvtssm.detection.predictor import LiveStream
 from rvtssm.models.named_weights import DEFAULT_WEIGHTS
-from rvtssm.prediction.frame_results import FrameResult
-from rvtssm.prediction.predictor import LiveStream
+from rvtssm.readers.event_messages import MessageDecoder
 
 _HELP = "this node needs ROS 2 and its packages of messages; docs/live.md (ROS 2) says how to install them with rvtssm"
 try:

@@ -8,10 +8,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rvtssm.detection.frame_results import Prediction
+    from rvtssm.detection.predictor import Predictor, load
     from rvtssm.drawing.draw import draw_events as draw
-    from rvtssm.events.readers import open_recording as open
-    from rvtssm.prediction.frame_results import Prediction
-    from rvtssm.prediction.predictor import Predictor, load
+    from rvtssm.readers import open_recording as open
     from rvtssm.records import Events
 
 __version__ = "0.1.0"
@@ -20,9 +20,9 @@ __all__ = ["Events", "Prediction", "Predictor", "__version__", "draw", "load", "
 _HOMES = {
     "draw": ("rvtssm.drawing.draw", "draw_events"),
     "Events": ("rvtssm.records", "Events"),
-    "open": ("rvtssm.events.readers", "open_recording"),
-    "Prediction": ("rvtssm.prediction.frame_results", "Prediction"),
-    **{name: ("rvtssm.prediction.predictor", name) for name in ("Predictor", "load")},
+    "open": ("rvtssm.readers", "open_recording"),
+    "Prediction": ("rvtssm.detection.frame_results", "Prediction"),
+    **{name: ("rvtssm.detection.predictor", name) for name in ("Predictor", "load")},
 }
 
 

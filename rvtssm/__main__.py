@@ -2,7 +2,7 @@
 
 import sys
 
-from rvtssm.commands.cli import main
+from rvtssm.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -6,7 +6,7 @@ python scripts/evaluate.py checkpoint=... dataset.raw_dir=data/gen1 evaluation.h
 
 import sys
 
-from rvtssm.commands.cli import main
+from rvtssm.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main(["evaluate", *sys.argv[1:]]))

@@ -49,17 +49,17 @@ import cv2
 import numpy as np
 
 from rvtssm.boxes import cxcywh_to_xyxy, pairwise_iou, xyxy_to_ltwh
-from rvtssm.commands.cli import compose
-from rvtssm.commands.composition import quoted
-from rvtssm.commands.simulate import simulate
-from rvtssm.datasets.open_world import SPEC
+from rvtssm.cli.composition import quoted
+from rvtssm.cli.main import compose
+from rvtssm.contrib.worlds.open_world import SPEC
+from rvtssm.contrib.worlds.simulate import simulate
+from rvtssm.contrib.worlds.video import VideoSource, open_video, picture_files
 from rvtssm.drawing.image_files import write_png
 from rvtssm.events.labels import BOX_DTYPE, Boxes, nothing_at, read_boxes, write_boxes
-from rvtssm.events.readers import open_recording
-from rvtssm.simulation.camera import drawn_camera
-from rvtssm.simulation.generate_recordings import with_events
-from rvtssm.simulation.simulation_config import FIRST_LABEL_US
-from rvtssm.simulation.video import VideoSource, open_video, picture_files
+from rvtssm.readers import open_recording
+from rvtssm.synthetic.camera import drawn_camera
+from rvtssm.synthetic.generate_recordings import with_events
+from rvtssm.synthetic.simulation_config import FIRST_LABEL_US
 from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.user_error import UserError
 

@@ -5,7 +5,7 @@ python scripts/predict.py checkpoint=outputs/gen1/checkpoints/best.ckpt recordin
 
 import sys
 
-from rvtssm.commands.cli import main
+from rvtssm.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main(["predict", *sys.argv[1:]]))

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 
 import rvtssm
+from rvtssm.detection.schedule import FixedRate
 from rvtssm.drawing.animation import open_animation
 from rvtssm.drawing.draw import draw_frame
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.records import Windows
-from rvtssm.streaming.schedule import FixedRate
 
 RATES_HZ = (20, 50, 100, 200)
 PICTURE_US = 5_000  # of the recording, from one picture to the next

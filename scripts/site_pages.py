@@ -16,10 +16,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from rvtssm.commands.config_keys import Key, keys_of, purpose
-from rvtssm.commands.verbs import SAFE_FORMATS, VERBS
-from rvtssm.commands.words import short_keys
-from rvtssm.config import Config
+from rvtssm.cli.config import Config
+from rvtssm.cli.config_keys import Key, keys_of, purpose
+from rvtssm.cli.verbs import SAFE_FORMATS, VERBS
+from rvtssm.cli.words import short_keys
 
 ROOT = Path(__file__).parents[1]
 ELSEWHERE = {

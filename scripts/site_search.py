@@ -9,9 +9,9 @@ import json
 import sys
 from pathlib import Path
 
-from rvtssm.commands.config_keys import keys_of
-from rvtssm.commands.verbs import VERBS
-from rvtssm.config import Config
+from rvtssm.cli.config import Config
+from rvtssm.cli.config_keys import keys_of
+from rvtssm.cli.verbs import VERBS
 
 
 def not_found(items: list[dict[str, str]]) -> list[str]:

@@ -11,5 +11,5 @@ install=(outputs/lowest/bin/python -m uv pip install --python outputs/lowest/bin
 "${install[@]}" --resolution lowest-direct -e '.[export]'
 "${install[@]}" pytest hypothesis scipy packaging  # the newest ones that go with these
 outputs/lowest/bin/python -m pip list
-OMP_NUM_THREADS=1 outputs/lowest/bin/python -m pytest tests/ssm tests/models tests/evaluation tests/preparation \
-    tests/export/test_export_detector.py tests/prediction/test_predictor.py
+OMP_NUM_THREADS=1 outputs/lowest/bin/python -m pytest tests/ssm tests/models tests/evaluation tests/datasets \
+    tests/export/test_export_detector.py tests/detection/test_predictor.py

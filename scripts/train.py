@@ -7,7 +7,7 @@ python scripts/train.py dataset=onempx model=small temporal=lstm dataset.prepare
 
 import sys
 
-from rvtssm.commands.cli import main
+from rvtssm.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main(["train", *sys.argv[1:]]))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerContext
 
-from rvtssm.commands.cli import main
+from rvtssm.cli.main import main
 
 CALLS = ("fsync", "mkdir", "rename", "replace")  # of `os`; pathlib uses them, too
 BOUND_S = 300.0

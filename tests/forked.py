@@ -8,8 +8,8 @@ import gc
 import pytest  # noqa: F401
 import torch.utils.tensorboard  # noqa: F401
 
-import rvtssm.commands.train  # noqa: F401
-from rvtssm.commands.cli import compose
+import rvtssm.cli.train  # noqa: F401
+from rvtssm.cli.main import compose
 
 compose([])  # finds the plugins of Hydra
 gc.collect()

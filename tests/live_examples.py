@@ -10,7 +10,7 @@ import pytest
 import torch
 from event_examples import SPEC, random_events
 
-from rvtssm.commands import cli
+from rvtssm.cli import main as cli
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.model_config import ModelConfig

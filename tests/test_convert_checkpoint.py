@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from rvtssm.datasets import DATASETS
+from rvtssm.models.backbones.rvt import derive_partition
 from rvtssm.models.checkpoint import read_checkpoint
 from rvtssm.models.official import rename_official
 from rvtssm.models.postprocess import to_probabilities
-from rvtssm.models.rvt_backbone import derive_partition
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "convert_checkpoint.py"
 MODELS = {"s5": "model_small.npz", "lstm": "rvt_small.npz"}

@@ -18,16 +18,16 @@ import numpy as np
 import pytest
 from event_examples import HEIGHT, WIDTH, random_events, write_hdf5
 
+from rvtssm.datasets.compress import FrameCompressor
+from rvtssm.datasets.store import open_sequence, sequence_writer
 from rvtssm.events.labels import read_boxes
-from rvtssm.events.readers import open_recording
-from rvtssm.events.readers.hdf5 import open_hdf5, read_rows
-from rvtssm.events.readers.piped import PipedRecording
-from rvtssm.preparation.compress import FrameCompressor
-from rvtssm.preparation.store import open_sequence, sequence_writer
+from rvtssm.readers import open_recording
+from rvtssm.readers.hdf5 import open_hdf5, read_rows
+from rvtssm.readers.piped import PipedRecording
 from rvtssm.records import Labels, Windows
 from rvtssm.system import watchdog
 from rvtssm.system.workers import Processes, WorkerDied
-from tests.events.ecf_encoder import write_ecf
+from tests.readers.ecf_encoder import write_ecf
 
 EVENTS = random_events(300)
 FRAME = (2, 3, 4)
@@ -166,7 +166,7 @@ def endless(tmp_path) -> Path:
 READ = """
 import sys
 from rvtssm.system import watchdog
-from rvtssm.events.readers import open_recording
+from rvtssm.readers import open_recording
 watchdog.LIMIT_S = 1.0
 open_recording(sys.argv[1])
 """
@@ -192,9 +192,9 @@ def test_the_parent_of_a_stopped_worker_knows_why(endless):
 LOAD = """
 import os, sys
 from torch.utils.data import DataLoader
-from rvtssm.commands import cli
+from rvtssm.cli import main as cli
 from rvtssm.system import watchdog
-from rvtssm.events.readers import open_recording
+from rvtssm.readers import open_recording
 watchdog.LIMIT_S = 1.0
 code = 0
 for end in (lambda paths: os.kill(os.getpid(), 9), lambda paths: open_recording(paths[0])):
@@ -223,7 +223,7 @@ from rvtssm.system.workers import Processes
 workers = Processes(1)
 workers.submit(0, exec, ("import os, sys; print(os.getpid(), file=sys.stderr, flush=True)",))
 workers.wait()
-workers.submit(1, exec, (f"from rvtssm.events.readers import open_recording; open_recording({sys.argv[1]!r})", {}))
+workers.submit(1, exec, (f"from rvtssm.readers import open_recording; open_recording({sys.argv[1]!r})", {}))
 workers.wait()
 """
 
@@ -278,7 +278,7 @@ def test_an_event_a_day_away_is_one_line(tmp_path, place):
 
 
 def test_a_stream_whose_clock_stands_still_ends_with_a_message(monkeypatch):
-    monkeypatch.setattr("rvtssm.events.readers.piped.MOST_EVENTS", 10_000)
+    monkeypatch.setattr("rvtssm.readers.piped.MOST_EVENTS", 10_000)
     words = np.zeros((50_000, 2), "<u4")  # DAT: the time, then the place
     words[:20_000, 0] = np.arange(20_000) * 2
     words[20_000:, 0] = 40_000

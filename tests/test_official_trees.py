@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from rvtssm.commands import cli
+from rvtssm.cli import main as cli
 
 TOY = (
     "model=tiny",

@@ -74,7 +74,7 @@ def test_the_wheel_carries_the_weights_of_the_checkout(wheel, tmp_path):
 
 def test_the_wheel_brings_the_command(wheel):
     (entry_points,) = wheel.glob("*.dist-info/entry_points.txt")
-    assert "rvtssm = rvtssm.commands.cli:main" in entry_points.read_text()
+    assert "rvtssm = rvtssm.cli.main:main" in entry_points.read_text()
 
 
 def test_the_configs_are_found_in_the_wheel(wheel, monkeypatch):

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from rvtssm.commands import cli
-from rvtssm.commands.config_keys import keys_of
-from rvtssm.commands.sweeps import compose_study
-from rvtssm.commands.verbs import VERBS
-from rvtssm.commands.words import full_words, short_keys
-from rvtssm.config import Config
+from rvtssm.cli import main as cli
+from rvtssm.cli.config import Config
+from rvtssm.cli.config_keys import keys_of
+from rvtssm.cli.sweeps import compose_study
+from rvtssm.cli.verbs import VERBS
+from rvtssm.cli.words import full_words, short_keys
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "data_prep/README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -118,7 +118,7 @@ def test_links_are_those_of_the_site(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS["NOTEBOOKS"], ids=lambda path: path.stem)
 def test_the_page_of_a_notebook_has_its_programs_and_prose(notebook):
-    """They run in tests/commands/test_end_to_end.py; scripts/notebook_pages.py writes the page again after a change."""
+    """They run in tests/cli/test_end_to_end.py; scripts/notebook_pages.py writes the page again after a change."""
     cells, page = NOTEBOOKS["cells"](notebook), notebook.with_suffix(".md").read_text()
     assert NOTEBOOKS["programs"](page) == [cell.text for cell in cells if not cell.is_prose]
     assert [cell.text for cell in cells if cell.is_prose and cell.text not in page] == []

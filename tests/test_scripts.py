@@ -39,7 +39,7 @@ def test_a_notebook_that_does_not_exist_is_refused(monkeypatch):
 @pytest.mark.parametrize("script", VERBS)
 def test_a_script_runs_its_verb(script, monkeypatch):
     calls = []
-    monkeypatch.setattr("rvtssm.commands.cli.main", lambda argv: calls.append(argv) or 3)
+    monkeypatch.setattr("rvtssm.cli.main.main", lambda argv: calls.append(argv) or 3)
     monkeypatch.setattr(sys, "argv", [script, "dataset=gen1", "--config"])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(ROOT / script), run_name="__main__")

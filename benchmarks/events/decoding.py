@@ -22,9 +22,9 @@ import numba
 import numpy as np
 
 from benchmarks.events.encoders import WRITERS, readout, repeated
-from rvtssm.events.readers import open_recording
-from rvtssm.events.readers.header import read_text_header
-from rvtssm.events.readers.recording import EventBuffer
+from rvtssm.readers import open_recording
+from rvtssm.readers.header import read_text_header
+from rvtssm.readers.recording import EventBuffer
 from rvtssm.records import Events
 
 NUM_EVENTS = 20_000_000

@@ -9,8 +9,8 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.events.jit import jit
 from rvtssm.records import Events
+from rvtssm.system.jit import jit
 
 _ECF_CHUNK = 16384
 _ECF_FILTER = 0x8ECF

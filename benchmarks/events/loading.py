@@ -24,10 +24,10 @@ from rvtssm.datasets.chunks import Chunk, Collate
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.datasets.packed_batch import PackedBatch
+from rvtssm.datasets.preparation_config import PreprocessConfig
+from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
-from rvtssm.events.readers.dat import write_dat
-from rvtssm.preparation.preparation_config import PreprocessConfig
-from rvtssm.preparation.prepare_dataset import preprocess_dataset
+from rvtssm.readers.dat import write_dat
 from rvtssm.records import Events, WindowSettings
 
 RATES_HZ = (20, 40, 80, 100, 200)

@@ -27,7 +27,7 @@ from benchmarks.events.__main__ import facts, table
 from benchmarks.events.encoders import WRITERS, readout
 from benchmarks.events.preparation import RVT_PACKING
 from benchmarks.measuring import some_of, write_json
-from rvtssm.events.readers.header import read_text_header
+from rvtssm.readers.header import read_text_header
 from rvtssm.records import Events
 
 FORMATS = ("dat", "evt2", "evt21", "evt3", "ecf", "rvt")
@@ -48,8 +48,8 @@ _SPARE = 1.1  # disk for the index, and not to fill it
 _READ_AND_SAY_PEAK = """
 import json, sys, time
 from pathlib import Path
-from rvtssm.events.readers import open_recording
-from rvtssm.events.readers.index import index_path
+from rvtssm.readers import open_recording
+from rvtssm.readers.index import index_path
 def peak_mb():  # not ru_maxrss, which begins with that of the process it was forked from
     (peak,) = (line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
     return int(peak) * 1024 // 10**6

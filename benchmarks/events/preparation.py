@@ -34,17 +34,17 @@ import torch
 
 from benchmarks.events.histogram import rvt_frame, shape_of
 from benchmarks.measuring import take_turns, times_faster
-from rvtssm.events.readers.dat import write_dat
-from rvtssm.events.readers.recording import join_events
-from rvtssm.events.tree import RawRecording
-from rvtssm.preparation.compress import FrameCompressor, decompress_into
-from rvtssm.preparation.preparation_config import PreprocessConfig
-from rvtssm.preparation.prepare_dataset import preprocess_dataset
-from rvtssm.preparation.prepare_recording import Recipe, prepare_recording
-from rvtssm.preparation.store import open_sequence
+from rvtssm.datasets.compress import FrameCompressor, decompress_into
+from rvtssm.datasets.preparation_config import PreprocessConfig
+from rvtssm.datasets.prepare_dataset import preprocess_dataset
+from rvtssm.datasets.prepare_recording import Recipe, prepare_recording
+from rvtssm.datasets.store import open_sequence
+from rvtssm.datasets.tree import RawRecording
+from rvtssm.readers.dat import write_dat
+from rvtssm.readers.recording import join_events
 from rvtssm.records import DatasetSpec, Events, WindowSettings
-from rvtssm.simulation.generate_recordings import simulated_recording
-from rvtssm.simulation.simulation_config import SyntheticConfig
+from rvtssm.synthetic.generate_recordings import simulated_recording
+from rvtssm.synthetic.simulation_config import SyntheticConfig
 from rvtssm.system.workers import Processes
 
 SENSORS = {"gen1": (240, 304, 1, 3.0), "onempx": (720, 1280, 2, 0.6)}  # height, width, downsample, seconds simulated
@@ -65,8 +65,8 @@ CODEC_FRAMES = 48
 PREPARE_AND_SAY_PEAK = """
 import sys
 from pathlib import Path
-from rvtssm.preparation.prepare_recording import Recipe, prepare_recording
-from rvtssm.events.tree import RawRecording
+from rvtssm.datasets.prepare_recording import Recipe, prepare_recording
+from rvtssm.datasets.tree import RawRecording
 from rvtssm.records import DatasetSpec, WindowSettings
 raw, height, width = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 spec = DatasetSpec("any", height, width, ("car",), 50_000, 1, 1, 1, 1)

@@ -16,8 +16,8 @@ from rich.console import Console
 
 from benchmarks.parts.live_steps import rows_of
 from benchmarks.parts.tables import markdown
-from rvtssm.commands import cli
-from rvtssm.commands.sweeps import compose_study
+from rvtssm.cli import main as cli
+from rvtssm.cli.sweeps import compose_study
 from rvtssm.system.atomic_files import atomic_file
 
 

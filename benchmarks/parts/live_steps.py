@@ -12,13 +12,13 @@ import torch
 import yaml
 
 from benchmarks.events.__main__ import cpu_extensions
-from rvtssm.evaluation.study_config import StudyConfig
-from rvtssm.events.readers import open_recording
-from rvtssm.events.tree import find_recordings
+from rvtssm.contrib.studies.study_config import StudyConfig
+from rvtssm.contrib.studies.study_tables import score_from_json
+from rvtssm.datasets.tree import find_recordings
+from rvtssm.detection.live import StreamDetector
 from rvtssm.models.checkpoint import read_checkpoint
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
-from rvtssm.reports.study_tables import score_from_json
-from rvtssm.streaming.live import StreamDetector
+from rvtssm.readers import open_recording
 from rvtssm.system.workers import num_usable_cores
 from rvtssm.training.checkpoints import best_checkpoint
 

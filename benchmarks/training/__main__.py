@@ -45,8 +45,8 @@ from benchmarks.training.step import (
     peak_bytes,
     take_turns,
 )
-from rvtssm.commands.composition import compose
-from rvtssm.reports.terminal_table import TerminalTable
+from rvtssm.cli.composition import compose
+from rvtssm.evaluation.terminal_table import TerminalTable
 
 PARTS = ("layers", "memory", "data", "options", "compile")
 BARS = {"cpu": 1.1, "cuda": 1.33}  # s5 against RVT's LSTM run as a step-by-step loop, in both readings of that

@@ -26,9 +26,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.measuring import some_of, write_json
 from benchmarks.scan import keep_freed_memory, machine
 from benchmarks.training.step import Shape, Training, make_batch
-from rvtssm.commands.composition import compose
+from rvtssm.cli.composition import compose
+from rvtssm.evaluation.terminal_table import TerminalTable
 from rvtssm.models.detector import build_detector
-from rvtssm.reports.terminal_table import TerminalTable
 from rvtssm.training.optim import build_optimizer
 
 CASES = {

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.training.step import Shape, build_training
-from rvtssm.commands.cli import compose
-from rvtssm.commands.generate import generate
-from rvtssm.commands.preprocess import preprocess
+from rvtssm.cli.generate import generate
+from rvtssm.cli.main import compose
+from rvtssm.cli.preprocess import preprocess
 from rvtssm.datasets.datamodule import SequenceDataModule
 
 RECORDINGS, SECONDS = 4, 3

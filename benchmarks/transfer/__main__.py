@@ -35,11 +35,11 @@ from benchmarks.transfer.finetune import STARTS, finetune
 from benchmarks.transfer.footage import FOOTAGE, Footage, Places, find_places, simulate_footage, simulate_still
 from benchmarks.transfer.scoring import LabelledRecording, read_split, score, watch
 from benchmarks.transfer.transfer_tables import tables
-from rvtssm.commands.cli import compose
-from rvtssm.commands.composition import quoted
-from rvtssm.commands.generate import generate
+from rvtssm.cli.composition import quoted
+from rvtssm.cli.generate import generate
+from rvtssm.cli.main import compose
 from rvtssm.datasets import build_spec, custom
-from rvtssm.events.tree import find_event_files
+from rvtssm.datasets.tree import find_event_files
 from rvtssm.export.exported import read_weights_file
 from rvtssm.models.checkpoint import weights_digest
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint

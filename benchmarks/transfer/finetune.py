@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.transfer.scoring import LabelledRecording, read_split, score
-from rvtssm.commands.cli import compose
-from rvtssm.commands.composition import quoted
-from rvtssm.commands.train import train
-from rvtssm.config import Config
+from rvtssm.cli.composition import quoted
+from rvtssm.cli.config import Config
+from rvtssm.cli.main import compose
+from rvtssm.cli.train import train
 from rvtssm.datasets import custom
 from rvtssm.events.labels import Boxes, read_boxes, write_boxes
 from rvtssm.events.windows import WindowsConfig

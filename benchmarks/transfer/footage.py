@@ -13,11 +13,11 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
-from rvtssm.commands.cli import compose
-from rvtssm.commands.composition import quoted
-from rvtssm.commands.simulate import simulate
+from rvtssm.cli.composition import quoted
+from rvtssm.cli.main import compose
+from rvtssm.contrib.worlds.simulate import simulate
+from rvtssm.contrib.worlds.video import picture_files
 from rvtssm.drawing.image_files import write_png
-from rvtssm.simulation.video import picture_files
 
 MOVING = 255  # the value of moving objects in the masks of CDnet; 170 is their blurred edge
 FEWEST_PX = 40  # of a component of a mask that is an object

@@ -18,21 +18,21 @@ import numpy as np
 from benchmarks.transfer.flicker import switches_per_second
 from benchmarks.transfer.offsets import offsets, without_offsets
 from rvtssm.boxes import ltwh_to_xyxy, pairwise_iou
+from rvtssm.datasets.tree import find_recordings
+from rvtssm.detection.detect import detect, open_stream
+from rvtssm.detection.inference_config import PredictConfig
+from rvtssm.detection.predict_recording import predict_recording
+from rvtssm.detection.track_objects import Tracker
 from rvtssm.evaluation.coco import ScoredRecording, match_detections
 from rvtssm.evaluation.matches import average_precisions, precision_curves
 from rvtssm.events.cells import frame_pixels
 from rvtssm.events.frame_counter import FrameCounter, count_as_they_close
-from rvtssm.events.readers import open_recording
 from rvtssm.events.sequence_plan import plan_sequence
-from rvtssm.events.tree import find_recordings
-from rvtssm.events.usual_sensors import usual_sensor
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.frame_size import usual_downsample
 from rvtssm.models.model_config import PostprocessConfig
-from rvtssm.prediction.detect import detect, open_stream
-from rvtssm.prediction.inference_config import PredictConfig
-from rvtssm.prediction.predict_recording import predict_recording
-from rvtssm.prediction.track_objects import Tracker
+from rvtssm.readers import open_recording
+from rvtssm.readers.usual_sensors import usual_sensor
 from rvtssm.records import DatasetSpec, Detections, Labels, Windows, WindowSettings
 
 CONFIDENT = 0.5  # the score from which a box counts as confident

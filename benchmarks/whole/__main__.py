@@ -37,7 +37,7 @@ from benchmarks.measuring import at_least_1, some_of, write_json
 from benchmarks.scan import machine, print_bars
 from benchmarks.whole.detectors import measure_limits, measure_live_steps, measure_passes, met_bars
 from benchmarks.whole.growth import measure_growth
-from rvtssm.reports.terminal_table import TerminalTable
+from rvtssm.evaluation.terminal_table import TerminalTable
 
 LENGTHS = {"forward": 21, "training": 10}
 _TABLE_WIDTH = 160

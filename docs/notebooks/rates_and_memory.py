@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 import rvtssm
-from rvtssm.commands import cli
+from rvtssm.cli import main as cli
 
 words = ["experiment=demo", "num_train=0", "num_val=0", "num_test=1", "dataset.raw_dir=outputs/sample"]
 assert cli.main(["generate", *words]) == 0

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 import rvtssm
-from rvtssm.commands import cli
+from rvtssm.cli import main as cli
 
 data = ["dataset=synthetic", "dataset.height=96", "dataset.width=128", "dataset.raw_dir=outputs/few"]
 assert cli.main(["generate", *data, "num_train=8", "num_val=2", "num_test=0", "duration_s=3"]) == 0

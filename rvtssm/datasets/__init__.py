@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from rvtssm.datasets import custom, dsec, gen1, onempx, open_world, synthetic
+from rvtssm.contrib.worlds import open_world
+from rvtssm.datasets import custom, dsec, gen1, onempx, synthetic
 from rvtssm.datasets.described import described
 from rvtssm.records import DatasetSpec
 from rvtssm.system.limits import check_at_least, check_choice

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rvtssm.datasets.loading_config import FlipZoomConfig
-from rvtssm.events.jit import jit
 from rvtssm.records import Labels
+from rvtssm.system.jit import jit
 
 Frames = npt.NDArray[np.generic]
 

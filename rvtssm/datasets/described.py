@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rvtssm.datasets import custom, open_world, synthetic
+from rvtssm.contrib.worlds import open_world
+from rvtssm.datasets import custom, synthetic
 from rvtssm.datasets.synthetic import GENERATED_FILE
 from rvtssm.remote.mirror import local_path, whole
 from rvtssm.system.file_errors import CONTENT_ERRORS, file_errors

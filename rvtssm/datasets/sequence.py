@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 from rvtssm.datasets.augment import Placement
 from rvtssm.datasets.packed_batch import ChunkEvents, DenseFrames
+from rvtssm.datasets.store import StoredSequence, open_sequence
+from rvtssm.datasets.tree import find_recordings, find_sequences
 from rvtssm.events.label_rules import clean_boxes, nothing_times_us
 from rvtssm.events.labels import annotated, interpolated_boxes, to_labels
-from rvtssm.events.readers import open_recording
 from rvtssm.events.sequence_plan import SequencePlan, plan_sequence
-from rvtssm.events.tree import find_recordings, find_sequences
-from rvtssm.preparation.store import StoredSequence, open_sequence
+from rvtssm.readers import open_recording
 from rvtssm.records import DatasetSpec, Labels, Windows, WindowSettings
 from rvtssm.remote.mirror import load_ends, local_path
 from rvtssm.system.user_error import UserError

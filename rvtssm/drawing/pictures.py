@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
+from rvtssm.detection.sources import Images
 from rvtssm.drawing.animation import open_animation
 from rvtssm.drawing.draw import SHOWN_US, draw_frame, shown_events, strip_of
 from rvtssm.drawing.image_files import open_video, write_png
 from rvtssm.drawing.sensor_frames import SensorFrames
 from rvtssm.records import Detections, Labels, WindowSettings
-from rvtssm.streaming.sources import Images
 
 
 @dataclass(frozen=True)

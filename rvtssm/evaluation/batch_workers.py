@@ -21,12 +21,12 @@ from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.loading_config import DataConfig
 from rvtssm.datasets.sequence import FrameSequence
+from rvtssm.detection.stream import stream
 from rvtssm.evaluation.kept_outputs import write_outputs
 from rvtssm.evaluation.launchers import launched
 from rvtssm.evaluation.shared_weights import SharedWeights
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.model_config import PostprocessConfig
-from rvtssm.streaming.stream import stream
 from rvtssm.system.progress import progress_bar
 from rvtssm.system.provenance import processor
 from rvtssm.system.user_error import UserError

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from rvtssm.datasets.sequence import FrameSequence
-from rvtssm.events.readers.index import identity_of
+from rvtssm.readers.index import identity_of
 from rvtssm.records import Detections
 from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.file_errors import FILE_ERRORS

@@ -6,12 +6,16 @@ from pathlib import Path
 import numpy as np
 
 from rvtssm.datasets.sequence import FrameSequence
+from rvtssm.datasets.tree import find_recordings
+from rvtssm.detection.stream import check_causal
+from rvtssm.detection.track_objects import check_installed
 from rvtssm.drawing.draw import draw_frame, shown_events
 from rvtssm.drawing.image_files import to_png
 from rvtssm.evaluation.bootstrap import Resampled, resample
 from rvtssm.evaluation.breakdown import Breakdown, break_down, label_tracks, track_speeds
 from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections, match_detections
 from rvtssm.evaluation.frequency import RateRow
+from rvtssm.evaluation.latency import measured_latency_ms, read_latency_ms
 from rvtssm.evaluation.matches import RecordingMatches
 from rvtssm.evaluation.protocol import has_stood_still, num_scored, scoring_rules
 from rvtssm.evaluation.result import EvaluationReport, Picture, percent_interval
@@ -19,12 +23,8 @@ from rvtssm.evaluation.split_plan import PlannedRate
 from rvtssm.evaluation.split_runs import Pass, SplitRuns
 from rvtssm.evaluation.tracking import track_metrics
 from rvtssm.events.labels import annotated
-from rvtssm.events.tree import find_recordings
 from rvtssm.models.parts import head_class
-from rvtssm.prediction.track_objects import check_installed
 from rvtssm.records import SHOWN_SCORE, DatasetSpec, Labels
-from rvtssm.streaming.latency import measured_latency_ms, read_latency_ms
-from rvtssm.streaming.stream import check_causal
 from rvtssm.system.provenance import written_by
 from rvtssm.system.user_error import UserError
 

@@ -13,11 +13,11 @@ from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.evaluation.batch_workers import BatchWorkers, RecordingBatch, this_machine
 from rvtssm.evaluation.coco import ScoredRecording
 from rvtssm.evaluation.kept_outputs import outputs_digest, read_outputs
+from rvtssm.evaluation.latency import newest, taken_steps
 from rvtssm.evaluation.shared_weights import SharedWeights
 from rvtssm.evaluation.split_plan import PlannedRate, SplitPlan
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.records import Detections, Labels
-from rvtssm.streaming.latency import newest, taken_steps
 from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.user_error import UserError
 

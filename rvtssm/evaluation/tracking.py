@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from rvtssm.boxes import ltwh_to_xyxy, pairwise_iou
+from rvtssm.detection.track_objects import Tracker
 from rvtssm.evaluation.coco import ScoredRecording
 from rvtssm.evaluation.protocol import is_scored, scored_detections
-from rvtssm.prediction.track_objects import Tracker
 from rvtssm.records import SHOWN_SCORE, DatasetSpec
 
 TRACK_METRICS = ("HOTA", "MOTA", "IDF1")

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.events.jit import jit
 from rvtssm.records import Events
+from rvtssm.system.jit import jit
 from rvtssm.system.user_error import UserError
 
 Ints = npt.NDArray[np.int64]

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.events.jit import jit
 from rvtssm.records import WindowSettings
+from rvtssm.system.jit import jit
 
 Ints = npt.NDArray[np.int64]
 Cells = npt.NDArray[np.int32]

@@ -10,8 +10,8 @@ from rvtssm.events.cells import Ints, frame_pixels
 from rvtssm.events.frame_counter import FrameCounter
 from rvtssm.events.label_rules import clean_boxes, num_thinned
 from rvtssm.events.labels import BOX_DTYPE, Boxes, to_labels
-from rvtssm.events.readers import Recording
 from rvtssm.events.windows import free_grid, label_grid
+from rvtssm.readers import Recording
 from rvtssm.records import DatasetSpec, Labels, Windows, WindowSettings
 from rvtssm.system.user_error import UserError
 

@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.events.jit import jit
+from rvtssm.system.jit import jit
 
 LEVELS_PER_OCTAVE = 16
 _LONG_AGO_US = -(1 << 62)

@@ -6,11 +6,11 @@ from itertools import islice
 
 import numpy as np
 
+from rvtssm.detection.sources import first_events
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.windows import free_grid
 from rvtssm.models.frame_size import fitting_downsample, usual_downsample
 from rvtssm.records import DatasetSpec, Events, Windows, WindowSettings
-from rvtssm.streaming.sources import first_events
 from rvtssm.system.user_error import UserError
 
 _FAST = 10  # the higher rate, in rates of training; its windows overlap and are as long as in training

@@ -30,7 +30,7 @@ class ModelConfig:
     rtdetr_denoising: int = 50  # noisy copies of objects per frame in training, to restore and to reject; 0: off
     embed_dim: int = 64  # channels of the first stage
     dim_multiplier: tuple[int, ...] = (1, 2, 4, 8)  # channels of the four stages, as multiples of embed_dim
-    mixer: str = "attention"  # one of rvtssm.models.mixers.SPATIAL_MIXERS
+    mixer: str = "attention"  # one of rvtssm.models.backbones.mixers.SPATIAL_MIXERS
     num_blocks: tuple[int, ...] = (1, 1, 1, 1)  # mixers per stage; for attention, a mixer is a block and a grid layer
     head_dim: int = 32  # channels per attention head
     fpn_blocks: int = 2  # bottlenecks per CSP layer of the neck

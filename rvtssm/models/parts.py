@@ -1,12 +1,12 @@
 """The backbones, necks and heads that a detector can have. Add new ones to these tables."""
 
+from rvtssm.models.backbones.rvt import RvtBackbone
+from rvtssm.models.backbones.timm import TimmBackbone
 from rvtssm.models.contracts import Backbone, Head, Neck
+from rvtssm.models.heads.rtdetr.head import RtdetrHead
+from rvtssm.models.heads.yolox import YoloxHead
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.pafpn import Pafpn
-from rvtssm.models.rtdetr_head import RtdetrHead
-from rvtssm.models.rvt_backbone import RvtBackbone
-from rvtssm.models.timm_backbone import TimmBackbone
-from rvtssm.models.yolox_head import YoloxHead
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.plugins import check_part
 from rvtssm.system.user_error import UserError

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.camera_statistics import of_real, statistics, table
-from rvtssm.events.readers.dat import write_dat
+from rvtssm.readers.dat import write_dat
 from rvtssm.records import Events
 
 

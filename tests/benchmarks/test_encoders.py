@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.events.encoders import WRITERS, readout, repeated
-from rvtssm.events.readers import ReadFaults, open_recording
+from rvtssm.readers import ReadFaults, open_recording
 
 
 @pytest.mark.parametrize("kind", WRITERS)

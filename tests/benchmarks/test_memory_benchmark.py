@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.events import memory
-from rvtssm.events.readers import ReadFaults, open_recording
+from rvtssm.readers import ReadFaults, open_recording
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

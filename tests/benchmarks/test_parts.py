@@ -8,11 +8,11 @@ import torch
 
 from benchmarks.parts import live_steps, tables
 from benchmarks.parts.__main__ import main
-from rvtssm.commands.checks import check
-from rvtssm.commands.sweeps import compose_study
+from rvtssm.cli.checks import check
+from rvtssm.cli.sweeps import compose_study
 from rvtssm.datasets import build_spec
 from rvtssm.models.checkpoint_meta import CheckpointMeta
-from tests.commands.test_study import TOY
+from tests.contrib.studies.test_study import TOY
 
 
 def test_every_combination_builds_the_parts_that_it_names():

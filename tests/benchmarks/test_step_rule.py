@@ -9,8 +9,8 @@ import torch
 from benchmarks import step_rule
 from rvtssm.datasets import DATASETS
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
-from rvtssm.events.readers.dat import write_dat
 from rvtssm.models.checkpoint import write_checkpoint
+from rvtssm.readers.dat import write_dat
 from rvtssm.records import WindowSettings
 from rvtssm.ssm.discretize import DISCRETIZATIONS
 

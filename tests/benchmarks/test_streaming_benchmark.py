@@ -10,7 +10,7 @@ import torch
 
 from benchmarks import streaming
 from benchmarks.training import step
-from rvtssm.commands.composition import compose
+from rvtssm.cli.composition import compose
 from rvtssm.models.model_config import ModelConfig
 
 GATED = ("temporal.discretization=bilinear", "temporal.block=gated")

@@ -22,17 +22,17 @@ from benchmarks.transfer.footage import (
 )
 from benchmarks.transfer.offsets import offsets, without_offsets
 from benchmarks.transfer.scoring import LabelledRecording, read_split, score, without_regions
-from rvtssm.commands import cli
+from rvtssm.cli import main as cli
+from rvtssm.contrib.worlds.video import open_video
+from rvtssm.contrib.worlds.video_labels import read_video_labels
 from rvtssm.datasets import custom
+from rvtssm.detection.inference_config import PredictConfig
+from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.evaluation.coco import ScoredRecording
 from rvtssm.models.checkpoint import write_checkpoint
+from rvtssm.models.heads.yolox import YoloxHead
 from rvtssm.models.model_config import PostprocessConfig
-from rvtssm.models.yolox_head import YoloxHead
-from rvtssm.prediction.inference_config import PredictConfig
-from rvtssm.prediction.predict_recording import predict_recording
 from rvtssm.records import Detections, Labels
-from rvtssm.simulation.video import open_video
-from rvtssm.simulation.video_labels import read_video_labels
 
 HEIGHT, WIDTH, NUM = 48, 64, 16  # of the drawn pictures, which show a square
 CROSSING, HIGHWAY, PATHS = (

@@ -8,11 +8,11 @@ from event_examples import HEIGHT, WIDTH, random_events
 
 from rvtssm.datasets import DatasetConfig, build_spec
 from rvtssm.datasets.packed_batch import DenseFrames
+from rvtssm.datasets.preparation_config import PreprocessConfig
+from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
-from rvtssm.events.readers.dat import write_dat
-from rvtssm.preparation.preparation_config import PreprocessConfig
-from rvtssm.preparation.prepare_dataset import preprocess_dataset
+from rvtssm.readers.dat import write_dat
 from rvtssm.records import Labels, Windows, WindowSettings
 
 SHAPE = (2, 12, 16)

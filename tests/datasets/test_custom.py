@@ -11,17 +11,17 @@ import pytest
 import yaml
 
 from rvtssm import datasets
-from rvtssm.commands.cli import compose
-from rvtssm.commands.preprocess import preprocess
-from rvtssm.config import configs_dir
+from rvtssm.cli.config import configs_dir
+from rvtssm.cli.main import compose
+from rvtssm.cli.preprocess import preprocess
 from rvtssm.datasets import DatasetConfig, build_spec, custom
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.loading_config import DataConfig, SamplingConfig
+from rvtssm.datasets.preparation_config import PreprocessConfig
+from rvtssm.datasets.prepare_dataset import preprocess_dataset
+from rvtssm.datasets.tree import find_recordings
 from rvtssm.events.label_files import read_label_file
-from rvtssm.events.readers.dat import write_dat
-from rvtssm.events.tree import find_recordings
-from rvtssm.preparation.preparation_config import PreprocessConfig
-from rvtssm.preparation.prepare_dataset import preprocess_dataset
+from rvtssm.readers.dat import write_dat
 from rvtssm.records import WindowSettings
 
 PAGE = (Path(__file__).parents[2] / "data_prep/README.md").read_text()

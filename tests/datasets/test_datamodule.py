@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch._utils import ExceptionWrapper
 
-from rvtssm.commands.announcement import with_labels
+from rvtssm.cli.announcement import with_labels
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.loader import next_batch
 from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingConfig

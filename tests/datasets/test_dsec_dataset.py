@@ -8,11 +8,11 @@ from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.dsec import SPEC
 from rvtssm.datasets.loading_config import DataConfig, SamplingConfig
+from rvtssm.datasets.preparation_config import PreprocessConfig
+from rvtssm.datasets.prepare_dataset import preprocess_dataset
+from rvtssm.datasets.tree import find_boxes_without_events, find_recordings
 from rvtssm.events.label_rules import clean_boxes
-from rvtssm.events.readers import open_recording
-from rvtssm.events.tree import find_boxes_without_events, find_recordings
-from rvtssm.preparation.preparation_config import PreprocessConfig
-from rvtssm.preparation.prepare_dataset import preprocess_dataset
+from rvtssm.readers import open_recording
 from rvtssm.records import WindowSettings
 
 # as in dsec-det, config/train_val_test_split.yaml

@@ -11,12 +11,12 @@ from test_datamodule import assert_all_equal
 from rvtssm.datasets import build_spec
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, FlipZoomConfig, SamplingConfig
+from rvtssm.datasets.preparation_config import PreprocessConfig
+from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.sequence import RawSplit
 from rvtssm.events.labels import nothing_at, write_boxes
-from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.windows import WindowsConfig
-from rvtssm.preparation.preparation_config import PreprocessConfig
-from rvtssm.preparation.prepare_dataset import preprocess_dataset
+from rvtssm.readers.dat import write_dat
 from rvtssm.records import WindowSettings
 
 SAMPLING = SamplingConfig(batch_size=4, chunk_length=8)

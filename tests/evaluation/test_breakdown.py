@@ -15,7 +15,7 @@ from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections, match_d
 from rvtssm.evaluation.matches import precision_curves
 from rvtssm.evaluation.rates import _read_tracks
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
-from rvtssm.events.readers.dat import write_dat
+from rvtssm.readers.dat import write_dat
 from rvtssm.records import DatasetSpec, Events
 
 CAR, PEDESTRIAN = 0, 1

@@ -11,20 +11,20 @@ import pytest
 from event_examples import boxes_of, random_events
 
 from rvtssm.boxes import ltwh_to_xyxy
-from rvtssm.commands import cli
+from rvtssm.cli import main as cli
 from rvtssm.datasets import DATASETS
+from rvtssm.detection.stream import stream
 from rvtssm.evaluation.coco import match_detections
 from rvtssm.evaluation.split_runs import SplitRuns
 from rvtssm.events.labels import write_boxes
-from rvtssm.events.readers import open_recording
-from rvtssm.events.readers.dat import write_dat
 from rvtssm.export.exported import ExportedDetector
 from rvtssm.models.checkpoint import read_checkpoint, weights_digest, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.model_config import ModelConfig
+from rvtssm.readers import open_recording
+from rvtssm.readers.dat import write_dat
 from rvtssm.records import Detections, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.streaming.stream import stream
 
 SPEC = replace(DATASETS["synthetic"], height=48, width=64)
 SENSOR = ("dataset=synthetic", "dataset.height=48", "dataset.width=64")
@@ -131,7 +131,7 @@ def test_the_rules_of_the_data_decide_which_boxes_are_scored(weights, tmp_path, 
 def test_a_file_exported_for_other_frames_is_refused(weights, refused, monkeypatch):
     trained = read_checkpoint(weights())
     exported = ExportedDetector(lambda *_: ([], []), trained, {"frame_hw": [96, 128], "state": {}, "predictions": {}})
-    monkeypatch.setattr("rvtssm.commands.evaluate.read_weights", lambda _: trained.with_detector(exported))
+    monkeypatch.setattr("rvtssm.cli.evaluate.read_weights", lambda _: trained.with_detector(exported))
     answer = refused("checkpoint=model.onnx")
     assert "was exported for frames of 128 x 96 pixels, but frames of 64 x 48 are needed; export it again" in answer
 
@@ -149,7 +149,7 @@ def test_what_was_measured_is_on_disk_before_it_is_shown(weights, tmp_path, caps
     def print_in_latin(*_, **__):
         raise UnicodeEncodeError("latin-1", "–", 0, 1, "ordinal not in range(256)")
 
-    monkeypatch.setattr("rvtssm.commands.evaluate.console_table", print_in_latin)
+    monkeypatch.setattr("rvtssm.cli.evaluate.console_table", print_in_latin)
     assert cli.main(["evaluate", f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.workers=0"]) == 1
     assert json.loads((tmp_path / "out/evaluation.json").read_text())["rates"]["20"]["AP"] == 0
 
@@ -341,7 +341,7 @@ def test_what_a_run_may_not_replace_is_refused_before_it_is_measured(weights, tm
     evaluated(out, f"checkpoint={weights()}", *STREAMING[1:])
     before = (out / "evaluation.json").read_bytes()
     (out / "config.yaml").write_text((out / "config.yaml").read_text() + "# the one of the paper\n")
-    monkeypatch.setattr("rvtssm.commands.evaluate.measure", None)
+    monkeypatch.setattr("rvtssm.cli.evaluate.measure", None)
     assert cli.main(["evaluate", f"checkpoint={weights()}", "hz=[40]", f"out={out}"]) == 2
     assert "holds config.yaml" in capsys.readouterr().err
     assert (out / "evaluation.json").read_bytes() == before

@@ -16,21 +16,21 @@ import torch
 from event_examples import boxes_of, random_events
 from lightning.fabric.plugins.environments import TorchElasticEnvironment
 
-from rvtssm.commands import cli
-from rvtssm.commands import evaluate as evaluate_verb
+from rvtssm.cli import evaluate as evaluate_verb
+from rvtssm.cli import main as cli
 from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.loading_config import DataConfig
+from rvtssm.detection.stream import stream
 from rvtssm.evaluation.batch_workers import Ranks, RecordingBatch, ThisProcess, detector_processes
 from rvtssm.evaluation.kept_outputs import kept_folder, outputs_digest, read_outputs, write_outputs
 from rvtssm.evaluation.shared_weights import SharedWeights
 from rvtssm.events.labels import write_boxes
-from rvtssm.events.readers.dat import write_dat
 from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.model_config import ModelConfig, PostprocessConfig
+from rvtssm.readers.dat import write_dat
 from rvtssm.records import Detections, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.streaming.stream import stream
 from rvtssm.system.user_error import UserError
 from rvtssm.system.workers import Done, SameProcess, WorkerDied
 from tests.evaluation.test_evaluate import SPEC

@@ -8,21 +8,21 @@ import numpy as np
 import pytest
 from event_examples import boxes_of
 
-from rvtssm.commands import cli
+from rvtssm.cli import main as cli
 from rvtssm.datasets import DATASETS, DatasetConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.loading_config import DataConfig
+from rvtssm.detection.inference_config import PredictConfig
+from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.evaluation.split_runs import SplitRuns
 from rvtssm.events.labels import write_boxes
-from rvtssm.events.readers.dat import write_dat
 from rvtssm.events.windows import WindowsConfig
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.detector import Detector
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.postprocess import to_sensor
-from rvtssm.prediction.inference_config import PredictConfig
-from rvtssm.prediction.predict_recording import predict_recording
+from rvtssm.readers.dat import write_dat
 from rvtssm.records import Detections
 from rvtssm.training.module import DetectionModule, ModuleSettings
 

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from rvtssm.commands import cli
-from rvtssm.events.readers.dat import write_dat
+from rvtssm.cli import main as cli
+from rvtssm.detection.live import StreamDetector
+from rvtssm.detection.schedule import FixedRate
 from rvtssm.export.export_detector import (
     METADATA_KEY,
     export_detector,
@@ -28,12 +29,11 @@ from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.file_digest import check_digest
 from rvtssm.models.frame_size import detector_for_frame
+from rvtssm.models.heads.yolox import YoloxPredictions
 from rvtssm.models.model_config import PostprocessConfig
-from rvtssm.models.yolox_head import YoloxPredictions
+from rvtssm.readers.dat import write_dat
 from rvtssm.records import Events
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
-from rvtssm.streaming.live import StreamDetector
-from rvtssm.streaming.schedule import FixedRate
 from rvtssm.system.user_error import UserError
 
 EXPORTED = {"histogram": (48, 64), "voxel_grid": (32, 32)}  # the file with the other layers is one of event_stack
@@ -115,7 +115,7 @@ def test_export_says_what_it_does_before_the_work(exported, tmp_path, monkeypatc
         raise UserError("stopped")
 
     _, folder = exported()
-    monkeypatch.setattr("rvtssm.commands.export.export_detector", stops)
+    monkeypatch.setattr("rvtssm.cli.export.export_detector", stops)
     out = tmp_path / "model.onnx"
     assert cli.main(["export", f"checkpoint={folder / 'model.ckpt'}", f"out={out}", "height=96"]) == 2
     said = " ".join(capsys.readouterr().out.split())
@@ -203,7 +203,7 @@ def refused(live_checkpoint, tmp_path, capsys, monkeypatch):
     meta = CheckpointMeta(weights.spec, weights.model_config, weights.temporal_config, weights.windows)
     write_checkpoint(tmp_path / "model.ckpt", weights.detector, meta)
     monkeypatch.setattr(
-        "rvtssm.commands.export.export_detector",
+        "rvtssm.cli.export.export_detector",
         lambda checkpoint, path, *options: path.write_bytes(b"model") and {"frame_hw": [48, 64]},
     )
 
@@ -218,8 +218,8 @@ def refused(live_checkpoint, tmp_path, capsys, monkeypatch):
 
 @pytest.mark.parametrize("difference", [0.1, float("nan")])
 def test_a_file_that_is_not_the_weights_does_not_stay(refused, monkeypatch, difference):
-    monkeypatch.setattr("rvtssm.commands.export.read_exported", lambda path: None)
-    monkeypatch.setattr("rvtssm.commands.export.largest_difference", lambda *_, **options: (1e-6, difference))
+    monkeypatch.setattr("rvtssm.cli.export.read_exported", lambda path: None)
+    monkeypatch.setattr("rvtssm.cli.export.largest_difference", lambda *_, **options: (1e-6, difference))
     assert "differs from the weights" in refused("model.onnx")
 
 
@@ -232,7 +232,7 @@ def test_an_earlier_file_stays_until_another_has_been_checked(refused, tmp_path,
         assert path.read_bytes() == b"model"
         raise UserError("cannot be read")
 
-    monkeypatch.setattr("rvtssm.commands.export.read_exported", unreadable)
+    monkeypatch.setattr("rvtssm.cli.export.read_exported", unreadable)
     assert "cannot be read" in refused("earlier/model.onnx")
     assert earlier.read_bytes() == b"good" and list(earlier.parent.iterdir()) == [earlier]
 

@@ -12,14 +12,14 @@ import pytest
 import torch
 from live_examples import SMALL
 
-from rvtssm.commands import cli
-from rvtssm.events.readers.dat import write_dat
+from rvtssm.cli import main as cli
 from rvtssm.export import export_detector
 from rvtssm.export.calibration import CalibrationFrames
 from rvtssm.export.export_detector import METADATA_KEY, check_export, describe, move_file, to_openvino
 from rvtssm.export.exported import largest_difference, read_exported
 from rvtssm.export.quantization import quantize
 from rvtssm.models.file_digest import check_digest
+from rvtssm.readers.dat import write_dat
 from rvtssm.records import WindowSettings
 from rvtssm.system import extras
 

@@ -18,23 +18,23 @@ import torch
 from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events
 
 from rvtssm.datasets import custom
+from rvtssm.datasets.store import open_sequence
 from rvtssm.events.label_files import read_label_file
 from rvtssm.events.label_rules import clean_boxes, unusable_boxes
-from rvtssm.events.readers import open_recording
-from rvtssm.events.readers.piped import PipedRecording
 from rvtssm.export.export_detector import METADATA_KEY
 from rvtssm.export.exported import read_exported
 from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.model_config import ModelConfig
-from rvtssm.preparation.store import open_sequence
+from rvtssm.readers import open_recording
+from rvtssm.readers.piped import PipedRecording
 from rvtssm.records import WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.user_error import UserError
-from tests.events import bag_writer
-from tests.events.format_encoders import WRITERS, write_aedat4
+from tests.datasets.test_store import example_content, write
 from tests.events.test_label_files import WRITE
-from tests.preparation.test_store import example_content, write
+from tests.readers import bag_writer
+from tests.readers.format_encoders import WRITERS, write_aedat4
 
 EVENTS = random_events(300)
 STREAM = "the sender"  # stands for a stream in messages

@@ -81,7 +81,7 @@ def read_golden(path) -> Golden:
     model, temporal, num_classes, in_channels = derive_configs(weights, head_dim=head_dim)
     height, width = arrays["input"].shape[-2:]
     with pytest.MonkeyPatch.context() as patch:  # recorded with one window over the coarsest map, of any size
-        patch.setattr("rvtssm.models.rvt_backbone.LARGEST_PARTITION", max(height, width))
+        patch.setattr("rvtssm.models.backbones.rvt.LARGEST_PARTITION", max(height, width))
         detector = build_detector(model, temporal, height, width, num_classes, in_channels)
     detector.load_state_dict(rename_official(weights))
     return Golden(arrays, weights, head_dim, detector.eval())

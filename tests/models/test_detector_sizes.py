@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from timm.layers import DropPath
 from torch import nn
 
-from rvtssm.models.attention import SelfAttention
+from rvtssm.models.backbones.attention import SelfAttention
+from rvtssm.models.backbones.rvt import RvtBackbone, derive_partition
 from rvtssm.models.detector import build_detector, count_parameters
 from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.models.pafpn import CspLayer
-from rvtssm.models.rvt_backbone import RvtBackbone, derive_partition
 from rvtssm.ssm.temporal_config import TemporalConfig
 
 

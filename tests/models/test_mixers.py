@@ -6,10 +6,10 @@ from timm.models.convnext import ConvNeXtBlock
 from torch import Tensor
 
 from rvtssm.export.real_detector import DetectorStep
+from rvtssm.models.backbones.mixers import SPATIAL_MIXERS
+from rvtssm.models.backbones.ssm2d import SSM2D, RealSSM2D
 from rvtssm.models.detector import build_detector
-from rvtssm.models.mixers import SPATIAL_MIXERS
 from rvtssm.models.model_config import ModelConfig
-from rvtssm.models.ssm2d import SSM2D, RealSSM2D
 from rvtssm.ssm.temporal_config import TemporalConfig
 
 every_mixer = pytest.mark.parametrize("mixer", SPATIAL_MIXERS)

@@ -10,11 +10,11 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from rvtssm.boxes import cxcywh_to_xyxy, pairwise_iou
-from rvtssm.models.denoising import build_attention_mask, draw_noisy_queries
+from rvtssm.models.heads.rtdetr.decoder import NUM_POINTS, DeformableAttention, refine_boxes
+from rvtssm.models.heads.rtdetr.denoising import build_attention_mask, draw_noisy_queries
+from rvtssm.models.heads.rtdetr.head import RtdetrHead, RtdetrPredictions
+from rvtssm.models.heads.rtdetr.loss import match_cheapest
 from rvtssm.models.model_config import ModelConfig, PostprocessConfig
-from rvtssm.models.rtdetr_decoder import NUM_POINTS, DeformableAttention, refine_boxes
-from rvtssm.models.rtdetr_head import RtdetrHead, RtdetrPredictions
-from rvtssm.models.rtdetr_loss import match_cheapest
 
 CHANNELS = {8: 8, 16: 16, 32: 32}
 HEIGHT, WIDTH = 64, 96

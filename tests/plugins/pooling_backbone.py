@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from rvtssm.models.backbones.stage import mix_in_time
 from rvtssm.models.contracts import Backbone, check_memory_strides
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.parts import BACKBONES
-from rvtssm.models.stage import mix_in_time
 from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import build_temporal_layer

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rvtssm.commands import cli
+from rvtssm.cli import main as cli
 from rvtssm.datasets import DATASETS
 from rvtssm.models.checkpoint import read_checkpoint
 from rvtssm.models.parts import BACKBONES, HEADS, NECKS

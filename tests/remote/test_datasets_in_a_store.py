@@ -11,21 +11,21 @@ import pytest
 import torch
 from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events, write_hdf5
 
-from rvtssm.commands import cli
+from rvtssm.checks.verification import verify_dataset
+from rvtssm.cli import main as cli
 from rvtssm.datasets import DatasetConfig, custom
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.loading_config import DataConfig, SamplingConfig
+from rvtssm.datasets.preparation_config import PreprocessConfig
+from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.sampling import MixedBatchSampler
 from rvtssm.datasets.sequence import RawSplit, has_sequences, open_prepared_split
+from rvtssm.datasets.store import _frame_bytes, sequence_writer
 from rvtssm.events.labels import write_boxes
-from rvtssm.events.readers import open_recording
-from rvtssm.events.readers.dat import write_dat
-from rvtssm.events.readers.index import identity_of
 from rvtssm.models.checkpoint import write_checkpoint
-from rvtssm.preparation.preparation_config import PreprocessConfig
-from rvtssm.preparation.prepare_dataset import preprocess_dataset
-from rvtssm.preparation.store import _frame_bytes, sequence_writer
-from rvtssm.preparation.verification import verify_dataset
+from rvtssm.readers import open_recording
+from rvtssm.readers.dat import write_dat
+from rvtssm.readers.index import identity_of
 from rvtssm.records import Labels, Windows, WindowSettings
 from rvtssm.remote import copies, object_store
 from rvtssm.remote.object_store import list_files, read_range, upload

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rvtssm.datasets import DATASETS
+from rvtssm.models.backbones.stage import Stage
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.official import convert_official
-from rvtssm.models.stage import Stage
 from rvtssm.ssm.lstm import LSTM
 from rvtssm.ssm.temporal_config import TemporalConfig
 

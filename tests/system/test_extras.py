@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rvtssm.commands import cli
-from rvtssm.commands.sweeps import _PLUGINS
+from rvtssm.cli import main as cli
+from rvtssm.cli.sweeps import _PLUGINS
 from rvtssm.system import extras
 
 ROOT = Path(__file__).parents[2]

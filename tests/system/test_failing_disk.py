@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rvtssm.commands.cli import main
+from rvtssm.cli.main import main
 from rvtssm.models.checkpoint import read_checkpoint
 from tests.failing_disk import run_verb
 

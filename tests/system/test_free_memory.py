@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rvtssm.commands.checks import check
-from rvtssm.commands.cli import compose
+from rvtssm.cli.checks import check
+from rvtssm.cli.main import compose
 from rvtssm.events.cells import frame_pixels
 from rvtssm.events.frame_counter import FrameCounter
 from rvtssm.records import WindowSettings

@@ -13,11 +13,11 @@ from typing import Any
 import lightning.pytorch as L
 import pytest
 
-from rvtssm.commands.cli import compose
-from rvtssm.commands.generate import generate
-from rvtssm.commands.preprocess import preprocess
-from rvtssm.commands.train import train
-from rvtssm.config import Config
+from rvtssm.cli.config import Config
+from rvtssm.cli.generate import generate
+from rvtssm.cli.main import compose
+from rvtssm.cli.preprocess import preprocess
+from rvtssm.cli.train import train
 from tests.training.watched import train_as_rank, trainer_with
 
 RECORDINGS = (
@@ -173,7 +173,7 @@ def train_until(monkeypatch):
 
     def run(config: Config, step: int, action: Callable[[], object], error: type[BaseException]) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr("rvtssm.commands.train.build_trainer", trainer_with(Interruption(step, action)))
+            patch.setattr("rvtssm.cli.train.build_trainer", trainer_with(Interruption(step, action)))
             with pytest.raises(error):
                 train(config)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
-from rvtssm.commands.train import train
+from rvtssm.cli.train import train
 from rvtssm.models.checkpoint import load_file, read_checkpoint
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint
 from rvtssm.training.fit import build_trainer

@@ -19,8 +19,8 @@ from typing import TextIO
 import pytest
 import torch
 
-from rvtssm.commands.evaluate import evaluate
-from rvtssm.commands.train import train
+from rvtssm.cli.evaluate import evaluate
+from rvtssm.cli.train import train
 from rvtssm.models.checkpoint import load_file
 from rvtssm.remote.object_store import upload
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint

@@ -8,11 +8,11 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
-from rvtssm.commands.composition import compose
-from rvtssm.commands.init_from import fill_from, mapped_classes, read_start
-from rvtssm.commands.run_files import flat
-from rvtssm.commands.run_files import overrides as config_words
-from rvtssm.commands.train import train
+from rvtssm.cli.composition import compose
+from rvtssm.cli.init_from import fill_from, mapped_classes, read_start
+from rvtssm.cli.run_files import flat
+from rvtssm.cli.run_files import overrides as config_words
+from rvtssm.cli.train import train
 from rvtssm.datasets import DATASETS, build_spec
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.models.checkpoint import load_file, write_checkpoint
@@ -167,7 +167,7 @@ def test_a_run_that_goes_on_does_not_start_again_and_not_from_other_weights(toy_
 
 
 def test_weights_that_are_none_are_refused_before_data_are_read(toy_config, tmp_path, monkeypatch):
-    monkeypatch.setattr("rvtssm.commands.train.SequenceDataModule", lambda *arguments: pytest.fail("data were touched"))
+    monkeypatch.setattr("rvtssm.cli.train.SequenceDataModule", lambda *arguments: pytest.fail("data were touched"))
     with pytest.raises(ValueError, match=r"training\.init_from: there is no checkpoint at .*missing\.ckpt"):
         train(toy_config(tmp_path, f"training.init_from={tmp_path / 'missing.ckpt'}"))
 

@@ -10,7 +10,7 @@ import lightning as L
 import pytest
 import torch
 
-from rvtssm.commands.train import train
+from rvtssm.cli.train import train
 from rvtssm.models.checkpoint import load_file
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint
 from tests.training.watched import train_with

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rvtssm.commands.cli import compose
-from rvtssm.commands.evaluate import _data_for
-from rvtssm.commands.generate import generate
-from rvtssm.commands.preprocess import preprocess
-from rvtssm.commands.train import train
-from rvtssm.config import Config
+from rvtssm.cli.config import Config
+from rvtssm.cli.evaluate import _data_for
+from rvtssm.cli.generate import generate
+from rvtssm.cli.main import compose
+from rvtssm.cli.preprocess import preprocess
+from rvtssm.cli.train import train
 from rvtssm.models.checkpoint import load_file, read_checkpoint
 from rvtssm.training.checkpoints import last_checkpoint
 from tests.training.conftest import OVERRIDES, RECORDINGS, die

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from rvtssm.boxes import xyxy_to_ltwh
-from rvtssm.commands.train import train
+from rvtssm.cli.train import train
 from rvtssm.models.checkpoint import load_file, save_file
 from rvtssm.models.detector import build_detector
+from rvtssm.models.heads.yolox import YoloxPredictions
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.postprocess import postprocess
 from rvtssm.models.streams import map_state
-from rvtssm.models.yolox_head import YoloxPredictions
 from rvtssm.records import Detections, Labels, SequenceBatch
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS

@@ -8,7 +8,7 @@ import lightning as L
 import pytest
 import torch
 
-from rvtssm.commands.train import train
+from rvtssm.cli.train import train
 from rvtssm.models.checkpoint import load_file
 from rvtssm.training.checkpoints import last_checkpoint
 from rvtssm.training.non_finite import replay
@@ -43,7 +43,7 @@ def poisoned(monkeypatch, toy_config):
     """A function: trains until the poison works; returns the message and what was written."""
 
     def run(out: Path, what: str, *overrides: str) -> tuple[str, dict]:
-        monkeypatch.setattr("rvtssm.commands.train.build_trainer", trainer_with(Poison(what)))
+        monkeypatch.setattr("rvtssm.cli.train.build_trainer", trainer_with(Poison(what)))
         with pytest.raises(ValueError, match="before step 3, which is not finite") as stopped:
             train(toy_config(out, *SETTINGS, *overrides))
         assert not list(out.glob(".non_finite*"))

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rvtssm.commands.train import train
+from rvtssm.cli.train import train
 from rvtssm.datasets.loader import ResumableLoader
 from rvtssm.models.checkpoint import load_file
 from rvtssm.training import pace as pace_module

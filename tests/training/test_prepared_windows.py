@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rvtssm.commands.cli import main
-from rvtssm.commands.composition import compose
-from rvtssm.commands.preprocess import preprocess
+from rvtssm.cli.composition import compose
+from rvtssm.cli.main import main
+from rvtssm.cli.preprocess import preprocess
 from rvtssm.events.labels import read_boxes, write_boxes
 from rvtssm.models.checkpoint import read_checkpoint
 from rvtssm.records import WindowSettings

@@ -7,10 +7,10 @@ import pytest
 import torch
 from test_module import STRIDE_US, build_module, draw_counts, make_batch
 
+from rvtssm.datasets.store import open_sequence, sequence_writer
 from rvtssm.events.labels import BOX_DTYPE, read_boxes, to_labels, write_boxes
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.parts import HEADS
-from rvtssm.preparation.store import open_sequence, sequence_writer
 from rvtssm.records import Labels, Windows
 from rvtssm.training.training_config import TrainingConfig
 

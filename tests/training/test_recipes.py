@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rvtssm.commands.checks import check
-from rvtssm.commands.cli import compose
-from rvtssm.config import Config, configs_dir
+from rvtssm.cli.checks import check
+from rvtssm.cli.config import Config, configs_dir
+from rvtssm.cli.main import compose
 from rvtssm.datasets import DATASETS
 from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.detection.stream import stream
 from rvtssm.models.checkpoint_meta import CheckpointMeta
-from rvtssm.streaming.stream import stream
 from rvtssm.training.module import DetectionModule, ModuleSettings
 from rvtssm.training.optim import build_optimizer
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from test_module import build_module, draw_counts, make_batch
 
-from rvtssm.commands.checks import check
-from rvtssm.commands.cli import compose
+from rvtssm.cli.checks import check
+from rvtssm.cli.main import compose
 from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import build_temporal_layer

@@ -17,8 +17,8 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import LambdaCallback
 
-from rvtssm.commands.cli import main
-from rvtssm.commands.train import train
+from rvtssm.cli.main import main
+from rvtssm.cli.train import train
 from rvtssm.models.checkpoint import load_file, read_checkpoint, write_checkpoint
 from rvtssm.system.atomic_files import atomic_file
 from rvtssm.training.checkpoints import Checkpoints, best_checkpoint, last_checkpoint
@@ -165,7 +165,7 @@ def test_an_interruption_in_the_last_validation_says_that_all_steps_are_done(
             ask_to_stop(signal.SIGINT)
 
     callback = LambdaCallback(on_validation_start=in_last_validation)
-    monkeypatch.setattr("rvtssm.commands.train.build_trainer", trainer_with(callback))
+    monkeypatch.setattr("rvtssm.cli.train.build_trainer", trainer_with(callback))
     assert main(["train", *toy_data, "training.steps=2", "training.validate_every=1", f"out={tmp_path}"]) == 130
     assert re.search(said, " ".join(capsys.readouterr().out.split()))
 
@@ -335,7 +335,7 @@ def test_the_last_checkpoint_is_written_when_it_is_time(toy_config, tmp_path, mo
 
     monkeypatch.setattr(Checkpoints, "_save", noted)
     slow = trainer_with(LambdaCallback(on_train_batch_start=wait))
-    monkeypatch.setattr("rvtssm.commands.train.build_trainer", slow)
+    monkeypatch.setattr("rvtssm.cli.train.build_trainer", slow)
     train(toy_config(tmp_path, "training.steps=6", "training.validate_every=3", "training.checkpoint_minutes=10"))
     assert sorted(set(written)) == [2, 3, 5, 6]
 

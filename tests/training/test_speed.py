@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rvtssm.commands.train import train
+from rvtssm.cli.train import train
 from rvtssm.models import low_precision
+from rvtssm.models.backbones.mixers import SPATIAL_MIXERS
 from rvtssm.models.checkpoint import load_file, read_checkpoint
 from rvtssm.models.detector import Detector, build_detector
-from rvtssm.models.mixers import SPATIAL_MIXERS
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.ssm.discretize import DISCRETIZATIONS
 from rvtssm.ssm.temporal_config import TemporalConfig
@@ -283,7 +283,7 @@ def test_checkpoints_do_not_know_how_fast_they_were_made(toy_config, plain, tmp_
         "training.channels_last=true",
         "training.fused=false",
     )
-    monkeypatch.setattr("rvtssm.commands.train.speed_up", partial(speed_up, backend="eager"))
+    monkeypatch.setattr("rvtssm.cli.train.speed_up", partial(speed_up, backend="eager"))
     torch._dynamo.reset()
     train(toy_config(tmp_path, "training.steps=2", *options))
     for step, row in logged(plain).items():

@@ -14,7 +14,7 @@ import torch
 from lightning.pytorch.loggers import Logger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rvtssm.commands.train import train
+from rvtssm.cli.train import train
 from rvtssm.drawing.draw import draw_frame
 from rvtssm.models.detector import count_parameters, parameters_by_room
 from rvtssm.records import WindowSettings

@@ -13,8 +13,8 @@ from typing import Any
 import lightning as L
 import torch
 
-from rvtssm.commands import train as verb
-from rvtssm.commands.cli import main
+from rvtssm.cli import train as verb
+from rvtssm.cli.main import main
 from rvtssm.datasets.chunks import Collate
 from rvtssm.training import fit
 

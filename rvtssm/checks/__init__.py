@@ -1,0 +1,1 @@
+"""Is the data all right? Recordings and datasets described and checked."""

@@ -1,0 +1,256 @@
+"""What each split of a raw or prepared dataset contains: recordings, time, events, and labels by class and size."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rvtssm.checks.inspect_recording import inspect_recording
+from rvtssm.datasets.store import Meta, open_sequence, read_meta, shared_settings
+from rvtssm.datasets.tree import RVT_FOLDER, RawRecording, find_recordings, find_sequences, has_split
+from rvtssm.events.label_rules import with_class_indices
+from rvtssm.events.labels import find_nothing
+from rvtssm.readers import open_recording
+from rvtssm.readers.hdf5 import open_hdf5, reading
+from rvtssm.records import DatasetSpec
+from rvtssm.remote.mirror import whole
+from rvtssm.system.progress import progress_bar
+from rvtssm.system.user_error import UserError
+
+SPLITS = ("train", "val", "test")
+SIZES = ("small", "medium", "large")
+_AREAS_PX = (32**2, 96**2)  # the limits between the sizes, as in COCO
+_FRAMES_AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class Part:
+    """The numbers of one recording of a dataset. If they could not be measured, `error` says why."""
+
+    split: str
+    name: str
+    num_bytes: int = 0
+    duration_us: int = 0
+    # in prepared histograms from the counts, which miss events beyond saturation; 0 for other prepared frames
+    num_events: int = 0
+    num_windows: int = 0
+    repaired: int = 0  # number of events that were moved in time or dropped
+    num_label_times: int = 0
+    # (K, 3) number of boxes by class and size
+    labels: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 3), np.int64))
+    error: str = ""
+
+    @property
+    def mean_rate(self) -> float:
+        """Events per second."""
+        return self.num_events / max(self.duration_us, 1) * 1e6
+
+
+@dataclass(frozen=True)
+class TreeInspection:
+    """The numbers of a dataset, recording by recording."""
+
+    name: str
+    kind: str  # raw or prepared
+    dataset: str
+    class_names: tuple[str, ...]
+    parts: tuple[Part, ...]
+    settings: Meta  # settings of the preparation; empty for raw datasets
+
+    @property
+    def splits(self) -> list[str]:
+        return list(dict.fromkeys(part.split for part in self.parts))
+
+    @property
+    def errors(self) -> list[tuple[str, str]]:
+        return [(f"{part.split}/{part.name}", part.error) for part in self.parts if part.error]
+
+    def labels(self, split: str) -> npt.NDArray[np.int64]:
+        """Return the number of boxes (K, 3) by class and size."""
+        tables = [part.labels for part in self.parts if part.split == split and len(part.labels)]
+        return np.sum(tables, axis=0) if tables else np.zeros((len(self.class_names), 3), np.int64)
+
+    def totals(self, split: str) -> dict[str, int]:
+        """Return the sums over the readable recordings of a split."""
+        parts = [part for part in self.parts if part.split == split and not part.error]
+        names = ("num_bytes", "duration_us", "num_events", "num_windows", "repaired", "num_label_times")
+        return {"recordings": len(parts), **{name: sum(getattr(part, name) for part in parts) for name in names}}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for json.dumps."""
+        splits = {}
+        for split in self.splits:
+            rows = [dict(zip(SIZES, row, strict=True)) for row in self.labels(split).tolist()]
+            splits[split] = {**self.totals(split), "labels": dict(zip(self.class_names, rows, strict=True))}
+        return {
+            "kind": self.kind,
+            "dataset": self.dataset,
+            "settings": self.settings,
+            "splits": splits,
+            "errors": dict(self.errors),
+        }
+
+
+def is_sequence(path: Path) -> bool:
+    """Return whether a file was written by `rvtssm preprocess`."""
+    try:
+        with whole(path), reading(path), open_hdf5(path) as file:
+            return "meta" in file.attrs
+    except UserError:
+        return False
+
+
+def is_prepared(folder: Path) -> bool:
+    """Return whether a folder with splits holds prepared sequences, of this package or of RVT."""
+    for split in SPLITS:
+        if any((folder / split).glob(f"*/{RVT_FOLDER}")):
+            return True
+        first = next((folder / split).glob("*.h5"), None)
+        if first is not None and is_sequence(first):
+            return True
+    return False
+
+
+def inspect_prepared(path: Path, spec: DatasetSpec | None, progress: bool = False) -> TreeInspection:
+    """Inspect a prepared file, or a folder of splits with such files, by reading every frame once.
+
+    If a recording is damaged, its part gets an `error`.
+
+    Args:
+        path: The file or folder.
+        spec: The dataset; needed for folders prepared by RVT.
+        progress: Whether to show a progress bar.
+
+    Raises:
+        UserError: There is nothing to read.
+    """
+    entries = [("", path)] if path.is_file() else list(_sequences(path))
+    if not entries:
+        raise UserError(f"{path} holds no prepared sequences in {', '.join(SPLITS)}; see data_prep/README.md")
+    settings = _settings(entries, spec)
+    classes = tuple(settings["class_names"])
+    todo = [(split, entry.stem, partial(_prepared_part, split, entry, spec, len(classes))) for split, entry in entries]
+    parts = _inspect_parts(todo, path.name, progress)
+    return TreeInspection(path.name, "prepared", str(settings.get("dataset", "")), classes, parts, settings)
+
+
+def inspect_raw(path: Path, spec: DatasetSpec, progress: bool = False) -> TreeInspection:
+    """Inspect a raw dataset by reading every recording once, and all labels as they are on disk.
+
+    If a recording is damaged, its part gets an `error`.
+
+    Args:
+        path: The folder of the dataset.
+        spec: The dataset.
+        progress: Whether to show a progress bar.
+
+    Raises:
+        UserError: There is nothing to read.
+    """
+    todo = []
+    for split in SPLITS:
+        found = find_recordings(path, split, spec) if has_split(path, split, spec) else []
+        todo += [(split, each.name, partial(_raw_part, split, each, spec)) for each in found]
+    if not todo:
+        raise UserError(f"{path} holds no recordings of {spec.name} in {', '.join(SPLITS)}; see data_prep/README.md")
+    return TreeInspection(path.name, "raw", spec.name, spec.class_names, _inspect_parts(todo, path.name, progress), {})
+
+
+def _inspect_parts(
+    todo: Sequence[tuple[str, str, Callable[[], Part]]], description: str, progress: bool
+) -> tuple[Part, ...]:
+    """Inspect recordings given as split, name and function. An exception becomes the `error` of its part."""
+    parts = []
+    with progress_bar(description if progress else None, len(todo)) as advance:
+        for split, name, measure in todo:
+            try:
+                parts.append(measure())
+            except (UserError, OSError) as error:
+                parts.append(Part(split, name, error=" ".join(str(error).split())))
+            advance(1)
+    return tuple(parts)
+
+
+def count_labels(
+    class_id: npt.NDArray[Any], w: npt.NDArray[Any], h: npt.NDArray[Any], num_classes: int
+) -> npt.NDArray[np.int64]:
+    """Count boxes by class and size.
+
+    Args:
+        class_id: (N,), class indices.
+        w: (N,), sensor pixels.
+        h: (N,), sensor pixels.
+        num_classes: K.
+
+    Returns:
+        (K, 3); sizes are areas in sensor pixels.
+    """
+    table = np.zeros((num_classes, len(SIZES)), np.int64)
+    np.add.at(table, (class_id.astype(np.int64), np.searchsorted(_AREAS_PX, w * h, side="right")), 1)
+    return table
+
+
+def _sequences(folder: Path) -> Iterator[tuple[str, Path]]:
+    for split in SPLITS:
+        if (folder / split).is_dir():
+            yield from ((split, path) for path in find_sequences(folder, split))
+
+
+def _settings(entries: list[tuple[str, Path]], spec: DatasetSpec | None) -> Meta:
+    """Return the settings of the first file that can be read."""
+    errors = []
+    for _, path in entries:
+        try:
+            if path.is_dir():
+                return {**open_sequence(path, spec).meta, "class_names": list(spec.class_names if spec else ())}
+            return shared_settings(read_meta(path))
+        except UserError as error:
+            errors.append(error)
+    raise UserError(f"none of the {len(entries)} prepared sequences can be read; {errors[0]}")
+
+
+def _prepared_part(split: str, path: Path, spec: DatasetSpec | None, num_classes: int) -> Part:
+    with closing(open_sequence(path, spec)) as sequence:
+        num_windows, num_events = len(sequence.windows), 0
+        is_counted = sequence.meta.get("representation", "histogram") == "histogram"
+        for start in range(0, num_windows, _FRAMES_AT_ONCE):
+            frames = sequence.histograms(start, min(start + _FRAMES_AT_ONCE, num_windows))
+            num_events += int(frames.sum(dtype=np.int64)) if is_counted else 0
+    labels, faults = sequence.labels, sequence.meta.get("faults", {})
+    duration_us, counted_us = int(sequence.windows.dt_us.sum()), int(np.diff(sequence.windows.bounds_us).sum())
+    return Part(
+        split,
+        sequence.name,
+        num_bytes=sequence.path.stat().st_size,
+        duration_us=duration_us,
+        num_events=round(num_events * duration_us / max(counted_us, 1)),
+        num_windows=num_windows,
+        repaired=faults.get("backward_steps", 0) + faults.get("out_of_frame", 0),
+        num_label_times=len(np.unique(labels.t_us)),
+        labels=count_labels(labels.class_id, labels.boxes_ltwh[:, 2], labels.boxes_ltwh[:, 3], num_classes),
+    )
+
+
+def _raw_part(split: str, recording: RawRecording, spec: DatasetSpec) -> Part:
+    found = inspect_recording(open_recording(recording.events_path, *spec.sensor_hw, spec.repair))
+    labels, num_label_times = np.zeros((spec.num_classes, len(SIZES)), np.int64), 0
+    if recording.boxes_path is not None:
+        boxes = with_class_indices(recording.read_boxes(spec), spec)
+        num_label_times = len(np.unique(boxes["t"]))
+        boxes = boxes[~find_nothing(boxes)]
+        labels = count_labels(boxes["class_id"], boxes["w"], boxes["h"], spec.num_classes)
+    return Part(
+        split,
+        recording.name,
+        num_bytes=found.num_bytes,
+        duration_us=found.duration_us,
+        num_events=found.num_events,
+        repaired=found.faults.backward_steps + found.faults.out_of_frame,
+        num_label_times=num_label_times,
+        labels=labels,
+    )

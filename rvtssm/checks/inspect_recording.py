@@ -1,0 +1,190 @@
+"""What one recording contains, measured in one pass: rate, polarity, repairs, hot pixels."""
+
+import hashlib
+import tempfile
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rvtssm.readers import ReadFaults, Recording
+from rvtssm.system.jit import jit
+
+_NUM_BINS = 2048  # the most bins of the rate over time
+_SHORTEST_BIN_US = 1000
+_HOT_EVENTS, _HOT_FACTOR = 100, 10.0
+_MEMORY_BYTES = 1 << 26  # memory for each column that waits to be hashed; the rest goes to disk
+
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class RecordingInspection:
+    """The numbers of one recording. Times are microseconds, from the first to the last event."""
+
+    name: str
+    format: str
+    height: int
+    width: int
+    num_bytes: int
+    t_first_us: int
+    t_last_us: int
+    faults: ReadFaults
+    longest_gap_us: int  # the longest time without events
+    longest_gap_at_us: int  # the time of the event before the gap
+    bin_us: int  # length of the bins of `rate`
+    rate: Counts  # (K, 2) events per bin, darker and brighter
+    pixels: npt.NDArray[np.uint32]  # (H, W) events per pixel
+    sha256: str | None  # digest of all t, then all x, all y and all p; None if not requested
+
+    @property
+    def num_events(self) -> int:
+        return int(self.rate.sum())
+
+    @property
+    def num_on(self) -> int:
+        return int(self.rate[:, 1].sum())
+
+    @property
+    def duration_us(self) -> int:
+        return self.t_last_us - self.t_first_us
+
+    @property
+    def mean_rate(self) -> float:
+        """The mean number of events per second."""
+        return self.num_events / max(self.duration_us, 1) * 1e6
+
+    @property
+    def peak_rate(self) -> float:
+        """The number of events per second in the bin with the most events."""
+        return float(self.rate.sum(1).max()) / self.bin_us * 1e6
+
+    @property
+    def hot_pixels(self) -> Counts:
+        """The hot pixels as (N, 3): x, y and number of events, most events first.
+
+        A hot pixel has at least 100 events and more than ten times the mean of its eight neighbours.
+        """
+        counts = self.pixels.astype(np.float32)
+        padded = np.pad(counts, 1)
+        height, width = counts.shape
+        around = sum(
+            padded[dy : dy + height, dx : dx + width] for dy in range(3) for dx in range(3) if (dy, dx) != (1, 1)
+        )
+        y, x = np.nonzero((counts >= _HOT_EVENTS) & (counts > _HOT_FACTOR * around / 8))
+        found = np.stack([x, y, self.pixels[y, x].astype(np.int64)], axis=1)
+        return found[np.argsort(-found[:, 2], kind="stable")]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for json.dumps: first the keys of a manifest of recordings, then all others."""
+        hot = self.hot_pixels
+        return {
+            "num_events": self.num_events,
+            "t_first_us": self.t_first_us,
+            "t_last_us": self.t_last_us,
+            "t_max_us": self.t_last_us,
+            "backward_steps": self.faults.backward_steps,
+            "sum_x": int(self.pixels.sum(0, dtype=np.int64) @ np.arange(self.width)),
+            "sum_y": int(self.pixels.sum(1, dtype=np.int64) @ np.arange(self.height)),
+            "num_on": self.num_on,
+            "sha256_of_monotone_t_x_y_p": self.sha256,
+            "bytes": self.num_bytes,
+            "format": self.format,
+            "height": self.height,
+            "width": self.width,
+            "out_of_frame": self.faults.out_of_frame,
+            "truncated_bytes": self.faults.truncated_bytes,
+            "longest_gap_us": self.longest_gap_us,
+            "longest_gap_at_us": self.longest_gap_at_us,
+            "events_per_second": self.mean_rate,
+            "peak_events_per_second": self.peak_rate,
+            "hot_pixels": len(hot),
+            "hot_pixel_events": int(hot[:, 2].sum()),
+        }
+
+
+def inspect_recording(recording: Recording, has_checksum: bool = False) -> RecordingInspection:
+    """Inspect a recording in one pass. The memory does not depend on its length.
+
+    Args:
+        recording: The recording.
+        has_checksum: Whether to compute the digest. While t is hashed, x, y and p go to a temporary file with five
+            bytes per event.
+
+    Raises:
+        UserError: The recording has no events or is damaged.
+    """
+    recording.repair = True  # faults are reported, not refused
+    rate, bin_us = np.zeros((_NUM_BINS, 2), np.int64), _SHORTEST_BIN_US
+    pixels = np.zeros((recording.height, recording.width), np.uint32)
+    gap = np.zeros(3, np.int64)  # longest gap, time at its start, time of the last event
+    first_us = None
+    with ExitStack() as stack:
+        stack.enter_context(closing(recording))
+        checksum = _Checksum(stack) if has_checksum else None
+        for block in recording.iterate(reuse=True):
+            if first_us is None:
+                first_us = int(block.t[0])
+                gap[2] = first_us
+            while (int(block.t[-1]) - first_us) // bin_us >= _NUM_BINS:
+                rate[: _NUM_BINS // 2], rate[_NUM_BINS // 2 :] = rate[::2] + rate[1::2], 0
+                bin_us *= 2
+            _add(block.t, block.x, block.y, block.p, first_us, bin_us, rate, pixels, gap)
+            if checksum is not None:
+                checksum.add(block.t, block.x, block.y, block.p)
+        if first_us is None:
+            raise recording.error_without_events()
+        digest = checksum.digest() if checksum is not None else None
+    last_us = int(gap[2])
+    return RecordingInspection(
+        name=recording.name,
+        format=recording.format,
+        height=recording.height,
+        width=recording.width,
+        num_bytes=recording.num_bytes,
+        t_first_us=first_us,
+        t_last_us=last_us,
+        faults=recording.faults,
+        longest_gap_us=int(gap[0]),
+        longest_gap_at_us=int(gap[1]),
+        bin_us=bin_us,
+        rate=rate[: (last_us - first_us) // bin_us + 1].copy(),
+        pixels=pixels,
+        sha256=digest,
+    )
+
+
+class _Checksum:
+    """The sha256 of all t, then all x, all y and all p, of events that come in blocks."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._hash = hashlib.sha256()
+        files = (tempfile.SpooledTemporaryFile(_MEMORY_BYTES) for _ in range(3))  # noqa: SIM115, the stack closes them
+        self._waiting = [stack.enter_context(file) for file in files]
+
+    def add(self, t: npt.NDArray[Any], *columns: npt.NDArray[Any]) -> None:
+        self._hash.update(t.data)
+        for file, column in zip(self._waiting, columns, strict=True):
+            file.write(column.data)
+
+    def digest(self) -> str:
+        for file in self._waiting:
+            file.seek(0)
+            while data := file.read(1 << 20):
+                self._hash.update(data)
+        return self._hash.hexdigest()
+
+
+@jit
+def _add(t, x, y, p, first_us, bin_us, rate, pixels, gap):  # type: ignore[no-untyped-def]
+    """Add the events of one block to the counts, in place."""
+    previous = gap[2]
+    for i in range(len(t)):
+        if t[i] - previous > gap[0]:
+            gap[0], gap[1] = t[i] - previous, previous
+        previous = t[i]
+        rate[(t[i] - first_us) // bin_us, p[i]] += 1
+        pixels[y[i], x[i]] += 1
+    gap[2] = previous

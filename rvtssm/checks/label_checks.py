@@ -1,0 +1,131 @@
+"""Check a recording against its sensor, and its boxes against its time range, its sensor and the dataset's classes."""
+
+import numpy as np
+
+from rvtssm.datasets.tree import RawRecording
+from rvtssm.events.label_rules import find_small, find_usable, unusable_boxes
+from rvtssm.events.labels import Boxes, find_nothing
+from rvtssm.events.sequence_plan import unit_advice
+from rvtssm.readers.recording import MANY_EVENTS, Recording
+from rvtssm.records import DatasetSpec
+
+_LEAST_SHARE = 0.9  # of the width and of the height of a sensor, which many events reach
+_MOST_AT_ONCE = 20  # boxes; more at the end of a recording are rather boxes of many frames, without their times
+
+
+class Note(str):
+    """A message about something unusual that may be intended."""
+
+
+def sensor_notes(recording: Recording, num_events: int, reach_xy: tuple[int, int], spec: DatasetSpec) -> list[str]:
+    """Return a note if the events leave a large part of the sensor out, as they do if its size is named too large.
+
+    Args:
+        recording: The recording.
+        num_events: Number of its events.
+        reach_xy: The largest x and the largest y of an event.
+        spec: The dataset.
+    """
+    (x, y), width, height = reach_xy, recording.width, recording.height
+    if num_events < MANY_EVENTS or (x + 1 > _LEAST_SHARE * width and y + 1 > _LEAST_SHARE * height):
+        return []
+    return [
+        Note(
+            f"{recording.path} has no events beyond x={x}, y={y}, but its sensor is said to have {width}x{height} "
+            f"(width x height) pixels; if it is smaller, correct {_size_keys(spec)}"
+        )
+    ]
+
+
+def time_faults(recording: RawRecording, boxes: Boxes, first_us: int, last_us: int, spec: DatasetSpec) -> list[str]:
+    """Return what is wrong or unusual with label times that lie inside the recording."""
+    path, times_us = recording.boxes_path, np.unique(boxes["t"])
+    if len(times_us) == 1:
+        text = (
+            f"{path}: all {len(boxes)} boxes are at {times_us[0]} us; labels of several frames need their times, in "
+            "YOLO text as the first number of each line"
+        )
+        return [Note(text)] if len(boxes) > _MOST_AT_ONCE else []
+    span_us, apart_us = int(times_us[-1] - times_us[0]), int(np.median(np.diff(times_us)))
+    is_short, is_dense = 10 * span_us < last_us - first_us, 10 * apart_us < spec.label_interval_us
+    text = (
+        f"{path}: labels span {span_us / 1e6:.3g} s of {(last_us - first_us) / 1e6:.3g} s, {apart_us} us apart where "
+        f"label_interval_us is {spec.label_interval_us}"
+    )
+    if is_short and is_dense:
+        return [f"{text}; {unit_advice(int(times_us[-1]), last_us) or 'label times must be microseconds'}"]
+    return [Note(text)] if is_short or is_dense else []
+
+
+def outside_notes(recording: RawRecording, boxes: Boxes, first_us: int, last_us: int, spec: DatasetSpec) -> list[str]:
+    """Return a note if some label times have no events: they lie before the first, or far behind the last."""
+    path, times_us, late_us = recording.boxes_path, np.unique(boxes["t"]), spec.label_interval_us
+    outside_us = times_us[(times_us < first_us) | (times_us > last_us + late_us)]
+    if not len(outside_us):
+        return []
+    return [
+        Note(
+            f"{path}: {len(outside_us)} of {len(times_us)} label times, the first at {outside_us[0]} us, "
+            f"lie before the events or more than {late_us} us after them ({first_us} to {last_us} us); if something "
+            "moved at these times, events are missing: copy the recording again"
+        )
+    ]
+
+
+def box_faults(recording: RawRecording, boxes: Boxes, spec: DatasetSpec, is_train: bool) -> list[str]:
+    """Return what is wrong or unusual with boxes.
+
+    Published boxes may leave the view, so it is a fault only if most are outside; in own labels, a single one is.
+    """
+    is_box, is_visible = find_usable(boxes, spec)
+    num_outside = np.count_nonzero(is_box & ~is_visible)
+    path, faults = recording.boxes_path, []
+    advice = f"labels may be in pixels of another resolution: scale them to the sensor, or correct {_size_keys(spec)}"
+    if not is_box.all():
+        count, first = np.count_nonzero(~is_box), int(np.argmin(is_box))
+        faults.append(
+            f"{path} has {count} of {len(boxes)} boxes with a side that is negative or not finite, the first at "
+            f"{boxes['t'][first]} us; write x, y, w, h with w and h from 0 on"
+        )
+    if 2 * num_outside > len(boxes):
+        x, y = (np.max(boxes[side][is_box]) for side in "xy")
+        faults.append(
+            f"{path} has {num_outside} of {len(boxes)} boxes outside {spec.width}x{spec.height} pixels, up to x={x:g}, "
+            f"y={y:g}; {advice}"
+        )
+    elif left_out := unusable_boxes(boxes[is_box], spec, is_train):
+        text = f"{path}: preprocess and train leave out boxes: {left_out} (of {len(boxes)})"
+        faults.append(f"{text}; {advice}" if num_outside and spec.name == "custom" else Note(text))
+    is_over = (boxes["x"] + boxes["w"] > spec.width) | (boxes["y"] + boxes["h"] > spec.height)
+    if 4 * (num_over := np.count_nonzero(is_visible & is_over)) > len(boxes):
+        kind = str if np.all((boxes["w"] > boxes["x"]) & (boxes["h"] > boxes["y"])) else Note
+        faults.append(
+            kind(
+                f"{path} has {num_over} of {len(boxes)} boxes that reach past the right or bottom edge of "
+                f"{spec.width}x{spec.height} pixels; are they x1, y1, x2, y2 instead of x, y, w, h? If not, {advice}"
+            )
+        )
+    is_known = np.isin(boxes["class_id"], spec.disk_class_ids)
+    objects = boxes[is_known & ~find_nothing(boxes)]
+    if num_small := np.count_nonzero(find_small(objects, spec)):
+        text = (
+            f"{path}: preprocess and train leave out {num_small} of {len(boxes)} boxes as too small (a side below "
+            f"{spec.prepare_min_side_px:g} or a diagonal below {spec.prepare_min_diagonal_px:g} pixels)"
+        )
+        if all((objects[side] <= 1).all() for side in "xywh"):
+            faults.append(f"{text}; they look like fractions of the sensor, write x, y, w, h in pixels")
+        else:  # which is usual in published labels
+            faults.append(Note(text))
+    # A dataset that lists its class ids may leave others out on purpose.
+    if not is_known.any() or not (spec.class_ids or is_known.all()):
+        ids = ", ".join(map(str, np.unique(boxes["class_id"][~is_known])[:9]))
+        faults.append(
+            f"{path} has {np.count_nonzero(~is_known)} of {len(boxes)} boxes of classes that {spec.name} does not have "
+            f"({ids}); choose the dataset, or its class_ids"
+        )
+    return faults
+
+
+def _size_keys(spec: DatasetSpec) -> str:
+    """Return where the size of the sensor is set."""
+    return "height and width in dataset.yaml" if spec.name == "custom" else "dataset, dataset.height and dataset.width"

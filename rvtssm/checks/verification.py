@@ -1,0 +1,287 @@
+"""Check a raw or prepared dataset completely and in parallel: every event, frame and label is decoded."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rvtssm.checks.label_checks import Note, box_faults, outside_notes, sensor_notes, time_faults
+from rvtssm.datasets.preparation_config import PreprocessConfig
+from rvtssm.datasets.prepare_recording import EventBlocks, Plan, Recipe, is_made_from, plan_recording
+from rvtssm.datasets.store import Meta, StoredSequence, open_sequence, read_meta, shared_settings
+from rvtssm.datasets.tree import RawRecording, find_boxes_without_events, find_recordings, find_sequences
+from rvtssm.events.frame_counter import count_as_they_close
+from rvtssm.events.sequence_plan import SequencePlan, check_faults, check_label_times
+from rvtssm.readers import open_recording
+from rvtssm.records import DatasetSpec, WindowSettings
+from rvtssm.remote.mirror import local_path
+from rvtssm.system.progress import run_all
+from rvtssm.system.user_error import UserError
+from rvtssm.system.workers import Task
+
+_FRAMES_AT_ONCE = 16
+_NO_DIGEST = "no digest"  # counted, but not a fault
+_FAILURES = (ValueError, OSError, MemoryError, RuntimeError)
+
+
+@dataclass
+class Verification:
+    """What was found in a dataset. Names are `raw/split/name` and `prepared/split/name`."""
+
+    num_checked: int = 0
+    num_without_digest: int = 0  # prepared files whose content can only be checked for plausibility
+    faults: list[tuple[str, str]] = field(default_factory=list)  # names and faults, one line each
+    notes: list[tuple[str, str]] = field(default_factory=list)  # the same for what is unusual but may be intended
+
+
+def verify_dataset(
+    spec: DatasetSpec,
+    raw_dir: Path | str | None,
+    prepared_dir: Path | str | None,
+    settings: WindowSettings,
+    config: PreprocessConfig,
+    progress: bool = True,
+) -> Verification:
+    """Check the splits of `config` in the given folders.
+
+    If both folders are given, prepared files are compared with their recordings and with `settings`. Without
+    recordings, they are compared with each other.
+
+    Args:
+        spec: The dataset.
+        raw_dir: Folder or URL of the raw recordings, or None.
+        prepared_dir: Folder or URL of the prepared files, or None.
+        settings: How events become frames.
+        config: Which splits to check, and how many workers to use.
+        progress: Whether to show a progress bar.
+
+    Raises:
+        UserError: There is nothing to check.
+    """
+    found, tasks = Verification(), []
+    raw_dir, prepared_dir = (each and local_path(each) for each in (raw_dir, prepared_dir))
+    if raw_dir is not None:
+        tasks += list(_raw_tasks(spec, raw_dir, config, found))
+    if prepared_dir is not None:
+        tasks += list(_prepared_tasks(spec, raw_dir, prepared_dir, settings, config, found))
+    if not tasks and not found.faults:
+        raise UserError(f"{raw_dir or prepared_dir} holds nothing in {', '.join(config.splits)}; see its README")
+    for done in run_all(tasks, config.workers, "checking" if progress else None):
+        found.num_checked += 1
+        messages = [_one_line(done.error)] if done.error is not None else done.result
+        found.num_without_digest += messages.count(_NO_DIGEST)
+        for message in messages:
+            if message != _NO_DIGEST:
+                (found.notes if isinstance(message, Note) else found.faults).append((done.key, message))
+    found.faults.sort()
+    found.notes.sort()
+    return found
+
+
+def _raw_tasks(spec: DatasetSpec, raw_dir: Path | str, config: PreprocessConfig, found: Verification) -> Iterator[Task]:
+    for split in config.splits:
+        recordings = find_recordings(raw_dir, split, spec)
+        if not recordings:
+            found.faults.append((f"raw/{split}", f"{raw_dir} holds no recordings of {spec.name} in {split}"))
+        for recording in recordings:
+            yield f"raw/{split}/{recording.name}", _verify_raw, (recording, spec, config.is_labelled, split == "train")
+        for path in find_boxes_without_events(raw_dir, split, spec) if config.is_labelled else ():
+            message = f"{path} has no event file beside it; copy one there or delete it"
+            found.faults.append((f"raw/{split}/{path.name}", message))
+
+
+def _prepared_tasks(
+    spec: DatasetSpec,
+    raw_dir: Path | str | None,
+    prepared_dir: Path | str,
+    settings: WindowSettings,
+    config: PreprocessConfig,
+    found: Verification,
+) -> Iterator[Task]:
+    shared: Meta | None = None
+    for split in config.splits:
+        recipe = Recipe(spec, settings, split == "train", config.is_labelled)
+        paths = {_stem(path, Path(prepared_dir) / split): path for path in find_sequences(prepared_dir, split)}
+        if not paths:
+            found.faults.append((f"prepared/{split}", f"{prepared_dir} holds no prepared sequences in {split}"))
+        recordings: dict[str, RawRecording] = {}
+        if raw_dir is not None:
+            recordings = {recording.name: recording for recording in find_recordings(raw_dir, split, spec)}
+        for name in sorted({*paths, *recordings}):
+            key, path, recording = f"prepared/{split}/{name}", paths.get(name), recordings.get(name)
+            if path is None:
+                yield key, _verify_absence, (recording, recipe)
+                continue
+            if raw_dir is not None and recording is None:
+                found.faults.append((key, f"{path} belongs to no recording in {raw_dir}; delete one or copy the other"))
+            if shared is None and raw_dir is None and path.is_file():
+                with suppress(ValueError):  # an unreadable file is reported when it is checked
+                    shared = shared_settings(read_meta(path))
+            yield key, _verify_prepared, (path, recording, recipe, shared)
+
+
+def _verify_raw(recording: RawRecording, spec: DatasetSpec, is_labelled: bool, is_train: bool) -> list[str]:
+    """Return the faults of a recording and its labels, and notes on them."""
+    with closing(open_recording(recording.events_path, *spec.sensor_hw, spec.repair)) as events:
+        spec = spec.of_sensor(events.height, events.width)
+        blocks, reach_xy = EventBlocks(events), (0, 0)
+        for block in blocks:
+            reach_xy = max(reach_xy[0], int(block.x.max())), max(reach_xy[1], int(block.y.max()))
+        if not blocks.num_events:
+            raise events.error_without_events()
+        faults = _said(check_faults, events, blocks.num_events)
+        if events.faults.truncated_bytes and not faults:
+            num_bytes = events.faults.truncated_bytes
+            faults.append(f"{events.path} is cut off: {num_bytes} bytes follow its last complete event; copy it again")
+        faults += sensor_notes(events, blocks.num_events, reach_xy, spec)
+        if not is_labelled:
+            return faults
+        try:
+            boxes = recording.read_boxes(spec)
+        except UserError as error:
+            return [*faults, _one_line(error)]
+        if not len(boxes):
+            return [*faults, f"{recording.boxes_path} holds no boxes"]
+        of_labels = int(boxes["t"][0]), int(boxes["t"][-1])
+        of_times = _said(check_label_times, events, of_labels, blocks.first_us, blocks.last_us)
+        if not of_times:
+            what = recording, boxes, blocks.first_us, blocks.last_us, spec
+            of_times = time_faults(*what) + outside_notes(*what)
+        return faults + of_times + box_faults(recording, boxes, spec, is_train)
+
+
+def _verify_prepared(path: Path, recording: RawRecording | None, recipe: Recipe, shared: Meta | None) -> list[str]:
+    """Return the faults of a prepared sequence.
+
+    If `recording` is given, the sequence must be made from it. If `shared` is given, its settings must match those of
+    the other files.
+    """
+    spec = recipe.spec
+    with closing(open_sequence(path, spec)) as sequence:
+        sequence.check_frames()
+        faults = [*_window_faults(sequence), *_label_faults(sequence, spec)]
+        has_source = recording is not None and path.is_file()
+        of_source = _source_faults(sequence, recording, recipe) if recording is not None and has_source else []
+        if of_source or not has_source:  # if the frames were counted again and are equal, they have no faults
+            faults += _frame_faults(sequence, spec)
+        faults += of_source
+    if sequence.meta.get("dataset") != spec.name:
+        faults.append(f"{path} holds {sequence.meta.get('dataset')}, not {spec.name}; choose the dataset that fits")
+    mine = shared_settings(sequence.meta)
+    if shared is not None and mine != shared:
+        names = [name for name in {**shared, **mine} if shared.get(name) != mine.get(name)]
+        found = "; ".join(f"{name}={mine.get(name)}, others with {shared.get(name)}" for name in names)
+        faults.append(f"{path} was made with {found}; prepare it again")
+    return faults if sequence.frames_crc is not None else [*faults, _NO_DIGEST]
+
+
+def _verify_absence(recording: RawRecording, recipe: Recipe) -> list[str]:
+    """Return a fault if a recording was not prepared although it has boxes that would be kept."""
+    if isinstance(plan_recording(recording, recipe), Plan):
+        return [f"{recording.events_path} is not prepared; run `rvtssm preprocess` again"]
+    return []
+
+
+def _source_faults(sequence: StoredSequence, recording: RawRecording, recipe: Recipe) -> list[str]:
+    path = sequence.path
+    try:
+        if not is_made_from(recording, sequence, recipe):
+            return [f"{path} was made from another {recording.events_path.name} or other labels; prepare it again"]
+    except UserError as error:
+        return [_one_line(error)]
+    plan = plan_recording(recording, recipe, is_cut=True)
+    if not isinstance(plan, Plan):
+        return [f"{path} should not be there: {plan.message}; delete it"]
+    faults = []
+    num_events, now = sequence.meta.get("num_events"), plan.sequence.recording.num_events
+    if num_events not in (None, now):
+        faults.append(f"{recording.events_path} has {now} events, not {num_events} as before; copy it again")
+    for name in ("windows", "labels"):
+        stored, wanted = getattr(sequence, name), getattr(plan.sequence, name)
+        if not all(np.array_equal(getattr(stored, f.name), getattr(wanted, f.name)) for f in fields(wanted)):
+            faults.append(f"{path} has other {name} than its recording gives; prepare it again")
+    if not faults and (window := _first_other_frame(sequence, plan.sequence)) is not None:
+        faults.append(
+            f"{path} has other frames than {recording.events_path} gives, from window {window} on: one of them has "
+            "changed; copy the recording again, or prepare it again"
+        )
+    return faults
+
+
+def _first_other_frame(sequence: StoredSequence, plan: SequencePlan) -> int | None:
+    """Return the first window whose frame differs when its events are counted again; None if all are equal."""
+    start = 0
+    with closing(plan.recording) as events:
+        for windows, frames in count_as_they_close(
+            events.iterate(reuse=True), plan.windows, plan.counter(), _FRAMES_AT_ONCE
+        ):
+            stored = sequence.histograms(start, start + len(windows))
+            if not np.array_equal(stored, frames):
+                return start + int(np.argmax([np.any(a != b) for a, b in zip(stored, frames, strict=True)]))
+            start += len(windows)
+    return None
+
+
+def _window_faults(sequence: StoredSequence) -> list[str]:
+    windows, path = sequence.windows, sequence.path
+    if not len(windows):
+        return [f"{path} holds no windows; prepare it again"]
+    faults = []
+    if np.any(windows.bounds_us[:, 0] >= windows.ends_us) or np.any(np.diff(windows.ends_us) <= 0):
+        faults.append(f"{path} has windows that are empty or do not follow each other; prepare it again")
+    if np.any(windows.dt_us <= 0) or np.any(windows.dt_us[1:] != np.diff(windows.ends_us)):
+        faults.append(f"{path} has steps that differ from the distances between its windows; prepare it again")
+    return faults
+
+
+def _label_faults(sequence: StoredSequence, spec: DatasetSpec) -> list[str]:
+    labels, windows, path = sequence.labels, sequence.windows, sequence.path
+    faults = []
+    is_inside = (labels.window_index >= 0) & (labels.window_index < len(windows))
+    if not is_inside.all() or np.any(windows.ends_us[labels.window_index] != labels.t_us):
+        faults.append(f"{path} has labels whose window does not end at their time; prepare it again")
+    if np.any((labels.class_id < 0) | (labels.class_id >= spec.num_classes)):
+        faults.append(f"{path} has labels of classes that {spec.name} does not have; prepare it again")
+    x, y, w, h = labels.boxes_ltwh.T
+    is_good = (x >= 0) & (y >= 0) & (w > 0) & (h > 0) & (x + w <= spec.width) & (y + h <= spec.height)
+    if not is_good.all():  # also true if a coordinate is not a number
+        count = np.count_nonzero(~is_good)
+        faults.append(f"{path} has {count} boxes outside {spec.width}x{spec.height} pixels or without area")
+    return faults
+
+
+def _frame_faults(sequence: StoredSequence, spec: DatasetSpec) -> list[str]:
+    settings = sequence.settings
+    for start in range(0, len(sequence.windows), _FRAMES_AT_ONCE):
+        stop = min(start + _FRAMES_AT_ONCE, len(sequence.windows))
+        frames = sequence.histograms(start, stop)
+        if len(frames) != stop - start or frames.shape[2:] != (spec.frame_height, spec.frame_width):
+            found = f"{frames.shape[-1]}x{frames.shape[-2]}"
+            wanted = f"{spec.frame_width}x{spec.frame_height}"
+            return [f"{sequence.path} has frames of {found}, but {spec.name} has {wanted}; prepare it again"]
+        is_over = settings.representation == "histogram" and frames.max() > settings.count_cutoff
+        if is_over or frames.shape[1] != settings.num_channels:
+            return [f"{sequence.path} has frames that its settings do not allow, from window {start} on"]
+        if not np.isfinite(frames.max()):
+            return [f"{sequence.path} has frames with values that are not finite, from window {start} on"]
+    return []
+
+
+def _said(check: Callable[..., None], *arguments: Any) -> list[str]:
+    """Return the message of the error that a check raises, or an empty list."""
+    try:
+        check(*arguments)
+    except _FAILURES as error:
+        return [_one_line(error)]
+    return []
+
+
+def _stem(path: Path, folder: Path) -> str:
+    return path.relative_to(folder).with_suffix("").as_posix() if path.is_file() else path.name
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,47 @@
+"""`rvtssm generate`: writes the recordings of a simulated dataset."""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from rvtssm.cli.announcement import announce
+from rvtssm.cli.config import Config
+from rvtssm.cli.console import say
+from rvtssm.cli.inputs import needed
+from rvtssm.datasets import build_spec
+from rvtssm.synthetic.generate_recordings import SIMULATED, generate_dataset
+from rvtssm.synthetic.simulation_config import SyntheticConfig
+from rvtssm.system.output_folder import locked
+from rvtssm.system.user_error import UserError
+
+
+def generate(config: Config, only: Collection[str] | None = None) -> None:
+    """Write the recordings of dataset=synthetic or open_world to `dataset.raw_dir`: all, or those that `only` names."""
+    spec = build_spec(replace(config.dataset, raw_dir=None))  # what was generated there before is compared below
+    if spec.name not in SIMULATED:
+        names = " or ".join(f"dataset={name}" for name in SIMULATED)
+        raise UserError(f"{spec.name} is not a simulated dataset, which can be generated; use {names}")
+    folder = needed(config.dataset.raw_dir, "dataset.raw_dir=DIR", "where to write the recordings")
+    sensor, asked = (spec.height, spec.width), (config.synthetic.height, config.synthetic.width)
+    if asked not in (sensor, (SyntheticConfig.height, SyntheticConfig.width)):
+        raise UserError(
+            f"synthetic.height and width {asked} differ from the sensor of the dataset {sensor}; set dataset.height "
+            "and dataset.width, which every verb reads"
+        )
+    wanted = config.synthetic
+    if (wanted.sizes is not None) != spec.mixed_sizes:
+        raise UserError(
+            f"synthetic.sizes={wanted.sizes} with dataset.mixed_sizes={str(spec.mixed_sizes).lower()}; set both, so "
+            "that every verb reads recordings of these sizes, or neither"
+        )
+    counts = f"{wanted.num_train} + {wanted.num_val} + {wanted.num_test}" if only is None else ", ".join(only)
+    announce(
+        "generate",
+        recordings=f"{counts} of {wanted.duration_s:g} s",
+        sensor=", ".join(f"{width} x {height}" for height, width in wanted.sizes or [[spec.height, spec.width]]),
+        labels=f"every {wanted.label_interval_us / 1000:g} ms",
+        output=folder,
+    )
+    with locked(folder):
+        wanted = replace(wanted, height=spec.height, width=spec.width)
+        generate_dataset(wanted, folder, spec.name, only=only)
+    say(f"recordings are in {folder}")

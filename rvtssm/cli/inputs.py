@@ -1,0 +1,207 @@
+"""What verbs read from the configuration: values they cannot do without, a folder to write to, the folders of the data.
+
+Nothing that computes is imported here, so that a missing value is reported at once.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from rvtssm.cli.config import Config
+from rvtssm.datasets import build_spec
+from rvtssm.evaluation.frequency import is_same_rate
+from rvtssm.models.named_weights import default_weights, named_weights
+from rvtssm.remote.object_store import is_url
+from rvtssm.system.user_error import UserError
+
+TRAIN_OUT = "outputs/train"  # the folder of a training that names none
+
+
+def needed(value: str | None, key: str, what: str) -> str:
+    """Return the value; raise UserError, which names the key, if it is missing."""
+    if not value:
+        raise UserError(f"{key} is needed: {what}")
+    return value
+
+
+def weights_path(config: Config) -> str:
+    """Return the path or the name of the weights; raise UserError if it is missing, or if there is no such name."""
+    path = needed(config.checkpoint, "checkpoint=FILE", "weights, such as outputs/demo/checkpoints/best.ckpt")
+    named_weights(path)
+    return path
+
+
+def with_default_weights(config: Config) -> Config:
+    """Return the configuration, with the default weights if it names none and this installation has them."""
+    return config if config.checkpoint else replace(config, checkpoint=default_weights())
+
+
+def _check_weights_or_default(config: Config) -> None:
+    weights_path(with_default_weights(config))
+
+
+def events_path(config: Config) -> str:
+    """Return what to predict on; raise UserError if it is missing."""
+    return needed(config.recording, "recording=FILE", "the events: a file, a folder, -, tcp://HOST:PORT or camera:")
+
+
+def export_path(config: Config) -> Path:
+    """Return the file to export to; raise UserError if it is missing or a folder."""
+    formats = "model.onnx (ONNX), model.xml (OpenVINO) or model.safetensors (weights)"
+    out = Path(needed(config.out, "out=FILE", formats))
+    if out.is_dir():
+        raise UserError(f"{out} is a folder, and the exported model is a file; choose another name")
+    return out
+
+
+def default_out(verb: str, *parts: str) -> Path:
+    """Return the folder of a verb that is given none; its name has the parts that tell one result from another."""
+    return Path("outputs", verb, "_".join(part for part in parts if part))
+
+
+def weights_label(path: str) -> str:
+    """Return a name of weights for folders: the run and the file of a checkpoint, or the name of any other."""
+    run = Path(path).resolve().parent.parent.name if Path(path).parent.name == "checkpoints" else ""
+    return "_".join(part for part in (run, Path(path).stem) if part)
+
+
+def calibration_path(config: Config) -> str | None:
+    """Return the recordings to calibrate an export on, None without.
+
+    Raise UserError if int8 lacks them, or if another precision is given them.
+    """
+    calibrate, precision = config.export.calibrate, config.export.precision
+    if precision == "int8":
+        return needed(calibrate, "calibrate=RECORDINGS", "int8 takes the ranges of its numbers from them")
+    if calibrate:
+        raise UserError(
+            f"calibrate={calibrate} has no effect on {precision}; add precision=int8, or leave calibrate out"
+        )
+    return None
+
+
+def video_path(config: Config) -> str:
+    """Return what to simulate; raise UserError if it or the folder to write to is missing."""
+    needed(config.out, "out=DIR", "the folder of the dataset that is written")
+    return needed(config.simulate.video, "video=FILE", "a video file, or a folder of pictures")
+
+
+def _check_audit(config: Config) -> None:
+    what = "weights of the detector whose memory is measured (`rvtssm verify` checks data)"
+    needed(config.checkpoint, "checkpoint=FILE", what)
+    weights_path(config)
+
+
+def check_demo(config: Config) -> None:
+    """Raise ValueError now for settings that would fail after the training."""
+    counts, rates = config.synthetic, config.evaluation.hz
+    if min(counts.num_train, counts.num_val, counts.num_test) < 1:
+        raise UserError("synthetic.num_train, num_val and num_test must be at least 1: a demo uses every split")
+    trained_hz = config.windows.settings.hz
+    if rates and not any(is_same_rate(hz, trained_hz) for hz in rates):
+        raise UserError(
+            f"evaluation.hz={rates} lacks the rate of training, {trained_hz:g} Hz, which the report starts "
+            "from; name it as well"
+        )
+
+
+def makes_recordings(config: Config) -> bool:
+    """Return whether a study makes its recordings itself: those of the synthetic dataset, if no folder is named."""
+    return config.dataset.name == "synthetic" and not any(folders(config).values())
+
+
+def _check_study(config: Config) -> None:
+    if config.evaluation.checkpoints is not None:
+        raise UserError(
+            "a study trains its own weights, or scores those of checkpoint=FILE; leave evaluation.checkpoints out"
+        )
+    if config.evaluation.class_map is not None and not config.checkpoint:
+        raise UserError(
+            "evaluation.class_map is for weights of other data (checkpoint=FILE), and this study trains its own; write "
+            "training.class_map for the classes of training.init_from"
+        )
+    if config.checkpoint and not any(folders(config).values()):
+        raise UserError("dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed: what to score the weights on")
+    if not makes_recordings(config):
+        check_training(config)
+
+
+def check_training(config: Config) -> None:
+    """Raise ValueError if the data of a training are not named."""
+    if config.dataset.name and not any(folders(config).values()):
+        raise UserError("dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed: what to train on")
+    build_spec(config.dataset)
+
+
+def recordings_path(config: Config) -> str:
+    """Return the folder of the recordings; raise UserError if it is missing."""
+    return needed(config.dataset.raw_dir, "dataset.raw_dir=DIR", "the recordings, in train/, val/ and test/")
+
+
+def _check_weights_or_dataset(config: Config) -> None:
+    if not config.checkpoint:
+        build_spec(config.dataset)
+        return
+    names, usual = ("dataset", "model", "temporal", "windows"), Config()
+    if unread := [name for name in names if getattr(config, name) != getattr(usual, name)]:
+        raise UserError(
+            f"{', '.join(unread)}: info describes {config.checkpoint} by what the weights say; leave these settings "
+            "out, or the weights"
+        )
+
+
+def _check_evaluation(config: Config) -> None:
+    if config.evaluation.checkpoints is None:
+        weights_path(config)
+
+
+_CHECKS: dict[str, tuple[Callable[[Config], object], ...]] = {
+    "demo": (check_demo,),
+    "train": (check_training,),
+    "evaluate": (_check_evaluation,),
+    "study": (_check_study,),
+    "predict": (_check_weights_or_default, events_path),
+    "label": (weights_path, recordings_path),
+    "live": (_check_weights_or_default,),
+    "serve": (_check_weights_or_default,),
+    "export": (export_path, weights_path, calibration_path),
+    "audit": (_check_audit,),
+    "simulate": (video_path,),
+    "info": (_check_weights_or_dataset,),
+}
+
+
+def _check_local(verb: str, config: Config) -> None:
+    """Raise ValueError for a URL in place of a folder that has to be on this machine."""
+    where = {"out": config.out}
+    if verb in ("generate", "demo", "label"):  # which write recordings there, or link to them
+        where["dataset.raw_dir"] = config.dataset.raw_dir
+    for key, folder in where.items():
+        if folder and is_url(folder):
+            raise UserError(
+                f"{key}={folder} is in an object store, and `rvtssm {verb}` needs a folder of this machine there; "
+                "name one, and copy the files"
+            )
+
+
+def check_inputs(verb: str, config: Config) -> None:
+    """Raise ValueError if the configuration lacks something without which the verb cannot begin."""
+    _check_local(verb, config)
+    for check in _CHECKS.get(verb, ()):
+        check(config)
+
+
+def writable(folder: Path) -> Path:
+    """Return the folder, which need not exist; raise UserError now, not after hours of work, if it is not writable."""
+    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not place.is_dir():
+        raise UserError(f"{folder} is or lies below a file ({place}), and a folder is needed; choose another")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise UserError(f"{place} is not writable; choose another folder, or change its permissions")
+    return folder
+
+
+def folders(config: Config) -> dict[str, str | None]:
+    """Return the folders of the data by their key in the section `dataset`."""
+    return {"raw_dir": config.dataset.raw_dir, "prepared_dir": config.dataset.prepared_dir}

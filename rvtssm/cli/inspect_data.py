@@ -1,0 +1,173 @@
+"""`rvtssm inspect PATH`: what a recording, a prepared file or a dataset contains, as text, picture and JSON."""
+
+import glob
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from rich.filesize import decimal
+from rich.table import Table
+
+from rvtssm.checks.inspect_dataset import (
+    SIZES,
+    TreeInspection,
+    inspect_prepared,
+    inspect_raw,
+    is_prepared,
+    is_sequence,
+)
+from rvtssm.checks.inspect_recording import RecordingInspection, inspect_recording
+from rvtssm.checks.picture import tree_png
+from rvtssm.checks.recording_picture import recording_png
+from rvtssm.cli.config import Config
+from rvtssm.cli.console import console, say, say_error
+from rvtssm.cli.inputs import needed
+from rvtssm.cli.recognised import unrecognised, with_recognised
+from rvtssm.cli.sensor_above import sensor_above
+from rvtssm.datasets import build_spec
+from rvtssm.readers import open_recording
+from rvtssm.readers.bags import is_bag, split_topic
+from rvtssm.records import DatasetSpec
+from rvtssm.remote.mirror import local_path
+from rvtssm.system.file_errors import did_you_mean
+from rvtssm.system.output_folder import result_set, write_files
+from rvtssm.system.user_error import UserError
+
+_MOST_HOT_PIXELS = 5  # that the table names
+
+
+def inspect(config: Config, as_json: bool = False) -> int:
+    """Describe `recording`; return 2 if a file of a dataset cannot be read.
+
+    The dataset of a folder is recognised if the configuration does not name it.
+
+    A picture is written as well; with `as_json` only if `out` is given.
+    """
+    where = needed(config.recording, "rvtssm inspect PATH", "a recording, a prepared file or a folder of splits")
+    path, topic = split_topic(local_path(where))
+    if path.suffix in (".ckpt", ".safetensors", ".onnx", ".pt2"):
+        raise UserError(f"{path} is a checkpoint; `rvtssm info {path}` describes it")
+    if not path.exists():
+        what = "; give a recording, a prepared file or a folder of splits"
+        raise UserError(f"{path} does not exist{did_you_mean(path) or what}")
+    spec = _spec(config, path)
+    found: RecordingInspection | TreeInspection
+    is_folder = path.is_dir() and not is_bag(path)
+    if is_folder and not is_prepared(path):
+        if spec is None:
+            raise unrecognised(path)
+        found = inspect_raw(path, spec, progress=True)
+    elif is_folder or is_sequence(path):
+        found = inspect_prepared(path, spec, progress=is_folder)
+    else:
+        sensor = spec or config.dataset
+        height, width = sensor.height, sensor.width
+        if height is width is None and topic is None:
+            height, width = sensor_above(path)
+        recording = open_recording(where, height, width)
+        found = inspect_recording(recording, has_checksum=as_json)
+    if as_json:
+        say(json.dumps(found.to_json(), indent=1))
+    elif isinstance(found, RecordingInspection):
+        console.print(_recording_table(found))
+    else:
+        _print_tree(found)
+    if config.out or not as_json:
+        name = f"{path.resolve().name}{(topic or '').replace('/', '_')}"
+        picture = recording_png(found) if isinstance(found, RecordingInspection) else tree_png(found)
+        pictures = {f"{name}.png": picture}
+        if spec is not None and isinstance(found, TreeInspection) and found.kind == "raw":
+            from rvtssm.cli.labelled_frames import labelled_frames  # imported here because torch takes a second
+
+            frames = labelled_frames(path, spec, found.splits)
+            pictures |= {f"{name}.labels_{split}.png": data for split, data in frames.items()}
+        out, escaped = Path(config.out or "outputs/inspect"), glob.escape(name)
+        with result_set(out, f"{name}.png", [f"{escaped}.png", f"{escaped}.labels_*.png"]) as staged:
+            write_files(staged, pictures)
+        if not as_json:
+            for file in pictures:
+                say(f"picture: {out / file}")
+    errors = found.errors if isinstance(found, TreeInspection) else []
+    for name, message in errors:
+        say_error(f"{name}: {message}")
+    return 2 if errors else 0
+
+
+def _spec(config: Config, path: Path) -> DatasetSpec | None:
+    dataset = replace(config.dataset, raw_dir=str(path)) if path.is_dir() else config.dataset
+    if not dataset.name and path.is_dir():
+        dataset = with_recognised(dataset, path)
+    return build_spec(dataset) if dataset.name else None
+
+
+def _recording_table(found: RecordingInspection) -> Table:
+    table = _two_columns(found.name)
+    hot, faults = found.hot_pixels, found.faults
+    table.add_row("format", f"{found.format}, {decimal(found.num_bytes)}")
+    table.add_row("sensor", f"{found.width} x {found.height}")
+    table.add_row("time", f"{found.t_first_us} to {found.t_last_us} us, {found.duration_us / 1e6:.6f} s")
+    table.add_row("events", f"{found.num_events}, {found.num_bytes / found.num_events:.2f} bytes each")
+    bins = f"busiest {found.bin_us / 1000:g} ms"
+    table.add_row("rate", f"{found.mean_rate / 1e6:.3f} million per second, {found.peak_rate / 1e6:.3f} in the {bins}")
+    table.add_row("polarity", f"{100 * found.num_on / found.num_events:.1f} % brighter")
+    table.add_row("longest gap", f"{found.longest_gap_us} us, it starts at {found.longest_gap_at_us} us")
+    table.add_row("time backwards", f"{faults.backward_steps} events, moved to the time of the event before")
+    table.add_row("out of frame", f"{faults.out_of_frame} events, left out")
+    table.add_row("cut off", f"{faults.truncated_bytes} bytes after the last whole event")
+    share = 100 * hot[:, 2].sum() / found.num_events
+    named = "; ".join(f"x={x} y={y}: {count}" for x, y, count in hot[:_MOST_HOT_PIXELS])
+    table.add_row("hot pixels", f"{len(hot)} with {share:.1f} % of the events" + (f" ({named})" if named else ""))
+    return table
+
+
+def _print_tree(found: TreeInspection) -> None:
+    table = _two_columns(f"{found.name}: {found.kind} {found.dataset}")
+    for name, value in found.settings.items():
+        table.add_row(name.replace("_", " "), ", ".join(map(str, value)) if isinstance(value, list) else str(value))
+    if found.settings:
+        console.print(table)
+    table = Table(title=f"{found.name}: {found.kind} {found.dataset}", title_justify="left")
+    table.add_column("", style="bold")
+    columns = []
+    for split in found.splits:
+        totals = found.totals(split)
+        seconds = totals["duration_us"] / 1e6
+        table.add_column(split or "file", justify="right")
+        columns.append(
+            {
+                "recordings": totals["recordings"],
+                "size": decimal(totals["num_bytes"]),
+                "minutes": f"{seconds / 60:.2f}",
+                "events": totals["num_events"],
+                "million events per second": f"{totals['num_events'] / max(seconds, 1e-6) / 1e6:.3f}",
+                "windows": totals["num_windows"],
+                "events repaired": totals["repaired"],
+                "label times": totals["num_label_times"],
+            }
+        )
+    # raw recordings have no windows, and only histograms tell the number of events
+    is_known = {name: any(column[name] for column in columns) for name in ("windows", "events")}
+    is_known["million events per second"] = is_known["events"]
+    for name in columns[0]:
+        if is_known.get(name, True):
+            table.add_row(name, *(str(column[name]) for column in columns))
+    console.print(table)
+    table = Table(title="boxes by area (COCO)", title_justify="left")
+    for name in ("split", "class", *SIZES):
+        table.add_column(name, justify="right" if name in SIZES else "left")
+    for split in found.splits:
+        for name, row in zip(found.class_names, found.labels(split).tolist(), strict=True):
+            table.add_row(split or "file", name, *map(str, row))
+    console.print(table)
+    if found.kind == "raw" and any(found.labels(split).any() for split in found.splits):
+        say(
+            "these are all boxes of the label files; training and scoring leave out duplicates, and boxes of which the "
+            "sensor sees nothing or too little"
+        )
+
+
+def _two_columns(title: str) -> Table:
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    return table

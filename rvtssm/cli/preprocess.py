@@ -1,0 +1,79 @@
+"""`rvtssm preprocess`: turns raw recordings into histograms on disk."""
+
+from rvtssm.cli.announcement import announce, thinned_in_words
+from rvtssm.cli.config import Config
+from rvtssm.cli.console import say, say_error
+from rvtssm.cli.inputs import needed
+from rvtssm.datasets import build_spec, custom
+from rvtssm.datasets.described import copy_generated
+from rvtssm.datasets.prepare_dataset import PreprocessSummary, preprocess_dataset
+from rvtssm.datasets.tree import find_recordings
+from rvtssm.records import DatasetSpec
+from rvtssm.remote.mirror import absolute_path, local_path
+from rvtssm.system.output_folder import locked
+from rvtssm.system.user_error import UserError
+
+
+def preprocess(config: Config) -> int:
+    """Prepare all recordings of `dataset.raw_dir`; return 2 if one of them cannot be prepared."""
+    spec = build_spec(config.dataset)
+    if spec.mixed_sizes:
+        raise UserError(
+            "dataset.mixed_sizes=true: recordings of several sizes cannot be prepared; train on them as they are, with "
+            "dataset.source=raw dataset.raw_dir=DIR"
+        )
+    raw_dir = needed(config.dataset.raw_dir, "dataset.raw_dir=DIR", "the recordings")
+    prepared_dir = needed(config.dataset.prepared_dir, "dataset.prepared_dir=DIR", "where to write")
+    if absolute_path(raw_dir) == absolute_path(prepared_dir):
+        raise UserError(f"{prepared_dir} holds the recordings; choose another folder for the prepared files")
+    announce(
+        "preprocess",
+        source=f"{raw_dir} ({spec.name}, {spec.width} x {spec.height})",
+        stride=f"{config.windows.stride_ms:g} ms",
+        recordings=sum(len(find_recordings(raw_dir, split, spec)) for split in config.preprocess.splits),
+        labels=config.preprocess.labels,
+        output=prepared_dir,
+    )
+    with locked(local_path(prepared_dir)):
+        summary = _prepare(config, spec, raw_dir, prepared_dir)
+    _print_summary(summary, prepared_dir)
+    is_useless = summary.dropped and not (summary.written or summary.skipped)
+    if is_useless and not summary.failed:
+        classes = ", ".join(
+            f"{number} {name}" for name, number in zip(spec.class_names, spec.disk_class_ids, strict=True)
+        )
+        raise UserError(
+            f"no recording of {raw_dir} has a usable box: classes {classes}, sensor {spec.width}x"
+            f"{spec.height} (width x height); `rvtssm verify` says what is wrong with the labels, and labels=none "
+            "prepares without them"
+        )
+    return 2 if summary.failed else 0
+
+
+def _prepare(config: Config, spec: DatasetSpec, raw_dir: str, prepared_dir: str) -> PreprocessSummary:
+    is_described = spec.name == custom.SPEC.name
+    if is_described and not local_path(f"{prepared_dir}/{custom.FILE}").exists():
+        custom.copy_description(raw_dir, prepared_dir)  # before the work, in case it is interrupted
+    summary = preprocess_dataset(spec, raw_dir, prepared_dir, config.windows.settings, config.preprocess)
+    if summary.written or summary.skipped:  # otherwise it may not fit the files that are there
+        if is_described:
+            custom.copy_description(raw_dir, prepared_dir)
+        copy_generated(spec.name, raw_dir, prepared_dir)
+    return summary
+
+
+def _print_summary(summary: PreprocessSummary, prepared_dir: str) -> None:
+    for name, message in summary.failed:
+        say_error(f"{name}: {message}")
+    for name, message in summary.dropped:
+        say(f"{name}: left out, {message}", style="yellow")
+    for name, count in summary.repaired.items():
+        say(f"{name}: {count} events went back in time and were moved to the time of the event before")
+    for name, counts in summary.unusable_boxes.items():
+        say(f"{name}: boxes left out: {counts}", style="yellow")
+    if summary.num_thinned:
+        say(thinned_in_words(summary.num_thinned, summary.num_labels), style="yellow")
+    say(
+        f"{len(summary.written)} recordings prepared, {len(summary.skipped)} were complete, "
+        f"{len(summary.dropped)} left out, {len(summary.failed)} failed; they are in {prepared_dir}"
+    )

@@ -1,1 +1,0 @@
-"""The command line: one file per verb, which ties the rooms together, and the composition of settings by Hydra."""

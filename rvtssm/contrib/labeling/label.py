@@ -1,0 +1,184 @@
+"""`rvtssm label`: a detector makes boxes for recordings, or times of recordings, that have none."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rvtssm.cli.announcement import announce
+from rvtssm.cli.config import Config
+from rvtssm.cli.console import say, say_error
+from rvtssm.cli.inputs import recordings_path, writable
+from rvtssm.cli.weights import read_weights, shared_weights, with_chosen_precision
+from rvtssm.contrib.labeling.pseudo_labels import find_pseudo_boxes, label_every
+from rvtssm.datasets import build_spec, custom, with_training
+from rvtssm.datasets.described import copy_generated
+from rvtssm.datasets.tree import RawRecording, find_recordings, has_split
+from rvtssm.detection.stream import check_causal
+from rvtssm.detection.track_objects import check_installed
+from rvtssm.evaluation.batch_workers import detector_processes, num_processes
+from rvtssm.evaluation.shared_weights import SharedWeights
+from rvtssm.events.labels import BOX_DTYPE, Boxes, write_boxes
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
+from rvtssm.models.hub import local_weights
+from rvtssm.readers import open_recording
+from rvtssm.records import DatasetSpec
+from rvtssm.system.atomic_files import atomic_file
+from rvtssm.system.output_folder import locked
+from rvtssm.system.progress import progress_bar
+from rvtssm.system.user_error import UserError
+from rvtssm.system.workers import SameProcess, WorkerDied, Workers, finished
+
+_SETTINGS_FILE = "label.json"
+_SPLITS = ("train", "val", "test")
+_BOXES_SUFFIX = "_bbox.npy"  # where the dataset has label files of another kind, which cannot hold a `pseudo_score`
+
+
+def label(config: Config) -> int:
+    """Write a tree of recordings with labels to `out`; return 2 if one of the recordings cannot be read.
+
+    The recordings are links to those of `dataset.raw_dir`. Annotated boxes stay as they are, boxes of the detector have
+    a `pseudo_score`. Recordings that have their labels from an earlier run with the same settings are skipped.
+    """
+    raw_dir = Path(recordings_path(config))
+    out = writable(Path(config.out or "outputs/label"))
+    if out.resolve() == raw_dir.resolve():
+        raise UserError(f"{out} holds the recordings; choose another folder for the labels")
+    check_installed("rvtssm label")
+    config = with_chosen_precision(config)
+    checkpoint = read_weights(config)
+    check_causal(checkpoint.detector)
+    spec = _check_dataset(config, checkpoint)
+    checkpoint = replace(checkpoint, spec=spec)  # ids of classes in files, and the usual interval, may be others
+    label_every(checkpoint, config.label)
+    wanted = [split for split in _SPLITS if split in config.label.splits or has_split(raw_dir, split, spec)]
+    wanted += [split for split in config.label.splits if split not in _SPLITS]
+    recordings = [(split, raw) for split in wanted for raw in find_recordings(raw_dir, split, spec)]
+    announce(
+        "label",
+        weights=config.checkpoint,
+        source=f"{raw_dir} {spec.name}",
+        recordings=sum(split in config.label.splits for split, _ in recordings),
+        device=checkpoint.detector.device,
+        precision=config.precision,
+        output=out,
+    )
+    num_failed, made = 0, []
+    number = num_processes(config.label.workers)
+    if number == 1:
+        workers: Workers = SameProcess()
+        write: Callable[..., Boxes | None] = partial(_write, checkpoint)
+    else:
+        workers = detector_processes(number)
+        write = partial(_write_elsewhere, shared_weights(config, checkpoint))
+    tasks = iter([(raw.name, write, (out, raw_dir, split, raw, spec, config)) for split, raw in recordings])
+    with locked(out), closing(workers), progress_bar("labelling", len(recordings)) as advance:
+        _check_settings(out, config)
+        if spec.name == custom.SPEC.name:
+            custom.copy_description(raw_dir, out, labels=_suffix(spec))
+        copy_generated(spec.name, str(raw_dir), str(out))
+        for done in finished(workers, lambda: next(tasks, None)):
+            if isinstance(done.error, (UserError, OSError, WorkerDied)):
+                num_failed += 1
+                say_error(f"{done.key}: {' '.join(str(done.error).split())}")
+            elif done.error is not None:
+                raise done.error
+            else:
+                made += [] if done.result is None else [done.result]
+            advance(1)
+    found = np.concatenate([np.zeros(0, BOX_DTYPE), *made])["pseudo_score"]
+    say(
+        f"{len(made)} recordings labelled with {(found > 0).sum()} boxes and {(found < 0).sum()} uncertain ones beside "
+        f"{(found == 0).sum()} annotated ones, {num_failed} failed; train with dataset.raw_dir={out}"
+    )
+    return 2 if num_failed else 0
+
+
+def _write_elsewhere(weights: SharedWeights, *recording: Any) -> Boxes | None:
+    """Do what `_write` does in a process that may have no weights yet."""
+    *_, spec, _ = recording
+    return _write(replace(weights.read(), spec=spec), *recording)
+
+
+def _write(
+    checkpoint: LoadedCheckpoint,
+    out: Path,
+    raw_dir: Path,
+    split: str,
+    raw: RawRecording,
+    spec: DatasetSpec,
+    config: Config,
+) -> Boxes | None:
+    """Write the link and the labels of one recording, in this order; return the boxes, None if they were there."""
+    link = out / raw.events_path.relative_to(raw_dir)
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if not link.is_symlink():
+        link.symlink_to(raw.events_path.resolve())
+    folder = raw.events_path.relative_to(raw_dir / (spec.events_dir or "")).parts[0]
+    path = out / (spec.boxes_dir or "") / folder / f"{raw.name}{_suffix(spec)}"
+    if path.exists():
+        return None
+    boxes = np.zeros(0, BOX_DTYPE) if raw.boxes_path is None else raw.read_boxes(spec)
+    if split in config.label.splits:
+        recording = open_recording(raw.events_path, *spec.sensor_hw, spec.repair)
+        try:
+            found = find_pseudo_boxes(checkpoint, recording, np.unique(boxes["t"]), config.label)
+        finally:
+            recording.close()
+        if len(boxes):  # tracks of the detector are others than those of the annotations
+            found["track_id"][found["track_id"] > 0] += boxes["track_id"].max()
+        boxes = np.concatenate([boxes, found])
+        boxes = boxes[np.argsort(boxes["t"], kind="stable")]
+    elif raw.boxes_path is None:
+        return None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_boxes(path, boxes)
+    return boxes if split in config.label.splits else None
+
+
+def _suffix(spec: DatasetSpec) -> str:
+    """Return how the label files end that are written."""
+    return spec.boxes_suffix if spec.boxes_suffix.endswith(".npy") else _BOXES_SUFFIX
+
+
+def _check_dataset(config: Config, checkpoint: LoadedCheckpoint) -> DatasetSpec:
+    """Return the spec of the dataset. Raise ValueError if its classes or its sensor are not those of the weights."""
+    known = checkpoint.spec
+    spec = build_spec(with_training(config.dataset, known))
+    asked, trained = (
+        f"{', '.join(each.class_names)}; {each.width} x {each.height} pixels, {each.downsample} to one"
+        for each in (spec, known)
+    )
+    if asked != trained:
+        raise UserError(
+            f"{config.checkpoint} was trained on {known.name} ({trained}), {spec.name} has {asked}; label the dataset "
+            "of the weights"
+        )
+    return spec
+
+
+def _check_settings(out: Path, config: Config) -> None:
+    """Write what decides the labels into an empty folder, or compare it with that of an earlier run."""
+    settings: dict[str, Any] = {
+        "weights_file": hashlib.sha256(Path(local_weights(str(config.checkpoint))).read_bytes()).hexdigest(),
+        "raw_dir": str(Path(str(config.dataset.raw_dir)).resolve()),
+        "precision": config.precision,
+        **{key: value for key, value in asdict(config.label).items() if key != "workers"},
+    }
+    path = out / _SETTINGS_FILE
+    if path.exists():
+        found = json.loads(path.read_text())
+        if different := [key for key in settings if found.get(key) != settings[key]]:
+            listed = ", ".join(f"{key}={found.get(key)} instead of {settings[key]}" for key in different)
+            raise UserError(f"{out} has labels of {listed}; delete it or choose another folder")
+    elif any(not each.name.startswith(".") for each in out.iterdir()):
+        raise UserError(f"{out} holds files but no {_SETTINGS_FILE}; choose another folder")
+    else:
+        with atomic_file(path) as staged:
+            staged.write_text(json.dumps(settings, indent=2) + "\n")

@@ -1,0 +1,1 @@
+"""Events and boxes in the viewer Rerun."""

@@ -1,0 +1,1 @@
+"""Detections in bags of ROS, and its node."""

@@ -1,0 +1,1 @@
+"""A web page on which recordings and cameras play with their boxes."""

@@ -1,0 +1,108 @@
+"""`rvtssm serve`: a web page on which recordings and cameras play with their boxes, at a rate that the viewer sets."""
+
+import contextlib
+import errno
+import functools
+import os
+import secrets
+import socket
+import threading
+from pathlib import Path
+from urllib.parse import quote
+
+from rvtssm.cli.announcement import announce
+from rvtssm.cli.config import Config
+from rvtssm.cli.console import say
+from rvtssm.cli.inputs import weights_path, with_default_weights
+from rvtssm.cli.weights import say_note
+from rvtssm.detection.event_camera import connected_cameras
+from rvtssm.detection.sources import DSEC_EVENTS, find_sources
+from rvtssm.export.exported import read_weights_file
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
+from rvtssm.readers import open_recording
+from rvtssm.readers.bags import bag_topics, is_bag, split_topic
+from rvtssm.readers.header import UnknownSensorSize
+from rvtssm.records import BAG_SUFFIXES
+from rvtssm.remote.object_store import is_url
+from rvtssm.system.extras import check_extra
+from rvtssm.system.user_error import UserError
+
+
+def serve(config: Config) -> None:
+    """Serve the page until Ctrl-C."""
+    check_extra("serve", "web", "fastapi", "uvicorn", "websockets")
+    import uvicorn
+
+    from rvtssm.contrib.serve.server import build_app
+
+    settings, path = config.serve, weights_path(with_default_weights(config))
+    if not settings.is_local and settings.token is None:
+        settings.token = secrets.token_urlsafe(12)
+    recordings = _recordings(config.recording)
+    reading = threading.Lock()
+
+    @functools.cache
+    def read(precision: str) -> LoadedCheckpoint:
+        return read_weights_file(path, precision)
+
+    def weights(precision: str) -> LoadedCheckpoint:
+        with reading:
+            return read(precision)
+
+    checkpoint = weights("float32")
+    names, layer = ", ".join(checkpoint.spec.class_names), checkpoint.temporal_config.name
+    title = f"{checkpoint.model_config.size} {layer}, trained at {checkpoint.windows.hz:g} Hz: {names}"
+    app = build_app(settings, weights, recordings, lambda: bool(connected_cameras()), title, checkpoint.note or "")
+    with _listening(settings.host, settings.port) as listening:
+        announce("serve", weights=path, recordings=len(recordings), device=checkpoint.detector.device)
+        say_note(path, checkpoint)
+        host, port = settings.host, listening.getsockname()[1]
+        query = f"/?token={quote(settings.token, safe='')}" if settings.token else "/"
+        say(f"open http://{f'[{host}]' if ':' in host else host}:{port}{query} in a browser; Ctrl-C ends it")
+        options = uvicorn.Config(app, log_level="warning", ws_max_size=1 << 16, timeout_graceful_shutdown=2)
+        uvicorn.Server(options).run(sockets=[listening])
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; raise UserError, which names another port, if the port is in use."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, reuse_port=False)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise UserError(
+            f"port {port} is in use, perhaps by another `rvtssm serve`; choose another, as in port={1 + port % 65535}, "
+            "or port=0 for any free one"
+        ) from None
+
+
+def _recordings(where: str | None) -> dict[str, Path]:
+    """Return the recordings that pages may play, by name: a file, or those of a folder, with all topics of its bags."""
+    if where is None:
+        return {}
+    if not is_url(where) and not split_topic(where)[0].exists():
+        raise UserError(f"recording={where} is no file and no folder; name one, or leave it out")
+    found: dict[str, Path] = {}
+    for path in find_sources(where).values():
+        name = os.path.basename(os.path.abspath(split_topic(path)[0]))  # of a link, not of what it leads to
+        if (events := Path(path, DSEC_EVENTS)).is_file():
+            found[name] = events
+        elif len(topics := _topics(Path(path))) > 1:
+            found |= {f"{name}:{topic}": Path(f"{path}:{topic}") for topic in topics}
+        else:
+            if path == where:  # a file that cannot be read is told now; those of a folder are told by their pages
+                with contextlib.suppress(UnknownSensorSize):
+                    open_recording(path).close()
+            found[name] = Path(path)
+    return found
+
+
+def _topics(path: Path) -> list[str]:
+    """Return the topics of events of a bag; none of another file, or of a bag whose opening will tell what is wrong."""
+    if not (path.name.endswith(BAG_SUFFIXES) or is_bag(path)):
+        return []
+    try:
+        return bag_topics(path)
+    except ValueError:
+        return []

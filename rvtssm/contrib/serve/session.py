@@ -1,0 +1,326 @@
+"""One open page: a source of events, a detector with its own state, and pictures of both, in a thread."""
+
+from __future__ import annotations
+
+import json
+import math
+import queue
+import threading
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rvtssm.contrib.serve.recent_events import SHOWN_US, RecentEvents
+from rvtssm.contrib.serve.serve_config import MAX_HZ, MIN_HZ, ServeConfig
+from rvtssm.detection.choose_downsample import choose_downsample
+from rvtssm.detection.event_camera import open_camera
+from rvtssm.detection.live import StreamDetector
+from rvtssm.detection.live_run import LiveResult, LiveRun
+from rvtssm.detection.replay import Replay
+from rvtssm.detection.schedule import FixedRate
+from rvtssm.detection.sources import opened_source
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
+from rvtssm.models.model_config import PRECISIONS, PostprocessConfig
+from rvtssm.records import Detections
+from rvtssm.system.file_errors import FILE_ERRORS
+from rvtssm.system.user_error import UserError
+
+_PICTURE_S = 0.04  # shortest time between pictures
+_LOWEST_SCORE = 0.05  # lowest score of boxes that are sent; the page hides boxes below its own threshold
+_IDLE_S = 0.2
+_END_S = 1.0  # how long the end of a recording is shown before it starts again
+_MOST_COMMANDS, _MOST_MESSAGES, _MOST_RESULTS = 256, 64, 4096  # limits of queues; a page may send too fast or not read
+SPEEDS = (0.05, 4.0)  # slowest and fastest playback, in seconds of the recording per second
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A source that a page may play: a recording, or the camera if `path` is None."""
+
+    name: str
+    path: str | None = None
+    height: int | str | None = None  # of the sensor in pixels, if the recording does not give it, as a page sends it
+    width: int | str | None = None  # of the sensor in pixels, if the recording does not give it, as a page sends it
+    camera_settings: str | None = None
+
+
+class Session:
+    """The session of one page. The page sends commands through `handle`, and `taken` returns what to send to it.
+
+    Args:
+        weights: Returns the weights in a given precision.
+        camera: Lock held by the session that uses the camera.
+        notify: Called from the thread of the session when there is something to take.
+        config: The settings that a page starts with.
+    """
+
+    def __init__(
+        self,
+        weights: Callable[[str], LoadedCheckpoint],
+        camera: threading.Lock,
+        notify: Callable[[], None],
+        config: ServeConfig | None = None,
+    ) -> None:
+        config = config or ServeConfig()
+        self._weights, self._camera, self._notify = weights, camera, notify
+        self._given_downsample = self._downsample = config.downsample
+        self._commands: queue.Queue[dict[str, Any] | Opening | None] = queue.Queue(_MOST_COMMANDS)
+        self._lock = threading.Lock()  # protects everything that waits to be sent
+        self._messages: deque[str] = deque(maxlen=_MOST_MESSAGES)
+        self._picture: bytes | None = None
+        self._run: LiveRun | None = None
+        self._opening = Opening("")
+        self._opened = ExitStack()
+        self.hz, self.window = config.hz or weights("float32").windows.hz, config.window
+        self.rates = min(self.hz, MIN_HZ), max(self.hz, MAX_HZ)
+        self._precision, self._speed, self._is_paused = "float32", 1.0, False
+        self._ended_s: float | None = None  # when the recording ended; it starts again soon
+        self._shown = RecentEvents(1, 1)
+        self._boxes: list[list[float]] = []
+        self._results: deque[list[float]] = deque(maxlen=_MOST_RESULTS)  # results since the last picture
+        self._picture_at_s = 0.0
+        self._thread = threading.Thread(target=self._work, name="rvtssm page", daemon=True)
+        self._thread.start()
+
+    def handle(self, command: dict[str, Any] | Opening) -> None:
+        """Queue a command of the page: new values of settings, or a source to play.
+
+        Raises:
+            UserError: Too many commands are waiting.
+        """
+        try:
+            self._commands.put_nowait(command)
+        except queue.Full:
+            raise UserError(f"{_MOST_COMMANDS} commands of the page are waiting; reload it") from None
+
+    def close(self) -> None:
+        """Stop the thread and close the source."""
+        self._commands.put(None)
+        self._thread.join()
+
+    def taken(self) -> list[str | bytes]:
+        """Return what to send: messages as JSON, and at most one picture. The next picture is made after this call."""
+        with self._lock:
+            found: list[str | bytes] = [*self._messages]
+            self._messages.clear()
+            if self._picture is not None:
+                found.append(self._picture)
+                self._picture = None
+            return found
+
+    def _work(self) -> None:
+        with self._opened:
+            while True:
+                try:
+                    command = self._commands.get(timeout=_IDLE_S) if self._run is None else self._commands.get_nowait()
+                except queue.Empty:
+                    if self._run is not None:
+                        self._guarded(self._step)
+                    continue
+                if command is None:
+                    return
+                self._guarded(self._start if isinstance(command, Opening) else self._set, command)
+
+    def _guarded(self, act: Callable[..., None], *arguments: Any) -> None:
+        """Run an action. Report an error to the page and stop playing, unless the action only changed a setting."""
+        try:
+            act(*arguments)
+        except FILE_ERRORS as error:
+            if act != self._set:
+                self._stop()
+            message = " ".join(str(error).split()) or type(error).__name__
+            if path := self._opening.path:  # do not reveal the folder
+                message = message.replace(path, self._opening.name).replace(f"{Path(path).parent}/", "")
+            self._tell(kind="error", message=message, is_playing=self._run is not None)
+
+    def _stop(self) -> None:
+        self._run = None
+        self._opened.close()
+        self._shown.clear()
+        self._boxes = []
+        with self._lock:
+            self._results.clear()
+            self._picture = None
+
+    def _start(self, opening: Opening) -> None:
+        self._stop()
+        self._opening, self._downsample, assumed = opening, self._given_downsample, ""
+        if opening.path is None:
+            if not self._camera.acquire(blocking=False):
+                raise UserError("another page uses the camera; close it there first")
+            self._opened.callback(self._camera.release)
+            source: Any = self._opened.enter_context(open_camera(settings=opening.camera_settings))
+        else:
+            sensor_hw = sensor_side(opening.height), sensor_side(opening.width)
+            opened = self._opened.enter_context(opened_source(opening.path, *sensor_hw))
+            recording: Any = opened.recording
+            if self._downsample is None:
+                self._downsample = choose_downsample(self._weights("float32"), opened).downsample
+            if opened.guess:
+                size = f"{recording.width} x {recording.height} pixels"
+                assumed = f"{opening.name} does not say the size of its sensor: assuming {size}; Size changes it"
+            source = Replay(recording, opening.name)
+            self._is_paused = False
+        self._shown = RecentEvents(source.height, source.width)
+        self._run = LiveRun(source, lambda: self._detector(source), self._shown.add)
+        self._run.warm_up()
+        if isinstance(source, Replay):
+            self._seek(source, source.first_us)
+            source.set_speed(self._speed)
+        duration_s = (source.last_us - source.first_us) / 1e6 if isinstance(source, Replay) else None
+        shape = {"height": source.height, "width": source.width, "downsample": self._run.detector.downsample}
+        self._tell(kind="opened", name=opening.name, duration_s=duration_s, assumed=assumed, **shape)
+
+    def _detector(self, source: Any) -> StreamDetector:
+        checkpoint = self._weights(self._precision)
+        return StreamDetector(
+            checkpoint,
+            source.height,
+            source.width,
+            schedule=self._schedule(checkpoint),
+            downsample=self._downsample,
+            config=PostprocessConfig(min_score=_LOWEST_SCORE, max_detections=100),
+        )
+
+    def _schedule(self, checkpoint: LoadedCheckpoint) -> FixedRate:
+        windows = checkpoint.windows_at(self.hz, self.window)
+        return FixedRate(windows.hz, windows.length_us)
+
+    def _set(self, command: dict[str, Any]) -> None:
+        """Change settings during playback. The state of the detector is kept, except when the page jumps in time."""
+        run, replay = self._run, self._run.source if self._run is not None else None
+        if "hz" in command or "window" in command or "precision" in command:
+            self.hz = _number(command.get("hz", self.hz), *self.rates)
+            if "window" in command:
+                self.window = _choice(command["window"], ("slide", "shrink"))
+            precision = _choice(command.get("precision", self._precision), PRECISIONS)
+            checkpoint = self._weights(precision)
+            self._precision = precision
+            if run is not None and "precision" in command:
+                detector = self._detector(run.source)
+                detector.load_state_dict(run.detector.state_dict())
+                run.detector = detector
+            elif run is not None:
+                run.detector.schedule = self._schedule(checkpoint)
+        if "speed" in command:
+            self._speed = _number(command["speed"], *SPEEDS)
+        if "paused" in command:
+            self._is_paused = bool(command["paused"])
+        if isinstance(replay, Replay):
+            if "speed" in command:
+                replay.set_speed(self._speed)
+            if "paused" in command:
+                replay.pause(self._is_paused)
+            if "seek" in command:
+                share = _number(command["seek"], 0, 1)
+                self._seek(replay, replay.first_us + int(share * (replay.last_us - replay.first_us)))
+
+    def _seek(self, replay: Replay, at_us: int) -> None:
+        """Continue at a time. Show the events just before it, or after it at the start, in case playback is paused."""
+        replay.seek(at_us)
+        self._shown.clear()
+        self._boxes, self._ended_s = [], None
+        if len(around := replay.between(at_us - SHOWN_US, max(at_us, replay.first_us + SHOWN_US))):
+            self._shown.add(around)
+
+    def _step(self) -> None:
+        assert self._run is not None
+        result, source = self._run.step(), self._run.source
+        if result is not None:
+            self._note(result)
+        now_s = time.monotonic()
+        if source.is_ended:
+            if not isinstance(source, Replay):
+                raise UserError(source.broke_off or f"{source.name} ended")
+            self._end(self._run, source, now_s)
+        now_us = source.now_us if isinstance(source, Replay) else self._run.now_us
+        if self._picture is None and now_s - self._picture_at_s >= _PICTURE_S and now_us is not None:
+            self._picture_at_s = now_s
+            picture = self._drawn(self._run, now_us)
+            with self._lock:
+                self._picture = picture
+            self._notify()
+
+    def _end(self, run: LiveRun, replay: Replay, now_s: float) -> None:
+        """Compute the window that the end of a recording cuts short. A little later, start again."""
+        if self._ended_s is None:
+            last = run.finish(replay.last_us + math.ceil(1e6 / self.hz) + run.detector.windows.includes_end)
+            if last is not None:
+                self._note(last)
+            self._ended_s = time.monotonic()  # the last window may have taken long
+        elif now_s - self._ended_s >= _END_S and not self._is_paused:
+            self._seek(replay, replay.first_us)
+
+    def _note(self, result: LiveResult) -> None:
+        (found,) = result.window.detections
+        self._boxes = _rows(found)
+        delays = (result.window.seconds, result.lag_s)
+        self._results.append(
+            [round(result.window.end_us / 1e6, 6), *(round(1000 * s, 2) for s in delays), result.window.num_passed]
+        )
+
+    def _drawn(self, run: LiveRun, now_us: int) -> bytes:
+        """Return a picture for the page: length of the header, header as JSON, and compressed `RecentEvents.pixels`."""
+        source, shown = run.source, self._shown
+        pixels = shown.pixels(now_us)
+        first_us = source.first_us if isinstance(source, Replay) else 0
+        header = {
+            "kind": "picture",
+            "t_s": (now_us - first_us) / 1e6,
+            "height": shown.height,
+            "width": shown.width,
+            "pixel": shown.pixel,
+            "notice": self._notice(source, bool(pixels.any())),
+            "boxes": self._boxes,  # each box: left, top, right, bottom, class, score
+            "results": list(self._results),
+            "hz": self.hz,
+            "step_scale": round(run.detector.windows.hz / self.hz, 4),
+            "num_lost": source.num_lost,
+            "is_paused": self._is_paused,
+        }
+        self._results.clear()
+        head = json.dumps(header).encode()
+        return len(head).to_bytes(4, "little") + head + zlib.compress(pixels.tobytes(), 1)
+
+    def _notice(self, source: Any, has_events: bool) -> str:
+        """Explain why a picture is empty or has no boxes; empty if there is nothing to explain."""
+        if isinstance(source, Replay) and (too_short := source.too_short(1e6 / self.hz)):
+            return f"{too_short}; its boxes appear at its end, as in `rvtssm predict`"
+        return "" if has_events else f"no events in {SHOWN_US / 1000:g} ms"
+
+    def _tell(self, **message: Any) -> None:
+        with self._lock:
+            self._messages.append(json.dumps(message))
+        self._notify()
+
+
+def _rows(found: Detections) -> list[list[float]]:
+    """Return left, top, right, bottom, class and score of every box."""
+    edges, classes, scores = found.xyxy.round(1).tolist(), found.class_id.tolist(), found.score.round(3).tolist()
+    return [[*xyxy, class_id, score] for xyxy, class_id, score in zip(edges, classes, scores, strict=True)]
+
+
+def sensor_side(value: Any) -> int | None:
+    """Return a side of the sensor in pixels as a page sends it; None if it sends none. UserError if it is no number."""
+    if not value:
+        return None
+    if not str(value).isdecimal() or not 1 <= int(value) <= 1 << 14:
+        raise UserError(f"{value} is not a sensor size; give a number of pixels")
+    return int(value)
+
+
+def _number(value: Any, lowest: float, highest: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise UserError(f"the page sent {value!r} instead of a number; reload it")
+    return float(min(max(value, lowest), highest))
+
+
+def _choice(value: Any, choices: tuple[str, ...]) -> str:
+    if value not in choices:
+        raise UserError(f"the page sent {value!r}; choose from {', '.join(choices)}")
+    return str(value)

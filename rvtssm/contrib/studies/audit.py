@@ -1,0 +1,68 @@
+"""`rvtssm audit`: measures what the memory and the time step of a detector do, on simulated traffic or a recording."""
+
+import json
+from pathlib import Path
+
+from rvtssm.cli.announcement import say_replaced
+from rvtssm.cli.config import Config
+from rvtssm.cli.console import console, say
+from rvtssm.cli.inputs import default_out, weights_label, weights_path, writable
+from rvtssm.cli.sensor_above import sensor_above
+from rvtssm.cli.weights import read_weights
+from rvtssm.contrib.studies.audit_report import AUDIT_FILES, console_table, to_json, write_audit
+from rvtssm.contrib.studies.memory_audit import audit_detector
+from rvtssm.datasets import build_spec, with_described
+from rvtssm.datasets.tree import find_recordings
+from rvtssm.detection.sources import find_sources, first_events
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
+from rvtssm.readers.recording import join_events
+from rvtssm.records import Events
+from rvtssm.synthetic.generate_recordings import simulated_recording
+from rvtssm.synthetic.simulation_config import SyntheticConfig
+from rvtssm.system.output_folder import result_set
+from rvtssm.system.user_error import UserError
+
+
+def audit(config: Config, as_json: bool = False) -> None:
+    """Measure, print, and write `audit.md`, `audit.json` and `audit.png` to `out`.
+
+    The events come from `recording` (the first one, if it is a folder), else from a test recording in
+    `dataset.raw_dir`, else from simulated traffic in the frame size of the weights.
+    """
+    out = writable(Path(config.out or default_out("audit", weights_label(weights_path(config)))))
+    if not as_json:
+        say_replaced(out, "audit")
+    with result_set(out, "audit", AUDIT_FILES) as staged:
+        checkpoint = read_weights(config)
+        events, sensor_hw, downsample, source = _input(config, checkpoint)
+        found = audit_detector(checkpoint, events, sensor_hw, config.audit, downsample=downsample, progress=not as_json)
+        title = f"{config.checkpoint} ({checkpoint.model_config.size} {checkpoint.temporal_config.name})"
+        write_audit(found, title, source, staged)
+    if as_json:
+        say(json.dumps(to_json(found, title, source)))
+        return
+    console.print(console_table(found, title))
+    say("wrote " + ", ".join(str(out / name) for name in AUDIT_FILES))
+
+
+def _input(config: Config, checkpoint: LoadedCheckpoint) -> tuple[Events, tuple[int, int], int | None, str]:
+    """Return the events, the size of the sensor, the downsampling if it is known, and a description of the events."""
+    seconds, dataset = config.audit.duration_s, with_described(config.dataset)
+    spec = build_spec(dataset) if dataset.name else checkpoint.spec
+    where, height, width = config.recording, config.dataset.height, config.dataset.width
+    if where is None and config.dataset.raw_dir:
+        recordings = find_recordings(config.dataset.raw_dir, "test", spec)
+        if not recordings:
+            raise UserError(f"{config.dataset.raw_dir} holds no test recording of {spec.name}; name a recording=FILE")
+        where = str(recordings[0].events_path)
+    if where is None:
+        size = checkpoint.spec.frame_height, checkpoint.spec.frame_width
+        scene = SyntheticConfig(seed=config.seed, duration_s=seconds, height=size[0], width=size[1])
+        blocks, _ = simulated_recording(scene, "test", 0)
+        return join_events(list(blocks)), size, 1, f"{seconds:g} s of simulated traffic, seed {config.seed}"
+    path = next(iter(find_sources(where).values()))
+    if height is width is None and Path(path).is_file():
+        height, width = sensor_above(Path(path))
+    repair = dataset.repair or spec.repair
+    events, size, name = first_events(path, seconds, (spec.height, spec.width), height, width, repair)
+    return events, size, None, f"the first {seconds:g} s of {name}"

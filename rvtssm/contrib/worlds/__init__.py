@@ -1,0 +1,1 @@
+"""Open worlds and their renderer, and video that becomes events."""

@@ -1,0 +1,137 @@
+"""`rvtssm simulate`: turns a video into events and its labels into boxes, as a dataset that `dataset=custom` reads."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from rvtssm.cli.announcement import announce
+from rvtssm.cli.config import Config
+from rvtssm.cli.console import say
+from rvtssm.cli.inputs import video_path
+from rvtssm.contrib.worlds.video import VideoSource, dense_frames, open_video, picture_files
+from rvtssm.contrib.worlds.video_labels import read_video_labels
+from rvtssm.datasets.custom import read_spec
+from rvtssm.events.labels import Boxes, interpolated_boxes, write_boxes
+from rvtssm.readers.dat import write_dat
+from rvtssm.synthetic.camera import drawn_camera, simulate_events
+from rvtssm.synthetic.simulation_config import LONGEST_S
+from rvtssm.system.atomic_files import atomic_file
+from rvtssm.system.file_errors import file_errors
+from rvtssm.system.output_folder import locked
+from rvtssm.system.progress import progress_bar
+from rvtssm.system.user_error import UserError
+
+
+def simulate(config: Config) -> None:
+    """Write `out/SPLIT/NAME_td.dat`, with labels also `NAME_bbox.npy` and `out/dataset.yaml`.
+
+    A recording that is complete is not simulated again; `.NAME.simulate.json` beside it holds what it was made from.
+    Raise ValueError if the recording or its boxes exist and were made from anything else. Frames are read one after
+    the other, so that a video of any length needs the same memory.
+    """
+    wanted, out = config.simulate, Path(str(config.out))
+    config.synthetic.camera.check()
+    source = open_video(video_path(config), wanted.fps, wanted.linear)
+    if source.num_frames / source.fps > LONGEST_S:
+        raise UserError(f"{source.path} is longer than {LONGEST_S} s, the clock of the files; cut it into parts")
+    boxes: Boxes | None = None
+    names: tuple[str, ...] = ()
+    if wanted.labels:
+        boxes, names = read_video_labels(wanted.labels, wanted.label_format, source, wanted.classes)
+        if wanted.label_hz is not None and len(boxes):
+            if not (boxes["track_id"] > 0).any():
+                raise UserError(
+                    f"{wanted.labels} has no tracks, which label_hz={wanted.label_hz:g} needs; leave it out"
+                )
+            boxes = interpolated_boxes(boxes, wanted.label_hz, source.path.name)
+    announce(
+        "simulate",
+        video=f"{source.path}, {source.num_frames or 'unknown'} frames at {source.fps:g} Hz",
+        sensor=f"{source.width} x {source.height}",
+        labels=f"{len(boxes)} boxes of {', '.join(names)}" if boxes is not None else "none",
+        output=out,
+    )
+    folder, name = out / wanted.split, source.path.resolve().stem
+    events_path, boxes_path = folder / f"{name}_td.dat", folder / f"{name}_bbox.npy"
+    written = []
+    with locked(out):
+        _claim(folder / f".{name}.simulate.json", _origin(config, source), (events_path, boxes_path))
+        if boxes is not None:
+            _describe(out / "dataset.yaml", source, names)
+        if not events_path.exists():
+            rng = np.random.default_rng(np.random.SeedSequence((config.seed, *name.encode())))
+            camera = drawn_camera(config.synthetic.camera, rng)
+            with progress_bar("frames", source.num_frames or None) as advance:
+                frames = _counted(source, wanted.max_motion_px, advance)
+                write_dat(events_path, simulate_events(frames, camera, rng), source.height, source.width)
+            written.append(str(events_path))
+        if boxes is not None:
+            write_boxes(boxes_path, boxes)
+            written.append(str(boxes_path))
+    say(f"wrote {' and '.join(written)}" if written else f"{events_path} is complete; nothing was written")
+
+
+def _origin(config: Config, source: VideoSource) -> dict[str, object]:
+    """Return what the events of a recording depend on."""
+    files = [file.stat() for file in (picture_files(source.path) if source.names else [source.path])]
+    return {
+        "video": str(source.path.resolve()),
+        "bytes": sum(file.st_size for file in files),
+        "modified_ns": max(file.st_mtime_ns for file in files),
+        "fps": source.fps,
+        "linear": source.is_linear,
+        "max_motion_px": config.simulate.max_motion_px,
+        "seed": config.seed,
+        "camera": asdict(config.synthetic.camera),
+    }
+
+
+def _claim(path: Path, origin: Mapping[str, object], recording: tuple[Path, ...]) -> None:
+    """Write `origin`, or raise UserError if a file of the recording exists that was made from anything else."""
+    found: Mapping[str, object] = {}
+    if path.exists():
+        with file_errors(path, advice="choose another out=DIR"):
+            found = dict(json.loads(path.read_text()))
+    different = [key for key, value in origin.items() if found.get(key, ...) != value]
+    if different and (existing := [file for file in recording if file.exists()]):
+        raise UserError(
+            f"{existing[0]} is of another video or of other settings ({', '.join(different)}); choose another out=DIR"
+        )
+    with atomic_file(path) as staged:
+        staged.write_text(json.dumps(origin, indent=2) + "\n")
+
+
+def _counted(
+    source: VideoSource, max_motion_px: float, advance: Callable[[int], None]
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield dense frames and advance a bar at those of the video. Raise ValueError if the video breaks off."""
+    done = 0
+    for t_us, frame in dense_frames(source, max_motion_px):
+        if (reached := int(t_us * source.fps / 1e6 + 1.5)) > done:
+            advance(reached - done)
+            done = reached
+        yield t_us, frame
+    if done < 2:
+        raise UserError("the video has a single frame that can be read; events need two or more")
+    if done < 0.98 * source.num_frames - 1:  # some formats only estimate the number
+        raise UserError(
+            f"{source.path} ends after frame {done} of {source.num_frames}; copy it again, or convert it, for example "
+            "to MP4"
+        )
+
+
+def _describe(path: Path, source: VideoSource, names: tuple[str, ...]) -> None:
+    """Write `dataset.yaml`, or compare it with that of another video. ValueError if size or classes differ."""
+    content = {"classes": list(names), "height": source.height, "width": source.width, "labels": "_bbox.npy"}
+    if path.exists():
+        spec = read_spec(path.parent)  # which may have more keys, such as label_interval_us
+        found = dict(zip(content, (list(spec.class_names), spec.height, spec.width, spec.boxes_suffix), strict=True))
+        if found != content:
+            raise UserError(f"{path} describes {found}, this video is {content}; choose another out=DIR")
+        return
+    with atomic_file(path) as staged:
+        staged.write_text(yaml.safe_dump(content, sort_keys=False))

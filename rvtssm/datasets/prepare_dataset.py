@@ -1,0 +1,281 @@
+"""Prepare all raw recordings of a dataset in parallel. A second run prepares what is still missing.
+
+Most recordings are prepared by one worker each. A recording that is much longer than others is split into sections of
+consecutive windows. All workers count and compress sections, and this process writes them in order.
+"""
+
+import shutil
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from rich.filesize import decimal
+
+from rvtssm.datasets import sections
+from rvtssm.datasets.preparation_config import PreprocessConfig
+from rvtssm.datasets.prepare_recording import (
+    Outcome,
+    Plan,
+    Recipe,
+    count_section,
+    is_complete,
+    plan_recording,
+    prepare_recording,
+)
+from rvtssm.datasets.sections import Job, SectionedRecording
+from rvtssm.datasets.tree import find_boxes_without_events, find_recordings
+from rvtssm.readers.index import index_folder
+from rvtssm.records import DatasetSpec, WindowSettings
+from rvtssm.remote.mirror import is_mirrored, local_path
+from rvtssm.system.atomic_files import remove_abandoned
+from rvtssm.system.progress import progress_bar
+from rvtssm.system.user_error import UserError
+from rvtssm.system.workers import (
+    DaskCluster,
+    Done,
+    Processes,
+    SameProcess,
+    Task,
+    WorkerDied,
+    Workers,
+    finished,
+    num_usable_cores,
+)
+
+WORTH_A_WORKER = 1 << 23  # bytes; starting a process takes about a second
+# For the estimate of disk space: the smallest measured size of raw files, and the largest of prepared files.
+# Bytes per event in a raw file:
+_LEAST_RAW_BYTES = {".dat": 8.0, ".npy": 8.0, ".csv": 8.0}
+_LEAST_RAW_BYTES_ELSEWHERE = 2.5  # EVT3 with vectors, HDF5 with blosc
+# bytes per event and frame that shows it
+_STORED_BYTES = {"histogram": 1.0, "voxel_grid": 6.0, "event_stack": 3.0, "surfaces": 8.0}
+_SURFACES_SHOW_US = 50_000  # frames of surfaces have the same size at any stride; the entry above holds at this one
+_FAILURES = (ValueError, OSError, MemoryError, RuntimeError, WorkerDied)  # HDF5 raises RuntimeError on a full disk
+
+
+@dataclass
+class PreprocessSummary:
+    """What happened to the recordings of a dataset. Names are `split/name`."""
+
+    written: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    dropped: list[tuple[str, str]] = field(default_factory=list)  # names and reasons
+    failed: list[tuple[str, str]] = field(default_factory=list)  # names and reasons, one line each
+    repaired: dict[str, int] = field(default_factory=dict)  # number of events that were out of order
+    unusable_boxes: dict[str, str] = field(default_factory=dict)  # number of boxes by reason, as text
+    num_labels: int = 0  # of the recordings that were written now
+    num_thinned: int = 0  # boxes of these recordings that were dropped because of their time
+
+    def add(self, name: str, outcome: Outcome) -> None:
+        """Add the outcome of one recording."""
+        has_reason = outcome.status in ("dropped", "failed")
+        getattr(self, outcome.status).append((name, outcome.message) if has_reason else name)
+        if outcome.backward_steps:
+            self.repaired[name] = outcome.backward_steps
+        if outcome.unusable_boxes:
+            self.unusable_boxes[name] = outcome.unusable_boxes
+        self.num_labels += outcome.num_labels
+        self.num_thinned += outcome.num_thinned
+
+
+def preprocess_dataset(
+    spec: DatasetSpec,
+    raw_dir: Path | str,
+    prepared_dir: Path | str,
+    settings: WindowSettings,
+    config: PreprocessConfig,
+    progress: bool = True,
+    workers: Workers | None = None,
+) -> PreprocessSummary:
+    """Prepare every recording of the splits as `prepared_dir/<split>/<name>.h5`.
+
+    Complete files that were made from the same source with the same settings are skipped. A recording that cannot be
+    prepared is reported in `failed`, and the others are still prepared.
+
+    Args:
+        spec: The dataset.
+        raw_dir: Folder or URL of the raw recordings.
+        prepared_dir: Folder or URL for the prepared files.
+        settings: How events become frames.
+        config: Which splits to prepare, and how.
+        progress: Whether to show a progress bar.
+        workers: Workers to use, which stay open. None starts and closes workers as `config` says.
+
+    Raises:
+        UserError: There is nothing to prepare, or the disk has less room than the files are likely to need.
+    """
+    summary, jobs = PreprocessSummary(), []
+    raw_dir, prepared_dir = local_path(raw_dir), local_path(prepared_dir)
+    for split in config.splits:
+        folder, recipe = prepared_dir / split, Recipe(spec, settings, split == "train", config.is_labelled)
+        for recording in find_recordings(raw_dir, split, spec):
+            jobs.append(Job(split, recording, folder / f"{recording.name}.h5", recipe))
+        for boxes_path in find_boxes_without_events(raw_dir, split, spec) if config.is_labelled else ():
+            suffixes = ", *".join(spec.event_suffixes)
+            message = f"{boxes_path} has no event file beside it (*{suffixes}); copy one there or delete it"
+            summary.add(f"{split}/{boxes_path.name.removesuffix(spec.boxes_suffix)}", Outcome("failed", message))
+    if not jobs and not summary.failed:
+        raise UserError(f"{raw_dir} holds no recordings in {', '.join(config.splits)}; see data_prep/README.md")
+    folders = {job.path.parent for job in jobs}
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)  # if this fails, it is one error and not one per recording
+    folders.add(index_folder())
+    for folder in folders:
+        remove_abandoned(folder)
+    jobs = _missing(jobs, config.overwrite, summary)
+    if not jobs:
+        return summary
+    if config.check_disk and not is_mirrored(prepared_dir):
+        _check_disk(jobs, spec, settings, prepared_dir)
+    try:
+        with ExitStack() as stack:
+            workers = workers or stack.enter_context(closing(_build_workers(config, jobs)))
+            num_bytes = sum(job.num_bytes for job in jobs)
+            advance = stack.enter_context(progress_bar("preparing" if progress else None, num_bytes, of_bytes=True))
+            for job, outcome in _Run(jobs, workers, advance).outcomes():
+                if outcome.status == "dropped" and job.path.exists():  # a training would go on reading the file
+                    outcome = Outcome("failed", f"{outcome.message}; delete {job.path}, made from earlier labels")
+                summary.add(job.name, outcome)
+    finally:
+        for folder in folders:
+            remove_abandoned(folder)  # temporary files of workers that were killed
+    summary.written.sort()
+    summary.dropped.sort()
+    summary.failed.sort()
+    return summary
+
+
+def _missing(jobs: list[Job], overwrite: bool, summary: PreprocessSummary) -> list[Job]:
+    """Return the recordings that have to be prepared, and add the others to the summary."""
+
+    def outcome(job: Job) -> Outcome | None:
+        try:
+            job.num_bytes  # noqa: B018  raises an error for a broken link
+            if is_complete(job.recording, job.path, job.recipe, overwrite):
+                return Outcome("skipped")
+        except _FAILURES as error:
+            return _failure(error)
+        return None
+
+    with ThreadPoolExecutor(8) as threads:  # the threads wait for a disk or a network
+        outcomes = list(threads.map(outcome, jobs))
+    for job, found in zip(jobs, outcomes, strict=True):
+        if found is not None:
+            summary.add(job.name, found)
+    return [job for job, found in zip(jobs, outcomes, strict=True) if found is None]
+
+
+def _check_disk(jobs: list[Job], spec: DatasetSpec, settings: WindowSettings, folder: Path) -> None:
+    """Raise UserError if the disk has less room than the prepared files are likely to need."""
+    shown_us = _SURFACES_SHOW_US if settings.warmup_us else settings.length_us or 0
+    overlap = max(1.0, shown_us / settings.stride_us)
+    stored = _STORED_BYTES[settings.representation] * overlap / spec.downsample**2
+    needed = sum(
+        stored * job.num_bytes / _LEAST_RAW_BYTES.get(job.recording.events_path.suffix, _LEAST_RAW_BYTES_ELSEWHERE)
+        for job in jobs
+    )
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise UserError(
+            f"{folder} has {decimal(free)} free, but {len(jobs)} recordings need up to about {decimal(round(needed))} "
+            f"({stored:.2g} bytes per event); make room, choose another folder, or continue with check_disk=false"
+        )
+
+
+def _build_workers(config: PreprocessConfig, jobs: list[Job]) -> Workers:
+    if config.scheduler is not None:
+        return DaskCluster(config.scheduler)
+    sizes = [job.num_bytes for job in jobs]
+    num_workers = config.workers or min(num_usable_cores(), sum(sizes) // WORTH_A_WORKER)
+    num_workers = min(num_workers, sum(max(1, size // sections.SECTION_BYTES) for size in sizes))
+    return Processes(num_workers) if num_workers > 1 else SameProcess()
+
+
+def _failure(error: BaseException) -> Outcome:
+    if isinstance(error, MemoryError):
+        return Outcome("failed", f"not enough memory ({error}); run again, with fewer workers")
+    return Outcome("failed", " ".join(str(error).split()))
+
+
+class _Run:
+    """Assigns jobs to workers: the longest first, and sections of a recording that was begun before new recordings.
+
+    Args:
+        jobs: The recordings to prepare.
+        workers: The workers.
+        advance: Advances the progress bar by a number of bytes and sets its description.
+    """
+
+    def __init__(self, jobs: list[Job], workers: Workers, advance: Callable[..., None]) -> None:
+        self._jobs = deque(sorted(jobs, key=lambda job: job.num_bytes, reverse=True))
+        self._workers = workers
+        self._advance, self._num_jobs, self._num_finished = advance, len(jobs), 0
+        self._shown = {job: (0.0, 0) for job in jobs}  # share of the windows that is done, and number of events read
+        # A recording longer than half of a worker's share could keep the other workers waiting at the end.
+        fair_share = sum(job.num_bytes for job in jobs) / workers.num_workers
+        limit = max(fair_share / 2, 2 * sections.SECTION_BYTES)
+        self._longest_whole = limit if workers.num_workers > 1 else float("inf")
+        self._cut: dict[Job, SectionedRecording] = {}
+
+    def outcomes(self) -> Iterator[tuple[Job, Outcome]]:
+        """Yield every job with its outcome, in the order in which the jobs end."""
+        try:
+            for done in finished(self._workers, self._next_task):
+                job: Job = done.key[0]
+                outcome = self._advanced(job, done)
+                if outcome is not None:
+                    self._num_finished += 1
+                    self._show(job, 1.0, outcome.num_events)
+                    yield job, outcome
+        finally:
+            for cut in self._cut.values():
+                cut.abandon()
+
+    def _show(self, job: Job, share: float, num_events: int) -> None:
+        before, _ = self._shown[job]
+        self._shown[job] = share, num_events
+        events = sum(count for _, count in self._shown.values()) / 1e6
+        text = f"{self._num_finished}/{self._num_jobs} recordings, {events:.1f} M events, {job.name}"
+        self._advance((share - before) * job.num_bytes, text)
+
+    def _next_task(self) -> Task | None:
+        for job, cut in self._cut.items():
+            section = cut.next_section(4 * self._workers.num_workers)
+            if section is not None:
+                return (job, section), count_section, (cut.plan.sequence.section(*cut.bounds[section]),)
+        if not self._jobs:
+            return None
+        job = self._jobs.popleft()
+        # Frames of surfaces need earlier events, so their recordings cannot be split into sections.
+        if job.num_bytes > self._longest_whole and not job.recipe.settings.warmup_us:
+            return (job,), plan_recording, (job.recording, job.recipe, True)
+        report = partial(self._show, job) if isinstance(self._workers, SameProcess) else None
+        return (job,), prepare_recording, (job.recording, job.path, job.recipe, report)
+
+    def _advanced(self, job: Job, done: Done) -> Outcome | None:
+        """Return the outcome of the job; None if it is not finished yet, or has failed before."""
+        is_section = len(done.key) > 1
+        if is_section and job not in self._cut:  # the job has failed
+            return None
+        try:
+            if done.error is not None:
+                raise done.error
+            if isinstance(done.result, Plan):
+                self._cut[job] = SectionedRecording(job, done.result, self._workers.num_workers)
+            elif is_section:
+                cut = self._cut[job]
+                self._show(job, cut.take(done.key[1], *done.result), cut.num_events)
+                if cut.is_written:
+                    del self._cut[job]
+                    return cut.finish()
+            else:
+                return done.result
+        except _FAILURES as error:
+            if job in self._cut:
+                self._cut.pop(job).abandon()
+            return _failure(error)
+        return None

@@ -1,0 +1,267 @@
+"""Prepare one raw recording: check, clean, count, compress and write it.
+
+A long recording can be split into sections of consecutive windows, which any process can count. The resulting file is
+the same, byte for byte.
+"""
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rvtssm.datasets.compress import FrameCompressor
+from rvtssm.datasets.store import Meta, StoredSequence, open_sequence, sequence_writer
+from rvtssm.datasets.tree import RawRecording
+from rvtssm.events.frame_counter import count_as_they_close
+from rvtssm.events.label_rules import unusable_boxes
+from rvtssm.events.labels import annotated
+from rvtssm.events.sequence_plan import SequencePlan, plan_sequence
+from rvtssm.readers import Recording, open_recording
+from rvtssm.records import DatasetSpec, Events, WindowSettings
+from rvtssm.remote.mirror import is_mirrored, open_parts, whole
+from rvtssm.system.user_error import UserError
+
+SAMPLE_BYTES = 1 << 20  # bytes at each end of a recording whose digest tells whether the file is still the same
+_kept = threading.local()
+_FRAMES_AT_ONCE = 2  # few, so that a frame is compressed while it is still in the cache
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What happened to one recording: written, skipped (already complete), dropped (no boxes left) or failed."""
+
+    status: str
+    message: str = ""
+    backward_steps: int = 0
+    num_events: int = 0
+    unusable_boxes: str = ""  # how many boxes were dropped as faulty, by reason
+    num_labels: int = 0
+    num_thinned: int = 0  # boxes that were dropped because of their time
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the recordings of one split are prepared."""
+
+    spec: DatasetSpec
+    settings: WindowSettings
+    is_train: bool = False
+    is_labelled: bool = True
+
+    @property
+    def meta(self) -> Meta:
+        """The metadata that a prepared file stores about its recipe."""
+        spec, settings = self.spec, self.settings
+        return {
+            "dataset": spec.name,
+            "convention": settings.convention,
+            "representation": settings.representation,
+            **({"time_constants_us": list(settings.time_constants_us)} if settings.warmup_us else {}),
+            "grid": "labels" if self.is_labelled else "free",
+            "stride_us": settings.stride_us,
+            "length_us": settings.length_us,
+            "num_bins": settings.num_bins,
+            "count_cutoff": settings.count_cutoff,
+            "height": spec.height,
+            "width": spec.width,
+            "downsample": spec.downsample,
+            "class_names": list(spec.class_names),
+            "min_box_px": [spec.prepare_min_side_px, spec.prepare_min_diagonal_px],
+            "is_train": self.is_train,
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The file that a recording will become."""
+
+    sequence: SequencePlan
+    meta: Meta  # without the values that are only known when all events have been read
+    unusable_boxes: str = ""
+
+    def final_meta(self, num_events: int) -> Meta:
+        """Return the complete metadata, with the number of events and the repairs."""
+        return {**self.meta, "num_events": num_events, "faults": asdict(self.sequence.recording.faults)}
+
+    def written(self, num_events: int) -> Outcome:
+        """Return the outcome once the file is written."""
+        plan, faults = self.sequence, self.sequence.recording.faults
+        counts = len(plan.labels), plan.num_thinned
+        return Outcome("written", "", faults.backward_steps, num_events, self.unusable_boxes, *counts)
+
+
+def prepare_recording(
+    recording: RawRecording, path: Path | str, recipe: Recipe, report: Callable[[float, int], None] | None = None
+) -> Outcome:
+    """Prepare one recording in constant memory.
+
+    Args:
+        recording: The raw recording.
+        path: The file to write.
+        recipe: How recordings of this split are prepared.
+        report: Called with the share of the windows that is done and the number of events read so far.
+
+    Raises:
+        UserError: The recording is unusable.
+    """
+    plan = plan_recording(recording, recipe)
+    if isinstance(plan, Outcome):
+        return plan
+    sequence, blocks = plan.sequence, EventBlocks(plan.sequence.recording)
+    with (
+        closing(sequence.recording),
+        sequence_writer(path, sequence.windows, sequence.labels, sequence.frame_shape, recipe.settings.dtype) as writer,
+    ):
+        for frames in _compressed(sequence, blocks):
+            writer.append(frames)
+            if report is not None:
+                report(writer.num_frames / len(sequence.windows), blocks.num_events)
+        sequence.check_read(blocks.num_events, blocks.first_us, blocks.last_us)
+        writer.meta = plan.final_meta(blocks.num_events)
+    return plan.written(blocks.num_events)
+
+
+def plan_recording(recording: RawRecording, recipe: Recipe, is_cut: bool = False) -> Plan | Outcome:
+    """Plan a recording, or return the outcome "dropped" if no box is left.
+
+    Args:
+        recording: The raw recording.
+        recipe: How recordings of this split are prepared.
+        is_cut: Read the whole recording once, so that its sections can be counted and its faults are known.
+
+    Raises:
+        UserError: The recording is unusable.
+    """
+    spec, boxes, unusable = recipe.spec, None, ""
+    if recipe.is_labelled:
+        boxes = recording.read_boxes(spec)
+        boxes = boxes if recipe.is_train else annotated(boxes)
+        if not len(boxes):
+            raise UserError(f"{recording.boxes_path} holds no boxes; set labels=none to prepare it without labels")
+        unusable = unusable_boxes(boxes, spec, recipe.is_train)
+    with closing(open_recording(recording.events_path, spec.height, spec.width, spec.repair)) as events:
+        sequence = plan_sequence(events, boxes, spec, recipe.settings, recipe.is_train, is_read_later=not is_cut)
+    if sequence is None:
+        reason = f" ({unusable})" if unusable else ""
+        return Outcome("dropped", f"{recording.boxes_path} has no box left after cleaning{reason}")
+    return Plan(sequence, {**recipe.meta, "source": _source(recording, recipe.is_labelled)}, unusable)
+
+
+def count_section(section: SequencePlan) -> tuple[list[bytes], int]:
+    """Return the compressed frames of a section of a plan, and the number of events read for it."""
+    start_us, end_us = section.span_us
+    blocks = EventBlocks(section.recording, start_us=start_us, end_us=end_us)
+    with closing(section.recording):
+        return [frame for group in _compressed(section, blocks) for frame in group], blocks.num_events
+
+
+def _compressed(sequence: SequencePlan, blocks: Iterable[Events]) -> Iterator[list[bytes]]:
+    counter = sequence.counter()
+    for _, frames in count_as_they_close(blocks, sequence.windows, counter, _FRAMES_AT_ONCE):
+        compressor = _compressor(frames[0].nbytes)
+        yield [compressor.compress(frame) for frame in frames]
+
+
+def _compressor(num_bytes: int) -> FrameCompressor:
+    """Return this thread's compressor for frames of this size. Making a new one takes as long as several frames."""
+    if getattr(_kept, "num_bytes", None) != num_bytes:
+        _kept.num_bytes, _kept.compressor = num_bytes, FrameCompressor(num_bytes)
+    return _kept.compressor
+
+
+class EventBlocks:
+    """The blocks of a recording. While they are iterated, it counts the events and records the first and last time.
+
+    Args:
+        recording: The recording.
+        span: Optional limits `start_us` and `end_us`, as in `Recording.iterate`.
+    """
+
+    def __init__(self, recording: Recording, **span: int) -> None:
+        self._blocks = recording.iterate(**span, reuse=True)
+        self.num_events = self.first_us = self.last_us = 0
+
+    def __iter__(self) -> Iterator[Events]:
+        for block in self._blocks:
+            if not self.num_events:
+                self.first_us = int(block.t[0])
+            self.last_us = int(block.t[-1])
+            self.num_events += len(block)
+            yield block
+
+
+def is_complete(recording: RawRecording, path: Path, recipe: Recipe, overwrite: bool = False) -> bool:
+    """Return whether `path` is already the result of preparing the recording.
+
+    The digest of the whole file is checked. For a file in an object store, the frames are not checked.
+
+    Args:
+        recording: The raw recording.
+        path: The prepared file.
+        recipe: How recordings of this split are prepared.
+        overwrite: Return False for a file that must not be replaced, instead of raising an error.
+
+    Raises:
+        UserError: `path` must not be replaced: it is damaged or made with another recipe, see `is_made_from`.
+    """
+    if not path.exists():
+        return False
+    try:
+        with closing(open_sequence(path)) as sequence:
+            if not is_made_from(recording, sequence, recipe):
+                return False
+            if not is_mirrored(path):  # a file in a store is complete or absent, and checking would download it
+                sequence.check_frames()
+            return True
+    except UserError:
+        if overwrite:
+            return False
+        raise
+
+
+def is_made_from(recording: RawRecording, sequence: StoredSequence, recipe: Recipe) -> bool:
+    """Return whether a prepared sequence was made from the recording as it is now.
+
+    Args:
+        recording: The raw recording.
+        sequence: The prepared sequence.
+        recipe: How recordings of this split are prepared.
+
+    Raises:
+        UserError: It was made with another recipe, or the recording is shorter now.
+    """
+    found = sequence.meta
+    differences = [
+        f"{key}={found.get(key)}, now {value}" for key, value in recipe.meta.items() if found.get(key) != value
+    ]
+    if differences:
+        raise UserError(
+            f"{sequence.path} was made with {'; '.join(differences)}; use the same settings, overwrite=true or "
+            "another folder"
+        )
+    before, now = found.get("source"), _source(recording, recipe.is_labelled)
+    if before == now:
+        return True
+    num_bytes = before.get("num_bytes") if isinstance(before, dict) else None
+    if isinstance(num_bytes, int) and now["num_bytes"] < num_bytes:
+        raise UserError(
+            f"{recording.events_path} has {now['num_bytes']} bytes, but {sequence.path} was made from {num_bytes}; "
+            "copy it again, or give overwrite=true if it should be shorter"
+        )
+    return False
+
+
+def _source(recording: RawRecording, is_labelled: bool) -> Meta:
+    """Return name, size and a fingerprint of the raw files, made from all boxes and both ends of the events."""
+    num_bytes = recording.events_path.stat().st_size
+    digest = hashlib.sha256()
+    with open_parts(recording.events_path) as file:
+        digest.update(file.read(SAMPLE_BYTES))
+        file.seek(max(0, num_bytes - SAMPLE_BYTES))
+        digest.update(file.read(SAMPLE_BYTES))
+    if is_labelled and recording.boxes_path is not None:
+        with whole(recording.boxes_path):
+            digest.update(recording.boxes_path.read_bytes())
+    return {"name": recording.events_path.name, "num_bytes": num_bytes, "fingerprint": digest.hexdigest()}

@@ -1,0 +1,398 @@
+"""The prepared sequence on disk: one HDF5 file per recording. Folders prepared by RVT are read through the same class.
+
+Layout: `frames` (bytes,) uint8, the compressed frames one after another, with their shape (C, h, w) and dtype as
+attributes; `offsets` (T + 1,) int64, where each frame begins and the last one ends; `bounds_us` (T, 2), `dt_us` (T,); a
+group `labels` with the fields of Labels (`pseudo_score` only if a detector made a label); an attribute `meta`, JSON,
+which records the settings and the source of the frames. Its `digest` holds two CRC-32: one of `frames`, and one of all
+other content and the name of the file. A file without a digest is read as well.
+"""
+
+import contextlib
+import json
+import math
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from rvtssm.datasets.compress import decompress_into
+from rvtssm.datasets.tree import RVT_FOLDER
+from rvtssm.datasets.unfailing_file import UnfailingFile
+from rvtssm.events.label_rules import with_class_indices
+from rvtssm.events.labels import to_boxes, to_labels
+from rvtssm.readers.hdf5 import check_storage, open_hdf5, read_array, read_rows, reading
+from rvtssm.records import DatasetSpec, Labels, Windows, WindowSettings
+from rvtssm.remote.mirror import PartialFile, is_mirrored, loading, uploaded_file, whole
+from rvtssm.system.file_errors import CONTENT_ERRORS, file_errors
+from rvtssm.system.free_memory import check_memory
+from rvtssm.system.user_error import UserError
+from rvtssm.system.watchdog import watched
+
+FORMAT_VERSION = 2
+_CHUNK_BYTES = 1 << 16
+_WRITE_BYTES = 1 << 20  # frames are collected until this many bytes can be written
+_AGAIN = "delete it and prepare it again"
+CHECK_BYTES = 1 << 24  # bytes of frames that are checked at once
+_TABLES = ("offsets", "bounds_us", "dt_us", *(f"labels/{field.name}" for field in fields(Labels)))
+_OPTIONAL = ("labels/pseudo_score",)  # a file without it means that all values are 0
+_RVT_PUBLISHED = "stacked_histogram_dt=50_nbins=10"
+Meta = dict[str, Any]
+Read = TypeVar("Read")
+
+
+@dataclass(eq=False)
+class StoredSequence:
+    """A prepared recording. Windows and labels (sensor pixels) are in memory, frames are read on demand.
+
+    It can be pickled. Every process opens the file itself when it first reads.
+    """
+
+    name: str
+    path: Path
+    windows: Windows
+    labels: Labels
+    meta: Meta
+    offsets: npt.NDArray[np.int64] | None = None  # None: a file of RVT with frames in `data` (T, C, h, w)
+    frames_crc: int | None = None  # None: the file has no digest, as those of RVT
+    _file: h5py.File | None = None
+    _parts: PartialFile | None = None  # used to read a file of an object store
+    _file_owner: int = 0
+
+    def histograms(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """Return the frames of the windows [start, stop).
+
+        Args:
+            start: The first window.
+            stop: The window after the last.
+
+        Returns:
+            (stop - start, C, h, w) of the dtype of the representation, uint8 for histograms.
+
+        Raises:
+            UserError: The recording has no such windows, or the file is damaged.
+        """
+        if not 0 <= start <= stop <= len(self.windows):
+            raise UserError(f"{self.name} has {len(self.windows)} windows, but [{start}, {stop}) was requested")
+        if self.offsets is None:
+            return self._read(lambda file: read_rows(file["data"], start, stop))
+        offsets = self.offsets[start : stop + 1]
+        return self._read(lambda file: _decompressed(file["frames"], offsets))
+
+    def check_frames(self) -> None:
+        """Raise UserError if the frames have changed since they were written. All else is checked on opening."""
+        if self.frames_crc is None:
+            return
+        crc, starts = 0, self._read(lambda file: range(0, len(file["frames"]), CHECK_BYTES))
+        for start in starts:
+            part = slice(start, start + CHECK_BYTES)
+            crc = zlib.crc32(self._read(partial(_frame_bytes, part=part)), crc)
+        if crc != self.frames_crc:
+            raise UserError(f"{self.path} is damaged (its frames do not match its digest); {_AGAIN}")
+
+    @property
+    def settings(self) -> WindowSettings:
+        """How the frames were counted.
+
+        Raises:
+            UserError: The file does not describe its settings correctly.
+        """
+        with file_errors(self.path, advice=_AGAIN, errors=CONTENT_ERRORS):
+            return WindowSettings(**{name: self.meta[name] for name in WindowSettings.__slots__ if name in self.meta})
+
+    def close(self) -> None:
+        """Close the file. Reading opens it again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _read(self, read: Callable[[h5py.File], Read]) -> Read:
+        """Return the result of `read` on the open file. Errors name the file."""
+        if self._file is None or self._file_owner != os.getpid():  # a handle must not be shared across a fork
+            self._parts = _parts_of(self.path) if self.offsets is not None else None
+            self._file, self._file_owner = _opened(self.path, self._parts), os.getpid()
+
+        def attempt() -> Read:
+            with file_errors(self.path, advice=_AGAIN, errors=CONTENT_ERRORS), watched():
+                return read(self._file)
+
+        return loading(self._parts, attempt)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_file": None, "_parts": None}
+
+
+class SequenceWriter:
+    """Takes the compressed frames of a recording in order. `meta` must be set before the file is completed.
+
+    Args:
+        stored: The dataset to which frames are appended.
+        disk: The file that holds it.
+    """
+
+    def __init__(self, stored: h5py.Dataset, disk: UnfailingFile) -> None:
+        self.meta: Meta = {}
+        self.crc = 0
+        self._stored, self._disk = stored, disk
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+        self._lengths: list[int] = []
+
+    def append(self, frames: Sequence[bytes]) -> None:
+        """Append compressed frames."""
+        self._waiting += frames
+        self._lengths += map(len, frames)
+        self._waiting_bytes += sum(map(len, frames))
+        if self._waiting_bytes >= _WRITE_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the frames that are still in memory."""
+        waiting = b"".join(self._waiting)
+        self.crc = zlib.crc32(waiting, self.crc)
+        data = np.frombuffer(waiting, np.uint8)
+        size = len(self._stored)
+        with self._disk.errors_at_end():
+            self._stored.resize(size + len(data), axis=0)
+            self._stored[size:] = data
+        self._waiting, self._waiting_bytes = [], 0
+
+    @property
+    def num_frames(self) -> int:
+        return len(self._lengths)
+
+    @property
+    def offsets(self) -> npt.NDArray[np.int64]:
+        return np.cumsum([0, *self._lengths], dtype=np.int64)
+
+
+@contextlib.contextmanager
+def sequence_writer(
+    path: Path | str, windows: Windows, labels: Labels, frame_shape: tuple[int, int, int], dtype: npt.DTypeLike
+) -> Iterator[SequenceWriter]:
+    """Write a prepared recording with one frame per window. The file only appears if the block ends without an error.
+
+    The same frames and `meta` always give the same bytes.
+
+    Args:
+        path: The file to write.
+        windows: T windows.
+        labels: The labels, in sensor pixels.
+        frame_shape: (C, h, w).
+        dtype: Data type of the frames.
+
+    Raises:
+        UserError: The number of frames differs from the number of windows.
+    """
+    with uploaded_file(path) as staged, UnfailingFile(staged) as disk:
+        file = h5py.File(disk, "w")
+        try:
+            stored = file.create_dataset("frames", (0,), np.uint8, maxshape=(None,), chunks=(_CHUNK_BYTES,))
+            stored.attrs["shape"], stored.attrs["dtype"] = frame_shape, np.bytes_(np.dtype(dtype).name)
+            writer = SequenceWriter(stored, disk)
+            yield writer
+            writer.flush()
+            offsets = writer.offsets
+            if len(offsets) != len(windows) + 1:
+                raise UserError(f"{path} received {len(offsets) - 1} frames for {len(windows)} windows")
+            stored_labels = (getattr(labels, field.name) for field in fields(Labels))
+            tables = dict(zip(_TABLES, (offsets, windows.bounds_us, windows.dt_us, *stored_labels), strict=True))
+            tables = {name: table for name, table in tables.items() if name not in _OPTIONAL or table.any()}
+            meta = {"format_version": FORMAT_VERSION, **writer.meta}
+            digest = [writer.crc, _crc_of_all(Path(path).stem, writer.crc, meta, tables)]
+            with disk.errors_at_end():
+                for name, table in tables.items():
+                    file[name] = table
+                file.attrs["meta"] = np.bytes_(json.dumps({**meta, "digest": digest}))
+        finally:
+            with disk.errors_at_end():
+                file.close()
+
+
+def shared_settings(meta: Meta) -> Meta:
+    """Return the metadata that all prepared files of a dataset share, from the metadata of one file."""
+    return {name: value for name, value in meta.items() if name not in ("source", "num_events", "faults", "is_train")}
+
+
+def read_meta(path: Path | str) -> Meta:
+    """Return the metadata of a prepared file. Raise UserError for another file or another format version."""
+    return _read_tables(Path(path), [])[0]
+
+
+def open_sequence(path: Path | str, spec: DatasetSpec | None = None) -> StoredSequence:
+    """Open a prepared recording.
+
+    Args:
+        path: A file written with `sequence_writer`, or a folder prepared by RVT.
+        spec: The dataset; needed for a folder of RVT.
+
+    Raises:
+        UserError: The path is anything else, or is damaged.
+    """
+    path = Path(path)
+    if path.is_dir():
+        if spec is None:
+            raise UserError(f"{path} was prepared by RVT, which does not store the dataset's name; give dataset=NAME")
+        with whole(path), file_errors(path, advice="copy the folder again", errors=CONTENT_ERRORS):
+            return open_rvt_sequence(path, spec)
+    meta, digest, tables = _read_tables(path, _TABLES)
+    with file_errors(path, advice=_AGAIN, errors=CONTENT_ERRORS):
+        offsets, bounds_us, dt_us, *stored_labels = tables.values()
+        windows, labels = Windows(bounds_us, dt_us), Labels(*stored_labels)
+        frames_crc, crc_of_all = digest or (None, None)
+        if frames_crc is not None and _crc_of_all(path.stem, frames_crc, meta, tables) != crc_of_all:
+            raise UserError("its labels, times, settings or name have changed since it was written")
+    return StoredSequence(path.stem, path, windows, labels, meta, offsets, frames_crc)
+
+
+def open_rvt_sequence(folder: Path | str, spec: DatasetSpec) -> StoredSequence:
+    """Open a recording prepared by RVT with its original windows and labels.
+
+    Args:
+        folder: The folder of the recording.
+        spec: The dataset.
+
+    Raises:
+        UserError: Files are missing, or contradict each other or the spec.
+    """
+    folder = Path(folder)
+    histograms_dir, length_us, num_bins = _rvt_histograms_dir(folder / RVT_FOLDER)
+    path = histograms_dir / f"event_representations{'_ds2_nearest' if spec.downsample == 2 else ''}.h5"
+    ends_us = _loaded(histograms_dir / "timestamps_us.npy").astype(np.int64)
+    with reading(path, advice=_AGAIN), open_hdf5(path) as file:
+        check_storage(path, file["data"])
+        shape = file["data"].shape
+    wanted = (len(ends_us), 2 * num_bins, spec.frame_height, spec.frame_width)
+    if shape != wanted or not len(ends_us):
+        raise UserError(f"{path} has shape {shape}, but {spec.name} needs {wanted}; choose the dataset that fits")
+    dt_us = np.diff(ends_us, prepend=ends_us[0] - length_us)
+    windows = Windows(np.stack([ends_us - length_us, ends_us], axis=1), dt_us)
+    labels_path = folder / "labels_v2" / "labels.npz"
+    boxes = with_class_indices(to_boxes(_loaded(labels_path, "labels"), labels_path), spec)
+    meta = {
+        "format_version": "rvt",
+        "dataset": spec.name,
+        "convention": "rvt",
+        "grid": "labels",
+        "stride_us": int(np.median(dt_us)),
+        "length_us": length_us,
+        "num_bins": num_bins,
+        "count_cutoff": 10,  # RVT's setting, which its files do not record
+        "height": spec.height,
+        "width": spec.width,
+        "downsample": spec.downsample,
+    }
+    return StoredSequence(folder.name, path, windows, to_labels(boxes, windows), meta)
+
+
+def _frame_bytes(file: h5py.File, part: slice) -> Any:
+    return file["frames"][part]
+
+
+def _decompressed(stored: h5py.Dataset, offsets: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    # A text would be a sequence of numbers as well.
+    shape, dtype = tuple(map(int, np.atleast_1d(stored.attrs["shape"]))), np.dtype(_text(stored.attrs["dtype"]))
+    num_frames, num_bytes = len(offsets) - 1, int(offsets[-1] - offsets[0])
+    if num_bytes > stored.id.get_storage_size():
+        raise UserError(f"it claims {num_bytes} bytes of frames but stores fewer")
+    check_memory(num_frames * math.prod(shape) * dtype.itemsize, f"{num_frames} frames of {shape}")
+    frames = np.zeros((num_frames, *shape), dtype)
+    data = memoryview(stored[offsets[0] : offsets[-1]])
+    for frame, start, stop in zip(frames, offsets - offsets[0], offsets[1:] - offsets[0], strict=False):
+        decompress_into(data[start:stop], frame)
+    return frames
+
+
+def _crc_of_all(name: str, frames_crc: int, meta: Meta, tables: Mapping[str, npt.NDArray[Any]]) -> int:
+    crc = zlib.crc32(f"{name} {frames_crc} {json.dumps(meta)}".encode())
+    for key, table in tables.items():
+        crc = zlib.crc32(f"{key} {table.dtype.str} {table.shape}".encode(), crc)
+        crc = zlib.crc32(np.ascontiguousarray(table).data, crc)
+    return crc
+
+
+def _rvt_histograms_dir(folder: Path) -> tuple[Path, int, int]:
+    """Return the folder of histograms, its window length in us and its number of bins. Prefer the published one."""
+    choices = {path.name: path for path in folder.glob("stacked_histogram_dt=*_nbins=*")}
+    name = _RVT_PUBLISHED if _RVT_PUBLISHED in choices else next(iter(choices), "")
+    if not name or (len(choices) > 1 and name != _RVT_PUBLISHED):
+        raise UserError(f"{folder} holds {sorted(choices)}; it needs one folder, for example {_RVT_PUBLISHED}")
+    length_ms, num_bins = (int(number) for number in re.findall(r"=(\d+)", name))
+    return choices[name], length_ms * 1000, num_bins
+
+
+def _loaded(path: Path, member: str | None = None) -> npt.NDArray[Any]:
+    with file_errors(path, " cannot be read", "copy the folder again"):
+        found: Any = np.load(path, allow_pickle=False)
+        return found[member] if member else found
+
+
+def _parts_of(path: Path) -> PartialFile | None:
+    return PartialFile(path) if is_mirrored(path) else None
+
+
+def _opened(path: Path, parts: PartialFile | None) -> h5py.File:
+    def attempt() -> h5py.File:
+        with reading(path, advice=_AGAIN):
+            return open_hdf5(path, parts=parts)
+
+    with nullcontext() if parts else whole(path):
+        return loading(parts, attempt)
+
+
+def _read_tables(path: Path, names: Sequence[str]) -> tuple[Meta, list[int] | None, dict[str, npt.NDArray[Any]]]:
+    """Return the metadata, the digest and the tables of a file written with `sequence_writer`."""
+    parts = _parts_of(path)
+
+    def attempt() -> tuple[Meta, list[int] | None, dict[str, npt.NDArray[Any]]]:
+        with reading(path, advice=_AGAIN), open_hdf5(path, parts=parts) as file:
+            meta, digest = _checked_meta(path, file)
+            found = [name for name in names if name not in _OPTIONAL or name in file]
+            return meta, digest, {name: read_array(file, name) for name in found}
+
+    with parts or nullcontext():
+        return loading(parts, attempt)
+
+
+def _text(value: Any) -> str:
+    """Return the text of an attribute, which is bytes if it has a fixed length."""
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _is_unbounded(attribute: Any) -> bool:
+    """Return whether a value is anything but integers or a text of fixed length, as other programs may write it.
+
+    libhdf5 would allocate as many bytes as such a value claims to have.
+    """
+    kind = attribute.get_type()
+    is_fixed_text = isinstance(kind, h5py.h5t.TypeStringID) and not kind.is_variable_str()
+    return not is_fixed_text and not isinstance(kind, h5py.h5t.TypeIntegerID)
+
+
+def _checked_meta(path: Path | str, file: h5py.File) -> tuple[Meta, list[int] | None]:
+    """Return the metadata, and the digest or None. Raise UserError for another format version."""
+    places = [(file.attrs, "meta")]
+    if "frames" in file:
+        places += [(file["frames"].attrs, "shape"), (file["frames"].attrs, "dtype")]
+    for attributes, name in places:
+        if name in attributes and _is_unbounded(attributes.get_id(name)):
+            raise UserError(f"{path} is damaged ({name} is neither integers nor a text of fixed length); {_AGAIN}")
+    try:
+        meta: Meta = json.loads(_text(file.attrs["meta"]))
+        version, digest = meta["format_version"], meta.pop("digest", None)
+    except (KeyError, TypeError, ValueError, RecursionError, AttributeError):
+        raise UserError(f"{path} was not written by `rvtssm preprocess`; delete it or choose another folder") from None
+    if version != FORMAT_VERSION:
+        raise UserError(
+            f"{path} has format version {version}, but this program reads {FORMAT_VERSION}; "
+            "prepare it again with overwrite=true"
+        )
+    return meta, digest

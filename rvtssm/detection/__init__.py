@@ -1,0 +1,1 @@
+"""Events become boxes: files, streams and cameras, and the results."""

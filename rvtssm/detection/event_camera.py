@@ -1,0 +1,282 @@
+"""Event cameras connected to this machine, through the package neuromorphic-drivers.
+
+The package keeps the data of a camera in a ring buffer of fixed size, in its own thread. The biases, the region of
+interest and the other settings of a camera are those of its class `Configuration` in that package, given as a YAML
+file.
+"""
+
+import dataclasses
+import enum
+import time
+import typing
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import yaml
+
+from rvtssm.events.windows import LATE_US, LONGEST_SILENCE_US
+from rvtssm.readers import ReadFaults
+from rvtssm.records import Events
+from rvtssm.system.extras import check_extra, is_installed
+from rvtssm.system.file_errors import CONTENT_ERRORS, file_errors
+from rvtssm.system.user_error import UserError
+
+CAMERA = "camera:"  # the value of `recording` that selects a camera; its serial number may follow
+_SAYS_NOTHING = "Other error"  # of libusb, for instance if there is no USB
+_WAIT_S = 0.05  # longest wait for events before control returns to the caller
+NO_EVENTS = Events(np.empty(0, np.int64), *(np.empty(0, dtype) for dtype in (np.uint16, np.uint16, np.uint8)))
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """Events that have arrived together. Their arrays may be overwritten later."""
+
+    events: Events
+    until_us: int | None  # all events before this time have arrived; None: unknown
+    arrived_s: float  # time of arrival, on the clock of the source
+    is_restart: bool = False  # the clock has jumped before these events, so a new stream begins
+
+
+class Camera:
+    """A camera that sends events. Use `arrivals` for live detection, and `iterate` to read all events like a recording.
+
+    An event up to 10 ms earlier than an event before it gets the latest time so far. A larger step back, or a silence
+    longer than LONGEST_SILENCE_US, counts as a jump of the clock.
+
+    Args:
+        device: An opened device of neuromorphic-drivers.
+        name: Name of the camera in messages.
+    """
+
+    format = "camera"
+
+    def __init__(self, device: Any, name: str) -> None:
+        self._device = device
+        self.name = name
+        properties = device.properties()
+        self.height, self.width = int(properties.height), int(properties.width)
+        self.num_events = 0
+        self.num_lost = 0  # packets lost because the ring buffer was full or `drop_backlog` was called
+        self.faults = ReadFaults()
+        self.broke_off = ""  # why the events ended; empty if they did not
+        self.is_ended = False
+        self._latest_us: int | None = None  # time of the latest event
+        self._known_us: int | None = None  # the later of that time and the camera's own time
+        self._num_dropped_before: int | None = 0  # None: what was dropped so far does not count
+
+    def clock(self) -> float:
+        """Return the current time on the clock of `arrived_s`, in seconds."""
+        return time.time()
+
+    @property
+    def backlog(self) -> int:
+        """Number of packets that have arrived and have not been read yet."""
+        return 0 if self.is_ended else int(self._device.backlog())
+
+    def begin(self) -> None:
+        """Skip the packets that arrived while the detector was prepared. They do not count as lost."""
+        self._device.clear_backlog(until=0)
+        self._num_dropped_before = None
+
+    def drop_backlog(self) -> None:
+        """Drop the packets that have not been read yet, because they arrive faster than they can be read."""
+        self.num_lost += self.backlog
+        self._device.clear_backlog(until=0)
+
+    def arrivals(self) -> list[Arrival]:
+        """Return what has arrived, or nothing after a short wait. `is_ended` becomes true if the camera is lost."""
+        if self.is_ended:
+            return []
+        try:
+            status, packet = next(self._device)
+        except StopIteration:
+            self._end("")
+            return []
+        except Exception as error:  # the package raises RuntimeError, and errors of the operating system
+            self._end(f"{self.name} broke off ({_in_words(error)}); plug it in again and start again")
+            return []
+        if status.ring is None or packet is None:
+            return []
+        arrived_s = float(status.ring.system_time)
+        dropped = int(status.ring.dropped_packets)
+        self.num_lost += 0 if self._num_dropped_before is None else max(dropped - self._num_dropped_before, 0)
+        self._num_dropped_before = dropped
+        events = packet.polarity_events
+        found = [] if events is None else self._parts(events, arrived_s)
+        until_us = int(status.ring.current_t)
+        if self._known_us is not None and self._known_us < until_us <= self._known_us + LONGEST_SILENCE_US:
+            self._known_us = until_us
+            if found:
+                found[-1] = replace(found[-1], until_us=until_us)
+            else:
+                found = [Arrival(NO_EVENTS, until_us, arrived_s)]
+        return found
+
+    def iterate(self) -> Iterator[Events]:
+        """Yield all events until the camera is lost, `end` is called or the user interrupts (Ctrl-C)."""
+        while not self.is_ended:
+            try:
+                found = self.arrivals()
+            except KeyboardInterrupt:
+                return
+            for arrival in found:
+                if arrival.is_restart:
+                    self._end(f"the clock of {self.name} has jumped to {arrival.events.t[0]} us; start again")
+                    return
+                if len(arrival.events):
+                    yield arrival.events
+
+    def end(self) -> None:
+        """Stop after the events read so far."""
+        self.is_ended = True
+
+    def _end(self, reason: str) -> None:
+        self.is_ended, self.broke_off = True, reason
+
+    def _parts(self, found: npt.NDArray[Any], arrived_s: float) -> list[Arrival]:
+        """Return the events of a packet as one arrival, or as several if the clock jumps between them."""
+        inside = (found["x"] < self.width) & (found["y"] < self.height)
+        if not inside.all():
+            outside = len(found) - int(np.count_nonzero(inside))
+            self.faults = replace(self.faults, out_of_frame=self.faults.out_of_frame + outside)
+            found = found[inside]
+        if not len(found):
+            return []
+        t = found["t"].astype(np.int64)
+        x, y = (np.ascontiguousarray(found[name], np.uint16) for name in "xy")
+        p = np.ascontiguousarray(found["on"]).view(np.uint8)
+        steps_us = np.diff(t, prepend=t[0] if self._latest_us is None else self._latest_us)
+        jumps = np.flatnonzero((steps_us < -LATE_US) | (steps_us > LONGEST_SILENCE_US)).tolist()
+        late = np.count_nonzero((steps_us < 0) & (steps_us >= -LATE_US))
+        self.faults = replace(self.faults, backward_steps=self.faults.backward_steps + int(late))
+        edges = sorted({0, *jumps, len(t)})
+        arrivals = []
+        for start, stop in pairwise(edges):
+            is_restart = start in jumps
+            floor_us = t[start] if is_restart or self._known_us is None else self._known_us
+            part_us = np.maximum.accumulate(np.maximum(t[start:stop], floor_us))
+            self._latest_us = self._known_us = int(part_us[-1])
+            part = Events(part_us, x[start:stop], y[start:stop], p[start:stop])
+            arrivals.append(Arrival(part, None, arrived_s, is_restart))
+        self.num_events += len(t)
+        return arrivals
+
+
+def connected_cameras() -> list[str]:
+    """Return name, serial number and error of every camera that the system reports, none without the package."""
+    if not is_installed("neuromorphic_drivers"):
+        return []
+    import neuromorphic_drivers as drivers
+
+    try:
+        listed = [
+            (device.name.value, device.serial, device.error and f"({device.error})")
+            for device in drivers.list_devices()
+        ]
+    except RuntimeError:  # the package raises this if there is no USB
+        return []
+    return [" ".join(filter(None, parts)) for parts in listed]
+
+
+@contextmanager
+def open_camera(serial: str = "", settings: Path | str | None = None) -> Iterator[Camera]:
+    """Open a camera.
+
+    Args:
+        serial: Serial number of the camera; empty for the first one found.
+        settings: YAML file with settings, see `read_camera_settings`.
+
+    Raises:
+        UserError: The package is not installed, there is no camera, or the settings do not fit the camera.
+    """
+    check_extra("a camera", "camera", "neuromorphic_drivers")
+    import neuromorphic_drivers as drivers
+
+    configuration = None if settings is None else read_camera_settings(Path(settings), drivers)
+    name = f"camera {serial}" if serial else "the camera"
+    try:
+        device = drivers.open(configuration=configuration, iterator_timeout=_WAIT_S, serial=serial or None)
+    except Exception as error:  # as in `arrivals`
+        kind = "" if configuration is None else f" of the kind {configuration.type()}"
+        found = f"found: {', '.join(connected_cameras()) or 'no camera'}"
+        reason = found if _in_words(error) == _SAYS_NOTHING else f"{_in_words(error)}; {found}"
+        raise UserError(
+            f"{name}{kind} cannot be opened ({reason}); plug it in, close other programs that use it, and on "
+            "Linux run `neuromorphic-drivers-install-udev-rules` once"
+        ) from None
+    with device:
+        yield Camera(device, f"{device.name().value} {device.serial()}")
+
+
+def read_camera_settings(path: Path, drivers: Any) -> Any:
+    """Return the configuration that a YAML file describes.
+
+    The file names the `device`, such as prophesee_evk4, and its settings, which have the names of the class
+    `Configuration` of this device in neuromorphic-drivers. A mask of columns or rows can be given as ranges of masked
+    pixels, [[first, stop], ...].
+
+    Args:
+        path: The YAML file.
+        drivers: The module neuromorphic_drivers.
+
+    Raises:
+        UserError: The device or a setting is unknown.
+    """
+    advice = "write `device: prophesee_evk4`, `biases: ...`"
+    with file_errors(path, " cannot be read as camera settings", advice, CONTENT_ERRORS):
+        try:
+            given = yaml.safe_load(path.read_text())
+        except yaml.YAMLError as error:
+            raise UserError(_in_words(error)) from None
+        kinds = [name for name in dir(drivers) if hasattr(getattr(drivers, name), "Configuration")]
+        if not isinstance(given, dict) or given.get("device") not in kinds:
+            named = given.get("device") if isinstance(given, dict) else given
+            raise UserError(f"{path} names the device {named!r}; choose from {', '.join(kinds)}")
+        kind = getattr(drivers, given.pop("device"))
+        return _filled(kind.Configuration, given, f"{path}", kind.Properties())
+
+
+def _filled(settings: Any, given: Any, where: str, sensor: Any) -> Any:
+    """Return an instance of a settings class with the given values. All other settings keep their defaults."""
+    if not isinstance(given, dict):
+        raise UserError(f"{where} is {given!r}; give names with values")
+    names = [field.name for field in dataclasses.fields(settings)]
+    if unknown := [name for name in given if name not in names]:
+        raise UserError(f"{where} has {unknown[0]!r}; choose from {', '.join(names)}")
+    kinds, values = typing.get_type_hints(settings), {}
+    for name, value in given.items():
+        kind, place = kinds[name], f"{where}: {name}"
+        if options := [option for option in typing.get_args(kind) if dataclasses.is_dataclass(option)]:
+            kind = options[0]  # the class inside an optional type
+        if dataclasses.is_dataclass(kind):
+            value = None if value is None else _filled(kind, value, place, sensor)
+        elif isinstance(kind, type) and issubclass(kind, enum.Enum):
+            if not isinstance(value, str) or value.upper() not in kind.__members__:
+                raise UserError(f"{place} is {value!r}; choose from {', '.join(kind.__members__).lower()}")
+            value = kind[value.upper()]
+        elif name in ("x_mask", "y_mask") and isinstance(value, list) and value and isinstance(value[0], list):
+            value = _mask(value, int(sensor.width if name == "x_mask" else sensor.height), place)
+        elif isinstance(value, list):
+            value = tuple(value)
+        values[name] = value
+    return settings(**values)
+
+
+def _mask(ranges: list[list[int]], size: int, place: str) -> tuple[int, ...]:
+    """Return 64-bit words in which bit i masks the pixels of column or row i."""
+    bits = np.zeros(-(-size // 64) * 64, bool)
+    for limits in ranges:
+        if len(limits) != 2 or not 0 <= limits[0] < limits[1] <= size:
+            raise UserError(f"{place} has the range {limits}; give [first, stop] between 0 and {size}")
+        bits[limits[0] : limits[1]] = True
+    return tuple(np.packbits(bits, bitorder="little").view("<u8").tolist())
+
+
+def _in_words(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

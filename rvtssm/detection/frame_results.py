@@ -1,0 +1,218 @@
+"""The result of a prediction: the objects of every window, as arrays, pictures, videos and records of other tools."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from rvtssm.detection.detection_files import coco_results
+from rvtssm.detection.inference_config import ANIMATIONS, PredictConfig
+from rvtssm.detection.summary import PredictionSummary, counted
+from rvtssm.drawing.animation import open_animation
+from rvtssm.drawing.draw import class_name, draw_frame
+from rvtssm.drawing.image_files import open_video
+from rvtssm.events.frame_counter import count_windows
+from rvtssm.readers.event_checks import check_events, to_events
+from rvtssm.records import DatasetSpec, Detections, Events, Windows
+from rvtssm.system.extras import check_extra
+from rvtssm.system.limits import check_choice
+from rvtssm.system.user_error import UserError
+
+_VIDEOS = ("mp4", *ANIMATIONS)
+_SHOWN_OBJECTS = 3  # objects listed in the text of a frame
+
+
+@dataclass(frozen=True, repr=False)
+class FrameResult:
+    """The objects of one window, best score first."""
+
+    found: Detections  # in sensor pixels
+    start_us: int  # start of the window, which ends at `t_us`
+    sensor_hw: tuple[int, int]  # height and width of the sensor, pixels
+    spec: DatasetSpec  # the dataset of the training, which names the classes
+    note: str | None = None  # a note on the weights, shown in pictures
+    read: Callable[[int, int], Events] | None = field(default=None, compare=False)  # reads the events of [start, end)
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    @property
+    def t_us(self) -> int:
+        """End of the window, microseconds."""
+        return self.found.t_us
+
+    @property
+    def xyxy(self) -> np.ndarray:
+        """The boxes, (N, 4) float32: left, top, right and bottom in sensor pixels."""
+        return self.found.xyxy
+
+    @property
+    def score(self) -> np.ndarray:
+        """The scores, (N,) float32."""
+        return self.found.score
+
+    @property
+    def class_id(self) -> np.ndarray:
+        """The class of every object as a number, (N,) int64."""
+        return self.found.class_id
+
+    @property
+    def track_id(self) -> np.ndarray | None:
+        """The track number of every object, (N,) int64, 0 without a track; None if objects were not tracked."""
+        return self.found.track_id
+
+    @property
+    def names(self) -> list[str]:
+        """The class name of every object."""
+        return [class_name(self.spec.class_names, class_id) for class_id in self.found.class_id.tolist()]
+
+    def draw(self, events: object | None = None, min_score: float = 0.0) -> Image.Image:
+        """Return a picture of the objects on the events of the window. A notebook displays it.
+
+        Args:
+            events: Events or a structured array; only those in the window are drawn. None reads them from the
+                recording.
+            min_score: Draw boxes with at least this score.
+
+        Raises:
+            UserError: The events were not kept, as with a pipe or an earlier push of a stream.
+        """
+        return Image.fromarray(self._picture(self.start_us, events, min_score))
+
+    def _picture(self, start_us: int, events: object | None, min_score: float) -> np.ndarray:
+        """Return the picture (h, w, 3) uint8 RGB with the events from `start_us` on."""
+        if events is None:
+            if self.read is None:
+                raise UserError("the events of a pipe or a camera are not kept; pass them: draw(EVENTS)")
+            shown = self.read(start_us, self.t_us)
+        else:
+            shown = to_events(events)
+        check_events(shown, *self.sensor_hw)
+        window = Windows(np.array([[start_us, self.t_us]]), np.array([self.t_us - start_us]))
+        (hist,) = count_windows(shown.between(start_us, self.t_us), window, *self.sensor_hw)
+        return draw_frame(hist, self.found, None, self.spec.class_names, min_score=min_score, note=self.note)
+
+    def to_coco(self) -> list[dict[str, object]]:
+        """Return results for COCO's tools. `image_id` is the end of the window in microseconds."""
+        return coco_results(self.found, self.spec.class_names, self.spec.disk_class_ids)
+
+    def to_supervision(self) -> Any:
+        """Return `supervision.Detections`.
+
+        Raises:
+            UserError: That library is not installed.
+        """
+        check_extra("to_supervision", "supervision", "supervision")
+        import supervision
+
+        return supervision.Detections(
+            xyxy=self.found.xyxy,
+            confidence=self.found.score,
+            class_id=self.found.class_id,
+            tracker_id=self.found.track_id,
+            data={"class_name": np.array(self.names)},
+        )
+
+    def __repr__(self) -> str:
+        shown = [f"{name} {score:.2f}" for name, score in zip(self.names, self.score, strict=True)][:_SHOWN_OBJECTS]
+        shown += ["..."] * (len(self) > _SHOWN_OBJECTS)
+        return f"FrameResult({counted(len(self), 'object')} at {self.t_us / 1e6:.3f} s: {', '.join(shown) or '-'})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (name, f"{score:.2f}", *(f"{edge:.0f}" for edge in xyxy))
+            for name, score, xyxy in zip(self.names, self.score, self.xyxy, strict=True)
+        ]
+        caption = f"{counted(len(self), 'object')} at {self.t_us / 1e6:.3f} s"
+        return _table(caption, ("class", "score", "left", "top", "right", "bottom"), rows)
+
+
+@dataclass(frozen=True, repr=False)
+class Prediction(Sequence[FrameResult]):
+    """The objects of every window of a recording, in order, and the summary of the run."""
+
+    frames: list[FrameResult]
+    summary: PredictionSummary
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return the result of one window, or a list of results for a slice."""
+        return self.frames[index]
+
+    def count(self, value: Any) -> int:
+        """Return the number of boxes of a class in all windows, such as `found.count("person")`.
+
+        Args:
+            value: The name of the class.
+
+        Raises:
+            UserError: The weights have no such class.
+        """
+        check_choice("class", value, self.summary.classes.values())
+        return dict(self._counts()).get(value, 0)
+
+    def to_coco(self) -> list[dict[str, object]]:
+        """Return the results of all windows for COCO's tools."""
+        return [result for frame in self.frames for result in frame.to_coco()]
+
+    def save(self, path: str | Path, min_score: float = 0.0) -> None:
+        """Write a video of the events with their boxes.
+
+        It plays at the speed of the recording. Above 30 Hz, each picture covers several windows: it shows the boxes of
+        the last one on the events since the previous picture.
+
+        Args:
+            path: A file that ends in .mp4, .gif or .webp.
+            min_score: Draw boxes with at least this score.
+
+        Raises:
+            UserError: The file has another suffix, or the events were not kept.
+        """
+        path, config = Path(path), PredictConfig()
+        if path.suffix.removeprefix(".") not in _VIDEOS:
+            raise UserError(
+                f"{path} is not a video; choose a name that ends in .{', .'.join(_VIDEOS)}. `to_coco()` returns the "
+                "boxes as a list, which json.dump writes"
+            )
+        period = max(1, math.ceil(self.summary.hz / config.max_fps - 1e-9))
+        fps = self.summary.hz / period
+        video = open_video(path, fps) if path.suffix == ".mp4" else open_animation(path, fps, 1e6 * config.animation_mb)
+        with video as write:
+            for i in range(min(period, len(self)) - 1, len(self), period):
+                first, last = self.frames[max(0, i + 1 - period)], self.frames[i]
+                write(last._picture(first.start_us, None, min_score))
+
+    def _counts(self) -> list[tuple[str, int]]:
+        """Return the number of boxes of every class that was found, sorted by name."""
+        return sorted(Counter(name for frame in self.frames for name in frame.names).items())
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{count} {name}" for name, count in self._counts()) or "no boxes"
+        windows, guess = counted(len(self), "window"), ""
+        reduced = f", downsample={self.summary.downsample}" if self.summary.downsample > 1 else ""
+        if self.summary.assumed_sensor:
+            height, width = self.summary.sensor_hw
+            guess = f", assuming {width} x {height} ({self.summary.assumed_sensor})"
+        return f"Prediction({self.summary.recording}: {windows} at {self.summary.hz:g} Hz{reduced}, {counts}{guess})"
+
+    def _repr_html_(self) -> str:
+        told = self.summary
+        return _table(
+            " | ".join([*told.sentences()[:2], *filter(None, [told.sensor_guess, told.reduction, told.doubt])]),
+            ("class", "boxes"),
+            self._counts(),
+        )
+
+
+def _table(caption: str, names: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+    body = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<p>{escape(caption)}</p><table><tr>{head}</tr>{body}</table>"

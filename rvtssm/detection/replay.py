@@ -1,0 +1,125 @@
+"""A recording played at its own pace, as if a camera were sending it now."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from rvtssm.detection.event_camera import NO_EVENTS, Arrival
+from rvtssm.readers import Recording
+from rvtssm.records import Events
+
+_PAUSE_S = 0.005  # time between checks of the clock, as long as the packets of a fast camera
+_BEHIND_US = 10_000  # a replay that is further behind reports a backlog
+_MOST_AT_ONCE_US = 1_000_000  # limit after the whole computer was suspended
+
+
+class Replay:
+    """Use this where a `Camera` is expected. Speed, position and pauses can be changed during playback.
+
+    Args:
+        recording: The recording.
+        name: Name in messages.
+        clock: Returns the current time in seconds.
+        sleep: Waits for a number of seconds.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        name: str,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.name = name
+        self.height, self.width = recording.height, recording.width
+        self.clock = clock
+        self.num_events = self.num_lost = 0
+        self.broke_off = ""
+        self.is_ended = False
+        self._recording, self._sleep = recording, sleep
+        self._speed, self._is_paused = 1.0, False
+        self.first_us, self.last_us = recording.time_range_us
+        self.seek(self.first_us)
+
+    @property
+    def now_us(self) -> int:
+        """Time of the recording up to which events have been played."""
+        return self._now_us
+
+    @property
+    def backlog(self) -> int:
+        """1 if the replay is more than 10 ms behind, otherwise 0."""
+        return int(not self.is_ended and not self._is_paused and self._due_us() > self._now_us + _BEHIND_US)
+
+    def too_short(self, stride_us: float) -> str:
+        """Return that the recording ends before its first window does; empty if it does not.
+
+        Args:
+            stride_us: Time between the ends of windows.
+        """
+        length_ms, stride_ms = (self.last_us - self.first_us) / 1000, stride_us / 1000
+        if length_ms >= stride_ms:
+            return ""
+        return f"the recording has {length_ms:.3g} ms of events, but its first window ends after {stride_ms:.3g} ms"
+
+    def end(self) -> None:
+        """Stop after the events read so far."""
+        self.is_ended = True
+
+    def begin(self) -> None:
+        """Play from the present moment on."""
+        self._set_pace()
+
+    def drop_backlog(self) -> None:
+        """Pause the recording's clock, because reading takes longer than playing."""
+        self._set_pace()
+
+    def pause(self, is_paused: bool) -> None:
+        self._is_paused = is_paused
+        self._set_pace()
+
+    def set_speed(self, speed: float) -> None:
+        """Play `speed` seconds of the recording per second from now on."""
+        self._speed = speed
+        self._set_pace()
+
+    def seek(self, start_us: int) -> None:
+        """Continue at a time of the recording. The next arrival announces a new stream."""
+        self._now_us = min(max(start_us, self.first_us), self.last_us)
+        self._blocks: Iterator[Events] = self._recording.iterate(start_us=self._now_us, reuse=True)
+        self._block, self._done, self._is_restart, self.is_ended = NO_EVENTS, 0, True, False
+        self._set_pace()
+
+    def between(self, start_us: int, end_us: int) -> Events:
+        """Return the events of the recording with start_us <= t < end_us, independent of playback."""
+        return self._recording.between(start_us, end_us)
+
+    def arrivals(self) -> list[Arrival]:
+        """Return the events that are due, or nothing after a short wait."""
+        due_us = self._now_us if self._is_paused else self._due_us()
+        if due_us <= self._now_us or self.is_ended:
+            self._sleep(_PAUSE_S)
+            return []
+        while self._done == len(self._block):
+            block = next(self._blocks, None)
+            if block is None:
+                self.is_ended = True
+                return [Arrival(NO_EVENTS, self._now_us, self.clock())]
+            self._block, self._done = block, 0
+        block, stop = self._block, int(np.searchsorted(self._block.t, due_us))
+        events, self._done = block[self._done : stop], stop
+        # If the block ends earlier, the next block follows, perhaps with events at the time of its last event.
+        until_us = due_us if stop < len(block) else int(block.t[-1])
+        arrived_s = self._began_s + (until_us - self._began_us) / (1e6 * self._speed)
+        self._now_us, is_restart, self._is_restart = until_us, self._is_restart, False
+        self.num_events += len(events)
+        return [Arrival(events, until_us, arrived_s, is_restart)]
+
+    def _set_pace(self) -> None:
+        """Count the recording's time from `_now_us` and the present moment on."""
+        self._began_s, self._began_us = self.clock(), self._now_us
+
+    def _due_us(self) -> int:
+        due_us = self._began_us + int((self.clock() - self._began_s) * 1e6 * self._speed)
+        return min(due_us, self._now_us + _MOST_AT_ONCE_US)

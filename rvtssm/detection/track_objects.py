@@ -1,0 +1,96 @@
+"""Track ids: one number for the same object in all windows, assigned by ByteTrack from the package trackers.
+
+Source: ByteTrack (Zhang et al., 2022).
+"""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from rvtssm.detection.inference_config import TRACKERS
+from rvtssm.records import Detections
+from rvtssm.system.extras import check_extra
+from rvtssm.system.limits import check_choice, check_number
+
+LOWEST_SCORE = 0.1  # lowest score of a box that continues a track, as in the paper
+_FRAMES_PER_SECOND = 30.0  # unit in which the package counts how long it remembers a track
+
+
+class Tracker:
+    """Numbers the objects of one recording or camera. Pass it the detections of all windows in order.
+
+    Each class has its own tracks. Times are those of the windows, so the rate may change. A track starts with a box of
+    at least `start_score`, and has its number from its second box on.
+
+    Args:
+        name: One of TRACKERS.
+        num_classes: Number of classes.
+        hz: The usual rate of windows.
+        memory_s: How long a lost object keeps its number, in seconds; rounded up to thirtieths of a second.
+        start_score: Lowest score of the first box of a track.
+        smooth_s: Time constant of an exponential average over the scores of a track, in seconds. 0: no average.
+
+    Raises:
+        UserError: The name is unknown, or the package is not installed.
+    """
+
+    def __init__(
+        self, name: str, num_classes: int, hz: float, memory_s: float, start_score: float, smooth_s: float = 0.0
+    ) -> None:
+        check_choice("track", name, TRACKERS)
+        check_number("track_memory_s", memory_s, 0)
+        check_installed(f"track={name}")
+        self._num_classes = num_classes
+        self._settings: dict[str, Any] = {
+            # counted from the last box, which is one window before the object is missed
+            "lost_track_buffer": math.ceil(_FRAMES_PER_SECOND * (memory_s + 1 / hz)),
+            "frame_rate": hz,
+            "track_activation_threshold": start_score,
+            "high_conf_det_threshold": start_score,
+        }
+        self._trackers: dict[int, Any] = {}  # one per class
+        self._first_us: int | None = None
+        self._smooth_us, self._memory_us = 1e6 * smooth_s, 1e6 * (memory_s + 1 / hz)
+        self._scores: dict[int, tuple[int, float]] = {}  # by track: time and smoothed score of its last box
+
+    def update(self, found: Detections) -> Detections:
+        """Return the detections of the next window with `track_id`. Only `smooth_s` changes scores and order."""
+        import supervision
+        from trackers import ByteTrackTracker
+
+        if self._first_us is None:
+            self._first_us = found.t_us
+        seconds = (found.t_us - self._first_us) / 1e6
+        track_id = np.zeros(len(found), np.int64)
+        for class_id in sorted({*self._trackers, *found.class_id.tolist()}):
+            if class_id not in self._trackers:
+                self._trackers[class_id] = ByteTrackTracker(**self._settings)
+            rows = np.flatnonzero((found.class_id == class_id) & (found.score >= LOWEST_SCORE))
+            boxes = supervision.Detections(
+                xyxy=found.xyxy[rows].astype(np.float64), confidence=found.score[rows], data={"row": rows}
+            )
+            tracked = self._trackers[class_id].update(boxes, timestamp=seconds)
+            if len(tracked):
+                own = tracked.tracker_id  # counted from 0 within the class; -1 without a track
+                track_id[tracked.data["row"]] = np.where(own < 0, 0, 1 + class_id + own * self._num_classes)
+        found = replace(found, track_id=track_id)
+        return self._smoothed(found) if self._smooth_us else found
+
+    def _smoothed(self, found: Detections) -> Detections:
+        assert found.track_id is not None
+        score = found.score.copy()
+        for row in np.flatnonzero(found.track_id).tolist():
+            before_us, before = self._scores.get(track := int(found.track_id[row]), (found.t_us, float(score[row])))
+            kept = math.exp(-(found.t_us - before_us) / self._smooth_us)
+            score[row] = kept * before + (1 - kept) * score[row]
+            self._scores[track] = found.t_us, float(score[row])
+        alive = {track: last for track, last in self._scores.items() if found.t_us - last[0] <= self._memory_us}
+        self._scores = alive
+        return replace(found, score=score)[np.argsort(-score, kind="stable")]
+
+
+def check_installed(key: str) -> None:
+    """Raise UserError, which says what needs the package, if it is not installed."""
+    check_extra(key, "tracks", "trackers")

@@ -1,0 +1,149 @@
+"""How long a detector takes from the end of a window to its boxes, and which boxes are available at a given moment.
+
+The latency is measured here or read from the file of a benchmark. Streaming accuracy (Li, Wang and Ramanan, 2020)
+scores each label with the newest boxes that are available at its time.
+"""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rvtssm.detection.live import StreamDetector
+from rvtssm.detection.schedule import FixedRate
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
+from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.readers import open_recording
+from rvtssm.records import DatasetSpec, WindowSettings
+from rvtssm.system.user_error import UserError
+
+_WARM_UP = 5  # first windows, which compile and allocate and are not timed
+_TIMED = 60  # windows to time
+
+
+def measured_latency_ms(
+    checkpoint: LoadedCheckpoint, path: Path, spec: DatasetSpec, windows: WindowSettings, config: PostprocessConfig
+) -> float:
+    """Measure the median time per window at batch size 1, from counting its events to its boxes.
+
+    Args:
+        checkpoint: The weights.
+        path: A recording to run on.
+        spec: The dataset of the recording, with the size of its sensor.
+        windows: Stride and length of the windows.
+        config: Post-processing.
+
+    Returns:
+        Milliseconds.
+
+    Raises:
+        UserError: The recording is shorter than a window.
+    """
+    recording = open_recording(path, spec.height, spec.width, spec.repair)
+    detector = StreamDetector(
+        checkpoint,
+        recording.height,
+        recording.width,
+        schedule=FixedRate(windows.hz, windows.length_us),
+        downsample=spec.downsample,
+        config=config,
+    )
+    seconds: list[float] = []
+    for packet in recording.iterate(reuse=True):
+        seconds += [window.seconds for window in detector.push(packet)]
+        if len(seconds) >= _WARM_UP + _TIMED:
+            break
+    recording.close()
+    if not seconds:
+        raise UserError(
+            f"{path} is shorter than a window of {windows.stride_us / 1000:g} ms, so no latency can be measured; "
+            "give evaluation.latency_ms"
+        )
+    return 1000 * float(np.median(seconds[min(_WARM_UP, len(seconds) // 2) :]))
+
+
+def read_latency_ms(path: Path, checkpoint: LoadedCheckpoint) -> float:
+    """Read the latency from `prediction.json` or from the JSON of `benchmarks.streaming`.
+
+    Neither includes the counting of events. `prediction.json` must come from single windows, since a call with several
+    windows does not tell the latency of one. From the JSON of the benchmark, the row with the checkpoint's size, layer
+    and frame is used, run eagerly.
+
+    Args:
+        path: The file.
+        checkpoint: The weights.
+
+    Returns:
+        Milliseconds.
+
+    Raises:
+        UserError: The file has no such number.
+    """
+    spec = checkpoint.spec
+    try:
+        found: Any = json.loads(path.read_text())
+        if "step_ms" in found:
+            latency_ms, num_windows = float(found["step_ms"]["p50"]), found["windows_per_call"]
+        else:
+            wanted = {
+                "size": checkpoint.model_config.size,
+                "layer": checkpoint.temporal_config.name,
+                "form": "eager",
+                "frame_hw": [spec.frame_height, spec.frame_width],
+            }
+            rows = [row for row in found["rows"] if all(row[name] == value for name, value in wanted.items())]
+            latency_ms, num_windows = float(rows[0]["median_ms"]), 1
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise UserError(
+            f"evaluation.latency_from={path} has no latency of {checkpoint.model_config.size} "
+            f"{checkpoint.temporal_config.name}; give a prediction.json of `rvtssm predict` or the JSON of "
+            f"benchmarks.streaming for frames of {spec.frame_height} x {spec.frame_width}, or evaluation.latency_ms"
+        ) from error
+    if num_windows != 1:
+        raise UserError(
+            f"evaluation.latency_from={path} was measured with {num_windows} windows per call; predict with "
+            "predict.windows_per_call=1 to measure the latency of one"
+        )
+    if not 0 <= latency_ms < math.inf:
+        raise UserError(f"evaluation.latency_from={path} has a latency of {latency_ms:g} ms; it must be at least 0")
+    return latency_ms
+
+
+def newest(times_us: np.ndarray, known_us: np.ndarray) -> np.ndarray:
+    """Return, for each time, the index of the newest output that is known by then.
+
+    Args:
+        times_us: (N,), times.
+        known_us: (M,), when each output becomes known, ascending.
+
+    Returns:
+        (N,) indices into `known_us`, -1 if nothing is known yet.
+    """
+    return np.searchsorted(known_us, times_us, side="right").astype(np.int64) - 1
+
+
+def taken_steps(ends_us: np.ndarray, latency_us: float, when_late: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return which steps are computed, and when each has finished.
+
+    A step starts when its window has ended and the previous step has finished, and takes `latency_us`.
+
+    Args:
+        ends_us: (N,), ends of the windows.
+        latency_us: Duration of a step.
+        when_late: If windows end faster than steps finish: `skip` continues with the newest window, `queue` computes
+            every window in order.
+
+    Returns:
+        (M,) indices of the windows, and (M,) microseconds.
+    """
+    steps, finished_us, free_us, step = [], [], -np.inf, 0
+    while step < len(ends_us):
+        free_us = max(free_us, float(ends_us[step])) + latency_us
+        steps.append(step)
+        finished_us.append(free_us)
+        step += 1
+        if when_late == "skip":
+            step = max(step, int(newest(np.array([free_us]), ends_us)[0]))
+    return np.array(steps, np.int64), np.array(finished_us)

@@ -1,1 +1,0 @@
-"""Measure what recordings and datasets contain, in one pass: numbers to print, JSON and pictures."""

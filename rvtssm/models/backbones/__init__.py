@@ -1,0 +1,1 @@
+"""Backbones, their stages, and what mixes features within a frame."""

@@ -1,0 +1,1 @@
+"""Heads: features become boxes, with the losses that train them."""

@@ -1,0 +1,1 @@
+"""The head of RT-DETR."""

@@ -1,0 +1,168 @@
+"""The loss of a detector with queries: objects are matched one-to-one with queries, separately for every decoder layer.
+
+Source: RT-DETR (Zhao et al., 2024), with varifocal classification whose target is the overlap, L1, and generalised IoU.
+The matching is the Hungarian method (Kuhn, 1955) by shortest augmenting paths (Jonker and Volgenant, 1987).
+"""
+
+import numba
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torchvision.ops import generalized_box_iou_loss
+
+from rvtssm.boxes import cxcywh_to_xyxy
+from rvtssm.models.heads.yolox_loss import overlap_cxcywh
+
+CLASS_WEIGHT, L1_WEIGHT, GIOU_WEIGHT = 1.0, 5.0, 2.0
+CLASS_COST, L1_COST, GIOU_COST = 2.0, 5.0, 2.0  # weights in the cost of a match
+FOCAL_ALPHA, FOCAL_GAMMA = 0.25, 2.0  # in the class cost of a match
+VARIFOCAL_ALPHA, VARIFOCAL_GAMMA = 0.75, 2.0
+
+
+def match_queries(boxes: Tensor, logits: Tensor, targets: Tensor, num_targets: Tensor, frame: Tensor) -> Tensor:
+    """Return the target of every query of M frames, from S stages of the head.
+
+    Args:
+        boxes: Boxes of the queries, (S, M, Q, 4) float32 [cx, cy, w, h px].
+        logits: Their class logits, (S, M, Q, K) float32.
+        targets: Objects (M, N, 5) [class, cx, cy, w, h px], padded to N rows.
+        num_targets: Number of objects of each frame, (M,).
+        frame: Size of the frame, (4,) [width, height, width, height px].
+
+    Returns:
+        Indices (S, M, Q) int64 into the N targets of a frame, -1 for background.
+    """
+    boxes, logits = boxes.detach(), logits.detach()
+    probability = logits.sigmoid()
+    is_class = FOCAL_ALPHA * (1 - probability) ** FOCAL_GAMMA * -F.logsigmoid(logits)
+    is_not = (1 - FOCAL_ALPHA) * probability**FOCAL_GAMMA * -F.logsigmoid(-logits)
+    class_id = targets[..., 0].long()  # (M, N)
+    by_target = class_id[None, :, None].expand(*logits.shape[:-1], -1)  # (S, M, Q, N)
+    class_cost = (is_class - is_not).gather(-1, by_target)
+    wanted = targets[None, :, None, :, 1:]
+    l1_cost = ((boxes[..., None, :] - wanted).abs() / frame).sum(-1)
+    giou_cost = _giou_loss(boxes[..., None, :], wanted)
+    cost = CLASS_COST * class_cost + L1_COST * l1_cost + GIOU_COST * giou_cost
+    matched = match_cheapest(cost.flatten(0, 1), num_targets.repeat(len(boxes)))
+    return matched.unflatten(0, boxes.shape[:2])
+
+
+def query_losses(
+    boxes: Tensor,
+    logits: Tensor,
+    matched: Tensor,
+    targets: Tensor,
+    frame: Tensor,
+    counts: Tensor | None = None,
+    weights: Tensor | None = None,
+) -> Tensor:
+    """Return the weighted terms of the loss, summed over frames and queries.
+
+    Args:
+        boxes: As in `match_queries`.
+        logits: As in `match_queries`.
+        matched: Target of every query, (S, M, Q), as `match_queries` returns it.
+        targets: Objects (M, N, 5) [class, cx, cy, w, h px], padded to N rows.
+        frame: Size of the frame, (4,) [width, height, width, height px].
+        counts: Factors (M, Q) of the class terms of the queries; False leaves a query out.
+        weights: Factors (M, N) of the targets, for all terms of the queries matched with them.
+
+    Returns:
+        The terms (S, 3) [class, L1, generalised IoU].
+    """
+    stage, row, query = torch.where(matched >= 0)
+    answers, wanted = boxes[stage, row, query], targets[row, matched[stage, row, query]]
+    class_id = wanted[:, 0].long()
+    overlap = overlap_cxcywh(answers.detach(), wanted[:, 1:]).to(logits.dtype)
+    where = (stage, row, query, class_id)
+    target = torch.zeros_like(logits).index_put(where, overlap)
+    is_object = torch.zeros_like(target).index_put(where, torch.ones_like(overlap))
+    background = VARIFOCAL_ALPHA * logits.detach().sigmoid() ** VARIFOCAL_GAMMA * (1 - is_object)
+    class_ = F.binary_cross_entropy_with_logits(logits, target, background + target, reduction="none")
+    if counts is not None:
+        class_ = class_ * counts[..., None]
+    l1 = ((answers - wanted[:, 1:]).abs() / frame).sum(-1)
+    giou = _giou_loss(answers, wanted[:, 1:])
+    if weights is not None:
+        weight = weights[row, matched[stage, row, query]].to(class_.dtype)
+        class_ = class_ * torch.ones_like(class_[..., 0]).index_put((stage, row, query), weight)[..., None]
+        l1, giou = l1 * weight, giou * weight
+    sums = [class_.new_zeros(len(class_)).index_add(0, stage, term) for term in (l1, giou)]
+    return torch.stack([CLASS_WEIGHT * class_.sum((1, 2, 3)), L1_WEIGHT * sums[0], GIOU_WEIGHT * sums[1]], dim=-1)
+
+
+def _giou_loss(a: Tensor, b: Tensor) -> Tensor:
+    """Return 1 - generalised IoU of corresponding boxes [cx, cy, w, h]: (..., 4), (..., 4) -> (...); they broadcast."""
+    return generalized_box_iou_loss(*torch.broadcast_tensors(cxcywh_to_xyxy(a), cxcywh_to_xyxy(b)))
+
+
+def match_cheapest(cost: Tensor, num_targets: Tensor) -> Tensor:
+    """Return the target of every query, so that the sum of costs is smallest.
+
+    If a frame has more targets than queries, every query gets a target. Costs that are not finite are replaced by -1e9
+    or 1e9.
+
+    Args:
+        cost: Cost of each pair, (M, Q, N).
+        num_targets: Number of real targets of each frame, (M,); they come first.
+
+    Returns:
+        Indices (M, Q) int64 into the N targets, -1 for none, on the device of `cost`.
+    """
+    finite = torch.nan_to_num(cost.detach().double(), nan=1e9, posinf=1e9, neginf=-1e9)
+    matched = np.full(cost.shape[:2], -1, np.int64)
+    for frame, number, found in zip(finite.cpu().numpy(), num_targets.tolist(), matched, strict=True):
+        real = frame[:, :number]
+        if number <= len(real):
+            found[_assign_rows(np.ascontiguousarray(real.T))] = np.arange(number)
+        else:
+            found[:] = _assign_rows(np.ascontiguousarray(real))
+    return torch.from_numpy(matched).to(cost.device)
+
+
+@numba.njit(cache=True, nogil=True)
+def _assign_rows(cost):  # type: ignore[no-untyped-def]
+    """Return the column of every row, so that the sum of costs is smallest: (R, C) with R <= C -> (R,) int64.
+
+    This is as fast as `scipy.optimize.linear_sum_assignment`, with which a test compares it; none of our dependencies
+    installs SciPy. Rows are added one by one. Each takes the cheapest path of exchanges to a free column, found by
+    Dijkstra's method on reduced costs, which the prices of rows and columns keep non-negative.
+    """
+    num_rows, num_columns = cost.shape
+    row_price, column_price = np.zeros(num_rows), np.zeros(num_columns)
+    owner = np.full(num_columns, -1, np.int64)  # row of each column
+    column_of = np.full(num_rows, -1, np.int64)
+    for new_row in range(num_rows):
+        distance = np.full(num_columns, np.inf)
+        before = np.full(num_columns, -1, np.int64)  # row from which each column is reached
+        is_done = np.zeros(num_columns, np.bool_)
+        row, reached = new_row, 0.0
+        while True:
+            nearest = -1
+            for column in range(num_columns):
+                if is_done[column]:
+                    continue
+                length = reached + cost[row, column] - row_price[row] - column_price[column]
+                if length < distance[column]:
+                    distance[column], before[column] = length, row
+                if nearest < 0 or distance[column] < distance[nearest]:
+                    nearest = column
+            reached = distance[nearest]
+            is_done[nearest] = True
+            if owner[nearest] < 0:
+                break
+            row = owner[nearest]
+        row_price[new_row] += reached
+        for column in range(num_columns):
+            if is_done[column] and column != nearest:
+                row_price[owner[column]] += reached - distance[column]
+                column_price[column] -= reached - distance[column]
+        column = nearest
+        while True:  # exchange columns, backwards along the path
+            row = before[column]
+            owner[column] = row
+            column_of[row], column = column, column_of[row]
+            if row == new_row:
+                break
+    return column_of

@@ -1,1 +1,0 @@
-"""Turn one recording into detections and files. The Python API is also here."""

@@ -1,0 +1,278 @@
+"""AEDAT4 files of iniVation cameras (DV software): packets of several streams. Only the events are read.
+
+A file begins with `#!AER-DAT4.0` and a flatbuffer IOHE (compression, position of the data table, streams as XML).
+Packets follow: i32 stream, i32 size and a compressed, size-prefixed flatbuffer. Events are structs of 16 bytes. The
+library `aedat` also reads such files, but it cannot seek and is no faster.
+Source: the schemas of dv-processing; the byte layout as described by faery and the `aedat` package.
+"""
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+from xml.etree import ElementTree
+
+import lz4.frame
+import numpy as np
+import numpy.typing as npt
+import zstandard
+
+from rvtssm.readers.columns import LATEST_POSSIBLE_US, keep_events
+from rvtssm.readers.header import sensor_size
+from rvtssm.readers.recording import NUM_COMMON, POSITION, EventBuffer, Recording, State
+from rvtssm.system.user_error import UserError
+
+SIGNATURE = b"#!AER-DAT4.0\r\n"
+_EVENT = np.dtype([("t", "<i8"), ("x", "<i2"), ("y", "<i2"), ("p", "u1"), ("unused", "V3")])
+_CODECS = {0: "none", 1: "lz4", 2: "lz4", 3: "zstd", 4: "zstd"}
+_PACKET_HEADER = struct.Struct("<ii")
+_MAX_HEADER_BYTES = 1 << 20
+_MAX_PACKET_BYTES = 1 << 27  # decompressed; cameras write packets of 10 ms, so a larger size comes from a damaged file
+_DONE = NUM_COMMON  # slot of the state: how many events of the packet at POSITION have been read
+
+
+class _DamagedError(Exception):
+    """A header or packet is damaged. The reader adds the file and the place to the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    num_bytes: int  # from the start of the file to the first packet
+    codec: str
+    table_position: int  # where the packets end, -1 if the recorder was interrupted
+    event_streams: dict[int, tuple[int, int]]  # height and width by stream id
+
+
+class Aedat4Recording(Recording):
+    """The events of one stream of an AEDAT4 file, with the times of the file (usually microseconds since 1970).
+
+    Args:
+        path: The file.
+        height: Height of the sensor, pixels.
+        width: Width of the sensor, pixels.
+        header: The header of the file.
+        stream: Id of the stream.
+    """
+
+    format = "aedat4"
+    own_state = (0,)
+
+    def __init__(self, path: Path, height: int, width: int, header: _Header, stream: int) -> None:
+        end, num_bytes = header.table_position, path.stat().st_size
+        truncated_bytes = 0
+        if end < 0:
+            end = _end_of_last_packet(path, header.num_bytes, num_bytes)
+            truncated_bytes = num_bytes - end
+        super().__init__(path, height, width, end - header.num_bytes, truncated_bytes)
+        self._header = header
+        self._stream = stream
+        self._packet = (-1, np.empty(0, _EVENT))  # start and events of the packet that was decompressed last
+
+    def _open(self) -> Any:
+        return open(self.path, "rb")
+
+    def _decode(self, state: State, buffer: EventBuffer) -> int:
+        kept = 0
+        while state[POSITION] < self._num_units and kept < len(buffer.t):
+            position = self._header.num_bytes + int(state[POSITION])
+            stream, size = self._packet_header(position)
+            done = int(state[_DONE])
+            if stream == self._stream:
+                events = self._events_at(position, size)
+                part = events[done : done + len(buffer.t) - kept]
+                columns = (part["t"], part["x"], part["y"], part["p"])
+                kept += keep_events(columns, state, (self.height, self.width), buffer.after(kept))
+                if done + len(part) < len(events):
+                    state[_DONE] = done + len(part)
+                    continue
+            state[_DONE] = 0
+            state[POSITION] += _PACKET_HEADER.size + size
+        return kept
+
+    def _packet_header(self, position: int) -> tuple[int, int]:
+        file = self._file()
+        file.seek(position)
+        head = file.read(_PACKET_HEADER.size)
+        end = self._header.num_bytes + self._num_units
+        if len(head) < _PACKET_HEADER.size or position + len(head) > end:
+            raise UserError(f"{self.path}, byte {position}: a packet starts after the last packet; copy it again")
+        stream, size = _PACKET_HEADER.unpack(head)
+        if size < 0 or position + len(head) + size > end:
+            raise UserError(
+                f"{self.path}, byte {position}: a packet of {size} bytes does not fit in the {end - position} bytes "
+                "that are left; the file is damaged, copy it again"
+            )
+        return stream, size
+
+    def _events_at(self, position: int, size: int) -> npt.NDArray[np.void]:
+        if self._packet[0] != position:
+            try:
+                file = self._file()
+                file.seek(position + _PACKET_HEADER.size)
+                events = _events_of(_unpacked(file.read(size), self._header.codec))
+            except _DamagedError as error:
+                raise UserError(f"{self.path}, packet at byte {position}: {error}; copy it again") from None
+            self._packet = (position, events)
+        return self._packet[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_packet": (-1, np.empty(0, _EVENT))}
+
+
+def open_aedat4(path: Path, height: int | None, width: int | None, stream: int | None = None) -> Aedat4Recording:
+    """Open an event stream of an AEDAT4 file.
+
+    If the recorder was interrupted, the file is read up to its last complete packet.
+
+    Args:
+        path: The file.
+        height: Height of the sensor in pixels, if the file does not state it.
+        width: Width of the sensor in pixels, if the file does not state it.
+        stream: Id of the stream; needed if there are several event streams, as in stereo recordings.
+
+    Raises:
+        UserError: The file is damaged, incomplete or without events.
+    """
+    num_bytes = path.stat().st_size
+    try:
+        with open(path, "rb") as file:
+            header = _read_header(file)
+    except _DamagedError as error:
+        raise UserError(f"{path}: {error}; the header of this AEDAT4 file is damaged, copy it again") from None
+    if header.table_position >= 0 and not header.num_bytes <= header.table_position <= num_bytes:
+        raise UserError(
+            f"{path} should have its data table at byte {header.table_position} but holds {num_bytes} bytes, of which "
+            f"{header.num_bytes} are its header; it is cut off or damaged, copy it again"
+        )
+    streams = header.event_streams
+    if not streams:
+        raise UserError(f"{path} holds no event stream; record it again with events enabled")
+    if stream is None and len(streams) > 1:
+        raise UserError(
+            f"{path} holds the event streams {', '.join(map(str, streams))}; "
+            "export one of them, or open it with open_aedat4(path, None, None, stream=...)"
+        )
+    chosen = next(iter(streams)) if stream is None else stream
+    if chosen not in streams:
+        raise UserError(f"{path} has no event stream {chosen}; choose from {', '.join(map(str, streams))}")
+    in_file = streams[chosen]
+    height, width = sensor_size(path, None if in_file == (0, 0) else in_file, (height, width))
+    return Aedat4Recording(path, height, width, header, chosen)
+
+
+def _read_header(file: BinaryIO) -> _Header:
+    head = file.read(len(SIGNATURE) + 4)
+    if len(head) < len(SIGNATURE) + 4:
+        raise _DamagedError("it ends within its first line")
+    (size,) = struct.unpack_from("<I", head, len(SIGNATURE))
+    if size > _MAX_HEADER_BYTES:
+        raise _DamagedError(f"byte {len(SIGNATURE)} claims a header of {size} bytes")
+    body = file.read(size)
+    if len(body) < size:
+        raise _DamagedError(f"it ends at byte {len(head) + len(body)}, within its header of {size} bytes")
+    data = head[-4:] + body  # begins with its own size, like a packet
+    fields = _root_fields(data, b"IOHE")
+    compression = _number(data, "<i", fields[0]) if fields[0] else 0
+    if compression not in _CODECS:
+        raise _DamagedError(f"its header names the compression {compression}, which DV does not define")
+    table_position = _number(data, "<q", fields[1]) if fields[1] else -1
+    streams = _event_streams(_text(data, fields[2]) if fields[2] else b"")
+    return _Header(len(head) + size, _CODECS[compression], table_position, streams)
+
+
+def _event_streams(xml: bytes) -> dict[int, tuple[int, int]]:
+    try:
+        if b"<!" in xml:  # entities, which DV does not write, can make a short text very long
+            raise _DamagedError("its description of the streams is not plain XML")
+        root = ElementTree.fromstring(xml.rstrip(b"\0"))
+        streams = {}
+        for node in root.iterfind("node[@name='outInfo']/node"):
+            if (node.findtext("attr[@key='typeIdentifier']") or "") == "EVTS":
+                sides = [node.findtext(f"node[@name='info']/attr[@key='{key}']") for key in ("sizeY", "sizeX")]
+                streams[int(node.get("name", ""))] = (int(sides[0] or 0), int(sides[1] or 0))
+    except (ElementTree.ParseError, ValueError, LookupError) as error:
+        raise _DamagedError(f"its description of the streams cannot be read ({error})") from None
+    return streams
+
+
+def _end_of_last_packet(path: Path, start: int, num_bytes: int) -> int:
+    position = start
+    with open(path, "rb") as file:
+        while position + _PACKET_HEADER.size <= num_bytes:
+            file.seek(position)
+            size = _PACKET_HEADER.unpack(file.read(_PACKET_HEADER.size))[1]
+            if size < 0:
+                raise UserError(f"{path}, byte {position}: a packet of {size} bytes; the file is damaged")
+            if position + _PACKET_HEADER.size + size > num_bytes:
+                break
+            position += _PACKET_HEADER.size + size
+    return position
+
+
+def _unpacked(data: bytes, codec: str) -> bytes:
+    """Return the decompressed flatbuffer of a packet, at most _MAX_PACKET_BYTES."""
+    try:
+        if codec == "lz4":
+            decoder = lz4.frame.LZ4FrameDecompressor()
+            # A byte of LZ4 becomes at most 255 bytes. Only packets that could get too long need the slower limit.
+            limit = -1 if 255 * len(data) <= _MAX_PACKET_BYTES else _MAX_PACKET_BYTES
+            if lz4.frame.get_frame_info(data)["content_size"] > _MAX_PACKET_BYTES:
+                raise _DamagedError("it announces more bytes than a packet can have")
+            unpacked = decoder.decompress(data, max_length=limit)
+            if not decoder.eof or decoder.unused_data:
+                raise _DamagedError("its LZ4 frame is incomplete")
+            return bytes(unpacked)
+        if codec == "zstd":
+            parameters = zstandard.get_frame_parameters(data)
+            is_known = parameters.content_size not in (zstandard.CONTENTSIZE_UNKNOWN, zstandard.CONTENTSIZE_ERROR)
+            if is_known and parameters.content_size > _MAX_PACKET_BYTES:
+                raise _DamagedError("it announces more bytes than a packet can have")
+            return zstandard.ZstdDecompressor(max_window_size=_MAX_PACKET_BYTES).decompress(
+                data, max_output_size=_MAX_PACKET_BYTES, allow_extra_data=False
+            )
+    except (RuntimeError, zstandard.ZstdError, MemoryError, EOFError) as error:
+        raise _DamagedError(f"its {codec} data cannot be unpacked ({error})") from None
+    return data
+
+
+def _events_of(data: bytes) -> npt.NDArray[np.void]:
+    """Return the events in an unpacked packet as a view."""
+    (vector,) = _root_fields(data, b"EVTS")[:1]
+    if vector == 0:
+        return np.empty(0, _EVENT)
+    vector += _number(data, "<I", vector)
+    count = _number(data, "<I", vector)
+    if vector + 4 + count * _EVENT.itemsize > len(data):
+        raise _DamagedError(f"it claims {count} events but holds {len(data)} bytes")
+    events = np.frombuffer(data, _EVENT, count, vector + 4)
+    if np.any((events["t"] < 0) | (events["t"] >= LATEST_POSSIBLE_US)):
+        raise _DamagedError("it has events at impossible times")
+    return events
+
+
+def _root_fields(data: bytes, identifier: bytes) -> tuple[int, int, int]:
+    """Return the positions of the first three fields in the root table of a size-prefixed flatbuffer; 0 if missing."""
+    if data[8:12] != identifier:
+        raise _DamagedError(f"it should hold {identifier.decode()} but holds {data[8:12]!r}")
+    if _number(data, "<I", 0) + 4 > len(data):
+        raise _DamagedError(f"it claims {_number(data, '<I', 0)} bytes but holds {len(data) - 4}")
+    table = 4 + _number(data, "<I", 4)
+    vtable = table - _number(data, "<i", table)
+    num_fields = (_number(data, "<H", vtable) - 4) // 2
+    offsets = [_number(data, "<H", vtable + 4 + 2 * i) if i < num_fields else 0 for i in range(3)]
+    return tuple(table + offset if offset else 0 for offset in offsets)  # type: ignore[return-value]
+
+
+def _text(data: bytes, field: int) -> bytes:
+    start = field + _number(data, "<I", field)
+    length = _number(data, "<I", start)
+    if start + 4 + length > len(data):
+        raise _DamagedError(f"it claims a text of {length} bytes but holds {len(data)}")
+    return data[start + 4 : start + 4 + length]
+
+
+def _number(data: bytes, code: str, position: int) -> int:
+    if not 0 <= position <= len(data) - struct.calcsize(code):
+        raise _DamagedError(f"it refers to byte {position} of its {len(data)}")
+    number: int = struct.unpack_from(code, data, position)[0]
+    return number

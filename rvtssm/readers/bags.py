@@ -1,0 +1,253 @@
+"""Recordings of robots: ROS 1 bags, and ROS 2 bags in SQLite and MCAP. One topic of events is read.
+
+The optional library `rosbags` finds the messages, and `rvtssm/readers/event_messages.py` parses them. A bag with
+several event topics is opened as `FILE:/TOPIC`. Times are those of the events, not those of the recorder.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from rvtssm.readers.event_messages import (
+    ARRAYS,
+    DONE,
+    PACKETS,
+    EventMessage,
+    MessageError,
+    decode_message,
+    read_message,
+)
+from rvtssm.readers.header import sensor_size
+from rvtssm.readers.recording import MAX_EVENTS_PER_UNIT, POSITION, EventBuffer, Recording, State
+from rvtssm.system.extras import check_extra
+from rvtssm.system.file_errors import file_errors
+from rvtssm.system.user_error import UserError
+
+ROS1_SIGNATURE, MCAP_SIGNATURE, SQLITE_SIGNATURE = b"#ROSBAG V", b"\x89MCAP", b"SQLite format 3\0"
+BAG_METADATA = "metadata.yaml"  # in the folder of a ROS 2 bag
+_METADATA_KEY = b"rosbag2_bagfile_information"
+_WITH_TOPIC = re.compile(r"(.+?):(/.+)")
+
+# Slots of the state after the slots of the messages: the log time of the last message (ns), and how many messages with
+# this log time have been read.
+_LOG_NS, _NUM_AT_LOG = DONE + 1, DONE + 2
+
+
+class BagRecording(Recording):
+    """The events of one topic of a bag.
+
+    Args:
+        path: The bag; for a folder, its metadata file.
+        height: Height of the sensor, pixels.
+        width: Width of the sensor, pixels.
+        bag: The opened bag.
+        first: The first message of the topic.
+    """
+
+    def __init__(self, path: Path, height: int, width: int, bag: "_Bag", first: EventMessage) -> None:
+        super().__init__(path, height, width, bag.num_messages)
+        files = path.parent.iterdir() if path.name == BAG_METADATA else [path]
+        self._files = sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
+        self.format = bag.format
+        self.topic = bag.topic
+        self._size_in_file = first.height, first.width
+        self._encoding = first.encoding
+        self.own_state = (*first.decoder_state, 0, 0)
+
+    @property
+    def name(self) -> str:
+        """The name of the file, or of the folder of a ROS 2 bag."""
+        return (self.path.parent.resolve() if self.path.name == BAG_METADATA else self.path).name
+
+    @property
+    def num_bytes(self) -> int:
+        """The total size of all files of the bag."""
+        return sum(size for _, size, _ in self._files)
+
+    def _open(self) -> Any:
+        return _Bag(self.path).choose(self.topic)
+
+    def _decode(self, state: State, buffer: EventBuffer) -> int:
+        bag, kept = self._file(), 0
+        while state[POSITION] < self._num_units and len(buffer.t) - kept >= MAX_EVENTS_PER_UNIT:
+            log_ns, message = bag.message_after(int(state[_LOG_NS]), int(state[_NUM_AT_LOG]))
+            self._check(message)
+            kept += decode_message(message, state, (self.height, self.width), buffer.after(kept))
+            if state[DONE] < len(message):
+                continue
+            state[_NUM_AT_LOG] = state[_NUM_AT_LOG] + 1 if log_ns == state[_LOG_NS] else 1
+            state[_LOG_NS], state[DONE] = log_ns, 0
+            state[POSITION] += 1
+        return kept
+
+    def _check(self, message: EventMessage) -> None:
+        if (message.height, message.width, message.encoding) != (*self._size_in_file, self._encoding):
+            raise UserError(
+                f"{self.path} has messages of {self.topic} with {self._size_in_file[1]}x{self._size_in_file[0]} and "
+                f"with {message.width}x{message.height} (width x height) pixels, or in two encodings; record them apart"
+            )
+
+
+def open_bag(path: Path, height: int | None, width: int | None, topic: str | None = None) -> BagRecording:
+    """Open one topic of a bag.
+
+    Args:
+        path: The bag; for a folder, its metadata file.
+        height: Height of the sensor in pixels, if the messages do not state it.
+        width: Width of the sensor in pixels, if the messages do not state it.
+        topic: The topic to read; needed if several topics hold events.
+
+    Raises:
+        UserError: The bag is damaged or has no events, the topic is missing, or the package `rosbags` is not installed.
+    """
+    check_extra(f"{path} is a bag, which", "bags", "rosbags")
+    with closing(_Bag(path)) as bag:
+        bag.choose(topic)
+        if not bag.num_messages:
+            raise UserError(f"{path} has no messages of {bag.topic}; remove it or record it again")
+        _, first = bag.message_after(0, 0)
+        in_file = (first.height, first.width) if first.height or first.width else None
+        return BagRecording(path, *sensor_size(path, in_file, (height, width)), bag, first)
+
+
+def bag_topics(path: Path) -> list[str]:
+    """Return the topics of a bag that hold events.
+
+    Raises:
+        UserError: No topic holds events, the bag is damaged, or the package `rosbags` is not installed.
+    """
+    check_extra(f"{path} is a bag, which", "bags", "rosbags")
+    with closing(_Bag(path / BAG_METADATA if path.is_dir() else path)) as bag:
+        return bag.topics()
+
+
+def split_topic(path: Path | str) -> tuple[Path, str | None]:
+    """Return file and topic of `FILE:/TOPIC`. A path that exists or names no topic is returned as it is, with None."""
+    found = None if Path(path).exists() else _WITH_TOPIC.fullmatch(str(path))
+    return (Path(found[1]), found[2]) if found and Path(found[1]).exists() else (Path(path), None)
+
+
+def is_bag(folder: Path) -> bool:
+    """Return whether a folder is a ROS 2 bag."""
+    path = folder / BAG_METADATA
+    if not path.is_file():
+        return False
+    with open(path, "rb") as file:
+        return _METADATA_KEY in file.read(1 << 10)
+
+
+def _check_size(path: Path) -> None:
+    """Raise UserError if a database is shorter than its header says. SQLite would read zeros beyond the end."""
+    with open(path, "rb") as file:
+        head = file.read(32)
+    if not head.startswith(SQLITE_SIGNATURE):
+        return
+    page_bytes, num_pages = int.from_bytes(head[16:18], "big"), int.from_bytes(head[28:32], "big")
+    announced = (page_bytes if page_bytes > 1 else 1 << 16) * num_pages  # 65536 is written as 1
+    if (num_bytes := path.stat().st_size) < announced:
+        raise UserError(f"{path} is truncated: it has {num_bytes} of {announced} bytes; copy it again")
+
+
+class _Bag:
+    """An opened bag. It reads the messages of a topic in the order of their log times, from any message on."""
+
+    def __init__(self, path: Path) -> None:
+        from rosbags import rosbag1, rosbag2  # an optional package
+
+        self._path = path.parent if path.name == BAG_METADATA else path  # as it was given, for messages
+        with open(path, "rb") as file:
+            head = file.read(len(SQLITE_SIGNATURE))
+        self.format = "ros1" if head.startswith(ROS1_SIGNATURE) else "ros2"
+        tools = {ROS1_SIGNATURE: "rosbag reindex", MCAP_SIGNATURE: "mcap recover"}
+        tool = next((tool for signature, tool in tools.items() if head.startswith(signature)), None)
+        self._advice = "copy it again" + (f", or if its recorder was stopped early, use `{tool}`" if tool else "")
+        for database in path.parent.glob("*.db3") if path.name == BAG_METADATA else [path]:
+            _check_size(database)
+        with self._errors():
+            if self.format == "ros1":
+                self._reader: Any = rosbag1.Reader(path)
+            elif head.startswith((MCAP_SIGNATURE, SQLITE_SIGNATURE)):
+                kind = ".mcap" if head.startswith(MCAP_SIGNATURE) else ".db3"  # no matter how the file is named
+                self._reader = rosbag2.Reader.STORAGE_PLUGINS[kind](path)
+            else:
+                self._reader = rosbag2.Reader(path.parent)
+            self._reader.open()
+        self._messages: Iterator[Any] = iter(())
+        self._place = self._next_place = (-1, -1)
+        self._message: tuple[int, EventMessage] | None = None
+
+    def choose(self, topic: str | None) -> "_Bag":
+        """Read this topic from now on; None chooses the only topic with events. Raise UserError if that is unclear."""
+        self.topic = self._topic(topic)
+        self._connections = [each for each in self._reader.connections if each.topic == self.topic]
+        self.num_messages = sum(each.msgcount for each in self._connections)
+        return self
+
+    def _errors(self) -> Any:
+        return file_errors(self._path, " cannot be read as a bag", self._advice, errors=(Exception,))
+
+    def topics(self) -> list[str]:
+        """Return the topics that hold events. Raise UserError if there are none."""
+        kinds: dict[str, str] = {each.topic: each.msgtype for each in self._reader.connections}
+        topics = sorted(name for name, kind in kinds.items() if kind in (*ARRAYS, *PACKETS))
+        if not topics:
+            others = ", ".join(sorted(set(kinds.values()))[:8]) or "no messages at all"
+            raise UserError(
+                f"{self._path} has no topic with events, only {others}; events are messages of the types "
+                f"{', '.join(kind.replace('/msg', '') for kind in (*ARRAYS, *PACKETS))}"
+            )
+        return topics
+
+    def _topic(self, asked: str | None) -> str:
+        topics = self.topics()
+        if asked is not None and asked not in topics:
+            raise UserError(f"{self._path} has no events on {asked}; choose from {', '.join(topics)}")
+        if asked is None and len(topics) > 1:
+            raise UserError(
+                f"{self._path} has the event topics {', '.join(topics)}; name one, as in {self._path}:{topics[0]}"
+            )
+        return asked or topics[0]
+
+    def message_after(self, log_ns: int, num_at_log: int) -> tuple[int, EventMessage]:
+        """Return the log time and the content of the message after a place.
+
+        Args:
+            log_ns: Log time of a message.
+            num_at_log: Number of messages with this log time that come before the place.
+        """
+        place = (log_ns, num_at_log)
+        if self._message is None or place != self._place:
+            self._message = None
+            with self._errors():
+                if place != self._next_place:
+                    self._messages = self._reader.messages(self._connections, start=log_ns)
+                    for _ in range(num_at_log):
+                        next(self._messages, None)
+                self._next_place = (-1, -1)  # in case the next message cannot be read
+                found = next(self._messages, None)
+                if found is None:
+                    raise UserError(
+                        f"{self._path} claims {self.num_messages} messages of {self.topic} but holds fewer; "
+                        "copy it again"
+                    )
+                connection, at_ns, data = found
+                # A cell of a database can hold a value of any type, no matter what its column declares.
+                if not (isinstance(at_ns, int) and isinstance(data, bytes | memoryview)):
+                    raise UserError(
+                        f"{self._path} has a message of {self.topic} whose time or content is of another type "
+                        f"({type(at_ns).__name__}, {type(data).__name__}); copy it again"
+                    )
+                self._message = at_ns, self._read(connection.msgtype, at_ns, bytes(data))
+            self._place, self._next_place = place, (at_ns, num_at_log + 1 if at_ns == log_ns else 1)
+        return self._message
+
+    def _read(self, kind: str, at_ns: int, data: bytes) -> EventMessage:
+        try:
+            return read_message(kind, data, self.format == "ros2")
+        except MessageError as error:
+            raise UserError(f"{self._path}, message of {self.topic} at {at_ns} ns: {error}") from None
+
+    def close(self) -> None:
+        self._reader.close()

@@ -1,0 +1,174 @@
+"""Prophesee DAT files (Gen1, N-CARS): a text header, then one 64-bit word per event.
+
+The header lines start with `% `. Two bytes follow (event type, event size). Then every event is a u32 time in
+microseconds and a u32 of x (14 bits), y (14 bits) and polarity (4 bits), all little-endian.
+Source: prophesee-automotive-dataset-toolbox, src/io/dat_events_tools.py.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from rvtssm.readers.byte_recording import ByteRecording
+from rvtssm.readers.header import read_text_header, sensor_size
+from rvtssm.readers.recording import (
+    BACKWARD,
+    LATEST_US,
+    NUM_COMMON,
+    OUTSIDE,
+    POSITION,
+    EventBuffer,
+    State,
+)
+from rvtssm.readers.wrapped_clock import num_wraps
+from rvtssm.records import Events
+from rvtssm.system.atomic_files import atomic_file
+from rvtssm.system.jit import jit
+from rvtssm.system.user_error import UserError
+
+_CD_TYPES = (0x00, 0x0C)  # "2D" in the automotive datasets, "CD" in newer software; both have the same eight bytes
+_WORD = np.dtype([("t", "<u4"), ("xyp", "<u4")])
+_BLOCK = 2048  # events that are decoded at once if they are all valid, otherwise one by one
+_CLOCK_US = 1 << 32  # after which the clock begins again
+_LATE_US = 1_000_000  # an event that comes just after the clock has begun again may be older by less than this
+_PREVIOUS, _WRAPPED = NUM_COMMON, NUM_COMMON + 1  # last raw time, microseconds added by wraps of the 32-bit clock
+
+
+class DatRecording(ByteRecording):
+    """A Prophesee DAT file."""
+
+    format = "dat"
+    unit_bytes = 8
+    own_state = (0, 0)
+
+    def _decode(self, state: State, buffer: EventBuffer) -> int:
+        words = self._read_units(state, len(buffer.t)).view("<u8")
+        kept: int = _decode_words(words, state, self.height, self.width, buffer.t, buffer.x, buffer.y, buffer.p)
+        return kept
+
+
+def open_dat(path: Path, height: int | None, width: int | None) -> DatRecording:
+    """Open a DAT file, with or without a header.
+
+    Args:
+        path: The file.
+        height: Height of the sensor in pixels, if the file does not state it.
+        width: Width of the sensor in pixels, if the file does not state it.
+
+    Raises:
+        UserError: The file does not hold events, or the size of the sensor is unknown.
+    """
+    header = read_text_header(path)
+    data_offset = header.num_bytes
+    if header.lines:
+        with open(path, "rb") as file:
+            file.seek(data_offset)
+            kind = file.read(2)
+        if len(kind) < 2:
+            raise UserError(f"{path} ends within its header; copy it again")
+        if kind[0] not in _CD_TYPES or kind[1] != DatRecording.unit_bytes:
+            raise UserError(
+                f"{path} holds DAT type 0x{kind[0]:02x} of {kind[1]} bytes; "
+                f"only events (0x00 or 0x0c, {DatRecording.unit_bytes} bytes) can be read, give another file"
+            )
+        data_offset += 2
+    height, width = sensor_size(path, header.size_hw, (height, width))
+    return DatRecording(path, height, width, data_offset)
+
+
+def write_dat(path: Path | str, events: Events | Iterable[Events], height: int, width: int) -> None:
+    """Write events as a DAT file of type 0x00, as in Gen1. The file only appears when it is complete.
+
+    Args:
+        path: The file to write.
+        events: The events, as a whole or in blocks.
+        height: Height of the sensor, pixels.
+        width: Width of the sensor, pixels.
+
+    Raises:
+        UserError: Times do not fit a 32-bit clock that starts at 0, or coordinates lie outside the sensor.
+    """
+    header = f"% Data file containing Event2D events.\n% Version 2\n% Height {height}\n% Width {width}\n"
+    with atomic_file(path) as staged, open(staged, "wb") as file:
+        file.write(header.encode() + bytes((_CD_TYPES[0], DatRecording.unit_bytes)))
+        for block in (events,) if isinstance(events, Events) else events:
+            file.write(_to_words(block, height, width).tobytes())
+
+
+def _to_words(events: Events, height: int, width: int) -> npt.NDArray[np.void]:
+    if not len(events):
+        return np.empty(0, _WORD)
+    if events.t[0] < 0 or events.t[-1] >= _CLOCK_US:
+        raise UserError(f"DAT holds times from 0 to 2^32 us, got {events.t[0]} to {events.t[-1]}; subtract the first")
+    if events.x.max() >= width or events.y.max() >= height:
+        raise UserError(f"events reach x={events.x.max()}, y={events.y.max()} outside {width}x{height}; clip them")
+    words = np.empty(len(events), _WORD)
+    words["t"] = events.t
+    words["xyp"] = events.x | events.y.astype(np.uint32) << 14 | events.p.astype(np.uint32) << 28
+    return words
+
+
+@jit
+def _decode_words(words, state, height, width, t, x, y, p):  # type: ignore[no-untyped-def]
+    """Decode the u64 in `words` into t, x, y, p (each at least as long). Return the number of events kept.
+
+    The loop detects faults without a branch, so that it compiles to vector instructions. A block with a fault is
+    decoded again, event by event.
+    """
+    kept = 0
+    for start in range(0, len(words), _BLOCK):
+        block = words[start : start + _BLOCK]
+        size = len(block)
+        times, columns, rows = t[kept : kept + size], x[kept : kept + size], y[kept : kept + size]
+        polarities, wrapped = p[kept : kept + size], state[_WRAPPED]
+        largest_column = largest_row = np.uint16(0)
+        step, before = np.int64(0), np.int64(block[0] & np.uint64(0xFFFFFFFF))
+        for i in range(size):
+            word = block[i]
+            time = np.int64(word & np.uint64(0xFFFFFFFF))
+            times[i] = time + wrapped
+            column = np.uint16((word >> np.uint64(32)) & np.uint64(0x3FFF))
+            row = np.uint16((word >> np.uint64(46)) & np.uint64(0x3FFF))
+            columns[i], rows[i] = column, row
+            polarities[i] = np.uint8((word >> np.uint64(60)) != np.uint64(0))
+            largest_column, largest_row = max(largest_column, column), max(largest_row, row)
+            step, before = min(step, time - before), time
+        has_fault = step < 0 or largest_column >= width or largest_row >= height
+        has_fault |= times[0] < state[LATEST_US] or times[0] - wrapped < state[_PREVIOUS]
+        has_fault |= times[size - 1] - wrapped - state[_PREVIOUS] > _CLOCK_US - _LATE_US
+        if has_fault:
+            kept = _decode_block(block, state, height, width, t, x, y, p, kept)
+        else:
+            state[LATEST_US] = times[size - 1]
+            state[_PREVIOUS] = times[size - 1] - wrapped
+            kept += size
+    state[POSITION] += len(words)
+    return kept
+
+
+@jit
+def _decode_block(words, state, height, width, t, x, y, p, kept):  # type: ignore[no-untyped-def]
+    """Decode word by word, with every repair, into t, x, y, p from `kept` on. Return the number kept so far."""
+    latest, previous, wrapped = state[LATEST_US], state[_PREVIOUS], state[_WRAPPED]
+    for word in words:
+        raw, place = np.int64(word & np.uint64(0xFFFFFFFF)), np.int64(word >> np.uint64(32))
+        wrapped += num_wraps(previous, raw, _CLOCK_US, _LATE_US, wrapped) * _CLOCK_US
+        previous = raw
+        time = raw + wrapped
+        column, row = place & 0x3FFF, (place >> 14) & 0x3FFF
+        if column >= width or row >= height:
+            state[OUTSIDE] += 1
+            continue
+        if time < latest:
+            state[BACKWARD] += 1
+            time = latest
+        latest = time
+        t[kept] = time
+        x[kept] = column
+        y[kept] = row
+        p[kept] = (place >> 28) != 0
+        kept += 1
+    state[LATEST_US], state[_PREVIOUS], state[_WRAPPED] = latest, previous, wrapped
+    return kept

@@ -1,0 +1,141 @@
+"""Metavision HDF5 files: a table `CD/events` in chunks that are compressed with Prophesee's codec ECF.
+
+No package contains the HDF5 filter of this codec, so the stored chunks are read and decoded here. Tables that are
+stored in another way are read through h5py. Source: OpenEB 0499c95, sdk/modules/stream (hdf5_event_file_reader.cpp).
+"""
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from rvtssm.readers.columns import LATEST_POSSIBLE_US, NAMES, Column, keep_events
+from rvtssm.readers.ecf_codec import MAX_CHUNK_EVENTS, SLACK, decode_chunk
+from rvtssm.readers.hdf5 import OpenDatasets, check_storage, open_hdf5, reading
+from rvtssm.readers.header import sensor_size
+from rvtssm.readers.recording import POSITION, EventBuffer, Recording, State
+from rvtssm.system.user_error import UserError
+
+TABLE = "CD/events"
+_FILTER = 0x8ECF
+
+_Parts = tuple[Column, Column, Column, Column]
+
+
+class EcfRecording(Recording):
+    """The events of a table `CD/events`.
+
+    Args:
+        path: The file.
+        height: Height of the sensor, pixels.
+        width: Width of the sensor, pixels.
+        num_events: Number of rows of the table.
+        chunk_events: Number of rows per chunk.
+        is_packed: Whether ECF is the only filter of the table.
+    """
+
+    format = "ecf"
+    index_events = 1 << 14  # one chunk of the files that cameras write
+
+    def __init__(
+        self, path: Path, height: int, width: int, num_events: int, chunk_events: int, is_packed: bool
+    ) -> None:
+        super().__init__(path, height, width, num_events)
+        self._chunk_events = chunk_events
+        self._is_packed = is_packed
+        self._chunk: tuple[int, _Parts] | None = None  # number and columns of the chunk that was read last
+        self._decoded: EventBuffer | None = None
+
+    def _open(self) -> OpenDatasets:
+        return OpenDatasets(self.path, [TABLE])
+
+    def _decode(self, state: State, buffer: EventBuffer) -> int:
+        kept = filled = 0
+        while filled < len(buffer.t) and state[POSITION] < self._num_units:
+            number, start = divmod(int(state[POSITION]), self._chunk_events)
+            columns = self._columns(number)
+            stop = min(len(columns[0]), start + len(buffer.t) - filled)
+            part = [column[start:stop] for column in columns]
+            kept += keep_events(part, state, (self.height, self.width), buffer.after(kept))
+            state[POSITION] += stop - start
+            filled += stop - start
+        return kept
+
+    def _columns(self, number: int) -> _Parts:
+        """Return t, x, y, p of one chunk, in arrays that the next chunk overwrites."""
+        if self._chunk is None or self._chunk[0] != number:
+            self._chunk = None
+            start = number * self._chunk_events
+            stop = min(start + self._chunk_events, self._num_units)
+            with reading(self.path, f", events {start} to {stop}"):
+                (table,) = self._file().datasets
+                columns = self._unpacked(table, start, stop) if self._is_packed else _fields(table[start:stop])
+            self._chunk = (number, columns)
+        return self._chunk[1]
+
+    def _unpacked(self, table: h5py.Dataset, start: int, stop: int) -> _Parts:
+        filter_mask, stored = table.id.read_direct_chunk((start,))
+        data = np.frombuffer(stored, np.uint8)
+        if filter_mask:  # the filter was not applied to this chunk, so it is stored unpacked
+            return _fields(data.view(table.dtype)[: stop - start])
+        if self._decoded is None:
+            self._decoded = EventBuffer(MAX_CHUNK_EVENTS + SLACK)
+        columns = self._decoded
+        position = decode_chunk(data, stop - start, columns.t, columns.x, columns.y, columns.p)
+        if position < 0:
+            place = table.id.get_chunk_info_by_coord((start,)).byte_offset  # slow, so only for the message
+            raise UserError(f"the chunk of {len(data)} bytes at byte {place} is damaged at its byte {~position}")
+        events = columns.events(stop - start)
+        return events.t, events.x, events.y, events.p
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_chunk": None, "_decoded": None}
+
+
+def open_ecf(path: Path, height: int | None, width: int | None) -> EcfRecording:
+    """Open a Metavision HDF5 file.
+
+    Args:
+        path: The file.
+        height: Height of the sensor in pixels, if the file does not state it.
+        width: Width of the sensor in pixels, if the file does not state it.
+
+    Raises:
+        UserError: The table has other columns, or the size of the sensor is unknown.
+    """
+    with reading(path), open_hdf5(path) as file:
+        table = file[TABLE]
+        is_table = isinstance(table, h5py.Dataset) and table.ndim == 1 and set(NAMES) <= set(table.dtype.names or ())
+        if not is_table or not all(table.dtype[name].kind in "iu" for name in NAMES):
+            raise UserError(f"{path} has no table {TABLE} of whole numbers t, x, y, p; copy it again")
+        check_storage(path, table)
+        filters = table.id.get_create_plist()
+        is_packed = [filters.get_filter(i)[0] for i in range(filters.get_nfilters())] == [_FILTER]
+        chunk_events = table.chunks[0] if table.chunks else EcfRecording.index_events
+        if is_packed and chunk_events > MAX_CHUNK_EVENTS:
+            raise UserError(f"{path} has chunks of {chunk_events} events, above {MAX_CHUNK_EVENTS}; copy it again")
+        num_events, in_file = len(table), _geometry(file.attrs.get("geometry"))
+    height, width = sensor_size(path, in_file, (height, width))
+    return EcfRecording(path, height, width, num_events, chunk_events, is_packed)
+
+
+def is_ecf(file: h5py.File) -> bool:
+    """Return whether an HDF5 file has the layout of Metavision."""
+    return TABLE in file
+
+
+def _geometry(text: Any) -> tuple[int, int] | None:
+    """Return height and width from `WIDTHxHEIGHT`, None for None, and (0, 0), an invalid size, for anything else."""
+    if text is None:
+        return None
+    width, _, height = (text.decode("ascii", "replace") if isinstance(text, bytes) else str(text)).partition("x")
+    return (int(height), int(width)) if height.isdecimal() and width.isdecimal() else (0, 0)
+
+
+def _fields(rows: npt.NDArray[np.void]) -> _Parts:
+    t = rows["t"].astype(np.int64)
+    if np.any((t < 0) | (t >= LATEST_POSSIBLE_US)):
+        raise UserError("impossible times")
+    return t, rows["x"].astype(np.int64), rows["y"].astype(np.int64), rows["p"].astype(np.int64)

@@ -1,0 +1,282 @@
+"""ROS messages that hold events: their layout in ROS 1 and ROS 2, and the encodings of their events.
+
+`dvs_msgs/EventArray` and `prophesee_event_msgs/EventArray` list events one by one. `event_camera_msgs/EventPacket`
+(formerly `event_array_msgs/EventArray`) carries bytes: the words of a Prophesee camera, or `mono`, 64 bits per event.
+The library `rosbags` could decode lists of events too, but it makes one object per event and is 200 to 400 times
+slower. Sources: the definitions of these messages; OMG DDSI-RTPS 2.3, chapter 10 (CDR); event_camera_codecs (mono).
+"""
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+from rvtssm.events.windows import LATE_US
+from rvtssm.readers.columns import Column, keep_events
+from rvtssm.readers.evt2 import Evt2Recording
+from rvtssm.readers.evt3 import Evt3Recording
+from rvtssm.readers.evt21 import Evt21Recording
+from rvtssm.readers.recording import (
+    LATEST_US,
+    NUM_COMMON,
+    POSITION,
+    Bytes,
+    EventBuffer,
+    State,
+    copy_events,
+    join_events,
+)
+from rvtssm.records import Events
+from rvtssm.system.user_error import UserError
+
+ARRAYS = ("dvs_msgs/msg/EventArray", "prophesee_event_msgs/msg/EventArray")
+PACKETS = ("event_camera_msgs/msg/EventPacket", "event_array_msgs/msg/EventArray")
+_WordReader = type[Evt2Recording] | type[Evt21Recording] | type[Evt3Recording]
+WORDS: dict[str, _WordReader] = {  # keys are the names of the encodings
+    "evt2": Evt2Recording,
+    "evt21": Evt21Recording,
+    "evt3": Evt3Recording,
+}
+_MONO = "mono"
+_PLAIN_CDR = b"\0\1"  # little-endian, without parameter lists
+_MOST_PADDING = 7  # bytes after the last event
+_MIN_WORDS = 1 << 14  # the fewest words decoded at once, because sparse recordings have several words per event
+_LIVE_EVENTS = 1 << 16  # events of a live message that are decoded at once
+_NEVER_US = np.iinfo(np.int64).min
+_WORD_SLOTS = 6  # the most that a decoder of words needs
+DONE = NUM_COMMON + _WORD_SLOTS  # slot of the state: how many words or events of a message have been read
+_EVENT_BYTES = {False: 13, True: 16}  # distance between events of an array in ROS 1 (packed) and in ROS 2 (aligned)
+
+
+class MessageError(UserError):
+    """A message cannot be read. The caller adds the file and the topic.
+
+    Args:
+        reason: What is wrong with the message.
+        advice: What to do about it.
+    """
+
+    def __init__(self, reason: str, advice: str = "copy the file again") -> None:
+        super().__init__(f"{reason}; {advice}")
+
+
+@dataclass(frozen=True, slots=True)
+class EventMessage:
+    """One message: the size of the sensor in pixels, and the events either as columns or as words of a camera."""
+
+    height: int
+    width: int
+    encoding: str  # a key of WORDS; otherwise the events are `columns`
+    words: Bytes
+    columns: tuple[Column, Column, Column, Column]  # t (us), x, y, p
+    frame_id: str  # coordinate frame of the camera
+
+    def __len__(self) -> int:
+        """Return the number of words, or of events if there are no words."""
+        is_words = self.encoding in WORDS
+        return len(self.words) // WORDS[self.encoding].unit_bytes if is_words else len(self.columns[0])
+
+    @property
+    def decoder_state(self) -> tuple[int, ...]:
+        """The initial values of the slots that `decode_message` adds to a decoder state; DONE is the last one."""
+        own_state = WORDS[self.encoding].own_state if self.encoding in WORDS else ()
+        return (*own_state, *[0] * (_WORD_SLOTS - len(own_state)), 0)
+
+
+class MessageDecoder:
+    """Decodes the messages of one camera as they arrive. To read a bag, use `open_recording`.
+
+    Args:
+        kind: Type of the messages, such as "event_camera_msgs/msg/EventPacket"; they are serialised as CDR (ROS 2).
+
+    Raises:
+        UserError: Messages of this type hold no events.
+    """
+
+    def __init__(self, kind: str) -> None:
+        if kind not in (*ARRAYS, *PACKETS):
+            raise UserError(f"{kind} holds no events; choose from {', '.join((*ARRAYS, *PACKETS))}")
+        self._kind = kind
+        self._state: State | None = None
+        self._shape: tuple[int, int, str] | None = None  # height, width and encoding of the messages
+        self.frame_id = ""  # coordinate frame of the camera, as the last message names it
+
+    def push(self, data: bytes) -> tuple[Events, tuple[int, int]]:
+        """Decode one serialised message.
+
+        Args:
+            data: The message.
+
+        Returns:
+            The events, repaired as in a recording, and height and width of the sensor.
+
+        Raises:
+            MessageError: The message cannot be read, the clock has jumped back, or the size or the encoding has
+                changed. A new stream begins with the next message if the clock, the size or the encoding was the
+                reason.
+        """
+        message = read_message(self._kind, data, is_cdr=True)
+        self.frame_id = message.frame_id
+        size_hw, shape = (message.height, message.width), (message.height, message.width, message.encoding)
+        if self._state is None:
+            self._state = np.array([0, _NEVER_US, 0, 0, *message.decoder_state], np.int64)
+            self._shape = shape
+        if shape != self._shape:
+            self._state = None
+            raise MessageError(
+                f"its height, width and encoding are {shape}, but were {self._shape}", "begin a new stream"
+            )
+        before_us = int(self._state[LATEST_US])
+        self._state[DONE], self._state[LATEST_US] = 0, _NEVER_US  # so that a jump of the clock shows
+        parts, buffer = [], EventBuffer(_LIVE_EVENTS)
+        while self._state[DONE] < len(message):
+            count = decode_message(message, self._state, size_hw, buffer)
+            parts.append(copy_events(buffer.events(count)))
+        events = join_events(parts)
+        if len(events) and events.t[0] < before_us - LATE_US:
+            self._state = None
+            raise MessageError(f"its clock has jumped back from {before_us} to {events.t[0]} us", "begin a new stream")
+        np.maximum(events.t, before_us, out=events.t)
+        self._state[LATEST_US] = max(before_us, int(self._state[LATEST_US]))
+        return events, size_hw
+
+
+def read_message(kind: str, data: bytes, is_cdr: bool) -> EventMessage:
+    """Parse a message without decoding its events.
+
+    Args:
+        kind: A type in ARRAYS or PACKETS.
+        data: The serialised message.
+        is_cdr: Whether it is CDR (ROS 2).
+
+    Raises:
+        MessageError: The message is damaged, or its encoding is not supported.
+    """
+    fields = _Fields(data, is_cdr)
+    if not is_cdr:
+        fields.number("I")  # sequence number of the message
+    fields.number("I")
+    fields.number("I")  # seconds and nanoseconds of the message
+    frame_id = fields.text()
+    height, width = fields.number("I"), fields.number("I")
+    if kind in ARRAYS:
+        return EventMessage(height, width, "", np.empty(0, np.uint8), _array_columns(fields), frame_id)
+    fields.number("Q")
+    base_ns = fields.number("Q")
+    given = fields.text()
+    is_bigendian = fields.number("B")
+    payload = fields.rest(fields.number("I"))
+    encoding = given.lower().replace(".", "")
+    if encoding not in (*WORDS, _MONO):
+        raise MessageError(f"its events are encoded as {given!r}", f"record {', '.join((*WORDS, _MONO))}")
+    if is_bigendian:
+        raise MessageError("its events were written by a big-endian machine", "record little-endian ones")
+    unit_bytes = WORDS[encoding].unit_bytes if encoding in WORDS else 8
+    if len(payload) % unit_bytes:
+        raise MessageError(f"its {len(payload)} bytes are not whole words of {unit_bytes} bytes")
+    if encoding in WORDS:
+        return EventMessage(height, width, encoding, payload, _NO_COLUMNS, frame_id)
+    columns = _mono_columns(payload.view("<u8"), base_ns)
+    return EventMessage(height, width, encoding, np.empty(0, np.uint8), columns, frame_id)
+
+
+def decode_message(message: EventMessage, state: State, size_hw: tuple[int, int], buffer: EventBuffer) -> int:
+    """Write the next events of a message into the buffer.
+
+    Args:
+        message: The message.
+        state: Decoder state, advanced in place; state[DONE] counts the words or events of this message that were read.
+        size_hw: Height and width of the sensor, pixels.
+        buffer: Output.
+
+    Returns:
+        The number of events kept.
+    """
+    done = int(state[DONE])
+    if message.encoding not in WORDS:
+        columns = [column[done : done + len(buffer.t)] for column in message.columns]
+        state[DONE] = done + len(columns[0])
+        return keep_events(columns, state, size_hw, buffer)
+    words, position = WORDS[message.encoding], state[POSITION]
+    most = max(_MIN_WORDS, len(buffer.t))
+    state[POSITION] = done  # decoders count their words in this slot
+    kept = words.decode_units(
+        message.words[words.unit_bytes * done :][: words.unit_bytes * most], state, size_hw, buffer
+    )
+    state[DONE], state[POSITION] = state[POSITION], position
+    return kept
+
+
+_NO_COLUMNS = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_))
+
+
+def _array_columns(fields: "_Fields") -> tuple[Column, Column, Column, Column]:
+    """Return the columns of a list of events {u16 x, u16 y, time {u32 s, u32 ns}, bool p}.
+
+    In CDR every number is aligned to its size. The first event has x at byte 0, y at 2, seconds at 4, nanoseconds at 8
+    and p at 12. Event k > 0 has x at byte 16 k - 2 and y at 16 k; its other fields lie 16 k bytes after those of the
+    first.
+    """
+    count, size = fields.number("I"), _EVENT_BYTES[fields.is_cdr]
+    num_bytes = size * count if not fields.is_cdr or not count else size * count - 3
+    content = fields.rest(num_bytes)
+
+    def column(code: str, offset: int) -> Column:
+        return np.ndarray((count,), code, content, offset, (size,)).copy()
+
+    if not count:
+        return _NO_COLUMNS
+    seconds, nanoseconds, p = column("<u4", 4), column("<u4", 8), column("u1", 12)
+    if fields.is_cdr:
+        x, y = (np.empty(count, np.int64) for _ in range(2))
+        x[0], y[0] = content[:4].view("<u2")
+        for values, offset in ((x, 14), (y, 16)):
+            values[1:] = np.ndarray((count - 1,), "<u2", content, offset if count > 1 else 0, (size,))
+    else:
+        x, y = (column("<u2", offset).astype(np.int64) for offset in (0, 2))
+    if not np.isin(p, (0, 1)).all() or nanoseconds.max() >= 1_000_000_000:
+        raise MessageError("it has events with an impossible time or polarity")
+    return seconds.astype(np.int64) * 1_000_000 + nanoseconds // 1000, x, y, p > 0
+
+
+def _mono_columns(words: Column, base_ns: int) -> tuple[Column, Column, Column, Column]:
+    """Return the columns of 64-bit words: nanoseconds after the base in bits 0-31, x in 32-47, y in 48-62, p in 63."""
+    if base_ns >= 1 << 63:
+        raise MessageError(f"its events are {base_ns} ns after 1970, which is impossible")
+    t = (np.uint64(base_ns) + (words & 0xFFFFFFFF)) // 1000
+    x, y = (words >> 32) & 0xFFFF, (words >> 48) & 0x7FFF
+    return t.astype(np.int64), x.astype(np.int64), y.astype(np.int64), words >> 63 > 0
+
+
+class _Fields:
+    """Reads the fields of a message one after the other. In CDR, a number is aligned to its size."""
+
+    def __init__(self, data: bytes, is_cdr: bool) -> None:
+        self.is_cdr = is_cdr
+        self._start = self._position = 4 if is_cdr else 0  # CDR begins with four bytes that name its variant
+        self._data = data
+        if is_cdr and data[:2] != _PLAIN_CDR:
+            raise MessageError(f"it begins with {data[:2].hex()}", f"record plain CDR, {_PLAIN_CDR.hex()}")
+
+    def number(self, code: str) -> int:
+        size = struct.calcsize(code)
+        if self.is_cdr:
+            self._position += -(self._position - self._start) % size
+        return int.from_bytes(self._take(size), "little")
+
+    def text(self) -> str:
+        return self._take(self.number("I")).decode("utf-8", "replace").rstrip("\0")
+
+    def rest(self, num_bytes: int) -> Bytes:
+        """Return an aligned copy of the last `num_bytes` bytes. A few bytes of padding may follow."""
+        content = np.frombuffer(self._take(num_bytes), np.uint8).copy()
+        if (num_left := len(self._data) - self._position) > _MOST_PADDING:
+            raise MessageError(f"{num_left} bytes follow its last event")
+        return content
+
+    def _take(self, size: int) -> bytes:
+        start = self._position
+        self._position += size
+        if self._position > len(self._data):
+            raise MessageError(f"it ends at byte {len(self._data)}, before a field that ends at {self._position}")
+        return self._data[start : self._position]

@@ -1,0 +1,201 @@
+"""Events from a pipe or a socket, such as those of a camera driver, decoded as they arrive without being stored.
+
+The possible formats are those that can be read in order without knowing the end: RAW (EVT2, EVT2.1, EVT3) and DAT with
+their text header, and DAT words without a header (see `rvtssm/readers/dat.py`), for which the caller gives the
+size of the sensor.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from rvtssm.events.windows import LONGEST_SILENCE_US, first_jump
+from rvtssm.readers import open_recording
+from rvtssm.readers.byte_recording import ByteRecording
+from rvtssm.readers.recording import (
+    BACKWARD,
+    OUTSIDE,
+    POSITION,
+    EventBuffer,
+    ReadFaults,
+    copy_events,
+)
+from rvtssm.records import Events
+from rvtssm.system.user_error import UserError
+
+_READ_BYTES = 1 << 16  # the most that is read at once; less is read if less has arrived
+_MAX_HEADER_BYTES = 1 << 16
+_CLOCK_US, MOST_EVENTS = 10_000, 1 << 25  # three times as many events as the fastest sensors send in this time
+_MIN_HEAD_BYTES = 16  # bytes needed to recognise a format
+
+
+class PipedRecording:
+    """A stream of events that is read once, while it is recorded. To read a file, use `open_recording`.
+
+    Creating an instance waits for the header of the stream.
+
+    Args:
+        stream: An open binary stream with the method `read1`.
+        name: Name of the stream in messages.
+        height: Height of the sensor in pixels, if the stream does not state it.
+        width: Width of the sensor in pixels, if the stream does not state it.
+
+    Raises:
+        UserError: The stream ended, or its format cannot be read in order.
+    """
+
+    def __init__(self, stream: BinaryIO, name: str, height: int | None = None, width: int | None = None) -> None:
+        self.name = name
+        self._stream = stream
+        head = _read_head(stream)
+        if not head:
+            raise UserError(f"{name} ended before the first byte; a stream of events is needed, start the sender first")
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "head.dat"  # without a header it is read as DAT, like the oldest files
+            path.write_bytes(head)
+            try:
+                recording = open_recording(path, height, width)
+            except ValueError as error:
+                raise UserError(str(error).replace(str(path), name) + "; a stream must be RAW or DAT") from None
+        if not isinstance(recording, ByteRecording):
+            raise UserError(f"{name} carries {recording.format}, which cannot be read in order; give it as a file")
+        self._decoder = recording
+        self.format, self.height, self.width = recording.format, recording.height, recording.width
+        self.num_events = 0
+        self.faults = ReadFaults()
+        self._undecoded = _Undecoded(head)
+        self.broke_off = ""  # why the stream ended early, empty if it did not
+        self._is_reading = self._is_ended = False
+        self._began_us: int | None = None  # `_check_clock` counts the events since this time
+        self._num_since = 0
+
+    def iterate(self, *, reuse: bool = False) -> Iterator[Events]:
+        """Yield events as soon as they arrive, until the stream ends, fails or is interrupted (Ctrl-C).
+
+        Call this only once.
+
+        Args:
+            reuse: Let each block overwrite the arrays of the previous one.
+        """
+        decoder, undecoded = self._decoder, self._undecoded
+        decoder.path = Path(self.name)
+        decoder._handle, decoder._handle_owner = undecoded, os.getpid()
+        state, buffer = decoder._start(), EventBuffer(_READ_BYTES)
+        data, last_us = b"", None
+        while not self.broke_off:
+            undecoded.append(data)
+            num_bytes = undecoded.end - decoder._data_offset
+            decoder._num_units = max(num_bytes, 0) // decoder.unit_bytes
+            while state[POSITION] < decoder._num_units:
+                count = decoder._decode(state, buffer)
+                self.faults = ReadFaults(int(state[BACKWARD]), int(state[OUTSIDE]))
+                events = self._before_jump(last_us, buffer.events(count))
+                self._check_clock(events)
+                if len(events):
+                    self.num_events += len(events)
+                    last_us = int(events.t[-1])
+                    yield events if reuse else copy_events(events)
+                if self.broke_off:
+                    return
+            try:
+                self._is_reading = True  # from here on, `end` interrupts the wait
+                data = b"" if self._is_ended else self._stream.read1(_READ_BYTES)  # type: ignore[attr-defined]
+                self._is_reading = False
+            except KeyboardInterrupt:
+                data = b""
+            except OSError as error:
+                data = b""
+                self.broke_off = f"{self.name} broke off ({error.strerror or error}); start the sender again"
+            if not data:
+                break
+        self.faults = ReadFaults(int(state[BACKWARD]), int(state[OUTSIDE]), max(num_bytes, 0) % decoder.unit_bytes)
+
+    def _before_jump(self, last_us: int | None, events: Events) -> Events:
+        """Return the events before a jump of the clock. `last_us` is the time of the last event before these."""
+        jump = first_jump(last_us, events.t)
+        if jump is None:
+            return events
+        self.broke_off = (
+            f"{self.name} sent no event for more than {LONGEST_SILENCE_US / 1e6:g} s, then one at "
+            f"{events.t[jump]} us; its times are damaged, or it is not a stream of events; if the times are right, "
+            "give it as a file"
+        )
+        return Events(*(array[:jump] for array in (events.t, events.x, events.y, events.p)))
+
+    def _check_clock(self, events: Events) -> None:
+        """End the stream if its clock stands still: no window would close, and the events would fill the memory."""
+        if not len(events):
+            return
+        if self._began_us is None or events.t[-1] - self._began_us > _CLOCK_US:
+            self._began_us, self._num_since = int(events.t[-1]), 0
+        self._num_since += len(events)
+        if self._num_since > MOST_EVENTS:
+            self.broke_off = (
+                f"{self.name} sent more than {MOST_EVENTS} events within {_CLOCK_US / 1000:g} ms, the last at "
+                f"{events.t[-1]} us, which no camera does; its clock stands still, start the sender again"
+            )
+
+    def end(self) -> None:
+        """End the stream after the bytes read so far. Signal handlers call this."""
+        self._is_ended = True
+        if self._is_reading:
+            raise KeyboardInterrupt
+
+    def close(self) -> None:
+        """Do nothing, since the caller opened the stream and closes it."""
+
+
+class _Undecoded:
+    """The bytes that have not been decoded yet, with the interface of the file that the decoder expects."""
+
+    def __init__(self, head: bytes) -> None:
+        self._bytes = bytearray(head)
+        self._start = 0  # position of the first byte in that file
+
+    @property
+    def end(self) -> int:
+        return self._start + len(self._bytes)
+
+    def append(self, data: bytes) -> None:
+        self._bytes += data
+
+    def seek(self, offset: int) -> None:
+        """Drop the bytes before the offset, because decoders only move forward."""
+        del self._bytes[: offset - self._start]
+        self._start = offset
+
+    def readinto(self, target: npt.NDArray[np.uint8]) -> int:
+        count = min(len(target), len(self._bytes))
+        target[:count] = np.frombuffer(bytes(self._bytes[:count]), np.uint8)
+        return count
+
+    def close(self) -> None:
+        self._bytes.clear()
+
+
+def _read_head(stream: BinaryIO) -> bytes:
+    """Read until the header is complete and the format can be recognised."""
+    head = b""
+    while len(head) < _MAX_HEADER_BYTES:
+        data = stream.read1(_READ_BYTES)  # type: ignore[attr-defined]
+        head += data
+        if not data or _is_complete(head):
+            break
+    return head
+
+
+def _is_complete(head: bytes) -> bool:
+    position = 0
+    while head.startswith(b"% ", position):
+        end = head.find(b"\n", position)
+        if end < 0:
+            return False
+        if head[position + 2 : end].strip() == b"end":
+            return True
+        position = end + 1
+    return len(head) >= position + (2 if position else _MIN_HEAD_BYTES)

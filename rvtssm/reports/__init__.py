@@ -1,1 +1,0 @@
-"""Turn numbers into tables, plots and pages."""

@@ -1,1 +1,0 @@
-"""Sources of events, schedules of windows, live detection and its latency."""

@@ -1,0 +1,1 @@
+"""The street of the demo, its camera in software, and `generate`."""

@@ -1,0 +1,385 @@
+"""Verification: a dataset without faults has none, and every kind of damage is told with its file."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events
+
+from rvtssm.checks.verification import verify_dataset
+from rvtssm.cli.main import main
+from rvtssm.datasets.gen1 import SPEC as GEN1
+from rvtssm.datasets.onempx import SPEC as ONEMPX
+from rvtssm.datasets.preparation_config import PreprocessConfig
+from rvtssm.datasets.prepare_dataset import preprocess_dataset
+from rvtssm.datasets.store import open_sequence
+from rvtssm.events.labels import read_boxes, write_boxes
+from rvtssm.readers import open_recording
+from rvtssm.readers.dat import write_dat
+from rvtssm.records import WindowSettings
+
+CONFIG = PreprocessConfig(splits=("train", "test"), workers=1)
+WINDOWS = WindowSettings()
+RECORDINGS = (("train", "a", 1), ("train", "b", 2), ("test", "c", 3))
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory) -> Path:
+    """A raw tree and its prepared form; of `b`, no box is left after cleaning."""
+    folder = tmp_path_factory.mktemp("sound")
+    for split, name, seed in RECORDINGS:
+        (folder / "raw" / split).mkdir(parents=True, exist_ok=True)
+        write_dat(folder / "raw" / split / f"{name}_td.dat", random_events(4_000, seed), HEIGHT, WIDTH)
+        side = 2 if name == "b" else 20
+        rows = [(250_000, 5, 5, side, side), (500_000, 8, 5, side, side), (750_000, 30, 10, side, side)]
+        write_boxes(folder / "raw" / split / f"{name}_bbox.npy", boxes_of(*rows, class_id=[0, 1, 1]))
+    preprocess_dataset(SPEC, folder / "raw", folder / "prepared", WINDOWS, CONFIG, progress=False)
+    return folder
+
+
+@pytest.fixture
+def tree(sound, tmp_path) -> Path:
+    """A copy to break."""
+    shutil.copytree(sound, tmp_path / "tree")
+    return tmp_path / "tree"
+
+
+def check(tree: Path, raw: bool = True, prepared: bool = True, windows=WINDOWS, config=CONFIG):
+    folders = (tree / "raw" if raw else None, tree / "prepared" if prepared else None)
+    return verify_dataset(SPEC, *folders, windows, config, progress=False)
+
+
+def faults_of(tree: Path, **options) -> list[str]:
+    return [f"{name}: {message}" for name, message in check(tree, **options).faults]
+
+
+@pytest.mark.parametrize(("raw", "prepared", "num_checked"), [(True, True, 6), (True, False, 3), (False, True, 2)])
+def test_a_sound_dataset_has_no_faults(sound, raw, prepared, num_checked):
+    found = check(sound, raw, prepared)
+    assert [name for name, _ in found.notes] == ["raw/train/b"] * raw  # its boxes are too small
+    assert found.faults == [] and found.num_checked == num_checked
+
+
+def test_processes_find_what_one_process_finds(tree):
+    (tree / "raw" / "test" / "c_td.dat").write_bytes(b"% Version 2\n")
+    assert check(tree, config=replace(CONFIG, workers=2)) == check(tree)
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize(("folder", "spec"), [("gen1", GEN1), ("gen4", ONEMPX)])
+def test_published_trees_have_no_faults(golden_dir, tmp_path, folder, spec):
+    shutil.copytree(golden_dir / "preprocess" / folder, tmp_path / folder)
+    config = PreprocessConfig(workers=1)
+    found = verify_dataset(
+        spec, tmp_path / folder / "raw", tmp_path / folder / "official", WINDOWS, config, progress=False
+    )
+    assert found.faults == [] and found.num_checked == 6
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def rewrite_boxes(**columns):
+    def change(path: Path) -> None:
+        boxes = read_boxes(path)
+        for name, values in columns.items():
+            boxes[name] = values
+        write_boxes(path, boxes)
+
+    return change
+
+
+RAW_DAMAGES = {
+    "cut events": ("train/a_td.dat", cut, "train/a: .*a_td.dat is truncated: 3 bytes"),
+    "no events": ("train/a_td.dat", lambda path: write_dat(path, random_events(0), HEIGHT, WIDTH), "holds no events"),
+    "other sensor": ("train/a_td.dat", lambda path: write_dat(path, random_events(9), 240, 304), "304x240"),
+    "missing events": ("train/a_td.dat", Path.unlink, "a_bbox.npy has no event file beside it"),
+    "missing labels": ("train/a_bbox.npy", Path.unlink, "a_td.dat has no labels"),
+    "empty labels": ("train/a_bbox.npy", lambda path: write_boxes(path, read_boxes(path)[:0]), "holds no boxes"),
+    "damaged labels": ("train/a_bbox.npy", cut, "a_bbox.npy is not a file of boxes"),
+    "labels too late": (
+        "train/a_bbox.npy",
+        rewrite_boxes(t=9_000_000),
+        "but labels from 9000000 to 9000000 us; .* add -",
+    ),
+    "labels too early": (
+        "train/a_bbox.npy",
+        rewrite_boxes(t=-9),
+        r"events from \d+ to \d+ us but labels from -9 to -9 us",
+    ),
+    "milliseconds": (
+        "train/a_bbox.npy",
+        rewrite_boxes(t=[250, 500, 750]),
+        r"labels span 0.0005 s of \S+ s, 250 us apart where label_interval_us is 250000; .* look like milliseconds",
+    ),
+    "events are missing": (
+        "train/a_bbox.npy",
+        rewrite_boxes(t=[250_000, 900_000, 2_500_000]),
+        "but labels from 250000 to 2500000 us; events are missing, or the labels are of another recording$",
+    ),
+    "nanoseconds": ("train/a_bbox.npy", rewrite_boxes(t=750_000_000), "must be microseconds; .* like nanoseconds"),
+    "corners": (
+        "train/a_bbox.npy",
+        rewrite_boxes(w=[25, 28, 50], h=[25, 25, 30]),
+        "1 of 3 boxes that reach past the right or bottom edge of 64x48 pixels; are they x1, y1, x2, y2",
+    ),
+    "boxes elsewhere": (
+        "train/a_bbox.npy",
+        rewrite_boxes(x=[900, 900, 0]),
+        "2 of 3 boxes outside 64x48 pixels, up to x=900, y=10; labels may .* another resolution: .* correct dataset, ",
+    ),
+    "fractions": (
+        "train/a_bbox.npy",
+        rewrite_boxes(x=0.1, y=0.1, w=0.5, h=0.25),
+        "leave out 3 of 3 boxes as too small .*; they look like fractions of the sensor, write x, y, w, h in pixels$",
+    ),
+    "boxes that are none": ("train/a_bbox.npy", rewrite_boxes(w=[1, np.nan, -4]), "2 of 3 boxes with a side"),
+    "other classes": ("train/a_bbox.npy", rewrite_boxes(class_id=7), "3 of 3 boxes of classes that tiny"),
+    "a class too many": ("train/a_bbox.npy", rewrite_boxes(class_id=[0, 1, 2]), "1 of 3 boxes of classes that tiny"),
+}
+
+
+def test_a_dataset_that_names_its_class_ids_may_leave_others_out(tree):
+    rewrite_boxes(class_id=[0, 1, 2])(tree / "raw" / "train" / "a_bbox.npy")
+    found = verify_dataset(replace(SPEC, class_ids=(0, 1)), tree / "raw", None, WINDOWS, CONFIG, progress=False)
+    assert found.faults == []
+
+
+@pytest.mark.parametrize("kind", RAW_DAMAGES)
+def test_damaged_recordings(tree, kind):
+    name, damage, message = RAW_DAMAGES[kind]
+    damage(tree / "raw" / name)
+    (fault,) = faults_of(tree, prepared=False)
+    assert fault.startswith("raw/train/a")
+    with pytest.raises(AssertionError, match=message):
+        raise AssertionError(fault)
+
+
+@pytest.mark.parametrize(
+    ("change", "note"),
+    [
+        (rewrite_boxes(x=[5, 900, 30]), "preprocess and train leave out boxes: 1 outside the sensor (of 3)"),
+        (rewrite_boxes(w=[20, 0, 20]), "preprocess and train leave out 1 of 3 boxes as too small (a side below"),
+        (rewrite_boxes(w=[20, 60, 20]), "1 of 3 boxes that reach past the right or bottom edge"),
+        (rewrite_boxes(t=[250_000, 300_000, 340_000]), "labels span 0.09 s"),
+        (lambda path: write_boxes(path, np.repeat(read_boxes(path)[:1], 21)), "all 21 boxes are at 250000 us"),
+        (rewrite_boxes(t=[-200_000, 500_000, 750_000]), "1 of 3 label times, the first at -200000 us, lie before"),
+        (rewrite_boxes(t=[500_000, 750_000, 1_900_000]), "1900000 us, lie before the events or more than 250000 us"),
+    ],
+    ids=["outside", "small", "overhanging", "a part", "one moment", "early", "late"],
+)
+def test_what_is_unusual_but_possible_is_noted(tree, change, note):
+    change(tree / "raw" / "train" / "a_bbox.npy")
+    found = check(tree, prepared=False)
+    (name, message), _ = found.notes
+    assert found.faults == [] and name == "raw/train/a" and note in message
+
+
+def test_a_box_outside_the_sensor_is_a_fault_of_own_labels(tree):
+    rewrite_boxes(x=[5, 900, 30])(tree / "raw" / "train" / "a_bbox.npy")
+    found = verify_dataset(replace(SPEC, name="custom"), tree / "raw", None, WINDOWS, CONFIG, progress=False)
+    ((_, message),) = found.faults
+    assert "1 outside the sensor" in message and "correct height and width in dataset.yaml" in message
+
+
+def test_a_sensor_that_is_named_too_large_is_noted(tree):
+    for size_hw, is_told in (((HEIGHT, WIDTH), False), ((2 * HEIGHT, WIDTH), True)):
+        write_dat(tree / "raw" / "test" / "c_td.dat", random_events(12_000, 3), *size_hw)
+        spec = replace(SPEC, name="custom", height=size_hw[0])
+        found = verify_dataset(spec, tree / "raw", None, WINDOWS, replace(CONFIG, splits=("test",)), progress=False)
+        assert not found.faults and len(found.notes) == is_told
+    assert "no events beyond x=63, y=47, but its sensor is said to have 64x96 (width x height)" in found.notes[0][1]
+    assert found.notes[0][1].endswith("if it is smaller, correct height and width in dataset.yaml")
+
+
+def test_a_split_without_recordings(tree):
+    for path in (tree / "raw" / "test").iterdir():
+        path.unlink()
+    assert "holds no recordings of tiny in test" in faults_of(tree, prepared=False)[0]
+    shutil.rmtree(tree / "raw" / "test")
+    with pytest.raises(ValueError, match="does not exist"):
+        check(tree, prepared=False)
+
+
+def change(name: str, function):
+    """Replace a dataset of a prepared file by a function of it."""
+
+    def damage(path: Path) -> None:
+        with h5py.File(path, "r+") as file:
+            changed = np.asarray(function(file[name][()]))
+            attributes = dict(file[name].attrs)
+            del file[name]
+            file[name] = changed
+            file[name].attrs.update(attributes)
+
+    return damage
+
+
+def renamed(found: str, wanted: str):
+    """Replace text in the settings of a prepared file."""
+
+    def damage(path: Path) -> None:
+        with h5py.File(path, "r+") as file:
+            meta = file.attrs["meta"].decode()
+            assert found in meta
+            file.attrs["meta"] = np.bytes_(meta.replace(found, wanted))
+
+    return damage
+
+
+def shifted(values: np.ndarray) -> np.ndarray:
+    values = values.copy()
+    values[1] += 7
+    return values
+
+
+PREPARED_DAMAGES = {
+    "cut": (cut, "a.h5 cannot be opened as HDF5"),
+    "not ours": (lambda path: path.write_bytes(b"nothing"), "a.h5 cannot be opened"),
+    "frames": (change("frames", lambda data: data[:-40]), "a.h5"),
+    "offsets": (change("offsets", shifted), "a.h5"),
+    "windows": (change("bounds_us", lambda bounds: bounds[::-1]), "do not follow each other"),
+    "steps": (change("dt_us", shifted), "differ from the distances between its windows"),
+    "label times": (change("labels/t_us", shifted), "window does not end at their time"),
+    "label windows": (change("labels/window_index", lambda index: index + 500), "window does not end at their time"),
+    "classes": (change("labels/class_id", lambda class_id: class_id + 5), "classes that tiny does not have"),
+    "boxes": (change("labels/boxes_ltwh", lambda boxes: boxes + np.float32(60)), "3 boxes outside 64x48"),
+    "lengths": (change("labels/t_us", lambda t: t[:-1]), "is damaged"),
+    "version": (renamed('"format_version": 2', '"format_version": 99'), "format version 99"),
+    "dataset": (renamed('"dataset": "tiny"', '"dataset": "huge"'), "holds huge, not tiny"),
+    "cutoff": (renamed('"count_cutoff": 10', '"count_cutoff": 1'), "frames that its settings do not allow"),
+    "bins": (renamed('"num_bins": 10', '"num_bins": 5'), "frames that its settings do not allow"),
+}
+
+
+def without_digest(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        meta = json.loads(file.attrs["meta"])
+        del meta["digest"]
+        file.attrs["meta"] = np.bytes_(json.dumps(meta))
+
+
+@pytest.mark.parametrize("kind", PREPARED_DAMAGES)
+def test_damaged_prepared_files(tree, kind):
+    damage, message = PREPARED_DAMAGES[kind]
+    path = tree / "prepared" / "train" / "a.h5"
+    shutil.copy(path, tree / "a.h5")
+    without_digest(path)
+    damage(path)
+    faults = faults_of(tree, raw=False)
+    assert any(fault.startswith("prepared/train/a: ") and message in fault for fault in faults), faults
+    shutil.copy(tree / "a.h5", path)
+    damage(path)
+    faults = faults_of(tree, raw=False)  # the digest finds each of them
+    assert any(fault.startswith("prepared/train/a: ") and "a.h5" in fault for fault in faults), faults
+
+
+def test_files_without_a_digest_are_used_and_counted(tree):
+    for path in (tree / "prepared").rglob("*.h5"):
+        without_digest(path)
+    found = check(tree)
+    assert found.faults == [] and found.num_without_digest == 2
+    summary = preprocess_dataset(SPEC, tree / "raw", tree / "prepared", WINDOWS, CONFIG, progress=False)
+    assert sorted(summary.skipped) == ["test/c", "train/a"] and not summary.failed
+
+
+def test_a_recording_that_was_cut_or_damaged_after_it_was_prepared(tree):
+    path = tree / "raw" / "test" / "c_td.dat"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-800])  # a hundred events
+    faults = faults_of(tree)
+    assert [fault.partition(": ")[0] for fault in faults] == ["prepared/test/c"]
+    assert f"c_td.dat has {len(whole) - 800} bytes, but " in faults[0] and f"{len(whole)}; copy it again" in faults[0]
+    summary = preprocess_dataset(SPEC, tree / "raw", tree / "prepared", WINDOWS, CONFIG, progress=False)
+    assert [name for name, _ in summary.failed] == ["test/c"]  # the good file is not replaced by less
+    path.write_bytes(whole)
+    with h5py.File(tree / "prepared" / "test" / "c.h5", "r+") as file:
+        file.attrs["meta"] = file.attrs["meta"].replace(b'"num_events": 4000', b'"num_events": 4001')
+    without_digest(tree / "prepared" / "test" / "c.h5")
+    (fault,) = faults_of(tree)
+    assert "c_td.dat has 4000 events, not 4001 as before" in fault
+
+
+def test_a_changed_event_in_the_middle_of_a_recording_is_found(tree, monkeypatch):
+    """It keeps the size, both ends and the number of events."""
+    monkeypatch.setattr("rvtssm.datasets.prepare_recording.SAMPLE_BYTES", 100)
+    preprocess_dataset(SPEC, tree / "raw", tree / "again", WINDOWS, replace(CONFIG, splits=("test",)), progress=False)
+    shutil.copy(tree / "again" / "test" / "c.h5", tree / "prepared" / "test" / "c.h5")
+    assert faults_of(tree, config=replace(CONFIG, splits=("test",))) == []
+    path = tree / "raw" / "test" / "c_td.dat"
+    data = bytearray(path.read_bytes())
+    middle = len(data) - 8 * 2_000 + 4  # the place of an event; its lowest bit is that of x
+    data[middle] ^= 1
+    path.write_bytes(data)
+    (fault,) = faults_of(tree, config=replace(CONFIG, splits=("test",)))
+    assert fault.startswith("prepared/test/c: ") and "c.h5 has other frames than" in fault
+    events = open_recording(path, HEIGHT, WIDTH).read()
+    start_us = open_sequence(tree / "prepared" / "test" / "c.h5").windows.bounds_us[:, 0]
+    window = np.searchsorted(start_us, events.t[2_000], side="right") - 1
+    assert f"from window {window} on" in fault
+
+
+def test_files_made_with_different_settings_are_told_without_the_recordings(tree):
+    config = replace(CONFIG, splits=("test",), overwrite=True)
+    preprocess_dataset(SPEC, tree / "raw", tree / "prepared", WindowSettings(25_000), config, progress=False)
+    (fault,) = faults_of(tree, raw=False)
+    assert "c.h5 was made with stride_us=25000, others with 50000" in fault
+
+
+def test_settings_are_held_against_those_of_the_run(tree):
+    faults = faults_of(tree, windows=WindowSettings(50_000, 50_000, "rvt"))
+    assert len(faults) == 2 and all("convention=exact, now rvt" in fault for fault in faults)
+
+
+@pytest.mark.parametrize("name", ["c_td.dat", "c_bbox.npy"])
+def test_a_recording_that_changed_afterwards(tree, name):
+    path = tree / "raw" / "test" / name
+    if name.endswith(".dat"):
+        write_dat(path, random_events(4_000, 99), HEIGHT, WIDTH)
+    else:
+        rewrite_boxes(x=[6, 7, 8])(path)
+    (fault,) = faults_of(tree)
+    assert fault.startswith("prepared/test/c: ") and "was made from another c_td.dat or other labels" in fault
+
+
+def test_a_recording_that_is_not_prepared_and_a_file_without_recording(tree):
+    (tree / "prepared" / "train" / "a.h5").rename(tree / "prepared" / "train" / "z.h5")
+    faults = faults_of(tree)
+    assert [fault.partition(": ")[0] for fault in faults] == ["prepared/train/a", *["prepared/train/z"] * 2]
+    assert "a_td.dat is not prepared" in faults[0] and "belongs to no recording" in faults[1]
+    assert "z.h5 is damaged (its labels, times, settings or name" in faults[2]
+
+
+def test_a_file_of_a_recording_that_should_be_left_out(tree):
+    rewrite_boxes(w=1)(tree / "raw" / "train" / "a_bbox.npy")
+    assert any("was made from another" in fault for fault in faults_of(tree))
+
+
+def test_labels_that_were_changed_in_the_prepared_file(tree):
+    change("labels/boxes_ltwh", lambda boxes: boxes + np.float32(1))(tree / "prepared" / "train" / "a.h5")
+    without_digest(tree / "prepared" / "train" / "a.h5")
+    (fault,) = faults_of(tree)
+    assert "a.h5 has other labels than its recording gives" in fault
+
+
+def test_the_verb_says_what_is_wrong_and_ends_with_2(tmp_path, capsys):
+    raw = tmp_path / "raw"
+    for split in ("train", "val", "test"):
+        (raw / split).mkdir(parents=True)
+        write_dat(raw / split / "a_td.dat", random_events(2_000), 240, 304)
+        rows = [(500_000, 50, 50, 40, 40)]
+        write_boxes(raw / split / "a_bbox.npy", boxes_of(*rows))
+    arguments = ["dataset=gen1", f"dataset.raw_dir={raw}", "workers=1"]
+    assert main(["verify", *arguments]) == 0
+    assert "3 checked, 0 faults, 0 notes" in capsys.readouterr().out
+    cut(raw / "val" / "a_td.dat")
+    assert main(["verify", *arguments]) == 2
+    shown = capsys.readouterr()
+    assert "3 checked, 1 faults" in shown.out and "raw/val/a: " in shown.err and "a_td.dat is truncated" in shown.err
+    assert main(["verify", "dataset=gen1"]) == 2
+    assert "dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed" in capsys.readouterr().err

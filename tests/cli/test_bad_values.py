@@ -1,0 +1,140 @@
+"""Every key of the configuration refuses a wrong value, by its name and before data are touched."""
+
+from copy import deepcopy
+
+import pytest
+from config_examples import leaves
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rvtssm.cli.checks import check
+from rvtssm.cli.composition import compose, to_config
+from rvtssm.cli.config import Config
+
+# what only the disk or the network can judge, and names that mean nothing
+FREE = {
+    "preprocess.scheduler",
+    *("dataset.raw_dir", "dataset.prepared_dir", "preprocess.splits", "evaluation.split", "evaluation.checkpoints"),
+    *("out", "checkpoint", "recording", "resume", "training.init_from", "model.size"),
+    *("simulate.video", "simulate.labels", "predict.camera_settings", "live.camera", "live.camera_settings"),
+    *("serve.host", "serve.token", "serve.camera_settings", "export.calibrate"),
+    *("model.timm_name", "model.timm_weights"),  # another backbone does not read them
+}
+# where neither a negative number nor a word is wrong, or more than one is
+WRONG = {
+    "temporal.strides": ("[0]", "[5]", "[-4]", "[4,4]"),
+    "training.recompute_strides": ("[0]", "[5]", "[1,1]"),
+    "training.logger_args": ("[1]",),
+    "model.dim_multiplier": ("[1,2]", "[0,1,1,1]"),
+    "model.num_blocks": ("[1,1]", "[-1,1,1,1]"),
+    "model.rtdetr_queries": ("0", "1025"),
+    "model.rtdetr_denoising": ("-1", "1025"),
+    "optim.h2_band": ("[1]", "[2,1]"),
+    "training.precision": ("16", "bf16-mixed", "bf16-true"),
+    "temporal.name": ("S5",),
+    "plugins": ("[gone.py]",),
+    "temporal.dws_conv_kernel_size": ("2",),
+    "predict.formats": ("[avi]",),
+    "export.note": ("long" * 20, "\u03b1"),
+}
+
+
+def wrong_values():
+    for key, kind, _ in leaves(Config()):
+        if key in FREE:
+            continue
+        if key in WRONG:
+            values = WRONG[key]
+        elif kind.startswith("bool"):
+            values = ("maybe",)
+        elif kind.startswith("int"):
+            values = ("-1", "ten")
+        elif kind.startswith("float"):
+            values = ("-1", "nan")
+        else:
+            values = ("nonsense",)
+        yield from ((key, value) for value in values)
+
+
+@pytest.fixture(autouse=True)
+def no_data(monkeypatch):
+    """Whoever opens a folder of data fails the test."""
+
+    def touch(*arguments, **options):
+        pytest.fail("data were touched")
+
+    for name in ("rvtssm.datasets.datamodule.RawSplit", "rvtssm.datasets.datamodule.open_prepared_split"):
+        monkeypatch.setattr(name, touch)
+    monkeypatch.setattr("rvtssm.datasets.custom.read_spec", touch)
+
+
+@pytest.fixture(scope="module")
+def defaults() -> DictConfig:
+    """The configuration without overrides, composed once: to compose it for each wrong value takes most of the time."""
+    return OmegaConf.structured(compose([]))
+
+
+@pytest.mark.parametrize(("key", "value"), list(wrong_values()), ids=str)
+def test_a_wrong_value_is_refused_by_key_and_value(defaults, key, value):
+    with pytest.raises((ValueError, HydraException, OmegaConfBaseException)) as refused:
+        composed = deepcopy(defaults)
+        words = OverridesParser.create().parse_overrides([f"{key}={value}"])
+        ConfigLoaderImpl._apply_overrides_to_config(words, composed)  # as in `hydra.compose`
+        config = to_config(composed)
+        config.synthetic.check()  # first of all in `rvtssm generate`, as the other in `rvtssm train`
+        check(config)
+    message = f"{getattr(refused.value, 'full_key', '')} {refused.value}"
+    section, _, name = key.rpartition(".")
+    assert name in message and section.split(".")[-1] in message
+    assert value.strip("[]").split(",")[0] in message
+
+
+def test_what_is_free_is_there():
+    assert {key for key, _, _ in leaves(Config())} >= FREE | set(WRONG)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("dataset.name=gen2",), "dataset.name='gen2'; choose from gen1, onempx"),
+        (
+            ("temporal.name=s6",),
+            "temporal.name='s6'; choose from s4, s4d, s5, selective_s5, s7, lstm, or add your own part with",
+        ),
+        (("training.precision=bf16-mixed",), "training.precision=bf16-mixed is called bf16 now"),
+        (("model.mixer=pool",), "model.mixer='pool'; choose from attention, convnext, ssm2d"),
+        (("model.head=hydra",), "model.head='hydra'; choose from yolox"),
+        (("model.backbone=timm",), "model.backbone=timm needs model.timm_name=NAME"),
+        (("model.backbone=timm", "model.timm_name=resnet81"), "similar names are resnet"),
+        (("model.backbone=timm", "model.timm_name=vit_tiny_patch16_224"), "model.neck=pafpn needs maps of the strides"),
+        (("training.recompute_strides=[2]",), "training.recompute_strides=[2]; name each stride at most once"),
+        (("model.head_dim=7",), "head_dim=7 does not divide the 64 channels"),
+        (("temporal=lstm", "temporal.bandlimit=0.5"), "temporal.bandlimit=0.5 is not defined for temporal.name=lstm"),
+        (("sampling.batch_size=1",), "sampling.batch_size=1 is too small for sampling.mode=mixed"),
+        (("augment.stream.zoom_in_weight=1",), "augment.stream.zoom_in_weight=1"),
+        (("augment.random.zoom_in_min=2",), "augment.random.zoom_in_max=1.5 must be at least 2"),
+    ],
+    ids=str,
+)
+def test_an_error_names_the_choices_or_the_limits(overrides, message):
+    with pytest.raises(ValueError) as refused:
+        check(compose(list(overrides)))
+    assert message in str(refused.value)
+
+
+def test_a_run_is_refused_before_its_data_are_sought(tmp_path):
+    from rvtssm.cli.train import train
+
+    somewhere = ["dataset=gen1", f"dataset.raw_dir={tmp_path / 'nowhere'}", f"out={tmp_path / 'out'}"]
+    for overrides, message in (
+        (["model.head_dim=7"], "head_dim=7"),
+        (["resume=/gone.ckpt"], "resume=/gone.ckpt: the checkpoint does not exist"),
+        (["training.init_from=/gone.ckpt"], "training.init_from: there is no checkpoint at /gone.ckpt"),
+        (["training.accelerator=mps"], "training cannot run with these settings"),
+    ):
+        with pytest.raises(ValueError) as refused:
+            train(compose([*somewhere, *overrides]))
+        assert message in str(refused.value)

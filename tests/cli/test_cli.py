@@ -1,0 +1,677 @@
+"""The command line answers a mistake with one line and exit code 2, and does what can be done."""
+
+import gc
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from event_examples import HEIGHT, WIDTH, boxes_of, random_events
+
+from rvtssm.cli import main as cli
+from rvtssm.cli.composition import quoted
+from rvtssm.cli.config import Config
+from rvtssm.cli.config_keys import keys_of
+from rvtssm.cli.sweeps import compose_study
+from rvtssm.cli.verbs import VERBS, usage
+from rvtssm.cli.words import full_words, short_keys
+from rvtssm.datasets import DATASETS
+from rvtssm.events.labels import write_boxes
+from rvtssm.models.checkpoint import load_file, write_checkpoint
+from rvtssm.models.checkpoint_meta import CheckpointMeta
+from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
+from rvtssm.readers.dat import write_dat
+from rvtssm.records import WindowSettings
+from rvtssm.ssm.temporal_config import TemporalConfig
+
+SENSOR = (f"dataset.height={HEIGHT}", f"dataset.width={WIDTH}")
+
+
+@pytest.fixture
+def refused(capsys):
+    """A function: arguments that must fail -> the line that says why."""
+
+    def run_it(*arguments: str) -> str:
+        assert cli.main(list(arguments)) == 2
+        out, err = capsys.readouterr()
+        lines = [line for line in err.splitlines() if line and "━" not in line]
+        assert len(lines) == 1, err
+        assert "Traceback" not in out + err
+        assert lines[0].startswith(f"rvtssm {arguments[0]}: ")
+        return lines[0]
+
+    return run_it
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["train", "lr=1"], r"lr: .*; did you mean optim\.learning_rate\?$"),
+        (["live", "rate=50"], r"rate: .*; did you mean hz\?$"),
+        (["train", "rate=50"], r"rate: .*; did you mean optim\.learning_rate\?$"),
+        (["train", "size=small"], r"size: .*; did you mean model=tiny\|small\|base\?$"),
+        (["train", "hz=[20,200]"], r"hz: .*; train does not read it, demo, evaluate, study, predict, live, .* do$"),
+        (["evaluate", "postprocess.score='0.1'"], r"choose from .*, class_only \(the lowest score is min_score\)$"),
+        (["predict", "dirve.dat"], r"dirve\.dat does not exist; did you mean drive\.dat\?$"),
+        (["inspect", "dirve.dat"], r"dirve\.dat does not exist; did you mean drive\.dat\?$"),
+        (["evaluate", "bset.ckpt"], r"there is no checkpoint at bset\.ckpt; did you mean best\.ckpt\?$"),
+        (["train", "zzz=1"], r"zzz: .*; `rvtssm train --help` describes its keys$"),
+        (["train", "--help", "optimm"], "no section or key 'optimm'; did you mean optim"),
+        (["completion", "tcsh"], "no completion for 'tcsh'; choose from bash, zsh, fish"),
+        (["trian"], "no verb 'trian'; choose from demo, generate, simulate, preprocess, train"),
+        (["train", "stepz=3"], r"stepz: Key 'stepz' not in 'Config'.*; did you mean training\.steps\?$"),
+        (["train", "training.stepz=3"], "training.stepz: Key 'stepz' not in 'TrainingConfig'"),
+        (["evaluate", "frequencies_hz=[20]"], ": frequencies_hz is called hz now$"),
+        (["train", "data.num_workers=2"], r": data\.num_workers is called data\.workers now$"),
+        (["predict", "a.raw", "b.raw"], "a.raw and b.raw: name one path, or a folder that holds them"),
+        (["train", "batch_size=2"], r"batch_size: .*; did you mean sampling\.batch_size\?$"),
+        (["predict", "steps=3"], r"; predict does not read training\.steps, demo, train and study do$"),
+        (["train", "steps=many"], "training.steps: Value 'many' of type 'str' could not be converted to Integer"),
+        (["train", "model=huge"], "Could not find 'model/huge' Available options in 'model': base small tiny"),
+        (["train", "dataset"], "'dataset' is not of the form key=value"),
+        (["train", "class_map={vehicle:", "car}"], "as in 'key={a: b}'"),
+        (["train", "+steps=3"], r"'\+steps=3': every key exists already; write key=value"),
+        (["train", "--fast"], "no option --fast; values are given as key=value$"),
+        (["predict", "drive.dat", "--hz", "50"], "no option --hz; values are given as key=value, here hz=50$"),
+        (["predict", "drive.dat", "--min-score=0.5"], "option --min-score=0.5; .* key=value, here min_score=0.5$"),
+        (["trian", "--hz", "50"], "no verb 'trian'"),
+        (["predict", "drive.dat", "window=50"], "window='50'; choose from slide .*, shrink .*; window_ms of"),
+        (["train", "window=50"], "window_ms"),
+        (["train"], "dataset=NAME is needed; choose from gen1, onempx, dsec, synthetic"),
+        (["train", "dataset=gen1"], "dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed"),
+        (["train", "dataset=custom", "dataset.raw_dir=/nowhere"], "the folder /nowhere does not exist; check dataset."),
+        (["train", "dataset=gen1", "dataset.prepared_dir=/nowhere"], "/nowhere/train does not exist; prepare"),
+        (["preprocess", "dataset=gen1"], "dataset.raw_dir=DIR is needed"),
+        (["generate", "dataset=gen1"], "gen1 is not a simulated dataset, which can be generated"),
+        (["generate", "dataset=synthetic", "height=64", "dataset.raw_dir=/nowhere"], "set dataset.height"),
+        (["evaluate"], "checkpoint=FILE is needed"),
+        (["evaluate", "checkpoint=/nowhere.ckpt"], "there is no checkpoint at /nowhere.ckpt"),
+        (["evaluate", "window=grow"], r"evaluation.window='grow'; choose from slide \(.*\), shrink \(.*\), both"),
+        (["evaluate", "hz=20"], r"hz: give a list, as in evaluation\.hz=\[20\]"),
+        (
+            ["evaluate", "best.ckpt", "hz=20,100"],
+            r"hz=20,100 has several values, which only study takes; a list has brackets: \[20,100\]$",
+        ),
+        (["evaluate", "checkpoints=[a=1,b=2/best.ckpt,no.ckpt]"], "there is no checkpoint at no.ckpt"),
+        (["evaluate", "hz=[20,40,20]"], "names a rate twice; name each once"),
+        (["evaluate", "hz=[20,-1]"], "name positive rates"),
+        (["evaluate", "evaluation.split="], r"evaluation.split=.*; choose from train, val, test$"),
+        (["export", "calibration_windows=10001"], "calibration_windows=10001 must be at most 10000"),
+        (["export", "height=7"], "export.height=7 must be at least 8"),
+        (["predict"], "recording=FILE is needed"),
+        (["export", "checkpoint=/nowhere.ckpt", "out=model.so"], r": model\.so: cannot tell the format"),
+        (
+            ["export", "best.ckpt", "out=a.xml", "calibrate=a.raw"],
+            "=a.raw has no effect on float32; add precision=int8",
+        ),
+        (
+            ["info", "dataset=gen1", "temporal.name=gru"],
+            "temporal.name='gru'; choose from .*, or add your own .* plugins=.FILE",
+        ),
+        (["audit"], r"checkpoint=FILE is needed: weights of the detector whose .* \(`rvtssm verify` checks data\)"),
+        (["demo", "synthetic.num_test=0"], "must be at least 1: a demo uses every split"),
+        (["demo", "evaluation.hz=[40]"], "lacks the rate of training, 20 Hz"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_gets_one_line(refused, arguments, answer, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "drive.dat").touch()
+    (tmp_path / "best.ckpt").touch()
+    (tmp_path / "a=1,b=2").mkdir()
+    (tmp_path / "a=1,b=2/best.ckpt").touch()
+    assert re.search(answer, refused(*arguments))
+
+
+@pytest.mark.parametrize("error", [AssertionError(), ValueError("x")])
+def test_a_bug_is_a_traceback_below_a_line_that_says_so(error, monkeypatch, capsys):
+    def broken(config):
+        raise error
+
+    monkeypatch.setattr("rvtssm.cli.info.info", broken)
+    assert cli.main(["info", "dataset=gen1"]) == 1
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert first.startswith("rvtssm info: this is a bug of rvtssm; please report it")
+    assert rest[0].startswith("Traceback") and rest[-1].startswith(type(error).__name__)
+
+
+@pytest.mark.parametrize("where", ["option", "variable"])
+def test_a_mistake_shows_its_traceback_on_request(where, monkeypatch, capsys):
+    monkeypatch.setenv("RVTSSM_TRACEBACK", "1" if where == "variable" else "0")
+    assert cli.main(["train", "steps=0", *(["--traceback"] if where == "option" else [])]) == 2
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert first == "rvtssm train: training.steps=0 must be at least 1" and rest[0].startswith("Traceback")
+
+
+def test_no_verb_shows_the_verbs(capsys):
+    for arguments, code in (([], 2), (["--help"], 0), (["-h"], 0)):
+        assert cli.main(arguments) == code
+        shown = capsys.readouterr().out
+        assert all(re.search(rf"^  {verb}\b", shown, re.MULTILINE) for verb in VERBS)
+
+
+# In this order, in one process: the words of a command, and which of SLOW it may import that those before did not.
+SLOW = (
+    *("torch", "torch._dynamo", "torchvision", "lightning", "timm"),
+    *("numba", "scipy.linalg", "h5py", "cv2", "matplotlib", "pandas"),
+)
+MAY_IMPORT = (
+    (["--help"], ()),
+    (["train", "--help"], ()),
+    (["completion", "zsh"], ()),
+    (["train", "--config"], ()),
+    (["train", "stepz=3"], ()),
+    (["train", "steps=0"], ()),
+    (["train", "sampling.batch_size=1"], ()),
+    (["train"], ()),
+    (["train", "dataset=gen1"], ()),
+    (["demo", "synthetic.num_test=0"], ()),
+    (["evaluate"], ()),
+    (["study", "temporal=s5,selective_s5"], ()),
+    (["predict", "checkpoint=model.ckpt"], ()),
+    (["live", "checkpoint=nobody"], ()),
+    (["serve", "checkpoint=nobody"], ()),
+    (["export", "checkpoint=model.ckpt"], ()),
+    (["audit"], ()),
+    (["info"], ()),
+    (["inspect", "{recording}", "height=48", "width=64", "--json"], ("numba", "h5py")),
+    (["inspect", "{recording}", "height=48", "width=64"], ()),
+    (["preprocess", "dataset=gen1"], ()),
+    (["verify", "dataset=gen1"], ()),
+    (["generate", "dataset=gen1"], ("cv2",)),
+    (["info", "dataset=gen1"], ("torch",)),
+    (["info", "dataset=gen1", "temporal=s4"], ()),
+    (["info", "dataset=gen1", "temporal=s4d"], ()),
+    (["info", "dataset=gen1", "temporal=selective_s5"], ()),
+    (["info", "dataset=gen1", "temporal=s7"], ()),
+    (["predict", "{recording}", "height=48", "width=64", "out=found"], ()),
+)
+
+
+def test_a_verb_imports_only_what_it_computes_with(tmp_path):
+    recording = tmp_path / "events.npy"
+    np.save(recording, np.array([(0, 3, 2, 1), (9, 5, 4, 0)], [("t", "<i8"), ("x", "<u2"), ("y", "<u2"), ("p", "u1")]))
+    commands = [[word.format(recording=recording) for word in words] for words, _ in MAY_IMPORT]
+    code = f"""
+import json, sys
+from rvtssm.cli.main import main
+found = []
+for words in {commands!r}:
+    main(words)
+    found.append([name for name in {SLOW!r} if name in sys.modules])
+print(json.dumps(found))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    before: set[str] = set()
+    for (words, allowed), loaded in zip(MAY_IMPORT, json.loads(done.stdout.splitlines()[-1]), strict=True):
+        assert set(loaded) - before <= set(allowed), words
+        before |= set(loaded)
+    assert before == {name for _, allowed in MAY_IMPORT for name in allowed}
+    assert (tmp_path / "found" / "detections.npy").is_file()  # the last command did what it says
+
+
+def test_the_end_collects_what_existed_at_the_start_only_for_libraries_that_complain(monkeypatch):
+    gc.freeze()
+    for name in ("triton", "onnx"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    cli._unfreeze()
+    assert gc.get_freeze_count() > 0
+    monkeypatch.setitem(sys.modules, "onnx", sys)
+    cli._unfreeze()
+    assert gc.get_freeze_count() == 0
+    gc.freeze()  # as the suite left it
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_of_a_verb_shows_its_keys_with_default_and_meaning(verb, capsys):
+    assert cli.main([verb, "--help"]) == 0
+    shown, known = capsys.readouterr().out, VERBS[verb]
+    assert f"Example: rvtssm {verb} {known.example}".rstrip() in shown
+    if verb not in ("doctor", "completion"):  # these take no keys
+        words = full_words(verb, known.example.split())
+        compose_study(words) if verb == "study" else cli.compose(words)
+    for section in known.own:
+        for key in keys_of(getattr(Config(), section)):
+            assert re.search(
+                rf"^  {re.escape(key.name)}={re.escape(key.default)} +{re.escape(key.meaning)}$", shown, re.M
+            )
+    for section in known.sections:
+        assert cli.main([verb, section, "--help"]) == 0
+        assert all(key.meaning in capsys.readouterr().out for key in list(keys_of(getattr(Config(), section)))[:1])
+
+
+def test_help_of_a_key_shows_that_of_the_verb(capsys):
+    assert cli.main(["inspect", "data/drive.raw", "--help"]) == 0
+    assert cli.main(["train", "precision", "--help"]) == 0
+    assert "auto, float32, bf16, float16, float64" in capsys.readouterr().out
+    assert cli.main(["live", "postprocess", "--help"]) == 0  # its own one, not that of an evaluation
+    assert "live.postprocess.min_score=0.3 " in capsys.readouterr().out
+
+
+def test_a_verb_prints_the_sections_that_it_reads(capsys):
+    assert cli.main(["export", "out=model.onnx", "--config"]) == 0
+    shown = yaml.safe_load(capsys.readouterr().out)
+    assert set(shown) == {"export", "plugins", "out", "checkpoint"}
+    assert shown["out"] == "model.onnx"
+
+
+COMPLETED = [
+    (["tr"], {"train"}),
+    (["train", "training.st"], {"training.steps="}),
+    (["train", "step"], {"steps="}),
+    (["predict", "dataset.ra"], {"dataset.raw_dir="}),
+    (["predict", "optim"], set()),
+    (["completion", ""], {"bash", "zsh", "fish"}),
+    (["train", "plug"], {"plugins="}),
+    (["train", "dataset.raw_dir", "=", "da"], set()),
+    (["train", "out", "="], set()),
+]
+
+
+def test_bash_completes_verbs_and_keys(capsys):
+    assert cli.main(["completion", "bash"]) == 0
+    script = f"compopt() {{ :; }}\n{capsys.readouterr().out}\n"
+    for words, _ in COMPLETED:
+        typed = " ".join(word or '""' for word in words)
+        script += f"COMP_WORDS=(rvtssm {typed}) COMP_CWORD={len(words)}\n_rvtssm\necho ${{COMPREPLY[@]}}\n"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    found = [set(line.split()) for line in done.stdout.splitlines()]
+    assert found == [wanted for _, wanted in COMPLETED] and not done.stderr
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_a_completion_script_has_every_verb_with_its_keys(capsys, shell):
+    assert cli.main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert all(len(re.findall(rf"\b{verb}\b", script)) > 1 for verb in set(VERBS) - {"doctor"})
+    assert "training.steps=" in script and "VERBS" not in script and "CASES" not in script
+    if shutil.which(shell):
+        subprocess.run([shell, "-n"], input=script, text=True, check=True)
+
+
+@pytest.fixture
+def needs_nothing(monkeypatch):
+    """Verbs, whose functions a test replaces, begin without the values that they need."""
+    monkeypatch.setattr("rvtssm.cli.inputs.check_inputs", lambda verb, config: None)
+
+
+@pytest.mark.usefixtures("needs_nothing")
+@pytest.mark.parametrize(
+    ("verb", "override", "section", "key"),
+    [
+        ("preprocess", "stride_ms=5", "windows", "stride_ms"),
+        ("generate", "camera.threshold=0.3", "synthetic", "camera"),
+        ("generate", "seed=5", "synthetic", "seed"),
+        ("train", "precision=bf16", "training", "precision"),
+        ("demo", "hz=[20]", "evaluation", "hz"),
+        ("audit", "width=48", "dataset", "width"),
+        ("evaluate", "min_score=0.5", "postprocess", "min_score"),
+        ("live", "min_score=0.5", "live", "postprocess"),
+        ("predict", "min_score=0.5", "predict", "min_score"),
+    ],
+)
+def test_a_verb_knows_the_keys_of_its_section(verb, override, section, key, monkeypatch):
+    configs = []
+    module = cli.FILES.get(verb, verb)
+    monkeypatch.setattr(f"rvtssm.commands.{module}.{verb}", configs.append)
+    before = getattr(getattr(Config(), section), key)
+    assert cli.main([verb, override]) == 0
+    assert getattr(getattr(configs[0], section), key) != before
+
+
+@pytest.mark.parametrize(
+    ("verb", "key"),
+    [
+        *((verb, "recording") for verb in ("predict", "live", "serve", "inspect")),
+        *((verb, "checkpoint") for verb in ("evaluate", "export", "audit", "info")),
+        *((verb, "dataset.raw_dir") for verb in ("preprocess", "verify")),
+        ("simulate", "simulate.video"),
+    ],
+)
+def test_a_path_may_stand_bare(verb, key, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("a=b,${x}'.raw").touch()  # a word with `=` is a path if it is first and there is such a file
+    for path in ("-", "runs/best one.ckpt", "a=b,${x}'.raw", "[4].raw"):
+        for words in ([path], [path, "plugins=[]"], ["plugins=[]", path])[: 2 if "=" in path else 3]:
+            assert f"{key}={quoted(path)}" in full_words(verb, words)
+
+
+@pytest.mark.parametrize("path", ["-", "runs/best one.ckpt", "a=b,${x}'.raw", "[4].raw"])
+def test_a_quoted_path_is_taken_as_it_stands(path):
+    assert cli.compose([f"recording={quoted(path)}"]).recording == path
+
+
+@pytest.mark.parametrize(
+    ("verb", "word", "answer"),
+    [
+        ("evaluate", "training.steps=3", "training.steps: evaluate does not read it; demo, train and study do"),
+        ("predict", "seed=1", "seed: predict does not read it; demo, simulate, train, evaluate, study and audit do"),
+        ("evaluate", "model=tiny", "model: evaluate does not read it; demo, train, study and info do"),
+        ("inspect", "sensor=gen1", "sensor: inspect does not read it; demo, generate, simulate and study do"),
+        ("serve", "recording.x=1", None),  # Hydra refuses what no verb reads
+        ("train", "resume=auto", None),
+        ("live", "resume=auto", "resume: live does not read it; train does"),
+    ],
+)
+def test_a_key_that_a_verb_does_not_read_is_refused(verb, word, answer):
+    if answer is None:
+        assert full_words(verb, [word]) == [word]
+    else:
+        with pytest.raises(ValueError, match=f"^{re.escape(answer)}$"):
+            full_words(verb, [word])
+
+
+@pytest.mark.parametrize("verb", sorted(set(VERBS) - {"doctor", "completion"}))
+def test_a_verb_takes_all_keys_that_it_reads_and_those_of_every_verb(verb):
+    known = VERBS[verb]
+    keys = [*known.keys, *(key.name for name in known.reads for key in keys_of(getattr(Config(), name), f"{name}."))]
+    assert all(full_words(verb, [f"{key}=1"])[0].startswith(f"{key}=") for key in keys if "." in key)
+    free = ["experiment=demo", "plugins=[a.py]", "hydra/launcher=joblib", "hydra.sweep.dir=x"]
+    assert full_words(verb, free) == free
+
+
+def test_the_layer_of_a_plugin_is_named_as_ours_are():
+    assert full_words("train", ["temporal=mine", "temporal=lstm"]) == ["temporal.name=mine", "temporal=lstm"]
+    assert full_words("study", ["temporal=s5,lstm"]) == ["temporal=s5,lstm"]
+
+
+def test_a_key_without_section_has_the_same_meaning_in_completion_and_command():
+    for verb in VERBS:
+        short = short_keys(verb)
+        assert full_words(verb, [f"{key}=1" for key in short]) == [f"{key}=1" for key in short.values()]
+
+
+@pytest.mark.parametrize(("result", "code"), [(None, 0), (2, 2), (Path("weights"), 0)])
+def test_the_exit_code_of_a_verb(monkeypatch, result, code):
+    monkeypatch.setattr("rvtssm.cli.preprocess.preprocess", lambda config: result)
+    assert cli.main(["preprocess"]) == code
+
+
+@pytest.mark.usefixtures("needs_nothing")
+def test_an_interruption_is_no_mistake(monkeypatch, capsys):
+    def interrupted(config):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rvtssm.cli.train.train", interrupted)
+    assert cli.main(["train"]) == 130
+    assert re.search("interrupted.*resume=auto", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("size", "temporal", "millions"),
+    [("base", "s5", 18_192_149), ("small", "s5", 9_677_205), ("base", "lstm", 18_536_469)],
+)
+def test_info_counts_the_parameters_of_the_paper(capsys, size, temporal, millions):
+    arguments = ["info", f"model={size}", "dataset=gen1", f"temporal={temporal}"]
+    assert cli.main([*arguments, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    rooms = told["parameters"]
+    assert rooms["total"] == millions == sum(rooms.values()) - rooms["total"]
+    assert (told["model"], told["temporal"], told["dataset"]) == (size, temporal, "gen1")
+    assert (told["frame_hw"], told["padded_hw"], told["partition_hw"]) == ([240, 304], [256, 320], [8, 10])
+    assert cli.main(arguments) == 0
+    assert f"{millions / 1e6:.6f} M" in capsys.readouterr().out
+
+
+def test_info_says_how_many_modes_start_masked(capsys):
+    """A mode that is masked gets no gradient, so what starts masked is lost to the training."""
+    arguments = ["info", "model=tiny", "dataset=gen1", "temporal=s5"]
+    shares = []
+    for limit in ("0.5", "1", "0", "1"):
+        assert cli.main([*arguments, f"temporal.bandlimit={limit}", "--json"]) == 0
+        shares.append(json.loads(capsys.readouterr().out)["share_masked"])
+    half, whole, off, _ = shares
+    assert list(half) == ["4", "8", "16", "32"] and off == {}
+    assert all(0 < whole[stride] < half[stride] < 1 for stride in half)
+    assert shares[1] == shares[3]  # initial steps are drawn, and always the same ones here
+    assert cli.main([*arguments, "temporal.bandlimit=0.5"]) == 0
+    assert re.search(r"bandlimit 0\.5 masks \d+% of the modes at stride 4; ", capsys.readouterr().out)
+
+
+def test_info_describes_weights(tmp_path, capsys):
+    windows = WindowSettings(25_000, None, "exact", 10, 10)
+    meta = CheckpointMeta(DATASETS["gen1"], MODEL_SIZES["tiny"], TemporalConfig(name="s4d"), windows)
+    meta = replace(meta, window_lengths_us=(5_000, 25_000))
+    detector = meta.build()
+    write_checkpoint(tmp_path / "tiny.ckpt", detector, meta)
+    assert cli.main(["info", f"checkpoint={tmp_path / 'tiny.ckpt'}", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["parameters"]["total"] == sum(weight.numel() for weight in detector.parameters())
+    assert (told["model"], told["temporal"], told["stride_us"]) == ("tiny", "s4d", 25_000)
+    assert told["classes"] == ["car", "pedestrian"] and told["has_digest"] is True
+    assert told["settings"] == ["model=tiny", "temporal=s4d", "windows.stride_ms=25.0"]
+    assert (told["window_lengths_us"], told["may_shrink_windows"]) == ([5_000, 25_000], True)
+    assert cli.main(["info", str(tmp_path / "tiny.ckpt"), "model=small", "temporal=lstm"]) == 2
+    assert "model, temporal: info describes" in capsys.readouterr().err
+    torch.save(load_file(tmp_path / "tiny.ckpt"), tmp_path / "old.ckpt", _use_new_zipfile_serialization=False)
+    assert cli.main(["info", f"checkpoint={tmp_path / 'old.ckpt'}"]) == 0
+    said = capsys.readouterr().out
+    assert "the file has no digest" in said
+    assert "settings: model=tiny temporal=s4d windows.stride_ms=25.0\n" in said
+    assert "windows of 5, 25 ms in training, which may shrink at higher rates" in said
+
+
+# preparing, with recordings of every kind of fault
+
+
+def write_recording(folder: Path, name: str, seed: int = 0, height: int = HEIGHT, width: int = WIDTH) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}_td.dat"
+    write_dat(path, random_events(5_000, seed, 1_090_000, 10_000), height, width)
+    boxes = boxes_of((250_000, 2, 3, 30, 25), (1_000_000, 2, 3, 30, 25), class_confidence=1, still_us=-1)
+    write_boxes(folder / f"{name}_bbox.npy", boxes)
+    return path
+
+
+FAULTS = {
+    "cut": (lambda path: path.write_bytes(path.read_bytes()[:-3]), "cut_td.dat is truncated"),
+    "labels_only": (lambda path: path.unlink(), "has no event file beside it"),
+}
+SOUND = ("a", "z")
+
+
+def write_tree(raw: Path) -> None:
+    """A training split with two recordings to use and one of each fault; the other splits are sound."""
+    for split in ("val", "test"):
+        write_recording(raw / split, "a")
+    for seed, name in enumerate([*SOUND, *FAULTS]):
+        path = write_recording(raw / "train", name, seed)
+        if name in FAULTS:
+            FAULTS[name][0](path)
+
+
+def prepare(raw: Path, out: Path, *overrides: str) -> int:
+    where = (f"dataset.raw_dir={raw}", f"dataset.prepared_dir={out}")
+    return cli.main(["preprocess", "dataset=gen1", *SENSOR, *where, "workers=1", *overrides])
+
+
+def test_bad_recordings_get_a_line_each_and_the_others_are_done(tmp_path, capsys):
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    write_tree(raw)
+    assert prepare(raw, out) == 2
+    told, errors = capsys.readouterr()
+    lines = [line for line in errors.splitlines() if "━" not in line]
+    assert len(lines) == len(FAULTS)
+    for name, (_, message) in FAULTS.items():
+        (line,) = (line for line in lines if line.startswith(f"train/{name}: "))
+        assert re.search(message, line)
+    wanted = f"^about to preprocess: source {raw} .*, stride 50 ms, recordings 5, labels required, output {out}"
+    assert re.search(wanted, told, re.MULTILINE)
+    assert "4 recordings prepared, 0 were complete, 0 left out, 2 failed" in told
+    assert sorted(path.stem for path in (out / "train").iterdir()) == sorted(SOUND)
+
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.h5")}
+    assert prepare(raw, out) == 2
+    assert "0 recordings prepared, 4 were complete, 0 left out, 2 failed" in capsys.readouterr().out
+    for path in list((raw / "train").iterdir()):
+        if path.name.split("_td")[0].split("_bbox")[0] in FAULTS:
+            path.unlink()
+    assert prepare(raw, out) == 0
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*.h5")} == before
+
+
+def test_a_second_preparation_into_the_same_folder_is_refused(tmp_path, capsys):
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    write_recording(raw / "train", "a")
+    holder = f"from rvtssm.system.output_folder import locked\nwith locked({str(out)!r}): print(1, flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        assert prepare(raw, out, "splits=[train]", "stride_ms=25") == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"rvtssm preprocess: {out} is in use by process {other.pid} on ")
+        assert not list(out.glob("[!.]*"))
+        other.kill()
+    assert prepare(raw, out, "splits=[train]", "stride_ms=25") == 0
+
+
+def test_labels_that_are_all_left_out_are_a_mistake(tmp_path, refused, capsys):
+    raw = tmp_path / "raw"
+    path = write_recording(raw / "train", "a").with_name("a_bbox.npy")
+    boxes = np.load(path)
+    boxes["class_id"] = 7
+    np.save(path, boxes)
+    where = f"dataset.raw_dir={raw}", f"dataset.prepared_dir={tmp_path / 'out'}", "splits=[train]", "workers=1"
+    line = refused("preprocess", "dataset=gen1", *SENSOR, *where)
+    assert re.search("no recording of .* has a usable box: classes 0 car, 1 pedestrian, sensor 64x48", line)
+
+
+def test_recordings_and_what_is_made_of_them_lie_apart(tmp_path, refused):
+    write_recording(tmp_path / "train", "a")
+    where = f"dataset.raw_dir={tmp_path}", f"dataset.prepared_dir={tmp_path}/train/.."
+    assert "holds the recordings; choose another folder" in refused("preprocess", "dataset=gen1", *SENSOR, *where)
+    assert not list(tmp_path.rglob("*.h5"))
+
+
+def test_a_file_where_a_folder_is_needed_is_named(tmp_path, refused):
+    path = write_recording(tmp_path / "raw/train", "a")
+    where = f"dataset.raw_dir={tmp_path / 'raw'}", "splits=[train]", f"dataset.prepared_dir={path}"
+    line = refused("preprocess", "dataset=gen1", *SENSOR, *where)
+    assert re.search("a_td.dat.* is or lies below a file, and a folder is needed; choose another", line)
+
+
+@pytest.mark.parametrize("name", ["a b=c [1],ü{x}", "it's (x): #b\\", "[red]x[/]", "true"])
+def test_paths_are_taken_as_they_stand(tmp_path, capsys, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    raw = Path(name)
+    write_recording(raw / "train", name.replace("/", "-"))
+    assert prepare(raw, Path(f"{name}-out"), "splits=[train]") == 0
+    assert f"they are in {name}-out" in capsys.readouterr().out
+    assert [path.parent.parent for path in tmp_path.rglob("*.h5")] == [tmp_path / f"{name}-out"]
+    assert cli.main(["inspect", str(raw), "dataset=gen1", *SENSOR, f"out={name}"]) == 0
+    assert Path(f"{name}/{raw.name}.png").is_file()
+
+
+def test_a_folder_without_recordings_is_named(tmp_path, refused):
+    for split in ("train", "val", "test"):
+        (tmp_path / split).mkdir()
+    where = (f"dataset.raw_dir={tmp_path}", f"dataset.prepared_dir={tmp_path / 'out'}")
+    assert f"{tmp_path} holds no recordings in train, val, test" in refused("preprocess", "dataset=gen1", *where)
+    assert "holds no prepared recording" in refused("train", "dataset=gen1", f"dataset.prepared_dir={tmp_path}")
+
+
+# weights
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory) -> Path:
+    """A checkpoint of an untrained detector for the synthetic dataset."""
+    meta = CheckpointMeta(
+        DATASETS["synthetic"],
+        ModelConfig(size="custom", embed_dim=8, head_dim=8, fpn_blocks=1),
+        TemporalConfig(),
+        WindowSettings(50_000, None, "exact", 10, 10),
+    )
+    path = tmp_path_factory.mktemp("weights") / "weights.ckpt"
+    write_checkpoint(path, meta.build(), meta)
+    return path
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "predict"])
+def test_a_file_that_is_no_checkpoint_is_named(refused, tmp_path, verb):
+    recording = [f"recording={write_recording(tmp_path, 'a')}"] if verb == "predict" else []
+    (tmp_path / "text").write_bytes(b"not weights")
+    assert f"{tmp_path / 'text'} is not a checkpoint" in refused(verb, f"checkpoint={tmp_path / 'text'}", *recording)
+
+
+def test_preprocess_keeps_the_description_of_files_that_it_may_not_replace(tmp_path, capsys):
+    raw, prepared = tmp_path / "raw", tmp_path / "prepared"
+    (raw / "train").mkdir(parents=True)
+    description = f"height: {HEIGHT}\nwidth: {WIDTH}\nlabels: .txt\nclasses: "
+    (raw / "train" / "a.csv").write_text("".join(f"{t},{t % 64},{t % 48},{t % 2}\n" for t in range(0, 200_000, 50)))
+    (raw / "train" / "a.txt").write_text("150000 0 .5 .5 .5 .5\n")
+    arguments = ["preprocess", "dataset=custom", f"dataset.raw_dir={raw}", f"dataset.prepared_dir={prepared}"]
+    arguments += ["preprocess.splits=[train]", "preprocess.workers=1"]
+
+    def prepared_with(classes: str, code: int) -> str:
+        (raw / "dataset.yaml").write_text(description + classes)
+        assert cli.main(arguments) == code, capsys.readouterr().err
+        return (prepared / "dataset.yaml").read_text().removeprefix(description)
+
+    assert prepared_with("[car]", 0) == "[car]"
+    assert prepared_with("[person, car]", 2) == "[car]"
+    assert prepared_with("[car]\nmin_side_px: 3", 0) == "[car]\nmin_side_px: 3"
+    (raw / "dataset.yaml").unlink()
+    assert cli.main(arguments) == 0  # the copy describes them
+
+
+def test_weights_are_not_evaluated_on_another_dataset(refused, tmp_path, weights):
+    answer = refused("evaluate", f"checkpoint={weights}", "dataset=gen1", f"dataset.raw_dir={tmp_path}")
+    assert "was trained on the dataset synthetic, not gen1; " in answer
+    assert "the classes (vehicle, person), not (car, pedestrian); frames of 160 x 120 " in answer
+    assert f"training.init_from={weights} 'training.class_map={{NAME_IN_WEIGHTS: NAME_IN_DATA}}'`" in answer
+
+
+def test_weights_are_not_evaluated_on_another_sensor(refused, tmp_path, weights):
+    for name in ([], ["dataset=synthetic"]):
+        answer = refused("evaluate", f"checkpoint={weights}", *name, "dataset.height=64")
+        assert "was trained on frames of 160 x 120 pixels, not 160 x 64 pixels; fine-tune it" in answer
+    assert (
+        "training.class_map" not in answer
+        and "score it as it is with 'evaluation.class_map={}'" in answer
+        and "the dataset synthetic" not in answer
+    )
+
+
+def test_an_evaluation_needs_labelled_recordings(refused, tmp_path, weights, monkeypatch):
+    monkeypatch.setattr("rvtssm.cli.evaluate.say_replaced", lambda *_: pytest.fail("nothing is replaced"))
+    where = f"dataset.raw_dir={tmp_path}"
+    assert f"{tmp_path / 'test'} does not exist" in refused("evaluate", f"checkpoint={weights}", where)
+    (tmp_path / "test").mkdir()
+    assert "holds no recording that ends in _td.dat" in refused("evaluate", f"checkpoint={weights}", where)
+    path = write_recording(tmp_path / "test", "a")
+    path.with_name("a_bbox.npy").unlink()
+    assert "has no labels (a_bbox.npy)" in refused("evaluate", f"checkpoint={weights}", where)
+    assert "dataset.raw_dir" in refused("evaluate", f"checkpoint={weights}", "source=raw")
+
+
+def test_a_terminal_that_lacks_a_letter_does_not_fail_a_command(tmp_path):
+    path = tmp_path / "größe→.npy"
+    np.save(path, np.zeros((3, 4), np.int64))
+    code = "import sys; from rvtssm.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "inspect", str(path), "dataset.height=4", "dataset.width=4"]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONIOENCODING": "ascii:strict"}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert r"gr\xf6\xdfe\u2192.npy" in done.stdout
+
+
+def test_memory_that_is_full_is_one_line(monkeypatch, capsys):
+    def fill(config):
+        raise MemoryError("Unable to allocate 9 PiB")
+
+    monkeypatch.setattr("rvtssm.cli.verify.verify", fill)
+    assert cli.main(["verify"]) == 2
+    assert capsys.readouterr().err == "rvtssm verify: memory is full (Unable to allocate 9 PiB); give it less at once\n"
+
+
+def test_help_says_which_files_are_programs():
+    assert ".onnx and .xml are read as data. The files of plugins=[FILE] are\nprograms" in usage()

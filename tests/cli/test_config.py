@@ -1,0 +1,210 @@
+"""Every YAML composes, says what the code says, and can be chosen; what is mistyped is refused by name."""
+
+import ast
+import functools
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+
+import pytest
+import yaml
+from config_examples import leaves
+from omegaconf import OmegaConf
+
+from rvtssm.cli import main as cli
+from rvtssm.cli.config import Config
+from rvtssm.cli.config_keys import keys_of, purpose
+from rvtssm.cli.main import compose
+from rvtssm.cli.verbs import VERBS
+from rvtssm.cli.weight_settings import settings_of
+from rvtssm.cli.words import full_words
+from rvtssm.datasets import DATASETS, build_spec
+from rvtssm.events.windows import WindowsConfig
+from rvtssm.models.backbones.mixers import SPATIAL_MIXERS
+from rvtssm.models.detector import build_detector
+from rvtssm.models.model_config import MODEL_SIZES
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
+from rvtssm.synthetic.simulation_config import CAMERAS
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+PACKAGE = Path(__file__).parents[2] / "rvtssm"
+GROUPS = sorted(path.name for path in CONFIGS.iterdir() if path.is_dir())
+FILES = [(group, path.stem) for group in GROUPS for path in sorted((CONFIGS / group).glob("*.yaml"))]
+# a table of the code and the group of files that names its entries
+TABLES = {"dataset": DATASETS, "mixer": SPATIAL_MIXERS, "temporal": TEMPORAL_LAYERS}
+composed = functools.cache(lambda *words: compose([*words]))  # for tests that only read it
+
+
+@pytest.mark.parametrize(("group", "name"), FILES, ids=lambda value: value)
+def test_every_file_composes_and_can_be_chosen(group, name):
+    config = composed(f"{group}={name}")
+    assert isinstance(config, Config)
+    content = yaml.safe_load((CONFIGS / group / f"{name}.yaml").read_text())
+    is_global = "# @package _global_" in (CONFIGS / group / f"{name}.yaml").read_text()
+    content.pop("defaults", None)
+    assert_holds(plain(config), content if is_global else {group: content})
+
+
+def plain(config: Config) -> dict:
+    return OmegaConf.to_container(OmegaConf.structured(config))
+
+
+def assert_holds(found, wanted) -> None:
+    """`found` has every value of the nested dict `wanted`."""
+    for key, value in wanted.items():
+        if isinstance(value, dict):
+            assert_holds(found[key], value)
+        else:
+            assert found[key] == value, key
+
+
+@pytest.mark.parametrize("group", TABLES)
+def test_the_files_of_a_group_are_the_entries_of_its_table(group):
+    assert {name for of, name in FILES if of == group} == set(TABLES[group])
+
+
+@pytest.mark.parametrize("name", ["demo", "gen1_lstm_base", "gen1_s5_timm_resnet18"])
+def test_the_settings_of_weights_are_words_that_compose_them(name):
+    config = replace(composed(f"experiment={name}"), windows=WindowsConfig(stride_ms=12.5, window_ms=50, num_bins=4))
+    words = settings_of(config.model, config.temporal, config.windows.settings).words()
+    again = compose(words)
+    assert (again.model, again.temporal, again.windows) == (config.model, config.temporal, config.windows)
+
+
+@pytest.mark.parametrize("size", MODEL_SIZES)
+def test_a_model_is_the_size_of_that_name(size):
+    assert composed(f"model={size}").model == MODEL_SIZES[size]
+
+
+@pytest.mark.parametrize("experiment", [[], ["experiment=demo"]])
+@pytest.mark.parametrize("name", TEMPORAL_LAYERS)
+def test_a_temporal_file_says_no_more_than_the_name(name, experiment):
+    by_file, by_name = (composed(*experiment, f"{key}={name}") for key in ("temporal", "temporal.name"))
+    assert by_file.temporal == by_name.temporal
+    own = TemporalConfig(name=name)
+    assert (by_file.temporal.discretization, by_file.temporal.block) == (own.discretization, own.block)
+
+
+@pytest.mark.parametrize("name", TEMPORAL_LAYERS)
+def test_an_experiment_takes_every_temporal_layer(name):
+    config = composed("experiment=demo", f"temporal={name}")
+    spec = build_spec(config.dataset)
+    detector = build_detector(config.model, config.temporal, spec.frame_height, spec.frame_width, spec.num_classes)
+    assert len(detector.init_state(1)) == len(detector.backbone.stages)
+
+
+@pytest.mark.parametrize("name", sorted(set(DATASETS) - {"custom"}))
+def test_a_dataset_file_leads_to_its_spec(name):
+    assert build_spec(composed(f"dataset={name}").dataset) == DATASETS[name]
+
+
+def test_the_defaults_of_the_code_are_those_of_the_files():
+    assert plain(compose([])) == plain(Config())
+
+
+def test_the_command_line_has_the_last_word():
+    config = compose(
+        ["model.embed_dim=16", "experiment=demo", "training.steps=3", "dataset.height=64", "temporal=lstm"]
+    )
+    assert (config.model.embed_dim, config.model.size) == (16, "tiny")
+    assert (config.training.steps, config.dataset.name, config.dataset.height) == (3, "synthetic", 64)
+    assert config.temporal.name == "lstm"
+
+
+@pytest.mark.parametrize("verb", sorted(set(VERBS) - {"doctor", "completion"}))
+def test_a_verb_says_which_sections_and_keys_it_reads(verb):
+    found = settings_read_by(f"commands/{cli.FILES.get(verb, verb)}", verb)
+    sections = {field.name for field in fields(Config) if is_dataclass(getattr(Config(), field.name))}
+    assert set(VERBS[verb].reads) == found & sections
+    given = {"demo": {"checkpoint", "resume"}, "study": {"resume"}}.get(verb, set())  # by the verb itself
+    given |= {"precision"} if verb == "export" else set()  # which is the file's there
+    given |= {"plugins"}  # of every verb
+    assert set(VERBS[verb].keys) == found - sections - given
+
+
+@functools.cache
+def parsed(module: str) -> tuple[dict[str, ast.FunctionDef], dict[str, str]]:
+    """The functions of a file by name, and from which files of the rooms that know `Config` its names come."""
+    tree = ast.parse((PACKAGE / f"{module}.py").read_text())
+    imported = {
+        alias.name: "/".join(node.module.split(".")[1:])
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        and (node.module or "").startswith(("rvtssm.commands.", "rvtssm.evaluation."))
+        for alias in node.names
+    }
+    return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}, imported
+
+
+def settings_read_by(module: str, function: str) -> set[str]:
+    """The attributes of configurations that a function reads, itself or through others of the rooms that know them."""
+    names, found, left = {field.name for field in fields(Config)}, set(), [(module, function)]
+    seen = {("commands/run_files", "overrides")}  # it writes down all settings, whichever verb reads them
+    while left:
+        module, function = place = left.pop()
+        if place in seen:
+            continue
+        seen.add(place)
+        functions, imported = parsed(module)
+        if function not in functions:
+            continue
+        for node in ast.walk(functions[function]):
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("config", "one") and node.attr in names:
+                found.add(node.attr)
+            elif isinstance(node, ast.Name):
+                left.append((imported.get(node.id, module), node.id))
+    return found
+
+
+def test_every_key_says_what_it_means():
+    assert [key.name for key in keys_of(Config()) if len(key.meaning) < 5 or "None" in key.meaning] == []  # null there
+    assert {key.name for key in keys_of(Config())} == {name for name, _, _ in leaves(Config())}
+
+
+@dataclass
+class ExampleSettings:
+    """What this is. It is read by a test."""
+
+    # before the field,
+    # on two lines
+    first: int = 1
+    second: list[str] = field(
+        default_factory=lambda: ["#a"]  # behind its last line, CHOICES
+    )
+    third: bool = False  # behind
+
+
+CHOICES = ("x", "y")
+
+
+def test_the_meaning_of_a_key_is_the_comment_beside_it():
+    keys = list(keys_of(ExampleSettings(), "a."))
+    assert [key.meaning for key in keys] == ["before the field, on two lines", "behind its last line, x, y", "behind"]
+    assert [f"{key.name}={key.default}" for key in keys] == ["a.first=1", "a.second=[#a]", "a.third=false"]
+    assert purpose(ExampleSettings()) == "What this is"
+
+
+def test_defaults_are_written_as_the_command_line_takes_them():
+    assert plain(compose([f"{key.name}={key.default}" for key in keys_of(Config())])) == plain(Config())
+
+
+def test_what_is_printed_composes_to_the_same():
+    config = composed("experiment=demo")
+    overrides = [f"{key}={_literal(value)}" for key, _, value in leaves(config)]
+    assert plain(compose(overrides)) == plain(config)
+
+
+def _literal(value) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(_literal(item) for item in value) + "]"
+    return f"'{value}'" if isinstance(value, str) else str(value)
+
+
+@pytest.mark.parametrize("name", CAMERAS)
+def test_a_sensor_is_the_camera_of_that_name(name):
+    """Its name is no key of `synthetic`, so that it can stand behind `generate` as it is."""
+    words = full_words("generate", [f"sensor={name}", "num_train=3"])
+    assert compose(words).synthetic.camera == CAMERAS[name]
+    assert compose([*words, "synthetic.camera.threshold=0.3"]).synthetic.camera.threshold == 0.3

@@ -1,0 +1,60 @@
+"""The folder of a verb that is given none is another one for other weights or recordings."""
+
+from pathlib import Path
+
+import pytest
+
+from rvtssm.cli import main as cli
+from rvtssm.cli.announcement import say_replaced
+from rvtssm.cli.composition import compose
+from rvtssm.cli.inputs import default_out, weights_label
+from rvtssm.cli.run_files import run_files, unlike_others
+from rvtssm.system.output_folder import result_set
+
+
+@pytest.mark.parametrize(
+    ("path", "label"),
+    [
+        ("runs/gen1/checkpoints/best.ckpt", "gen1_best"),
+        ("runs/gen1/checkpoints/last.ckpt", "gen1_last"),
+        ("runs/onempx/checkpoints/best.ckpt", "onempx_best"),
+        ("street-tiny", "street-tiny"),
+        ("hf://lab/street", "street"),
+        ("model.onnx", "model"),
+    ],
+)
+def test_weights_have_a_name_for_folders(path, label):
+    assert weights_label(path) == label
+    assert default_out("evaluate", label) == Path("outputs/evaluate", label)
+
+
+def test_a_report_with_other_settings_keeps_its_folder(tmp_path):
+    def evaluated(*words: str) -> str:
+        config = compose(list(words))
+        out = unlike_others(tmp_path / "best", "evaluate", config)
+        with run_files(out, "evaluate", config):
+            pass
+        return out.name
+
+    assert [evaluated(), evaluated("evaluation.hz=[20]"), evaluated("evaluation.split=val")] == [
+        "best",
+        "best_2",
+        "best_3",
+    ]
+    assert [evaluated(), evaluated("evaluation.hz=[20]")] == ["best", "best_2"]  # the same command again
+
+
+def test_a_set_that_is_replaced_is_named_with_its_time(tmp_path, capsys):
+    say_replaced(tmp_path, "audit")
+    assert not capsys.readouterr().out
+    with result_set(tmp_path, "audit", ["a.md"]) as staged:
+        (staged / "a.md").write_text("a")
+    say_replaced(tmp_path, "audit")
+    assert " ".join(capsys.readouterr().out.split()).startswith("replaces the results of 2")
+
+
+@pytest.mark.parametrize("name", ["best.ckpt", "street-tiny.safetensors", "model.onnx"])
+def test_inspect_says_that_a_checkpoint_is_one(name, tmp_path, capsys):
+    (tmp_path / name).touch()
+    assert cli.main(["inspect", str(tmp_path / name)]) == 2
+    assert "is a checkpoint; `rvtssm info" in capsys.readouterr().err

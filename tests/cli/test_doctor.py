@@ -1,0 +1,140 @@
+"""`rvtssm doctor` finds what is broken, says so in its own row, and goes on."""
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from rvtssm.cli import doctor
+
+NAMES = ("versions", "packages", "device", "recurrence", "forward pass", "filters", "video", "camera")
+
+
+def rows(text: str) -> dict[str, str]:
+    """Name of a check -> its row, whose lines are joined."""
+    lines = [line.strip("│").split("│") for line in text.splitlines() if line.startswith("│")]
+    found: dict[str, str] = {}
+    last = ""
+    for mark, name, detail in lines:
+        last = name.strip() or last
+        found[last] = f"{found.get(last, mark.strip())} {detail.strip()}"
+    return found
+
+
+def keep(monkeypatch, *names: str) -> None:
+    """Leave only some of the checks."""
+    kept = tuple(check for check in doctor.CHECKS if check.__name__.strip("_") in names)
+    assert len(kept) == len(names)
+    monkeypatch.setattr(doctor, "CHECKS", kept)
+
+
+def test_a_working_installation_passes_every_check(capsys):
+    assert doctor.doctor() == 0
+    found = rows(capsys.readouterr().out)
+    assert tuple(found) == NAMES
+    assert all(row.startswith("ok ") for row in found.values()), found
+    for name in ("rvtssm", "torch"):
+        assert f"{name} {importlib.metadata.version(name)}" in found["versions"]
+    device = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "CPU"
+    assert device in found["device"] and "tiny detector runs on" in found["forward pass"]
+
+
+def test_without_torch_doctor_says_which_checks_need_it():
+    code = "import sys; sys.modules['torch'] = None; from rvtssm.cli.main import main; sys.exit(main(['doctor']))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+    found = rows(done.stdout)
+    assert {name for name, row in found.items() if row.startswith("ok ")} == {"versions", "filters", "video", "camera"}
+    assert "torch" in found["packages"]
+
+
+def test_without_hydra_the_other_checks_are_run():
+    code = "import sys; sys.modules['hydra'] = None; from rvtssm.cli.main import main; sys.exit(main(['doctor']))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+    found = rows(done.stdout)
+    assert "hydra" in found["packages"] and found["forward pass"].startswith("ok ")
+
+
+def test_a_package_that_does_not_import_fails_its_checks_only(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    keep(monkeypatch, "packages", "versions")
+    assert doctor.doctor() == 2
+    found = rows(capsys.readouterr().out)
+    assert found["packages"].startswith("broken ") and "timm" in found["packages"]
+    assert found["versions"].startswith("ok ")
+
+
+def test_an_error_of_several_lines_is_told_in_one_row(monkeypatch, capsys):
+    def _video():
+        raise OSError("libsomething.so: cannot open\nsecond line")
+
+    monkeypatch.setattr(doctor, "CHECKS", (_video,))
+    assert doctor.doctor() == 2
+    assert "OSError: libsomething.so: cannot open second line" in rows(capsys.readouterr().out)["video"]
+
+
+def test_filters_that_change_data_are_reported(monkeypatch, capsys):
+    monkeypatch.setattr("numpy.array_equal", lambda *arrays: False)
+    keep(monkeypatch, "filters")
+    assert doctor.doctor() == 2
+    assert "blosc, lz4, zstd gave other data than were written" in rows(capsys.readouterr().out)["filters"]
+
+
+def test_an_optional_package_may_be_missing(monkeypatch, capsys):
+    version = importlib.metadata.version
+    assert version("onnx")
+
+    def found(name: str) -> str:
+        if name == "onnx":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", found)
+    keep(monkeypatch, "packages")
+    assert doctor.doctor() == 0
+    assert "onnx (for " in rows(capsys.readouterr().out)["packages"].split("not installed: ")[1]
+
+
+@pytest.mark.parametrize(
+    ("device", "found"),
+    [
+        (None, "no connected camera"),
+        (("Prophesee EVK4", "00051234", None), "Prophesee EVK4 00051234"),
+        (("Prophesee EVK4", None, "Access denied"), r"Prophesee EVK4 \(Access denied\)"),
+    ],
+)
+def test_connected_cameras_are_named(monkeypatch, capsys, device, found):
+    drivers = pytest.importorskip("neuromorphic_drivers")
+    if device:
+        name, serial, error = device
+        device = drivers.ListedDevice(drivers.Name(name), drivers.Connection.USB_SUPER, "1", serial, error)
+    monkeypatch.setattr(drivers, "list_devices", lambda: [device] if device else [])
+    keep(monkeypatch, "camera")
+    assert doctor.doctor() == 0
+    assert re.fullmatch(rf"ok neuromorphic-drivers [\d.]+ finds {found}", rows(capsys.readouterr().out)["camera"])
+
+
+def test_without_a_library_for_cameras_doctor_names_the_extra(monkeypatch, capsys):
+    monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda module: None)
+    keep(monkeypatch, "camera")
+    assert doctor.doctor() == 0
+    assert "`bash scripts/install.sh camera`" in rows(capsys.readouterr().out)["camera"]
+
+
+@pytest.mark.gpu
+def test_doctor_runs_the_detector_on_the_gpu(capsys):
+    assert doctor.doctor() == 0
+    found = rows(capsys.readouterr().out)
+    assert "runs on cuda" in found["forward pass"] and "scan_triton and the loop give" in found["recurrence"]
+
+
+def test_states_that_are_not_those_of_the_formula_are_reported(capsys, monkeypatch):
+    original = doctor.importlib.import_module("rvtssm.ssm.scan").scan
+    monkeypatch.setattr("rvtssm.ssm.scan.scan", lambda *inputs: (1.1 * original(*inputs)[0], None))
+    keep(monkeypatch, "recurrence")
+    assert doctor.doctor() == 2
+    assert "states differ from the formula" in rows(capsys.readouterr().out)["recurrence"]

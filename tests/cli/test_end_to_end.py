@@ -1,0 +1,370 @@
+"""The whole chain at toy size: one command from nothing to a report, and its weights used alone afterwards."""
+
+import base64
+import csv
+import html
+import io
+import json
+import math
+import re
+import runpy
+import shlex
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import av
+import cv2
+import numpy as np
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from rvtssm.cli import main as cli
+from rvtssm.cli.verbs import VERBS, verbs_that_read
+from rvtssm.cli.words import full_words
+from rvtssm.datasets.sequence import RawSplit
+from rvtssm.events.frame_counter import count_windows
+from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
+from rvtssm.models.detector import count_parameters
+from rvtssm.models.streams import Streams
+from rvtssm.readers import open_recording
+
+RATES = ("20", "40", "100")
+# every split of this seed has objects that stand still for 0.3 s
+TOY = (
+    "synthetic.num_train=3",
+    "synthetic.num_val=1",
+    "synthetic.num_test=2",
+    "synthetic.duration_s=1.5",
+    "synthetic.workers=1",
+    "dataset.height=64",
+    "dataset.width=96",
+    "model.embed_dim=8",
+    "model.head_dim=8",
+    "model.num_blocks=[1,0,0,1]",
+    "model.fpn_blocks=0",
+    "sampling.batch_size=2",
+    "sampling.chunk_length=5",
+    "training.steps=4",
+    "training.accelerator=cpu",
+    "training.log_every=2",
+    "data.workers=0",
+    f"evaluation.hz=[{','.join(RATES)}]",
+    "evaluation.still_ms=250",
+    "evaluation.workers=1",
+    "evaluation.bootstrap=50",
+    "precision=float32",
+    "predict.scale=2",
+)
+
+
+NOTEBOOKS = runpy.run_path(str(Path(__file__).parents[2] / "scripts/notebook_pages.py"))
+
+
+def read_by(verb: str, words: tuple[str, ...]) -> list[str]:
+    return [word for word in words if verb in verbs_that_read(word.partition("=")[0])]
+
+
+def modified(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory) -> Path:
+    """The folder of a demo."""
+    out = tmp_path_factory.mktemp("demo")
+    assert cli.main(["demo", f"out={out}", *TOY]) == 0
+    return out
+
+
+def test_a_demo_shows_boxes_before_it_generates_the_rest(demo):
+    """By the weights in the package, on the first test recording."""
+    folder = demo / "first_boxes"
+    assert (folder / "strip.png").is_file() and (folder / "video.mp4").is_file()
+    assert json.loads((folder / "prediction.json").read_text())["recording"].endswith("raw/test/test_0000_td.dat")
+    written = [(demo / path).stat().st_mtime_ns for path in ("first_boxes/strip.png", "raw/test/test_0001_td.dat")]
+    assert written == sorted(written)
+
+
+def test_the_demo_writes_metrics(demo):
+    metrics = json.loads((demo / "metrics.json").read_text())
+    assert set(metrics["rates"]) == set(RATES)
+    for row in metrics["rates"].values():
+        assert {"AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large", "AP/vehicle", "AP/person"} <= set(row)
+        assert 0 <= row["AP"] <= row["AP50"] <= 1
+    assert (metrics["ap"], metrics["ap50"]) == (metrics["rates"]["20"]["AP"], metrics["rates"]["20"]["AP50"])
+    others = [metrics["rates"][hz]["AP"] for hz in RATES[1:]]
+    assert metrics["performance_drop"] == pytest.approx(metrics["ap"] - sum(others) / len(others))
+    assert set(metrics["still_objects"]) == {"carried", "reset"}
+    assert all(0 <= value <= 1 for value in metrics["still_objects"].values())
+    assert metrics["train_seconds"] > 0
+    weights = read_checkpoint(demo / "checkpoints" / "best.ckpt")
+    assert metrics["num_parameters"] == count_parameters(weights.detector)["total"]
+
+
+def test_the_demo_writes_one_page_to_send_on(demo):
+    """Nothing is beside it: video and pictures are inside, and the video is one that browsers play."""
+    page = (demo / "report.html").read_text()
+    loaded = re.findall(r'(?:src|poster|href)="([^"]*)"', page)
+    assert len(loaded) > 4 and all(
+        source.startswith(("data:image/png;base64,", "data:video/mp4;base64,")) for source in loaded
+    )
+    (video,) = (base64.b64decode(source.partition(",")[2]) for source in loaded if source.startswith("data:video"))
+    with av.open(io.BytesIO(video)) as opened:
+        frame = next(opened.decode(video=0)).to_ndarray(format="bgr24")
+        assert opened.streams.video[0].codec_context.name == "h264"
+    assert frame.shape[:2] >= (128, 192) and frame.std() > 0
+    assert (
+        "objects that have stood still for 0.25 s" in page
+        and "The memory, temporal=selective_s5, is a system in continuous" in page
+    )
+    assert ">carried</td>" in page and ">reset at every step</td>" in page
+    short = page.index("This training was too short to learn: it had 4 steps, and the default of a demo is ")
+    assert short < page.index('<dl class="tiles">')
+
+
+def test_the_page_of_the_demo_has_both_kinds_of_windows(demo):
+    found = json.loads((demo / "evaluation/evaluation.json").read_text())["by_window"]
+    assert list(found) == ["shrink", "slide"]  # these weights saw windows as short as the stride
+    found = {window: found[window] for window in ("slide", "shrink")}
+    page = (demo / "report.html").read_text()
+    assert "the training showed them windows of many lengths" in page
+    table = re.search(r'<table id="both-windows">.*?</table>', page)[0]
+    head, *rows = (re.findall(r"<t[dh]>(.*?)</t[dh]>", line) for line in table.split("</tr>")[:-1])
+    assert head == ["Hz", "windows keep their length", "windows as long as the stride"]
+    assert [row[0] for row in rows] == [*RATES, "drop"]
+    for hz, *cells in rows[:-1]:
+        assert [cell.split(" ")[0] for cell in cells] == [
+            f"{100 * each['rates'][hz]['AP']:.1f}" for each in found.values()
+        ]
+    assert rows[-1][1:] == [f"{100 * each['performance_drop']:.1f}" for each in found.values()]
+    by_window = json.loads((demo / "metrics.json").read_text())["by_window"]
+    assert {name: each["performance_drop"] for name, each in by_window.items()} == {
+        name: each["performance_drop"] for name, each in found.items()
+    }
+
+
+def test_what_the_page_of_the_demo_says_to_try_next_is_understood(demo):
+    commands = [
+        html.unescape(text) for text in re.findall("<code>(rvtssm .*? .*?)</code>", (demo / "report.html").read_text())
+    ]
+    assert len(commands) > 5 and any(str(demo / "checkpoints/best.ckpt") in command for command in commands)
+    for command in commands:
+        _, verb, *words = shlex.split(command)
+        if verb == "study":  # the example of its help, which other tests compose
+            assert command == f"rvtssm study {VERBS['study'].example}"
+        else:
+            cli.compose(full_words(verb, words))
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS["NOTEBOOKS"], ids=lambda path: path.stem)
+def test_a_notebook_runs(notebook, tmp_path, tmp_path_factory, monkeypatch):
+    """In a folder that holds at most the files of the notebooks before it, with fewer data and shorter trainings."""
+    monkeypatch.chdir(tmp_path_factory.getbasetemp())
+    shorter = tmp_path / notebook.name
+    text = notebook.read_text().replace("num_train=8", "num_train=2").replace("duration_s=3", "duration_s=1.5")
+    text = text.replace("num_test=1", 'num_test=1", "duration_s=1.5').replace("num_val=2", "num_val=1")
+    text = text.replace("steps=20", "steps=3")
+    shorter.write_text(text.replace("every=20", 'every=3", "sampling.chunk_length=5", "training.spectra=false'))
+    cells = list(NOTEBOOKS["outputs"](shorter))
+    shown = [printed or value for cell, printed, value in cells if not cell.is_prose]
+    assert not any(hasattr(value, "savefig") for *_, value in cells), "Jupyter shows such a figure as text"
+    assert len(cells) > 6 and sum(bool(each) for each in shown) > 2 and "nan" not in " ".join(map(str, shown))
+
+
+def test_the_training_of_a_demo_can_be_watched(demo):
+    board = EventAccumulator(str(demo / "tensorboard"))
+    board.Reload()
+    tags = board.Tags()
+    assert {"train/total", "train/iou", "val/AP", "val/AP/vehicle", "lr-Muon/pg1"} <= set(tags["scalars"])
+    assert "val/detections_0" in tags["images"]
+    image = cv2.imdecode(np.frombuffer(board.Images("val/detections_0")[0].encoded_image_string, np.uint8), 1)
+    assert image.shape[0] >= 64 and image.shape[1] >= 96 and image.std() > 0
+
+
+def test_a_second_demo_repeats_nothing_and_says_what_it_is_about_to_do(demo, capsys):
+    folders = ("first_boxes", "raw", "checkpoints")
+    before = [modified(demo / folder) for folder in folders]
+    metrics = json.loads((demo / "metrics.json").read_text())
+    assert cli.main(["demo", f"out={demo}", *TOY]) == 0
+    told = capsys.readouterr().out
+    for line in (
+        r"generate: recordings 3 \+ 1 \+ 2 of 1.5 s, sensor 96 x 64",
+        r"evaluate: weights .*, stride 50 and 25 and 10 ms, recordings 2 with \d+ labels, of which \d+ are scored, ",
+    ):
+        assert re.search(f"^about to {line}", told, re.MULTILINE), told
+    assert re.search("^complete already: .* has all 4 steps; weights: .*best.ckpt", told, re.MULTILINE)
+    assert [modified(demo / folder) for folder in folders] == before and all(before)
+    again = json.loads((demo / "metrics.json").read_text())
+    assert again == metrics
+
+
+def test_a_demo_of_other_settings_needs_another_folder(demo, capsys):
+    assert cli.main(["demo", f"out={demo}", *TOY, "optim.learning_rate=0.1"]) == 2
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("rvtssm demo: "))
+    assert re.search(r"optim.learning_rate=[0-9.]+, now 0.1;? *\)", line)
+    assert cli.main(["demo", f"out={demo}", *TOY, "synthetic.seed=1"]) == 2
+    assert "generated with seed=0 instead of 1" in capsys.readouterr().err
+
+
+def test_the_weights_say_on_what_to_evaluate_them(demo, tmp_path):
+    arguments = [f"checkpoint={demo / 'checkpoints' / 'best.ckpt'}", f"out={tmp_path}"]
+    assert cli.main(["evaluate", *arguments, "hz=[20,100]", "bootstrap=50"]) == 0
+    found = json.loads((tmp_path / "evaluation.json").read_text())
+    metrics = json.loads((demo / "metrics.json").read_text())
+    assert set(found["rates"]) == {"20", "100"} and found["dataset"] == "synthetic"
+    for hz, row in found["rates"].items():
+        for name, value in row.items():
+            assert value == pytest.approx(metrics["rates"][hz][name], abs=1e-6), (hz, name)
+    assert "objectness_times_class, from 0.001" in found["settings"]["score"]
+    assert "0.5 s" in found["settings"]["scored"]
+    assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".csv", ".md", ".png", ".html", ".yaml"}
+    groups = found["breakdown"]["groups"]
+    assert set(groups) == {"size", "time since last motion", "speed"}  # raw labels have tracks
+    page = (tmp_path / "report.html").read_text()
+    assert page.count('src="data:image/png;base64,') == 2 + len(found["breakdown"]["worst_frames"]) > 2
+
+
+def test_raw_and_prepared_recordings_score_alike(demo, tmp_path):
+    """What was prepared with another stride than that of training scores as the raw recordings do at that rate."""
+    weights = f"checkpoint={demo / 'checkpoints' / 'best.ckpt'}"
+    where = [f"dataset.raw_dir={demo / 'raw'}", f"dataset.prepared_dir={tmp_path / 'prepared'}"]
+    settings = ["splits=[test]", "workers=1", "stride_ms=16.667"]
+    assert cli.main(["preprocess", *where, *settings]) == 0  # the folder says which dataset it is, and its size
+    assert cli.main(["verify", where[1], *settings]) == 0
+    scores = []
+    for source in ("raw", "prepared"):
+        how = [f"source={source}", "postprocess.min_score=0", "hz=[60]", "window=shrink", "bootstrap=0"]
+        out = f"out={tmp_path / source}"
+        assert cli.main(["evaluate", weights, *where, *how, out]) == 0
+        scores += json.loads((tmp_path / source / "evaluation.json").read_text())["rates"].values()
+    assert scores[0] == pytest.approx(scores[1], abs=0, nan_ok=True) and scores[0]["AP"] > 0
+
+
+def test_an_evaluation_says_that_weights_see_what_comes_later(demo, tmp_path):
+    trained = read_checkpoint(demo / "checkpoints" / "best.ckpt")
+    meta = replace(trained, temporal_config=replace(trained.temporal_config, name="s5", bidirectional=True))
+    write_checkpoint(tmp_path / "both.ckpt", meta.build(), meta)
+    arguments = [f"checkpoint={tmp_path / 'both.ckpt'}", f"out={tmp_path / 'out'}", "split=val", "data.workers=0"]
+    assert cli.main(["evaluate", *arguments]) == 0
+    settings = json.loads((tmp_path / "out" / "evaluation.json").read_text())["settings"]
+    assert settings["memory"] == "carried, and events after the label, to the end of each chunk of 21 steps"
+
+
+def test_an_evaluation_says_before_it_begins_that_it_cannot_be_written(demo, tmp_path, capsys):
+    weights = f"checkpoint={demo / 'checkpoints' / 'best.ckpt'}"
+    (tmp_path / "file").touch()
+    for verb, out in (("evaluate", "file"), ("evaluate", "file/below"), ("audit", "file")):
+        assert cli.main([verb, weights, f"out={tmp_path / out}"]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "is or lies below a file" in line and str(tmp_path / out) in line
+
+
+def test_the_weights_predict_without_labels(demo, tmp_path):
+    recording = tmp_path / "unknown.dat"
+    recording.write_bytes((demo / "raw" / "test" / "test_0001_td.dat").read_bytes())
+    weights = f"checkpoint={demo / 'checkpoints' / 'best.ckpt'}"
+    arguments = [weights, f"recording={recording}", f"out={tmp_path / 'out'}", "scale=2"]
+    assert cli.main(["predict", *arguments, "postprocess.min_score=0", "postprocess.max_detections=3"]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "out" / "detections.jsonl").read_text().splitlines()]
+    summary = json.loads((tmp_path / "out" / "prediction.json").read_text())
+    assert len(lines) == summary["num_windows"] == math.ceil(20 * summary["duration_s"])
+    boxes = np.load(tmp_path / "out" / "detections.npy")
+    assert len(boxes) == summary["num_detections"] > 0
+    assert {"t", "x", "y", "w", "h", "class_id", "class_confidence"} <= set(boxes.dtype.names)
+    assert (tmp_path / "out" / "video.mp4").stat().st_size > 0
+
+
+def test_a_detector_learns_a_recording_by_heart(tmp_path):
+    where = (f"dataset.raw_dir={tmp_path / 'raw'}", f"dataset.prepared_dir={tmp_path / 'prepared'}")
+    data = (
+        "dataset=synthetic",
+        *TOY,
+        "synthetic.num_train=1",
+        "synthetic.num_test=0",
+        "synthetic.duration_s=1.2",
+        *where,
+    )
+    assert cli.main(["generate", *read_by("generate", data)]) == 0
+    for path in (tmp_path / "raw" / "train").iterdir():  # validation is on the same recording, so that AP is not 0
+        shutil.copy(path, tmp_path / "raw" / "val" / path.name)
+    assert cli.main(["preprocess", *read_by("preprocess", data), "workers=1", "splits=[train,val]"]) == 0
+    as_it_is = [f"augment.{kind}.{name}=0" for kind in ("random", "stream") for name in ("flip_prob", "zoom_prob")]
+    fast = ("optim.learning_rate=5e-3", "model.layer_scale=0.1", "training.steps=60", "training.spectra=false")
+    assert cli.main(["train", *read_by("train", data), "model=tiny", *as_it_is, *fast, f"out={tmp_path}"]) == 0
+    weights = f"checkpoint={tmp_path / 'checkpoints' / 'last.ckpt'}"
+    out = f"out={tmp_path / 'evaluation'}"
+    how = ["split=train", "source=prepared", "ablate_memory=true", "bootstrap=0"]
+    assert cli.main(["evaluate", weights, *how, out]) == 0
+    report = json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())
+    assert report["rates"]["20"]["AP50"] > 0.5
+    # a validation and an evaluation of the same weights, however they are batched and whatever they read, agree
+    other = ("source=raw", "data.eval_chunk_length=5", "data.eval_batch_size=1", "split=val", "bootstrap=0")
+    assert cli.main(["evaluate", weights, *other, out]) == 0
+    report = json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())["rates"]["20"]
+    with open(next(tmp_path.glob("csv/version_*/metrics.csv")), newline="") as file:
+        last = [row for row in csv.DictReader(file) if row["val/AP"]][-1]
+    assert int(last["step"]) == 59
+    for name in ("AP", "AP50", "AP75", "AP_small"):
+        assert np.float32(last[f"val/{name}"]) == np.float32(report[name]), name
+
+
+def test_several_weights_in_one_report(demo, tmp_path):
+    weights = [demo / "checkpoints" / name for name in ("best.ckpt", "last.ckpt")]
+    names = f"checkpoints=[{','.join(map(str, weights))}]"
+    assert cli.main(["evaluate", names, f"out={tmp_path}", "hz=[20]", "split=val"]) == 0
+    found = json.loads((tmp_path / "comparison.json").read_text())
+    assert list(found) == [str(path) for path in weights]
+    for number, report in enumerate(found.values(), start=1):
+        assert set(report["rates"]) == {"20"}
+        assert "minus_the_first" not in report  # one recording has no intervals
+        assert report == json.loads((tmp_path / str(number) / "evaluation.json").read_text())
+    assert cli.main(["evaluate", names, f"checkpoint={weights[0]}"]) == 2
+    assert cli.main(["evaluate", f"checkpoints=[{weights[0]},{weights[0]}]"]) == 2
+
+
+def test_a_forced_step_scale_changes_other_rates_and_not_the_own(demo, tmp_path):
+    weights = f"checkpoint={demo / 'checkpoints' / 'best.ckpt'}"
+    scored = {}
+    for name, extra in {"rescaled": [], "fixed": ["step_scale=1"]}.items():
+        out = tmp_path / name
+        how = ["hz=[20,100]", "window=shrink", "postprocess.min_score=0", "bootstrap=0", *extra]
+        assert cli.main(["evaluate", weights, f"out={out}", *how]) == 0
+        scored[name] = json.loads((out / "evaluation.json").read_text())
+    assert scored["fixed"]["settings"]["time step"] == "1 whatever the rate"
+    rescaled, fixed = scored["rescaled"]["rates"], scored["fixed"]["rates"]
+    assert rescaled["20"] == fixed["20"]
+    assert rescaled["100"] != fixed["100"]
+
+
+@pytest.mark.parametrize(("hz", "window"), [(20, "slide"), (30, "shrink"), (200, "slide")])
+def test_no_detection_sees_an_event_after_its_label(demo, hz, window):
+    """The causality check: whatever happens after a label time changes none of its scores, but later ones."""
+    checkpoint = read_checkpoint(demo / "checkpoints" / "best.ckpt")
+    checkpoint.detector.float()
+    settings = replace(checkpoint.windows, stride_us=1e6 / hz, length_us=50_000 if window == "slide" else None)
+    sequences = RawSplit(demo / "raw", "test", checkpoint.spec).sequences(settings)
+    (sequence, *_) = sequences
+    cut_us = int(np.unique(sequence.labels.t_us)[5])
+
+    def scores(is_perturbed: bool) -> dict[int, np.ndarray]:
+        events = open_recording(sequence.source.path).read()
+        if is_perturbed:  # everything from the label time on is noise
+            later = events.t >= cut_us
+            rng = np.random.default_rng(0)
+            events.x[later] = rng.integers(0, checkpoint.spec.width, later.sum())
+            events.y[later] = rng.integers(0, checkpoint.spec.height, later.sum())
+            events.p[later] = rng.integers(0, 2, later.sum())
+        hist = count_windows(events, sequence.windows, checkpoint.spec.height, checkpoint.spec.width)
+        streams = Streams(checkpoint.detector, checkpoint.windows.stride_us)
+        steps = torch.from_numpy(sequence.label_steps)
+        frame_index = torch.stack([steps, torch.zeros_like(steps)], dim=1)
+        dt_us = torch.from_numpy(sequence.windows.dt_us)[:, None]
+        predictions = streams.push(torch.from_numpy(hist)[:, None], dt_us, frame_index, [0], [True])
+        return dict(zip(sequence.windows.ends_us[sequence.label_steps].tolist(), predictions.rows.numpy(), strict=True))
+
+    clean, perturbed = scores(False), scores(True)
+    assert set(clean) == set(np.unique(sequence.labels.t_us).tolist())  # every label time ends a window
+    for t_us, found in clean.items():
+        assert np.array_equal(found, perturbed[t_us]) == (t_us <= cut_us), t_us

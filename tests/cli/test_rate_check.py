@@ -1,0 +1,85 @@
+"""The official weights of S5-ViT-B, converted and scored at several rates without a training."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+from event_examples import boxes_of, random_events
+
+from rvtssm.cli.composition import compose
+from rvtssm.cli.main import main
+from rvtssm.cli.sweeps import compose_study
+from rvtssm.evaluation.frequency import published_rows
+from rvtssm.events.labels import write_boxes
+from rvtssm.models.checkpoint import load_file, read_checkpoint
+from rvtssm.models.detector import build_detector
+from rvtssm.models.model_config import MODEL_SIZES
+from rvtssm.models.official import rename_official
+from rvtssm.readers.dat import write_dat
+from rvtssm.ssm.temporal_config import TemporalConfig
+
+
+@pytest.fixture
+def official(golden_dir, tmp_path):
+    """A small checkpoint under the keys of the release, with random weights."""
+    with np.load(golden_dir / "model_small.npz") as recorded:
+        shapes = {key.removeprefix("sd/"): recorded[key] for key in recorded.files if key.startswith("sd/mdl.")}
+    official_of = {next(iter(rename_official({key: torch.from_numpy(value)}))): key for key, value in shapes.items()}
+    torch.manual_seed(0)
+    temporal = TemporalConfig(name="s5", clip_real=False)
+    weights = {}
+    for name, value in build_detector(MODEL_SIZES["tiny"], temporal, 240, 304, 2).state_dict().items():
+        block = re.search(r"^neck\.merge.*\.blocks\.(\d+)\.", name)  # the recorded model has one of them each
+        number = block[1] if block else "0"
+        key = official_of[re.sub(r"(^neck\.merge.*\.blocks)\.\d+\.", r"\1.0.", name)]
+        weights[key.replace(".m.0.", f".m.{number}.")] = value
+    torch.save({"state_dict": weights}, tmp_path / "gen1_tiny.ckpt")
+    return tmp_path / "gen1_tiny.ckpt"
+
+
+@pytest.fixture
+def raw(tmp_path):
+    """A test recording of half a second, of the size of Gen1."""
+    (tmp_path / "raw/test").mkdir(parents=True)
+    write_dat(tmp_path / "raw/test/a_td.dat", random_events(20_000, 0, 560_000, size_hw=(240, 304)), 240, 304)
+    boxes = boxes_of((300_000, 0, 0, 60, 40), (550_000, 0, 0, 60, 40), still_us=-1)
+    write_boxes(tmp_path / "raw/test/a_bbox.npy", boxes)
+    return tmp_path / "raw"
+
+
+@pytest.mark.golden
+def test_official_weights_are_converted_and_scored_without_a_training(official, raw, tmp_path, capsys):
+    out = tmp_path / "out"
+    command = ["study", "experiment=gen1_rate_check", f"checkpoint={official}", f"dataset.raw_dir={raw}", f"out={out}"]
+    few = ["evaluation.step_scale=null", "hz=[20,40]", "window=slide", "bootstrap=0", "data.workers=0", "model=tiny"]
+    assert main([*command, *few]) == 0
+    converted = read_checkpoint(out / "weights.ckpt")
+    given = load_file(official)["state_dict"].values()
+    assert sorted(float(value.double().sum()) for value in converted.detector.state_dict().values()) == sorted(
+        float(value.double().sum()) for value in given
+    )
+    assert (converted.model_config.memory, converted.model_config.memory_chunk) == ("chunk", 21)
+    found = json.loads((out / "study.json").read_text())
+    assert [row["row"] for row in found["rows"]] == ["memory=null", "memory=carried"]
+    assert all(set(row["rates"]) == {"20", "40"} for row in found["rows"])
+    reports = [json.loads((out / name / "evaluation.json").read_text()) for name in ("memory=null", "memory=carried")]
+    assert [report["settings"]["memory"] for report in reports] == ["chunk", "carried"]
+    page = (out / "study.md").read_text()
+    assert "S5-ViT-B, published" in page and "| 44.5 |" in page and "seconds of training" not in page
+    assert main([*command, "seed=0,1"]) == 2
+    assert "seed=0: a study with checkpoint=" in capsys.readouterr().err
+
+
+def test_the_rate_check_has_every_cell_and_the_published_rows():
+    _, points = compose_study(["experiment=gen1_rate_check"])
+    cells = {(each.evaluation.memory, each.evaluation.step_scale) for _, each in points}
+    assert cells == {(memory, scale) for memory in (None, "carried") for scale in (None, 1)} and len(points) == 4
+    config = compose(["experiment=gen1_rate_check"])
+    assert (config.evaluation.window, config.evaluation.hz) == ("both", [20, 40, 80, 100, 200])
+    beside = config.study.numbers_beside()
+    for model in ("S5-ViT-B", "RVT"):
+        assert beside[f"{model}, published"] == pytest.approx(
+            {hz: 100 * ap for hz, ap in published_rows("gen1")[model].items()}
+        )

@@ -1,0 +1,101 @@
+"""What a run folder says of its run is enough to repeat it, and replaces nothing of others."""
+
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+import yaml
+
+from rvtssm import __version__
+from rvtssm.cli.composition import quoted
+from rvtssm.cli.main import compose, main
+from rvtssm.cli.run_files import RUN_FILES, overrides, run_files
+from rvtssm.cli.words import full_words
+from rvtssm.models.checkpoint import WRITTEN_BY, load_file, read_checkpoint, weights_digest, write_checkpoint
+from rvtssm.models.checkpoint_meta import CheckpointMeta
+from rvtssm.models.model_config import ModelConfig
+from rvtssm.records import WindowSettings
+from rvtssm.system import provenance
+from tests.evaluation.test_evaluate import SPEC, TemporalConfig
+
+WORDS = ["model=small", "training.steps=7", "augment.window_ms=[50,10]", "seed=3"]
+PATH = "a, b={c}, é\\${d}"  # letters that have a meaning in JSON or for Hydra
+WORDS += [f"dataset.raw_dir={quoted(PATH)}"]
+
+
+def write_run_files(folder, verb, config):
+    with run_files(folder, verb, config):
+        pass
+
+
+def test_the_overrides_make_the_same_configuration_again(tmp_path):
+    config = compose(WORDS)
+    write_run_files(tmp_path, "train", compose([*WORDS, "evaluation.hz=[20,40]"]))  # which a training does not read
+    words = yaml.safe_load((tmp_path / "overrides.yaml").read_text())
+    assert full_words("train", words) == words
+    assert "training.steps=7" in words and "seed=3" in words and not any("data.workers" in word for word in words)
+    assert compose(words) == config and set(words) <= set(overrides(compose(words)))
+    assert overrides(compose([])) == overrides(compose(["model=base"]))
+    whole = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    assert whole["training"]["steps"] == 7 and whole["dataset"]["raw_dir"] == PATH
+
+
+def test_a_run_that_is_resumed_needs_no_other_words(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr("rvtssm.cli.train.train", seen.append)
+    (tmp_path / "environment.json").write_text('{"verb": "demo"}')  # so that those of the training are below
+    config = compose([*WORDS, "dataset=gen1", "training.precision=bf16", f"out={tmp_path}"])
+    write_run_files(tmp_path, "train", config)
+    assert main(["train", f"out={tmp_path}", "resume=auto"]) == 0
+    assert seen == [replace(config, resume="auto")]
+    assert main(["train", f"out={tmp_path}", "resume=auto", "seed=4"]) == 0  # `train` compares it with that of the run
+    assert seen[-1] == replace(config, resume="auto", seed=4)
+
+
+def test_the_environment_names_the_program_and_the_machine(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["rvtssm", "train", "out=a b"])
+    write_run_files(tmp_path, "train", compose([]))
+    found = json.loads((tmp_path / "environment.json").read_text())
+    assert found["command"] == "rvtssm train 'out=a b'" and found["rvtssm"] == __version__
+    assert found["torch"] == torch.__version__ and found["processor"] and "gpu" in found
+    assert found["commit"] == provenance.commit()
+
+
+def test_files_of_another_verb_or_of_someone_else_are_not_replaced(tmp_path):
+    write_run_files(tmp_path / "run", "train", compose(["seed=1"]))
+    before = {name: (tmp_path / "run" / name).read_bytes() for name in RUN_FILES}
+    write_run_files(tmp_path / "run", "evaluate", compose(["seed=2"]))
+    assert before == {name: (tmp_path / "run" / name).read_bytes() for name in RUN_FILES}
+    assert "seed=2" in (tmp_path / "run/evaluate/overrides.yaml").read_text()
+    write_run_files(tmp_path / "run", "train", compose(["seed=4"]))  # the same verb again, as after an interruption
+    assert "seed=4" in (tmp_path / "run/overrides.yaml").read_text()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/config.yaml").write_text("mine")
+    write_run_files(tmp_path / "mine", "train", compose([]))
+    assert (tmp_path / "mine/config.yaml").read_text() == "mine" and (tmp_path / "mine/train/config.yaml").is_file()
+
+
+def test_outside_of_a_checkout_there_is_no_commit(tmp_path, monkeypatch):
+    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "provenance.py"))
+    assert provenance.commit.__wrapped__() == ""
+    monkeypatch.setattr(provenance.subprocess, "run", lambda *_, **__: (_ for _ in ()).throw(FileNotFoundError("git")))
+    assert provenance.commit.__wrapped__() == ""
+
+
+@pytest.mark.parametrize("suffix", [".ckpt", ".safetensors"])
+def test_a_checkpoint_says_by_what_it_was_written(tmp_path, suffix):
+    model = ModelConfig(size="custom", embed_dim=8, head_dim=8, fpn_blocks=1)
+    meta = CheckpointMeta(SPEC, model, TemporalConfig(), WindowSettings())
+    detector = meta.build()
+    path = tmp_path / f"model{suffix}"
+    write_checkpoint(path, detector, meta)
+    again = read_checkpoint(path).detector.state_dict()
+    assert weights_digest(again) == weights_digest(detector.state_dict())
+    if suffix == ".ckpt":
+        found = load_file(path)[WRITTEN_BY]
+        assert found["rvtssm"] == __version__ and found["weights_sha256"] == weights_digest(again)
+    with torch.no_grad():
+        next(detector.parameters()).flatten()[0] += 1e-3
+    assert weights_digest(detector.state_dict()) != weights_digest(again)

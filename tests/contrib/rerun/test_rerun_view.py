@@ -1,0 +1,120 @@
+"""What Rerun shows is what was found: a log is read back by Rerun's own reader."""
+
+from contextlib import nullcontext
+from importlib.util import find_spec
+
+import cv2
+import numpy as np
+import pytest
+import rerun
+from live_examples import SMALL
+from rerun.chunk import RrdReader
+
+from rvtssm.contrib.rerun.rerun_view import CAMERA, EVENTS, OBJECTS, PLOTS, open_rerun
+from rvtssm.detection.inference_config import PredictConfig
+from rvtssm.detection.predict_recording import predict_recording
+from rvtssm.drawing.draw import events_image
+from rvtssm.readers.dat import write_dat
+from rvtssm.records import Detections
+
+
+def rows_of(path):
+    """The values of every entity by time in microseconds: {entity: {t_us: {component: values}}}."""
+    found = {}
+    for chunk in RrdReader(path).stream().to_chunks():
+        batch = chunk.to_record_batch()
+        if "time" not in batch.schema.names:
+            continue
+        times_us = (batch["time"].cast("int64").to_numpy() // 1000).tolist()
+        for name in batch.schema.names:
+            if ":" in name:
+                for t_us, value in zip(times_us, batch[name].to_pylist(), strict=True):
+                    found.setdefault(chunk.entity_path, {}).setdefault(t_us, {})[name.partition(":")[2]] = value
+    return found
+
+
+def detections(t_us, track_id=None):
+    boxes = np.array([[1, 2, 5, 7], [10, 20, 30, 40], [0, 0, 3, 3]], np.float32)
+    return Detections(boxes, np.array([0.9, 0.5, 0.1], np.float32), np.array([0, 1, 0]), t_us, track_id)
+
+
+def test_a_log_holds_boxes_tracks_events_and_plots_at_their_times(tmp_path):
+    events = np.zeros((2, 24, 32), np.uint8)
+    events[1, 3, 4] = 1
+    with open_rerun([tmp_path / "a.rrd"], SMALL.class_names, (48, 64), min_score=0.3) as log:
+        log.window(detections(50_000), 0, 0.004)
+        log.picture(events, 50_000)
+        log.window(detections(75_000, np.array([7, 0, 3])), 50_000, 0.002)
+    found = rows_of(tmp_path / "a.rrd")
+    first, second = (found["/camera/objects"][t_us] for t_us in (50_000, 75_000))
+    assert first["labels"] == ["car 0.90", "pedestrian 0.50"] and second["labels"] == ["car 0.90 #7", "pedestrian 0.50"]
+    assert first["centers"] == [[3.0, 4.5], [20.0, 30.0]] and first["half_sizes"] == [[2.0, 2.5], [10.0, 10.0]]
+    assert {t_us: row["scalars"] for t_us, row in found["/plots/step_ms"].items()} == {50_000: [4.0], 75_000: [2.0]}
+    assert [row["scalars"] for row in found["/plots/rate_hz"].values()] == [[20.0], [40.0]]
+    assert [row["scalars"] for row in found["/plots/objects"].values()] == [[2.0], [2.0]]
+    (blob,) = found["/camera/events"][50_000]["blob"]
+    picture = cv2.imdecode(np.array(blob, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
+    assert picture.shape == (48, 64, 3)  # of the sensor, as the boxes
+    np.testing.assert_array_equal(picture[::2, ::2], events_image(events))
+
+
+def test_one_view_shows_events_and_objects_and_each_plot_has_its_own(monkeypatch, tmp_path):
+    sent = []
+    monkeypatch.setattr(rerun.RecordingStream, "send_blueprint", lambda self, layout: sent.append(layout))
+    with open_rerun([tmp_path / "a.rrd"], (), (48, 64), 0.3):
+        pass
+    camera, plots = sent[0].root_container.contents
+    assert camera.origin == f"/{CAMERA}" and {entity.partition("/")[0] for entity in (EVENTS, OBJECTS)} == {CAMERA}
+    assert [plot.origin for plot in plots.contents] == [f"/{plot}" for plot in PLOTS]
+
+
+def test_predict_logs_every_window_and_shows_them_live(live_checkpoint, draw_events, tmp_path, monkeypatch):
+    spawned = []
+    monkeypatch.setattr(rerun.RecordingStream, "spawn", lambda self: spawned.append(self))
+    write_dat(tmp_path / "a_td.dat", draw_events(2_000), 48, 64)
+    frames = []
+    config = PredictConfig(hz=10, formats=["rrd"], view="rerun", min_score=0.1)
+    predict_recording(
+        live_checkpoint(),
+        tmp_path / "a_td.dat",
+        tmp_path / "out",
+        config,
+        on_frame=lambda frame, start_us: frames.append(frame),
+        progress=False,
+    )
+    found = rows_of(tmp_path / "out/prediction.rrd")
+    assert len(spawned) == 1 and len(frames) > 3
+    times_us = [frame.t_us for frame in frames]
+    assert [list(found[entity]) for entity in ("/camera/objects", "/camera/events")] == [times_us, times_us]
+    assert [row["scalars"] for row in found["/plots/objects"].values()] == [
+        [float((frame.score >= 0.1).sum())] for frame in frames
+    ]
+    assert {row["scalars"][0] for row in found["/plots/rate_hz"].values()} == {10.0}  # windows of 50 ms
+
+
+@pytest.mark.parametrize("is_file", [True, False])
+def test_a_viewer_that_is_gone_is_a_warning_and_a_file_that_fails_an_error(tmp_path, monkeypatch, caplog, is_file):
+    def fail(self, **_):
+        raise RuntimeError("no\nanswer")
+
+    disconnected = []
+    monkeypatch.setattr(rerun.RecordingStream, "spawn", lambda self: None)
+    monkeypatch.setattr(rerun.RecordingStream, "flush", fail)
+    monkeypatch.setattr(rerun.RecordingStream, "disconnect", lambda self: disconnected.append(self))
+    refused = pytest.raises(ValueError, match=r"a.rrd cannot be written \(no answer\)") if is_file else nullcontext()
+    with refused, open_rerun([tmp_path / "a.rrd" if is_file else None], (), (48, 64), 0.3):
+        pass
+    assert len(disconnected) == 1
+    assert [record.levelname for record in caplog.records] == ([] if is_file else ["WARNING"])
+
+
+def test_a_viewer_that_cannot_start_and_a_missing_library_are_one_line(monkeypatch):
+    def fail(self):
+        raise RuntimeError("no\ndisplay")
+
+    monkeypatch.setattr(rerun.RecordingStream, "spawn", fail)
+    with pytest.raises(ValueError, match=r"the viewer cannot be started \(no display\); .* predict.formats=\[rrd\]"):
+        open_rerun([None], (), (48, 64), 0.3).__enter__()
+    monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda name: None if name == "rerun" else find_spec(name))
+    with pytest.raises(ValueError, match=r"needs the package rerun-sdk; run `bash scripts/install.sh rerun`"):
+        open_rerun([None], (), (48, 64), 0.3).__enter__()

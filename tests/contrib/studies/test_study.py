@@ -1,0 +1,469 @@
+"""A study trains and scores each point of a grid once, goes on where it was killed, and tabulates what it found."""
+
+import copy
+import json
+import math
+import re
+import shutil
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import yaml
+
+from rvtssm.cli.main import main
+from rvtssm.cli.sweeps import compose_study
+from rvtssm.contrib.studies import study as verb
+from rvtssm.contrib.studies.study_config import StudyConfig
+from rvtssm.contrib.studies.study_tables import (
+    STUDY_FILES,
+    Score,
+    _lines,
+    _points,
+    score_from_json,
+    score_to_json,
+    study_latex,
+    study_markdown,
+    write_study,
+)
+from rvtssm.evaluation.bootstrap import Resampled
+from rvtssm.system.user_error import UserError
+from tests.killed import killed_at_each_call
+
+ROOT = Path(__file__).parents[3]
+ANY_RATE = ROOT / "benchmarks" / "any_rate"
+AP = {"s5": 0.4, "lstm": 0.3}  # of the first seed at 20 Hz
+
+
+def make_score(
+    row="s5",
+    seed="0",
+    condition="",
+    names=("a", "b", "c"),
+    num_replicates=20,
+    hz=(20.0, 40.0),
+    num_objects=(5, 6, 7),
+) -> Score:
+    """Scores whose replicates are the same for equal recordings, shifted by the AP."""
+    ap = AP[row] - 0.1 * int(seed)
+    draws = np.random.default_rng(5).normal(0, 0.02, num_replicates)
+    rates = {each: Resampled(names, {"AP": ap * 20 / each}, {"AP": ap * 20 / each + draws}, num_objects) for each in hz}
+    objects = {"still": ap / 2, "speed below 0.05": ap / 4}
+    return Score(row, seed, condition, 20.0, 1_234_567, 9.5, "abc", rates, objects)
+
+
+GRID = [make_score(row, seed, c) for c in ("window=slide", "window=shrink") for row in AP for seed in "01"]
+
+
+def test_a_row_is_the_mean_over_its_seeds():
+    text = study_markdown(GRID)
+    assert text.count("| s5 | 2 | 35.0 ± 7.1 | 17.5 ± 3.5 | 17.5 ± 3.5 |") == 2  # once per condition
+    assert text.count("| lstm | 2 | 25.0 ± 7.1 | 12.5 ± 3.5 | 12.5 ± 3.5 |") == 2
+    assert "| model | still | speed below 0.05 |" in text and text.count("| s5 | 17.5 ± 3.5 | 8.8 ± 1.8 |") == 2
+    assert "| s5 | 1.23 M | 10 |" in text and text.index("`window=slide`") < text.index("`window=shrink`")
+    one = study_markdown([make_score(hz=(20.0,))])
+    table = one[one.index("| model") :]
+    assert "| s5 | 1 | 40.0 |" in table and "drop" not in table and "±" not in table and "Minus" not in table
+
+
+def test_the_table_of_objects_names_the_rate_only_if_all_rows_have_it():
+    slow, fast = make_score("s5"), replace(make_score("lstm"), reference_hz=40.0)
+    assert "in frame widths per second, at 20 Hz:" in study_markdown([slow, make_score("lstm")])
+    assert "in frame widths per second, at the rate of each training:" in study_markdown([slow, fast])
+
+
+def test_differences_of_rows_are_paired(tmp_path, monkeypatch):
+    """The same draws for both rows cancel out: the interval of the difference has no width."""
+    monkeypatch.setattr("rvtssm.contrib.studies.study_tables.study_png", lambda points: b"picture")
+    write_study(GRID, {}, tmp_path)
+    first, second, *_ = json.loads((tmp_path / "study.json").read_text())["rows"]
+    assert first["rates"]["20"]["minus_the_first"] is None
+    assert np.allclose(second["rates"]["20"]["minus_the_first"], [-0.1] * 3)
+    low, high = second["rates"]["20"]["interval"]
+    assert low < second["rates"]["20"]["AP"] < high and high - low > 0.03
+
+
+@pytest.mark.parametrize("change", [{"names": ("a", "b")}, {"num_replicates": 0}, {"num_objects": (5, 6, 8)}], ids=str)
+def test_rows_of_other_recordings_are_not_compared(change):
+    text = study_markdown([make_score("s5"), make_score("lstm", **change)])
+    assert "| lstm | – | – |" in text.split("Minus s5")[1]
+
+
+def test_every_file_has_the_numbers(tmp_path):
+    write_study(GRID, {"study": "seed=0,1"}, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == set(STUDY_FILES)
+    lines = (tmp_path / "study.csv").read_text().splitlines()
+    assert len(lines) == 1 + 2 * 2 * 2 and lines[1].startswith("s5,window=slide,20,2,0.350000,0.070711,0.3")
+    latex = (tmp_path / "study.tex").read_text()
+    assert latex.count("s5 & 2 & 35.0 $\\pm$ 7.1 & 17.5 $\\pm$ 3.5") == 2
+    assert latex.count("\\begin{tabular}{lrrrr}") == latex.count("\\end{tabular}") == 2
+    assert (tmp_path / "study.png").read_bytes().startswith(b"\x89PNG")
+    assert "- study: seed=0,1\n" in (tmp_path / "study.md").read_text()
+
+
+def test_names_are_escaped_in_latex():
+    assert r"model\_size=a\% \& b" in study_latex([replace(make_score(), row="model_size=a% & b")])
+
+
+@pytest.mark.parametrize("has_replicates", [True, False])
+def test_a_score_is_read_as_it_was_written(has_replicates):
+    score = make_score()
+    score.rates[20.0].metrics["AP/car"] = score.objects["still"] = math.nan
+    plain = json.loads(json.dumps(score_to_json(score, has_replicates)))
+    assert score_to_json(score_from_json(plain), has_replicates) == plain
+    assert "NaN" not in json.dumps(plain)
+
+
+def test_a_row_without_ground_truth_has_no_deviation(tmp_path, monkeypatch):
+    monkeypatch.setattr("rvtssm.contrib.studies.study_tables.study_png", lambda points: b"picture")
+    scores = [make_score(seed=seed) for seed in "01"]
+    scores[0].rates[20.0].metrics["AP"] = math.nan
+    write_study(scores, {}, tmp_path)
+    (row,) = json.loads((tmp_path / "study.json").read_text())["rows"]
+    assert row["rates"]["20"]["deviation"] is None and row["rates"]["40"]["deviation"] > 0
+    assert _points(_lines(scores))["s5"][20.0][1] == 0
+
+
+def test_the_points_are_the_product_of_all_axes():
+    config, points = compose_study(["seed=range(0,2)", "evaluation.window=slide,shrink"])
+    wanted = [(seed, window) for seed in (0, 1) for window in ("slide", "shrink")]
+    assert [(each.seed, each.evaluation.window) for _, each in points] == wanted
+    assert [tuple(values.values()) for values, _ in points] == [(str(seed), window) for seed, window in wanted]
+    assert config.study.axes == ["seed=0,1", "evaluation.window=slide,shrink"]
+
+
+def test_the_command_line_replaces_axes_of_the_same_key():
+    words = [
+        'study.axes=["seed=0,1","temporal=s5,selective_s5","evaluation.bootstrap=0,9"]',
+        "temporal=lstm,s4",
+        "seed=7",
+    ]
+    config, points = compose_study(words)
+    assert {(each.evaluation.bootstrap, each.temporal.name, each.seed) for _, each in points} == {
+        (number, name, 7) for number in (0, 9) for name in ("lstm", "s4")
+    }
+    again, _ = compose_study([f"study.axes={json.dumps(config.study.axes)}", "seed=7"])
+    assert again.study.axes == config.study.axes
+
+
+def test_an_axis_of_a_file_may_have_one_value():
+    _, points = compose_study(['study.variants=["as it is:"]', 'study.axes=["seed=3"]'])
+    assert [(values, each.seed) for values, each in points] == [({"variant": "as it is", "seed": "3"}, 3)]
+    config, _ = compose_study(['study.axes=["evaluation.window=shrink","seed=0,1"]'])
+    assert config.study.axes == ["evaluation.window=shrink", "seed=0,1"]
+
+
+def test_variants_are_rows_of_several_words():
+    _, points = compose_study(['study.variants=["small: model=small temporal=lstm","as it is:"]', "seed=3"])
+    found = [(values["variant"], each.model.size, each.temporal.name, each.seed) for values, each in points]
+    assert found == [("small", "small", "lstm", 3), ("as it is", "base", "s5", 3)]
+
+
+@pytest.mark.parametrize("variants", [["model=small"], ["a: seed=1", "a: seed=2"], [": seed=1"]], ids=str)
+def test_a_variant_needs_a_name_of_its_own(variants):
+    with pytest.raises(ValueError, match=r"has no name; write 'NAME|twice; name each once"):
+        StudyConfig(variants=variants)
+
+
+@pytest.mark.parametrize("beside", [["20=47.7"], ["a: 20=1", "a: 20=2"]], ids=str)
+def test_a_published_row_needs_a_name_of_its_own(beside):
+    with pytest.raises(ValueError, match="needs a name of its own; write 'NAME: HZ=AP"):
+        StudyConfig(beside=beside)
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["dataset=gen1", "temporal=s5,lstm"], "dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed"),
+        (
+            ["dataset=synthetic", "synthetic.num_train=1,2"],
+            "so synthetic cannot differ; name recordings by dataset.raw",
+        ),
+        (["dataset=synthetic", "sensor=plain,imx636"], "sensor=imx636: the study makes the same recordings"),
+        (
+            ["dataset=synthetic", "study.variants=['few: synthetic.num_train=1']"],
+            "variant=few: the study makes the same",
+        ),
+        (
+            ["dataset=synthetic", "windows.stride_ms=50,25"],
+            "windows cannot differ; name recordings by dataset.raw_dir or ",
+        ),
+        (["dataset=gen1", "dataset.raw_dir=/data", "temporal=glob(*)"], "write key=value,value"),
+        (
+            ["evaluation.checkpoints=[a.ckpt,b.ckpt]"],
+            "a study trains its own weights, or scores those of checkpoint=FILE",
+        ),
+        (["checkpoint=a.ckpt"], "is needed: what to score the weights on"),
+        (["--multirun", "seed=0,1"], "a study takes key=value,value as it is"),
+    ],
+    ids=str,
+)
+def test_a_mistake_is_named_before_anything_is_done(words, answer, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["study", *words]) == 2
+    assert answer in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+TOY = (
+    *("dataset.height=64", "dataset.width=96", "synthetic.height=64", "synthetic.width=96", "synthetic.workers=1"),
+    *("synthetic.num_train=2", "synthetic.num_val=1", "synthetic.num_test=2", "synthetic.duration_s=1.2"),
+    *("preprocess.workers=1", "model.embed_dim=8", "model.head_dim=8", "model.num_blocks=[0,0,0,1]"),
+    *("model.fpn_blocks=0", "temporal.num_blocks=1", "sampling.batch_size=2", "sampling.chunk_length=2"),
+    *("training.accelerator=cpu", "training.progress=false", "training.steps=1", "training.validate_every=1"),
+    *("training.precision=float32", "postprocess.min_score=0", "evaluation.ablate_memory=false"),
+    *("training.spectra=false", "evaluation.workers=1", "evaluation.bootstrap=50", "postprocess.max_detections=20"),
+)
+
+
+def test_a_study_from_nothing_to_its_tables(tmp_path, monkeypatch, capsys):
+    command = ["study", "experiment=demo", *TOY, "seed=0,1", "window=slide,shrink", "hz=[20,40]"]
+    command += [f"out={tmp_path}"]
+    assert main(command) == 0
+    found = (tmp_path / "study.json").read_bytes()
+    plain, printed = json.loads(found), capsys.readouterr().out
+    tables = printed[printed.rindex("window=slide") :]  # which are printed as well
+    assert "window=shrink" in tables and tables.count("│ as configured") == 2
+    assert max(map(len, tables[: tables.index("wrote ")].splitlines())) <= 80
+    assert [(line["row"], line["condition"], line["seeds"]) for line in plain["rows"]] == [
+        ("as configured", "window=slide", ["0", "1"]),
+        ("as configured", "window=shrink", ["0", "1"]),
+    ]
+    reports = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("seed=*/window=slide/evaluation.json"))]
+    assert [score["rates"] for score in plain["scores"] if score["condition"] == "window=slide"] == [
+        {hz: {name: rate[name] for name in rate if name != "step_ms"} for hz, rate in each.items()}
+        for each in (report["rates"] for report in reports)
+    ]
+    assert plain["rows"][0]["rates"]["20"]["interval"] is not None  # the same recordings in the draws of all seeds
+    assert not (tmp_path / "prepared").exists()  # which trainings on raw recordings do not read
+
+    for name in ("train", "evaluate", "generate"):  # nothing is left to be done
+        monkeypatch.setattr(verb, name, None)
+    assert main(command) == 0
+    assert (tmp_path / "study.json").read_bytes() == found
+    monkeypatch.undo()
+    assert main([*command, "hz=[33]"]) == 2  # the first training would say nothing of it
+    assert "rvtssm study: seed=0/window=slide: evaluation.hz: 33 Hz" in capsys.readouterr().err
+    assert main([*command, "training.steps=2"]) == 2  # another budget
+    assert "seed=0: " in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def composed():
+    return compose_study(
+        ["dataset=gen1", "dataset.raw_dir=/data", "temporal=s5,lstm", "seed=0,1", "evaluation.window=slide,shrink"]
+    )
+
+
+@pytest.fixture
+def fake(monkeypatch, composed):
+    """Trainings and evaluations that take no time; a function: a folder -> the configurations of its study."""
+    done: list[str] = []
+
+    class Weights:
+        def __init__(self, text: str) -> None:
+            self.text = text
+
+        detector = property(lambda self: self)
+        state_dict = parameters = lambda self: self.text
+
+    def train(config):
+        folder = Path(config.out) / "checkpoints"
+        folder.mkdir(parents=True, exist_ok=True)
+        done.append(f"train {Path(config.out).name}")
+        for name in ("last.ckpt", "best.ckpt"):
+            (folder / name).write_text(f"{config.temporal.name} {config.seed}")
+
+    def evaluate(config):
+        done.append(f"evaluate {Path(config.out).relative_to(Path(config.out).parents[1])}")
+        return (SimpleNamespace(checkpoint=config.checkpoint, others=()),)
+
+    def to_score(row, seed, condition, report, cost):
+        score = make_score(row, seed, condition)
+        return replace(score, weights=Path(report.checkpoint).read_text())
+
+    replaced = {
+        "train": train,
+        "evaluate": evaluate,
+        "to_score": to_score,
+        "check": lambda config: None,
+        "check_rates": lambda config: None,
+        "read_checkpoint": lambda path: Weights(Path(path).read_text()),
+        "weights_digest": str,
+        "count_parameters": lambda detector: {"total": 7},
+        "load_file": lambda path: {"train_seconds": 1.0},
+    }
+    for name, function in replaced.items():
+        monkeypatch.setattr(verb, name, function)
+    monkeypatch.setattr("rvtssm.contrib.studies.study_tables.study_png", lambda points: b"picture")
+    config, points = copy.deepcopy(composed)
+    return done, lambda folder: verb.study(replace(config, out=str(folder)), points), points
+
+
+def test_trainings_go_seed_by_seed_and_are_not_repeated(fake, tmp_path):
+    done, run, _ = fake
+    run(tmp_path)
+    assert [word for word in done if word.startswith("train")] == [
+        f"train seed={seed},temporal={name}" for seed in (0, 1) for name in ("s5", "lstm")
+    ]
+    assert len(done) == 4 + 8
+    found = (tmp_path / "study.json").read_text()
+    (tmp_path / "seed=1,temporal=lstm" / "window=slide" / "score.json").unlink()
+    del done[:]
+    run(tmp_path)
+    assert done == ["train seed=1,temporal=lstm", "evaluate seed=1,temporal=lstm/window=slide"]
+    assert (tmp_path / "study.json").read_text() == found
+
+
+def test_weights_of_other_settings_are_not_taken(fake, tmp_path):
+    """Of these settings `train` says nothing, when it goes on from a training that is complete."""
+    done, run, points = fake
+    run(tmp_path)
+    del done[:]
+    changes = ["dataset.raw_dir=/others", "training.validate_every=7"]
+    _, others = compose_study(["dataset=gen1", *changes, "temporal=s5"])
+    points[:] = [({**values, "temporal": "s5", "seed": "0"}, config) for values, config in others]
+    with pytest.raises(ValueError, match=r"seed=0,temporal=s5 was .* \(.*raw_dir.*, now .*/others.*validate_every=7\)"):
+        run(tmp_path)
+    assert not done
+
+
+def test_a_study_from_weights_states_the_settings_of_all_rows(fake, tmp_path):
+    """The layer of the weights, which is selective_s5, has settings that no row has."""
+    *_, points = fake
+    words = ["dataset=gen1", "dataset.raw_dir=/data", "training.init_from=street-tiny", "temporal.dt_max=0.2"]
+    config, points[:] = compose_study([*words, "temporal=s5,lstm"])
+    verb.study(replace(config, out=str(tmp_path)), points)
+    (settings,) = re.findall("settings: .*", (tmp_path / "study.md").read_text())
+    assert "temporal.dt_max=0.2" in settings and "model.layer_scale=0.1" in settings
+    assert "temporal.name" not in settings and 'temporal.block="gated"' not in settings
+    again, others = compose_study(yaml.safe_load((tmp_path / "overrides.yaml").read_text()))
+    others = [(values, replace(each, out=None, study=StudyConfig())) for values, each in others]
+    assert others == points and again.study == config.study
+
+
+def test_a_file_of_someone_else_is_refused_before_anything_is_trained(fake, tmp_path):
+    done, run, _ = fake
+    (tmp_path / "study.md").write_text("notes")
+    with pytest.raises(ValueError, match=r"holds study\.md, which was not written by rvtssm"):
+        run(tmp_path)
+    assert not done
+
+
+def test_a_package_that_tracks_need_is_asked_for_before_anything_is_trained(fake, tmp_path, monkeypatch):
+    done, run, points = fake
+    points[0][1].evaluation.track = "bytetrack"
+    monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"evaluation\.track=bytetrack"):
+        run(tmp_path)
+    assert not done
+
+
+def test_rates_of_every_cell_are_planned_before_anything_is_trained(fake, tmp_path, monkeypatch):
+    done, run, _ = fake
+    planned: list[str] = []
+
+    def check_rates(config):
+        planned.append(config.evaluation.window)
+        if config.evaluation.window == "shrink":
+            raise UserError("33 Hz cannot be reached")
+
+    monkeypatch.setattr(verb, "check_rates", check_rates)
+    with pytest.raises(ValueError, match=r"window=shrink: 33 Hz cannot be reached"):
+        run(tmp_path)
+    assert not done and planned == ["slide", "shrink"]  # once for all that differ in nothing that rates depend on
+
+
+def test_recordings_of_the_user_in_the_folder_of_the_study_are_not_generated(fake, tmp_path, monkeypatch):
+    monkeypatch.setattr(verb, "generate", lambda config: pytest.fail("recordings were generated"))
+    config, points = compose_study(["dataset=synthetic", f"dataset.raw_dir={tmp_path / 'raw'}", "temporal=s5,lstm"])
+    verb.study(replace(config, out=str(tmp_path)), points)
+    assert any(word.startswith("train") for word in fake[0]) and (tmp_path / "study.json").is_file()
+
+
+def test_other_weights_are_scored_again(fake, tmp_path):
+    done, run, _ = fake
+    run(tmp_path)
+    (tmp_path / "seed=0,temporal=s5" / "checkpoints" / "best.ckpt").write_text("others")
+    del done[:]
+    run(tmp_path)
+    assert done == [f"evaluate seed=0,temporal=s5/window={window}" for window in ("slide", "shrink")]
+
+
+def test_scores_outlive_their_weights(fake, tmp_path):
+    done, run, _ = fake
+    run(tmp_path)
+    found = (tmp_path / "study.json").read_text()
+    shutil.rmtree(tmp_path / "seed=0,temporal=s5" / "checkpoints")
+    del done[:]
+    run(tmp_path)
+    assert not done and (tmp_path / "study.json").read_text() == found
+
+
+def test_parts_that_were_made_apart_are_one_study(fake, tmp_path):
+    done, run, points = fake
+    whole = list(points)
+    (tmp_path / "all").mkdir()
+    for seed in "01":
+        points[:] = [(values, config) for values, config in whole if values["seed"] == seed]
+        run(tmp_path / seed)
+        for folder in (tmp_path / seed).glob("seed=*"):
+            folder.rename(tmp_path / "all" / folder.name)
+    points[:] = whole
+    del done[:]
+    run(tmp_path / "all")
+    assert not done
+
+
+def test_a_study_that_is_killed_anywhere_goes_on_to_equal_numbers(fake, tmp_path, monkeypatch):
+    _, run, points = fake
+    del points[2:]
+    run(tmp_path / "whole")
+    whole = {name: (tmp_path / "whole" / name).read_bytes() for name in STUDY_FILES}
+    num_killed = 0
+    monkeypatch.setattr(verb, "run_files", lambda *arguments: nullcontext())  # whose files have a test of their own
+    for folder in killed_at_each_call(tmp_path, lambda folder: folder.mkdir(), run):
+        run(folder)
+        assert {name: (folder / name).read_bytes() for name in STUDY_FILES} == whole
+        num_killed += 1
+    assert num_killed > 10
+
+
+@pytest.mark.parametrize("study", ["rates", "memory", "windows"])
+def test_the_tables_of_a_study_are_those_of_its_rows(study):
+    assert (ANY_RATE / f"{study}.md").read_text() == study_markdown(committed_scores(study))
+
+
+def test_the_tables_of_the_pages_are_those_of_the_study():
+    """One page has all rows, the first page some; frames without windows are shown once."""
+    rows = set()
+    for window in ("slide", "shrink"):
+        part = study_markdown(committed_scores("windows")).split(f"`window={window}`:")[1].split("`window=")[0]
+        for line in part.splitlines():
+            if line.startswith(("| s", "| lstm")) and line.count("|") == 9:
+                name, *cells = line.strip("| ").split(" | ")
+                layer, _, kind = name.partition("-")
+                trained = {"": "50 ms", "random": "5 to 50 ms", "surfaces": "surfaces"}[kind]
+                seen = "none" if kind == "surfaces" else window
+                rows.add(f"| {' | '.join([layer, trained, cells[0], seen, *cells[1:]])} |")
+    ours = re.compile(r"^\| (?:selective_s5|s5|s7|lstm) \| .*$", re.MULTILINE)
+    shown = [ours.findall((ROOT / page).read_text()) for page in ("README.md", "docs/any_rate.md")]
+    assert {*shown[0]} < rows == {*shown[1]} and len(shown[0]) == 10
+
+
+def test_the_rows_from_5_hz_to_1_khz_is_what_was_measured():
+    hz = (5, 10, 20, 40, 80, 100, 200, 500, 1000)
+    for frames, file in (("windows of 50 ms", "far.json"), ("surfaces", "far_surfaces.json")):
+        rates = json.loads((ANY_RATE / file).read_text())["rates"]
+        ap = [rates[str(each)]["AP"] for each in hz]
+        row = " | ".join(f"{100 * each:.1f}" for each in ap)
+        assert f"| {frames} | {row} |" in (ROOT / "docs/any_rate.md").read_text()
+        assert 0 < ap[2] - ap[-1] < 0.01  # as both pages say
+    assert max(ap) - min(ap) < 0.011
+
+
+def committed_scores(study: str) -> list[Score]:
+    return [score_from_json(each) for each in json.loads((ANY_RATE / f"{study}.json").read_text())["scores"]]

@@ -1,0 +1,289 @@
+"""Video to events: light, frames between frames, labels of four formats, and the dataset that training reads."""
+
+import json
+import math
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from rvtssm.cli import main as cli
+from rvtssm.contrib.worlds.atlas import rough
+from rvtssm.contrib.worlds.video import dense_frames, open_video
+from rvtssm.contrib.worlds.video_labels import read_video_labels
+from rvtssm.datasets.custom import read_spec
+from rvtssm.events.labels import read_boxes
+from rvtssm.readers import open_recording
+
+HEIGHT, WIDTH, FRAMES, FPS, STEP_PX, SIDE = 64, 96, 8, 20.0, 5, 24
+QUIET = ["synthetic.camera.background_rate_hz=0", "synthetic.camera.hot_pixel_share=0"]
+
+
+def picture(k: float) -> np.ndarray:
+    """A textured square that moves to the right over a textured ground, as light."""
+    rng = np.random.default_rng(0)
+    image = 0.35 + 0.06 * rough(HEIGHT, 128, rng, 4)[:, :WIDTH]
+    square = 0.7 + 0.08 * rough(32, 32, rng, 3)[:SIDE, :SIDE]
+    moved = cv2.warpAffine(np.pad(square, 1), np.array([[1, 0, 9 + STEP_PX * k], [0, 1, 19.0]]), (WIDTH, HEIGHT))
+    cover = cv2.warpAffine(
+        np.pad(np.ones_like(square), 1), np.array([[1, 0, 9 + STEP_PX * k], [0, 1, 19.0]]), (WIDTH, HEIGHT)
+    )
+    return np.clip(image * (1 - cover) + moved, 0, 1)
+
+
+def encoded(light: np.ndarray) -> np.ndarray:
+    """8 bits of sRGB."""
+    curve = np.where(light <= 0.0031308, 12.92 * light, 1.055 * np.maximum(light, 1e-9) ** (1 / 2.4) - 0.055)
+    return np.round(255 * curve).astype(np.uint8)
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("clip") / "walk"
+    folder.mkdir()
+    for k in range(FRAMES):
+        cv2.imwrite(str(folder / f"{k:03d}.png"), encoded(picture(k)))
+    return folder
+
+
+def box(k: int) -> tuple[int, int, int, int]:
+    return 10 + STEP_PX * k, 20, SIDE, SIDE
+
+
+def mot(path: Path) -> Path:
+    rows = [f"{k + 1},7,{box(k)[0]},20,{SIDE},{SIDE},1,1,1" for k in range(FRAMES)]
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+def coco(path: Path, names: list[str], track: int = 7) -> Path:
+    images = [{"id": k, "file_name": name} for k, name in enumerate(names)]
+    annotations = [{"image_id": k, "category_id": 3, "bbox": box(k), "track_id": track} for k in range(len(names))]
+    content = {"images": images, "annotations": annotations, "categories": [{"id": 3, "name": "person"}]}
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_light_does_not_depend_on_how_it_is_stored(clip, tmp_path):
+    for k in range(2):
+        cv2.imwrite(str(tmp_path / f"{k}.png"), np.round(65535 * picture(k)).astype(np.uint16))
+    eight = next(open_video(clip, FPS, None).frames())
+    sixteen = next(open_video(tmp_path, FPS, None).frames())
+    np.testing.assert_allclose(eight, picture(0), atol=6e-3)
+    np.testing.assert_allclose(sixteen, picture(0), atol=2e-5)
+    assert abs(next(open_video(clip, FPS, True).frames()) - picture(0)).mean() > 0.1  # the curve is not undone
+
+
+def test_frames_between_follow_the_motion_and_no_pixel_moves_far(clip):
+    frames = list(dense_frames(open_video(clip, FPS, None), 1.0))
+    times = np.array([t for t, _ in frames])
+    assert times[0] == 0 and times[-1] == (FRAMES - 1) * 50_000 and np.diff(times).min() > 0
+    assert len(frames) >= (FRAMES - 1) * STEP_PX + 1  # at most one pixel at a time
+    errors, blended = [], []
+    for t_us, frame in frames:
+        k = t_us / 50_000
+        low, share = math.floor(k), k - math.floor(k)
+        if 0.2 < share < 0.8:
+            errors.append(abs(frame - picture(k)).mean())
+            blended.append(abs((1 - share) * picture(low) + share * picture(low + 1) - picture(k)).mean())
+    assert np.mean(errors) < 0.5 * np.mean(blended)
+    again = list(dense_frames(open_video(clip, FPS, None), 1.0))
+    assert all(np.array_equal(one, two) for (_, one), (_, two) in zip(frames, again, strict=True))
+
+
+def test_a_still_video_needs_no_frames_between(tmp_path):
+    for k in range(3):
+        cv2.imwrite(str(tmp_path / f"{k}.png"), encoded(picture(0)))
+    assert [t for t, _ in dense_frames(open_video(tmp_path, 10.0, None), 1.0)] == [0, 100_000, 200_000]
+
+
+def test_all_label_formats_say_the_same(clip, tmp_path):
+    source = open_video(clip, FPS, None)
+    coco(tmp_path / "coco.json", [f"{k:03d}.png" for k in range(FRAMES)])
+    for kind in ("yolo", "voc"):
+        (tmp_path / kind).mkdir()
+    for k in range(FRAMES):
+        left, top, w, h = box(k)
+        middle = f"{(left + w / 2) / WIDTH} {(top + h / 2) / HEIGHT} {w / WIDTH} {h / HEIGHT}"
+        (tmp_path / "yolo" / f"{k:03d}.txt").write_text(f"0 {middle} 7\n")
+        edges = "".join(
+            f"<{e}>{v}</{e}>"
+            for e, v in zip(("xmin", "ymin", "xmax", "ymax"), (left, top, left + w, top + h), strict=True)
+        )
+        (tmp_path / "voc" / f"{k:03d}.xml").write_text(
+            f"<annotation><object><name>person</name><track_id>7</track_id><bndbox>{edges}</bndbox></object></annotation>"
+        )
+    wanted, names = read_video_labels(mot(tmp_path / "gt.txt"), None, source, ["person"])
+    assert names == ("person",) and wanted["t"].tolist() == [50_000 * k for k in range(FRAMES)]
+    np.testing.assert_allclose(wanted["x"], [box(k)[0] for k in range(FRAMES)])
+    for path in ("coco.json", "yolo", "voc"):
+        found, names = read_video_labels(tmp_path / path, None, source, ["person"])
+        assert names == ("person",)
+        for field in ("t", "x", "y", "w", "h", "class_id", "track_id"):
+            np.testing.assert_allclose(found[field], wanted[field], atol=1e-4)
+
+
+def test_a_labelled_clip_becomes_a_dataset_that_trains(clip, tmp_path):
+    out = tmp_path / "data"
+    for split in ("train", "val"):
+        words = [f"video={clip}", f"out={out}", f"labels={mot(tmp_path / 'gt.txt')}", "classes=[person]", "fps=20"]
+        assert cli.main(["simulate", *words, f"split={split}", "label_hz=40", *QUIET]) == 0
+    assert read_spec(out).class_names == ("person",)
+    boxes = read_boxes(out / "train" / "walk_bbox.npy")
+    assert boxes["t"].tolist() == [25_000 * k for k in range(2 * FRAMES - 1)] and set(boxes["track_id"]) == {7}
+    np.testing.assert_allclose(np.diff(boxes["x"]), STEP_PX / 2)
+    recording = open_recording(out / "train" / "walk_td.dat")
+    events = recording.read()
+    assert len(events) > 500 and recording.faults.backward_steps == 0
+    for k in range(1, FRAMES):  # nearly all of them come from the square and its edges
+        part = events.between(50_000 * (k - 1), 50_000 * k)
+        inside = (part.x >= box(k - 1)[0] - 3) & (part.x < box(k)[0] + SIDE + 3) & (part.y >= 17) & (part.y < 47)
+        assert inside.mean() > 0.9
+    before = (out / "train" / "walk_td.dat").stat().st_mtime_ns
+    assert cli.main(["simulate", *words, "split=train", "label_hz=40", *QUIET]) == 0
+    assert (out / "train" / "walk_td.dat").stat().st_mtime_ns == before  # it was complete
+    train = ["train", "dataset=custom", f"dataset.raw_dir={out}", f"out={tmp_path / 'run'}", "model=tiny", "steps=1"]
+    small = ["model.embed_dim=8", "model.head_dim=8", "model.num_blocks=[1,0,0,0]", "model.fpn_blocks=0"]
+    small += ["sampling.batch_size=2", "sampling.chunk_length=2"]
+    quick = ["training.accelerator=cpu", "training.progress=false", "data.workers=0", "training.loggers=[]"]
+    assert cli.main([*train, *small, *quick]) == 0
+    assert (tmp_path / "run" / "checkpoints" / "last.ckpt").exists()
+
+
+def test_images_of_coco_without_a_picture_are_left_out(clip, tmp_path):
+    source = open_video(clip, FPS, None)
+    labels = coco(tmp_path / "coco.json", ["-2.png", "-1.png", *(f"{k:03d}.png" for k in range(4))])
+    boxes, _ = read_video_labels(labels, None, source, None)
+    assert boxes["t"].tolist() == [50_000 * k for k in range(4)] and boxes["x"][0] == box(2)[0]
+    boxes, _ = read_video_labels(labels, None, replace(source, names=()), None)  # a video file has no names
+    assert boxes["t"].tolist() == [50_000 * k for k in range(6)]
+
+
+def test_numbers_in_names_of_pictures_are_numbers(clip, tmp_path):
+    names = [f"walk{k}.png" for k in range(9, 13)]
+    for name in names:
+        shutil.copy(clip / "000.png", tmp_path / name)
+    source = open_video(tmp_path, FPS, None)
+    assert list(source.names) == ["walk9", "walk10", "walk11", "walk12"]
+    boxes, _ = read_video_labels(coco(tmp_path / "coco.json", names), None, replace(source, names=()), None)
+    assert boxes["x"].tolist() == [box(k)[0] for k in range(4)]
+
+
+def test_a_negative_track_is_none_and_yolo_may_name_its_classes(clip, tmp_path):
+    source = open_video(clip, FPS, None)
+    boxes, _ = read_video_labels(coco(tmp_path / "coco.json", ["000.png"], -1), None, source, None)
+    assert boxes["track_id"].tolist() == [0]
+    (tmp_path / "yolo").mkdir()
+    (tmp_path / "yolo" / "classes.txt").write_text("person\ntraffic light\n")
+    (tmp_path / "yolo" / "001.txt").write_text("1 0.5 0.5 0.2 0.2 -1\n")
+    boxes, names = read_video_labels(tmp_path / "yolo", None, source, None)
+    assert names == ("person", "traffic light")
+    assert (boxes["t"].tolist(), boxes["class_id"].tolist(), boxes["track_id"].tolist()) == ([50_000], [1], [0])
+
+
+def test_nothing_of_another_video_or_of_other_settings_is_replaced_or_kept(clip, tmp_path, monkeypatch, capsys):
+    def simulated(*changes: str) -> int:
+        return cli.main(["simulate", "video=.", "fps=20", f"out={tmp_path}", *QUIET, *changes])
+
+    def files() -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in (tmp_path / "train").iterdir()}
+
+    monkeypatch.chdir(shutil.copytree(clip, tmp_path / "a" / "walk"))  # a video that is named by a dot has a name
+    assert simulated() == 0 and simulated() == 0
+    assert "complete; nothing was written" in capsys.readouterr().out
+    labels = [f"labels={mot(tmp_path / 'gt.txt')}", "classes=[person]"]
+    assert simulated(*labels) == 0
+    assert re.search(r"wrote \S+/walk_bbox\.npy$", capsys.readouterr().out.strip())
+    description = tmp_path / "dataset.yaml"
+    description.write_text(f"{description.read_text()}label_interval_us: 40000\n")  # a key of the user
+    assert simulated(*labels) == 0
+    description.write_text("classes: [person")
+    assert simulated(*labels) == 2 and "dataset.yaml is not YAML" in capsys.readouterr().err
+    description.unlink()
+    before = files()
+    assert set(before) == {"walk_td.dat", "walk_bbox.npy", ".walk.simulate.json"}
+    for change in ("seed=1", "fps=10", "linear=true", "synthetic.camera.threshold=0.3"):
+        assert simulated(change, *labels) == 2
+        assert "of another video or of other settings" in capsys.readouterr().err
+    monkeypatch.chdir(shutil.copytree(clip, tmp_path / "b" / "walk"))
+    assert simulated(*labels) == 2 and "(video)" in capsys.readouterr().err
+    assert files() == before
+    for name in ("walk_td.dat", ".walk.simulate.json"):
+        (tmp_path / "train" / name).unlink()
+    assert simulated(*labels) == 2 and "walk_bbox.npy is of another video" in capsys.readouterr().err
+
+
+def test_videos_of_names_that_are_equally_long_have_cameras_of_their_own(clip, tmp_path):
+    cameras = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        for k in range(2):
+            shutil.copy(clip / "000.png", tmp_path / name / f"{k}.png")
+        assert cli.main(["simulate", f"video={tmp_path / name}", "fps=2", f"out={tmp_path}"]) == 0
+        cameras.append(open_recording(tmp_path / "train" / f"{name}_td.dat").read().t.tolist())
+    assert cameras[0] != cameras[1] and min(map(len, cameras)) > 100  # noise
+
+
+def test_a_video_that_breaks_off_is_refused(clip, tmp_path, capsys):
+    video = tmp_path / "cut.avi"
+    writer = cv2.VideoWriter(str(video), cv2.VideoWriter.fourcc(*"MJPG"), 20.0, (WIDTH, HEIGHT))
+    for k in range(FRAMES):
+        writer.write(cv2.imread(str(clip / f"{k:03d}.png")))
+    writer.release()
+    assert open_video(video, None, None).num_frames == FRAMES
+    data = video.read_bytes()
+    video.write_bytes(data[: [match.start() for match in re.finditer(b"00dc", data)][4]])  # as each frame begins
+    assert cli.main(["simulate", f"video={video}", f"out={tmp_path}", *QUIET]) == 2
+    assert re.search(rf"cut\.avi ends after frame [345] of {FRAMES}; copy it again", capsys.readouterr().err)
+    assert not (tmp_path / "train" / "cut_td.dat").exists()
+
+
+@pytest.mark.parametrize(
+    "name, label_format, content, answer",
+    [
+        ("late.txt", None, "30,7,155,20,24,24", r"has labels of frame 30, but .* has 8 frames"),
+        ("jump.txt", None, "1,7,10,20,24,24\n2,7,215,20,24,24", "track 7 that jumps .* to frame 2"),
+        ("gt.txt", "coco", "1,7,10,20,24,24", "cannot be read as coco labels"),
+        ("other/x9.txt", None, "0 0.5 0.5 0.2 0.2", "belongs to no frame"),
+        ("short/000.txt", None, "0 0.5 0.5", r"000\.txt has a line that is not `class cx cy w h\[ track\]`"),
+        ("tracks.txt", None, f"1,{1 << 32},10,20,24,24", r"has a frame or a track with a number of 2\^32 or more"),
+        ("classes.txt", None, f"1,7,10,20,24,24,1,{1 << 40}", "has a class with a number of 65536 or more"),
+    ],
+)
+def test_labels_that_cannot_be_those_of_the_video_are_refused(clip, tmp_path, name, label_format, content, answer):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(content)
+    with pytest.raises(ValueError, match=answer):
+        read_video_labels(tmp_path / name.partition("/")[0], label_format, open_video(clip, FPS, None), ["person"])
+
+
+@pytest.mark.parametrize(
+    "change, answer",
+    [
+        ({"video": "nowhere.mp4"}, "does not exist; name a video file or a folder"),
+        ({"video": "gt.txt"}, "is not a video that can be read"),
+        ({"video": "empty", "fps": "20"}, "holds 0 pictures"),
+        ({"fps": None}, "does not say its rate; set fps=HZ"),
+        ({"fps": "1e6"}, "fps=1e[+]06 is no rate of a video; give the number of frames per second"),
+        ({"labels": "nowhere.txt"}, "does not exist; name the labels of the video"),
+        ({"labels": "words.txt"}, "line 1 is not `frame,track,left,top,width,height`"),
+        ({"out": None}, "out=DIR is needed"),
+        ({"video": None}, "video=FILE is needed"),
+    ],
+    ids=str,
+)
+def test_bad_input_is_one_line(change, answer, clip, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    mot(tmp_path / "gt.txt")
+    (tmp_path / "words.txt").write_text("a,b,c\n")
+    (tmp_path / "empty").mkdir()
+    values = {"video": str(clip), "fps": "20", "labels": "gt.txt", "out": "data", **change}
+    assert cli.main(["simulate", *(f"{key}={value}" for key, value in values.items() if value)]) == 2
+    said = capsys.readouterr().err.strip()
+    assert re.search(answer, said.splitlines()[-1]), said
+    assert "Traceback" not in said

@@ -1,0 +1,149 @@
+"""Killed at any moment, a run leaves no process, and the next one completes it and leaves nothing else."""
+
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from event_examples import SPEC
+from test_prepare_dataset import contents, write_recording
+
+from rvtssm.datasets.preparation_config import PreprocessConfig
+from rvtssm.datasets.prepare_dataset import preprocess_dataset
+from rvtssm.records import WindowSettings
+from rvtssm.synthetic.generate_recordings import generate_dataset
+from rvtssm.synthetic.simulation_config import SyntheticConfig
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes by /proc")
+
+RUN = """
+import pickle, sys
+sys.path[:0] = {path!r}
+import rvtssm.datasets.synthetic, rvtssm.datasets.prepare_dataset
+rvtssm.datasets.sections.SECTION_BYTES = {section_bytes}
+print("ready", flush=True)
+function, arguments = pickle.loads({task!r})
+function(*arguments, progress=False)
+"""
+SECTION_BYTES = 200_000  # so that the long recording is cut, and the others are done whole
+NAMES = ["long", "a", "b", "c"]
+PREPROCESS = PreprocessConfig(splits=("train",), workers=2)
+GENERATE = SyntheticConfig(num_train=3, num_val=1, num_test=0, duration_s=0.5, height=60, width=80, workers=2)
+
+
+def preprocessing(folder: Path, config=PREPROCESS):
+    return preprocess_dataset, (SPEC, folder / "raw", folder / "out", WindowSettings(4_000), config)
+
+
+def generating(folder: Path, config=GENERATE):
+    return generate_dataset, (config, folder / "out")
+
+
+def processes_below(folder: Path) -> set[int]:
+    """The run in this folder and its workers: they know it from their environment."""
+    found = set()
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (entry / "environ").read_bytes()
+            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:  # gone meanwhile, or of somebody else
+            continue
+        if f"KILL_TEST={folder}".encode() in environment and state != "Z":
+            found.add(int(entry.name))
+    return found
+
+
+def run_and_kill(task, folder: Path, delay_s: float, victim: signal.Signals | str) -> int:
+    """Start a run, signal it or kill one of its workers after a delay; returns its exit code."""
+    script = RUN.format(path=sys.path, section_bytes=SECTION_BYTES, task=pickle.dumps(task))
+    environment = {**os.environ, "KILL_TEST": str(folder)}
+    with subprocess.Popen(
+        [sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # its imports are done
+        time.sleep(delay_s)
+        if victim == "worker":
+            workers = sorted(processes_below(folder) - {process.pid})
+            if workers:
+                os.kill(random.Random(delay_s).choice(workers), signal.SIGKILL)
+        else:
+            process.send_signal(signal.Signals[victim] if isinstance(victim, str) else victim)
+        process.communicate(timeout=60)
+    deadline = time.monotonic() + 20
+    while processes_below(folder) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not processes_below(folder)
+    return process.returncode
+
+
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory):
+    """What runs that nobody disturbs make."""
+    made = []
+    for begin in (write_raw, lambda folder: None):
+        folder = tmp_path_factory.mktemp("wanted")
+        begin(folder)
+        finish(preprocessing(folder, replace(PREPROCESS, workers=1)) if not made else generating(folder))
+        made.append(contents(folder / "out"))
+    return made
+
+
+def write_raw(folder: Path) -> None:
+    for name in NAMES:
+        write_recording(folder / "raw" / "train", name, num_events=300_000 if name == "long" else 60_000)
+
+
+def finish(task):
+    function, arguments = task
+    return function(*arguments, progress=False)
+
+
+@pytest.mark.parametrize(("victim", "delay_s"), [(signal.SIGKILL, 0.7), (signal.SIGINT, 0.8), ("worker", 0.8)])
+def test_preprocess(tmp_path, wanted, victim, delay_s):
+    write_raw(tmp_path)
+    code = run_and_kill(preprocessing(tmp_path), tmp_path, delay_s, victim)
+    found = contents(tmp_path / "out") if (tmp_path / "out").exists() else {}
+    complete = {name: data for name, data in found.items() if not Path(name).name.startswith(".")}
+    assert all(wanted[0][name] == data for name, data in complete.items())
+    if victim != signal.SIGKILL:
+        assert complete == found  # it cleaned up itself
+    if victim == "worker":
+        assert code == 0 and len(complete) >= len(NAMES) - 1
+    summary = finish(preprocessing(tmp_path, replace(PREPROCESS, workers=1)))
+    assert len(summary.skipped) == len(complete) and not summary.failed
+    assert contents(tmp_path / "out") == wanted[0]
+
+
+def test_preprocess_on_a_cluster(tmp_path, monkeypatch, wanted):
+    distributed = pytest.importorskip("distributed")
+    monkeypatch.setattr("rvtssm.datasets.sections.SECTION_BYTES", SECTION_BYTES)
+    write_raw(tmp_path)
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        task = preprocessing(tmp_path, replace(PREPROCESS, scheduler=cluster.scheduler_address))
+        assert run_and_kill(task, tmp_path, 1.0, signal.SIGKILL) == -signal.SIGKILL
+        os.kill(cluster.workers[0].pid, signal.SIGKILL)
+        found = contents(tmp_path / "out") if (tmp_path / "out").exists() else {}
+        assert all(wanted[0][name] == data for name, data in found.items() if not Path(name).name.startswith("."))
+        summary = finish(task)
+    assert sorted(summary.written + summary.skipped) == sorted(f"train/{name}" for name in NAMES)
+    assert contents(tmp_path / "out") == wanted[0]
+
+
+@pytest.mark.parametrize(("victim", "delay_s"), [(signal.SIGKILL, 0.8), ("worker", 0.7)])
+def test_generate(tmp_path, wanted, victim, delay_s):
+    run_and_kill(generating(tmp_path), tmp_path, delay_s, victim)
+    found = contents(tmp_path / "out")
+    if victim != signal.SIGKILL:
+        assert not [name for name in found if name.endswith(".tmp")]
+    complete = [name for name in found if name.endswith("_bbox.npy")]
+    if victim == "worker":
+        assert len(complete) >= 3
+    assert len(finish(generating(tmp_path, replace(GENERATE, workers=1)))) == 4 - len(complete)
+    assert contents(tmp_path / "out") == wanted[1]

@@ -1,0 +1,405 @@
+"""Preparing: complete, resumable, parallel, and one line for every recording that cannot be used."""
+
+import errno
+import json
+import os
+import pickle
+import re
+from dataclasses import fields, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events, to_events, write_hdf5
+
+from rvtssm.cli.announcement import with_labels
+from rvtssm.cli.preprocess import _print_summary
+from rvtssm.datasets.preparation_config import PreprocessConfig
+from rvtssm.datasets.prepare_dataset import preprocess_dataset
+from rvtssm.datasets.prepare_recording import count_section
+from rvtssm.datasets.sequence import RawSplit
+from rvtssm.datasets.store import SequenceWriter, open_sequence
+from rvtssm.datasets.tree import find_sequences
+from rvtssm.events.frame_counter import count_windows
+from rvtssm.events.labels import write_boxes
+from rvtssm.events.windows import WindowsConfig
+from rvtssm.readers import open_recording
+from rvtssm.readers.dat import write_dat
+from rvtssm.records import WindowSettings, exact_us
+from rvtssm.system.workers import Done
+
+CONFIG = PreprocessConfig(splits=("train",), workers=1)
+WINDOW_KEYS = {field.name for field in fields(WindowsConfig)}
+
+
+def write_recording(folder: Path, name: str, num_events: int = 20_000, seed: int = 0) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}_td.dat"
+    write_dat(path, random_events(num_events, seed, span_us=1_100_000, start_us=30_000), HEIGHT, WIDTH)
+    boxes = boxes_of((250_000, 1, 2, 20, 20), (250_000, 30, 2, 12, 20), (1_000_000, 5, 2, 20, 30), class_id=[0, 1, 1])
+    write_boxes(folder / f"{name}_bbox.npy", boxes)
+    return path
+
+
+def prepare(tmp_path, config=CONFIG, spec=SPEC, workers_given=None, **changes):
+    """`changes` are keys of either section of the configuration."""
+    windows = WindowsConfig(**{key: value for key, value in changes.items() if key in WINDOW_KEYS}).settings
+    config = replace(config, **{key: value for key, value in changes.items() if key not in WINDOW_KEYS})
+    return preprocess_dataset(spec, tmp_path / "raw", tmp_path / "out", windows, config, False, workers_given)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize(("stride_ms", "window_ms", "downsample"), [(50, None, 1), (12.5, 50, 2), (100 / 3, None, 1)])
+def test_a_prepared_recording_is_its_events_counted_on_the_label_grid(tmp_path, stride_ms, window_ms, downsample):
+    source = write_recording(tmp_path / "raw" / "train", "a")
+    spec = replace(SPEC, downsample=downsample)
+    summary = prepare(tmp_path, spec=spec, stride_ms=stride_ms, window_ms=window_ms)
+    assert summary.written == ["train/a"] and not summary.failed
+    (path,) = find_sequences(tmp_path / "out", "train")
+    sequence = open_sequence(path)
+    assert np.isin([250_000, 1_000_000], sequence.windows.ends_us).all()
+    assert sequence.labels.t_us.tolist() == [250_000, 250_000, 1_000_000]
+    assert sequence.windows.bounds_us[0, 0] >= 30_000
+    counts = count_windows(open_recording(source).read(), sequence.windows, HEIGHT, WIDTH, None, downsample)
+    np.testing.assert_array_equal(sequence.histograms(0, len(sequence.windows)), counts)
+    assert counts.any()
+    meta = sequence.meta
+    assert (meta["stride_us"], meta["length_us"]) == (exact_us(stride_ms * 1000), window_ms and round(window_ms * 1000))
+    assert (meta["dataset"], meta["convention"], meta["grid"]) == ("tiny", "exact", "labels")
+    assert (meta["height"], meta["width"], meta["downsample"]) == (HEIGHT, WIDTH, downsample)
+    assert meta["source"]["name"] == "a_td.dat" and meta["source"]["num_bytes"] == source.stat().st_size
+    assert meta["num_events"] == 20_000
+    assert meta["faults"] == {"backward_steps": 0, "out_of_frame": 0, "truncated_bytes": 0}
+
+
+def test_a_second_run_does_only_what_is_missing_or_has_changed(tmp_path):
+    for name in "abc":
+        write_recording(tmp_path / "raw" / "train", name)
+    prepare(tmp_path)
+    before = contents(tmp_path / "out")
+    assert len(prepare(tmp_path).skipped) == 3
+    (tmp_path / "out" / "train" / "b.h5").unlink()
+    write_recording(tmp_path / "raw" / "train", "c", seed=5)
+    summary = prepare(tmp_path)
+    assert (summary.skipped, summary.written) == (["train/a"], ["train/b", "train/c"])
+    after = contents(tmp_path / "out")
+    assert after["train/a.h5"] == before["train/a.h5"] and after["train/c.h5"] != before["train/c.h5"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "spec", "difference"),
+    [
+        ({"stride_ms": 25.0}, SPEC, "stride_us=50000, now 25000"),
+        ({}, replace(SPEC, downsample=2), "downsample=1, now 2"),
+    ],
+)
+def test_output_from_other_settings_is_kept_unless_told(tmp_path, changes, spec, difference):
+    write_recording(tmp_path / "raw" / "train", "a")
+    prepare(tmp_path)
+    write_recording(tmp_path / "raw" / "train", "b")
+    before = contents(tmp_path / "out")
+    summary = prepare(tmp_path, spec=spec, **changes)
+    assert summary.written == ["train/b"]
+    ((name, message),) = summary.failed
+    assert name == "train/a" and difference in message and "overwrite=true" in message
+    assert contents(tmp_path / "out")["train/a.h5"] == before["train/a.h5"]
+    summary = prepare(tmp_path, spec=spec, overwrite=True, **changes)
+    assert (summary.written, summary.skipped) == (["train/a"], ["train/b"])
+
+
+def change_a_frame(path):
+    with h5py.File(path, "r+") as file:
+        file["frames"][len(file["frames"]) // 2] ^= 1
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (change_a_frame, "a.h5 is damaged"),
+        (lambda path: path.write_bytes(path.read_bytes()[:1000]), "cannot be opened"),
+    ],
+)
+def test_a_damaged_output_is_named_and_replaced_when_told(tmp_path, damage, message):
+    write_recording(tmp_path / "raw" / "train", "a")
+    prepare(tmp_path)
+    damage(tmp_path / "out" / "train" / "a.h5")
+    ((name, found),) = prepare(tmp_path).failed
+    assert name == "train/a" and message in found
+    assert prepare(tmp_path, overwrite=True).written == ["train/a"] and prepare(tmp_path).skipped == ["train/a"]
+
+
+@pytest.mark.parametrize("source", [None, [], {"num_bytes": "many"}])
+def test_an_output_that_does_not_say_its_source_is_made_again(tmp_path, source):
+    write_recording(tmp_path / "raw" / "train", "a")
+    prepare(tmp_path)
+    with h5py.File(tmp_path / "out" / "train" / "a.h5", "r+") as file:
+        meta = json.loads(file.attrs["meta"])
+        del meta["digest"]
+        file.attrs["meta"] = np.bytes_(json.dumps({**meta, "source": source}))
+    assert prepare(tmp_path).written == ["train/a"] and prepare(tmp_path).skipped == ["train/a"]
+
+
+def change_labels(*rows):
+    return lambda path: write_boxes(path.with_name("bad_bbox.npy"), boxes_of(*rows))
+
+
+def replace_with_hdf5(path, events):
+    path.unlink()
+    return write_hdf5(path.with_name("bad_td.h5"), events)
+
+
+OUTSIDE = to_events([40_000, 1_000_000, 1_000_001], [1, 2, WIDTH], [1] * 3, [0] * 3)
+SHORT = change_labels((3_000_000, 1, 2, 20, 20))
+DAMAGES = [
+    (lambda path: path.write_bytes(path.read_bytes()[:-3]), "bad_td.dat is truncated: 5 bytes"),
+    (lambda path: write_dat(path, random_events(0), HEIGHT, WIDTH), "holds no events"),
+    (lambda path: replace_with_hdf5(path, OUTSIDE), "has 1 of 3 events outside its 64x48"),
+    (SHORT, "events from .* us but labels from .* to 3000000 us"),
+    (lambda path: path.with_name("bad_bbox.npy").unlink(), "has no labels .*labels=none"),
+    (lambda path: write_boxes(path.with_name("bad_bbox.npy"), boxes_of((0,) * 5)[:0]), "holds no boxes"),
+    (lambda path: path.unlink(), "bad_bbox.npy has no event file beside it"),
+]
+
+
+@pytest.mark.parametrize(("damage", "message"), DAMAGES)
+def test_bad_input_gets_one_line_and_the_others_are_done(tmp_path, damage, message):
+    for name in ("a", "bad", "c"):
+        write_recording(tmp_path / "raw" / "train", name)
+    damage(tmp_path / "raw" / "train" / "bad_td.dat")
+    summary = prepare(tmp_path)
+    assert summary.written == ["train/a", "train/c"]
+    ((name, found),) = summary.failed
+    assert name == "train/bad" and "\n" not in found
+    assert re.search(message, found)
+    assert sorted(contents(tmp_path / "out")) == ["train/a.h5", "train/c.h5"]
+
+
+def test_time_that_runs_backwards_too_often_is_repaired_only_when_told(tmp_path):
+    source = write_recording(tmp_path / "raw" / "train", "a")
+    source.unlink()
+    events = random_events(5000, span_us=1_100_000)
+    t = events.t.copy()
+    t[2000:2200] -= 300_000
+    write_hdf5(source.with_suffix(".h5"), events, t=t)
+    ((name, reason),) = prepare(tmp_path).failed
+    assert name == "train/a" and "has 200 of 5000 events that are earlier" in reason
+    assert "dataset.repair=true" in reason
+    assert prepare(tmp_path, spec=replace(SPEC, repair=True)).repaired == {"train/a": 200}
+    assert open_sequence(tmp_path / "out" / "train" / "a.h5").meta["faults"]["backward_steps"] == 200
+
+
+def test_a_recording_whose_boxes_are_all_cleaned_away_is_dropped(tmp_path):
+    write_recording(tmp_path / "raw" / "train", "a")
+    write_boxes(tmp_path / "raw" / "train" / "a_bbox.npy", boxes_of((250_000, 1, 1, 2, 2)))
+    summary = prepare(tmp_path)
+    assert summary.dropped[0][0] == "train/a" and "no box left" in summary.dropped[0][1]
+    assert not summary.failed and contents(tmp_path / "out") == {}
+    write_recording(tmp_path / "raw" / "train", "a")  # with other boxes: a file of these must not stay unnoticed
+    assert prepare(tmp_path).written == ["train/a"]
+    write_boxes(tmp_path / "raw" / "train" / "a_bbox.npy", boxes_of((250_000, 1, 1, 2, 2)))
+    summary = prepare(tmp_path)
+    assert not summary.dropped and re.search(r"no box left .*; delete .*a\.h5", summary.failed[0][1])
+
+
+def test_recordings_without_labels_are_prepared_when_asked(tmp_path):
+    write_recording(tmp_path / "raw" / "train", "a")
+    (tmp_path / "raw" / "train" / "a_bbox.npy").unlink()
+    assert prepare(tmp_path, labels="none").written == ["train/a"]
+    sequence = open_sequence(tmp_path / "out" / "train" / "a.h5")
+    assert len(sequence.labels) == 0 and sequence.meta["grid"] == "free"
+    assert (sequence.windows.dt_us == 50_000).all()
+    assert sequence.histograms(0, len(sequence.windows)).sum() > 15_000  # all events, but for saturated cells
+
+
+def test_a_split_without_recordings_is_refused(tmp_path):
+    (tmp_path / "raw" / "val").mkdir(parents=True)
+    with pytest.raises(ValueError, match="holds no recordings in val"):
+        prepare(tmp_path, splits=("val",))
+
+
+@pytest.mark.parametrize(
+    ("suffix", "changes"),
+    [
+        ("_td.h5", {}),
+        ("_td.dat", {"stride_ms": 12.5, "window_ms": 50.0}),
+        ("_td.h5", {"convention": "rvt"}),
+        ("_td.dat", {"labels": "none"}),
+        ("_td.dat", {"representation": "voxel_grid"}),
+    ],
+    ids=str,
+)
+def test_a_recording_that_is_cut_becomes_the_same_file(tmp_path, monkeypatch, suffix, changes):
+    source = write_recording(tmp_path / "raw" / "train", "a", num_events=40_000)
+    if suffix == "_td.h5":
+        source.unlink()
+        events = random_events(40_000, span_us=1_100_000)
+        t = events.t.copy()
+        t[9000:9100] -= 40_000
+        write_hdf5(source.with_name("a_td.h5"), events, t=t)
+    spec = replace(SPEC, downsample=2)
+    assert prepare(tmp_path, spec=spec, **changes).written == ["train/a"]
+    whole = contents(tmp_path / "out")
+    (tmp_path / "out" / "train" / "a.h5").unlink()
+    monkeypatch.setattr("rvtssm.datasets.sections.SECTION_BYTES", 20_000)
+    workers = TwoHere()
+    summary = prepare(tmp_path, spec=spec, workers_given=workers, **changes)
+    assert summary.written == ["train/a"] and workers.tasks.count("count_section") >= 6
+    assert contents(tmp_path / "out") == whole
+    assert summary.repaired == ({"train/a": 100} if suffix == "_td.h5" else {})
+
+
+def test_surfaces_are_prepared_whole_since_a_section_would_lack_what_came_before(tmp_path, monkeypatch):
+    write_recording(tmp_path / "raw" / "train", "a", num_events=40_000)
+    monkeypatch.setattr("rvtssm.datasets.sections.SECTION_BYTES", 20_000)
+    workers = TwoHere()
+    assert prepare(tmp_path, workers_given=workers, representation="surfaces").written == ["train/a"]
+    assert workers.tasks == ["prepare_recording"]
+    sequence = open_sequence(tmp_path / "out" / "train" / "a.h5")
+    assert sequence.settings.representation == "surfaces" and sequence.histograms(0, 1).shape[1] == 8
+    assert prepare(tmp_path, representation="surfaces").skipped == ["train/a"]
+    (_, message) = prepare(tmp_path, representation="surfaces", time_constants_ms=[5.0, 20.0]).failed[0]
+    assert "was made with time_constants_us=[5000, 17100, 58500, 200000], now [5000, 20000]" in message
+
+
+class TwoHere:
+    """As two workers would do it, the last first, and all that is sent is pickled."""
+
+    num_workers = 2
+
+    def __init__(self) -> None:
+        self.tasks: list[str] = []
+        self._waiting: list[Any] = []
+
+    def submit(self, key, function, arguments):
+        self.tasks.append(function.__name__)
+        self._waiting.append((key, function, pickle.dumps(arguments)))
+
+    def wait(self):
+        key, function, arguments = self._waiting.pop()
+        try:
+            return Done(key, pickle.loads(pickle.dumps(function(*pickle.loads(arguments)))))
+        except ValueError as error:
+            return Done(key, error=error)
+
+    def close(self):
+        self._waiting.clear()
+
+
+def test_one_long_recording_keeps_all_workers_busy(tmp_path, monkeypatch):
+    write_recording(tmp_path / "raw" / "train", "long", num_events=200_000)
+    write_recording(tmp_path / "raw" / "train", "short", num_events=10_000)
+    assert len(prepare(tmp_path).written) == 2
+    os.rename(tmp_path / "out", tmp_path / "alone")
+    monkeypatch.setattr("rvtssm.datasets.sections.SECTION_BYTES", 100_000)
+    assert prepare(tmp_path, workers=2).written == ["train/long", "train/short"]
+    assert contents(tmp_path / "out") == contents(tmp_path / "alone")
+
+
+def test_a_cut_recording_that_is_damaged_fails_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr("rvtssm.datasets.sections.SECTION_BYTES", 100_000)
+    bad = write_recording(tmp_path / "raw" / "train", "bad", num_events=200_000)
+    write_recording(tmp_path / "raw" / "train", "good", num_events=10_000)
+    SHORT(bad)
+    summary = prepare(tmp_path, workers_given=TwoHere())
+    assert summary.written == ["train/good"] and "us but labels from 3000000 to 3000000 us" in summary.failed[0][1]
+
+    write_recording(tmp_path / "raw" / "train", "bad", num_events=200_000)
+    monkeypatch.setattr("rvtssm.datasets.prepare_dataset.count_section", _fails_late)
+    summary = prepare(tmp_path, workers_given=TwoHere())
+    assert summary.failed == [("train/bad", "no more")] and summary.skipped == ["train/good"]
+    assert sorted(contents(tmp_path / "out")) == ["train/good.h5"]
+
+
+def _fails_late(section):
+    if section.windows.bounds_us[0, 0] >= 50_000:
+        raise ValueError("no more")
+    return count_section(section)
+
+
+def test_a_disk_that_is_too_small_is_noticed_before_anything_is_written(tmp_path, monkeypatch):
+    write_recording(tmp_path / "raw" / "train", "a")
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10_000))
+    with pytest.raises(ValueError, match=r"has 10\.0 kB free, but 1 recordings need .*20\.0 kB .*check_disk=false"):
+        prepare(tmp_path)
+    with pytest.raises(ValueError, match=r"about 80\.0 kB"):
+        prepare(tmp_path, stride_ms=12.5, window_ms=50)
+    assert contents(tmp_path / "out") == {}
+    assert prepare(tmp_path, check_disk=False).written == ["train/a"]
+    assert prepare(tmp_path).skipped == ["train/a"]  # nothing to write, nothing to check
+
+
+def test_a_write_that_fails_is_the_failure_of_that_recording(tmp_path, monkeypatch):
+    for name in "ab":
+        write_recording(tmp_path / "raw" / "train", name)
+
+    def write(self):
+        if "a.h5" in str(self._disk.name):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        flush(self)
+
+    flush = SequenceWriter.flush
+    monkeypatch.setattr(SequenceWriter, "flush", write)
+    summary = prepare(tmp_path)
+    assert summary.written == ["train/b"] and "No space left" in summary.failed[0][1]
+    assert sorted(contents(tmp_path / "out")) == ["train/b.h5"]
+
+
+def test_a_link_that_leads_nowhere_is_the_failure_of_that_recording(tmp_path):
+    write_recording(tmp_path / "raw" / "train", "a")
+    (tmp_path / "raw" / "train" / "b_td.dat").symlink_to(tmp_path / "moved_td.dat")
+    summary = prepare(tmp_path)
+    assert summary.written == ["train/a"] and [name for name, _ in summary.failed] == ["train/b"]
+    assert "No such file" in summary.failed[0][1] and "b_td.dat" in summary.failed[0][1]
+
+
+def test_labels_that_count_from_another_moment_are_named(tmp_path):
+    write_recording(tmp_path / "raw" / "train", "a")
+    epoch_us = 1_600_000_000_000_000
+    boxes = boxes_of((epoch_us, 1, 2, 20, 20), (epoch_us + 250_000, 5, 2, 20, 30), class_id=[0, 1])
+    write_boxes(tmp_path / "raw" / "train" / "a_bbox.npy", boxes)
+    ((_, message),) = prepare(tmp_path).failed
+    assert re.search(
+        r"a_td\.dat has events from 3\d+ us and labels from 1600000000000000 to 1600000000250000 us: ", message
+    )
+
+
+def test_progress_counts_recordings_bytes_and_events(tmp_path, capsys):
+    for name in "ab":
+        write_recording(tmp_path / "raw" / "train", name)
+    preprocess_dataset(SPEC, tmp_path / "raw", tmp_path / "out", WindowSettings(), CONFIG)
+    assert "2/2 recordings" in (shown := " ".join(capsys.readouterr().err.split()))
+    assert "0.0 M events" in shown or "0.04 M events" in shown
+
+
+def test_a_cluster_that_does_not_answer_is_named(tmp_path, monkeypatch):
+    pytest.importorskip("distributed")
+    write_recording(tmp_path / "raw" / "train", "a")
+    monkeypatch.setattr("rvtssm.system.workers.CLUSTER_TIMEOUT_S", 0.5)
+    with pytest.raises(ValueError, match="no dask scheduler answers"):
+        prepare(tmp_path, scheduler="tcp://127.0.0.1:9")
+
+
+def test_boxes_left_out_as_faults_are_reported(tmp_path, capsys):
+    path = write_recording(tmp_path / "raw" / "train", "a")
+    boxes = boxes_of((250_000, 1, 2, 20, 20), (250_000, 1, 2, -20, 20), (1_000_000, 5, 2000, 20, 30))
+    write_boxes(path.parent / "a_bbox.npy", boxes)
+    summary = prepare(tmp_path)
+    counts = "1 with a negative or non-finite side, 1 outside the sensor"
+    assert summary.written == ["train/a"] and summary.unusable_boxes == {"train/a": counts}
+    _print_summary(summary, "out")
+    assert f"train/a: boxes left out: {counts}" in capsys.readouterr().out
+    dense = boxes_of(*((250_000 + 1_000 * i, 1, 2, 20, 20) for i in range(100)))
+    write_boxes(path.parent / "a_bbox.npy", dense)
+    _print_summary(prepare(tmp_path), "out")
+    reason = "99 of 100 labels left out, because only label times about label_interval_us apart are used"
+    assert reason in capsys.readouterr().out
+    assert with_labels(RawSplit(tmp_path / "raw", "train", SPEC).sequences(WindowSettings())).endswith(f"({reason})")
+    write_boxes(path.parent / "a_bbox.npy", boxes[1:])
+    ((_, message),) = prepare(tmp_path).failed
+    assert f"has no box left after cleaning ({counts}); delete" in message

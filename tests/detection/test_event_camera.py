@@ -1,0 +1,568 @@
+"""Cameras: what a fake one sends arrives as events; live detection equals prediction, keeps up, and says what broke."""
+
+import json
+import os
+import re
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+
+import neuromorphic_drivers
+import numpy as np
+import pytest
+from fake_camera import BEGAN_S, FakeDevice, Packet, SimulatedClock, packets_of
+
+from rvtssm.cli import live_camera
+from rvtssm.cli import main as cli
+from rvtssm.detection.choose_downsample import ChosenDownsample
+from rvtssm.detection.event_camera import Camera, read_camera_settings
+from rvtssm.detection.inference_config import PredictConfig
+from rvtssm.detection.live import LiveWindow, StreamDetector
+from rvtssm.detection.live_run import LiveRun
+from rvtssm.detection.predict_recording import predict_recording
+from rvtssm.detection.replay import Replay
+from rvtssm.detection.schedule import FixedRate
+from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
+from rvtssm.models.frame_size import usual_downsample
+from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.readers import open_recording
+from rvtssm.readers.dat import write_dat
+from rvtssm.readers.recording import copy_events, join_events
+from rvtssm.records import Detections, Events
+from rvtssm.system.user_error import UserError
+
+HEIGHT, WIDTH = 48, 64
+CONFIG = PostprocessConfig(max_detections=5)
+
+
+class OnClock(Camera):
+    """A camera whose clock is that of its fake device."""
+
+    def clock(self) -> float:
+        return self._device.clock()
+
+
+def camera_of(packets, height=HEIGHT, width=WIDTH, **options):
+    return OnClock(FakeDevice(packets, height, width, **options), "the camera")
+
+
+def run_of(camera, checkpoint, schedule=None, **options):
+    def build():
+        return StreamDetector(checkpoint, camera.height, camera.width, schedule=schedule, config=CONFIG, **options)
+
+    return LiveRun(camera, build)
+
+
+def results_of(run):
+    found = []
+    while not run.source.is_ended:
+        if (result := run.step()) is not None:
+            found.append(result)
+    return found
+
+
+def joined(parts):
+    return join_events([part for part in parts if len(part)])
+
+
+def assert_equal_events(found, wanted):
+    for name in "txyp":
+        np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name))
+
+
+@pytest.fixture(scope="module")
+def real(golden_dir):
+    """Real recordings by name: 346 x 260 over 0.17 s, and the first part of one of 1280 x 720."""
+    found = {}
+    for name in ("evl_sample.aedat4", "evt3_trigger_noise.raw"):
+        recording = open_recording(golden_dir / "recordings" / name)
+        first_us = recording.time_range_us[0]
+        found[name] = copy_events(recording.between(first_us, first_us + 400_000)), recording.height, recording.width
+    return found
+
+
+def test_a_camera_sends_the_events_of_the_recording(real):
+    events, height, width = real["evt3_trigger_noise.raw"]
+    camera = camera_of(packets_of(events), height, width)
+    assert_equal_events(joined(list(camera.iterate())), events)
+    assert (camera.num_events, camera.num_lost, camera.broke_off) == (len(events), 0, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "hz", "window"), [("evt3_trigger_noise.raw", None, "shrink"), ("evl_sample.aedat4", 60, "slide")]
+)
+def test_live_is_predict_on_the_file(live_checkpoint, real, tmp_path, name, hz, window):
+    """A real recording through a fake camera, as through `rvtssm predict`, with a detector that takes no time."""
+    events, height, width = real[name]
+    checkpoint, path = live_checkpoint(), tmp_path / "events.npz"
+    np.savez(path, **{name: getattr(events, name) for name in "txyp"}, height=height, width=width)
+    reduced = usual_downsample(checkpoint.spec, height, width)  # as live; predict looks what finds something
+    settings = PredictConfig(
+        hz=hz, window=window, formats=[], height=height, width=width, downsample=reduced, postprocess=CONFIG
+    )
+    wanted: list[Detections] = []
+    predict_recording(
+        checkpoint, path, tmp_path / "out", settings, on_frame=lambda found, _: wanted.append(found), progress=False
+    )
+    windows = checkpoint.windows_at(hz, window)
+    run = run_of(camera_of(packets_of(events), height, width), checkpoint, FixedRate(windows.hz, windows.length_us))
+    found = [result.window.detections[0] for result in results_of(run)]
+    assert run.num_passed == 0 and len(wanted) - 1 <= len(found) <= len(wanted)
+    for mine, theirs in zip(found, wanted, strict=False):
+        assert mine.t_us == theirs.t_us and len(mine) == len(theirs)
+        np.testing.assert_allclose(mine.score, theirs.score, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(mine.xyxy, theirs.xyxy, rtol=1e-5, atol=1e-3)
+    assert sum(map(len, wanted)) > 10
+
+
+def test_predict_reads_a_camera_as_a_recording(live_checkpoint, real, tmp_path, monkeypatch):
+    """Every window is computed, and what was found before the camera broke off is kept."""
+    events, height, width = real["evl_sample.aedat4"]
+    asked, checkpoint = [], live_checkpoint()
+
+    def opened(**options):
+        asked.append(options)
+        return FakeDevice(packets_of(events), height, width, fails_with=RuntimeError("device was lost"))
+
+    monkeypatch.setattr(neuromorphic_drivers, "open", opened)
+    summary = predict_recording(
+        checkpoint,
+        "camera:00001",
+        tmp_path / "out",
+        PredictConfig(formats=["jsonl"], postprocess=CONFIG),
+        progress=False,
+    )
+    assert asked == [{"configuration": None, "iterator_timeout": 0.05, "serial": "00001"}]
+    assert (summary.format, summary.num_events, summary.num_windows) == ("camera", len(events), 4)
+    assert summary.broke_off == "Fake EVK 00001 broke off (device was lost); plug it in again and start again"
+
+
+# back-pressure
+
+
+def slow(monkeypatch, clock, seconds):
+    """Let every computation of a detector find nothing and take that long on a simulated clock."""
+
+    def compute(self, start_us, end_us, step_us, num_passed=0):
+        (counter,) = self._counters
+        frame = counter.take(np.array([[start_us, end_us]]))
+        counter.forget_before(end_us - (self.schedule.length_us or 0))
+        clock.sleep(seconds)
+        nothing = Detections(np.empty((0, 4), np.float32), np.empty(0, np.float32), np.empty(0, np.int64), end_us)
+        steps.append((start_us, end_us, step_us, int(frame.sum())))
+        return LiveWindow(start_us, end_us, [nothing], seconds, num_passed)
+
+    steps: list[tuple[int, int, float, int]] = []
+    monkeypatch.setattr(StreamDetector, "_compute", compute)
+    return steps
+
+
+def of_bursts(seconds, num_events=60_000):
+    """Few events over a long time, with a burst in every tenth second that has most of them."""
+    rng = np.random.default_rng(3)
+    t = rng.integers(0, seconds * 1_000_000, num_events)
+    is_burst = rng.random(num_events) < 0.7
+    t[is_burst] = t[is_burst] // 10_000_000 * 10_000_000 + rng.integers(0, 1_000_000, is_burst.sum())
+    t = np.sort(t)
+    x, y = rng.integers(0, [[WIDTH], [HEIGHT]], (2, num_events)).astype(np.uint16)
+    return Events(t, x, y, rng.integers(0, 2, num_events).astype(np.uint8))
+
+
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize(("length_us", "seconds"), [(None, 600), (50_000, 100)])
+def test_a_slow_detector_never_falls_behind(live_checkpoint, monkeypatch, length_us, seconds):
+    """A step takes 4 strides: 0.8 of one, five times. Ten minutes pass on a simulated clock."""
+    events, clock, stride_s, packet_s = of_bursts(seconds), SimulatedClock(), 0.05, 0.05
+    camera = camera_of(packets_of(events, 50_000), clock=clock)
+    steps = slow(monkeypatch, clock, 4 * stride_s)
+    run = run_of(camera, live_checkpoint(), FixedRate(20, length_us))
+    results, sizes = [], []
+    while not camera.is_ended:
+        if (result := run.step()) is not None:
+            results.append(result)
+            if len(results) in (300, 450, 2_900):
+                sizes.append(resident_bytes())
+    taken_s = np.array([result.window.num_passed + 1 for result in results]) * stride_s
+    assert len(results) == pytest.approx(seconds / (4 * stride_s), rel=0.01)
+    assert max(result.waited_s for result in results) < stride_s + packet_s + 0.001
+    assert max(np.array([result.lag_s for result in results][1:]) / taken_s[1:]) < 2
+    assert camera._device.longest_backlog <= 4 * stride_s / packet_s + 1  # no more packets than arrive during a step
+    assert sizes[-1] - sizes[0] < 2_600 * 3_000  # bytes: what this test itself keeps of a result
+    assert sum(step_us for *_, step_us, _ in steps) == pytest.approx(1e6 * seconds, rel=0.005)  # the true time
+    if length_us is None:
+        assert all(before[1] == after[0] for before, after in pairwise(steps))
+        assert sum(count for *_, count in steps) > 0.97 * len(events)  # those of the last window are left
+    else:
+        assert {end - start for start, end, *_ in steps} == {length_us}
+
+
+def test_windows_that_were_passed_over_are_one_long_step(live_checkpoint, draw_events):
+    """`newest` gives what a schedule gives that has planned the long window."""
+    checkpoint, events = live_checkpoint(), draw_events()
+    first_us = int(events.t[0])
+    live, slower = (StreamDetector(checkpoint, HEIGHT, WIDTH, schedule=FixedRate(hz), config=CONFIG) for hz in (20, 5))
+    live.feed(events.between(0, first_us + 70_000))
+    assert live.newest().num_passed == 0
+    live.feed(events.between(first_us + 70_000, first_us + 270_000))
+    found = live.newest()
+    assert (found.start_us - first_us, found.end_us - first_us, found.num_passed) == (50_000, 250_000, 3)
+    assert live.newest() is None
+    slower.load_state_dict(
+        {**_after_one_window(checkpoint, events), "schedule": ""}  # another schedule goes on where the window ended
+    )
+    (wanted,) = slower.push(events.between(first_us + 70_000, first_us + 270_000))
+    assert (wanted.start_us, wanted.end_us) == (found.start_us, found.end_us)
+    np.testing.assert_array_equal(found.detections[0].score, wanted.detections[0].score)
+    np.testing.assert_array_equal(found.detections[0].xyxy, wanted.detections[0].xyxy)
+
+
+def _after_one_window(checkpoint, events):
+    detector = StreamDetector(checkpoint, HEIGHT, WIDTH, config=CONFIG)
+    detector.push(events.between(0, int(events.t[0]) + 70_000))
+    return detector.state_dict()
+
+
+def test_a_reader_that_is_too_slow_drops_and_counts(live_checkpoint, monkeypatch):
+    """If reading takes longer than events take to arrive, what waits is dropped and counted."""
+    clock = SimulatedClock()
+    camera = camera_of(packets_of(of_bursts(6), 1_000), clock=clock)
+    slow(monkeypatch, clock, 0.05)
+    feed = StreamDetector.feed
+    monkeypatch.setattr(StreamDetector, "feed", lambda *arguments: (clock.sleep(0.003), feed(*arguments))[1])
+    results = results_of(run_of(camera, live_checkpoint()))
+    assert camera.num_lost > 1_500 and len(results) > 6
+    assert max(result.lag_s for result in results) < 0.5 + 0.05 + 0.05 + 0.01
+
+
+def test_a_full_ring_is_counted():
+    clock = SimulatedClock()
+    camera = camera_of(packets_of(of_bursts(2)), clock=clock, ring_length=10)
+    camera.arrivals()
+    clock.sleep(1.0)
+    assert sum(len(part) for part in camera.iterate()) < 60_000
+    assert camera.num_lost == 190
+
+
+# what cameras do
+
+
+def one_packet(arrives_s, current_us, t_us):
+    part = np.zeros(len(t_us), [("t", "<u8"), ("x", "<u2"), ("y", "<u2"), ("on", "?")])
+    part["t"] = t_us
+    return Packet(BEGAN_S + arrives_s, current_us, part)
+
+
+def test_events_that_are_late_get_the_time_before_them():
+    camera = camera_of([one_packet(0.1, 5_000, [1_000, 4_000, 2_000]), one_packet(0.2, 9_000, [4_500, 8_000])])
+    first, second = camera.iterate()
+    assert first.t.tolist() == [1_000, 4_000, 4_000] and second.t.tolist() == [5_000, 8_000]
+    assert camera.faults.backward_steps == 1
+
+
+def test_events_outside_the_sensor_are_dropped_and_counted():
+    packet = one_packet(0.1, 5_000, [1, 2, 3])
+    packet.polarity_events["x"] = [0, WIDTH, 5]
+    camera = camera_of([packet])
+    assert [part.t.tolist() for part in camera.iterate()] == [[1, 3]]
+    assert camera.faults.out_of_frame == 1
+
+
+@pytest.mark.parametrize("jump_us", [-4_000_000, 3_600_000_000])
+def test_a_jump_of_the_clock_begins_a_new_stream(live_checkpoint, draw_events, jump_us):
+    """Within a packet or between two: what follows is found as if the camera had been started then."""
+    checkpoint, events = live_checkpoint(), draw_events(2_000, 9_000_000, 160_000)
+    later = Events(events.t + jump_us, events.x, events.y, events.p)
+    packets = packets_of(events)
+    packets += packets_of(later, began_s=packets[-1].arrives_s)
+    merged = np.concatenate([packets[31].polarity_events, packets[32].polarity_events])
+    packets[31:33] = [Packet(packets[32].arrives_s, packets[32].current_t, merged)]
+    run = run_of(camera_of(packets), checkpoint)
+    windows = [result.window for result in results_of(run)]
+    assert run.num_restarts == 1 and len(windows) == 6
+    alone = run_of(camera_of(packets_of(events)), checkpoint)
+    wanted = [result.window for result in results_of(alone)]
+    for mine, theirs in zip(windows, wanted + wanted, strict=True):
+        np.testing.assert_array_equal(mine.detections[0].score, theirs.detections[0].score)
+    camera = camera_of(packets)
+    assert sum(map(len, camera.iterate())) == len(events)
+    assert f"has jumped to {later.t[0]} us" in camera.broke_off
+
+
+def test_a_silence_is_windows_without_events(live_checkpoint, draw_events):
+    """The camera sends its time although nothing moves; where it sends nothing at all, no window closes."""
+    events = draw_events(duration_us=100_000)
+    quiet = [Packet(BEGAN_S + 0.1 + 0.1 * i, 7_100_000 + 100_000 * i, None) for i in range(1, 6)]
+    run = run_of(camera_of([*packets_of(events), *quiet]), live_checkpoint())
+    ends_us = [result.window.end_us for result in results_of(run)]
+    assert ends_us[-1] == 7_600_000 and run.num_computed + run.num_passed == 12
+
+
+def test_a_recording_plays_at_its_own_pace(live_checkpoint, golden_dir):
+    """Twice as fast, with a pause and a jump back; everything that is due arrives, and nothing before it is due."""
+    recording = open_recording(golden_dir / "recordings" / "evt3_events_ros2_1_wrap24.ecf.hdf5")
+    clock = SimulatedClock()
+    replay = Replay(recording, "sample", clock, clock.sleep)
+    first_us = replay.first_us
+    replay.set_speed(2)
+
+    def play(seconds):
+        parts, until_s = [], clock() + seconds
+        while clock() < until_s:
+            parts += [copy_events(arrival.events) for arrival in replay.arrivals()]
+        return joined(parts)
+
+    found = play(0.2)
+    assert replay.now_us == pytest.approx(first_us + 400_000, abs=11_000)
+    assert_equal_events(found, recording.between(first_us, replay.now_us))
+    replay.pause(True)
+    clock.sleep(50)
+    assert replay.arrivals() == [] and replay.backlog == 0
+    replay.pause(False)
+    replay.set_speed(1)
+    at_us = replay.now_us
+    assert_equal_events(play(0.1), recording.between(at_us, replay.now_us))
+    replay.seek(first_us + 100_000)
+    run = run_of(replay, live_checkpoint())
+    while replay.now_us < first_us + 260_000:
+        run.step()
+    assert run.num_computed == 3
+    replay.seek(replay.last_us - 20_000)
+    results_of(run)
+    assert replay.is_ended and run.num_restarts == 1
+
+
+# settings and commands
+
+
+def test_settings_of_a_camera_are_those_of_the_package(tmp_path):
+    path = tmp_path / "camera.yaml"
+    path.write_text(
+        "device: prophesee_evk4\nbiases: {diff_on: 20, fo: -5}\nx_mask: [[0, 3], [1279, 1280]]\n"
+        "clock: external\nrate_limiter: {reference_period_us: 200, maximum_events_per_period: 4000}\n"
+    )
+    evk4 = neuromorphic_drivers.prophesee_evk4
+    wanted = evk4.Configuration(biases=evk4.Biases(diff_on=20, fo=-5), clock=evk4.Clock.EXTERNAL)
+    mask = evk4.RowColumnMask(set=False)
+    mask.set_x_range(0, 3, 1)
+    mask.set_x_range(1279, 1280, 1)
+    wanted.x_mask, wanted.rate_limiter = mask.x_mask(), evk4.RateLimiter(200, 4000)
+    found = read_camera_settings(path, neuromorphic_drivers)
+    assert found == wanted and found.serialize() == wanted.serialize()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("biases: {}", "names the device None; choose from .*prophesee_evk4"),
+        ("device: webcam", "names the device 'webcam'; choose from"),
+        ("device: prophesee_evk4\nbiases: {gain: 3}", "biases has 'gain'; choose from pr, fo"),
+        ("device: prophesee_evk4\nbiases: 3", "biases is 3; give names with values"),
+        ("device: prophesee_evk4\nclock: atomic", "clock is 'atomic'; choose from internal"),
+        ("device: prophesee_evk4\nx_mask: [[5, 2000]]", r"range \[5, 2000\]; give \[first, stop\] between 0 and 1280"),
+        ("device: [", "cannot be read as camera settings"),
+    ],
+)
+def test_settings_that_no_camera_has_are_one_line(tmp_path, text, message):
+    path = tmp_path / "camera.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message) as error:
+        read_camera_settings(path, neuromorphic_drivers)
+    assert str(error.value).startswith(str(path)) and "\n" not in str(error.value)
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory, live_checkpoint):
+    checkpoint = live_checkpoint()
+    path = tmp_path_factory.mktemp("weights") / "small.ckpt"
+    write_checkpoint(path, checkpoint.detector, checkpoint)
+    return path
+
+
+@pytest.mark.parametrize("is_json", [False, True])
+def test_live_writes_and_tells_what_it_finds(weights, tmp_path, monkeypatch, capsys, draw_events, is_json):
+    device = FakeDevice(packets_of(draw_events()), HEIGHT, WIDTH, fails_with=OSError("cable pulled"))
+    monkeypatch.setattr(neuromorphic_drivers, "open", lambda **_: device)
+    monkeypatch.setattr(Camera, "clock", lambda self: self._device.clock())
+    words = ["live", f"checkpoint={weights}", f"out={tmp_path / 'out'}", "postprocess.min_score=0.1"]
+    assert cli.main([*words, *["--json"] * is_json]) == 2
+    shown = capsys.readouterr()
+    assert "Fake EVK 00001 broke off (cable pulled); plug it in again and start again; what was" in " ".join(
+        shown.err.split()
+    )
+    told = json.loads((tmp_path / "out" / "live.json").read_text())
+    lines = [json.loads(line) for line in (tmp_path / "out" / "detections.jsonl").read_text().splitlines()]
+    assert (told["num_events"], told["num_windows"], told["num_passed"]) == (6_000, 8, 0)
+    assert told["num_detections"] == sum(len(line["detections"]) for line in lines) > 0
+    assert not device.is_open
+    if is_json:
+        printed = [json.loads(line) for line in shown.out.splitlines()]
+        assert [(line["t_us"], line["detections"]) for line in printed] == [
+            (line["t_us"], line["detections"]) for line in lines
+        ]
+    else:
+        assert "6000 events, 8 windows" in " ".join(shown.out.split())
+
+
+@pytest.mark.parametrize("ended_by", ["the reader of the pipe", "events that cannot be used"])
+def test_live_keeps_what_it_found_before_something_else_ends_it(
+    weights, tmp_path, monkeypatch, capsys, draw_events, ended_by
+):
+    device = FakeDevice(packets_of(draw_events()), HEIGHT, WIDTH)
+    monkeypatch.setattr(neuromorphic_drivers, "open", lambda **_: device)
+    monkeypatch.setattr(Camera, "clock", lambda self: self._device.clock())
+    lines, step = [], LiveRun.step
+
+    def say(text):
+        lines.append(text)
+        if ended_by == "the reader of the pipe" and len(lines) == 3:
+            raise SystemExit(1)
+
+    def step_or_fail(run):
+        if len(lines) == 3:
+            raise UserError("too many events wait")
+        return step(run)
+
+    monkeypatch.setattr("rvtssm.cli.live_camera.say", say)
+    monkeypatch.setattr(LiveRun, "step", step_or_fail)
+    assert cli.main(["live", f"checkpoint={weights}", f"out={tmp_path}", "--json"]) == 2
+    reason = {"the reader of the pipe": "the program that reads the lines has ended"}.get(
+        ended_by, "too many events wait"
+    )
+    assert f"{reason}; what was found before is kept" in " ".join(capsys.readouterr().err.split())
+    assert json.loads((tmp_path / "live.json").read_text())["broke_off"] == reason
+    assert len((tmp_path / "detections.jsonl").read_text().splitlines()) == 3
+
+
+def test_live_plays_a_recording(weights, tmp_path, capsys, golden_dir):
+    recording = golden_dir / "recordings" / "evt3_trigger_noise.raw"
+    words = [f"recording={recording}", f"out={tmp_path}", "duration_s=0.3", "formats=[]", "hz=50", "downsample=18"]
+    assert cli.main(["live", f"checkpoint={weights}", *words]) == 0
+    told = json.loads((tmp_path / "live.json").read_text())
+    assert told["num_windows"] + told["num_passed"] >= 10 and told["hz"] == 50
+
+
+def test_live_says_how_to_play_a_file_that_is_named_as_a_camera(weights, tmp_path, capsys):
+    (file := tmp_path / "short_td.dat").touch()
+    assert cli.main(["live", f"camera={file}", f"checkpoint={weights}", f"out={tmp_path / 'out'}"]) == 2
+    assert f"to play it, set recording={file}" in "".join(capsys.readouterr().err.split("\n"))
+
+
+@pytest.mark.parametrize("is_json", [False, True])
+def test_live_says_that_a_recording_is_shorter_than_a_window(weights, tmp_path, capsys, draw_events, is_json):
+    write_dat(tmp_path / "short_td.dat", draw_events(1_000, 0, 20_000), HEIGHT, WIDTH)
+    words = ["live", str(tmp_path / "short_td.dat"), f"checkpoint={weights}", f"out={tmp_path}"]
+    assert cli.main([*words, *["--json"] * is_json]) == 0
+    shown, told = capsys.readouterr(), json.loads((tmp_path / "live.json").read_text())
+    assert told["too_short"] == "the recording has 20 ms of events, but its first window ends after 50 ms"
+    assert told["source"] == str(tmp_path / "short_td.dat")  # with the topic, if there is one
+    assert f"short_td: {told['too_short']}; `rvtssm predict`" in " ".join(shown.err.split())
+    assert shown.out == "" if is_json else "1000 events, 0 windows, 0 boxes" in " ".join(shown.out.split())
+    assert cli.main([*words, "hz=200", "formats=[]"]) == 0
+    assert json.loads((tmp_path / "live.json").read_text())["too_short"] == ""
+
+
+@pytest.mark.parametrize(("given", "taken"), [(None, 3), (2, 2)])
+def test_live_reduces_a_recording_as_predict_would(weights, tmp_path, monkeypatch, draw_events, capsys, given, taken):
+    write_dat(tmp_path / "a_td.dat", draw_events(1_000, 0, 20_000), HEIGHT, WIDTH)
+    monkeypatch.setattr(
+        live_camera, "choose_downsample", lambda checkpoint, source: ChosenDownsample(3, "look at them")
+    )
+    built = []
+    monkeypatch.setattr(live_camera, "LiveRun", lambda source, build: built.append(build()) or LiveRun(source, build))
+    words = [f"downsample={given}"] * (given is not None)
+    assert cli.main(["live", str(tmp_path / "a_td.dat"), f"checkpoint={weights}", f"out={tmp_path}", *words]) == 0
+    assert built[0].downsample == taken
+    assert ("look at them" in capsys.readouterr().out) == (given is None)
+
+
+def test_one_window_and_one_box_are_singular():
+    times = {"p50": 30.0, "p95": 40.0}
+    totals = live_camera._Totals("EVK", 20, 1, 1, num_detections=1, step_ms=times, lag_ms=times, longest_lag_ms=41)
+    assert totals.sentence() == (
+        "EVK: 1 event, 1 window, 1 box; a window took 30.0 ms (median; 95 %: 40.0), "
+        "its lag was 30.0 ms (95 %: 40.0, longest: 41.0)"
+    )
+
+
+def of_slow_replay(weights, tmp_path, monkeypatch, *words, prepare_s=0.0, step_s=0.2):
+    """`live.json` of a recording of two seconds, if windows take `step_s`, and the first one `prepare_s` more."""
+    clock = SimulatedClock()
+    write_dat(tmp_path / "a_td.dat", of_bursts(2), HEIGHT, WIDTH)
+    monkeypatch.setattr(Replay.__init__, "__defaults__", (clock, clock.sleep))
+    slow(monkeypatch, clock, step_s)
+    compute, rest_s = StreamDetector._compute, [prepare_s]
+
+    def slower_at_first(*args, **options):
+        clock.sleep(rest_s.pop() if rest_s else 0.0)
+        return compute(*args, **options)
+
+    monkeypatch.setattr(StreamDetector, "_compute", slower_at_first)
+    given = [f"checkpoint={weights}", f"out={tmp_path}", "formats=[]", *words]
+    assert cli.main(["live", str(tmp_path / "a_td.dat"), *given]) == 0
+    return json.loads((tmp_path / "live.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("hz", "step_s", "said"),
+    [
+        (20, 0.2, r"(5|4\.9) Hz: too slow for weights trained at 20 Hz, and a larger downsample is faster"),
+        (100, 0.1, r"(10|9\.9) Hz: set hz=9\.[45]"),
+    ],
+)
+def test_live_says_how_much_it_kept_up_and_what_to_set(weights, tmp_path, monkeypatch, capsys, hz, step_s, said):
+    told = of_slow_replay(weights, tmp_path, monkeypatch, f"hz={hz}", step_s=step_s)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f" of {hz} windows per second)" in shown and f"; {told['remedy']}; in " in shown and told["num_passed"] > 20
+    assert re.fullmatch(f"beside whatever else ran, this machine sustains about {said}", told["remedy"])
+
+
+def test_live_names_a_downsampling_that_is_faster_only_where_frames_are_larger_than_in_training(weights):
+    checkpoint = read_checkpoint(weights)
+    larger, as_trained = (StreamDetector(checkpoint, 4 * HEIGHT, 4 * WIDTH, downsample=n) for n in (2, 4))
+    assert "set hz=9.5, or downsample=3 for about 22 Hz" in live_camera._slower(10, 20, larger, checkpoint)
+    assert "set hz=9.5, or downsample=4 for about 40 Hz" in live_camera._slower(10, 100, larger, checkpoint)
+    assert "downsample" not in live_camera._slower(10, 20, as_trained, checkpoint)
+    assert "set hz" not in live_camera._slower(4.9, 20, as_trained, checkpoint)  # the weights give wrong boxes there
+
+
+def test_a_recording_plays_when_the_detector_is_prepared(weights, tmp_path, monkeypatch):
+    """A start of three seconds is no part of the lag, and no window is passed over because of it."""
+    told = of_slow_replay(weights, tmp_path, monkeypatch, prepare_s=3, step_s=0.02)
+    assert told["num_passed"] == 0 and told["num_windows"] >= 38
+    assert told["step_ms"]["p95"] == pytest.approx(20) and told["longest_lag_ms"] < 40
+
+
+@pytest.mark.parametrize("length_us", [None, 50_000])
+def test_warming_up_changes_no_box(live_checkpoint, draw_events, length_us):
+    checkpoint, events = live_checkpoint(), draw_events()
+    schedule = FixedRate(100, length_us)
+    warm, cold = (StreamDetector(checkpoint, HEIGHT, WIDTH, schedule=schedule, config=CONFIG) for _ in range(2))
+    warm.warm_up()
+    for found, wanted in zip(warm.push(events), cold.push(events), strict=True):
+        assert (found.start_us, found.end_us) == (wanted.start_us, wanted.end_us)
+        np.testing.assert_array_equal(found.detections[0].score, wanted.detections[0].score)
+        np.testing.assert_array_equal(found.detections[0].xyxy, wanted.detections[0].xyxy)
+
+
+def test_without_a_camera_or_the_package_there_is_one_line(weights, tmp_path, monkeypatch, capsys):
+    def fails(**_):
+        raise RuntimeError("device not found")
+
+    monkeypatch.setattr(neuromorphic_drivers, "open", fails)
+    words = ["live", f"checkpoint={weights}", f"out={tmp_path / 'out'}"]
+    assert cli.main(words) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "the camera cannot be opened (device not found; found: no camera); plug it in" in said
+    listed = [SimpleNamespace(name=SimpleNamespace(value="Prophesee EVK4"), serial="00050001", error=None)]
+    monkeypatch.setattr(neuromorphic_drivers, "list_devices", lambda: listed)
+    monkeypatch.setattr(neuromorphic_drivers, "open", lambda **_: (_ for _ in ()).throw(RuntimeError("Other error")))
+    assert cli.main([*words, "camera=00051234"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "camera 00051234 cannot be opened (found: Prophesee EVK4 00050001); plug it in" in said
+    monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda name: None)
+    assert cli.main(words) == 2
+    assert "bash scripts/install.sh camera" in " ".join(capsys.readouterr().err.split())
+    assert not Path(tmp_path / "out").exists()

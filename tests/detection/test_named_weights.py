@@ -1,0 +1,261 @@
+"""Weights by name: they are packed in bf16, found wherever weights are named, and say how they were trained."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors import safe_open
+
+import rvtssm
+from rvtssm.cli import main as cli
+from rvtssm.cli.inputs import with_default_weights
+from rvtssm.cli.main import compose
+from rvtssm.cli.weights import read_weights
+from rvtssm.contrib.serve.serve import serve
+from rvtssm.drawing.draw import draw_frame
+from rvtssm.evaluation.shared_weights import weights_sha256
+from rvtssm.models import named_weights as names
+from rvtssm.models.checkpoint import read_checkpoint, weights_digest, write_checkpoint
+from rvtssm.models.checkpoint_meta import CheckpointMeta
+from rvtssm.models.file_digest import check_digest
+from rvtssm.models.hub import local_weights
+from rvtssm.models.transfer import read_source
+from rvtssm.readers.dat import write_dat
+from rvtssm.records import Detections
+
+NOTE = "trained on simulation only"
+
+
+@pytest.fixture(scope="module")
+def trained(live_checkpoint, tmp_path_factory):
+    """A checkpoint as a training leaves it, with the paths of its machine."""
+    checkpoint = live_checkpoint(embed_dim=16)
+    checkpoint.raw_dir, checkpoint.prepared_dir = "/home/someone/raw", "/home/someone/prepared"
+    path = tmp_path_factory.mktemp("trained") / "best.ckpt"
+    write_checkpoint(path, checkpoint.detector, checkpoint)
+    return path, checkpoint
+
+
+@pytest.fixture(scope="module")
+def packed(trained, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("weights")
+    out = folder / "street-tiny.safetensors"
+    assert cli.main(["export", f"checkpoint={trained[0]}", f"out={out}", "precision=bf16", f"note={NOTE}"]) == 0
+    return folder
+
+
+@pytest.fixture
+def shipped(trained, packed, tmp_path, monkeypatch):
+    """The folder of a package that comes with `street-tiny`, and the checkpoint that was packed."""
+    shutil.copytree(packed, tmp_path / "weights")
+    monkeypatch.setattr(names, "FOLDER", tmp_path / "weights")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "weights", trained[1]
+
+
+@pytest.fixture
+def recording(draw_events, tmp_path):
+    write_dat(tmp_path / "a_td.dat", draw_events(2_000, 1_000_000, 130_000), 48, 64)
+    return tmp_path / "a_td.dat"
+
+
+def words(capsys) -> str:
+    return " ".join(capsys.readouterr().out.split())
+
+
+# the file
+
+
+def test_packed_weights_are_bf16_in_the_file_and_float32_in_memory(shipped):
+    folder, checkpoint = shipped
+    path, before = folder / "street-tiny.safetensors", checkpoint.detector.state_dict()
+    assert check_digest(path) and b"/home/" not in path.read_bytes()
+    with safe_open(path, "pt") as file:
+        stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is not a dict
+        written_by = json.loads(file.metadata()["written_by"])
+    large = {name for name, weight in before.items() if weight.numel() > 1024}
+    assert large and {name for name, weight in stored.items() if weight.dtype == torch.bfloat16} == large
+    assert sum(before[name].numel() for name in large) > 0.8 * sum(weight.numel() for weight in before.values())
+    found = read_checkpoint(path)
+    assert (found.raw_dir, found.prepared_dir, found.note) == (None, None, NOTE)
+    for name, weight in found.detector.state_dict().items():
+        assert weight.dtype == before[name].dtype
+        wanted = before[name].bfloat16().float() if name in large else before[name]
+        assert torch.equal(weight, wanted), name
+    sha256 = weights_digest(found.detector.state_dict())
+    assert written_by["weights_sha256"] == sha256 == weights_sha256("street-tiny", "float32", found)
+
+
+def test_a_changed_file_is_damaged(shipped):
+    path = shipped[0] / "street-tiny.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-9] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="is damaged: it differs from its digest"):
+        rvtssm.load("street-tiny")
+
+
+def test_packing_again_keeps_the_note_and_another_file_has_none(shipped, trained, tmp_path):
+    again = tmp_path / "again.safetensors"
+    assert cli.main(["export", "checkpoint=street-tiny", f"out={again}", "precision=bf16"]) == 0
+    assert read_checkpoint(again).note == NOTE
+    assert read_checkpoint(trained[0]).note is None
+    old = trained[1].to_dict()
+    del old["note"]
+    assert CheckpointMeta.from_dict(old).note is None
+
+
+@pytest.mark.parametrize("note", ["", " ", 7, "two\nlines", "\x1b[31mred", "\u03b1", 61 * "a"])
+def test_a_note_is_one_line_that_can_be_shown(trained, note):
+    with pytest.raises(ValueError, match="is not one line; give 1 to 60 printable ASCII characters"):
+        CheckpointMeta.from_dict({**trained[1].to_dict(), "note": note})
+
+
+# the name
+
+
+def test_loading_without_a_name_takes_the_weights_in_the_box(shipped, monkeypatch):
+    assert repr(rvtssm.load()) == repr(rvtssm.load("street-tiny"))
+    with pytest.raises(ValueError, match=r"no checkpoint at best\.ckpt; .* bundled weights \(street-tiny\)"):
+        rvtssm.load("best.ckpt")
+    monkeypatch.setattr(names, "FOLDER", shipped[0] / "none")
+    with pytest.raises(ValueError, match="this installation lacks its weights; name yours"):
+        rvtssm.load()
+
+
+def test_a_name_is_a_file_of_the_package(shipped):
+    path = shipped[0] / "street-tiny.safetensors"
+    assert names.weights_names() == ["street-tiny"]
+    assert local_weights("street-tiny") == local_weights(Path("street-tiny")) == path
+    for other in ("best.ckpt", "./street-tiny", "runs/street-tiny", str(path), "street-tiny.safetensors"):
+        assert local_weights(other) == other
+    assert names.card_of("street-tiny") == names.card_of(path) == "docs/weights_street.md"
+    assert names.card_of("best.ckpt") is None
+
+
+def test_predict_needs_the_recording_only(shipped, capsys):
+    Path("a.csv").write_text("t,x,y,p\n" + "".join(f"{5 * k},{k % 100},{k % 77},{k % 2}\n" for k in range(20_000)))
+    assert cli.main(["predict", "recording=a.csv"]) == 0
+    said = words(capsys)
+    assert "a.csv does not say the size of its sensor; assuming 240 x 180 (DAVIS240)" in said and NOTE in said
+    assert "replaces" not in said
+    assert Path("outputs/predict/a/video.mp4").stat().st_size
+    Path("dataset.yaml").write_text("classes: [cat]\nheight: 90\nwidth: 100\n")
+    assert cli.main(["predict", "recording=a.csv"]) == 0
+    said = words(capsys)
+    assert "assuming" not in said and "replaces the results of" in said
+    assert json.loads(Path("outputs/predict/a/prediction.json").read_text())["sensor_hw"] == [90, 100]
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_what_is_here_counts_first(shipped, trained, is_folder):
+    if is_folder:
+        Path("street-tiny").mkdir()
+    else:
+        shutil.copy(trained[0], "street-tiny")
+        assert rvtssm.load("street-tiny").checkpoint.note is None
+    assert local_weights("street-tiny") == "street-tiny" and names.card_of("street-tiny") is None
+    default = with_default_weights(compose([])).checkpoint
+    assert default == str(shipped[0] / "street-tiny.safetensors")  # what is here was not asked for
+
+
+def test_an_unknown_name_lists_those_that_exist(shipped, tmp_path, monkeypatch, capsys):
+    with pytest.raises(
+        ValueError, match=r"no weights named 'stret', and no such file; choose from street-tiny, or give"
+    ):
+        rvtssm.load("stret")
+    assert cli.main(["train", "dataset=gen1", f"dataset.raw_dir={tmp_path}", "init_from=stret"]) == 2
+    assert "training.init_from: there are no weights named 'stret'" in capsys.readouterr().err
+    assert cli.main(["evaluate", "checkpoints=[street-tiny,stret]"]) == 2
+    assert "there are no weights named 'stret'" in capsys.readouterr().err
+    for folder in (tmp_path / "empty", tmp_path / "missing"):
+        monkeypatch.setattr(names, "FOLDER", folder)
+        with pytest.raises(ValueError, match=r"'street-tiny', and no such file; this installation has none, or give a"):
+            local_weights("street-tiny")
+        assert names.default_weights() is None
+
+
+def test_every_place_for_weights_takes_the_name(shipped, capsys):
+    wanted = read_checkpoint(shipped[0] / "street-tiny.safetensors").detector.state_dict()
+    config = compose(["checkpoint=street-tiny"])
+    for found in (
+        rvtssm.load("street-tiny").checkpoint.detector,
+        rvtssm.load(Path("street-tiny")).checkpoint.detector,
+        read_weights(config).detector,  # evaluate, predict, live, audit and label
+    ):
+        assert all(torch.equal(value, wanted[name]) for name, value in found.state_dict().items())
+    source = read_source("street-tiny").weights  # training.init_from
+    assert all(torch.equal(source[name], value) for name, value in wanted.items())
+    assert NOTE in repr(rvtssm.load("street-tiny"))
+    assert cli.main(["info", "checkpoint=street-tiny", "--json"]) == 0
+    described = json.loads(capsys.readouterr().out)
+    assert described["note"] == NOTE and described["has_digest"]
+
+
+# what verbs do without weights, and what they say
+
+
+def test_a_prediction_takes_them_if_none_are_named(shipped, recording, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert cli.main(["predict", f"recording={recording}", f"out={out}", "scale=4", "formats=[png,mp4,jsonl]"]) == 0
+    said = words(capsys)
+    assert "weights street-tiny," in said
+    assert said.count(f"street-tiny: {NOTE}; its model card is docs/weights_street.md") == 1
+    picture = Image.open(next(out.glob("still_*.png")))
+    assert picture.height == 4 * 48 + 3 * 30  # caption, legend and the note
+    result = rvtssm.load("street-tiny").predict(recording)
+    assert result[0].draw(rvtssm.open(recording).between(0, 1 << 40)).height == 15 * 48 + 3 * 30
+    assert {frame.note for frame in result} == {NOTE}
+
+
+def test_weights_without_a_note_say_nothing(trained, recording, tmp_path, capsys):
+    words_ = ["predict", f"checkpoint={trained[0]}", f"recording={recording}", f"out={tmp_path}", "scale=4"]
+    assert cli.main([*words_, "formats=[png]"]) == 0
+    assert NOTE not in words(capsys)
+    assert Image.open(next(tmp_path.glob("still_*.png"))).height == 4 * 48 + 2 * 30
+
+
+@pytest.mark.parametrize("words_", [["predict", "recording=a.raw"], ["live", "recording=a.raw"], ["serve"]])
+def test_without_the_file_the_key_is_needed(tmp_path, monkeypatch, capsys, words_):
+    monkeypatch.setattr(names, "FOLDER", tmp_path)
+    assert cli.main(words_) == 2
+    assert f"rvtssm {words_[0]}: checkpoint=FILE is needed" in capsys.readouterr().err
+
+
+def test_live_detection_takes_them_and_its_lines_stay_json(shipped, recording, tmp_path, capsys):
+    arguments = ["live", f"recording={recording}", f"out={tmp_path / 'live'}"]
+    assert cli.main(arguments) == 0
+    assert f"street-tiny: {NOTE}; its model card is" in words(capsys)
+    assert cli.main([*arguments, "--json"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines and all("detections" in json.loads(line) for line in lines)
+
+
+def test_the_page_carries_the_note(shipped, monkeypatch, capsys):
+    notes = []
+    monkeypatch.setattr("rvtssm.contrib.serve.server.build_app", lambda *arguments: notes.append(arguments[-1]))
+    monkeypatch.setattr("uvicorn.Config", lambda *_, **__: None)  # it closes what other packages log to
+    monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: None)
+    serve(compose(["serve.port=0"]))
+    assert notes == [NOTE]
+    assert f"street-tiny: {NOTE}; its model card is docs/weights_street.md" in words(capsys)
+
+
+@pytest.mark.parametrize(
+    ("width", "note", "num_bars"), [(100, NOTE, 3), (160, NOTE, 2), (640, NOTE, 1), (640, 60 * "M", 1)]
+)
+def test_the_note_is_below_the_picture_and_whole(width, note, num_bars):
+    nothing = Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64), 0)
+    hist = np.zeros((20, 30, width), np.uint8)
+    plain, noted = (draw_frame(hist, nothing, scale=1, note=each) for each in (None, note))
+    assert (noted[: len(plain)] == plain).all()
+    bars = noted[len(plain) :].reshape(-1, 30, width, 3)
+    assert len(bars) == num_bars
+    for bar in bars:
+        columns = np.flatnonzero((bar != bar[0, 0]).any(axis=(0, 2)))
+        assert columns[0] > 5 and columns[-1] < width - 5

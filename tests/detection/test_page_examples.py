@@ -1,0 +1,209 @@
+"""The programs on the pages for users do what they say."""
+
+import re
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from event_examples import random_events
+
+from rvtssm.cli.generate import generate
+from rvtssm.cli.main import compose, main
+from rvtssm.datasets import DATASETS
+from rvtssm.evaluation.coco import evaluate_detections
+from rvtssm.events.frame_counter import count_windows
+from rvtssm.events.labels import read_boxes
+from rvtssm.events.windows import free_grid
+from rvtssm.models.checkpoint import write_checkpoint
+from rvtssm.readers.dat import write_dat
+from rvtssm.records import Events, Labels, Windows, WindowSettings
+
+ROOT = Path(__file__).parents[2]
+SAMPLE = "outputs/sample/test/test_0000_td.dat"  # what the programs open, written by the command before them
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def program(word: str) -> str:
+    """The only block of Python that has this word; several pages may show it."""
+    blocks = {block for page in PAGES for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)}
+    (found,) = [block for block in blocks if word in block]
+    return found
+
+
+@pytest.mark.parametrize(("hz", "window", "n"), [(200, "slide", 1), (80, "shrink", 3), (8, "slide", 2)])
+def test_a_program_without_this_package_runs_an_exported_file(exported, monkeypatch, hz, window, n):
+    pytest.importorskip("onnxruntime")
+    checkpoint, folder = exported()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    example = program("onnxruntime")
+    assert "import rvtssm" not in example and "from rvtssm" not in example
+    names: dict = {}
+    exec(example, names)
+    assert names["session"].get_session_options().intra_op_num_threads == 1 and names["n"] == 1
+    names["n"] = n
+    size_hw = 48 * n + n - 1, 64 * n + n - 1  # the last row and column of the sensor belong to no square
+    events = random_events(20_000 * n**2, 5, 130_000 if hz > 8 else 430_000, 7_000_000, size_hw)
+    state = None
+    first_us, last_us = int(events.t[0]), int(events.t[-1])
+    grid = free_grid(first_us, last_us, checkpoint.windows.at_rate(hz, window))
+    names["begin"](first_us)
+    by_end = {}
+    for (start_us, end_us), dt_us in zip(grid.bounds_us.tolist(), grid.dt_us.tolist(), strict=True):
+        part = events.between(start_us, end_us)
+        boxes, scores = names["detect"](*(getattr(part, name).astype(np.int64) for name in "txyp"), start_us, end_us)
+        by_end[end_us] = scores
+        single = Windows(np.array([[start_us, end_us]]), np.array([dt_us]))
+        hist = torch.from_numpy(count_windows(part, single, *size_hw, downsample=n))[None]
+        with torch.no_grad():
+            ((found,), state) = checkpoint.detector(hist, state, dt_us / 50_000)
+        wanted = found[0, :, 4:].sigmoid()
+        np.testing.assert_allclose(boxes / n, found[0, :, :4], rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(scores, wanted[:, :1] * wanted[:, 1:], atol=1e-4)
+    if hz == 200:  # the rate of the loop on the page
+        shown = names | {name: getattr(events, name).astype(np.int64) for name in "txyp"}
+        exec(program("np.searchsorted"), shown)
+        np.testing.assert_allclose(shown["scores"], by_end[shown["end_us"]], atol=1e-6)
+        assert shown["end_us"] > last_us - 5_000
+
+
+@pytest.mark.parametrize("representation", ["histogram", "surfaces"])
+def test_a_program_without_this_package_reduces_a_sensor(exported, monkeypatch, representation):
+    pytest.importorskip("onnxruntime")
+    _, folder = exported()
+    monkeypatch.chdir(folder)
+    names: dict = {}
+    exec(program("onnxruntime"), names)
+    settings = WindowSettings(representation=representation)
+    names.update(n=3, height=240, width=426, windows=asdict(settings))
+    exec(program("def surfaces"), names)
+    frames = []
+
+    def run(_, inputs):  # instead of a network for frames of this size
+        frames.append(inputs["hist"])
+        return [np.zeros((1, 1, 6))]
+
+    names.update(session=SimpleNamespace(run=run), histogram=names[representation])
+    events = random_events(1_000_000, 5, 50_000, size_hw=(720, 1280), fills_span=True)
+    names["begin"](0)
+    names["detect"](*(getattr(events, name).astype(np.int64) for name in "txyp"), 0, 50_000)
+    single = Windows(np.array([[0, 50_000]]), np.array([50_000]))
+    wanted = count_windows(events, single, 720, 1280, settings, downsample=3)
+    assert frames[0].shape == wanted.shape and wanted.any()
+    assert np.abs(frames[0].astype(int) - wanted).max() <= (representation == "surfaces")  # ties of rounding
+
+
+def test_the_short_program_opens_what_the_command_before_it_writes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for page in (ROOT / "README.md", ROOT / "docs/index.md"):
+        before, opened = re.search(
+            r"rvtssm (generate .*?)  #.*?rvtssm\.open\(\"(.*?)\"\)", page.read_text(), re.S
+        ).groups()
+        assert main([*before.split(), "duration_s=0.2"]) == 0 and Path(opened).is_file()
+
+
+def test_the_short_program_finds_objects_and_draws_them(live_checkpoint, draw_events, tmp_path, monkeypatch, capsys):
+    checkpoint = live_checkpoint()
+    write_checkpoint(tmp_path / "best.ckpt", checkpoint.detector, checkpoint)
+    events = draw_events(20_000)
+    spread = Events(events.t, events.x * np.uint16(20), events.y * np.uint16(15), events.p)
+    (tmp_path / SAMPLE).parent.mkdir(parents=True)
+    write_dat(tmp_path / SAMPLE, spread, 720, 1280)
+    monkeypatch.chdir(tmp_path)
+    example = program("busiest.draw").replace('"street-tiny"', '"best.ckpt"')
+    assert "best.ckpt" in example.partition("#")[0]
+    assert len([line for line in example.splitlines() if line]) <= 10
+    names: dict = {}
+    assert example.count("min_score=0.3") == 2 and "720" not in example  # the recording knows its size
+    exec(example.replace("min_score=0.3", "min_score=0.01"), names)  # the weights have not learned
+    assert len(names["found"]) == 22 and len(names["boxes"]) in (85, 86)
+    # at other rates windows have the length of the training, on which the accuracy depends
+    assert names["found"].summary.window_ms == 50 and names["stream"].detector.schedule.length_us == 50_000
+    assert (
+        set(names["busiest"].names) <= {"car", "pedestrian"}
+        and f"{names['busiest'].t_us} ['" in capsys.readouterr().out
+    )
+    assert (tmp_path / "outputs/found.mp4").stat().st_size > 1000
+    exec(program("rvtssm.draw"), names)
+    for picture in ("busiest.png", "events.png"):
+        assert (tmp_path / "outputs" / picture).read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_short_program_is_as_accurate_at_its_rates_as_at_that_of_the_training(tmp_path, monkeypatch):
+    """By the weights in the package on simulated traffic, at label times at which windows of all three rates end."""
+    scene = ["synthetic.num_train=0", "synthetic.num_val=0", "synthetic.num_test=4", "synthetic.duration_s=1.8"]
+    generate(compose(["experiment=demo", *scene, "synthetic.workers=1", f"dataset.raw_dir={tmp_path / 'raw'}"]))
+    changed = {"min_score=0.3": "min_score=0.01", "frame.xyxy for": "frame for"}
+    example = program("busiest.draw")
+    for old, new in changed.items():
+        assert old in example
+        example = example.replace(old, new)
+    recordings: dict[int, list] = {20: [], 50: [], 200: []}
+    monkeypatch.chdir(tmp_path)
+    Path(SAMPLE).parent.mkdir(parents=True)
+    for path in sorted(tmp_path.glob("raw/test/*.dat")):
+        boxes = read_boxes(path.with_name(path.name.replace("_td.dat", "_bbox.npy")))
+        boxes = boxes[(boxes["t"] > 500_000) & (boxes["t"] % 100_000 == 0)]
+        times_us, step = np.unique(boxes["t"], return_inverse=True)
+        ltwh = np.stack([boxes[side] for side in "xywh"], axis=1).astype(np.float32)
+        labels = Labels(ltwh, boxes["class_id"].astype(np.int64), boxes["t"].astype(np.int64), step, boxes["still_us"])
+        path.replace(SAMPLE)
+        names: dict = {}
+        exec(example, names)
+        trained = names["detector"].predict(SAMPLE, hz=20, min_score=0.01)
+        for hz, results in {20: trained, 50: names["found"], 200: names["boxes"]}.items():
+            ends_us = np.array([result.t_us for result in results])
+            nearest = [results[int(np.abs(ends_us - time_us).argmin())].found for time_us in times_us]
+            found = [
+                # the weights number people 0 and vehicles 1, the labels the other way round
+                replace(each, class_id=1 - each.class_id, t_us=int(time_us))[each.class_id < 2]
+                for each, time_us in zip(nearest, times_us, strict=True)
+            ]
+            recordings[hz].append((path.name, labels, found))
+    spec = replace(DATASETS["synthetic"], height=96, width=128)
+    score = {hz: evaluate_detections(found, spec)["AP"] for hz, found in recordings.items()}
+    assert score[20] > 0.2
+    assert score[50] == pytest.approx(score[20], abs=0.02)
+    assert score[200] == pytest.approx(score[20], abs=0.02)
+
+
+def test_the_programs_of_a_layer_alone_run(capsys):
+    torch.manual_seed(0)
+    names: dict = {}
+    exec(program("S5(32)"), names)
+    assert names["y"].shape == (5, 8, 32) and names["state"].shape[0] == 8
+    exec(program("import SelectiveS5"), names)
+    assert names["layer"].ssm.name == "selective_s5"
+    exec(program("repeat_interleave(10"), names)
+    state, output, *exact = (float(share) for share in re.findall(r"([\d.]+)%", capsys.readouterr().out))
+    assert 40 < state < 100 and 1 < output < 5 and exact == [0, 0]
+
+
+def test_surfaces_can_be_made_without_this_package(draw_events):
+    settings, events = WindowSettings(representation="surfaces"), draw_events(20_000)
+    names = {"windows": asdict(settings), "height": 48, "width": 64}
+    exec(program("def surfaces"), names)
+    ends_us = int(events.t[0]) + np.array([0, 50_000, 55_000, 300_000])
+    bounds_us = np.stack([ends_us[:-1], ends_us[1:]], axis=1)
+    wanted = count_windows(events, Windows(bounds_us, np.diff(ends_us)), 48, 64, settings)
+    for (start_us, end_us), frame in zip(bounds_us, wanted, strict=True):
+        part = events.between(start_us, end_us)
+        found = names["surfaces"](*(getattr(part, name).astype(np.int64) for name in "txyp"), start_us, end_us)[0]
+        assert found.dtype == frame.dtype and found.shape == frame.shape and frame.max() > 16
+        assert np.abs(found.astype(int) - frame).max() <= 1 and (found != frame).mean() < 1e-3  # ties of rounding
+
+
+def test_the_live_program_prints_boxes_in_sensor_pixels(live_checkpoint, draw_events, tmp_path, monkeypatch, capsys):
+    checkpoint = live_checkpoint()
+    write_checkpoint(tmp_path / "best.ckpt", checkpoint.detector, checkpoint)
+    events = draw_events(20_000)
+    spread = Events(events.t, events.x * np.uint16(20), events.y * np.uint16(15), events.p)  # 64 x 48 to 1280 x 720
+    write_dat(tmp_path / "recording.raw", spread, 720, 1280)
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(program("StreamDetector").replace("min_score=0.3", "min_score=0.001"), names)  # the weights have not learned
+    printed = [float(number) for number in re.findall(r"\d+\.\d*", capsys.readouterr().out)]
+    assert names["detector"].downsample > 1 and max(printed) > max(names["detector"].frame_hw)

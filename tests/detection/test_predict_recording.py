@@ -1,0 +1,314 @@
+"""Prediction on recordings written here, with a real detector of random weights."""
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import cv2
+import event_examples
+import numpy as np
+import pytest
+import torch
+from live_examples import SMALL
+
+from rvtssm.detection.inference_config import PredictConfig
+from rvtssm.detection.predict_recording import predict_recording
+from rvtssm.detection.summary import Tally
+from rvtssm.drawing import pictures
+from rvtssm.drawing.pictures import PictureSettings, open_pictures
+from rvtssm.events.frame_counter import count_windows
+from rvtssm.events.windows import free_grid
+from rvtssm.models.checkpoint_meta import CheckpointMeta
+from rvtssm.models.frame_size import detector_for_frame, downsample_by_size, usual_downsample
+from rvtssm.models.model_config import ModelConfig, PostprocessConfig
+from rvtssm.readers import open_recording
+from rvtssm.readers.dat import write_dat
+from rvtssm.records import DatasetSpec, Detections, Labels, WindowSettings
+from rvtssm.ssm.temporal_config import TemporalConfig
+
+HEIGHT, WIDTH = 48, 64
+SPEC = replace(SMALL, class_ids=(2, 5))
+POSTPROCESS = PostprocessConfig(max_detections=5)
+DRAWN_FROM = 0.29  # about the median of what the weights find
+
+
+def make_checkpoint(**model):
+    torch.manual_seed(1)
+    config = ModelConfig(size="tiny", embed_dim=32, head_dim=32, fpn_blocks=1, **model)
+    meta = CheckpointMeta(SPEC, config, TemporalConfig(), WindowSettings(50_000, None, "exact", 10, 10))
+    detector = meta.build().eval()
+    with torch.no_grad():  # scores that differ from box to box, and from class to class
+        for name, parameter in detector.head.named_parameters():
+            if parameter.ndim == 1 and parameter.numel() <= 2 and name.endswith("bias"):
+                parameter.zero_()
+            elif name.endswith("weight") and parameter.ndim == 4:
+                parameter.mul_(4)
+    return meta.with_detector(detector)
+
+
+def random_events(height, width, start_us=7_000_000, duration_us=1_030_000, n=30_000):
+    return event_examples.random_events(n, 5, duration_us, start_us, (height, width), fills_span=True)
+
+
+def write_recording(folder, height=HEIGHT, width=WIDTH, **options):
+    path = folder / "drive_td.dat"
+    write_dat(path, random_events(height, width, **options), height, width)
+    return path
+
+
+def read_lines(folder):
+    return [json.loads(line) for line in (folder / "detections.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def checkpoint():
+    return make_checkpoint()
+
+
+@pytest.fixture(scope="module")
+def predicted(checkpoint, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("predicted")
+    recording = write_recording(folder)
+    config = PredictConfig(postprocess=POSTPROCESS, min_score=DRAWN_FROM, num_stills=2)
+    summary = predict_recording(checkpoint, recording, folder / "out", config, progress=False)
+    return recording, folder / "out", summary
+
+
+def test_every_window_has_a_line_and_the_summary_counts_them(predicted):
+    _, out, summary = predicted
+    lines = read_lines(out)
+    assert [line["t_us"] for line in lines] == [7_000_000 + 50_000 * i for i in range(1, 22)]
+    assert summary.num_windows == 21 and summary.hz == 20 and summary.window_ms == 50
+    assert summary.duration_s == pytest.approx(1.03, abs=1e-5)
+    objects = [found for line in lines for found in line["detections"]]
+    assert summary.num_detections == len(objects)
+    assert 21 * 3 < len(objects) <= 21 * 5  # at most five, less those in the padding below the frame
+    num_drawn = sum(found["score"] >= DRAWN_FROM for found in objects)
+    assert summary.num_drawn_detections == num_drawn and 0 < num_drawn < len(objects)
+    assert {found["class"] for found in objects} <= set(SPEC.class_names)
+    scores = [[found["score"] for found in line["detections"]] for line in lines]
+    assert all(row == sorted(row, reverse=True) for row in scores)
+    edges = np.array([found["xyxy"] for found in objects])
+    assert edges.min() >= 0 and (edges[:, 2] <= WIDTH).all() and (edges[:, 3] <= HEIGHT).all()
+    assert (edges[:, :2] < edges[:, 2:]).all()
+
+
+def test_times_count_from_the_start_and_by_the_clock_of_the_camera(checkpoint, tmp_path, monkeypatch):
+    captions, draw = [], pictures.draw_frame
+    monkeypatch.setattr(
+        pictures, "draw_frame", lambda *args, **options: captions.append(options["caption"]) or draw(*args, **options)
+    )
+    config = PredictConfig(postprocess=POSTPROCESS, num_stills=1, formats=["png"])
+    summary = predict_recording(checkpoint, write_recording(tmp_path), tmp_path / "out", config, progress=False)
+    told = json.loads((tmp_path / "out/prediction.json").read_text())
+    assert (
+        told["start_us"] == summary.start_us == 7_000_000 and "(camera time 7.000 to 8.030 s)" in summary.sentences()[0]
+    )
+    assert captions[0].startswith("t = 0.050 s    camera 7.050 s    20 Hz")
+
+
+@pytest.mark.parametrize("num_warmup", [1, 3])
+def test_the_first_windows_do_not_count_as_speed(monkeypatch, num_warmup):
+    """They take 2 s, in which code is compiled; then a window of 0.05 s takes 0.1 s."""
+    now_s = [100.0]
+    monkeypatch.setattr("rvtssm.detection.summary.time.perf_counter", lambda: now_s[0])
+    tally = Tally(0.3, num_warmup)
+    nothing = Detections(np.empty((0, 4), np.float32), np.empty(0, np.float32), np.empty(0, np.int64), 0)
+    for number in range(1, 10):
+        seconds = 2.0 / num_warmup if number <= num_warmup else 0.1
+        now_s[0] += seconds
+        tally.add(replace(nothing, t_us=50_000 * number), seconds)
+        if number == num_warmup:  # nothing else tells the speed
+            assert tally.step_ms()["p99"] == pytest.approx(2000 / num_warmup)
+    assert tally.step_ms() == pytest.approx(dict.fromkeys(("mean", "p50", "p90", "p99"), 100.0))
+    assert tally.pace() == pytest.approx((2 + 0.1 * (9 - num_warmup), 2, 0.5))
+
+
+def test_the_result_is_that_of_one_pass_with_carried_state(checkpoint, predicted):
+    path, out, _ = predicted
+    recording = open_recording(path)
+    windows = free_grid(*recording.time_range_us, WindowSettings())
+    hist = torch.from_numpy(count_windows(recording.read(), windows, HEIGHT, WIDTH))
+    with torch.inference_mode():
+        predictions, _ = checkpoint.detector(hist[:, None])
+    frames = checkpoint.detector.head.decode(predictions, windows.ends_us.tolist(), POSTPROCESS)
+    for line, frame in zip(read_lines(out), frames, strict=True):
+        left, top, right, bottom = frame.xyxy.T
+        is_seen = (left < WIDTH) & (right > 0) & (top < HEIGHT) & (bottom > 0)  # not only in the padding
+        expected = frame.score[is_seen].tolist()
+        assert [found["score"] for found in line["detections"]] == pytest.approx(expected, abs=2e-4)
+
+
+def test_the_pictures_are_there(predicted):
+    _, out, summary = predicted
+    capture = cv2.VideoCapture(str(out / "video.mp4"))
+    assert capture.get(cv2.CAP_PROP_FRAME_COUNT) == 21 and capture.get(cv2.CAP_PROP_FPS) == pytest.approx(20)
+    stills = sorted(path.name for path in out.glob("still_*.png"))
+    assert len(stills) == 2 and cv2.imread(str(out / stills[0])).shape == (15 * HEIGHT + 60, 15 * WIDTH, 3)
+    assert sorted(summary.files) == sorted(path.name for path in out.glob("[!.]*"))
+    assert json.loads((out / "prediction.json").read_text())["num_windows"] == 21
+    summary = replace(summary, cameras="")  # a busy machine may be too slow for one
+    missed = replace(summary, num_drawn_detections=0, highest_score=0.2996).sentences()
+    assert any("; the highest score is 0.29, and min_score=0.1 draws more" in sentence for sentence in missed)
+    text = "\n".join(replace(summary, step_ms=dict.fromkeys(summary.step_ms, 50.0)).sentences())
+    assert "50.0 ms for one window (median; " in text and "sustains" not in text
+    for factor, said in ((0.0034, "0.0034"), (0.3, "0.30"), (1.04, "1.0"), (123.4, "123")):
+        assert f" {said} x real time" in "\n".join(replace(summary, realtime_factor=factor).sentences())
+    slow = replace(summary, step_ms=dict.fromkeys(summary.step_ms, 407.6), remedy="set this")
+    assert "per call" not in replace(slow, windows_per_call=1).sentences()[-2]
+    told = "every 50 ms: beside whatever else ran, this machine sustains about 2.4 Hz, not 20 Hz; set this"
+    assert "407.6 ms for one window (median; " in slow.sentences()[-2] and slow.sentences()[-2].endswith(told)
+    cameras = replace(slow, cameras="this machine sustains about 2.5 Hz").sentences()  # said once
+    assert cameras[-2].endswith("computed 8 windows per call); set this")
+    assert "21 windows of 50 ms at 20 Hz" in text and "video.mp4" in text
+
+
+@pytest.mark.parametrize(("window", "window_ms"), [("shrink", 10), (None, 50)])
+def test_another_rate_rescales_the_step_and_thins_the_video(checkpoint, tmp_path, monkeypatch, window, window_ms):
+    scales = []
+    detector, prepare = type(checkpoint.detector), type(checkpoint.detector).prepare
+    monkeypatch.setattr(detector, "prepare", lambda self, scale: scales.append(scale) or prepare(self, scale))
+    recording = write_recording(tmp_path, duration_us=205_000)
+    config = PredictConfig(hz=100, window=window, postprocess=POSTPROCESS)
+    summary = predict_recording(checkpoint, recording, tmp_path / "out", config, progress=False)
+    assert summary.num_windows == 21 and summary.window_ms == window_ms
+    assert scales == [0.2]
+    capture = cv2.VideoCapture(str(tmp_path / "out" / "video.mp4"))
+    assert capture.get(cv2.CAP_PROP_FPS) == pytest.approx(25) and capture.get(cv2.CAP_PROP_FRAME_COUNT) == 6
+
+
+def test_a_picture_shows_the_events_of_all_its_windows(tmp_path, monkeypatch):
+    drawn = []
+
+    def keep(hist, frame, *_, **__):
+        drawn.append((frame.t_us, int(hist.mean())))
+        return np.zeros((16, 16, 3), np.uint8)
+
+    monkeypatch.setattr("rvtssm.drawing.pictures.draw_frame", keep)
+    settings = PictureSettings(
+        ("car",),
+        0.5,
+        WindowSettings(10_000),
+        windows_per_picture=4,
+        videos=["mp4"],
+        num_stills=0,
+        is_logged=False,
+        downsample=1,
+    )
+    nothing = np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64)
+    with open_pictures(tmp_path, settings) as show:
+        for i in range(1, 11):
+            show(np.full((20, 8, 8), i, np.uint8), Detections(*nothing, 10_000 * i), 10_000 * (i - 1))
+    assert drawn == [(40_000, 1 + 2 + 3 + 4), (80_000, 5 + 6 + 7 + 8), (100_000, 9 + 10)]
+
+
+@pytest.mark.parametrize("options", [{}, {"window": "shrink", "hz": 60}, {"window": "slide", "hz": 40}])
+def test_pictures_show_the_events_of_the_sensor(checkpoint, tmp_path, monkeypatch, options):
+    """At 60 Hz and 30 pictures a second one shows two windows; windows that slide share events."""
+    drawn = []
+
+    def keep(hist, frame, *_, **__):
+        drawn.append((hist.copy(), frame))
+        return np.zeros((16, 16, 3), np.uint8)
+
+    monkeypatch.setattr("rvtssm.drawing.pictures.draw_frame", keep)
+    recording = write_recording(tmp_path, duration_us=150_000)
+    found = []
+    config = PredictConfig(formats=["mp4"], postprocess=POSTPROCESS, downsample=3, **options)  # 30 pictures a second
+    on_frame = lambda frame, start_us: found.append((frame, start_us))  # noqa: E731
+    predict_recording(checkpoint, recording, tmp_path / "out", config, on_frame=on_frame, progress=False)
+    period, events = 2 if "hz" in options else 1, open_recording(recording).read()
+    last = list(range(period - 1, len(found), period))
+    last += [] if last[-1] == len(found) - 1 else [len(found) - 1]
+    assert len(drawn) == len(last) >= 3
+    for (hist, frame), place in zip(drawn, last, strict=True):
+        shown, _ = found[place]
+        first = place if options.get("window") == "slide" else (place // period) * period
+        part = events.between(found[first][1], shown.t_us)
+        wanted = np.zeros((2, HEIGHT, WIDTH), np.uint8)
+        np.add.at(wanted, (part.p.astype(int), part.y, part.x), 1)
+        np.testing.assert_array_equal(hist, wanted)
+        np.testing.assert_array_equal(frame.xyxy, shown.xyxy)
+    if not options:
+        drawn.clear()
+        predict_recording(checkpoint, recording, tmp_path / "out", replace(config, view="network"), progress=False)
+        assert {hist.shape[-2:] for hist, _ in drawn} == {(HEIGHT // 3, WIDTH // 3)}
+
+
+def test_chunk_memory_of_the_checkpoint_is_kept(checkpoint, tmp_path):
+    recording = write_recording(tmp_path)
+    config = PredictConfig(formats=["jsonl"], postprocess=POSTPROCESS)
+    predict_recording(make_checkpoint(memory="chunk", memory_chunk=3), recording, tmp_path / "chunk", config)
+    predict_recording(checkpoint, recording, tmp_path / "carried", config)
+    chunk, carried = read_lines(tmp_path / "chunk"), read_lines(tmp_path / "carried")
+    assert chunk[:3] == carried[:3] and chunk[3:] != carried[3:]
+
+
+def test_another_sensor_uses_the_same_weights_on_smaller_frames(checkpoint, tmp_path):
+    recording = write_recording(tmp_path, height=150, width=200, duration_us=200_000)
+    config = PredictConfig(postprocess=POSTPROCESS, num_stills=1)
+    summary = predict_recording(checkpoint, recording, tmp_path / "out", config, progress=False)
+    assert summary.downsample == 3 and summary.frame_hw == (50, 66) and summary.trained_frame_hw == (HEIGHT, WIDTH)
+    said = "\n".join(summary.sentences())
+    assert "frames of 66 x 50 pixels, one of every 3 x 3 of the sensor; the same weights were trained on" in said
+    assert "trained on frames of 64 x 48" in said
+    edges = np.array([found["xyxy"] for line in read_lines(tmp_path / "out") for found in line["detections"]])
+    assert WIDTH < edges[:, 2].max() <= 198  # pixels of the sensor
+    fixed = PredictConfig(postprocess=POSTPROCESS, downsample=5, formats=[])
+    assert predict_recording(checkpoint, recording, tmp_path / "out", fixed, progress=False).frame_hw == (30, 40)
+
+
+def test_the_size_of_frames_follows_training():
+    checkpoint = make_checkpoint()
+    assert detector_for_frame(checkpoint, HEIGHT, WIDTH) is checkpoint.detector
+    other = detector_for_frame(checkpoint, 100, 130)
+    assert other.frame_hw[1] == 130 and not other.training
+    for key, value in checkpoint.detector.state_dict().items():
+        assert torch.equal(other.state_dict()[key], value)
+    halved = DatasetSpec("onempx", 720, 1280, ("car",), 100_000, 20, 60, 5, 0, downsample=2)
+    assert [usual_downsample(halved, *hw) for hw in [(720, 1280), (240, 304), (480, 640)]] == [2, 1, 1]
+    assert [usual_downsample(SPEC, *hw) for hw in [(HEIGHT, WIDTH), (96, 128), (20, 20)]] == [1, 2, 1]
+    assert [usual_downsample(SPEC, *hw) for hw in [(86, 115), (92, 122), (140, 186)]] == [1, 2, 3]  # 1.8, 1.9 and 2.9
+    exported = SimpleNamespace(detector=SimpleNamespace(frame_hw=(240, 426)), spec=SPEC)
+    assert [downsample_by_size(exported, *hw) for hw in [(720, 1280), (240, 426), (48, 64)]] == [3, 1, 1]
+
+
+def test_ground_truth_is_drawn_in_its_window_only(checkpoint, tmp_path, monkeypatch):
+    shown = []
+    draw = pictures.draw_frame
+
+    def note(hist, frame, truth, *args, **options):
+        shown.append((frame.t_us, truth.boxes_ltwh.tolist()))
+        return draw(hist, frame, truth, *args, **options)
+
+    monkeypatch.setattr(pictures, "draw_frame", note)
+    recording = write_recording(tmp_path, height=96, width=128, duration_us=200_000)
+    t_us = np.array([7_060_000, 7_100_000, 7_100_000])
+    boxes = np.array([[0, 0, 8, 8], [10, 20, 30, 40], [50, 20, 10, 10]], np.float32)
+    zeros = np.zeros(3, np.int64)
+    predict_recording(
+        checkpoint,
+        recording,
+        tmp_path / "out",
+        PredictConfig(postprocess=POSTPROCESS, view="network"),
+        ground_truth=Labels(boxes, zeros, t_us, zeros, zeros - 1),
+        progress=False,
+    )
+    assert shown == [
+        (7_050_000, []),
+        (7_100_000, [[5, 10, 15, 20], [25, 10, 5, 5]]),  # the latest time, in pixels of the halved frame
+        (7_150_000, []),
+        (7_200_000, []),
+    ]
+
+
+def test_files_of_others_are_never_replaced(checkpoint, tmp_path):
+    recording, out = write_recording(tmp_path), tmp_path / "out"
+    names = ["coco_results.json", "detections.npy", "still_holiday.png", "strip.png", "video.mp4"]
+    out.mkdir()
+    for number, name in enumerate(reversed(names)):
+        (out / name).write_bytes(b"mine")
+        with pytest.raises(ValueError, match=f"out holds {name}, which was not written by rvtssm"):
+            predict_recording(checkpoint, recording, out, PredictConfig(formats=["jsonl"]), progress=False)
+        assert len(list(out.iterdir())) == number + 1
+    assert {path.read_bytes() for path in out.iterdir()} == {b"mine"}

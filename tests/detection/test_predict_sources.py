@@ -1,0 +1,572 @@
+"""Prediction on what people have: folders, DSEC sequences, pipes and sockets; every format; and what can be wrong."""
+
+import contextlib
+import errno
+import io
+import json
+import shutil
+import signal
+import socket
+import sys
+import threading
+from dataclasses import replace
+
+import cv2
+import numpy as np
+import pytest
+from dsec_examples import CAR, OFFSET_US, boxes_at, image_times, write_sequence
+from event_examples import assert_same
+from rosbags.highlevel import AnyReader
+from test_predict_recording import (
+    HEIGHT,
+    POSTPROCESS,
+    SPEC,
+    WIDTH,
+    make_checkpoint,
+    random_events,
+    read_lines,
+    write_recording,
+)
+
+from rvtssm.cli import main as cli
+from rvtssm.datasets import DATASETS, dsec
+from rvtssm.detection.inference_config import PredictConfig
+from rvtssm.detection.predict_recording import predict_recording
+from rvtssm.detection.sources import find_sources
+from rvtssm.drawing.draw import events_image, strip_of
+from rvtssm.models.checkpoint import write_checkpoint
+from rvtssm.models.checkpoint_meta import CheckpointMeta
+from rvtssm.models.heads.yolox import YoloxHead
+from rvtssm.readers import open_recording
+from rvtssm.readers.dat import write_dat
+from rvtssm.readers.piped import PipedRecording
+from rvtssm.readers.recording import join_events
+from rvtssm.records import Events
+from rvtssm.system.output_folder import result_set
+from tests.readers.format_encoders import WRITERS
+
+ONE_PICTURE = ("formats=[jsonl,png]", "num_stills=1", "postprocess.max_detections=5")
+LINES_ONLY = PredictConfig(formats=["jsonl"], postprocess=POSTPROCESS)
+
+
+@pytest.fixture(scope="module")
+def checkpoint():
+    return make_checkpoint()
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory, checkpoint):
+    """The same detector as a file, and one of 1Mpx."""
+    folder = tmp_path_factory.mktemp("weights")
+    for name, spec in {"small": SPEC, "onempx": DATASETS["onempx"]}.items():
+        meta = CheckpointMeta(spec, checkpoint.model_config, checkpoint.temporal_config, checkpoint.windows)
+        write_checkpoint(folder / f"{name}.ckpt", meta.build(), meta)
+    return folder
+
+
+def call(capsys, *arguments):
+    """Exit code, output and error of one command."""
+    code = cli.main(["predict", *arguments])
+    captured = capsys.readouterr()
+    return code, " ".join(captured.out.split()), captured.err.strip()
+
+
+# pipes and sockets
+
+
+class Dribble(io.BytesIO):
+    """A stream of which little arrives at a time."""
+
+    def __init__(self, content: bytes, size: int) -> None:
+        super().__init__(content)
+        self._size = size
+
+    def read1(self, size: int = -1) -> bytes:
+        return super().read1(min(self._size, size))
+
+
+class Failing(Dribble):
+    """A stream that ends with an error."""
+
+    def __init__(self, content: bytes, size: int, error: BaseException) -> None:
+        super().__init__(content, size)
+        self._error = error
+
+    def read1(self, size: int = -1) -> bytes:
+        if data := super().read1(size):
+            return data
+        raise self._error
+
+
+def bare_words(events: Events) -> bytes:
+    words = np.empty((len(events), 2), "<u4")
+    words[:, 0] = events.t
+    words[:, 1] = events.x | events.y.astype(np.uint32) << 14 | events.p.astype(np.uint32) << 28
+    return words.tobytes()
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000, 1 << 20])
+@pytest.mark.parametrize("kind", ["dat", "bare", "evt3", "evt2"])
+def test_a_stream_gives_the_events_of_the_file(tmp_path, kind, size):
+    events = random_events(HEIGHT, WIDTH, start_us=0, n=400)
+    content = bare_words(events) if kind == "bare" else WRITERS[kind](tmp_path / "a", events).read_bytes()
+    piped = PipedRecording(Dribble(content, size), "camera", *((HEIGHT, WIDTH) if kind == "bare" else ()))
+    assert_same(join_events(list(piped.iterate())), events)
+    assert (piped.format, piped.num_events) == (kind.replace("bare", "dat"), len(events))
+    assert piped.faults.truncated_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("hz", "size", "window", "convention"),
+    [(None, 100, None, "exact"), (30, 1 << 16, None, "exact"), (200, 1000, None, "exact"), (40, 333, "slide", "exact"),
+     (40, 333, "shrink", "rvt")],
+)  # fmt: skip
+def test_a_stream_is_predicted_as_the_file(checkpoint, tmp_path, monkeypatch, hz, size, window, convention):
+    length_us = None if window is None else 50_000
+    checkpoint = replace(checkpoint, windows=replace(checkpoint.windows, convention=convention, length_us=length_us))
+    recording = write_recording(tmp_path, duration_us=330_000, n=3_000)
+    config = PredictConfig(formats=["npy", "png"], postprocess=POSTPROCESS, hz=hz, window=window)
+    whole = predict_recording(checkpoint, recording, tmp_path / "file", config, progress=False)
+    monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": Dribble(recording.read_bytes(), size)}))
+    piped = predict_recording(checkpoint, "-", tmp_path / "piped", config, progress=False)
+    assert piped.num_windows == whole.num_windows and piped.num_events == whole.num_events
+    assert piped.duration_s == whole.duration_s and piped.recording == "standard input"
+    ours, theirs = (np.load(tmp_path / folder / "detections.npy") for folder in ("piped", "file"))
+    np.testing.assert_array_equal(ours["t"], theirs["t"])
+    np.testing.assert_allclose(ours["class_confidence"], theirs["class_confidence"], atol=2e-4)
+    names = [sorted(path.name for path in (tmp_path / folder).glob("[!.]*")) for folder in ("piped", "file")]
+    assert names[0] == names[1] and "strip.png" in names[0]
+
+
+def test_a_silence_in_a_stream_is_windows_without_events(checkpoint, tmp_path, monkeypatch):
+    parts = [random_events(HEIGHT, WIDTH, start_us=start, duration_us=60_000, n=50) for start in (0, 2_000_000)]
+    content = bare_words(join_events(parts))
+    monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": Dribble(content, 80)}))
+    config = replace(LINES_ONLY, height=HEIGHT, width=WIDTH)
+    summary = predict_recording(checkpoint, "-", tmp_path / "out", config, progress=False)
+    assert summary.num_windows == 42 and len(read_lines(tmp_path / "out")) == 42
+
+
+@pytest.mark.parametrize("pause", ["between blocks", "within one"])
+def test_a_stream_ends_where_its_clock_jumps(checkpoint, tmp_path, monkeypatch, pause):
+    """The empty windows of hours would never end."""
+    parts = [random_events(HEIGHT, WIDTH, start, 60_000, 50) for start in (0, 4_000_000_000)]
+    size = 80 if pause == "between blocks" else 1 << 16
+    monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": Dribble(bare_words(join_events(parts)), size)}))
+    config = replace(LINES_ONLY, height=HEIGHT, width=WIDTH)
+    summary = predict_recording(checkpoint, "-", tmp_path / "out", config, progress=False)
+    assert "no event for more than 600 s, then one at 40000" in summary.broke_off
+    assert summary.num_events == 50 and summary.num_windows == len(read_lines(tmp_path / "out")) == 2
+
+
+@pytest.fixture
+def listening_to_ctrl_c():
+    """Also where the tests were started by something that ignores it."""
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, usual)
+
+
+def signal_at_the_third_decoding(monkeypatch, number):
+    calls, decode = [], YoloxHead.decode
+
+    def interrupted(*arguments):
+        calls.append(1)
+        if len(calls) == 3:
+            signal.raise_signal(number)
+        return decode(*arguments)
+
+    monkeypatch.setattr(YoloxHead, "decode", staticmethod(interrupted))
+
+
+@pytest.mark.usefixtures("listening_to_ctrl_c")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_it_computes_keeps_what_was_found(checkpoint, tmp_path, monkeypatch, number):
+    """Ctrl-C, or what a service manager sends, finds the detector at work more often than waiting."""
+    content = write_recording(tmp_path, duration_us=500_000).read_bytes()
+    monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": Dribble(content, 4096)}))
+    signal_at_the_third_decoding(monkeypatch, number)
+    usual = signal.getsignal(number)
+    summary = predict_recording(checkpoint, "-", tmp_path / "out", LINES_ONLY, progress=False)
+    assert 3 <= summary.num_windows == len(read_lines(tmp_path / "out")) < 10
+    assert signal.getsignal(number) is usual
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("listening_to_ctrl_c")
+def test_an_interrupted_recording_keeps_what_was_found_and_the_next_is_not_begun(
+    weights, tmp_path, monkeypatch, capsys
+):
+    for name in ("one", "two"):
+        write_recording(tmp_path, duration_us=500_000).rename(tmp_path / f"{name}_td.dat")
+    signal_at_the_third_decoding(monkeypatch, signal.SIGINT)
+    words = ["predict", str(tmp_path), f"checkpoint={weights / 'small.ckpt'}", f"out={tmp_path / 'out'}", *ONE_PICTURE]
+    assert cli.main([*words, "windows_per_call=1"]) == 130
+    said = " ".join(capsys.readouterr().err.split())
+    assert "interrupted 0.150 s after the first event; what was found before is kept" in said
+    assert "two_td.dat was not begun" in said and not (tmp_path / "out" / "two_td.dat").exists()
+    told = json.loads((tmp_path / "out" / "one_td.dat" / "prediction.json").read_text())
+    assert told["broke_off"].startswith("interrupted 0.150 s") and told["num_windows"] == 3
+    assert len(read_lines(tmp_path / "out" / "one_td.dat")) == 3
+    assert "strip.png" in told["files"]
+
+
+def test_a_socket_is_read_until_it_closes(checkpoint, tmp_path):
+    recording = write_recording(tmp_path, duration_us=230_000, n=2_000)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def send() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(recording.read_bytes())
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        summary = predict_recording(checkpoint, f"tcp://127.0.0.1:{port}", tmp_path / "out", LINES_ONLY, progress=False)
+        sender.join()
+    assert summary.num_windows == 5 and summary.num_events == 2_000
+    with pytest.raises(ValueError, match="cannot be reached"):
+        predict_recording(checkpoint, f"tcp://127.0.0.1:{port}", tmp_path / "none", LINES_ONLY, progress=False)
+    with pytest.raises(ValueError, match="not of the form tcp://HOST:PORT"):
+        predict_recording(checkpoint, "tcp://camera", tmp_path / "none", LINES_ONLY, progress=False)
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (TimeoutError(errno.ETIMEDOUT, "Connection timed out"), "Connection timed out"),
+        (OSError("cable pulled"), "cable pulled"),
+        (KeyboardInterrupt(), ""),
+    ],
+)
+def test_any_failure_of_a_stream_and_ctrl_c_keep_what_was_found(checkpoint, tmp_path, monkeypatch, error, reason):
+    stream = Failing(write_recording(tmp_path, duration_us=230_000, n=2_000).read_bytes(), 4096, error)
+    monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": stream}))
+    summary = predict_recording(checkpoint, "-", tmp_path / "out", LINES_ONLY, progress=False)
+    assert summary.broke_off == (reason and f"standard input broke off ({reason}); start the sender again")
+    assert summary.num_windows == len(read_lines(tmp_path / "out")) == 5
+
+
+@pytest.mark.parametrize("num_bytes", [10, 40, 20_000])
+def test_a_socket_that_breaks_off_is_one_line(weights, tmp_path, capfd, monkeypatch, num_bytes):
+    content = write_recording(tmp_path, duration_us=230_000, n=2_000).read_bytes()[:num_bytes]
+
+    class Connection(contextlib.AbstractContextManager):
+        def __exit__(self, *error) -> None:
+            pass
+
+        def makefile(self, mode: str) -> Failing:
+            return Failing(content, 4096, ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
+
+    monkeypatch.setattr("rvtssm.detection.sources.connected_to", lambda where: Connection())
+    where, out = "tcp://camera:1234", tmp_path / "out"
+    if found := num_bytes == 20_000:
+        with result_set(out, "scores", ["scores.json"]) as staged:
+            (staged / "scores.json").write_text("of an earlier prediction")
+    assert cli.main(["predict", f"checkpoint={weights / 'small.ckpt'}", f"recording={where}", f"out={out}"]) == 2
+    line = f"{where} broke off (Connection reset by peer); start the sender again"
+    line = f"{line}; what was found before is kept" if found else f"rvtssm predict: {line}"
+    bar, errors = [] if not found else ["predicting"], capfd.readouterr().err.splitlines()
+    assert errors[-1] == line and [error.split()[0] for error in errors[:-1]] == bar
+    assert out.exists() == found
+    if found:
+        assert json.loads((out / "prediction.json").read_text())["num_windows"] == len(read_lines(out)) > 1
+        assert not (out / "scores.json").exists()
+
+
+def test_a_closed_standard_input_is_named(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(ValueError, match="standard input is closed"):
+        predict_recording(checkpoint, "-", tmp_path / "out", LINES_ONLY, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "ended before the first byte"),
+        (b"% evt 3.0\n% geometry 64x48\n% end\n", "ended without an event"),
+        (b"some text, but no events in it", "size of its sensor; give height and width.*RAW or DAT"),
+        (b"\x89HDF\r\n\x1a\n" + bytes(100), "standard input"),
+        (b"% evt 7.0\n% geometry 64x48\n% end\n", "EVT7"),
+    ],
+)
+def test_a_stream_that_is_none_says_so(checkpoint, tmp_path, monkeypatch, content, message):
+    monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": io.BytesIO(content)}))
+    with pytest.raises(ValueError, match=message) as error:
+        predict_recording(checkpoint, "-", tmp_path / "out", LINES_ONLY, progress=False)
+    assert "standard input" in str(error.value) and "/tmp" not in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_stream_of_something_else_is_refused_at_its_end(checkpoint, tmp_path, monkeypatch):
+    noise = np.random.default_rng(0).integers(0, 256, 8_000, np.uint8).tobytes()
+    monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": io.BytesIO(noise)}))
+    with pytest.raises(ValueError, match=r"outside its 8x8|more than .* windows"):
+        predict_recording(checkpoint, "-", tmp_path / "out", replace(LINES_ONLY, height=8, width=8), progress=False)
+    assert not (tmp_path / "out").exists()
+
+
+# DSEC sequences
+
+
+@pytest.fixture(scope="module")
+def sequence(tmp_path_factory):
+    return write_sequence(tmp_path_factory.mktemp("dsec") / "test/thun_01_a", 4)
+
+
+def test_a_dsec_sequence_is_predicted_overlaid_and_scored(weights, sequence, tmp_path, capsys):
+    out = tmp_path / "out"
+    code, said, _ = call(
+        capsys, f"checkpoint={weights / 'onempx.ckpt'}", f"recording={sequence}", f"out={out}", *ONE_PICTURE
+    )
+    assert code == 0 and "dsec, 12000 events" in said and "in the detector" in said
+    scores = json.loads((out / "scores.json").read_text())
+    assert scores["recordings"] == ["thun_01_a"] and 0 <= scores["metrics"]["AP"] <= 1
+    assert scores["classes"] == (
+        "scored: pedestrian as pedestrian, car as car, bicycle as two-wheeler, motorcycle as two-wheeler; "
+        "ignored: rider as two-wheeler, bus as car, truck as car, train as car"
+    )
+    assert "scored: pedestrian as pedestrian, car as car" in said
+    lines = read_lines(out)
+    assert [line["t_us"] for line in lines] == image_times(4).tolist()  # every window ends at an image
+    assert {found["class"] for line in lines for found in line["detections"]} <= {"pedestrian", "two-wheeler", "car"}
+    (still,) = out.glob("still_*.png")
+    picture = cv2.imread(str(still))
+    assert picture.shape == (480 * 2 + 60, 640 * 2, 3) and picture.mean() > 70  # grey images, not a dark ground
+
+
+def test_perfect_detections_score_perfectly_whatever_lorries_there_are(sequence):
+    classes = DATASETS["onempx"].class_names
+    labels, counted = dsec.labels_for(sequence / "object_detections/left/tracks.npy", classes)
+    assert [classes[i] for i in np.unique(labels.class_id)] == ["pedestrian", "car"]
+    assert counted.sum() == 6 and (~counted).sum() == 3  # the train is ignored
+    np.testing.assert_allclose(labels.boxes_ltwh[labels.class_id == 2][:1], boxes_at(image_times(4)[1:2])[0, :1])
+    everything, counted = dsec.labels_for(sequence / "object_detections/left/tracks.npy", dsec.SPEC.class_names)
+    assert counted.all() and CAR in everything.class_id
+    assert dsec.mapping_in_words(dsec.SPEC.class_names) == "classes as labelled"
+    assert dsec.mapping_in_words(("car",)) == (
+        "scored: car as car; ignored: bus as car, truck as car, train as car; "
+        "left out: pedestrian, rider, bicycle, motorcycle"
+    )
+
+
+def test_without_images_labels_or_clock_a_sequence_is_still_predicted(checkpoint, tmp_path):
+    plain = write_sequence(tmp_path / "plain", 4, has_tracks=False, has_images=False)
+    config = replace(LINES_ONLY, downsample=8)
+    predict_recording(checkpoint, plain, tmp_path / "with_times", config, progress=False)
+    assert [line["t_us"] for line in read_lines(tmp_path / "with_times")] == image_times(4).tolist()
+    (plain / "images/timestamps.txt").unlink()
+    predict_recording(checkpoint, plain, tmp_path / "without", config, progress=False)
+    first_us = open_recording(plain / "events/left/events.h5").time_range_us[0]
+    assert first_us >= OFFSET_US and read_lines(tmp_path / "without")[0]["t_us"] == first_us + 50_000
+
+
+def test_labels_are_scored_at_their_times_where_there_are_no_images(weights, sequence, tmp_path, capsys):
+    """Windows end at all labels between the events, and the recording is predicted to its end."""
+    folder = tmp_path / "a"
+    shutil.copytree(sequence, folder)
+    shutil.rmtree(folder / "images")
+    path = folder / "object_detections/left/tracks.npy"
+    tracks = np.load(path)
+    tracks = tracks[tracks["t"] < np.unique(tracks["t"])[-1]]  # no object later
+    tracks["t"] += 7_000  # at no image
+    tracks["t"][tracks["t"] == tracks["t"].min()] = OFFSET_US - 5  # before the first event
+    np.save(path, tracks)
+    arguments = (f"checkpoint={weights / 'onempx.ckpt'}", f"recording={folder}", f"out={tmp_path / 'out'}")
+    code, said, _ = call(capsys, *arguments, "formats=[jsonl]", "downsample=8")
+    scores = json.loads((tmp_path / "out/scores.json").read_text())
+    assert code == 0 and "AP 0.0" in said and scores["metrics"]["AP/car"] == 0
+    assert scores["label_times_without_events"] == 1
+    ends_us = [line["t_us"] for line in read_lines(tmp_path / "out")]
+    assert np.unique(tracks["t"])[-1] in ends_us and max(ends_us) > np.unique(tracks["t"])[-1]
+    tracks["t"] = OFFSET_US - 5
+    np.save(path, tracks)
+    code, said, _ = call(capsys, *arguments, "formats=[jsonl]", "downsample=8")
+    assert code == 0 and "AP –" in said  # nothing that could be scored
+
+
+def test_scores_of_an_earlier_prediction_do_not_stay(weights, sequence, tmp_path, capsys):
+    plain = write_sequence(tmp_path / "plain", 4, has_tracks=False, has_images=False)
+    for recording, has_scores in ((sequence, True), (plain, False)):
+        arguments = (f"checkpoint={weights / 'onempx.ckpt'}", f"recording={recording}", f"out={tmp_path / 'out'}")
+        assert call(capsys, *arguments, "formats=[jsonl]", "downsample=8")[0] == 0
+        assert (tmp_path / "out/scores.json").exists() == has_scores
+
+
+def test_a_folder_of_sequences_is_scored_as_one(weights, sequence, tmp_path, capsys):
+    write_sequence(tmp_path / "test/other", 4, has_images=False, seed=3)
+    (tmp_path / "test/thun_01_a").symlink_to(sequence)
+    arguments = (f"checkpoint={weights / 'onempx.ckpt'}", f"recording={tmp_path / 'test'}", f"out={tmp_path / 'out'}")
+    code, said, _ = call(capsys, *arguments, "formats=[npy]", "downsample=4")
+    assert code == 0 and "over 2 labelled sequences" in said
+    assert json.loads((tmp_path / "out/scores.json").read_text())["recordings"] == ["other", "thun_01_a"]
+    assert (tmp_path / "out/other/detections.npy").exists() and (tmp_path / "out/thun_01_a/prediction.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "message"),
+    [
+        ("images/timestamps.txt", "1\n2\nthree", "not one time in microseconds per line"),
+        ("images/timestamps.txt", "1\n3\n2", "do not increase"),
+        ("images/timestamps.txt", "1\n2", "holds 4 images"),
+        ("images/left/distorted/000001.png", "no picture", "cannot be read as a picture"),
+        ("events/left/events.h5", "", "is empty"),
+        ("events/left/events.h5", "\x89HDF", "events.h5"),
+    ],
+)
+def test_a_damaged_sequence_says_what_is_wrong(checkpoint, tmp_path, path, content, message):
+    folder = write_sequence(tmp_path / "a", 4, has_tracks=False)
+    (folder / path).write_bytes(content.encode("latin-1"))
+    config = PredictConfig(formats=["mp4"], downsample=8, scale=1, postprocess=POSTPROCESS)
+    with pytest.raises(ValueError, match=message):
+        predict_recording(checkpoint, folder, tmp_path / "out", config, progress=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_events_are_drawn_on_the_picture_behind_them():
+    hist = np.zeros((2, 4, 4), np.uint8)
+    hist[1, 0, 0] = 10
+    picture = events_image(hist, np.full((8, 8, 3), 77, np.uint8))
+    assert picture[0, 0, 0] > 200 and (picture[1:] == 77).all()
+
+
+# folders, formats and faults
+
+
+def test_every_recording_of_a_folder_gets_its_own(weights, tmp_path, capsys):
+    folder = tmp_path / "recordings"
+    folder.mkdir()
+    write_recording(folder, duration_us=120_000)
+    write_dat(folder / "b.dat", random_events(HEIGHT, WIDTH, duration_us=70_000), HEIGHT, WIDTH)
+    (folder / "broken.raw").write_bytes(b"nothing")
+    (folder / "b_bbox.npy").write_bytes(b"labels are no recordings")
+    arguments = (f"checkpoint={weights / 'small.ckpt'}", f"recording={folder}", f"out={tmp_path / 'out'}")
+    code, said, errors = call(capsys, *arguments, "formats=[jsonl]")
+    assert code == 2 and "1 of 3 recordings could not be predicted" in said
+    assert len([line for line in errors.splitlines() if line.startswith("broken.raw: ")]) == 1
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["b.dat", "drive_td.dat"]
+    assert len(read_lines(tmp_path / "out/drive_td.dat")) == 3
+    with pytest.raises(ValueError, match="holds no recording"):
+        find_sources(str(tmp_path / "out"))
+
+
+def test_folders_named_by_dots_go_where_those_with_names_go(weights, tmp_path, capsys, monkeypatch):
+    (tmp_path / "drives/below").mkdir(parents=True)
+    for name in ("a", "b"):
+        write_dat(tmp_path / f"drives/{name}.dat", random_events(HEIGHT, WIDTH, duration_us=50_000), HEIGHT, WIDTH)
+    monkeypatch.chdir(tmp_path / "drives/below")
+    assert call(capsys, f"checkpoint={weights / 'small.ckpt'}", "recording=..", "formats=[jsonl]")[0] == 0
+    assert len(list((tmp_path / "drives/below/outputs/predict").glob("drives*/*/detections.jsonl"))) == 2
+
+
+def read_bag(path):
+    """The messages of a bag, by the definitions that it carries."""
+    with AnyReader([path]) as reader:
+        return [reader.deserialize(data, each.msgtype) for each, _, data in reader.messages()]
+
+
+def test_every_format_says_the_same(checkpoint, tmp_path):
+    recording = write_recording(tmp_path, duration_us=230_000)
+    config = PredictConfig(
+        formats=["jsonl", "npy", "coco", "mcap", "mp4", "png"], postprocess=POSTPROCESS, num_stills=3
+    )
+    summary = predict_recording(checkpoint, recording, tmp_path / "out", config, progress=False)
+    assert summary.classes == {"2": "car", "5": "pedestrian"}
+    rows = np.load(tmp_path / "out/detections.npy")
+    results = json.loads((tmp_path / "out/coco_results.json").read_text())
+    assert rows.dtype.names == ("t", "x", "y", "w", "h", "class_id", "track_id", "class_confidence")
+    objects = [(line["t_us"], found) for line in read_lines(tmp_path / "out") for found in line["detections"]]
+    assert len(rows) == len(results) == len(objects) > 0
+    for row, result, (t_us, found) in zip(rows, results, objects, strict=True):
+        assert (t_us, found["class"]) == (result["image_id"], result["category"])
+        assert found["score"] == result["score"]
+        left, top, right, bottom = found["xyxy"]
+        assert result["bbox"] == pytest.approx([left, top, right - left, bottom - top], abs=0.03)
+        assert result["image_id"] == row["t"] and result["category_id"] == row["class_id"]
+        assert result["category"] == summary.classes[str(row["class_id"])]
+        assert result["bbox"] == pytest.approx([row[name] for name in "xywh"], abs=0.01)
+        assert result["score"] == pytest.approx(row["class_confidence"], abs=1e-4)
+    messages = read_bag(tmp_path / "out/detections.mcap")
+    boxes = [(message, box) for message in messages for box in message.detections]
+    disk_ids = dict(zip(checkpoint.spec.class_names, checkpoint.spec.disk_class_ids, strict=True))
+    assert len(messages) == len(read_lines(tmp_path / "out")) and len(boxes) == len(rows)
+    for row, (message, box) in zip(rows, boxes, strict=True):
+        assert message.header.stamp.sec * 10**6 + message.header.stamp.nanosec // 1000 == row["t"]
+        (found,) = box.results
+        assert disk_ids[found.hypothesis.class_id] == row["class_id"]
+        assert found.hypothesis.score == pytest.approx(row["class_confidence"])
+        center = (row["x"] + row["w"] / 2, row["y"] + row["h"] / 2, row["w"], row["h"])
+        placed = (box.bbox.center.position.x, box.bbox.center.position.y, box.bbox.size_x, box.bbox.size_y)
+        assert placed == pytest.approx(center, abs=1e-3)
+    stills = [cv2.imread(str(path)) for path in sorted((tmp_path / "out").glob("still_*.png"))]
+    assert len(stills) == 3
+    strip = strip_of([still[:, :, ::-1] for still in stills])
+    np.testing.assert_array_equal(cv2.imread(str(tmp_path / "out/strip.png"))[:, :, ::-1], strip)
+    predict_recording(checkpoint, recording, tmp_path / "out", replace(config, formats=["coco"]), progress=False)
+    assert sorted(path.name for path in (tmp_path / "out").glob("[!.]*")) == ["coco_results.json", "prediction.json"]
+
+
+def test_no_detection_at_all_is_an_empty_list(checkpoint, tmp_path):
+    recording = write_recording(tmp_path, duration_us=60_000)
+    config = PredictConfig(formats=["coco"], postprocess=replace(POSTPROCESS, min_score=1.0))
+    predict_recording(checkpoint, recording, tmp_path / "out", config, progress=False)
+    assert json.loads((tmp_path / "out/coco_results.json").read_text()) == []
+
+
+def cut(path, num_bytes):
+    path.write_bytes(path.read_bytes()[:num_bytes])
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "message"),
+    [
+        ("truncated", lambda path: cut(path, -3), "is truncated: 5 bytes follow the last complete event"),
+        ("cut header", lambda path: cut(path, 20), "header"),
+        ("empty", lambda path: cut(path, 0), "is empty"),
+        ("no events", lambda path: cut(path, path.read_bytes().index(b"\x00\x08") + 2), "holds no events"),
+        ("another format", lambda path: path.write_bytes(b"\x00\x01 hello" * 9), "no reader knows"),
+        ("missing", lambda path: path.unlink(), "does not exist; give an event recording"),
+    ],
+)
+def test_a_recording_that_cannot_be_read_is_one_line(weights, tmp_path, capsys, name, damage, message):
+    recording = write_recording(tmp_path, duration_us=100_000).rename(tmp_path / "drive.raw")
+    damage(recording)
+    arguments = (f"checkpoint={weights / 'small.ckpt'}", f"recording={recording}", f"out={tmp_path / 'out'}")
+    code, _, errors = call(capsys, *arguments)
+    assert code == 2 and message in errors and str(recording) in errors and "\n" not in errors
+    assert not (tmp_path / "out").exists()
+
+
+def test_weights_of_other_classes_than_those_asked_for_are_one_line(weights, tmp_path, capsys):
+    recording = write_recording(tmp_path, duration_us=100_000)
+    arguments = (f"checkpoint={weights / 'small.ckpt'}", f"recording={recording}", f"out={tmp_path / 'out'}")
+    code, _, errors = call(capsys, *arguments, "dataset=onempx")
+    assert code == 2 and "knows car, pedestrian; onempx has pedestrian, two-wheeler, car" in errors
+    assert "\n" not in errors and not (tmp_path / "out").exists()
+
+
+def test_an_output_that_cannot_be_written_is_one_line(weights, tmp_path, capsys):
+    recording = write_recording(tmp_path, duration_us=100_000)
+    (tmp_path / "file").write_text("in the way")
+    for out in (tmp_path / "file", tmp_path / "file/below"):
+        arguments = (f"checkpoint={weights / 'small.ckpt'}", f"recording={recording}", f"out={out}")
+        code, _, errors = call(capsys, *arguments)
+        assert code == 2 and str(tmp_path / "file") in errors and "\n" not in errors
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+def test_two_recordings_of_one_stem_do_not_meet(tmp_path):
+    for name in ("a.dat", "a.raw", "b_td.dat"):
+        (tmp_path / name).touch()
+    assert find_sources(str(tmp_path)) == {name: str(tmp_path / name) for name in ("a.dat", "a.raw", "b_td.dat")}
+
+
+def test_without_rosbags_the_format_mcap_names_the_extra(checkpoint, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda name: None)
+    recording = write_recording(tmp_path, duration_us=60_000)
+    with pytest.raises(ValueError, match=r"needs the package rosbags; run `bash scripts/install.sh bags`"):
+        predict_recording(checkpoint, recording, tmp_path / "out", PredictConfig(formats=["mcap"]), progress=False)
+    assert cli.main(["live", "checkpoint=missing.ckpt", "formats=[mcap]"]) == 2  # before anything is opened
+    assert "formats=[mcap] needs the package rosbags" in " ".join(capsys.readouterr().err.split())

@@ -1,0 +1,159 @@
+"""A number per object: by hand, at any rate, under any cut of a stream; boxes and scores stay as they are."""
+
+import json
+import math
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from rvtssm.detection.inference_config import PredictConfig
+from rvtssm.detection.predict_recording import predict_recording
+from rvtssm.detection.predictor import Predictor
+from rvtssm.detection.track_objects import Tracker
+from rvtssm.drawing.draw import draw_frame
+from rvtssm.events.labels import read_boxes
+from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.readers.dat import write_dat
+from rvtssm.records import Detections
+
+CAR, PEDESTRIAN = 0, 1
+
+
+def frame(t_us, *rows):
+    """Detections of rows (left, top, score, class), all boxes of 20 x 20 pixels."""
+    corner = np.array([row[:2] for row in rows], np.float32).reshape(-1, 2)
+    score, class_id = (np.array([row[i] for row in rows], kind) for i, kind in ((2, np.float32), (3, np.int64)))
+    return Detections(np.concatenate([corner, corner + 20], axis=1), score, class_id, t_us)
+
+
+def make_tracker(hz=20.0, memory_s=1.0):
+    return Tracker("bytetrack", 2, hz, memory_s, start_score=0.3)
+
+
+def test_ids_by_hand():
+    """Two cars pass each other, a pedestrian stands where they meet, and a weak box never begins a track."""
+    tracker, numbers = make_tracker(), []
+    for step in range(20):
+        rows = [(4.0 * step, 10, 0.9, CAR), (76 - 4.0 * step, 40, 0.8, CAR), (40, 10, 0.7, PEDESTRIAN)]
+        rows.append((120, 80, 0.2, CAR))
+        if step == 9:
+            rows[0] = (*rows[0][:2], 0.15, CAR)  # too weak to begin a track, not to continue one
+        numbers.append(tracker.update(frame(50_000 * step, *rows)).track_id.tolist())
+    assert numbers[0] == [0, 0, 0, 0]  # a number begins with the second box
+    (first, second, third, none) = numbers[1]
+    assert numbers[1:] == [[first, second, third, none]] * 19 and none == 0
+    assert len({first, second, third}) == 3 and min(first, second, third) > 0
+
+
+@pytest.mark.parametrize("hz", [10, 20, 200])
+def test_an_object_is_remembered_for_seconds_at_every_rate(hz):
+    def numbers_after(gap_s):
+        tracker, numbers = make_tracker(hz, memory_s=0.5), []
+        for step in range(round(2.2 * hz)):
+            is_found = step < hz or step >= round((1 + gap_s) * hz)
+            rows = [(10, 10, 0.9, CAR)] if is_found else []
+            numbers += tracker.update(frame(1_000_000 // hz * step, *rows)).track_id.tolist()
+        return numbers[1], numbers[-1]
+
+    before, after = numbers_after(0.4)
+    assert before == after > 0
+    before, after = numbers_after(0.8)
+    assert before != after > 0
+
+
+@pytest.mark.parametrize("hz", [20, 100])
+def test_smooth_scores_keep_an_object_that_flickers(hz):
+    """The score is an average over a time, whatever the rate; boxes, ids and what has no track stay as they are."""
+    plain, smooth = make_tracker(hz), Tracker("bytetrack", 2, hz, 1.0, start_score=0.3, smooth_s=0.5)
+    scores = []
+    for step in range(2 * hz):
+        shown = frame(1_000_000 // hz * step, (10, 10, 0.8 if step < hz else 0.2, CAR), (90, 10, 0.15, CAR))
+        wanted, found = plain.update(shown), smooth.update(shown)
+        np.testing.assert_array_equal(wanted.track_id, found.track_id)
+        np.testing.assert_array_equal(wanted.xyxy, found.xyxy)
+        scores.append(found.score[0])
+        assert found.score[1] == np.float32(0.15) and shown.score[0] in (np.float32(0.8), np.float32(0.2))
+    assert scores[hz - 1] == pytest.approx(0.8)
+    # half a second after the score has fallen, 1 / e of the fall is left
+    assert scores[hz + hz // 2 - 1] == pytest.approx(0.2 + 0.6 / np.e, abs=0.02)
+
+
+def test_the_best_smooth_score_comes_first():
+    smooth = Tracker("bytetrack", 2, 20, 1.0, start_score=0.3, smooth_s=10.0)
+    for step in range(3):
+        smooth.update(frame(50_000 * step, (10, 10, 0.9, CAR), (90, 10, 0.5, CAR)))
+    found = smooth.update(frame(150_000, (90, 10, 0.7, CAR), (10, 10, 0.4, CAR)))
+    assert found.xyxy[:, 0].tolist() == [10, 90] and found.score.tolist() == pytest.approx([0.9, 0.5], abs=0.01)
+
+
+def test_times_count_from_the_first_window():
+    early, late = make_tracker(), make_tracker()
+    for step in range(3):
+        row = (10 + step, 10, 0.9, CAR)
+        found = [tracker.update(frame(start + 50_000 * step, row)) for tracker, start in ((early, 0), (late, 1 << 50))]
+        assert found[0].track_id == found[1].track_id
+
+
+def test_every_file_has_the_ids_and_the_same_boxes_as_without(live_checkpoint, draw_events, tmp_path):
+    write_dat(tmp_path / "a_td.dat", draw_events(4_000), 48, 64)
+    settings = {"postprocess": PostprocessConfig(min_score=0.1, max_detections=5), "formats": ["jsonl", "npy", "coco"]}
+    frames = {}
+    for track in (None, "bytetrack"):
+        out, frames[track] = tmp_path / str(track), []
+        config = PredictConfig(track=track, **settings)
+        predict_recording(
+            live_checkpoint(),
+            tmp_path / "a_td.dat",
+            out,
+            config,
+            on_frame=partial(lambda kept, found, _: kept.append(found), frames[track]),
+            progress=False,
+        )
+    for plain, tracked in zip(frames[None], frames["bytetrack"], strict=True):
+        assert plain.track_id is None and (plain.xyxy == tracked.xyxy).all() and (plain.score == tracked.score).all()
+    track_id = np.concatenate([each.track_id for each in frames["bytetrack"]])
+    assert len(np.unique(track_id)) > 2 and (track_id > 0).mean() > 0.1
+    out = tmp_path / "bytetrack"
+    assert (read_boxes(out / "detections.npy")["track_id"] == track_id).all()
+    assert [found["track_id"] for found in json.loads((out / "coco_results.json").read_text())] == track_id.tolist()
+    lines = [json.loads(line) for line in (out / "detections.jsonl").read_text().splitlines()]
+    assert [found["track_id"] for line in lines for found in line["detections"]] == track_id.tolist()
+    assert "track_id" not in (tmp_path / "None" / "detections.jsonl").read_text()
+    assert not read_boxes(tmp_path / "None" / "detections.npy")["track_id"].any()
+
+
+@pytest.mark.parametrize("cuts_us", [(), (7_010_000,), (7_000_001, 7_049_999, 7_050_000, 7_300_000)])
+def test_ids_do_not_depend_on_the_packets_of_a_stream(live_checkpoint, draw_events, cuts_us):
+    predictor, events = Predictor(live_checkpoint()), draw_events(4_000)
+    whole = predictor.predict(events, height=48, width=64, min_score=0.1, track="bytetrack")
+    stream = predictor.stream(48, 64, min_score=0.1, track="bytetrack")
+    edges = [0, *cuts_us, 1 << 40]
+    frames = [found for start, end in pairwise(edges) for found in stream.push(events.between(start, end))]
+    assert len(frames) >= len(whole) - 1 and any((found.found.track_id > 0).any() for found in frames)
+    for found, wanted in zip(frames, whole, strict=False):
+        assert found.found.track_id.tolist() == wanted.found.track_id.tolist()
+
+
+def test_the_picture_names_the_track():
+    hist = np.zeros((2, 60, 120), np.uint8)
+    found = frame(0, (10, 20, 0.9, CAR))
+    pictures = [
+        draw_frame(hist, Detections(found.xyxy, found.score, found.class_id, 0, track_id), class_names=("car",))
+        for track_id in (None, np.array([0]), np.array([7]))
+    ]
+    assert (pictures[0] == pictures[1]).all() and (pictures[0] != pictures[2]).any()
+
+
+def test_a_missing_package_and_an_unknown_tracker_are_named(monkeypatch):
+    with pytest.raises(ValueError, match="choose from bytetrack"):
+        Tracker("sort", 2, 20, 1.0, 0.3)
+    for memory_s in (math.nan, math.inf, -1, "1"):
+        with pytest.raises(ValueError, match=f"^track_memory_s={memory_s!r} must be a number, at least 0"):
+            make_tracker(memory_s=memory_s)
+    monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda name: None)
+    with pytest.raises(
+        ValueError, match=r"track=bytetrack needs the package trackers; run `bash scripts/install.sh tracks`"
+    ):
+        make_tracker()

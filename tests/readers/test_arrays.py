@@ -1,0 +1,215 @@
+"""Numpy files: every layout is read back, the unit of time is never guessed, damage names file and place."""
+
+import warnings
+import zipfile
+
+import numpy as np
+import pytest
+from damage import read_or_refuse
+from event_examples import HEIGHT, WIDTH, any_events, assert_same, random_events
+from format_encoders import rows_of, structured
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rvtssm.detection.sources import EventsInMemory
+from rvtssm.readers import ReadFaults, open_recording
+from rvtssm.readers.arrays import NPY_SIGNATURE
+from rvtssm.records import Events
+
+SIZE = (HEIGHT, WIDTH)
+
+
+LAYOUTS = {
+    "pedro": lambda events: np.asfortranarray(rows_of(events)),
+    "rows": rows_of,
+    "signed": lambda events: np.where(np.arange(4) == 3, 2 * rows_of(events) - 1, rows_of(events)).astype(np.int32),
+    "structured": structured,
+    "big endian": lambda events: structured(events, names=("t_us", "x", "y", "p"), kinds=(">f8", ">u4", ">i8", "i1")),
+    "renamed": lambda events: structured(events, ("timestamp", "X", "Y", "Polarity")),
+}
+
+
+@settings(max_examples=40)
+@given(events=any_events(), layout=st.sampled_from(sorted(LAYOUTS)), is_packed=st.booleans())
+def test_round_trip(scratch, events, layout, is_packed):
+    np.save(scratch / "a.npy", LAYOUTS[layout](events))
+    assert_same(open_recording(scratch / "a.npy", *SIZE).read(), events)
+    (np.savez_compressed if is_packed else np.savez)(scratch / "a.npz", events=LAYOUTS[layout](events))
+    recording = open_recording(scratch / "a.npz", *SIZE)
+    assert_same(recording.read(), events)
+    assert recording.faults == ReadFaults()
+
+
+def test_one_array_per_column_with_the_size_and_more(tmp_path):
+    events = random_events(500)
+    columns = {"polarities": events.p, "ys": events.y, "xs": events.x.astype(np.float32), "ts": events.t}
+    np.savez(tmp_path / "a.npz", image=np.zeros((4, 4)), height=[HEIGHT], width=WIDTH, **columns)
+    recording = open_recording(tmp_path / "a.npz")
+    assert (recording.format, recording.height, recording.width) == ("npz", *SIZE)
+    assert_same(recording.read(), events)
+    assert_same(recording.between(200_000, 400_000), events.between(200_000, 400_000))
+    assert_same(recording.between(100_000, 200_000), events.between(100_000, 200_000))
+
+
+def test_fields_that_are_not_needed_are_left_out(tmp_path):
+    events = random_events(50)
+    rows = np.zeros(50, [("note", "U4"), *structured(events).dtype.descr, ("place", "f4", 2)])
+    rows[["t", "x", "y", "p"]] = structured(events)
+    np.save(tmp_path / "a.npy", rows)
+    assert_same(open_recording(tmp_path / "a.npy", *SIZE).read(), events)
+
+
+@pytest.mark.parametrize(("name", "per_us"), [("t_s", 1e-6), ("t_ms", 1e-3), ("time [us]", 1), ("timestamps_ns", 1000)])
+def test_a_name_may_carry_the_unit(tmp_path, name, per_us):
+    events = random_events(300, start_us=1_600_000_000_000_000)
+    rows = structured(events, (name, "x", "y", "p"), ("<i8" if per_us >= 1 else "<f8", "<u2", "<u2", "u1"))
+    rows[name] = (events.t * int(per_us)) if per_us >= 1 else events.t * per_us
+    np.save(tmp_path / "a.npy", rows)
+    assert_same(open_recording(tmp_path / "a.npy", *SIZE).read(), events)
+
+
+def test_times_with_decimals_are_never_guessed(tmp_path):
+    np.save(tmp_path / "a.npy", np.array([[0.5, 1, 2, 1]]))
+    with pytest.raises(ValueError, match=r"times of float64 .*name the column t_s"):
+        open_recording(tmp_path / "a.npy", *SIZE).read()
+
+
+def test_times_too_long_for_their_floats_are_refused(tmp_path):
+    for seconds, is_exact in ((16.0, True), (17.0, False)):
+        np.save(
+            tmp_path / "a.npy", np.array([(seconds, 1, 2, 1)], [("t_s", "<f4"), *((name, "<i4") for name in "xyp")])
+        )
+        recording = open_recording(tmp_path / "a.npy", *SIZE)
+        if is_exact:
+            assert recording.read().t.tolist() == [16_000_000]
+        else:
+            with pytest.raises(ValueError, match="float32, too coarse for the 17000000 us"):
+                recording.read()
+
+
+def test_unnamed_columns_in_another_order_are_noticed(tmp_path):
+    events = random_events(200)
+    np.save(tmp_path / "a.npy", rows_of(events)[:, [1, 2, 0, 3]])
+    with pytest.raises(ValueError, match="its columns have no names"):
+        open_recording(tmp_path / "a.npy", *SIZE).read()
+    np.save(tmp_path / "b.npy", rows_of(events)[:, [1, 2, 3, 0]])
+    with pytest.raises(ValueError, match="check the order"):
+        open_recording(tmp_path / "b.npy", *SIZE).read()
+
+
+def test_named_columns_outside_the_sensor_are_counted(tmp_path):
+    rows = structured(random_events(4), kinds=("<i8", "<f8", "<i8", "u1"))
+    rows["t"], rows["x"], rows["y"] = [5, 4, 7, 8], [1, np.inf, 3, 4], [1, 2, -3, 4]
+    np.save(tmp_path / "a.npy", rows)
+    recording = open_recording(tmp_path / "a.npy", *SIZE)
+    assert recording.read().x.tolist() == [1, 4]
+    assert recording.faults == ReadFaults(out_of_frame=2)
+
+
+@pytest.mark.parametrize(
+    ("num_events", "span_us", "is_told"),
+    [
+        (999, 10, False),
+        (9_999, 9, False),  # an instant
+        (12_288, 1_000, False),  # a flash: every pixel once, as fast as a sensor can read it
+        (20_000, 19, True),
+        (51_000, 1_000, True),
+        (430_000, 40_000, False),
+    ],
+)
+def test_whole_times_in_seconds_or_milliseconds_are_told_from_the_number_of_events(
+    tmp_path, num_events, span_us, is_told
+):
+    """No sensor gives 1000 events per pixel and second on average over all its pixels."""
+    size_hw = 96, 128
+    t, ones = np.linspace(0, span_us, num_events).astype(np.int64), np.ones(num_events, np.uint8)
+    np.savez(tmp_path / "a.npz", t=t, x=ones, y=ones, p=ones)
+    for read in (
+        lambda: open_recording(tmp_path / "a.npz", *size_hw).time_range_us,
+        lambda: open_recording(tmp_path / "a.npz", *size_hw).read(),
+        lambda: EventsInMemory(Events(t, ones, ones, ones), *size_hw),
+    ):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("default")  # which tells most warnings once per place in the code
+            read()
+            read()
+        assert len(told) == 2 * is_told
+        message = f"{num_events} events in {span_us / 1000:g} ms on 128 x 96 pixels, that is "
+        assert all(message in str(warning.message) for warning in told)
+        assert all("if the times are milliseconds, multiply them by 1000" in str(warning.message) for warning in told)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("t", [1, -2], r"time is negative or too late in rows 0 to 2 \(event 1 of those\); save times that count"),
+        ("t", [1, 1 << 62], "time is negative or too late"),
+        ("t_s", [1, np.nan], "time is not a number"),
+        ("t_s", [1, 1e300], "time is negative or too late"),
+        ("x", [1, 2.5], "x is not a whole pixel"),
+        ("y", [1, np.nan], "y is not a whole pixel"),
+        ("p", [1, 2], "polarity is not -1, 0 or 1"),
+    ],
+)
+def test_values_that_cannot_be(tmp_path, name, values, message):
+    columns = {"t": [1, 2], "x": [1, 2], "y": [1, 2], "p": [0, 1]}
+    columns.pop(name[0])
+    np.savez(tmp_path / "a.npz", **columns, **{name: np.array(values)})
+    with pytest.raises(ValueError, match=rf"a\.npz: {message}"):
+        open_recording(tmp_path / "a.npz", *SIZE).read()
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.zeros((5, 3)), r"shape \(5, 3\)"),
+        (np.zeros(5), "shape"),
+        (np.zeros((5, 4), np.complex128), "complex128"),
+        (np.zeros(5, [("t", "i8"), ("x", "i8"), ("y", "i8")]), "none for p"),
+        (np.zeros(5, [("t", "i8"), ("ts", "i8"), ("x", "i8"), ("y", "i8"), ("p", "i8")]), "two columns for t"),
+        (np.zeros(5, [("t", "i8", 3), ("x", "i8"), ("y", "i8"), ("p", "i8")]), "columns of"),
+        (np.array([{"t": 1}], object), "object"),
+    ],
+)
+def test_arrays_that_are_no_events(tmp_path, array, message):
+    np.save(tmp_path / "a.npy", array, allow_pickle=True)
+    with pytest.raises(ValueError, match=rf"a\.npy.*{message}"):
+        open_recording(tmp_path / "a.npy", *SIZE)
+
+
+def test_archives_that_are_no_events(tmp_path):
+    columns = {name: np.zeros(3, np.int64) for name in "txy"}
+    for more, message in (({}, "none for p"), ({"p": np.zeros(2, np.int64)}, "different lengths")):
+        np.savez(tmp_path / "a.npz", **columns, **more)
+        with pytest.raises(ValueError, match=message):
+            open_recording(tmp_path / "a.npz", *SIZE)
+    np.savez(tmp_path / "a.npz", events=np.zeros((3, 4), np.int64), boxes=np.zeros((2, 5)))
+    with pytest.raises(ValueError, match=r"holds events of shape \(3, 4\), boxes of shape \(2, 5\); save t, x, y"):
+        open_recording(tmp_path / "a.npz", *SIZE)
+    with zipfile.ZipFile(tmp_path / "b.npz", "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("t.npy", b"0" * 100)
+    with pytest.raises(ValueError, match="unknown to numpy"):
+        open_recording(tmp_path / "b.npz", *SIZE)
+
+
+def test_a_size_is_needed_and_may_not_contradict(tmp_path):
+    np.save(tmp_path / "a.npy", rows_of(random_events(3)))
+    with pytest.raises(ValueError, match="does not say the size"):
+        open_recording(tmp_path / "a.npy")
+    np.savez(tmp_path / "a.npz", rows_of(random_events(3)), height=HEIGHT, width=WIDTH)
+    with pytest.raises(ValueError, match=r"64x48.*304x240"):
+        open_recording(tmp_path / "a.npz", 240, 304)
+
+
+@pytest.mark.parametrize("shape", ["(10**18, 4)", "(-1, 4)", "(True, 4)", "(1e3, 4)", "(" * 500 + ")" * 500])
+def test_sizes_that_are_only_announced(tmp_path, shape):
+    header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {shape}, }}".replace("10**18", str(10**18)).encode()
+    content = NPY_SIGNATURE + b"\x01\x00" + len(header).to_bytes(2, "little") + header
+    assert read_or_refuse(tmp_path / "a.npy", content + bytes(64), *SIZE) is None
+
+
+def test_an_archive_that_unpacks_to_much_more_is_not_unpacked(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("t.npy", NPY_SIGNATURE + b"\x02\x00" + (20 << 20).to_bytes(4, "little") + bytes(20 << 20))
+    with pytest.raises(ValueError, match=r"t\.npy, byte 0: this is not an array"):
+        open_recording(tmp_path / "a.npz", *SIZE)

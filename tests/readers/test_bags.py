@@ -1,0 +1,228 @@
+"""Bags of ROS 1 and 2 that the library rosbags wrote: its events, its topics, and what a damaged one gives."""
+
+import re
+import sqlite3
+from contextlib import closing
+from functools import partial
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+from bag_writer import (
+    CONTAINERS,
+    DVS,
+    EVENT_PACKET,
+    OLD_PACKET,
+    PROPHESEE,
+    header_of,
+    message_of,
+    typestore_of,
+    write_bag,
+    write_events,
+)
+from damage import read_or_refuse
+from event_examples import HEIGHT, WIDTH, assert_same, random_events, to_events
+from rosbags import rosbag1, rosbag2
+from rosbags.highlevel import AnyReader
+from rosbags.rosbag2.enums import CompressionFormat, CompressionMode
+
+from rvtssm.cli.main import main
+from rvtssm.detection.sources import find_sources, opened_source
+from rvtssm.readers import open_recording
+from rvtssm.records import Events
+
+EVENTS = random_events(700, seed=1, span_us=300_000, start_us=1_650_000_000_000_000)
+SHORT = random_events(700, seed=1, span_us=300_000)  # the clock of a camera, which words can represent
+KINDS = [(DVS, ""), (PROPHESEE, ""), (EVENT_PACKET, "mono"), (EVENT_PACKET, "evt21"), (OLD_PACKET, "evt2")]
+
+
+@pytest.mark.parametrize(
+    ("container", "kind", "encoding"),
+    [*((container, *kind) for container in ("ros1", "mcap") for kind in KINDS), ("db3", EVENT_PACKET, "evt3")],
+)
+def test_events_are_those_that_were_recorded(tmp_path, container, kind, encoding):
+    events = SHORT if encoding.startswith("evt") else EVENTS
+    path = write_events(tmp_path / "bag", events, container, kind, encoding, per_message=90)
+    recording = open_recording(path)
+    assert (recording.height, recording.width) == (HEIGHT, WIDTH)
+    assert_same(recording.read(), events)
+    middle_us = int(events.t[350])
+    assert_same(recording.between(middle_us, middle_us + 9000), events.between(middle_us, middle_us + 9000))
+
+
+@pytest.mark.parametrize("container", ["ros1", "mcap"])
+def test_columns_are_those_of_another_decoder(tmp_path, container):
+    path = write_events(tmp_path / "one.bag", EVENTS, container, DVS, per_message=1)  # of one event, and of several
+    several = write_events(tmp_path / "several.bag", EVENTS, container, PROPHESEE, per_message=333)
+    for file in (path, several):
+        with AnyReader([file], default_typestore=typestore_of(container)) as reader:
+            chosen = [each for each in reader.connections if each.topic == "/camera/events"]
+            messages = [reader.deserialize(data, each.msgtype) for each, _, data in reader.messages(chosen)]
+        rows = [(e.ts.sec * 10**6 + e.ts.nanosec // 1000, e.x, e.y, e.polarity) for m in messages for e in m.events]
+        assert_same(open_recording(file).read(), to_events(*np.array(rows).T))
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_compressed_bags_are_read(tmp_path, container):
+    if container == "ros1":
+        settings = [partial(rosbag1.Writer.set_compression, fmt=fmt) for fmt in rosbag1.Writer.CompressionFormat]
+    else:
+        modes = [CompressionMode.MESSAGE, *([CompressionMode.STORAGE] if container == "mcap" else [])]
+        settings = [partial(rosbag2.Writer.set_compression, mode=mode, fmt=CompressionFormat.ZSTD) for mode in modes]
+    store = typestore_of(container)
+    for number, compress in enumerate(settings):
+        message = message_of(store, EVENT_PACKET, SHORT, "mono", (HEIGHT, WIDTH))
+        path = write_bag(tmp_path / f"bag{number}", {"/events": [(5, message)]}, store, container, compress)
+        assert_same(open_recording(path if container == "ros1" else path.parent).read(), SHORT)
+
+
+def two_cameras(path, container):
+    store = typestore_of(container)
+    left, right = (message_of(store, EVENT_PACKET, e, "mono", (HEIGHT, WIDTH)) for e in (SHORT, EVENTS))
+    return write_bag(path, {"/left/events": [(5, left)], "/right/events": [(5, right)]}, store, container)
+
+
+@pytest.mark.parametrize("container", ["ros1", "mcap"])
+def test_a_bag_of_two_cameras_asks_for_the_topic(tmp_path, container):
+    path = two_cameras(tmp_path / "bag", container)
+    with pytest.raises(
+        ValueError, match=r"event topics /left/events, /right/events; name one, as in (.*):/left"
+    ) as error:
+        open_recording(path)
+    assert str(error.value).startswith(f"{path} has") and f"as in {path}:/left" in str(error.value)
+    assert_same(open_recording(f"{path}:/left/events").read(), SHORT)
+    assert_same(open_recording(f"{path}:/right/events").read(), EVENTS)
+    with pytest.raises(ValueError, match="no events on /middle; choose from /left/events, /right/events"):
+        open_recording(f"{path}:/middle")
+    if container != "ros1":
+        with pytest.raises(ValueError, match=f"^{re.escape(str(path.parent))} has no events on /middle; ch"):
+            open_recording(f"{path.parent}:/middle")
+    assert list(find_sources(f"{path}:/right/events")) == ["bag_right_events"]
+    with opened_source(f"{path}:/right/events") as source:
+        assert source.recording.num_events == len(EVENTS)
+
+
+def test_only_bags_have_topics(tmp_path):
+    (tmp_path / "a.csv").write_text("1,2,3,1\n")
+    with pytest.raises(ValueError, match=r"a\.csv is not a bag, so it has no topic /x"):
+        open_recording(f"{tmp_path / 'a.csv'}:/x", HEIGHT, WIDTH)
+    with pytest.raises(ValueError, match=r"b\.bag:/x does not exist"):
+        open_recording(tmp_path / "b.bag:/x")
+
+
+def test_the_folder_of_a_ros2_bag_is_one_recording(tmp_path):
+    for name, container in (("first", "mcap"), ("second", "db3")):
+        file = write_events(tmp_path / "bags" / name, SHORT, container)
+        recording = open_recording(file.parent)
+        assert_same(recording.read(), SHORT)
+        assert recording.name == name and recording.num_bytes > file.stat().st_size
+        assert list(find_sources(str(file.parent))) == [name]
+    found = find_sources(str(tmp_path / "bags"))
+    assert list(found) == ["first", "second"]
+    with opened_source(found["second"]) as source:
+        assert source.recording.num_events == len(SHORT) and source.images is None
+
+
+def test_a_bag_without_events_says_what_it_holds(tmp_path):
+    store = typestore_of("mcap")
+    header = header_of(store, 5)
+    path = write_bag(tmp_path / "bag", {"/a": [(1, header)]}, store, "mcap")
+    with pytest.raises(ValueError, match=r"no topic with events, only std_msgs/msg/Header; .* dvs_msgs/EventArray"):
+        open_recording(path)
+
+
+def packet(store, **changed):
+    message = message_of(store, EVENT_PACKET, SHORT, "mono", (HEIGHT, WIDTH))
+    for name, value in changed.items():
+        setattr(message, name, value)
+    return message
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"encoding": "libcaer"}, "encoded as 'libcaer'; record evt2, evt21, evt3, mono"),
+        ({"is_bigendian": True}, "a big-endian machine; record little-endian"),
+        ({"events": np.zeros(7, np.uint8)}, "7 bytes are not whole words of 8 bytes"),
+        ({"time_base": 1 << 63}, "which is impossible"),
+        ({"height": 40_000}, "a sensor of 64x40000"),
+        ({"height": 0, "width": 0}, "does not say the size of its sensor"),
+    ],
+)
+def test_packets_that_cannot_be_read_are_refused(tmp_path, changed, reason):
+    store = typestore_of("ros1")
+    path = write_bag(tmp_path / "bag", {"/e": [(1, packet(store, **changed))]}, store, "ros1")
+    with pytest.raises(ValueError, match=reason) as error:
+        open_recording(path)
+    assert str(path) in str(error.value)
+
+
+def test_a_sensor_that_changes_is_refused(tmp_path):
+    store = typestore_of("mcap")
+    messages = [(1, packet(store)), (2, packet(store, width=32))]
+    path = write_bag(tmp_path / "bag", {"/e": messages}, store, "mcap")
+    with pytest.raises(ValueError, match="messages of /e with 64x48 and with 32x48"):
+        open_recording(path).read()
+
+
+@pytest.mark.parametrize("change", [b"\2\0", b"\0\1"])
+def test_arrays_that_end_early_or_hold_impossible_events_are_refused(tmp_path, change):
+    path = write_events(tmp_path / "bag", EVENTS, "ros1", DVS)
+    content = bytearray(path.read_bytes())
+    event = int(EVENTS.x[5]).to_bytes(2, "little") + int(EVENTS.y[5]).to_bytes(2, "little")
+    place = content.index(event + (int(EVENTS.t[5]) // 1_000_000).to_bytes(4, "little"))
+    if change == b"\2\0":
+        content[place + 12] = 2  # its polarity
+        reason = "impossible time or polarity"
+    else:
+        start = place - 5 * 13 - 4
+        assert int.from_bytes(content[start : start + 4], "little") == len(EVENTS)
+        content[start] += 1  # the number of events
+        reason = "it ends at byte"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=f"{reason}.*; copy the file again"):
+        open_recording(path)
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_a_bag_cut_anywhere_gives_a_beginning_or_an_error(tmp_path, container):
+    content = write_events(tmp_path / "bag", SHORT, container, per_message=90).read_bytes()
+    path = tmp_path / f"cut.{container}"
+    for cut in np.linspace(1, len(content) - 1, 25).astype(int):
+        found = read_or_refuse(path, content[:cut])
+        if found is not None:
+            n = len(found)
+            assert_same(found, Events(SHORT.t[:n], SHORT.x[:n], SHORT.y[:n], SHORT.p[:n]))
+
+
+@pytest.mark.parametrize(("container", "tool"), [("mcap", "mcap recover"), ("ros1", "rosbag reindex")])
+def test_a_cut_bag_is_one_line_and_exit_code_2(tmp_path, capsys, container, tool):
+    path = write_events(tmp_path / "bag", SHORT, container)
+    path.write_bytes(path.read_bytes()[:-5000])
+    assert main(["inspect", str(path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(path) in line and line.endswith(f"copy it again, or if its recorder was stopped early, use `{tool}`")
+
+
+def test_messages_that_are_announced_and_missing_are_an_error(tmp_path):
+    path = write_events(tmp_path / "bag", SHORT, "db3", per_message=100)
+    metadata = path.parent / "metadata.yaml"
+    metadata.write_text(metadata.read_text().replace("message_count: 7\n", "message_count: 9\n"))
+    with pytest.raises(ValueError, match="claims 9 messages of /camera/events but holds fewer"):
+        open_recording(path.parent).read()
+
+
+@pytest.mark.parametrize("change", ["timestamp = x'1797'", "data = 5000000000"])
+def test_a_cell_of_another_type_is_an_error(tmp_path, change):
+    path = write_events(tmp_path / "bag", SHORT, "db3", per_message=100)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(f"UPDATE messages SET {change} WHERE id = 3")
+    with pytest.raises(ValueError, match=r"bag.*\.db3 has a message of /camera/events whose time or content"):
+        open_recording(path).read()
+
+
+def test_without_the_library_a_line_names_the_extra(tmp_path, monkeypatch):
+    path = write_events(tmp_path / "bag", SHORT, "mcap")
+    monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda name: None if name == "rosbags" else find_spec(name))
+    with pytest.raises(ValueError, match=r"needs the package rosbags; run `bash scripts/install.sh bags`"):
+        open_recording(path)

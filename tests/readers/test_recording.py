@@ -1,0 +1,159 @@
+"""Laws of every reader: blocks, slices and pickled copies of a recording are the same events."""
+
+import multiprocessing
+import pickle
+
+import h5py
+import numpy as np
+import pytest
+from event_examples import HEIGHT, WIDTH, assert_same, random_events, to_events, write_hdf5
+from format_encoders import WRITERS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rvtssm.readers import READERS, open_recording
+from rvtssm.readers.dat import write_dat
+from rvtssm.readers.recording import join_events
+from rvtssm.system.user_error import UserError
+
+NUM_EVENTS = 70_000  # more than two entries of the index
+
+
+@pytest.fixture(scope="module", params=READERS)
+def example(request, tmp_path_factory):
+    """A recording of each format and the events in it."""
+    events = random_events(NUM_EVENTS, span_us=2_000_000)
+    path = WRITERS[request.param](tmp_path_factory.mktemp("recordings") / "a.bin", events)
+    recording = open_recording(path, HEIGHT, WIDTH) if request.param == "npy" else open_recording(path)
+    assert recording.format == request.param
+    return recording, events
+
+
+def test_all_at_once(example):
+    recording, events = example
+    assert_same(recording.read(), events)
+    assert recording.time_range_us == (events.t[0], events.t[-1])
+
+
+@pytest.mark.parametrize("max_events", [500, 1 << 18])
+def test_blocks_are_the_whole(example, max_events):
+    recording, events = example
+    blocks = list(recording.iterate(max_events))
+    assert all(0 < len(block) <= max_events for block in blocks)
+    assert_same(join_events(blocks), events)
+
+
+def test_a_block_keeps_its_events_unless_its_arrays_may_be_reused(example):
+    recording, _ = example
+    kept, overwritten = (list(recording.iterate(5_000, reuse=reuse)) for reuse in (False, True))
+    starts = [block.t[0] for block in recording.iterate(5_000, reuse=True)]
+    assert [block.t[0] for block in kept] == starts != [block.t[0] for block in overwritten]
+
+
+def test_a_block_must_hold_the_events_of_a_word(example):
+    with pytest.raises(ValueError, match="max_events=35 is too small"):
+        next(example[0].iterate(35))
+
+
+@settings(max_examples=30)
+@given(start=st.integers(-1000, 2_001_000), length=st.integers(0, 300_000))
+def test_a_slice_of_the_file_is_a_slice_of_the_events(example, start, length):
+    recording, events = example
+    assert_same(recording.between(start, start + length), events.between(start, start + length))
+
+
+def test_a_pickled_recording_reads_the_same(example):
+    recording, events = example
+    recording.between(0, 10)
+    assert_same(pickle.loads(pickle.dumps(recording)).between(500_000, 600_000), events.between(500_000, 600_000))
+
+
+def test_a_forked_child_does_not_move_the_parents_place_in_the_file(example):
+    recording, events = example
+    blocks = recording.iterate(10_000)
+    first = next(blocks)
+    child = multiprocessing.get_context("fork").Process(target=recording.read)
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    rest = list(blocks)
+    assert_same(join_events([first, *rest]), events)
+
+
+def test_a_closed_recording_opens_again(example):
+    recording, events = example
+    recording.close()
+    assert_same(recording.between(0, 50_000), events.between(0, 50_000))
+
+
+def test_hdf5_is_repaired_like_the_rest(tmp_path):
+    t, x, p = np.array([3, 2, 9, 5, 20], np.uint32), np.array([1, 2, 64, 4, 5], np.int32), np.array([-1, 1, 0, 0, 1])
+    path = write_hdf5(
+        tmp_path / "a.h5", to_events(t, [0] * 5, [7] * 5, [0] * 5), t=t, x=x, p=p, size=([HEIGHT], [WIDTH])
+    )
+    recording = open_recording(path)
+    assert_same(recording.read(), to_events([3, 3, 5, 20], [1, 2, 4, 5], [7] * 4, [0, 1, 0, 1]))
+    assert (recording.faults.backward_steps, recording.faults.out_of_frame) == (1, 1)
+
+
+@pytest.mark.parametrize("num_moved", [200, 201])
+def test_a_recording_out_of_order_is_refused_unless_it_shall_be_repaired(tmp_path, num_moved):
+    events = random_events(20_000, span_us=2_000_000)
+    t = events.t.copy()
+    t[10_000 : 10_000 + num_moved] = 5
+    path = write_hdf5(tmp_path / "a.h5", events, t=t)
+    reads = [
+        lambda recording: recording.read(),
+        lambda recording: list(recording.iterate()),
+        lambda recording: recording.between(0, 1000),
+        lambda recording: recording.time_range_us,
+    ]
+    for read in reads:
+        for _ in range(2):  # the second time with the index of the first
+            recording = open_recording(path)
+            if num_moved == 200:
+                read(recording)
+            else:
+                with pytest.raises(UserError, match=r"a\.h5 has 201 of 20000 events that are earlier.*repair=true"):
+                    read(recording)
+        repaired = open_recording(path, repair=True)
+        read(repaired)
+        assert repaired.faults.backward_steps == num_moved
+        assert_same(repaired.between(0, 1000), events.between(0, 1000))
+
+
+def test_hdf5_of_another_layout_is_refused(tmp_path):
+    with h5py.File(tmp_path / "ecf.hdf5", "w") as file:
+        file["CD/events"] = np.zeros(3)
+        file.attrs["geometry"] = "64x48"
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["events/x"] = np.zeros(3)
+    (tmp_path / "cut.h5").write_bytes((tmp_path / "other.h5").read_bytes()[:100])
+    uneven = write_hdf5(tmp_path / "uneven.h5", random_events(5), x=np.zeros(4, np.uint16))
+    for path, message in (
+        (tmp_path / "ecf.hdf5", "no table CD/events of whole numbers t, x, y, p"),
+        (tmp_path / "other.h5", "no events/t"),
+        (tmp_path / "cut.h5", "cannot be opened"),
+        (uneven, "different lengths"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            open_recording(path)
+
+
+def test_a_file_that_no_reader_knows_lists_those_that_are(tmp_path):
+    (tmp_path / "a.aedat").write_bytes(b"#!AER-DAT3.1\r\n")
+    (tmp_path / "b.raw").write_bytes(b"% evt 4.0\n% end\n0000")
+    with pytest.raises(ValueError, match="dat, evt2, evt21, evt3, ecf, rvt_hdf5"):
+        open_recording(tmp_path / "a.aedat")
+    with pytest.raises(ValueError, match=r"EVT4\.0; choose from dat, evt2"):
+        open_recording(tmp_path / "b.raw")
+    with pytest.raises(ValueError, match="does not exist"):
+        open_recording(tmp_path / "missing.dat")
+
+
+def test_a_recording_without_events_has_no_time_range(tmp_path):
+    write_dat(tmp_path / "a.dat", random_events(0), HEIGHT, WIDTH)
+    recording = open_recording(tmp_path / "a.dat")
+    assert len(recording.read()) == 0 and len(recording.between(0, 10)) == 0
+    with pytest.raises(ValueError, match="no events"):
+        _ = recording.time_range_us
