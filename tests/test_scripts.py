@@ -47,6 +47,12 @@ def test_a_script_runs_its_verb(script, monkeypatch):
     assert ended.value.code == 3
 
 
+def test_the_sizes_of_the_project_end_with_a_summary_of_twelve_lines():
+    run = subprocess.run([sys.executable, ROOT / "scripts/sizes.py"], capture_output=True, text=True, check=True)
+    summary = [line.split() for line in run.stdout.splitlines()[-12:]]
+    assert summary[0][:3] == ["core,", "code", "lines"] and summary[-1][:3] == ["words", "of", "pages"]
+
+
 SHELL_SCRIPTS = [*(str(path.relative_to(ROOT)) for path in sorted((ROOT / "scripts").glob("*.sh"))), ".ci/run"]
 
 
