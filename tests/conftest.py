@@ -5,13 +5,12 @@ import gc
 import multiprocessing
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from object_store_server import BUCKET, object_store_server
 
 # no deadline: the first call of a kernel compiles it; derandomised: a failure is the same on every machine
 settings.register_profile("rvtssm", deadline=None, derandomize=True)
@@ -67,25 +66,6 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callab
         return folder
 
     return make
-
-
-@pytest.fixture(scope="session")
-def store_variables() -> Iterator[dict[str, str]]:
-    """The variables of the environment that lead to an object store, which runs until the tests end."""
-    with object_store_server() as variables:
-        yield variables
-
-
-@pytest.fixture
-def store_url(
-    store_variables: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
-) -> str:
-    """The URL of an empty folder in an object store, which this process can reach, with an empty cache."""
-    for name, value in store_variables.items():
-        monkeypatch.setenv(name, value)
-    folder = tmp_path_factory.mktemp("store_cache")
-    monkeypatch.setenv("RVTSSM_CACHE_DIR", str(folder))
-    return f"s3://{BUCKET}/{folder.name}"
 
 
 @pytest.fixture(scope="session")

@@ -16,10 +16,9 @@ PACKAGE = Path(__file__).parents[1] / "rvtssm"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 # The core, from the ground up: a room may import the rooms of its row.
-GROUND = {"system", "remote"}  # files, processes and object stores, which every room may use
+GROUND = {"system"}  # files and processes, which every room may use
 MAY_IMPORT: dict[str, set[str]] = {
     "system": set(),
-    "remote": {"system"},
     "records": {"system"},
     "boxes": {"records"},
     "readers": {"records", "events.windows"},
@@ -58,7 +57,7 @@ PREPARING = {
     *("tree", "unfailing_file", "custom", "gen1", "onempx", "dsec", "synthetic", "loading_config"),
 }
 MAY_NOT_IMPORT = {
-    **{room: {"hydra", "omegaconf"} for room in ROOMS | {"remote", "system"}},
+    **{room: {"hydra", "omegaconf"} for room in ROOMS | GROUND},
     **{room: {*TORCH, "hydra", "omegaconf"} for room in WITHOUT_TORCH if room != "contrib.worlds"},
 }
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "misc", "common", "types"}

@@ -18,7 +18,6 @@ from rvtssm.events.labels import find_nothing
 from rvtssm.readers import open_recording
 from rvtssm.readers.hdf5 import open_hdf5, reading
 from rvtssm.records import DatasetSpec
-from rvtssm.remote.mirror import whole
 from rvtssm.system.progress import progress_bar
 from rvtssm.system.user_error import UserError
 
@@ -99,7 +98,7 @@ class TreeInspection:
 def is_sequence(path: Path) -> bool:
     """Return whether a file was written by `rvtssm preprocess`."""
     try:
-        with whole(path), reading(path), open_hdf5(path) as file:
+        with reading(path), open_hdf5(path) as file:
             return "meta" in file.attrs
     except UserError:
         return False

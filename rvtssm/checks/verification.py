@@ -16,8 +16,8 @@ from rvtssm.datasets.tree import RawRecording, find_boxes_without_events, find_r
 from rvtssm.events.frame_counter import count_as_they_close
 from rvtssm.events.sequence_plan import SequencePlan, check_faults, check_label_times
 from rvtssm.readers import open_recording
+from rvtssm.readers.remote import local_path
 from rvtssm.records import DatasetSpec, WindowSettings
-from rvtssm.remote.mirror import local_path
 from rvtssm.system.progress import run_all
 from rvtssm.system.user_error import UserError
 from rvtssm.system.workers import Task

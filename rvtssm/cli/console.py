@@ -9,15 +9,13 @@ from typing import Any
 
 from rich.console import Console
 
-from rvtssm.remote.mirror import with_urls
-
 console = Console(markup=False, highlight=False)  # names of files may hold brackets
 _errors = Console(stderr=True, markup=False, highlight=False)
 
 
 def say(text: str, style: str | None = None) -> None:
     """Print text on standard output; long lines are left to the terminal to wrap."""
-    console.print(with_urls(text), style=style, soft_wrap=True)
+    console.print(text, style=style, soft_wrap=True)
 
 
 @contextmanager
@@ -29,7 +27,7 @@ def changing_line(text: str) -> Iterator[Callable[[str], None]]:
 
 def say_error(text: str) -> None:
     """Print a line in red on standard error."""
-    _errors.print(with_urls(text), style="red", soft_wrap=True)
+    _errors.print(text, style="red", soft_wrap=True)
 
 
 @contextmanager
@@ -44,7 +42,7 @@ def plain_warnings() -> Iterator[None]:
                 show_other(message, category, filename, *place, **named)
             elif str(message) not in shown:
                 shown.add(str(message))
-                _errors.print(with_urls(f"warning: {message}"), style="yellow", soft_wrap=True)
+                _errors.print(f"warning: {message}", style="yellow", soft_wrap=True)
 
         warnings.showwarning = show
         yield

@@ -12,7 +12,7 @@ from rvtssm.cli.config import Config
 from rvtssm.datasets import build_spec
 from rvtssm.evaluation.frequency import is_same_rate
 from rvtssm.models.named_weights import default_weights, named_weights
-from rvtssm.remote.object_store import is_url
+from rvtssm.readers.remote import check_local
 from rvtssm.system.user_error import UserError
 
 TRAIN_OUT = "outputs/train"  # the folder of a training that names none
@@ -177,12 +177,10 @@ def _check_local(verb: str, config: Config) -> None:
     where = {"out": config.out}
     if verb in ("generate", "demo", "label"):  # which write recordings there, or link to them
         where["dataset.raw_dir"] = config.dataset.raw_dir
+    if verb == "preprocess":
+        where["dataset.prepared_dir"] = config.dataset.prepared_dir
     for key, folder in where.items():
-        if folder and is_url(folder):
-            raise UserError(
-                f"{key}={folder} is in an object store, and `rvtssm {verb}` needs a folder of this machine there; "
-                "name one, and copy the files"
-            )
+        check_local(key, folder)
 
 
 def check_inputs(verb: str, config: Config) -> None:

@@ -27,8 +27,8 @@ from rvtssm.cli.sensor_above import sensor_above
 from rvtssm.datasets import build_spec
 from rvtssm.readers import open_recording
 from rvtssm.readers.bags import is_bag, split_topic
+from rvtssm.readers.remote import local_path
 from rvtssm.records import DatasetSpec
-from rvtssm.remote.mirror import local_path
 from rvtssm.system.file_errors import did_you_mean
 from rvtssm.system.output_folder import result_set, write_files
 from rvtssm.system.user_error import UserError

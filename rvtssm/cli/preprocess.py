@@ -1,5 +1,7 @@
 """`rvtssm preprocess`: turns raw recordings into histograms on disk."""
 
+from pathlib import Path
+
 from rvtssm.cli.announcement import announce, thinned_in_words
 from rvtssm.cli.config import Config
 from rvtssm.cli.console import say, say_error
@@ -9,7 +11,6 @@ from rvtssm.datasets.described import copy_generated
 from rvtssm.datasets.prepare_dataset import PreprocessSummary, preprocess_dataset
 from rvtssm.datasets.tree import find_recordings
 from rvtssm.records import DatasetSpec
-from rvtssm.remote.mirror import absolute_path, local_path
 from rvtssm.system.output_folder import locked
 from rvtssm.system.user_error import UserError
 
@@ -24,7 +25,7 @@ def preprocess(config: Config) -> int:
         )
     raw_dir = needed(config.dataset.raw_dir, "dataset.raw_dir=DIR", "the recordings")
     prepared_dir = needed(config.dataset.prepared_dir, "dataset.prepared_dir=DIR", "where to write")
-    if absolute_path(raw_dir) == absolute_path(prepared_dir):
+    if Path(raw_dir).resolve() == Path(prepared_dir).resolve():
         raise UserError(f"{prepared_dir} holds the recordings; choose another folder for the prepared files")
     announce(
         "preprocess",
@@ -34,7 +35,7 @@ def preprocess(config: Config) -> int:
         labels=config.preprocess.labels,
         output=prepared_dir,
     )
-    with locked(local_path(prepared_dir)):
+    with locked(Path(prepared_dir)):
         summary = _prepare(config, spec, raw_dir, prepared_dir)
     _print_summary(summary, prepared_dir)
     is_useless = summary.dropped and not (summary.written or summary.skipped)
@@ -52,7 +53,7 @@ def preprocess(config: Config) -> int:
 
 def _prepare(config: Config, spec: DatasetSpec, raw_dir: str, prepared_dir: str) -> PreprocessSummary:
     is_described = spec.name == custom.SPEC.name
-    if is_described and not local_path(f"{prepared_dir}/{custom.FILE}").exists():
+    if is_described and not Path(prepared_dir, custom.FILE).exists():
         custom.copy_description(raw_dir, prepared_dir)  # before the work, in case it is interrupted
     summary = preprocess_dataset(spec, raw_dir, prepared_dir, config.windows.settings, config.preprocess)
     if summary.written or summary.skipped:  # otherwise it may not fit the files that are there

@@ -22,9 +22,8 @@ from rvtssm.datasets.tree import RawRecording, find_recordings
 from rvtssm.models.checkpoint import load_file
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.detector import count_parameters
+from rvtssm.readers.remote import absolute_path, is_url
 from rvtssm.records import WindowSettings
-from rvtssm.remote.mirror import absolute_path
-from rvtssm.remote.object_store import is_url
 from rvtssm.system.output_folder import locked
 from rvtssm.system.user_error import UserError
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint
@@ -193,7 +192,7 @@ def _warn_of_early_weights(average: float | None, steps: int) -> None:
 def _warn_of_outdated(raw_dir: str | None, data: SequenceDataModule) -> None:
     """Print a line if prepared files were made from other recordings or labels than those in `raw_dir`.
 
-    This reads the labels and both ends of the recordings, so nothing is compared with an object store.
+    This reads the labels and both ends of the recordings, so nothing is compared with a URL.
     """
     if data.source != "prepared" or raw_dir is None or is_url(raw_dir):
         return

@@ -19,9 +19,9 @@ from typing import Any
 import yaml
 
 from rvtssm.events.label_files import LABEL_READERS
+from rvtssm.readers.remote import is_url, local_path
 from rvtssm.records import EVENT_SUFFIXES, DatasetSpec
-from rvtssm.remote.mirror import local_path, uploaded_file, whole
-from rvtssm.remote.object_store import is_url
+from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.file_errors import file_errors
 from rvtssm.system.user_error import UserError
 
@@ -63,7 +63,7 @@ def read_spec(*folders: Path | str) -> DatasetSpec:
             raise UserError(f"the folder {gone[0]} does not exist; check dataset.raw_dir and dataset.prepared_dir")
         names = " and ".join(map(str, paths))
         raise UserError(f"{names} does not exist; it must describe the custom dataset, with {', '.join(_NEEDED)}")
-    with whole(path), file_errors(path, " is not YAML", "write one `key: value` per line"):
+    with file_errors(path, " is not YAML", "write one `key: value` per line"):
         try:
             content = yaml.load(path.read_text("utf-8"), _PlainLoader)
         except yaml.YAMLError as error:
@@ -105,32 +105,29 @@ def copy_description(raw_dir: Path | str, folder: Path | str, labels: str | None
 
     Args:
         raw_dir: Folder or URL that may hold `dataset.yaml`. Without this file, nothing is copied.
-        folder: Folder or URL to copy to.
+        folder: Folder to copy to.
         labels: New value of the key `labels`; None keeps the old one.
     """
-    source, copy = _description(raw_dir), _description(folder)
+    source = _description(raw_dir)
     if not source.is_file():
         return
-    with whole(source):
-        content = source.read_bytes()
+    content = source.read_bytes()
     if labels is not None:
         keys = {**yaml.load(content.decode("utf-8"), _PlainLoader), "labels": labels}
         content = yaml.safe_dump(keys, sort_keys=False).encode()
-    write_description(copy, content)
+    write_description(Path(folder) / FILE, content)
 
 
 def write_description(path: Path, content: bytes) -> None:
     """Write the file that describes a dataset, unless it has this content already."""
-    if path.is_file():
-        with whole(path):
-            if path.read_bytes() == content:
-                return
-    with uploaded_file(path) as staged:
+    if path.is_file() and path.read_bytes() == content:
+        return
+    with atomic_file(path) as staged:
         staged.write_bytes(content)
 
 
 def _description(folder: Path | str) -> Path:
-    return local_path(f"{folder}/{FILE}")
+    return local_path(folder, FILE) / FILE
 
 
 def _checked(path: Path, key: str, value: Any) -> Any:

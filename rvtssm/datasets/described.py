@@ -7,7 +7,7 @@ from typing import Any
 from rvtssm.contrib.worlds import open_world
 from rvtssm.datasets import custom, synthetic
 from rvtssm.datasets.synthetic import GENERATED_FILE
-from rvtssm.remote.mirror import local_path, whole
+from rvtssm.readers.remote import local_path
 from rvtssm.system.file_errors import CONTENT_ERRORS, file_errors
 from rvtssm.system.user_error import UserError
 
@@ -30,9 +30,9 @@ def described(name: str, *folders: str | None) -> dict[str, Any]:
     if name not in ("", custom.SPEC.name, *_GENERATED):
         return {}
     for folder in filter(None, folders):
-        if name not in _GENERATED and local_path(f"{folder}/{custom.FILE}").is_file():
+        if name not in _GENERATED and (local_path(folder, custom.FILE) / custom.FILE).is_file():
             return {"name": custom.SPEC.name}
-        if (path := local_path(f"{folder}/{GENERATED_FILE}")).is_file():
+        if (path := local_path(folder, GENERATED_FILE) / GENERATED_FILE).is_file():
             found = _generated(path)
             if name not in ("", found["name"]):
                 raise UserError(
@@ -45,16 +45,14 @@ def described(name: str, *folders: str | None) -> dict[str, Any]:
 
 def copy_generated(name: str, raw_dir: str, prepared_dir: str) -> None:
     """Copy the description of the generated dataset `name`, if there is one, to the folder of its prepared files."""
-    source, copy = (local_path(f"{folder}/{GENERATED_FILE}") for folder in (raw_dir, prepared_dir))
+    source = local_path(raw_dir, GENERATED_FILE) / GENERATED_FILE
     if name in _GENERATED and source.is_file():
-        with whole(source):
-            content = source.read_bytes()
-        custom.write_description(copy, content)
+        custom.write_description(Path(prepared_dir) / GENERATED_FILE, source.read_bytes())
 
 
 def _generated(path: Path) -> dict[str, Any]:
     fault, advice = " is not a file that `rvtssm generate` writes", "name dataset, dataset.height and dataset.width"
-    with whole(path), file_errors(path, fault, advice, CONTENT_ERRORS):
+    with file_errors(path, fault, advice, CONTENT_ERRORS):
         settings = json.loads(path.read_text("utf-8"))
         return {
             "name": str(settings.get("dataset", "synthetic")),

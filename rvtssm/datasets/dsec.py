@@ -18,7 +18,6 @@ import numpy.typing as npt
 from rvtssm.events.label_rules import clean_boxes
 from rvtssm.events.labels import read_boxes
 from rvtssm.records import DatasetSpec, Labels
-from rvtssm.remote.mirror import whole
 
 SPEC = DatasetSpec(
     name="dsec",
@@ -73,8 +72,7 @@ def labels_for(path: Path | str, class_names: Sequence[str]) -> tuple[Labels, np
         `window_index` is
         -1, since there are no windows yet. Also (N,), which of them the model has to find; the others are ignored.
     """
-    with whole(path):
-        boxes = clean_boxes(read_boxes(path), SPEC, "exact", is_train=False)
+    boxes = clean_boxes(read_boxes(path), SPEC, "exact", is_train=False)
     stands_for = np.array([-1 if place is None else place for place in _places(class_names)])
     boxes = boxes[stands_for[boxes["class_id"]] >= 0]
     own = boxes["class_id"].astype(np.int64)

@@ -12,7 +12,7 @@ class PreprocessConfig:
 
     labels: str = "required"  # required: a window ends at every label; none: a fixed stride from the first event
     splits: tuple[str, ...] = ("train", "val", "test")  # the splits to prepare
-    # address of a dask cluster that sees the same folders or object store, such as tcp://node1:8786; null: none
+    # address of a dask cluster that sees the same folders, such as tcp://node1:8786; null: none
     scheduler: str | None = None
     workers: int | None = None  # number of worker processes; null: one per core
     overwrite: bool = False  # replace files that were made with other settings

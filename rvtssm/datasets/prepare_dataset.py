@@ -29,8 +29,8 @@ from rvtssm.datasets.prepare_recording import (
 from rvtssm.datasets.sections import Job, SectionedRecording
 from rvtssm.datasets.tree import find_boxes_without_events, find_recordings
 from rvtssm.readers.index import index_folder
+from rvtssm.readers.remote import check_local
 from rvtssm.records import DatasetSpec, WindowSettings
-from rvtssm.remote.mirror import is_mirrored, local_path
 from rvtssm.system.atomic_files import remove_abandoned
 from rvtssm.system.progress import progress_bar
 from rvtssm.system.user_error import UserError
@@ -99,7 +99,7 @@ def preprocess_dataset(
     Args:
         spec: The dataset.
         raw_dir: Folder or URL of the raw recordings.
-        prepared_dir: Folder or URL for the prepared files.
+        prepared_dir: Folder for the prepared files.
         settings: How events become frames.
         config: Which splits to prepare, and how.
         progress: Whether to show a progress bar.
@@ -109,7 +109,8 @@ def preprocess_dataset(
         UserError: There is nothing to prepare, or the disk has less room than the files are likely to need.
     """
     summary, jobs = PreprocessSummary(), []
-    raw_dir, prepared_dir = local_path(raw_dir), local_path(prepared_dir)
+    check_local("prepared_dir", str(prepared_dir))
+    prepared_dir = Path(prepared_dir)
     for split in config.splits:
         folder, recipe = prepared_dir / split, Recipe(spec, settings, split == "train", config.is_labelled)
         for recording in find_recordings(raw_dir, split, spec):
@@ -129,7 +130,7 @@ def preprocess_dataset(
     jobs = _missing(jobs, config.overwrite, summary)
     if not jobs:
         return summary
-    if config.check_disk and not is_mirrored(prepared_dir):
+    if config.check_disk:
         _check_disk(jobs, spec, settings, prepared_dir)
     try:
         with ExitStack() as stack:

@@ -20,7 +20,6 @@ from rvtssm.events.labels import annotated
 from rvtssm.events.sequence_plan import SequencePlan, plan_sequence
 from rvtssm.readers import Recording, open_recording
 from rvtssm.records import DatasetSpec, Events, WindowSettings
-from rvtssm.remote.mirror import is_mirrored, open_parts, whole
 from rvtssm.system.user_error import UserError
 
 SAMPLE_BYTES = 1 << 20  # bytes at each end of a recording whose digest tells whether the file is still the same
@@ -195,7 +194,7 @@ class EventBlocks:
 def is_complete(recording: RawRecording, path: Path, recipe: Recipe, overwrite: bool = False) -> bool:
     """Return whether `path` is already the result of preparing the recording.
 
-    The digest of the whole file is checked. For a file in an object store, the frames are not checked.
+    The digest of the whole file is checked.
 
     Args:
         recording: The raw recording.
@@ -212,8 +211,7 @@ def is_complete(recording: RawRecording, path: Path, recipe: Recipe, overwrite: 
         with closing(open_sequence(path)) as sequence:
             if not is_made_from(recording, sequence, recipe):
                 return False
-            if not is_mirrored(path):  # a file in a store is complete or absent, and checking would download it
-                sequence.check_frames()
+            sequence.check_frames()
             return True
     except UserError:
         if overwrite:
@@ -257,11 +255,10 @@ def _source(recording: RawRecording, is_labelled: bool) -> Meta:
     """Return name, size and a fingerprint of the raw files, made from all boxes and both ends of the events."""
     num_bytes = recording.events_path.stat().st_size
     digest = hashlib.sha256()
-    with open_parts(recording.events_path) as file:
+    with open(recording.events_path, "rb") as file:
         digest.update(file.read(SAMPLE_BYTES))
         file.seek(max(0, num_bytes - SAMPLE_BYTES))
         digest.update(file.read(SAMPLE_BYTES))
     if is_labelled and recording.boxes_path is not None:
-        with whole(recording.boxes_path):
-            digest.update(recording.boxes_path.read_bytes())
+        digest.update(recording.boxes_path.read_bytes())
     return {"name": recording.events_path.name, "num_bytes": num_bytes, "fingerprint": digest.hexdigest()}

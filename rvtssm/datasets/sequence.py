@@ -17,8 +17,8 @@ from rvtssm.events.label_rules import clean_boxes, nothing_times_us
 from rvtssm.events.labels import annotated, interpolated_boxes, to_labels
 from rvtssm.events.sequence_plan import SequencePlan, plan_sequence
 from rvtssm.readers import open_recording
+from rvtssm.readers.remote import local_path
 from rvtssm.records import DatasetSpec, Labels, Windows, WindowSettings
-from rvtssm.remote.mirror import load_ends, local_path
 from rvtssm.system.user_error import UserError
 
 _SPAN_US = 400_000  # length of the block of events that is decoded at once
@@ -134,7 +134,7 @@ def open_prepared(path: Path | str, spec: DatasetSpec) -> FrameSequence:
 
 def has_sequences(prepared_dir: Path | str, split: str) -> bool:
     """Return whether the folder `prepared_dir` has prepared sequences of a split."""
-    folder = local_path(prepared_dir)
+    folder = local_path(prepared_dir, split)
     return (folder / split).is_dir() and bool(find_sequences(folder, split))
 
 
@@ -152,7 +152,6 @@ def open_prepared_split(prepared_dir: Path | str, split: str, spec: DatasetSpec)
     paths = find_sequences(prepared_dir, split)
     if not paths:
         raise UserError(f"{prepared_dir}/{split} holds no prepared recording; run `rvtssm preprocess`")
-    load_ends(paths)
     return [open_prepared(path, spec) for path in paths]
 
 

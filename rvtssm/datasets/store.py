@@ -14,7 +14,6 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -31,7 +30,7 @@ from rvtssm.events.label_rules import with_class_indices
 from rvtssm.events.labels import to_boxes, to_labels
 from rvtssm.readers.hdf5 import check_storage, open_hdf5, read_array, read_rows, reading
 from rvtssm.records import DatasetSpec, Labels, Windows, WindowSettings
-from rvtssm.remote.mirror import PartialFile, is_mirrored, loading, uploaded_file, whole
+from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.file_errors import CONTENT_ERRORS, file_errors
 from rvtssm.system.free_memory import check_memory
 from rvtssm.system.user_error import UserError
@@ -64,7 +63,6 @@ class StoredSequence:
     offsets: npt.NDArray[np.int64] | None = None  # None: a file of RVT with frames in `data` (T, C, h, w)
     frames_crc: int | None = None  # None: the file has no digest, as those of RVT
     _file: h5py.File | None = None
-    _parts: PartialFile | None = None  # used to read a file of an object store
     _file_owner: int = 0
 
     def histograms(self, start: int, stop: int) -> npt.NDArray[Any]:
@@ -117,17 +115,13 @@ class StoredSequence:
     def _read(self, read: Callable[[h5py.File], Read]) -> Read:
         """Return the result of `read` on the open file. Errors name the file."""
         if self._file is None or self._file_owner != os.getpid():  # a handle must not be shared across a fork
-            self._parts = _parts_of(self.path) if self.offsets is not None else None
-            self._file, self._file_owner = _opened(self.path, self._parts), os.getpid()
-
-        def attempt() -> Read:
-            with file_errors(self.path, advice=_AGAIN, errors=CONTENT_ERRORS), watched():
-                return read(self._file)
-
-        return loading(self._parts, attempt)
+            with reading(self.path, advice=_AGAIN):
+                self._file, self._file_owner = open_hdf5(self.path), os.getpid()
+        with file_errors(self.path, advice=_AGAIN, errors=CONTENT_ERRORS), watched():
+            return read(self._file)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_file": None, "_parts": None}
+        return {**self.__dict__, "_file": None}
 
 
 class SequenceWriter:
@@ -192,7 +186,7 @@ def sequence_writer(
     Raises:
         UserError: The number of frames differs from the number of windows.
     """
-    with uploaded_file(path) as staged, UnfailingFile(staged) as disk:
+    with atomic_file(path) as staged, UnfailingFile(staged) as disk:
         file = h5py.File(disk, "w")
         try:
             stored = file.create_dataset("frames", (0,), np.uint8, maxshape=(None,), chunks=(_CHUNK_BYTES,))
@@ -241,7 +235,7 @@ def open_sequence(path: Path | str, spec: DatasetSpec | None = None) -> StoredSe
     if path.is_dir():
         if spec is None:
             raise UserError(f"{path} was prepared by RVT, which does not store the dataset's name; give dataset=NAME")
-        with whole(path), file_errors(path, advice="copy the folder again", errors=CONTENT_ERRORS):
+        with file_errors(path, advice="copy the folder again", errors=CONTENT_ERRORS):
             return open_rvt_sequence(path, spec)
     meta, digest, tables = _read_tables(path, _TABLES)
     with file_errors(path, advice=_AGAIN, errors=CONTENT_ERRORS):
@@ -335,31 +329,12 @@ def _loaded(path: Path, member: str | None = None) -> npt.NDArray[Any]:
         return found[member] if member else found
 
 
-def _parts_of(path: Path) -> PartialFile | None:
-    return PartialFile(path) if is_mirrored(path) else None
-
-
-def _opened(path: Path, parts: PartialFile | None) -> h5py.File:
-    def attempt() -> h5py.File:
-        with reading(path, advice=_AGAIN):
-            return open_hdf5(path, parts=parts)
-
-    with nullcontext() if parts else whole(path):
-        return loading(parts, attempt)
-
-
 def _read_tables(path: Path, names: Sequence[str]) -> tuple[Meta, list[int] | None, dict[str, npt.NDArray[Any]]]:
     """Return the metadata, the digest and the tables of a file written with `sequence_writer`."""
-    parts = _parts_of(path)
-
-    def attempt() -> tuple[Meta, list[int] | None, dict[str, npt.NDArray[Any]]]:
-        with reading(path, advice=_AGAIN), open_hdf5(path, parts=parts) as file:
-            meta, digest = _checked_meta(path, file)
-            found = [name for name in names if name not in _OPTIONAL or name in file]
-            return meta, digest, {name: read_array(file, name) for name in found}
-
-    with parts or nullcontext():
-        return loading(parts, attempt)
+    with reading(path, advice=_AGAIN), open_hdf5(path) as file:
+        meta, digest = _checked_meta(path, file)
+        found = [name for name in names if name not in _OPTIONAL or name in file]
+        return meta, digest, {name: read_array(file, name) for name in found}
 
 
 def _text(value: Any) -> str:

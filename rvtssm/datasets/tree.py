@@ -1,6 +1,6 @@
 """Find raw recordings and prepared sequences: one folder per split, one name per recording.
 
-A folder of an object store is given by its URL. The returned paths then point to its mirror on this machine.
+A folder may also be given by its URL. The returned paths then point to copies on this machine.
 """
 
 from collections.abc import Iterator
@@ -11,8 +11,8 @@ from pathlib import Path
 from rvtssm.events.label_files import LABEL_READERS, read_label_file
 from rvtssm.events.labels import Boxes
 from rvtssm.readers import open_recording
+from rvtssm.readers.remote import local_path
 from rvtssm.records import EVENT_SUFFIXES, DatasetSpec
-from rvtssm.remote.mirror import local_path
 from rvtssm.system.user_error import UserError
 
 # Suffixes of camera files that do not follow the dataset's naming, in addition to the suffixes of the spec.
@@ -95,7 +95,7 @@ def find_recordings(raw_dir: Path | str, split: str, spec: DatasetSpec) -> list[
     Raises:
         UserError: The folder of the split does not exist, or two folders of the split hold recordings of one name.
     """
-    raw_dir = local_path(raw_dir)
+    raw_dir = _folders_of(raw_dir, split, spec)
     found: dict[str, RawRecording] = {}
     folders: dict[str, str] = {}  # of each name
     claimed: set[Path] = set()  # `a_td.raw` has two fitting suffixes; the longer one comes first
@@ -129,7 +129,7 @@ def find_boxes_without_events(raw_dir: Path | str, split: str, spec: DatasetSpec
         split: train, val or test.
         spec: The dataset.
     """
-    raw_dir = local_path(raw_dir)
+    raw_dir = _folders_of(raw_dir, split, spec)
     names = {recording.name for recording in find_recordings(raw_dir, split, spec)}
     matches = _matches(raw_dir, spec.boxes_dir, split, spec, spec.boxes_suffix)
     return sorted(path for path, _, name in matches if name not in names)
@@ -141,7 +141,7 @@ def find_sequences(prepared_dir: Path | str, split: str) -> list[Path]:
     Raises:
         UserError: The folder does not exist.
     """
-    folder = local_path(prepared_dir) / split
+    folder = local_path(prepared_dir, split) / split
     if not folder.is_dir():
         raise UserError(f"{folder} does not exist; prepare the recordings with `rvtssm preprocess`")
     ours = [path for path in folder.glob("*.h5") if not path.name.startswith(".")]
@@ -150,6 +150,13 @@ def find_sequences(prepared_dir: Path | str, split: str) -> list[Path]:
 
 def _patterns(split: str, spec: DatasetSpec) -> tuple[str, ...]:
     return spec.split_sources.get(split, (f"{split}/*",))
+
+
+def _folders_of(raw_dir: Path | str, split: str, spec: DatasetSpec) -> Path:
+    """Return the folder of a dataset on this machine. Of a URL, only the folders of the split are copied."""
+    folders = {pattern.partition("/")[0] for pattern in _patterns(split, spec)}
+    parts = {f"{kind or ''}/{folder}".lstrip("/") for kind in (spec.events_dir, spec.boxes_dir) for folder in folders}
+    return local_path(raw_dir, *sorted(parts))
 
 
 def _matches(

@@ -23,10 +23,9 @@ from rvtssm.readers.event_checks import check_events
 from rvtssm.readers.header import UnknownSensorSize
 from rvtssm.readers.piped import PipedRecording
 from rvtssm.readers.recording import warn_of_density
+from rvtssm.readers.remote import is_url, local_path
 from rvtssm.readers.usual_sensors import usual_sensor
 from rvtssm.records import EVENT_SUFFIXES, Events
-from rvtssm.remote.mirror import local_path, whole
-from rvtssm.remote.object_store import is_url
 from rvtssm.system.file_errors import did_you_mean
 from rvtssm.system.user_error import UserError
 
@@ -71,8 +70,7 @@ class Images:
         if i < 0 or not self._paths:
             return None
         if self._shown is None or self._shown[0] != i:
-            with whole(self._paths[i]):
-                picture = cv2.imread(str(self._paths[i]), cv2.IMREAD_COLOR)
+            picture = cv2.imread(str(self._paths[i]), cv2.IMREAD_COLOR)
             if picture is None:
                 raise UserError(f"{self._paths[i]} cannot be read as a picture; copy it again, or set overlay=false")
             self._shown = i, picture[..., ::-1]
@@ -358,8 +356,7 @@ def _dsec_images(sequence: Path) -> Images | None:
     if not times_path.is_file():
         return None
     try:
-        with whole(times_path):
-            times_us = np.array(times_path.read_text().split(), np.int64)
+        times_us = np.array(times_path.read_text().split(), np.int64)
     except (ValueError, OverflowError) as error:
         raise UserError(f"{times_path} is not one time in microseconds per line ({error}); copy it again") from None
     if np.any(np.diff(times_us) <= 0):

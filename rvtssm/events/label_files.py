@@ -15,7 +15,6 @@ import numpy as np
 
 from rvtssm.events.labels import BOX_DTYPE, Boxes, read_boxes
 from rvtssm.records import DatasetSpec
-from rvtssm.remote.mirror import whole
 from rvtssm.system.file_errors import file_errors
 from rvtssm.system.user_error import UserError
 
@@ -47,7 +46,7 @@ def read_label_file(path: Path | str, spec: DatasetSpec, end_us: int | None = No
         raise UserError(f"{path} is not a supported label file; choose from {', '.join(LABEL_READERS)}")
     if path.is_dir():
         raise UserError(f"{path} is a folder; put a label file in its place")
-    with whole(path), file_errors(path):
+    with file_errors(path):
         boxes = LABEL_READERS[path.suffix](path, spec, end_us)
     if path.suffix in (".npy", ".txt"):  # the other formats have class names and were checked by their readers
         is_known = np.isin(boxes["class_id"], spec.disk_class_ids)

@@ -31,8 +31,8 @@ from rvtssm.readers.evt21 import Evt21Recording
 from rvtssm.readers.hdf5 import open_hdf5, reading
 from rvtssm.readers.header import read_text_header
 from rvtssm.readers.recording import ReadFaults, Recording
+from rvtssm.readers.remote import local_path
 from rvtssm.readers.rvt_hdf5 import open_rvt_hdf5
-from rvtssm.remote.mirror import local_path, whole
 from rvtssm.system.file_errors import did_you_mean, file_errors
 from rvtssm.system.user_error import UserError
 
@@ -65,7 +65,7 @@ def open_recording(
     """Open an event file of any format in READERS.
 
     A bag with several topics of events is opened as `FILE:/TOPIC`. A ROS 2 bag can also be opened by the name of its
-    folder. A file in an object store is opened by its URL.
+    folder. A URL is copied to the cache folder first, see `remote`.
 
     Args:
         path: The file, folder or URL.
@@ -83,25 +83,24 @@ def open_recording(
             raise UserError(f"{name}={side!r} is not a whole number of pixels")
     path, topic = split_topic(local_path(path))
     named = path  # as messages name it
-    with whole(path):
-        if is_bag(path):
-            path = path / BAG_METADATA
-        if not path.exists():
-            raise UserError(f"{path} does not exist{did_you_mean(path) or '; give an event recording'}")
-        if not path.is_file():
-            raise UserError(f"{path} is not a file; give an event recording")
-        if path.stat().st_size == 0:
-            raise UserError(f"{path} is empty (0 bytes); copy it again")
-        with file_errors(named):
-            name = recording_format(path)
-            if topic is None:
-                recording = READERS[name](path, height, width)
-            elif name not in _BAG_SIGNATURES.values():
-                raise UserError(f"{path} is not a bag, so it has no topic {topic}; leave out the topic")
-            else:
-                recording = open_bag(path, height, width, topic)
-            recording.repair = repair
-            return recording
+    if is_bag(path):
+        path = path / BAG_METADATA
+    if not path.exists():
+        raise UserError(f"{path} does not exist{did_you_mean(path) or '; give an event recording'}")
+    if not path.is_file():
+        raise UserError(f"{path} is not a file; give an event recording")
+    if path.stat().st_size == 0:
+        raise UserError(f"{path} is empty (0 bytes); copy it again")
+    with file_errors(named):
+        name = recording_format(path)
+        if topic is None:
+            recording = READERS[name](path, height, width)
+        elif name not in _BAG_SIGNATURES.values():
+            raise UserError(f"{path} is not a bag, so it has no topic {topic}; leave out the topic")
+        else:
+            recording = open_bag(path, height, width, topic)
+        recording.repair = repair
+        return recording
 
 
 def recording_format(path: Path) -> str:

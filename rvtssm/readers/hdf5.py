@@ -6,7 +6,6 @@ import itertools
 import math
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import numpy.typing as npt
 
 from rvtssm.readers.columns import LATEST_POSSIBLE_US, NAMES, Column, keep_events
 from rvtssm.readers.recording import POSITION, EventBuffer, Recording, State
-from rvtssm.remote.mirror import PartialFile
 from rvtssm.system.file_errors import CONTENT_ERRORS, file_errors
 from rvtssm.system.user_error import UserError
 from rvtssm.system.watchdog import watched
@@ -59,7 +57,7 @@ class _OwnFile(h5py.File):  # type: ignore[misc]
         return self[name] if name in self else None  # noqa: SIM401, this is that method
 
 
-def open_hdf5(path: Path | str, cache_bytes: int | None = None, parts: PartialFile | None = None) -> h5py.File:
+def open_hdf5(path: Path | str, cache_bytes: int | None = None) -> h5py.File:
     """Open an HDF5 file for reading. All HDF5 files are opened with this function.
 
     Access by name raises UserError for external links, external storage and virtual datasets.
@@ -67,20 +65,18 @@ def open_hdf5(path: Path | str, cache_bytes: int | None = None, parts: PartialFi
     Args:
         path: The file.
         cache_bytes: Memory for unpacked chunks, per dataset.
-        parts: Read through this object instead, see `loading`.
     """
-    with nullcontext(parts) if parts else open(path, "rb") as file:
+    with open(path, "rb") as file:
         _check_driver(path, file)
-    return _OwnFile(parts or path, "r", rdcc_nbytes=cache_bytes)
+    return _OwnFile(path, "r", rdcc_nbytes=cache_bytes)
 
 
-def _check_driver(path: Path | str, file: PartialFile | io.BufferedReader) -> None:
+def _check_driver(path: Path | str, file: io.BufferedReader) -> None:
     """Raise UserError for a driver information block, which only occurs in a file that is split into several.
 
     In a damaged file, libhdf5 would allocate as many bytes as that block claims to have.
     """
-    file.seek(0)
-    start = file.read(64) or b""
+    start = file.read(64)
     if start.startswith(_SIGNATURE) and start[8:9] in (b"\0", b"\1"):  # versions with such an address
         size = start[13]  # bytes of an address
         at = 24 + 4 * start[8] + 3 * size

@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.remote.mirror import is_mirrored
 from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.cache import cache_folder
 
@@ -58,9 +57,6 @@ class RecordingIndex:
 def identity_of(path: Path, settings: bytes) -> bytes:
     """Return a digest of what an index depends on: size, time stamp and samples of the file, and the settings.
 
-    No samples are read from a file of an object store, since it may not be downloaded yet; its time stamp depends on
-    its version.
-
     Args:
         path: The recording.
         settings: The settings of its reader.
@@ -68,8 +64,7 @@ def identity_of(path: Path, settings: bytes) -> bytes:
     with open(path, "rb") as file:
         stat = os.fstat(file.fileno())
         digest = hashlib.sha256(f"{stat.st_size} {stat.st_mtime_ns} ".encode() + settings)
-        num_samples = 0 if is_mirrored(path) else _SAMPLES
-        for offset in np.linspace(0, max(0, stat.st_size - _SAMPLE_BYTES), num_samples).astype(int):
+        for offset in np.linspace(0, max(0, stat.st_size - _SAMPLE_BYTES), _SAMPLES).astype(int):
             file.seek(offset)
             digest.update(file.read(_SAMPLE_BYTES))
     return digest.digest()

@@ -22,7 +22,6 @@ import numpy.typing as npt
 
 from rvtssm.readers.index import RecordingIndex, identity_of, load_index, save_index
 from rvtssm.records import Events, check_time_range
-from rvtssm.remote.mirror import whole
 from rvtssm.system.user_error import UserError
 
 # The first slots of every decoder state; formats append their own. Compiled functions read these as constants.
@@ -132,8 +131,7 @@ class Recording(ABC):
     def _file(self) -> Any:
         # A handle inherited through a fork shares its read position with the parent, so every process opens its own.
         if self._handle is None or self._handle_owner != os.getpid():
-            with whole(self.path):
-                self._handle, self._handle_owner = self._open(), os.getpid()
+            self._handle, self._handle_owner = self._open(), os.getpid()
         return self._handle
 
     def __del__(self) -> None:

@@ -11,7 +11,6 @@ import signal
 import time
 from collections import defaultdict
 from dataclasses import replace
-from functools import partial
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import TextIO
@@ -22,11 +21,10 @@ import torch
 from rvtssm.cli.evaluate import evaluate
 from rvtssm.cli.train import train
 from rvtssm.models.checkpoint import load_file
-from rvtssm.remote.object_store import upload
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint
 from rvtssm.training.process_states import named_files, read_states
 from tests.training.conftest import BATCH, BOUND_S, shares
-from tests.training.watched import train_as_rank, train_as_script
+from tests.training.watched import train_as_script
 
 NUM_STEPS = 5
 BOUND_TO_END_S = 30  # for the others, when the first process has ended
@@ -105,29 +103,6 @@ def streams(out: Path) -> list:
         by_slot = dict(zip(stored["steps"], torch.cat(leaves, dim=1), strict=True))
         states += [by_slot[slot] for slot in sorted(by_slot)]
     return states
-
-
-def train_from_store(variables: dict[str, str], notes: Path, blow, overrides: list[str], environment: dict) -> None:
-    """Train like `train_as_rank` on a node of its own, whose cache holds nothing."""
-    cache = {"RVTSSM_CACHE_DIR": str(notes / f"node{environment['RANK']}")}
-    train_as_rank(notes, blow, overrides, {**environment, **variables, **cache})
-
-
-def test_training_from_an_object_store_is_that_from_a_disk(
-    whole, toy_data, ranks, logged, tmp_path, store_url, store_variables
-):
-    local = next(key.partition("=")[2] for key in toy_data if key.startswith("dataset.prepared_dir="))
-    for path in Path(local).rglob("*.h5"):
-        upload(path, f"{store_url}/{path.relative_to(local).as_posix()}")
-    overrides = [key for key in toy_data if not key.startswith(("dataset.prepared_dir=", "dataset.raw_dir="))]
-    settings = (*overrides, *SETTINGS, *FOUND, "optim.scale_with_batch=true", f"dataset.prepared_dir={store_url}")
-    train_there = partial(train_from_store, store_variables)
-    assert ranks(tmp_path, *settings, train=train_there) == [0, 0]
-    assert logged(tmp_path) == logged(whole)
-    for found, wanted in zip(notes(tmp_path), notes(whole), strict=True):
-        assert found["weights"].keys() == wanted["weights"].keys()
-        assert all(torch.equal(found["weights"][name], value) for name, value in wanted["weights"].items())
-    assert all(any((tmp_path / f"node{rank}").rglob("*.h5")) for rank in range(2))
 
 
 def test_two_processes_train_as_one(whole, alone, logged):
