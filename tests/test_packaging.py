@@ -54,8 +54,9 @@ def test_the_wheel_carries_every_module_and_nothing_beside_the_package(wheel):
 
 
 def test_the_wheel_carries_the_templates_of_pages(wheel):
-    templates = {path.name for path in (ROOT / "rvtssm/reports/templates").iterdir()}
-    assert {path.name for path in wheel.glob("rvtssm/reports/templates/*")} == templates >= {"page.html", "report.md"}
+    templates = {path.relative_to(ROOT).as_posix() for path in (ROOT / "rvtssm").glob("**/templates/*")}
+    assert {path.relative_to(wheel).as_posix() for path in wheel.glob("rvtssm/**/templates/*")} == templates
+    assert "rvtssm/evaluation/templates/page.html" in templates
 
 
 def test_the_wheel_carries_the_weights_of_the_checkout(wheel, tmp_path):
@@ -78,7 +79,7 @@ def test_the_wheel_brings_the_command(wheel):
 
 
 def test_the_configs_are_found_in_the_wheel(wheel, monkeypatch):
-    spec = spec_from_file_location("config_of_the_wheel", wheel / "rvtssm" / "config.py")
+    spec = spec_from_file_location("config_of_the_wheel", wheel / "rvtssm" / "cli" / "config.py")
     installed = module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, installed)  # as dataclasses need
     spec.loader.exec_module(installed)

@@ -1,12 +1,9 @@
 """Every file and every name on the page docs/tour.md exists."""
 
 import importlib
-import itertools
 import re
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "tour.md").read_text()
@@ -40,11 +37,3 @@ def test_the_files_of_the_tour_exist_and_it_is_short():
     assert len(names()) > 25 and len(paths) > 10
     assert [path for path in paths if not (ROOT / path).exists()] == []
     assert len(PAGE.splitlines()) <= MOST_LINES
-
-
-@pytest.mark.parametrize("walk", ["One window", "One training batch", "One packet"])
-def test_no_walk_returns_to_a_room_that_it_has_left(walk):
-    section = PAGE.split(f"## {walk}")[1].split("\n## ")[0]
-    rooms = re.findall(r"^\| `rvtssm\.(\w+)\.", section, re.MULTILINE)
-    left = [room for room, _ in itertools.groupby(rooms)]
-    assert len(left) == len(set(left)) >= 3, left

@@ -320,8 +320,8 @@ def needs_nothing(monkeypatch):
 )
 def test_a_verb_knows_the_keys_of_its_section(verb, override, section, key, monkeypatch):
     configs = []
-    module = cli.FILES.get(verb, verb)
-    monkeypatch.setattr(f"rvtssm.commands.{module}.{verb}", configs.append)
+    module = cli.FILES.get(verb, f"cli.{verb}")
+    monkeypatch.setattr(f"rvtssm.{module}.{verb}", configs.append)
     before = getattr(getattr(Config(), section), key)
     assert cli.main([verb, override]) == 0
     assert getattr(getattr(configs[0], section), key) != before

@@ -1,8 +1,7 @@
 """Every YAML composes, says what the code says, and can be chosen; what is mistyped is refused by name."""
 
-import ast
 import functools
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -10,11 +9,9 @@ import yaml
 from config_examples import leaves
 from omegaconf import OmegaConf
 
-from rvtssm.cli import main as cli
 from rvtssm.cli.config import Config
 from rvtssm.cli.config_keys import keys_of, purpose
 from rvtssm.cli.main import compose
-from rvtssm.cli.verbs import VERBS
 from rvtssm.cli.weight_settings import settings_of
 from rvtssm.cli.words import full_words
 from rvtssm.datasets import DATASETS, build_spec
@@ -109,51 +106,6 @@ def test_the_command_line_has_the_last_word():
     assert (config.model.embed_dim, config.model.size) == (16, "tiny")
     assert (config.training.steps, config.dataset.name, config.dataset.height) == (3, "synthetic", 64)
     assert config.temporal.name == "lstm"
-
-
-@pytest.mark.parametrize("verb", sorted(set(VERBS) - {"doctor", "completion"}))
-def test_a_verb_says_which_sections_and_keys_it_reads(verb):
-    found = settings_read_by(f"commands/{cli.FILES.get(verb, verb)}", verb)
-    sections = {field.name for field in fields(Config) if is_dataclass(getattr(Config(), field.name))}
-    assert set(VERBS[verb].reads) == found & sections
-    given = {"demo": {"checkpoint", "resume"}, "study": {"resume"}}.get(verb, set())  # by the verb itself
-    given |= {"precision"} if verb == "export" else set()  # which is the file's there
-    given |= {"plugins"}  # of every verb
-    assert set(VERBS[verb].keys) == found - sections - given
-
-
-@functools.cache
-def parsed(module: str) -> tuple[dict[str, ast.FunctionDef], dict[str, str]]:
-    """The functions of a file by name, and from which files of the rooms that know `Config` its names come."""
-    tree = ast.parse((PACKAGE / f"{module}.py").read_text())
-    imported = {
-        alias.name: "/".join(node.module.split(".")[1:])
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom)
-        and (node.module or "").startswith(("rvtssm.commands.", "rvtssm.evaluation."))
-        for alias in node.names
-    }
-    return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}, imported
-
-
-def settings_read_by(module: str, function: str) -> set[str]:
-    """The attributes of configurations that a function reads, itself or through others of the rooms that know them."""
-    names, found, left = {field.name for field in fields(Config)}, set(), [(module, function)]
-    seen = {("commands/run_files", "overrides")}  # it writes down all settings, whichever verb reads them
-    while left:
-        module, function = place = left.pop()
-        if place in seen:
-            continue
-        seen.add(place)
-        functions, imported = parsed(module)
-        if function not in functions:
-            continue
-        for node in ast.walk(functions[function]):
-            if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("config", "one") and node.attr in names:
-                found.add(node.attr)
-            elif isinstance(node, ast.Name):
-                left.append((imported.get(node.id, module), node.id))
-    return found
 
 
 def test_every_key_says_what_it_means():
