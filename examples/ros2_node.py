@@ -12,8 +12,8 @@ from time import perf_counter
 from typing import Any
 
 import rvtssm
-from rvtssm.detection.frame_results import FrameResult
 from rvtssm.detection.predictor import LiveStream
+from rvtssm.detection.window_results import WindowResult
 from rvtssm.models.named_weights import DEFAULT_WEIGHTS
 from rvtssm.readers.event_messages import MessageDecoder
 
@@ -88,7 +88,7 @@ class EventDetector(Node):
         self._since_us, self._busy_s = t_us, 0.0
 
 
-def to_message(result: FrameResult, frame_id: str) -> Detection2DArray:
+def to_message(result: WindowResult, frame_id: str) -> Detection2DArray:
     """Return the objects of one window, in pixels of the sensor.
 
     The stamp is the end of the window in the time of the events, which need not be the clock of ROS.

@@ -8,8 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rvtssm.detection.frame_results import Prediction
     from rvtssm.detection.predictor import Predictor, load
+    from rvtssm.detection.window_results import Prediction
     from rvtssm.drawing.draw import draw_events as draw
     from rvtssm.readers import open_recording as open
     from rvtssm.records import Events
@@ -21,7 +21,7 @@ _HOMES = {
     "draw": ("rvtssm.drawing.draw", "draw_events"),
     "Events": ("rvtssm.records", "Events"),
     "open": ("rvtssm.readers", "open_recording"),
-    "Prediction": ("rvtssm.detection.frame_results", "Prediction"),
+    "Prediction": ("rvtssm.detection.window_results", "Prediction"),
     **{name: ("rvtssm.detection.predictor", name) for name in ("Predictor", "load")},
 }
 

@@ -12,10 +12,10 @@ import argparse
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 import rvtssm
 from rvtssm.detection.schedule import FixedRate
-from rvtssm.drawing.animation import open_animation
 from rvtssm.drawing.draw import draw_frame
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.records import Windows
@@ -25,7 +25,6 @@ PICTURE_US = 5_000  # of the recording, from one picture to the next
 PICTURES_PER_RATE = 40
 FPS = 10.0  # of the animation
 MIN_SCORE = 0.5  # of the boxes that are drawn
-MOST_BYTES = 3e6
 
 
 def main() -> None:
@@ -54,18 +53,21 @@ def main() -> None:
         )
     (last,) = before[-1].detections
     slower = 1e6 / (FPS * PICTURE_US)
-    with open_animation(options.out, FPS, MOST_BYTES) as show:
-        for hz in RATES_HZ:
-            detector.schedule = FixedRate(hz, length_us)
-            for _ in range(PICTURES_PER_RATE):
-                time_us += PICTURE_US
-                found = detector.push(recording.between(time_us - PICTURE_US, time_us), until_us=time_us)
-                last = found[-1].detections[0] if found else last
-                window = Windows(np.array([[time_us - length_us, time_us]]), np.array([PICTURE_US]))
-                (hist,) = count_windows(recording.between(time_us - length_us, time_us), window, height, width)
-                at_s = (time_us - first_us) / 1e6
-                caption = f"{hz} Hz    one model, trained at {trained}    {at_s:.3f} s, {slower:.0f} times slower"
-                show(draw_frame(hist, last, None, predictor.class_names, scale=4, min_score=MIN_SCORE, caption=caption))
+    pictures = []
+    for hz in RATES_HZ:
+        detector.schedule = FixedRate(hz, length_us)
+        for _ in range(PICTURES_PER_RATE):
+            time_us += PICTURE_US
+            found = detector.push(recording.between(time_us - PICTURE_US, time_us), until_us=time_us)
+            last = found[-1].detections[0] if found else last
+            window = Windows(np.array([[time_us - length_us, time_us]]), np.array([PICTURE_US]))
+            (hist,) = count_windows(recording.between(time_us - length_us, time_us), window, height, width)
+            at_s = (time_us - first_us) / 1e6
+            caption = f"{hz} Hz    one model, trained at {trained}    {at_s:.3f} s, {slower:.0f} times slower"
+            names = predictor.class_names
+            picture = draw_frame(hist, last, None, names, scale=4, min_score=MIN_SCORE, caption=caption)
+            pictures.append(Image.fromarray(picture).quantize(64, dither=Image.Dither.NONE))
+    pictures[0].save(options.out, save_all=True, append_images=pictures[1:], duration=round(1000 / FPS), loop=0)
 
 
 if __name__ == "__main__":

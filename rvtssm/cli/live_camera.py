@@ -17,17 +17,17 @@ from rvtssm.cli.config import Config
 from rvtssm.cli.console import changing_line, say, say_error
 from rvtssm.cli.inputs import default_out, weights_label, with_default_weights
 from rvtssm.cli.weights import precision_in_words, read_weights, say_note, say_windows, with_chosen_precision
-from rvtssm.contrib.ros.detection_bag import check_rosbags
 from rvtssm.detection.choose_downsample import ChosenDownsample, choose_downsample
-from rvtssm.detection.detection_files import detection_objects, open_detection_files
 from rvtssm.detection.event_camera import Camera, open_camera
-from rvtssm.detection.inference_config import DETECTION_FILES, LiveConfig
+from rvtssm.detection.inference_config import LiveConfig
 from rvtssm.detection.live import StreamDetector
 from rvtssm.detection.live_run import LiveResult, LiveRun
 from rvtssm.detection.replay import Replay
+from rvtssm.detection.result_files import ResultContext, detection_objects, open_result_files, result_file_names
 from rvtssm.detection.schedule import FixedRate
 from rvtssm.detection.sources import Source, ended_by_signals, find_sources
 from rvtssm.detection.summary import counted
+from rvtssm.detection.window_results import WindowResult
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.detector import Detector
 from rvtssm.models.frame_size import downsample_by_size, faster_downsample, reduction_in_words, what_to_set
@@ -95,8 +95,6 @@ def live(config: Config, as_json: bool = False) -> int:
     With `as_json`, print a line of JSON for every window at once. Return 2 also if the program that reads them ends,
     and if events cannot be used. The boxes before are written.
     """
-    if "mcap" in config.live.formats:
-        check_rosbags()
     label = weights_label(config.checkpoint) if config.checkpoint else ""
     config = with_chosen_precision(with_default_weights(config))
     checkpoint, settings = read_weights(config), config.live
@@ -105,7 +103,7 @@ def live(config: Config, as_json: bool = False) -> int:
     out = Path(config.out) if config.out else default_out("live", source_name, label)
     with (
         _opened(settings, config.recording, checkpoint) as (source, chosen),
-        result_set(out, "live", [*DETECTION_FILES.values(), "live.json"]) as staged,
+        result_set(out, "live", [*result_file_names(), "live.json"]) as staged,
     ):
         if not as_json:
             say_replaced(out, "live")
@@ -200,8 +198,10 @@ def _run(
     """Run until the source ends, write and show what is found, and return the totals."""
     source, totals, names = run.source, _Totals(run.source.name, hz), checkpoint.spec.class_names
     steps_s, lags_s = deque[float](maxlen=_TIMED), deque[float](maxlen=_TIMED)
+    sensor_hw = source.height, source.width
+    context = ResultContext(checkpoint.spec, sensor_hw, settings.postprocess.min_score)
     with (
-        open_detection_files(folder, settings.formats, names, checkpoint.spec.disk_class_ids) as append,
+        open_result_files(folder, settings.formats, context) as writers,
         changing_line("preparing the detector") as show,
     ):
         run.warm_up()
@@ -217,7 +217,10 @@ def _run(
             if result is None:
                 continue
             (found,) = result.window.detections
-            append(found)
+            start_us, seconds = result.window.start_us, result.window.seconds
+            written = WindowResult(found, start_us, sensor_hw, checkpoint.spec, seconds=seconds)
+            for write in writers:
+                write(written)
             totals.num_detections += len(found)
             steps_s.append(result.window.seconds)
             lags_s.append(result.lag_s)

@@ -7,15 +7,17 @@ from rvtssm.records import SHOWN_SCORE, check_window
 from rvtssm.system.limits import check_at_least, check_choice, check_positive, check_share, check_whole
 from rvtssm.system.user_error import UserError
 
-DETECTION_FILES = {
-    "jsonl": "detections.jsonl",
-    "npy": "detections.npy",
-    "coco": "coco_results.json",
-    "mcap": "detections.mcap",
+# Formats of results: the name of the file ("" if there is none), and the function that opens its writer.
+RESULT_WRITERS = {
+    "jsonl": ("detections.jsonl", "rvtssm.detection.result_files:open_json_lines"),
+    "npy": ("detections.npy", "rvtssm.detection.result_files:open_array"),
+    "coco": ("coco_results.json", "rvtssm.detection.result_files:open_coco_results"),
+    "mcap": ("detections.mcap", "rvtssm.contrib.ros.detection_bag:open_detection_bag"),
+    "rrd": ("prediction.rrd", "rvtssm.contrib.rerun.rerun_view:open_rerun_file"),
+    "rerun": ("", "rvtssm.contrib.rerun.rerun_view:open_rerun_viewer"),
 }
-ANIMATIONS = ("gif", "webp")
-PREDICTION_FORMATS = (*DETECTION_FILES, "mp4", "png", *ANIMATIONS, "rrd")
-VIEWS = ("sensor", "network", "rerun")
+PICTURE_FORMATS = ("mp4", "png")
+VIEWS = ("sensor", "network")
 TRACKERS = ("bytetrack",)
 _LARGEST_SCALE = 16  # largest enlargement of pictures; larger ones show nothing more
 
@@ -34,14 +36,13 @@ class PredictConfig:
     camera_settings: str | None = None  # YAML file with settings for recording=camera: (docs/cameras.md)
     min_score: float = SHOWN_SCORE  # lowest score of drawn boxes; files hold all boxes that pass `postprocess`
     postprocess: PostprocessConfig = field(default_factory=lambda: PostprocessConfig(max_detections=100))
-    formats: list[str] = field(default_factory=lambda: ["jsonl", "npy", "mp4", "png"])  # some of PREDICTION_FORMATS
+    # files to write: some of RESULT_WRITERS, mp4, png
+    formats: list[str] = field(default_factory=lambda: ["jsonl", "npy", "mp4", "png"])
     overlay: bool = True  # draw on the images of a DSEC sequence if they are in the view of the events
     max_fps: float = 30.0  # above this rate, each picture of a video covers several windows
     num_stills: int = 4  # number of pictures for png, evenly spread over the recording
-    # events in pictures, one of VIEWS. sensor: of the sensor; network: of the detector's frame; rerun: also in Rerun
-    view: str = "sensor"
+    view: str = "sensor"  # events in pictures. sensor: of the sensor; network: of the detector's frame
     scale: int | None = None  # enlargement of pictures; null: to a width of about 960 pixels
-    animation_mb: float = 8.0  # size limit of gif and webp in MB; long recordings get fewer pictures
     track: str | None = None  # track objects, which gives each a constant track_id, 0: no track; one of TRACKERS
     track_memory_s: float = 1.0  # how long a lost object keeps its track number, in seconds
     track_smooth_s: float = 0.0  # time constant over which the score of a tracked object is averaged; 0: not averaged
@@ -52,7 +53,7 @@ class PredictConfig:
         check_choice("predict.view", self.view, VIEWS)
         check_choice("predict.track", self.track, (*TRACKERS, None))
         check_at_least("predict", self, 0, "track_memory_s", "track_smooth_s")
-        check_positive("predict", self, "hz", "max_fps", "animation_mb")
+        check_positive("predict", self, "hz", "max_fps")
         check_whole("predict", self, "downsample", "height", "width", "scale", "windows_per_call")
         if self.hz is not None and self.hz > 1e6:
             raise UserError(f"predict.hz={self.hz:g} must be at most 1000000, which means windows of 1 us")
@@ -61,8 +62,8 @@ class PredictConfig:
         check_share("predict", self, "min_score")
         if self.num_stills < 0:
             raise UserError(f"predict.num_stills={self.num_stills} must not be negative")
-        if unknown := [name for name in self.formats if name not in PREDICTION_FORMATS]:
-            raise UserError(f"predict.formats has {unknown[0]!r}; choose from {', '.join(PREDICTION_FORMATS)}")
+        for name in self.formats:
+            check_choice("predict.formats", name, (*RESULT_WRITERS, *PICTURE_FORMATS))
 
 
 @dataclass
@@ -105,7 +106,7 @@ class LiveConfig:
     postprocess: PostprocessConfig = field(
         default_factory=lambda: PostprocessConfig(min_score=SHOWN_SCORE, max_detections=100)
     )
-    formats: list[str] = field(default_factory=lambda: ["jsonl"])  # some of DETECTION_FILES
+    formats: list[str] = field(default_factory=lambda: ["jsonl"])  # some of RESULT_WRITERS
 
     def __post_init__(self) -> None:
         check_window("live.window", self.window)
@@ -114,4 +115,4 @@ class LiveConfig:
         if self.hz is not None and self.hz > 1e6:
             raise UserError(f"live.hz={self.hz:g} must be at most 1000000, which means windows of 1 us")
         for name in self.formats:
-            check_choice("live.formats", name, DETECTION_FILES)
+            check_choice("live.formats", name, RESULT_WRITERS)

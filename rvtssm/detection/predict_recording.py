@@ -5,22 +5,22 @@ Windows end at a fixed stride; in a DSEC sequence, also at the times of its imag
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from rvtssm.contrib.rerun.rerun_view import RECORDING_FILE, open_rerun
 from rvtssm.detection.choose_downsample import ChosenDownsample, choose_downsample
 from rvtssm.detection.detect import detect, open_stream
-from rvtssm.detection.detection_files import open_detection_files
-from rvtssm.detection.inference_config import ANIMATIONS, DETECTION_FILES, PredictConfig
+from rvtssm.detection.inference_config import PredictConfig
+from rvtssm.detection.result_files import ResultContext, Write, open_result_files, result_file_names
 from rvtssm.detection.sources import EventsInMemory, Interruption, Source, ended_by_signals, opened_source
 from rvtssm.detection.stream import check_causal
 from rvtssm.detection.summary import PredictionSummary, Tally
 from rvtssm.detection.track_objects import Tracker
+from rvtssm.detection.window_results import WindowResult
 from rvtssm.drawing.draw import SHOWN_US
 from rvtssm.drawing.pictures import PictureSettings, open_pictures
 from rvtssm.drawing.sensor_frames import SensorFrames
@@ -37,16 +37,7 @@ from rvtssm.system.output_folder import result_set
 from rvtssm.system.progress import progress_bar
 from rvtssm.system.user_error import UserError
 
-_FILES = (
-    *DETECTION_FILES.values(),
-    "video.mp4",
-    "video.gif",
-    "video.webp",
-    "strip.png",
-    "still_*.png",
-    RECORDING_FILE,
-    "prediction.json",
-)
+_PICTURES = ("video.mp4", "strip.png", "still_*.png")
 
 
 def predict_recording(
@@ -65,8 +56,8 @@ def predict_recording(
 
     At the end, the folder `out` contains `prediction.json` and the files that `formats` asks for: `detections.jsonl`
     (one line per window), `detections.npy` (fields of Prophesee's boxes, class ids as in the dataset),
-    `coco_results.json`, `detections.mcap` (messages of vision_msgs), `video.mp4`, `.gif` and `.webp`, stills and a
-    strip of them, and `prediction.rrd` (for the viewer Rerun). Boxes are in sensor pixels.
+    `coco_results.json`, `video.mp4`, stills and a strip of them, and the files of contrib (`detections.mcap`,
+    `prediction.rrd`). Boxes are in sensor pixels.
 
     Args:
         checkpoint: The weights.
@@ -97,26 +88,22 @@ def predict_recording(
     )
     with opened as source:
         plan = _plan(checkpoint, source, config, ends_us)
-        sensor = plan.sensor_frames()
         interrupted = ""
         with (
             nullcontext() if interruption is None else ended_by_signals(interruption),
-            result_set(out, "prediction", _FILES) as staged,
+            result_set(out, "prediction", [*result_file_names(), *_PICTURES, "prediction.json"]) as staged,
         ):
             with (
-                open_detection_files(
-                    staged, config.formats, checkpoint.spec.class_names, checkpoint.spec.disk_class_ids
-                ) as append,
-                open_rerun(
-                    _rerun_paths(staged, config), checkpoint.spec.class_names, plan.sensor_hw, config.min_score
-                ) as log,
+                open_result_files(
+                    staged, config.formats, ResultContext(checkpoint.spec, plan.sensor_hw, config.min_score)
+                ) as writers,
                 open_pictures(
                     staged,
                     plan.pictures,
                     ground_truth,
                     source.images if config.overlay else None,
-                    sensor,
-                    log.picture if log is not None else None,
+                    sensor := plan.sensor_frames(bool(listeners := _picture_listeners(writers))),
+                    listeners,
                 ) as show,
                 progress_bar("predicting" if progress else None, plan.num_windows) as advance,
             ):
@@ -143,11 +130,18 @@ def predict_recording(
                 for hist, found, start_us, seconds in steps:
                     if tracker:
                         found = tracker.update(found)
-                    append(found)
+                    result = WindowResult(
+                        found,
+                        start_us,
+                        plan.sensor_hw,
+                        checkpoint.spec,
+                        seconds=seconds,
+                        step_us=found.t_us - tally.done_us,
+                    )
+                    for write in writers:
+                        write(result)
                     if on_frame is not None:
                         on_frame(found, start_us)
-                    if log is not None:
-                        log.window(found, tally.done_us, seconds)
                     shown = (
                         found if sensor is not None else replace(found, xyxy=found.xyxy / np.float32(plan.downsample))
                     )
@@ -226,9 +220,10 @@ class _Plan:
     def frame_hw(self) -> tuple[int, int]:
         return reduced_hw(*self.sensor_hw, self.downsample)
 
-    def sensor_frames(self) -> SensorFrames | None:
-        """Return what counts events for pictures; None if pictures show the frames of the detector."""
-        if self.pictures.is_empty or self.pictures.downsample == self.downsample:
+    def sensor_frames(self, has_listeners: bool) -> SensorFrames | None:
+        """Return what counts events for pictures; None without pictures, or if they show the detector's frames."""
+        is_needed = has_listeners or not self.pictures.is_empty
+        if not is_needed or self.pictures.downsample == self.downsample:
             return None
         is_surfaces = self.settings.representation == "surfaces"
         overlap_us = SHOWN_US if is_surfaces else self.settings.length_us or 0
@@ -259,12 +254,10 @@ def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig, e
         min_score=config.min_score,
         windows=settings,
         windows_per_picture=max(1, math.ceil(settings.hz / config.max_fps - 1e-9)),
-        videos=[name for name in ("mp4", *ANIMATIONS) if name in config.formats],
+        has_video="mp4" in config.formats,
         num_stills=config.num_stills if "png" in config.formats else 0,
-        is_logged=bool(_rerun_paths(Path(), config)),
         downsample=downsample if config.view == "network" else 1,
         scale=config.scale,
-        animation_mb=config.animation_mb,
         note=checkpoint.note,
     )
     return _Plan(
@@ -282,10 +275,9 @@ def _ms_of_one_more(
     return 1000 * min(seconds for *_, seconds in steps)
 
 
-def _rerun_paths(folder: Path, config: PredictConfig) -> list[Path | None]:
-    """Return where the log for Rerun goes: to a file, to the viewer (None), to both or to neither."""
-    in_file: list[Path | None] = [folder / RECORDING_FILE] if "rrd" in config.formats else []
-    return [*in_file, None] if config.view == "rerun" else in_file
+def _picture_listeners(writers: Sequence[Write]) -> list[Callable[[np.ndarray, int], None]]:
+    """Return the methods `picture` of the writers that show pictures of events as well, such as those of Rerun."""
+    return [getattr(writer, "picture") for writer in writers if hasattr(writer, "picture")]  # noqa: B009
 
 
 def _windows_at(recording: Recording, ends_us: np.ndarray, settings: WindowSettings) -> Windows | None:

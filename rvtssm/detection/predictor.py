@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from rvtssm.detection.frame_results import FrameResult, Prediction
 from rvtssm.detection.inference_config import TRACKERS, PredictConfig
 from rvtssm.detection.live import LiveWindow, StreamDetector
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.schedule import FixedRate
 from rvtssm.detection.sources import EventsInMemory, Source, find_sources, opened_source
 from rvtssm.detection.track_objects import Tracker
+from rvtssm.detection.window_results import Prediction, WindowResult
 from rvtssm.export.exported import ExportedDetector, read_weights_file
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
@@ -128,7 +128,7 @@ class Predictor:
         if summary.remedy and summary.step_ms["p50"] > 1000 / summary.hz:
             warnings.warn(f"a window took {summary.step_ms['p50']:.0f} ms; {summary.remedy}", stacklevel=2)
         read = None if source.is_piped else source.between
-        results = [FrameResult(found, start_us, summary.sensor_hw, spec, note, read) for found, start_us in frames]
+        results = [WindowResult(found, start_us, summary.sensor_hw, spec, note, read) for found, start_us in frames]
         return Prediction(results, replace(summary, files=()))  # they went with the folder
 
     def stream(
@@ -218,7 +218,7 @@ class LiveStream:
         self._first_us = 0
         self._num_checked = 0  # events whose density was checked; MANY_EVENTS or more: the check is over
 
-    def push(self, events: Events | np.ndarray, until_us: int | None = None) -> list[FrameResult]:
+    def push(self, events: Events | np.ndarray, until_us: int | None = None) -> list[WindowResult]:
         """Take in events, and return the results of the windows that they close.
 
         Until another window closes, the results can draw the events of their windows.
@@ -234,7 +234,7 @@ class LiveStream:
             self._check_density(packet)
         return self._results(windows)
 
-    def finish(self) -> list[FrameResult]:
+    def finish(self) -> list[WindowResult]:
         """Return the results of the last window, which the end of the events cuts short, as `predict` does."""
         return self._results(self.detector.finish())
 
@@ -249,7 +249,7 @@ class LiveStream:
         if warn_of_density("the stream", self._num_checked, range_us, *self.detector.sensor_hw):
             self._num_checked = MANY_EVENTS
 
-    def _results(self, windows: list[LiveWindow]) -> list[FrameResult]:
+    def _results(self, windows: list[LiveWindow]) -> list[WindowResult]:
         """Return the results of windows that have just closed."""
         if windows:
             self._kept_from_us = windows[0].start_us
@@ -258,7 +258,7 @@ class LiveStream:
         for window in windows:
             found = self._tracker.update(window.detections[0]) if self._tracker else window.detections[0]
             sensor_hw = self.detector.sensor_hw
-            results.append(FrameResult(found, window.start_us, sensor_hw, self._spec, self._note, self._read))
+            results.append(WindowResult(found, window.start_us, sensor_hw, self._spec, self._note, self._read))
         return results
 
     def _read(self, start_us: int, end_us: int) -> Events:

@@ -1,4 +1,4 @@
-"""Writes videos, stills and a strip of stills during streaming. At high rates, a picture shows several windows."""
+"""Writes a video, stills and a strip of stills during streaming. At high rates, a picture shows several windows."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from rvtssm.detection.sources import Images
-from rvtssm.drawing.animation import open_animation
 from rvtssm.drawing.draw import SHOWN_US, draw_frame, shown_events, strip_of
 from rvtssm.drawing.image_files import open_video, write_png
 from rvtssm.drawing.sensor_frames import SensorFrames
@@ -23,18 +22,16 @@ class PictureSettings:
     min_score: float
     windows: WindowSettings
     windows_per_picture: int
-    videos: Sequence[str]  # formats to write: mp4, gif, webp
+    has_video: bool
     num_stills: int
-    is_logged: bool  # whether Rerun gets the pictures
     downsample: int  # pixels of the sensor per pixel of the detections, to scale the ground truth
     scale: int | None = None  # factor that enlarges pictures, see `draw_frame`
-    animation_mb: float = 8.0  # largest size of a gif or webp, in MB
     note: str | None = None  # the note of the weights
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to draw."""
-        return not (self.videos or self.num_stills or self.is_logged)
+        return not (self.has_video or self.num_stills)
 
     @property
     def is_summed(self) -> bool:
@@ -49,12 +46,12 @@ def open_pictures(
     ground_truth: Labels | None = None,
     images: Images | None = None,
     sensor: SensorFrames | None = None,
-    on_events: Callable[[np.ndarray, int], None] | None = None,
+    on_events: Sequence[Callable[[np.ndarray, int], None]] = (),
 ) -> Iterator[Callable[[np.ndarray, Detections, int], None]]:
     """Yield a function that takes the histogram (2 * bins, H, W), the detections and the start (us) of each window.
 
-    The folder receives `video.mp4`, `video.gif` and `video.webp`, `still_<seconds>s.png`, and `strip.png` with all
-    stills side by side, at most 1920 pixels wide. Captions count the time from the start of the first window.
+    The folder receives `video.mp4`, `still_<seconds>s.png`, and `strip.png` with all stills side by side, at most 1920
+    pixels wide. Captions count the time from the start of the first window.
 
     Args:
         folder: Where the files are written.
@@ -63,7 +60,7 @@ def open_pictures(
         images: Camera images, drawn below the events.
         sensor: Events at the resolution of the sensor. They are drawn instead of the histogram, and detections must
             then be in pixels of the sensor instead of the histogram.
-        on_events: Called with the events and the time (us) of each picture.
+        on_events: Each is called with the events and the time (us) of each picture.
     """
     period, fps = settings.windows_per_picture, settings.windows.hz / settings.windows_per_picture
     stills = _StillChoice(settings.num_stills)
@@ -73,14 +70,7 @@ def open_pictures(
     summed: np.ndarray | None = None
     last: tuple[np.ndarray, Detections] | None = None
     with ExitStack() as stack:
-        writers = [
-            stack.enter_context(
-                open_video(folder / "video.mp4", fps)
-                if name == "mp4"
-                else open_animation(folder / f"video.{name}", fps, 1e6 * settings.animation_mb)
-            )
-            for name in settings.videos
-        ]
+        write_video = stack.enter_context(open_video(folder / "video.mp4", fps)) if settings.has_video else None
 
         def flush() -> None:
             nonlocal summed, last, shown_from_us
@@ -89,17 +79,17 @@ def open_pictures(
             hist, frame = last
             scores = float(frame.score[frame.score >= settings.min_score].sum())
             is_still = stills.takes_next(scores)
-            is_drawn = bool(writers) or is_still
+            is_drawn = settings.has_video or is_still
             assert shown_from_us is not None
-            if not is_drawn and on_events is None:
+            if not is_drawn and not on_events:
                 if sensor is not None:
                     sensor.forget(frame.t_us)
             elif sensor is None:
                 events = shown_events(hist if summed is None else summed, settings.windows)
             else:
                 events = sensor.take(shown_from_us, frame.t_us)
-            if on_events is not None:
-                on_events(events, frame.t_us)
+            for show_events in on_events:
+                show_events(events, frame.t_us)
             if is_drawn:
                 seconds, truth = (frame.t_us - (start_us or 0)) / 1e6, None
                 if ground_truth is not None:
@@ -117,8 +107,8 @@ def open_pictures(
                     behind=images.at(frame.t_us) if images else None,
                     note=settings.note,
                 )
-                for write in writers:
-                    write(picture)
+                if write_video is not None:
+                    write_video(picture)
                 if is_still:
                     stills.add(scores, seconds, picture)
             summed, last, shown_from_us = None, None, None

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from dsec_examples import CAR, OFFSET_US, boxes_at, image_times, write_sequence
 from event_examples import assert_same
-from rosbags.highlevel import AnyReader
 from test_predict_recording import (
     HEIGHT,
     POSTPROCESS,
@@ -30,7 +29,7 @@ from test_predict_recording import (
 
 from rvtssm.cli import main as cli
 from rvtssm.datasets import DATASETS, dsec
-from rvtssm.detection.inference_config import PredictConfig
+from rvtssm.detection.inference_config import RESULT_WRITERS, PredictConfig
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.sources import find_sources
 from rvtssm.drawing.draw import events_image, strip_of
@@ -43,6 +42,7 @@ from rvtssm.readers.piped import PipedRecording
 from rvtssm.readers.recording import join_events
 from rvtssm.records import Events
 from rvtssm.system.output_folder import result_set
+from rvtssm.system.user_error import UserError
 from tests.readers.format_encoders import WRITERS
 
 ONE_PICTURE = ("formats=[jsonl,png]", "num_stills=1", "postprocess.max_detections=5")
@@ -461,17 +461,9 @@ def test_folders_named_by_dots_go_where_those_with_names_go(weights, tmp_path, c
     assert len(list((tmp_path / "drives/below/outputs/predict").glob("drives*/*/detections.jsonl"))) == 2
 
 
-def read_bag(path):
-    """The messages of a bag, by the definitions that it carries."""
-    with AnyReader([path]) as reader:
-        return [reader.deserialize(data, each.msgtype) for each, _, data in reader.messages()]
-
-
 def test_every_format_says_the_same(checkpoint, tmp_path):
     recording = write_recording(tmp_path, duration_us=230_000)
-    config = PredictConfig(
-        formats=["jsonl", "npy", "coco", "mcap", "mp4", "png"], postprocess=POSTPROCESS, num_stills=3
-    )
+    config = PredictConfig(formats=["jsonl", "npy", "coco", "mp4", "png"], postprocess=POSTPROCESS, num_stills=3)
     summary = predict_recording(checkpoint, recording, tmp_path / "out", config, progress=False)
     assert summary.classes == {"2": "car", "5": "pedestrian"}
     rows = np.load(tmp_path / "out/detections.npy")
@@ -488,18 +480,6 @@ def test_every_format_says_the_same(checkpoint, tmp_path):
         assert result["category"] == summary.classes[str(row["class_id"])]
         assert result["bbox"] == pytest.approx([row[name] for name in "xywh"], abs=0.01)
         assert result["score"] == pytest.approx(row["class_confidence"], abs=1e-4)
-    messages = read_bag(tmp_path / "out/detections.mcap")
-    boxes = [(message, box) for message in messages for box in message.detections]
-    disk_ids = dict(zip(checkpoint.spec.class_names, checkpoint.spec.disk_class_ids, strict=True))
-    assert len(messages) == len(read_lines(tmp_path / "out")) and len(boxes) == len(rows)
-    for row, (message, box) in zip(rows, boxes, strict=True):
-        assert message.header.stamp.sec * 10**6 + message.header.stamp.nanosec // 1000 == row["t"]
-        (found,) = box.results
-        assert disk_ids[found.hypothesis.class_id] == row["class_id"]
-        assert found.hypothesis.score == pytest.approx(row["class_confidence"])
-        center = (row["x"] + row["w"] / 2, row["y"] + row["h"] / 2, row["w"], row["h"])
-        placed = (box.bbox.center.position.x, box.bbox.center.position.y, box.bbox.size_x, box.bbox.size_y)
-        assert placed == pytest.approx(center, abs=1e-3)
     stills = [cv2.imread(str(path)) for path in sorted((tmp_path / "out").glob("still_*.png"))]
     assert len(stills) == 3
     strip = strip_of([still[:, :, ::-1] for still in stills])
@@ -563,10 +543,9 @@ def test_two_recordings_of_one_stem_do_not_meet(tmp_path):
     assert find_sources(str(tmp_path)) == {name: str(tmp_path / name) for name in ("a.dat", "a.raw", "b_td.dat")}
 
 
-def test_without_rosbags_the_format_mcap_names_the_extra(checkpoint, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda name: None)
+def test_a_format_whose_folder_of_contrib_is_missing_is_refused(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setitem(RESULT_WRITERS, "mcap", ("detections.mcap", "rvtssm.contrib.removed.bag:open_bag"))
     recording = write_recording(tmp_path, duration_us=60_000)
-    with pytest.raises(ValueError, match=r"needs the package rosbags; run `bash scripts/install.sh bags`"):
+    with pytest.raises(UserError, match=r"formats=\[mcap\].*rvtssm\.contrib\.removed"):
         predict_recording(checkpoint, recording, tmp_path / "out", PredictConfig(formats=["mcap"]), progress=False)
-    assert cli.main(["live", "checkpoint=missing.ckpt", "formats=[mcap]"]) == 2  # before anything is opened
-    assert "formats=[mcap] needs the package rosbags" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "out").exists()

@@ -4,13 +4,15 @@ The file contains the definitions of its messages, those of vision_msgs 4 (ROS 2
 """
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rvtssm.detection.result_files import ResultContext, Write
+from rvtssm.detection.window_results import WindowResult
 from rvtssm.records import Detections
 from rvtssm.system.extras import check_extra
 from rvtssm.system.user_error import UserError
@@ -34,25 +36,20 @@ _DEFINITIONS = {
 _LATEST_US = (1 << 31) * 1_000_000  # the seconds of a message are an int32
 
 
-def check_rosbags() -> None:
-    """Raise UserError if the package `rosbags` is not installed."""
-    check_extra("formats=[mcap]", "bags", "rosbags")
-
-
 @contextmanager
-def open_detection_bag(path: Path, class_names: Sequence[str]) -> Iterator[Callable[[Detections], None]]:
+def open_detection_bag(path: Path, context: ResultContext) -> Iterator[Write]:
     """Yield a function that writes the detections of one window as one message, with the time of the window's end.
 
     `class_id` is the name of the class; `id` is the number of the track, or empty.
 
     Args:
         path: The file to write.
-        class_names: The classes of the model.
+        context: Names the classes.
 
     Raises:
         UserError: The package `rosbags` is not installed.
     """
-    check_rosbags()
+    check_extra("formats=[mcap]", "bags", "rosbags")
     from rosbags.rosbag2 import StoragePlugin, Writer  # an optional package
     from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
@@ -63,10 +60,11 @@ def open_detection_bag(path: Path, class_names: Sequence[str]) -> Iterator[Calla
     with Writer(folder, version=9, storage_plugin=StoragePlugin.MCAP) as writer:
         connection = writer.add_connection(TOPIC, _ARRAY, typestore=store)
 
-        def append(frame: Detections) -> None:
+        def append(result: WindowResult) -> None:
+            frame = result.found
             if not 0 <= frame.t_us < _LATEST_US:
                 raise UserError(f"formats=[mcap]: a message cannot have the time {frame.t_us} us; leave mcap out")
-            message = _message(store.types, frame, class_names)
+            message = _message(store.types, frame, context.spec.class_names)
             writer.write(connection, 1000 * frame.t_us, store.serialize_cdr(message, _ARRAY))
 
         yield append

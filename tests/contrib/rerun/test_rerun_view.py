@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from importlib.util import find_spec
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -10,9 +11,11 @@ import rerun
 from live_examples import SMALL
 from rerun.chunk import RrdReader
 
-from rvtssm.contrib.rerun.rerun_view import CAMERA, EVENTS, OBJECTS, PLOTS, open_rerun
+from rvtssm.contrib.rerun.rerun_view import CAMERA, EVENTS, OBJECTS, PLOTS, open_rerun_file, open_rerun_viewer
 from rvtssm.detection.inference_config import PredictConfig
 from rvtssm.detection.predict_recording import predict_recording
+from rvtssm.detection.result_files import ResultContext
+from rvtssm.detection.window_results import WindowResult
 from rvtssm.drawing.draw import events_image
 from rvtssm.readers.dat import write_dat
 from rvtssm.records import Detections
@@ -38,13 +41,20 @@ def detections(t_us, track_id=None):
     return Detections(boxes, np.array([0.9, 0.5, 0.1], np.float32), np.array([0, 1, 0]), t_us, track_id)
 
 
+CONTEXT = ResultContext(SMALL, (48, 64), 0.3)
+
+
+def window(frame, step_us, seconds):
+    return WindowResult(frame, frame.t_us - step_us, (48, 64), SMALL, seconds=seconds, step_us=step_us)
+
+
 def test_a_log_holds_boxes_tracks_events_and_plots_at_their_times(tmp_path):
     events = np.zeros((2, 24, 32), np.uint8)
     events[1, 3, 4] = 1
-    with open_rerun([tmp_path / "a.rrd"], SMALL.class_names, (48, 64), min_score=0.3) as log:
-        log.window(detections(50_000), 0, 0.004)
+    with open_rerun_file(tmp_path / "a.rrd", CONTEXT) as log:
+        log(window(detections(50_000), 50_000, 0.004))
         log.picture(events, 50_000)
-        log.window(detections(75_000, np.array([7, 0, 3])), 50_000, 0.002)
+        log(window(detections(75_000, np.array([7, 0, 3])), 25_000, 0.002))
     found = rows_of(tmp_path / "a.rrd")
     first, second = (found["/camera/objects"][t_us] for t_us in (50_000, 75_000))
     assert first["labels"] == ["car 0.90", "pedestrian 0.50"] and second["labels"] == ["car 0.90 #7", "pedestrian 0.50"]
@@ -61,7 +71,7 @@ def test_a_log_holds_boxes_tracks_events_and_plots_at_their_times(tmp_path):
 def test_one_view_shows_events_and_objects_and_each_plot_has_its_own(monkeypatch, tmp_path):
     sent = []
     monkeypatch.setattr(rerun.RecordingStream, "send_blueprint", lambda self, layout: sent.append(layout))
-    with open_rerun([tmp_path / "a.rrd"], (), (48, 64), 0.3):
+    with open_rerun_file(tmp_path / "a.rrd", CONTEXT):
         pass
     camera, plots = sent[0].root_container.contents
     assert camera.origin == f"/{CAMERA}" and {entity.partition("/")[0] for entity in (EVENTS, OBJECTS)} == {CAMERA}
@@ -73,7 +83,7 @@ def test_predict_logs_every_window_and_shows_them_live(live_checkpoint, draw_eve
     monkeypatch.setattr(rerun.RecordingStream, "spawn", lambda self: spawned.append(self))
     write_dat(tmp_path / "a_td.dat", draw_events(2_000), 48, 64)
     frames = []
-    config = PredictConfig(hz=10, formats=["rrd"], view="rerun", min_score=0.1)
+    config = PredictConfig(hz=10, formats=["rrd", "rerun"], min_score=0.1)
     predict_recording(
         live_checkpoint(),
         tmp_path / "a_td.dat",
@@ -102,7 +112,8 @@ def test_a_viewer_that_is_gone_is_a_warning_and_a_file_that_fails_an_error(tmp_p
     monkeypatch.setattr(rerun.RecordingStream, "flush", fail)
     monkeypatch.setattr(rerun.RecordingStream, "disconnect", lambda self: disconnected.append(self))
     refused = pytest.raises(ValueError, match=r"a.rrd cannot be written \(no answer\)") if is_file else nullcontext()
-    with refused, open_rerun([tmp_path / "a.rrd" if is_file else None], (), (48, 64), 0.3):
+    open_log = open_rerun_file if is_file else open_rerun_viewer
+    with refused, open_log(tmp_path / "a.rrd", CONTEXT):
         pass
     assert len(disconnected) == 1
     assert [record.levelname for record in caplog.records] == ([] if is_file else ["WARNING"])
@@ -113,8 +124,8 @@ def test_a_viewer_that_cannot_start_and_a_missing_library_are_one_line(monkeypat
         raise RuntimeError("no\ndisplay")
 
     monkeypatch.setattr(rerun.RecordingStream, "spawn", fail)
-    with pytest.raises(ValueError, match=r"the viewer cannot be started \(no display\); .* predict.formats=\[rrd\]"):
-        open_rerun([None], (), (48, 64), 0.3).__enter__()
+    with pytest.raises(ValueError, match=r"the viewer cannot be started \(no display\); .* formats=\[rrd\]"):
+        open_rerun_viewer(Path(), CONTEXT).__enter__()
     monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda name: None if name == "rerun" else find_spec(name))
     with pytest.raises(ValueError, match=r"needs the package rerun-sdk; run `bash scripts/install.sh rerun`"):
-        open_rerun([None], (), (48, 64), 0.3).__enter__()
+        open_rerun_viewer(Path(), CONTEXT).__enter__()

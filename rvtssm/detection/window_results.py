@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from rvtssm.detection.detection_files import coco_results
-from rvtssm.detection.inference_config import ANIMATIONS, PredictConfig
+from rvtssm.boxes import xyxy_to_ltwh
+from rvtssm.detection.inference_config import PredictConfig
 from rvtssm.detection.summary import PredictionSummary, counted
-from rvtssm.drawing.animation import open_animation
 from rvtssm.drawing.draw import class_name, draw_frame
 from rvtssm.drawing.image_files import open_video
 from rvtssm.events.frame_counter import count_windows
@@ -24,12 +23,11 @@ from rvtssm.system.extras import check_extra
 from rvtssm.system.limits import check_choice
 from rvtssm.system.user_error import UserError
 
-_VIDEOS = ("mp4", *ANIMATIONS)
 _SHOWN_OBJECTS = 3  # objects listed in the text of a frame
 
 
 @dataclass(frozen=True, repr=False)
-class FrameResult:
+class WindowResult:
     """The objects of one window, best score first."""
 
     found: Detections  # in sensor pixels
@@ -38,6 +36,8 @@ class FrameResult:
     spec: DatasetSpec  # the dataset of the training, which names the classes
     note: str | None = None  # a note on the weights, shown in pictures
     read: Callable[[int, int], Events] | None = field(default=None, compare=False)  # reads the events of [start, end)
+    seconds: float = 0.0  # computing time: detector and post-processing
+    step_us: float = 0.0  # time since the window before
 
     def __len__(self) -> int:
         return len(self.found)
@@ -100,7 +100,7 @@ class FrameResult:
 
     def to_coco(self) -> list[dict[str, object]]:
         """Return results for COCO's tools. `image_id` is the end of the window in microseconds."""
-        return coco_results(self.found, self.spec.class_names, self.spec.disk_class_ids)
+        return coco_results(self.found, self.spec)
 
     def to_supervision(self) -> Any:
         """Return `supervision.Detections`.
@@ -122,7 +122,7 @@ class FrameResult:
     def __repr__(self) -> str:
         shown = [f"{name} {score:.2f}" for name, score in zip(self.names, self.score, strict=True)][:_SHOWN_OBJECTS]
         shown += ["..."] * (len(self) > _SHOWN_OBJECTS)
-        return f"FrameResult({counted(len(self), 'object')} at {self.t_us / 1e6:.3f} s: {', '.join(shown) or '-'})"
+        return f"WindowResult({counted(len(self), 'object')} at {self.t_us / 1e6:.3f} s: {', '.join(shown) or '-'})"
 
     def _repr_html_(self) -> str:
         rows = [
@@ -134,10 +134,10 @@ class FrameResult:
 
 
 @dataclass(frozen=True, repr=False)
-class Prediction(Sequence[FrameResult]):
+class Prediction(Sequence[WindowResult]):
     """The objects of every window of a recording, in order, and the summary of the run."""
 
-    frames: list[FrameResult]
+    frames: list[WindowResult]
     summary: PredictionSummary
 
     def __len__(self) -> int:
@@ -170,22 +170,20 @@ class Prediction(Sequence[FrameResult]):
         the last one on the events since the previous picture.
 
         Args:
-            path: A file that ends in .mp4, .gif or .webp.
+            path: A file that ends in .mp4.
             min_score: Draw boxes with at least this score.
 
         Raises:
             UserError: The file has another suffix, or the events were not kept.
         """
         path, config = Path(path), PredictConfig()
-        if path.suffix.removeprefix(".") not in _VIDEOS:
+        if path.suffix != ".mp4":
             raise UserError(
-                f"{path} is not a video; choose a name that ends in .{', .'.join(_VIDEOS)}. `to_coco()` returns the "
-                "boxes as a list, which json.dump writes"
+                f"{path} is not a video; choose a name that ends in .mp4. `to_coco()` returns the boxes as a list, "
+                "which json.dump writes"
             )
         period = max(1, math.ceil(self.summary.hz / config.max_fps - 1e-9))
-        fps = self.summary.hz / period
-        video = open_video(path, fps) if path.suffix == ".mp4" else open_animation(path, fps, 1e6 * config.animation_mb)
-        with video as write:
+        with open_video(path, self.summary.hz / period) as write:
             for i in range(min(period, len(self)) - 1, len(self), period):
                 first, last = self.frames[max(0, i + 1 - period)], self.frames[i]
                 write(last._picture(first.start_us, None, min_score))
@@ -210,6 +208,33 @@ class Prediction(Sequence[FrameResult]):
             ("class", "boxes"),
             self._counts(),
         )
+
+
+def coco_results(frame: Detections, spec: DatasetSpec) -> list[dict[str, object]]:
+    """Return the detections of one window as results for COCO's tools. `image_id` is its time in microseconds.
+
+    Args:
+        frame: The detections.
+        spec: Names of the classes, and their ids on disk.
+    """
+    return [
+        {
+            "image_id": frame.t_us,
+            "category_id": int(spec.disk_class_ids[class_id]),
+            "category": spec.class_names[class_id],
+            "bbox": [round(float(edge), 2) for edge in ltwh],
+            "score": round(float(score), 4),
+            **track,
+        }
+        for ltwh, class_id, score, track in zip(
+            xyxy_to_ltwh(frame.xyxy), frame.class_id, frame.score, track_fields(frame), strict=True
+        )
+    ]
+
+
+def track_fields(frame: Detections) -> list[dict[str, int]]:
+    """Return the track fields of every box, empty if objects are not tracked."""
+    return [{}] * len(frame) if frame.track_id is None else [{"track_id": int(number)} for number in frame.track_id]
 
 
 def _table(caption: str, names: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
