@@ -128,6 +128,8 @@ class DatasetSpec:
     mixed_sizes: bool = False  # the sensors of recordings differ in size; height and width are those of no recording
     repair: bool = False  # read recordings even if more than 1 % of the events are out of order
     skip_us: int = 500_000  # labels before this time are not scored
+    # score label times without a box as well, where each false box costs precision; False: as published for Gen1, 1Mpx
+    scores_empty_images: bool = False
     disk_names: tuple[str, ...] = ()  # other names that files use for this dataset
     event_suffixes: tuple[str, ...] = ("_td.dat", "_td.dat.h5", "_td.h5")
     boxes_suffix: str = "_bbox.npy"
@@ -391,8 +393,11 @@ class Labels:
     # (N,) float32. 0: an annotated box. Otherwise a detector made the box and this is its score, negative if the box is
     # uncertain. None: all boxes are annotated.
     pseudo_score: np.ndarray = None  # type: ignore[assignment]
+    # (E,) int64, ascending. Label times at which there is no object.
+    empty_us: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __post_init__(self) -> None:
+        _check("Labels.empty_us", self.empty_us, np.int64, (None,))
         if self.pseudo_score is None:
             object.__setattr__(self, "pseudo_score", np.zeros(len(self.boxes_ltwh), np.float32))
         _check("Labels.pseudo_score", self.pseudo_score, np.float32, (len(self.boxes_ltwh),))
@@ -404,8 +409,9 @@ class Labels:
         return len(self.t_us)
 
     def __getitem__(self, index: slice | np.ndarray) -> Labels:
-        """Return the labels selected by a slice, a boolean mask or an index array."""
-        return Labels(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
+        """Return the labels selected by a slice, a boolean mask or an index array. `empty_us` stays as it is."""
+        names = [field.name for field in fields(self) if field.name != "empty_us"]
+        return Labels(**{name: getattr(self, name)[index] for name in names}, empty_us=self.empty_us)
 
 
 @dataclass(frozen=True, slots=True)

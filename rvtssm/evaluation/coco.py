@@ -1,21 +1,24 @@
-"""Average precision of the detections of whole recordings, matched with their labels by pycocotools."""
+"""Match the detections of recordings with their labels, by the rules of COCO (Lin et al., 2014) as in pycocotools."""
 
-import contextlib
-import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from pycocotools.coco import COCO
-from pycocotools.cocoeval import COCOeval
+import numpy.typing as npt
 
 from rvtssm.boxes import xyxy_to_ltwh
-from rvtssm.evaluation.matches import SIZES, RecordingMatches, average_precisions
-from rvtssm.evaluation.protocol import is_scored, scored_detections
+from rvtssm.evaluation.matches import OVERLAPS, RecordingMatches, average_precisions
+from rvtssm.evaluation.protocol import image_times_us, is_scored
 from rvtssm.records import DatasetSpec, Detections, Labels
+from rvtssm.system.jit import jit
 from rvtssm.system.user_error import UserError
 
 Only = Callable[[Labels], np.ndarray] | Mapping[str, np.ndarray]
+Ints = npt.NDArray[np.int64]
+
+MOST_DETECTIONS = 100  # of one class in one image; the best ones are scored
+_NONE = np.zeros(0)
+_AREAS_PX = np.array([(0, 1e10), (0, 32**2), (32**2, 96**2), (96**2, 1e10)])  # least and largest area, by SIZES
 
 
 class ScoredRecording(NamedTuple):
@@ -26,14 +29,13 @@ class ScoredRecording(NamedTuple):
     detections: Sequence[Detections]  # one per frame
 
 
-class _BoxEval(COCOeval):
-    """COCOeval, but ignored ground truth is not a crowd: it has the usual overlap and matches one detection."""
+class _Boxes(NamedTuple):
+    """N boxes of the images of a recording. Boxes of one class in one image are a group."""
 
-    def _prepare(self) -> None:
-        super()._prepare()  # sets `ignore` from `iscrowd`
-        for boxes in self._gts.values():
-            for box in boxes:
-                box["ignore"] = box["is_ignored"]
+    ltwh: npt.NDArray[np.float64]  # (N, 4)
+    area: npt.NDArray[np.float64]  # (N,)
+    group: Ints  # (N,) class times the number of images plus image, ascending
+    value: npt.NDArray[Any]  # (N,) the score of a detection; whether an object is ignored
 
 
 def evaluate_detections(
@@ -63,8 +65,8 @@ def match_detections(
 ) -> list[RecordingMatches]:
     """Match the detections of each recording with its labels at ten overlap thresholds.
 
-    The images are the label times with at least one box after filtering. A recording that occurs twice (samplers repeat
-    recordings to fill up processes) counts once. A recording without an image is left out.
+    `image_times_us` says which label times are images. A recording that occurs twice (samplers repeat recordings to
+    fill up processes) counts once. A recording without an image is left out.
 
     Args:
         recordings: Labels and detections.
@@ -74,117 +76,160 @@ def match_detections(
         is_filtered: Apply the rules of `rvtssm.evaluation.protocol` to labels and detections.
         time_tolerance_us: A detection belongs to every image at most this far away. With 0, there must be detections at
             exactly all label times.
-        has_sizes: Also match small, medium and large objects, each for themselves, which takes four times as long.
+        has_sizes: Also match small, medium and large objects, each for themselves.
 
     Raises:
         UserError: Labels are not ordered by time, or a label time has no detections.
     """
-    found = []
+    matches = []
     by_name = {name: (labels, detections) for name, labels, detections in recordings}
     for name, (labels, detections) in by_name.items():
-        is_wanted = np.ones(len(labels), bool)
+        if np.any(np.diff(labels.t_us) < 0):
+            raise UserError(f"{name}: labels must be ordered by time; sort them before scoring")
+        is_ignored = np.zeros(len(labels), bool)
         if only is not None:
-            is_wanted = np.asarray(only[name] if isinstance(only, Mapping) else only(labels), bool)
-        if is_filtered:
-            is_kept = is_scored(labels.boxes_ltwh, labels.t_us, spec)
-            labels, is_wanted = labels[is_kept], is_wanted[is_kept]
-            detections = [scored_detections(frame, spec) for frame in detections]
-        _check_times(name, labels, detections, time_tolerance_us)
-        if len(labels):
-            sizes = SIZES if has_sizes else SIZES[:1]
-            found.append(_matched(name, labels, ~is_wanted, detections, time_tolerance_us, spec, sizes))
-    return found
+            is_ignored = ~np.asarray(only[name] if isinstance(only, Mapping) else only(labels), bool)
+        times_us = image_times_us(labels, spec, is_filtered)
+        if not len(times_us):
+            continue
+        rules = spec if is_filtered else None
+        truths = _truths(labels, is_ignored, times_us, rules)
+        found = _found(_frames_of_images(name, times_us, detections, time_tolerance_us), len(times_us), rules)
+        matches.append(_matched(name, truths, found, len(times_us), spec.num_classes, has_sizes))
+    return matches
 
 
-def _check_times(name: str, labels: Labels, detections: Sequence[Detections], tolerance_us: int) -> None:
-    if np.any(np.diff(labels.t_us) < 0):
-        raise UserError(f"{name}: labels must be ordered by time; sort them before scoring")
-    if tolerance_us == 0 and len(labels):
-        missing = np.setdiff1d(labels.t_us, np.array([frame.t_us for frame in detections], np.int64))
-        if len(missing):
-            raise UserError(
-                f"{name}: no detections were made at label time {missing[0]} us ({len(missing)} of "
-                f"{len(np.unique(labels.t_us))} label times); give one Detections per label time, empty or not, "
-                "or set time_tolerance_us"
-            )
+def _frames_of_images(
+    name: str, times_us: Ints, detections: Sequence[Detections], tolerance_us: int
+) -> list[tuple[int, Detections]]:
+    """Return each image with the frames at most `tolerance_us` away from it, ordered by image and time."""
+    frames = sorted(detections, key=lambda frame: frame.t_us)
+    frame_us = np.array([frame.t_us for frame in frames], np.int64)
+    first = np.searchsorted(frame_us, times_us - tolerance_us)
+    last = np.searchsorted(frame_us, times_us + tolerance_us, side="right")
+    if tolerance_us == 0 and np.any(missing := first == last):
+        raise UserError(
+            f"{name}: no detections were made at label time {times_us[missing][0]} us ({np.count_nonzero(missing)} of "
+            f"{len(times_us)} label times); give one Detections per label time, empty or not, or set time_tolerance_us"
+        )
+    return [(image, frame) for image in range(len(times_us)) for frame in frames[first[image] : last[image]]]
 
 
-def _annotations(
-    image: int,
-    count: int,
-    ltwh: np.ndarray,
-    class_id: np.ndarray,
-    is_ignored: np.ndarray,
-    score: np.ndarray | None = None,
-) -> list[dict[str, Any]]:
-    """Return boxes in the format of pycocotools. Ids start at 1, because 0 means `not matched` there."""
-    return [
-        {
-            "id": count + i + 1,
-            "image_id": image,
-            "category_id": int(class_id[i]) + 1,
-            "bbox": ltwh[i].tolist(),
-            "area": float(ltwh[i, 2] * ltwh[i, 3]),
-            "iscrowd": 0,
-            "is_ignored": bool(is_ignored[i]),
-            "score": 1.0 if score is None else float(score[i]),
-        }
-        for i in range(len(ltwh))
-    ]
+def _truths(labels: Labels, is_ignored: npt.NDArray[np.bool_], times_us: Ints, rules: DatasetSpec | None) -> _Boxes:
+    """Return the objects that are scored, those of a group in order of the labels."""
+    if rules is not None:
+        is_kept = is_scored(labels.boxes_ltwh, labels.t_us, rules)
+        labels, is_ignored = labels[is_kept], is_ignored[is_kept]
+    group = labels.class_id * len(times_us) + np.searchsorted(times_us, labels.t_us)
+    return _ordered(labels.boxes_ltwh, group, is_ignored, np.argsort(group, kind="stable"))
+
+
+def _found(frames: Sequence[tuple[int, Detections]], num_images: int, rules: DatasetSpec | None) -> _Boxes:
+    """Return the detections that are scored: of each group the best MOST_DETECTIONS, best first."""
+    lengths = [len(frame) for _, frame in frames]
+    image = np.repeat(np.array([image for image, _ in frames], np.int64), lengths)
+    t_us = np.repeat(np.array([frame.t_us for _, frame in frames], np.int64), lengths)
+    xyxy, score, class_id = (
+        np.concatenate([empty, *(getattr(frame, name) for _, frame in frames)])
+        for name, empty in (("xyxy", np.zeros((0, 4), np.float32)), ("score", _NONE), ("class_id", _NONE))
+    )
+    ltwh = xyxy_to_ltwh(xyxy)
+    group = class_id.astype(np.int64) * num_images + image
+    order = np.lexsort((-score.astype(np.float64), group))
+    if rules is not None:
+        order = order[is_scored(ltwh, t_us, rules)[order]]
+    rank = np.arange(len(order)) - np.searchsorted(group[order], group[order])
+    return _ordered(ltwh, group, score.astype(np.float64), order[rank < MOST_DETECTIONS])
+
+
+def _ordered(ltwh: np.ndarray, group: Ints, value: np.ndarray, order: Ints) -> _Boxes:
+    area = ltwh[:, 2] * ltwh[:, 3]
+    return _Boxes(ltwh[order].astype(np.float64), area[order].astype(np.float64), group[order], value[order])
 
 
 def _matched(
-    name: str,
-    labels: Labels,
-    is_ignored: np.ndarray,
-    detections: Sequence[Detections],
-    tolerance_us: int,
-    spec: DatasetSpec,
-    sizes: Sequence[str],
+    name: str, truths: _Boxes, found: _Boxes, num_images: int, num_classes: int, has_sizes: bool
 ) -> RecordingMatches:
-    images: list[dict[str, int]] = []
-    truths: list[dict[str, Any]] = []
-    found: list[dict[str, Any]] = []
-    detections = sorted(detections, key=lambda frame: frame.t_us)
-    frame_us = np.array([frame.t_us for frame in detections], np.int64)
-    for image, t_us in enumerate(np.unique(labels.t_us), start=1):
-        images.append({"id": image, "height": spec.frame_height, "width": spec.frame_width})
-        at = slice(*np.searchsorted(labels.t_us, np.array([t_us, t_us + 1])))
-        truths += _annotations(image, len(truths), labels.boxes_ltwh[at], labels.class_id[at], is_ignored[at])
-        first, last = np.searchsorted(frame_us, np.array([t_us - tolerance_us, t_us + tolerance_us + 1]))
-        for frame in detections[first:last]:
-            ltwh = xyxy_to_ltwh(frame.xyxy)
-            found += _annotations(image, len(found), ltwh, frame.class_id, np.zeros(len(frame)), frame.score)
-    categories = [{"id": i + 1, "name": name} for i, name in enumerate(spec.class_names)]
-    with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints its progress
-        sides = []
-        for annotations in (truths, found):
-            side = COCO()
-            side.dataset = {"images": images, "annotations": annotations, "categories": categories}
-            side.createIndex()
-            sides.append(side)
-        matched = _BoxEval(*sides, "bbox")
-        matched.params.areaRng = matched.params.areaRng[: len(sizes)]  # in the order of SIZES
-        matched.evaluate()
-    # By class, size and image; None if the image has neither objects nor detections of the class.
-    rows = np.array(matched.evalImgs, object).reshape(spec.num_classes, len(sizes), len(images))
-    num_truths = np.zeros((len(sizes), spec.num_classes), np.int64)
-    for k, size, image in np.ndindex(rows.shape):
-        if rows[k, size, image]:
-            num_truths[size, k] += np.count_nonzero(rows[k, size, image]["gtIgnore"] == 0)
-    scores = [[row["dtScores"] for row in rows[k, 0] if row] for k in range(spec.num_classes)]
+    areas = _AREAS_PX if has_sizes else _AREAS_PX[:1]
+    groups = np.arange(num_classes * num_images + 1)
+    shape = len(areas), len(OVERLAPS), len(found.value)
+    is_hit, is_ignored = np.zeros(shape, bool), np.zeros(shape, bool)
+    _match(
+        *(found.ltwh, found.area, np.searchsorted(found.group, groups)),
+        *(truths.ltwh, truths.area, np.searchsorted(truths.group, groups), truths.value.astype(bool)),
+        *(areas, np.minimum(OVERLAPS, 1 - 1e-10), is_hit, is_ignored),
+    )
+    is_counted = ~truths.value & (truths.area >= areas[:, :1]) & (truths.area <= areas[:, 1:])
+    class_id = truths.group // num_images
     return RecordingMatches(
         name,
-        score=np.array([score for images in scores for image in images for score in image], np.float64),
-        class_id=np.repeat(np.arange(spec.num_classes), [sum(map(len, images)) for images in scores]),
-        is_hit=_by_size(rows, "dtMatches"),
-        is_ignored=_by_size(rows, "dtIgnore"),
-        num_truths=num_truths,
+        score=found.value,
+        class_id=found.group // num_images,
+        is_hit=is_hit,
+        is_ignored=is_ignored,
+        num_truths=np.stack([np.bincount(class_id[counted], minlength=num_classes) for counted in is_counted]),
     )
 
 
-def _by_size(rows: np.ndarray, key: str) -> np.ndarray:
-    """Return the values under a key of pycocotools for the detections of all classes and images, (S, T, D) bool."""
-    return np.stack(
-        [np.concatenate([row[key] for row in rows[:, size].flat if row], axis=1) for size in range(rows.shape[1])]
-    ).astype(bool)
+@jit
+def _match(  # type: ignore[no-untyped-def]
+    found, found_area, found_first, truth, truth_area, truth_first, is_ignored, areas, overlaps, is_hit, is_left_out
+):
+    """Match the detections of every group with its objects, for each size and overlap.
+
+    Each detection, best first, takes the free object that it overlaps most, of equal ones the last. It takes an ignored
+    object only if no other one overlaps it enough. A detection that takes an ignored object, or takes none and has
+    another size, is left out.
+
+    Args:
+        found: (D, 4) left, top, width, height of the detections, best first within a group.
+        found_area: (D,)
+        found_first: (G + 1,) where each group of detections begins.
+        truth: (N, 4) the same of the objects.
+        truth_area: (N,)
+        truth_first: (G + 1,)
+        is_ignored: (N,) objects of no interest.
+        areas: (S, 2) least and largest area of the objects of each size.
+        overlaps: (T,) least overlaps.
+        is_hit: (S, T, D), filled with True where a detection takes an object.
+        is_left_out: (S, T, D), filled with True where a detection is left out.
+    """
+    for group in range(len(found_first) - 1):
+        start, stop = found_first[group], found_first[group + 1]
+        begin, end = truth_first[group], truth_first[group + 1]
+        iou = _overlaps(found[start:stop], truth[begin:end])
+        for size in range(len(areas)):
+            least, largest = areas[size]
+            area = truth_area[begin:end]
+            ignored = is_ignored[begin:end] | (area < least) | (area > largest)
+            order = np.concatenate((np.flatnonzero(~ignored), np.flatnonzero(ignored)))
+            for t in range(len(overlaps)):
+                is_free = np.ones(end - begin, np.bool_)
+                for d in range(stop - start):
+                    best, overlap = -1, overlaps[t]
+                    for n in order:
+                        if best >= 0 and ignored[n] and not ignored[best]:
+                            break
+                        if is_free[n] and iou[d, n] >= overlap:
+                            best, overlap = n, iou[d, n]
+                    if best >= 0:
+                        is_free[best] = False
+                        is_hit[size, t, start + d] = True
+                        is_left_out[size, t, start + d] = ignored[best]
+                    else:
+                        own = found_area[start + d]
+                        is_left_out[size, t, start + d] = own < least or own > largest
+
+
+@jit
+def _overlaps(found, truth):  # type: ignore[no-untyped-def]
+    """Return intersection over union (D, N) of boxes given by left, top, width, height."""
+    iou = np.zeros((len(found), len(truth)))
+    for d in range(len(found)):
+        for n in range(len(truth)):
+            width = min(found[d, 2] + found[d, 0], truth[n, 2] + truth[n, 0]) - max(found[d, 0], truth[n, 0])
+            height = min(found[d, 3] + found[d, 1], truth[n, 3] + truth[n, 1]) - max(found[d, 1], truth[n, 1])
+            if width > 0 and height > 0:
+                common = width * height
+                iou[d, n] = common / (found[d, 2] * found[d, 3] + truth[n, 2] * truth[n, 3] - common)
+    return iou

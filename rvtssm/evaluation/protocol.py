@@ -1,6 +1,7 @@
 """The rules that decide which boxes are scored, from Prophesee's automotive datasets (Perot et al., 2020)."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,6 +26,35 @@ def is_scored(boxes_ltwh: np.ndarray, t_us: np.ndarray | int, spec: DatasetSpec)
     w, h = boxes_ltwh[:, 2], boxes_ltwh[:, 3]
     side, diagonal = spec.min_side_px / spec.downsample, spec.min_diagonal_px / spec.downsample
     return (np.asarray(t_us) > spec.skip_us) & (w >= side) & (h >= side) & (w * w + h * h >= diagonal * diagonal)
+
+
+def image_times_us(labels: Labels, spec: DatasetSpec, is_filtered: bool = True) -> np.ndarray:
+    """Return the label times that are scored as images, ascending.
+
+    By default these are the label times with a box that is scored, as in the toolbox of Prophesee. With
+    `spec.scores_empty_images`, they are all label times after `spec.skip_us`, also those without a box, so that every
+    false box costs precision.
+
+    Args:
+        labels: The labels of a recording.
+        spec: The dataset.
+        is_filtered: Apply the rules of this file; otherwise every label time counts.
+    """
+    if spec.scores_empty_images:
+        times_us = np.union1d(labels.t_us, labels.empty_us)
+        return times_us[times_us > spec.skip_us] if is_filtered else times_us
+    return np.unique(scored_labels(labels, spec).t_us if is_filtered else labels.t_us)
+
+
+def num_images_left_out(labels: Iterable[Labels], spec: DatasetSpec) -> int:
+    """Return how many label times after `spec.skip_us` are not scored, because no box is left in them.
+
+    Args:
+        labels: The labels of each recording.
+        spec: The dataset.
+    """
+    every = replace(spec, scores_empty_images=True)
+    return sum(len(image_times_us(each, every)) - len(image_times_us(each, spec)) for each in labels)
 
 
 def scored_labels(labels: Labels, spec: DatasetSpec) -> Labels:
@@ -70,6 +100,8 @@ def scoring_rules(spec: DatasetSpec) -> str:
     ]
     named = " or ".join(filter(None, limits))
     frame = f"{spec.frame_width} x {spec.frame_height} frame"
-    return (
-        f"boxes and detections {named} ({frame}) are left out; " if named else f"all boxes ({frame}); "
-    ) + "only label times with a remaining box are scored; per frame the best 100 detections of each class, as in COCO"
+    boxes = f"boxes and detections {named} ({frame}) are left out; " if named else f"all boxes ({frame}); "
+    images = "only label times with a remaining box are scored; "
+    if spec.scores_empty_images:
+        images = "label times without a box are scored as well; "
+    return boxes + images + "per frame the best 100 detections of each class, as in COCO"

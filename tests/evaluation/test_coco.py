@@ -12,9 +12,16 @@ from pycocotools.cocoeval import COCOeval
 
 from rvtssm.boxes import ltwh_to_xyxy, pairwise_iou, xyxy_to_ltwh
 from rvtssm.datasets import DATASETS
-from rvtssm.evaluation.coco import evaluate_detections
-from rvtssm.evaluation.matches import METRICS
-from rvtssm.evaluation.protocol import has_stood_still, is_scored, scored_detections, scored_labels, scoring_rules
+from rvtssm.evaluation.coco import evaluate_detections, match_detections
+from rvtssm.evaluation.matches import METRICS, SIZES
+from rvtssm.evaluation.protocol import (
+    has_stood_still,
+    is_scored,
+    num_images_left_out,
+    scored_detections,
+    scored_labels,
+    scoring_rules,
+)
 from rvtssm.records import DatasetSpec, Detections, Labels
 
 SPEC = DATASETS["gen1"]
@@ -83,6 +90,80 @@ def plain_coco(recordings):
     return plain
 
 
+class _IgnoringEval(COCOeval):
+    """pycocotools with ignored objects that are not a crowd: they take one detection, and with the usual overlap."""
+
+    def _prepare(self):
+        super()._prepare()  # sets `ignore` from `iscrowd`
+        for boxes in self._gts.values():
+            for box in boxes:
+                box["ignore"] = box["is_ignored"]
+
+
+def matches_of_pycocotools(labels, is_ignored, frames, spec):
+    """The matches of one recording by pycocotools, ordered by class, image and score: arrays by name."""
+
+    def annotations(image, before, ltwh, class_id, ignored, score):
+        area = (ltwh[:, 2] * ltwh[:, 3]).tolist()
+        rows = zip(ltwh.tolist(), area, (class_id + 1).tolist(), ignored.tolist(), score.tolist(), strict=True)
+        names = "bbox", "area", "category_id", "is_ignored", "score"
+        shared = {"image_id": image, "iscrowd": 0}
+        return [{**dict(zip(names, row, strict=True)), **shared, "id": before + n} for n, row in enumerate(rows, 1)]
+
+    images, truths, found = [], [], []
+    for image, frame in enumerate(frames, 1):
+        images.append({"id": image})
+        at = labels.t_us == frame.t_us
+        ours = labels.boxes_ltwh[at], labels.class_id[at], is_ignored[at], np.ones(at.sum())
+        truths += annotations(image, len(truths), *ours)
+        theirs = xyxy_to_ltwh(frame.xyxy), frame.class_id, np.zeros(len(frame), bool), frame.score
+        found += annotations(image, len(found), *theirs)
+    with contextlib.redirect_stdout(io.StringIO()):
+        sides = COCO(), COCO()
+        for side, boxes in zip(sides, (truths, found), strict=True):
+            categories = [{"id": k + 1} for k in range(spec.num_classes)]
+            side.dataset = {"images": images, "annotations": boxes, "categories": categories}
+            side.createIndex()
+        matched = _IgnoringEval(*sides, "bbox")
+        matched.evaluate()
+    rows = np.array(matched.evalImgs, object).reshape(spec.num_classes, len(SIZES), len(images))
+    arrays = {"score": np.concatenate([row["dtScores"] for row in rows[:, 0].flat if row])}
+    for name, key in (("is_hit", "dtMatches"), ("is_ignored", "dtIgnore")):
+        by_size = [[row[key] for row in rows[:, size].flat if row] for size in range(len(SIZES))]
+        arrays[name] = np.stack([np.concatenate(values, axis=1) for values in by_size]).astype(bool)
+    num_truths = [[sum((row["gtIgnore"] == 0).sum() for row in k if row) for k in rows[:, s]] for s in range(4)]
+    return arrays | {"num_truths": np.array(num_truths)}
+
+
+def hard_recording(rng):
+    """Equal scores, equal boxes, crowded and empty images, boxes that only touch, and objects on the edge of a size."""
+    times = 750_000 + 250_000 * np.arange(6)
+    num_truths, num_lost = rng.choice([0, 1, 7, 30], 6), rng.choice([0, 5, 120], 6)
+
+    def boxes(count):
+        corners, sides = 16 * rng.integers(0, 12, (count, 2)), rng.choice([16, 32, 48, 96, 97], (count, 2))
+        return np.concatenate([corners, sides], axis=1).astype(np.float32)
+
+    t_us, frames = np.repeat(times, num_truths), []
+    labels = make_labels(boxes(len(t_us)), t_us, rng.integers(0, 2, len(t_us)))
+    for t, lost in zip(times, num_lost, strict=True):
+        near = labels.boxes_ltwh[t_us == t] + rng.choice([0, 0, 8], (np.count_nonzero(t_us == t), 4))
+        ltwh = np.concatenate([near, boxes(lost)])
+        frames.append(make_detections(ltwh, rng.integers(0, 5, len(ltwh)) / 5, t, rng.integers(0, 2, len(ltwh))))
+    return labels, frames
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_matches_equal_those_of_pycocotools_bit_for_bit(seed):
+    rng = np.random.default_rng(seed)
+    labels, frames = hard_recording(rng)
+    is_ignored, spec = rng.random(len(labels)) < 0.2, replace(SPEC, scores_empty_images=True)
+    labels = replace(labels, empty_us=np.setdiff1d([frame.t_us for frame in frames], labels.t_us))
+    (ours,) = match_detections([("a", labels, frames)], spec, only={"a": ~is_ignored}, is_filtered=False)
+    for name, expected in matches_of_pycocotools(labels, is_ignored, frames, spec).items():
+        np.testing.assert_array_equal(getattr(ours, name), expected, err_msg=name)
+
+
 def perfect(labels):
     return [
         make_detections(labels.boxes_ltwh[at], np.full(at.sum(), 0.9), t, labels.class_id[at])
@@ -139,12 +220,27 @@ def test_shifting_time_by_a_recording_changes_nothing_but_the_first_half_second(
     )
 
 
-def test_frames_without_truth_are_not_images():
-    labels = make_labels([[10, 10, 40, 40]], [1_000_000])
+def test_a_false_box_on_an_empty_image_costs_precision_unless_the_protocol_drops_such_images():
+    labels = replace(make_labels([[10, 10, 40, 40]], [1_000_000]), empty_us=np.array([400_000, 1_250_000]))
     found = make_detections([[10, 10, 40, 40]], [0.5], 1_000_000)
-    elsewhere = make_detections([[90, 90, 40, 40]], [0.9], 1_250_000)
-    metrics = evaluate_detections([("a", labels, [elsewhere, found])], SPEC)  # and their order does not matter
-    assert metrics["AP"] == pytest.approx(1)
+    false = [make_detections([[90, 90, 40, 40]], [0.9], t_us) for t_us in (400_000, 1_250_000)]
+    recording = "a", labels, [*false, found]  # the order of frames does not matter
+    assert evaluate_detections([recording], SPEC)["AP50"] == pytest.approx(1)
+    custom = replace(SPEC, scores_empty_images=True)  # the first half second is not scored
+    assert evaluate_detections([recording], custom)["AP50"] == pytest.approx(0.5)
+    assert num_images_left_out([labels], SPEC) == 1 and num_images_left_out([labels], custom) == 0
+
+
+def test_an_image_whose_boxes_are_all_too_small_is_left_out_or_empty():
+    labels = make_labels([[10, 10, 40, 40], [10, 10, 5, 40]], [1_000_000, 1_250_000])
+    frames = [
+        make_detections([[10, 10, 40, 40]], [0.5], 1_000_000),
+        make_detections([[90, 90, 40, 40]], [1], 1_250_000),
+    ]
+    assert evaluate_detections([("a", labels, frames)], SPEC)["AP50"] == pytest.approx(1)
+    custom = replace(SPEC, scores_empty_images=True)
+    assert evaluate_detections([("a", labels, frames)], custom)["AP50"] == pytest.approx(0.5)
+    assert num_images_left_out([labels], SPEC) == 1
 
 
 def test_misaligned_detections_are_an_error_not_a_zero():
