@@ -9,7 +9,6 @@ import sys
 import time
 import tracemalloc
 import zipfile
-from contextlib import closing
 from pathlib import Path
 
 import h5py
@@ -26,7 +25,6 @@ from rvtssm.readers.hdf5 import open_hdf5, read_rows
 from rvtssm.readers.piped import PipedRecording
 from rvtssm.records import Labels, Windows
 from rvtssm.system import watchdog
-from rvtssm.system.workers import Processes, WorkerDied
 from tests.readers.ecf_encoder import write_ecf
 
 EVENTS = random_events(300)
@@ -180,15 +178,6 @@ def test_a_read_without_an_end_is_stopped_and_says_where(endless):
     assert done.stderr.startswith("Timeout (0:00:01)!") and "open_recording" in done.stderr
 
 
-def test_the_parent_of_a_stopped_worker_knows_why(endless):
-    with closing(Processes(1)) as workers:
-        workers.submit("a", exec, (READ.replace("sys.argv[1]", repr(str(endless))), {}))
-        done = workers.wait()
-        workers.submit("b", pow, (2, 3))
-        assert workers.wait().result == 8
-    assert isinstance(done.error, WorkerDied) and "reading its file never ends" in str(done.error)
-
-
 LOAD = """
 import os, sys
 from torch.utils.data import DataLoader
@@ -221,10 +210,8 @@ PARENT = """
 import sys
 from rvtssm.system.workers import Processes
 workers = Processes(1)
-workers.submit(0, exec, ("import os, sys; print(os.getpid(), file=sys.stderr, flush=True)",))
-workers.wait()
-workers.submit(1, exec, (f"from rvtssm.readers import open_recording; open_recording({sys.argv[1]!r})", {}))
-workers.wait()
+workers.submit(exec, "import os, sys; print(os.getpid(), file=sys.stderr, flush=True)").result()
+workers.submit(exec, f"from rvtssm.readers import open_recording; open_recording({sys.argv[1]!r})", {}).result()
 """
 
 

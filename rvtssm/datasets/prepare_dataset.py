@@ -40,7 +40,6 @@ from rvtssm.system.workers import (
     Processes,
     SameProcess,
     Task,
-    WorkerDied,
     Workers,
     finished,
     num_usable_cores,
@@ -54,7 +53,7 @@ _LEAST_RAW_BYTES_ELSEWHERE = 2.5  # EVT3 with vectors, HDF5 with blosc
 # bytes per event and frame that shows it
 _STORED_BYTES = {"histogram": 1.0, "voxel_grid": 6.0, "event_stack": 3.0, "surfaces": 8.0}
 _SURFACES_SHOW_US = 50_000  # frames of surfaces have the same size at any stride; the entry above holds at this one
-_FAILURES = (ValueError, OSError, MemoryError, RuntimeError, WorkerDied)  # HDF5 raises RuntimeError on a full disk
+_FAILURES = (ValueError, OSError, MemoryError, RuntimeError)  # HDF5 raises RuntimeError on a full disk
 
 
 @dataclass
@@ -225,7 +224,7 @@ class _Run:
     def outcomes(self) -> Iterator[tuple[Job, Outcome]]:
         """Yield every job with its outcome, in the order in which the jobs end."""
         try:
-            for done in finished(self._workers, self._next_task):
+            for done in finished(self._workers, self._next_task, lambda key: key[0].name):
                 job: Job = done.key[0]
                 outcome = self._advanced(job, done)
                 if outcome is not None:

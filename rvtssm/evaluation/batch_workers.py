@@ -30,7 +30,7 @@ from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.system.progress import progress_bar
 from rvtssm.system.provenance import processor
 from rvtssm.system.user_error import UserError
-from rvtssm.system.workers import Processes, Task, WorkerDied, finished, num_usable_cores
+from rvtssm.system.workers import Processes, Task, finished, num_usable_cores
 
 _TIMEOUT = timedelta(days=30)  # processes wait while the first computes intervals, or while another has a longer share
 _AGAIN = "the same command continues the work"
@@ -101,11 +101,7 @@ class OtherProcesses:
     def run(self, batches: Sequence[RecordingBatch], progress: str) -> None:
         tasks: Iterator[Task] = ((number, _run_elsewhere, [batch]) for number, batch in enumerate(batches))
         with progress_bar(progress, sum(batch.num_chunks for batch in batches)) as advance:
-            for done in finished(self._workers, lambda: next(tasks, None)):
-                if isinstance(done.error, WorkerDied):
-                    names = ", ".join(sequence.name for sequence in batches[done.key].sequences)
-                    processes = f"evaluation.workers was {self._workers.num_workers}"
-                    raise UserError(f"{names}: {done.error}; {processes}, and {_AGAIN}") from done.error
+            for done in finished(self._workers, lambda: next(tasks, None), lambda number: _names(batches[number])):
                 if done.error is not None:
                     raise done.error
                 advance(batches[done.key].num_chunks)
@@ -290,6 +286,10 @@ def run_batch(batch: RecordingBatch, checkpoint: LoadedCheckpoint, advance: Call
     write_outputs(batch.path, [results[number] for number in range(len(batch.sequences))])
     for sequence in batch.sequences:
         sequence.close()
+
+
+def _names(batch: RecordingBatch) -> str:
+    return ", ".join(sequence.name for sequence in batch.sequences)
 
 
 def _run_elsewhere(batch: RecordingBatch) -> None:

