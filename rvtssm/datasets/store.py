@@ -34,7 +34,6 @@ from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.file_errors import CONTENT_ERRORS, file_errors
 from rvtssm.system.free_memory import check_memory
 from rvtssm.system.user_error import UserError
-from rvtssm.system.watchdog import watched
 
 FORMAT_VERSION = 2
 _CHUNK_BYTES = 1 << 16
@@ -117,7 +116,7 @@ class StoredSequence:
         if self._file is None or self._file_owner != os.getpid():  # a handle must not be shared across a fork
             with reading(self.path, advice=_AGAIN):
                 self._file, self._file_owner = open_hdf5(self.path), os.getpid()
-        with file_errors(self.path, advice=_AGAIN, errors=CONTENT_ERRORS), watched():
+        with file_errors(self.path, advice=_AGAIN, errors=CONTENT_ERRORS):
             return read(self._file)
 
     def __getstate__(self) -> dict[str, Any]:

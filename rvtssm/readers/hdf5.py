@@ -18,7 +18,6 @@ from rvtssm.readers.columns import LATEST_POSSIBLE_US, NAMES, Column, keep_event
 from rvtssm.readers.recording import POSITION, EventBuffer, Recording, State
 from rvtssm.system.file_errors import CONTENT_ERRORS, file_errors
 from rvtssm.system.user_error import UserError
-from rvtssm.system.watchdog import watched
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _MOST_PACKED = 1 << 16  # no known file unpacks a stored byte to more bytes than this
@@ -31,7 +30,7 @@ _CACHE_BYTES = 1 << 25  # unpacked chunks kept per dataset, so that a chunk is n
 
 @contextlib.contextmanager
 def reading(path: Path | str, where: str = "", advice: str = "copy it again") -> Iterator[None]:
-    """Turn every error of h5py into a UserError that names the file and the place, and stop reads that never end.
+    """Turn every error of h5py into a UserError that names the file and the place.
 
     Args:
         path: The file.
@@ -39,7 +38,7 @@ def reading(path: Path | str, where: str = "", advice: str = "copy it again") ->
         advice: What the user should do.
     """
     fault = f"{where} are damaged" if where else " cannot be opened as HDF5"
-    with file_errors(path, fault, advice, CONTENT_ERRORS), watched():
+    with file_errors(path, fault, advice, CONTENT_ERRORS):
         yield
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rvtssm.system import watchdog
 from rvtssm.system.user_error import UserError
 from tests.fuzz import attack
 from tests.fuzz.mutants import CHANGES
@@ -76,17 +75,3 @@ def test_what_breaks_the_promise_is_a_failure_whose_file_is_kept(tmp_path, monke
     kept = sorted((tmp_path / "failures").rglob("a.bin"))
     assert len(kept) == 2 and all(any(f"repeat 'broken' {path}" in text for text in tally.failures) for path in kept)
     assert all(path.read_bytes() != b"valid" for path in kept)
-
-
-def test_a_reader_that_the_watchdog_ended_was_stopped_also_if_something_was_printed_before(tmp_path, monkeypatch):
-    def read(path: Path) -> None:
-        if path.read_bytes() != b"valid":
-            os.write(2, b"a warning of a library\n")
-            with watchdog.watched():
-                _compute()
-
-    monkeypatch.setattr(attack, "TARGETS", {"slow": Target("a.bin", lambda path: path.write_bytes(b"valid"), read)})
-    monkeypatch.setitem(TARGETS, "slow", attack.TARGETS["slow"])
-    monkeypatch.setattr(attack, "_WATCHDOG_S", 0.2)
-    tally = attack.attack(tmp_path, 0, [("slow", 0)], num_processes=1)
-    assert not tally.failures and tally.stopped["slow"] == 1
