@@ -2,9 +2,9 @@
 
 Layout: `frames` (bytes,) uint8, the compressed frames one after another, with their shape (C, h, w) and dtype as
 attributes; `offsets` (T + 1,) int64, where each frame begins and the last one ends; `bounds_us` (T, 2), `dt_us` (T,); a
-group `labels` with the fields of Labels (`pseudo_score` only if a detector made a label); an attribute `meta`, JSON,
-which records the settings and the source of the frames. Its `digest` holds two CRC-32: one of `frames`, and one of all
-other content and the name of the file. A file without a digest is read as well.
+group `labels` with the fields of Labels (`pseudo_score` only if a detector made a label, `empty_us` only if any
+times); an attribute `meta`, JSON, which records the settings and the source of the frames. Its `digest` holds two
+CRC-32: one of `frames`, and one of all other content and the name of the file. A file without a digest is read as well.
 """
 
 import contextlib
@@ -41,7 +41,8 @@ _WRITE_BYTES = 1 << 20  # frames are collected until this many bytes can be writ
 _AGAIN = "delete it and prepare it again"
 CHECK_BYTES = 1 << 24  # bytes of frames that are checked at once
 _TABLES = ("offsets", "bounds_us", "dt_us", *(f"labels/{field.name}" for field in fields(Labels)))
-_OPTIONAL = ("labels/pseudo_score",)  # a file without it means that all values are 0
+# A file without them means that all boxes are annotated, and that no label time is known to be without an object.
+_OPTIONAL = ("labels/pseudo_score", "labels/empty_us")
 _RVT_PUBLISHED = "stacked_histogram_dt=50_nbins=10"
 Meta = dict[str, Any]
 Read = TypeVar("Read")
@@ -238,12 +239,12 @@ def open_sequence(path: Path | str, spec: DatasetSpec | None = None) -> StoredSe
             return open_rvt_sequence(path, spec)
     meta, digest, tables = _read_tables(path, _TABLES)
     with file_errors(path, advice=_AGAIN, errors=CONTENT_ERRORS):
-        offsets, bounds_us, dt_us, *stored_labels = tables.values()
-        windows, labels = Windows(bounds_us, dt_us), Labels(*stored_labels)
+        windows = Windows(tables["bounds_us"], tables["dt_us"])
+        labels = Labels(**{name.partition("/")[2]: table for name, table in tables.items() if "/" in name})
         frames_crc, crc_of_all = digest or (None, None)
         if frames_crc is not None and _crc_of_all(path.stem, frames_crc, meta, tables) != crc_of_all:
             raise UserError("its labels, times, settings or name have changed since it was written")
-    return StoredSequence(path.stem, path, windows, labels, meta, offsets, frames_crc)
+    return StoredSequence(path.stem, path, windows, labels, meta, tables["offsets"], frames_crc)
 
 
 def open_rvt_sequence(folder: Path | str, spec: DatasetSpec) -> StoredSequence:
