@@ -17,13 +17,14 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks.measuring import write_json
+from rvtssm.contrib.worlds.generate import open_world_recording
+from rvtssm.contrib.worlds.worlds_config import OpenWorldConfig
 from rvtssm.evaluation.plots import figure_png
 from rvtssm.evaluation.result import markdown_table
 from rvtssm.readers import open_recording
 from rvtssm.readers.recording import join_events
 from rvtssm.records import EVENT_SUFFIXES, Events
-from rvtssm.synthetic.generate_recordings import simulated_recording
-from rvtssm.synthetic.simulation_config import CAMERAS, SyntheticConfig
+from rvtssm.synthetic.simulation_config import CAMERAS
 
 LONGEST_US = 2_000_000  # of a recording that is read
 NOISE_FROM_US = 1_000_000  # shorter recordings say nothing about noise
@@ -76,9 +77,9 @@ def of_simulated(number: int) -> list[Statistics]:
     """Return the statistics of a number of open worlds with each camera."""
     found = []
     for name, camera in CAMERAS.items():
-        config = SyntheticConfig(duration_s=1.2, height=240, width=304, ego_motion_share=0.5, camera=camera)
+        config = OpenWorldConfig(duration_s=1.2, height=240, width=304, ego_motion_share=0.5, camera=camera)
         for index in range(number):
-            blocks, _ = simulated_recording(config, "test", index, "open_world")
+            blocks, _ = open_world_recording(config, "test", index)
             events = join_events(list(blocks))
             if len(events) > 1000:
                 found.append(statistics(f"simulated {name} {index}", events, 240, 304))

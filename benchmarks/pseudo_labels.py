@@ -89,7 +89,7 @@ def run_stage(folder: Path, share: float, stage: str, words: Sequence[str]) -> d
     if stage == "pseudo":
         labelled = own / "labelled"
         where = f"checkpoint={best_checkpoint(own / 'annotated')}", f"dataset.raw_dir={tree}", f"out={labelled}"
-        assert label(compose([*LABEL, *words, *where])) == 0
+        assert label(compose([*LABEL, *words, *where], "label")) == 0
         tree, row = labelled, row | quality(folder / "raw", labelled)
     out = own / stage
     weights = train(compose([*words, *start, f"dataset.raw_dir={tree}", f"out={out}", "resume=auto"]))

@@ -51,6 +51,7 @@ import numpy as np
 from rvtssm.boxes import cxcywh_to_xyxy, pairwise_iou, xyxy_to_ltwh
 from rvtssm.cli.composition import quoted
 from rvtssm.cli.main import compose
+from rvtssm.contrib.worlds.generate import with_events
 from rvtssm.contrib.worlds.open_world import SPEC
 from rvtssm.contrib.worlds.simulate import simulate
 from rvtssm.contrib.worlds.video import VideoSource, open_video, picture_files
@@ -58,7 +59,6 @@ from rvtssm.drawing.image_files import write_png
 from rvtssm.events.labels import BOX_DTYPE, Boxes, nothing_at, read_boxes, write_boxes
 from rvtssm.readers import open_recording
 from rvtssm.synthetic.camera import drawn_camera
-from rvtssm.synthetic.generate_recordings import with_events
 from rvtssm.synthetic.simulation_config import FIRST_LABEL_US
 from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.user_error import UserError
@@ -580,7 +580,8 @@ def write_recording(
     with tempfile.TemporaryDirectory() as temporary:
         pictures = Path(temporary) / name
         own = f"simulate.video={quoted(str(pictures))}", f"simulate.fps={fps:g}", f"out={quoted(str(out))}"
-        config = compose([*own, f"seed={seed}", "sensor=any", f"synthetic.camera.max_rate_hz={MAX_RATE_HZ:g}"])
+        camera = "sensor=any", f"synthetic.camera.max_rate_hz={MAX_RATE_HZ:g}"
+        config = compose([*own, f"seed={seed}", *camera], "simulate")
         if not events_path.exists():  # without its boxes, it is of an interrupted call, or they were deleted
             pictures.mkdir()
             for index, frame in enumerate(frames):

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from rvtssm.cli.config import Config
 from rvtssm.cli.config_keys import Key, keys_of, purpose
-from rvtssm.cli.verbs import SAFE_FORMATS, VERBS
+from rvtssm.cli.help import sections
+from rvtssm.cli.verbs import SAFE_FORMATS, verbs
 from rvtssm.cli.words import short_keys
 
 ROOT = Path(__file__).parents[1]
@@ -61,13 +62,12 @@ def commands_page() -> str:
     """Return all verbs, and all settings by section with their defaults."""
     lines = ["# Commands and settings", "", "`rvtssm VERB --help` prints the settings of one verb.", ""]
     lines += [SAFE_FORMATS, "", "## Verbs", ""]
-    for name, verb in VERBS.items():
+    for name, verb in verbs().items():
         reads = ", ".join(f"[`{section}`](#{section})" for section in verb.reads)
         lines += [f"### rvtssm {name}", "", f"{_plain(verb.meaning[0].upper() + verb.meaning[1:])}.", ""]
         lines += ["```", f"rvtssm {name} {verb.example}".rstrip(), "```", "", f"It reads {reads}.\n" if reads else ""]
     lines += ["## Settings outside of sections", "", *_table(key for key in keys_of(Config()) if "." not in key.name)]
-    for section in sorted({section for verb in VERBS.values() for section in verb.reads}):
-        settings = getattr(Config(), section)
+    for section, settings in sorted(sections().items()):
         lines += ["", f"## {section}", "", f"{_plain(purpose(settings))}.", ""]
         lines += _table(keys_of(settings, f"{section}."))
     return "\n".join(lines)
@@ -76,7 +76,7 @@ def commands_page() -> str:
 def keys_page() -> str:
     """Return a table of the keys that need no section: what each is called in full, by verb."""
     by_key: dict[str, dict[str, list[str]]] = {}
-    for verb in VERBS:
+    for verb in verbs():
         for key, name in short_keys(verb).items():
             by_key.setdefault(key, {}).setdefault(name, []).append(verb)
     lines = [
@@ -90,9 +90,9 @@ def keys_page() -> str:
         "|---|---|---|",
     ]
     for key, names in sorted(by_key.items()):
-        lines += [f"| `{key}` | {', '.join(verbs)} | `{name}` |" for name, verbs in names.items()]
+        lines += [f"| `{key}` | {', '.join(readers)} | `{name}` |" for name, readers in names.items()]
     lines += ["", "| verb | a path that stands alone is |", "|---|---|"]
-    return "\n".join([*lines, *(f"| {name} | `{verb.bare}` |" for name, verb in VERBS.items() if verb.bare)])
+    return "\n".join([*lines, *(f"| {name} | `{verb.bare}` |" for name, verb in verbs().items() if verb.bare)])
 
 
 def files_page() -> str:

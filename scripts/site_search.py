@@ -11,16 +11,17 @@ from pathlib import Path
 
 from rvtssm.cli.config import Config
 from rvtssm.cli.config_keys import keys_of
-from rvtssm.cli.verbs import VERBS
+from rvtssm.cli.help import sections
+from rvtssm.cli.verbs import verbs
 
 
 def not_found(items: list[dict[str, str]]) -> list[str]:
     """Return the verbs and keys that no entry of the index has: verbs as a title, keys as code in a section."""
     titles = {item["title"] for item in items}
     codes = "".join(item["text"] for item in items if item["location"].startswith("commands.html"))
-    read = {section for verb in VERBS.values() for section in verb.reads}
-    keys = [key.name for key in keys_of(Config()) if "." not in key.name or key.name.split(".")[0] in read]
-    missing = [f"rvtssm {verb}" for verb in VERBS if f"rvtssm {verb}" not in titles]
+    keys = [key.name for key in keys_of(Config()) if "." not in key.name]
+    keys += [key.name for section, settings in sections().items() for key in keys_of(settings, f"{section}.")]
+    missing = [f"rvtssm {verb}" for verb in verbs() if f"rvtssm {verb}" not in titles]
     return missing + [key for key in keys if f"<code>{key}</code>" not in codes]
 
 

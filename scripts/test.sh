@@ -3,8 +3,13 @@
 # Arguments go to pytest; with arguments the mutants are left out.
 #
 #   bash scripts/test.sh
+#   bash scripts/test.sh core                     # without the tests of rvtssm/contrib and of the benchmarks
 #   bash scripts/test.sh -n 0 -x tests/ssm        # one process, stop at the first failure, one room
 set -euo pipefail
+if [ "${1:-}" = core ]; then
+    shift
+    set -- --ignore=tests/contrib --ignore=tests/benchmarks "$@"
+fi
 source "$(dirname "${BASH_SOURCE[0]}")/install.sh"
 install_package dev
 

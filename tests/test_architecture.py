@@ -44,10 +44,6 @@ MAY_IMPORT |= {
 }
 CONTRIB = {path.name for path in (PACKAGE / "contrib").iterdir() if path.is_dir() and not path.name.startswith("_")}
 MAY_IMPORT |= {f"contrib.{name}": GROUND | ROOMS | {"cli"} for name in CONTRIB} | {"contrib": set()}
-# Imports of contrib that are still to go.
-NOT_YET = {
-    *("cli.config", "datasets", "datasets.described", "synthetic.generate_recordings"),
-}
 # torch and what brings it along; preparation workers start without them
 TORCH = {"torch", "torchvision", "lightning", "pytorch_lightning", "timm"}
 WITHOUT_TORCH = (*sorted(GROUND), "records", "readers", "events", "synthetic", "checks", "contrib.worlds")
@@ -137,8 +133,6 @@ def test_a_room_imports_only_what_its_row_allows():
         allowed = MAY_IMPORT[room] | {room, "__version__"}
         for name in read(path).imports:
             package, _, rest = name.partition(".")
-            if rest.startswith("contrib.") and module_name(path).removeprefix("rvtssm.") in NOT_YET:
-                continue
             if package == "rvtssm" and not any(f"{rest}.".startswith(f"{entry}.") for entry in allowed):
                 wrong.append(f"{module_name(path)} imports {name}; {room} may import {', '.join(sorted(allowed))}")
     assert not wrong

@@ -11,9 +11,10 @@ import pytest
 from rvtssm.cli import main as cli
 from rvtssm.cli.config import Config
 from rvtssm.cli.config_keys import keys_of
-from rvtssm.cli.sweeps import compose_study
-from rvtssm.cli.verbs import VERBS
+from rvtssm.cli.help import sections
+from rvtssm.cli.verbs import verbs
 from rvtssm.cli.words import full_words, short_keys
+from rvtssm.contrib.studies.grid import compose_study
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "data_prep/README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -65,13 +66,13 @@ def commands() -> list[str]:
 def test_a_command_of_the_pages_is_understood(command):
     """Its verb and its keys exist and take such values; options in brackets and variables of the shell are left out."""
     _, verb, *words = shlex.split(command.partition(";")[0])
-    assert verb in VERBS
+    assert verb in verbs()
     words = [re.sub("init_from=.*", "init_from=street-tiny", word) for word in words]  # settings are those of weights
     words = [re.sub("^seed=0,.*", "seed=0", word) for word in words]  # another seed changes nothing else
     words = [word for word in words if not word.startswith(("[", "--")) and "$" not in word]
-    words = words if VERBS[verb].bare else [word for word in words if "=" in word]
+    words = words if verbs()[verb].bare else [word for word in words if "=" in word]
     in_sections = full_words(verb, words)
-    compose_study(in_sections) if verb == "study" or "--multirun" in command else cli.compose(in_sections)
+    compose_study(in_sections) if verb == "study" or "--multirun" in command else cli.compose(in_sections, verb)
 
 
 def test_a_script_that_a_page_starts_exists():
@@ -124,13 +125,17 @@ def test_the_page_of_a_notebook_has_its_programs_and_prose(notebook):
     assert [cell.text for cell in cells if cell.is_prose and cell.text not in page] == []
 
 
+def all_keys() -> list[str]:
+    keys = [key.name for key in keys_of(Config()) if "." not in key.name]
+    return keys + [key.name for name, section in sections().items() for key in keys_of(section, f"{name}.")]
+
+
 def test_every_verb_and_key_is_on_the_page_of_commands(site):
     page = (site / "commands.md").read_text()
-    read = {section for verb in VERBS.values() for section in verb.reads}
-    keys = [key.name for key in keys_of(Config()) if "." not in key.name or key.name.split(".")[0] in read]
+    keys = all_keys()
     assert len(keys) > 100
     assert [key for key in keys if f"| `{key}` |" not in page] == []
-    assert [verb for verb in VERBS if f"### rvtssm {verb}\n" not in page] == []
+    assert [verb for verb in verbs() if f"### rvtssm {verb}\n" not in page] == []
 
 
 def test_keys_without_a_section_are_listed_by_verb(site):
@@ -142,16 +147,16 @@ def test_keys_without_a_section_are_listed_by_verb(site):
     ):
         assert row in page
     rows = re.findall(r"^\| `(.+?)` \| (.+?) \| `(.+?)` \|$", page, re.M)
-    listed = {(verb, key, name) for key, verbs, name in rows for verb in verbs.split(", ")}
-    assert listed == {(verb, *pair) for verb in VERBS for pair in short_keys(verb).items()}
+    listed = {(verb, key, name) for key, readers, name in rows for verb in readers.split(", ")}
+    assert listed == {(verb, *pair) for verb in verbs() for pair in short_keys(verb).items()}
 
 
 def test_a_verb_or_a_key_that_the_search_lacks_is_named():
     not_found = runpy.run_path(str(ROOT / "scripts/site_search.py"))["not_found"]
-    keys = "".join(f"<code>{key.name}</code>" for key in keys_of(Config()))
-    index = [{"title": f"rvtssm {verb}", "location": f"commands.html#{verb}", "text": keys} for verb in VERBS]
+    keys = "".join(f"<code>{key}</code>" for key in all_keys())
+    index = [{"title": f"rvtssm {verb}", "location": f"commands.html#{verb}", "text": keys} for verb in verbs()]
     assert not_found(index) == []
-    assert not_found(index[1:]) == [f"rvtssm {next(iter(VERBS))}"]
+    assert not_found(index[1:]) == [f"rvtssm {next(iter(verbs()))}"]
     less = [{**item, "text": keys.replace("<code>windows.stride_ms</code>", "")} for item in index]
     assert not_found(less) == ["windows.stride_ms"]
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from benchmarks.parts.live_steps import rows_of
 from benchmarks.parts.tables import markdown
 from rvtssm.cli import main as cli
-from rvtssm.cli.sweeps import compose_study
+from rvtssm.contrib.studies.grid import compose_study
 from rvtssm.system.atomic_files import atomic_file
 
 

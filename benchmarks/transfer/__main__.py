@@ -36,8 +36,8 @@ from benchmarks.transfer.footage import FOOTAGE, Footage, Places, find_places, s
 from benchmarks.transfer.scoring import LabelledRecording, read_split, score, watch
 from benchmarks.transfer.transfer_tables import tables
 from rvtssm.cli.composition import quoted
-from rvtssm.cli.generate import generate
 from rvtssm.cli.main import compose
+from rvtssm.contrib.worlds.generate import generate
 from rvtssm.datasets import build_spec, custom
 from rvtssm.datasets.tree import find_event_files
 from rvtssm.export.exported import read_weights_file
@@ -57,7 +57,7 @@ PEDRO = replace(
 )
 PEDRO_HZ = 25.0
 # The recipe with sensors of one size.
-GENERATED = ("experiment=street_tiny", "synthetic.sizes=null", "dataset.mixed_sizes=false")
+GENERATED = ("experiment=street_worlds", "synthetic.sizes=null", "dataset.mixed_sizes=false")
 
 Rows = list[dict[str, Any]]
 
@@ -125,7 +125,7 @@ def jobs(options: argparse.Namespace, parts: Sequence[str], checkpoint: LoadedCh
 
         def generated() -> list[LabelledRecording]:
             raw = options.raw or generate_test(folder / "generated")
-            return read_split(raw, "test", build_spec(compose([*GENERATED]).dataset), checkpoint)
+            return read_split(raw, "test", build_spec(compose([*GENERATED], "generate").dataset), checkpoint)
 
         yield from scored("generated", "street_tiny", generated, checkpoint, reductions, data=options.raw)
     for part in ("footage", APART):
@@ -238,7 +238,7 @@ def scored(
 def generate_test(raw: Path) -> Path:
     """Return the folder with the test split of the recipe, which is generated if it is not complete."""
     words = [*GENERATED, "synthetic.num_train=0", "synthetic.num_val=0"]
-    generate(compose([*words, f"dataset.raw_dir={quoted(str(raw))}"]))
+    generate(compose([*words, f"dataset.raw_dir={quoted(str(raw))}"], "generate"))
     return raw
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from rvtssm.cli.verbs import verbs
 from rvtssm.system.plugins import import_plugins
 
 # `doctor` has to work without Hydra and the configuration, so both are imported where they are used.
@@ -12,17 +13,13 @@ if TYPE_CHECKING:
     from rvtssm.cli.config import Config
 
 
-# verbs whose windows are those of the prepared frames, unless they are named; others make frames, or compare them
-_FOLLOW_FRAMES = ("demo", "train", "study", "info")
-
-
 def compose(overrides: list[str], verb: str = "") -> Config:
     """Return the typed configuration of a verb for overrides such as ["model=small", "training.steps=100"]."""
     import hydra
 
-    from rvtssm.cli.config import configs_dir, register_schema
+    from rvtssm.cli.config import Config, configs_dir, register_schema
 
-    register_schema()
+    register_schema(verbs()[verb].settings_class if verb else Config)
     with hydra.initialize_config_dir(str(configs_dir()), version_base="1.3"):
         return with_settings_of_files(to_config(hydra.compose("config", overrides)), overrides, verb)
 
@@ -35,7 +32,8 @@ def with_settings_of_files(config: Config, overrides: list[str], verb: str) -> C
     experiment name is kept. Raise UserError for a file that holds no weights.
     """
     start, dataset = config.training.init_from, config.dataset
-    reads_frames = verb in _FOLLOW_FRAMES and dataset.prepared_dir is not None and dataset.source != "raw"
+    follows_frames = bool(verb) and verbs()[verb].follows_frames
+    reads_frames = follows_frames and dataset.prepared_dir is not None and dataset.source != "raw"
     if not start and not reads_frames:
         return config
     import hydra
@@ -46,11 +44,11 @@ def with_settings_of_files(config: Config, overrides: list[str], verb: str) -> C
     windows = read_windows(dataset) if reads_frames else None
     if not weights and not windows:
         return config
-    store_defaults(weights, windows, is_same_layer=True)
+    store_defaults(type(config), weights, windows, is_same_layer=True)
     found = to_config(hydra.compose(PRIMARY, overrides))
     if not weights or found.temporal.name == weights.temporal.name:
         return found
-    store_defaults(weights, windows, is_same_layer=False)
+    store_defaults(type(config), weights, windows, is_same_layer=False)
     return to_config(hydra.compose(PRIMARY, overrides))
 
 

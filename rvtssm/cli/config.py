@@ -9,19 +9,16 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
-from rvtssm.contrib.serve.serve_config import ServeConfig
-from rvtssm.contrib.studies.audit_config import AuditConfig
-from rvtssm.contrib.studies.study_config import StudyConfig
 from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.datasets.preparation_config import PreprocessConfig
-from rvtssm.detection.inference_config import LabelConfig, LiveConfig, PredictConfig
+from rvtssm.detection.inference_config import LiveConfig, PredictConfig
 from rvtssm.evaluation.evaluation_config import EvaluationConfig
 from rvtssm.events.windows import WindowsConfig
 from rvtssm.export.export_config import ExportConfig
 from rvtssm.models.model_config import MODEL_SIZES, PRECISIONS, ModelConfig, PostprocessConfig
 from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.synthetic.simulation_config import CAMERAS, SimulateConfig, SyntheticConfig
+from rvtssm.synthetic.simulation_config import CAMERAS, SyntheticConfig
 from rvtssm.system.limits import check_choice
 from rvtssm.system.user_error import UserError
 from rvtssm.training.training_config import OptimConfig, TrainingConfig
@@ -29,13 +26,12 @@ from rvtssm.training.training_config import OptimConfig, TrainingConfig
 
 @dataclass
 class Config:
-    """All settings. Each command reads the sections that concern it."""
+    """All settings of the core. Each verb reads some of the sections; verbs of contrib have subclasses of it."""
 
     dataset: DatasetConfig = field(default_factory=DatasetConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     temporal: TemporalConfig = field(default_factory=TemporalConfig)
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
-    simulate: SimulateConfig = field(default_factory=SimulateConfig)
     windows: WindowsConfig = field(default_factory=WindowsConfig)
     preprocess: PreprocessConfig = field(default_factory=PreprocessConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
@@ -45,13 +41,9 @@ class Config:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     postprocess: PostprocessConfig = field(default_factory=PostprocessConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
-    study: StudyConfig = field(default_factory=StudyConfig)
     predict: PredictConfig = field(default_factory=PredictConfig)
-    label: LabelConfig = field(default_factory=LabelConfig)
     live: LiveConfig = field(default_factory=LiveConfig)
-    serve: ServeConfig = field(default_factory=ServeConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
-    audit: AuditConfig = field(default_factory=AuditConfig)
     plugins: list[str] = field(default_factory=list)  # Python files to import first; they can register new parts
     seed: int = 0  # seed of all random numbers
     out: str | None = None  # folder to write to; null: outputs/<command>
@@ -75,11 +67,10 @@ CHOICES: dict[str, tuple[str, Mapping[str, Any]]] = {
 }
 
 
-@functools.cache
-def register_schema() -> None:
-    """Register `Config` with Hydra, so that it checks every key and type, and register the choices of CHOICES."""
+def register_schema(settings: type[Config] = Config) -> None:
+    """Register a class of settings with Hydra, so that it checks every key and type, and the choices of CHOICES."""
     store = ConfigStore.instance()
-    schema = OmegaConf.structured(Config)
+    schema = OmegaConf.structured(settings)
     # The class, not an instance: an instance has already filled in the defaults of its layer.
     schema.temporal = OmegaConf.structured(TemporalConfig)
     store.store("schema", schema)

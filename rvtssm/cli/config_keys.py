@@ -29,8 +29,8 @@ class Key:
 
 def keys_of(settings: Any, prefix: str = "") -> Iterator[Key]:
     """Yield all keys of a dataclass, whose values are the defaults, and of those within it; `prefix` stands before."""
-    kind: Any = type(settings)
-    meanings = _meanings(kind)
+    kinds: Any = [kind for kind in reversed(type(settings).__mro__) if is_dataclass(kind)]
+    meanings = {name: meaning for kind in kinds for name, meaning in _meanings(kind).items()}
     for field in fields(settings):
         value = getattr(settings, field.name)
         if is_dataclass(value):

@@ -1,6 +1,6 @@
 """`rvtssm generate`: writes the recordings of a simulated dataset."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from rvtssm.cli.announcement import announce
@@ -8,17 +8,20 @@ from rvtssm.cli.config import Config
 from rvtssm.cli.console import say
 from rvtssm.cli.inputs import needed
 from rvtssm.datasets import build_spec
-from rvtssm.synthetic.generate_recordings import SIMULATED, generate_dataset
+from rvtssm.synthetic.generate_recordings import SYNTHETIC, Simulation, generate_dataset
 from rvtssm.synthetic.simulation_config import SyntheticConfig
 from rvtssm.system.output_folder import locked
 from rvtssm.system.user_error import UserError
 
 
-def generate(config: Config, only: Collection[str] | None = None) -> None:
-    """Write the recordings of dataset=synthetic or open_world to `dataset.raw_dir`: all, or those that `only` names."""
+def generate(
+    config: Config, only: Collection[str] | None = None, simulations: Sequence[Simulation] = (SYNTHETIC,)
+) -> None:
+    """Write the recordings of a simulated dataset to `dataset.raw_dir`: all, or those that `only` names."""
     spec = build_spec(replace(config.dataset, raw_dir=None))  # what was generated there before is compared below
-    if spec.name not in SIMULATED:
-        names = " or ".join(f"dataset={name}" for name in SIMULATED)
+    by_name = {simulation.spec.name: simulation for simulation in simulations}
+    if spec.name not in by_name:
+        names = " or ".join(f"dataset={name}" for name in by_name)
         raise UserError(f"{spec.name} is not a simulated dataset, which can be generated; use {names}")
     folder = needed(config.dataset.raw_dir, "dataset.raw_dir=DIR", "where to write the recordings")
     sensor, asked = (spec.height, spec.width), (config.synthetic.height, config.synthetic.width)
@@ -43,5 +46,5 @@ def generate(config: Config, only: Collection[str] | None = None) -> None:
     )
     with locked(folder):
         wanted = replace(wanted, height=spec.height, width=spec.width)
-        generate_dataset(wanted, folder, spec.name, only=only)
+        generate_dataset(wanted, folder, by_name[spec.name], only=only)
     say(f"recordings are in {folder}")

@@ -1,10 +1,11 @@
 """The keys of a verb, for `rvtssm VERB --help`, for mistyped keys, and as scripts that complete them in a shell."""
 
 from pathlib import Path
+from typing import Any
 
-from rvtssm.cli.config import CHOICES, Config, configs_dir
+from rvtssm.cli.config import CHOICES, configs_dir
 from rvtssm.cli.config_keys import Key, keys_of, purpose, similar
-from rvtssm.cli.verbs import GROUPS, VERBS, in_words, known_verb, verbs_that_read
+from rvtssm.cli.verbs import GROUPS, in_words, known_verb, verbs, verbs_that_read
 from rvtssm.cli.words import RENAMED, short_keys
 from rvtssm.system.user_error import UserError
 
@@ -17,7 +18,8 @@ def verb_help(name: str, topics: list[str]) -> str:
 
     Raise ValueError for a verb or topic that does not exist.
     """
-    verb, config = known_verb(name), Config()
+    verb = known_verb(name)
+    config = verb.settings_class()
     if topics:
         return "\n\n".join(_topic(topic, name) for topic in topics)
     parts = [f"rvtssm {name}: {verb.meaning}", f"Example: rvtssm {name} {verb.example}".rstrip()]
@@ -33,6 +35,11 @@ def verb_help(name: str, topics: list[str]) -> str:
     return "\n\n".join(parts)
 
 
+def sections() -> dict[str, Any]:
+    """Return every section that a verb reads, with its defaults, by name."""
+    return {name: getattr(verb.settings_class(), name) for verb in verbs().values() for name in verb.reads}
+
+
 def hint(key: str, verb: str) -> str:
     """Return what to do about a key that does not exist: its new name, or similar keys, first those of the verb."""
     section, _, last = key.rpartition(".")
@@ -40,12 +47,12 @@ def hint(key: str, verb: str) -> str:
         return f"{key} is called {f'{section}.' if section else ''}{RENAMED[last]} now"
     if (meant := _MEANT.get(key, "")) and meant.partition("=")[0] in words_before_equals(verb):
         return f"did you mean {meant}?"
-    found, readers = similar(key, _names(verb)), [name for name in VERBS if key in short_keys(name)]
+    found, readers = similar(key, _names(verb)), [name for name in verbs() if key in short_keys(name)]
     if readers and found and all(name.startswith("augment.") for name in found):  # nobody means these
         return f"{verb} does not read it, {in_words(readers)}"
     if found:
         return f"did you mean {' or '.join(found)}?"
-    others = similar(key, [known.name for known in keys_of(Config())])[:1]
+    others = similar(key, [known.name for known in keys_of(known_verb(verb).settings_class())])[:1]
     said = [f"{verb} does not read {name}, {in_words(verbs_that_read(name))}" for name in others]
     return said[0] if said else f"`rvtssm {verb} --help` describes its keys"
 
@@ -55,27 +62,30 @@ def completion_script(shell: str) -> str:
     if shell not in _SHELLS:
         raise UserError(f"there is no completion for {shell!r}; choose from {', '.join(_SHELLS)}")
     case, line, script = _SHELLS[shell]
-    words = {name: [f"{word}=" for word in words_before_equals(name)] for name in VERBS} | {"completion": list(_SHELLS)}
+    words = {name: [f"{word}=" for word in words_before_equals(name)] for name in verbs()} | {
+        "completion": list(_SHELLS)
+    }
     cases = case.join(line.format(verb=name, words=" ".join(found)) for name, found in words.items() if found)
-    return script.replace("VERBS", " ".join(VERBS)).replace("CASES", cases)
+    return script.replace("VERBS", " ".join(verbs())).replace("CASES", cases)
 
 
 def _names(verb: str) -> list[str]:
     """Return the sections and the full names of the keys that a verb reads."""
-    known, config = VERBS[verb], Config()
+    known = verbs()[verb]
+    config = known.settings_class()
     of_sections = [key.name for name in known.reads for key in keys_of(getattr(config, name), f"{name}.")]
     return [*known.keys, *known.reads, "experiment", "plugins", *of_sections]
 
 
 def words_before_equals(verb: str) -> list[str]:
     """Return what can stand before `=`: keys, with and without the prefix of own sections, and groups of files."""
-    known = VERBS[verb]
+    known = verbs()[verb]
     groups = [group for group, section in GROUPS.items() if section in known.reads]
     return sorted({*_names(verb), *short_keys(verb), *groups} - {*known.reads} | {*groups}) if known.reads else []
 
 
 def _topic(topic: str, verb: str) -> str:
-    config, short = Config(), short_keys(verb)
+    config, short = known_verb(verb).settings_class(), short_keys(verb)
     names = [name for word, name in short.items() if f"{word}.".startswith(f"{topic}.")]
     section = getattr(config, topic, None)
     if not names and hasattr(section, "__dataclass_fields__"):

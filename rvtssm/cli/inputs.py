@@ -3,12 +3,13 @@
 Nothing that computes is imported here, so that a missing value is reported at once.
 """
 
+import operator
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from rvtssm.cli.config import Config
+from rvtssm.cli.verbs import named, verbs
 from rvtssm.datasets import build_spec
 from rvtssm.evaluation.frequency import is_same_rate
 from rvtssm.models.named_weights import default_weights, named_weights
@@ -37,8 +38,15 @@ def with_default_weights(config: Config) -> Config:
     return config if config.checkpoint else replace(config, checkpoint=default_weights())
 
 
-def _check_weights_or_default(config: Config) -> None:
+def check_weights_or_default(config: Config) -> None:
+    """Raise UserError if there are no weights, neither named nor in this installation."""
     weights_path(with_default_weights(config))
+
+
+def check_prediction(config: Config) -> None:
+    """Raise UserError if weights or events are missing."""
+    check_weights_or_default(config)
+    events_path(config)
 
 
 def events_path(config: Config) -> str:
@@ -81,16 +89,11 @@ def calibration_path(config: Config) -> str | None:
     return None
 
 
-def video_path(config: Config) -> str:
-    """Return what to simulate; raise UserError if it or the folder to write to is missing."""
-    needed(config.out, "out=DIR", "the folder of the dataset that is written")
-    return needed(config.simulate.video, "video=FILE", "a video file, or a folder of pictures")
-
-
-def _check_audit(config: Config) -> None:
-    what = "weights of the detector whose memory is measured (`rvtssm verify` checks data)"
-    needed(config.checkpoint, "checkpoint=FILE", what)
+def check_export(config: Config) -> None:
+    """Raise UserError if the file to write, the weights or the recordings for int8 are missing."""
+    export_path(config)
     weights_path(config)
+    calibration_path(config)
 
 
 def check_demo(config: Config) -> None:
@@ -106,27 +109,6 @@ def check_demo(config: Config) -> None:
         )
 
 
-def makes_recordings(config: Config) -> bool:
-    """Return whether a study makes its recordings itself: those of the synthetic dataset, if no folder is named."""
-    return config.dataset.name == "synthetic" and not any(folders(config).values())
-
-
-def _check_study(config: Config) -> None:
-    if config.evaluation.checkpoints is not None:
-        raise UserError(
-            "a study trains its own weights, or scores those of checkpoint=FILE; leave evaluation.checkpoints out"
-        )
-    if config.evaluation.class_map is not None and not config.checkpoint:
-        raise UserError(
-            "evaluation.class_map is for weights of other data (checkpoint=FILE), and this study trains its own; write "
-            "training.class_map for the classes of training.init_from"
-        )
-    if config.checkpoint and not any(folders(config).values()):
-        raise UserError("dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed: what to score the weights on")
-    if not makes_recordings(config):
-        check_training(config)
-
-
 def check_training(config: Config) -> None:
     """Raise ValueError if the data of a training are not named."""
     if config.dataset.name and not any(folders(config).values()):
@@ -139,7 +121,8 @@ def recordings_path(config: Config) -> str:
     return needed(config.dataset.raw_dir, "dataset.raw_dir=DIR", "the recordings, in train/, val/ and test/")
 
 
-def _check_weights_or_dataset(config: Config) -> None:
+def check_weights_or_dataset(config: Config) -> None:
+    """Raise UserError if neither weights nor a dataset are named, or settings beside weights, which say them."""
     if not config.checkpoint:
         build_spec(config.dataset)
         return
@@ -151,43 +134,19 @@ def _check_weights_or_dataset(config: Config) -> None:
         )
 
 
-def _check_evaluation(config: Config) -> None:
+def check_evaluation(config: Config) -> None:
+    """Raise UserError if the weights are missing."""
     if config.evaluation.checkpoints is None:
         weights_path(config)
 
 
-_CHECKS: dict[str, tuple[Callable[[Config], object], ...]] = {
-    "demo": (check_demo,),
-    "train": (check_training,),
-    "evaluate": (_check_evaluation,),
-    "study": (_check_study,),
-    "predict": (_check_weights_or_default, events_path),
-    "label": (weights_path, recordings_path),
-    "live": (_check_weights_or_default,),
-    "serve": (_check_weights_or_default,),
-    "export": (export_path, weights_path, calibration_path),
-    "audit": (_check_audit,),
-    "simulate": (video_path,),
-    "info": (_check_weights_or_dataset,),
-}
-
-
-def _check_local(verb: str, config: Config) -> None:
-    """Raise ValueError for a URL in place of a folder that has to be on this machine."""
-    where = {"out": config.out}
-    if verb in ("generate", "demo", "label"):  # which write recordings there, or link to them
-        where["dataset.raw_dir"] = config.dataset.raw_dir
-    if verb == "preprocess":
-        where["dataset.prepared_dir"] = config.dataset.prepared_dir
-    for key, folder in where.items():
-        check_local(key, folder)
-
-
 def check_inputs(verb: str, config: Config) -> None:
-    """Raise ValueError if the configuration lacks something without which the verb cannot begin."""
-    _check_local(verb, config)
-    for check in _CHECKS.get(verb, ()):
-        check(config)
+    """Raise UserError if the configuration lacks something without which the verb cannot begin."""
+    known = verbs()[verb]
+    for key in known.writes:
+        check_local(key, operator.attrgetter(key)(config))
+    if known.check:
+        named(known.check)(config)
 
 
 def writable(folder: Path) -> Path:

@@ -8,41 +8,30 @@ from __future__ import annotations
 
 import atexit
 import gc
-import importlib
 import io
 import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 from rvtssm import __version__
 from rvtssm.cli.composition import compose, quoted
 from rvtssm.cli.console import console, plain_warnings, say, say_error, show_compiling
-from rvtssm.cli.verbs import VERBS, known_verb, usage
+from rvtssm.cli.verbs import known_verb, named, usage, verbs
 from rvtssm.system.user_error import UserError
 
 # `doctor` has to work without Hydra and the configuration, so what needs them is imported where it is used.
-PATH_KEYS = {
+PATH_KEYS = (
     *("recording", "out", "checkpoint", "resume", "training.init_from"),
-    *("dataset.raw_dir", "dataset.prepared_dir", "simulate.video", "simulate.labels", "export.calibrate"),
-}
+    *("dataset.raw_dir", "dataset.prepared_dir", "export.calibrate"),
+)
 PATH_LIST_KEYS = ("evaluation.checkpoints", "plugins")
 _OPTIONS = ("-", "-h", "--help", "--json", "--config", "--traceback")  # and a dash, which is standard input
 # Options that Hydra itself reads, with the number of values that follow.
 _HYDRA_OPTIONS = {"--multirun": 0, "-m": 0, "--cfg": 1, "-c": 1, "--package": 1, "-p": 1, "--resolve": 0}
-# Files of verbs that are not `cli/VERB.py`.
-FILES = {
-    "inspect": "cli.inspect_data",
-    "live": "cli.live_camera",
-    "audit": "contrib.studies.audit",
-    "label": "contrib.labeling.label",
-    "serve": "contrib.serve.serve",
-    "simulate": "contrib.worlds.simulate",
-    "study": "contrib.studies.study",
-}
 _A_BUG = "this is a bug of rvtssm; please report it where you got rvtssm, with the command and all lines below"
 # Lines of Hydra's and OmegaConf's messages that only help their own developers.
 _HYDRA_NOISE = ("full_key:", "object_type=", "reference_type=", "Config search path:", "provider=", "To append to your")
@@ -79,9 +68,8 @@ def main(argv: list[str] | None = None) -> int:
             traceback.print_exc()
         return 1 if said is None else 2
     except KeyboardInterrupt:
-        again = {"train": "; resume=auto continues the run"}
-        again |= dict.fromkeys(("evaluate", "study", "label"), "; the same command continues the work")
-        say_error(f"rvtssm {verb}: interrupted; files that are complete stay{again.get(verb, '')}")
+        again = f"; {known_verb(verb).goes_on}" if known_verb(verb).goes_on else ""
+        say_error(f"rvtssm {verb}: interrupted; files that are complete stay{again}")
         return 130
 
 
@@ -127,12 +115,11 @@ def _check_options(verb: str, arguments: list[str]) -> None:
 
 def _run(verb: str, overrides: list[str], flags: list[str], of_hydra: list[str]) -> int:
     """Run a verb and return the exit code; raise UserError if it has no such flag."""
-    known = VERBS[verb]
+    known = known_verb(verb)
     if "--json" in flags and not known.has_json:
-        raise UserError(f"{verb} has no --json; {' and '.join(name for name in VERBS if VERBS[name].has_json)} do")
-    module = f"rvtssm.{FILES.get(verb, f'cli.{verb}')}"
+        raise UserError(f"{verb} has no --json; {' and '.join(name for name in verbs() if verbs()[name].has_json)} do")
     if verb == "doctor" and "--help" not in flags:
-        return importlib.import_module(module).doctor()
+        return named(known.work)()
     from rvtssm.cli.help import completion_script, verb_help
     from rvtssm.cli.words import full_words
 
@@ -143,26 +130,25 @@ def _run(verb: str, overrides: list[str], flags: list[str], of_hydra: list[str])
     if verb == "completion":
         say(completion_script(overrides[0] if overrides else ""))
         return 0
-    overrides = [_quoted_path(word) for word in full_words(verb, overrides)]
+    paths = (*PATH_KEYS, *known.paths)
+    overrides = [_quoted_path(word, paths) for word in full_words(verb, overrides)]
     if verb == "demo" and not any(override.startswith("experiment=") for override in overrides):
         overrides = ["experiment=demo", *overrides]
     from rvtssm.cli.inputs import check_inputs
 
     if of_hydra:
-        if verb == "study":
-            raise UserError(f"{of_hydra[0]}: a study takes key=value,value as it is; leave {of_hydra[0]} out")
+        if known.grid:
+            raise UserError(f"{of_hydra[0]}: a {verb} takes key=value,value as it is; leave {of_hydra[0]} out")
         if flags:
             raise UserError(f"{flags[0]} and {of_hydra[0]} exclude each other; --cfg job shows a configuration")
         from rvtssm.cli.sweeps import run_with_hydra
 
         _collect_garbage()
-        run_with_hydra(verb, module, overrides, of_hydra)
+        run_with_hydra(verb, overrides, of_hydra)
         return 0
     more: dict[str, Any] = {"as_json": True} if "--json" in flags else {}
-    if verb == "study":
-        from rvtssm.cli.sweeps import compose_study
-
-        config, more["points"] = compose_study(overrides)
+    if known.grid:
+        config, more["points"] = named(known.grid)(overrides)
     else:
         config = compose(overrides, verb)
         if verb == "train" and config.resume == "auto":  # a run goes on with its own settings
@@ -177,7 +163,7 @@ def _run(verb: str, overrides: list[str], flags: list[str], of_hydra: list[str])
         console.print(OmegaConf.to_yaml(shown))
         return 0
     check_inputs(verb, config)
-    work = getattr(importlib.import_module(module), verb)
+    work = named(known.work)
     _collect_garbage()
     result = work(config, **more)
     return result if isinstance(result, int) else 0
@@ -200,8 +186,8 @@ def _unfreeze() -> None:
         gc.unfreeze()
 
 
-def _quoted_path(override: str) -> str:
-    """Quote the value if the key is one of PATH_KEYS, so that brackets, commas, `=` and `${` have no meaning in it.
+def _quoted_path(override: str, paths: Collection[str] = PATH_KEYS) -> str:
+    """Quote the value if the key is one of a path, so that brackets, commas, `=` and `${` have no meaning in it.
 
     Of PATH_LIST_KEYS, quote every path of the list.
     """
@@ -209,7 +195,7 @@ def _quoted_path(override: str) -> str:
     if key in PATH_LIST_KEYS and value.startswith("[") and value.endswith("]") and not set(value) & {*"'\""}:
         return f"{key}=[{','.join(map(quoted, _split_paths(value[1:-1])))}]"
     is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
-    if key not in PATH_KEYS or is_quoted or value in ("", "null"):
+    if key not in paths or is_quoted or value in ("", "null"):
         return override
     return f"{key}={quoted(value)}"
 

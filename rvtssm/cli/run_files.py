@@ -73,7 +73,7 @@ def overrides(config: Config) -> list[str]:
 
     Of a training that starts from weights, whose settings are then the defaults, all of its detector are named.
     """
-    default = dict(_leaves(Config()))
+    default = dict(_leaves(type(config)()))
     if config.training.init_from:
         default = {key: value for key, value in default.items() if key.split(".")[0] not in SETTINGS_OF_WEIGHTS}
     return [f"{key}={_in_json(value)}" for key, value in _leaves(config) if key not in default or value != default[key]]

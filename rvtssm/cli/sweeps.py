@@ -1,11 +1,5 @@
-"""Many configurations from one command line: the axes and variants of a study, and the sweeps of Hydra itself.
+"""The sweeps of Hydra: many runs of one verb, by any launcher and sweeper that is installed."""
 
-An axis is a word in Hydra's syntax of sweeps, such as `temporal=s5,selective_s5` or `seed=range(0,3)`.
-"""
-
-import functools
-import importlib
-import itertools
 import os
 import sys
 from typing import Any
@@ -13,12 +7,12 @@ from typing import Any
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ValueType
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from rvtssm.cli.composition import compose, quoted, to_config, with_settings_of_files
-from rvtssm.cli.config import Config, configs_dir, register_schema
+from rvtssm.cli.config import configs_dir, register_schema
 from rvtssm.cli.inputs import check_inputs
+from rvtssm.cli.verbs import named, verbs
 from rvtssm.system.extras import check_extra
 from rvtssm.system.user_error import UserError
 
@@ -30,55 +24,8 @@ _PLUGINS = {
 }
 
 
-def split_axes(words: list[str]) -> tuple[list[str], dict[str, list[str]]]:
-    """Return the words that have one value, and the values of all others by key."""
-    plain, axes = [], {}
-    for word, each in zip(words, OverridesParser.create().parse_overrides(words), strict=True):
-        if not each.is_sweep_override():
-            plain.append(word)
-            continue
-        is_listed = each.is_choice_sweep() and each.value_type is not ValueType.GLOB_CHOICE_SWEEP
-        if not (is_listed or each.is_range_sweep()):
-            raise UserError(f"{each.input_line}: the points of a study are listed; write key=value,value")
-        axes[each.key_or_group] = list(each.sweep_string_iterator())
-    return plain, axes
-
-
-def compose_study(words: list[str]) -> tuple[Config, list[tuple[dict[str, str], Config]]]:
-    """Return the configuration without the axes, and one configuration per point with its values by key.
-
-    The points are the product of all axes, those of `study.axes` and then those of the command line, and of
-    `study.variants`, whose key is "variant". An axis of the command line replaces the one of the same key. The last
-    axis changes fastest.
-    """
-    plain, given = split_axes(words)
-    base = compose(plain, "study")
-    fixed = {word.partition("=")[0] for word in plain}
-    axes: dict[str, list[str]] = {}
-    for word in base.study.axes:
-        of_one_value, values = split_axes([word])
-        key, _, value = word.partition("=")
-        axes |= {key: [value]} if of_one_value else values
-    axes = {key: values for key, values in axes.items() if key not in fixed} | given
-    base.study.axes = [f"{key}={','.join(values)}" for key, values in axes.items()]
-    variants = dict(base.study.named_variants())
-    composed = functools.cache(lambda *words: compose([*plain, *words], "study"))  # which takes most of the time
-    choices = [[("variant", name) for name in variants]] if variants else []
-    choices += [[(key, value) for value in values] for key, values in axes.items()]
-    points = []
-    for chosen in itertools.product(*choices):
-        words = list(variants[dict(chosen)["variant"]] if variants else [])
-        words += [f"{key}={value}" for key, value in chosen if key != "variant"]
-        of_evaluation = [word for word in words if word.startswith("evaluation.")]
-        config = OmegaConf.structured(composed(*(word for word in words if word not in of_evaluation)))
-        for each in OverridesParser.create().parse_overrides(of_evaluation):
-            OmegaConf.update(config, each.key_or_group, each.value())
-        points.append((dict(chosen), to_config(config)))
-    return base, points
-
-
-def run_with_hydra(verb: str, module: str, words: list[str], options: list[str]) -> None:
-    """Let Hydra run a verb of a module: once for each point of a sweep, by any launcher and sweeper that is installed.
+def run_with_hydra(verb: str, words: list[str], options: list[str]) -> None:
+    """Let Hydra run a verb: once for each point of a sweep, by any launcher and sweeper that is installed.
 
     Each run has a folder of its own below `out`, which is named by its values. Its result for sweepers that search is
     `run.objective`. An error in a run is raised.
@@ -90,14 +37,14 @@ def run_with_hydra(verb: str, module: str, words: list[str], options: list[str])
         raise UserError("--cfg needs what to show: --cfg job, hydra or all")
     if "--resolve" in options and not shows:
         raise UserError("--resolve changes what --cfg shows; give --cfg job as well")
-    register_schema()
+    register_schema(verbs()[verb].settings_class)
     parsed = OverridesParser.create().parse_overrides(words)
     plain = [word for word, each in zip(words, parsed, strict=True) if not each.is_sweep_override()]
     for word in plain:
         if word in _PLUGINS:
             extra, module_of_it = _PLUGINS[word]
             check_extra(word, extra, f"hydra_plugins.{module_of_it}")
-    out = quoted(compose([word for word in plain if not word.startswith("hydra")]).out or f"outputs/{verb}")
+    out = quoted(compose([word for word in plain if not word.startswith("hydra")], verb).out or f"outputs/{verb}")
     fixed = ",".join(word.partition("=")[0] for word in plain)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra would end the process and show a part of the error
     sys.argv = [
@@ -118,7 +65,7 @@ def run_with_hydra(verb: str, module: str, words: list[str], options: list[str])
         # for the description of the run; of two values the last one counts
         sys.argv = ["rvtssm", verb, *settings.overrides.task, f"out={quoted(config.out)}"]
         check_inputs(verb, config)
-        result = getattr(importlib.import_module(module), verb)(config)
+        result = named(verbs()[verb].work)(config)
         if isinstance(result, int) and result:  # the exit code of the verb
             raise UserError(f"not all is done in {config.out}; the lines above say why")
         return objective(verb, result)

@@ -1,21 +1,40 @@
-"""The verbs of the command line: what each one does, an example, and which keys it reads."""
+"""The verbs of the command line: what each one does, an example, and which keys it reads.
 
+Verbs of other packages, among them the folders of `rvtssm.contrib`, are entry points of the group `rvtssm.verbs`: the
+name is that of the verb, the value a `Verb`. One with the name of a verb of the core takes its place.
+"""
+
+import functools
+import pkgutil
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from rvtssm.cli.config_keys import similar
+from rvtssm.system.plugins import installed_parts
 from rvtssm.system.user_error import UserError
+
+if TYPE_CHECKING:  # it imports Hydra, without which `doctor` works
+    from rvtssm.cli.config import Config
 
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """What help, completion and the command line know of a verb. Sections and keys are those of `config.Config`."""
+    """What the command line knows of a verb. Functions and classes are names such as "rvtssm.cli.train:train"."""
 
     meaning: str
     example: str  # what stands behind the verb
+    work: str  # the function, which takes the settings
+    check: str = ""  # a function that takes the settings and raises UserError if the verb cannot begin with them
+    settings: str = "rvtssm.cli.config:Config"  # the dataclass of the settings, a subclass of `Config` or itself
+    grid: str = ""  # a function that composes words with several values to the settings and the points of a grid
     own: tuple[str, ...] = ()  # sections whose keys need no prefix: `train steps=9` means `train training.steps=9`
     sections: tuple[str, ...] = ()  # other sections that the verb reads
     keys: tuple[str, ...] = ()  # keys outside of the sections
     bare: str = ""  # the key of a path that stands alone: `inspect FILE` means `inspect recording=FILE`
+    paths: tuple[str, ...] = ()  # keys of paths, beside those of the core
+    writes: tuple[str, ...] = ("out",)  # keys of folders that have to be on this machine
+    follows_frames: bool = False  # windows that are not named are those of the prepared frames
+    goes_on: str = ""  # how to continue after an interruption
     has_json: bool = False
 
     @property
@@ -23,143 +42,145 @@ class Verb:
         """All sections that the verb reads."""
         return (*self.own, *self.sections)
 
+    @property
+    def settings_class(self) -> "type[Config]":
+        """The dataclass of the settings."""
+        return named(self.settings)
+
+
+def named(name: str) -> Any:
+    """Return what a name such as "rvtssm.cli.train:train" stands for; its file is imported."""
+    return pkgutil.resolve_name(name)
+
 
 SAFE_FORMATS = (
     "Files from strangers: .safetensors, .ckpt, .onnx and .xml are read as data. The files of plugins=[FILE] are\n"
     "programs, which can run any code: name them only if you trust their source."
 )
-_WEIGHTS = ("checkpoint", "precision")
-_TRAINED = ("dataset", "model", "temporal", "optim", "sampling", "augment", "data", "postprocess")
-VERBS = {
+WEIGHTS = ("checkpoint", "precision")
+TRAINED = ("dataset", "model", "temporal", "optim", "sampling", "augment", "data", "postprocess")
+VERBS: dict[str, Verb] = {
     "demo": Verb(
         "generate data, train a detector, evaluate it at several rates, draw a video; out=DIR",
         "out=outputs/demo",
-        ("windows", "training", "evaluation"),
-        ("synthetic", *_TRAINED, "predict"),
-        ("out", "seed", "precision"),
+        "rvtssm.cli.demo:demo",
+        check="rvtssm.cli.inputs:check_demo",
+        own=("windows", "training", "evaluation"),
+        sections=("synthetic", *TRAINED, "predict"),
+        keys=("out", "seed", "precision"),
+        writes=("out", "dataset.raw_dir"),
+        follows_frames=True,
     ),
     "generate": Verb(
-        "write recordings of a simulated dataset; dataset=synthetic|open_world dataset.raw_dir=DIR",
+        "write recordings of a simulated dataset; dataset=synthetic dataset.raw_dir=DIR",
         "dataset=synthetic dataset.raw_dir=data/synthetic num_train=20 duration_s=5",
-        ("synthetic",),
-        ("dataset",),
-    ),
-    "simulate": Verb(
-        "turn a video into events, its labels into boxes; FILE|FOLDER out=DIR [labels=FILE|FOLDER] [fps=HZ]",
-        "street.mp4 labels=gt.txt classes=[person] out=data/street sensor=davis346",
-        ("simulate",),
-        ("synthetic",),
-        ("out", "seed"),
-        "simulate.video",
+        "rvtssm.cli.generate:generate",
+        own=("synthetic",),
+        sections=("dataset",),
+        writes=("out", "dataset.raw_dir"),
     ),
     "preprocess": Verb(
         "turn raw recordings into histograms; DIR dataset=NAME dataset.prepared_dir=DIR",
         "data/gen1 dataset=gen1 dataset.prepared_dir=data/gen1_prepared stride_ms=50",
-        ("preprocess", "windows"),
-        ("dataset",),
-        (),
-        "dataset.raw_dir",
+        "rvtssm.cli.preprocess:preprocess",
+        own=("preprocess", "windows"),
+        sections=("dataset",),
+        bare="dataset.raw_dir",
+        writes=("out", "dataset.prepared_dir"),
     ),
     "train": Verb(
         "train a detector; dataset=NAME dataset.raw_dir=DIR and/or dataset.prepared_dir=DIR out=DIR [resume=auto]",
         "experiment=gen1_s5_base dataset.prepared_dir=data/gen1_prepared out=runs/gen1 steps=400000 resume=auto",
-        ("training", "windows"),
-        _TRAINED,
-        ("out", "resume", "seed"),
+        "rvtssm.cli.train:train",
+        check="rvtssm.cli.inputs:check_training",
+        own=("training", "windows"),
+        sections=TRAINED,
+        keys=("out", "resume", "seed"),
+        goes_on="resume=auto continues the run",
+        follows_frames=True,
     ),
     "evaluate": Verb(
         "measure average precision at any rates; FILE hz=[20,200]",
         "best.ckpt hz=[20,40,200] out=results",
-        ("evaluation", "postprocess"),
-        ("dataset", "data"),
-        (*_WEIGHTS, "out", "seed"),
-        "checkpoint",
-    ),
-    "study": Verb(
-        "train and evaluate every point of a grid, with tables of means and intervals; key=value,value ... out=DIR",
-        "experiment=demo temporal=selective_s5,lstm seed=0,1,2 window=slide,shrink hz=[20,200] out=study",
-        ("evaluation", "windows", "training"),
-        ("study", "synthetic", "preprocess", *_TRAINED),
-        ("out", "seed", "precision", "checkpoint"),
+        "rvtssm.cli.evaluate:evaluate",
+        check="rvtssm.cli.inputs:check_evaluation",
+        own=("evaluation", "postprocess"),
+        sections=("dataset", "data"),
+        keys=(*WEIGHTS, "out", "seed"),
+        bare="checkpoint",
+        goes_on="the same command continues the work",
     ),
     "predict": Verb(
         "find and draw objects; FILE (or a folder, -, tcp://HOST:PORT, camera:) [checkpoint=FILE]",
         "drive.raw checkpoint=best.ckpt hz=100 out=boxes",
-        ("predict",),
-        ("dataset",),
-        (*_WEIGHTS, "recording", "out"),
-        "recording",
-    ),
-    "label": Verb(
-        "make labels for recordings or times without; checkpoint=FILE dataset=NAME dataset.raw_dir=DIR out=DIR",
-        "checkpoint=best.ckpt dataset=gen1 dataset.raw_dir=data/gen1 out=data/gen1_labelled",
-        ("label",),
-        ("dataset",),
-        (*_WEIGHTS, "out"),
+        "rvtssm.cli.predict:predict",
+        check="rvtssm.cli.inputs:check_prediction",
+        own=("predict",),
+        sections=("dataset",),
+        keys=(*WEIGHTS, "recording", "out"),
+        bare="recording",
     ),
     "live": Verb(
         "find objects while a camera sends events; [FILE, played as if live] [checkpoint=FILE] [camera=NAME] [--json]",
         "checkpoint=best.ckpt camera=auto hz=100 out=boxes",
-        ("live",),
-        (),
-        (*_WEIGHTS, "recording", "out"),
-        "recording",
+        "rvtssm.cli.live_camera:live",
+        check="rvtssm.cli.inputs:check_weights_or_default",
+        own=("live",),
+        keys=(*WEIGHTS, "recording", "out"),
+        bare="recording",
         has_json=True,
-    ),
-    "serve": Verb(
-        "show a web page on which recordings and cameras play with their boxes; [FILE|FOLDER] [checkpoint=FILE]",
-        "data/drives checkpoint=best.ckpt port=8000",
-        ("serve",),
-        (),
-        ("checkpoint", "recording"),
-        "recording",
     ),
     "export": Verb(
         "write a detector as a file for other programs; FILE out=model.onnx [precision=int8 calibrate=DIR]",
         "best.ckpt out=model.onnx",
-        ("export",),
-        (),
-        ("checkpoint", "out"),
-        "checkpoint",
-    ),
-    "audit": Verb(
-        "measure memory and time step of a detector (`verify` checks data); FILE [recording=FILE] out=DIR [--json]",
-        "best.ckpt recording=drive.raw out=audit",
-        ("audit", "dataset"),
-        (),
-        (*_WEIGHTS, "recording", "out", "seed"),
-        "checkpoint",
-        has_json=True,
+        "rvtssm.cli.export:export",
+        check="rvtssm.cli.inputs:check_export",
+        own=("export",),
+        keys=("checkpoint", "out"),
+        bare="checkpoint",
     ),
     "verify": Verb(
         "check a dataset completely; DIR and/or dataset.prepared_dir=DIR, dataset=NAME",
         "data/gen1 dataset=gen1 dataset.prepared_dir=data/gen1_prepared",
-        ("preprocess", "windows"),
-        ("dataset",),
-        (),
-        "dataset.raw_dir",
+        "rvtssm.cli.verify:verify",
+        own=("preprocess", "windows"),
+        sections=("dataset",),
+        bare="dataset.raw_dir",
     ),
     "inspect": Verb(
         "describe a recording or a dataset; FILE|FOLDER [dataset=NAME] [out=DIR] [--json]",
         "drive.raw height=720 width=1280 out=inspection",
-        ("dataset",),
-        (),
-        ("recording", "out"),
-        "recording",
+        "rvtssm.cli.inspect_data:inspect",
+        own=("dataset",),
+        keys=("recording", "out"),
+        bare="recording",
         has_json=True,
     ),
     "info": Verb(
         "count the parameters of a model; FILE, or model=base dataset=gen1 temporal=s5 [--json]",
         "model=base dataset=gen1 temporal=s5",
-        ("windows",),
-        ("dataset", "model", "temporal"),
-        _WEIGHTS,
-        "checkpoint",
+        "rvtssm.cli.info:info",
+        check="rvtssm.cli.inputs:check_weights_or_dataset",
+        own=("windows",),
+        sections=("dataset", "model", "temporal"),
+        keys=WEIGHTS,
+        bare="checkpoint",
         has_json=True,
+        follows_frames=True,
     ),
-    "doctor": Verb("say what works in this installation", ""),
-    "completion": Verb("print a script that completes verbs and keys in a shell; bash, zsh or fish", "bash"),
+    "doctor": Verb("say what works in this installation", "", "rvtssm.cli.doctor:doctor"),
+    "completion": Verb(
+        "print a script that completes verbs and keys in a shell; bash, zsh or fish",
+        "bash",
+        "rvtssm.cli.help:completion_script",
+    ),
 }
+
+
+@functools.cache
+def verbs() -> dict[str, Verb]:
+    """Return all verbs by name: those of the core, and those of entry points."""
+    return {**VERBS, **installed_parts("rvtssm.verbs")}
 
 
 # groups of named settings, and the section that a choice fills
@@ -173,22 +194,22 @@ def usage() -> str:
         "                               --traceback shows where in the code an error comes from",
         "",
     ]
-    return "\n".join(lines + [f"  {name:<11}{verb.meaning}" for name, verb in VERBS.items()] + ["", SAFE_FORMATS])
+    return "\n".join(lines + [f"  {name:<11}{verb.meaning}" for name, verb in verbs().items()] + ["", SAFE_FORMATS])
 
 
 def known_verb(name: str) -> Verb:
     """Return the verb of this name. Raise ValueError, which names similar ones, if there is none."""
-    if name not in VERBS:
-        meant = "".join(f"; did you mean {found}?" for found in similar(name, VERBS)[:1])
-        raise UserError(f"there is no verb {name!r}; choose from {', '.join(VERBS)}{meant}")
-    return VERBS[name]
+    if name not in verbs():
+        meant = "".join(f"; did you mean {found}?" for found in similar(name, verbs())[:1])
+        raise UserError(f"there is no verb {name!r}; choose from {', '.join(verbs())}{meant}")
+    return verbs()[name]
 
 
 def verbs_that_read(key: str) -> list[str]:
     """Return the verbs that read a key, a section or a group; all of them for `plugins`, none for unknown keys."""
     first = key.partition(".")[0]
     section = GROUPS.get(first, first)
-    return [name for name, known in VERBS.items() if section in (*known.reads, *known.keys) or section == "plugins"]
+    return [name for name, known in verbs().items() if section in (*known.reads, *known.keys) or section == "plugins"]
 
 
 def in_words(readers: list[str]) -> str:

@@ -82,12 +82,14 @@ def _windows_config(windows: WindowSettings) -> WindowsConfig:
     )
 
 
-def store_defaults(weights: WeightSettings | None, windows: WindowsConfig | None, is_same_layer: bool) -> None:
+def store_defaults(
+    settings: type[Config], weights: WeightSettings | None, windows: WindowsConfig | None, is_same_layer: bool
+) -> None:
     """Let Hydra compose PRIMARY, in which the settings of weights and of frames take the place of the usual defaults.
 
     If the training has another layer than the weights, the section `temporal` keeps the usual defaults.
     """
-    schema = OmegaConf.structured(Config)
+    schema = OmegaConf.structured(settings)
     schema.temporal = OmegaConf.structured(weights.temporal if weights and is_same_layer else TemporalConfig)
     unset: tuple[str, ...] = ()  # groups that would choose again
     if weights:

@@ -4,9 +4,9 @@ import os
 from dataclasses import fields
 
 from rvtssm.cli.composition import quoted
-from rvtssm.cli.config import Config, configs_dir
+from rvtssm.cli.config import configs_dir
 from rvtssm.cli.config_keys import keys_of
-from rvtssm.cli.verbs import VERBS, in_words, verbs_that_read
+from rvtssm.cli.verbs import in_words, verbs, verbs_that_read
 from rvtssm.system.user_error import UserError
 
 # keys that were renamed, by the last part of their former name
@@ -19,7 +19,7 @@ def full_words(verb: str, words: list[str]) -> list[str]:
     Raise UserError for more than one bare path, for a key that the verb does not read, and for the prefixes `+` and `~`
     of Hydra.
     """
-    known, short, found = VERBS[verb], _short_fields(verb), []
+    known, short, found = verbs()[verb], _short_fields(verb), []
     bare = [] if not known.bare else [word for word in words if "=" not in word]
     if known.bare and words and "=" in words[0] and os.path.exists(words[0]):
         bare.insert(0, words[0])
@@ -53,7 +53,7 @@ def _is_of_plugin(layer: str) -> bool:
 
 def short_keys(verb: str) -> dict[str, str]:
     """Return the keys that a verb takes without a section, with their full names."""
-    known = [key.name for key in keys_of(Config())]
+    known = [key.name for key in keys_of(verbs()[verb].settings_class())]
     return {
         word + name.removeprefix(full): name
         for word, full in _short_fields(verb).items()
@@ -67,7 +67,8 @@ def _short_fields(verb: str) -> dict[str, str]:
 
     The name of another section or key that the verb reads is none of them.
     """
-    config, known = Config(), VERBS[verb]
+    known = verbs()[verb]
+    config = known.settings_class()
     own = [(name, getattr(config, name)) for name in known.own]
     own += [(f"{name}.postprocess", section.postprocess) for name, section in own if hasattr(section, "postprocess")]
     found: dict[str, str] = {}

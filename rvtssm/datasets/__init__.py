@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, replace
 
-from rvtssm.contrib.worlds import open_world
 from rvtssm.datasets import custom, dsec, gen1, onempx, synthetic
 from rvtssm.datasets.described import described
 from rvtssm.records import DatasetSpec
 from rvtssm.system.limits import check_at_least, check_choice
+from rvtssm.system.plugins import installed_parts
 from rvtssm.system.user_error import UserError
 
 DATASETS: dict[str, DatasetSpec] = {
@@ -14,8 +14,8 @@ DATASETS: dict[str, DatasetSpec] = {
     "onempx": onempx.SPEC,
     "dsec": dsec.SPEC,
     "synthetic": synthetic.SPEC,
-    "open_world": open_world.SPEC,
     "custom": custom.SPEC,
+    **installed_parts("rvtssm.simulated"),
 }
 SOURCES = ("raw", "prepared")
 _LARGEST_SENSOR = 1 << 16  # pixels; no sensor has larger coordinates

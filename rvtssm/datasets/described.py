@@ -4,14 +4,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rvtssm.contrib.worlds import open_world
 from rvtssm.datasets import custom, synthetic
 from rvtssm.datasets.synthetic import GENERATED_FILE
 from rvtssm.readers.remote import local_path
 from rvtssm.system.file_errors import CONTENT_ERRORS, file_errors
+from rvtssm.system.plugins import installed_parts
 from rvtssm.system.user_error import UserError
 
-_GENERATED = (synthetic.SPEC.name, open_world.SPEC.name)
+_GENERATED = (synthetic.SPEC.name, *installed_parts("rvtssm.simulated"))
 
 
 def described(name: str, *folders: str | None) -> dict[str, Any]:

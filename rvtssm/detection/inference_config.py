@@ -1,4 +1,4 @@
-"""The settings of predictions, live detection and labelling. This file does not import torch."""
+"""The settings of predictions and of live detection. This file does not import torch."""
 
 from dataclasses import dataclass, field
 
@@ -64,27 +64,6 @@ class PredictConfig:
             raise UserError(f"predict.num_stills={self.num_stills} must not be negative")
         for name in self.formats:
             check_choice("predict.formats", name, (*RESULT_WRITERS, *PICTURE_FORMATS))
-
-
-@dataclass
-class LabelConfig:
-    """Settings of `rvtssm label`, which labels recordings with a detector."""
-
-    splits: list[str] = field(default_factory=lambda: ["train"])  # splits to label; other splits keep their labels
-    interval_ms: float | None = None  # time between labels, in whole steps; null: the usual interval of the dataset
-    min_score: float = 0.4  # lowest score of a trusted box, averaged over both directions of time
-    min_iou: float = 0.5  # smallest overlap with which boxes of both directions count as one object
-    min_track_ms: float = 200.0  # shortest track of a trusted box
-    track_memory_s: float = 0.5  # how long a lost object keeps its track, in seconds
-    workers: int | None = 1  # processes that share the recordings; null: one per GPU, or one per core
-
-    def __post_init__(self) -> None:
-        check_share("label", self, "min_score", "min_iou")
-        check_at_least("label", self, 0, "min_track_ms", "track_memory_s")
-        check_positive("label", self, "interval_ms")
-        check_at_least("label", self, 1, "workers")
-        if not self.splits or len(set(self.splits)) < len(self.splits):
-            raise UserError(f"label.splits={self.splits}; name each split once, such as [train]")
 
 
 @dataclass

@@ -1,9 +1,12 @@
-"""Python files of users that add parts to the tables of the package, given as `plugins=[FILE]`."""
+"""What others add to the tables of the package: files of users, given as `plugins=[FILE]`, and installed packages."""
 
+import functools
 import importlib
+import importlib.metadata
 import sys
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import Any
 
 from rvtssm.system.user_error import UserError
 
@@ -44,3 +47,22 @@ def import_plugins(paths: Iterable[str]) -> None:
             raise UserError(
                 f"plugins=[{path}]: another module is named {file.stem} ({found or 'built in'}); rename the file"
             )
+
+
+@functools.cache
+def installed_parts(group: str) -> dict[str, Any]:
+    """Return what installed packages offer as entry points of a group, by name.
+
+    A folder of `rvtssm.contrib` may have been deleted; what it offered is then left out.
+
+    Args:
+        group: Such as `rvtssm.verbs`.
+    """
+    parts = {}
+    for entry in importlib.metadata.entry_points(group=group):
+        try:
+            parts[entry.name] = entry.load()
+        except ModuleNotFoundError as error:
+            if not (error.name or "").startswith("rvtssm.contrib"):
+                raise
+    return parts

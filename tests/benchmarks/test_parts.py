@@ -9,7 +9,7 @@ import torch
 from benchmarks.parts import live_steps, tables
 from benchmarks.parts.__main__ import main
 from rvtssm.cli.checks import check
-from rvtssm.cli.sweeps import compose_study
+from rvtssm.contrib.studies.grid import compose_study
 from rvtssm.datasets import build_spec
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from tests.contrib.studies.test_study import TOY

@@ -18,11 +18,10 @@ from event_examples import HEIGHT, WIDTH, boxes_of, random_events
 
 from rvtssm.cli import main as cli
 from rvtssm.cli.composition import quoted
-from rvtssm.cli.config import Config
 from rvtssm.cli.config_keys import keys_of
-from rvtssm.cli.sweeps import compose_study
-from rvtssm.cli.verbs import VERBS, usage
+from rvtssm.cli.verbs import usage, verbs
 from rvtssm.cli.words import full_words, short_keys
+from rvtssm.contrib.studies.grid import compose_study
 from rvtssm.datasets import DATASETS
 from rvtssm.events.labels import write_boxes
 from rvtssm.models.checkpoint import load_file, write_checkpoint
@@ -58,7 +57,7 @@ def refused(capsys):
         (["live", "rate=50"], r"rate: .*; did you mean hz\?$"),
         (["train", "rate=50"], r"rate: .*; did you mean optim\.learning_rate\?$"),
         (["train", "size=small"], r"size: .*; did you mean model=tiny\|small\|base\?$"),
-        (["train", "hz=[20,200]"], r"hz: .*; train does not read it, demo, evaluate, study, predict, live, .* do$"),
+        (["train", "hz=[20,200]"], r"hz: .*; train does not read it, demo, evaluate, predict, live, .* do$"),
         (["evaluate", "postprocess.score='0.1'"], r"choose from .*, class_only \(the lowest score is min_score\)$"),
         (["predict", "dirve.dat"], r"dirve\.dat does not exist; did you mean drive\.dat\?$"),
         (["inspect", "dirve.dat"], r"dirve\.dat does not exist; did you mean drive\.dat\?$"),
@@ -66,7 +65,7 @@ def refused(capsys):
         (["train", "zzz=1"], r"zzz: .*; `rvtssm train --help` describes its keys$"),
         (["train", "--help", "optimm"], "no section or key 'optimm'; did you mean optim"),
         (["completion", "tcsh"], "no completion for 'tcsh'; choose from bash, zsh, fish"),
-        (["trian"], "no verb 'trian'; choose from demo, generate, simulate, preprocess, train"),
+        (["trian"], "no verb 'trian'; choose from demo, generate, preprocess, train"),
         (["train", "stepz=3"], r"stepz: Key 'stepz' not in 'Config'.*; did you mean training\.steps\?$"),
         (["train", "training.stepz=3"], "training.stepz: Key 'stepz' not in 'TrainingConfig'"),
         (["evaluate", "frequencies_hz=[20]"], ": frequencies_hz is called hz now$"),
@@ -155,7 +154,7 @@ def test_no_verb_shows_the_verbs(capsys):
     for arguments, code in (([], 2), (["--help"], 0), (["-h"], 0)):
         assert cli.main(arguments) == code
         shown = capsys.readouterr().out
-        assert all(re.search(rf"^  {verb}\b", shown, re.MULTILINE) for verb in VERBS)
+        assert all(re.search(rf"^  {verb}\b", shown, re.MULTILINE) for verb in verbs())
 
 
 # In this order, in one process: the words of a command, and which of SLOW it may import that those before did not.
@@ -230,22 +229,25 @@ def test_the_end_collects_what_existed_at_the_start_only_for_libraries_that_comp
     gc.freeze()  # as the suite left it
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", verbs())
 def test_help_of_a_verb_shows_its_keys_with_default_and_meaning(verb, capsys):
     assert cli.main([verb, "--help"]) == 0
-    shown, known = capsys.readouterr().out, VERBS[verb]
+    shown, known = capsys.readouterr().out, verbs()[verb]
     assert f"Example: rvtssm {verb} {known.example}".rstrip() in shown
     if verb not in ("doctor", "completion"):  # these take no keys
         words = full_words(verb, known.example.split())
-        compose_study(words) if verb == "study" else cli.compose(words)
+        compose_study(words) if verb == "study" else cli.compose(words, verb)
     for section in known.own:
-        for key in keys_of(getattr(Config(), section)):
+        for key in keys_of(getattr(known.settings_class(), section)):
             assert re.search(
                 rf"^  {re.escape(key.name)}={re.escape(key.default)} +{re.escape(key.meaning)}$", shown, re.M
             )
     for section in known.sections:
         assert cli.main([verb, section, "--help"]) == 0
-        assert all(key.meaning in capsys.readouterr().out for key in list(keys_of(getattr(Config(), section)))[:1])
+        assert all(
+            key.meaning in capsys.readouterr().out
+            for key in list(keys_of(getattr(known.settings_class(), section)))[:1]
+        )
 
 
 def test_help_of_a_key_shows_that_of_the_verb(capsys):
@@ -291,7 +293,7 @@ def test_bash_completes_verbs_and_keys(capsys):
 def test_a_completion_script_has_every_verb_with_its_keys(capsys, shell):
     assert cli.main(["completion", shell]) == 0
     script = capsys.readouterr().out
-    assert all(len(re.findall(rf"\b{verb}\b", script)) > 1 for verb in set(VERBS) - {"doctor"})
+    assert all(len(re.findall(rf"\b{verb}\b", script)) > 1 for verb in set(verbs()) - {"doctor"})
     assert "training.steps=" in script and "VERBS" not in script and "CASES" not in script
     if shutil.which(shell):
         subprocess.run([shell, "-n"], input=script, text=True, check=True)
@@ -320,9 +322,8 @@ def needs_nothing(monkeypatch):
 )
 def test_a_verb_knows_the_keys_of_its_section(verb, override, section, key, monkeypatch):
     configs = []
-    module = cli.FILES.get(verb, f"cli.{verb}")
-    monkeypatch.setattr(f"rvtssm.{module}.{verb}", configs.append)
-    before = getattr(getattr(Config(), section), key)
+    monkeypatch.setattr(verbs()[verb].work.replace(":", "."), configs.append)
+    before = getattr(getattr(verbs()[verb].settings_class(), section), key)
     assert cli.main([verb, override]) == 0
     assert getattr(getattr(configs[0], section), key) != before
 
@@ -353,8 +354,8 @@ def test_a_quoted_path_is_taken_as_it_stands(path):
     ("verb", "word", "answer"),
     [
         ("evaluate", "training.steps=3", "training.steps: evaluate does not read it; demo, train and study do"),
-        ("predict", "seed=1", "seed: predict does not read it; demo, simulate, train, evaluate, study and audit do"),
-        ("evaluate", "model=tiny", "model: evaluate does not read it; demo, train, study and info do"),
+        ("predict", "seed=1", "seed: predict does not read it; demo, train, evaluate, audit, simulate and study do"),
+        ("evaluate", "model=tiny", "model: evaluate does not read it; demo, train, info and study do"),
         ("inspect", "sensor=gen1", "sensor: inspect does not read it; demo, generate, simulate and study do"),
         ("serve", "recording.x=1", None),  # Hydra refuses what no verb reads
         ("train", "resume=auto", None),
@@ -369,10 +370,13 @@ def test_a_key_that_a_verb_does_not_read_is_refused(verb, word, answer):
             full_words(verb, [word])
 
 
-@pytest.mark.parametrize("verb", sorted(set(VERBS) - {"doctor", "completion"}))
+@pytest.mark.parametrize("verb", sorted(set(verbs()) - {"doctor", "completion"}))
 def test_a_verb_takes_all_keys_that_it_reads_and_those_of_every_verb(verb):
-    known = VERBS[verb]
-    keys = [*known.keys, *(key.name for name in known.reads for key in keys_of(getattr(Config(), name), f"{name}."))]
+    known = verbs()[verb]
+    keys = [
+        *known.keys,
+        *(key.name for name in known.reads for key in keys_of(getattr(known.settings_class(), name), f"{name}.")),
+    ]
     assert all(full_words(verb, [f"{key}=1"])[0].startswith(f"{key}=") for key in keys if "." in key)
     free = ["experiment=demo", "plugins=[a.py]", "hydra/launcher=joblib", "hydra.sweep.dir=x"]
     assert full_words(verb, free) == free
@@ -384,7 +388,7 @@ def test_the_layer_of_a_plugin_is_named_as_ours_are():
 
 
 def test_a_key_without_section_has_the_same_meaning_in_completion_and_command():
-    for verb in VERBS:
+    for verb in verbs():
         short = short_keys(verb)
         assert full_words(verb, [f"{key}=1" for key in short]) == [f"{key}=1" for key in short.values()]
 

@@ -21,7 +21,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rvtssm.cli import main as cli
-from rvtssm.cli.verbs import VERBS, verbs_that_read
+from rvtssm.cli.verbs import verbs, verbs_that_read
 from rvtssm.cli.words import full_words
 from rvtssm.datasets.sequence import RawSplit
 from rvtssm.events.frame_counter import count_windows
@@ -153,7 +153,7 @@ def test_what_the_page_of_the_demo_says_to_try_next_is_understood(demo):
     for command in commands:
         _, verb, *words = shlex.split(command)
         if verb == "study":  # the example of its help, which other tests compose
-            assert command == f"rvtssm study {VERBS['study'].example}"
+            assert command == f"rvtssm study {verbs()['study'].example}"
         else:
             cli.compose(full_words(verb, words))
 

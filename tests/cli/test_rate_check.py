@@ -10,7 +10,7 @@ from event_examples import boxes_of, random_events
 
 from rvtssm.cli.composition import compose
 from rvtssm.cli.main import main
-from rvtssm.cli.sweeps import compose_study
+from rvtssm.contrib.studies.grid import compose_study
 from rvtssm.evaluation.frequency import published_rows
 from rvtssm.events.labels import write_boxes
 from rvtssm.models.checkpoint import load_file, read_checkpoint

@@ -7,12 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rvtssm.contrib.worlds import open_world
 from rvtssm.datasets.synthetic import SPEC
 from rvtssm.datasets.tree import find_recordings
 from rvtssm.events.labels import read_boxes
-from rvtssm.models.checkpoint import read_checkpoint
-from rvtssm.models.hub import local_weights
 from rvtssm.readers import open_recording
 from rvtssm.synthetic.generate_recordings import SPLITS, generate_dataset, simulated_recording
 from rvtssm.synthetic.simulation_config import SyntheticConfig
@@ -102,12 +99,6 @@ def test_impossible_settings_are_refused(change, tmp_path):
     with pytest.raises(ValueError, match=r"^synthetic\.|dataset\.height and dataset\.width to 16 or more"):
         generate_dataset(replace(SMALL, **change), tmp_path / "raw", progress=False)
     assert not (tmp_path / "raw").exists()
-
-
-def test_the_simulated_datasets_agree_on_the_names_of_classes():
-    """The order of `synthetic` is that of its files, so its numbers stay; `street-tiny` knows the other dataset."""
-    assert SPEC.class_names == ("vehicle", "person") and set(SPEC.class_names) < set(open_world.SPEC.class_names)
-    assert read_checkpoint(local_weights("street-tiny")).spec.class_names == open_world.SPEC.class_names
 
 
 @pytest.mark.parametrize("interval_us, first_us", [(50_000, 100_000), (30_000, 120_000), (250_000, 250_000)])

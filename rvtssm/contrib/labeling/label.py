@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from rvtssm.cli.announcement import announce
-from rvtssm.cli.config import Config
 from rvtssm.cli.console import say, say_error
 from rvtssm.cli.inputs import recordings_path, writable
 from rvtssm.cli.weights import read_weights, shared_weights, with_chosen_precision
+from rvtssm.contrib.labeling.label_config import LabelSettings
 from rvtssm.contrib.labeling.pseudo_labels import find_pseudo_boxes, label_every
 from rvtssm.datasets import build_spec, custom, with_training
 from rvtssm.datasets.described import copy_generated
@@ -40,7 +40,7 @@ _SPLITS = ("train", "val", "test")
 _BOXES_SUFFIX = "_bbox.npy"  # where the dataset has label files of another kind, which cannot hold a `pseudo_score`
 
 
-def label(config: Config) -> int:
+def label(config: LabelSettings) -> int:
     """Write a tree of recordings with labels to `out`; return 2 if one of the recordings cannot be read.
 
     The recordings are links to those of `dataset.raw_dir`. Annotated boxes stay as they are, boxes of the detector have
@@ -51,7 +51,7 @@ def label(config: Config) -> int:
     if out.resolve() == raw_dir.resolve():
         raise UserError(f"{out} holds the recordings; choose another folder for the labels")
     check_installed("rvtssm label")
-    config = with_chosen_precision(config)
+    config = replace(config, precision=with_chosen_precision(config).precision)
     checkpoint = read_weights(config)
     check_causal(checkpoint.detector)
     spec = _check_dataset(config, checkpoint)
@@ -113,7 +113,7 @@ def _write(
     split: str,
     raw: RawRecording,
     spec: DatasetSpec,
-    config: Config,
+    config: LabelSettings,
 ) -> Boxes | None:
     """Write the link and the labels of one recording, in this order; return the boxes, None if they were there."""
     link = out / raw.events_path.relative_to(raw_dir)
@@ -147,7 +147,7 @@ def _suffix(spec: DatasetSpec) -> str:
     return spec.boxes_suffix if spec.boxes_suffix.endswith(".npy") else _BOXES_SUFFIX
 
 
-def _check_dataset(config: Config, checkpoint: LoadedCheckpoint) -> DatasetSpec:
+def _check_dataset(config: LabelSettings, checkpoint: LoadedCheckpoint) -> DatasetSpec:
     """Return the spec of the dataset. Raise ValueError if its classes or its sensor are not those of the weights."""
     known = checkpoint.spec
     spec = build_spec(with_training(config.dataset, known))
@@ -163,7 +163,7 @@ def _check_dataset(config: Config, checkpoint: LoadedCheckpoint) -> DatasetSpec:
     return spec
 
 
-def _check_settings(out: Path, config: Config) -> None:
+def _check_settings(out: Path, config: LabelSettings) -> None:
     """Write what decides the labels into an empty folder, or compare it with that of an earlier run."""
     settings: dict[str, Any] = {
         "weights_file": hashlib.sha256(Path(local_weights(str(config.checkpoint))).read_bytes()).hexdigest(),

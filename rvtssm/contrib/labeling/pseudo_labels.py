@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from rvtssm.boxes import pairwise_iou, xyxy_to_ltwh
+from rvtssm.contrib.labeling.label_config import LabelConfig
 from rvtssm.detection.detect import detect, open_stream
-from rvtssm.detection.inference_config import LabelConfig
 from rvtssm.detection.track_objects import LOWEST_SCORE, Tracker
 from rvtssm.events.cells import frame_pixels
 from rvtssm.events.frame_counter import FrameCounter, count_as_they_close

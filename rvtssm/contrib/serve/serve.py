@@ -11,10 +11,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 from rvtssm.cli.announcement import announce
-from rvtssm.cli.config import Config
 from rvtssm.cli.console import say
 from rvtssm.cli.inputs import weights_path, with_default_weights
 from rvtssm.cli.weights import say_note
+from rvtssm.contrib.serve.serve_config import ServeSettings
 from rvtssm.detection.event_camera import connected_cameras
 from rvtssm.detection.sources import DSEC_EVENTS, find_sources
 from rvtssm.export.exported import read_weights_file
@@ -28,7 +28,7 @@ from rvtssm.system.extras import check_extra
 from rvtssm.system.user_error import UserError
 
 
-def serve(config: Config) -> None:
+def serve(config: ServeSettings) -> None:
     """Serve the page until Ctrl-C."""
     check_extra("serve", "web", "fastapi", "uvicorn", "websockets")
     import uvicorn

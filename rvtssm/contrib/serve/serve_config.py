@@ -1,7 +1,8 @@
 """The settings of `rvtssm serve`. This file does not import torch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from rvtssm.cli.config import Config
 from rvtssm.records import check_window
 from rvtssm.system.limits import check_at_least, check_positive
 from rvtssm.system.user_error import UserError
@@ -42,3 +43,10 @@ class ServeConfig:
     def is_local(self) -> bool:
         """Whether only this machine can reach the server."""
         return self.host in LOOPBACK
+
+
+@dataclass
+class ServeSettings(Config):
+    """All settings, with those of `serve`."""
+
+    serve: ServeConfig = field(default_factory=ServeConfig)

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 from rvtssm.cli.announcement import say_replaced
-from rvtssm.cli.config import Config
 from rvtssm.cli.console import console, say
 from rvtssm.cli.inputs import default_out, weights_label, weights_path, writable
 from rvtssm.cli.sensor_above import sensor_above
 from rvtssm.cli.weights import read_weights
+from rvtssm.contrib.studies.audit_config import AuditSettings
 from rvtssm.contrib.studies.audit_report import AUDIT_FILES, console_table, to_json, write_audit
 from rvtssm.contrib.studies.memory_audit import audit_detector
 from rvtssm.datasets import build_spec, with_described
@@ -23,7 +23,7 @@ from rvtssm.system.output_folder import result_set
 from rvtssm.system.user_error import UserError
 
 
-def audit(config: Config, as_json: bool = False) -> None:
+def audit(config: AuditSettings, as_json: bool = False) -> None:
     """Measure, print, and write `audit.md`, `audit.json` and `audit.png` to `out`.
 
     The events come from `recording` (the first one, if it is a folder), else from a test recording in
@@ -45,7 +45,7 @@ def audit(config: Config, as_json: bool = False) -> None:
     say("wrote " + ", ".join(str(out / name) for name in AUDIT_FILES))
 
 
-def _input(config: Config, checkpoint: LoadedCheckpoint) -> tuple[Events, tuple[int, int], int | None, str]:
+def _input(config: AuditSettings, checkpoint: LoadedCheckpoint) -> tuple[Events, tuple[int, int], int | None, str]:
     """Return the events, the size of the sensor, the downsampling if it is known, and a description of the events."""
     seconds, dataset = config.audit.duration_s, with_described(config.dataset)
     spec = build_spec(dataset) if dataset.name else checkpoint.spec

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from rvtssm.cli.config import Config
+from rvtssm.cli.inputs import needed, weights_path
 from rvtssm.system.limits import check_positive
 from rvtssm.system.user_error import UserError
 
@@ -24,3 +26,17 @@ class AuditConfig:
         check_positive("audit", self, "threshold", "num_timed", "duration_s")
         if self.threshold >= 1:
             raise UserError(f"audit.threshold={self.threshold:g} must be less than 1")
+
+
+@dataclass
+class AuditSettings(Config):
+    """All settings, with those of `audit`."""
+
+    audit: AuditConfig = field(default_factory=AuditConfig)
+
+
+def check_audit(config: AuditSettings) -> None:
+    """Raise UserError if the weights are missing."""
+    what = "weights of the detector whose memory is measured (`rvtssm verify` checks data)"
+    needed(config.checkpoint, "checkpoint=FILE", what)
+    weights_path(config)

@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from rvtssm.cli.checks import check
-from rvtssm.cli.config import Config
 from rvtssm.cli.console import console, say
 from rvtssm.cli.evaluate import check_rates, evaluate
 from rvtssm.cli.generate import generate
-from rvtssm.cli.inputs import check_training, makes_recordings, writable
+from rvtssm.cli.inputs import check_training, writable
 from rvtssm.cli.preprocess import preprocess
 from rvtssm.cli.run_files import SETTINGS_OF_WEIGHTS, overrides, run_files
 from rvtssm.cli.train import train
 from rvtssm.cli.weight_settings import WeightSettings, read_settings
-from rvtssm.contrib.studies.study_config import StudyConfig
+from rvtssm.contrib.studies.study_config import StudyConfig, StudySettings, makes_recordings
 from rvtssm.contrib.studies.study_tables import (
     STUDY_FILES,
     Score,
@@ -56,11 +55,11 @@ class _Cell:
     folder: Path  # of the training
     out: Path  # where its evaluation is written
     is_trained: bool  # here, instead of given by `checkpoint`
-    config: Config
+    config: StudySettings
     words: list[str]  # its settings as they were asked for
 
 
-def study(config: Config, points: Sequence[tuple[Mapping[str, str], Config]]) -> None:
+def study(config: StudySettings, points: Sequence[tuple[Mapping[str, str], StudySettings]]) -> None:
     """Train and evaluate all points in `out` and write `study.*`, also after every training; skip what is complete.
 
     `points` have the values of a point by key, and its configuration. Points that differ only in how they are evaluated
@@ -108,12 +107,12 @@ def study(config: Config, points: Sequence[tuple[Mapping[str, str], Config]]) ->
     say("wrote " + ", ".join(str(out / name) for name in STUDY_FILES))
 
 
-def _with_own_recordings(config: Config, out: Path) -> Config:
+def _with_own_recordings(config: StudySettings, out: Path) -> StudySettings:
     dataset = replace(config.dataset, raw_dir=str(out / "raw"), prepared_dir=str(out / "prepared"))
     return replace(config, dataset=dataset)
 
 
-def _to_cell(values: Mapping[str, str], config: Config, out: Path) -> _Cell:
+def _to_cell(values: Mapping[str, str], config: StudySettings, out: Path) -> _Cell:
     trained = {key: value for key, value in values.items() if key.split(".")[0] not in _OF_EVALUATION}
     scored = {key.removeprefix("evaluation."): value for key, value in values.items() if key not in trained}
     varied = {key: value for key, value in trained.items() if key != _SEED}
@@ -181,7 +180,7 @@ def _check_same_training(cell: _Cell, kept: Sequence[str]) -> None:
         )
 
 
-def _check_shared_recordings(config: Config, points: Sequence[tuple[Mapping[str, str], Config]]) -> None:
+def _check_shared_recordings(config: StudySettings, points: Sequence[tuple[Mapping[str, str], StudySettings]]) -> None:
     """Raise ValueError if the recordings that a study makes, one set of them, would not be those of all points."""
     for values, each in points:
         sections = ["dataset", "synthetic"]
@@ -197,7 +196,7 @@ def _check_shared_recordings(config: Config, points: Sequence[tuple[Mapping[str,
             )
 
 
-def _given_weights(config: Config, out: Path) -> Path:
+def _given_weights(config: StudySettings, out: Path) -> Path:
     """Return the weights of `checkpoint`, which are converted into `out` if they are official ones."""
     content = load_file(str(config.checkpoint))
     weights = content.get("state_dict", {})
@@ -277,7 +276,7 @@ def _file_of(cell: _Cell) -> Path:
     return cell.out / "score.json"
 
 
-def _of_no_row(config: Config, shared: Sequence[str]) -> list[str]:
+def _of_no_row(config: StudySettings, shared: Sequence[str]) -> list[str]:
     """Return the words of weights to start from that rows replace; a row that keeps them takes them from the weights.
 
     Words in `shared` are those of all rows. Words that were named are not returned, because rows may keep them.
@@ -291,12 +290,12 @@ def _of_no_row(config: Config, shared: Sequence[str]) -> list[str]:
     return [word for word in words if word.partition("=")[0] not in named]
 
 
-def _settings(config: Config, shared: Sequence[str]) -> dict[str, str]:
+def _settings(config: StudySettings, shared: Sequence[str]) -> dict[str, str]:
     """Return what the tables say of the study; `shared` are the settings of all rows."""
     return {
         "axes": " ".join(config.study.axes) or "none",
         **({"variants": "; ".join(config.study.variants)} if config.study.variants else {}),
-        "settings": " ".join([*overrides(Config(checkpoint=config.checkpoint)), *shared]),
+        "settings": " ".join([*overrides(StudySettings(checkpoint=config.checkpoint)), *shared]),
         "numbers": "AP in percent; mean and standard deviation over seeds; drop: AP at the rate of training minus the "
         "mean of the other rates",
     }

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from rvtssm.cli.config import Config
+from rvtssm.cli.inputs import check_training, folders
 from rvtssm.system.user_error import UserError
 
 
@@ -43,3 +45,32 @@ class StudyConfig:
                 raise UserError(f"study.variants: {variant!r} has no name; write 'NAME: key=value key=value'")
             found.append((name.strip(), words.split()))
         return found
+
+
+@dataclass
+class StudySettings(Config):
+    """All settings, with those of `study`."""
+
+    study: StudyConfig = field(default_factory=StudyConfig)
+
+
+def makes_recordings(config: Config) -> bool:
+    """Return whether a study makes its recordings itself: those of the synthetic dataset, if no folder is named."""
+    return config.dataset.name == "synthetic" and not any(folders(config).values())
+
+
+def check_study(config: StudySettings) -> None:
+    """Raise UserError if the settings of a study do not fit together."""
+    if config.evaluation.checkpoints is not None:
+        raise UserError(
+            "a study trains its own weights, or scores those of checkpoint=FILE; leave evaluation.checkpoints out"
+        )
+    if config.evaluation.class_map is not None and not config.checkpoint:
+        raise UserError(
+            "evaluation.class_map is for weights of other data (checkpoint=FILE), and this study trains its own; write "
+            "training.class_map for the classes of training.init_from"
+        )
+    if config.checkpoint and not any(folders(config).values()):
+        raise UserError("dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed: what to score the weights on")
+    if not makes_recordings(config):
+        check_training(config)

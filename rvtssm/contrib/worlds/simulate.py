@@ -9,11 +9,10 @@ import numpy as np
 import yaml
 
 from rvtssm.cli.announcement import announce
-from rvtssm.cli.config import Config
 from rvtssm.cli.console import say
-from rvtssm.cli.inputs import video_path
 from rvtssm.contrib.worlds.video import VideoSource, dense_frames, open_video, picture_files
 from rvtssm.contrib.worlds.video_labels import read_video_labels
+from rvtssm.contrib.worlds.worlds_config import WorldsConfig, video_path
 from rvtssm.datasets.custom import read_spec
 from rvtssm.events.labels import Boxes, interpolated_boxes, write_boxes
 from rvtssm.readers.dat import write_dat
@@ -26,7 +25,7 @@ from rvtssm.system.progress import progress_bar
 from rvtssm.system.user_error import UserError
 
 
-def simulate(config: Config) -> None:
+def simulate(config: WorldsConfig) -> None:
     """Write `out/SPLIT/NAME_td.dat`, with labels also `NAME_bbox.npy` and `out/dataset.yaml`.
 
     A recording that is complete is not simulated again; `.NAME.simulate.json` beside it holds what it was made from.
@@ -75,7 +74,7 @@ def simulate(config: Config) -> None:
     say(f"wrote {' and '.join(written)}" if written else f"{events_path} is complete; nothing was written")
 
 
-def _origin(config: Config, source: VideoSource) -> dict[str, object]:
+def _origin(config: WorldsConfig, source: VideoSource) -> dict[str, object]:
     """Return what the events of a recording depend on."""
     files = [file.stat() for file in (picture_files(source.path) if source.names else [source.path])]
     return {

@@ -2,7 +2,7 @@
 
 A label is a box around the whole object, hidden parts included, clipped to the frame. An object has no label if its
 visible share is below MIN_VISIBLE, where parts outside of the frame count as hidden. If the camera stands still, an
-object also has no label before it has moved. `generate_recordings.with_events` later removes the labels of objects that
+object also has no label before it has moved. `generate.with_events` later removes the labels of objects that
 have not caused enough events.
 """
 

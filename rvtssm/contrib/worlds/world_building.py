@@ -14,7 +14,7 @@ from rvtssm.contrib.worlds.surroundings import Surroundings, build_indoors, buil
 from rvtssm.contrib.worlds.trips import CameraTrip, build_camera_trip, build_trip, build_trip_ahead
 from rvtssm.contrib.worlds.vehicles import Automobile, build_automobile, build_two_wheeler
 from rvtssm.contrib.worlds.world import NO_CLASS, PERSON, TWO_WHEELER, VEHICLE, Body, Player, World
-from rvtssm.synthetic.simulation_config import WorldConfig
+from rvtssm.contrib.worlds.worlds_config import WorldConfig
 from rvtssm.system.user_error import UserError
 
 _TRIES = 12  # attempts to place a player

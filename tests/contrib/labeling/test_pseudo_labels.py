@@ -12,6 +12,7 @@ from rvtssm.boxes import ltwh_to_xyxy
 from rvtssm.cli import main as cli
 from rvtssm.contrib.labeling import label as verb
 from rvtssm.contrib.labeling import pseudo_labels
+from rvtssm.contrib.labeling.label_config import LabelConfig
 from rvtssm.contrib.labeling.pseudo_labels import agreed_boxes, find_pseudo_boxes, label_every
 from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.custom import read_spec
@@ -20,7 +21,6 @@ from rvtssm.datasets.preparation_config import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.synthetic import SPEC
 from rvtssm.datasets.tree import find_recordings
-from rvtssm.detection.inference_config import LabelConfig
 from rvtssm.events.labels import BOX_DTYPE, annotated, read_boxes, write_boxes
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.readers import open_recording

@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from rvtssm.cli.main import main
-from rvtssm.cli.sweeps import compose_study
 from rvtssm.contrib.studies import study as verb
+from rvtssm.contrib.studies.grid import compose_study
 from rvtssm.contrib.studies.study_config import StudyConfig
 from rvtssm.contrib.studies.study_tables import (
     STUDY_FILES,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rvtssm.contrib.worlds.atlas import Atlas, rough
+from rvtssm.contrib.worlds.generate import OPEN_WORLD, SIMULATIONS, open_world_recording, with_events
 from rvtssm.contrib.worlds.open_world import SPEC
 from rvtssm.contrib.worlds.people import STANDING, WALKING, build_animal, build_person
 from rvtssm.contrib.worlds.perspective import Shot, paint_limbs, paint_panels, panel, rotation
@@ -28,12 +29,15 @@ from rvtssm.contrib.worlds.world import (
     World,
 )
 from rvtssm.contrib.worlds.world_building import build_world
+from rvtssm.contrib.worlds.worlds_config import OpenWorldConfig, WorldConfig
+from rvtssm.datasets import DATASETS
 from rvtssm.events.label_rules import nothing_times_us
 from rvtssm.events.labels import BOX_DTYPE
+from rvtssm.models.checkpoint import read_checkpoint
+from rvtssm.models.hub import local_weights
 from rvtssm.records import Events
-from rvtssm.synthetic import generate_recordings
-from rvtssm.synthetic.generate_recordings import generate_dataset, simulated_recording, with_events
-from rvtssm.synthetic.simulation_config import CAMERAS, SyntheticConfig, WorldConfig
+from rvtssm.synthetic.generate_recordings import generate_dataset
+from rvtssm.synthetic.simulation_config import CAMERAS
 
 RNG = np.random.default_rng
 
@@ -254,39 +258,45 @@ def test_a_label_waits_for_the_first_events():
 
 
 def test_a_dataset_of_worlds_is_written_and_a_recording_does_not_depend_on_the_others(tmp_path):
-    config = SyntheticConfig(
+    config = OpenWorldConfig(
         seed=3, num_train=2, num_val=0, num_test=0, duration_s=0.25, height=48, width=64, workers=1,
         camera=CAMERAS["any"], ego_motion_share=0.5,
     )  # fmt: skip
-    assert generate_dataset(config, tmp_path / "raw", "open_world", progress=False) == [
+    assert generate_dataset(config, tmp_path / "raw", OPEN_WORLD, progress=False) == [
         "train/train_0000",
         "train/train_0001",
     ]
-    assert generate_dataset(config, tmp_path / "raw", "open_world", progress=False) == []
-    blocks, boxes = simulated_recording(config, "train", 1, "open_world")
+    assert generate_dataset(config, tmp_path / "raw", OPEN_WORLD, progress=False) == []
+    blocks, boxes = open_world_recording(config, "train", 1)
     t = np.concatenate([block.t for block in blocks])
     assert len(t) and np.diff(t).min() >= 0 and set(boxes["class_id"]) <= set(range(SPEC.num_classes))
     with pytest.raises(ValueError, match="dataset=open_world instead of synthetic"):
-        generate_dataset(config, tmp_path / "raw", "synthetic", progress=False)
+        generate_dataset(config, tmp_path / "raw", SIMULATIONS[0], progress=False)
+
+
+def test_the_simulated_datasets_agree_on_the_names_of_classes():
+    """The order of `synthetic` is that of its files, so its numbers stay; `street-tiny` knows the other dataset."""
+    assert set(DATASETS["synthetic"].class_names) < set(SPEC.class_names)
+    assert read_checkpoint(local_weights("street-tiny")).spec.class_names == SPEC.class_names
 
 
 def test_a_world_without_labels_is_drawn_again():
-    config = SyntheticConfig(duration_s=0.25, height=48, width=64, world=WorldConfig(max_actors=1))
+    config = OpenWorldConfig(duration_s=0.25, height=48, width=64, world=WorldConfig(max_actors=1))
     for index in (1, 4):  # their first worlds have none
-        blocks, boxes = simulated_recording(config, "train", index, "open_world")
+        blocks, boxes = open_world_recording(config, "train", index)
         assert (boxes["w"] > 0).any() and sum(len(block.t) for block in blocks)
     nobody = replace(config, world=WorldConfig(max_actors=0, crowd_share=0.0))
-    assert len(simulated_recording(nobody, "val", 0, "open_world")[1]) == 0
+    assert len(open_world_recording(nobody, "val", 0)[1]) == 0
 
 
 def test_an_empty_recording_says_at_every_label_time_that_nobody_is_there():
     world = WorldConfig(empty_share=1.0)
-    config = SyntheticConfig(duration_s=0.25, height=48, width=64, world=world, ego_motion_share=1.0)
-    blocks, boxes = simulated_recording(config, "train", 0, "open_world")
+    config = OpenWorldConfig(duration_s=0.25, height=48, width=64, world=world, ego_motion_share=1.0)
+    blocks, boxes = open_world_recording(config, "train", 0)
     times_us = [100_000, 150_000, 200_000, 250_000]
     assert nothing_times_us(boxes, boxes["t"][:0]).tolist() == boxes["t"].tolist() == times_us
     assert sum(len(block.t) for block in blocks)
-    assert (simulated_recording(config, "val", 0, "open_world")[1]["w"] > 0).all()
+    assert (open_world_recording(config, "val", 0)[1]["w"] > 0).all()
     some = replace(config, world=replace(world, empty_share=0.25))
     assert 10 < sum(some.is_empty(index) for index in range(100)) < 40
 
@@ -336,16 +346,16 @@ def test_a_share_of_the_training_recordings_shows_plain_worlds(monkeypatch):
     def build(*args):
         raise Asked(args[3])
 
-    monkeypatch.setattr(generate_recordings, "build_world", build)
+    monkeypatch.setattr("rvtssm.contrib.worlds.generate.build_world", build)
     whole = WorldConfig(max_actors=2)
     for share, plain_trainings in ((0.0, {False}), (0.5, {False, True}), (1.0, {True})):
         world = replace(whole, plain_share=share)
-        config = SyntheticConfig(duration_s=0.1, height=32, width=48, world=world)
+        config = OpenWorldConfig(duration_s=0.1, height=32, width=48, world=world)
         for split, expected in (("train", plain_trainings), ("test", {False})):
             asked = set()
             for index in range(8):
                 with pytest.raises(Asked) as world_asked:
-                    simulated_recording(config, split, index, "open_world")
+                    open_world_recording(config, split, index)
                 asked.add(world_asked.value.args[0] == world.plain())
             assert asked == expected
     easy = whole.plain()
@@ -357,4 +367,4 @@ def test_an_impossible_world_is_refused():
     with pytest.raises(ValueError, match="16x16"):
         build_world(8, 100, 1000, WorldConfig(), RNG(0), False)
     with pytest.raises(ValueError, match=r"synthetic\.world\.max_object_px"):
-        replace(SyntheticConfig(), world=WorldConfig(max_object_px=5)).check()
+        replace(OpenWorldConfig(), world=WorldConfig(max_object_px=5)).check()

@@ -1,0 +1,106 @@
+"""The settings of open worlds and of `rvtssm simulate`. This file does not import the renderer."""
+
+import random
+from dataclasses import dataclass, field, replace
+
+from rvtssm.cli.config import Config
+from rvtssm.cli.inputs import needed
+from rvtssm.synthetic.simulation_config import SyntheticConfig
+from rvtssm.system.limits import check_at_least, check_choice, check_positive, check_share
+
+
+@dataclass
+class WorldConfig:
+    """What the recordings of dataset=open_world show. A share of 0 removes that part of the world."""
+
+    indoor_share: float = 0.3  # share of the recordings in a room; the others are outdoors
+    dark_share: float = 0.2  # share of the recordings at night or in a dim room
+    crowd_share: float = 0.15  # share of the recordings with up to three times as many actors
+    plain_share: float = 0.0  # share of the training recordings outdoors by day, without crowds, animals and clutter
+    empty_share: float = 0.0  # share of the training recordings in which nobody is there
+    far_share: float = 0.0  # share of the recordings whose actors are at most five times as large as the smallest
+    dusk_share: float = 0.0  # share of the outdoor recordings by day with little light
+    # share of the outdoor recordings with a moving camera from a car at 20 to 60 km/h in traffic
+    drive_share: float = 0.0
+    group_share: float = 0.0  # share of the people who walk beside the person placed before them
+    max_actors: int = 9  # most people, vehicles and two-wheelers that are placed
+    max_animals: int = 2  # most dogs, which have no label
+    max_clutter: int = 8  # most trees, flags, posts, signs, screens, water and furniture
+    min_object_px: float = 12.0  # height of the smallest person when placed; half of it for vehicles and animals
+    max_object_px: float = 300.0  # height of the largest person when placed; half of it for vehicles and animals
+    min_lines: int = 96  # fewest lines of the sensor, drawn per recording; of a larger sensor the frame shows a part
+    max_lines: int = 720  # most lines of the sensor; a sensor smaller than the frame leaves the rest of it empty
+    lens_blur: float = 1.0  # strongest blur of the lens, standard deviation in pixels; 0: none
+
+    def plain(self) -> "WorldConfig":
+        """Return the settings of an easy world, which a short training learns first."""
+        return replace(self, indoor_share=0.0, dark_share=0.0, crowd_share=0.0, max_animals=0, max_clutter=0)
+
+    def empty(self) -> "WorldConfig":
+        """Return the settings of a world without people, vehicles and two-wheelers."""
+        return replace(self, crowd_share=0.0, max_actors=0)
+
+
+@dataclass
+class OpenWorldConfig(SyntheticConfig):
+    """What to generate, open worlds included."""
+
+    world: WorldConfig = field(default_factory=WorldConfig)
+
+    def is_empty(self, index: int) -> bool:
+        """Return whether a recording for training shows nobody. These are drawn, so that they have all sizes."""
+        return random.Random(f"{self.seed} {index} empty").random() < self.world.empty_share
+
+    def of_recording(self, index: int) -> "OpenWorldConfig":
+        """Return the settings of one recording, whose sensor has the size that `sizes` gives it."""
+        if not self.sizes:
+            return self
+        height, width = self.sizes[index % len(self.sizes)]
+        world = replace(self.world, min_lines=height, max_lines=height)
+        return replace(self, height=height, width=width, world=world)
+
+    def check(self) -> None:
+        """Raise a UserError for settings that cannot be generated."""
+        super().check()
+        world = self.world
+        check_share("synthetic.world", world, "indoor_share", "dark_share", "crowd_share", "plain_share")
+        check_share("synthetic.world", world, "empty_share", "far_share", "dusk_share", "drive_share", "group_share")
+        check_at_least("synthetic.world", world, 0, "max_actors", "max_animals", "max_clutter", "lens_blur")
+        check_at_least("synthetic.world", world, 4, "min_object_px")
+        check_at_least("synthetic.world", world, world.min_object_px, "max_object_px")
+        check_at_least("synthetic.world", world, 16, "min_lines")
+        check_at_least("synthetic.world", world, world.min_lines, "max_lines")
+
+
+@dataclass
+class SimulateConfig:
+    """What `rvtssm simulate` turns into events. The camera is `synthetic.camera`, which `sensor=NAME` selects."""
+
+    video: str | None = None  # a video file, or a folder of pictures, which are sorted by name
+    labels: str | None = None  # MOT text, COCO JSON, or a folder with one YOLO text or Pascal VOC XML file per frame
+    label_format: str | None = None  # mot, coco, yolo or voc; null: by suffix (.txt mot, .json coco), or by files
+    label_hz: float | None = None  # interpolate boxes along tracks to this rate; null: labels at the frames
+    classes: list[str] | None = None  # MOT, YOLO: names of the class numbers; COCO, VOC: names of the classes to keep
+    fps: float | None = None  # frames per second; null: the rate in the video file; a folder needs a number
+    linear: bool | None = None  # whether pixel values are proportional to light; null: no with 8 bits (sRGB), else yes
+    max_motion_px: float = 1.0  # largest motion between two interpolated frames
+    split: str = "train"  # split of the dataset to write: train, val or test
+
+    def __post_init__(self) -> None:
+        check_choice("simulate.label_format", self.label_format, ("mot", "coco", "yolo", "voc", None))
+        check_choice("simulate.split", self.split, ("train", "val", "test"))
+        check_positive("simulate", self, "label_hz", "fps", "max_motion_px")
+
+
+@dataclass
+class WorldsConfig(Config):
+    """All settings, with those of open worlds and of videos."""
+
+    synthetic: OpenWorldConfig = field(default_factory=OpenWorldConfig)
+    simulate: SimulateConfig = field(default_factory=SimulateConfig)
+
+
+def video_path(config: WorldsConfig) -> str:
+    """Return what to simulate; raise UserError if it or the folder to write to is missing."""
+    needed(config.out, "out=DIR", "the folder of the dataset that is written")
+    return needed(config.simulate.video, "video=FILE", "a video file, or a folder of pictures")

@@ -1,0 +1,67 @@
+"""The core works without contrib, and each folder of contrib can be deleted without harm to the others."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rvtssm.cli.verbs import VERBS
+from rvtssm.system.plugins import installed_parts
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = sorted(path.name for path in (ROOT / "rvtssm/contrib").iterdir() if (path / "__init__.py").is_file())
+CORE = (
+    ["generate", "dataset=synthetic", "dataset.raw_dir=raw", "num_train=1", "num_val=0", "num_test=0", "duration_s=1"],
+    ["inspect", "raw/train/train_0000_td.dat", "out=inspected"],
+    ["predict", "raw/train/train_0000_td.dat", "formats=[jsonl]", "out=boxes"],
+    ["info", "model=tiny", "dataset=gen1"],
+    ["doctor"],
+)
+
+
+def copied(folder: Path, *left_out: str) -> Path:
+    """Return a copy of the package and its settings without these folders."""
+    without = shutil.ignore_patterns("__pycache__", *left_out)
+    shutil.copytree(ROOT / "rvtssm", folder / "rvtssm", ignore=without)
+    shutil.copytree(ROOT / "configs", folder / "configs")
+    return folder
+
+
+def run(folder: Path, code: str) -> str:
+    """Run a program with the package in a folder and return what it prints."""
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def listed(shown: str) -> set[str]:
+    """Return the verbs that --help lists."""
+    return {line.split()[0] for line in shown.splitlines() if line.startswith("  ") and line[2] != " "}
+
+
+def test_the_core_works_without_contrib(tmp_path):
+    folder = copied(tmp_path, "contrib")
+    words = "from rvtssm.cli.main import main\nassert main(['--help']) == 0\n"
+    words += f"for words in {CORE!r}:\n    assert main(words) == 0, words\n"
+    shown = run(folder, words)
+    assert listed(shown[: shown.index("Files from strangers")]) == set(VERBS)
+    assert (folder / "boxes/detections.jsonl").is_file()
+
+
+def test_the_verbs_of_contrib_are_installed():
+    assert {"audit", "label", "serve", "simulate", "study"} <= installed_parts("rvtssm.verbs").keys()
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_deleted_folder_takes_its_verbs_with_it_and_no_others(name, tmp_path):
+    """That no folder imports another one is shown by tests/test_architecture.py."""
+    own = {verb for verb, part in installed_parts("rvtssm.verbs").items() if f".{name}." in part.work} - VERBS.keys()
+    folder = copied(tmp_path)
+    shutil.rmtree(folder / "rvtssm/contrib" / name)
+    shown = run(folder, "from rvtssm.cli.main import main\nmain(['--help'])")
+    assert listed(shown) == {*VERBS, *installed_parts("rvtssm.verbs")} - own
