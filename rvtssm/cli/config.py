@@ -44,15 +44,21 @@ class Config:
     predict: PredictConfig = field(default_factory=PredictConfig)
     live: LiveConfig = field(default_factory=LiveConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
-    plugins: list[str] = field(default_factory=list)  # Python files to import first; they can register new parts
-    seed: int = 0  # seed of all random numbers
-    out: str | None = None  # folder to write to; null: outputs/<command>
-    checkpoint: str | None = None  # the weights: a file, a name such as street-tiny, or hf://OWNER/NAME
-    # of evaluate, predict, label, live and audit: float32; bf16 (16-bit matrix products); auto: bf16 if the device
-    # computes products faster in it
+    plugins: list[str] = field(default_factory=list)
+    """Python files to import first; they can register new parts."""
+    seed: int = 0
+    """Seed of all random numbers."""
+    out: str | None = None
+    """Folder to write to; null: outputs/<command>."""
+    checkpoint: str | None = None
+    """The weights: a file, a name such as street-tiny, or hf://OWNER/NAME."""
     precision: str = "float32"
-    recording: str | None = None  # source of events: a file, a folder, - (standard input), tcp://HOST:PORT or camera:
-    resume: str | None = None  # checkpoint to resume from; auto: the last one in `out`, if any
+    """Of evaluate, predict, label, live and audit: float32; bf16 (16-bit matrix products); auto: bf16 if the device
+    computes products faster in it."""
+    recording: str | None = None
+    """Source of events: a file, a folder, - (standard input), tcp://HOST:PORT or camera:."""
+    resume: str | None = None
+    """Checkpoint to resume from; auto: the last one in `out`, if any."""
 
     def __post_init__(self) -> None:
         check_choice("precision", self.precision, (*PRECISIONS, "auto"))

@@ -1,16 +1,14 @@
-"""Every key of the configuration with its meaning, which is the comment beside its field in the source."""
+"""Every key of the configuration with its meaning, which is the docstring below its field in the source."""
 
 import ast
 import difflib
 import functools
 import inspect
-import io
+import itertools
 import re
 import sys
-import tokenize
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
-from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -56,29 +54,19 @@ def as_written(value: Any) -> str:
 
 @functools.cache
 def _meanings(settings: type) -> dict[str, str]:
-    """Return the comment of every field: behind it, or on the lines above it; empty if it has none.
+    """Return the docstring below every field of a class on one line.
 
-    A constant of the same file that a comment names is replaced by its values.
+    A constant of the same file that a docstring names is replaced by its values.
     """
-    source, named = inspect.getsource(settings), partial(_values, sys.modules[settings.__module__])
-    comments, alone = {}, set()
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            comments[token.start[0]] = token.string.lstrip("# ").rstrip()
-            if token.line.lstrip().startswith("#"):
-                alone.add(token.start[0])
-    found = {}
-    for node in ast.parse(source).body[0].body:  # type: ignore[attr-defined]
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            assert node.end_lineno is not None
-            lines = [line for line in range(node.lineno, node.end_lineno + 1) if line in comments]
-            above = node.lineno - 1
-            while node.lineno not in comments and above in alone:
-                lines.insert(0, above)
-                above -= 1
-            comment = " ".join(comments[line] for line in sorted(lines))
-            found[node.target.id] = re.sub(r"\b[A-Z_]{3,}\b", named, comment)
-    return found
+    (body,) = ast.parse(inspect.getsource(settings)).body
+    assert isinstance(body, ast.ClassDef)
+    named = functools.partial(_values, sys.modules[settings.__module__])
+    meanings = {}
+    for field, below in itertools.pairwise(body.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            text = " ".join(str(below.value.value).split()).rstrip(".")
+            meanings[ast.unparse(field.target)] = re.sub(r"\b[A-Z_]{3,}\b", named, text)
+    return meanings
 
 
 def _values(module: ModuleType, name: re.Match[str]) -> str:

@@ -25,14 +25,22 @@ _LARGEST_SENSOR = 1 << 16  # pixels; no sensor has larger coordinates
 class DatasetConfig:
     """Which dataset to use, and where its files are: `<dir>/{train,val,test}/...`."""
 
-    name: str = ""  # one of DATASETS
-    raw_dir: str | None = None  # recordings and boxes as published: a folder, or s3://BUCKET/FOLDER
-    prepared_dir: str | None = None  # files made by `rvtssm preprocess` or RVT: a folder, or s3://BUCKET/FOLDER
-    height: int | None = None  # height of the sensor in pixels, if it differs from the dataset's
-    width: int | None = None  # width of the sensor in pixels, if it differs from the dataset's
-    mixed_sizes: bool = False  # sensors of raw recordings differ in size, as their files say; batches have one size
-    repair: bool = False  # read recordings even if more than 1 % of the events are out of order
-    source: str | None = None  # raw or prepared training data; null: prepared if there are files, otherwise raw
+    name: str = ""
+    """One of DATASETS."""
+    raw_dir: str | None = None
+    """Recordings and boxes as published: a folder, or s3://BUCKET/FOLDER."""
+    prepared_dir: str | None = None
+    """Files made by `rvtssm preprocess` or RVT: a folder, or s3://BUCKET/FOLDER."""
+    height: int | None = None
+    """Height of the sensor in pixels, if it differs from the dataset's."""
+    width: int | None = None
+    """Width of the sensor in pixels, if it differs from the dataset's."""
+    mixed_sizes: bool = False
+    """Sensors of raw recordings differ in size, as their files say; batches have one size."""
+    repair: bool = False
+    """Read recordings even if more than 1 % of the events are out of order."""
+    source: str | None = None
+    """Raw or prepared training data; null: prepared if there are files, otherwise raw."""
 
     def __post_init__(self) -> None:
         if self.name:

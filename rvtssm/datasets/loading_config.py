@@ -11,12 +11,18 @@ from rvtssm.system.user_error import UserError
 class SamplingConfig:
     """The composition of training batches. Numbers are per process."""
 
-    mode: str = "mixed"  # mixed, random (BPTT) or stream (TBPTT)
-    batch_size: int = 8  # chunks per batch
-    chunk_length: int = 21  # steps per chunk
-    stream_share: float = 0.5  # share of streams in a mixed batch, which holds at least one chunk of each kind
-    frames_per_chunk: int | None = None  # labelled frames of a chunk that reach the loss; null: all
-    batches_per_epoch: int | None = None  # only for mode=random; null: every labelled step once
+    mode: str = "mixed"
+    """mixed, random (BPTT) or stream (TBPTT)."""
+    batch_size: int = 8
+    """Chunks per batch."""
+    chunk_length: int = 21
+    """Steps per chunk."""
+    stream_share: float = 0.5
+    """Share of streams in a mixed batch, which holds at least one chunk of each kind."""
+    frames_per_chunk: int | None = None
+    """Labelled frames of a chunk that reach the loss; null: all."""
+    batches_per_epoch: int | None = None
+    """Only for mode=random; null: every labelled step once."""
 
     @property
     def num_streams(self) -> int:
@@ -50,14 +56,22 @@ class SamplingConfig:
 class FlipZoomConfig:
     """Probabilities and ranges of flips and zooms. The defaults are for random chunks."""
 
-    flip_prob: float = 0.5  # probability that a chunk is mirrored left to right
-    zoom_prob: float = 0.8  # probability that a chunk is zoomed in or out
-    zoom_in_weight: float = 8.0  # relative frequency of zooming in
-    zoom_out_weight: float = 2.0  # relative frequency of zooming out
-    zoom_in_min: float = 1.0  # smallest factor by which objects grow
-    zoom_in_max: float = 1.5  # largest factor by which objects grow
-    zoom_out_min: float = 1.0  # smallest divisor by which objects shrink
-    zoom_out_max: float = 1.2  # largest divisor by which objects shrink
+    flip_prob: float = 0.5
+    """Probability that a chunk is mirrored left to right."""
+    zoom_prob: float = 0.8
+    """Probability that a chunk is zoomed in or out."""
+    zoom_in_weight: float = 8.0
+    """Relative frequency of zooming in."""
+    zoom_out_weight: float = 2.0
+    """Relative frequency of zooming out."""
+    zoom_in_min: float = 1.0
+    """Smallest factor by which objects grow."""
+    zoom_in_max: float = 1.5
+    """Largest factor by which objects grow."""
+    zoom_out_min: float = 1.0
+    """Smallest divisor by which objects shrink."""
+    zoom_out_max: float = 1.2
+    """Largest divisor by which objects shrink."""
 
     def check(self, section: str) -> None:
         """Raise UserError for values out of range.
@@ -87,10 +101,14 @@ class AugmentConfig:
     stream: FlipZoomConfig = field(
         default_factory=lambda: FlipZoomConfig(zoom_prob=0.5, zoom_in_weight=0.0, zoom_out_weight=1.0)
     )
-    window_ms: list[float] | None = None  # window lengths to draw, such as [5,10,20,35,50]; null: as in `windows`
-    stream_window_ms: list[float] | None = None  # window lengths that streams draw; null: those of window_ms
-    hz: list[float] | None = None  # rates to draw, such as [20,40,100]; null: as in `windows`
-    draws: str = "random"  # which chunks draw their windows: random, stream or all; the others use `windows`
+    window_ms: list[float] | None = None
+    """Window lengths to draw, such as [5,10,20,35,50]; null: as in `windows`."""
+    stream_window_ms: list[float] | None = None
+    """Window lengths that streams draw; null: those of window_ms."""
+    hz: list[float] | None = None
+    """Rates to draw, such as [20,40,100]; null: as in `windows`."""
+    draws: str = "random"
+    """Which chunks draw their windows: random, stream or all; the others use `windows`."""
 
     def __post_init__(self) -> None:
         self.random.check("augment.random")
@@ -118,12 +136,18 @@ class AugmentConfig:
 class DataConfig:
     """Loading of batches. Numbers are per process."""
 
-    workers: int = 2  # loader processes; 0: load in the main process
-    prefetch_factor: int = 2  # batches that each worker keeps ready
-    pin_memory: bool = True  # put batches into pinned memory, which a GPU can read while it computes
-    eval_batch_size: int = 8  # recordings evaluated in parallel
-    eval_chunk_length: int = 21  # steps per evaluation batch
-    max_open_recordings: int = 32  # files that each worker keeps open
+    workers: int = 2
+    """Loader processes; 0: load in the main process."""
+    prefetch_factor: int = 2
+    """Batches that each worker keeps ready."""
+    pin_memory: bool = True
+    """Put batches into pinned memory, which a GPU can read while it computes."""
+    eval_batch_size: int = 8
+    """Recordings evaluated in parallel."""
+    eval_chunk_length: int = 21
+    """Steps per evaluation batch."""
+    max_open_recordings: int = 32
+    """Files that each worker keeps open."""
 
     def __post_init__(self) -> None:
         check_at_least("data", self, 0, "workers")

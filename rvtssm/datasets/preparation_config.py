@@ -10,13 +10,18 @@ from rvtssm.system.user_error import UserError
 class PreprocessConfig:
     """Which recordings to prepare, whether to use their labels, and which processes do the work."""
 
-    labels: str = "required"  # required: a window ends at every label; none: a fixed stride from the first event
-    splits: tuple[str, ...] = ("train", "val", "test")  # the splits to prepare
-    # address of a dask cluster that sees the same folders, such as tcp://node1:8786; null: none
+    labels: str = "required"
+    """required: a window ends at every label; none: a fixed stride from the first event."""
+    splits: tuple[str, ...] = ("train", "val", "test")
+    """The splits to prepare."""
     scheduler: str | None = None
-    workers: int | None = None  # number of worker processes; null: one per core
-    overwrite: bool = False  # replace files that were made with other settings
-    check_disk: bool = True  # refuse to start if the disk seems too small
+    """Address of a dask cluster that sees the same folders, such as tcp://node1:8786; null: none."""
+    workers: int | None = None
+    """Number of worker processes; null: one per core."""
+    overwrite: bool = False
+    """Replace files that were made with other settings."""
+    check_disk: bool = True
+    """Refuse to start if the disk seems too small."""
 
     def __post_init__(self) -> None:
         check_choice("preprocess.labels", self.labels, ("required", "none"))

@@ -26,27 +26,44 @@ _LARGEST_SCALE = 16  # largest enlargement of pictures; larger ones show nothing
 class PredictConfig:
     """Settings of `rvtssm predict`."""
 
-    hz: float | None = None  # inference rate in Hz; null: the rate of training
-    # windows at other rates. slide: as long as in training; shrink: as long as the stride; null: as the weights allow
+    hz: float | None = None
+    """Inference rate in Hz; null: the rate of training."""
     window: str | None = None
-    downsample: int | None = None  # frames keep one pixel of each n x n square; null: the largest n that finds objects
-    height: int | None = None  # height of the sensor in pixels, if the events do not give it
-    width: int | None = None  # width of the sensor in pixels, if the events do not give it
-    repair: bool = False  # read a recording even if more than 1 % of its events are out of order
-    camera_settings: str | None = None  # YAML file with settings for recording=camera: (docs/cameras.md)
-    min_score: float = SHOWN_SCORE  # lowest score of drawn boxes; files hold all boxes that pass `postprocess`
+    """Windows at other rates. slide: as long as in training; shrink: as long as the stride; null: as the weights allow.
+    """
+    downsample: int | None = None
+    """Frames keep one pixel of each n x n square; null: the largest n that finds objects."""
+    height: int | None = None
+    """Height of the sensor in pixels, if the events do not give it."""
+    width: int | None = None
+    """Width of the sensor in pixels, if the events do not give it."""
+    repair: bool = False
+    """Read a recording even if more than 1 % of its events are out of order."""
+    camera_settings: str | None = None
+    """YAML file with settings for recording=camera: (docs/cameras.md)."""
+    min_score: float = SHOWN_SCORE
+    """Lowest score of drawn boxes; files hold all boxes that pass `postprocess`."""
     postprocess: PostprocessConfig = field(default_factory=lambda: PostprocessConfig(max_detections=100))
-    # files to write: some of RESULT_WRITERS, mp4, png
     formats: list[str] = field(default_factory=lambda: ["jsonl", "npy", "mp4", "png"])
-    overlay: bool = True  # draw on the images of a DSEC sequence if they are in the view of the events
-    max_fps: float = 30.0  # above this rate, each picture of a video covers several windows
-    num_stills: int = 4  # number of pictures for png, evenly spread over the recording
-    view: str = "sensor"  # events in pictures. sensor: of the sensor; network: of the detector's frame
-    scale: int | None = None  # enlargement of pictures; null: to a width of about 960 pixels
-    track: str | None = None  # track objects, which gives each a constant track_id, 0: no track; one of TRACKERS
-    track_memory_s: float = 1.0  # how long a lost object keeps its track number, in seconds
-    track_smooth_s: float = 0.0  # time constant over which the score of a tracked object is averaged; 0: not averaged
-    windows_per_call: int = 8  # windows per call of the detector, affects speed and memory, not results; 1 for latency
+    """Files to write: some of RESULT_WRITERS, mp4, png."""
+    overlay: bool = True
+    """Draw on the images of a DSEC sequence if they are in the view of the events."""
+    max_fps: float = 30.0
+    """Above this rate, each picture of a video covers several windows."""
+    num_stills: int = 4
+    """Number of pictures for png, evenly spread over the recording."""
+    view: str = "sensor"
+    """Events in pictures. sensor: of the sensor; network: of the detector's frame."""
+    scale: int | None = None
+    """Enlargement of pictures; null: to a width of about 960 pixels."""
+    track: str | None = None
+    """Track objects, which gives each a constant track_id, 0: no track; one of TRACKERS."""
+    track_memory_s: float = 1.0
+    """How long a lost object keeps its track number, in seconds."""
+    track_smooth_s: float = 0.0
+    """Time constant over which the score of a tracked object is averaged; 0: not averaged."""
+    windows_per_call: int = 8
+    """Windows per call of the detector, affects speed and memory, not results; 1 for latency."""
 
     def __post_init__(self) -> None:
         check_window("predict.window", self.window)
@@ -70,22 +87,31 @@ class PredictConfig:
 class LiveConfig:
     """Settings of `rvtssm live`."""
 
-    camera: str = "auto"  # serial number of a camera; auto: the first one found
-    camera_settings: str | None = None  # YAML file with biases and region of interest (docs/cameras.md)
-    hz: float | None = None  # highest rate in Hz, lower if the detector is slower; null: the rate of training
-    # windows at other rates. slide: as long as in training; shrink: as long as the stride; null: as the weights allow
+    camera: str = "auto"
+    """Serial number of a camera; auto: the first one found."""
+    camera_settings: str | None = None
+    """YAML file with biases and region of interest (docs/cameras.md)."""
+    hz: float | None = None
+    """Highest rate in Hz, lower if the detector is slower; null: the rate of training."""
     window: str | None = None
-    # frames keep one pixel of each n x n square; null: for a recording as in `predict`, for a camera the largest n that
-    # leaves frames as large as in training
+    """Windows at other rates. slide: as long as in training; shrink: as long as the stride; null: as the weights allow.
+    """
     downsample: int | None = None
-    height: int | None = None  # height of the sensor in pixels, if a recording does not give it
-    width: int | None = None  # width of the sensor in pixels, if a recording does not give it
-    repair: bool = False  # play a recording even if more than 1 % of its events are out of order
-    duration_s: float | None = None  # seconds to run; null: until Ctrl-C or until the camera is unplugged
+    """Frames keep one pixel of each n x n square; null: for a recording as in `predict`, for a camera the largest n
+    that leaves frames as large as in training."""
+    height: int | None = None
+    """Height of the sensor in pixels, if a recording does not give it."""
+    width: int | None = None
+    """Width of the sensor in pixels, if a recording does not give it."""
+    repair: bool = False
+    """Play a recording even if more than 1 % of its events are out of order."""
+    duration_s: float | None = None
+    """Seconds to run; null: until Ctrl-C or until the camera is unplugged."""
     postprocess: PostprocessConfig = field(
         default_factory=lambda: PostprocessConfig(min_score=SHOWN_SCORE, max_detections=100)
     )
-    formats: list[str] = field(default_factory=lambda: ["jsonl"])  # some of RESULT_WRITERS
+    formats: list[str] = field(default_factory=lambda: ["jsonl"])
+    """Some of RESULT_WRITERS."""
 
     def __post_init__(self) -> None:
         check_window("live.window", self.window)

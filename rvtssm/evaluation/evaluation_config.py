@@ -14,34 +14,48 @@ from rvtssm.system.user_error import UserError
 class EvaluationConfig:
     """Settings of `rvtssm evaluate`."""
 
-    hz: list[float] | None = None  # inference rates in Hz; null: the rate of training
-    # labels: a window ends at every label; free: exact rate, and labels are scored at the next window end
+    hz: list[float] | None = None
+    """Inference rates in Hz; null: the rate of training."""
     grid: str = "labels"
-    # windows at other rates. slide: as long as in training; shrink: as long as the stride; both: score both
+    """labels: a window ends at every label; free: exact rate, and labels are scored at the next window end."""
     window: str = "both"
-    # step scale of the temporal layers; null: stride / training stride; 1: no rescaling
+    """Windows at other rates. slide: as long as in training; shrink: as long as the stride; both: score both."""
     step_scale: float | None = None
-    memory: str | None = None  # carried: always carry the state; null: carry or reset it as in training
-    checkpoints: list[str] | None = None  # compare several weights in one report, instead of `checkpoint`
-    class_map: Any = (
-        None  # score weights on data with other classes: theirs by those of the weights, as in {vehicle: car}
-    )
-    split: str = "test"  # the split to score: train, val or test
-    source: str | None = None  # raw or prepared data; null: raw if present, since only raw data runs at any rate
-    label_hz: float | None = None  # interpolate labels along tracks to this rate; needs grid=free or streaming=true
-    streaming: bool = False  # score each label with the newest output that was ready at that moment
-    latency_ms: float | None = None  # duration of one step, for streaming; null: measure it on this machine
-    latency_from: str | None = None  # read the latency from prediction.json or from the JSON of benchmarks.streaming
-    when_late: str = "skip"  # skip: after a long step, continue with the newest window; queue: compute every window
-    # compute AP with outputs shifted by these times; null: -200 to 200 ms if streaming, otherwise none
+    """Step scale of the temporal layers; null: stride / training stride; 1: no rescaling."""
+    memory: str | None = None
+    """carried: always carry the state; null: carry or reset it as in training."""
+    checkpoints: list[str] | None = None
+    """Compare several weights in one report, instead of `checkpoint`."""
+    class_map: Any = None
+    """Score weights on data with other classes: theirs by those of the weights, as in {vehicle: car}."""
+    split: str = "test"
+    """The split to score: train, val or test."""
+    source: str | None = None
+    """Raw or prepared data; null: raw if present, since only raw data runs at any rate."""
+    label_hz: float | None = None
+    """Interpolate labels along tracks to this rate; needs grid=free or streaming=true."""
+    streaming: bool = False
+    """Score each label with the newest output that was ready at that moment."""
+    latency_ms: float | None = None
+    """Duration of one step, for streaming; null: measure it on this machine."""
+    latency_from: str | None = None
+    """Read the latency from prediction.json or from the JSON of benchmarks.streaming."""
+    when_late: str = "skip"
+    """skip: after a long step, continue with the newest window; queue: compute every window."""
     time_shifts_ms: list[float] | None = None
-    track: str | None = None  # track objects, and score the tracks if the labels have some; one of TRACKERS
-    track_memory_s: float = 1.0  # how long a lost object keeps its track number, in seconds
-    bootstrap: int = 1000  # bootstrap replicates for the confidence intervals; 0: none
-    # processes that share the recordings; null: one per GPU, or one per core; torchrun starts its own
+    """Compute AP with outputs shifted by these times; null: -200 to 200 ms if streaming, otherwise none."""
+    track: str | None = None
+    """Track objects, and score the tracks if the labels have some; one of TRACKERS."""
+    track_memory_s: float = 1.0
+    """How long a lost object keeps its track number, in seconds."""
+    bootstrap: int = 1000
+    """Bootstrap replicates for the confidence intervals; 0: none."""
     workers: int | None = 1
-    ablate_memory: bool = False  # score the training rate again with the state reset at every step
-    still_ms: float = STILL_US / 1000  # score objects apart that have not moved for this long, if the labels say so
+    """Processes that share the recordings; null: one per GPU, or one per core; torchrun starts its own."""
+    ablate_memory: bool = False
+    """Score the training rate again with the state reset at every step."""
+    still_ms: float = STILL_US / 1000
+    """Score objects apart that have not moved for this long, if the labels say so."""
 
     def __post_init__(self) -> None:
         check_class_map("evaluation.class_map", self.class_map)

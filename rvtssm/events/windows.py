@@ -25,15 +25,20 @@ _USUAL = WindowSettings()
 class WindowsConfig:
     """How events become frames: the section `windows` of the configuration."""
 
-    stride_ms: float = _USUAL.stride_us / 1000  # time between window ends
-    window_ms: float | None = None  # length of a window; null: as long as the stride (shrink); a number: fixed (slide)
-    num_bins: int = _USUAL.num_bins  # time bins of a window, for each polarity
-    count_cutoff: int = _USUAL.count_cutoff  # counts per pixel, bin and polarity saturate here
-    convention: str = _USUAL.convention  # exact, or rvt to reproduce the files of RVT
-    representation: str = _USUAL.representation  # histogram, voxel_grid, event_stack or surfaces
-    time_constants_ms: list[float] = field(  # only for representation=surfaces, which has no bins
-        default_factory=lambda: [tau / 1000 for tau in _USUAL.time_constants_us]
-    )
+    stride_ms: float = _USUAL.stride_us / 1000
+    """Time between window ends."""
+    window_ms: float | None = None
+    """Length of a window; null: as long as the stride (shrink); a number: fixed (slide)."""
+    num_bins: int = _USUAL.num_bins
+    """Time bins of a window, for each polarity."""
+    count_cutoff: int = _USUAL.count_cutoff
+    """Counts per pixel, bin and polarity saturate here."""
+    convention: str = _USUAL.convention
+    """exact, or rvt to reproduce the files of RVT."""
+    representation: str = _USUAL.representation
+    """histogram, voxel_grid, event_stack or surfaces."""
+    time_constants_ms: list[float] = field(default_factory=lambda: [tau / 1000 for tau in _USUAL.time_constants_us])
+    """Only for representation=surfaces, which has no bins."""
 
     def __post_init__(self) -> None:
         check_at_least("windows", self, 0.001, "stride_ms", "window_ms")  # one microsecond

@@ -13,14 +13,20 @@ EXPORT_PRECISIONS = ("float32", "bf16", "int8")
 class ExportConfig:
     """One run of `rvtssm export`; the suffix of the file selects the format."""
 
-    height: int | None = None  # height of the frame in pixels; null: as in training
-    width: int | None = None  # width of the frame in pixels; null: as in training
-    check_steps: int = 20  # steps for which file and PyTorch are compared, with carried state and at changing rates
-    # one of EXPORT_PRECISIONS; int8 is for .onnx and .xml and needs `calibrate`; bf16 halves a .safetensors file
+    height: int | None = None
+    """Height of the frame in pixels; null: as in training."""
+    width: int | None = None
+    """Width of the frame in pixels; null: as in training."""
+    check_steps: int = 20
+    """Steps for which file and PyTorch are compared, with carried state and at changing rates."""
     precision: str = "float32"
-    note: str | None = None  # one line about the weights, shown on terminals and pictures; null: as in the checkpoint
-    calibrate: str | None = None  # recordings for int8: a file, or a folder of them
-    calibration_windows: int = 200  # windows of all recordings together, at most 10,000
+    """One of EXPORT_PRECISIONS; int8 is for .onnx and .xml and needs `calibrate`; bf16 halves a .safetensors file."""
+    note: str | None = None
+    """One line about the weights, shown on terminals and pictures; null: as in the checkpoint."""
+    calibrate: str | None = None
+    """Recordings for int8: a file, or a folder of them."""
+    calibration_windows: int = 200
+    """Windows of all recordings together, at most 10,000."""
 
     def __post_init__(self) -> None:
         check_choice("export.precision", self.precision, EXPORT_PRECISIONS)

@@ -17,27 +17,48 @@ class ModelConfig:
     A key that starts with the name of a part applies to that part only.
     """
 
-    size: str = "base"  # name of this set of sizes in reports
-    backbone: str = "rvt"  # one of rvtssm.models.parts.BACKBONES
-    neck: str = "pafpn"  # one of rvtssm.models.parts.NECKS
-    head: str = "yolox"  # one of rvtssm.models.parts.HEADS
-    freeze_spatial: bool = False  # in the backbone, train the temporal layers only
-    timm_name: str | None = None  # name of a model in timm, such as resnet18
-    timm_weights: str | None = None  # its initial weights: a file, `pretrained` (downloaded by timm), or null: random
-    rtdetr_queries: int = 100  # boxes per frame
-    rtdetr_layers: int = 3  # layers of the decoder
-    rtdetr_dim: int | None = None  # channels, a multiple of 32; null: half of the widest map, at least 32
-    rtdetr_denoising: int = 50  # noisy copies of objects per frame in training, to restore and to reject; 0: off
-    embed_dim: int = 64  # channels of the first stage
-    dim_multiplier: tuple[int, ...] = (1, 2, 4, 8)  # channels of the four stages, as multiples of embed_dim
-    mixer: str = "attention"  # one of rvtssm.models.backbones.mixers.SPATIAL_MIXERS
-    num_blocks: tuple[int, ...] = (1, 1, 1, 1)  # mixers per stage; for attention, a mixer is a block and a grid layer
-    head_dim: int = 32  # channels per attention head
-    fpn_blocks: int = 2  # bottlenecks per CSP layer of the neck
-    layer_scale: float = 1e-5  # initial scale of the residual branches of a mixer
-    drop_path: float = 0.0  # share of the residual branches of mixers that a training step drops
-    memory: str = "carried"  # carried, or chunk: reset the state every memory_chunk steps, as for released SSM weights
-    memory_chunk: int | None = None  # steps between two resets of the state, for memory=chunk
+    size: str = "base"
+    """Name of this set of sizes in reports."""
+    backbone: str = "rvt"
+    """One of rvtssm.models.parts.BACKBONES."""
+    neck: str = "pafpn"
+    """One of rvtssm.models.parts.NECKS."""
+    head: str = "yolox"
+    """One of rvtssm.models.parts.HEADS."""
+    freeze_spatial: bool = False
+    """In the backbone, train the temporal layers only."""
+    timm_name: str | None = None
+    """Name of a model in timm, such as resnet18."""
+    timm_weights: str | None = None
+    """Its initial weights: a file, `pretrained` (downloaded by timm), or null: random."""
+    rtdetr_queries: int = 100
+    """Boxes per frame."""
+    rtdetr_layers: int = 3
+    """Layers of the decoder."""
+    rtdetr_dim: int | None = None
+    """channels, a multiple of 32; null: half of the widest map, at least 32."""
+    rtdetr_denoising: int = 50
+    """Noisy copies of objects per frame in training, to restore and to reject; 0: off."""
+    embed_dim: int = 64
+    """Channels of the first stage."""
+    dim_multiplier: tuple[int, ...] = (1, 2, 4, 8)
+    """Channels of the four stages, as multiples of embed_dim."""
+    mixer: str = "attention"
+    """One of rvtssm.models.backbones.mixers.SPATIAL_MIXERS."""
+    num_blocks: tuple[int, ...] = (1, 1, 1, 1)
+    """Mixers per stage; for attention, a mixer is a block and a grid layer."""
+    head_dim: int = 32
+    """Channels per attention head."""
+    fpn_blocks: int = 2
+    """Bottlenecks per CSP layer of the neck."""
+    layer_scale: float = 1e-5
+    """Initial scale of the residual branches of a mixer."""
+    drop_path: float = 0.0
+    """Share of the residual branches of mixers that a training step drops."""
+    memory: str = "carried"
+    """carried, or chunk: reset the state every memory_chunk steps, as for released SSM weights."""
+    memory_chunk: int | None = None
+    """Steps between two resets of the state, for memory=chunk."""
 
     def __post_init__(self) -> None:
         self.dim_multiplier, self.num_blocks = tuple(self.dim_multiplier), tuple(self.num_blocks)
@@ -79,10 +100,14 @@ MODEL_SIZES = {
 class PostprocessConfig:
     """Which boxes count as detections. A head without non-maximum suppression does not read `nms_iou` and `score`."""
 
-    min_score: float = 0.001  # drop boxes whose objectness times class probability is lower
-    nms_iou: float = 0.45  # of two boxes of a class that overlap by more than this, keep the better one
-    score: str = "objectness_times_class"  # what ranks detections: objectness_times_class or class_only
-    max_detections: int | None = None  # keep this many per frame, the best ones; null: all
+    min_score: float = 0.001
+    """Drop boxes whose objectness times class probability is lower."""
+    nms_iou: float = 0.45
+    """Of two boxes of a class that overlap by more than this, keep the better one."""
+    score: str = "objectness_times_class"
+    """What ranks detections: objectness_times_class or class_only."""
+    max_detections: int | None = None
+    """Keep this many per frame, the best ones; null: all."""
 
     def __post_init__(self) -> None:
         if self.score not in SCORES:

@@ -47,28 +47,43 @@ class TemporalConfig:
         dws_conv_kernel_size: Side of that convolution in pixels, odd.
     """
 
-    name: str = "s5"  # one of rvtssm.ssm.temporal_layers.TEMPORAL_LAYERS
-    strides: tuple[int, ...] | None = None  # strides of the backbone at which state is carried; null: all of them
-    # One of rvtssm.ssm.discretize.DISCRETIZATIONS; null: zoh for selective_s5, bilinear for s4, s4d and s5.
+    name: str = "s5"
+    """One of rvtssm.ssm.temporal_layers.TEMPORAL_LAYERS."""
+    strides: tuple[int, ...] | None = None
+    """Strides of the backbone at which state is carried; null: all of them."""
     discretization: str | None = None
-    # s4d, s5: fraction of the Nyquist rate above which modes are masked, 0 = off; the paper's recipes use 0.5
+    """One of rvtssm.ssm.discretize.DISCRETIZATIONS; null: zoh for selective_s5, bilinear for s4, s4d and s5."""
     bandlimit: float = 0.0
-    bandlimit_at: str = "train_step"  # the step that defines the Nyquist rate: train_step or current_step
-    dt_min: float = 0.001  # also s7: the learned steps of the modes start log-uniform between dt_min and dt_max
-    dt_max: float = 0.1  # also s7: the largest initial step of a mode
-    # Number of modes, conjugates included; null: 64 per feature for s4 and s4d, the number of features for others.
+    """s4d, s5: fraction of the Nyquist rate above which modes are masked, 0 = off; the paper's recipes use 0.5."""
+    bandlimit_at: str = "train_step"
+    """The step that defines the Nyquist rate: train_step or current_step."""
+    dt_min: float = 0.001
+    """Also s7: the learned steps of the modes start log-uniform between dt_min and dt_max."""
+    dt_max: float = 0.1
+    """Also s7: the largest initial step of a mode."""
     state_size: int | None = None
-    half_state: bool = False  # s5, selective_s5: keep one mode of each conjugate pair, as s4 and s4d always do
-    init: str = "legs"  # one of rvtssm.ssm.init.INITIAL_MODES; s4 supports only legs
-    num_blocks: int = 1  # number of HiPPO blocks on the diagonal of the initial state matrix; s4 always has one
-    scan: str = "auto"  # s5, selective_s5, s7, in training: one of SCANS, see rvtssm.ssm.scan.sweeps
-    clip_real: bool = True  # s5: clip Re(lambda) to at most -1e-4; the other layers are stable for all weights
-    bidirectional: bool = False  # s5, offline use: add a second scan from the end of the chunk
-    # selective_s5, s7: feed_forward, the block of s5 (default of selective_s5), or gated, the block of the S7 paper.
+    """Number of modes, conjugates included; null: 64 per feature for s4 and s4d, the number of features for others."""
+    half_state: bool = False
+    """s5, selective_s5: keep one mode of each conjugate pair, as s4 and s4d always do."""
+    init: str = "legs"
+    """One of rvtssm.ssm.init.INITIAL_MODES; s4 supports only legs."""
+    num_blocks: int = 1
+    """Number of HiPPO blocks on the diagonal of the initial state matrix; s4 always has one."""
+    scan: str = "auto"
+    """s5, selective_s5, s7, in training: one of SCANS, see rvtssm.ssm.scan.sweeps."""
+    clip_real: bool = True
+    """s5: clip Re(lambda) to at most -1e-4; the other layers are stable for all weights."""
+    bidirectional: bool = False
+    """s5, offline use: add a second scan from the end of the chunk."""
     block: str | None = None
-    dws_conv: bool = False  # lstm: mix the states of neighbouring pixels by a depthwise convolution, as in RVT
-    dws_conv_only_hidden: bool = True  # lstm: convolve the hidden state only; False: also the input
-    dws_conv_kernel_size: int = 3  # lstm: side of the convolution kernel in pixels, odd
+    """selective_s5, s7: feed_forward, the block of s5 (default of selective_s5), or gated, the block of the S7 paper.
+    """
+    dws_conv: bool = False
+    """lstm: mix the states of neighbouring pixels by a depthwise convolution, as in RVT."""
+    dws_conv_only_hidden: bool = True
+    """lstm: convolve the hidden state only; False: also the input."""
+    dws_conv_kernel_size: int = 3
+    """lstm: side of the convolution kernel in pixels, odd."""
 
     def __post_init__(self) -> None:
         if isinstance(self.strides, Integral):

@@ -18,25 +18,44 @@ class CameraConfig:
     The defaults disable every effect after `dark_intensity`. CAMERAS lists cameras that have these effects.
     """
 
-    threshold: float = 0.2  # contrast that triggers an event
-    threshold_mismatch: float = 0.1  # standard deviation over pixels, relative to the threshold
-    refractory_us: int = 500  # time after an event during which its pixel sends no other event
-    background_rate_hz: float = 0.2  # noise events per pixel and second
-    hot_pixel_share: float = 2e-4  # share of the pixels that are hot, which send events without a reason
-    hot_pixel_rate_hz: float = 40.0  # events per second of a hot pixel
-    dark_intensity: float = 0.02  # added to the intensity before the logarithm; the intensity of full darkness
-    threshold_noise: float = 0.0  # standard deviation from event to event, relative to the threshold
-    on_to_off: float = 1.0  # threshold of brighter events divided by the threshold of darker events
-    cutoff_hz: float = 0.0  # bandwidth of a pixel in white by day; it falls in proportion to the light; 0: unlimited
-    leak_rate_hz: float = 0.0  # brighter events per pixel and second that occur without any change
-    leak_mismatch: float = 0.0  # standard deviation of the logarithm of the leak rate over pixels
-    shot_rate_hz: float = 0.0  # noise events per pixel and second in darkness; a quarter of them in white by day
-    dead_pixel_share: float = 0.0  # share of the pixels that are dead, which send no events
-    latency_us: float = 0.0  # time from a change to its event, in addition to the delay by the bandwidth
-    latency_jitter_us: float = 0.0  # standard deviation of the latency; the latency is never negative
-    readout_us: int = 0  # time in which all rows are read once, one after the other; 0: all at the same time
-    max_rate_hz: float = 0.0  # most events per pixel and second, as a mean over the sensor; 0: unlimited
-    spread: float = 1.0  # draw each property per recording, between value / spread and value * spread
+    threshold: float = 0.2
+    """Contrast that triggers an event."""
+    threshold_mismatch: float = 0.1
+    """Standard deviation over pixels, relative to the threshold."""
+    refractory_us: int = 500
+    """Time after an event during which its pixel sends no other event."""
+    background_rate_hz: float = 0.2
+    """Noise events per pixel and second."""
+    hot_pixel_share: float = 2e-4
+    """Share of the pixels that are hot, which send events without a reason."""
+    hot_pixel_rate_hz: float = 40.0
+    """Events per second of a hot pixel."""
+    dark_intensity: float = 0.02
+    """Added to the intensity before the logarithm; the intensity of full darkness."""
+    threshold_noise: float = 0.0
+    """Standard deviation from event to event, relative to the threshold."""
+    on_to_off: float = 1.0
+    """Threshold of brighter events divided by the threshold of darker events."""
+    cutoff_hz: float = 0.0
+    """Bandwidth of a pixel in white by day; it falls in proportion to the light; 0: unlimited."""
+    leak_rate_hz: float = 0.0
+    """Brighter events per pixel and second that occur without any change."""
+    leak_mismatch: float = 0.0
+    """Standard deviation of the logarithm of the leak rate over pixels."""
+    shot_rate_hz: float = 0.0
+    """Noise events per pixel and second in darkness; a quarter of them in white by day."""
+    dead_pixel_share: float = 0.0
+    """Share of the pixels that are dead, which send no events."""
+    latency_us: float = 0.0
+    """Time from a change to its event, in addition to the delay by the bandwidth."""
+    latency_jitter_us: float = 0.0
+    """Standard deviation of the latency; the latency is never negative."""
+    readout_us: int = 0
+    """Time in which all rows are read once, one after the other; 0: all at the same time."""
+    max_rate_hz: float = 0.0
+    """Most events per pixel and second, as a mean over the sensor; 0: unlimited."""
+    spread: float = 1.0
+    """Draw each property per recording, between value / spread and value * spread."""
 
     def check(self) -> None:
         """Raise a UserError for settings that cannot be simulated."""
@@ -80,31 +99,45 @@ CAMERAS = {
 class SceneConfig:
     """How many actors a scene of dataset=synthetic has, and what they do."""
 
-    min_actors: int = 3  # fewest actors at a time, including actors about to enter
-    max_actors: int = 5  # most actors at a time
-    car_share: float = 0.6  # share of the actors that are cars; the others are pedestrians
-    stopping_share: float = 0.9  # share of the actors that stop and go
+    min_actors: int = 3
+    """Fewest actors at a time, including actors about to enter."""
+    max_actors: int = 5
+    """Most actors at a time."""
+    car_share: float = 0.6
+    """Share of the actors that are cars; the others are pedestrians."""
+    stopping_share: float = 0.9
+    """Share of the actors that stop and go."""
 
 
 @dataclass
 class SyntheticConfig:
     """What to generate. A recording depends on its split, its index and the settings, but not on the counts."""
 
-    seed: int = 0  # another seed gives other scenes
-    num_train: int = 60  # recordings of the training split
-    num_val: int = 8  # recordings of the validation split
-    num_test: int = 12  # recordings of the test split
-    duration_s: float = 5.0  # length of a recording
-    height: int = SPEC.height  # height of the sensor in pixels; set dataset.height, which every verb reads
-    width: int = SPEC.width  # width of the sensor in pixels; set dataset.width, which every verb reads
-    # height and width of the sensors that recordings have in turn, such as [[96,128],[240,304]], for training with
-    # dataset.mixed_sizes=true; null: all have dataset.height and dataset.width
+    seed: int = 0
+    """Another seed gives other scenes."""
+    num_train: int = 60
+    """Recordings of the training split."""
+    num_val: int = 8
+    """Recordings of the validation split."""
+    num_test: int = 12
+    """Recordings of the test split."""
+    duration_s: float = 5.0
+    """Length of a recording."""
+    height: int = SPEC.height
+    """Height of the sensor in pixels; set dataset.height, which every verb reads."""
+    width: int = SPEC.width
+    """Width of the sensor in pixels; set dataset.width, which every verb reads."""
     sizes: list[list[int]] | None = None
-    label_interval_us: int = SPEC.label_interval_us  # time between two labels
-    ego_motion_share: float = 0.3  # share of the recordings in which the camera moves
+    """Height and width of the sensors that recordings have in turn, such as [[96,128],[240,304]], for training with
+    dataset.mixed_sizes=true; null: all have dataset.height and dataset.width."""
+    label_interval_us: int = SPEC.label_interval_us
+    """Time between two labels."""
+    ego_motion_share: float = 0.3
+    """Share of the recordings in which the camera moves."""
     camera: CameraConfig = field(default_factory=CameraConfig)
     scene: SceneConfig = field(default_factory=SceneConfig)
-    workers: int | None = None  # number of processes; null: one per core
+    workers: int | None = None
+    """Number of processes; null: one per core."""
 
     @property
     def first_label_us(self) -> int:

@@ -20,17 +20,28 @@ ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
 class OptimConfig:
     """The optimiser and its learning rate, which changes at every optimiser step over the whole run."""
 
-    name: str = "adamw"  # adamw, or muon: weight matrices with Muon, all other parameters with AdamW
-    learning_rate: float = 2e-4  # the peak, after the warm-up
-    ssm_factor: float = 1.0  # multiplies the learning rate of the parameters inside state-space layers
-    weight_decay: float = 0.0  # only for the weights of linear and convolutional layers
-    warmup_fraction: float = 0.005  # share of all steps that come before the peak
-    start_divisor: float = 20.0  # first learning rate = peak / start_divisor
-    end_divisor: float = 10_000.0  # last learning rate = peak / end_divisor
-    scale_with_batch: bool = False  # peak = learning_rate * sqrt(batch / 8), as in the paper
-    clip_value: float = 1.0  # clip gradients to this absolute value; 0: off
-    h2_weight: float = 0.0  # weight of the H2 term in the loss; 0: off. See rvtssm.training.regularize
-    h2_band: tuple[float, ...] = (0.5, 10.0)  # frequencies it covers, in Nyquist rates of the training step
+    name: str = "adamw"
+    """adamw, or muon: weight matrices with Muon, all other parameters with AdamW."""
+    learning_rate: float = 2e-4
+    """The peak, after the warm-up."""
+    ssm_factor: float = 1.0
+    """Multiplies the learning rate of the parameters inside state-space layers."""
+    weight_decay: float = 0.0
+    """Only for the weights of linear and convolutional layers."""
+    warmup_fraction: float = 0.005
+    """Share of all steps that come before the peak."""
+    start_divisor: float = 20.0
+    """First learning rate = peak / start_divisor."""
+    end_divisor: float = 10_000.0
+    """Last learning rate = peak / end_divisor."""
+    scale_with_batch: bool = False
+    """Peak = learning_rate * sqrt(batch / 8), as in the paper."""
+    clip_value: float = 1.0
+    """Clip gradients to this absolute value; 0: off."""
+    h2_weight: float = 0.0
+    """Weight of the H2 term in the loss; 0: off. See rvtssm.training.regularize."""
+    h2_band: tuple[float, ...] = (0.5, 10.0)
+    """Frequencies it covers, in Nyquist rates of the training step."""
 
     def __post_init__(self) -> None:
         check_choice("optim.name", self.name, OPTIMIZERS)
@@ -47,32 +58,56 @@ class OptimConfig:
 class TrainingConfig:
     """Settings of `rvtssm train`. The batch is described in `sampling`, the learning rate in `optim`."""
 
-    steps: int = 400_000  # optimiser steps
-    pseudo_weight: float = 1.0  # weight of labels made by a detector, multiplied by their score; 0: leave them out
-    init_from: str | None = None  # weights to start from: as for `checkpoint`, or of RVT or the official release
-    class_map: Any = None  # maps classes of init_from to classes of the data, as in {vehicle: car}
-    validate_every: int = 10_000  # steps between validations; the last step is always followed by one
-    checkpoint_every: int = 1_000  # steps between checkpoints, from which a killed run can resume
-    checkpoint_minutes: float = 10.0  # minutes between checkpoints; whichever comes first counts
-    log_every: int = 50  # steps between two rows of the logs
-    devices: int = 1  # processes per machine, one per GPU
-    num_nodes: int = 1  # number of machines
-    accelerator: str = "auto"  # the device; one of ACCELERATORS
-    precision: str = "float32"  # one of PRECISIONS; auto: bf16 (16-bit products) where products are faster in it
-    compile: bool = False  # compile backbone, neck and head, one graph each, for training but not for validation
-    recompute_strides: tuple[int, ...] = ()  # strides of maps to compute again in the backward pass, to save memory
-    channels_last: bool = False  # also store the weights of convolutions channels last, like frames and feature maps
-    fused: bool = True  # update all weights in one kernel; ignored in float16, where it cannot clip gradients
-    average: float | None = None  # validate and keep averaged weights with this decay, such as 0.995; null: off
-    accumulate: int = 1  # batches per optimiser step
-    sync_batchnorm: bool = False  # compute batch statistics over all processes; only on GPUs
-    freeze_batchnorm: bool = False  # keep the batch norm statistics fixed, for fine-tuning with small batches
-    # loggers in addition to CSV: tensorboard, or full names of logger classes
+    steps: int = 400_000
+    """Optimiser steps."""
+    pseudo_weight: float = 1.0
+    """Weight of labels made by a detector, multiplied by their score; 0: leave them out."""
+    init_from: str | None = None
+    """Weights to start from: as for `checkpoint`, or of RVT or the official release."""
+    class_map: Any = None
+    """Maps classes of init_from to classes of the data, as in {vehicle: car}."""
+    validate_every: int = 10_000
+    """Steps between validations; the last step is always followed by one."""
+    checkpoint_every: int = 1_000
+    """Steps between checkpoints, from which a killed run can resume."""
+    checkpoint_minutes: float = 10.0
+    """Minutes between checkpoints; whichever comes first counts."""
+    log_every: int = 50
+    """Steps between two rows of the logs."""
+    devices: int = 1
+    """Processes per machine, one per GPU."""
+    num_nodes: int = 1
+    """Number of machines."""
+    accelerator: str = "auto"
+    """The device; one of ACCELERATORS."""
+    precision: str = "float32"
+    """One of PRECISIONS; auto: bf16 (16-bit products) where products are faster in it."""
+    compile: bool = False
+    """Compile backbone, neck and head, one graph each, for training but not for validation."""
+    recompute_strides: tuple[int, ...] = ()
+    """Strides of maps to compute again in the backward pass, to save memory."""
+    channels_last: bool = False
+    """Also store the weights of convolutions channels last, like frames and feature maps."""
+    fused: bool = True
+    """Update all weights in one kernel; ignored in float16, where it cannot clip gradients."""
+    average: float | None = None
+    """Validate and keep averaged weights with this decay, such as 0.995; null: off."""
+    accumulate: int = 1
+    """Batches per optimiser step."""
+    sync_batchnorm: bool = False
+    """Compute batch statistics over all processes; only on GPUs."""
+    freeze_batchnorm: bool = False
+    """Keep the batch norm statistics fixed, for fine-tuning with small batches."""
     loggers: list[str] = field(default_factory=lambda: ["tensorboard"])
-    logger_args: Any = None  # arguments of the logger class, as in {project: gen1}
-    num_images: int = 4  # images drawn at each validation, for loggers that accept images
-    spectra: bool = True  # log the spectra of the temporal layers at each validation
-    progress: bool = True  # show a progress bar
+    """Loggers in addition to CSV: tensorboard, or full names of logger classes."""
+    logger_args: Any = None
+    """Arguments of the logger class, as in {project: gen1}."""
+    num_images: int = 4
+    """Images drawn at each validation, for loggers that accept images."""
+    spectra: bool = True
+    """Log the spectra of the temporal layers at each validation."""
+    progress: bool = True
+    """Show a progress bar."""
 
     def __post_init__(self) -> None:
         check_at_least("training", self, 1, "steps", "validate_every", "checkpoint_every", "log_every")

@@ -116,21 +116,21 @@ def test_every_key_says_what_it_means():
 class ExampleSettings:
     """What this is. It is read by a test."""
 
-    # before the field,
-    # on two lines
     first: int = 1
-    second: list[str] = field(
-        default_factory=lambda: ["#a"]  # behind its last line, CHOICES
-    )
-    third: bool = False  # behind
+    """What this means,
+    on two lines."""
+    second: list[str] = field(default_factory=lambda: ["#a"])
+    """one of CHOICES"""
+    third: bool = False
+    """The last one."""
 
 
 CHOICES = ("x", "y")
 
 
-def test_the_meaning_of_a_key_is_the_comment_beside_it():
+def test_the_meaning_of_a_key_is_the_docstring_below_it():
     keys = list(keys_of(ExampleSettings(), "a."))
-    assert [key.meaning for key in keys] == ["before the field, on two lines", "behind its last line, x, y", "behind"]
+    assert [key.meaning for key in keys] == ["What this means, on two lines", "one of x, y", "The last one"]
     assert [f"{key.name}={key.default}" for key in keys] == ["a.first=1", "a.second=[#a]", "a.third=false"]
     assert purpose(ExampleSettings()) == "What this is"
 

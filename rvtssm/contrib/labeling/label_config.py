@@ -12,13 +12,20 @@ from rvtssm.system.user_error import UserError
 class LabelConfig:
     """Settings of `rvtssm label`, which labels recordings with a detector."""
 
-    splits: list[str] = field(default_factory=lambda: ["train"])  # splits to label; other splits keep their labels
-    interval_ms: float | None = None  # time between labels, in whole steps; null: the usual interval of the dataset
-    min_score: float = 0.4  # lowest score of a trusted box, averaged over both directions of time
-    min_iou: float = 0.5  # smallest overlap with which boxes of both directions count as one object
-    min_track_ms: float = 200.0  # shortest track of a trusted box
-    track_memory_s: float = 0.5  # how long a lost object keeps its track, in seconds
-    workers: int | None = 1  # processes that share the recordings; null: one per GPU, or one per core
+    splits: list[str] = field(default_factory=lambda: ["train"])
+    """Splits to label; other splits keep their labels."""
+    interval_ms: float | None = None
+    """Time between labels, in whole steps; null: the usual interval of the dataset."""
+    min_score: float = 0.4
+    """Lowest score of a trusted box, averaged over both directions of time."""
+    min_iou: float = 0.5
+    """Smallest overlap with which boxes of both directions count as one object."""
+    min_track_ms: float = 200.0
+    """Shortest track of a trusted box."""
+    track_memory_s: float = 0.5
+    """How long a lost object keeps its track, in seconds."""
+    workers: int | None = 1
+    """Processes that share the recordings; null: one per GPU, or one per core."""
 
     def __post_init__(self) -> None:
         check_share("label", self, "min_score", "min_iou")

@@ -15,18 +15,26 @@ MIN_HZ, MAX_HZ = 5, 200  # range of the slider, extended if necessary to the rat
 class ServeConfig:
     """Settings of `rvtssm serve`."""
 
-    host: str = "127.0.0.1"  # address to listen on; 0.0.0.0 can be reached from other machines
-    port: int = 8000  # port to listen on; 0: any free port
-    token: str | None = None  # password in the page's address; null: none on this machine, a random one for others
-    max_upload_mb: float = 512.0  # size of the largest file that a page may upload, in MB
-    max_pages: int = 8  # pages open at the same time; each has its own detector state
-    camera_settings: str | None = None  # YAML file with biases and region of interest of the camera (docs/cameras.md)
-    hz: float | None = None  # the rate that a page starts with, in Hz; null: the rate of training
-    # windows at other rates. slide: as long as in training; shrink: as long as the stride; null: as the weights allow
+    host: str = "127.0.0.1"
+    """Address to listen on; 0.0.0.0 can be reached from other machines."""
+    port: int = 8000
+    """Port to listen on; 0: any free port."""
+    token: str | None = None
+    """Password in the page's address; null: none on this machine, a random one for others."""
+    max_upload_mb: float = 512.0
+    """Size of the largest file that a page may upload, in MB."""
+    max_pages: int = 8
+    """Pages open at the same time; each has its own detector state."""
+    camera_settings: str | None = None
+    """YAML file with biases and region of interest of the camera (docs/cameras.md)."""
+    hz: float | None = None
+    """The rate that a page starts with, in Hz; null: the rate of training."""
     window: str | None = None
-    # frames keep one pixel of each n x n square; null: for a recording as in `predict`, for the camera the largest n
-    # that leaves frames as large as in training
+    """Windows at other rates. slide: as long as in training; shrink: as long as the stride; null: as the weights allow.
+    """
     downsample: int | None = None
+    """Frames keep one pixel of each n x n square; null: for a recording as in `predict`, for the camera the largest n
+    that leaves frames as large as in training."""
 
     def __post_init__(self) -> None:
         check_positive("serve", self, "max_upload_mb", "hz", "downsample")

@@ -12,11 +12,16 @@ from rvtssm.system.user_error import UserError
 class AuditConfig:
     """Settings of `rvtssm audit`."""
 
-    duration_s: float = 5.0  # length of the events, simulated or read; longer memories cannot be seen
-    hz: list[float] = field(default_factory=lambda: [20.0, 40.0, 80.0, 100.0, 200.0])  # rates at which a step is timed
-    finer: list[int] = field(default_factory=lambda: [1, 2, 4, 10])  # finer steps that replace one step of training
-    threshold: float = 0.01  # a window is forgotten when its effect falls below this share of its initial effect
-    num_timed: int = 20  # windows to time per rate, fewer if the events end before
+    duration_s: float = 5.0
+    """Length of the events, simulated or read; longer memories cannot be seen."""
+    hz: list[float] = field(default_factory=lambda: [20.0, 40.0, 80.0, 100.0, 200.0])
+    """Rates at which a step is timed."""
+    finer: list[int] = field(default_factory=lambda: [1, 2, 4, 10])
+    """Finer steps that replace one step of training."""
+    threshold: float = 0.01
+    """A window is forgotten when its effect falls below this share of its initial effect."""
+    num_timed: int = 20
+    """Windows to time per rate, fewer if the events end before."""
 
     def __post_init__(self) -> None:
         if not (self.hz and all(0 < hz <= 1e6 for hz in self.hz)):

@@ -11,10 +11,12 @@ from rvtssm.system.user_error import UserError
 class StudyConfig:
     """Which trainings and conditions a study compares."""
 
-    variants: list[str] = field(default_factory=list)  # trainings, each as "NAME: key=value ..."; settings are optional
-    axes: list[str] = field(default_factory=list)  # settings to vary, as `key=value,value` like on the command line
-    # published numbers for the tables: "NAME: 20=47.7 40=46.4", AP by Hz
+    variants: list[str] = field(default_factory=list)
+    """trainings, each as "NAME: key=value ..."; settings are optional."""
+    axes: list[str] = field(default_factory=list)
+    """Settings to vary, as `key=value,value` like on the command line."""
     beside: list[str] = field(default_factory=list)
+    """Published numbers for the tables: "NAME: 20=47.7 40=46.4", AP by Hz."""
 
     def __post_init__(self) -> None:
         names = [name for name, _ in self.named_variants()]

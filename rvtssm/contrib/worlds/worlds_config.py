@@ -13,24 +13,40 @@ from rvtssm.system.limits import check_at_least, check_choice, check_positive, c
 class WorldConfig:
     """What the recordings of dataset=open_world show. A share of 0 removes that part of the world."""
 
-    indoor_share: float = 0.3  # share of the recordings in a room; the others are outdoors
-    dark_share: float = 0.2  # share of the recordings at night or in a dim room
-    crowd_share: float = 0.15  # share of the recordings with up to three times as many actors
-    plain_share: float = 0.0  # share of the training recordings outdoors by day, without crowds, animals and clutter
-    empty_share: float = 0.0  # share of the training recordings in which nobody is there
-    far_share: float = 0.0  # share of the recordings whose actors are at most five times as large as the smallest
-    dusk_share: float = 0.0  # share of the outdoor recordings by day with little light
-    # share of the outdoor recordings with a moving camera from a car at 20 to 60 km/h in traffic
+    indoor_share: float = 0.3
+    """Share of the recordings in a room; the others are outdoors."""
+    dark_share: float = 0.2
+    """Share of the recordings at night or in a dim room."""
+    crowd_share: float = 0.15
+    """Share of the recordings with up to three times as many actors."""
+    plain_share: float = 0.0
+    """Share of the training recordings outdoors by day, without crowds, animals and clutter."""
+    empty_share: float = 0.0
+    """Share of the training recordings in which nobody is there."""
+    far_share: float = 0.0
+    """Share of the recordings whose actors are at most five times as large as the smallest."""
+    dusk_share: float = 0.0
+    """Share of the outdoor recordings by day with little light."""
     drive_share: float = 0.0
-    group_share: float = 0.0  # share of the people who walk beside the person placed before them
-    max_actors: int = 9  # most people, vehicles and two-wheelers that are placed
-    max_animals: int = 2  # most dogs, which have no label
-    max_clutter: int = 8  # most trees, flags, posts, signs, screens, water and furniture
-    min_object_px: float = 12.0  # height of the smallest person when placed; half of it for vehicles and animals
-    max_object_px: float = 300.0  # height of the largest person when placed; half of it for vehicles and animals
-    min_lines: int = 96  # fewest lines of the sensor, drawn per recording; of a larger sensor the frame shows a part
-    max_lines: int = 720  # most lines of the sensor; a sensor smaller than the frame leaves the rest of it empty
-    lens_blur: float = 1.0  # strongest blur of the lens, standard deviation in pixels; 0: none
+    """Share of the outdoor recordings with a moving camera from a car at 20 to 60 km/h in traffic."""
+    group_share: float = 0.0
+    """Share of the people who walk beside the person placed before them."""
+    max_actors: int = 9
+    """Most people, vehicles and two-wheelers that are placed."""
+    max_animals: int = 2
+    """Most dogs, which have no label."""
+    max_clutter: int = 8
+    """Most trees, flags, posts, signs, screens, water and furniture."""
+    min_object_px: float = 12.0
+    """Height of the smallest person when placed; half of it for vehicles and animals."""
+    max_object_px: float = 300.0
+    """Height of the largest person when placed; half of it for vehicles and animals."""
+    min_lines: int = 96
+    """Fewest lines of the sensor, drawn per recording; of a larger sensor the frame shows a part."""
+    max_lines: int = 720
+    """Most lines of the sensor; a sensor smaller than the frame leaves the rest of it empty."""
+    lens_blur: float = 1.0
+    """Strongest blur of the lens, standard deviation in pixels; 0: none."""
 
     def plain(self) -> "WorldConfig":
         """Return the settings of an easy world, which a short training learns first."""
@@ -76,15 +92,24 @@ class OpenWorldConfig(SyntheticConfig):
 class SimulateConfig:
     """What `rvtssm simulate` turns into events. The camera is `synthetic.camera`, which `sensor=NAME` selects."""
 
-    video: str | None = None  # a video file, or a folder of pictures, which are sorted by name
-    labels: str | None = None  # MOT text, COCO JSON, or a folder with one YOLO text or Pascal VOC XML file per frame
-    label_format: str | None = None  # mot, coco, yolo or voc; null: by suffix (.txt mot, .json coco), or by files
-    label_hz: float | None = None  # interpolate boxes along tracks to this rate; null: labels at the frames
-    classes: list[str] | None = None  # MOT, YOLO: names of the class numbers; COCO, VOC: names of the classes to keep
-    fps: float | None = None  # frames per second; null: the rate in the video file; a folder needs a number
-    linear: bool | None = None  # whether pixel values are proportional to light; null: no with 8 bits (sRGB), else yes
-    max_motion_px: float = 1.0  # largest motion between two interpolated frames
-    split: str = "train"  # split of the dataset to write: train, val or test
+    video: str | None = None
+    """A video file, or a folder of pictures, which are sorted by name."""
+    labels: str | None = None
+    """MOT text, COCO JSON, or a folder with one YOLO text or Pascal VOC XML file per frame."""
+    label_format: str | None = None
+    """mot, coco, yolo or voc; null: by suffix (.txt mot, .json coco), or by files."""
+    label_hz: float | None = None
+    """Interpolate boxes along tracks to this rate; null: labels at the frames."""
+    classes: list[str] | None = None
+    """MOT, YOLO: names of the class numbers; COCO, VOC: names of the classes to keep."""
+    fps: float | None = None
+    """Frames per second; null: the rate in the video file; a folder needs a number."""
+    linear: bool | None = None
+    """Whether pixel values are proportional to light; null: no with 8 bits (sRGB), else yes."""
+    max_motion_px: float = 1.0
+    """Largest motion between two interpolated frames."""
+    split: str = "train"
+    """Split of the dataset to write: train, val or test."""
 
     def __post_init__(self) -> None:
         check_choice("simulate.label_format", self.label_format, ("mot", "coco", "yolo", "voc", None))
