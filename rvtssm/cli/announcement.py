@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rvtssm.cli.console import say
-from rvtssm.system.output_folder import written_at
 
 if TYPE_CHECKING:  # it imports torch, without which recordings are prepared
     from rvtssm.datasets.sequence import FrameSequence
@@ -20,8 +20,10 @@ def announce(verb: str, **facts: object) -> None:
 
 
 def say_replaced(folder: Path, name: str) -> None:
-    """Say so before the set `name` of a folder, written by an earlier command, is replaced."""
-    if written := written_at(folder, name):
+    """Say so before the results of an earlier command, of which `name`.json is one file, are replaced."""
+    summary = folder / f"{name}.json"
+    if summary.is_file():
+        written = time.strftime("%Y-%m-%d %H:%M", time.localtime(summary.stat().st_mtime))
         say(f"replaces the results of {written} in {folder}; out= chooses another folder")
 
 

@@ -29,7 +29,6 @@ def run_files(folder: Path, verb: str, config: Config, left_out: Collection[str]
 
     Words in `left_out` are not needed to repeat the run.
     If the folder has such files of another verb or of someone else, they go to a folder below it with the verb's name.
-    Raise ValueError at the start if files of the same verb were changed since.
     """
     if any((folder / name).exists() for name in RUN_FILES) and _verb_of(folder / RUN_FILES[-1]) != verb:
         folder = folder / verb

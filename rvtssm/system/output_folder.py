@@ -1,13 +1,10 @@
-"""Folders that commands write to: one process at a time, complete sets of files, no foreign file replaced.
+"""Folders that commands write to: one process at a time, and sets of files that replace the set before.
 
-A set of results has a manifest `.NAME.manifest.json` with the names and sizes of its files. The manifest exists only
-while all files of one set are complete. Other files in the folder are never replaced or removed. The lock is a file
-`.rvtssm.lock`. The system releases it when its process ends, even if the process is killed.
+The lock is a file `.rvtssm.lock`. The system releases it when its process ends, even if the process is killed.
 """
 
 import contextlib
 import errno
-import json
 import logging
 import os
 import socket
@@ -82,59 +79,32 @@ def locked(folder: Path | str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def result_set(folder: Path | str, name: str, patterns: Sequence[str]) -> Iterator[Path]:
-    """Yield an empty folder. Its files become the set `name` of `folder` if the block ends without an error.
+    """Yield an empty folder. If the block ends without an error, its files replace the earlier ones of `folder`.
 
-    They replace the files of the previous set. If the process is killed, the folder holds either the old set or the new
-    one: the next call moves a complete new set into place if that had not finished.
+    After an error, `folder` is as before. If the process is killed while files are moved, each file is whole or absent.
 
     Args:
         folder: The folder of the results.
-        name: Name of the set.
-        patterns: Patterns, as in `fnmatch`; the names of all files of the set match one of them.
+        name: Name of the set, for the temporary folder.
+        patterns: Patterns, as in `fnmatch`; the names of all files of the set match one of them. Whatever matches in
+            `folder` is replaced or deleted.
 
     Raises:
-        UserError: `folder` holds a file that matches a pattern and is not from an earlier set or has changed size, or
-            another process uses the folder.
+        UserError: Another process uses the folder.
     """
     folder = Path(folder)
-    with locked(folder):
-        check_replaceable(folder, name, patterns)
-        with staging_folder(folder, name) as staged:
-            with named_if_full(folder):
-                yield staged
-                sizes = {path.name: path.stat().st_size for path in sorted(staged.iterdir())}
-                assert all(_matches(file, patterns) for file in sizes), (sizes, patterns)
-                if not sizes and not _manifest(folder, name).exists():
-                    return
-                (staged / _manifest(folder, name).name).write_text(json.dumps({"files": sizes}, indent=1) + "\n")
-                for path in staged.iterdir():
-                    with open(path, "rb+") as file:
-                        os.fsync(file.fileno())
-            _check_nothing_foreign(folder, name, patterns)
-            os.rename(staged, _coming(folder, name))  # from here on, the new set is valid
-            _complete(folder, name)
-
-
-def check_replaceable(folder: Path | str, name: str, patterns: Sequence[str]) -> None:
-    """Raise UserError now, before hours of work, if `result_set` would raise it later.
-
-    A complete new set that is not in place yet is moved into place.
-
-    Args:
-        folder: The folder of the results.
-        name: Name of the set.
-        patterns: Patterns that the names of the set's files match.
-    """
-    folder = Path(folder)
-    with locked(folder):
-        _complete(folder, name)
-        _check_nothing_foreign(folder, name, patterns)
-
-
-def written_at(folder: Path | str, name: str) -> str:
-    """Return when the set `name` of a folder was written, as text; empty if there is no such set."""
-    manifest = _manifest(Path(folder), name)
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(manifest.stat().st_mtime)) if manifest.is_file() else ""
+    with locked(folder), staging_folder(folder, name) as staged:
+        with named_if_full(folder):
+            yield staged
+            files = sorted(staged.iterdir())
+            for path in files:
+                with open(path, "rb+") as file:
+                    os.fsync(file.fileno())
+        for path in folder.iterdir():
+            if not (staged / path.name).exists() and any(fnmatchcase(path.name, pattern) for pattern in patterns):
+                path.unlink()
+        for path in files:
+            os.replace(path, folder / path.name)
 
 
 def write_files(folder: Path, content: Mapping[str, bytes]) -> list[Path]:
@@ -148,62 +118,6 @@ def write_files(folder: Path, content: Mapping[str, bytes]) -> list[Path]:
     for name, data in content.items():
         (folder / name).write_bytes(data)
     return [folder / name for name in content]
-
-
-def _complete(folder: Path, name: str) -> None:
-    """Move a complete new set into place, if there is one. This may be interrupted at any point and repeated."""
-    coming, manifest = _coming(folder, name), _manifest(folder, name)
-    new_manifest, old_manifest = coming / manifest.name, coming / ".replaced.json"
-    if new_manifest.exists():
-        new = _sizes(new_manifest)
-        if manifest.exists():
-            os.replace(manifest, old_manifest)
-        for file in _sizes(old_manifest).keys() - new.keys():
-            (folder / file).unlink(missing_ok=True)
-        for file in new:
-            with contextlib.suppress(FileNotFoundError):  # it was moved before the interruption
-                os.replace(coming / file, folder / file)
-        os.replace(new_manifest, manifest)
-    old_manifest.unlink(missing_ok=True)
-    with contextlib.suppress(FileNotFoundError):
-        coming.rmdir()
-
-
-def _check_nothing_foreign(folder: Path, name: str, patterns: Sequence[str]) -> None:
-    """Raise UserError if a file that the set would replace is not from the set, or has changed size."""
-    sizes = _sizes(_manifest(folder, name))
-    for path in sorted(folder.iterdir()):
-        if _matches(path.name, patterns) and sizes.get(path.name) != path.lstat().st_size:
-            raise UserError(
-                f"{folder} holds {path.name}, which was not written by rvtssm or has changed since; "
-                "move it elsewhere or choose another folder"
-            )
-
-
-def _matches(file: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(file, pattern) for pattern in patterns)
-
-
-def _sizes(manifest: Path) -> dict[str, int]:
-    """Return the file sizes in a manifest; empty if it does not exist. Raise UserError if it is not a manifest."""
-    if not manifest.exists():
-        return {}
-    try:
-        sizes: dict[str, int] = json.loads(manifest.read_text())["files"]
-        if all(Path(file).name == file and file not in ("", "..") for file in sizes):  # never a file of another folder
-            return dict(sizes)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        pass
-    raise UserError(f"{manifest} is not a manifest of rvtssm; delete it or choose another folder")
-
-
-def _manifest(folder: Path, name: str) -> Path:
-    return folder / f".{name}.manifest.json"
-
-
-def _coming(folder: Path, name: str) -> Path:
-    """Return the hidden folder that exists while a complete new set is moved into place."""
-    return folder / f".{name}.new"
 
 
 def _content(path: Path) -> str:

@@ -9,7 +9,6 @@ from rvtssm.cli.announcement import say_replaced
 from rvtssm.cli.composition import compose
 from rvtssm.cli.inputs import default_out, weights_label
 from rvtssm.cli.run_files import run_files, unlike_others
-from rvtssm.system.output_folder import result_set
 
 
 @pytest.mark.parametrize(
@@ -47,8 +46,7 @@ def test_a_report_with_other_settings_keeps_its_folder(tmp_path):
 def test_a_set_that_is_replaced_is_named_with_its_time(tmp_path, capsys):
     say_replaced(tmp_path, "audit")
     assert not capsys.readouterr().out
-    with result_set(tmp_path, "audit", ["a.md"]) as staged:
-        (staged / "a.md").write_text("a")
+    (tmp_path / "audit.json").write_text("{}")
     say_replaced(tmp_path, "audit")
     assert " ".join(capsys.readouterr().out.split()).startswith("replaces the results of 2")
 

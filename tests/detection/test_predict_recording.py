@@ -300,15 +300,3 @@ def test_ground_truth_is_drawn_in_its_window_only(checkpoint, tmp_path, monkeypa
         (7_150_000, []),
         (7_200_000, []),
     ]
-
-
-def test_files_of_others_are_never_replaced(checkpoint, tmp_path):
-    recording, out = write_recording(tmp_path), tmp_path / "out"
-    names = ["coco_results.json", "detections.npy", "still_holiday.png", "strip.png", "video.mp4"]
-    out.mkdir()
-    for number, name in enumerate(reversed(names)):
-        (out / name).write_bytes(b"mine")
-        with pytest.raises(ValueError, match=f"out holds {name}, which was not written by rvtssm"):
-            predict_recording(checkpoint, recording, out, PredictConfig(formats=["jsonl"]), progress=False)
-        assert len(list(out.iterdir())) == number + 1
-    assert {path.read_bytes() for path in out.iterdir()} == {b"mine"}

@@ -136,15 +136,6 @@ def test_a_file_exported_for_other_frames_is_refused(weights, refused, monkeypat
     assert "was exported for frames of 128 x 96 pixels, but frames of 64 x 48 are needed; export it again" in answer
 
 
-def test_an_evaluation_of_something_else_is_not_replaced(weights, refused, tmp_path, capsys, monkeypatch):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "evaluation.json").write_text("mine")
-    monkeypatch.setattr("rvtssm.evaluation.batch_workers.stream", None)
-    assert cli.main(["evaluate", f"checkpoint={weights()}", f"out={tmp_path / 'out'}"]) == 2
-    assert "holds evaluation.json, which was not written by rvtssm" in capsys.readouterr().err
-    assert [path.read_text() for path in (tmp_path / "out").iterdir()] == ["mine"]
-
-
 def test_what_was_measured_is_on_disk_before_it_is_shown(weights, tmp_path, capsys, monkeypatch):
     def print_in_latin(*_, **__):
         raise UnicodeEncodeError("latin-1", "–", 0, 1, "ordinal not in range(256)")

@@ -94,5 +94,5 @@ def test_a_verb_ends_with_one_line_and_keeps_what_was_there(tmp_path, prepared, 
     elif verb in ("generate", "preprocess"):
         whole = visible(made / verb)
         assert after.keys() >= before.keys() and all(whole[name] == data for name, data in after.items())
-    elif not list(out.glob(".*.new")):  # with that folder, the next run completes the new set
+    elif fault != "late call":  # files that were moved before it are new
         assert after == before

@@ -32,7 +32,7 @@ from rvtssm.models.checkpoint import OFFICIAL_PREFIX, load_file, read_checkpoint
 from rvtssm.models.detector import count_parameters
 from rvtssm.models.official import convert_official
 from rvtssm.system.atomic_files import atomic_file
-from rvtssm.system.output_folder import check_replaceable, locked, result_set
+from rvtssm.system.output_folder import locked, result_set
 from rvtssm.system.user_error import UserError
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint, latest_checkpoint
 
@@ -80,7 +80,6 @@ def study(config: StudySettings, points: Sequence[tuple[Mapping[str, str], Study
         by_training.setdefault(cell.folder, []).append(cell)
     shared = [word for word in cells[0].words if all(word in cell.words for cell in cells)]
     with locked(out):
-        check_replaceable(out, "study", STUDY_FILES)
         with run_files(out, "study", config, _of_no_row(config, shared)):
             pass
         scores: dict[int, list[Score]] = {}

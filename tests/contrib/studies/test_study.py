@@ -345,14 +345,6 @@ def test_a_study_from_weights_states_the_settings_of_all_rows(fake, tmp_path):
     assert others == points and again.study == config.study
 
 
-def test_a_file_of_someone_else_is_refused_before_anything_is_trained(fake, tmp_path):
-    done, run, _ = fake
-    (tmp_path / "study.md").write_text("notes")
-    with pytest.raises(ValueError, match=r"holds study\.md, which was not written by rvtssm"):
-        run(tmp_path)
-    assert not done
-
-
 def test_a_package_that_tracks_need_is_asked_for_before_anything_is_trained(fake, tmp_path, monkeypatch):
     done, run, points = fake
     points[0][1].evaluation.track = "bytetrack"
