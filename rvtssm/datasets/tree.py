@@ -3,6 +3,7 @@
 A folder may also be given by its URL. The returned paths then point to copies on this machine.
 """
 
+import warnings
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -85,7 +86,7 @@ def find_recordings(raw_dir: Path | str, split: str, spec: DatasetSpec) -> list[
     """Return the recordings of a split, sorted by name.
 
     The name of a recording is its path inside the folder of the split, without the suffix. If several event files have
-    the same name, the suffix that comes first in the spec wins.
+    the same name, the suffix that comes first in the spec wins, and a warning names the others.
 
     Args:
         raw_dir: Folder or URL of the dataset.
@@ -98,6 +99,7 @@ def find_recordings(raw_dir: Path | str, split: str, spec: DatasetSpec) -> list[
     raw_dir = _folders_of(raw_dir, split, spec)
     found: dict[str, RawRecording] = {}
     folders: dict[str, str] = {}  # of each name
+    unused: list[tuple[Path, Path]] = []  # the event file that is used, and another of the same name
     claimed: set[Path] = set()  # `a_td.raw` has two fitting suffixes; the longer one comes first
     for suffix in (*spec.event_suffixes, *_PLAIN_SUFFIXES):
         for path, folder, name in _matches(raw_dir, spec.events_dir, split, spec, suffix):
@@ -109,9 +111,18 @@ def find_recordings(raw_dir: Path | str, split: str, spec: DatasetSpec) -> list[
                     f"{found[name].events_path} and {path} have the same name, but a split needs one name per "
                     "recording; rename one of them, with its labels"
                 )
-            if name not in found:
-                boxes_path = Path(raw_dir, spec.boxes_dir or "", folder, f"{name}{spec.boxes_suffix}")
-                found[name] = RawRecording(name, path, boxes_path if boxes_path.exists() else None)
+            if name in found:
+                unused.append((found[name].events_path, path))
+                continue
+            boxes_path = Path(raw_dir, spec.boxes_dir or "", folder, f"{name}{spec.boxes_suffix}")
+            found[name] = RawRecording(name, path, boxes_path if boxes_path.exists() else None)
+    if unused:
+        used, other = unused[0]
+        warnings.warn(
+            f"{len(unused)} event files are left out, such as {other}, because {used.name} is a recording of the same "
+            "name; rename or delete one of the two",
+            stacklevel=2,
+        )
     return [found[name] for name in sorted(found)]
 
 

@@ -21,9 +21,10 @@ def found(root, split, spec):
     return {recording.name: recording for recording in find_recordings(root, split, spec)}
 
 
-def test_a_file_belongs_to_one_recording_and_the_first_suffix_wins(tmp_path):
+def test_a_file_belongs_to_one_recording_and_others_of_its_name_are_named(tmp_path):
     touch(tmp_path, "val/a_td.raw", "val/b_td.dat", "val/b_td.dat.h5", "val/c.raw", "val/.d_td.dat", "val/b_bbox.npy")
-    recordings = found(tmp_path, "val", SPEC)
+    with pytest.warns(UserWarning, match=r"1 event files .*val/b_td\.dat\.h5, because b_td\.dat is"):
+        recordings = found(tmp_path, "val", SPEC)
     assert {name: recording.events_path.name for name, recording in recordings.items()} == {
         "a": "a_td.raw",
         "b": "b_td.dat",
