@@ -2,6 +2,8 @@
 
 import contextlib
 import difflib
+import errno
+import os
 import tokenize
 import zipfile
 import zlib
@@ -16,7 +18,9 @@ FILE_ERRORS = (
     *(OSError, EOFError, ValueError, LookupError, ArithmeticError, RuntimeError, MemoryError),
     *(SyntaxError, tokenize.TokenError, zipfile.BadZipFile, zlib.error),
 )
-# The same, and errors that follow if values in a file have the wrong type.
+# Errors of the disk or the system, which say nothing about the content of a file.
+_OF_THE_SYSTEM = {errno.EACCES, errno.EPERM, errno.EAGAIN, errno.ENOLCK, errno.EIO, errno.ESTALE, errno.EMFILE}
+# The same as FILE_ERRORS, and errors that follow if values in a file have the wrong type.
 CONTENT_ERRORS = (*FILE_ERRORS, TypeError, AttributeError)
 
 
@@ -50,5 +54,8 @@ def file_errors(
     except errors as error:
         if isinstance(error, ValueError) and str(error).startswith(str(path)):
             raise
+        if isinstance(error, OSError) and error.errno in _OF_THE_SYSTEM:
+            advice = "check its permissions and its disk, then run again"
+            raise UserError(f"{path} cannot be read ({os.strerror(error.errno)}); {advice}") from None
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise UserError(f"{path}{fault} ({reason}); {advice}") from None
