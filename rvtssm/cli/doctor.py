@@ -134,6 +134,16 @@ def _video() -> str:
     return "an MP4 file in H.264, which browsers play, was written and read back"
 
 
+def _opencv() -> str:
+    """Find several wheels of OpenCV, which install files of the same names over each other."""
+    names = {str(found.metadata["Name"]).lower() for found in importlib.metadata.distributions()}
+    wheels = sorted(name for name in names if re.fullmatch("opencv-(contrib-)?python(-headless)?", name))
+    if len(wheels) < 2:
+        return f"cv2 {importlib.import_module('cv2').__version__}"
+    named = " and ".join(wheels)
+    return f"{named} overwrite each other's files; if pictures fail, uninstall both, then install one of them"
+
+
 def _camera() -> str:
     from rvtssm.detection.event_camera import connected_cameras
     from rvtssm.system.extras import is_installed
@@ -144,4 +154,4 @@ def _camera() -> str:
     return f"{library} finds {', '.join(connected_cameras()) or 'no connected camera'}"
 
 
-CHECKS = (_versions, _packages, _device, _recurrence, _forward_pass, _filters, _video, _camera)
+CHECKS = (_versions, _packages, _device, _recurrence, _forward_pass, _filters, _video, _opencv, _camera)

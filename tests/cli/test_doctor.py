@@ -10,7 +10,7 @@ import torch
 
 from rvtssm.cli import doctor
 
-NAMES = ("versions", "packages", "device", "recurrence", "forward pass", "filters", "video", "camera")
+NAMES = ("versions", "packages", "device", "recurrence", "forward pass", "filters", "video", "opencv", "camera")
 
 
 def rows(text: str) -> dict[str, str]:
@@ -138,3 +138,14 @@ def test_states_that_are_not_those_of_the_formula_are_reported(capsys, monkeypat
     keep(monkeypatch, "recurrence")
     assert doctor.doctor() == 2
     assert "states differ from the formula" in rows(capsys.readouterr().out)["recurrence"]
+
+
+def test_two_wheels_of_opencv_are_named(tmp_path, monkeypatch, capsys):
+    for name in ("opencv-python", "opencv-contrib-python-headless"):
+        folder = tmp_path / f"{name.replace('-', '_')}-4.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 4.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    keep(monkeypatch, "opencv")
+    assert doctor.doctor() == 0
+    assert "opencv-contrib-python-headless and opencv-python" in rows(capsys.readouterr().out)["opencv"]
