@@ -2,11 +2,14 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields, is_dataclass
+from shutil import disk_usage
+from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, get_worker_info
 
 from rvtssm.datasets.packed_batch import PackedBatch
 from rvtssm.datasets.sampling import PlacedSampler
@@ -25,6 +28,9 @@ class SequenceLoader(DataLoader[PackedBatch]):
     """
 
     count_on = torch.device("cpu")
+
+    def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any], **settings: Any) -> None:
+        super().__init__(dataset, collate_fn=_InSharedMemory(collate_fn), **settings)
 
     def __iter__(self) -> Iterator[SequenceBatch]:  # type: ignore[override]
         # Workers start with these signals blocked and install their own handlers first.
@@ -49,6 +55,48 @@ class SequenceLoader(DataLoader[PackedBatch]):
         return None if batch is None else batch.counted(self.count_on, self.pin_memory)
 
 
+class _InSharedMemory:
+    """Moves batches of a worker to shared memory at once.
+
+    Otherwise a thread of the worker would do it, and the parent would wait for ever if the memory is full.
+
+    Args:
+        collate: Makes a batch.
+    """
+
+    def __init__(self, collate: Callable[[Any], Any]) -> None:
+        self._collate = collate
+
+    def __call__(self, chunks: Any) -> Any:
+        batch = self._collate(chunks)
+        if get_worker_info() is None:
+            return batch
+        try:
+            _share(batch)
+        except RuntimeError as error:
+            free = disk_usage("/dev/shm").free / 1e6
+            raise UserError(
+                f"a batch does not fit in /dev/shm, which has {free:.0f} MB free ({error}); set data.workers=0, or "
+                "give the container more, as in docker run --shm-size=8g"
+            ) from None
+        return batch
+
+
+def _share(value: Any) -> None:
+    """Move all tensors in a value to shared memory."""
+    if isinstance(value, torch.Tensor):
+        if value.numel():
+            value.share_memory_()
+        return
+    if is_dataclass(value):
+        value = [getattr(value, field.name) for field in fields(value)]
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for part in value:
+            _share(part)
+
+
 def next_batch(batches: Iterator[PackedBatch]) -> PackedBatch | None:
     """Return the next batch, None after the last one. A worker's UserError is raised without the worker's traceback."""
     try:
@@ -56,6 +104,13 @@ def next_batch(batches: Iterator[PackedBatch]) -> PackedBatch | None:
     except UserError as error:  # its message is the worker's traceback, whose last line names the class
         kind = type(error)
         raise UserError(str(error).rpartition(f"\n{kind.__module__}.{kind.__qualname__}: ")[2].strip()) from error
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise UserError(
+            f"a process that loads data has ended ({error}), perhaps because memory ran out; use fewer data.workers or "
+            "smaller batches"
+        ) from error
 
 
 class ResumableLoader(SequenceLoader):

@@ -16,6 +16,7 @@ from rvtssm.datasets.loader import ResumableLoader, leave_signals_to_the_parent
 from rvtssm.datasets.loading_config import SamplingConfig
 from rvtssm.datasets.packed_batch import PackedBatch
 from rvtssm.datasets.sampling import MixedBatchSampler
+from rvtssm.system.user_error import UserError
 
 LENGTH = 4
 NUM_STEPS = [23, 7, 1, 16, 40]
@@ -116,3 +117,24 @@ def test_an_error_of_the_next_batch_comes_when_it_is_asked_for(loader, monkeypat
     monkeypatch.setattr(PackedBatch, "counted", fail)
     with pytest.raises(OSError, match="unreadable"):
         list(batches)
+
+
+def test_a_batch_that_does_not_fit_in_shared_memory_is_an_error_and_no_hang(loader, monkeypatch):
+    def fail(tensor):
+        raise RuntimeError("unable to allocate shared memory(shm) for file: No space left on device (28)")
+
+    monkeypatch.setattr(torch.Tensor, "share_memory_", fail)  # which forked workers inherit
+    with pytest.raises(UserError, match=r"^a batch does not fit in /dev/shm, .*set data\.workers=0"):
+        list(loader("stream", 0, 1, num_workers=1))
+
+
+def test_a_worker_that_is_killed_ends_the_loading_within_seconds(loader):
+    batches = iter(loader("stream", 0, 1, num_workers=1))
+    next(batches)
+    (worker,) = multiprocessing.active_children()
+    begun_s = time.monotonic()
+    os.kill(worker.pid, signal.SIGKILL)
+    with pytest.raises((UserError, RuntimeError), match="DataLoader worker"):
+        list(batches)
+        time.sleep(10)  # the few batches had been loaded already
+    assert time.monotonic() - begun_s < 30
