@@ -125,7 +125,6 @@ class DatasetSpec:
     # is an error. None: drop every class that is not in class_names.
     ignored_classes: tuple[str, ...] | None = None
     downsample: int = 1  # frames keep one pixel of each downsample x downsample square
-    mixed_sizes: bool = False  # the sensors of recordings differ in size; height and width are those of no recording
     repair: bool = False  # read recordings even if more than 1 % of the events are out of order
     skip_us: int = 500_000  # labels before this time are not scored
     # score label times without a box as well, where each false box costs precision; False: as published for Gen1, 1Mpx
@@ -152,13 +151,9 @@ class DatasetSpec:
         return {str(disk_id): name for disk_id, name in zip(self.disk_class_ids, self.class_names, strict=True)}
 
     @property
-    def sensor_hw(self) -> tuple[int | None, int | None]:
-        """Height and width of every sensor; None where recordings differ."""
-        return (None, None) if self.mixed_sizes else (self.height, self.width)
-
-    def of_sensor(self, height: int, width: int) -> DatasetSpec:
-        """Return the spec of one recording, which differs from this one if sensors have several sizes."""
-        return replace(self, height=height, width=width) if self.mixed_sizes else self
+    def sensor_hw(self) -> tuple[int, int]:
+        """Height and width of the sensor."""
+        return self.height, self.width
 
     @property
     def frame_height(self) -> int:

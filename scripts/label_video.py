@@ -96,8 +96,6 @@ SMOOTHED_S = 0.08  # standard deviation of the filter over the boxes of a track
 
 CUT = 25.0  # mean change of a small grey picture, of 255, between two scenes
 LONGEST_S, SHORTEST_S = 6.0, 1.0  # of a part
-SIZES = ((96, 128), (160, 208), (240, 304), (360, 480))  # height, width: those of the recipe street_tiny
-SIZE_SHARES = np.array([0.3, 0.35, 0.25, 0.1])  # a large one takes as long as several small ones
 LEAST_CROP = 0.55  # of the largest crop of a frame
 PAN_SHARE = 0.5
 LABEL_US = SPEC.label_interval_us
@@ -658,9 +656,7 @@ def record_clip(
         for version in range(options.versions):
             name = f"{name_of(clip)}_{k:02d}_{version}"
             rng = np.random.default_rng(np.random.SeedSequence((options.seed, *name.encode())))
-            shares = SIZE_SHARES * [i == 0 or size[0] <= 1.1 * source.height for i, size in enumerate(SIZES)]
-            size = SIZES[int(rng.choice(len(SIZES), p=shares / shares.sum()))]
-            view = draw_view(size, (source.height, source.width), end - first, source.fps, rng)
+            view = draw_view(tuple(options.size), (source.height, source.width), end - first, source.fps, rng)
             path = options.out / "train" / f"{name}_bbox.npy"
             if path.exists():
                 boxes = read_boxes(path)
@@ -687,6 +683,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--fps", type=float, help="frames per second of folders of pictures")
     parser.add_argument("--seconds", type=float, default=60, help="that are used of each clip")
     parser.add_argument("--versions", type=int, default=4, help="recordings of each part")
+    parser.add_argument(
+        "--size", type=int, nargs=2, default=(240, 304), help="height and width of the sensor in pixels"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--draw", type=Path, help="a folder for one picture per second with the boxes of the teacher")
     return parser.parse_args(argv)

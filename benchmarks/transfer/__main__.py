@@ -56,8 +56,7 @@ PEDRO = replace(
     **{"boxes_suffix": ".xml", "events_dir": "numpy", "boxes_dir": "xml"},
 )
 PEDRO_HZ = 25.0
-# The recipe with sensors of one size.
-GENERATED = ("experiment=street_worlds", "synthetic.sizes=null", "dataset.mixed_sizes=false")
+GENERATED = ("experiment=street_worlds",)
 
 Rows = list[dict[str, Any]]
 

@@ -29,7 +29,7 @@ STARTS = ("weights", "nothing")
 RECIPE = (
     *("experiment=street_tiny", "dataset=custom"),  # its model and windows become those of the weights
     # the size of the footage, not that of the recipe
-    *("dataset.height=null", "dataset.width=null", "dataset.mixed_sizes=false", "dataset.source=null"),
+    *("dataset.height=null", "dataset.width=null", "dataset.source=null"),
     *("augment.window_ms=null", "augment.stream_window_ms=null"),
     *("sampling.chunk_length=6", "sampling.frames_per_chunk=3"),
     *("optim.name=adamw", "training.average=null", "training.precision=auto"),

@@ -126,7 +126,6 @@ def _prepared_tasks(
 def _verify_raw(recording: RawRecording, spec: DatasetSpec, is_labelled: bool, is_train: bool) -> list[str]:
     """Return the faults of a recording and its labels, and notes on them."""
     with closing(open_recording(recording.events_path, *spec.sensor_hw, spec.repair)) as events:
-        spec = spec.of_sensor(events.height, events.width)
         blocks, reach_xy = EventBlocks(events), (0, 0)
         for block in blocks:
             reach_xy = max(reach_xy[0], int(block.x.max())), max(reach_xy[1], int(block.y.max()))

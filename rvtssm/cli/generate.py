@@ -31,16 +31,11 @@ def generate(
             "and dataset.width, which every verb reads"
         )
     wanted = config.synthetic
-    if (wanted.sizes is not None) != spec.mixed_sizes:
-        raise UserError(
-            f"synthetic.sizes={wanted.sizes} with dataset.mixed_sizes={str(spec.mixed_sizes).lower()}; set both, so "
-            "that every verb reads recordings of these sizes, or neither"
-        )
     counts = f"{wanted.num_train} + {wanted.num_val} + {wanted.num_test}" if only is None else ", ".join(only)
     announce(
         "generate",
         recordings=f"{counts} of {wanted.duration_s:g} s",
-        sensor=", ".join(f"{width} x {height}" for height, width in wanted.sizes or [[spec.height, spec.width]]),
+        sensor=f"{spec.width} x {spec.height}",
         labels=f"every {wanted.label_interval_us / 1000:g} ms",
         output=folder,
     )

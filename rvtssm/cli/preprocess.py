@@ -18,11 +18,6 @@ from rvtssm.system.user_error import UserError
 def preprocess(config: Config) -> int:
     """Prepare all recordings of `dataset.raw_dir`; return 2 if one of them cannot be prepared."""
     spec = build_spec(config.dataset)
-    if spec.mixed_sizes:
-        raise UserError(
-            "dataset.mixed_sizes=true: recordings of several sizes cannot be prepared; train on them as they are, with "
-            "dataset.source=raw dataset.raw_dir=DIR"
-        )
     raw_dir = needed(config.dataset.raw_dir, "dataset.raw_dir=DIR", "the recordings")
     prepared_dir = needed(config.dataset.prepared_dir, "dataset.prepared_dir=DIR", "where to write")
     if Path(raw_dir).resolve() == Path(prepared_dir).resolve():

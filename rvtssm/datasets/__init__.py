@@ -35,8 +35,6 @@ class DatasetConfig:
     """Height of the sensor in pixels, if it differs from the dataset's."""
     width: int | None = None
     """Width of the sensor in pixels, if it differs from the dataset's."""
-    mixed_sizes: bool = False
-    """Sensors of raw recordings differ in size, as their files say; batches have one size."""
     repair: bool = False
     """Read recordings even if more than 1 % of the events are out of order."""
     source: str | None = None
@@ -73,7 +71,7 @@ def with_training(config: DatasetConfig, spec: DatasetSpec) -> DatasetConfig:
     config = with_described(config)
     if config.name:
         return config
-    keys = ("height", "width", "mixed_sizes", "repair")
+    keys = ("height", "width", "repair")
     return replace(config, name=spec.name, **{key: getattr(config, key) or getattr(spec, key) for key in keys})
 
 
@@ -94,7 +92,7 @@ def build_spec(config: DatasetConfig) -> DatasetSpec:
             raise UserError(f"dataset={config.name} needs dataset.raw_dir=DIR or dataset.prepared_dir=DIR")
         spec = custom.read_spec(*folders)
     spec = replace(spec, height=config.height or spec.height, width=config.width or spec.width)
-    spec = replace(spec, repair=config.repair, mixed_sizes=config.mixed_sizes)
+    spec = replace(spec, repair=config.repair)
     if not spec.downsample <= min(spec.height, spec.width) <= max(spec.height, spec.width) <= _LARGEST_SENSOR:
         raise UserError(
             f"{spec.name} has a sensor of {spec.width}x{spec.height} (width x height) and frames {spec.downsample} "

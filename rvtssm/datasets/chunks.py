@@ -72,7 +72,7 @@ class ChunkDataset(Dataset[Chunk]):
     def __getitem__(self, request: ChunkRequest) -> Chunk:
         """Return the chunk that a request names."""
         if request.is_empty:
-            first = self._sequence(request.like, 0)
+            first = self._sequence(0, 0)
             nothing = np.zeros(0, np.int64)
             return Chunk(request, first.source.frames(0, 0), nothing, first.labels[:0], nothing, nothing)
         sequence = self._sequence(request.recording, request.kind)

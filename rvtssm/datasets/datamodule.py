@@ -2,7 +2,6 @@
 
 import functools
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -15,7 +14,7 @@ from rvtssm.datasets import SOURCES, DatasetConfig, build_spec
 from rvtssm.datasets.chunks import ChunkDataset, Collate
 from rvtssm.datasets.loader import ResumableLoader, SequenceLoader, leave_signals_to_the_parent
 from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingConfig
-from rvtssm.datasets.sampling import ChunkRequest, EvalBatchSampler, MixedBatchSampler, SizedBatchSampler
+from rvtssm.datasets.sampling import ChunkRequest, EvalBatchSampler, MixedBatchSampler
 from rvtssm.datasets.sequence import FrameSequence, RawSplit, has_sequences, open_prepared_split
 from rvtssm.records import SequenceBatch, WindowSettings
 from rvtssm.system.free_memory import check_memory
@@ -66,11 +65,6 @@ class SequenceDataModule(L.LightningDataModule):
         self.has_pseudo_labels = has_pseudo_labels
         self._sequences: dict[tuple[str, str], list[FrameSequence]] = {}
         self._raw: dict[str, RawSplit] = {}
-        if self.spec.mixed_sizes and self.source != "raw":
-            raise UserError(
-                "dataset.mixed_sizes=true with dataset.source=prepared: only raw recordings may differ in size; set "
-                "dataset.source=raw dataset.raw_dir=DIR"
-            )
         if augment is None or not self.draws_windows:
             return
         if self.source != "raw":
@@ -173,18 +167,18 @@ class SequenceDataModule(L.LightningDataModule):
         sequences, random_kinds, stream_kinds = self.sequences_to_draw()
         rank, world_size = self._place()
         num_kinds = len({*random_kinds, *stream_kinds})
-        num_recordings = len(sequences) // num_kinds
         accumulate = self.trainer.accumulate_grad_batches if self.trainer is not None else 1
-        sizes = by_size(sequences[:num_recordings])
-        plans = []
-        for recordings in sizes:
-            mine = [sequences[kind * num_recordings + r] for kind in range(num_kinds) for r in recordings]
-            num_steps, steps = [len(each.windows) for each in mine], [each.label_steps for each in mine]
-            kinds = random_kinds, stream_kinds
-            plans.append(
-                MixedBatchSampler(num_steps, steps, self.sampling, self.seed, rank, world_size, *kinds, accumulate)
-            )
-        sampler = plans[0] if len(plans) == 1 else SizedBatchSampler(plans, sizes, self.seed)
+        sampler = MixedBatchSampler(
+            [len(sequence.windows) for sequence in sequences],
+            [sequence.label_steps for sequence in sequences],
+            self.sampling,
+            self.seed,
+            rank,
+            world_size,
+            random_kinds,
+            stream_kinds,
+            accumulate,
+        )
         thinning, max_open = self.sampling.frames_per_chunk, self.data.max_open_recordings
         dataset = ChunkDataset(sequences, self.augment, thinning, max_open, num_kinds)
         return self._loader(ResumableLoader, dataset, sampler, self.sampling.chunk_length)
@@ -240,7 +234,7 @@ class SequenceDataModule(L.LightningDataModule):
         """
         num_steps = [len(sequence.windows) for sequence in sequences]
         size = self.data.eval_chunk_length, self.data.eval_batch_size
-        sampler = EvalBatchSampler(num_steps, *size, *self._place(), by_size(sequences))
+        sampler = EvalBatchSampler(num_steps, *size, *self._place())
         dataset = ChunkDataset(sequences, max_open=self.data.max_open_recordings)
         return self._loader(SequenceLoader, dataset, sampler, None)
 
@@ -257,7 +251,7 @@ class SequenceDataModule(L.LightningDataModule):
         self, kind: type[Loader], dataset: ChunkDataset, sampler: Sampler[list[ChunkRequest]], num_steps: int | None
     ) -> Loader:
         """Return a loader that counts on the trainer's device; without a trainer, on a GPU if there is one."""
-        frames = max(dataset.sequences, key=lambda sequence: math.prod(sequence.frame_shape))
+        frames = dataset.sequences[0]
         num_bytes = math.prod(frames.frame_shape) * frames.settings.dtype.itemsize
         batch = (num_steps or self.data.eval_chunk_length, self.sampling.batch_size if num_steps else 1)
         what = (
@@ -280,14 +274,6 @@ class SequenceDataModule(L.LightningDataModule):
         elif torch.cuda.is_available():
             loader.count_on = torch.device("cuda")
         return loader
-
-
-def by_size(sequences: Sequence[FrameSequence]) -> list[list[int]]:
-    """Return the indices of the sequences in groups whose frames have one size, the smallest size first."""
-    found: dict[tuple[int, ...], list[int]] = {}
-    for index, sequence in enumerate(sequences):
-        found.setdefault(sequence.frame_shape, []).append(index)
-    return [found[shape] for shape in sorted(found)]
 
 
 def drawn_windows(windows: WindowSettings, augment: AugmentConfig) -> list[WindowSettings]:

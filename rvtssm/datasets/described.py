@@ -22,7 +22,7 @@ def described(name: str, *folders: str | None) -> dict[str, Any]:
         folders: Folders or URLs of the dataset, in order. None is left out.
 
     Returns:
-        The name of the dataset. For generated recordings also their height, width and whether they differ in size.
+        The name of the dataset. For generated recordings also their height and width.
 
     Raises:
         UserError: The file of generated recordings cannot be read, or it belongs to another dataset than `name`.
@@ -58,5 +58,4 @@ def _generated(path: Path) -> dict[str, Any]:
             "name": str(settings.get("dataset", "synthetic")),
             "height": int(settings["height"]),
             "width": int(settings["width"]),
-            "mixed_sizes": bool(settings.get("sizes")),
         }

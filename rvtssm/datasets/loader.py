@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, get_worker_info
 
 from rvtssm.datasets.packed_batch import PackedBatch
-from rvtssm.datasets.sampling import PlacedSampler
+from rvtssm.datasets.sampling import MixedBatchSampler
 from rvtssm.records import SequenceBatch
 from rvtssm.system.user_error import UserError
 from rvtssm.system.workers import end_with_parent
@@ -116,7 +116,7 @@ def next_batch(batches: Iterator[PackedBatch]) -> PackedBatch | None:
 class ResumableLoader(SequenceLoader):
     """A loader whose state counts the batches handed out, not the batches that its workers have prepared."""
 
-    batch_sampler: PlacedSampler
+    batch_sampler: MixedBatchSampler
 
     def __iter__(self) -> Iterator[SequenceBatch]:  # type: ignore[override]
         for batch in super().__iter__():

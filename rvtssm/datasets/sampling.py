@@ -6,9 +6,8 @@ of loader workers, and a sampler resumes from two integers.
 
 import heapq
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +17,7 @@ from rvtssm.datasets.loading_config import SamplingConfig
 from rvtssm.system.user_error import UserError
 
 # Purposes of random numbers, each with its own seeds, so that they are independent of each other.
-_STREAM_ORDER, _LABEL_ORDER, _STREAM_AUGMENT, _RANDOM_AUGMENT, _WINDOWS, _SIZE_ORDER = range(6)
+_STREAM_ORDER, _LABEL_ORDER, _STREAM_AUGMENT, _RANDOM_AUGMENT, _WINDOWS = range(5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,6 @@ class ChunkRequest:
     slot: int  # stream slot of this process, -1 for a random chunk
     augment_seed: int  # equal for all chunks of a recording in a stream
     kind: int = 0  # index of the kind of windows that the recording is counted with
-    like: int = 0  # a recording whose frames have the size of an empty request
 
     @property
     def is_empty(self) -> bool:
@@ -75,57 +73,15 @@ def _drawn(kinds: Sequence[int], augment_seed: int) -> int:
     return kinds[_seed(augment_seed, _WINDOWS) % len(kinds)]
 
 
-def _empty(slot: int, like: int = 0) -> ChunkRequest:
-    return ChunkRequest(-1, 0, 0, is_first=False, slot=slot, augment_seed=0, like=like)
+def _empty(slot: int) -> ChunkRequest:
+    return ChunkRequest(-1, 0, 0, is_first=False, slot=slot, augment_seed=0)
 
 
-class PlacedSampler(Sampler[list[ChunkRequest]], ABC):
-    """A plan of batches and the place in it that a training has reached: `epoch`, and `batch` within the epoch.
-
-    Iterating does not advance the place: the consumer calls `advance` for each batch.
-    """
-
-    def __init__(self) -> None:
-        self.epoch, self.batch = 0, 0
-
-    @abstractmethod
-    def length(self, epoch: int) -> int:
-        """Return the number of batches of an epoch, the same for every process."""
-
-    @abstractmethod
-    def batches(self, epoch: int, first: int) -> Iterator[list[ChunkRequest]]:
-        """Return the batches of an epoch from the `first` on."""
-
-    def __len__(self) -> int:
-        """Return the number of batches of this epoch, the same for every process."""
-        return self.length(self.epoch)
-
-    def __iter__(self) -> Iterator[list[ChunkRequest]]:
-        """Return the batches from the current place to the end of the epoch."""
-        return self.batches(self.epoch, self.batch)
-
-    def advance(self) -> None:
-        """Note that one batch has been consumed."""
-        self.batch += 1
-        if self.batch == self.length(self.epoch):
-            self.epoch, self.batch = self.epoch + 1, 0
-
-    def state_dict(self) -> dict[str, int]:
-        return {"epoch": self.epoch, "batch": self.batch}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go to a stored place. Raise ValueError if it does not exist in these data."""
-        length = self.length(state["epoch"])
-        if not 0 <= state["batch"] < length:
-            raise UserError(
-                f"the stored place is batch {state['batch']} of an epoch, but an epoch has {length} batches now; "
-                "resume with the data, batch size and number of processes of the interrupted run"
-            )
-        self.epoch, self.batch = state["epoch"], state["batch"]
-
-
-class MixedBatchSampler(PlacedSampler):
+class MixedBatchSampler(Sampler[list[ChunkRequest]]):
     """Plans training batches: random chunks first, then one chunk of every stream slot.
+
+    The sampler knows the place that a training has reached: `epoch`, and `batch` within the epoch. Iterating does not
+    advance the place: the consumer calls `advance` for each batch.
 
     Streams: each epoch shuffles all recordings, joins all their chunks in this order and divides them into equal parts,
     one per slot of all processes. A recording that is split by this starts from the zero state in the next slot. An
@@ -163,7 +119,7 @@ class MixedBatchSampler(PlacedSampler):
         stream_kinds: Sequence[int] = (0,),
         accumulate: int = 1,
     ) -> None:
-        super().__init__()
+        self.epoch, self.batch = 0, 0
         self.config = config
         self.accumulate = accumulate
         self.random_kinds, self.stream_kinds = random_kinds, stream_kinds
@@ -189,7 +145,35 @@ class MixedBatchSampler(PlacedSampler):
             raise UserError(f"none of the {self.num_recordings} training recordings has a step to stream")
         self._first = [0]  # number of batches before each epoch, computed on demand
 
+    def __len__(self) -> int:
+        """Return the number of batches of this epoch, the same for every process."""
+        return self.length(self.epoch)
+
+    def __iter__(self) -> Iterator[list[ChunkRequest]]:
+        """Return the batches from the current place to the end of the epoch."""
+        return self.batches(self.epoch, self.batch)
+
+    def advance(self) -> None:
+        """Note that one batch has been consumed."""
+        self.batch += 1
+        if self.batch == self.length(self.epoch):
+            self.epoch, self.batch = self.epoch + 1, 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "batch": self.batch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go to a stored place. Raise ValueError if it does not exist in these data."""
+        length = self.length(state["epoch"])
+        if not 0 <= state["batch"] < length:
+            raise UserError(
+                f"the stored place is batch {state['batch']} of an epoch, but an epoch has {length} batches now; "
+                "resume with the data, batch size and number of processes of the interrupted run"
+            )
+        self.epoch, self.batch = state["epoch"], state["batch"]
+
     def batches(self, epoch: int, first: int) -> Iterator[list[ChunkRequest]]:
+        """Return the batches of an epoch from the `first` on."""
         slots, before = self._slots(epoch), self._first_batch(epoch)
         return (
             self._random_requests(before + batch) + [slot[batch] for slot in slots]
@@ -197,6 +181,7 @@ class MixedBatchSampler(PlacedSampler):
         )
 
     def length(self, epoch: int) -> int:
+        """Return the number of batches of an epoch, the same for every process."""
         return self._first_batch(epoch + 1) - self._first_batch(epoch)
 
     def _first_batch(self, epoch: int) -> int:
@@ -266,31 +251,6 @@ class MixedBatchSampler(PlacedSampler):
         return self._order[1]
 
 
-class SizedBatchSampler(PlacedSampler):
-    """Batches of several plans in a random order; a plan has the recordings whose frames are of one size.
-
-    `recordings` are those of each plan, by their index in the split. All plans begin and end an epoch together.
-    """
-
-    def __init__(self, plans: Sequence[MixedBatchSampler], recordings: Sequence[Sequence[int]], seed: int = 0) -> None:
-        super().__init__()
-        self.plans, self.recordings, self.seed = plans, recordings, seed
-
-    def length(self, epoch: int) -> int:
-        return sum(plan.length(epoch) for plan in self.plans)
-
-    def batches(self, epoch: int, first: int) -> Iterator[list[ChunkRequest]]:
-        which = np.repeat(np.arange(len(self.plans)), [plan.length(epoch) for plan in self.plans])
-        order = np.random.default_rng([self.seed, _SIZE_ORDER, epoch]).permutation(which)
-        done = np.bincount(order[:first], minlength=len(self.plans)).tolist()
-        parts = [plan.batches(epoch, count) for plan, count in zip(self.plans, done, strict=True)]
-        return ([self._of_split(size, each) for each in next(parts[size])] for size in order[first:].tolist())
-
-    def _of_split(self, size: int, request: ChunkRequest) -> ChunkRequest:
-        mine = self.recordings[size]
-        return replace(request, recording=-1 if request.is_empty else mine[request.recording], like=mine[0])
-
-
 class EvalBatchSampler(Sampler[list[ChunkRequest]]):
     """Plans evaluation batches: each recording is read completely, from its start, in one slot of one process.
 
@@ -303,7 +263,6 @@ class EvalBatchSampler(Sampler[list[ChunkRequest]]):
         batch_size: Number of slots of a process.
         rank: Rank of this process.
         world_size: Number of processes.
-        sizes: The recordings in groups whose frames have one size, read one group after the other. None: one size.
     """
 
     def __init__(
@@ -313,25 +272,23 @@ class EvalBatchSampler(Sampler[list[ChunkRequest]]):
         batch_size: int,
         rank: int = 0,
         world_size: int = 1,
-        sizes: Sequence[Sequence[int]] | None = None,
     ) -> None:
+        queue = [(0, slot) for slot in range(batch_size * world_size)]
+        contents: list[list[tuple[int, int, int]]] = [[] for _ in queue]
+        for recording in sorted(range(len(num_steps)), key=lambda r: -num_steps[r]):
+            used, slot = heapq.heappop(queue)
+            chunks = chunks_of(num_steps[recording], chunk_length)
+            contents[slot] += [(recording, start, stop) for start, stop in chunks]
+            heapq.heappush(queue, (used + len(chunks), slot))
+        # slots alternate between processes, so that each has its share of the longest recordings
+        slots = [
+            [ChunkRequest(r, start, stop, start == 0, slot, 0) for r, start, stop in requests]
+            for slot, requests in enumerate(contents[rank::world_size])
+        ]
         self._batches: list[list[ChunkRequest]] = []
-        for recordings in sizes or [range(len(num_steps))]:
-            queue = [(0, slot) for slot in range(batch_size * world_size)]
-            contents: list[list[tuple[int, int, int]]] = [[] for _ in queue]
-            for recording in sorted(recordings, key=lambda r: -num_steps[r]):
-                used, slot = heapq.heappop(queue)
-                chunks = chunks_of(num_steps[recording], chunk_length)
-                contents[slot] += [(recording, start, stop) for start, stop in chunks]
-                heapq.heappush(queue, (used + len(chunks), slot))
-            # slots alternate between processes, so that each has its share of the longest recordings
-            slots = [
-                [ChunkRequest(r, start, stop, start == 0, slot, 0) for r, start, stop in requests]
-                for slot, requests in enumerate(contents[rank::world_size])
-            ]
-            for batch in range(max(len(requests) for requests in contents)):
-                running = [slot[batch] for slot in slots if batch < len(slot)]
-                self._batches.append(running or [_empty(0, next(iter(recordings), 0))])
+        for batch in range(max(len(requests) for requests in contents)):
+            running = [slot[batch] for slot in slots if batch < len(slot)]
+            self._batches.append(running or [_empty(0)])
 
     def __len__(self) -> int:
         """Return the number of batches, the same for every process."""

@@ -272,7 +272,7 @@ class RawSplit:
         sequences = []
         for name, recording, all_boxes in self._recordings:
             boxes = all_boxes if has_pseudo_labels else annotated(all_boxes)
-            spec = self.spec.of_sensor(recording.height, recording.width)
+            spec = self.spec
             is_train = self.split == "train"
             nothing_us = _NO_TIMES
             if is_train and grid == "labels" and label_hz is None:

@@ -50,9 +50,8 @@ class RawRecording:
                 "copy them, or prepare the recording without labels (labels=none)"
             )
         end_us = None
-        if self.boxes_path.suffix in (".txt", ".xml") or (spec.mixed_sizes and self.boxes_path.suffix != ".npy"):
+        if self.boxes_path.suffix in (".txt", ".xml"):
             with closing(open_recording(self.events_path, *spec.sensor_hw, spec.repair)) as recording:
-                spec = spec.of_sensor(recording.height, recording.width)
                 end_us = recording.time_range_us[1] + 1  # windows are half-open, so one that ends here holds all events
         return read_label_file(self.boxes_path, spec, end_us)
 

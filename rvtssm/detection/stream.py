@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 
 from rvtssm.models.detector import Detector
 from rvtssm.models.model_config import PostprocessConfig
-from rvtssm.models.sized_streams import SizedStreams
 from rvtssm.models.streams import Streams
 from rvtssm.records import Detections, SequenceBatch
 from rvtssm.system.user_error import UserError
@@ -38,7 +37,7 @@ def stream(
         left out.
     """
     found: dict[int, list[Detections]] = defaultdict(list)
-    streams = SizedStreams(detector, lambda: Streams(detector, trained_stride_us, memory_chunk, step_scale))
+    streams = Streams(detector, trained_stride_us, memory_chunk, step_scale)
     was_training = detector.training
     detector.eval()
     try:

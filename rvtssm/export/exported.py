@@ -174,13 +174,6 @@ class ExportedDetector(nn.Module):
         self._shapes = [tuple(shape) for shape in description["state"].values()]
         self._prediction_shapes: dict[str, list[int]] = description["predictions"]
 
-    def take_frames(self, frame_hw: tuple[int, int]) -> None:
-        """Raise ValueError: an exported model has frames of one size."""
-        raise UserError(
-            f"this model was exported for frames of {self.frame_hw[1]} x {self.frame_hw[0]} pixels, needed are "
-            f"{frame_hw[1]} x {frame_hw[0]}; export it again with export.height and export.width, or use its checkpoint"
-        )
-
     def init_state(self, num_streams: int) -> tuple[Tensor, ...]:
         """Return zeros (B * n, ...) for each state tensor of the file, ordered by stream."""
         return tuple(torch.zeros(num_streams * shape[0], *shape[1:]) for shape in self._shapes)

@@ -60,10 +60,6 @@ class Backbone(nn.Module, ABC):
         self.freezes_spatial = model.freeze_spatial
         self.recomputed: frozenset[int] = frozenset()
 
-    def take_frames(self, frame_hw: tuple[int, int]) -> None:
-        """Take frames of another size from now on; the weights stay. ValueError if this backbone has only one size."""
-        raise UserError(f"{type(self).__name__} takes frames of one size; set dataset.mixed_sizes=false")
-
     @abstractmethod
     def temporal_layers(self) -> dict[int, TemporalLayer]:
         """Return the temporal layers by the stride of their map, finest first."""
@@ -213,10 +209,6 @@ class Head(nn.Module, ABC):
 
     record: ClassVar[type[Any]]  # the NamedTuple of its predictions
     class_layers: ClassVar[tuple[str, ...]] = ("class_out",)  # names of the layers whose weights have one row per class
-
-    def take_frames(self, padded_hw: tuple[int, int]) -> None:
-        """Take the maps of frames of another size from now on. ValueError if this head has only one size."""
-        raise UserError(f"{type(self).__name__} takes frames of one size; set dataset.mixed_sizes=false")
 
     @abstractmethod
     def forward(self, maps: dict[int, Tensor], targets: tuple[Tensor, Tensor] | None = None) -> Any:

@@ -69,12 +69,6 @@ class Detector(nn.Module):
         """Whether no prediction depends on later frames."""
         return self.backbone.is_causal
 
-    def take_frames(self, frame_hw: tuple[int, int]) -> None:
-        """Take frames of another size from now on; the weights stay. ValueError if a part has only one size."""
-        self.backbone.take_frames(frame_hw)
-        self.head.take_frames(self.backbone.padded_hw)
-        self.frame_hw = frame_hw
-
     def init_state(self, num_streams: int) -> tuple[Any, ...]:
         """Return the zero state of B streams. See `Backbone.init_state`."""
         return self.backbone.init_state(num_streams)
@@ -140,7 +134,7 @@ class Detector(nn.Module):
         if size != wanted:
             raise UserError(
                 f"got frames of {size} (channels, height, width), but this detector was built for {wanted}; "
-                f"detector.take_frames(({size[1]}, {size[2]})) makes it take frames of that size, with the same weights"
+                "detector_for_frame(checkpoint, height, width) builds one with the same weights for another size"
             )
         padded_height, padded_width = self.backbone.padded_hw
         right, bottom = padded_width - wanted[2], padded_height - wanted[1]

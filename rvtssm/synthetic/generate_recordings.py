@@ -94,7 +94,7 @@ def simulated_recording(config: SyntheticConfig, split: str, index: int) -> tupl
     Returns:
         The events, in blocks, and the boxes.
     """
-    is_moving, config = config.is_ego_moving(index), config.of_recording(index)
+    is_moving = config.is_ego_moving(index)
     scene_rng, camera_rng = random_generators(config, split, index)
     scene = build_scene(config.height, config.width, config.duration_us, config.scene, scene_rng, is_moving)
     camera = drawn_camera(config.camera, camera_rng)
@@ -160,8 +160,7 @@ def _check_folder(raw_dir: Path, config: SyntheticConfig, simulation: Simulation
 def _write(config: SyntheticConfig, raw_dir: Path, split: str, index: int, simulation: Simulation) -> None:
     events, boxes = simulation.draw(config, split, index)
     path = raw_dir / split / f"{_name(split, index)}{simulation.spec.event_suffixes[0]}"
-    size = config.of_recording(index)
-    write_dat(path, events, size.height, size.width)
+    write_dat(path, events, config.height, config.width)
     write_boxes(_boxes_path(raw_dir, split, index, simulation), boxes)
 
 

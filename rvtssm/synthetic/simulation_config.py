@@ -127,9 +127,6 @@ class SyntheticConfig:
     """Height of the sensor in pixels; set dataset.height, which every verb reads."""
     width: int = SPEC.width
     """Width of the sensor in pixels; set dataset.width, which every verb reads."""
-    sizes: list[list[int]] | None = None
-    """Height and width of the sensors that recordings have in turn, such as [[96,128],[240,304]], for training with
-    dataset.mixed_sizes=true; null: all have dataset.height and dataset.width."""
     label_interval_us: int = SPEC.label_interval_us
     """Time between two labels."""
     ego_motion_share: float = 0.3
@@ -159,28 +156,15 @@ class SyntheticConfig:
         return getattr(self, f"num_{split}")
 
     def is_ego_moving(self, index: int) -> bool:
-        """Return whether the camera moves in a recording. Moving cameras are spread evenly over those of each size.
+        """Return whether the camera moves in a recording. Moving cameras are spread evenly.
 
         Args:
             index: Number of the recording in its split.
         """
-        index //= len(self.sizes or [()])
         return int((index + 1) * self.ego_motion_share) > int(index * self.ego_motion_share)
-
-    def of_recording(self, index: int) -> "SyntheticConfig":
-        """Return the settings of one recording, whose sensor has the size that `sizes` gives it."""
-        if not self.sizes:
-            return self
-        height, width = self.sizes[index % len(self.sizes)]
-        return replace(self, height=height, width=width)
 
     def check(self) -> None:
         """Raise a UserError for settings that cannot be generated."""
-        if self.sizes is not None and not all(len(size) == 2 and min(size) >= 16 for size in self.sizes or [[]]):
-            raise UserError(
-                f"synthetic.sizes={self.sizes}; name height and width of at least one sensor, each 16 or more, such as "
-                "[[96,128],[240,304]], or null"
-            )
         if min(self.height, self.width) < 16:
             raise UserError(
                 f"a sensor of {self.width} x {self.height} pixels is too small for a scene; set dataset.height and "

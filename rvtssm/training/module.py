@@ -18,7 +18,6 @@ from rvtssm.models.checkpoint import WRITTEN_BY, detector_weights, made_by
 from rvtssm.models.contracts import at_least_one
 from rvtssm.models.detector import Detector
 from rvtssm.models.model_config import PostprocessConfig
-from rvtssm.models.sized_streams import SizedStreams
 from rvtssm.models.streams import Streams
 from rvtssm.records import DatasetSpec, Detections, Labels, SequenceBatch
 from rvtssm.system.devices import on_device
@@ -71,8 +70,8 @@ class DetectionModule(L.LightningModule):
         self.defaults = defaults or {}
         self.val_labels = val_labels
         memory = (settings.trained_stride_us, settings.memory_chunk)
-        self.train_streams = SizedStreams(detector, lambda: Streams(detector, *memory, with_gradients=True))
-        self.val_streams = SizedStreams(detector, lambda: Streams(detector, *memory))
+        self.train_streams = Streams(detector, *memory, with_gradients=True)
+        self.val_streams = Streams(detector, *memory)
         self.latest_losses: dict[str, Tensor] = {}  # losses of the latest training batch
         self.random_state: Tensor | None = None  # random state of the run to resume
         self.train_seconds = 0.0  # over all parts of a resumed run, including validation

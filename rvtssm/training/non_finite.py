@@ -119,7 +119,7 @@ class NonFiniteStop(L.Callback):
             "freeze_batchnorm": module.settings.training.freeze_batchnorm,
             "pseudo_weight": module.settings.training.pseudo_weight,
         }
-        streams = {size: copied_to_cpu(states) for size, states in content["streams"].items()}
+        streams = copied_to_cpu(content["streams"])
         save_file(self.path, {**content, **settings, "batch": batch, "streams": streams})
 
 

@@ -258,7 +258,7 @@ def test_a_published_dataset_is_recognised_by_its_sensor(tmp_path, capsys, name,
 def test_a_generated_dataset_is_recognised_by_its_settings(tmp_path, capsys, name):
     (tmp_path / "val").mkdir()
     write_dat(tmp_path / "val" / "a_td.dat", random_events(100), HEIGHT, WIDTH)
-    described = {"dataset": name, "height": HEIGHT, "width": WIDTH, "sizes": None}
+    described = {"dataset": name, "height": HEIGHT, "width": WIDTH}
     (tmp_path / "synthetic.json").write_text(json.dumps(described))
     code, text, _ = run(capsys, tmp_path, "--json")
     assert code == 0 and json.loads(text)["dataset"] == name

@@ -11,7 +11,7 @@ from rvtssm.system.user_error import UserError
 
 def generated(folder, name="synthetic", **settings):
     folder.mkdir(exist_ok=True)
-    content = {"dataset": name, "height": 96, "width": 128, "sizes": None, **settings}
+    content = {"dataset": name, "height": 96, "width": 128, **settings}
     (folder / GENERATED_FILE).write_text(json.dumps(content))
     return str(folder)
 
@@ -19,14 +19,14 @@ def generated(folder, name="synthetic", **settings):
 @pytest.mark.parametrize("asked", ["", "open_world"])
 @pytest.mark.parametrize("key", ["raw_dir", "prepared_dir"])
 def test_generated_recordings_say_which_dataset_they_are_and_their_size(tmp_path, asked, key):
-    folder = generated(tmp_path, "open_world", sizes=[[96, 128], [240, 304]])
+    folder = generated(tmp_path, "open_world")
     spec = build_spec(DatasetConfig(asked, **{key: folder}))
-    assert (spec.name, spec.height, spec.width, spec.mixed_sizes) == ("open_world", 96, 128, True)
+    assert (spec.name, spec.height, spec.width) == ("open_world", 96, 128)
 
 
 def test_what_is_set_stays(tmp_path):
     spec = build_spec(DatasetConfig("synthetic", generated(tmp_path), height=48))
-    assert (spec.height, spec.width, spec.mixed_sizes) == (48, 128, False)
+    assert (spec.height, spec.width) == (48, 128)
     # published datasets may have the same files; neither their size nor their name is taken from there
     assert build_spec(DatasetConfig("gen1", str(tmp_path))).width == 304
 

@@ -47,16 +47,6 @@ def test_events_and_labels_may_lie_in_trees_of_their_own(tmp_path):
     assert find_boxes_without_events(tmp_path, "val", spec) == [tmp_path / "xml/val/b.xml"]
 
 
-def test_labels_in_fractions_are_of_the_sensor_of_their_recording(tmp_path):
-    spec = replace(SPEC, boxes_suffix=".txt", mixed_sizes=True)
-    for name, scale in (("a", 1), ("b", 2)):
-        touch(tmp_path, f"val/{name}_td.dat")
-        write_dat(tmp_path / f"val/{name}_td.dat", random_events(9), SPEC.height * scale, SPEC.width * scale)
-        (tmp_path / f"val/{name}.txt").write_text("100 0 0.5 0.5 0.25 0.25\n")
-    a, b = (recording.read_boxes(spec) for recording in find_recordings(tmp_path, "val", spec))
-    assert a["w"] == SPEC.width / 4 and b["w"] == SPEC.width / 2
-
-
 def test_a_split_may_be_part_of_a_folder(tmp_path):
     touch(tmp_path, "train/day1_td.dat", "train/day2_td.dat", "train/night_td.dat", "train/day2_bbox.npy")
     spec = replace(SPEC, split_sources={"train": ("train/day1*", "train/night*"), "val": ("train/day2*",)})

@@ -2,21 +2,15 @@
 
 import json
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from test_coco import SPEC, make_detections, make_labels, perfect, plain_coco, random_recording
 
-from rvtssm.datasets import DatasetConfig
-from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.evaluation.breakdown import break_down, track_speeds
 from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections, match_detections
 from rvtssm.evaluation.matches import precision_curves
-from rvtssm.evaluation.rates import _read_tracks
-from rvtssm.events.labels import BOX_DTYPE, write_boxes
-from rvtssm.readers.dat import write_dat
-from rvtssm.records import DatasetSpec, Events
+from rvtssm.records import DatasetSpec
 
 CAR, PEDESTRIAN = 0, 1
 A, B, C, D = [10, 10, 40, 40], [100, 10, 40, 40], [10, 100, 40, 40], [200, 100, 60, 60]
@@ -147,21 +141,3 @@ def test_speed_is_that_of_the_centre_along_a_track():
     boxes["track_id"] = 0
     assert np.isnan(track_speeds(labels, boxes, SPEC)).all()
     assert np.isnan(track_speeds(labels, boxes[:0], SPEC)).all()
-
-
-def test_speeds_are_in_widths_of_the_own_sensor_where_sensors_differ(tmp_path):
-    (tmp_path / "test").mkdir()
-    events = Events(np.array([0, 600_000]), *(np.zeros(2, kind) for kind in (np.uint16, np.uint16, np.uint8)))
-    for name, width in (("a", 100), ("b", 200)):
-        write_dat(tmp_path / f"test/{name}_td.dat", [events], 80, width)
-        boxes = np.zeros(3, BOX_DTYPE)
-        for box, t_us, x in zip(boxes, (100_000, 350_000, 600_000), (10, 50, 20), strict=True):
-            box["t"], box["x"], box["w"], box["h"], box["track_id"] = t_us, x, 40, 40, 1
-        boxes["pseudo_score"][1] = 0.9  # of a detector, whose boxes are not scored
-        write_boxes(tmp_path / f"test/{name}_bbox.npy", boxes)
-    data = SequenceDataModule(DatasetConfig("synthetic", str(tmp_path), mixed_sizes=True))
-    sequences = data.sequences("test")
-    runs = SimpleNamespace(source="raw", data=data, options=SimpleNamespace(split="test"))
-    recordings = [ScoredRecording(each.name, each.labels, []) for each in sequences]
-    speeds = _read_tracks(runs, recordings, sequences, track_speeds)
-    assert (speeds["a"][1], speeds["b"][1]) == pytest.approx((0.2, 0.1))

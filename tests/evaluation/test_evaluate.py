@@ -366,8 +366,13 @@ def test_a_latency_is_measured_where_none_is_given(weights, tmp_path, capsys):
     content = (raw / "test/a_td.dat").read_bytes()
     head, words = content[: -5_000 * 8], np.frombuffer(content[-5_000 * 8 :], "<u8")
     (raw / "test/a_td.dat").write_bytes(head + np.concatenate([words[100:200], words[:100], words[200:]]).tobytes())
-    where = "dataset=synthetic", f"dataset.raw_dir={raw}", "dataset.repair=true", "dataset.mixed_sizes=true"
-    where += "dataset.height=48", "dataset.width=64"  # of the training
+    where = (
+        "dataset=synthetic",
+        f"dataset.raw_dir={raw}",
+        "dataset.repair=true",
+        "dataset.height=60",
+        "dataset.width=80",
+    )
     found = evaluated(tmp_path / "out", f"checkpoint={weights()}", "precision=bf16", *where, *STREAMING)
     assert 0 < found["rates"]["20"]["latency_ms"] < 10_000
     assert "measured on this machine" in found["settings"]["streaming"]

@@ -142,8 +142,7 @@ def test_a_process_goes_on_with_its_own_streams_and_random_numbers(tmp_path):
     module = build_module()
     states = [map_state(lambda leaf, v=v: leaf + v, module.detector.init_state(1)) for v in (0, 1)]
     randoms = [torch.Generator().manual_seed(seed).get_state() for seed in (0, 1)]
-    size = module.detector.frame_hw
-    stored = [{size: {"steps": {0: 1}, "state": state}} for state in states]
+    stored = [{"steps": {0: 1}, "state": state} for state in states]
     parts = [{"streams": streams, "random": random} for streams, random in zip(stored, randoms, strict=True)]
     place = {"world_size": 2, "global_rank": 1, "local_rank": 0, "ckpt_path": tmp_path / "last.ckpt"}
     module.trainer = type("Second", (), place)()
@@ -153,7 +152,7 @@ def test_a_process_goes_on_with_its_own_streams_and_random_numbers(tmp_path):
     save_file(tmp_path / "step_3_process_1.pt", parts[1])
     module.on_load_checkpoint(checkpoint)
     assert module.train_seconds == 60 and torch.equal(module.random_state, randoms[1])
-    (resumed,) = module.train_streams.states().values()
+    resumed = module.train_streams.states()
     assert resumed["steps"] == {0: 1}
     for found, wanted in zip(resumed["state"], states[1], strict=True):
         assert torch.equal(found, wanted)
@@ -219,7 +218,7 @@ def validate(module: DetectionModule, batches: list[SequenceBatch]) -> dict[str,
         for index, batch in enumerate(batches):
             module.validation_step(batch, index)
     module.on_validation_epoch_end()
-    assert not module.val_streams.states()
+    assert not module.val_streams.states()["steps"]
     return dict(module.logged)
 
 

@@ -113,7 +113,7 @@ def track_blocks(
     Returns:
         The detections of each window in sensor pixels, with track ids.
     """
-    spec, settings = checkpoint.spec.of_sensor(recording.height, recording.width), checkpoint.windows
+    spec, settings = checkpoint.spec, checkpoint.windows
     counter = FrameCounter(settings, frame_pixels(recording.height, recording.width, spec.downsample))
     tracker = Tracker("bytetrack", spec.num_classes, settings.hz, config.track_memory_s, config.min_score)
     lowest = min(LOWEST_SCORE, config.min_score / 2)  # lowest score of an uncertain box

@@ -39,7 +39,7 @@ def open_world_recording(config: OpenWorldConfig, split: str, index: int) -> tup
     Returns:
         The events, in blocks, and the boxes.
     """
-    is_moving, config = config.is_ego_moving(index), config.of_recording(index)
+    is_moving = config.is_ego_moving(index)
     is_empty = split == "train" and config.is_empty(index)
     if is_empty:
         config = replace(config, world=config.world.empty())

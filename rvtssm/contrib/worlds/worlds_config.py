@@ -64,16 +64,8 @@ class OpenWorldConfig(SyntheticConfig):
     world: WorldConfig = field(default_factory=WorldConfig)
 
     def is_empty(self, index: int) -> bool:
-        """Return whether a recording for training shows nobody. These are drawn, so that they have all sizes."""
+        """Return whether a recording for training shows nobody."""
         return random.Random(f"{self.seed} {index} empty").random() < self.world.empty_share
-
-    def of_recording(self, index: int) -> "OpenWorldConfig":
-        """Return the settings of one recording, whose sensor has the size that `sizes` gives it."""
-        if not self.sizes:
-            return self
-        height, width = self.sizes[index % len(self.sizes)]
-        world = replace(self.world, min_lines=height, max_lines=height)
-        return replace(self, height=height, width=width, world=world)
 
     def check(self) -> None:
         """Raise a UserError for settings that cannot be generated."""

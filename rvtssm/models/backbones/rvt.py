@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from rvtssm.models.backbones.attention import PartitionAttention
 from rvtssm.models.backbones.stage import Stage
 from rvtssm.models.contracts import Backbone, check_memory_strides, take_export_forms
 from rvtssm.models.model_config import ModelConfig
@@ -40,11 +39,6 @@ def derive_partition(height: int, width: int) -> tuple[tuple[int, int], int]:
     return (ceil(height / (32 * split)), ceil(width / (32 * split))), split
 
 
-def _partition_and_padded(frame_hw: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
-    (height, width), split = derive_partition(*frame_hw)
-    return (height, width), (32 * split * height, 32 * split * width)
-
-
 class RvtBackbone(Backbone):
     """Four stages with a temporal layer each. At strides without memory, each step starts from the zero state.
 
@@ -61,7 +55,8 @@ class RvtBackbone(Backbone):
         self, model: ModelConfig, temporal: TemporalConfig, frame_hw: tuple[int, int], in_channels: int
     ) -> None:
         super().__init__(model, temporal, frame_hw, in_channels)
-        self.partition, self.padded_hw = _partition_and_padded(frame_hw)
+        self.partition, split = derive_partition(*frame_hw)
+        self.padded_hw = 32 * split * self.partition[0], 32 * split * self.partition[1]
         self.mixer = model.mixer
         dims = [model.embed_dim * m for m in model.dim_multiplier]
         self.channels = dict(zip(_STRIDES, dims, strict=True))
@@ -73,12 +68,6 @@ class RvtBackbone(Backbone):
                 (in_channels, *dims[:-1]), self.channels.items(), _FACTORS, model.num_blocks, layers, strict=True
             )
         )
-
-    def take_frames(self, frame_hw: tuple[int, int]) -> None:
-        self.partition, self.padded_hw = _partition_and_padded(frame_hw)
-        for part in self.modules():
-            if isinstance(part, PartitionAttention):
-                part.partition = self.partition
 
     def temporal_layers(self) -> dict[int, TemporalLayer]:
         return {stride: stage.temporal for stride, stage in zip(_STRIDES, self.stages, strict=True)}

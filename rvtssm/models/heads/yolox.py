@@ -77,16 +77,12 @@ class YoloxHead(Head):
         self.num_classes = num_classes
         hidden = list(channels.values())[-1] // 4
         self.levels = nn.ModuleList(HeadLevel(c, hidden, num_classes) for c in channels.values())
-        self.strides = list(channels)
-        self.locations = locate(*padded_hw, self.strides)  # no buffer, since averages of weights keep their shapes
+        self.locations = locate(*padded_hw, list(channels))  # no buffer, since averages of weights keep their shapes
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> YoloxHead:
         super()._apply(fn, recurse)
         self.locations = fn(self.locations)
         return self
-
-    def take_frames(self, padded_hw: tuple[int, int]) -> None:
-        self.locations = locate(*padded_hw, self.strides).to(self.locations)
 
     def forward(self, maps: dict[int, Tensor], targets: tuple[Tensor, Tensor] | None = None) -> YoloxPredictions:
         raw = torch.cat([level(x) for level, x in zip(self.levels, maps.values(), strict=True)], dim=1)

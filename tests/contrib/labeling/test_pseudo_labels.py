@@ -247,14 +247,12 @@ def test_labels_of_other_formats_become_arrays(labelled, tmp_path):
     assert [each.name for each in find_recordings(tmp_path / "out", "train", spec)] == ["a"]
 
 
-def test_the_description_of_generated_recordings_is_kept_and_their_sizes_may_differ(
-    labelled, draw_events, tmp_path, capsys
-):
+def test_the_description_of_generated_recordings_is_kept(labelled, draw_events, tmp_path, capsys):
     _, _, words, _ = labelled
     (tmp_path / "raw/train").mkdir(parents=True)
     described = tmp_path / "raw/synthetic.json"
-    described.write_text('{"height": 48, "width": 64, "sizes": [[48, 64], [64, 80]]}')
-    write_dat(tmp_path / "raw/train/a_td.dat", draw_events(500), 64, 80)
+    described.write_text('{"height": 48, "width": 64}')
+    write_dat(tmp_path / "raw/train/a_td.dat", draw_events(500), 48, 64)
     where = f"dataset.raw_dir={tmp_path / 'raw'}", f"out={tmp_path / 'out'}"
     assert cli.main([*words, *where, "dataset.height=32"]) == 2
     assert "synthetic has vehicle, person; 64 x 32 pixels" in capsys.readouterr().err

@@ -159,13 +159,22 @@ def test_clips_become_recordings_with_labels(script, clips, tmp_path, monkeypatc
         (top, left), (bottom, right) = (bright.min(0), bright.max(0) + 1) if len(bright) else ((0, 0), (0, 0))
         return np.array([[left, top, right, bottom, script.VEHICLE, 0.8]], float)[: len(bright)]
 
-    monkeypatch.setattr(script, "SIZE_SHARES", np.array([1.0, 0, 0, 0]))
     monkeypatch.setattr(script, "MAX_RATE_HZ", 0.0)
     out = tmp_path / "real"
-    words = [str(clips), "--teacher=none", f"--out={out}", f"--fps={FPS:g}", "--versions=1", f"--draw={out / 'seen'}"]
+    words = [
+        str(clips),
+        "--teacher=none",
+        f"--out={out}",
+        f"--fps={FPS:g}",
+        "--versions=1",
+        "--size",
+        "96",
+        "128",
+        f"--draw={out / 'seen'}",
+    ]
     assert script.main(words, teacher) == 0
     assert "2 recordings, 3 s" in (said := capsys.readouterr().out)
-    spec = build_spec(compose(["dataset=open_world", "dataset.mixed_sizes=true"]).dataset)
+    spec = build_spec(compose(["dataset=open_world", "dataset.height=96", "dataset.width=128"]).dataset)
     recordings = find_recordings(out, "train", spec)
     assert [recording.name for recording in recordings] == ["real_walk_00_0", "real_walk_01_0"]
     assert len(list((out / "seen").glob("walk_*.png"))) == 4
