@@ -183,7 +183,10 @@ class Streams:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of all streams as plain data and tensors on the CPU."""
-        return copied_to_cpu(self.states())
+        states = self.states()
+        if states["state"] is None:
+            return states
+        return {**states, "state": map_state(lambda leaf: leaf.to("cpu", copy=True), states["state"])}
 
     def load_state_dict(self, stored: dict[str, Any]) -> None:
         """Continue from a result of `state_dict`.
@@ -281,13 +284,6 @@ def map_state(function: Callable[..., Tensor], *states: State) -> State:
     if isinstance(states[0], Tensor):
         return function(*states)
     return tuple(map_state(function, *parts) for parts in zip(*states, strict=True))
-
-
-def copied_to_cpu(states: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy on the CPU of a result of `Streams.states`, as `Streams.load_state_dict` reads it."""
-    if states["state"] is None:
-        return states
-    return {**states, "state": map_state(lambda leaf: leaf.to("cpu", copy=True), states["state"])}
 
 
 def _leaves(state: State) -> list[Tensor]:

@@ -49,7 +49,7 @@ def build_trainer(config: TrainingConfig, out_dir: Path, clip_value: float) -> L
     callbacks: list[Callback] = [
         LastStep(),
         GradientNorms(),
-        NonFiniteStop(out_dir),
+        NonFiniteStop(),
         Checkpoints(out_dir, config.checkpoint_every, config.checkpoint_minutes),
         LearningRateMonitor("step"),
         DetectionImages(config.num_images),
