@@ -23,7 +23,6 @@ from rvtssm.models.checkpoint import load_file
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.detector import count_parameters
 from rvtssm.readers.remote import absolute_path, is_url
-from rvtssm.records import WindowSettings
 from rvtssm.system.output_folder import locked
 from rvtssm.system.user_error import UserError
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint
@@ -32,7 +31,6 @@ from rvtssm.training.module import DetectionModule, ModuleSettings
 from rvtssm.training.optim import learning_rate_rule
 from rvtssm.training.pace import pace_of
 from rvtssm.training.speed import check_compiler, choose_precision, speed_up
-from rvtssm.training.training_config import precision_name
 
 _MOST_EARLY = 0.05  # of averaged weights that those of the first step may be
 
@@ -42,7 +40,7 @@ def train(config: Config) -> Path:
     out = Path(config.out or TRAIN_OUT)
     given, num_processes = config.training.precision, config.training.devices * config.training.num_nodes
     if given == "auto" and (resume := find_resume(config.resume, out)):  # a run goes on in the precision it has chosen
-        given = precision_name(load_file(resume)["decisive"].get("training.precision", "auto"))
+        given = load_file(resume)["decisive"]["training.precision"]
     chosen = choose_precision(given, config.training.accelerator, num_processes)
     config = replace(config, training=replace(config.training, precision=chosen))
     check_training(config)
@@ -99,9 +97,8 @@ def _train(config: Config, out: Path, trainer: L.Trainer) -> Path:
     if trainer.is_global_zero:
         _warn_of_outdated(config.dataset.raw_dir, data)
     val_labels = [sequence.labels for sequence in data.sequences("val")]
-    defaults = {**_deciding_sections(Config()), "windows": asdict(WindowSettings()), "dataset": _counts(data)}
     decisive = _decisive(config, meta, data)
-    module = DetectionModule(detector, settings, meta.to_dict(), decisive, val_labels, _comparable(defaults))
+    module = DetectionModule(detector, settings, meta.to_dict(), decisive, val_labels)
     if resume is not None:
         state = load_file(resume)
         module.check_resumed(state)  # before anything is written

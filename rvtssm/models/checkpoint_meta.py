@@ -15,10 +15,6 @@ from rvtssm.system.limits import check_note, check_number
 from rvtssm.system.user_error import UserError
 
 FORMAT_VERSION = 1
-# names of classes in older checkpoints, by the dataset, with their names of today
-FORMER_CLASS_NAMES: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {
-    ("synthetic", ("car", "pedestrian")): ("vehicle", "person")
-}
 _FEWEST_PER_TRAINED = 4  # with fewer windows per second than a quarter of those in training, boxes were wrong
 
 
@@ -117,7 +113,7 @@ class CheckpointMeta:
 
     @classmethod
     def from_dict(cls, meta: Mapping[str, Any]) -> CheckpointMeta:
-        """Return the description from the plain data that `to_dict` made, also from data of an older version.
+        """Return the description from the plain data that `to_dict` made.
 
         Raises:
             UserError: If the data has another format version, or a setting is invalid.
@@ -127,17 +123,17 @@ class CheckpointMeta:
                 f"the checkpoint has format version {meta['format_version']}, but this rvtssm reads {FORMAT_VERSION}; "
                 "use the version of rvtssm that wrote it"
             )
-        note = meta.get("note")
+        note = meta["note"]
         check_note("note", note)  # it is printed on a terminal, and the file may come from anyone
         return cls(
-            _with_present_names(DatasetSpec(**{name: _tuples(value) for name, value in meta["spec"].items()})),
+            DatasetSpec(**{name: _tuples(value) for name, value in meta["spec"].items()}),
             ModelConfig(**meta["model"]),
-            TemporalConfig.from_stored(meta["temporal"]),
+            TemporalConfig(**meta["temporal"]),
             WindowSettings(**meta["windows"]),
             meta["raw_dir"],
             meta["prepared_dir"],
             note,
-            tuple(map(int, meta.get("window_lengths_us", ()))),  # older checkpoints were trained with one length
+            tuple(map(int, meta["window_lengths_us"])),
         )
 
     def build(self, frame_hw: tuple[int, int] | None = None) -> Detector:
@@ -172,8 +168,3 @@ def _tuples(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _tuples(each) for name, each in value.items()}
     return tuple(value) if isinstance(value, list) else value
-
-
-def _with_present_names(spec: DatasetSpec) -> DatasetSpec:
-    """Return the description of a dataset with the names that its classes have today, in the same order."""
-    return replace(spec, class_names=FORMER_CLASS_NAMES.get((spec.name, spec.class_names), spec.class_names))

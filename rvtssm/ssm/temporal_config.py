@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any
 
 from rvtssm.system.limits import check_choice, check_number, check_share, check_whole
 from rvtssm.system.user_error import UserError
@@ -146,33 +144,6 @@ class TemporalConfig:
                 f"TemporalConfig(name={name!r}, ...)"
             )
         return config
-
-    @classmethod
-    def from_stored(cls, stored: Mapping[str, Any]) -> TemporalConfig:
-        """Return the settings of stored weights, whose description may be from an earlier version.
-
-        A description without `block` was written when selective_s5 was called s7. A `bandlimit` of None was written
-        when None meant 0.5 for s5 and s4d.
-
-        Args:
-            stored: The keys of `TemporalConfig`, current or earlier.
-
-        Raises:
-            UserError: If the weights belong to a layer that no longer exists.
-        """
-        settings = dict(stored)
-        if settings.get("bandlimit", 0.0) is None:
-            settings["bandlimit"] = 0.5 if settings["name"] in ("s5", "s4d") else 0.0
-        if "block" not in settings:
-            mode, block = settings.pop("s7_mode", "selective_dt"), settings.pop("s7_block", "gated")
-            if settings["name"] == "s7" and mode != "selective_dt":
-                raise UserError(
-                    f"the weights are from an earlier S7 (temporal.s7_mode={mode}), which had no step to rescale and "
-                    "has been removed; use the version of rvtssm that wrote them, or train temporal=s7 again"
-                )
-            if settings["name"] == "s7":
-                settings |= {"name": "selective_s5", "block": block}
-        return cls(**settings)
 
     def step_rule(self) -> str:
         """Return `discretization`. Layers that have one call this when they are built.

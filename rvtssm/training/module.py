@@ -25,7 +25,7 @@ from rvtssm.system.user_error import UserError
 from rvtssm.training.optim import build_optimizer
 from rvtssm.training.process_states import file_names, read_states
 from rvtssm.training.regularize import h2_term
-from rvtssm.training.training_config import OptimConfig, TrainingConfig, precision_name
+from rvtssm.training.training_config import OptimConfig, TrainingConfig
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,6 @@ class DetectionModule(L.LightningModule):
         checkpoint_meta: Plain dict with which a checkpoint describes itself (see models/checkpoint.py).
         decisive: Settings that decide the numbers of a run, by key. A resumed run must have the same.
         val_labels: The labels of every validation recording, by recording index.
-        defaults: Default values of the decisive settings, for checkpoints older than a setting.
     """
 
     def __init__(
@@ -60,14 +59,12 @@ class DetectionModule(L.LightningModule):
         checkpoint_meta: dict[str, Any],
         decisive: dict[str, Any],
         val_labels: list[Labels],
-        defaults: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.detector = detector
         self.settings = settings
         self.checkpoint_meta = checkpoint_meta
         self.decisive = decisive
-        self.defaults = defaults or {}
         self.val_labels = val_labels
         memory = (settings.trained_stride_us, settings.memory_chunk)
         self.train_streams = Streams(detector, *memory, with_gradients=True)
@@ -226,13 +223,11 @@ class DetectionModule(L.LightningModule):
 
     def check_resumed(self, checkpoint: dict[str, Any]) -> None:
         """Raise UserError if a checkpoint is of a run with other decisive settings."""
-        found = {**self.defaults, **checkpoint["decisive"]}
-        if "training.precision" in found:
-            found["training.precision"] = precision_name(found["training.precision"])
+        stored = checkpoint["decisive"]
         differences = [
-            f"{name}={found.get(name)}, now {self.decisive.get(name)}"
-            for name in {**found, **self.decisive}
-            if found.get(name) != self.decisive.get(name)
+            f"{name}={stored.get(name)}, now {self.decisive.get(name)}"
+            for name in {**stored, **self.decisive}
+            if stored.get(name) != self.decisive.get(name)
         ]
         if differences:
             raise UserError(

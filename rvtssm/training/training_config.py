@@ -114,8 +114,6 @@ class TrainingConfig:
         check_at_least("training", self, 1, "devices", "num_nodes", "accumulate")
         check_at_least("training", self, 0, "num_images", "pseudo_weight")
         check_positive("training", self, "checkpoint_minutes")
-        if (name := precision_name(self.precision)) != self.precision:
-            raise UserError(f"training.precision={self.precision} is called {name} now; write precision={name}")
         if self.average is not None and not 0 <= self.average < 1:
             raise UserError(f"training.average={self.average:g} is a decay: at least 0 and less than 1, or null")
         check_choice("training.precision", self.precision, PRECISIONS)
@@ -129,12 +127,6 @@ class TrainingConfig:
             raise UserError(
                 "training.sync_batchnorm and training.freeze_batchnorm exclude each other; set only one of them"
             )
-
-
-def precision_name(word: str) -> str:
-    """Return our name for a precision given by Lightning's name, as in older runs. Other words stay as they are."""
-    ours = {lightning: name for name, lightning in LIGHTNING_PRECISIONS.items()}
-    return ours.get(word, word)
 
 
 def check_loggers(names: Sequence[str], arguments: Any) -> None:

@@ -101,35 +101,6 @@ def test_weights_without_a_digest_are_read(tmp_path, written):
         read_checkpoint(tmp_path / "text.safetensors")
 
 
-@pytest.mark.parametrize("block", [None, "gated", "feed_forward"])
-@torch.no_grad()
-def test_weights_of_the_former_s7_are_selective_s5_bit_for_bit(tmp_path, block):
-    """A description without `temporal.block` is from before; the oldest had no choice of the block either."""
-    temporal = TemporalConfig(name="selective_s5", discretization="bilinear", block=block or "gated")
-    meta = replace(describe(), temporal_config=temporal)
-    detector, description = meta.build().eval(), meta.to_dict()
-    old = {key: value for key, value in description["temporal"].items() if key != "block"}
-    old |= {"name": "s7", "s7_mode": "selective_dt", "bandlimit": None} | ({"s7_block": block} if block else {})
-    content = {"rvtssm": {**description, "temporal": old}, "state_dict": detector.state_dict()}
-    torch.save(content, tmp_path / "old.ckpt")
-    loaded = read_checkpoint(tmp_path / "old.ckpt")
-    assert loaded.temporal_config == temporal
-    hist = torch.randint(0, 11, (2, 1, 20, SPEC.frame_height, SPEC.frame_width), dtype=torch.uint8)
-    assert torch.equal(loaded.detector(hist)[0].rows, detector(hist)[0].rows)
-    old["s7_mode"] = "eq4"
-    torch.save(content, tmp_path / "eq4.ckpt")
-    with pytest.raises(ValueError, match=r"an earlier S7 \(temporal\.s7_mode=eq4\).* train temporal=s7 again"):
-        read_checkpoint(tmp_path / "eq4.ckpt")
-
-
-def test_former_names_of_simulated_classes_are_read_as_those_of_today():
-    """In the same order, so that every number stays. Other datasets keep their names."""
-    former = replace(DATASETS["synthetic"], class_names=("car", "pedestrian"))
-    for spec, names in ((former, ("vehicle", "person")), (replace(former, name="custom"), ("car", "pedestrian"))):
-        stored = json.loads(json.dumps(replace(describe(), spec=spec).to_dict()))
-        assert CheckpointMeta.from_dict(stored).spec == replace(spec, class_names=names)
-
-
 @pytest.mark.parametrize("path", ["rvtssm/weights/street-tiny.safetensors", "weights/street-small.safetensors"])
 def test_the_weights_that_come_with_the_package_say_what_they_are(path):
     temporal = read_checkpoint(ROOT / path).temporal_config

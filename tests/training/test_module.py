@@ -158,19 +158,6 @@ def test_a_process_goes_on_with_its_own_streams_and_random_numbers(tmp_path):
         assert torch.equal(found, wanted)
 
 
-def test_a_run_of_a_version_that_lacked_a_setting_had_its_default():
-    module = build_module()
-    module.trainer = type("First", (), {"world_size": 1, "global_rank": 0, "local_rank": 0, "ckpt_path": None})()
-    module.defaults = {"model.new": 1, "model.old": 1}
-    stored = {"decisive": {"model.old": 2}}
-    module.decisive = {"model.new": 1, "model.old": 2}
-    module.check_resumed(stored)
-    for changed in ({"model.new": 2, "model.old": 2}, {"model.new": 1, "model.old": 1}, {"model.new": 1}):
-        module.decisive = changed
-        with pytest.raises(ValueError, match="had other settings"):
-            module.check_resumed(stored)
-
-
 @pytest.mark.parametrize("temporal", TEMPORAL_LAYERS)
 def test_stages_that_forget_leave_no_process_waiting_for_a_gradient(temporal):
     module, hist = build_module(temporal, strides=(8, 32), discretization="dirac"), draw_counts(2, 2)
