@@ -251,8 +251,7 @@ class Windows:
 
 CONVENTIONS = ("exact", "rvt")
 # Channels per time bin; for `surfaces`, per time constant. See events/representations.py.
-CHANNELS_PER_BIN = {"histogram": 2, "voxel_grid": 1, "event_stack": 1, "surfaces": 2}
-_DTYPES = {"histogram": np.uint8, "voxel_grid": np.float16, "event_stack": np.int8, "surfaces": np.uint8}
+CHANNELS_PER_BIN = {"histogram": 2, "surfaces": 2}
 _TIME_CONSTANTS_US = 200, 10_000_000  # the shortest and the longest
 
 
@@ -346,7 +345,7 @@ class WindowSettings:
     @property
     def dtype(self) -> np.dtype[np.generic]:
         """Data type of a frame."""
-        return np.dtype(_DTYPES[self.representation])
+        return np.dtype(np.uint8)
 
     @property
     def hz(self) -> float:

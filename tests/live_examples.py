@@ -58,12 +58,12 @@ def live_checkpoint():
 
 @pytest.fixture(scope="session")
 def exported(live_checkpoint, made_once):
-    """A function: histogram or voxel_grid, the latter with OTHER_PARTS and frames of 32 x 32 -> weights, and a folder
+    """A function: histogram or surfaces, the latter with OTHER_PARTS and frames of 32 x 32 -> weights, and a folder
     with `model.ckpt`, the `model.onnx` that `rvtssm export` made of it, and what the command printed in `told.txt`."""
 
     def export(representation: str = "histogram") -> tuple[LoadedCheckpoint, Path]:
         pytest.importorskip("onnxscript")
-        parts = {"histogram": {}, "voxel_grid": OTHER_PARTS}[representation]
+        parts = {"histogram": {}, "surfaces": OTHER_PARTS}[representation]
         weights = live_checkpoint(representation=representation, **parts)
 
         def fill(folder: Path) -> None:

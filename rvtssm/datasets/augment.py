@@ -61,9 +61,7 @@ class Placement:
             return hist
         rows, columns = self.sources()
         moved = np.empty_like(hist)
-        # numba does not support float16. Pixels are only moved, so int16 works just as well.
-        whole = hist.view(np.int16) if hist.dtype == np.float16 else hist
-        _gather(whole, rows, columns, moved.view(whole.dtype))
+        _gather(hist, rows, columns, moved)
         return moved
 
     def labels(self, labels: Labels) -> Labels:

@@ -1,7 +1,7 @@
 """The frames of chunks and batches: read from a store, or sent as raw events that are counted where frames are needed.
 
 Moving a dense frame from a loader worker costs more than counting it. Workers therefore send the cells of events (4
-bytes each, 8 if a representation needs times) and their division into bins.
+bytes each) and their division into bins.
 """
 
 from __future__ import annotations
@@ -53,7 +53,6 @@ class PackedFrames:
     settings: WindowSettings
     shape: tuple[int, int, int, int, int]  # (L, B, C, H, W) of the frames
     cells: Tensor  # (N,) int32, 2 * pixel + polarity
-    times: Tensor  # (N,) int32, us from the start of each chunk; (0,) if they are not needed
     ranges: Tensor  # (W, R, 2) int64, the cells [start, stop) of each bin
     bounds_us: Tensor  # (W, 2) int64, from the start of each chunk
     places: Tensor  # (W,) int64, the frame of each window: step * B + stream
@@ -63,7 +62,7 @@ class PackedFrames:
         return replace(self, cells=self.cells.pin_memory())
 
     def counted(self, device: torch.device | str = "cpu", pin_memory: bool = False) -> Tensor:
-        """Return the frames on a device. A GPU only counts histograms; the CPU counts other representations.
+        """Return the frames on a device.
 
         Args:
             device: Where the frames are needed.
@@ -73,7 +72,7 @@ class PackedFrames:
             (L, B, C, H, W).
         """
         device = torch.device(device)
-        if device.type != "cpu" and self.settings.representation == "histogram":
+        if device.type != "cpu":
             return self.scattered(device)
         # numpy asks for large pages. With small ones, touching new memory costs more than counting.
         frames = torch.from_numpy(np.empty(self.shape, self.settings.dtype))
@@ -81,7 +80,7 @@ class PackedFrames:
             frames = torch.empty_like(frames, pin_memory=True)
         flat, places, bounds_us = frames.flatten(0, 1).numpy(), self.places.numpy(), self.bounds_us.numpy()
         flat[np.setdiff1d(np.arange(len(flat)), places)] = 0
-        binned = Binned(self.cells.numpy(), self.times.numpy(), self.ranges.numpy(), bounds_us)
+        binned = Binned(self.cells.numpy(), self.ranges.numpy())
         num_slices = 0
         if len(bounds_us) > 1:
             length_us, stride_us = np.median(bounds_us[:, 1] - bounds_us[:, 0]), np.median(np.diff(bounds_us[:, 1]))
@@ -122,6 +121,7 @@ class ChunkEvents:
     """The events of n consecutive windows of one recording, which `PackedFrames` counts later."""
 
     binned: Binned
+    bounds_us: npt.NDArray[np.int64]  # (n, 2)
     settings: WindowSettings
     frame_shape: tuple[int, int, int]  # (C, H, W)
 
@@ -136,13 +136,11 @@ class ChunkEvents:
             num_steps: L, at least the length of the longest chunk.
         """
         parts = [chunk.binned for chunk in chunks]
-        starts_us = [int(part.bounds_us[0, 0]) if len(part) else 0 for part in parts]
         first_cell = np.cumsum([0] + [len(part.cells) for part in parts])
         arrays = (
             np.concatenate([part.cells for part in parts]),
-            np.concatenate([part.times - start for part, start in zip(parts, starts_us, strict=True)]).astype(np.int32),
             np.concatenate([part.ranges + first for part, first in zip(parts, first_cell[:-1], strict=True)]),
-            np.concatenate([part.bounds_us - start for part, start in zip(parts, starts_us, strict=True)]),
+            np.concatenate([chunk.bounds_us - chunk.bounds_us[:1, :1] for chunk in chunks]),
             np.concatenate([np.arange(len(part)) * len(parts) + stream for stream, part in enumerate(parts)]),
         )
         shape = (num_steps, len(parts), *self.frame_shape)

@@ -51,7 +51,7 @@ WORTH_A_WORKER = 1 << 23  # bytes; starting a process takes about a second
 _LEAST_RAW_BYTES = {".dat": 8.0, ".npy": 8.0, ".csv": 8.0}
 _LEAST_RAW_BYTES_ELSEWHERE = 2.5  # EVT3 with vectors, HDF5 with blosc
 # bytes per event and frame that shows it
-_STORED_BYTES = {"histogram": 1.0, "voxel_grid": 6.0, "event_stack": 3.0, "surfaces": 8.0}
+_STORED_BYTES = {"histogram": 1.0, "surfaces": 8.0}
 _SURFACES_SHOW_US = 50_000  # frames of surfaces have the same size at any stride; the entry above holds at this one
 _FAILURES = (ValueError, OSError, MemoryError, RuntimeError)  # HDF5 raises RuntimeError on a full disk
 

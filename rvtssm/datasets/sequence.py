@@ -210,7 +210,9 @@ class CountedFrames:
                 counter.push(plan.recording.between(begin_us, min(begin_us + _SPAN_US, stop_us)))
         if plan.settings.warmup_us:
             return DenseFrames(counter.take(plan.windows.bounds_us))
-        return ChunkEvents(counter.pack(plan.windows.bounds_us), plan.settings, counter.frame_shape)
+        return ChunkEvents(
+            counter.pack(plan.windows.bounds_us), plan.windows.bounds_us, plan.settings, counter.frame_shape
+        )
 
     def close(self) -> None:
         self.plan.recording.close()

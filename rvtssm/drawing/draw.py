@@ -100,11 +100,9 @@ def events_image(hist: np.ndarray, behind: np.ndarray | None = None) -> np.ndarr
     """Return a frame as a picture (H, W, 3) uint8 RGB.
 
     Args:
-        hist: A histogram (2 * bins, H, W), darker half first, or a signed frame (C, H, W).
+        hist: A histogram (2 * bins, H, W), darker half first.
         behind: A picture (h, w, 3) of the same view, shown where there are no events.
     """
-    if hist.dtype.kind != "u":  # signed: the sign is the polarity
-        hist = np.stack([np.maximum(part, 0).sum(axis=0, dtype=np.float32) for part in (-hist, hist)])
     darker, brighter = hist.reshape(2, -1, *hist.shape[-2:]).sum(axis=1, dtype=np.float32)
     total = darker + brighter
     share = (brighter / np.where(total > 0, total, 1))[..., None]

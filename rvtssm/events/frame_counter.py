@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from rvtssm.events.cells import FramePixels, all_below, frame_pixels, pack
 from rvtssm.events.representations import (
-    REPRESENTATIONS,
     Binned,
     Frames,
     SliceRing,
@@ -117,7 +116,7 @@ class FrameCounter:
             out: A contiguous array (n, C, h, w) to write instead of a new one.
 
         Returns:
-            (n, C, h, w) of the dtype of the representation.
+            (n, C, h, w) uint8.
         """
         shape = len(bounds_us), *self.frame_shape
         ring = self._ring_for(bounds_us)
@@ -163,10 +162,7 @@ class FrameCounter:
         first, last = (int(ranges.min()), int(ranges.max())) if ranges.size else (self._begin, self._begin)
         places = ranges if self._is_whole else self._before[ranges].astype(np.int64)
         low, high = self._place(first), self._place(last)
-        times: Ints = np.empty(0, np.int64)
-        if REPRESENTATIONS[self.settings.representation].needs_time:
-            times = self._times_of_cells(first, last)
-        return Binned(self._cells[low:high], times, places - low, bounds_us, first=self._num_forgotten + low)
+        return Binned(self._cells[low:high], places - low, first=self._num_forgotten + low)
 
     def forget_before(self, time_us: int) -> None:
         """Forget the events before `time_us`, which no later window needs."""

@@ -1,19 +1,14 @@
-"""What the events of a window become: named representations with one interface, listed in REPRESENTATIONS.
+"""How the events of a window become a histogram: events are counted per polarity, time bin and pixel.
 
 Convention `exact`: windows are half-open, bins are equal parts of the window, counts saturate.
 Convention `rvt` reproduces the files of RVT byte for byte: windows are closed, bins are equal parts of the time between
 the first and the last event of a window, computed in float32, and counts wrap at 256 before they are clipped.
 Source: RVT data/utils/representations.py (StackedHistogram, fast mode).
 
-`histogram`: uint8, 2 channels per bin. Counts events per polarity, bin and pixel (Gehrig and Scaramuzza, 2023).
-`voxel_grid`: float16, 1 channel per bin. Sums polarities; each event is shared between the two bins nearest to its time
-(Zhu et al., 2019).
-`event_stack`: int8, 1 channel per bin. Polarity of the latest event at a pixel, among all events of the window, the
-later half of them, the later quarter and so on (mixed-density event stacking, Nam et al., 2022).
+`surfaces`, frames without windows, are in `surfaces.py`.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,12 +64,10 @@ def num_shared_slices(length_us: int, stride_us: int, settings: WindowSettings) 
 
 @dataclass(frozen=True, slots=True)
 class Binned:
-    """The events of T windows, ready to be counted. Times and bounds may be relative to any common origin."""
+    """The events of T windows, ready to be counted."""
 
     cells: Cells  # (K,) 2 * pixel + polarity
-    times: npt.NDArray[np.integer]  # (K,) if the representation needs them, otherwise empty
     ranges: Ints  # (T, R, 2), the cells [start, stop) of each bin
-    bounds_us: Ints  # (T, 2)
     first: int = 0  # number of the first cell since the ring began
 
     def __len__(self) -> int:
@@ -93,10 +86,12 @@ def bin_ranges(t: Ints, bounds_us: Ints, settings: WindowSettings) -> Ints:
     Returns:
         (T, R, 2), index ranges [start, stop) into `t`.
     """
+    ranges: Ints
     if settings.convention == "rvt":
-        ranges: Ints = _closed_bins(t, bounds_us, settings.num_bins)
+        ranges = _closed_bins(t, bounds_us, settings.num_bins)
         return ranges
-    return REPRESENTATIONS[settings.representation].ranges(t, bounds_us, settings.num_bins)
+    ranges = _equal_bins(t, bounds_us, settings.num_bins)
+    return ranges
 
 
 def fill_frames(
@@ -109,11 +104,14 @@ def fill_frames(
         settings: How events become frames.
         frames: (F, C, h, w), contiguous.
         places: (W,), indices into `frames`.
-        ring: Bins that were counted recently; only histograms use it.
+        ring: Bins that were counted recently.
     """
     num_frames, num_channels, height, width = frames.shape
     flat = frames.reshape(num_frames, num_channels, height * width)
-    REPRESENTATIONS[settings.representation].fill(binned, settings, flat, places, ring)
+    ring = ring or _NO_RING
+    wraps = settings.convention == "rvt"
+    recent = (ring.keys, ring.used, ring.planes, binned.first)
+    _count(binned.cells, binned.ranges, places, np.uint8(settings.count_cutoff), wraps, *recent, flat)
 
 
 def add_events(cells: Cells, ranges: Ints, settings: WindowSettings, frames: Frames) -> None:
@@ -178,28 +176,6 @@ def _closed_bins(t, bounds, num_bins):  # type: ignore[no-untyped-def]
                     low = middle + 1
             ranges[w, b, 1] = low
     return ranges
-
-
-def _steps_between_bins(t: Ints, bounds_us: Ints, num_bins: int) -> Ints:
-    """Return the events between each pair of neighbouring bin centres. The centres span the whole window."""
-    ranges: Ints = _equal_bins(t, bounds_us, max(num_bins - 1, 1))
-    return ranges
-
-
-def _later_halves(t: Ints, bounds_us: Ints, num_bins: int) -> Ints:
-    first, last = (np.searchsorted(t, bounds_us[:, i])[:, None] for i in (0, 1))
-    last = np.maximum(first, last)
-    count = (last - first) >> np.minimum(np.arange(num_bins), 62)
-    return np.stack([last - count, np.broadcast_to(last, count.shape)], axis=2).astype(np.int64)
-
-
-def _fill_histogram(
-    binned: Binned, settings: WindowSettings, out: Frames, places: Ints, ring: SliceRing | None
-) -> None:
-    ring = ring or _NO_RING
-    wraps = settings.convention == "rvt"
-    kept = (ring.keys, ring.used, ring.planes, binned.first)
-    _count(binned.cells, binned.ranges, places, np.uint8(settings.count_cutoff), wraps, *kept, out)
 
 
 @jit
@@ -282,58 +258,3 @@ def _clear(plane):  # type: ignore[no-untyped-def]
 def _cut(plane, cutoff):  # type: ignore[no-untyped-def]
     for i in range(len(plane)):
         plane[i] = min(plane[i], cutoff)
-
-
-def _fill_voxel_grid(
-    binned: Binned, settings: WindowSettings, out: Frames, places: Ints, ring: SliceRing | None
-) -> None:
-    grid = np.empty(out.shape[1:], np.float32)  # sums are rounded to float16 once
-    for ranges, bounds, place in zip(binned.ranges, binned.bounds_us, places, strict=True):
-        _share(binned.cells, binned.times, ranges, *bounds, grid)
-        out[place] = grid
-
-
-@jit
-def _share(cells, times, ranges, start_us, end_us, grid):  # type: ignore[no-untyped-def]
-    grid[:] = 0
-    num_steps = len(grid) - 1
-    for r in range(len(ranges)):
-        for i in range(ranges[r, 0], ranges[r, 1]):
-            pixel, polarity = cells[i] >> 1, np.float32(2 * (cells[i] & 1) - 1)
-            # float64, so that the two shares add up to one event
-            later = np.float32((times[i] - start_us) * num_steps / (end_us - start_us) - r)
-            grid[r, pixel] += polarity * (np.float32(1) - later)
-            if num_steps:
-                grid[r + 1, pixel] += polarity * later
-
-
-def _fill_event_stack(
-    binned: Binned, settings: WindowSettings, out: Frames, places: Ints, ring: SliceRing | None
-) -> None:
-    _stack(binned.cells, binned.ranges, places, out)
-
-
-@jit
-def _stack(cells, ranges, places, out):  # type: ignore[no-untyped-def]
-    for w in range(len(ranges)):
-        for b in range(ranges.shape[1]):
-            plane = out[places[w], b]
-            _clear(plane)
-            for i in range(ranges[w, b, 0], ranges[w, b, 1]):
-                plane[cells[i] >> 1] = 2 * (cells[i] & 1) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Representation:
-    """One representation: whether it needs the time of each event, which events make each bin, and bins to frames."""
-
-    needs_time: bool
-    ranges: Callable[[Ints, Ints, int], Ints]
-    fill: Callable[[Binned, WindowSettings, Frames, Ints, SliceRing | None], None]
-
-
-REPRESENTATIONS = {
-    "histogram": Representation(False, _equal_bins, _fill_histogram),
-    "voxel_grid": Representation(True, _steps_between_bins, _fill_voxel_grid),
-    "event_stack": Representation(False, _later_halves, _fill_event_stack),
-}

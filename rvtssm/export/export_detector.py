@@ -23,7 +23,6 @@ from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.detector import Detector
 from rvtssm.models.file_digest import DIGEST_KEY, NO_DIGEST_YET, add_digest
 from rvtssm.models.frame_size import detector_for_frame
-from rvtssm.records import WindowSettings
 from rvtssm.system.atomic_files import named_if_full, replace_file, staging_folder
 from rvtssm.system.extras import check_extra
 from rvtssm.system.free_memory import check_memory
@@ -132,7 +131,7 @@ def export_detector(
     streams = torch.export.Dim("batch", min=1, max=_MOST_STREAMS)
     state = step.init_state(2)
     size = (2, step.detector.in_channels, *step.detector.frame_hw)
-    hist = torch.zeros(size, dtype=frame_dtype(checkpoint.windows))
+    hist = torch.zeros(size, dtype=torch.uint8)
     example = (hist, torch.ones(2), state)
     shapes = {"hist": {0: streams}, "step_scale": {0: streams}, "state": [{0: streams} for _ in state]}
     with torch.no_grad(), quiet(), named_if_full(path), staging_folder(Path(path).parent, "step") as folder:
@@ -145,15 +144,6 @@ def export_detector(
         describe(staged, description)
         move_file(staged, Path(path))
     return description
-
-
-def frame_dtype(windows: WindowSettings) -> torch.dtype:
-    """Return the torch dtype of frames.
-
-    Args:
-        windows: How events become frames.
-    """
-    return torch.from_numpy(np.empty(0, windows.dtype)).dtype
 
 
 def read_description(text: str, path: Path | str) -> tuple[CheckpointMeta, dict[str, Any]]:

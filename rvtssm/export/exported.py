@@ -14,7 +14,6 @@ from rvtssm.export.export_detector import (
     METADATA_KEY,
     PROGRAM,
     format_of,
-    frame_dtype,
     quiet,
     read_description,
 )
@@ -70,7 +69,7 @@ def largest_difference(
         if frames:
             hist = frames[i % len(frames)].expand(size)
         else:
-            hist = torch.randint(0, 11, size, generator=generator).to(frame_dtype(checkpoint.windows))
+            hist = torch.randint(0, 11, size, generator=generator).to(torch.uint8)
         scale = 0.1 + 1.9 * torch.rand(1, num_streams, generator=generator)
         found = []
         for k, detector in enumerate((reference, exported.detector)):

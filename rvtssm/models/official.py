@@ -33,7 +33,6 @@ OFFICIAL_KEYS = (
     (r"\.s5_block\.s5\.seq\.", ".temporal.ssm."),
     (r"\.s5_block\.", ".temporal."),
     (r"\.lstm\.conv1x1\.", ".temporal.gates."),
-    (r"\.lstm\.conv3x3_dws\.", ".temporal.conv."),
     (r"\.bn\.", ".norm."),
     (r"^fpn\.", "neck."),
     (r"^neck\.lateral_conv0\.", "neck.reduce32."),
@@ -180,15 +179,7 @@ def derive_configs(
 def _derive_temporal(state_dict: Mapping[str, Tensor], dims: list[int]) -> TemporalConfig:
     modes = [state_dict.get(f"mdl.backbone.stages.{i}.s5_block.s5.seq.Lambda") for i in range(4)]
     if modes[0] is None:
-        filters = state_dict.get("mdl.backbone.stages.0.lstm.conv3x3_dws.weight")
-        if filters is None:
-            return TemporalConfig(name="lstm")
-        return TemporalConfig(
-            name="lstm",
-            dws_conv=True,
-            dws_conv_only_hidden=len(filters) == dims[0],
-            dws_conv_kernel_size=filters.shape[-1],
-        )
+        return TemporalConfig(name="lstm")
     sizes = [len(lambda_) for lambda_ in modes if lambda_ is not None]
     return TemporalConfig(
         name="s5",

@@ -30,7 +30,6 @@ class TemporalLayer(nn.Module, ABC):
 
     name: ClassVar[str] = ""  # key in TEMPORAL_LAYERS; set on the layer itself, not on the block around it
     is_causal: bool = True  # False: an output depends on later inputs of its chunk, so the layer has no single step
-    takes_grid: bool = False  # True: `forward` needs grid=(H, W), and the sequences are the pixels of frames
 
     @abstractmethod
     def init_state(self, num_sequences: int) -> State:

@@ -19,7 +19,7 @@ class TemporalConfig:
     """The temporal layer of the detector, and its settings.
 
     Unless its comment names layers, a key applies to s4, s4d, s5 and selective_s5. Layers ignore the keys of other
-    layers, except that `bandlimit`, `bidirectional` and `dws_conv` raise a UserError if the chosen layer does not
+    layers, except that `bandlimit` and `bidirectional` raise a UserError if the chosen layer does not
     support them. If `discretization` or `block` is None, it becomes the default of the layer, or stays None if the
     layer has no such choice.
 
@@ -40,9 +40,6 @@ class TemporalConfig:
         clip_real: Keep the real part of every mode below 0, so that s5 stays stable.
         bidirectional: Also scan each chunk from its end, for use offline.
         block: What surrounds selective_s5 and s7: feed_forward, or gated.
-        dws_conv: Mix the states of neighbouring pixels of an lstm by a depthwise convolution.
-        dws_conv_only_hidden: Convolve the hidden state only; False: also the input.
-        dws_conv_kernel_size: Side of that convolution in pixels, odd.
     """
 
     name: str = "s5"
@@ -76,12 +73,6 @@ class TemporalConfig:
     block: str | None = None
     """selective_s5, s7: feed_forward, the block of s5 (default of selective_s5), or gated, the block of the S7 paper.
     """
-    dws_conv: bool = False
-    """lstm: mix the states of neighbouring pixels by a depthwise convolution, as in RVT."""
-    dws_conv_only_hidden: bool = True
-    """lstm: convolve the hidden state only; False: also the input."""
-    dws_conv_kernel_size: int = 3
-    """lstm: side of the convolution kernel in pixels, odd."""
 
     def __post_init__(self) -> None:
         if isinstance(self.strides, Integral):
@@ -108,12 +99,9 @@ class TemporalConfig:
             self.discretization = None
         check_choice("temporal.block", self.block, (*_BLOCKS.values(), None))
         self.block = (self.block or _BLOCKS[self.name]) if self.name in _BLOCKS else None
-        for key, owner in (("bidirectional", "s5"), ("dws_conv", "lstm")):
-            if getattr(self, key) and self.name != owner:
-                raise UserError(f"temporal.{key}=true with temporal.name={self.name}; only {owner} supports it")
-        check_whole("temporal", self, "state_size", "num_blocks", "dws_conv_kernel_size")
-        if self.dws_conv_kernel_size % 2 == 0:
-            raise UserError(f"temporal.dws_conv_kernel_size={self.dws_conv_kernel_size} must be odd")
+        if self.bidirectional and self.name != "s5":
+            raise UserError(f"temporal.bidirectional=true with temporal.name={self.name}; only s5 supports it")
+        check_whole("temporal", self, "state_size", "num_blocks")
 
     @classmethod
     def of_layer(cls, config: object, name: str, dim: object) -> TemporalConfig:

@@ -36,7 +36,6 @@ WRONG = {
     "training.precision": ("16", "bf16-mixed", "bf16-true"),
     "temporal.name": ("S5",),
     "plugins": ("[gone.py]",),
-    "temporal.dws_conv_kernel_size": ("2",),
     "predict.formats": ("[avi]",),
     "export.note": ("long" * 20, "\u03b1"),
 }

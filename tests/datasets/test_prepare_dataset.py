@@ -229,7 +229,6 @@ def test_a_split_without_recordings_is_refused(tmp_path):
         ("_td.dat", {"stride_ms": 12.5, "window_ms": 50.0}),
         ("_td.h5", {"convention": "rvt"}),
         ("_td.dat", {"labels": "none"}),
-        ("_td.dat", {"representation": "voxel_grid"}),
     ],
     ids=str,
 )

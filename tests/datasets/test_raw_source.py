@@ -40,8 +40,7 @@ def test_raw_and_prepared_train_on_the_same_batches(small_tree):
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("gen1", {"representation": "voxel_grid", "num_bins": 5}),
-        ("onempx", {"representation": "event_stack", "stride_ms": 25.0, "window_ms": 100.0}),
+        ("onempx", {"stride_ms": 25.0, "window_ms": 100.0}),
         ("gen1", {"convention": "rvt"}),
         ("onempx", {"stride_ms": 33.0, "num_bins": 5}),
     ],
@@ -114,8 +113,8 @@ def test_with_a_gpu_batches_lie_where_it_reads_them(small_tree, num_workers):
 
 
 def test_a_model_refuses_data_of_another_representation(small_tree):
-    with pytest.raises(ValueError, match="representation=histogram but the run asks for voxel_grid"):
-        module(small_tree).eval_sequences("val", WindowSettings(representation="voxel_grid"), "prepared")
+    with pytest.raises(ValueError, match="representation=histogram but the run asks for surfaces"):
+        module(small_tree).eval_sequences("val", WindowSettings(representation="surfaces"), "prepared")
 
 
 def test_label_times_without_a_box_are_as_far_apart_as_those_with_one(tmp_path):

@@ -70,7 +70,7 @@ def test_streaming_is_batch_evaluation(live_checkpoint, draw_events, name, hz, l
         np.testing.assert_allclose(window.detections[0].xyxy, frame.xyxy, rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize("representation", ["voxel_grid", "event_stack", "surfaces"])
+@pytest.mark.parametrize("representation", ["surfaces"])
 def test_streaming_counts_as_the_weights_were_trained(live_checkpoint, draw_events, representation):
     checkpoint, events = live_checkpoint(representation=representation), draw_events()
     how = WindowSettings(representation=representation)

@@ -85,21 +85,6 @@ def test_events_are_red_and_blue_by_polarity_and_stronger_with_number(hist):
     assert image[0, 0].tolist() == list(draw.BACKGROUND)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.int8])
-def test_in_signed_frames_the_sign_is_the_polarity(hist, dtype):
-    signed = np.zeros((10, 60, 80), dtype)
-    signed[3, 10, 20], signed[2:4, 10, 30] = -1, 1
-    hist[3, 10, 20], hist[12:14, 10, 30] = 1, 1
-    np.testing.assert_array_equal(events_image(signed), events_image(hist))
-
-
-def test_what_is_left_of_events_in_a_voxel_grid_keeps_its_colour():
-    frame = np.zeros((2, 1, 3), np.float16)
-    frame[0, 0, 1:] = -0.25, 0.25  # of a darker and a brighter event each, whose shares in a bin cancel out
-    red, _, blue = events_image(frame)[0].astype(int).T
-    assert red[1] < blue[1] - 20 and red[2] > blue[2] + 20
-
-
 def test_surfaces_are_drawn_as_the_events_of_the_last_moments(hist):
     windows = WindowSettings(representation="surfaces")
     hist[12, 10, 30] = 2  # brighter

@@ -108,7 +108,7 @@ def test_a_step_moves_by_less_than_a_microsecond_or_not_at_all(step_us):
         ({}, WindowSettings()),
         ({"stride_ms": 100 / 3, "window_ms": 50}, WindowSettings(1e6 / 30, 50_000)),
         ({"convention": "rvt", "stride_ms": 20}, WindowSettings(20_000, 20_000, "rvt")),
-        ({"num_bins": 5, "representation": "voxel_grid"}, WindowSettings(num_bins=5, representation="voxel_grid")),
+        ({"num_bins": 5, "representation": "surfaces"}, WindowSettings(num_bins=5, representation="surfaces")),
         ({"time_constants_ms": [0.3, 40]}, WindowSettings(time_constants_us=(300, 40_000))),
     ],
 )
@@ -123,7 +123,7 @@ def test_the_configuration_speaks_milliseconds(options, wanted):
         ({"window_ms": float("nan")}, "windows.window_ms=nan must be"),
         ({"convention": "RVT"}, "windows: convention='RVT'; choose from exact, rvt"),
         ({"representation": "time_surface"}, "windows: representation='time_surface'; choose from histogram"),
-        ({"representation": "voxel_grid", "convention": "rvt"}, "use exact"),
+        ({"representation": "surfaces", "convention": "rvt"}, "use exact"),
         ({"count_cutoff": 0}, "count_cutoff=0"),
         ({"count_cutoff": 256}, "count_cutoff=256"),
         ({"num_bins": 0}, "num_bins=0"),

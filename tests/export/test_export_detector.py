@@ -20,7 +20,6 @@ from rvtssm.export.export_detector import (
     METADATA_KEY,
     export_detector,
     format_of,
-    frame_dtype,
     read_description,
 )
 from rvtssm.export.exported import is_exported, largest_difference, read_exported
@@ -36,7 +35,7 @@ from rvtssm.records import Events
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 from rvtssm.system.user_error import UserError
 
-EXPORTED = {"histogram": (48, 64), "voxel_grid": (32, 32)}  # the file with the other layers is one of event_stack
+EXPORTED = {"histogram": (48, 64), "surfaces": (32, 32)}
 
 
 def assert_equal_steps(checkpoint, exported):
@@ -58,9 +57,9 @@ OTHER_LAYERS = [name for name in TEMPORAL_LAYERS if name not in ("s5", "s4d")]  
 
 @pytest.mark.parametrize("names", [OTHER_LAYERS[i : i + 4] for i in range(0, len(OTHER_LAYERS), 4)], ids="-".join)
 def test_every_layer_equals_pytorch_over_carried_steps_of_onnx(live_checkpoint, tmp_path, names):
-    """Each stage has another layer, so that one file is enough for four of them; its frames are of int8."""
+    """Each stage has another layer, so that one file is enough for four of them."""
     pytest.importorskip("onnxscript")
-    checkpoint = live_checkpoint(names[0], "event_stack", num_blocks=(0, 0, 0, 0))
+    checkpoint = live_checkpoint(names[0], num_blocks=(0, 0, 0, 0))
     for i, stage in enumerate(checkpoint.detector.backbone.stages):
         stage.temporal = live_checkpoint(names[i % len(names)]).detector.backbone.stages[i].temporal
     export_detector(checkpoint, tmp_path / "model.onnx")
@@ -68,7 +67,7 @@ def test_every_layer_equals_pytorch_over_carried_steps_of_onnx(live_checkpoint, 
 
 
 def test_a_head_with_queries_is_described(exported):
-    _, folder = exported("voxel_grid")
+    _, folder = exported("surfaces")
     empty = read_exported(folder / "model.onnx").detector.empty()._asdict()
     shapes = {name: field.shape for name, field in empty.items() if field is not None}
     assert shapes == {"boxes": (0, 12, 4), "logits": (0, 12, 2)}
@@ -155,18 +154,9 @@ def test_an_exported_detector_streams(exported, draw_events):
         np.testing.assert_allclose(a.detections[0].score, b.detections[0].score, atol=1e-4)
 
 
-def test_every_representation_is_exported_with_its_numbers(live_checkpoint):
-    wanted = {"histogram": torch.uint8, "voxel_grid": torch.float16, "event_stack": torch.int8, "surfaces": torch.uint8}
-    for representation in wanted:
-        windows = replace(live_checkpoint().windows, representation=representation)
-        assert frame_dtype(windows) == wanted[representation]
-    # frames of surfaces are for a model what histograms are
-    assert {*EXPORTED, "event_stack"} == set(wanted) - {"surfaces"}
-
-
 def test_an_exported_file_predicts_what_its_checkpoint_does(exported, tmp_path):
-    _, folder = exported("voxel_grid")
-    size = EXPORTED["voxel_grid"]
+    _, folder = exported("surfaces")
+    size = EXPORTED["surfaces"]
     t = np.arange(0, 200_000, 40)
     place = (t // 40 % size[0]).astype(np.uint16)
     write_dat(tmp_path / "a.dat", Events(t, place, place, (t % 2).astype(np.uint8)), *size)

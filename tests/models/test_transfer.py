@@ -166,7 +166,10 @@ def test_filters_of_surfaces_are_taken_for_the_same_time_constants_only(start):
         (replace(META, spec=replace(SPEC, class_names=("bus", "truck"))), lambda key: ".class_out." in key),
         (replace(META, temporal_config=TemporalConfig(state_size=6)), lambda key: ".temporal." in key),
         # as many channels, of another meaning
-        (with_windows(representation="voxel_grid", num_bins=20), lambda key: key == STEM),
+        (
+            with_windows(representation="surfaces", time_constants_us=tuple(range(1000, 11_000, 1000))),
+            lambda key: key == STEM,
+        ),
         (with_model(head_dim=8), lambda key: ".attention." in key),
         (with_model(mixer="convnext"), lambda key: ".blocks." in key and "backbone" in key),
     ],

@@ -230,7 +230,6 @@ def test_names_that_do_not_exist_are_refused_with_the_ones_that_do():
         {"dt_min": 0.0},
         {"dt_min": "a"},
         {"dt_max": None},
-        {"dws_conv_kernel_size": "3"},
         {"dt_min": 0.2, "dt_max": 0.1},
         {"name": "s7", "block": "glu"},
     ):

@@ -98,8 +98,8 @@ def test_a_mistake_is_told(mistake):
 
 
 def test_sizes_of_numpy_are_taken():
-    config = TemporalConfig(name="lstm", dws_conv=True, dws_conv_kernel_size=np.int64(3))
-    assert LSTM(np.int64(8), config)(torch.zeros(2, 6, 8), grid=(2, 3))[0].shape == (2, 6, 8)
+    config = TemporalConfig(num_blocks=np.int64(2))
+    assert S5(np.int64(8), config)(torch.zeros(2, 6, 8))[0].shape == (2, 6, 8)
 
 
 @pytest.mark.parametrize("layer", [S4, S4D, S5, S7, SelectiveS5, LSTM])

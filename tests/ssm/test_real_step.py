@@ -9,15 +9,12 @@ from rvtssm.ssm.spectrum import Spectrum
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import build_temporal_layer
 
-GRID = (1, 2)
 MASKED = {"bandlimit": 0.3, "bandlimit_at": "current_step", "dt_max": 2.0}
 CASES = {
     **LAYER_CASES,
     **{f"{name}-unmasked": TemporalConfig(name=name, bandlimit=0.0) for name in ("s5", "s4d")},
     **{f"{name}-masked-now": TemporalConfig(name=name, **MASKED) for name in ("s5", "s4d")},
     "s5-both-ways": TemporalConfig(name="s5", bidirectional=True),
-    "lstm-conv": TemporalConfig(name="lstm", dws_conv=True),
-    "lstm-conv-input": TemporalConfig(name="lstm", dws_conv=True, dws_conv_only_hidden=False),
 }
 REFUSED = {  # what a layer says that has no step in real numbers
     **{name: "discretization" for name in CASES if name.startswith("s4-") and "bilinear" not in name},
@@ -40,8 +37,6 @@ def test_the_real_step_is_the_step_of_the_layer(case):
     """Over carried steps, with another step scale for each group of sequences at each step."""
     layer, x = build(case), steps(6)
     real = layer.real_step()
-    where = {"grid": GRID} if layer.takes_grid else {}
-    assert real.takes_grid == layer.takes_grid
     wanted = as_tuple(in_real_numbers(layer.init_state(4)))
     for found, zeros in zip(as_tuple(real.init_state(4)), wanted, strict=True):
         torch.testing.assert_close(found, zeros)
@@ -49,13 +44,13 @@ def test_the_real_step_is_the_step_of_the_layer(case):
     carried = in_real_numbers(state)
     for index, x_l in enumerate(x):
         scale = torch.linspace(0.1, 2.0, 3).roll(index) + 0.1 * index
-        wanted, state = layer(x_l[None], state, scale, **where)
-        found, carried = real(x_l[None], carried, scale, **where)
+        wanted, state = layer(x_l[None], state, scale)
+        found, carried = real(x_l[None], carried, scale)
         assert_near(found, wanted, 2e-5)
         for part, exact in zip(as_tuple(carried), as_tuple(in_real_numbers(state)), strict=True):
             assert_near(part, exact, 2e-5)
-        without = real.forward_without_memory(x_l[None], scale, **where)
-        assert_near(without, layer.forward_without_memory(x_l[None], scale, **where), 2e-5)
+        without = real.forward_without_memory(x_l[None], scale)
+        assert_near(without, layer.forward_without_memory(x_l[None], scale), 2e-5)
     assert (without - found).abs().max() > 1e-3, "the state matters"
 
 

@@ -17,7 +17,6 @@ CASES = {
     **LAYER_CASES,
     "s5-both-ways": TemporalConfig(name="s5", bidirectional=True),
     **{f"{name}-masked": TemporalConfig(name=name, **MASKED) for name in ("s5", "s4d")},
-    "lstm-conv": TemporalConfig(name="lstm", dws_conv=True),
 }
 SCALES = {
     "number": 0.4,
@@ -31,12 +30,12 @@ def build(case: str) -> TemporalLayer:
     return build_temporal_layer(CASES[case], DIM)
 
 
-def one_by_one(layer: TemporalLayer, x: Tensor, scale: float | Tensor, **where) -> Tensor:
+def one_by_one(layer: TemporalLayer, x: Tensor, scale: float | Tensor) -> Tensor:
     """The slow twin: the state is put back to zero before each step."""
     outputs = []
     for index in range(len(x)):
         scale_l = scale[index : index + 1] if isinstance(scale, Tensor) and len(scale) > 1 else scale
-        outputs.append(layer(x[index : index + 1], layer.init_state(x.shape[1]), scale_l, **where)[0])
+        outputs.append(layer(x[index : index + 1], layer.init_state(x.shape[1]), scale_l)[0])
     return torch.cat(outputs)
 
 
@@ -44,8 +43,7 @@ def one_by_one(layer: TemporalLayer, x: Tensor, scale: float | Tensor, **where) 
 @pytest.mark.parametrize("kind", SCALES)
 def test_every_step_starts_from_zero(case, kind):
     layer, x, scale = build(case), steps(L, N).requires_grad_(), rate(case, SCALES[kind])
-    where = {"grid": (2, 3)} if layer.takes_grid else {}
-    fast, slow = layer.forward_without_memory(x, scale, **where), one_by_one(layer, x, scale, **where)
+    fast, slow = layer.forward_without_memory(x, scale), one_by_one(layer, x, scale)
     assert_near(fast, slow)
     inputs = [x, *layer.parameters()]
     weights = torch.randn(slow.shape, generator=torch.Generator().manual_seed(3))
@@ -56,7 +54,7 @@ def test_every_step_starts_from_zero(case, kind):
         else:
             assert_near(one, other, 1e-4)
     if kind == "number":
-        assert_near(layer.forward_without_memory(x, layer.prepare(scale), **where), fast)
+        assert_near(layer.forward_without_memory(x, layer.prepare(scale)), fast)
 
 
 def test_no_state_is_made_where_a_state_is_large():

@@ -101,10 +101,9 @@ def mix_in_time(
         The maps (L, B, H, W, D), and the state after step L.
     """
     num_steps, num_streams, height, width, dim = maps.shape
-    where = {"grid": (height, width)} if layer.takes_grid else {}
     pixels = maps.reshape(num_steps, num_streams * height * width, dim)
     if remembers:
-        y, state = layer(pixels, state, step_scale, **where)
+        y, state = layer(pixels, state, step_scale)
     else:
-        y = layer.forward_without_memory(pixels, step_scale, **where)
+        y = layer.forward_without_memory(pixels, step_scale)
     return y.view(maps.shape), state
