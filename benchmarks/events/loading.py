@@ -23,12 +23,12 @@ from rvtssm.datasets import DatasetConfig, build_spec
 from rvtssm.datasets.chunks import Chunk, Collate
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingConfig
-from rvtssm.datasets.packed_batch import PackedBatch
+from rvtssm.datasets.packed_batch import counted
 from rvtssm.datasets.preparation_config import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.readers.dat import write_dat
-from rvtssm.records import Events, WindowSettings
+from rvtssm.records import Events, SequenceBatch, WindowSettings
 
 RATES_HZ = (20, 40, 80, 100, 200)
 NUM_RECORDINGS = 2
@@ -56,9 +56,8 @@ class CountedInWorkers:
 
     collate: Collate
 
-    def __call__(self, chunks: list[Chunk]) -> PackedBatch:
-        batch = self.collate(chunks)
-        return PackedBatch(batch.fields, batch.frames.counted())
+    def __call__(self, chunks: list[Chunk]) -> SequenceBatch:
+        return counted(self.collate(chunks))
 
 
 def rows() -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +12,10 @@ from torch.utils.data import Dataset
 
 from rvtssm.datasets.augment import draw_placement
 from rvtssm.datasets.loading_config import AugmentConfig
-from rvtssm.datasets.packed_batch import ChunkEvents, DenseFrames, PackedBatch
+from rvtssm.datasets.packed_batch import stack_events, stack_frames
 from rvtssm.datasets.sampling import ChunkRequest
 from rvtssm.datasets.sequence import FrameSequence
-from rvtssm.records import Labels
+from rvtssm.records import Labels, PackedEvents, SequenceBatch
 from rvtssm.system.user_error import UserError
 
 
@@ -23,7 +24,7 @@ class Chunk:
     """n consecutive steps of a recording. The steps and windows below are counted from the first of these."""
 
     request: ChunkRequest
-    frames: DenseFrames | ChunkEvents  # n frames
+    frames: npt.NDArray[np.generic] | PackedEvents  # n frames, read or still to be counted
     dt_us: npt.NDArray[np.int64]  # (n,)
     labels: Labels  # in frame pixels
     steps: npt.NDArray[np.int64]  # (m,) steps whose outputs are wanted, ascending
@@ -130,44 +131,55 @@ class Collate:
     num_steps: int | None
     pad_dt_us: int
 
-    def __call__(self, chunks: list[Chunk]) -> PackedBatch:
+    def __call__(self, chunks: list[Chunk]) -> SequenceBatch:
         num_steps = self.num_steps or max([1, *(len(chunk.frames) for chunk in chunks)])
-        frames = sorted(  # (step, stream, time, boxes) of each wanted frame
-            (
-                (step, stream, time_us, chunk.labels[chunk.labels.window_index == step])
-                for stream, chunk in enumerate(chunks)
-                for step, time_us in zip(chunk.steps.tolist(), chunk.t_us.tolist(), strict=True)
-            ),
-            key=lambda frame: frame[:2],
-        )
-        frame_index = torch.tensor([frame[:2] for frame in frames], dtype=torch.int64).reshape(-1, 2)
-        num_targets = torch.tensor([len(labels) for *_, labels in frames], dtype=torch.int64)
-        # named types, since a training in float64 changes what torch makes by default, while this runs in a thread
-        targets = torch.zeros(len(frames), max([1, *num_targets.tolist()]), 5, dtype=torch.float32)
-        pseudo_scores = torch.zeros(targets.shape[:2], dtype=torch.float32)
-        t_us = torch.tensor([time_us for _, _, time_us, _ in frames], dtype=torch.int64)
-        for m, (*_, labels) in enumerate(frames):
-            ltwh = torch.from_numpy(labels.boxes_ltwh)
-            targets[m, : len(labels), 0] = torch.from_numpy(labels.class_id)
-            targets[m, : len(labels), 1:3] = ltwh[:, :2] + ltwh[:, 2:] / 2
-            targets[m, : len(labels), 3:] = ltwh[:, 2:]
-            pseudo_scores[m, : len(labels)] = torch.from_numpy(labels.pseudo_score)
-
         dt_us = torch.full((num_steps, len(chunks)), self.pad_dt_us, dtype=torch.int64)
         is_pad = torch.ones(num_steps, len(chunks), dtype=torch.bool)
         for stream, chunk in enumerate(chunks):
             dt_us[: len(chunk.frames), stream] = torch.from_numpy(chunk.dt_us)
             is_pad[: len(chunk.frames), stream] = False
-        fields = {
-            "dt_us": dt_us,
-            "is_first": torch.tensor([chunk.request.is_first for chunk in chunks]),
-            "is_pad": is_pad,
-            "frame_index": frame_index,
-            "targets": targets,
-            "num_targets": num_targets,
-            "t_us": t_us,
-            "slot": torch.tensor([chunk.request.slot for chunk in chunks]),
-            "recording": torch.tensor([chunk.request.recording for chunk in chunks]),
-            "pseudo_scores": pseudo_scores if pseudo_scores.any() else None,
-        }
-        return PackedBatch(fields, chunks[0].frames.stack([chunk.frames for chunk in chunks], num_steps))
+        hist, events = _frames_of(chunks, num_steps)
+        return SequenceBatch(
+            hist=hist,
+            events=events,
+            dt_us=dt_us,
+            is_first=torch.tensor([chunk.request.is_first for chunk in chunks]),
+            is_pad=is_pad,
+            slot=torch.tensor([chunk.request.slot for chunk in chunks]),
+            recording=torch.tensor([chunk.request.recording for chunk in chunks]),
+            **_targets_of(chunks),
+        )
+
+
+def _frames_of(chunks: list[Chunk], num_steps: int) -> tuple[torch.Tensor, PackedEvents | None]:
+    """Return `hist` and `events` of a batch: the frames of all chunks are read, or all are still to be counted."""
+    frames: list[Any] = [chunk.frames for chunk in chunks]
+    if isinstance(frames[0], PackedEvents):
+        return torch.empty(0, dtype=torch.uint8), stack_events(frames, num_steps)
+    return stack_frames(frames, num_steps), None
+
+
+def _targets_of(chunks: list[Chunk]) -> dict[str, Any]:
+    """Return the fields of a batch that describe its wanted frames, ordered by step and stream."""
+    frames = []  # (step, stream, time, boxes)
+    for stream, chunk in enumerate(chunks):
+        for step, time_us in zip(chunk.steps.tolist(), chunk.t_us.tolist(), strict=True):
+            frames.append((step, stream, time_us, chunk.labels[chunk.labels.window_index == step]))
+    frames.sort(key=lambda frame: frame[:2])
+    num_targets = torch.tensor([len(labels) for *_, labels in frames], dtype=torch.int64)
+    # named types, since a training in float64 changes what torch makes by default, while this runs in a thread
+    targets = torch.zeros(len(frames), max([1, *num_targets.tolist()]), 5, dtype=torch.float32)
+    pseudo_scores = torch.zeros(targets.shape[:2], dtype=torch.float32)
+    for m, (*_, labels) in enumerate(frames):
+        ltwh = torch.from_numpy(labels.boxes_ltwh)
+        targets[m, : len(labels), 0] = torch.from_numpy(labels.class_id)
+        targets[m, : len(labels), 1:3] = ltwh[:, :2] + ltwh[:, 2:] / 2
+        targets[m, : len(labels), 3:] = ltwh[:, 2:]
+        pseudo_scores[m, : len(labels)] = torch.from_numpy(labels.pseudo_score)
+    return {
+        "frame_index": torch.tensor([frame[:2] for frame in frames], dtype=torch.int64).reshape(-1, 2),
+        "targets": targets,
+        "num_targets": num_targets,
+        "t_us": torch.tensor([time_us for _, _, time_us, _ in frames], dtype=torch.int64),
+        "pseudo_scores": pseudo_scores if pseudo_scores.any() else None,
+    }

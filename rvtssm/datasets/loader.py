@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, get_worker_info
 
-from rvtssm.datasets.packed_batch import PackedBatch
+from rvtssm.datasets.packed_batch import counted
 from rvtssm.datasets.sampling import MixedBatchSampler
 from rvtssm.records import SequenceBatch
 from rvtssm.system.user_error import UserError
@@ -21,7 +21,7 @@ from rvtssm.system.workers import end_with_parent
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
-class SequenceLoader(DataLoader[PackedBatch]):
+class SequenceLoader(DataLoader[SequenceBatch]):
     """A data loader that counts the events sent by its workers, in this process and on the model's device.
 
     A thread does this one batch ahead, while the previous batch is in use.
@@ -50,9 +50,9 @@ class SequenceLoader(DataLoader[PackedBatch]):
         if self.count_on.type == "cuda":  # a new thread uses the first GPU by default
             torch.cuda.set_device(self.count_on)
 
-    def _counted(self, batches: Iterator[PackedBatch]) -> SequenceBatch | None:
+    def _counted(self, batches: Iterator[SequenceBatch]) -> SequenceBatch | None:
         batch = next_batch(batches)
-        return None if batch is None else batch.counted(self.count_on, self.pin_memory)
+        return None if batch is None else counted(batch, self.count_on, self.pin_memory)
 
 
 class _InSharedMemory:
@@ -97,7 +97,7 @@ def _share(value: Any) -> None:
             _share(part)
 
 
-def next_batch(batches: Iterator[PackedBatch]) -> PackedBatch | None:
+def next_batch(batches: Iterator[SequenceBatch]) -> SequenceBatch | None:
     """Return the next batch, None after the last one. A worker's UserError is raised without the worker's traceback."""
     try:
         return next(batches, None)

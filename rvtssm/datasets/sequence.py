@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rvtssm.datasets.augment import Placement
-from rvtssm.datasets.packed_batch import ChunkEvents, DenseFrames
+from rvtssm.datasets.packed_batch import count_frames
 from rvtssm.datasets.store import StoredSequence, open_sequence
 from rvtssm.datasets.tree import find_recordings, find_sequences
 from rvtssm.events.label_rules import clean_boxes, nothing_times_us
@@ -18,7 +18,7 @@ from rvtssm.events.labels import annotated, interpolated_boxes, to_labels
 from rvtssm.events.sequence_plan import SequencePlan, plan_sequence
 from rvtssm.readers import open_recording
 from rvtssm.readers.remote import local_path
-from rvtssm.records import DatasetSpec, Labels, Windows, WindowSettings
+from rvtssm.records import DatasetSpec, Labels, PackedEvents, Windows, WindowSettings
 from rvtssm.system.user_error import UserError
 
 _SPAN_US = 400_000  # length of the block of events that is decoded at once
@@ -54,9 +54,7 @@ class FrameSequence:
     def read(self, start: int, stop: int) -> npt.NDArray[np.generic]:
         """Return the frames (stop - start, C, h, w) of the steps [start, stop); uint8 for histograms."""
         frames = self.source.frames(start, stop)
-        if isinstance(frames, DenseFrames):
-            return frames.frames
-        return frames.stack([frames], stop - start).counted()[:, 0].numpy()
+        return count_frames(frames).numpy() if isinstance(frames, PackedEvents) else frames
 
     def close(self) -> None:
         self.source.close()
@@ -172,10 +170,10 @@ class StoredFrames:
             "recordings (evaluation.source=raw dataset.raw_dir=DIR), or evaluation.when_late=queue"
         )
 
-    def frames(self, start: int, stop: int, placement: Placement | None = None) -> DenseFrames:
+    def frames(self, start: int, stop: int, placement: Placement | None = None) -> npt.NDArray[np.generic]:
         """Return the frames of the steps [start, stop), moved by `placement`."""
         hist = self.stored.histograms(start, stop)
-        return DenseFrames(placement.histograms(hist) if placement else hist)
+        return placement.histograms(hist) if placement else hist
 
     def close(self) -> None:
         self.stored.close()
@@ -200,7 +198,9 @@ class CountedFrames:
         """Return the frames of other windows of the same recording."""
         return CountedFrames(replace(self.plan, windows=windows))
 
-    def frames(self, start: int, stop: int, placement: Placement | None = None) -> ChunkEvents | DenseFrames:
+    def frames(
+        self, start: int, stop: int, placement: Placement | None = None
+    ) -> npt.NDArray[np.generic] | PackedEvents:
         """Return the events or frames of the steps [start, stop), moved by `placement`."""
         plan = replace(self.plan, windows=self.plan.windows[start:stop])
         counter = plan.counter(*(placement.sources() if placement else ()))
@@ -209,10 +209,8 @@ class CountedFrames:
             for begin_us in range(first_us, stop_us, _SPAN_US):
                 counter.push(plan.recording.between(begin_us, min(begin_us + _SPAN_US, stop_us)))
         if plan.settings.warmup_us:
-            return DenseFrames(counter.take(plan.windows.bounds_us))
-        return ChunkEvents(
-            counter.pack(plan.windows.bounds_us), plan.windows.bounds_us, plan.settings, counter.frame_shape
-        )
+            return counter.take(plan.windows.bounds_us)
+        return counter.pack(plan.windows.bounds_us)
 
     def close(self) -> None:
         self.plan.recording.close()

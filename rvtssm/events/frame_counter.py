@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from rvtssm.events.cells import FramePixels, all_below, frame_pixels, pack
 from rvtssm.events.representations import (
-    Binned,
     Frames,
     SliceRing,
     add_events,
@@ -23,7 +22,7 @@ from rvtssm.events.representations import (
 )
 from rvtssm.events.surfaces import Surfaces
 from rvtssm.events.windows import FreeGrid
-from rvtssm.records import Events, Windows, WindowSettings
+from rvtssm.records import Events, PackedEvents, Windows, WindowSettings
 from rvtssm.system.free_memory import check_memory
 from rvtssm.system.user_error import UserError
 
@@ -132,7 +131,7 @@ class FrameCounter:
                 self._add_until(end_us)
                 self._surfaces.write(end_us, frame)
             return out
-        fill_frames(self.pack(bounds_us), self.settings, out, np.arange(len(bounds_us)), ring)
+        fill_frames(self.pack(bounds_us), out, ring)
         return out
 
     def count_ahead(self, bounds_us: Ints) -> None:
@@ -148,7 +147,7 @@ class FrameCounter:
         add_events(self._cells, self._cell_ranges(bounds_us), self.settings, self._ahead)
         self.forget_before(int(bounds_us[0, 1]))
 
-    def pack(self, bounds_us: Ints) -> Binned:
+    def pack(self, bounds_us: Ints) -> PackedEvents:
         """Return the events of windows without counting them, small enough to send to another process.
 
         Args:
@@ -162,7 +161,15 @@ class FrameCounter:
         first, last = (int(ranges.min()), int(ranges.max())) if ranges.size else (self._begin, self._begin)
         places = ranges if self._is_whole else self._before[ranges].astype(np.int64)
         low, high = self._place(first), self._place(last)
-        return Binned(self._cells[low:high], places - low, first=self._num_forgotten + low)
+        return PackedEvents(
+            self.settings,
+            (len(bounds_us), *self.frame_shape),
+            self._cells[low:high],
+            places - low,
+            bounds_us,
+            np.arange(len(bounds_us)),
+            first=self._num_forgotten + low,
+        )
 
     def forget_before(self, time_us: int) -> None:
         """Forget the events before `time_us`, which no later window needs."""

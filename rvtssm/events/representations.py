@@ -9,12 +9,11 @@ Source: RVT data/utils/representations.py (StackedHistogram, fast mode).
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.records import WindowSettings
+from rvtssm.records import PackedEvents, WindowSettings
 from rvtssm.system.jit import jit
 
 Ints = npt.NDArray[np.int64]
@@ -62,19 +61,6 @@ def num_shared_slices(length_us: int, stride_us: int, settings: WindowSettings) 
     return 0 if num_strides * stride_us >= length_us else num_strides * (settings.num_bins + 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Binned:
-    """The events of T windows, ready to be counted."""
-
-    cells: Cells  # (K,) 2 * pixel + polarity
-    ranges: Ints  # (T, R, 2), the cells [start, stop) of each bin
-    first: int = 0  # number of the first cell since the ring began
-
-    def __len__(self) -> int:
-        """Return the number of windows."""
-        return len(self.ranges)
-
-
 def bin_ranges(t: Ints, bounds_us: Ints, settings: WindowSettings) -> Ints:
     """Return which events belong to each bin.
 
@@ -94,24 +80,21 @@ def bin_ranges(t: Ints, bounds_us: Ints, settings: WindowSettings) -> Ints:
     return ranges
 
 
-def fill_frames(
-    binned: Binned, settings: WindowSettings, frames: Frames, places: Ints, ring: SliceRing | None = None
-) -> None:
-    """Count window w into frames[places[w]]. Other frames stay as they are.
+def fill_frames(packed: PackedEvents, frames: Frames, ring: SliceRing | None = None) -> None:
+    """Count the events of each window into its frame. Frames without a window stay as they are.
 
     Args:
-        binned: The events of W windows.
-        settings: How events become frames.
-        frames: (F, C, h, w), contiguous.
-        places: (W,), indices into `frames`.
+        packed: The events.
+        frames: (F, C, h, w), contiguous; `packed.places` are indices into it.
         ring: Bins that were counted recently.
     """
     num_frames, num_channels, height, width = frames.shape
     flat = frames.reshape(num_frames, num_channels, height * width)
     ring = ring or _NO_RING
-    wraps = settings.convention == "rvt"
-    recent = (ring.keys, ring.used, ring.planes, binned.first)
-    _count(binned.cells, binned.ranges, places, np.uint8(settings.count_cutoff), wraps, *recent, flat)
+    recent = ring.keys, ring.used, ring.planes, packed.first
+    cells, ranges, places = (np.asarray(part) for part in (packed.cells, packed.ranges, packed.places))
+    settings = packed.settings
+    _count(cells, ranges, places, np.uint8(settings.count_cutoff), settings.convention == "rvt", *recent, flat)
 
 
 def add_events(cells: Cells, ranges: Ints, settings: WindowSettings, frames: Frames) -> None:

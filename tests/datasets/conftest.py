@@ -7,7 +7,6 @@ import pytest
 from event_examples import HEIGHT, WIDTH, random_events
 
 from rvtssm.datasets import DatasetConfig, build_spec
-from rvtssm.datasets.packed_batch import DenseFrames
 from rvtssm.datasets.preparation_config import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.sequence import FrameSequence
@@ -25,12 +24,12 @@ class NumberedFrames:
         self.recording = recording
         self.is_open = False
 
-    def frames(self, start: int, stop: int, placement=None) -> DenseFrames:
+    def frames(self, start: int, stop: int, placement=None) -> np.ndarray:
         self.is_open = True
         hist = np.empty((stop - start, *SHAPE), np.uint8)
         hist[:, 0] = self.recording
         hist[:, 1] = np.arange(start, stop)[:, None, None]
-        return DenseFrames(placement.histograms(hist) if placement else hist)
+        return placement.histograms(hist) if placement else hist
 
     def close(self) -> None:
         self.is_open = False

@@ -25,7 +25,7 @@ def sequences(numbered_sequence: Callable) -> list:
 
 def test_a_chunk_holds_its_steps_and_their_labels(sequences):
     chunk = ChunkDataset(sequences)[request(0, 3, 8)]
-    np.testing.assert_array_equal(chunk.frames.frames[:, 1, 0, 0], [3, 4, 5, 6, 7])
+    np.testing.assert_array_equal(chunk.frames[:, 1, 0, 0], [3, 4, 5, 6, 7])
     np.testing.assert_array_equal(chunk.labels.window_index, [0, 0, 4])
     np.testing.assert_array_equal(chunk.labels.t_us, [200_000, 200_000, 400_000])
     np.testing.assert_array_equal(chunk.dt_us, [50_000] * 5)
@@ -74,7 +74,7 @@ def test_a_stream_is_augmented_alike_over_its_chunks_and_a_random_chunk_by_its_o
 def test_a_batch_is_stacked_in_time_and_padded(sequences):
     dataset = ChunkDataset(sequences)
     requests = [request(0, 3, 8, slot=-1), request(1, 0, 5, slot=0), request(2, 6, 9, slot=1), request(-1, 0, 0)]
-    batch = Collate(6, 40_000)([dataset[r] for r in requests]).counted()
+    batch = Collate(6, 40_000)([dataset[r] for r in requests])
     assert batch.hist.shape == (6, 4, 2, 12, 16) and batch.hist.dtype == torch.uint8
     np.testing.assert_array_equal(
         batch.hist[:, :, 1, 5, 5].T, [[3, 4, 5, 6, 7, 0], [0, 1, 2, 3, 4, 0], [6, 7, 8, 0, 0, 0], [0] * 6]
@@ -97,7 +97,7 @@ def test_outputs_are_asked_for_by_step(sequences):
     """The frames of a batch are the steps that are asked for, at the ends of their windows, whatever has labels."""
     asked = [replace(sequence, asked=np.array([1, 4, 6])) for sequence in sequences[::2]]
     dataset = ChunkDataset(asked)
-    batch = Collate(None, 50_000)([dataset[request(0, 0, 5)], dataset[request(1, 4, 7)]]).counted()
+    batch = Collate(None, 50_000)([dataset[request(0, 0, 5)], dataset[request(1, 4, 7)]])
     assert batch.frame_index.tolist() == [[0, 1], [1, 0], [2, 1], [4, 0]]
     assert batch.num_targets.tolist() == [0] * 4 and not batch.targets.any()
     steps = [asked[stream].windows.ends_us[step] for stream, step in ((1, 4), (0, 1), (1, 6), (0, 4))]
@@ -108,7 +108,7 @@ def test_steps_known_to_have_no_box_are_frames_without_targets(sequences):
     sequence = replace(sequences[0], nothing=np.array([1, 5]))
     assert {1, 5} <= set(sequence.label_steps.tolist())
     chunk = ChunkDataset([sequence])[request(0, 0, 8)]
-    batch = Collate(None, 50_000)([chunk]).counted()
+    batch = Collate(None, 50_000)([chunk])
     place = batch.frame_index[:, 0].tolist().index(1)
     assert batch.num_targets[place] == 0 and batch.t_us[place] == sequence.windows.ends_us[1]
     assert batch.num_targets.sum() == len(chunk.labels) > 0
@@ -117,7 +117,7 @@ def test_steps_known_to_have_no_box_are_frames_without_targets(sequences):
 
 
 def test_a_batch_without_labels_has_no_frames(sequences):
-    batch = Collate(None, 50_000)([ChunkDataset(sequences)[request(2, 0, 3)]]).counted()
+    batch = Collate(None, 50_000)([ChunkDataset(sequences)[request(2, 0, 3)]])
     assert batch.hist.shape[0] == 3
     assert batch.frame_index.shape == (0, 2) and batch.targets.shape[0] == 0 and batch.t_us.shape == (0,)
 
@@ -134,7 +134,7 @@ def test_a_batch_has_its_types_whatever_a_training_makes_by_default(sequences):
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        batch = Collate(4, 50_000)([ChunkDataset(sequences)[request(0, 0, 4)]]).counted()
+        batch = Collate(4, 50_000)([ChunkDataset(sequences)[request(0, 0, 4)]])
     finally:
         torch.set_default_dtype(before)
     assert batch.targets.dtype == torch.float32 and batch.hist.dtype == torch.uint8

@@ -8,8 +8,8 @@ import torch
 
 from rvtssm.datasets import build_spec
 from rvtssm.datasets.augment import Placement, Window
+from rvtssm.datasets.packed_batch import count_frames, scatter_frames, stack_events, stack_frames
 from rvtssm.datasets.sequence import RawSplit
-from rvtssm.events.representations import REPRESENTATIONS
 from rvtssm.records import CHANNELS_PER_BIN, WindowSettings
 
 CHOICES = [("exact", name) for name in CHANNELS_PER_BIN] + [("rvt", "histogram")]
@@ -33,8 +33,10 @@ def test_packed_chunks_become_the_frames_that_are_read(small_tree, stride_us, le
         for sequence, span, placement in zip(sequences, spans, places, strict=True)
     ]
     num_steps = spans[2][1] + 2
-    stacked = chunks[0].stack(chunks, num_steps)  # of `surfaces` frames, of the others events
-    found = (stacked if isinstance(stacked, torch.Tensor) else stacked.counted()).numpy()
+    if representation == "surfaces":
+        found = stack_frames(chunks, num_steps).numpy()
+    else:
+        found = count_frames(stack_events(chunks, num_steps)).numpy()
     assert found.shape == (num_steps, 3, *sequences[0].frame_shape) and found.dtype == settings.dtype
     for stream, (sequence, (start, stop), placement) in enumerate(zip(sequences, spans, places, strict=True)):
         wanted = sequence.read(start, stop)
@@ -49,10 +51,10 @@ def assert_scattered_alike(small_tree, convention, device):
     chunks = [
         sequence.source.frames(0, n) for sequence, n in zip(raw_sequences(small_tree, settings), (9, 0, 4), strict=True)
     ]
-    packed = chunks[0].stack(chunks, 11)
-    scattered = packed.scattered(torch.device(device))
+    packed = stack_events(chunks, 11)
+    scattered = scatter_frames(packed, torch.device(device))
     assert scattered.device.type == device
-    assert torch.equal(scattered.cpu(), packed.counted())
+    assert torch.equal(scattered.cpu(), count_frames(packed))
 
 
 @pytest.mark.parametrize("convention", ["exact", "rvt"])
@@ -66,21 +68,16 @@ def test_the_scatter_on_a_gpu_equals_the_count(small_tree, convention):
     assert_scattered_alike(small_tree, convention, "cuda")
 
 
-@pytest.mark.parametrize("representation", REPRESENTATIONS)
-def test_events_are_smaller_to_send_than_frames(small_tree, representation):
-    sequence = raw_sequences(small_tree, WindowSettings(50_000, None, "exact", 10, 10, representation))[0]
+def test_events_are_smaller_to_send_than_frames(small_tree):
+    sequence = raw_sequences(small_tree, WindowSettings(50_000, None, "exact", 10, 10))[0]
     events = sequence.source.frames(0, 8)
-    packed = events.stack([events], 8)
-    num_events = len(events.binned.cells)
-    assert num_events > 1000
-    per_event = 8 if REPRESENTATIONS[representation].needs_time else 4
-    assert (
-        len(pickle.dumps(packed.cells.numpy())) + len(pickle.dumps(packed.times.numpy())) < num_events * per_event + 500
-    )
+    packed = stack_events([events], 8)
+    assert len(events.cells) > 1000
+    assert len(pickle.dumps(packed.cells.numpy())) < 4 * len(events.cells) + 500
 
 
 def test_a_batch_of_nothing_is_zeros(small_tree):
     sequence = raw_sequences(small_tree, WindowSettings(50_000, None, "exact", 10, 10))[0]
     nothing = sequence.source.frames(0, 0)
-    frames = nothing.stack([nothing] * 2, 1).counted()
+    frames = count_frames(stack_events([nothing] * 2, 1))
     assert frames.shape == (1, 2, *sequence.frame_shape) and not frames.any()

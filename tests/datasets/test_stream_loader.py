@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
+from rvtssm.datasets import loader as loading
 from rvtssm.datasets.chunks import ChunkDataset, Collate
 from rvtssm.datasets.loader import ResumableLoader, leave_signals_to_the_parent
 from rvtssm.datasets.loading_config import SamplingConfig
-from rvtssm.datasets.packed_batch import PackedBatch
 from rvtssm.datasets.sampling import MixedBatchSampler
 from rvtssm.system.user_error import UserError
 
@@ -89,14 +89,14 @@ def test_signals_that_reach_all_processes_spare_the_workers(loader):
 
 
 def test_the_next_batch_is_counted_while_one_is_in_use(loader, monkeypatch):
-    own, counted, count = loader("stream", 0, 1, num_workers=0), threading.Semaphore(0), PackedBatch.counted
+    own, counted, count = loader("stream", 0, 1, num_workers=0), threading.Semaphore(0), loading.counted
 
     def noting(batch, *place):
         found = count(batch, *place)
         counted.release()
         return found
 
-    monkeypatch.setattr(PackedBatch, "counted", noting)
+    monkeypatch.setattr(loading, "counted", noting)
     batches = iter(own)
     for number in (1, 2):
         next(batches)
@@ -114,7 +114,7 @@ def test_an_error_of_the_next_batch_comes_when_it_is_asked_for(loader, monkeypat
     def fail(batch, *place):
         raise OSError("unreadable")
 
-    monkeypatch.setattr(PackedBatch, "counted", fail)
+    monkeypatch.setattr(loading, "counted", fail)
     with pytest.raises(OSError, match="unreadable"):
         list(batches)
 

@@ -8,7 +8,6 @@ import torch
 from torch.utils.data import DataLoader
 
 from rvtssm.datasets.chunks import ChunkDataset, Collate
-from rvtssm.datasets.packed_batch import DenseFrames
 from rvtssm.datasets.sampling import EvalBatchSampler
 from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.detection.stream import stream
@@ -200,7 +199,7 @@ class Stored:
         self.hist = hist
 
     def frames(self, start, stop, placement=None):
-        return DenseFrames(self.hist[start:stop])
+        return self.hist[start:stop]
 
     def close(self):
         pass
@@ -232,7 +231,7 @@ def test_the_evaluation_loader_streams_each_recording_as_if_alone(batch_size):
         batch_sampler=EvalBatchSampler(lengths, chunk_length=4, batch_size=batch_size),
         collate_fn=Collate(None, STRIDE_US),
     )
-    batches = [batch.counted() for batch in loader]
+    batches = list(loader)
     results = stream(detector, batches, trained_stride_us=STRIDE_US)
     assert [*results] == [0, 1, 3]  # the third one is too short for a label
     for recording, frames in results.items():
