@@ -5,6 +5,7 @@ import torch
 from rvtssm.cli.config import Config
 from rvtssm.models.detector import build_detector
 from rvtssm.ssm.temporal_layers import build_temporal_layer
+from rvtssm.system.extras import check_extra
 from rvtssm.system.free_memory import check_memory
 from rvtssm.system.user_error import UserError
 from rvtssm.training.regularize import h2_term
@@ -22,6 +23,8 @@ def check(config: Config) -> None:
             num_classes=1,
             in_channels=config.windows.settings.num_channels,
         )
+    if config.model.head == "rtdetr":
+        check_extra("training model.head=rtdetr", "rtdetr", "scipy")
     num_parameters = sum(parameter.numel() for parameter in detector.parameters())
     # weights, gradients and the two averages of the optimiser, float32
     check_memory(

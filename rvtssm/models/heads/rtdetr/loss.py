@@ -1,10 +1,9 @@
 """The loss of a detector with queries: objects are matched one-to-one with queries, separately for every decoder layer.
 
 Source: RT-DETR (Zhao et al., 2024), with varifocal classification whose target is the overlap, L1, and generalised IoU.
-The matching is the Hungarian method (Kuhn, 1955) by shortest augmenting paths (Jonker and Volgenant, 1987).
+SciPy computes the matching (extra `rtdetr`).
 """
 
-import numba
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -110,59 +109,11 @@ def match_cheapest(cost: Tensor, num_targets: Tensor) -> Tensor:
     Returns:
         Indices (M, Q) int64 into the N targets, -1 for none, on the device of `cost`.
     """
+    from scipy.optimize import linear_sum_assignment  # imported here, because only training needs the extra `rtdetr`
+
     finite = torch.nan_to_num(cost.detach().double(), nan=1e9, posinf=1e9, neginf=-1e9)
     matched = np.full(cost.shape[:2], -1, np.int64)
-    for frame, number, found in zip(finite.cpu().numpy(), num_targets.tolist(), matched, strict=True):
-        real = frame[:, :number]
-        if number <= len(real):
-            found[_assign_rows(np.ascontiguousarray(real.T))] = np.arange(number)
-        else:
-            found[:] = _assign_rows(np.ascontiguousarray(real))
+    for frame, number, targets in zip(finite.cpu().numpy(), num_targets.tolist(), matched, strict=True):
+        queries, of_queries = linear_sum_assignment(frame[:, :number])
+        targets[queries] = of_queries
     return torch.from_numpy(matched).to(cost.device)
-
-
-@numba.njit(cache=True, nogil=True)
-def _assign_rows(cost):  # type: ignore[no-untyped-def]
-    """Return the column of every row, so that the sum of costs is smallest: (R, C) with R <= C -> (R,) int64.
-
-    This is as fast as `scipy.optimize.linear_sum_assignment`, with which a test compares it; none of our dependencies
-    installs SciPy. Rows are added one by one. Each takes the cheapest path of exchanges to a free column, found by
-    Dijkstra's method on reduced costs, which the prices of rows and columns keep non-negative.
-    """
-    num_rows, num_columns = cost.shape
-    row_price, column_price = np.zeros(num_rows), np.zeros(num_columns)
-    owner = np.full(num_columns, -1, np.int64)  # row of each column
-    column_of = np.full(num_rows, -1, np.int64)
-    for new_row in range(num_rows):
-        distance = np.full(num_columns, np.inf)
-        before = np.full(num_columns, -1, np.int64)  # row from which each column is reached
-        is_done = np.zeros(num_columns, np.bool_)
-        row, reached = new_row, 0.0
-        while True:
-            nearest = -1
-            for column in range(num_columns):
-                if is_done[column]:
-                    continue
-                length = reached + cost[row, column] - row_price[row] - column_price[column]
-                if length < distance[column]:
-                    distance[column], before[column] = length, row
-                if nearest < 0 or distance[column] < distance[nearest]:
-                    nearest = column
-            reached = distance[nearest]
-            is_done[nearest] = True
-            if owner[nearest] < 0:
-                break
-            row = owner[nearest]
-        row_price[new_row] += reached
-        for column in range(num_columns):
-            if is_done[column] and column != nearest:
-                row_price[owner[column]] += reached - distance[column]
-                column_price[column] -= reached - distance[column]
-        column = nearest
-        while True:  # exchange columns, backwards along the path
-            row = before[column]
-            owner[column] = row
-            column_of[row], column = column, column_of[row]
-            if row == new_row:
-                break
-    return column_of
