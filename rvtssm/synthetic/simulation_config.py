@@ -1,6 +1,6 @@
 """The settings of simulated recordings. This file does not import the renderer."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from rvtssm.datasets.synthetic import SPEC
 from rvtssm.system.limits import check_at_least, check_positive, check_share
