@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "export": {"records", "events", "models", "detection.sources"},
     "detection": {"records", "boxes", "events", "readers", "datasets", "models", "drawing", "export"},
     "evaluation": {"records", "boxes", "events", "readers", "datasets", "models", "drawing", "detection", "export"},
-    "training": {"records", "boxes", "ssm", "datasets", "models", "drawing", "evaluation"},
+    "training": {"records", "boxes", "readers", "events", "ssm", "datasets", "models", "drawing", "evaluation"},
 }
 ROOMS = MAY_IMPORT.keys() - GROUND
 for row in ROOMS:

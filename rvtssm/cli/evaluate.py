@@ -8,10 +8,9 @@ from pathlib import Path
 from rvtssm.cli.announcement import announce, say_replaced, with_labels
 from rvtssm.cli.config import Config
 from rvtssm.cli.console import console, say
-from rvtssm.cli.init_from import CLASS_MAP_FORM, mapped_classes
+from rvtssm.cli.init_from import CLASS_MAP_FORM
 from rvtssm.cli.inputs import default_out, folders, weights_label, writable
 from rvtssm.cli.run_files import run_files, unlike_others
-from rvtssm.cli.train import describe
 from rvtssm.cli.weights import (
     precision_in_words,
     read_weights,
@@ -34,9 +33,12 @@ from rvtssm.evaluation.split_runs import SplitRuns
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.frame_size import detector_for_frame
 from rvtssm.models.hub import local_weights
+from rvtssm.models.transfer import mapped_classes
 from rvtssm.records import DatasetSpec
 from rvtssm.system.output_folder import locked, result_set
 from rvtssm.system.user_error import UserError
+from rvtssm.training.loop import describe
+from rvtssm.training.sections import TrainSections
 
 
 def evaluate(config: Config) -> list[EvaluationReport]:
@@ -58,7 +60,8 @@ def evaluate(config: Config) -> list[EvaluationReport]:
 
 def check_rates(config: Config) -> None:
     """Raise ValueError, before a detector is trained as configured, if it could not be evaluated at its rates."""
-    meta = describe(config, SequenceDataModule(config.dataset, data=config.data, windows=config.windows.settings))
+    data = SequenceDataModule(config.dataset, data=config.data, windows=config.windows.settings)
+    meta = describe(TrainSections.of(config), data)
     checkpoint = meta.with_detector(meta.build())
     SplitPlan(config.evaluation, checkpoint, _data_for(config, checkpoint)).plan_rates()
 

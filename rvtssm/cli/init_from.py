@@ -12,38 +12,11 @@ from rich.table import Table
 from rvtssm.cli.console import console, say
 from rvtssm.cli.weight_settings import WeightSettings, pasted, settings_of
 from rvtssm.models.checkpoint_meta import CheckpointMeta
-from rvtssm.models.detector import Detector
-from rvtssm.models.transfer import NO_CLASS, Transferred, TransferSource, read_source, transfer
+from rvtssm.models.transfer import NO_CLASS, Transferred, TransferSource
 from rvtssm.system.output_folder import result_set
-from rvtssm.system.user_error import UserError
 
 CLASS_MAP_FORM = "'{}.class_map={{NAME_IN_WEIGHTS: NAME_IN_DATA}}'"  # quoted, for a shell; with a section
 OUTCOMES = {"taken": "taken", "resized": "adapted", "left": "new"}  # as columns of the table
-
-
-def read_start(path: str) -> TransferSource:
-    """Return the weights in `path`; raise UserError if there are none."""
-    try:
-        return read_source(path)
-    except UserError as error:
-        raise UserError(f"training.init_from: {error}") from None
-
-
-def mapped_classes(key: str, class_map: dict[str, str], names: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
-    """Return the classes of weights (`names`) by the names of the data: `class_map`, the value of `key`, has these.
-
-    Raise UserError for a class that the weights or the data (`known`) do not have, and for two that become one.
-    """
-    for name, what, all_names in [
-        *((name, "the weights have", names) for name in class_map),
-        *((name, "the data have", known) for name in class_map.values()),
-    ]:
-        if name not in all_names:
-            raise UserError(f"{key}: {what} no class {name!r}; choose from {', '.join(all_names) or 'none'}")
-    mapped = tuple(class_map.get(name, name) for name in names)
-    if len(set(mapped)) < len(mapped):
-        raise UserError(f"{key}={class_map} makes two classes of the weights one; map one of them")
-    return mapped
 
 
 def say_settings(path: str, source: TransferSource, own: WeightSettings) -> None:
@@ -55,17 +28,10 @@ def say_settings(path: str, source: TransferSource, own: WeightSettings) -> None
         say(f"settings from the command line, its experiment or prepared frames: {pasted(named)}")
 
 
-def fill_from(path: str, source: TransferSource, detector: Detector, meta: CheckpointMeta, out: Path | None) -> None:
-    """Fill the detector with the weights read from `path`, show a table, and list all tensors in `out`/init_from.csv.
-
-    With `out` None nothing is shown or written. Raise ValueError if none of the weights fits.
-    """
-    try:
-        report = transfer(source, detector, meta)
-    except UserError as error:
-        raise UserError(f"training.init_from={path}: {error}") from None
-    if out is None:
-        return
+def report_transfer(
+    path: str, source: TransferSource, meta: CheckpointMeta, report: Sequence[Transferred], out: Path
+) -> None:
+    """Show how many tensors of a detector are from the weights in `path`, and list all in `out`/init_from.csv."""
     console.print(_table(path, report))
     if any(row.reason == NO_CLASS for row in report):
         theirs, ours = ", ".join(source.class_names or ()), ", ".join(meta.spec.class_names)

@@ -117,14 +117,3 @@ def _verb_of(path: Path) -> str | None:
     except (OSError, ValueError):
         return None
     return found.get("verb") if isinstance(found, dict) else None
-
-
-def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the leaves of nested dicts; keys are joined by dots."""
-    leaves: dict[str, Any] = {}
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            leaves |= flat(value, f"{prefix}{name}.")
-        else:
-            leaves[prefix + name] = value
-    return leaves

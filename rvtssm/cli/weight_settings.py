@@ -112,8 +112,8 @@ def read_settings(start: str, resume: str | None, out: str | None) -> WeightSett
 
     Raise UserError for a file that holds no weights.
     """
-    from rvtssm.cli.init_from import read_start
     from rvtssm.training.checkpoints import latest_checkpoint
+    from rvtssm.training.loop import read_start
 
     continued = latest_checkpoint(Path(out or TRAIN_OUT)) if resume == "auto" else Path(resume or "")
     source = read_start(str(continued) if continued.is_file() else start)

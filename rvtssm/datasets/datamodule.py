@@ -253,7 +253,7 @@ class SequenceDataModule(L.LightningDataModule):
         """Return a loader that counts on the trainer's device; without a trainer, on a GPU if there is one."""
         frames = dataset.sequences[0]
         num_bytes = math.prod(frames.frame_shape) * frames.settings.dtype.itemsize
-        batch = (num_steps or self.data.eval_chunk_length, self.sampling.batch_size if num_steps else 1)
+        batch = (num_steps or self.data.eval_chunk_length, self.sampling.num_chunks if num_steps else 1)
         what = (
             f"a batch of {batch[0]} steps of {batch[1]} frames of {frames.frame_shape}, use fewer or a smaller num_bins"
         )

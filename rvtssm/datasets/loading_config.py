@@ -13,8 +13,8 @@ class SamplingConfig:
 
     mode: str = "mixed"
     """mixed, random (BPTT) or stream (TBPTT)."""
-    batch_size: int = 8
-    """Chunks per batch."""
+    batch_size: int | str = 8
+    """Chunks per batch; auto: as many as fit in memory, with `training.accumulate` so that a step has 8."""
     chunk_length: int = 21
     """Steps per chunk."""
     stream_share: float = 0.5
@@ -28,14 +28,27 @@ class SamplingConfig:
     def num_streams(self) -> int:
         """Number of chunks in a batch that continue an earlier chunk."""
         if self.mode != "mixed":
-            return self.batch_size if self.mode == "stream" else 0
-        return min(max(round(self.batch_size * self.stream_share), 1), self.batch_size - 1)
+            return self.num_chunks if self.mode == "stream" else 0
+        return min(max(round(self.num_chunks * self.stream_share), 1), self.num_chunks - 1)
+
+    @property
+    def num_chunks(self) -> int:
+        """`batch_size` as a number, which it is once a training has chosen in place of `auto`."""
+        assert not isinstance(self.batch_size, str), "sampling.batch_size=auto is not decided yet"
+        return self.batch_size
+
+    @property
+    def smallest_batch(self) -> int:
+        """The fewest chunks of a batch."""
+        return 2 if self.mode == "mixed" else 1
 
     def __post_init__(self) -> None:
         check_choice("sampling.mode", self.mode, ("mixed", "random", "stream"))
         check_at_least("sampling", self, 1, "chunk_length", "frames_per_chunk", "batches_per_epoch")
         check_share("sampling", self, "stream_share")
-        if self.batch_size < (2 if self.mode == "mixed" else 1):
+        if isinstance(self.batch_size, str):
+            check_choice("sampling.batch_size", self.batch_size, ("auto",))
+        elif self.batch_size < self.smallest_batch:
             raise UserError(
                 f"sampling.batch_size={self.batch_size} is too small for sampling.mode={self.mode}; "
                 "a mixed batch holds at least one random chunk and one stream"

@@ -127,7 +127,7 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
         self.num_steps, self.label_steps = list(num_steps), list(label_steps)
         self.seed, self.rank, self.world_size = seed, rank, world_size
         self.num_streams = config.num_streams
-        self.num_random = config.batch_size - self.num_streams
+        self.num_random = config.num_chunks - self.num_streams
         # (N, 2): recording of each labelled step, and its number among the labelled steps of this recording
         self._labelled = np.concatenate(
             [np.zeros((0, 2), np.int64)]

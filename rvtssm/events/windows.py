@@ -36,7 +36,7 @@ class WindowsConfig:
     convention: str = _USUAL.convention
     """exact, or rvt to reproduce the files of RVT."""
     representation: str = _USUAL.representation
-    """histogram, voxel_grid, event_stack or surfaces."""
+    """histogram or surfaces."""
     time_constants_ms: list[float] = field(default_factory=lambda: [tau / 1000 for tau in _USUAL.time_constants_us])
     """Only for representation=surfaces, which has no bins."""
 

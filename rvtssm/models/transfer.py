@@ -75,6 +75,28 @@ def read_source(path: str | Path) -> TransferSource:
     return TransferSource(rename_official(weights), temporal, released_windows(in_channels), None, None)
 
 
+def mapped_classes(key: str, class_map: dict[str, str], names: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    """Return the classes of weights by the names that the data have for them.
+
+    Args:
+        key: The key of `class_map`, for messages.
+        class_map: Names of classes of the weights, each with its name in the data. Other names stay.
+        names: The classes of the weights.
+        known: The classes of the data.
+
+    Raises:
+        UserError: The weights or the data have no such class, or two classes would become one.
+    """
+    for what, asked, all_names in (("the weights", class_map.keys(), names), ("the data", class_map.values(), known)):
+        for name in asked:
+            if name not in all_names:
+                raise UserError(f"{key}: {what} have no class {name!r}; choose from {', '.join(all_names) or 'none'}")
+    mapped = tuple(class_map.get(name, name) for name in names)
+    if len(set(mapped)) < len(mapped):
+        raise UserError(f"{key}={class_map} makes two classes of the weights one; map one of them")
+    return mapped
+
+
 def transfer(source: TransferSource, detector: Detector, meta: CheckpointMeta) -> list[Transferred]:
     """Fill a new detector from other weights.
 

@@ -1,1 +1,23 @@
 """Training: a Lightning module that connects detector, losses, optimiser and stored states."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+def train(*, reports: Any = None, callbacks: Sequence[Any] = (), **sections: Any) -> Path:
+    """Train a detector from Python, as `rvtssm train` does, and return the path of its best weights.
+
+    Args:
+        reports: A `rvtssm.training.reports.TrainReports` that hears what the training does; None prints it.
+        callbacks: Further Lightning callbacks.
+        **sections: The fields of `rvtssm.training.sections.TrainSections`: `dataset=DatasetConfig(raw_dir=DIR)`,
+            `training=TrainingConfig(steps=1000)`, `out=DIR`, and so on.
+
+    Raises:
+        UserError: The settings do not fit each other, the data or this machine.
+    """
+    from rvtssm.training.loop import train as run  # it imports torch
+    from rvtssm.training.sections import TrainSections
+
+    return run(TrainSections(**sections), reports, callbacks)

@@ -2,6 +2,7 @@
 
 import logging
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import lightning as L
@@ -34,34 +35,26 @@ _IGNORED_WARNINGS = (
 )
 
 
-def build_trainer(config: TrainingConfig, out_dir: Path, clip_value: float) -> L.Trainer:
+def build_trainer(
+    config: TrainingConfig, out_dir: Path, clip_value: float, callbacks: Sequence[Callback] = ()
+) -> L.Trainer:
     """Build a trainer that writes checkpoints and logs to `out_dir`. Each part of a resumed run has its own CSV.
 
     Args:
         config: Settings of the training.
         out_dir: Folder of the run.
         clip_value: Gradients are clipped to this absolute value; 0 for no clipping.
+        callbacks: Further callbacks, which come before all others.
 
     Raises:
         UserError: The settings do not fit each other or this machine.
     """
-    pace = Pace(config.validate_every, config.log_every * config.accumulate)
-    callbacks: list[Callback] = [
-        LastStep(),
-        GradientNorms(),
-        NonFiniteStop(),
-        Checkpoints(out_dir, config.checkpoint_every, config.checkpoint_minutes),
-        LearningRateMonitor("step"),
-        DetectionImages(config.num_images),
-    ]
-    if config.spectra:
-        callbacks.append(SpectrumMonitor())
-    callbacks.append(TrainingProgress(pace) if config.progress else ValidationLines())
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     for message in _IGNORED_WARNINGS:
         warnings.filterwarnings("ignore", message=f".*{message}.*")
     check_processes(config.devices, config.num_nodes)
     loggers = build_loggers(config.loggers, config.logger_args, out_dir)
+    pace = Pace(config.validate_every, config.log_every * config.accumulate)
     try:
         trainer = L.Trainer(
             max_steps=config.steps,
@@ -78,7 +71,7 @@ def build_trainer(config: TrainingConfig, out_dir: Path, clip_value: float) -> L
             accumulate_grad_batches=config.accumulate,
             gradient_clip_val=clip_value or None,
             gradient_clip_algorithm="value",
-            callbacks=callbacks,
+            callbacks=_callbacks(config, out_dir, pace),
             enable_progress_bar=config.progress,
             enable_model_summary=False,
             logger=loggers,
@@ -95,9 +88,25 @@ def build_trainer(config: TrainingConfig, out_dir: Path, clip_value: float) -> L
         # Lightning makes the average before it moves the weights to their device, so the device is named.
         averaging = WeightAveraging(trainer.strategy.root_device, use_buffers=True, multi_avg_fn=average)
         trainer.callbacks.insert(0, averaging)  # type: ignore[attr-defined]
+    trainer.callbacks[:0] = callbacks  # type: ignore[attr-defined]
     # Pace must be last. It is appended here because the trainer moves callbacks that write checkpoints to the end.
     trainer.callbacks.append(pace)  # type: ignore[attr-defined]
     return trainer
+
+
+def _callbacks(config: TrainingConfig, out_dir: Path, pace: Pace) -> list[Callback]:
+    callbacks: list[Callback] = [
+        LastStep(),
+        GradientNorms(),
+        NonFiniteStop(),
+        Checkpoints(out_dir, config.checkpoint_every, config.checkpoint_minutes),
+        LearningRateMonitor("step"),
+        DetectionImages(config.num_images),
+    ]
+    if config.spectra:
+        callbacks.append(SpectrumMonitor())
+    callbacks.append(TrainingProgress(pace) if config.progress else ValidationLines())
+    return callbacks
 
 
 def find_resume(resume: str | None, out_dir: Path) -> Path | None:
@@ -113,7 +122,9 @@ def find_resume(resume: str | None, out_dir: Path) -> Path | None:
     own = (last_checkpoint(out_dir), best_checkpoint(out_dir))
     if resume == "auto" and not latest_checkpoint(out_dir).is_file():
         return None
-    path = latest_checkpoint(out_dir) if resume == "auto" else Path(resume) if resume else None
+    path = Path(resume) if resume else None
+    if resume == "auto":
+        path = latest_checkpoint(out_dir)
     if path is not None and not path.is_file():
         raise UserError(f"resume={resume}: the checkpoint does not exist; give a .ckpt file of `rvtssm train`, or auto")
     if (path is None or path.resolve().parent != own[0].resolve().parent) and any(file.exists() for file in own):

@@ -8,10 +8,10 @@ import torch
 
 from benchmarks.parts import live_steps, tables
 from benchmarks.parts.__main__ import main
-from rvtssm.cli.checks import check
 from rvtssm.contrib.studies.grid import compose_study
 from rvtssm.datasets import build_spec
 from rvtssm.models.checkpoint_meta import CheckpointMeta
+from rvtssm.training.checks import check
 from tests.contrib.studies.test_study import TOY
 
 

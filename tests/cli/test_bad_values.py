@@ -10,9 +10,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rvtssm.cli.checks import check
 from rvtssm.cli.composition import compose, to_config
 from rvtssm.cli.config import Config
+from rvtssm.training.checks import check
 
 # what only the disk or the network can judge, and names that mean nothing
 FREE = {

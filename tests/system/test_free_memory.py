@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rvtssm.cli.checks import check
 from rvtssm.cli.main import compose
 from rvtssm.events.cells import frame_pixels
 from rvtssm.events.frame_counter import FrameCounter
 from rvtssm.records import WindowSettings
 from rvtssm.system.free_memory import check_memory, return_freed_memory
+from rvtssm.training.checks import check
 
 
 def test_only_what_is_free_is_given():

@@ -18,7 +18,7 @@ from rvtssm.cli.generate import generate
 from rvtssm.cli.main import compose
 from rvtssm.cli.preprocess import preprocess
 from rvtssm.cli.train import train
-from tests.training.watched import train_as_rank, trainer_with
+from tests.training.watched import train_as_rank
 
 RECORDINGS = (
     "synthetic.num_train=2",
@@ -168,13 +168,11 @@ def die() -> None:
 
 
 @pytest.fixture
-def train_until(monkeypatch):
+def train_until():
     """A function: configuration, step, what happens in that step, and the error with which the training has to end."""
 
     def run(config: Config, step: int, action: Callable[[], object], error: type[BaseException]) -> None:
-        with monkeypatch.context() as patch:
-            patch.setattr("rvtssm.cli.train.build_trainer", trainer_with(Interruption(step, action)))
-            with pytest.raises(error):
-                train(config)
+        with pytest.raises(error):
+            train(config, callbacks=[Interruption(step, action)])
 
     return run

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from rvtssm.cli.composition import compose
-from rvtssm.cli.init_from import fill_from, mapped_classes, read_start
-from rvtssm.cli.run_files import flat
+from rvtssm.cli.init_from import report_transfer
 from rvtssm.cli.run_files import overrides as config_words
 from rvtssm.cli.train import train
 from rvtssm.datasets import DATASETS, build_spec
@@ -18,10 +17,14 @@ from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.models.checkpoint import load_file, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.model_config import ModelConfig
+from rvtssm.models.transfer import mapped_classes, transfer
 from rvtssm.records import WindowSettings
 from rvtssm.ssm import TemporalConfig
 from rvtssm.system.user_error import UserError
+from rvtssm.training import loop
 from rvtssm.training.checkpoints import last_checkpoint
+from rvtssm.training.decisive import flat
+from rvtssm.training.loop import read_start
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +124,7 @@ def test_the_hint_of_the_map_guesses_no_pair(tmp_path, capsys):
     source = read_start("street-tiny")
     spec = replace(DATASETS["synthetic"], class_names=("car", "van", "cyclist"))
     meta = CheckpointMeta(spec, source.model, source.temporal, source.windows)
-    fill_from("street-tiny", source, meta.build(), meta, tmp_path)
+    report_transfer("street-tiny", source, meta, transfer(source, meta.build(), meta), tmp_path)
     said = capsys.readouterr().out
     assert "(person, vehicle, two-wheeler) is one of the data (car, van, cyclist)" in said
     assert "map them with 'training.class_map={NAME_IN_WEIGHTS: NAME_IN_DATA}'\n" in said
@@ -133,12 +136,14 @@ def test_a_layer_without_a_step_to_rescale_is_told_at_another_stride(tmp_path, c
     meta = CheckpointMeta(DATASETS["synthetic"], model, TemporalConfig(name=name), WindowSettings())
     write_checkpoint(tmp_path / "a.ckpt", meta.build(), meta)
     slower = replace(meta, windows=replace(meta.windows, stride_us=100_000))
-    fill_from("a.ckpt", read_start(str(tmp_path / "a.ckpt")), slower.build(), slower, tmp_path)
+    source = read_start(str(tmp_path / "a.ckpt"))
+    report_transfer("a.ckpt", source, slower, transfer(source, slower.build(), slower), tmp_path)
     said = " ".join(capsys.readouterr().out.split())
     told = f"temporal.name={name} has no step to rescale from 50 ms, the stride of the weights, to 100 ms"
     assert (told in said and "its memory lasts 2 times as long" in said) == is_told
     other = replace(slower, temporal_config=TemporalConfig(name="s4d"))  # this layer starts anew
-    fill_from("a.ckpt", read_start(str(tmp_path / "a.ckpt")), other.build(), other, tmp_path)
+    source = read_start(str(tmp_path / "a.ckpt"))
+    report_transfer("a.ckpt", source, other, transfer(source, other.build(), other), tmp_path)
     assert "no step to rescale" not in capsys.readouterr().out
 
 
@@ -167,7 +172,7 @@ def test_a_run_that_goes_on_does_not_start_again_and_not_from_other_weights(toy_
 
 
 def test_weights_that_are_none_are_refused_before_data_are_read(toy_config, tmp_path, monkeypatch):
-    monkeypatch.setattr("rvtssm.cli.train.SequenceDataModule", lambda *arguments: pytest.fail("data were touched"))
+    monkeypatch.setattr(loop, "data_of", lambda sections: pytest.fail("data were touched"))
     with pytest.raises(ValueError, match=r"training\.init_from: there is no checkpoint at .*missing\.ckpt"):
         train(toy_config(tmp_path, f"training.init_from={tmp_path / 'missing.ckpt'}"))
 

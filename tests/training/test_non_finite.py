@@ -10,7 +10,7 @@ import pytest
 from rvtssm.cli.train import train
 from rvtssm.models.checkpoint import load_file
 from rvtssm.training.checkpoints import last_checkpoint
-from tests.training.watched import become_rank, train_with, trainer_with
+from tests.training.watched import become_rank, train_with
 
 SETTINGS = ("training.steps=4", "training.validate_every=2", "model.drop_path=0.2")
 
@@ -37,13 +37,12 @@ def first_parameter(module):
 
 
 @pytest.fixture
-def poisoned(monkeypatch, toy_config):
+def poisoned(toy_config):
     """A function: trains until the poison works; returns the message."""
 
     def run(out: Path, what: str, *overrides: str) -> str:
-        monkeypatch.setattr("rvtssm.cli.train.build_trainer", trainer_with(Poison(what)))
         with pytest.raises(ValueError, match="before step 3, which is not finite") as stopped:
-            train(toy_config(out, *SETTINGS, *overrides))
+            train(toy_config(out, *SETTINGS, *overrides), callbacks=[Poison(what)])
         last = load_file(last_checkpoint(out))  # what was saved before is as it was
         assert last["global_step"] == 2
         assert all(value.isfinite().all() for value in last["state_dict"].values())

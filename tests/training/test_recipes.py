@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rvtssm.cli.checks import check
 from rvtssm.cli.config import Config, configs_dir
 from rvtssm.cli.main import compose
 from rvtssm.datasets import DATASETS
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.detection.stream import stream
 from rvtssm.models.checkpoint_meta import CheckpointMeta
+from rvtssm.training.checks import check
 from rvtssm.training.module import DetectionModule, ModuleSettings
 from rvtssm.training.optim import build_optimizer
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 from test_module import build_module, draw_counts, make_batch
 
-from rvtssm.cli.checks import check
 from rvtssm.cli.main import compose
 from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import build_temporal_layer
+from rvtssm.training.checks import check
 from rvtssm.training.module import DetectionModule
 from rvtssm.training.regularize import h2_term
 from rvtssm.training.training_config import OptimConfig

@@ -17,6 +17,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import LambdaCallback
 
+from rvtssm.cli import train as verb
 from rvtssm.cli.main import main
 from rvtssm.cli.train import train
 from rvtssm.models.checkpoint import load_file, read_checkpoint, write_checkpoint
@@ -25,7 +26,6 @@ from rvtssm.training.checkpoints import Checkpoints, best_checkpoint, last_check
 from rvtssm.training.fit import find_resume
 from rvtssm.training.optim import build_optimizer
 from rvtssm.training.training_config import OptimConfig
-from tests.training.watched import trainer_with
 
 NUM_STEPS = 9  # the toy data hold 6 batches per epoch: a run crosses one border
 SETTINGS = (f"training.steps={NUM_STEPS}", "training.validate_every=4", "model.drop_path=0.2")
@@ -165,7 +165,7 @@ def test_an_interruption_in_the_last_validation_says_that_all_steps_are_done(
             ask_to_stop(signal.SIGINT)
 
     callback = LambdaCallback(on_validation_start=in_last_validation)
-    monkeypatch.setattr("rvtssm.cli.train.build_trainer", trainer_with(callback))
+    monkeypatch.setattr(verb, "train", functools.partial(verb.train, callbacks=[callback]))
     assert main(["train", *toy_data, "training.steps=2", "training.validate_every=1", f"out={tmp_path}"]) == 130
     assert re.search(said, " ".join(capsys.readouterr().out.split()))
 
@@ -334,9 +334,8 @@ def test_the_last_checkpoint_is_written_when_it_is_time(toy_config, tmp_path, mo
         save(self, trainer, path, **options)
 
     monkeypatch.setattr(Checkpoints, "_save", noted)
-    slow = trainer_with(LambdaCallback(on_train_batch_start=wait))
-    monkeypatch.setattr("rvtssm.cli.train.build_trainer", slow)
-    train(toy_config(tmp_path, "training.steps=6", "training.validate_every=3", "training.checkpoint_minutes=10"))
+    config = toy_config(tmp_path, "training.steps=6", "training.validate_every=3", "training.checkpoint_minutes=10")
+    train(config, callbacks=[LambdaCallback(on_train_batch_start=wait)])
     assert sorted(set(written)) == [2, 3, 5, 6]
 
 

@@ -17,6 +17,7 @@ from rvtssm.models.model_config import ModelConfig
 from rvtssm.ssm.discretize import DISCRETIZATIONS
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
+from rvtssm.training import loop
 from rvtssm.training.checkpoints import last_checkpoint
 from rvtssm.training.optim import build_optimizer
 from rvtssm.training.speed import check_compiler, choose_precision, speed_up
@@ -283,7 +284,7 @@ def test_checkpoints_do_not_know_how_fast_they_were_made(toy_config, plain, tmp_
         "training.channels_last=true",
         "training.fused=false",
     )
-    monkeypatch.setattr("rvtssm.cli.train.speed_up", partial(speed_up, backend="eager"))
+    monkeypatch.setattr(loop, "speed_up", partial(speed_up, backend="eager"))
     torch._dynamo.reset()
     train(toy_config(tmp_path, "training.steps=2", *options))
     for step, row in logged(plain).items():

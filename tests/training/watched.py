@@ -6,9 +6,8 @@ python watched.py NOTES key=value ...
 import fcntl
 import os
 import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import lightning as L
 import torch
@@ -16,7 +15,6 @@ import torch
 from rvtssm.cli import train as verb
 from rvtssm.cli.main import main
 from rvtssm.datasets.chunks import Collate
-from rvtssm.training import fit
 
 
 class Watch(L.Callback):
@@ -48,20 +46,9 @@ class Watch(L.Callback):
         torch.save(found, self.notes / f"rank{trainer.global_rank}.pt")
 
 
-def trainer_with(callback: L.Callback) -> Callable[..., L.Trainer]:
-    """`build_trainer`, whose trainers have one more callback before all others."""
-
-    def build(*arguments: Any) -> L.Trainer:
-        trainer: Any = fit.build_trainer(*arguments)
-        trainer.callbacks.insert(0, callback)
-        return trainer
-
-    return build
-
-
 def train_with(callback: L.Callback, overrides: list[str]) -> int:
     """The exit code of `rvtssm train` in a process that ends with it."""
-    verb.build_trainer = trainer_with(callback)
+    verb.train = partial(verb.train, callbacks=[callback])
     return main(["train", *overrides])
 
 

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rvtssm.cli.checks import check
 from rvtssm.cli.console import console, say
 from rvtssm.cli.evaluate import check_rates, evaluate
 from rvtssm.cli.generate import generate
@@ -35,6 +34,7 @@ from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.output_folder import locked, result_set
 from rvtssm.system.user_error import UserError
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint, latest_checkpoint
+from rvtssm.training.checks import check
 
 _OF_EVALUATION = ("evaluation", "precision")  # what axes vary without another training
 _SEED = "seed"  # what rows are the mean over

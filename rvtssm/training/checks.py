@@ -1,0 +1,101 @@
+"""Find mistakes of a training before its first step: in its settings, in its recordings, in its labels."""
+
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.datasets.prepare_recording import Recipe, is_made_from
+from rvtssm.datasets.store import StoredSequence
+from rvtssm.datasets.tree import RawRecording, find_recordings
+from rvtssm.evaluation.protocol import num_scored, scoring_rules
+from rvtssm.models.detector import build_detector
+from rvtssm.readers.remote import is_url
+from rvtssm.ssm.temporal_layers import build_temporal_layer
+from rvtssm.system.extras import check_extra
+from rvtssm.system.free_memory import check_memory
+from rvtssm.system.user_error import UserError
+from rvtssm.training.regularize import h2_term
+
+_FRAME_HW = (32, 32)  # no weight depends on it
+_MOST_EARLY = 0.05  # of averaged weights that those of the first step may be
+
+
+def check(config: Any) -> None:
+    """Raise UserError, which names key and value, if sections of the configuration do not fit together.
+
+    Args:
+        config: A `TrainSections`, or a configuration with the same sections.
+    """
+    with torch.device("meta"):
+        detector = build_detector(
+            config.model,
+            config.temporal,
+            *_FRAME_HW,
+            num_classes=1,
+            in_channels=config.windows.settings.num_channels,
+        )
+    if config.model.head == "rtdetr":
+        check_extra("training model.head=rtdetr", "rtdetr", "scipy")
+    num_parameters = sum(parameter.numel() for parameter in detector.parameters())
+    # weights, gradients and the two averages of the optimiser, float32
+    check_memory(
+        16 * num_parameters, f"training {num_parameters:.4g} parameters; use fewer num_bins or a smaller model"
+    )
+    detector.backbone.recompute(config.training.recompute_strides)
+    if config.optim.h2_weight:
+        layer = build_temporal_layer(config.temporal, min(detector.backbone.channels.values()))
+        try:  # the layer may have no such norm, or none may carry a state
+            h2_term([layer] if detector.backbone.memory_strides else [], config.optim.h2_band)
+        except UserError as error:
+            raise UserError(f"optim.h2_weight={config.optim.h2_weight:g}: {error}; or set it to 0") from None
+
+
+def check_scored(data: SequenceDataModule) -> tuple[int, int]:
+    """Return how many labels of the validation are scored, and how many it has. Raise UserError if none is scored."""
+    labels = [sequence.labels for sequence in data.sequences("val")]
+    scored, all_labels = num_scored(labels, data.spec), sum(map(len, labels))
+    if not scored:
+        raise UserError(
+            f"none of the {all_labels} labels of the val split is scored ({scoring_rules(data.spec)}), so no weights "
+            "would be the best; lower min_side_px, min_diagonal_px or skip_us in dataset.yaml, or choose other "
+            "recordings"
+        )
+    return scored, all_labels
+
+
+def early_weights(average: float | None, steps: int) -> str | None:
+    """Return a warning if a training is too short for its averaged weights, which then resemble those of its start."""
+    if average is None or (share := average**steps) <= _MOST_EARLY:
+        return None
+    return (
+        f"training.average={average:g} is too slow for {steps} steps: {share:.0%} of the average would be the "
+        f"weights of the first step; use {_MOST_EARLY ** (1 / steps):.4g} or less, or null"
+    )
+
+
+def outdated_recordings(raw_dir: str | None, data: SequenceDataModule) -> list[str]:
+    """Return the prepared recordings that were made from other recordings or labels than those in `raw_dir`.
+
+    This reads the labels and both ends of the recordings, so nothing is compared with an object store.
+    """
+    if data.source != "prepared" or raw_dir is None or is_url(raw_dir):
+        return []
+    outdated = []
+    for split in ("train", "val"):
+        with suppress(UserError):  # there may be no recordings of this split
+            recordings = {recording.name: recording for recording in find_recordings(raw_dir, split, data.spec)}
+            recipe = Recipe(data.spec, data.settings, is_train=split == "train")
+            for sequence in data.sequences(split):
+                stored, recording = sequence.source.stored, recordings.get(sequence.name)  # type: ignore[union-attr]
+                if recording and "source" in stored.meta and not _is_current(recording, stored, recipe):
+                    outdated.append(f"{split}/{sequence.name}")
+    return outdated
+
+
+def _is_current(recording: RawRecording, stored: StoredSequence, recipe: Recipe) -> bool:
+    try:
+        return is_made_from(recording, stored, recipe)
+    except UserError:  # the recipe has changed, or the recording is shorter now
+        return False
