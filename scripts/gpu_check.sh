@@ -22,7 +22,6 @@ part() { # seconds, command: its output goes to the log, too
 }
 { git rev-parse HEAD; nvidia-smi --query-gpu=name,driver_version --format=csv,noheader; date -u; } >"$out/log.txt"
 part 200 .venv/bin/python -m pytest -n 0 -q -m gpu --junitxml="$out/tests.xml"
-part 60 .venv/bin/python -m benchmarks.attention --device cuda --json "$out/attention.json"
 part 90 .venv/bin/python -m benchmarks.scan --device cuda --json "$out/scan.json"
 part 130 .venv/bin/python -m benchmarks.training --device cuda --quick --json "$out/training.json"
 part 110 .venv/bin/python -m benchmarks.streaming --device cuda --json "$out/streaming.json"

@@ -125,7 +125,7 @@ class SequenceDataModule(L.LightningDataModule):
         """The window lengths of training chunks, ascending.
 
         In mixed batches, lengths shorter than all of random chunks or all of streams are left out, because weights lose
-        accuracy when windows shrink if only one kind of chunks had short ones (benchmarks/recipe/README.md).
+        accuracy when windows shrink if only one kind of chunks had short ones.
         """
         if not self.draws_windows:
             return (self.settings.nominal_length_us,)

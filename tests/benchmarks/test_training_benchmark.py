@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks.training import __main__ as command
-from benchmarks.training import kinds, loading, step
+from benchmarks.training import loading, step
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.ssm.lstm import LSTM
 from rvtssm.ssm.temporal_config import TemporalConfig
@@ -78,28 +78,3 @@ def test_the_command_prints_and_writes(tmp_path, monkeypatch, capsys):
     assert all(0 <= row["data_wait"] < 1 and row["seconds"] > 0 for row in found["data"])
     assert len(found["bars"]) == 2
     assert "s5 against rvt-lstm-loop" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("operation", "kind"),
-    [
-        ("aten::baddbmm", "products"),
-        ("Optimizer.step#Muon.step", "optimiser, without its products"),
-        ("aten::_scaled_dot_product_flash_attention_for_cpu", "softmax, fused attention"),
-        ("GeneratedBackwardFor_rvtssm_shared_default", "scan"),
-        ("MulBackward0", "Python and others"),
-    ],
-)
-def test_every_operation_is_of_the_kind_that_it_is_named_after(operation, kind):
-    assert kinds.kind_of(operation) == kind
-
-
-def test_the_kinds_of_work_add_up_to_a_step(monkeypatch):
-    words = [
-        *("experiment=demo", "dataset.height=64", "dataset.width=96", "model.embed_dim=8", "model.head_dim=8"),
-        *("model.fpn_blocks=0", "model.num_blocks=[1,0,0,1]", "sampling.chunk_length=3", "training.precision=float32"),
-    ]
-    monkeypatch.setattr(kinds, "operations_per_second", lambda dtype: 1e12)
-    found = kinds.measure(words, 1)
-    assert found["kinds"]["products"] > 0 and found["kinds"]["scan"] > 0 and found["flop"] > 0
-    assert found["share_of_limit"] == found["flop"] / found["seconds"] / 1e12

@@ -83,7 +83,7 @@ PARTITIONS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
     "grid": (split_grid, merge_grid),
 }
 
-# Devices and precisions for which training is faster with our own attention (`benchmarks.attention`), because the
+# Devices and precisions for which training is faster with our own attention, because the
 # backward pass of PyTorch's call is slow. Elsewhere, and without gradients, PyTorch's call is as fast or faster.
 WRITTEN_OUT = frozenset({("cpu", torch.bfloat16), ("cpu", torch.float16)})
 

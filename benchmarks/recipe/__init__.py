@@ -1,1 +1,0 @@
-"""Which recipe the demo trains with: optimisers, averaged weights and random windows."""
