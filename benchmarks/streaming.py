@@ -46,8 +46,7 @@ from benchmarks.events.histogram import traffic
 from benchmarks.measuring import at_least_1, resident, some_of, take_turns, times_faster, usable_device, write_json
 from benchmarks.scan import machine
 from rvtssm.datasets import DATASETS
-from rvtssm.detection.live import StreamDetector
-from rvtssm.detection.schedule import FixedRate
+from rvtssm.detection.engine import StreamDetector
 from rvtssm.export.export_detector import export_detector
 from rvtssm.export.exported import read_exported
 from rvtssm.export.real_detector import DetectorStep
@@ -253,7 +252,7 @@ def window_p95_ms(checkpoint: LoadedCheckpoint, events: Events, hz: float) -> fl
     `events`, one per microsecond, are repeated.
     """
     spec = checkpoint.spec
-    live = StreamDetector(checkpoint, spec.height, spec.width, schedule=FixedRate(hz, WINDOW_US), start_us=0)
+    live = StreamDetector(checkpoint, spec.height, spec.width, windows=WindowSettings(1e6 / hz, WINDOW_US), start_us=0)
     milliseconds, end_us = [], 0
     for count in range(-WARM_UP, RATE_WINDOWS):
         start_us, end_us = end_us, round((count + WARM_UP + 1) * 1e6 / hz)
@@ -279,7 +278,7 @@ def stream_and_look(steps: tuple[int, int], threads: int, size: str) -> tuple[in
     torch.set_num_threads(threads)
     side, num_events, window_us = 32, 200, 5_000
     checkpoint = build_checkpoint(size, "s5", replace(SPEC, height=side, width=side))
-    live = StreamDetector(checkpoint, side, side, schedule=FixedRate(1e6 / window_us), start_us=0)
+    live = StreamDetector(checkpoint, side, side, windows=WindowSettings(window_us), start_us=0)
     rng = np.random.default_rng(0)
     seen = []
     for step in range(max(steps)):

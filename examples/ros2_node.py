@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any
 
 import rvtssm
-from rvtssm.detection.predictor import LiveStream
+from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.window_results import WindowResult
 from rvtssm.models.named_weights import DEFAULT_WEIGHTS
 from rvtssm.readers.event_messages import MessageDecoder
@@ -42,7 +42,7 @@ class EventDetector(Node):
         self._predictor = rvtssm.load(self.get_parameter("checkpoint").value)
         self._kind = self.get_parameter("type").value
         self._decoder = MessageDecoder(self._kind)
-        self._stream: LiveStream | None = None
+        self._stream: StreamDetector | None = None
         self._since_us: int | None = None  # sensor time from which the work of `_busy_s` counts
         self._busy_s = 0.0
         package, _, name = self._kind.split("/")

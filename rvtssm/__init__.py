@@ -7,22 +7,25 @@ first used, so `import rvtssm` itself is fast.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from rvtssm.system.threads import share_processors
+
 if TYPE_CHECKING:
-    from rvtssm.detection.predictor import Predictor, load
+    from rvtssm.detection.predictor import Predictor, live, load
     from rvtssm.detection.window_results import Prediction
     from rvtssm.drawing.draw import draw_events as draw
     from rvtssm.readers import open_recording as open
     from rvtssm.records import Events
 
 __version__ = "0.1.0"
-__all__ = ["Events", "Prediction", "Predictor", "__version__", "draw", "load", "open"]
+__all__ = ["Events", "Prediction", "Predictor", "__version__", "draw", "live", "load", "open"]
 
+_DETECTION = "rvtssm.detection.predictor"
 _HOMES = {
     "draw": ("rvtssm.drawing.draw", "draw_events"),
     "Events": ("rvtssm.records", "Events"),
     "open": ("rvtssm.readers", "open_recording"),
     "Prediction": ("rvtssm.detection.window_results", "Prediction"),
-    **{name: ("rvtssm.detection.predictor", name) for name in ("Predictor", "load")},
+    **{name: (_DETECTION, name) for name in ("Predictor", "live", "load")},
 }
 
 
@@ -30,6 +33,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'rvtssm' has no attribute {name!r}")
     module, attribute = _HOMES[name]
+    if module == _DETECTION:
+        share_processors()
     return getattr(import_module(module), attribute)
 
 

@@ -15,7 +15,6 @@ import numpy as np
 from PIL import Image
 
 import rvtssm
-from rvtssm.detection.schedule import FixedRate
 from rvtssm.drawing.draw import draw_frame
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.records import Windows
@@ -40,8 +39,8 @@ def main() -> None:
     predictor, recording = rvtssm.load(options.checkpoint), rvtssm.open(options.recording)
     height, width = recording.height, recording.width
     trained = f"{predictor.checkpoint.windows.hz:g} Hz"
-    detector = predictor.stream(height, width, hz=RATES_HZ[0]).detector
-    length_us = detector.windows.length_us or round(detector.windows.stride_us)
+    detector = predictor.stream(height, width, hz=RATES_HZ[0])
+    length_us = detector.windows.nominal_length_us
     first_us, last_us = recording.time_range_us
     time_us = first_us + round(options.start_s * 1e6)
     needed_s = options.start_s + len(RATES_HZ) * PICTURES_PER_RATE * PICTURE_US / 1e6
@@ -51,15 +50,15 @@ def main() -> None:
             f"--start-s={options.start_s:g} needs a recording of {needed_s:g} s and a window before it; "
             f"{options.recording} has {(last_us - first_us) / 1e6:g} s, give another number"
         )
-    (last,) = before[-1].detections
+    last = before[-1].found
     slower = 1e6 / (FPS * PICTURE_US)
     pictures = []
     for hz in RATES_HZ:
-        detector.schedule = FixedRate(hz, length_us)
+        detector.windows = predictor.checkpoint.windows_at(hz, "slide")
         for _ in range(PICTURES_PER_RATE):
             time_us += PICTURE_US
             found = detector.push(recording.between(time_us - PICTURE_US, time_us), until_us=time_us)
-            last = found[-1].detections[0] if found else last
+            last = found[-1].found if found else last
             window = Windows(np.array([[time_us - length_us, time_us]]), np.array([PICTURE_US]))
             (hist,) = count_windows(recording.between(time_us - length_us, time_us), window, height, width)
             at_s = (time_us - first_us) / 1e6

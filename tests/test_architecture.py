@@ -38,7 +38,14 @@ ROOMS = MAY_IMPORT.keys() - GROUND
 for row in ROOMS:
     MAY_IMPORT[row] |= GROUND
 MAY_IMPORT |= {
-    "__init__": {"records", "drawing.draw", "readers", "detection.window_results", "detection.predictor"},
+    "__init__": {
+        "records",
+        "system.threads",
+        "drawing.draw",
+        "readers",
+        "detection.window_results",
+        "detection.predictor",
+    },
     "__main__": {"cli"},
     "cli": GROUND | ROOMS,
 }

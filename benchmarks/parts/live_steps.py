@@ -15,7 +15,7 @@ from benchmarks.events.__main__ import cpu_extensions
 from rvtssm.contrib.studies.study_config import StudyConfig
 from rvtssm.contrib.studies.study_tables import score_from_json
 from rvtssm.datasets.tree import find_recordings
-from rvtssm.detection.live import StreamDetector
+from rvtssm.detection.engine import StreamDetector
 from rvtssm.models.checkpoint import read_checkpoint
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.readers import open_recording

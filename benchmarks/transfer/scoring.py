@@ -19,14 +19,12 @@ from benchmarks.transfer.flicker import switches_per_second
 from benchmarks.transfer.offsets import offsets, without_offsets
 from rvtssm.boxes import ltwh_to_xyxy, pairwise_iou
 from rvtssm.datasets.tree import find_recordings
-from rvtssm.detection.detect import detect, open_stream
+from rvtssm.detection.engine import StreamDetector, detect
 from rvtssm.detection.inference_config import PredictConfig
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.track_objects import Tracker
 from rvtssm.evaluation.coco import ScoredRecording, match_detections
 from rvtssm.evaluation.matches import average_precisions, precision_curves
-from rvtssm.events.cells import frame_pixels
-from rvtssm.events.frame_counter import FrameCounter, count_as_they_close
 from rvtssm.events.sequence_plan import plan_sequence
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.frame_size import usual_downsample
@@ -137,7 +135,6 @@ def detected(
     """Return what is found at the label times, except in regions without labels."""
     labels, found = recording.labels, []
     wanted = set(labels.t_us.tolist())
-    frame_hw = recording.sensor_hw[0] // reduction, recording.sensor_hw[1] // reduction
     usual = PredictConfig()
     tracker = (
         Tracker(
@@ -152,10 +149,19 @@ def detected(
         else None
     )
     with closing(open_recording(recording.path, *recording.sensor_hw)) as opened:
-        counter = FrameCounter(recording.settings, frame_pixels(*recording.sensor_hw, reduction))
-        counted = count_as_they_close(opened.iterate(reuse=True), recording.windows, counter, WINDOWS_PER_CALL)
-        for _, frame, _, _ in detect(open_stream(checkpoint, frame_hw), counted, None, PostprocessConfig(), reduction):
-            frame = tracker.update(frame) if tracker else frame
+        detector = StreamDetector(
+            checkpoint,
+            *recording.sensor_hw,
+            windows=recording.settings,
+            grid=recording.windows,
+            downsample=reduction,
+            config=PostprocessConfig(),
+            windows_per_call=WINDOWS_PER_CALL,
+            skip="never",
+            tracker=tracker,
+        )
+        for result in detect(opened, detector):
+            frame = result.found
             if frame.t_us in wanted:
                 truth = ltwh_to_xyxy(labels.boxes_ltwh[labels.t_us == frame.t_us])
                 regions = ltwh_to_xyxy(recording.unsure.get(frame.t_us, np.zeros((0, 4), np.float32)))
@@ -192,7 +198,7 @@ def watch(checkpoint: LoadedCheckpoint, path: Path, reduction: int, out: Path) -
     if usual := usual_sensor(path):
         config = replace(config, height=usual[1][0], width=usual[1][1])
     found = predict_recording(
-        checkpoint, str(path), out, config, on_frame=lambda frame, _: frames.append(frame), progress=False
+        checkpoint, str(path), out, config, on_window=lambda result: frames.append(result.found), progress=False
     )
     seconds, confident = found.num_windows / found.hz, count_confident(frames)
     height, width = found.sensor_hw

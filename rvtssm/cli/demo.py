@@ -18,7 +18,8 @@ from rvtssm.cli.weights import read_weights
 from rvtssm.datasets import build_spec
 from rvtssm.datasets.sequence import RawSplit
 from rvtssm.datasets.tree import find_recordings
-from rvtssm.detection.predict_recording import PredictionSummary, predict_recording
+from rvtssm.detection.predict_recording import predict_recording
+from rvtssm.detection.summary import RunSummary
 from rvtssm.evaluation.protocol import has_stood_still
 from rvtssm.evaluation.result import EvaluationReport, to_json
 from rvtssm.models.checkpoint import load_file, read_checkpoint
@@ -73,7 +74,7 @@ def _first_boxes(config: Config, out: Path) -> None:
     checkpoint = read_weights(replace(config, checkpoint=weights))
     summary = predict_recording(checkpoint, recording, out, config.predict)
     pictures = ", ".join(str(out / name) for name in ("strip.png", "video.mp4") if name in summary.files)
-    say(f"first boxes: {summary.num_drawn_detections} in {pictures or out}")
+    say(f"first boxes: {summary.num_detections} in {pictures or out}")
     say(f"they are by {weights}, which comes with the package ({checkpoint.note}), not by the detector of this demo")
 
 
@@ -81,14 +82,14 @@ def _announce(step: str) -> None:
     console.rule(f"{STEPS.index(step) + 1} of {len(STEPS)}: {step}", align="left")
 
 
-def _predict(config: Config, out: Path) -> PredictionSummary:
+def _predict(config: Config, out: Path) -> RunSummary:
     """Predict on the test recording with most boxes that stand still, and draw its ground truth."""
     checkpoint = read_checkpoint(str(config.checkpoint))
     sequences = RawSplit(str(config.dataset.raw_dir), "test", checkpoint.spec).sequences(checkpoint.windows)
     chosen = max(sequences, key=lambda sequence: int(has_stood_still(sequence.labels).sum()))
     summary = predict_recording(checkpoint, chosen.source.path, out, config.predict, ground_truth=chosen.labels)
-    for sentence in summary.sentences():
-        say(sentence)
+    for line in summary.lines():
+        say(line)
     return summary
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rvtssm.cli.config import Config
-from rvtssm.detection.predict_recording import PredictionSummary
+from rvtssm.detection.summary import RunSummary
 from rvtssm.evaluation.bootstrap import LEVEL
 from rvtssm.evaluation.frequency import RateRow, is_same_rate
 from rvtssm.evaluation.plots import comparison_png
@@ -22,7 +22,7 @@ def demo_page(
     config: Config,
     report: EvaluationReport,
     metrics: Mapping[str, Any],
-    summary: PredictionSummary,
+    summary: RunSummary,
     prediction: Path,
     default_steps: int,
 ) -> str:
@@ -36,7 +36,7 @@ def demo_page(
         prediction: Its folder.
         default_steps: Steps of the training of a demo without other settings.
     """
-    mp4, recording, steps = prediction / "video.mp4", Path(summary.recording), config.training.steps
+    mp4, recording, steps = prediction / "video.mp4", Path(summary.source), config.training.steps
     is_too_short = steps < default_steps and (metrics["ap"] or 0) < _LEARNT_AP
     found = report.by_window
     by_window = {said: found[window] for window, said in _WINDOWS.items() if window in found}
@@ -50,6 +50,7 @@ def demo_page(
         mp4=mp4.read_bytes() if mp4.exists() else None,
         stills=[path.read_bytes() for path in sorted(prediction.glob("still_*.png"))],
         summary=summary,
+        min_score=config.predict.min_score,
         temporal_layer=config.temporal.name,
         rates=_rates(by_window),
         may_shrink=next(iter(found)) == "shrink",  # the report begins with windows that the training had

@@ -13,8 +13,10 @@ from rvtssm.cli.inputs import default_out, events_path, weights_label, with_defa
 from rvtssm.cli.sensor_above import sensor_above
 from rvtssm.cli.weights import precision_in_words, read_weights, say_note, say_windows, with_chosen_precision
 from rvtssm.datasets import build_spec, dsec
-from rvtssm.detection.predict_recording import PredictionSummary, predict_recording
+from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.sources import DSEC_TRACKS, Interruption, find_sources
+from rvtssm.detection.summary import RunSummary
+from rvtssm.detection.window_results import WindowResult
 from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections
 from rvtssm.evaluation.protocol import scoring_rules
 from rvtssm.evaluation.result import percent
@@ -78,7 +80,7 @@ def _predict_all(config: Config, checkpoint: LoadedCheckpoint, sources: dict[str
         if found is not None:
             scored.append(found)
             num_unseen += unseen
-        for sentence in [*summary.sentences(), f"in {folder}"]:
+        for sentence in [*summary.lines(), f"in {folder}"]:
             say(sentence)
         if summary.broke_off:
             say_error(f"{summary.broke_off}; what was found before is kept")
@@ -96,7 +98,7 @@ def _predict_all(config: Config, checkpoint: LoadedCheckpoint, sources: dict[str
 
 def _predict_one(
     config: Config, checkpoint: LoadedCheckpoint, name: str, path: str, out: Path, interruption: Interruption
-) -> tuple[PredictionSummary, ScoredRecording | None, np.ndarray, int]:
+) -> tuple[RunSummary, ScoredRecording | None, np.ndarray, int]:
     """Return the summary, what can be scored if the sequence has labels of the model's classes, which of those labels
     are to be found, and the number of label times without a window: those before the first or after the last event.
     """
@@ -112,11 +114,11 @@ def _predict_one(
     if not has_labels:
         summary = predict_recording(checkpoint, path, out, options, interruption=interruption)
         return summary, None, np.empty(0, bool), 0
-    at_labels, times_us = [], set(labels.t_us.tolist())
+    at_labels, times_us = list[Detections](), set(labels.t_us.tolist())
 
-    def keep(frame: Detections, start_us: int) -> None:
-        if frame.t_us in times_us:
-            at_labels.append(frame)
+    def keep(result: WindowResult) -> None:
+        if result.t_us in times_us:
+            at_labels.append(result.found)
 
     summary = predict_recording(
         checkpoint,
@@ -125,7 +127,7 @@ def _predict_one(
         options,
         ground_truth=labels[is_wanted],
         ends_us=labels.t_us,
-        on_frame=keep,
+        on_window=keep,
         interruption=interruption,
     )
     seen = {frame.t_us for frame in at_labels}

@@ -1,12 +1,11 @@
 """How much to reduce a sensor that is larger than in training: as much as possible while objects are still found."""
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
-from rvtssm.detection.live import StreamDetector
-from rvtssm.detection.sources import Source
+from rvtssm.detection.engine import StreamDetector
+from rvtssm.detection.sources import OpenedSource
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.detector import Detector
 from rvtssm.models.frame_size import downsample_by_size
@@ -17,15 +16,7 @@ NUM_TRIED = 4  # windows at the start of a recording that are tried
 _SURE_SCORE = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class ChosenDownsample:
-    """A factor, and a sentence if it was chosen for boxes with low scores."""
-
-    downsample: int
-    doubt: str = ""
-
-
-def choose_downsample(checkpoint: LoadedCheckpoint, source: Source) -> ChosenDownsample:
+def choose_downsample(checkpoint: LoadedCheckpoint, source: OpenedSource) -> int:
     """Return the factor by which the frames of a recording are smaller than its sensor.
 
     The first NUM_TRIED windows are tried at the rate of training, with the factor `downsample_by_size` and smaller ones
@@ -37,34 +28,27 @@ def choose_downsample(checkpoint: LoadedCheckpoint, source: Source) -> ChosenDow
         checkpoint: The weights.
         source: The opened recording.
     """
-    recording, windows = source.recording, checkpoint.windows
-    usual = downsample_by_size(checkpoint, recording.height, recording.width)
-    is_of_training = (recording.height, recording.width) == (checkpoint.spec.height, checkpoint.spec.width)
-    if usual == 1 or is_of_training or source.is_piped or not isinstance(checkpoint.detector, Detector):
-        return ChosenDownsample(usual)
-    first_us, last_us = source.time_range_us
-    length_us = last_us + 1 - first_us
-    num_windows = min(NUM_TRIED, math.ceil(length_us / windows.stride_us))
+    events, windows = source.seekable, checkpoint.windows
+    sensor_hw = source.events.height, source.events.width
+    usual = downsample_by_size(checkpoint, *sensor_hw)
+    is_of_training = sensor_hw == (checkpoint.spec.height, checkpoint.spec.width)
+    if usual == 1 or is_of_training or events is None or not isinstance(checkpoint.detector, Detector):
+        return usual
+    assert events.time_range_us is not None
+    first_us, last_us = events.time_range_us
+    num_windows = min(NUM_TRIED, math.ceil((last_us + 1 - first_us) / windows.stride_us))
     until_us = first_us + round(num_windows * windows.stride_us)
-    events = source.between(first_us, until_us)
+    tried = source.between(first_us, until_us)
     best: dict[int, np.ndarray] = {}
     factors = [usual]
     while factors[-1] > 1:
         factors.append((factors[-1] + 1) // 2)
     for downsample in factors:
-        best[downsample] = best_scores(checkpoint, events, (recording.height, recording.width), downsample, until_us)
+        best[downsample] = best_scores(checkpoint, tried, sensor_hw, downsample, until_us)
         if np.mean(best[downsample] >= _SURE_SCORE) >= 0.5:
-            return ChosenDownsample(downsample)
-    for downsample, scores in best.items():
-        if np.mean(scores >= SHOWN_SCORE) >= 0.5:
-            tried_ms = min(until_us - first_us, length_us) / 1000
-            return ChosenDownsample(
-                downsample,
-                f"downsample={downsample} was chosen for boxes with scores from {SHOWN_SCORE:g} at the start of the "
-                f"recording ({tried_ms:.3g} ms at {windows.hz:g} Hz), where no factor gives {_SURE_SCORE:g}; "
-                "such boxes are often wrong: look at pictures of them before you rely on them",
-            )
-    return ChosenDownsample(usual)
+            return downsample
+    found = (downsample for downsample, scores in best.items() if np.mean(scores >= SHOWN_SCORE) >= 0.5)
+    return next(found, usual)
 
 
 def best_scores(
@@ -83,7 +67,6 @@ def best_scores(
         (N,) float32, 0 for a window without a box.
     """
     config = PostprocessConfig(min_score=SHOWN_SCORE, max_detections=1)
-    detector = StreamDetector(checkpoint, *sensor_hw, downsample=downsample, config=config)
+    detector = StreamDetector(checkpoint, *sensor_hw, downsample=downsample, config=config, skip="never")
     closed_us = until_us + detector.windows.includes_end  # an event at the end may belong to the last window
-    found = [window.detections[0].score.max(initial=0) for window in detector.push(events, closed_us)]
-    return np.array(found, np.float32)
+    return np.array([window.score.max(initial=0) for window in detector.push(events, closed_us)], np.float32)

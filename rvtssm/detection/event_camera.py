@@ -44,7 +44,7 @@ class Arrival:
 
 
 class Camera:
-    """A camera that sends events. Use `arrivals` for live detection, and `iterate` to read all events like a recording.
+    """A camera that sends events. Use `arrivals` for live detection, and `blocks` to read all events like a recording.
 
     An event up to 10 ms earlier than an event before it gets the latest time so far. A larger step back, or a silence
     longer than LONGEST_SILENCE_US, counts as a jump of the clock.
@@ -118,7 +118,9 @@ class Camera:
                 found = [Arrival(NO_EVENTS, until_us, arrived_s)]
         return found
 
-    def iterate(self) -> Iterator[Events]:
+    time_range_us = None  # not known before it ends
+
+    def blocks(self) -> Iterator[Events]:
         """Yield all events until the camera is lost, `end` is called or the user interrupts (Ctrl-C)."""
         while not self.is_ended:
             try:

@@ -42,7 +42,9 @@ class PredictConfig:
     camera_settings: str | None = None
     """YAML file with settings for recording=camera: (docs/cameras.md)."""
     min_score: float = SHOWN_SCORE
-    """Lowest score of drawn boxes; files hold all boxes that pass `postprocess`."""
+    """Lowest score of boxes in files and pictures."""
+    all_scores: bool = False
+    """Write all boxes that pass `postprocess` to the files, for programs that score them."""
     postprocess: PostprocessConfig = field(default_factory=lambda: PostprocessConfig(max_detections=100))
     formats: list[str] = field(default_factory=lambda: ["jsonl", "npy", "mp4", "png"])
     """Files to write: some of RESULT_WRITERS, mp4, png."""
@@ -110,11 +112,17 @@ class LiveConfig:
     postprocess: PostprocessConfig = field(
         default_factory=lambda: PostprocessConfig(min_score=SHOWN_SCORE, max_detections=100)
     )
+    track: str | None = None
+    """Track objects, which gives each a constant track_id, 0: no track; one of TRACKERS."""
+    track_memory_s: float = 1.0
+    """How long a lost object keeps its track number, in seconds."""
     formats: list[str] = field(default_factory=lambda: ["jsonl"])
     """Some of RESULT_WRITERS."""
 
     def __post_init__(self) -> None:
         check_window("live.window", self.window)
+        check_choice("live.track", self.track, (*TRACKERS, None))
+        check_at_least("live", self, 0, "track_memory_s")
         check_positive("live", self, "hz", "duration_s")
         check_whole("live", self, "downsample", "height", "width")
         if self.hz is not None and self.hz > 1e6:

@@ -5,34 +5,29 @@ Windows end at a fixed stride; in a DSEC sequence, also at the times of its imag
 
 import json
 import math
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from rvtssm.detection.choose_downsample import ChosenDownsample, choose_downsample
-from rvtssm.detection.detect import detect, open_stream
+from rvtssm.detection.choose_downsample import choose_downsample
+from rvtssm.detection.engine import StreamDetector, detect
 from rvtssm.detection.inference_config import PredictConfig
 from rvtssm.detection.result_files import ResultContext, Write, open_result_files, result_file_names
-from rvtssm.detection.sources import EventsInMemory, Interruption, Source, ended_by_signals, opened_source
-from rvtssm.detection.stream import check_causal
-from rvtssm.detection.summary import PredictionSummary, Tally
+from rvtssm.detection.sources import EventsInMemory, Interruption, OpenedSource, ended_by_signals, opened_source
+from rvtssm.detection.summary import RunSummary, Tally
 from rvtssm.detection.track_objects import Tracker
 from rvtssm.detection.window_results import WindowResult
 from rvtssm.drawing.draw import SHOWN_US
 from rvtssm.drawing.pictures import PictureSettings, open_pictures
 from rvtssm.drawing.sensor_frames import SensorFrames
-from rvtssm.events.cells import frame_pixels
-from rvtssm.events.frame_counter import FrameCounter, count_as_they_close
 from rvtssm.events.windows import FreeGrid, label_grid
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
-from rvtssm.models.frame_size import advice_for_cameras, downsample_by_size, reduced_hw, reduction_in_words
-from rvtssm.models.model_config import PostprocessConfig
-from rvtssm.models.streams import Streams
+from rvtssm.models.frame_size import reduced_hw
 from rvtssm.readers import Recording
-from rvtssm.records import Detections, Labels, Windows, WindowSettings
+from rvtssm.records import Events, Labels, Windows, WindowSettings
 from rvtssm.system.output_folder import result_set
 from rvtssm.system.progress import progress_bar
 from rvtssm.system.user_error import UserError
@@ -42,16 +37,16 @@ _PICTURES = ("video.mp4", "strip.png", "still_*.png")
 
 def predict_recording(
     checkpoint: LoadedCheckpoint,
-    recording: Path | str | Source,
+    recording: Path | str | OpenedSource,
     out: Path | str,
     config: PredictConfig | None = None,
     *,
     ground_truth: Labels | None = None,
     ends_us: np.ndarray | None = None,
-    on_frame: Callable[[Detections, int], None] | None = None,
+    on_window: Callable[[WindowResult], object] | None = None,
     progress: bool = True,
     interruption: Interruption | None = None,
-) -> PredictionSummary:
+) -> RunSummary:
     """Run a detector on events of any supported format and sensor size, in bounded memory.
 
     At the end, the folder `out` contains `prediction.json` and the files that `formats` asks for: `detections.jsonl`
@@ -67,7 +62,7 @@ def predict_recording(
         config: All other settings.
         ground_truth: Labels in sensor pixels, ordered by time, which are only drawn.
         ends_us: int64, times at which a window must end.
-        on_frame: Called with the detections of every window and its start in microseconds.
+        on_window: Called with every window and all of its boxes.
         progress: Whether to show a progress bar.
         interruption: Lets Ctrl-C and SIGTERM end the prediction after a window; what was found before is written, and
             the summary says so. None: they raise KeyboardInterrupt and end the process, and nothing is written.
@@ -79,127 +74,42 @@ def predict_recording(
         UserError: The recording cannot be read to its end or holds no events, or the weights need later windows.
     """
     config = config or PredictConfig()
-    check_causal(checkpoint.detector)
-    tally = Tally(config.min_score, config.windows_per_call)
+    tally = Tally(config.windows_per_call)
     opened = (
         nullcontext(recording)
-        if isinstance(recording, Source)
+        if isinstance(recording, OpenedSource)
         else opened_source(str(recording), config.height, config.width, config.camera_settings, repair=config.repair)
     )
     with opened as source:
         plan = _plan(checkpoint, source, config, ends_us)
-        interrupted = ""
+        detector = _detector(checkpoint, plan, config)
         with (
             nullcontext() if interruption is None else ended_by_signals(interruption),
             result_set(out, "prediction", [*result_file_names(), *_PICTURES, "prediction.json"]) as staged,
         ):
             with (
-                open_result_files(
-                    staged, config.formats, ResultContext(checkpoint.spec, plan.sensor_hw, config.min_score)
-                ) as writers,
-                open_pictures(
-                    staged,
-                    plan.pictures,
-                    ground_truth,
-                    source.images if config.overlay else None,
-                    sensor := plan.sensor_frames(bool(listeners := _picture_listeners(writers))),
-                    listeners,
-                ) as show,
+                _opened_outputs(staged, checkpoint, plan, source, config, ground_truth) as (write, sensor),
                 progress_bar("predicting" if progress else None, plan.num_windows) as advance,
             ):
-                blocks = tally.watched(source.blocks())
-                if sensor is not None:
-                    blocks = sensor.watched(blocks)
-                counter = FrameCounter(plan.settings, frame_pixels(*plan.sensor_hw, plan.downsample))
-                counted = count_as_they_close(blocks, plan.windows, counter, config.windows_per_call)
-                stride_us = plan.settings.stride_us if plan.windows is None else None
-                tracker = (
-                    Tracker(
-                        config.track,
-                        checkpoint.spec.num_classes,
-                        plan.settings.hz,
-                        config.track_memory_s,
-                        config.min_score,
-                        config.track_smooth_s,
-                    )
-                    if config.track
-                    else None
-                )
-                stream = open_stream(checkpoint, plan.frame_hw)
-                steps = detect(stream, counted, stride_us, config.postprocess, plan.downsample)
-                for hist, found, start_us, seconds in steps:
-                    if tracker:
-                        found = tracker.update(found)
-                    result = WindowResult(
-                        found,
-                        start_us,
-                        plan.sensor_hw,
-                        checkpoint.spec,
-                        seconds=seconds,
-                        step_us=found.t_us - tally.done_us,
-                    )
-                    for write in writers:
-                        write(result)
-                    if on_frame is not None:
-                        on_frame(found, start_us)
-                    shown = (
-                        found if sensor is not None else replace(found, xyxy=found.xyxy / np.float32(plan.downsample))
-                    )
-                    show(hist, shown, start_us)
+
+                def see(block: Events) -> None:
+                    tally.see(block)
+                    if sensor is not None:
+                        sensor.add(block)
+
+                interrupted = ""
+                for result in detect(source.events, detector, see):
+                    if on_window is not None:
+                        on_window(result)
+                    tally.add(result, write(result))
                     advance(1)
-                    tally.add(found, seconds)
                     if interruption is not None and interruption.is_ended:
-                        interrupted = f"interrupted {(found.t_us - tally.start_us) / 1e6:.3f} s after the first event"
+                        interrupted = f"interrupted {(result.t_us - tally.start_us) / 1e6:.3f} s after the first event"
                         break
-                if source.is_piped:
-                    _check_frame(source, tally.num_events)
-                    if not tally.num_events:
-                        message = f"{source.name} ended without an event; a stream of events is needed"
-                        raise UserError(source.broke_off or message)
-            (wall_s, startup_s, realtime_factor), step_ms = tally.pace(), tally.step_ms()
-            median_ms, cameras = step_ms["p50"] if tally.is_timed else None, ""
-            differs = plan.downsample != downsample_by_size(checkpoint, *plan.sensor_hw)
-            is_slow = 2 * step_ms["p50"] > plan.settings.stride_us / 1000
-            if (differs or is_slow) and not (source.is_piped or interrupted):
-                # a camera gives one window at a time, whatever `windows_per_call` says
-                single_ms = _ms_of_one_more(stream, plan, config.postprocess, hist, (start_us, found.t_us))
-                cameras = advice_for_cameras(checkpoint, plan.sensor_hw, plan.downsample, single_ms, plan.settings.hz)
-                median_ms = median_ms or single_ms
-            summary = PredictionSummary(
-                recording=source.name,
-                format=source.recording.format,
-                sensor_hw=plan.sensor_hw,
-                frame_hw=plan.frame_hw,
-                trained_frame_hw=(checkpoint.spec.frame_height, checkpoint.spec.frame_width),
-                downsample=plan.downsample,
-                reduction=reduction_in_words(checkpoint, plan.sensor_hw, plan.downsample, median_ms),
-                doubt=plan.doubt,
-                cameras=cameras,
-                hz=plan.settings.hz,
-                window_ms=(plan.settings.length_us or plan.settings.stride_us) / 1000,
-                num_windows=len(tally.seconds),
-                num_events=tally.num_events,
-                start_us=tally.start_us,
-                duration_s=tally.duration_s,
-                classes=checkpoint.spec.names_on_disk,
-                num_detections=tally.num_written,
-                written_min_score=float(config.postprocess.min_score),
-                num_drawn_detections=tally.num_drawn,
-                drawn_min_score=config.min_score,
-                highest_score=tally.highest_score,
-                sensor_guess=source.guess,
-                assumed_sensor=source.assumed_sensor,
-                faults=asdict(source.recording.faults),
-                broke_off=source.broke_off or interrupted,
-                wall_s=wall_s,
-                startup_s=startup_s,
-                realtime_factor=realtime_factor,
-                windows_per_call=config.windows_per_call,
-                is_timed=tally.is_timed,
-                step_ms=step_ms,
-                remedy=tally.remedy(),
-                files=tuple(sorted([path.name for path in staged.iterdir()] + ["prediction.json"])),
-            )
+                if source.seekable is None:
+                    _check_stream(source, tally.num_events)
+            summary = _summary(checkpoint, plan, source, config, tally, interrupted)
+            summary = replace(summary, files=(*sorted(path.name for path in staged.iterdir()), "prediction.json"))
             (staged / "prediction.json").write_text(json.dumps(asdict(summary), indent=2) + "\n")
     return summary
 
@@ -213,7 +123,6 @@ class _Plan:
     num_windows: int | None  # None: unknown before the end
     sensor_hw: tuple[int, int]
     downsample: int
-    doubt: str  # a sentence if the downsampling was chosen for boxes with low scores
     pictures: PictureSettings
 
     @property
@@ -230,25 +139,21 @@ class _Plan:
         return SensorFrames(self.sensor_hw, overlap_us, None if self.windows is None else int(self.windows.ends_us[-1]))
 
 
-def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig, ends_us: np.ndarray | None) -> _Plan:
+def _plan(
+    checkpoint: LoadedCheckpoint, source: OpenedSource, config: PredictConfig, ends_us: np.ndarray | None
+) -> _Plan:
     """Return the plan. Raise UserError without events, or if no pixel is left after downsampling."""
-    recording, settings = source.recording, checkpoint.windows_at(config.hz, config.window)
+    events, settings = source.events, checkpoint.windows_at(config.hz, config.window)
     windows, num_windows = None, None
-    if isinstance(recording, Recording):
+    if isinstance(events, Recording):
         given = [times for times in (ends_us, source.images and source.images.times_us) if times is not None]
-        windows = _windows_at(recording, np.concatenate([np.empty(0, np.int64), *given]), settings)
-        first_us, last_us = recording.time_range_us
+        windows = _windows_at(events, np.concatenate([np.empty(0, np.int64), *given]), settings)
+        _check_recording(source, events)
+    if isinstance(events, Recording | EventsInMemory):
+        first_us, last_us = events.time_range_us
         num_windows = FreeGrid(first_us, settings).num_until(last_us) if windows is None else len(windows)
-        if truncated := recording.faults.truncated_bytes:
-            again = "copy it again" + (", or end its last line" if recording.format == "csv" else "")
-            raise UserError(f"{source.name} is truncated: {truncated} bytes follow the last complete event; {again}")
-        _check_frame(source, recording.num_events)
-    elif isinstance(recording, EventsInMemory):
-        first_us, last_us = recording.events.t[[0, -1]].tolist()
-        num_windows = FreeGrid(first_us, settings).num_until(last_us)
-    chosen = ChosenDownsample(config.downsample) if config.downsample else choose_downsample(checkpoint, source)
-    downsample = chosen.downsample
-    reduced_hw(recording.height, recording.width, downsample)
+    downsample = config.downsample or choose_downsample(checkpoint, source)
+    reduced_hw(events.height, events.width, downsample)
     pictures = PictureSettings(
         class_names=checkpoint.spec.class_names,
         min_score=config.min_score,
@@ -260,19 +165,85 @@ def _plan(checkpoint: LoadedCheckpoint, source: Source, config: PredictConfig, e
         scale=config.scale,
         note=checkpoint.note,
     )
-    return _Plan(
-        settings, windows, num_windows, (recording.height, recording.width), downsample, chosen.doubt, pictures
+    return _Plan(settings, windows, num_windows, (events.height, events.width), downsample, pictures)
+
+
+def _detector(checkpoint: LoadedCheckpoint, plan: _Plan, config: PredictConfig) -> StreamDetector:
+    num_classes, hz = checkpoint.spec.num_classes, plan.settings.hz
+    tracking = num_classes, hz, config.track_memory_s, config.min_score, config.track_smooth_s
+    return StreamDetector(
+        checkpoint,
+        *plan.sensor_hw,
+        windows=plan.settings,
+        grid=plan.windows,
+        downsample=plan.downsample,
+        config=config.postprocess,
+        windows_per_call=config.windows_per_call,
+        skip="never",
+        keeps_frames=True,
+        tracker=Tracker(config.track, *tracking) if config.track else None,
     )
 
 
-def _ms_of_one_more(
-    stream: Streams, plan: _Plan, config: PostprocessConfig, hist: np.ndarray, bounds_us: tuple[int, int]
-) -> float:
-    """Compute a window again, now that the detector is prepared, and return its time in milliseconds."""
-    window = Windows(np.array([bounds_us]), np.array([bounds_us[1] - bounds_us[0]]))
-    calls = [(window, hist[None])] * 2  # the first one prepares the detector for single windows
-    steps = detect(stream, calls, plan.settings.stride_us, config, plan.downsample)
-    return 1000 * min(seconds for *_, seconds in steps)
+@contextmanager
+def _opened_outputs(
+    folder: Path,
+    checkpoint: LoadedCheckpoint,
+    plan: _Plan,
+    source: OpenedSource,
+    config: PredictConfig,
+    ground_truth: Labels | None,
+) -> Iterator[tuple[Callable[[WindowResult], int], SensorFrames | None]]:
+    """Yield a function that writes and draws a window and returns how many boxes it wrote, and what counts events.
+
+    The second is None if pictures need no other events than those in the detector's frames.
+    """
+    context = ResultContext(checkpoint.spec, plan.sensor_hw, config.min_score)
+    with open_result_files(folder, config.formats, context) as writers:
+        listeners = _picture_listeners(writers)
+        sensor = plan.sensor_frames(bool(listeners))
+        images = source.images if config.overlay else None
+        with open_pictures(folder, plan.pictures, ground_truth, images, sensor, listeners) as show:
+
+            def write(result: WindowResult) -> int:
+                written = result if config.all_scores else result.above(config.min_score)
+                for append in writers:
+                    append(written)
+                shown = result.found
+                if sensor is None:
+                    shown = replace(shown, xyxy=shown.xyxy / np.float32(plan.downsample))
+                assert result.frame is not None
+                show(result.frame, shown, result.start_us)
+                return len(written)
+
+            yield write, sensor
+
+
+def _summary(
+    checkpoint: LoadedCheckpoint,
+    plan: _Plan,
+    source: OpenedSource,
+    config: PredictConfig,
+    tally: Tally,
+    interrupted: str,
+) -> RunSummary:
+    return RunSummary(
+        source=source.name,
+        format=source.format,
+        sensor_hw=plan.sensor_hw,
+        frame_hw=plan.frame_hw,
+        downsample=plan.downsample,
+        assumed_sensor=source.assumed_sensor,
+        hz=plan.settings.hz,
+        window_ms=plan.settings.nominal_length_us / 1000,
+        windows_per_call=config.windows_per_call,
+        **tally.counts(),
+        classes=checkpoint.spec.names_on_disk,
+        faults=asdict(source.faults),
+        num_lost_packets=getattr(source.events, "num_lost", 0),
+        num_restarts=0,
+        broke_off=source.broke_off or interrupted,
+    )
 
 
 def _picture_listeners(writers: Sequence[Write]) -> list[Callable[[np.ndarray, int], None]]:
@@ -293,12 +264,27 @@ def _windows_at(recording: Recording, ends_us: np.ndarray, settings: WindowSetti
     return label_grid(np.concatenate([times_us, after.ends_us(0, after.num_ended(last_us + 1))]), first_us, settings)
 
 
-def _check_frame(source: Source, num_events: int) -> None:
+def _check_recording(source: OpenedSource, recording: Recording) -> None:
+    """Raise UserError for a file that is cut off, or whose events are not those of its sensor."""
+    if truncated := recording.faults.truncated_bytes:
+        again = "copy it again" + (", or end its last line" if recording.format == "csv" else "")
+        raise UserError(f"{source.name} is truncated: {truncated} bytes follow the last complete event; {again}")
+    _check_frame(source, recording.num_events, "copy it again")
+
+
+def _check_stream(source: OpenedSource, num_events: int) -> None:
+    """Raise UserError for a stream that held no events, or events of another sensor."""
+    _check_frame(source, num_events, "a stream must be RAW or DAT: send that")
+    if not num_events:
+        raise UserError(source.broke_off or f"{source.name} ended without an event; a stream of events is needed")
+
+
+def _check_frame(source: OpenedSource, num_events: int, again: str) -> None:
     """Raise UserError if most events lie outside the sensor: its size is wrong, or the bytes are not events."""
-    recording = source.recording
-    if (outside := recording.faults.out_of_frame) > num_events:
-        again = "a stream must be RAW or DAT: send that" if source.is_piped else "copy it again"
+    outside = source.faults.out_of_frame
+    if outside > num_events:
         raise UserError(
             f"{source.name} has {outside} of {num_events + outside} events outside its "
-            f"{recording.width}x{recording.height} (width x height) pixels; {again}, or give the right height and width"
+            f"{source.events.width}x{source.events.height} (width x height) pixels; {again}, or give the right height "
+            "and width"
         )

@@ -2,18 +2,20 @@
 
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 
+from rvtssm.detection.engine import StreamDetector
+from rvtssm.detection.feed import Feed, Packet, PythonSource
 from rvtssm.detection.inference_config import TRACKERS, PredictConfig
-from rvtssm.detection.live import LiveWindow, StreamDetector
+from rvtssm.detection.live_run import LiveRun, LiveSource
 from rvtssm.detection.predict_recording import predict_recording
-from rvtssm.detection.schedule import FixedRate
-from rvtssm.detection.sources import EventsInMemory, Source, find_sources, opened_source
+from rvtssm.detection.sources import EventsInMemory, EventSource, OpenedSource, find_sources, opened_source
 from rvtssm.detection.track_objects import Tracker
 from rvtssm.detection.window_results import Prediction, WindowResult
 from rvtssm.export.exported import ExportedDetector, read_weights_file
@@ -26,8 +28,7 @@ from rvtssm.models.named_weights import default_weights
 from rvtssm.readers import Recording
 from rvtssm.readers.event_checks import to_events
 from rvtssm.readers.header import sensor_size
-from rvtssm.readers.recording import MANY_EVENTS, join_events, warn_of_density
-from rvtssm.records import SHOWN_SCORE, Detections, Events, WindowSettings
+from rvtssm.records import SHOWN_SCORE, Events, WindowSettings
 from rvtssm.system.limits import check_choice, check_counts
 from rvtssm.system.user_error import UserError
 
@@ -47,6 +48,26 @@ def load(path: str | Path | None = None, *, precision: str = "float32") -> "Pred
     if path is None:
         raise UserError('this installation lacks its weights; name yours, as in rvtssm.load("best.ckpt")')
     return Predictor(read_weights_file(path, precision))
+
+
+def live(
+    source: LiveSource | EventSource | Iterable[Packet],
+    weights: str | Path | None = None,
+    *,
+    height: int | None = None,
+    width: int | None = None,
+    **options: Any,
+) -> Iterator[WindowResult]:
+    """Yield the boxes of the newest window whenever one has closed, while a camera or a program sends events.
+
+    Args:
+        source: As in `Predictor.live`, such as a generator of packets.
+        weights: As in `load`.
+        height: Height of the sensor in pixels, if the source does not give it.
+        width: Width of the sensor in pixels, if the source does not give it.
+        **options: As in `Predictor.stream`, without `latest`.
+    """
+    return load(weights).live(source, height, width, **options)
 
 
 class Predictor:
@@ -118,17 +139,14 @@ class Predictor:
             formats=[],
             track=track,
         )
-        spec, note, frames = self.checkpoint.spec, self.checkpoint.note, list[tuple[Detections, int]]()
+        results = list[WindowResult]()
         with tempfile.TemporaryDirectory() as folder, _opened(recording, height, width, repair) as source:
-            summary = predict_recording(
-                self.checkpoint, source, folder, config, on_frame=lambda *frame: frames.append(frame), progress=progress
-            )
-        if summary.doubt:
-            warnings.warn(summary.doubt, stacklevel=2)
-        if summary.remedy and summary.step_ms["p50"] > 1000 / summary.hz:
-            warnings.warn(f"a window took {summary.step_ms['p50']:.0f} ms; {summary.remedy}", stacklevel=2)
-        read = None if source.is_piped else source.between
-        results = [WindowResult(found, start_us, summary.sensor_hw, spec, note, read) for found, start_us in frames]
+            read = None if source.seekable is None else source.between
+
+            def keep(result: WindowResult) -> None:
+                results.append(replace(result, read=read, frame=None))
+
+            summary = predict_recording(self.checkpoint, source, folder, config, on_window=keep, progress=progress)
         return Prediction(results, replace(summary, files=()))  # they went with the folder
 
     def stream(
@@ -142,8 +160,12 @@ class Predictor:
         min_score: float = SHOWN_SCORE,
         track: str | None = None,
         track_memory_s: float = 1.0,
-    ) -> "LiveStream":
-        """Return a stream for the events of a live camera.
+        latest: bool = False,
+    ) -> StreamDetector:
+        """Return a detector for the events of a live camera.
+
+        The first window takes longer than later ones; call `warm_up()` before the first events to avoid this. Until
+        another window closes, results can draw the events of their windows.
 
         Args:
             height: Height of the sensor, pixels.
@@ -156,16 +178,64 @@ class Predictor:
             min_score: Return boxes with at least this score.
             track: "bytetrack" gives each object a constant number.
             track_memory_s: How long a lost object keeps its number, in seconds.
+            latest: Compute only the newest window that a push closes, as `rvtssm live` does, so that a detector that is
+                slower than the events does not fall behind. `num_passed` of a result counts the windows before it.
         """
         windows = self.checkpoint.windows_at(hz, window)
         _warn(self.checkpoint, windows)
-        schedule = FixedRate(windows.hz, windows.length_us)
-        config = PostprocessConfig(min_score=min_score, max_detections=PredictConfig().postprocess.max_detections)
-        detector = StreamDetector(
-            self.checkpoint, height, width, schedule=schedule, downsample=downsample, config=config
+        tracking = len(self.class_names), windows.hz, track_memory_s, SHOWN_SCORE
+        return StreamDetector(
+            self.checkpoint,
+            height,
+            width,
+            windows=windows,
+            downsample=downsample,
+            config=PostprocessConfig(min_score=min_score, max_detections=PredictConfig().postprocess.max_detections),
+            skip="late" if latest else "empty",
+            tracker=Tracker(track, *tracking) if track else None,
+            keeps_events=True,
         )
-        tracker = Tracker(track, len(self.class_names), windows.hz, track_memory_s, SHOWN_SCORE) if track else None
-        return LiveStream(detector, self, tracker)
+
+    def live(
+        self,
+        source: LiveSource | EventSource | Iterable[Packet],
+        height: int | None = None,
+        width: int | None = None,
+        **options: Any,
+    ) -> Iterator[WindowResult]:
+        """Yield the newest window whenever one has closed, while a camera or a program sends events.
+
+        A thread reads the source meanwhile. If the detector is slower than the windows, it passes some over
+        (`num_passed`), and `lag_s` says how old the boxes are.
+
+        Args:
+            source: Packets of events from a Python iterator (see `PythonSource`), any `EventSource`, or a live source,
+                such as a camera.
+            height: Height of the sensor in pixels, if the source does not give it.
+            width: Width of the sensor in pixels, if the source does not give it.
+            **options: As in `stream`, without `latest`.
+
+        Raises:
+            UserError: The source broke off, its events cannot be used, or an option is invalid.
+        """
+        if not hasattr(source, "height"):
+            if height is None or width is None:
+                raise UserError("packets do not tell the size of their sensor; give height= and width=")
+            source = PythonSource(source, height, width)
+        if not hasattr(source, "arrivals"):
+            source = Feed(cast(EventSource, source))
+        live_source = cast(LiveSource, source)
+        run = LiveRun(live_source, self.stream(live_source.height, live_source.width, **options, latest=True))
+        run.warm_up()
+        try:
+            while not live_source.is_ended:
+                result = run.step()
+                if result is not None:
+                    yield result
+        finally:
+            live_source.end()
+        if live_source.broke_off:
+            raise UserError(live_source.broke_off)
 
     def push_to_hub(self, repo: str, *, private: bool = False) -> str:
         """Upload the weights as safetensors, with a model card, to the Hugging Face Hub.
@@ -200,89 +270,15 @@ class Predictor:
         )
 
 
-class LiveStream:
-    """The windows of a live camera as results with class names. `detector` holds the rate and the state.
-
-    Args:
-        detector: The detector.
-        predictor: The weights.
-        tracker: Numbers the objects; None does not.
-    """
-
-    def __init__(self, detector: StreamDetector, predictor: Predictor, tracker: Tracker | None = None) -> None:
-        self.detector = detector
-        self._spec, self._note = predictor.checkpoint.spec, predictor.checkpoint.note
-        self._tracker = tracker
-        self._kept: list[Events] = []  # packets since the start of the first window of the last push
-        self._kept_from_us: int | None = None
-        self._first_us = 0
-        self._num_checked = 0  # events whose density was checked; MANY_EVENTS or more: the check is over
-
-    def push(self, events: Events | np.ndarray, until_us: int | None = None) -> list[WindowResult]:
-        """Take in events, and return the results of the windows that they close.
-
-        Until another window closes, the results can draw the events of their windows.
-
-        Args:
-            events: Events, or a structured array as in `Predictor.predict`.
-            until_us: No event before this time is missing, see `StreamDetector.push`.
-        """
-        packet = to_events(events)
-        windows = self.detector.push(packet, until_us)
-        if len(packet):
-            self._kept.append(packet)
-            self._check_density(packet)
-        return self._results(windows)
-
-    def finish(self) -> list[WindowResult]:
-        """Return the results of the last window, which the end of the events cuts short, as `predict` does."""
-        return self._results(self.detector.finish())
-
-    def _check_density(self, packet: Events) -> None:
-        """Warn once if the first events of the stream are so dense that their times cannot be microseconds."""
-        if self._num_checked >= MANY_EVENTS:
-            return
-        if not self._num_checked:
-            self._first_us = int(packet.t[0])
-        self._num_checked += len(packet)
-        range_us = self._first_us, int(packet.t[-1])
-        if warn_of_density("the stream", self._num_checked, range_us, *self.detector.sensor_hw):
-            self._num_checked = MANY_EVENTS
-
-    def _results(self, windows: list[LiveWindow]) -> list[WindowResult]:
-        """Return the results of windows that have just closed."""
-        if windows:
-            self._kept_from_us = windows[0].start_us
-            self._kept = [kept for kept in self._kept if kept.t[-1] >= windows[0].start_us]
-        results = []
-        for window in windows:
-            found = self._tracker.update(window.detections[0]) if self._tracker else window.detections[0]
-            sensor_hw = self.detector.sensor_hw
-            results.append(WindowResult(found, window.start_us, sensor_hw, self._spec, self._note, self._read))
-        return results
-
-    def _read(self, start_us: int, end_us: int) -> Events:
-        """Return the events of a window that the last push closed. Raise UserError for an earlier window."""
-        if self._kept_from_us is None or start_us < self._kept_from_us:
-            raise UserError(
-                "a stream only keeps the events of the windows that closed last; draw results before the next push, or "
-                "pass its events: draw(EVENTS)"
-            )
-        return join_events([kept.between(start_us, end_us) for kept in self._kept])
-
-    def __repr__(self) -> str:
-        return f"LiveStream({self.detector})"
-
-
 @contextmanager
-def _opened(recording: object, height: int | None, width: int | None, repair: bool) -> Iterator[Source]:
+def _opened(recording: object, height: int | None, width: int | None, repair: bool) -> Iterator[OpenedSource]:
     """Open what `Predictor.predict` accepts. Raise UserError for anything else."""
     if isinstance(recording, Recording):
         sensor_size(recording.path, (recording.height, recording.width), (height, width))  # both agree, or an error
         before = recording.repair
         recording.repair |= repair
         try:
-            yield Source(recording.name, recording)
+            yield OpenedSource(recording.name, recording)
         finally:
             recording.repair = before
     elif isinstance(recording, str | Path):
@@ -296,7 +292,7 @@ def _opened(recording: object, height: int | None, width: int | None, repair: bo
         events = to_events(recording)
         if height is None or width is None:
             raise UserError("events in memory do not tell the size of their sensor; give height= and width=")
-        yield Source("events in memory", EventsInMemory(events, height, width))
+        yield OpenedSource("events in memory", EventsInMemory(events, height, width))
 
 
 def _warn(checkpoint: LoadedCheckpoint, settings: WindowSettings) -> None:

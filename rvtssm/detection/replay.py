@@ -52,17 +52,6 @@ class Replay:
         """1 if the replay is more than 10 ms behind, otherwise 0."""
         return int(not self.is_ended and not self._is_paused and self._due_us() > self._now_us + _BEHIND_US)
 
-    def too_short(self, stride_us: float) -> str:
-        """Return that the recording ends before its first window does; empty if it does not.
-
-        Args:
-            stride_us: Time between the ends of windows.
-        """
-        length_ms, stride_ms = (self.last_us - self.first_us) / 1000, stride_us / 1000
-        if length_ms >= stride_ms:
-            return ""
-        return f"the recording has {length_ms:.3g} ms of events, but its first window ends after {stride_ms:.3g} ms"
-
     def end(self) -> None:
         """Stop after the events read so far."""
         self.is_ended = True

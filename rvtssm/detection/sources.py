@@ -4,25 +4,23 @@ import signal
 import socket
 import sys
 import threading
-import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar, cast
 
 import cv2
 import numpy as np
 
 from rvtssm.datasets.tree import find_event_files
-from rvtssm.detection.event_camera import CAMERA, Camera, open_camera
-from rvtssm.detection.replay import Replay
+from rvtssm.detection.event_camera import CAMERA, open_camera
+from rvtssm.detection.packets import MAGIC, PacketStream
 from rvtssm.readers import ReadFaults, Recording, open_recording
 from rvtssm.readers.bags import is_bag, split_topic
 from rvtssm.readers.event_checks import check_events
 from rvtssm.readers.header import UnknownSensorSize
 from rvtssm.readers.piped import PipedRecording
-from rvtssm.readers.recording import warn_of_density
 from rvtssm.readers.remote import is_url, local_path
 from rvtssm.readers.usual_sensors import usual_sensor
 from rvtssm.records import EVENT_SUFFIXES, Events
@@ -35,8 +33,36 @@ DSEC_TRACKS = "object_detections/left/tracks.npy"
 _DSEC_TIMES = "images/timestamps.txt"
 _DSEC_IMAGES = "images/left/distorted"  # in the view of the event camera, unlike the rectified images
 _CONNECT_S = 10.0
-_ENOUGH_EVENTS = 1000  # fewer say little about the unit of their times
-_FEWEST_PER_PIXEL = 0.005  # events per second, on average over the sensor; noise alone gives more
+
+
+class EventSource(Protocol):
+    """Events in order of time: a file, an array, a pipe, a camera."""
+
+    @property
+    def name(self) -> str:
+        """The name in messages."""
+
+    @property
+    def height(self) -> int:
+        """Height of the sensor, pixels."""
+
+    @property
+    def width(self) -> int:
+        """Width of the sensor, pixels."""
+
+    @property
+    def time_range_us(self) -> tuple[int, int] | None:
+        """Times of the first and the last event; None if they are not known before the source ends."""
+
+    def blocks(self) -> Iterator[Events]:
+        """Yield all events. A block may overwrite the arrays of the block before it."""
+
+
+class SeekableSource(EventSource, Protocol):
+    """A source whose events can be read in any order."""
+
+    def between(self, start_us: int, end_us: int) -> Events:
+        """Return the events with start_us <= t < end_us."""
 
 
 class Interruption:
@@ -48,7 +74,11 @@ class Interruption:
         self.is_ended = True
 
 
-Ends = TypeVar("Ends", bound=PipedRecording | Camera | Replay | Interruption)
+class _Endable(Protocol):
+    def end(self) -> None: ...
+
+
+Ends = TypeVar("Ends", bound=_Endable)
 
 
 class Images:
@@ -84,29 +114,15 @@ class EventsInMemory:
     events: Events
     height: int
     width: int
+    name = "events in memory"
     format = "memory"
-    faults = ReadFaults()
 
     def __post_init__(self) -> None:
         if not len(self.events):
             raise UserError("there are no events to predict on; give at least one")
         check_events(self.events, self.height, self.width)
-        warn_of_density("the array", len(self.events), self.time_range_us, self.height, self.width)
-        first_us, last_us = self.time_range_us
-        per_second = 1e6 * len(self.events) / max(last_us - first_us, 1)
-        # some hundred times, spread over the array, tell whether all are multiples of 1000
-        is_sparse = per_second < _FEWEST_PER_PIXEL * self.height * self.width
-        if len(self.events) >= _ENOUGH_EVENTS and (
-            is_sparse or not (self.events.t[:: len(self.events) // 500 or 1] % 1000).any()
-        ):
-            odd = "fewer than sensors give" if is_sparse else "and all times are multiples of 1000"
-            warnings.warn(
-                f"the array has {len(self.events)} events in {(last_us - first_us) / 1e6:.0f} s, {odd}; if the times "
-                "are nanoseconds, divide them by 1000: t // 1000",
-                stacklevel=2,
-            )
 
-    def iterate(self) -> Iterator[Events]:
+    def blocks(self) -> Iterator[Events]:
         yield self.events
 
     def between(self, start_us: int, end_us: int) -> Events:
@@ -118,54 +134,41 @@ class EventsInMemory:
 
 
 @dataclass(frozen=True)
-class Source:
-    """An opened recording and its images. A pipe, socket or camera is read once, and its end is unknown in advance."""
+class OpenedSource:
+    """An opened source with what belongs to it. A pipe, socket or camera is read once, and cannot be sought in."""
 
-    name: str
-    recording: Recording | PipedRecording | Camera | EventsInMemory
+    name: str  # the path or address that was opened
+    events: EventSource
     images: Images | None = None
-    assumed_sensor: str = ""  # name of the common sensor whose size is assumed, if the recording does not give one
+    assumed_sensor: str = ""  # name of the common sensor whose size is assumed, if the source does not give one
 
     @property
-    def guess(self) -> str:
-        """A sentence on how the sensor size was chosen; empty if the recording gives it."""
-        if not self.assumed_sensor:
-            return ""
-        return (
-            f"{self.name} does not say the size of its sensor; assuming {self.recording.width} x "
-            f"{self.recording.height} ({self.assumed_sensor}), the smallest common sensor that contains its events; "
-            "set height= and width= to choose another"
-        )
+    def seekable(self) -> SeekableSource | None:
+        """The events if they can be read in any order, otherwise None."""
+        return cast(SeekableSource, self.events) if hasattr(self.events, "between") else None
 
     @property
-    def is_piped(self) -> bool:
-        return isinstance(self.recording, PipedRecording | Camera)
-
-    def blocks(self) -> Iterator[Events]:
-        """Yield the events in blocks. Each block may overwrite the arrays of the previous one."""
-        recording = self.recording
-        return (
-            recording.iterate(reuse=True) if isinstance(recording, Recording | PipedRecording) else recording.iterate()
-        )
+    def format(self) -> str:
+        """The name of the format; `events` for a source of another program."""
+        return getattr(self.events, "format", "events")
 
     @property
-    def time_range_us(self) -> tuple[int, int]:
-        """The times of the first and the last event. Not available for piped sources."""
-        assert isinstance(self.recording, Recording | EventsInMemory)
-        return self.recording.time_range_us
-
-    def between(self, start_us: int, end_us: int) -> Events:
-        """Return the events with start_us <= t < end_us, even after closing the source. Not for piped sources."""
-        assert isinstance(self.recording, Recording | EventsInMemory)
-        events = self.recording.between(start_us, end_us)
-        if isinstance(self.recording, Recording):
-            self.recording.close()
-        return events
+    def faults(self) -> ReadFaults:
+        """The events that were repaired so far."""
+        return getattr(self.events, "faults", ReadFaults())
 
     @property
     def broke_off(self) -> str:
-        """Why a piped source ended early; empty if it did not."""
-        return self.recording.broke_off if isinstance(self.recording, PipedRecording | Camera) else ""
+        """Why a pipe or a camera ended early; empty if it did not."""
+        return getattr(self.events, "broke_off", "")
+
+    def between(self, start_us: int, end_us: int) -> Events:
+        """Return the events with start_us <= t < end_us of a seekable source, even after it was closed."""
+        assert self.seekable is not None
+        events = self.seekable.between(start_us, end_us)
+        if isinstance(self.events, Recording):
+            self.events.close()
+        return events
 
 
 def find_sources(where: str) -> dict[str, str]:
@@ -210,7 +213,7 @@ def opened_source(
     camera_settings: str | None = None,
     unsaid_hw: tuple[int, int] | None = None,
     repair: bool = False,
-) -> Iterator[Source]:
+) -> Iterator[OpenedSource]:
     """Open an input that `find_sources` returned.
 
     Args:
@@ -219,22 +222,24 @@ def opened_source(
         width: Width of the sensor in pixels, if the events do not give it.
         camera_settings: YAML file with settings of the camera, see `event_camera.read_camera_settings`.
         unsaid_hw: Height and width for a file that does not give its size, if the caller does not either. None uses the
-            smallest common sensor that contains all its events; `Source.guess` then says so.
+            smallest common sensor that contains all its events; `OpenedSource.assumed_sensor` then names it.
         repair: Read files even if many events are out of order, see `open_recording`.
     """
     if where == STDIN:
         if sys.stdin is None:
             raise UserError("recording=-: standard input is closed; pipe events into it, or name a file")
-        with ended_by_signals(PipedRecording(sys.stdin.buffer, "standard input", height, width)) as piped:
-            yield Source("standard input", piped)
+        raw = getattr(sys.stdin.buffer, "raw", None)  # a thread may read it, which must not hold a lock at the end
+        read = getattr(sys.stdin.buffer, "read1") if raw is None else raw.read  # noqa: B009
+        with ended_by_signals(_piped(read, "standard input", height, width)) as piped:
+            yield OpenedSource("standard input", piped)
     elif where.startswith(CAMERA):
         with open_camera(where.removeprefix(CAMERA), camera_settings) as camera, ended_by_signals(camera):
-            yield Source(camera.name, camera)
+            yield OpenedSource(camera.name, camera)
     elif where.startswith(SOCKET):
-        with connected_to(where) as connection, connection.makefile("rb") as stream:
+        with connected_to(where) as connection:
             try:
-                with ended_by_signals(PipedRecording(stream, where, height, width)) as piped:  # type: ignore[arg-type]
-                    yield Source(where, piped)
+                with ended_by_signals(_piped(connection.recv, where, height, width)) as piped:
+                    yield OpenedSource(where, piped)
             except ConnectionError as error:
                 raise UserError(f"{where} broke off ({error.strerror}); start the sender again") from None
     else:
@@ -243,7 +248,7 @@ def opened_source(
         recording, assumed = _open_sized(path / DSEC_EVENTS if is_sequence else path, height, width, unsaid_hw)
         recording.repair = repair
         try:
-            yield Source(where, recording, _dsec_images(path) if is_sequence else None, assumed)
+            yield OpenedSource(where, recording, _dsec_images(path) if is_sequence else None, assumed)
         finally:
             recording.close()
 
@@ -276,7 +281,7 @@ def first_events(
         raise UserError(f"{path} is a stream, but a recording is needed; name a file or a folder")
     unsaid_hw = height or usual_hw[0], width or usual_hw[1]
     with opened_source(path, height, width, unsaid_hw=unsaid_hw, repair=repair) as opened:
-        recording = opened.recording
+        recording = opened.events
         assert isinstance(recording, Recording)
         first_us, _ = recording.time_range_us
         events = recording.between(first_us, first_us + round(1e6 * seconds))
@@ -305,6 +310,37 @@ def ended_by_signals(piped: Ends) -> Iterator[Ends]:
         yield piped
     finally:
         restore()
+
+
+class _Pushed:
+    """Bytes of a pipe or a socket, of which the first can be looked at."""
+
+    def __init__(self, read: Callable[[int], bytes]) -> None:
+        self._read, self._head = read, b""
+
+    def head(self, size: int) -> bytes:
+        while len(self._head) < size:
+            part = self._read(1 << 16)
+            if not part:
+                break
+            self._head += part
+        return self._head[:size]
+
+    def read1(self, size: int, /) -> bytes:
+        if not self._head:
+            return self._read(size)
+        part, self._head = self._head[:size], self._head[size:]
+        return part
+
+
+def _piped(
+    read: Callable[[int], bytes], name: str, height: int | None, width: int | None
+) -> PipedRecording | PacketStream:
+    """Return the events of a pipe: packets if it begins as they do, otherwise RAW or DAT."""
+    stream = _Pushed(read)
+    if stream.head(len(MAGIC)) == MAGIC:
+        return PacketStream(stream, name)
+    return PipedRecording(stream, name, height, width)  # type: ignore[arg-type]
 
 
 def _is_stream(where: str) -> bool:

@@ -1,188 +1,162 @@
-"""The summary of a prediction: counts during the run, sentences for the user, and the record `prediction.json`."""
+"""The summary of a run, and the counts from which it is made. docs/live.md says what to do about its numbers."""
+
+from __future__ import annotations
 
 import time
-from array import array
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-from rvtssm.readers.recording import MANY_EVENTS
-from rvtssm.records import Detections, Events
-from rvtssm.system.busy_machine import busy_machine_remedy, floored, sustained_in_words
+from rvtssm.records import Events
 
-_ANY_UNIT = ("csv", "npy", "npz", "rvt_hdf5", "memory")  # formats whose times have no unit of their own
+if TYPE_CHECKING:
+    from rvtssm.detection.window_results import WindowResult
+
+_TIMED = 100_000  # windows whose times are kept for the percentiles, the last ones, because a camera can send for days
 
 
 @dataclass(frozen=True)
-class PredictionSummary:
-    """The numbers and files of one prediction, also written as `prediction.json`."""
+class RunSummary:
+    """The numbers of one run of a detector on a source, also written as `prediction.json` or `live.json`."""
 
-    recording: str
+    source: str
     format: str
     sensor_hw: tuple[int, int]  # pixels
     frame_hw: tuple[int, int]  # pixels of the detector's input
-    trained_frame_hw: tuple[int, int]
     downsample: int
-    reduction: str  # a sentence on how the frame size limits detection; empty for frames as in training
-    doubt: str  # a sentence if the downsampling was chosen for boxes with low scores; otherwise empty
-    cameras: str  # a sentence on the rate of a camera; empty if it keeps up and takes the same downsampling
+    assumed_sensor: str  # name of the common sensor whose size is assumed; empty if the source gives its size
     hz: float
     window_ms: float
-    num_windows: int
+    windows_per_call: int
+    num_windows: int  # with a result
+    num_passed: int  # windows without a result of their own
     num_events: int
-    start_us: int  # camera time of the first event, from which the times of pictures count
+    start_us: int  # camera time of the first event
     duration_s: float  # from the first to the last event
     classes: dict[str, str]  # class names by their ids in detections.npy and coco_results.json
     num_detections: int  # boxes in the files
-    written_min_score: float
-    num_drawn_detections: int  # boxes in all windows with at least the score of drawn boxes
-    drawn_min_score: float
-    highest_score: float  # of all boxes; 0 if there are none
-    sensor_guess: str  # a sentence on how the sensor size was chosen; empty if the recording gives it
-    assumed_sensor: str  # the name of the sensor that this sentence assumes
-    faults: dict[str, int]  # number of repaired events by kind
-    broke_off: str  # why a stream or the prediction ended early; empty if neither did
+    highest_score: float  # of all boxes, written or not; 0 if there are none
+    faults: dict[str, int]  # repaired events by kind
+    num_lost_packets: int  # of a camera, for which there was no memory left
+    num_restarts: int  # jumps of the clock
+    broke_off: str  # why the source or the run ended early; empty if neither did
     wall_s: float  # of the whole run
     startup_s: float  # until the first call was done: code is compiled, and weights are prepared
-    realtime_factor: float  # seconds of recording per second after that
-    windows_per_call: int
-    is_timed: bool  # whether there was a second call; the first one also prepares the detector
-    step_ms: dict[str, float]  # time per window after the first call, with post-processing: mean, p50, p90, p99
-    remedy: str  # what helps if other programs use the processors; empty if nothing is known to
-    files: tuple[str, ...]
+    realtime_factor: float  # seconds of events per second after that
+    step_ms: dict[str, float]  # computing time per window after the first call: p50, p90, p99
+    lag_ms: dict[str, float]  # live: from the arrival of a window's last events to its boxes: p50, p90, p99, max
+    files: tuple[str, ...] = ()
 
-    def sentences(self) -> list[str]:
-        """Return the summary as sentences for the user."""
-        (h, w), (trained_h, trained_w) = self.frame_hw, self.trained_frame_hw
-        n = self.downsample
-        size = f"{w} x {h} pixels, {f'one of every {n} x {n}' if n > 1 else 'all'} of the sensor"
-        if self.frame_hw != self.trained_frame_hw:
-            size += f"; the same weights were trained on frames of {trained_w} x {trained_h}"
-        repaired = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self.faults.items() if count)
-        start_s = self.start_us / 1e6
-        after = f"of which {self.startup_s:.1f} s until the first boxes; after that "
-        after = after if self.is_timed else ""
-        factor = f"{self.realtime_factor:#.2g}" if self.realtime_factor < 9.95 else f"{self.realtime_factor:.0f}"
-        together = f"; computed {self.windows_per_call} windows per call" if self.windows_per_call > 1 else ""
-        spread = f" (median; 90 %: {self.step_ms['p90']:.1f}, 99 %: {self.step_ms['p99']:.1f}{together})"
-        spread = spread if self.is_timed else ", with its preparation"
-        return [
-            f"{self.recording}: {self.format}, {counted(self.num_events, 'event')} in {self.duration_s:.3f} s "
-            f"(camera time {start_s:.3f} to {start_s + self.duration_s:.3f} s)"
-            + (f"; repaired: {repaired}" if repaired else ""),
-            f"{counted(self.num_windows, 'window')} of {self.window_ms:g} ms at {self.hz:g} Hz{self._short()}; frames "
-            f"of {size}",
-            *(sentence for sentence in (self.sensor_guess, self.reduction, self.doubt, self.cameras) if sentence),
-            f"{counted(self.num_detections, 'box')} with a score from {self.written_min_score:g} in the files, "
-            f"{self.num_drawn_detections} from {self.drawn_min_score:g}, as in the pictures{self._missed()}",
-            f"{self.wall_s:.1f} s, {after}{factor} x real time; in the detector "
-            f"{self.step_ms['p50']:.1f} ms for one window{spread}" + self._late(),
-            *(["wrote " + ", ".join(self.files)] if self.files else []),
+    def lines(self) -> list[str]:
+        """Return the numbers with their units, a line for each subject."""
+        (sensor_h, sensor_w), (frame_h, frame_w) = self.sensor_hw, self.frame_hw
+        faults = "".join(f", {count} {name.replace('_', ' ')}" for name, count in self.faults.items() if count)
+        lost = f", {self.num_lost_packets} packets lost" * bool(self.num_lost_packets)
+        assumed = f" (assumed: {self.assumed_sensor})" * bool(self.assumed_sensor)
+        passed = f", {self.num_passed} without a result" * bool(self.num_passed)
+        found = [
+            f"{self.source}: {self.format}, {counted(self.num_events, 'event')}, {self.duration_s:.3f} s from camera "
+            f"time {self.start_us / 1e6:.3f} s{faults}{lost}",
+            f"{counted(self.num_windows, 'window')} of {self.window_ms:g} ms at {self.hz:g} Hz{passed}",
+            f"sensor {sensor_w} x {sensor_h} pixels{assumed}, frames {frame_w} x {frame_h} "
+            f"(downsample={self.downsample})",
+            f"{counted(self.num_detections, 'box')} for the files, highest score of all {self.highest_score:.2f}",
+            f"{self.wall_s:.1f} s, {self.startup_s:.1f} s of it to start; then {self.realtime_factor:.2g} x real time",
         ]
-
-    def _short(self) -> str:
-        """Return a clause if the events last less than one window, otherwise nothing.
-
-        If another program may have written the times in another unit, it says so, but only of many events.
-        """
-        if 1000 * self.duration_s >= self.window_ms:
-            return ""
-        if self.format not in _ANY_UNIT:
-            return f", but the recording is shorter than one window ({1000 * self.duration_s:g} ms)"
-        if self.num_events < MANY_EVENTS:
-            return ""
-        return f", but the events last only {1000 * self.duration_s:g} ms (times must be in microseconds)"
-
-    def _missed(self) -> str:
-        """Return a clause on the score from which there are boxes, empty if some are drawn or none were found."""
-        best = self.highest_score
-        if self.num_drawn_detections or not best:
-            return ""
-        return f"; the highest score is {floored(best)}, and min_score={best / 2:.1g} draws more"
-
-    def _late(self) -> str:
-        """Return clauses on the rate that this machine sustains, unless `cameras` says it, and on what helps.
-
-        Nothing if the machine keeps up or was not timed.
-        """
-        median_ms, stride_ms = self.step_ms["p50"], 1000 / self.hz
-        if median_ms <= stride_ms or not self.is_timed:
-            return ""
-        sustained = f"{sustained_in_words(1000 / median_ms)}, not {self.hz:g} Hz"
-        said = "" if self.cameras else f"a window comes every {stride_ms:.4g} ms: {sustained}"
-        return "".join(f"; {clause}" for clause in (said, self.remedy) if clause)
+        found += [
+            f"{what} per window: {', '.join(f'{value:.1f} ms ({name})' for name, value in numbers.items())}"
+            for what, numbers in (("computing", self.step_ms), ("lag", self.lag_ms))
+            if numbers
+        ]
+        return found + ["wrote " + ", ".join(self.files)] * bool(self.files)
 
 
 def counted(count: int, noun: str) -> str:
     """Return a number with its noun, such as "1 box" or "2 boxes"."""
-    return f"{count} {noun}" + ("" if count == 1 else "es" if noun.endswith("x") else "s")
+    plural = "es" if noun.endswith("x") else "s"
+    return f"{count} {noun}{plural * (count != 1)}"
 
 
 class Tally:
-    """Counts of a running prediction.
+    """Counts of a run.
 
     Args:
-        drawn_min_score: The lowest score of boxes that are drawn.
         num_warmup: Windows at the start that do not count as speed, unless there are no others.
     """
 
-    def __init__(self, drawn_min_score: float, num_warmup: int = 1) -> None:
-        self.num_events = self.num_written = self.num_drawn = 0
+    def __init__(self, num_warmup: int = 1) -> None:
+        self.num_events = self.num_windows = self.num_passed = self.num_detections = 0
         self.highest_score = 0.0
-        self.seconds = array("f")  # per window, four bytes each, because a stream can last for days
-        self._drawn_min_score = drawn_min_score
-        self.start_us = self._last_us = 0
+        self.start_us = self._last_us = self._done_us = 0
+        self._first_s = list[float]()
+        self._steps_s, self._lags_s = deque[float](maxlen=_TIMED), deque[float](maxlen=_TIMED)
+        self._longest_lag_s = 0.0
         self._num_warmup, self._began_s = num_warmup, time.perf_counter()
-        self._processor_began_s = time.process_time()
         self._warm: tuple[float, int] | None = None  # when the first windows were done, and their end in microseconds
-        self.done_us = 0  # end of the last window; before the first one, time of the first event
 
-    def watched(self, blocks: Iterable[Events]) -> Iterator[Events]:
-        """Yield the same blocks, and count their events."""
-        for block in blocks:
-            if not self.num_events:
-                self.start_us = self.done_us = int(block.t[0])
-            self._last_us = int(block.t[-1])
-            self.num_events += len(block)
-            yield block
+    def see(self, block: Events) -> None:
+        """Count the events of a block."""
+        if not len(block):
+            return
+        if not self.num_events:
+            self.start_us = int(block.t[0])
+        self._last_us = int(block.t[-1])
+        self.num_events += len(block)
 
-    def add(self, frame: Detections, seconds: float) -> None:
-        """Count the detections of one window, which took `seconds`."""
-        self.seconds.append(seconds)
-        self.num_written += len(frame)
-        self.highest_score = max(self.highest_score, float(frame.score.max(initial=0)))
-        self.num_drawn += int((frame.score >= self._drawn_min_score).sum())
-        self.done_us = frame.t_us
-        if len(self.seconds) == self._num_warmup:
-            self._warm = time.perf_counter(), frame.t_us
+    def add(self, result: WindowResult, num_written: int) -> None:
+        """Count a window, and the boxes of it that are written to files."""
+        self.num_windows += 1
+        self.num_passed += result.num_passed
+        self.num_detections += num_written
+        self.highest_score = max(self.highest_score, float(result.score.max(initial=0)))
+        self._done_us = result.t_us
+        (self._steps_s if self.num_windows > self._num_warmup else self._first_s).append(result.seconds)
+        if result.lag_s:
+            self._lags_s.append(result.lag_s)
+            self._longest_lag_s = max(self._longest_lag_s, result.lag_s)
+        if self.num_windows == self._num_warmup:
+            self._warm = time.perf_counter(), result.t_us
 
     @property
     def duration_s(self) -> float:
         return (self._last_us - self.start_us) / 1e6
 
-    @property
-    def is_timed(self) -> bool:
-        return len(self.seconds) > self._num_warmup
+    def counts(self) -> dict[str, Any]:
+        """Return the fields of a `RunSummary` that were counted."""
+        return {
+            "num_windows": self.num_windows,
+            "num_passed": self.num_passed,
+            "num_events": self.num_events,
+            "start_us": self.start_us,
+            "duration_s": self.duration_s,
+            "num_detections": self.num_detections,
+            "highest_score": self.highest_score,
+            "step_ms": _percentiles_ms(self._steps_s or self._first_s),
+            "lag_ms": self._lag_ms(),
+            **self._pace(),
+        }
 
-    def pace(self) -> tuple[float, float, float]:
-        """Return seconds of the run, of its start, and seconds of the recording per second after the start."""
+    def _pace(self) -> dict[str, float]:
+        """Return seconds of the run and of its start, and seconds of events per second after the start."""
         now_s = time.perf_counter()
-        if self._warm is None or not self.is_timed:
-            return now_s - self._began_s, now_s - self._began_s, self.duration_s / (now_s - self._began_s)
+        wall_s = now_s - self._began_s
+        if self._warm is None or self.num_windows <= self._num_warmup:
+            return {"wall_s": wall_s, "startup_s": wall_s, "realtime_factor": self.duration_s / wall_s}
         warm_s, warm_us = self._warm
-        factor = (self.done_us - warm_us) / 1e6 / (now_s - warm_s)
-        return now_s - self._began_s, warm_s - self._began_s, factor
+        factor = (self._done_us - warm_us) / 1e6 / (now_s - warm_s)
+        return {"wall_s": wall_s, "startup_s": warm_s - self._began_s, "realtime_factor": factor}
 
-    def remedy(self) -> str:
-        """Return what `busy_machine_remedy` says about the run so far."""
-        wall_s, processor_s = time.perf_counter() - self._began_s, time.process_time() - self._processor_began_s
-        return busy_machine_remedy(torch.get_num_threads(), wall_s, processor_s)
+    def _lag_ms(self) -> dict[str, float]:
+        """Return percentiles and the maximum of the lag, in milliseconds; empty unless the run was live."""
+        found = _percentiles_ms(self._lags_s)
+        return {**found, "max": 1000 * self._longest_lag_s} if found else {}
 
-    def step_ms(self) -> dict[str, float]:
-        """Return the mean and percentiles of the time per window, in milliseconds."""
-        milliseconds = 1000 * np.array(self.seconds, np.float64)
-        milliseconds = milliseconds[self._num_warmup :] if self.is_timed else milliseconds
-        found = {f"p{q}": float(np.percentile(milliseconds, q)) for q in (50, 90, 99)}
-        return {"mean": float(milliseconds.mean()), **found}
+
+def _percentiles_ms(seconds: Iterable[float]) -> dict[str, float]:
+    milliseconds = 1000 * np.array([*seconds], np.float64)
+    if not len(milliseconds):
+        return {}
+    return {f"p{share}": float(np.percentile(milliseconds, share)) for share in (50, 90, 99)}

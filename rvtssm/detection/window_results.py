@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from PIL import Image
 
 from rvtssm.boxes import xyxy_to_ltwh
 from rvtssm.detection.inference_config import PredictConfig
-from rvtssm.detection.summary import PredictionSummary, counted
+from rvtssm.detection.summary import RunSummary, counted
 from rvtssm.drawing.draw import class_name, draw_frame
 from rvtssm.drawing.image_files import open_video
 from rvtssm.events.frame_counter import count_windows
@@ -36,8 +36,12 @@ class WindowResult:
     spec: DatasetSpec  # the dataset of the training, which names the classes
     note: str | None = None  # a note on the weights, shown in pictures
     read: Callable[[int, int], Events] | None = field(default=None, compare=False)  # reads the events of [start, end)
-    seconds: float = 0.0  # computing time: detector and post-processing
-    step_us: float = 0.0  # time since the window before
+    seconds: float = 0.0  # computing time: counting, detector and post-processing
+    step_us: float = 0.0  # time since the end of the result before, in microseconds
+    num_passed: int = 0  # windows before this one that have no result of their own
+    frame: np.ndarray | None = field(default=None, compare=False)  # what the detector saw (C, h, w), if kept
+    waited_s: float = 0.0  # live: from the arrival of the window's last events to the start of its computation
+    lag_s: float = 0.0  # live: from the arrival of the window's last events to its boxes
 
     def __len__(self) -> int:
         return len(self.found)
@@ -71,6 +75,10 @@ class WindowResult:
     def names(self) -> list[str]:
         """The class name of every object."""
         return [class_name(self.spec.class_names, class_id) for class_id in self.found.class_id.tolist()]
+
+    def above(self, min_score: float) -> "WindowResult":
+        """Return the result with only the objects of at least this score."""
+        return replace(self, found=self.found[self.found.score >= min_score])
 
     def draw(self, events: object | None = None, min_score: float = 0.0) -> Image.Image:
         """Return a picture of the objects on the events of the window. A notebook displays it.
@@ -138,7 +146,7 @@ class Prediction(Sequence[WindowResult]):
     """The objects of every window of a recording, in order, and the summary of the run."""
 
     frames: list[WindowResult]
-    summary: PredictionSummary
+    summary: RunSummary
 
     def __len__(self) -> int:
         return len(self.frames)
@@ -199,15 +207,10 @@ class Prediction(Sequence[WindowResult]):
         if self.summary.assumed_sensor:
             height, width = self.summary.sensor_hw
             guess = f", assuming {width} x {height} ({self.summary.assumed_sensor})"
-        return f"Prediction({self.summary.recording}: {windows} at {self.summary.hz:g} Hz{reduced}, {counts}{guess})"
+        return f"Prediction({self.summary.source}: {windows} at {self.summary.hz:g} Hz{reduced}, {counts}{guess})"
 
     def _repr_html_(self) -> str:
-        told = self.summary
-        return _table(
-            " | ".join([*told.sentences()[:2], *filter(None, [told.sensor_guess, told.reduction, told.doubt])]),
-            ("class", "boxes"),
-            self._counts(),
-        )
+        return _table(" | ".join(self.summary.lines()[:3]), ("class", "boxes"), self._counts())
 
 
 def coco_results(frame: Detections, spec: DatasetSpec) -> list[dict[str, object]]:

@@ -1,7 +1,5 @@
 """Events for pictures at the resolution of the sensor, which is often higher than that of a detector's frames."""
 
-from collections.abc import Iterable, Iterator
-
 import numpy as np
 
 from rvtssm.events.cells import frame_pixels
@@ -23,15 +21,9 @@ class SensorFrames:
         self._overlap_us = overlap_us
         self._until_us = np.iinfo(np.int64).max if until_us is None else until_us
 
-    def watched(self, blocks: Iterable[Events]) -> Iterator[Events]:
-        """Yield blocks of events unchanged, and keep their events for `take`. Blocks may reuse their arrays.
-
-        Args:
-            blocks: The events of the recording, in order.
-        """
-        for block in blocks:
-            self._counter.push(block.between(np.iinfo(np.int64).min, self._until_us))
-            yield block
+    def add(self, block: Events) -> None:
+        """Keep the events of the next block for `take`. Its arrays may be overwritten later."""
+        self._counter.push(block.between(np.iinfo(np.int64).min, self._until_us))
 
     def take(self, start_us: int, end_us: int) -> np.ndarray:
         """Return the numbers of darker and brighter events with start_us <= t < end_us, at most 255 per pixel.

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rvtssm.detection.live import StreamDetector
-from rvtssm.detection.schedule import FixedRate
+from rvtssm.detection.engine import StreamDetector
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers import open_recording
@@ -46,9 +45,10 @@ def measured_latency_ms(
         checkpoint,
         recording.height,
         recording.width,
-        schedule=FixedRate(windows.hz, windows.length_us),
+        windows=windows,
         downsample=spec.downsample,
         config=config,
+        skip="never",
     )
     seconds: list[float] = []
     for packet in recording.iterate(reuse=True):
@@ -67,7 +67,7 @@ def measured_latency_ms(
 def read_latency_ms(path: Path, checkpoint: LoadedCheckpoint) -> float:
     """Read the latency from `prediction.json` or from the JSON of `benchmarks.streaming`.
 
-    Neither includes the counting of events. `prediction.json` must come from single windows, since a call with several
+    `prediction.json` includes the counting of events, and must come from single windows, since a call with several
     windows does not tell the latency of one. From the JSON of the benchmark, the row with the checkpoint's size, layer
     and frame is used, run eagerly.
 

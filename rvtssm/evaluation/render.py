@@ -9,7 +9,6 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
 from rvtssm.evaluation.result import citation, drop_sentences, markdown_table, percent, shift_sentence
-from rvtssm.system.busy_machine import floored
 
 _TEMPLATES = Path(__file__).with_name("templates")
 _LATEX = str.maketrans(
@@ -57,3 +56,9 @@ def _environment(folder: Path) -> Environment:
 
 def _data_url(data: bytes, kind: str) -> str:
     return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def floored(value: float) -> str:
+    """Return a number greater than 0 with two digits that is not above it, such as 0.44, 15 or 230."""
+    step = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return f"{float(f'{math.floor(value / step + 1e-9) * step:.2g}'):g}"

@@ -6,7 +6,6 @@ from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.detector import Detector
 from rvtssm.models.low_precision import set_precision
 from rvtssm.records import SMALLEST_SIDE, DatasetSpec
-from rvtssm.system.busy_machine import hz_to_set, sustained_in_words
 from rvtssm.system.user_error import UserError
 
 
@@ -53,111 +52,6 @@ def reduced_hw(height: int, width: int, downsample: int) -> tuple[int, int]:
             f"detector needs {SMALLEST_SIDE} x {SMALLEST_SIDE}; choose a smaller one"
         )
     return frame_hw
-
-
-def reduction_in_words(
-    checkpoint: LoadedCheckpoint, sensor_hw: tuple[int, int], downsample: int, step_ms: float | None = None
-) -> str:
-    """Return in words how the downsampling limits what can be found, or nothing if frames are as in training.
-
-    Args:
-        checkpoint: The weights. An exported file has frames of one size, so another downsampling needs another file.
-        sensor_hw: Height and width of the sensor in pixels.
-        downsample: The downsampling in use.
-        step_ms: Time of the detector per window in milliseconds, from which times for other sizes are estimated. None:
-            there is no estimate.
-    """
-    spec = checkpoint.spec
-    (height, width), usual = sensor_hw, downsample_by_size(checkpoint, *sensor_hw)
-    if max(usual, downsample) == 1 or (sensor_hw == (spec.height, spec.width) and downsample == usual):
-        return ""
-
-    def about_ms(other: int) -> str:
-        return "" if step_ms is None else f"about {step_ms * (downsample / other) ** 2:.0f} ms per window"
-
-    # side of the smallest square that is scored, in pixels of the frame
-    smallest_px = max(spec.min_side_px, spec.min_diagonal_px / math.sqrt(2)) / spec.downsample
-    limit = f"; training scored no objects below {smallest_px * downsample:.0f} pixels" if smallest_px else ""
-    said = f"the {width} x {height} sensor is not reduced{limit}"
-    if downsample > 1:
-        said = (
-            f"the {width} x {height} sensor is reduced by {downsample} to {width // downsample} x "
-            f"{height // downsample}{limit}; "
-        )
-        if not isinstance(checkpoint.detector, Detector):
-            return f"{said}a file exported with export.height={height} export.width={width} finds smaller ones"
-        said += f"downsample=1 finds smaller ones{' in ' * bool(about_ms(1))}{about_ms(1)}"
-    if not isinstance(checkpoint.detector, Detector):
-        return said
-    if downsample < usual:
-        takes = f"takes {about_ms(usual)}" if about_ms(usual) else "is faster"
-        said += f"; downsample={usual} {takes}"
-        said += f", with a limit of {smallest_px * usual:.0f} pixels" if smallest_px else ""
-    return said
-
-
-def faster_downsample(downsample: int, usual: int, sustained_hz: float, hz: float) -> tuple[int, float]:
-    """Return a larger downsampling that keeps up, and the rate that it sustains if time is proportional to pixels.
-
-    Args:
-        downsample: The downsampling in use.
-        usual: The largest one to consider; it is returned if none keeps up.
-        sustained_hz: The rate that the downsampling in use sustains.
-        hz: The rate to keep up with.
-    """
-
-    def sustained(other: int) -> float:
-        return sustained_hz * (other / downsample) ** 2
-
-    faster = next((other for other in range(downsample + 1, usual) if sustained(other) >= hz), usual)
-    return faster, sustained(faster)
-
-
-def advice_for_cameras(
-    checkpoint: LoadedCheckpoint, sensor_hw: tuple[int, int], downsample: int, step_ms: float, hz: float
-) -> str:
-    """Return in words which rate a camera or a stream gets, and with which downsampling.
-
-    It is empty if the machine keeps up and cameras take the downsampling in use anyway.
-
-    Args:
-        checkpoint: The weights.
-        sensor_hw: Height and width of the sensor in pixels.
-        downsample: The downsampling in use. Cameras and streams take the usual one.
-        step_ms: Time of the detector for a single window in milliseconds.
-        hz: The rate that is asked for.
-    """
-    usual, sustained_hz = downsample_by_size(checkpoint, *sensor_hw), 1000 / step_ms
-    is_late, said = sustained_hz < hz, []
-    singly = "one window per call, as live detection computes them"
-    if downsample != usual:
-        said.append(f"a camera or a stream takes downsample={usual} unless you give {downsample}")
-    if is_late:
-        key = "" if downsample == usual else f"downsample={downsample} "
-        remedy = what_to_set(checkpoint, sustained_hz, key)
-        said.append(f"{sustained_in_words(sustained_hz)} with {singly}, not {hz:g} Hz: {remedy}")
-    elif said:
-        said.append(f"{sustained_in_words(sustained_hz)} with {downsample} and {singly}")
-    if is_late and downsample < usual and isinstance(checkpoint.detector, Detector):
-        faster, faster_hz = faster_downsample(downsample, usual, sustained_hz, hz)
-        at_rate = "" if faster_hz >= hz else f" hz={hz_to_set(faster_hz)}"
-        if not checkpoint.is_too_rare(min(hz, float(hz_to_set(faster_hz)))):
-            said.append(f"downsample={faster}{at_rate} is faster and finds less")
-    return "; ".join(said)
-
-
-def what_to_set(checkpoint: LoadedCheckpoint, sustained_hz: float, keys: str = "") -> str:
-    """Return in words the rate to set, unless it is so low that the weights give wrong boxes.
-
-    Args:
-        checkpoint: The weights.
-        sustained_hz: The rate that the machine sustains.
-        keys: Other keys to set with it, each followed by a space.
-    """
-    hz = hz_to_set(sustained_hz)
-    if checkpoint.is_too_rare(float(hz)):
-        return f"too slow for weights trained at {checkpoint.windows.hz:g} Hz, and a larger downsample is faster"
-    return f"set {keys}hz={hz}"
 
 
 def detector_for_frame(checkpoint: LoadedCheckpoint, height: int, width: int) -> Detector:

@@ -115,6 +115,12 @@ class PipedRecording:
                 break
         self.faults = ReadFaults(int(state[BACKWARD]), int(state[OUTSIDE]), max(num_bytes, 0) % decoder.unit_bytes)
 
+    time_range_us = None  # not known before the stream ends
+
+    def blocks(self) -> Iterator[Events]:
+        """Yield all events. Each block overwrites the arrays of the block before it."""
+        return self.iterate(reuse=True)
+
     def _before_jump(self, last_us: int | None, events: Events) -> Events:
         """Return the events before a jump of the clock. `last_us` is the time of the last event before these."""
         jump = first_jump(last_us, events.t)

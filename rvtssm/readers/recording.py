@@ -168,6 +168,10 @@ class Recording(ABC):
             raise UserError(f"max_events={max_events} is too small; one word can hold {MAX_EVENTS_PER_UNIT} events")
         return self._blocks(EventBuffer(max_events), start_us, end_us, reuse)
 
+    def blocks(self) -> Iterator[Events]:
+        """Yield all events. Each block overwrites the arrays of the block before it."""
+        return self.iterate(reuse=True)
+
     def _blocks(self, buffer: EventBuffer, start_us: int | None, end_us: int | None, reuse: bool) -> Iterator[Events]:
         state = self._start() if start_us is None else self._state_at(start_us)
         is_whole, limits = start_us is None and end_us is None, np.iinfo(np.int64)

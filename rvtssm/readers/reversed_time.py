@@ -27,9 +27,25 @@ class ReversedRecording:
         first_us, last_us = self.recording.time_range_us
         return first_us + last_us + 1 - time_us
 
-    def iterate(self) -> Iterator[Events]:
+    @property
+    def name(self) -> str:
+        return self.recording.name
+
+    @property
+    def height(self) -> int:
+        return self.recording.height
+
+    @property
+    def width(self) -> int:
+        return self.recording.width
+
+    @property
+    def time_range_us(self) -> tuple[int, int]:
+        return self.recording.time_range_us
+
+    def blocks(self) -> Iterator[Events]:
         """Yield all events in blocks."""
-        first_us, last_us = self.recording.time_range_us
+        first_us, last_us = self.time_range_us
         for stop_us in range(last_us + 1, first_us, -_SPAN_US):
             block = self.recording.between(max(first_us, stop_us - _SPAN_US), stop_us)
             if len(block):

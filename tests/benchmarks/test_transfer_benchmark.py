@@ -207,7 +207,7 @@ def test_what_is_detected_is_what_a_prediction_finds(trees, checkpoint, tmp_path
             tmp_path / str(reduction),
             PredictConfig(downsample=reduction, formats=[], postprocess=PostprocessConfig()),
             ends_us=np.unique(recording.labels.t_us),
-            on_frame=lambda frame, _, wanted=wanted: wanted.setdefault(frame.t_us, frame),
+            on_window=lambda result, wanted=wanted: wanted.setdefault(result.t_us, result.found),
             progress=False,
         )
         _, labels, found = scoring.detected(checkpoint, recording, reduction)

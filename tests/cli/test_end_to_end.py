@@ -82,7 +82,7 @@ def test_a_demo_shows_boxes_before_it_generates_the_rest(demo):
     """By the weights in the package, on the first test recording."""
     folder = demo / "first_boxes"
     assert (folder / "strip.png").is_file() and (folder / "video.mp4").is_file()
-    assert json.loads((folder / "prediction.json").read_text())["recording"].endswith("raw/test/test_0000_td.dat")
+    assert json.loads((folder / "prediction.json").read_text())["source"].endswith("raw/test/test_0000_td.dat")
     written = [(demo / path).stat().st_mtime_ns for path in ("first_boxes/strip.png", "raw/test/test_0001_td.dat")]
     assert written == sorted(written)
 
@@ -266,7 +266,10 @@ def test_the_weights_predict_without_labels(demo, tmp_path):
     recording.write_bytes((demo / "raw" / "test" / "test_0001_td.dat").read_bytes())
     weights = f"checkpoint={demo / 'checkpoints' / 'best.ckpt'}"
     arguments = [weights, f"recording={recording}", f"out={tmp_path / 'out'}", "scale=2"]
-    assert cli.main(["predict", *arguments, "postprocess.min_score=0", "postprocess.max_detections=3"]) == 0
+    assert (
+        cli.main(["predict", *arguments, "all_scores=true", "postprocess.min_score=0", "postprocess.max_detections=3"])
+        == 0
+    )
     lines = [json.loads(line) for line in (tmp_path / "out" / "detections.jsonl").read_text().splitlines()]
     summary = json.loads((tmp_path / "out" / "prediction.json").read_text())
     assert len(lines) == summary["num_windows"] == math.ceil(20 * summary["duration_s"])

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,21 +13,19 @@ from fake_camera import BEGAN_S, FakeDevice, Packet, SimulatedClock, packets_of
 
 from rvtssm.cli import live_camera
 from rvtssm.cli import main as cli
-from rvtssm.detection.choose_downsample import ChosenDownsample
+from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.event_camera import Camera, read_camera_settings
 from rvtssm.detection.inference_config import PredictConfig
-from rvtssm.detection.live import LiveWindow, StreamDetector
 from rvtssm.detection.live_run import LiveRun
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.replay import Replay
-from rvtssm.detection.schedule import FixedRate
-from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
+from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.models.frame_size import usual_downsample
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers import open_recording
 from rvtssm.readers.dat import write_dat
 from rvtssm.readers.recording import copy_events, join_events
-from rvtssm.records import Detections, Events
+from rvtssm.records import Detections, Events, WindowSettings
 from rvtssm.system.user_error import UserError
 
 HEIGHT, WIDTH = 48, 64
@@ -46,11 +43,9 @@ def camera_of(packets, height=HEIGHT, width=WIDTH, **options):
     return OnClock(FakeDevice(packets, height, width, **options), "the camera")
 
 
-def run_of(camera, checkpoint, schedule=None, **options):
-    def build():
-        return StreamDetector(checkpoint, camera.height, camera.width, schedule=schedule, config=CONFIG, **options)
-
-    return LiveRun(camera, build)
+def run_of(camera, checkpoint, windows=None, **options):
+    size = camera.height, camera.width
+    return LiveRun(camera, StreamDetector(checkpoint, *size, windows=windows, config=CONFIG, skip="late", **options))
 
 
 def results_of(run):
@@ -84,7 +79,7 @@ def real(golden_dir):
 def test_a_camera_sends_the_events_of_the_recording(real):
     events, height, width = real["evt3_trigger_noise.raw"]
     camera = camera_of(packets_of(events), height, width)
-    assert_equal_events(joined(list(camera.iterate())), events)
+    assert_equal_events(joined(list(camera.blocks())), events)
     assert (camera.num_events, camera.num_lost, camera.broke_off) == (len(events), 0, "")
 
 
@@ -102,12 +97,17 @@ def test_live_is_predict_on_the_file(live_checkpoint, real, tmp_path, name, hz, 
     )
     wanted: list[Detections] = []
     predict_recording(
-        checkpoint, path, tmp_path / "out", settings, on_frame=lambda found, _: wanted.append(found), progress=False
+        checkpoint,
+        path,
+        tmp_path / "out",
+        settings,
+        on_window=lambda result: wanted.append(result.found),
+        progress=False,
     )
-    windows = checkpoint.windows_at(hz, window)
-    run = run_of(camera_of(packets_of(events), height, width), checkpoint, FixedRate(windows.hz, windows.length_us))
-    found = [result.window.detections[0] for result in results_of(run)]
-    assert run.num_passed == 0 and len(wanted) - 1 <= len(found) <= len(wanted)
+    run = run_of(camera_of(packets_of(events), height, width), checkpoint, checkpoint.windows_at(hz, window))
+    results = results_of(run)
+    found = [result.found for result in results]
+    assert not any(result.num_passed for result in results) and len(wanted) - 1 <= len(found) <= len(wanted)
     for mine, theirs in zip(found, wanted, strict=False):
         assert mine.t_us == theirs.t_us and len(mine) == len(theirs)
         np.testing.assert_allclose(mine.score, theirs.score, rtol=0, atol=1e-5)
@@ -129,7 +129,7 @@ def test_predict_reads_a_camera_as_a_recording(live_checkpoint, real, tmp_path, 
         checkpoint,
         "camera:00001",
         tmp_path / "out",
-        PredictConfig(formats=["jsonl"], postprocess=CONFIG),
+        PredictConfig(formats=["jsonl"], postprocess=CONFIG, min_score=0.0),
         progress=False,
     )
     assert asked == [{"configuration": None, "iterator_timeout": 0.05, "serial": "00001"}]
@@ -142,17 +142,17 @@ def test_predict_reads_a_camera_as_a_recording(live_checkpoint, real, tmp_path, 
 
 def slow(monkeypatch, clock, seconds):
     """Let every computation of a detector find nothing and take that long on a simulated clock."""
-
-    def compute(self, start_us, end_us, step_us, num_passed=0):
-        (counter,) = self._counters
-        frame = counter.take(np.array([[start_us, end_us]]))
-        counter.forget_before(end_us - (self.schedule.length_us or 0))
-        clock.sleep(seconds)
-        nothing = Detections(np.empty((0, 4), np.float32), np.empty(0, np.float32), np.empty(0, np.int64), end_us)
-        steps.append((start_us, end_us, step_us, int(frame.sum())))
-        return LiveWindow(start_us, end_us, [nothing], seconds, num_passed)
-
     steps: list[tuple[int, int, float, int]] = []
+
+    def compute(self, windows, dt_us):
+        (frame,) = self._counter.take(windows.bounds_us)
+        clock.sleep(seconds)
+        ((start_us, end_us),) = windows.bounds_us.tolist()
+        nothing = Detections(np.empty((0, 4), np.float32), np.empty(0, np.float32), np.empty(0, np.int64), end_us)
+        steps.append((start_us, end_us, float(dt_us[0]), int(frame.sum())))
+        self._end_us = end_us
+        yield self._result(nothing, start_us, seconds, float(dt_us[0]), frame)
+
     monkeypatch.setattr(StreamDetector, "_compute", compute)
     return steps
 
@@ -178,14 +178,14 @@ def test_a_slow_detector_never_falls_behind(live_checkpoint, monkeypatch, length
     events, clock, stride_s, packet_s = of_bursts(seconds), SimulatedClock(), 0.05, 0.05
     camera = camera_of(packets_of(events, 50_000), clock=clock)
     steps = slow(monkeypatch, clock, 4 * stride_s)
-    run = run_of(camera, live_checkpoint(), FixedRate(20, length_us))
+    run = run_of(camera, live_checkpoint(), WindowSettings(50_000, length_us))
     results, sizes = [], []
     while not camera.is_ended:
         if (result := run.step()) is not None:
             results.append(result)
             if len(results) in (300, 450, 2_900):
                 sizes.append(resident_bytes())
-    taken_s = np.array([result.window.num_passed + 1 for result in results]) * stride_s
+    taken_s = np.array([result.num_passed + 1 for result in results]) * stride_s
     assert len(results) == pytest.approx(seconds / (4 * stride_s), rel=0.01)
     assert max(result.waited_s for result in results) < stride_s + packet_s + 0.001
     assert max(np.array([result.lag_s for result in results][1:]) / taken_s[1:]) < 2
@@ -197,32 +197,6 @@ def test_a_slow_detector_never_falls_behind(live_checkpoint, monkeypatch, length
         assert sum(count for *_, count in steps) > 0.97 * len(events)  # those of the last window are left
     else:
         assert {end - start for start, end, *_ in steps} == {length_us}
-
-
-def test_windows_that_were_passed_over_are_one_long_step(live_checkpoint, draw_events):
-    """`newest` gives what a schedule gives that has planned the long window."""
-    checkpoint, events = live_checkpoint(), draw_events()
-    first_us = int(events.t[0])
-    live, slower = (StreamDetector(checkpoint, HEIGHT, WIDTH, schedule=FixedRate(hz), config=CONFIG) for hz in (20, 5))
-    live.feed(events.between(0, first_us + 70_000))
-    assert live.newest().num_passed == 0
-    live.feed(events.between(first_us + 70_000, first_us + 270_000))
-    found = live.newest()
-    assert (found.start_us - first_us, found.end_us - first_us, found.num_passed) == (50_000, 250_000, 3)
-    assert live.newest() is None
-    slower.load_state_dict(
-        {**_after_one_window(checkpoint, events), "schedule": ""}  # another schedule goes on where the window ended
-    )
-    (wanted,) = slower.push(events.between(first_us + 70_000, first_us + 270_000))
-    assert (wanted.start_us, wanted.end_us) == (found.start_us, found.end_us)
-    np.testing.assert_array_equal(found.detections[0].score, wanted.detections[0].score)
-    np.testing.assert_array_equal(found.detections[0].xyxy, wanted.detections[0].xyxy)
-
-
-def _after_one_window(checkpoint, events):
-    detector = StreamDetector(checkpoint, HEIGHT, WIDTH, config=CONFIG)
-    detector.push(events.between(0, int(events.t[0]) + 70_000))
-    return detector.state_dict()
 
 
 def test_a_reader_that_is_too_slow_drops_and_counts(live_checkpoint, monkeypatch):
@@ -242,7 +216,7 @@ def test_a_full_ring_is_counted():
     camera = camera_of(packets_of(of_bursts(2)), clock=clock, ring_length=10)
     camera.arrivals()
     clock.sleep(1.0)
-    assert sum(len(part) for part in camera.iterate()) < 60_000
+    assert sum(len(part) for part in camera.blocks()) < 60_000
     assert camera.num_lost == 190
 
 
@@ -257,7 +231,7 @@ def one_packet(arrives_s, current_us, t_us):
 
 def test_events_that_are_late_get_the_time_before_them():
     camera = camera_of([one_packet(0.1, 5_000, [1_000, 4_000, 2_000]), one_packet(0.2, 9_000, [4_500, 8_000])])
-    first, second = camera.iterate()
+    first, second = camera.blocks()
     assert first.t.tolist() == [1_000, 4_000, 4_000] and second.t.tolist() == [5_000, 8_000]
     assert camera.faults.backward_steps == 1
 
@@ -266,7 +240,7 @@ def test_events_outside_the_sensor_are_dropped_and_counted():
     packet = one_packet(0.1, 5_000, [1, 2, 3])
     packet.polarity_events["x"] = [0, WIDTH, 5]
     camera = camera_of([packet])
-    assert [part.t.tolist() for part in camera.iterate()] == [[1, 3]]
+    assert [part.t.tolist() for part in camera.blocks()] == [[1, 3]]
     assert camera.faults.out_of_frame == 1
 
 
@@ -280,14 +254,14 @@ def test_a_jump_of_the_clock_begins_a_new_stream(live_checkpoint, draw_events, j
     merged = np.concatenate([packets[31].polarity_events, packets[32].polarity_events])
     packets[31:33] = [Packet(packets[32].arrives_s, packets[32].current_t, merged)]
     run = run_of(camera_of(packets), checkpoint)
-    windows = [result.window for result in results_of(run)]
+    windows = results_of(run)
     assert run.num_restarts == 1 and len(windows) == 6
     alone = run_of(camera_of(packets_of(events)), checkpoint)
-    wanted = [result.window for result in results_of(alone)]
+    wanted = results_of(alone)
     for mine, theirs in zip(windows, wanted + wanted, strict=True):
-        np.testing.assert_array_equal(mine.detections[0].score, theirs.detections[0].score)
+        np.testing.assert_array_equal(mine.score, theirs.score)
     camera = camera_of(packets)
-    assert sum(map(len, camera.iterate())) == len(events)
+    assert sum(map(len, camera.blocks())) == len(events)
     assert f"has jumped to {later.t[0]} us" in camera.broke_off
 
 
@@ -296,8 +270,8 @@ def test_a_silence_is_windows_without_events(live_checkpoint, draw_events):
     events = draw_events(duration_us=100_000)
     quiet = [Packet(BEGAN_S + 0.1 + 0.1 * i, 7_100_000 + 100_000 * i, None) for i in range(1, 6)]
     run = run_of(camera_of([*packets_of(events), *quiet]), live_checkpoint())
-    ends_us = [result.window.end_us for result in results_of(run)]
-    assert ends_us[-1] == 7_600_000 and run.num_computed + run.num_passed == 12
+    results = results_of(run)
+    assert results[-1].t_us == 7_600_000 and sum(1 + result.num_passed for result in results) == 12
 
 
 def test_a_recording_plays_at_its_own_pace(live_checkpoint, golden_dir):
@@ -326,9 +300,10 @@ def test_a_recording_plays_at_its_own_pace(live_checkpoint, golden_dir):
     assert_equal_events(play(0.1), recording.between(at_us, replay.now_us))
     replay.seek(first_us + 100_000)
     run = run_of(replay, live_checkpoint())
+    results = []
     while replay.now_us < first_us + 260_000:
-        run.step()
-    assert run.num_computed == 3
+        results.append(run.step())
+    assert len([result for result in results if result is not None]) == 3
     replay.seek(replay.last_us - 20_000)
     results_of(run)
     assert replay.is_ended and run.num_restarts == 1
@@ -403,7 +378,7 @@ def test_live_writes_and_tells_what_it_finds(weights, tmp_path, monkeypatch, cap
             (line["t_us"], line["detections"]) for line in lines
         ]
     else:
-        assert "6000 events, 8 windows" in " ".join(shown.out.split())
+        assert "6000 events" in shown.out and "8 windows" in shown.out
 
 
 @pytest.mark.parametrize("ended_by", ["the reader of the pipe", "events that cannot be used"])
@@ -456,35 +431,20 @@ def test_live_says_that_a_recording_is_shorter_than_a_window(weights, tmp_path, 
     words = ["live", str(tmp_path / "short_td.dat"), f"checkpoint={weights}", f"out={tmp_path}"]
     assert cli.main([*words, *["--json"] * is_json]) == 0
     shown, told = capsys.readouterr(), json.loads((tmp_path / "live.json").read_text())
-    assert told["too_short"] == "the recording has 20 ms of events, but its first window ends after 50 ms"
+    assert (told["num_events"], told["num_windows"]) == (1_000, 0)
     assert told["source"] == str(tmp_path / "short_td.dat")  # with the topic, if there is one
-    assert f"short_td: {told['too_short']}; `rvtssm predict`" in " ".join(shown.err.split())
-    assert shown.out == "" if is_json else "1000 events, 0 windows, 0 boxes" in " ".join(shown.out.split())
+    assert "short_td ends before its first window does" in " ".join(shown.err.split())
     assert cli.main([*words, "hz=200", "formats=[]"]) == 0
-    assert json.loads((tmp_path / "live.json").read_text())["too_short"] == ""
+    assert "ends before" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("given", "taken"), [(None, 3), (2, 2)])
-def test_live_reduces_a_recording_as_predict_would(weights, tmp_path, monkeypatch, draw_events, capsys, given, taken):
+def test_live_reduces_a_recording_as_predict_would(weights, tmp_path, monkeypatch, draw_events, given, taken):
     write_dat(tmp_path / "a_td.dat", draw_events(1_000, 0, 20_000), HEIGHT, WIDTH)
-    monkeypatch.setattr(
-        live_camera, "choose_downsample", lambda checkpoint, source: ChosenDownsample(3, "look at them")
-    )
-    built = []
-    monkeypatch.setattr(live_camera, "LiveRun", lambda source, build: built.append(build()) or LiveRun(source, build))
+    monkeypatch.setattr(live_camera, "choose_downsample", lambda checkpoint, source: 3)
     words = [f"downsample={given}"] * (given is not None)
     assert cli.main(["live", str(tmp_path / "a_td.dat"), f"checkpoint={weights}", f"out={tmp_path}", *words]) == 0
-    assert built[0].downsample == taken
-    assert ("look at them" in capsys.readouterr().out) == (given is None)
-
-
-def test_one_window_and_one_box_are_singular():
-    times = {"p50": 30.0, "p95": 40.0}
-    totals = live_camera._Totals("EVK", 20, 1, 1, num_detections=1, step_ms=times, lag_ms=times, longest_lag_ms=41)
-    assert totals.sentence() == (
-        "EVK: 1 event, 1 window, 1 box; a window took 30.0 ms (median; 95 %: 40.0), "
-        "its lag was 30.0 ms (95 %: 40.0, longest: 41.0)"
-    )
+    assert json.loads((tmp_path / "live.json").read_text())["downsample"] == taken
 
 
 def of_slow_replay(weights, tmp_path, monkeypatch, *words, prepare_s=0.0, step_s=0.2):
@@ -495,9 +455,9 @@ def of_slow_replay(weights, tmp_path, monkeypatch, *words, prepare_s=0.0, step_s
     slow(monkeypatch, clock, step_s)
     compute, rest_s = StreamDetector._compute, [prepare_s]
 
-    def slower_at_first(*args, **options):
+    def slower_at_first(*args):
         clock.sleep(rest_s.pop() if rest_s else 0.0)
-        return compute(*args, **options)
+        yield from compute(*args)
 
     monkeypatch.setattr(StreamDetector, "_compute", slower_at_first)
     given = [f"checkpoint={weights}", f"out={tmp_path}", "formats=[]", *words]
@@ -505,46 +465,18 @@ def of_slow_replay(weights, tmp_path, monkeypatch, *words, prepare_s=0.0, step_s
     return json.loads((tmp_path / "live.json").read_text())
 
 
-@pytest.mark.parametrize(
-    ("hz", "step_s", "said"),
-    [
-        (20, 0.2, r"(5|4\.9) Hz: too slow for weights trained at 20 Hz, and a larger downsample is faster"),
-        (100, 0.1, r"(10|9\.9) Hz: set hz=9\.[45]"),
-    ],
-)
-def test_live_says_how_much_it_kept_up_and_what_to_set(weights, tmp_path, monkeypatch, capsys, hz, step_s, said):
+@pytest.mark.parametrize(("hz", "step_s"), [(20, 0.2), (100, 0.1)])
+def test_live_counts_the_windows_that_it_passes_over(weights, tmp_path, monkeypatch, hz, step_s):
     told = of_slow_replay(weights, tmp_path, monkeypatch, f"hz={hz}", step_s=step_s)
-    shown = " ".join(capsys.readouterr().out.split())
-    assert f" of {hz} windows per second)" in shown and f"; {told['remedy']}; in " in shown and told["num_passed"] > 20
-    assert re.fullmatch(f"beside whatever else ran, this machine sustains about {said}", told["remedy"])
-
-
-def test_live_names_a_downsampling_that_is_faster_only_where_frames_are_larger_than_in_training(weights):
-    checkpoint = read_checkpoint(weights)
-    larger, as_trained = (StreamDetector(checkpoint, 4 * HEIGHT, 4 * WIDTH, downsample=n) for n in (2, 4))
-    assert "set hz=9.5, or downsample=3 for about 22 Hz" in live_camera._slower(10, 20, larger, checkpoint)
-    assert "set hz=9.5, or downsample=4 for about 40 Hz" in live_camera._slower(10, 100, larger, checkpoint)
-    assert "downsample" not in live_camera._slower(10, 20, as_trained, checkpoint)
-    assert "set hz" not in live_camera._slower(4.9, 20, as_trained, checkpoint)  # the weights give wrong boxes there
+    assert told["num_passed"] > 20 and told["num_windows"] == pytest.approx(2 / step_s, abs=2)
+    assert told["step_ms"]["p50"] == pytest.approx(1000 * step_s)
 
 
 def test_a_recording_plays_when_the_detector_is_prepared(weights, tmp_path, monkeypatch):
     """A start of three seconds is no part of the lag, and no window is passed over because of it."""
     told = of_slow_replay(weights, tmp_path, monkeypatch, prepare_s=3, step_s=0.02)
     assert told["num_passed"] == 0 and told["num_windows"] >= 38
-    assert told["step_ms"]["p95"] == pytest.approx(20) and told["longest_lag_ms"] < 40
-
-
-@pytest.mark.parametrize("length_us", [None, 50_000])
-def test_warming_up_changes_no_box(live_checkpoint, draw_events, length_us):
-    checkpoint, events = live_checkpoint(), draw_events()
-    schedule = FixedRate(100, length_us)
-    warm, cold = (StreamDetector(checkpoint, HEIGHT, WIDTH, schedule=schedule, config=CONFIG) for _ in range(2))
-    warm.warm_up()
-    for found, wanted in zip(warm.push(events), cold.push(events), strict=True):
-        assert (found.start_us, found.end_us) == (wanted.start_us, wanted.end_us)
-        np.testing.assert_array_equal(found.detections[0].score, wanted.detections[0].score)
-        np.testing.assert_array_equal(found.detections[0].xyxy, wanted.detections[0].xyxy)
+    assert told["step_ms"]["p90"] == pytest.approx(20) and told["lag_ms"]["max"] < 40
 
 
 def test_without_a_camera_or_the_package_there_is_one_line(weights, tmp_path, monkeypatch, capsys):

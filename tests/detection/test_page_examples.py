@@ -121,7 +121,7 @@ def test_the_short_program_finds_objects_and_draws_them(live_checkpoint, draw_ev
     exec(example.replace("min_score=0.3", "min_score=0.01"), names)  # the weights have not learned
     assert len(names["found"]) == 22 and len(names["boxes"]) in (85, 86)
     # at other rates windows have the length of the training, on which the accuracy depends
-    assert names["found"].summary.window_ms == 50 and names["stream"].detector.schedule.length_us == 50_000
+    assert names["found"].summary.window_ms == 50 and names["stream"].windows.length_us == 50_000
     assert (
         set(names["busiest"].names) <= {"car", "pedestrian"}
         and f"{names['busiest'].t_us} ['" in capsys.readouterr().out

@@ -46,7 +46,7 @@ from rvtssm.system.user_error import UserError
 from tests.readers.format_encoders import WRITERS
 
 ONE_PICTURE = ("formats=[jsonl,png]", "num_stills=1", "postprocess.max_detections=5")
-LINES_ONLY = PredictConfig(formats=["jsonl"], postprocess=POSTPROCESS)
+LINES_ONLY = PredictConfig(formats=["jsonl"], postprocess=POSTPROCESS, all_scores=True)
 
 
 @pytest.fixture(scope="module")
@@ -125,12 +125,12 @@ def test_a_stream_is_predicted_as_the_file(checkpoint, tmp_path, monkeypatch, hz
     length_us = None if window is None else 50_000
     checkpoint = replace(checkpoint, windows=replace(checkpoint.windows, convention=convention, length_us=length_us))
     recording = write_recording(tmp_path, duration_us=330_000, n=3_000)
-    config = PredictConfig(formats=["npy", "png"], postprocess=POSTPROCESS, hz=hz, window=window)
+    config = PredictConfig(formats=["npy", "png"], postprocess=POSTPROCESS, all_scores=True, hz=hz, window=window)
     whole = predict_recording(checkpoint, recording, tmp_path / "file", config, progress=False)
     monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": Dribble(recording.read_bytes(), size)}))
     piped = predict_recording(checkpoint, "-", tmp_path / "piped", config, progress=False)
     assert piped.num_windows == whole.num_windows and piped.num_events == whole.num_events
-    assert piped.duration_s == whole.duration_s and piped.recording == "standard input"
+    assert piped.duration_s == whole.duration_s and piped.source == "standard input"
     ours, theirs = (np.load(tmp_path / folder / "detections.npy") for folder in ("piped", "file"))
     np.testing.assert_array_equal(ours["t"], theirs["t"])
     np.testing.assert_allclose(ours["class_confidence"], theirs["class_confidence"], atol=2e-4)
@@ -257,8 +257,9 @@ def test_a_socket_that_breaks_off_is_one_line(weights, tmp_path, capfd, monkeypa
         def __exit__(self, *error) -> None:
             pass
 
-        def makefile(self, mode: str) -> Failing:
-            return Failing(content, 4096, ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
+        def __init__(self) -> None:
+            error = ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+            self.recv = Failing(content, 4096, error).read1
 
     monkeypatch.setattr("rvtssm.detection.sources.connected_to", lambda where: Connection())
     where, out = "tcp://camera:1234", tmp_path / "out"
@@ -321,7 +322,7 @@ def test_a_dsec_sequence_is_predicted_overlaid_and_scored(weights, sequence, tmp
     code, said, _ = call(
         capsys, f"checkpoint={weights / 'onempx.ckpt'}", f"recording={sequence}", f"out={out}", *ONE_PICTURE
     )
-    assert code == 0 and "dsec, 12000 events" in said and "in the detector" in said
+    assert code == 0 and "dsec, 12000 events" in said and "computing per window" in said
     scores = json.loads((out / "scores.json").read_text())
     assert scores["recordings"] == ["thun_01_a"] and 0 <= scores["metrics"]["AP"] <= 1
     assert scores["classes"] == (
@@ -463,7 +464,9 @@ def test_folders_named_by_dots_go_where_those_with_names_go(weights, tmp_path, c
 
 def test_every_format_says_the_same(checkpoint, tmp_path):
     recording = write_recording(tmp_path, duration_us=230_000)
-    config = PredictConfig(formats=["jsonl", "npy", "coco", "mp4", "png"], postprocess=POSTPROCESS, num_stills=3)
+    config = PredictConfig(
+        formats=["jsonl", "npy", "coco", "mp4", "png"], postprocess=POSTPROCESS, all_scores=True, num_stills=3
+    )
     summary = predict_recording(checkpoint, recording, tmp_path / "out", config, progress=False)
     assert summary.classes == {"2": "car", "5": "pedestrian"}
     rows = np.load(tmp_path / "out/detections.npy")

@@ -108,7 +108,7 @@ def test_every_file_has_the_ids_and_the_same_boxes_as_without(live_checkpoint, d
             tmp_path / "a_td.dat",
             out,
             config,
-            on_frame=partial(lambda kept, found, _: kept.append(found), frames[track]),
+            on_window=partial(lambda kept, result: kept.append(result.found), frames[track]),
             progress=False,
         )
     for plain, tracked in zip(frames[None], frames["bytetrack"], strict=True):

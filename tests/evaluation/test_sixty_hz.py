@@ -68,7 +68,7 @@ def predicted(weights: LoadedCheckpoint, raw: Path, folder: Path, hz: float) -> 
         raw / "test/a_td.dat",
         folder / "predicted",
         config,
-        on_frame=lambda frame, _: found.update({frame.t_us: frame}),
+        on_window=lambda result: found.update({result.t_us: result.found}),
         progress=False,
     )
     return found

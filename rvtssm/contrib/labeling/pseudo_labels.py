@@ -6,16 +6,15 @@ directions, and a box is trusted only if both directions agree on it.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from rvtssm.boxes import pairwise_iou, xyxy_to_ltwh
 from rvtssm.contrib.labeling.label_config import LabelConfig
-from rvtssm.detection.detect import detect, open_stream
+from rvtssm.detection.engine import StreamDetector, detect
+from rvtssm.detection.sources import EventSource
 from rvtssm.detection.track_objects import LOWEST_SCORE, Tracker
-from rvtssm.events.cells import frame_pixels
-from rvtssm.events.frame_counter import FrameCounter, count_as_they_close
 from rvtssm.events.label_rules import FASTEST_LABELS_US
 from rvtssm.events.labels import BOX_DTYPE, Boxes
 from rvtssm.events.windows import FreeGrid, label_grid
@@ -23,7 +22,7 @@ from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers import Recording
 from rvtssm.readers.reversed_time import ReversedRecording
-from rvtssm.records import Detections, Events, Windows
+from rvtssm.records import Detections, Windows
 from rvtssm.system.user_error import UserError
 
 _MOST_DETECTIONS = 100  # the most detections in a frame
@@ -80,10 +79,9 @@ def find_pseudo_boxes(
     windows = label_grid(ends_us, first_us, settings)
     reversed_recording = ReversedRecording(recording)
     back_us = np.array([reversed_recording.at(end_us) for end_us in windows.ends_us.tolist()][::-1], np.int64)
-    forward = track_blocks(checkpoint, recording, recording.iterate(reuse=True), windows, config)
-    backward = track_blocks(
-        checkpoint, recording, reversed_recording.iterate(), label_grid(back_us, int(back_us[0]), settings), config
-    )
+    forward = track_windows(checkpoint, recording, windows, config)
+    backward_windows = label_grid(back_us, int(back_us[0]), settings)
+    backward = track_windows(checkpoint, reversed_recording, backward_windows, config)
     index = np.arange(len(windows))
     starts = np.searchsorted(windows.ends_us, np.unique(anchors_us)) if len(anchors_us) else index[:1]
     since = index - starts[np.maximum(np.searchsorted(starts, index, side="right") - 1, 0)]
@@ -98,15 +96,14 @@ def find_pseudo_boxes(
     return np.concatenate([np.zeros(0, BOX_DTYPE), *found])
 
 
-def track_blocks(
-    checkpoint: LoadedCheckpoint, recording: Recording, blocks: Iterable[Events], windows: Windows, config: LabelConfig
+def track_windows(
+    checkpoint: LoadedCheckpoint, source: EventSource, windows: Windows, config: LabelConfig
 ) -> list[Detections]:
     """Run the detector and the tracker over all windows.
 
     Args:
         checkpoint: The weights.
-        recording: Gives the size of the sensor.
-        blocks: The events, forwards or backwards in time.
+        source: The events, forwards or backwards in time.
         windows: The windows, in the time of the events.
         config: Settings of `rvtssm label`.
 
@@ -114,18 +111,21 @@ def track_blocks(
         The detections of each window in sensor pixels, with track ids.
     """
     spec, settings = checkpoint.spec, checkpoint.windows
-    counter = FrameCounter(settings, frame_pixels(recording.height, recording.width, spec.downsample))
     tracker = Tracker("bytetrack", spec.num_classes, settings.hz, config.track_memory_s, config.min_score)
     lowest = min(LOWEST_SCORE, config.min_score / 2)  # lowest score of an uncertain box
     postprocess = PostprocessConfig(min_score=lowest, max_detections=_MOST_DETECTIONS)
-    steps = detect(
-        open_stream(checkpoint, (spec.frame_height, spec.frame_width)),
-        count_as_they_close(blocks, windows, counter, _WINDOWS_PER_CALL),
-        None,
-        postprocess,
-        spec.downsample,
+    detector = StreamDetector(
+        checkpoint,
+        source.height,
+        source.width,
+        grid=windows,
+        downsample=spec.downsample,
+        config=postprocess,
+        windows_per_call=_WINDOWS_PER_CALL,
+        skip="never",
+        tracker=tracker,
     )
-    return [tracker.update(found) for _, found, *_ in steps]
+    return [window.found for window in detect(source, detector)]
 
 
 def _track_seconds(frames: Sequence[Detections]) -> dict[int, float]:

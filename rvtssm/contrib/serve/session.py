@@ -18,12 +18,12 @@ from typing import Any
 from rvtssm.contrib.serve.recent_events import SHOWN_US, RecentEvents
 from rvtssm.contrib.serve.serve_config import MAX_HZ, MIN_HZ, ServeConfig
 from rvtssm.detection.choose_downsample import choose_downsample
+from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.event_camera import open_camera
-from rvtssm.detection.live import StreamDetector
-from rvtssm.detection.live_run import LiveResult, LiveRun
+from rvtssm.detection.live_run import LiveRun
 from rvtssm.detection.replay import Replay
-from rvtssm.detection.schedule import FixedRate
 from rvtssm.detection.sources import opened_source
+from rvtssm.detection.window_results import WindowResult
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.model_config import PRECISIONS, PostprocessConfig
 from rvtssm.records import Detections
@@ -158,16 +158,16 @@ class Session:
         else:
             sensor_hw = sensor_side(opening.height), sensor_side(opening.width)
             opened = self._opened.enter_context(opened_source(opening.path, *sensor_hw))
-            recording: Any = opened.recording
+            recording: Any = opened.events
             if self._downsample is None:
-                self._downsample = choose_downsample(self._weights("float32"), opened).downsample
-            if opened.guess:
+                self._downsample = choose_downsample(self._weights("float32"), opened)
+            if opened.assumed_sensor:
                 size = f"{recording.width} x {recording.height} pixels"
                 assumed = f"{opening.name} does not say the size of its sensor: assuming {size}; Size changes it"
             source = Replay(recording, opening.name)
             self._is_paused = False
         self._shown = RecentEvents(source.height, source.width)
-        self._run = LiveRun(source, lambda: self._detector(source), self._shown.add)
+        self._run = LiveRun(source, self._detector(source), self._shown.add)
         self._run.warm_up()
         if isinstance(source, Replay):
             self._seek(source, source.first_us)
@@ -182,14 +182,11 @@ class Session:
             checkpoint,
             source.height,
             source.width,
-            schedule=self._schedule(checkpoint),
+            windows=checkpoint.windows_at(self.hz, self.window),
             downsample=self._downsample,
             config=PostprocessConfig(min_score=_LOWEST_SCORE, max_detections=100),
+            skip="late",
         )
-
-    def _schedule(self, checkpoint: LoadedCheckpoint) -> FixedRate:
-        windows = checkpoint.windows_at(self.hz, self.window)
-        return FixedRate(windows.hz, windows.length_us)
 
     def _set(self, command: dict[str, Any]) -> None:
         """Change settings during playback. The state of the detector is kept, except when the page jumps in time."""
@@ -206,7 +203,7 @@ class Session:
                 detector.load_state_dict(run.detector.state_dict())
                 run.detector = detector
             elif run is not None:
-                run.detector.schedule = self._schedule(checkpoint)
+                run.detector.windows = checkpoint.windows_at(self.hz, self.window)
         if "speed" in command:
             self._speed = _number(command["speed"], *SPEEDS)
         if "paused" in command:
@@ -256,13 +253,10 @@ class Session:
         elif now_s - self._ended_s >= _END_S and not self._is_paused:
             self._seek(replay, replay.first_us)
 
-    def _note(self, result: LiveResult) -> None:
-        (found,) = result.window.detections
-        self._boxes = _rows(found)
-        delays = (result.window.seconds, result.lag_s)
-        self._results.append(
-            [round(result.window.end_us / 1e6, 6), *(round(1000 * s, 2) for s in delays), result.window.num_passed]
-        )
+    def _note(self, result: WindowResult) -> None:
+        self._boxes = _rows(result.found)
+        delays = (result.seconds, result.lag_s)
+        self._results.append([round(result.t_us / 1e6, 6), *(round(1000 * s, 2) for s in delays), result.num_passed])
 
     def _drawn(self, run: LiveRun, now_us: int) -> bytes:
         """Return a picture for the page: length of the header, header as JSON, and compressed `RecentEvents.pixels`."""
@@ -279,7 +273,7 @@ class Session:
             "boxes": self._boxes,  # each box: left, top, right, bottom, class, score
             "results": list(self._results),
             "hz": self.hz,
-            "step_scale": round(run.detector.windows.hz / self.hz, 4),
+            "step_scale": round(run.detector.checkpoint.windows.hz / self.hz, 4),
             "num_lost": source.num_lost,
             "is_paused": self._is_paused,
         }
@@ -289,8 +283,8 @@ class Session:
 
     def _notice(self, source: Any, has_events: bool) -> str:
         """Explain why a picture is empty or has no boxes; empty if there is nothing to explain."""
-        if isinstance(source, Replay) and (too_short := source.too_short(1e6 / self.hz)):
-            return f"{too_short}; its boxes appear at its end, as in `rvtssm predict`"
+        if isinstance(source, Replay) and source.last_us - source.first_us < 1e6 / self.hz:
+            return "the recording is shorter than a window; its boxes appear at its end, as in `rvtssm predict`"
         return "" if has_events else f"no events in {SHOWN_US / 1000:g} ms"
 
     def _tell(self, **message: Any) -> None:

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from rvtssm.contrib.studies.audit_config import AuditConfig
 from rvtssm.contrib.studies.memory_probe import Numbers, carried_and_dropped, memory_curves, memory_steps, rescaling
-from rvtssm.detection.live import StreamDetector
-from rvtssm.detection.schedule import FixedRate
+from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.stream import check_causal
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.windows import free_grid
@@ -138,21 +137,20 @@ def cost_per_step(
     found: dict[float, Numbers | str] = {}
     warm_up = 3
     for hz in config.hz:
-        schedule = FixedRate(hz, checkpoint.windows_at(hz).length_us)
-        live = StreamDetector(
-            checkpoint, *sensor_hw, schedule=schedule, downsample=downsample, start_us=int(events.t[0])
-        )
+        windows = checkpoint.windows_at(hz)
+        start_us = int(events.t[0])
+        live = StreamDetector(checkpoint, *sensor_hw, windows=windows, downsample=downsample, start_us=start_us)
         wanted_us = int(events.t[0] + (config.num_timed + warm_up) * 1e6 / hz)
         until_us = min(wanted_us, int(events.t[-1])) + 1  # windows after the last event would cost less
         try:
-            windows = live.push(events.between(int(events.t[0]), until_us), until_us)
+            results = live.push(events.between(int(events.t[0]), until_us), until_us)
         except UserError as error:
             found[hz] = str(error)
             continue
-        if len(windows) <= warm_up:
-            found[hz] = f"the events fill {len(windows)} windows, and the first {warm_up} are not timed"
+        if len(results) <= warm_up:
+            found[hz] = f"the events fill {len(results)} windows, and the first {warm_up} are not timed"
             continue
-        taken_ms = 1000 * np.array([window.seconds for window in windows[warm_up:]])
+        taken_ms = 1000 * np.array([window.seconds for window in results[warm_up:]])
         middle = float(np.median(taken_ms))
         found[hz] = {"ms": middle, "p95_ms": float(np.percentile(taken_ms, 95)), "realtime": 1000 / hz / middle}
     return found

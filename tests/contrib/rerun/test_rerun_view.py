@@ -89,7 +89,7 @@ def test_predict_logs_every_window_and_shows_them_live(live_checkpoint, draw_eve
         tmp_path / "a_td.dat",
         tmp_path / "out",
         config,
-        on_frame=lambda frame, start_us: frames.append(frame),
+        on_window=lambda result: frames.append(result.found),
         progress=False,
     )
     found = rows_of(tmp_path / "out/prediction.rrd")

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from rvtssm.contrib.serve import session, uploads
-from rvtssm.detection.live import StreamDetector
+from rvtssm.detection.engine import StreamDetector
 from rvtssm.system.cache import cache_folder
 
 CHROMIUM = os.environ.get("RVTSSM_CHROMIUM") or shutil.which("chromium") or ""

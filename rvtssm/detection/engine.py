@@ -1,0 +1,538 @@
+"""The engine for everything that comes in order of time: push events, get the results of windows that have closed.
+
+`predict`, `live`, `serve` and a stream in Python all run a `StreamDetector`. They differ in where events come from and
+in what they do with a window.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from rvtssm.detection.sources import EventSource
+from rvtssm.detection.stream import check_causal
+from rvtssm.detection.track_objects import Tracker
+from rvtssm.detection.window_results import WindowResult
+from rvtssm.events.cells import frame_pixels
+from rvtssm.events.frame_counter import FrameCounter
+from rvtssm.events.representations import adds_up
+from rvtssm.events.windows import LATE_US, LONGEST_SILENCE_US, FreeGrid, first_jump
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
+from rvtssm.models.frame_size import detector_for_frame, downsample_by_size, reduced_hw
+from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.models.streams import Streams
+from rvtssm.readers.event_checks import check_events, to_events
+from rvtssm.readers.recording import join_events
+from rvtssm.records import Detections, Events, Windows, WindowSettings
+from rvtssm.system.limits import check_choice, check_counts, check_number
+from rvtssm.system.user_error import UserError
+
+SKIPS = ("never", "empty", "late")
+MOST_PENDING = 1 << 26  # events that wait for a window to close, 0.8 GB
+_LATEST_US = 1 << 61  # latest time that a caller may give
+_LONGEST_US = 60_000_000  # longest window of a stream, which keeps the events of a window in memory
+_FEWEST_EMPTY = 4  # empty windows that are one gap; fewer are computed one by one
+_STEPS_PER_CALL = 16  # steps of a gap per call of a detector whose layers have no step to rescale
+
+
+class StreamDetector:
+    """Push packets of events, and get the results of the windows that they close, with bounded work and memory.
+
+    A window [start, end) closes with an event at or after its end (convention `rvt`: after it), or through `until_us`.
+    Windows end at a fixed stride from the first event on, or where `grid` says. Results depend only on the events, not
+    on how they are cut into packets. The rate can be changed at any time (`windows`); the new one applies from the end
+    of the last window on. `state_dict` holds the whole state, including pending events.
+
+    An event up to 10 ms earlier than an event before it gets the time of that event and counts in `num_late`.
+
+    Args:
+        checkpoint: The weights.
+        height: Height of the sensor, pixels.
+        width: Width of the sensor, pixels.
+        windows: Stride and length of windows, from `checkpoint.windows_at(hz, window)`; by default as in training.
+        grid: The windows themselves, for recordings whose windows end at labels.
+        start_us: Start of the first window; by default the first event.
+        downsample: Frames keep one pixel of each downsample x downsample square; by default the largest value that
+            leaves frames as large as in training.
+        config: Post-processing.
+        windows_per_call: Windows per call of the detector, if a packet closes several. It affects speed and memory.
+        skip: Which windows have no result of their own. `never`: all have one, as for files. `empty`: at least four
+            consecutive windows without events are one result, the last of them, and the state steps over them. `late`:
+            a push computes only the newest closed window, so that a slow detector does not fall behind.
+        tracker: Numbers the objects; None does not.
+        keeps_events: Keep the events of the windows of the last push, so that their results can be drawn.
+        keeps_frames: Give results the frame that the detector saw.
+
+    Raises:
+        UserError: The weights need later windows (bidirectional), or an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        checkpoint: LoadedCheckpoint,
+        height: int,
+        width: int,
+        *,
+        windows: WindowSettings | None = None,
+        grid: Windows | None = None,
+        start_us: int | None = None,
+        downsample: int | None = None,
+        config: PostprocessConfig | None = None,
+        windows_per_call: int = 1,
+        skip: str = "empty",
+        tracker: Tracker | None = None,
+        keeps_events: bool = False,
+        keeps_frames: bool = False,
+    ) -> None:
+        check_causal(checkpoint.detector)
+        check_counts(height=height, width=width, downsample=downsample, windows_per_call=windows_per_call)
+        check_choice("skip", skip, SKIPS)
+        self.checkpoint, self.config, self.tracker = checkpoint, config, tracker
+        self.sensor_hw = height, width = int(height), int(width)
+        self.downsample = int(downsample or downsample_by_size(checkpoint, height, width))
+        self.frame_hw = reduced_hw(height, width, self.downsample)
+        self.windows_per_call, self.skip, self.keeps_frames = int(windows_per_call), skip, keeps_frames
+        self.num_late = 0  # events whose time was raised to that of an event before them
+        self._grid, self._given_start_us = grid, _whole_us("start_us", start_us)
+        self._kept = _KeptEvents() if keeps_events else None
+        self._streams = Streams(
+            detector_for_frame(checkpoint, *self.frame_hw),
+            checkpoint.windows.stride_us,
+            checkpoint.model_config.memory_chunk,
+        )
+        self._anchor_us: int | None = None  # start of the windows at a fixed stride; None: not known yet
+        self._windows = windows or checkpoint.windows
+        self._check_length(self._windows)
+        self.restart()
+
+    @property
+    def windows(self) -> WindowSettings:
+        """Stride and length of the windows. A new value applies from the end of the last window on.
+
+        If its windows are longer, the first of them may lack events that were already forgotten.
+        """
+        return self._windows
+
+    @windows.setter
+    def windows(self, windows: WindowSettings) -> None:
+        self._check_length(windows)
+        self._windows = windows
+        self._anchor_us = self._end_us
+        self._done = 0
+
+    def restart(self) -> None:
+        """Forget all events and the state, and begin a new stream with the next events, as after a jump of a clock."""
+        self._streams.load_state_dict({"steps": {}})
+        self._counter = FrameCounter(self._windows, frame_pixels(*self.sensor_hw, self.downsample))
+        self._counts_ahead = self.skip == "never" and adds_up(self._windows) and self._is_apart()
+        start_us: int | None = self._given_start_us
+        self._known_us: int | None = start_us  # all events before this time are known; None: no event yet
+        self._last_us: int | None = None  # time of the last event
+        self._anchor_us = start_us
+        self._end_us: int | None = start_us  # end of the last window
+        self._done = 0  # windows since the anchor
+        self._is_first = True
+        self._was_silent = False  # whether the last frame was all zero; only looked at for surfaces
+        if self._kept is not None:
+            self._kept.forget()
+
+    def push(self, events: Events | np.ndarray, until_us: int | None = None) -> list[WindowResult]:
+        """Take in events, and return the results of the windows that they close.
+
+        Args:
+            events: Events, or a structured array with the fields t (integer microseconds), x, y and p.
+            until_us: No event before this time is missing. This closes windows without events.
+
+        Raises:
+            UserError: Events lie outside the sensor, are more than 10 ms earlier than an earlier packet, `until_us` or
+                `start_us`, or follow a gap of more than LONGEST_SILENCE_US. Nothing of the packet was taken: push the
+                next one, or `restart` if the clock has jumped.
+        """
+        return list(self.closed_by(events, until_us))
+
+    def closed_by(self, events: Events | np.ndarray, until_us: int | None = None) -> Iterator[WindowResult]:
+        """Do the same as `push`, but yield every result as soon as it is computed. Use all of them before you go on."""
+        self.feed(events, until_us)
+        if self._kept is not None:
+            self._kept.begin_push()
+        if self.skip == "late":
+            newest = self.newest()
+            yield from [] if newest is None else [newest]
+        else:
+            yield from self._closed(self._num_closed())
+            self._forget()
+
+    def feed(self, events: Events | np.ndarray, until_us: int | None = None) -> None:
+        """Take in events like `push`, but compute nothing. With skip="late", call `newest` afterwards."""
+        until_us = _whole_us("until_us", until_us)
+        packet = self._checked(to_events(events), until_us)
+        if len(packet):
+            if len(self._counter.times_us) + len(packet) > MOST_PENDING:
+                raise UserError(
+                    f"more than {MOST_PENDING} events wait for a window to close at {packet.t[-1]} us; the clock "
+                    "stands still: start again"
+                )
+            self._counter.push(packet, is_lent=self._counts_ahead)
+            if self._kept is not None:
+                self._kept.add(packet)
+            self._last_us = self._known_us = int(packet.t[-1])
+            if self._anchor_us is None:
+                self._anchor_us = self._end_us = int(packet.t[0])
+        if until_us is not None:
+            self._known_us = until_us if self._known_us is None else max(self._known_us, until_us)
+
+    def newest(self) -> WindowResult | None:
+        """Compute the newest closed window and pass over those before it. Return None if no window has closed.
+
+        The step of the model is the whole time since the last computed window, so the state is carried correctly.
+        Without a fixed length, the window begins where the last computed one ended, so its frame includes the events of
+        the windows that were passed over. With a fixed length, the frame has the events of that length, as at a lower
+        rate.
+        """
+        num_windows = self._num_closed() - self._done
+        if num_windows <= 0:
+            return None
+        closed = self._part(self._done, self._done + num_windows)
+        start_us, end_us = closed.bounds_us[-1].tolist()
+        if self._windows.length_us is None:
+            start_us = int(closed.bounds_us[0, 0])
+        step_us = num_windows * self._windows.stride_us
+        window = Windows(np.array([[start_us, end_us]]), np.array([end_us - start_us]))
+        (result,) = self._compute(window, np.array([step_us]))
+        self._done += num_windows
+        self._forget()
+        return replace(result, num_passed=num_windows - 1)
+
+    def finish(self) -> list[WindowResult]:
+        """Return the windows up to the last event, as if no event followed. Events that are pushed later must be later.
+
+        A recording ends in the same way.
+        """
+        return list(self.closed_by_the_end())
+
+    def closed_by_the_end(self) -> Iterator[WindowResult]:
+        """Do the same as `finish`, but yield every result as soon as it is computed."""
+        if self._last_us is None:
+            return
+        num_windows = len(self._grid) if self._grid is not None else self._free_grid().num_ended(self._last_us) + 1
+        if num_windows > self._done:
+            yield from self._closed(num_windows)
+            self._known_us = max(self._last_us, (self._end_us or 0) + self._windows.includes_end)
+
+    def warm_up(self) -> None:
+        """Compute two windows and forget them, so that the first window of the stream takes no longer than the others.
+
+        The first computations compile code and allocate memory, and the second window shares events with the first.
+        Call this before the first events.
+        """
+        grid, stride_us = FreeGrid(0, self._windows), np.array([self._windows.stride_us])
+        corner, tracker, self.tracker = np.zeros(1, np.uint16), self.tracker, None
+        for number in range(2):
+            windows = grid.windows(number, number + 1)
+            self._counter.push(Events(windows.ends_us - 1, corner, corner, np.zeros(1, np.uint8)))
+            list(self._compute(windows, stride_us))
+        self.tracker = tracker
+        self.restart()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that is needed to continue elsewhere, as plain data and tensors for `torch.load`.
+
+        The rate is not included. If the other detector has another one, it applies from the end of the last window on.
+
+        Raises:
+            UserError: With skip="never", whose pending events are counted ahead.
+        """
+        if self._counts_ahead:
+            raise UserError('a detector with skip="never" has no state to store; use another value of skip')
+        return {
+            "streams": self._streams.state_dict(),
+            "sensor_hw": list(self.sensor_hw),
+            "pending": [torch.from_numpy(array) for array in self._counter.state()],
+            "windows": repr(self._windows),
+            **{name: getattr(self, f"_{name}") for name in _TIMES},
+        }
+
+    def load_state_dict(self, stored: dict[str, Any]) -> None:
+        """Continue from a `state_dict`.
+
+        Raises:
+            UserError: The sensor or the detector differs.
+        """
+        if missing := [name for name in _STORED if name not in stored]:
+            raise UserError(f"the stored state lacks {', '.join(missing)}; give the result of `state_dict`")
+        if list(stored["sensor_hw"]) != list(self.sensor_hw):
+            raise UserError(
+                f"the stored state is for a sensor of {_pixels(stored['sensor_hw'])} pixels, but this detector has "
+                f"{_pixels(self.sensor_hw)}; use the same height and width"
+            )
+        self._streams.load_state_dict(stored["streams"])
+        self._counter.load_state(tuple(array.numpy() for array in stored["pending"]))
+        for name in _TIMES:
+            setattr(self, f"_{name}", stored[name])
+        if stored["windows"] != repr(self._windows):
+            self.windows = self._windows
+
+    @property
+    def num_pending(self) -> int:
+        """Number of events kept for windows that have not been computed."""
+        return len(self._counter.times_us)
+
+    def __repr__(self) -> str:
+        length_ms = self._windows.nominal_length_us / 1000
+        return (
+            f"StreamDetector({_pixels(self.sensor_hw)} pixels in frames of {_pixels(self.frame_hw)}, "
+            f"{self._windows.hz:g} Hz with windows of {length_ms:g} ms, now at {(self._end_us or 0) / 1e6:.3f} s)"
+        )
+
+    def _checked(self, packet: Events, until_us: int | None) -> Events:
+        """Return a packet with times in order. Raise UserError before anything of it is counted."""
+        known_us = self._known_us
+        if len(packet):
+            before_us = int(packet.t[0]) if known_us is None else known_us
+            if packet.t[0] < before_us - LATE_US:
+                raise UserError(
+                    f"events must come in order of time, at or after {before_us} us, as set by an earlier packet, "
+                    f"until_us or start_us; this packet starts at {packet.t[0]} us: leave it out and push the next "
+                    "one, or call restart() if the clock has jumped"
+                )
+            times_us = np.maximum.accumulate(np.maximum(packet.t, before_us))
+            late_us = times_us - packet.t
+            if 0 < late_us.max() <= LATE_US:
+                self.num_late += int(np.count_nonzero(late_us))
+                packet = replace(packet, t=times_us)
+            check_events(packet, *self.sensor_hw)
+        if self.skip != "never":
+            self._check_silence(packet, until_us)
+        return packet
+
+    def _check_silence(self, packet: Events, until_us: int | None) -> None:
+        last_us = int(packet.t[-1]) if len(packet) else self._known_us
+        until = np.array([] if until_us is None else [until_us], np.int64)
+        for before_us, times in ((self._known_us, packet.t), (last_us, until)):
+            jump = first_jump(before_us, times)
+            if jump is not None:
+                raise UserError(
+                    f"no event for more than {LONGEST_SILENCE_US / 1e6:g} s before {times[jump]} us; if the clock has "
+                    "jumped, or start_us belongs to another clock, call restart(); if nothing happened, pass until_us "
+                    f"in steps of at most {LONGEST_SILENCE_US / 1e6:g} s"
+                )
+
+    def _check_length(self, windows: WindowSettings) -> None:
+        longest_us = max(windows.stride_us, windows.nominal_length_us)
+        if self.skip != "never" and longest_us > _LONGEST_US:
+            raise UserError(f"windows of {longest_us:g} us are too long for a stream; give at most {_LONGEST_US} us")
+
+    def _is_apart(self) -> bool:
+        """Return whether windows share no events."""
+        if self._grid is not None:
+            return bool((self._grid.bounds_us[1:, 0] >= self._grid.bounds_us[:-1, 1]).all())
+        return self._windows.length_us is None or self._windows.length_us <= int(self._windows.stride_us)
+
+    def _free_grid(self) -> FreeGrid:
+        assert self._anchor_us is not None
+        return FreeGrid(self._anchor_us, self._windows)
+
+    def _part(self, start: int, stop: int) -> Windows:
+        """Return the windows [start, stop) since the anchor."""
+        return self._free_grid().windows(start, stop) if self._grid is None else self._grid[start:stop]
+
+    def _num_closed(self, known_us: int | None = None) -> int:
+        """Return how many windows since the anchor end by a time, by default by what is known."""
+        known_us = self._known_us if known_us is None else known_us
+        if self._anchor_us is None or known_us is None:
+            return self._done
+        closed_us = known_us - self._windows.includes_end  # if closed, more events may come at the end
+        if self._grid is None:
+            return self._free_grid().num_ended(closed_us)
+        return int(np.searchsorted(self._grid.ends_us, closed_us, "right"))
+
+    def _closed(self, stop: int) -> Iterator[WindowResult]:
+        """Compute the windows until `stop`, and step over gaps if `skip` says so."""
+        while self._done < stop:
+            num_empty = self._num_empty(stop) if self.skip == "empty" else 0
+            if num_empty >= _FEWEST_EMPTY:
+                yield self._step_over(num_empty)
+                continue
+            num_windows = 1 if self._counter.is_ahead else min(self.windows_per_call, stop - self._done)
+            windows = self._part(self._done, self._done + num_windows)
+            dt_us = windows.dt_us if self._grid is not None else np.full(num_windows, self._windows.stride_us)
+            self._done += num_windows
+            yield from self._compute(windows, dt_us)
+
+    def _compute(self, windows: Windows, dt_us: npt.NDArray[Any]) -> Iterator[WindowResult]:
+        """Yield the results of consecutive windows, computed in one call."""
+        began_s, num_windows = time.perf_counter(), len(windows)
+        frames = self._counter.take(windows.bounds_us)
+        if self._windows.warmup_us:
+            self._was_silent = not frames[-1].any()
+        found = self._detect(frames, dt_us, np.arange(num_windows), windows.ends_us.tolist())
+        self._end_us = int(windows.ends_us[-1])
+        seconds = (time.perf_counter() - began_s) / num_windows
+        starts_us = windows.bounds_us[:, 0].tolist()
+        for frame, each, start_us, step_us in zip(frames, found, starts_us, dt_us.tolist(), strict=True):
+            yield self._result(each, start_us, seconds, step_us, frame)
+
+    def _detect(
+        self, frames: np.ndarray, dt_us: npt.NDArray[Any], wanted: npt.NDArray[np.int64], ends_us: list[int]
+    ) -> list[Detections]:
+        index = torch.from_numpy(np.stack([wanted, np.zeros_like(wanted)], axis=1))
+        found = self._streams.detect(
+            torch.from_numpy(frames)[:, None],
+            torch.from_numpy(dt_us)[:, None],
+            index,
+            slots=[0],
+            is_first=[self._is_first],
+            t_us=ends_us,
+            config=self.config,
+            downsample=self.downsample,
+        )
+        self._is_first = False
+        return found
+
+    def _result(
+        self, found: Detections, start_us: int, seconds: float, step_us: float, frame: np.ndarray
+    ) -> WindowResult:
+        return WindowResult(
+            found if self.tracker is None else self.tracker.update(found),
+            start_us,
+            self.sensor_hw,
+            self.checkpoint.spec,
+            self.checkpoint.note,
+            None if self._kept is None else self._kept.note(start_us).between,
+            seconds=seconds,
+            step_us=step_us,
+            frame=frame if self.keeps_frames else None,
+        )
+
+    def _num_empty(self, stop: int) -> int:
+        """Return how many of the next windows before `stop` have no events, and frames of zeros."""
+        if self._streams.memory_chunk is not None or (self._windows.warmup_us and not self._was_silent):
+            return 0
+        start_us, times_us = int(self._part(self._done, self._done + 1).bounds_us[0, 0]), self._counter.times_us
+        first = int(np.searchsorted(times_us, start_us))
+        if first == len(times_us):
+            return stop - self._done
+        return min(stop, self._num_closed(int(times_us[first]))) - self._done
+
+    def _step_over(self, num_windows: int) -> WindowResult:
+        """Compute the last of empty windows. The state takes steps of 1, 1, 2, 4, ... windows up to it.
+
+        A single long step would turn around the modes of the bilinear rule. Layers without a step to rescale (LSTM)
+        take one step per window.
+        """
+        began_s = time.perf_counter()
+        windows = self._part(self._done + num_windows - 1, self._done + num_windows)
+        strides = gap_steps(num_windows) if _can_rescale(self.checkpoint) else np.ones(num_windows)
+        shape = self._counter.frame_shape
+        for start in range(0, len(strides), _STEPS_PER_CALL):
+            steps = strides[start : start + _STEPS_PER_CALL]
+            frames = np.zeros((len(steps), *shape), self._windows.dtype)
+            wanted, ends_us = np.empty(0, np.int64), list[int]()
+            if start + len(steps) == len(strides):
+                wanted, ends_us = np.array([len(steps) - 1]), windows.ends_us.tolist()
+            found = self._detect(frames, steps * self._windows.stride_us, wanted, ends_us)
+        self._done += num_windows
+        self._end_us = int(windows.ends_us[0])
+        step_us, start_us = num_windows * self._windows.stride_us, int(windows.bounds_us[0, 0])
+        result = self._result(found[0], start_us, time.perf_counter() - began_s, step_us, frames[-1])
+        return replace(result, num_passed=num_windows - 1)
+
+    def _forget(self) -> None:
+        """Forget the events that no later window needs."""
+        if self._anchor_us is None or self._end_us is None or self._last_us is None:
+            return
+        if self._grid is None and not self._counts_ahead:
+            self._counter.forget_before(self._end_us - (self._windows.length_us or 0))
+            return
+        if self._grid is not None and self._done >= len(self._grid):
+            self._counter.forget_before(self._last_us + 1)
+            return
+        bounds_us = self._part(self._done, self._done + 1).bounds_us
+        if self._counts_ahead and self._last_us >= bounds_us[0, 0]:
+            self._counter.count_ahead(bounds_us)
+        else:
+            self._counter.forget_before(int(bounds_us[0, 0]))
+
+
+class _KeptEvents:
+    """The events of the windows that the last push closed, for pictures of their results."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        self._packets: list[Events] = []
+        self._from_us: int | None = None
+        self._is_new_push = False
+
+    def add(self, packet: Events) -> None:
+        self._packets.append(packet)
+
+    def begin_push(self) -> None:
+        self._is_new_push = True
+
+    def note(self, start_us: int) -> "_KeptEvents":
+        """Forget the events before the first window of a push, which starts at a time."""
+        if self._is_new_push:
+            self._from_us, self._is_new_push = start_us, False
+            self._packets = [packet for packet in self._packets if packet.t[-1] >= start_us]
+        return self
+
+    def between(self, start_us: int, end_us: int) -> Events:
+        """Return the events of a window that the last push closed. Raise UserError for an earlier window."""
+        if self._from_us is None or start_us < self._from_us:
+            raise UserError(
+                "a stream only keeps the events of the windows that closed last; draw results before the next push, or "
+                "pass its events: draw(EVENTS)"
+            )
+        return join_events([packet.between(start_us, end_us) for packet in self._packets])
+
+
+def detect(
+    source: EventSource, detector: StreamDetector, on_events: Callable[[Events], object] | None = None
+) -> Iterator[WindowResult]:
+    """Yield the results of all windows of a source, in order, as soon as they close.
+
+    Args:
+        source: The events.
+        detector: The detector, which has seen nothing of the source.
+        on_events: Receives every block of events before it is counted.
+    """
+    for block in source.blocks():
+        if on_events is not None:
+            on_events(block)
+        yield from detector.closed_by(block)
+    yield from detector.closed_by_the_end()
+
+
+def gap_steps(num_windows: int) -> npt.NDArray[np.float64]:
+    """Return the steps over a gap of empty windows, in windows: 1, 1, 2, 4, ..., and what is left."""
+    doubled = [1.0] + [2.0**power for power in range(int(math.log2(num_windows)))]
+    rest = num_windows - sum(doubled)
+    return np.array(doubled + [rest] * (rest > 0))
+
+
+def _can_rescale(checkpoint: LoadedCheckpoint) -> bool:
+    """Return whether the layers of a detector have a step to rescale."""
+    return checkpoint.temporal_config.name != "lstm"
+
+
+_TIMES = ("known_us", "last_us", "anchor_us", "end_us", "done", "is_first", "was_silent")
+_STORED = ("streams", "sensor_hw", "pending", "windows", *_TIMES)
+
+
+def _whole_us(name: str, time_us: int | None) -> int | None:
+    if time_us is None:
+        return None
+    check_number(name, time_us, -_LATEST_US, _LATEST_US)
+    return int(time_us)
+
+
+def _pixels(sensor_hw: Sequence[int]) -> str:
+    height, width = sensor_hw
+    return f"{width}x{height}"

@@ -1,0 +1,155 @@
+"""Packets of events as bytes, so that any program can send the events of a camera to `rvtssm live -` or over TCP.
+
+A stream begins with 12 bytes: the letters RVTE, then height and width of the sensor in pixels (uint32). Packets follow.
+A packet of n events is
+
+    n                uint32
+    until_us         int64      no event before this time follows; -1 says nothing
+    t                n int64    microseconds, in order
+    x, y             n uint16   each, pixels from the left and from the top
+    p                n uint8    1 for brighter, 0 for darker
+
+All numbers are little-endian, without gaps. A packet without events (n = 0) closes windows while nothing happens.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+
+from rvtssm.readers import ReadFaults
+from rvtssm.records import Events
+from rvtssm.system.user_error import UserError
+
+MAGIC = b"RVTE"
+_HEAD, _PACKET = struct.Struct("<4sII"), struct.Struct("<Iq")
+_ARRAYS = (("<i8", np.int64), ("<u2", np.uint16), ("<u2", np.uint16), ("u1", np.uint8))  # t, x, y, p
+_EVENT_BYTES = 13
+_MOST_EVENTS = 1 << 24  # in a packet; more come from bytes of another format
+_LARGEST_SIDE = 1 << 16
+
+
+class ByteStream(Protocol):
+    """What bytes are read from, such as a file that was opened for reading."""
+
+    def read1(self, size: int, /) -> bytes:
+        """Return the next bytes, at most `size`, as soon as there are some; none at the end."""
+
+
+def stream_head(height: int, width: int) -> bytes:
+    """Return the first bytes of a stream.
+
+    Args:
+        height: Height of the sensor, pixels.
+        width: Width of the sensor, pixels.
+    """
+    return _HEAD.pack(MAGIC, height, width)
+
+
+def packet_bytes(events: Events, until_us: int | None = None) -> bytes:
+    """Return the bytes of a packet.
+
+    Args:
+        events: The events, none earlier than those of the packets before.
+        until_us: No event before this time follows. None says nothing.
+    """
+    arrays = zip((events.t, events.x, events.y, events.p), _ARRAYS, strict=True)
+    head = _PACKET.pack(len(events), -1 if until_us is None else until_us)
+    return head + b"".join(array.astype(dtype).tobytes() for array, (dtype, _) in arrays)
+
+
+class PacketStream:
+    """The events of a stream of packets. Creating an instance waits for the head of the stream.
+
+    Args:
+        stream: The bytes.
+        name: Name of the stream in messages.
+
+    Raises:
+        UserError: The stream does not begin as described above.
+    """
+
+    format = "packets"
+    time_range_us = None  # not known before the stream ends
+
+    def __init__(self, stream: ByteStream, name: str) -> None:
+        self.name, self._stream = name, stream
+        self.faults, self.broke_off = ReadFaults(), ""
+        self._is_reading = self._is_ended = False
+        head = self._read(_HEAD.size)
+        if len(head) < _HEAD.size or not head.startswith(MAGIC):
+            raise UserError(f"{name} begins with {head!r}, but a stream of packets with RVTE, height and width")
+        _, self.height, self.width = _HEAD.unpack(head)
+        if not (0 < self.height <= _LARGEST_SIDE and 0 < self.width <= _LARGEST_SIDE):
+            raise UserError(f"{name} says that its sensor has {self.width} x {self.height} pixels; send its size")
+
+    def packets(self) -> Iterator[tuple[Events, int | None]]:
+        """Yield the events of each packet, and the time before which no event follows (None: unknown)."""
+        while not self._is_ended:
+            head = self._read(_PACKET.size)
+            if len(head) < _PACKET.size:
+                self._note_end(head)
+                return
+            num_events, until_us = _PACKET.unpack(head)
+            if num_events > _MOST_EVENTS:
+                self.broke_off = f"{self.name} announces a packet of {num_events} events; at most {_MOST_EVENTS} fit"
+                return
+            content = self._read(num_events * _EVENT_BYTES)
+            if len(content) < num_events * _EVENT_BYTES:
+                self._note_end(head)
+                return
+            yield self._on_sensor(_events(content, num_events)), None if until_us < 0 else until_us
+
+    def blocks(self) -> Iterator[Events]:
+        """Yield the events of each packet."""
+        for events, _ in self.packets():
+            if len(events):
+                yield events
+
+    def end(self) -> None:
+        """End the stream after the bytes read so far. Signal handlers call this."""
+        self._is_ended = True
+        if self._is_reading:
+            raise KeyboardInterrupt
+
+    def _note_end(self, head: bytes) -> None:
+        if head and not self._is_ended:
+            self.broke_off = self.broke_off or f"{self.name} ended within a packet; start the sender again"
+
+    def _on_sensor(self, events: Events) -> Events:
+        """Return the events without those outside the sensor, which are counted."""
+        is_inside = (events.x < self.width) & (events.y < self.height)
+        if is_inside.all():
+            return events
+        outside = int(np.count_nonzero(~is_inside))
+        self.faults = replace(self.faults, out_of_frame=self.faults.out_of_frame + outside)
+        return events[is_inside]
+
+    def _read(self, size: int) -> bytes:
+        """Return the next bytes; fewer at the end of the stream."""
+        data = b""
+        while len(data) < size and not self._is_ended:
+            try:
+                self._is_reading = True  # from here on, `end` interrupts the wait
+                part = self._stream.read1(size - len(data))
+                self._is_reading = False
+            except KeyboardInterrupt:
+                return data
+            except OSError as error:
+                self.broke_off = f"{self.name} broke off ({error.strerror or error}); start the sender again"
+                return data
+            if not part:
+                return data
+            data += part
+        return data
+
+
+def _events(content: bytes, num_events: int) -> Events:
+    arrays, offset = [], 0
+    for dtype, kind in _ARRAYS:
+        array = np.frombuffer(content, dtype, num_events, offset)
+        arrays.append(array.astype(kind))
+        offset += array.nbytes
+    return Events(*arrays)

@@ -1,0 +1,192 @@
+"""Packets of any program reach a live detector: as bytes of a pipe or a socket, and from a Python generator."""
+
+import io
+import json
+import runpy
+import socket
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from rvtssm.cli import main as cli
+from rvtssm.detection.feed import Feed, PythonSource
+from rvtssm.detection.packets import PacketStream, packet_bytes, stream_head
+from rvtssm.detection.predictor import Predictor
+from rvtssm.models.checkpoint import write_checkpoint
+from rvtssm.readers.recording import join_events
+from rvtssm.system.user_error import UserError
+
+HEIGHT, WIDTH = 48, 64
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def cut(events, num_packets):
+    return [events[part[0] : part[-1] + 1] for part in np.array_split(np.arange(len(events)), num_packets)]
+
+
+def as_bytes(events, num_packets=9):
+    return stream_head(HEIGHT, WIDTH) + b"".join(packet_bytes(packet) for packet in cut(events, num_packets))
+
+
+class Dribble(io.BytesIO):
+    """Gives few bytes at a time."""
+
+    def read1(self, size=-1, /):
+        return super().read1(min(size, 100))
+
+
+@pytest.fixture(scope="module")
+def predictor(live_checkpoint):
+    return Predictor(live_checkpoint())
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory, live_checkpoint):
+    checkpoint = live_checkpoint()
+    path = tmp_path_factory.mktemp("weights") / "small.ckpt"
+    write_checkpoint(path, checkpoint.detector, checkpoint)
+    return path
+
+
+def test_bytes_of_packets_are_their_events(draw_events):
+    events = draw_events(1_000)
+    stream = PacketStream(Dribble(as_bytes(events) + packet_bytes(events[:0], 8_000_000)), "a pipe")
+    packets = list(stream.packets())
+    assert (stream.height, stream.width, stream.broke_off) == (HEIGHT, WIDTH, "")
+    assert packets[-1][1] == 8_000_000 and [until for _, until in packets[:-1]] == [None] * 9
+    found = join_events([packet for packet, _ in packets])
+    for name in "txyp":
+        np.testing.assert_array_equal(getattr(found, name), getattr(events, name))
+
+
+def test_events_outside_the_sensor_are_counted_and_dropped(draw_events):
+    events = draw_events(10)
+    outside = replace(events, x=events.x + np.uint16(WIDTH))
+    stream = PacketStream(io.BytesIO(as_bytes(outside, 1)), "a pipe")
+    assert list(stream.blocks()) == [] and stream.faults.out_of_frame == 10
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"%% evt 3", "stream of packets"),
+        (stream_head(0, 64), "0 pixels"),
+    ],
+)
+def test_another_stream_is_refused(content, reason):
+    with pytest.raises(UserError, match=reason):
+        PacketStream(io.BytesIO(content), "a pipe")
+
+
+@pytest.mark.parametrize("num_bytes", [1, 100])
+def test_a_stream_that_ends_within_a_packet_says_so(draw_events, num_bytes):
+    stream = PacketStream(io.BytesIO(as_bytes(draw_events())[:-num_bytes]), "a pipe")
+    assert sum(map(len, stream.blocks())) < 6_000
+    assert "ended within a packet" in stream.broke_off
+
+
+def test_a_packet_of_absurd_size_ends_the_stream():
+    stream = PacketStream(io.BytesIO(stream_head(HEIGHT, WIDTH) + b"\xff" * 12), "a pipe")
+    assert list(stream.blocks()) == [] and "announces a packet" in stream.broke_off
+
+
+def told_by(weights, tmp_path, where, *words):
+    arguments = [f"checkpoint={weights}", f"out={tmp_path / 'out'}", "postprocess.min_score=0.1", *words]
+    assert cli.main(["live", where, *arguments]) == 0
+    return json.loads((tmp_path / "out" / "live.json").read_text())
+
+
+def test_live_reads_packets_from_standard_input(weights, tmp_path, monkeypatch, draw_events):
+    content = as_bytes(draw_events()) + packet_bytes(draw_events()[:0], 7_500_000)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Dribble(content)))
+    told = told_by(weights, tmp_path, "-")
+    assert (told["format"], told["num_events"], told["num_windows"] + told["num_passed"]) == ("packets", 6_000, 10)
+    assert told["num_detections"] > 0 and told["broke_off"] == ""
+
+
+def test_live_reads_packets_from_a_socket_and_tracks(weights, tmp_path, draw_events):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def send():
+            connection, _ = server.accept()
+            with connection:
+                for packet in cut(draw_events(), 43):
+                    data = packet_bytes(packet)
+                    connection.sendall(data if packet.t[0] > 7_005_000 else stream_head(HEIGHT, WIDTH) + data)
+                    time.sleep(0.002)
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        told = told_by(weights, tmp_path, f"tcp://127.0.0.1:{server.getsockname()[1]}", "track=bytetrack")
+        sender.join()
+    assert told["num_events"] == 6_000 and told["num_lost_packets"] == 0
+    lines = [json.loads(line) for line in (tmp_path / "out" / "detections.jsonl").read_text().splitlines()]
+    assert all("track_id" in box for line in lines for box in line["detections"]) and told["num_detections"] > 0
+
+
+def test_a_generator_gives_the_windows_of_the_recording(predictor, draw_events):
+    """Each packet closes at most one window, and the generator waits until its boxes are there."""
+    events = draw_events()
+    wanted = predictor.stream(HEIGHT, WIDTH, min_score=0.1).push(events)
+    found = []
+
+    def packets():
+        for start_us in range(7_000_000, 7_430_000, 50_000):
+            num_found = len(found)
+            yield events.between(start_us, start_us + 50_000), start_us + 50_000
+            until_s = time.monotonic() + 20
+            while len(found) == num_found and time.monotonic() < until_s:
+                time.sleep(0.005)
+
+    for window in predictor.live(packets(), HEIGHT, WIDTH, min_score=0.1):
+        found.append(window)
+    assert [window.t_us for window in found[: len(wanted)]] == [window.t_us for window in wanted]
+    for mine, theirs in zip(found, wanted, strict=False):
+        np.testing.assert_array_equal(mine.score, theirs.score)
+        assert mine.num_passed == 0 and mine.lag_s > 0
+
+
+def test_what_a_generator_raises_reaches_the_caller(predictor, draw_events):
+    def packets():
+        yield draw_events(100)
+        raise RuntimeError("the SDK lost the camera")
+
+    with pytest.raises(RuntimeError, match="lost the camera"):
+        list(predictor.live(packets(), HEIGHT, WIDTH))
+    with pytest.raises(UserError, match="holds no events"):
+        list(predictor.live(iter([[1, 2]]), HEIGHT, WIDTH))
+    with pytest.raises(UserError, match="give height= and width="):
+        list(predictor.live(packets()))
+
+
+def test_a_jump_of_the_clock_begins_a_new_stream(draw_events):
+    events = draw_events(100)
+    earlier = replace(events, t=events.t - 5_000_000)
+    feed = Feed(PythonSource([events, earlier], HEIGHT, WIDTH))
+    feed.begin()
+    found = []
+    while not feed.is_ended:
+        found += feed.arrivals()
+    assert [arrival.is_restart for arrival in found] == [False, True]
+
+
+def test_packets_that_are_dropped_are_counted(draw_events):
+    packets = cut(draw_events(1_000), 10)
+    feed = Feed(PythonSource(packets, HEIGHT, WIDTH))
+    feed.begin()
+    until_s = time.monotonic() + 10
+    while feed.backlog < 11 and time.monotonic() < until_s:
+        time.sleep(0.01)
+    feed.drop_backlog()
+    assert feed.num_lost == 10 and feed.is_ended
+
+
+def test_the_example_runs(capsys):
+    runpy.run_path(str(EXAMPLES / "live_from_sdk.py"), run_name="__main__")
+    assert " s, lag " in capsys.readouterr().out
