@@ -21,6 +21,7 @@ from rvtssm import __version__
 from rvtssm.cli.composition import compose, quoted
 from rvtssm.cli.console import console, plain_warnings, say, say_error, show_compiling
 from rvtssm.cli.verbs import known_verb, named, usage, verbs
+from rvtssm.system.threads import share_processors
 from rvtssm.system.user_error import UserError
 
 # `doctor` has to work without Hydra and the configuration, so what needs them is imported where it is used.
@@ -32,6 +33,7 @@ PATH_LIST_KEYS = ("evaluation.checkpoints", "plugins")
 _OPTIONS = ("-", "-h", "--help", "--json", "--config", "--traceback")  # and a dash, which is standard input
 # Options that Hydra itself reads, with the number of values that follow.
 _HYDRA_OPTIONS = {"--multirun": 0, "-m": 0, "--cfg": 1, "-c": 1, "--package": 1, "-p": 1, "--resolve": 0}
+_DETECTING = ("predict", "live", "serve")  # verbs that run beside other programs
 _A_BUG = "this is a bug of rvtssm; please report it where you got rvtssm, with the command and all lines below"
 # Lines of Hydra's and OmegaConf's messages that only help their own developers.
 _HYDRA_NOISE = ("full_key:", "object_type=", "reference_type=", "Config search path:", "provider=", "To append to your")
@@ -163,6 +165,8 @@ def _run(verb: str, overrides: list[str], flags: list[str], of_hydra: list[str])
         console.print(OmegaConf.to_yaml(shown))
         return 0
     check_inputs(verb, config)
+    if verb in _DETECTING:
+        share_processors(may_use_one=True)
     work = named(known.work)
     _collect_garbage()
     result = work(config, **more)

@@ -217,6 +217,7 @@ def _open_onnx(path: Path) -> tuple[Run, str]:
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # other programs use the processors, too
     try:
         session = onnxruntime.InferenceSession(
             str(path), options, providers=["CPUExecutionProvider"], enable_fallback=False
