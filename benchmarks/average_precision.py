@@ -13,6 +13,7 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -74,7 +75,7 @@ def numbers_of_pycocotools(recordings: Sequence[ScoredRecording]) -> np.ndarray:
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
-    images, truths, results = [], [], []
+    images, truths, results = list[dict[str, Any]](), list[dict[str, Any]](), list[dict[str, Any]]()
     for recording in recordings:
         for frame in recording.detections:
             images.append({"id": len(images) + 1})
