@@ -7,8 +7,9 @@ not import torch, so that readers and the worker processes of the preparation st
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -27,6 +28,9 @@ EVENT_SUFFIXES = (
     *("_td.dat", ".dat", "_td.raw", ".raw", ".h5", ".hdf5", ".aedat4", ".npz", ".npy", ".csv"),
     *BAG_SUFFIXES,
 )
+TIME_UNITS = ("us", "ns", "ms", "s")
+COLUMNS_EXAMPLE = "columns={t: timestamp, x: col, y: row, p: polarity}, or by number, columns={t: 0, x: 1, y: 2, p: 3}"
+_UNSIGNED = tuple(int(np.iinfo(kind).max) for kind in (np.uint8, np.uint16, np.uint32, np.uint64))  # a stored -1
 _PARTS = (
     "give a forward slice of whole numbers, as in events[:100], a mask, as in events[events.p == 1], or a range of "
     "time, as in events.between(start_us, end_us)"
@@ -75,8 +79,13 @@ def _is_forward_slice(part: object) -> bool:
 
 
 def is_polarity(p: np.ndarray) -> np.ndarray:
-    """Return which numbers are polarities: 1 and True are brighter; 0, -1 and False are darker."""
+    """Return which numbers are polarities: 1 and True are brighter; 0, -1 and False are darker.
+
+    A -1 that was stored without a sign (255, 65535, 4294967295) is darker as well.
+    """
     valid: np.ndarray = (p == 0) | (p == 1) | (p == -1)
+    for unsigned in () if valid.all() else _UNSIGNED:
+        valid |= p == unsigned
     return valid
 
 
@@ -101,7 +110,35 @@ def _polarity(p: np.ndarray) -> np.ndarray:
         raise UserError(f"Events.p holds {p.dtype}; give numbers: 1 for brighter, and 0 or -1 for darker")
     if not (valid := is_polarity(p)).all():
         raise UserError(f"Events.p holds the value {p[~valid][0]}; 1 is brighter, and 0 or -1 is darker ({_ORDER})")
-    return (p > 0).astype(np.uint8)
+    brighter: np.ndarray = (p == 1).astype(np.uint8)
+    return brighter
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What a caller says about recordings that their files may not say. None: what the file says."""
+
+    height: int | None = None  # of the sensor, pixels
+    width: int | None = None  # of the sensor, pixels
+    repair: bool = False  # read recordings with many faulty events
+    time_unit: str | None = None  # one of TIME_UNITS
+    format: str | None = None  # a key of readers.READERS
+    columns: Mapping[str, str] = field(default_factory=dict)  # by t, x, y, p: the name, or the number from 0
+
+    def __post_init__(self) -> None:
+        for name, side in (("height", self.height), ("width", self.width)):
+            if side is not None and (isinstance(side, bool) or not isinstance(side, int | np.integer)):
+                raise UserError(f"{name}={side!r} is not a whole number of pixels")
+        check_choice("time_unit", self.time_unit, (*TIME_UNITS, None))
+        if self.columns and set(self.columns) != set("txyp"):
+            raise UserError(
+                f"columns={dict(self.columns)} must name the columns t, x, y and p, as in {COLUMNS_EXAMPLE}"
+            )
+
+    @classmethod
+    def of(cls, settings: Any) -> ReadOptions:
+        """Return the options among the fields of other settings, such as those of `predict`."""
+        return cls(**{field.name: getattr(settings, field.name) for field in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +162,10 @@ class DatasetSpec:
     # is an error. None: drop every class that is not in class_names.
     ignored_classes: tuple[str, ...] | None = None
     downsample: int = 1  # frames keep one pixel of each downsample x downsample square
-    repair: bool = False  # read recordings even if more than 1 % of the events are out of order
+    repair: bool = False  # this and the next three: see ReadOptions
+    time_unit: str | None = None
+    format: str | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
     skip_us: int = 500_000  # labels before this time are not scored
     # score label times without a box as well, where each false box costs precision; False: as published for Gen1, 1Mpx
     scores_empty_images: bool = False
@@ -154,6 +194,11 @@ class DatasetSpec:
     def sensor_hw(self) -> tuple[int, int]:
         """Height and width of the sensor."""
         return self.height, self.width
+
+    @property
+    def read_options(self) -> ReadOptions:
+        """How its recordings are read."""
+        return ReadOptions(self.height, self.width, self.repair, self.time_unit, self.format, self.columns)
 
     @property
     def frame_height(self) -> int:

@@ -23,7 +23,7 @@ from rvtssm.events.labels import read_boxes
 from rvtssm.readers import open_recording
 from rvtssm.readers.hdf5 import open_hdf5, read_rows
 from rvtssm.readers.piped import PipedRecording
-from rvtssm.records import Labels, Windows
+from rvtssm.records import Labels, ReadOptions, Windows
 from tests.readers.ecf_encoder import write_ecf
 
 EVENTS = random_events(300)
@@ -215,7 +215,7 @@ def test_a_stream_whose_clock_stands_still_ends_with_a_message(monkeypatch):
     words[:20_000, 0] = np.arange(20_000) * 2
     words[20_000:, 0] = 40_000
     stream = io.BufferedReader(io.BytesIO(words.tobytes()))
-    piped = PipedRecording(stream, "camera", HEIGHT, WIDTH)
+    piped = PipedRecording(stream, "camera", ReadOptions(HEIGHT, WIDTH))
     num_events = sum(len(events) for events in piped.iterate())
     assert 20_000 < num_events < 50_000
     assert re.fullmatch(r"camera sent more than 10000 events within 10 ms, .*its clock stands still.*", piped.broke_off)

@@ -23,8 +23,8 @@ import numpy as np
 
 from benchmarks.events.encoders import WRITERS, readout, repeated
 from rvtssm.readers import open_recording
+from rvtssm.readers.gate import EventBuffer
 from rvtssm.readers.header import read_text_header
-from rvtssm.readers.recording import EventBuffer
 from rvtssm.records import Events
 
 NUM_EVENTS = 20_000_000

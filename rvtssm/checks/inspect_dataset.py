@@ -15,7 +15,7 @@ from rvtssm.datasets.store import Meta, open_sequence, read_meta, shared_setting
 from rvtssm.datasets.tree import RVT_FOLDER, RawRecording, find_recordings, find_sequences, has_split
 from rvtssm.events.label_rules import with_class_indices
 from rvtssm.events.labels import find_nothing
-from rvtssm.readers import open_recording
+from rvtssm.readers import open_with
 from rvtssm.readers.hdf5 import open_hdf5, reading
 from rvtssm.records import DatasetSpec
 from rvtssm.system.progress import progress_bar
@@ -236,7 +236,7 @@ def _prepared_part(split: str, path: Path, spec: DatasetSpec | None, num_classes
 
 
 def _raw_part(split: str, recording: RawRecording, spec: DatasetSpec) -> Part:
-    found = inspect_recording(open_recording(recording.events_path, *spec.sensor_hw, spec.repair))
+    found = inspect_recording(open_with(recording.events_path, spec.read_options))
     labels, num_label_times = np.zeros((spec.num_classes, len(SIZES)), np.int64), 0
     if recording.boxes_path is not None:
         boxes = with_class_indices(recording.read_boxes(spec), spec)

@@ -38,6 +38,7 @@ class RecordingInspection:
     rate: Counts  # (K, 2) events per bin, darker and brighter
     pixels: npt.NDArray[np.uint32]  # (H, W) events per pixel
     sha256: str | None  # digest of all t, then all x, all y and all p; None if not requested
+    refusal: str = ""  # why commands other than `inspect` refuse it without repair=true; empty if they read it
 
     @property
     def num_events(self) -> int:
@@ -96,6 +97,8 @@ class RecordingInspection:
             "width": self.width,
             "out_of_frame": self.faults.out_of_frame,
             "truncated_bytes": self.faults.truncated_bytes,
+            "unreadable": self.faults.unreadable,
+            "other_clock": self.faults.other_clock,
             "longest_gap_us": self.longest_gap_us,
             "longest_gap_at_us": self.longest_gap_at_us,
             "events_per_second": self.mean_rate,
@@ -116,7 +119,7 @@ def inspect_recording(recording: Recording, has_checksum: bool = False) -> Recor
     Raises:
         UserError: The recording has no events or is damaged.
     """
-    recording.repair = True  # faults are reported, not refused
+    recording.repair = True  # faults are reported, not refused; other commands may refuse them
     rate, bin_us = np.zeros((_NUM_BINS, 2), np.int64), _SHORTEST_BIN_US
     pixels = np.zeros((recording.height, recording.width), np.uint32)
     gap = np.zeros(3, np.int64)  # longest gap, time at its start, time of the last event
@@ -153,6 +156,7 @@ def inspect_recording(recording: Recording, has_checksum: bool = False) -> Recor
         rate=rate[: (last_us - first_us) // bin_us + 1].copy(),
         pixels=pixels,
         sha256=digest,
+        refusal=recording.refusal(int(rate.sum())),
     )
 
 

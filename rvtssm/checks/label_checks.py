@@ -6,7 +6,8 @@ from rvtssm.datasets.tree import RawRecording
 from rvtssm.events.label_rules import find_small, find_usable, unusable_boxes
 from rvtssm.events.labels import Boxes, find_nothing
 from rvtssm.events.sequence_plan import unit_advice
-from rvtssm.readers.recording import MANY_EVENTS, Recording
+from rvtssm.readers.faults import MANY_EVENTS
+from rvtssm.readers.recording import Recording
 from rvtssm.records import DatasetSpec
 
 _LEAST_SHARE = 0.9  # of the width and of the height of a sensor, which many events reach

@@ -14,8 +14,8 @@ from rvtssm.datasets.prepare_recording import EventBlocks, Plan, Recipe, is_made
 from rvtssm.datasets.store import Meta, StoredSequence, open_sequence, read_meta, shared_settings
 from rvtssm.datasets.tree import RawRecording, find_boxes_without_events, find_recordings, find_sequences
 from rvtssm.events.frame_counter import count_as_they_close
-from rvtssm.events.sequence_plan import SequencePlan, check_faults, check_label_times
-from rvtssm.readers import open_recording
+from rvtssm.events.sequence_plan import SequencePlan, check_label_times
+from rvtssm.readers import open_with
 from rvtssm.readers.remote import local_path
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.system.progress import run_all
@@ -125,16 +125,14 @@ def _prepared_tasks(
 
 def _verify_raw(recording: RawRecording, spec: DatasetSpec, is_labelled: bool, is_train: bool) -> list[str]:
     """Return the faults of a recording and its labels, and notes on them."""
-    with closing(open_recording(recording.events_path, *spec.sensor_hw, spec.repair)) as events:
+    with closing(open_with(recording.events_path, spec.read_options)) as events:
         blocks, reach_xy = EventBlocks(events), (0, 0)
         for block in blocks:
             reach_xy = max(reach_xy[0], int(block.x.max())), max(reach_xy[1], int(block.y.max()))
         if not blocks.num_events:
             raise events.error_without_events()
-        faults = _said(check_faults, events, blocks.num_events)
-        if events.faults.truncated_bytes and not faults:
-            num_bytes = events.faults.truncated_bytes
-            faults.append(f"{events.path} is cut off: {num_bytes} bytes follow its last complete event; copy it again")
+        note = events.fault_note(blocks.num_events)
+        faults: list[str] = [Note(f"{events.path}: {note}")] if note else []
         faults += sensor_notes(events, blocks.num_events, reach_xy, spec)
         if not is_labelled:
             return faults

@@ -25,10 +25,10 @@ from rvtssm.cli.inputs import needed
 from rvtssm.cli.recognised import unrecognised, with_recognised
 from rvtssm.cli.sensor_above import sensor_above
 from rvtssm.datasets import build_spec
-from rvtssm.readers import open_recording
+from rvtssm.readers import open_with
 from rvtssm.readers.bags import is_bag, split_topic
 from rvtssm.readers.remote import local_path
-from rvtssm.records import DatasetSpec
+from rvtssm.records import DatasetSpec, ReadOptions
 from rvtssm.system.file_errors import did_you_mean
 from rvtssm.system.output_folder import result_set, write_files
 from rvtssm.system.user_error import UserError
@@ -60,11 +60,10 @@ def inspect(config: Config, as_json: bool = False) -> int:
     elif is_folder or is_sequence(path):
         found = inspect_prepared(path, spec, progress=is_folder)
     else:
-        sensor = spec or config.dataset
-        height, width = sensor.height, sensor.width
-        if height is width is None and topic is None:
-            height, width = sensor_above(path)
-        recording = open_recording(where, height, width)
+        options = ReadOptions.of(spec or config.dataset)
+        if options.height is options.width is None and topic is None:
+            options = sensor_above(path, options)
+        recording = open_with(where, options)
         found = inspect_recording(recording, has_checksum=as_json)
     if as_json:
         say(json.dumps(found.to_json(), indent=1))
@@ -113,7 +112,11 @@ def _recording_table(found: RecordingInspection) -> Table:
     table.add_row("longest gap", f"{found.longest_gap_us} us, it starts at {found.longest_gap_at_us} us")
     table.add_row("time backwards", f"{faults.backward_steps} events, moved to the time of the event before")
     table.add_row("out of frame", f"{faults.out_of_frame} events, left out")
+    table.add_row("unreadable", f"{faults.unreadable} events, left out")
+    table.add_row("other clock", f"{faults.other_clock} events, left out")
     table.add_row("cut off", f"{faults.truncated_bytes} bytes after the last whole event")
+    if found.refusal:
+        table.add_row("other commands", f"refuse it, since it {found.refusal}")
     share = 100 * hot[:, 2].sum() / found.num_events
     named = "; ".join(f"x={x} y={y}: {count}" for x, y, count in hot[:_MOST_HOT_PIXELS])
     table.add_row("hot pixels", f"{len(hot)} with {share:.1f} % of the events" + (f" ({named})" if named else ""))

@@ -12,7 +12,7 @@ from rvtssm.drawing.draw import SHOWN_US, draw_frame, strip_of
 from rvtssm.drawing.image_files import to_png
 from rvtssm.events.label_rules import with_class_indices
 from rvtssm.events.labels import find_nothing
-from rvtssm.readers import open_recording
+from rvtssm.readers import open_with
 from rvtssm.records import DatasetSpec, Detections
 from rvtssm.system.user_error import UserError
 
@@ -52,7 +52,7 @@ def _labelled_frame(recording: RawRecording, spec: DatasetSpec, share: float) ->
     times_us = np.unique(boxes["t"])
     t_us = int(times_us[int(share * len(times_us))])
     boxes = boxes[boxes["t"] == t_us]
-    with closing(open_recording(recording.events_path, *spec.sensor_hw, spec.repair)) as events:
+    with closing(open_with(recording.events_path, spec.read_options)) as events:
         shown, counts = events.between(t_us - SHOWN_US, t_us), np.zeros((2, events.height, events.width), np.uint16)
     np.add.at(counts, (shown.p, shown.y, shown.x), 1)
     ltwh = np.stack([boxes[side] for side in "xywh"], axis=1)

@@ -26,7 +26,7 @@ from rvtssm.detection.track_objects import Tracker
 from rvtssm.detection.window_results import WindowResult
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.readers import Recording
-from rvtssm.records import WindowSettings
+from rvtssm.records import ReadOptions, WindowSettings
 from rvtssm.system.output_folder import result_set
 from rvtssm.system.user_error import UserError
 
@@ -75,8 +75,7 @@ def _opened(settings: LiveConfig, recording: str | None) -> Iterator[tuple[LiveS
         raise UserError(f"camera={settings.camera} is a file; to play it, set recording={settings.camera}")
     serial = "" if settings.camera == "auto" else settings.camera
     where = f"{CAMERA}{serial}" if recording is None else recording
-    size = settings.height, settings.width
-    with opened_source(where, *size, settings.camera_settings, repair=settings.repair) as opened:
+    with opened_source(where, ReadOptions.of(settings), settings.camera_settings) as opened:
         events = opened.events
         if isinstance(events, Recording):
             live_source: LiveSource = Replay(events, where)

@@ -21,7 +21,7 @@ from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections
 from rvtssm.evaluation.protocol import scoring_rules
 from rvtssm.evaluation.result import percent
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
-from rvtssm.records import DatasetSpec, Detections
+from rvtssm.records import DatasetSpec, Detections, ReadOptions
 from rvtssm.system.output_folder import result_set
 from rvtssm.system.user_error import UserError
 
@@ -104,8 +104,8 @@ def _predict_one(
     """
     options = config.predict
     if options.height is options.width is None and Path(path).is_file():
-        height, width = sensor_above(Path(path))
-        options = replace(options, height=height, width=width)
+        sized = sensor_above(Path(path), ReadOptions.of(options))
+        options = replace(options, height=sized.height, width=sized.width)
     tracks = Path(path) / DSEC_TRACKS
     has_labels = tracks.is_file()
     if has_labels:

@@ -1,6 +1,6 @@
 """Turn recordings and prepared sequences of each dataset into batches. Add new datasets to the table here."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from rvtssm.datasets import custom, dsec, gen1, onempx, synthetic
 from rvtssm.datasets.described import described
@@ -18,6 +18,7 @@ DATASETS: dict[str, DatasetSpec] = {
     **installed_parts("rvtssm.simulated"),
 }
 SOURCES = ("raw", "prepared")
+_READ_KEYS = ("repair", "time_unit", "format", "columns")  # of DatasetConfig and DatasetSpec
 _LARGEST_SENSOR = 1 << 16  # pixels; no sensor has larger coordinates
 
 
@@ -36,7 +37,13 @@ class DatasetConfig:
     width: int | None = None
     """Width of the sensor in pixels, if it differs from the dataset's."""
     repair: bool = False
-    """Read recordings even if more than 1 % of the events are out of order."""
+    """Read recordings even if many events are faulty (docs/your_files.md)."""
+    time_unit: str | None = None
+    """Unit of the times in recordings that do not say it: us, ns, ms or s."""
+    format: str | None = None
+    """Format of recordings that do not tell it, such as evt3."""
+    columns: dict[str, str] = field(default_factory=dict)
+    """Columns of recordings that do not tell them, by name or by number: {t: ts, x: xs, y: ys, p: ps}."""
     source: str | None = None
     """Raw or prepared training data; null: prepared if there are files, otherwise raw."""
 
@@ -71,7 +78,7 @@ def with_training(config: DatasetConfig, spec: DatasetSpec) -> DatasetConfig:
     config = with_described(config)
     if config.name:
         return config
-    keys = ("height", "width", "repair")
+    keys = ("height", "width", *_READ_KEYS)
     return replace(config, name=spec.name, **{key: getattr(config, key) or getattr(spec, key) for key in keys})
 
 
@@ -92,7 +99,8 @@ def build_spec(config: DatasetConfig) -> DatasetSpec:
             raise UserError(f"dataset={config.name} needs dataset.raw_dir=DIR or dataset.prepared_dir=DIR")
         spec = custom.read_spec(*folders)
     spec = replace(spec, height=config.height or spec.height, width=config.width or spec.width)
-    spec = replace(spec, repair=config.repair)
+    spec = replace(spec, **{key: getattr(config, key) for key in _READ_KEYS})
+    spec.read_options  # noqa: B018  checks their values
     if not spec.downsample <= min(spec.height, spec.width) <= max(spec.height, spec.width) <= _LARGEST_SENSOR:
         raise UserError(
             f"{spec.name} has a sensor of {spec.width}x{spec.height} (width x height) and frames {spec.downsample} "

@@ -8,7 +8,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from rvtssm.datasets.compress import FrameCompressor
@@ -18,7 +18,7 @@ from rvtssm.events.frame_counter import count_as_they_close
 from rvtssm.events.label_rules import unusable_boxes
 from rvtssm.events.labels import annotated
 from rvtssm.events.sequence_plan import SequencePlan, plan_sequence
-from rvtssm.readers import Recording, open_recording
+from rvtssm.readers import Recording, open_with
 from rvtssm.records import DatasetSpec, Events, WindowSettings
 from rvtssm.system.user_error import UserError
 
@@ -82,7 +82,7 @@ class Plan:
 
     def final_meta(self, num_events: int) -> Meta:
         """Return the complete metadata, with the number of events and the repairs."""
-        return {**self.meta, "num_events": num_events, "faults": asdict(self.sequence.recording.faults)}
+        return {**self.meta, "num_events": num_events, "faults": self.sequence.recording.faults.to_json()}
 
     def written(self, num_events: int) -> Outcome:
         """Return the outcome once the file is written."""
@@ -140,7 +140,7 @@ def plan_recording(recording: RawRecording, recipe: Recipe, is_cut: bool = False
         if not len(boxes):
             raise UserError(f"{recording.boxes_path} holds no boxes; set labels=none to prepare it without labels")
         unusable = unusable_boxes(boxes, spec, recipe.is_train)
-    with closing(open_recording(recording.events_path, spec.height, spec.width, spec.repair)) as events:
+    with closing(open_with(recording.events_path, spec.read_options)) as events:
         sequence = plan_sequence(events, boxes, spec, recipe.settings, recipe.is_train, is_read_later=not is_cut)
     if sequence is None:
         reason = f" ({unusable})" if unusable else ""

@@ -16,7 +16,7 @@ from rvtssm.datasets.tree import find_recordings, find_sequences
 from rvtssm.events.label_rules import clean_boxes, nothing_times_us
 from rvtssm.events.labels import annotated, interpolated_boxes, to_labels
 from rvtssm.events.sequence_plan import SequencePlan, plan_sequence
-from rvtssm.readers import open_recording
+from rvtssm.readers import open_with
 from rvtssm.readers.remote import local_path
 from rvtssm.records import DatasetSpec, Labels, PackedEvents, Windows, WindowSettings
 from rvtssm.system.user_error import UserError
@@ -240,7 +240,7 @@ class RawSplit:
         self._recordings = []
         for raw in found:
             boxes = raw.read_boxes(spec)
-            self._recordings.append((raw.name, open_recording(raw.events_path, *spec.sensor_hw, spec.repair), boxes))
+            self._recordings.append((raw.name, open_with(raw.events_path, spec.read_options), boxes))
         self.num_recordings = len(found)
 
     def sequences(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rvtssm.events.label_files import LABEL_READERS, read_label_file
 from rvtssm.events.labels import Boxes
-from rvtssm.readers import open_recording
+from rvtssm.readers import open_with
 from rvtssm.readers.remote import local_path
 from rvtssm.records import EVENT_SUFFIXES, DatasetSpec
 from rvtssm.system.user_error import UserError
@@ -51,7 +51,7 @@ class RawRecording:
             )
         end_us = None
         if self.boxes_path.suffix in (".txt", ".xml"):
-            with closing(open_recording(self.events_path, *spec.sensor_hw, spec.repair)) as recording:
+            with closing(open_with(self.events_path, spec.read_options)) as recording:
                 end_us = recording.time_range_us[1] + 1  # windows are half-open, so one that ends here holds all events
         return read_label_file(self.boxes_path, spec, end_us)
 

@@ -38,7 +38,13 @@ class PredictConfig:
     width: int | None = None
     """Width of the sensor in pixels, if the events do not give it."""
     repair: bool = False
-    """Read a recording even if more than 1 % of its events are out of order."""
+    """Read a recording even if many events are faulty (docs/your_files.md)."""
+    time_unit: str | None = None
+    """Unit of the times in a recording that does not say it: us, ns, ms or s."""
+    format: str | None = None
+    """Format of a recording that does not tell it, such as evt3."""
+    columns: dict[str, str] = field(default_factory=dict)
+    """Columns of a recording that does not tell them, by name or by number: {t: ts, x: xs, y: ys, p: ps}."""
     camera_settings: str | None = None
     """YAML file with settings for recording=camera: (docs/cameras.md)."""
     min_score: float = SHOWN_SCORE
@@ -106,7 +112,13 @@ class LiveConfig:
     width: int | None = None
     """Width of the sensor in pixels, if a recording does not give it."""
     repair: bool = False
-    """Play a recording even if more than 1 % of its events are out of order."""
+    """Read a recording even if many events are faulty (docs/your_files.md)."""
+    time_unit: str | None = None
+    """Unit of the times in a recording that does not say it: us, ns, ms or s."""
+    format: str | None = None
+    """Format of a recording that does not tell it, such as evt3."""
+    columns: dict[str, str] = field(default_factory=dict)
+    """Columns of a recording that does not tell them, by name or by number: {t: ts, x: xs, y: ys, p: ps}."""
     duration_s: float | None = None
     """Seconds to run; null: until Ctrl-C or until the camera is unplugged."""
     postprocess: PostprocessConfig = field(

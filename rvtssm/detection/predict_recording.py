@@ -27,7 +27,7 @@ from rvtssm.events.windows import FreeGrid, label_grid
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.frame_size import reduced_hw
 from rvtssm.readers import Recording
-from rvtssm.records import Events, Labels, Windows, WindowSettings
+from rvtssm.records import Events, Labels, ReadOptions, Windows, WindowSettings
 from rvtssm.system.output_folder import result_set
 from rvtssm.system.progress import progress_bar
 from rvtssm.system.user_error import UserError
@@ -78,7 +78,7 @@ def predict_recording(
     opened = (
         nullcontext(recording)
         if isinstance(recording, OpenedSource)
-        else opened_source(str(recording), config.height, config.width, config.camera_settings, repair=config.repair)
+        else opened_source(str(recording), ReadOptions.of(config), config.camera_settings)
     )
     with opened as source:
         plan = _plan(checkpoint, source, config, ends_us)
@@ -148,7 +148,6 @@ def _plan(
     if isinstance(events, Recording):
         given = [times for times in (ends_us, source.images and source.images.times_us) if times is not None]
         windows = _windows_at(events, np.concatenate([np.empty(0, np.int64), *given]), settings)
-        _check_recording(source, events)
     if isinstance(events, Recording | EventsInMemory):
         first_us, last_us = events.time_range_us
         num_windows = FreeGrid(first_us, settings).num_until(last_us) if windows is None else len(windows)
@@ -264,27 +263,14 @@ def _windows_at(recording: Recording, ends_us: np.ndarray, settings: WindowSetti
     return label_grid(np.concatenate([times_us, after.ends_us(0, after.num_ended(last_us + 1))]), first_us, settings)
 
 
-def _check_recording(source: OpenedSource, recording: Recording) -> None:
-    """Raise UserError for a file that is cut off, or whose events are not those of its sensor."""
-    if truncated := recording.faults.truncated_bytes:
-        again = "copy it again" + (", or end its last line" if recording.format == "csv" else "")
-        raise UserError(f"{source.name} is truncated: {truncated} bytes follow the last complete event; {again}")
-    _check_frame(source, recording.num_events, "copy it again")
-
-
 def _check_stream(source: OpenedSource, num_events: int) -> None:
     """Raise UserError for a stream that held no events, or events of another sensor."""
-    _check_frame(source, num_events, "a stream must be RAW or DAT: send that")
-    if not num_events:
-        raise UserError(source.broke_off or f"{source.name} ended without an event; a stream of events is needed")
-
-
-def _check_frame(source: OpenedSource, num_events: int, again: str) -> None:
-    """Raise UserError if most events lie outside the sensor: its size is wrong, or the bytes are not events."""
     outside = source.faults.out_of_frame
     if outside > num_events:
         raise UserError(
             f"{source.name} has {outside} of {num_events + outside} events outside its "
-            f"{source.events.width}x{source.events.height} (width x height) pixels; {again}, or give the right height "
-            "and width"
+            f"{source.events.width}x{source.events.height} (width x height) pixels; a stream must be RAW or DAT: "
+            "send that, or give the right height and width"
         )
+    if not num_events:
+        raise UserError(source.broke_off or f"{source.name} ended without an event; a stream of events is needed")

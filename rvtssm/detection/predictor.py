@@ -28,7 +28,7 @@ from rvtssm.models.named_weights import default_weights
 from rvtssm.readers import Recording
 from rvtssm.readers.event_checks import to_events
 from rvtssm.readers.header import sensor_size
-from rvtssm.records import SHOWN_SCORE, Events, WindowSettings
+from rvtssm.records import SHOWN_SCORE, Events, ReadOptions, WindowSettings
 from rvtssm.system.limits import check_choice, check_counts
 from rvtssm.system.user_error import UserError
 
@@ -286,13 +286,13 @@ def _opened(recording: object, height: int | None, width: int | None, repair: bo
         if len(sources) > 1:
             named = ", ".join(list(sources)[:3])
             raise UserError(f"{recording} holds {len(sources)} recordings ({named}, ...); predict them one by one")
-        with opened_source(next(iter(sources.values())), height, width, repair=repair) as source:
+        with opened_source(next(iter(sources.values())), ReadOptions(height, width, repair)) as source:
             yield source
     else:
         events = to_events(recording)
         if height is None or width is None:
             raise UserError("events in memory do not tell the size of their sensor; give height= and width=")
-        yield OpenedSource("events in memory", EventsInMemory(events, height, width))
+        yield OpenedSource("events in memory", EventsInMemory(events, height, width, repair))
 
 
 def _warn(checkpoint: LoadedCheckpoint, settings: WindowSettings) -> None:

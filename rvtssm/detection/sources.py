@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, TypeVar, cast
 
@@ -16,14 +16,16 @@ import numpy as np
 from rvtssm.datasets.tree import find_event_files
 from rvtssm.detection.event_camera import CAMERA, open_camera
 from rvtssm.detection.packets import MAGIC, PacketStream
-from rvtssm.readers import ReadFaults, Recording, open_recording
+from rvtssm.readers import ReadFaults, Recording, open_with
 from rvtssm.readers.bags import is_bag, split_topic
-from rvtssm.readers.event_checks import check_events
+from rvtssm.readers.event_checks import gated
+from rvtssm.readers.faults import UnitDoubt, warn_of_unit
+from rvtssm.readers.gate import Gate
 from rvtssm.readers.header import UnknownSensorSize
 from rvtssm.readers.piped import PipedRecording
 from rvtssm.readers.remote import is_url, local_path
 from rvtssm.readers.usual_sensors import usual_sensor
-from rvtssm.records import EVENT_SUFFIXES, Events
+from rvtssm.records import EVENT_SUFFIXES, Events, ReadOptions
 from rvtssm.system.file_errors import did_you_mean
 from rvtssm.system.user_error import UserError
 
@@ -114,13 +116,25 @@ class EventsInMemory:
     events: Events
     height: int
     width: int
+    repair: bool = False
+    faults: ReadFaults = field(default=ReadFaults(), init=False)
     name = "events in memory"
     format = "memory"
 
     def __post_init__(self) -> None:
         if not len(self.events):
             raise UserError("there are no events to predict on; give at least one")
-        check_events(self.events, self.height, self.width)
+        given = self.events
+        gate = Gate(Path("the array"), self.height, self.width)
+        events, faults = gated((given.t, given.x, given.y, given.p), gate, self.repair)
+        if not len(events):
+            raise UserError(f"all events lie outside {self.width}x{self.height} (width x height) pixels")
+        object.__setattr__(self, "events", events)
+        object.__setattr__(self, "faults", faults)
+        doubt = UnitDoubt()
+        doubt.look(events.t)
+        size_hw = self.height, self.width
+        warn_of_unit("the array", len(events), self.time_range_us, size_hw, doubt.is_multiple)
 
     def blocks(self) -> Iterator[Events]:
         yield self.events
@@ -208,29 +222,26 @@ def find_sources(where: str) -> dict[str, str]:
 @contextmanager
 def opened_source(
     where: str,
-    height: int | None = None,
-    width: int | None = None,
+    options: ReadOptions | None = None,
     camera_settings: str | None = None,
     unsaid_hw: tuple[int, int] | None = None,
-    repair: bool = False,
 ) -> Iterator[OpenedSource]:
     """Open an input that `find_sources` returned.
 
     Args:
         where: The path or address.
-        height: Height of the sensor in pixels, if the events do not give it.
-        width: Width of the sensor in pixels, if the events do not give it.
+        options: What the caller says about the events.
         camera_settings: YAML file with settings of the camera, see `event_camera.read_camera_settings`.
         unsaid_hw: Height and width for a file that does not give its size, if the caller does not either. None uses the
             smallest common sensor that contains all its events; `OpenedSource.assumed_sensor` then names it.
-        repair: Read files even if many events are out of order, see `open_recording`.
     """
+    options = options or ReadOptions()
     if where == STDIN:
         if sys.stdin is None:
             raise UserError("recording=-: standard input is closed; pipe events into it, or name a file")
         raw = getattr(sys.stdin.buffer, "raw", None)  # a thread may read it, which must not hold a lock at the end
         read = getattr(sys.stdin.buffer, "read1") if raw is None else raw.read  # noqa: B009
-        with ended_by_signals(_piped(read, "standard input", height, width)) as piped:
+        with ended_by_signals(_piped(read, "standard input", options)) as piped:
             yield OpenedSource("standard input", piped)
     elif where.startswith(CAMERA):
         with open_camera(where.removeprefix(CAMERA), camera_settings) as camera, ended_by_signals(camera):
@@ -238,15 +249,14 @@ def opened_source(
     elif where.startswith(SOCKET):
         with connected_to(where) as connection:
             try:
-                with ended_by_signals(_piped(connection.recv, where, height, width)) as piped:
+                with ended_by_signals(_piped(connection.recv, where, options)) as piped:
                     yield OpenedSource(where, piped)
             except ConnectionError as error:
                 raise UserError(f"{where} broke off ({error.strerror}); start the sender again") from None
     else:
         path = local_path(where)
         is_sequence = (path / DSEC_EVENTS).is_file()
-        recording, assumed = _open_sized(path / DSEC_EVENTS if is_sequence else path, height, width, unsaid_hw)
-        recording.repair = repair
+        recording, assumed = _open_sized(path / DSEC_EVENTS if is_sequence else path, options, unsaid_hw)
         try:
             yield OpenedSource(where, recording, _dsec_images(path) if is_sequence else None, assumed)
         finally:
@@ -257,9 +267,7 @@ def first_events(
     path: str,
     seconds: float,
     usual_hw: tuple[int, int],
-    height: int | None = None,
-    width: int | None = None,
-    repair: bool = False,
+    options: ReadOptions | None = None,
 ) -> tuple[Events, tuple[int, int], str]:
     """Return the events of the first seconds of a recording.
 
@@ -267,9 +275,7 @@ def first_events(
         path: The recording.
         seconds: How many seconds to read.
         usual_hw: Height and width for a file that does not give its size, if the caller does not either.
-        height: Height of the sensor in pixels, if the file does not give it.
-        width: Width of the sensor in pixels, if the file does not give it.
-        repair: Read the file even if many events are out of order, see `open_recording`.
+        options: What the caller says about the recording.
 
     Returns:
         The events, height and width of the sensor in pixels, and the name of the recording.
@@ -279,8 +285,9 @@ def first_events(
     """
     if _is_stream(path):
         raise UserError(f"{path} is a stream, but a recording is needed; name a file or a folder")
-    unsaid_hw = height or usual_hw[0], width or usual_hw[1]
-    with opened_source(path, height, width, unsaid_hw=unsaid_hw, repair=repair) as opened:
+    options = options or ReadOptions()
+    unsaid_hw = options.height or usual_hw[0], options.width or usual_hw[1]
+    with opened_source(path, options, unsaid_hw=unsaid_hw) as opened:
         recording = opened.events
         assert isinstance(recording, Recording)
         first_us, _ = recording.time_range_us
@@ -333,14 +340,12 @@ class _Pushed:
         return part
 
 
-def _piped(
-    read: Callable[[int], bytes], name: str, height: int | None, width: int | None
-) -> PipedRecording | PacketStream:
+def _piped(read: Callable[[int], bytes], name: str, options: ReadOptions) -> PipedRecording | PacketStream:
     """Return the events of a pipe: packets if it begins as they do, otherwise RAW or DAT."""
     stream = _Pushed(read)
     if stream.head(len(MAGIC)) == MAGIC:
         return PacketStream(stream, name)
-    return PipedRecording(stream, name, height, width)  # type: ignore[arg-type]
+    return PipedRecording(stream, name, options)  # type: ignore[arg-type]
 
 
 def _is_stream(where: str) -> bool:
@@ -371,19 +376,22 @@ def connected_to(where: str) -> socket.socket:
     return connection
 
 
-def _open_sized(
-    path: Path, height: int | None, width: int | None, unsaid_hw: tuple[int, int] | None
-) -> tuple[Recording, str]:
+def _open_sized(path: Path, options: ReadOptions, unsaid_hw: tuple[int, int] | None) -> tuple[Recording, str]:
     """Return a recording as `opened_source` opens it, and the name of the sensor that is assumed, or nothing."""
     try:
-        return open_recording(path, height, width), ""
+        return open_with(path, options), ""
     except UnknownSensorSize:
         if unsaid_hw is not None:
-            return open_recording(path, *unsaid_hw), ""
-        if height is not None or width is not None or (usual := usual_sensor(path)) is None:
+            return open_with(path, _sized(options, unsaid_hw)), ""
+        is_sized = options.height is not None or options.width is not None
+        if is_sized or (usual := usual_sensor(path, options)) is None:
             raise
-    name, (height, width) = usual
-    return open_recording(path, height, width), name
+    name, size_hw = usual
+    return open_with(path, _sized(options, size_hw)), name
+
+
+def _sized(options: ReadOptions, size_hw: tuple[int, int]) -> ReadOptions:
+    return replace(options, height=size_hw[0], width=size_hw[1])
 
 
 def _dsec_images(sequence: Path) -> Images | None:

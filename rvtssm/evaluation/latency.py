@@ -14,7 +14,7 @@ import numpy as np
 from rvtssm.detection.engine import StreamDetector
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.model_config import PostprocessConfig
-from rvtssm.readers import open_recording
+from rvtssm.readers import open_with
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.system.user_error import UserError
 
@@ -40,7 +40,7 @@ def measured_latency_ms(
     Raises:
         UserError: The recording is shorter than a window.
     """
-    recording = open_recording(path, spec.height, spec.width, spec.repair)
+    recording = open_with(path, spec.read_options)
     detector = StreamDetector(
         checkpoint,
         recording.height,

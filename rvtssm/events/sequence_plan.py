@@ -72,9 +72,8 @@ class SequencePlan:
             last_us: Time of its last event.
 
         Raises:
-            UserError: The recording has faults that cannot be repaired, or labels that do not fit its times.
+            UserError: The labels do not fit the times of the events.
         """
-        check_faults(self.recording, num_events)
         if len(self.labels):
             check_label_times(self.recording, (int(self.labels.t_us[0]), int(self.labels.t_us[-1])), first_us, last_us)
 
@@ -112,7 +111,6 @@ def plan_sequence(
         label_us = boxes["t"] if nothing_us is None else np.union1d(boxes["t"], nothing_us)
         if not len(label_us):
             return None
-    check_faults(recording, 0)
     if is_read_later and boxes is not None:
         first = next(recording.iterate(), None)
         if first is None:
@@ -120,7 +118,6 @@ def plan_sequence(
         first_us = int(first.t[0])
     else:
         first_us, last_us = recording.time_range_us
-        check_faults(recording, recording.num_events)
         if boxes is not None:
             check_label_times(recording, (int(label_us[0]), int(label_us[-1])), first_us, last_us)
     if boxes is None:
@@ -139,25 +136,6 @@ def plan_sequence(
             ) from None
     labels = to_labels(boxes, windows, is_exact=grid == "labels")
     return SequencePlan(recording, windows, labels, settings, spec, num_left_out)
-
-
-def check_faults(recording: Recording, num_events: int) -> None:
-    """Raise UserError for faults of a recording that cannot be repaired.
-
-    Args:
-        recording: The recording.
-        num_events: Number of its events that were read so far.
-    """
-    if recording.format == "dat" and recording.faults.truncated_bytes:
-        raise UserError(
-            f"{recording.path} is truncated: {recording.faults.truncated_bytes} bytes follow the last complete event; "
-            "copy it again"
-        )
-    if outside := recording.faults.out_of_frame:
-        raise UserError(
-            f"{recording.path} has {outside} of {num_events + outside} events outside its "
-            f"{recording.width}x{recording.height} (width x height) pixels; choose the dataset or the size that fits"
-        )
 
 
 def check_label_times(recording: Recording, label_us: tuple[int, int], first_us: int, last_us: int) -> None:

@@ -4,10 +4,10 @@ To add a format, write one file with a class derived from `Recording` (its docst
 and a function that opens it. Then add a line to READERS and the first bytes of the format to `recording_format`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import numpy as np
+import h5py
 
 from rvtssm.readers.aedat4 import SIGNATURE as AEDAT4_SIGNATURE
 from rvtssm.readers.aedat4 import open_aedat4
@@ -23,29 +23,31 @@ from rvtssm.readers.bags import (
 )
 from rvtssm.readers.csv_text import is_csv, open_csv
 from rvtssm.readers.dat import open_dat
-from rvtssm.readers.dsec_hdf5 import is_dsec, open_dsec
 from rvtssm.readers.ecf import is_ecf, open_ecf
 from rvtssm.readers.evt2 import Evt2Recording
 from rvtssm.readers.evt3 import Evt3Recording
 from rvtssm.readers.evt21 import Evt21Recording
+from rvtssm.readers.faults import ReadFaults
 from rvtssm.readers.hdf5 import open_hdf5, reading
-from rvtssm.readers.header import read_text_header
-from rvtssm.readers.recording import ReadFaults, Recording
+from rvtssm.readers.hdf5_events import is_dsec, open_hdf5_events
+from rvtssm.readers.header import TextHeader, read_text_header
+from rvtssm.readers.recording import Recording
 from rvtssm.readers.remote import local_path
-from rvtssm.readers.rvt_hdf5 import open_rvt_hdf5
+from rvtssm.records import ReadOptions
 from rvtssm.system.file_errors import did_you_mean, file_errors
 from rvtssm.system.user_error import UserError
 
-__all__ = ["READERS", "ReadFaults", "Recording", "open_recording", "recording_format"]
+__all__ = ["READERS", "ReadFaults", "Recording", "open_recording", "open_with", "recording_format"]
 
-READERS: dict[str, Callable[[Path, int | None, int | None], Recording]] = {
+READERS: dict[str, Callable[[Path, ReadOptions], Recording]] = {
     "dat": open_dat,
     "evt2": Evt2Recording.open_raw,
     "evt21": Evt21Recording.open_raw,
     "evt3": Evt3Recording.open_raw,
     "ecf": open_ecf,
-    "rvt_hdf5": open_rvt_hdf5,
-    "dsec": open_dsec,
+    "rvt_hdf5": open_hdf5_events,
+    "dsec": open_hdf5_events,
+    "hdf5": open_hdf5_events,
     "aedat4": open_aedat4,
     "npy": open_npy,
     "npz": open_npz,
@@ -57,30 +59,58 @@ _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _ENCODINGS = {"EVT2": "evt2", "EVT21": "evt21", "EVT3": "evt3"}
 _BAG_SIGNATURES = {ROS1_SIGNATURE: "ros1", MCAP_SIGNATURE: "ros2", SQLITE_SIGNATURE: "ros2"}
 _SIGNATURES = {AEDAT4_SIGNATURE: "aedat4", NPY_SIGNATURE: "npy", NPZ_SIGNATURE: "npz", **_BAG_SIGNATURES}
+_TO_AEDAT4 = "open it in the software DV of iniVation and save it as AEDAT4, or export it from jAER as text"
+_OTHERS = {  # what files are that no reader knows, and what to do
+    b"#!AER-DAT1": ("a recording in AEDAT 1", _TO_AEDAT4),
+    b"#!AER-DAT2": ("a recording in AEDAT 2", _TO_AEDAT4),
+    b"#!AER-DAT3": ("a recording in AEDAT 3", _TO_AEDAT4),
+    b"\x1f\x8b": ("compressed with gzip", "unpack it with `gunzip`"),
+    b"\x28\xb5\x2f\xfd": ("compressed with Zstandard", "unpack it with `zstd -d`"),
+    b"BZh": ("compressed with bzip2", "unpack it with `bunzip2`"),
+    b"\xfd7zXZ\0": ("compressed with xz", "unpack it with `unxz`"),
+    b"version https://git-lfs": ("a pointer of Git LFS in place of the file", "fetch the file with `git lfs pull`"),
+    b"<!DOCTYPE": ("a web page in place of the file", "download the file again"),
+    b"<html": ("a web page in place of the file", "download the file again"),
+    b"\xff\xfe": ("text in UTF-16", "save it as UTF-8"),
+    b"\xfe\xff": ("text in UTF-16", "save it as UTF-8"),
+    b"7z\xbc\xaf\x27\x1c": ("an archive of 7-Zip", "unpack it with `7z x`"),
+}
 
 
 def open_recording(
-    path: Path | str, height: int | None = None, width: int | None = None, repair: bool = False
+    path: Path | str,
+    height: int | None = None,
+    width: int | None = None,
+    repair: bool = False,
+    time_unit: str | None = None,
+    format: str | None = None,
+    columns: Mapping[str, str | int] | None = None,
 ) -> Recording:
     """Open an event file of any format in READERS.
 
-    A bag with several topics of events is opened as `FILE:/TOPIC`. A ROS 2 bag can also be opened by the name of its
-    folder. A URL is copied to the cache folder first, see `remote`.
+    A bag with several topics of events is opened as `FILE:/TOPIC`, an AEDAT4 file with several cameras as `FILE:/0`. A
+    ROS 2 bag can also be opened by the name of its folder. A URL is copied to the cache folder first, see `remote`.
 
     Args:
         path: The file, folder or URL.
         height: Height of the sensor in pixels, if the file does not state it.
         width: Width of the sensor in pixels, if the file does not state it.
-        repair: Read the file even if more than 1 % of its events are earlier than an event before them. Such events get
-            the latest time so far. Without `repair`, reading such a file raises UserError.
+        repair: Read the file even if more events are faulty than a camera explains (docs/your_files.md). Events outside
+            the sensor and unreadable ones are left out; events that are earlier than one before them get its time.
+        time_unit: Unit of the times: us, ns, ms or s, if the file does not state it.
+        format: A key of READERS, for a file that does not tell its format, such as evt3 for a RAW file without header.
+        columns: The name, or the number from 0, of the columns t, x, y and p, if they cannot be told.
 
     Raises:
         UserError: The file is empty or has an unknown format, neither the file nor the caller gives the size of the
             sensor, or the caller contradicts the file.
     """
-    for name, side in (("height", height), ("width", width)):
-        if side is not None and (isinstance(side, bool) or not isinstance(side, int | np.integer)):
-            raise UserError(f"{name}={side!r} is not a whole number of pixels")
+    named = {name: str(place) for name, place in (columns or {}).items()}
+    return open_with(path, ReadOptions(height, width, repair, time_unit, format, named))
+
+
+def open_with(path: Path | str, options: ReadOptions) -> Recording:
+    """Open an event file like `open_recording`, with the arguments in one record."""
     path, topic = split_topic(local_path(path))
     named = path  # as messages name it
     if is_bag(path):
@@ -92,26 +122,57 @@ def open_recording(
     if path.stat().st_size == 0:
         raise UserError(f"{path} is empty (0 bytes); copy it again")
     with file_errors(named):
-        name = recording_format(path)
+        name = recording_format(path, options.format)
         if topic is None:
-            recording = READERS[name](path, height, width)
+            recording = READERS[name](path, options)
+        elif name == "aedat4" and topic[1:].isdecimal():
+            recording = open_aedat4(path, options, int(topic[1:]))
         elif name not in _BAG_SIGNATURES.values():
             raise UserError(f"{path} is not a bag, so it has no topic {topic}; leave out the topic")
         else:
-            recording = open_bag(path, height, width, topic)
-        recording.repair = repair
+            recording = open_bag(path, options, topic)
+        if recording.is_unit_fixed and options.time_unit not in (None, "us"):
+            raise UserError(f"{path} is {name}, which counts microseconds; leave out time_unit={options.time_unit}")
+        recording.repair = options.repair
         return recording
 
 
-def recording_format(path: Path) -> str:
-    """Return the key of READERS that fits the first bytes of a file. Raise UserError if none does."""
+def recording_format(path: Path, given: str | None = None) -> str:
+    """Return the key of READERS that fits the first bytes of a file.
+
+    Args:
+        path: The file.
+        given: The key that the caller gives, for a file that does not tell it.
+
+    Raises:
+        UserError: No format fits, or the caller contradicts the file.
+    """
+    if given is not None and given not in READERS:
+        raise UserError(f"format={given} is unknown; choose from {', '.join(READERS)}")
     with open(path, "rb") as file:
-        head = file.read(max(map(len, _SIGNATURES)))
+        head = file.read(max(map(len, (*_SIGNATURES, *_OTHERS))))
+        if h5py.is_hdf5(path):  # perhaps after a block of another program, as in files of MATLAB 7.3
+            head = _HDF5_SIGNATURE
+    found = _told_format(path, head)
+    if found is None and given is None and path.suffix == ".dat" and not read_text_header(path).lines:
+        return "dat"  # the oldest DAT files start with their first event
+    if found is None and given is None:
+        raise UserError(_unknown(path, head))
+    if found is not None and given is not None and READERS[given] is not READERS[found]:
+        raise UserError(f"{path} is {found}, but format={given} was given; leave it out")
+    return found or given or ""
+
+
+def _told_format(path: Path, head: bytes) -> str | None:
+    """Return the format that the content of a file tells; None if it tells none."""
     if head.startswith(_HDF5_SIGNATURE):
         return _hdf5_format(path)
     for signature, name in _SIGNATURES.items():
         if head.startswith(signature):
             return name
+    for signature, (what, advice) in _OTHERS.items():
+        if head.startswith(signature):
+            raise UserError(f"{path} is {what}, which cannot be read; {advice}")
     if path.name == BAG_METADATA and is_bag(path.parent):
         return "ros2"
     header = read_text_header(path)
@@ -121,18 +182,28 @@ def recording_format(path: Path) -> str:
         return _ENCODINGS[header.encoding]
     if header.value("Data") is not None or header.value("Version") is not None:
         return "dat"
-    if not header.lines and is_csv(path):
-        return "csv"
-    if not header.lines and path.suffix == ".dat":  # the oldest DAT files start with their first event
-        return "dat"
-    known = "which no reader knows"
+    return "csv" if not _is_raw(header) and is_csv(path) else None
+
+
+def _is_raw(header: TextHeader) -> bool:
+    return any(header.value(key) is not None for key in ("integrator_name", "plugin_name", "system_ID"))
+
+
+def _unknown(path: Path, head: bytes) -> str:
+    """Return the message about a file whose format cannot be told."""
+    if _is_raw(read_text_header(path)):
+        return (
+            f"{path} is a RAW file that does not say its encoding; say it, as in format=evt2, format=evt21 or "
+            "format=evt3"
+        )
+    known = "which no reader knows; say it, as in format=evt3 for a RAW file without a header,"
     if head.isascii() and b"".join(head.split()).decode().isprintable():
-        known = "so it is text, but its lines are not events (at least four numbers: t, x, y, p)"
-    raise UserError(f"{path} starts with {head!r}, {known}; choose from {', '.join(READERS)}")
+        known = "so it is text, but its lines are not events (at least four numbers: t, x, y, p);"
+    return f"{path} starts with {head!r}, {known} one of {', '.join(READERS)}"
 
 
 def _hdf5_format(path: Path) -> str:
     with reading(path), open_hdf5(path) as file:
         if is_ecf(file):
             return "ecf"
-        return "dsec" if is_dsec(file) else "rvt_hdf5"
+        return "dsec" if is_dsec(file) else "hdf5"

@@ -17,9 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
-from rvtssm.readers.columns import LATEST_POSSIBLE_US, keep_events
+from rvtssm.readers.gate import NUM_COMMON, POSITION, EventBuffer, Gate, State
 from rvtssm.readers.header import sensor_size
-from rvtssm.readers.recording import NUM_COMMON, POSITION, EventBuffer, Recording, State
+from rvtssm.readers.recording import Recording
+from rvtssm.records import ReadOptions
 from rvtssm.system.user_error import UserError
 
 SIGNATURE = b"#!AER-DAT4.0\r\n"
@@ -60,10 +61,11 @@ class Aedat4Recording(Recording):
     def __init__(self, path: Path, height: int, width: int, header: _Header, stream: int) -> None:
         end, num_bytes = header.table_position, path.stat().st_size
         truncated_bytes = 0
-        if end < 0:
+        if end < 0 or end > num_bytes:  # the recorder was interrupted, or the file was cut off
             end = _end_of_last_packet(path, header.num_bytes, num_bytes)
             truncated_bytes = num_bytes - end
         super().__init__(path, height, width, end - header.num_bytes, truncated_bytes)
+        self._gate = Gate(path, height, width)
         self._header = header
         self._stream = stream
         self._packet = (-1, np.empty(0, _EVENT))  # start and events of the packet that was decompressed last
@@ -81,7 +83,7 @@ class Aedat4Recording(Recording):
                 events = self._events_at(position, size)
                 part = events[done : done + len(buffer.t) - kept]
                 columns = (part["t"], part["x"], part["y"], part["p"])
-                kept += keep_events(columns, state, (self.height, self.width), buffer.after(kept))
+                kept += self._gate.keep(columns, f"in the packet at byte {position}", state, buffer.after(kept))
                 if done + len(part) < len(events):
                     state[_DONE] = done + len(part)
                     continue
@@ -119,30 +121,28 @@ class Aedat4Recording(Recording):
         return {**super().__getstate__(), "_packet": (-1, np.empty(0, _EVENT))}
 
 
-def open_aedat4(path: Path, height: int | None, width: int | None, stream: int | None = None) -> Aedat4Recording:
+def open_aedat4(path: Path, options: ReadOptions, stream: int | None = None) -> Aedat4Recording:
     """Open an event stream of an AEDAT4 file.
 
-    If the recorder was interrupted, the file is read up to its last complete packet.
+    If the recorder was interrupted or the file was cut off, it is read up to its last complete packet.
 
     Args:
         path: The file.
-        height: Height of the sensor in pixels, if the file does not state it.
-        width: Width of the sensor in pixels, if the file does not state it.
+        options: What the caller says about the file.
         stream: Id of the stream; needed if there are several event streams, as in stereo recordings.
 
     Raises:
         UserError: The file is damaged, incomplete or without events.
     """
-    num_bytes = path.stat().st_size
     try:
         with open(path, "rb") as file:
             header = _read_header(file)
     except _DamagedError as error:
         raise UserError(f"{path}: {error}; the header of this AEDAT4 file is damaged, copy it again") from None
-    if header.table_position >= 0 and not header.num_bytes <= header.table_position <= num_bytes:
+    if 0 <= header.table_position < header.num_bytes:
         raise UserError(
-            f"{path} should have its data table at byte {header.table_position} but holds {num_bytes} bytes, of which "
-            f"{header.num_bytes} are its header; it is cut off or damaged, copy it again"
+            f"{path} should have its data table at byte {header.table_position}, within its header of "
+            f"{header.num_bytes} bytes; the header is damaged, copy it again"
         )
     streams = header.event_streams
     if not streams:
@@ -150,13 +150,13 @@ def open_aedat4(path: Path, height: int | None, width: int | None, stream: int |
     if stream is None and len(streams) > 1:
         raise UserError(
             f"{path} holds the event streams {', '.join(map(str, streams))}; "
-            "export one of them, or open it with open_aedat4(path, None, None, stream=...)"
+            f"choose one, as in {path}:/{next(iter(streams))}"
         )
     chosen = next(iter(streams)) if stream is None else stream
     if chosen not in streams:
         raise UserError(f"{path} has no event stream {chosen}; choose from {', '.join(map(str, streams))}")
     in_file = streams[chosen]
-    height, width = sensor_size(path, None if in_file == (0, 0) else in_file, (height, width))
+    height, width = sensor_size(path, None if in_file == (0, 0) else in_file, (options.height, options.width))
     return Aedat4Recording(path, height, width, header, chosen)
 
 
@@ -244,10 +244,7 @@ def _events_of(data: bytes) -> npt.NDArray[np.void]:
     count = _number(data, "<I", vector)
     if vector + 4 + count * _EVENT.itemsize > len(data):
         raise _DamagedError(f"it claims {count} events but holds {len(data)} bytes")
-    events = np.frombuffer(data, _EVENT, count, vector + 4)
-    if np.any((events["t"] < 0) | (events["t"] >= LATEST_POSSIBLE_US)):
-        raise _DamagedError("it has events at impossible times")
-    return events
+    return np.frombuffer(data, _EVENT, count, vector + 4)
 
 
 def _root_fields(data: bytes, identifier: bytes) -> tuple[int, int, int]:

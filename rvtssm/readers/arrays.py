@@ -1,6 +1,7 @@
 """Events in numpy files: a structured array, an array of shape (N, 4), or an `.npz` with one array per column.
 
-Columns are found by name if the file has names. An array of shape (N, 4) without names is [t, x, y, p], as in PEDRo.
+Columns are found by name if the file has names. An array of shape (N, 4) without names is [t, x, y, p], as in PEDRo,
+unless its first rows cannot be that.
 Only the rows that are needed are read; an `.npz` is always read from its start.
 Source: numpy.lib.format.
 """
@@ -12,20 +13,23 @@ import tokenize
 import zipfile
 import zlib
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.readers.columns import Column, EventColumns, check_kinds, find_columns
+from rvtssm.readers.columns import Columns, check_kinds, find_columns, order_of_unnamed
+from rvtssm.readers.gate import POSITION, Column, EventBuffer, Gate, State
 from rvtssm.readers.header import sensor_size
-from rvtssm.readers.recording import POSITION, EventBuffer, Recording, State
+from rvtssm.readers.recording import Recording
+from rvtssm.records import ReadOptions
 from rvtssm.system.user_error import UserError
 
 NPY_SIGNATURE, NPZ_SIGNATURE = b"\x93NUMPY", b"PK\x03\x04"
 _MAX_HEADER_BYTES = 1 << 16
+_LOOKED_AT = 4096  # rows of an array without names
 _SIZE_NAMES = ("height", "width")
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, NotImplementedError, RuntimeError)
 
@@ -41,6 +45,7 @@ class _Array:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     is_fortran: bool
+    truncated_bytes: int = 0  # after the last whole row
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,32 +57,43 @@ class _Stripe:
     dtype: np.dtype[Any]
 
 
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """The stripes of all columns in a file."""
+
+    stripes: list[_Stripe]
+    columns: Columns  # their places among the columns of all stripes
+    num_rows: int
+    truncated_bytes: int = 0
+
+
 class ArraysRecording(Recording):
     """A numpy file of events.
 
     Args:
-        path: The file.
-        stripes: One stripe with all columns, or one stripe per column.
-        num_rows: Number of events.
-        events: The conversion of columns to events.
+        table: Where the columns are.
+        gate: The conversion of columns to events.
     """
 
-    def __init__(self, path: Path, stripes: list[_Stripe], num_rows: int, events: EventColumns) -> None:
-        super().__init__(path, events.height, events.width, num_rows)
-        self.format = "npy" if stripes[0].member is None else "npz"
-        self._stripes = stripes
-        self._events = events
+    is_unit_fixed = False
+
+    def __init__(self, table: _Table, gate: Gate) -> None:
+        super().__init__(gate.path, gate.height, gate.width, table.num_rows, table.truncated_bytes)
+        self.format = "npy" if table.stripes[0].member is None else "npz"
+        self.is_unit_certain = gate.time_unit is not None
+        self._table = table
+        self._gate = gate
 
     def _open(self) -> Any:
-        return _OpenStripes(self.path, self._stripes)
+        return _OpenStripes(self.path, self._table.stripes)
 
     def _decode(self, state: State, buffer: EventBuffer) -> int:
         start = int(state[POSITION])
         stop = min(start + len(buffer.t), self._num_units)
         columns = [column for rows in self._file().read(start, stop) for column in _split(rows)]
         state[POSITION] = stop
-        raw = [columns[i] for i in self._events.columns.index]
-        return self._events.keep(raw, f"in rows {start} to {stop}", state, buffer)
+        raw = [np.ascontiguousarray(columns[i]) for i in self._table.columns.index]
+        return self._gate.keep(raw, f"in rows {start} to {stop}", state, buffer)
 
 
 class _OpenStripes:
@@ -119,29 +135,29 @@ class _OpenStripes:
         self._files.close()
 
 
-def open_npy(path: Path, height: int | None, width: int | None) -> ArraysRecording:
+def open_npy(path: Path, options: ReadOptions) -> ArraysRecording:
     """Open an `.npy` file of events, a structured array or an array of shape (N, 4).
+
+    A file that was cut off is read up to its last whole row.
 
     Args:
         path: The file.
-        height: Height of the sensor, pixels.
-        width: Width of the sensor, pixels.
+        options: What the caller says about the file.
 
     Raises:
         UserError: The array has another form, or the size of the sensor is unknown.
     """
     with open(path, "rb") as file:
         array = _read_array(path, None, file, path.stat().st_size)
-    return _opened(path, [array], None, None, (height, width))
+    return _opened(path, _one_array(path, array, options), None, options)
 
 
-def open_npz(path: Path, height: int | None, width: int | None) -> ArraysRecording:
+def open_npz(path: Path, options: ReadOptions) -> ArraysRecording:
     """Open an `.npz` file with arrays t, x, y, p (and scalars `height`, `width`), or one array as in an `.npy` file.
 
     Args:
         path: The file.
-        height: Height of the sensor in pixels, if the file does not state it.
-        width: Width of the sensor in pixels, if the file does not state it.
+        options: What the caller says about the file.
 
     Raises:
         UserError: The arrays have another form, or the size of the sensor is unknown.
@@ -149,7 +165,10 @@ def open_npz(path: Path, height: int | None, width: int | None) -> ArraysRecordi
     arrays, in_file = {}, {}
     try:
         with zipfile.ZipFile(path) as archive:
-            for entry in archive.infolist():
+            entries = archive.infolist()
+            if entries and not any(entry.filename.endswith(".npy") for entry in entries):
+                raise UserError(f"{path} is an archive with {entries[0].filename}; unpack it")
+            for entry in entries:
                 name = entry.filename.removesuffix(".npy")
                 if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                     raise UserError(f"{path}: {entry.filename} is compressed in a way unknown to numpy; save it again")
@@ -157,6 +176,8 @@ def open_npz(path: Path, height: int | None, width: int | None) -> ArraysRecordi
                     raise UserError(f"{path} holds {entry.filename} twice; save it again")
                 with archive.open(entry) as stream:
                     array = _read_array(path, entry.filename, stream, entry.file_size)
+                    if array.dtype.hasobject:  # Python objects, such as a dictionary of notes, are not read
+                        continue
                     if name in _SIZE_NAMES and math.prod(array.shape) == 1 and array.dtype.kind in "iu":
                         stream.seek(array.offset)
                         in_file[name] = int(np.frombuffer(stream.read(array.dtype.itemsize), array.dtype)[0])
@@ -167,54 +188,62 @@ def open_npz(path: Path, height: int | None, width: int | None) -> ArraysRecordi
     in_file_hw = (in_file["height"], in_file["width"]) if len(in_file) == 2 else None
     rows = {name: array for name, array in arrays.items() if len(array.shape) == 1 and not array.dtype.names}
     if len(arrays) == 1 and not rows:
-        return _opened(path, list(arrays.values()), None, in_file_hw, (height, width))
+        return _opened(path, _one_array(path, next(iter(arrays.values())), options), in_file_hw, options)
     if not rows:
         held = ", ".join(f"{name} of shape {array.shape}" for name, array in arrays.items()) or "no arrays"
         raise UserError(
             f"{path} holds {held}; save t, x, y and p as arrays of shape (N,), or one array of shape (N, 4)"
         )
-    return _opened(path, list(rows.values()), list(rows), in_file_hw, (height, width))
+    return _opened(path, _columns_apart(path, rows, options), in_file_hw, options)
 
 
-def _opened(
-    path: Path,
-    arrays: list[_Array],
-    names: list[str] | None,
-    in_file_hw: tuple[int, int] | None,
-    asked_hw: tuple[int | None, int | None],
-) -> ArraysRecording:
-    """Return the recording of one array with all columns (`names` is None) or of one array per column."""
-    if names is not None:
-        found = find_columns(path, names)
-        arrays = [arrays[i] for i in found.index]
-        found = replace(found, index=(0, 1, 2, 3))
-        kinds = [array.dtype for array in arrays]
-        stripes = [_Stripe(array.member, array.offset, array.dtype) for array in arrays]
-    else:
-        (array,) = arrays
-        dtype = array.dtype
-        found = find_columns(path, dtype.names)
-        if dtype.names and len(array.shape) == 1:
-            kinds = [dtype[name] for name in dtype.names]
-            stripes = [_Stripe(array.member, array.offset, dtype)]
-        elif not dtype.names and len(array.shape) == 2 and array.shape[1] == 4:
-            kinds = [dtype] * 4
-            if array.is_fortran:
-                starts = [array.offset + i * array.shape[0] * dtype.itemsize for i in range(4)]
-                stripes = [_Stripe(array.member, start, dtype) for start in starts]
-            else:
-                stripes = [_Stripe(array.member, array.offset, np.dtype((dtype, (4,))))]
-        else:
-            raise UserError(
-                f"{path} holds an array of {dtype} of shape {array.shape}; save events as a structured array "
-                "with t, x, y, p or as an array of shape (N, 4)"
-            )
-    check_kinds(path, [kinds[i] for i in found.index])
-    lengths = {array.shape[0] for array in arrays}
+def _opened(path: Path, table: _Table, in_file_hw: tuple[int, int] | None, options: ReadOptions) -> ArraysRecording:
+    height, width = sensor_size(path, in_file_hw, (options.height, options.width))
+    return ArraysRecording(table, Gate(path, height, width, table.columns.time_unit))
+
+
+def _columns_apart(path: Path, arrays: dict[str, _Array], options: ReadOptions) -> _Table:
+    """Return the table of an archive with one array per column."""
+    found = find_columns(path, list(arrays), options)
+    chosen = [list(arrays.values())[i] for i in found.index]
+    check_kinds(path, [array.dtype for array in chosen])
+    lengths = {array.shape[0] for array in chosen}
     if len(lengths) > 1:
         raise UserError(f"{path} has columns of different lengths {sorted(lengths)}; save it again")
-    height, width = sensor_size(path, in_file_hw, asked_hw)
-    return ArraysRecording(path, stripes, lengths.pop(), EventColumns(path, found, height, width))
+    stripes = [_Stripe(array.member, array.offset, array.dtype) for array in chosen]
+    return _Table(stripes, Columns((0, 1, 2, 3), found.time_unit), lengths.pop())
+
+
+def _one_array(path: Path, array: _Array, options: ReadOptions) -> _Table:
+    """Return the table of a file with one array."""
+    dtype, num_rows = array.dtype, array.shape[0] if array.shape else 0
+    if dtype.names and len(array.shape) == 1:
+        found, kinds = find_columns(path, dtype.names, options), [dtype[name] for name in dtype.names]
+        stripes = [_Stripe(array.member, array.offset, dtype)]
+    elif not dtype.names and len(array.shape) == 2 and array.shape[1] >= 4:
+        num_columns = array.shape[1]
+        kinds = [dtype] * num_columns
+        check_kinds(path, kinds[:4])
+        if array.is_fortran:
+            starts = [array.offset + i * num_rows * dtype.itemsize for i in range(num_columns)]
+            stripes = [_Stripe(array.member, start, dtype) for start in starts]
+        else:
+            stripes = [_Stripe(array.member, array.offset, np.dtype((dtype, (num_columns,))))]
+        found = order_of_unnamed(path, _first_rows(path, stripes, num_rows), options, "t, x, y, p")
+    else:
+        raise UserError(
+            f"{path} holds an array of {dtype} of shape {array.shape}; save events as a structured array "
+            "with t, x, y, p or as an array of shape (N, 4)"
+        )
+    check_kinds(path, [kinds[i] for i in found.index])
+    return _Table(stripes, found, num_rows, array.truncated_bytes)
+
+
+def _first_rows(path: Path, stripes: list[_Stripe], num_rows: int) -> npt.NDArray[Any]:
+    opened = _OpenStripes(path, stripes)
+    parts = opened.read(0, min(num_rows, _LOOKED_AT))
+    opened.close()
+    return np.stack([column for rows in parts for column in _split(rows)], axis=1)
 
 
 def _split(rows: npt.NDArray[Any]) -> list[Column]:
@@ -233,11 +262,18 @@ def _read_array(path: Path, member: str | None, stream: IO[bytes], num_bytes: in
         shape, is_fortran, dtype = read(head)
     except _NO_HEADER as error:
         raise UserError(f"{path}, {_place(member, 0)}: this is not an array ({error}); save it again") from None
-    if not all(isinstance(side, int) and side >= 0 for side in shape) or dtype.hasobject:
+    is_shape = all(isinstance(side, int) and side >= 0 for side in shape)
+    if is_shape and dtype.hasobject and member is not None:
+        return _Array(member, head.tell(), dtype, shape, is_fortran)
+    if not is_shape or dtype.hasobject:
         raise UserError(
             f"{path}, {_place(member, 0)}: an array of {dtype} of shape {shape} does not contain numbers; save numbers"
         )
     offset, wanted = head.tell(), dtype.itemsize * math.prod(shape)
+    row_bytes = dtype.itemsize * math.prod(shape[1:])
+    if member is None and offset <= num_bytes < offset + wanted and not (is_fortran and len(shape) > 1):
+        num_rows, truncated_bytes = divmod(num_bytes - offset, row_bytes)
+        return _Array(member, offset, dtype, (num_rows, *shape[1:]), is_fortran, truncated_bytes)
     if offset + wanted != num_bytes:
         raise UserError(
             f"{path}, {_place(member, offset)}: an array of {dtype} of shape {shape} takes {wanted} bytes, "

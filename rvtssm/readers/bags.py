@@ -19,8 +19,10 @@ from rvtssm.readers.event_messages import (
     decode_message,
     read_message,
 )
+from rvtssm.readers.gate import POSITION, EventBuffer, Gate, State
 from rvtssm.readers.header import sensor_size
-from rvtssm.readers.recording import MAX_EVENTS_PER_UNIT, POSITION, EventBuffer, Recording, State
+from rvtssm.readers.recording import Recording
+from rvtssm.records import ReadOptions
 from rvtssm.system.extras import check_extra
 from rvtssm.system.file_errors import file_errors
 from rvtssm.system.user_error import UserError
@@ -54,6 +56,8 @@ class BagRecording(Recording):
         self.topic = bag.topic
         self._size_in_file = first.height, first.width
         self._encoding = first.encoding
+        self.smallest_block = first.smallest_block
+        self._gate = Gate(path, height, width)
         self.own_state = (*first.decoder_state, 0, 0)
 
     @property
@@ -71,10 +75,10 @@ class BagRecording(Recording):
 
     def _decode(self, state: State, buffer: EventBuffer) -> int:
         bag, kept = self._file(), 0
-        while state[POSITION] < self._num_units and len(buffer.t) - kept >= MAX_EVENTS_PER_UNIT:
+        while state[POSITION] < self._num_units and len(buffer.t) - kept >= self.smallest_block:
             log_ns, message = bag.message_after(int(state[_LOG_NS]), int(state[_NUM_AT_LOG]))
             self._check(message)
-            kept += decode_message(message, state, (self.height, self.width), buffer.after(kept))
+            kept += decode_message(message, state, self._gate, buffer.after(kept))
             if state[DONE] < len(message):
                 continue
             state[_NUM_AT_LOG] = state[_NUM_AT_LOG] + 1 if log_ns == state[_LOG_NS] else 1
@@ -90,13 +94,12 @@ class BagRecording(Recording):
             )
 
 
-def open_bag(path: Path, height: int | None, width: int | None, topic: str | None = None) -> BagRecording:
+def open_bag(path: Path, options: ReadOptions, topic: str | None = None) -> BagRecording:
     """Open one topic of a bag.
 
     Args:
         path: The bag; for a folder, its metadata file.
-        height: Height of the sensor in pixels, if the messages do not state it.
-        width: Width of the sensor in pixels, if the messages do not state it.
+        options: What the caller says about the file.
         topic: The topic to read; needed if several topics hold events.
 
     Raises:
@@ -109,7 +112,8 @@ def open_bag(path: Path, height: int | None, width: int | None, topic: str | Non
             raise UserError(f"{path} has no messages of {bag.topic}; remove it or record it again")
         _, first = bag.message_after(0, 0)
         in_file = (first.height, first.width) if first.height or first.width else None
-        return BagRecording(path, *sensor_size(path, in_file, (height, width)), bag, first)
+        size_hw = sensor_size(path, in_file, (options.height, options.width))
+        return BagRecording(path, *size_hw, bag, first)
 
 
 def bag_topics(path: Path) -> list[str]:

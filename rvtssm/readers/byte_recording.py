@@ -5,8 +5,10 @@ from typing import Any, Self
 
 import numpy as np
 
+from rvtssm.readers.gate import POSITION, State
 from rvtssm.readers.header import read_text_header, sensor_size
-from rvtssm.readers.recording import POSITION, Bytes, Recording, State
+from rvtssm.readers.recording import Bytes, Recording
+from rvtssm.records import ReadOptions
 from rvtssm.system.user_error import UserError
 
 _READ_BYTES = 1 << 19  # read at once; these bytes and their events fit in the processor's cache
@@ -32,19 +34,18 @@ class ByteRecording(Recording):
         self._bytes = np.empty(0, np.uint8)
 
     @classmethod
-    def open_raw(cls, path: Path, height: int | None, width: int | None) -> Self:
+    def open_raw(cls, path: Path, options: ReadOptions) -> Self:
         """Open a Prophesee RAW file.
 
         Args:
             path: The file.
-            height: Height of the sensor in pixels, if the file does not state it.
-            width: Width of the sensor in pixels, if the file does not state it.
+            options: What the caller says about the file.
 
         Raises:
             UserError: Neither the header, nor the caller, nor the camera named in the header gives the size.
         """
         header = read_text_header(path)
-        size_hw = sensor_size(path, header.size_hw, (height, width), header.camera_size_hw)
+        size_hw = sensor_size(path, header.size_hw, (options.height, options.width), header.camera_size_hw)
         return cls(path, *size_hw, header.num_bytes)
 
     def _open(self) -> Any:

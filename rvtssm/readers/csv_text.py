@@ -1,21 +1,26 @@
 """Events as text: one event per line, columns separated by comma, semicolon, tab or spaces.
 
-The first line may name the columns, optionally after a `#`. Without names they are t, x, y, p. Lines with `#` may come
-first and give the size of the sensor (`# height=260 width=346`). The lines are parsed with numpy.loadtxt, which needs
-no further package and names the row of an error. pandas is 1.4 times as fast.
+The first line may name the columns, optionally after a `#`. Without names they are what OpenEB writes (x, y, p, t)
+after its `%geometry:WIDTH,HEIGHT`, and otherwise the only usual order that fits the first lines. Times with decimals
+between spaces are seconds, as RPG and v2e write them. Lines with `#` may come first and give the size of the sensor
+(`# height=260 width=346`). The lines are parsed with numpy.loadtxt, which needs no further package and names the row of
+an error. pandas is 1.4 times as fast.
 """
 
 import io
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from rvtssm.readers.columns import EventColumns, find_columns
+from rvtssm.readers.columns import NAMES, Columns, find_columns, matching, order_of_unnamed
+from rvtssm.readers.gate import POSITION, EventBuffer, Gate, State
 from rvtssm.readers.header import sensor_size
-from rvtssm.readers.recording import POSITION, EventBuffer, Recording, State
+from rvtssm.readers.recording import Recording
+from rvtssm.records import ReadOptions
 from rvtssm.system.user_error import UserError
 
 _HEAD_BYTES = 1 << 16
@@ -24,6 +29,10 @@ _MAX_LINE_BYTES = 1 << 12
 _NEWLINE = ord("\n")
 _POLARITIES = ("0", "1", "-1")  # none is a prefix of another, so a complete one was not cut off
 _BOM = b"\xef\xbb\xbf"
+_MOST_FIRST_ROWS = 1000  # that tell the order of columns without names
+_WORDS = {"true": "1", "false": "0"}  # polarities as pandas writes them
+_OPENEB_NAMES = ("x", "y", "p", "t")
+_AS_FLOATS = np.dtype([(name, np.float64) for name in NAMES])
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +42,7 @@ class _Layout:
     offset: int  # byte of the first line of numbers
     delimiter: str | None  # None means spaces
     names: tuple[str, ...] | None
-    first_row: tuple[str, ...]  # empty if the file has no events
+    first_rows: tuple[tuple[str, ...], ...]  # empty if the file has no events
     size_hw: tuple[int, int] | None
 
 
@@ -45,22 +54,26 @@ class CsvRecording(Recording):
     Args:
         path: The file.
         layout: What the first lines tell.
-        dtype: Structured dtype of the columns t, x, y, p.
-        events: The conversion of columns to events.
+        columns: Which columns are t, x, y and p.
+        gate: The conversion of columns to events.
     """
 
     format = "csv"
+    is_unit_fixed = False
 
-    def __init__(self, path: Path, layout: _Layout, dtype: np.dtype[Any], events: EventColumns) -> None:
+    def __init__(self, path: Path, layout: _Layout, columns: Columns, gate: Gate) -> None:
         num_bytes, rest = _up_to_last_newline(path, layout.offset)
         fields = rest.decode("latin1").strip().split(layout.delimiter)
-        is_polarity_last = events.columns.index[3] == len(layout.first_row) - 1
-        if is_polarity_last and len(fields) == len(layout.first_row) and fields[-1].strip() in _POLARITIES:
+        num_fields = len(layout.first_rows[0]) if layout.first_rows else 0
+        is_polarity_last = columns.index[3] == num_fields - 1
+        if is_polarity_last and len(fields) == num_fields and fields[-1].strip() in _POLARITIES:
             num_bytes, rest = num_bytes + len(rest), b""
-        super().__init__(path, events.height, events.width, num_bytes, len(rest))
+        super().__init__(path, gate.height, gate.width, num_bytes, len(rest))
+        self.is_unit_certain = columns.time_unit is not None
         self._layout = layout
-        self._dtype = dtype
-        self._events = events
+        self._columns = columns
+        self._dtype = _dtype(layout, columns)
+        self._gate = gate
 
     def _open(self) -> Any:
         return open(self.path, "rb", buffering=0)
@@ -73,20 +86,24 @@ class CsvRecording(Recording):
             return 0
         place = f"in the lines from byte {self._layout.offset + start}"
         try:
-            rows = np.loadtxt(
-                io.BytesIO(lines),
-                self._dtype,
-                comments=None,
-                delimiter=self._layout.delimiter,
-                usecols=self._events.columns.index,
-                ndmin=1,
-                encoding="latin1",
-            )
-        except ValueError as error:
-            has_decimals = self._events.columns.time_unit is None and re.search(r"\.\d*' .* column 1\.", str(error))
-            hint = "; times with decimals need a unit, as in a column t_s" if has_decimals else ""
-            raise UserError(f"{self.path}, {place}: {error}{hint}") from None
-        return self._events.keep([rows[name] for name in "txyp"], place, state, buffer)
+            rows = self._parsed(lines, self._dtype)
+        except ValueError:  # a line that is not numbers becomes an event without a valid time
+            rows = self._parsed(_with_whole_lines(lines, self._layout, self._columns), _AS_FLOATS)
+        columns = [np.ascontiguousarray(rows[name]) for name in NAMES]
+        return self._gate.keep(columns, place, state, buffer)
+
+    def _parsed(self, lines: bytes, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        rows: npt.NDArray[Any] = np.loadtxt(
+            io.BytesIO(lines),
+            dtype,
+            comments=None,
+            delimiter=self._layout.delimiter,
+            usecols=self._columns.index,
+            ndmin=1,
+            quotechar='"',
+            encoding="latin1",
+        )
+        return rows
 
     def _lines(self, start: int, max_lines: int) -> bytes:
         """Return at most `max_lines` whole lines from `start` on. The last line of the file may lack its newline."""
@@ -105,39 +122,36 @@ class CsvRecording(Recording):
         return data[: ends[-1] + 1]
 
 
-def open_csv(path: Path, height: int | None, width: int | None) -> CsvRecording:
+def open_csv(path: Path, options: ReadOptions) -> CsvRecording:
     """Open a text file of events.
 
     Args:
         path: The file.
-        height: Height of the sensor in pixels, if the file does not state it.
-        width: Width of the sensor in pixels, if the file does not state it.
+        options: What the caller says about the file.
 
     Raises:
-        UserError: A column or the size of the sensor is missing, or the file is not text with one event per line.
+        UserError: A column or the size of the sensor is missing, the order of the columns is not certain, or the file
+            is not text with one event per line.
     """
     layout = _read_layout(path)
     if layout is None:
         raise UserError(f"{path} is not a text file with one event per line; choose another reader")
-    if layout.names is None and len(layout.first_row) != 4:
-        raise UserError(
-            f"{path} has {len(layout.first_row)} columns without names; name them in the first line, such as t,x,y,p"
-        )
-    found = find_columns(path, layout.names)
-    texts = [layout.first_row[i] if layout.first_row else "0" for i in found.index]
-    kinds = [np.int64 if re.fullmatch(r"[+-]?\d+", text) else np.float64 for text in texts]
-    if found.time_unit in ("s", "ms", "us"):  # later times may have decimals even if the first one is a plain 0
-        kinds[0] = np.float64
-    dtype = np.dtype(list(zip("txyp", kinds, strict=True)))
-    height, width = sensor_size(path, layout.size_hw, (height, width))
-    return CsvRecording(path, layout, dtype, EventColumns(path, found, height, width))
+    height, width = sensor_size(path, layout.size_hw, (options.height, options.width))
+    if layout.names is not None:
+        columns = find_columns(path, layout.names, options)
+    else:
+        columns = order_of_unnamed(path, _numbers(layout), replace(options, height=height, width=width))
+        has_decimals = any(mark in field for row in layout.first_rows for mark in ".eE" for field in row)
+        if layout.delimiter is None and columns.time_unit is None and columns.index[0] == 0 and has_decimals:
+            columns = replace(columns, time_unit="s")
+    return CsvRecording(path, layout, columns, Gate(path, height, width, columns.time_unit))
 
 
 def is_csv(path: Path) -> bool:
     """Return whether a file starts with lines of numbers, with or without names above them."""
     try:
         return _read_layout(path) is not None
-    except ValueError:
+    except UnicodeDecodeError:
         return False
 
 
@@ -155,12 +169,14 @@ def _read_layout(path: Path) -> _Layout | None:
         if len(line) > _MAX_LINE_BYTES or any(byte < 9 or 13 < byte < 32 for byte in line):
             return None
         text = line.decode().strip()
-        if text.startswith("#"):
+        if text.startswith(("#", "%")):
             notes += text
             noted = noted or _names_in(text)
         elif text:
             delimiter = _delimiter(text)
-            fields = tuple(field.strip() for field in text.split(delimiter))
+            fields = _fields(text, delimiter)
+            if ";" in text and re.search(r"\d,\d", text):
+                raise UserError(f"{path} has decimal commas; write decimal points")
             if len(fields) < 4:
                 return None
             num_numbers = sum(_is_number(field) for field in fields)
@@ -180,27 +196,74 @@ def _read_layout(path: Path) -> _Layout | None:
     sides = [re.search(rf"{name}\s*[=:]\s*(\d{{1,5}})\b", notes) for name in ("height", "width")]
     if sides[0] and sides[1]:
         size_hw = (int(sides[0][1]), int(sides[1][1]))
-    return _Layout(position, delimiter, names, fields, size_hw)
+    if geometry := re.match(r"%\s*geometry:(\d{1,5}),(\d{1,5})", notes):
+        size_hw = (int(geometry[2]), int(geometry[1]))
+        names = names or _OPENEB_NAMES
+    rows = _rows(head[position:], delimiter, len(fields)) if fields else ()
+    return _Layout(position, delimiter, names, rows, size_hw)
+
+
+def _rows(lines: bytes, delimiter: str | None, num_fields: int) -> tuple[tuple[str, ...], ...]:
+    """Return the first lines as fields, without those that have another number of fields."""
+    rows = []
+    for line in lines.split(b"\n", _MOST_FIRST_ROWS)[:_MOST_FIRST_ROWS]:
+        fields = line.decode("latin1").strip().split(delimiter)
+        if len(fields) == num_fields:
+            rows.append(_fields(line.decode("latin1"), delimiter))
+    return tuple(rows)
+
+
+def _numbers(layout: _Layout) -> npt.NDArray[np.float64]:
+    """Return the first rows as numbers, without those that are none."""
+    rows = [[_WORDS.get(text.lower(), text) for text in row] for row in layout.first_rows if all(map(_is_number, row))]
+    return np.array(rows, np.float64).reshape(len(rows), len(layout.first_rows[0]) if layout.first_rows else 0)
+
+
+def _dtype(layout: _Layout, columns: Columns) -> np.dtype[Any]:
+    """Return the types of t, x, y and p: integers for columns that start with some."""
+    kinds: list[type] = []
+    for i in columns.index:
+        is_whole = layout.first_rows and all(re.fullmatch(r"[+-]?\d+", row[i]) for row in layout.first_rows[:1])
+        kinds.append(np.int64 if is_whole or not layout.first_rows else np.float64)
+    if columns.time_unit in ("s", "ms", "us"):  # later times may have decimals even if the first one is a plain 0
+        kinds[0] = np.float64
+    return np.dtype(list(zip(NAMES, kinds, strict=True)))
+
+
+def _with_whole_lines(lines: bytes, layout: _Layout, columns: Columns) -> bytes:
+    """Return lines of numbers, with `nan` as the time of a line that is not four numbers."""
+    mark = layout.delimiter or " "
+    whole = []
+    for line in lines.decode("latin1").split("\n"):
+        if not line.strip():
+            continue
+        fields = [_WORDS.get(field.lower(), field) for field in _fields(line, layout.delimiter)]
+        is_event = max(columns.index) < len(fields) and all(_is_number(fields[i]) for i in columns.index)
+        if not is_event:
+            fields = ["0"] * (max(columns.index) + 1)
+            fields[columns.index[0]] = "nan"
+        whole.append(mark.join(fields))
+    return "\n".join(whole).encode("latin1")
 
 
 def _names_in(note: str) -> tuple[str, ...] | None:
     """Return the columns named in a line with `#` (numpy.savetxt writes such a header), or None if it names none."""
-    text = note.lstrip("# ")
+    text = note.lstrip("#% ")
     fields = tuple(field.strip() for field in text.split(_delimiter(text)))
-    try:
-        find_columns(Path(), fields)
-    except ValueError:
-        return None
-    return fields
+    return fields if set(matching(fields)[0]) == set(NAMES) else None
+
+
+def _fields(text: str, delimiter: str | None) -> tuple[str, ...]:
+    return tuple(field.strip().strip('"') for field in text.strip().split(delimiter))
 
 
 def _delimiter(text: str) -> str | None:
-    return next((mark for mark in ",;\t" if mark in text), None)
+    return next((mark for mark in ";,\t" if mark in text), None)
 
 
 def _is_number(text: str) -> bool:
     try:
-        float(text)
+        float(_WORDS.get(text.lower(), text))
     except ValueError:
         return False
     return True

@@ -1,7 +1,8 @@
 """Prophesee DAT files (Gen1, N-CARS): a text header, then one 64-bit word per event.
 
 The header lines start with `% `. Two bytes follow (event type, event size). Then every event is a u32 time in
-microseconds and a u32 of x (14 bits), y (14 bits) and polarity (4 bits), all little-endian.
+microseconds and a u32 of x (14 bits), y (14 bits) and polarity (4 bits), all little-endian. In version 1, x has 9 bits,
+y 8 and the polarity 1.
 Source: prophesee-automotive-dataset-toolbox, src/io/dat_events_tools.py.
 """
 
@@ -12,18 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rvtssm.readers.byte_recording import ByteRecording
+from rvtssm.readers.gate import LATEST_US, NUM_COMMON, POSITION, EventBuffer, State, admit
 from rvtssm.readers.header import read_text_header, sensor_size
-from rvtssm.readers.recording import (
-    BACKWARD,
-    LATEST_US,
-    NUM_COMMON,
-    OUTSIDE,
-    POSITION,
-    EventBuffer,
-    State,
-)
 from rvtssm.readers.wrapped_clock import num_wraps
-from rvtssm.records import Events
+from rvtssm.records import Events, ReadOptions
 from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.jit import jit
 from rvtssm.system.user_error import UserError
@@ -31,34 +24,52 @@ from rvtssm.system.user_error import UserError
 _CD_TYPES = (0x00, 0x0C)  # "2D" in the automotive datasets, "CD" in newer software; both have the same eight bytes
 _WORD = np.dtype([("t", "<u4"), ("xyp", "<u4")])
 _BLOCK = 2048  # events that are decoded at once if they are all valid, otherwise one by one
+_VERSION = 2  # of files that do not say it
 _CLOCK_US = 1 << 32  # after which the clock begins again
 _LATE_US = 1_000_000  # an event that comes just after the clock has begun again may be older by less than this
 _PREVIOUS, _WRAPPED = NUM_COMMON, NUM_COMMON + 1  # last raw time, microseconds added by wraps of the 32-bit clock
 
 
 class DatRecording(ByteRecording):
-    """A Prophesee DAT file."""
+    """A Prophesee DAT file.
+
+    Args:
+        path: The file.
+        height: Height of the sensor, pixels.
+        width: Width of the sensor, pixels.
+        data_offset: Byte of the first event.
+        version: The version of the format, which decides the number of bits of x and y.
+    """
 
     format = "dat"
     unit_bytes = 8
     own_state = (0, 0)
 
+    def __init__(self, path: Path, height: int, width: int, data_offset: int, version: int = _VERSION) -> None:
+        super().__init__(path, height, width, data_offset)
+        self._version = version
+
     def _decode(self, state: State, buffer: EventBuffer) -> int:
         words = self._read_units(state, len(buffer.t)).view("<u8")
+        if self._version < _VERSION:
+            words = _of_version_2(words)
         kept: int = _decode_words(words, state, self.height, self.width, buffer.t, buffer.x, buffer.y, buffer.p)
         return kept
 
+    def _with_new_clock(self, state: State) -> State:
+        state[[_PREVIOUS, _WRAPPED]] = self.own_state
+        return state
 
-def open_dat(path: Path, height: int | None, width: int | None) -> DatRecording:
+
+def open_dat(path: Path, options: ReadOptions) -> DatRecording:
     """Open a DAT file, with or without a header.
 
     Args:
         path: The file.
-        height: Height of the sensor in pixels, if the file does not state it.
-        width: Width of the sensor in pixels, if the file does not state it.
+        options: What the caller says about the file.
 
     Raises:
-        UserError: The file does not hold events, or the size of the sensor is unknown.
+        UserError: The file does not hold events, its version is unknown, or the size of the sensor is unknown.
     """
     header = read_text_header(path)
     data_offset = header.num_bytes
@@ -74,8 +85,17 @@ def open_dat(path: Path, height: int | None, width: int | None) -> DatRecording:
                 f"only events (0x00 or 0x0c, {DatRecording.unit_bytes} bytes) can be read, give another file"
             )
         data_offset += 2
-    height, width = sensor_size(path, header.size_hw, (height, width))
-    return DatRecording(path, height, width, data_offset)
+    version = header.value("Version") or str(_VERSION)
+    if version not in ("1", "2"):
+        raise UserError(f"{path} has version {version} of DAT, but only 1 and 2 can be read; convert it to version 2")
+    height, width = sensor_size(path, header.size_hw, (options.height, options.width))
+    return DatRecording(path, height, width, data_offset, int(version))
+
+
+def _of_version_2(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return words of version 1 (after the time x in 9 bits, y in 8, p in 1) in the layout of version 2."""
+    x, y, p = words >> 32 & 0x1FF, words >> 41 & 0xFF, words >> 49 & 1
+    return (words & 0xFFFFFFFF | x << 32 | y << 46 | p << 60).astype(np.uint64)
 
 
 def write_dat(path: Path | str, events: Events | Iterable[Events], height: int, width: int) -> None:
@@ -158,14 +178,10 @@ def _decode_block(words, state, height, width, t, x, y, p, kept):  # type: ignor
         previous = raw
         time = raw + wrapped
         column, row = place & 0x3FFF, (place >> 14) & 0x3FFF
-        if column >= width or row >= height:
-            state[OUTSIDE] += 1
+        is_kept, latest = admit(time, column, row, latest, state, height, width)
+        if not is_kept:
             continue
-        if time < latest:
-            state[BACKWARD] += 1
-            time = latest
-        latest = time
-        t[kept] = time
+        t[kept] = latest
         x[kept] = column
         y[kept] = row
         p[kept] = (place >> 28) != 0

@@ -11,11 +11,13 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.readers.columns import LATEST_POSSIBLE_US, NAMES, Column, keep_events
+from rvtssm.readers.columns import NAMES, agreed_unit
 from rvtssm.readers.ecf_codec import MAX_CHUNK_EVENTS, SLACK, decode_chunk
+from rvtssm.readers.gate import POSITION, Column, EventBuffer, Gate, State
 from rvtssm.readers.hdf5 import OpenDatasets, check_storage, open_hdf5, reading
 from rvtssm.readers.header import sensor_size
-from rvtssm.readers.recording import POSITION, EventBuffer, Recording, State
+from rvtssm.readers.recording import Recording
+from rvtssm.records import ReadOptions
 from rvtssm.system.user_error import UserError
 
 TABLE = "CD/events"
@@ -28,21 +30,19 @@ class EcfRecording(Recording):
     """The events of a table `CD/events`.
 
     Args:
-        path: The file.
-        height: Height of the sensor, pixels.
-        width: Width of the sensor, pixels.
+        gate: The conversion of columns to events.
         num_events: Number of rows of the table.
         chunk_events: Number of rows per chunk.
         is_packed: Whether ECF is the only filter of the table.
     """
 
     format = "ecf"
+    is_unit_fixed = False
     index_events = 1 << 14  # one chunk of the files that cameras write
 
-    def __init__(
-        self, path: Path, height: int, width: int, num_events: int, chunk_events: int, is_packed: bool
-    ) -> None:
-        super().__init__(path, height, width, num_events)
+    def __init__(self, gate: Gate, num_events: int, chunk_events: int, is_packed: bool) -> None:
+        super().__init__(gate.path, gate.height, gate.width, num_events)
+        self._gate = gate
         self._chunk_events = chunk_events
         self._is_packed = is_packed
         self._chunk: tuple[int, _Parts] | None = None  # number and columns of the chunk that was read last
@@ -58,7 +58,7 @@ class EcfRecording(Recording):
             columns = self._columns(number)
             stop = min(len(columns[0]), start + len(buffer.t) - filled)
             part = [column[start:stop] for column in columns]
-            kept += keep_events(part, state, (self.height, self.width), buffer.after(kept))
+            kept += self._gate.keep(part, f"in chunk {number}", state, buffer.after(kept))
             state[POSITION] += stop - start
             filled += stop - start
         return kept
@@ -94,13 +94,12 @@ class EcfRecording(Recording):
         return {**super().__getstate__(), "_chunk": None, "_decoded": None}
 
 
-def open_ecf(path: Path, height: int | None, width: int | None) -> EcfRecording:
+def open_ecf(path: Path, options: ReadOptions) -> EcfRecording:
     """Open a Metavision HDF5 file.
 
     Args:
         path: The file.
-        height: Height of the sensor in pixels, if the file does not state it.
-        width: Width of the sensor in pixels, if the file does not state it.
+        options: What the caller says about the file.
 
     Raises:
         UserError: The table has other columns, or the size of the sensor is unknown.
@@ -117,8 +116,9 @@ def open_ecf(path: Path, height: int | None, width: int | None) -> EcfRecording:
         if is_packed and chunk_events > MAX_CHUNK_EVENTS:
             raise UserError(f"{path} has chunks of {chunk_events} events, above {MAX_CHUNK_EVENTS}; copy it again")
         num_events, in_file = len(table), _geometry(file.attrs.get("geometry"))
-    height, width = sensor_size(path, in_file, (height, width))
-    return EcfRecording(path, height, width, num_events, chunk_events, is_packed)
+    height, width = sensor_size(path, in_file, (options.height, options.width))
+    gate = Gate(path, height, width, agreed_unit(path, None, options))
+    return EcfRecording(gate, num_events, chunk_events, is_packed)
 
 
 def is_ecf(file: h5py.File) -> bool:
@@ -135,7 +135,5 @@ def _geometry(text: Any) -> tuple[int, int] | None:
 
 
 def _fields(rows: npt.NDArray[np.void]) -> _Parts:
-    t = rows["t"].astype(np.int64)
-    if np.any((t < 0) | (t >= LATEST_POSSIBLE_US)):
-        raise UserError("impossible times")
-    return t, rows["x"].astype(np.int64), rows["y"].astype(np.int64), rows["p"].astype(np.int64)
+    t, x, y, p = (np.ascontiguousarray(rows[name]) for name in NAMES)
+    return t, x, y, p

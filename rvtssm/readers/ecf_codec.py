@@ -7,7 +7,7 @@ Source: prophesee-ai/hdf5_ecf 8735ce7 (ecf_codec.cpp), for the order of bits.
 
 import numpy as np
 
-from rvtssm.readers.columns import LATEST_POSSIBLE_US
+from rvtssm.readers.gate import LATEST_POSSIBLE_US
 from rvtssm.system.jit import jit
 
 MAX_CHUNK_EVENTS = 65535  # the limit of the codec

@@ -1,15 +1,23 @@
 """Check events that another program made before they are counted: an invalid coordinate would write out of bounds."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from rvtssm.readers.columns import EventColumns, check_kinds, find_columns
-from rvtssm.readers.recording import BACKWARD, NUM_COMMON, OUTSIDE, EventBuffer, Recording
-from rvtssm.records import Events
+from rvtssm.readers.clock_start import after_other_clock
+from rvtssm.readers.columns import check_kinds, find_columns
+from rvtssm.readers.faults import ReadFaults, say
+from rvtssm.readers.gate import POSITION, Column, EventBuffer, Gate, State, first_state
+from rvtssm.readers.recording import Recording
+from rvtssm.records import Events, ReadOptions
 from rvtssm.system.user_error import UserError
 
-_UNSORTED = 'events must come in order of time; sort them: order = np.argsort({}, kind="stable"), then {}'
+_UNSORTED = (
+    'events must come in order of time; sort them: order = np.argsort(t, kind="stable"), then '
+    "Events(t[order], x[order], y[order], p[order])"
+)
 _LARGEST_SIDE = 1 << 16  # what fits in Events.x and Events.y
 
 
@@ -27,7 +35,7 @@ def check_events(events: Events, height: int, width: int) -> None:
     if not len(events):
         return
     if np.any(events.t[1:] < events.t[:-1]):
-        raise UserError(_UNSORTED.format("t", "Events(t[order], x[order], y[order], p[order])"))
+        raise UserError(_UNSORTED)
     if events.x.max() >= width or events.y.max() >= height:
         raise UserError(
             f"events reach x={events.x.max()}, y={events.y.max()} outside {width}x{height} (width x height) pixels; "
@@ -41,14 +49,14 @@ def to_events(given: object) -> Events:
     """Return events from `Events` or from a structured array.
 
     Args:
-        given: `Events`, which are returned unchanged, or a structured array (N,) with the fields t, x, y and p. Integer
+        given: `Events`, or a structured array (N,) with the fields t, x, y and p. Integer
             times are microseconds unless the name of the field gives a unit (`t_s`). Polarities are as in `Events`.
 
     Raises:
         UserError: The argument is anything else, or its values are not valid. The message does not print the array.
     """
     if isinstance(given, Events):
-        return given
+        return given if not len(given) or given.p.max() <= 1 else replace(given, p=given.p.astype(np.int64))
     if isinstance(given, Recording):
         raise UserError(
             f"{given} is a recording, but events are needed; give a part of it, as in "
@@ -60,16 +68,39 @@ def to_events(given: object) -> Events:
             "y and p, which df.to_records(index=False) makes of a table of pandas"
         )
     where = Path("the array")
-    columns = find_columns(where, given.dtype.names)
+    columns = find_columns(where, given.dtype.names, ReadOptions())
     check_kinds(where, [given.dtype[i] for i in columns.index])
     raw = [np.ascontiguousarray(given[given.dtype.names[i]]) for i in columns.index]
-    state, buffer = np.zeros(NUM_COMMON, np.int64), EventBuffer(len(given))
-    EventColumns(where, columns, _LARGEST_SIDE, _LARGEST_SIDE).keep(raw, "in it", state, buffer)
-    if state[BACKWARD]:
-        raise UserError(_UNSORTED.format(f'array["{given.dtype.names[columns.index[0]]}"]', "array[order]"))
-    if state[OUTSIDE]:
-        raise UserError(f"the array has {state[OUTSIDE]} events with x or y below 0 or above {_LARGEST_SIDE - 1}")
-    return buffer.events(len(given))
+    return gated(raw, Gate(where, _LARGEST_SIDE, _LARGEST_SIDE, columns.time_unit))[0]
+
+
+def gated(raw: Sequence[Column], gate: Gate, repair: bool = False) -> tuple[Events, ReadFaults]:
+    """Return events in memory as if they had been read from a file, and the faults that were found.
+
+    Args:
+        raw: The columns t, x, y, p, each (N,).
+        gate: The checks, with the size of the sensor and the name of the events.
+        repair: Accept many faulty events, see `open_recording`.
+
+    Raises:
+        UserError: A polarity is outside its domain, or there are too many faults.
+    """
+    num_events, buffer = len(raw[0]), EventBuffer(len(raw[0]))
+
+    def decode(state: State, room: EventBuffer) -> int:
+        start = int(state[POSITION])
+        stop = min(start + len(room.t), num_events)
+        state[POSITION] = stop
+        return gate.keep([column[start:stop] for column in raw], f"in events {start} to {stop}", state, room)
+
+    state = after_other_clock(decode, first_state(), num_events, 1)
+    count = decode(state, buffer)
+    faults = ReadFaults.of(state)
+    if reason := faults.refusal(count, gate.height, gate.width, repair):
+        raise UserError(f"{gate.path} {reason}")
+    if note := faults.note(count, gate.height, gate.width):
+        say(f"{gate.path}: {note}")
+    return buffer.events(count), faults
 
 
 def _kind_of(given: object) -> str:

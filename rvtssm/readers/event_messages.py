@@ -8,24 +8,27 @@ slower. Sources: the definitions of these messages; OMG DDSI-RTPS 2.3, chapter 1
 
 import struct
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from rvtssm.events.windows import LATE_US
-from rvtssm.readers.columns import Column, keep_events
 from rvtssm.readers.evt2 import Evt2Recording
 from rvtssm.readers.evt3 import Evt3Recording
 from rvtssm.readers.evt21 import Evt21Recording
-from rvtssm.readers.recording import (
+from rvtssm.readers.gate import (
+    LATEST_POSSIBLE_US,
     LATEST_US,
+    NEVER_US,
     NUM_COMMON,
     POSITION,
-    Bytes,
+    Column,
     EventBuffer,
+    Gate,
     State,
-    copy_events,
-    join_events,
+    first_state,
 )
+from rvtssm.readers.recording import Bytes, copy_events, join_events
 from rvtssm.records import Events
 from rvtssm.system.user_error import UserError
 
@@ -42,7 +45,6 @@ _PLAIN_CDR = b"\0\1"  # little-endian, without parameter lists
 _MOST_PADDING = 7  # bytes after the last event
 _MIN_WORDS = 1 << 14  # the fewest words decoded at once, because sparse recordings have several words per event
 _LIVE_EVENTS = 1 << 16  # events of a live message that are decoded at once
-_NEVER_US = np.iinfo(np.int64).min
 _WORD_SLOTS = 6  # the most that a decoder of words needs
 DONE = NUM_COMMON + _WORD_SLOTS  # slot of the state: how many words or events of a message have been read
 _EVENT_BYTES = {False: 13, True: 16}  # distance between events of an array in ROS 1 (packed) and in ROS 2 (aligned)
@@ -75,6 +77,11 @@ class EventMessage:
         """Return the number of words, or of events if there are no words."""
         is_words = self.encoding in WORDS
         return len(self.words) // WORDS[self.encoding].unit_bytes if is_words else len(self.columns[0])
+
+    @property
+    def smallest_block(self) -> int:
+        """The least room for events that decoding needs."""
+        return WORDS[self.encoding].smallest_block if self.encoding in WORDS else 1
 
     @property
     def decoder_state(self) -> tuple[int, ...]:
@@ -119,7 +126,7 @@ class MessageDecoder:
         self.frame_id = message.frame_id
         size_hw, shape = (message.height, message.width), (message.height, message.width, message.encoding)
         if self._state is None:
-            self._state = np.array([0, _NEVER_US, 0, 0, *message.decoder_state], np.int64)
+            self._state = first_state(*message.decoder_state)
             self._shape = shape
         if shape != self._shape:
             self._state = None
@@ -127,10 +134,10 @@ class MessageDecoder:
                 f"its height, width and encoding are {shape}, but were {self._shape}", "begin a new stream"
             )
         before_us = int(self._state[LATEST_US])
-        self._state[DONE], self._state[LATEST_US] = 0, _NEVER_US  # so that a jump of the clock shows
-        parts, buffer = [], EventBuffer(_LIVE_EVENTS)
+        self._state[DONE], self._state[LATEST_US] = 0, NEVER_US  # so that a jump of the clock shows
+        parts, buffer, gate = [], EventBuffer(_LIVE_EVENTS), Gate(Path(self._kind), *size_hw)
         while self._state[DONE] < len(message):
-            count = decode_message(message, self._state, size_hw, buffer)
+            count = decode_message(message, self._state, gate, buffer)
             parts.append(copy_events(buffer.events(count)))
         events = join_events(parts)
         if len(events) and events.t[0] < before_us - LATE_US:
@@ -180,13 +187,13 @@ def read_message(kind: str, data: bytes, is_cdr: bool) -> EventMessage:
     return EventMessage(height, width, encoding, np.empty(0, np.uint8), columns, frame_id)
 
 
-def decode_message(message: EventMessage, state: State, size_hw: tuple[int, int], buffer: EventBuffer) -> int:
+def decode_message(message: EventMessage, state: State, gate: Gate, buffer: EventBuffer) -> int:
     """Write the next events of a message into the buffer.
 
     Args:
         message: The message.
         state: Decoder state, advanced in place; state[DONE] counts the words or events of this message that were read.
-        size_hw: Height and width of the sensor, pixels.
+        gate: The checks of columns, with the size of the sensor.
         buffer: Output.
 
     Returns:
@@ -196,13 +203,12 @@ def decode_message(message: EventMessage, state: State, size_hw: tuple[int, int]
     if message.encoding not in WORDS:
         columns = [column[done : done + len(buffer.t)] for column in message.columns]
         state[DONE] = done + len(columns[0])
-        return keep_events(columns, state, size_hw, buffer)
+        return gate.keep(columns, f"in events {done} to {state[DONE]} of a message", state, buffer)
     words, position = WORDS[message.encoding], state[POSITION]
     most = max(_MIN_WORDS, len(buffer.t))
     state[POSITION] = done  # decoders count their words in this slot
-    kept = words.decode_units(
-        message.words[words.unit_bytes * done :][: words.unit_bytes * most], state, size_hw, buffer
-    )
+    part = message.words[words.unit_bytes * done :][: words.unit_bytes * most]
+    kept = words.decode_units(part, state, (gate.height, gate.width), buffer)
     state[DONE], state[POSITION] = state[POSITION], position
     return kept
 
@@ -234,9 +240,9 @@ def _array_columns(fields: "_Fields") -> tuple[Column, Column, Column, Column]:
             values[1:] = np.ndarray((count - 1,), "<u2", content, offset if count > 1 else 0, (size,))
     else:
         x, y = (column("<u2", offset).astype(np.int64) for offset in (0, 2))
-    if not np.isin(p, (0, 1)).all() or nanoseconds.max() >= 1_000_000_000:
-        raise MessageError("it has events with an impossible time or polarity")
-    return seconds.astype(np.int64) * 1_000_000 + nanoseconds // 1000, x, y, p > 0
+    t = seconds.astype(np.int64) * 1_000_000 + nanoseconds // 1000
+    t[nanoseconds >= 1_000_000_000] = LATEST_POSSIBLE_US  # no valid time, so the gate leaves the event out
+    return t, x, y, p
 
 
 def _mono_columns(words: Column, base_ns: int) -> tuple[Column, Column, Column, Column]:

@@ -8,16 +8,8 @@ hal/cpp/include/metavision/hal/decoders/evt2.
 import numpy as np
 
 from rvtssm.readers.byte_recording import ByteRecording
-from rvtssm.readers.recording import (
-    BACKWARD,
-    LATEST_US,
-    NUM_COMMON,
-    OUTSIDE,
-    POSITION,
-    Bytes,
-    EventBuffer,
-    State,
-)
+from rvtssm.readers.gate import LATEST_US, NUM_COMMON, POSITION, EventBuffer, State, admit
+from rvtssm.readers.recording import Bytes
 from rvtssm.readers.wrapped_clock import num_wraps
 from rvtssm.system.jit import jit
 
@@ -74,11 +66,9 @@ def _decode_words(words, state, height, width, t, x, y, p):  # type: ignore[no-u
             if (column > largest_column) | (row > largest_row) | (time < earliest):
                 if high < 0:
                     continue
-                if column > largest_column or row > largest_row:
-                    state[OUTSIDE] += 1
+                is_kept, time = admit(time, np.int64(column), np.int64(row), latest, state, height, width)
+                if not is_kept:
                     continue
-                state[BACKWARD] += 1
-                time = latest
             earliest = latest = time
             t[kept] = time
             x[kept] = np.uint16(column)

@@ -9,16 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from rvtssm.readers.byte_recording import ByteRecording
+from rvtssm.readers.gate import LATEST_US, NUM_COMMON, POSITION, EventBuffer, State
 from rvtssm.readers.header import read_text_header
-from rvtssm.readers.recording import (
-    LATEST_US,
-    MAX_EVENTS_PER_UNIT,
-    NUM_COMMON,
-    POSITION,
-    Bytes,
-    EventBuffer,
-    State,
-)
+from rvtssm.readers.recording import MAX_EVENTS_PER_UNIT, Bytes
 from rvtssm.readers.vectors import VECTOR, keep_pixels, put_vector
 from rvtssm.readers.wrapped_clock import num_wraps
 from rvtssm.system.jit import jit
@@ -43,6 +36,7 @@ class Evt21Recording(ByteRecording):
 
     format = "evt21"
     unit_bytes = 8
+    smallest_block = MAX_EVENTS_PER_UNIT
     own_state = (-1, 0)
 
     def __init__(self, path: Path, height: int, width: int, data_offset: int) -> None:

@@ -7,15 +7,8 @@ vector word holds up to 12 pixels of a row. Source: OpenEB 0499c95, hal/cpp/incl
 import numpy as np
 
 from rvtssm.readers.byte_recording import ByteRecording
-from rvtssm.readers.recording import (
-    LATEST_US,
-    MAX_EVENTS_PER_UNIT,
-    NUM_COMMON,
-    POSITION,
-    Bytes,
-    EventBuffer,
-    State,
-)
+from rvtssm.readers.gate import LATEST_US, NUM_COMMON, POSITION, EventBuffer, State
+from rvtssm.readers.recording import MAX_EVENTS_PER_UNIT, Bytes
 from rvtssm.readers.vectors import VECTOR, keep_pixels, put_vector
 from rvtssm.readers.wrapped_clock import num_wraps
 from rvtssm.system.jit import jit
@@ -36,6 +29,7 @@ class Evt3Recording(ByteRecording):
 
     format = "evt3"
     unit_bytes = 2
+    smallest_block = MAX_EVENTS_PER_UNIT
     own_state = (-1, 0, 0, -1, 0, 0)
 
     def _decode(self, state: State, buffer: EventBuffer) -> int:

@@ -1,4 +1,4 @@
-"""Shared parts of the readers of HDF5 files: errors, checks of damaged files, and the columns of a group `events`."""
+"""Shared parts of the readers of HDF5 files: errors, and checks of damaged files."""
 
 import contextlib
 import io
@@ -14,8 +14,6 @@ import hdf5plugin  # noqa: F401  registers the compression filters of published 
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.readers.columns import LATEST_POSSIBLE_US, NAMES, Column, keep_events
-from rvtssm.readers.recording import POSITION, EventBuffer, Recording, State
 from rvtssm.system.file_errors import CONTENT_ERRORS, file_errors
 from rvtssm.system.user_error import UserError
 
@@ -23,8 +21,6 @@ _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _MOST_PACKED = 1 << 16  # no known file unpacks a stored byte to more bytes than this
 _MAX_CHUNK_BYTES = 1 << 28
 _BLOSC, _BLOSC_VALUES = 32001, 4  # the filter reads this many settings without checking that they are there
-_LARGEST_WHOLE = 2.0**62
-_MOST_AT_ONCE = 1 << 16  # events that are read at once, which bounds the memory
 _CACHE_BYTES = 1 << 25  # unpacked chunks kept per dataset, so that a chunk is not unpacked for every read
 
 
@@ -39,7 +35,15 @@ def reading(path: Path | str, where: str = "", advice: str = "copy it again") ->
     """
     fault = f"{where} are damaged" if where else " cannot be opened as HDF5"
     with file_errors(path, fault, advice, CONTENT_ERRORS):
-        yield
+        try:
+            yield
+        except OSError as error:
+            if "already open for write" not in str(error):
+                raise
+            raise UserError(
+                f"{path} was not closed by the program that wrote it, or that program still runs; if it has ended, "
+                f"`h5clear -s {path}` removes the mark"
+            ) from None
 
 
 class _OwnFile(h5py.File):  # type: ignore[misc]
@@ -59,7 +63,8 @@ class _OwnFile(h5py.File):  # type: ignore[misc]
 def open_hdf5(path: Path | str, cache_bytes: int | None = None) -> h5py.File:
     """Open an HDF5 file for reading. All HDF5 files are opened with this function.
 
-    Access by name raises UserError for external links, external storage and virtual datasets.
+    Access by name raises UserError for external links, external storage and virtual datasets. The file is not locked,
+    so that a file which another program has locked, or which is on a disk without locks, can be read.
 
     Args:
         path: The file.
@@ -67,7 +72,7 @@ def open_hdf5(path: Path | str, cache_bytes: int | None = None) -> h5py.File:
     """
     with open(path, "rb") as file:
         _check_driver(path, file)
-    return _OwnFile(path, "r", rdcc_nbytes=cache_bytes)
+    return _OwnFile(path, "r", rdcc_nbytes=cache_bytes, locking=False)
 
 
 def _check_driver(path: Path | str, file: io.BufferedReader) -> None:
@@ -155,55 +160,6 @@ class OpenDatasets:
         self.file.close()
 
 
-class EventGroupRecording(Recording):
-    """The base class of formats that store the arrays t, x, y and p in a group `events`."""
-
-    index_events = 1 << 16
-
-    def _open(self) -> OpenDatasets:
-        return OpenDatasets(self.path, (f"events/{name}" for name in NAMES))
-
-    def _decode(self, state: State, buffer: EventBuffer) -> int:
-        start = int(state[POSITION])
-        stop = min(start + len(buffer.t), start + _MOST_AT_ONCE, self._num_units)
-        columns = self._columns(start, stop)
-        state[POSITION] = stop
-        return keep_events(columns, state, (self.height, self.width), buffer)
-
-    def _columns(self, start: int, stop: int) -> list[Column]:
-        """Return the stored t, x, y, p of the events [start, stop)."""
-        place = f", events {start} to {stop}"
-        with reading(self.path, place):
-            columns = [read_rows(column, start, stop) for column in self._file().datasets]
-        t, x, y, p = (_whole_numbers(column, f"{self.path}{place}") for column in columns)
-        if not np.all((t >= 0) & (t < LATEST_POSSIBLE_US)):
-            raise UserError(f"{self.path}{place}: impossible times; copy it again")
-        return [t, x, y, p]
-
-
-def count_events(path: Path, file: h5py.File, kinds: str, advice: str) -> int:
-    """Return the number of events in the group `events` of a file, after checking the stored columns.
-
-    Args:
-        path: The file, for messages.
-        file: The opened file.
-        kinds: Allowed dtype kinds, as letters of `numpy.dtype.kind`.
-        advice: End of the message about missing columns.
-
-    Raises:
-        UserError: A column is missing, is not one-dimensional and numeric, or differs in length from the others.
-    """
-    columns: list[Any] = [file.get(f"events/{name}") for name in NAMES]
-    for column in columns:
-        if not isinstance(column, h5py.Dataset) or column.ndim != 1 or column.dtype.kind not in kinds:
-            raise UserError(f"{path} has no events/t, x, y, p of numbers; {advice}")
-        check_storage(path, column)
-    lengths = {name: len(column) for name, column in zip(NAMES, columns, strict=True)}
-    if len(set(lengths.values())) > 1:
-        raise UserError(f"{path} has columns of different lengths {lengths}; copy it again")
-    return lengths["t"]
-
-
 def check_storage(path: Path, dataset: h5py.Dataset) -> None:
     """Raise UserError for sizes that only a damaged file states. Reading them would never end or would fill the memory.
 
@@ -222,15 +178,3 @@ def check_storage(path: Path, dataset: h5py.Dataset) -> None:
     for code, _, settings, _ in map(properties.get_filter, range(properties.get_nfilters())):
         if code == _BLOSC and len(settings) < _BLOSC_VALUES:
             raise UserError(f"{path} does not say how {dataset.name} was compressed; it is damaged, copy it again")
-
-
-def _whole_numbers(column: npt.NDArray[Any], place: str) -> npt.NDArray[Any]:
-    """Return a column in the byte order of this machine. Raise UserError if a value is not a whole number."""
-    if column.dtype.kind != "f":
-        return column.astype(column.dtype.newbyteorder("="), copy=False)
-    if not np.all((column == np.rint(column)) & (np.abs(column) < _LARGEST_WHOLE)):
-        raise UserError(
-            f"{place}: times (microseconds) and pixels must be whole numbers; convert them, as in np.rint(t * 1e6) for "
-            "seconds, or copy the file again if it is damaged"
-        )
-    return column.astype(np.int64)

@@ -18,6 +18,12 @@ _SYSTEM_SIZES_HW = {
 }
 _FIRST_SYSTEM_IN_ORDER = 0x37  # earlier cameras of Prophesee wrote the halves of EVT2.1 words in the other order
 _ENCODINGS = {"2.0": "EVT2", "2.1": "EVT21", "3.0": "EVT3"}
+# What cameras sent when headers did not name the encoding yet.
+_SYSTEM_ENCODINGS = {
+    **dict.fromkeys((0x15, 0x17, 0x19, 0x1A, 0x1C, 0x1D, 0x1F, 0x21, 0x22, 0x23, 0x27, 0x29), "EVT2"),
+    **dict.fromkeys((0x1E, 0x20, 0x28, 0x2E, 0x30, 0x31, 0x32), "EVT3"),
+}
+_PLUGIN_ENCODINGS = {"gen3_fx3": "EVT2", "gen31_fx3": "EVT2", "gen4_fx3": "EVT2", "gen41_evk3": "EVT3"}
 
 UNSAID_SIZE = "does not say the size of its sensor"  # in the message of UnknownSensorSize
 
@@ -43,11 +49,16 @@ class TextHeader:
 
     @property
     def encoding(self) -> str | None:
-        """The name of the encoding, such as EVT2, EVT21 or EVT3. None if the header does not name it."""
+        """The name of the encoding, such as EVT2, EVT21 or EVT3. None if neither the header nor its camera tells it."""
         if given := (self.value("format") or "").partition(";")[0].strip():
             return given
         version = self.value("evt")
-        return None if version is None else _ENCODINGS.get(version, f"EVT{version}")
+        if version is not None:
+            return _ENCODINGS.get(version, f"EVT{version}")
+        plugin = self.value("plugin_name") or ""
+        by_plugin = next((encoding for name, encoding in _PLUGIN_ENCODINGS.items() if name in plugin), None)
+        by_system = _SYSTEM_ENCODINGS.get(_number(self.value("system_ID") or "")) if self._is_of_prophesee else None
+        return by_system or by_plugin
 
     @property
     def size_hw(self) -> tuple[int, int] | None:
@@ -77,9 +88,13 @@ class TextHeader:
         """Whether the two 32-bit halves of a 64-bit word have the order of early cameras ("legacy")."""
         if order := self._option("endianness") or self.value("endianness"):
             return order == "legacy"
+        return self._is_of_prophesee and 0 < _number(self.value("system_ID") or "") < _FIRST_SYSTEM_IN_ORDER
+
+    @property
+    def _is_of_prophesee(self) -> bool:
+        """Whether the numbers of systems are those of Prophesee."""
         keys = ("integrator_name", "plugin_integrator_name", "camera_integrator_name")
-        is_prophesee = all(self.value(key) in (None, "", "Prophesee") for key in keys)
-        return is_prophesee and 0 < _number(self.value("system_ID") or "") < _FIRST_SYSTEM_IN_ORDER
+        return all(self.value(key) in (None, "", "Prophesee") for key in keys)
 
     def _option(self, name: str) -> str | None:
         """Return a value of the line `% format NAME;key=value;...`."""

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.cache import cache_folder
 
-_MAGIC = b"rvtssm index 2\n"  # increase the number when a decoder or this layout changes
+_MAGIC = b"rvtssm index 3\n"  # increase the number when a decoder or this layout changes
 _SAMPLES, _SAMPLE_BYTES = 16, 4096  # parts of the file that distinguish recordings with the same size and time stamp
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
@@ -33,9 +33,9 @@ class RecordingIndex:
     states: Ints  # (K, S) decoder state at the start of each block
     latest_us: Ints  # (K,) time of the last event of each block
     num_before: Ints  # (K + 1,) number of events before each block, then of all events
+    last_state: Ints  # (S,) decoder state after the last block, with the faults of the whole recording
     first_us: int  # time of the first event, 0 if there are no events
-    backward_steps: int  # in the whole recording, see ReadFaults
-    out_of_frame: int  # in the whole recording
+    is_multiple: bool  # whether all times are multiples of 1000
 
     @property
     def num_events(self) -> int:
@@ -111,15 +111,16 @@ def index_path(path: Path) -> Path:
 
 
 def _to_bytes(index: RecordingIndex) -> bytes:
-    numbers = [*index.states.shape, index.first_us, index.backward_steps, index.out_of_frame]
-    parts = (np.array(numbers, np.int64), index.states, index.latest_us, index.num_before)
+    numbers = [len(index.states), len(index.last_state), index.first_us, index.is_multiple]
+    parts = (np.array(numbers, np.int64), index.last_state, index.states, index.latest_us, index.num_before)
     return b"".join(np.ascontiguousarray(part, "<i8").tobytes() for part in parts)
 
 
 def _from_bytes(data: bytes) -> RecordingIndex:
     values = np.frombuffer(data, "<i8").astype(np.int64, copy=False)
-    num_blocks, num_slots, first_us, backward_steps, out_of_frame = (int(value) for value in values[:5])
-    states, latest_us, num_before = np.split(values[5:], [num_blocks * num_slots, num_blocks * num_slots + num_blocks])
+    num_blocks, num_slots, first_us, is_multiple = (int(value) for value in values[:4])
+    sizes = (num_slots, num_blocks * num_slots, num_blocks)
+    last_state, states, latest_us, num_before = np.split(values[4:], np.cumsum(sizes))
     return RecordingIndex(
-        states.reshape(num_blocks, num_slots), latest_us, num_before, first_us, backward_steps, out_of_frame
+        states.reshape(num_blocks, num_slots), latest_us, num_before, last_state, first_us, bool(is_multiple)
     )

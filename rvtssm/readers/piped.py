@@ -15,17 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rvtssm.events.windows import LONGEST_SILENCE_US, first_jump
-from rvtssm.readers import open_recording
+from rvtssm.readers import open_with
 from rvtssm.readers.byte_recording import ByteRecording
-from rvtssm.readers.recording import (
-    BACKWARD,
-    OUTSIDE,
-    POSITION,
-    EventBuffer,
-    ReadFaults,
-    copy_events,
-)
-from rvtssm.records import Events
+from rvtssm.readers.faults import ReadFaults
+from rvtssm.readers.gate import POSITION, EventBuffer
+from rvtssm.readers.recording import copy_events
+from rvtssm.records import Events, ReadOptions
 from rvtssm.system.user_error import UserError
 
 _READ_BYTES = 1 << 16  # the most that is read at once; less is read if less has arrived
@@ -42,14 +37,13 @@ class PipedRecording:
     Args:
         stream: An open binary stream with the method `read1`.
         name: Name of the stream in messages.
-        height: Height of the sensor in pixels, if the stream does not state it.
-        width: Width of the sensor in pixels, if the stream does not state it.
+        options: What the caller says about the stream.
 
     Raises:
         UserError: The stream ended, or its format cannot be read in order.
     """
 
-    def __init__(self, stream: BinaryIO, name: str, height: int | None = None, width: int | None = None) -> None:
+    def __init__(self, stream: BinaryIO, name: str, options: ReadOptions | None = None) -> None:
         self.name = name
         self._stream = stream
         head = _read_head(stream)
@@ -59,7 +53,10 @@ class PipedRecording:
             path = Path(folder) / "head.dat"  # without a header it is read as DAT, like the oldest files
             path.write_bytes(head)
             try:
-                recording = open_recording(path, height, width)
+                recording = open_with(path, options or ReadOptions())
+                if isinstance(recording, ByteRecording):
+                    recording._start()  # finds a few events of another clock, if they have arrived
+                recording.close()
             except ValueError as error:
                 raise UserError(str(error).replace(str(path), name) + "; a stream must be RAW or DAT") from None
         if not isinstance(recording, ByteRecording):
@@ -93,7 +90,7 @@ class PipedRecording:
             decoder._num_units = max(num_bytes, 0) // decoder.unit_bytes
             while state[POSITION] < decoder._num_units:
                 count = decoder._decode(state, buffer)
-                self.faults = ReadFaults(int(state[BACKWARD]), int(state[OUTSIDE]))
+                self.faults = ReadFaults.of(state)
                 events = self._before_jump(last_us, buffer.events(count))
                 self._check_clock(events)
                 if len(events):
@@ -113,7 +110,7 @@ class PipedRecording:
                 self.broke_off = f"{self.name} broke off ({error.strerror or error}); start the sender again"
             if not data:
                 break
-        self.faults = ReadFaults(int(state[BACKWARD]), int(state[OUTSIDE]), max(num_bytes, 0) % decoder.unit_bytes)
+        self.faults = ReadFaults.of(state, max(num_bytes, 0) % decoder.unit_bytes)
 
     time_range_us = None  # not known before the stream ends
 

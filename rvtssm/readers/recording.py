@@ -10,71 +10,26 @@ from __future__ import annotations
 import copy
 import os
 import pickle
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from rvtssm.readers.clock_start import after_other_clock
+from rvtssm.readers.faults import ReadFaults, UnitDoubt, say, warn_of_unit
+from rvtssm.readers.gate import LATEST_US, POSITION, EventBuffer, State, first_state
 from rvtssm.readers.index import RecordingIndex, identity_of, load_index, save_index
 from rvtssm.records import Events, check_time_range
 from rvtssm.system.user_error import UserError
 
-# The first slots of every decoder state; formats append their own. Compiled functions read these as constants.
-POSITION = 0  # index of the next unit of the file; a unit is an event, a word or a byte
-LATEST_US = 1  # the largest time so far
-BACKWARD = 2  # number of events that were earlier than an event before them
-OUTSIDE = 3  # number of events outside the sensor, which are dropped
-NUM_COMMON = 4
-
 MAX_EVENTS_PER_UNIT = 36  # an EVT2.1 word, which is written as three vectors of 12 pixels
-_MOST_MOVED = 0.01  # share of events out of order that can be a glitch of the camera
-_FEW_MOVED = 100  # this many events out of order are accepted in any case
-# Events per pixel and second, averaged over all pixels and the whole recording. The fastest sensors read out about 1e9
-# events per second from 1280 x 720 pixels, 1,100 per pixel, and only for moments; smaller ones reach 300 to 700. Real
-# recordings average 0.1 to 40, so 40 to 40,000 if the times are milliseconds and 1000 times that if they are seconds.
-_MOST_PER_PIXEL = 1000
-_ENOUGH_FOR_DENSITY = 1000  # events; fewer say little about the average
-_INSTANT_US = 10  # some sensors give the same time to all events of a row, or of a reading
-MANY_EVENTS = 10_000  # fewer can be a single instant, or a short piece on purpose
 _LONGEST_GAP_US = 6 * 3_600_000_000  # longest gap in a recording; every empty window in it is computed
-_NOT_SETTINGS = ("path", "faults", "repair", "_index", "_handle", "_handle_owner")
+_NOT_SETTINGS = ("path", "faults", "repair", "_index", "_handle", "_handle_owner", "_begin", "_is_told")
 
-State = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
-
-
-@dataclass(frozen=True, slots=True)
-class ReadFaults:
-    """How many repairs were made in the part of a file that was read so far."""
-
-    backward_steps: int = 0  # events earlier than an event before them; they get the latest time so far
-    out_of_frame: int = 0  # events outside the sensor; they are dropped
-    truncated_bytes: int = 0  # bytes after the last complete event; they are ignored
-
-
-class EventBuffer:
-    """Arrays for `capacity` events. Decoders overwrite them with every block."""
-
-    def __init__(self, capacity: int) -> None:
-        self.t = np.empty(capacity, np.int64)
-        self.x = np.empty(capacity, np.uint16)
-        self.y = np.empty(capacity, np.uint16)
-        self.p = np.empty(capacity, np.uint8)
-
-    def events(self, count: int) -> Events:
-        """Return the first `count` events as views."""
-        return Events(self.t[:count], self.x[:count], self.y[:count], self.p[:count])
-
-    def after(self, count: int) -> EventBuffer:
-        """Return a buffer on the same arrays that skips the first `count` places."""
-        rest = EventBuffer(0)
-        rest.t, rest.x, rest.y, rest.p = self.t[count:], self.x[count:], self.y[count:], self.p[count:]
-        return rest
 
 
 class Recording(ABC):
@@ -85,9 +40,8 @@ class Recording(ABC):
 
     A new format derives from this class, or from `ByteRecording` if its file is a header followed by words of equal
     size. It sets `format`, implements `_open` and `_decode`, and lists the initial values of its own slots of the state
-    in `own_state`. `_decode` follows the same rules in every format: an event that is earlier than one before it gets
-    the latest time so far, an event outside the sensor is dropped, and both are counted in the state. The result of
-    `_decode` depends only on the state, the file, and attributes that `__init__` sets and that survive pickling. A
+    in `own_state`. `_decode` follows the rules of `rvtssm/readers/gate.py` in every format. Its result depends only on
+    the state, the file, and attributes that `__init__` sets and that survive pickling. A
     damaged file raises a UserError that names it.
 
     Args:
@@ -100,6 +54,9 @@ class Recording(ABC):
 
     format: str
     own_state: tuple[int, ...] = ()
+    smallest_block = 1  # the least room for events that `_decode` needs
+    is_unit_fixed = True  # the format defines that times are microseconds
+    is_unit_certain = True  # the file or the caller says the unit of time; otherwise unusual times are doubted
     index_events = 1 << 15  # events between two index entries; a smaller number makes short slices cheaper
 
     def __init__(self, path: Path, height: int, width: int, num_units: int, truncated_bytes: int = 0) -> None:
@@ -108,20 +65,30 @@ class Recording(ABC):
         self.width = width
         self._num_units = num_units
         self.faults = ReadFaults(truncated_bytes=truncated_bytes)
-        self.repair = False  # read the file even if many events are out of order
+        self.repair = False  # read the file even if many events are faulty
+        self._is_told = False  # whether the faults were said
+        self._begin: State | None = None  # the state before the first event of the recording's clock
         self._index: RecordingIndex | None = None
         self._handle: Any = None
         self._handle_owner = 0
 
     def _start(self) -> State:
-        """Return the decoder state at the first unit of the file."""
-        return np.array([0, np.iinfo(np.int64).min, 0, 0, *self.own_state], np.int64)
+        """Return the decoder state at the first event, after a few events of another clock if there are any."""
+        if self._begin is None:
+            first = first_state(*self.own_state)
+            self._begin = after_other_clock(self._decode, first, self._num_units, self.smallest_block)
+            self._begin = self._with_new_clock(self._begin)
+        return self._begin.copy()
+
+    def _with_new_clock(self, state: State) -> State:
+        """Return the state after events of another clock, without what the decoder has concluded from their times."""
+        return state
 
     @abstractmethod
     def _decode(self, state: State, buffer: EventBuffer) -> int:
         """Write the next events into the buffer, advance the state and return the number of events written.
 
-        The buffer has room for at least MAX_EVENTS_PER_UNIT events. The result is 0 if the units held no events.
+        The buffer has room for at least `smallest_block` events. The result is 0 if the units held no events.
         """
 
     @abstractmethod
@@ -176,20 +143,21 @@ class Recording(ABC):
         state = self._start() if start_us is None else self._state_at(start_us)
         is_whole, limits = start_us is None and end_us is None, np.iinfo(np.int64)
         start_us, end_us = limits.min if start_us is None else start_us, limits.max if end_us is None else end_us
-        num_events = first_us = 0
+        num_events, first_us, doubt = 0, 0, UnitDoubt()
         while state[POSITION] < self._num_units and state[LATEST_US] < end_us:
             count = self._decode(state, buffer)
             first_us = int(buffer.t[0]) if count and not num_events else first_us
             num_events += count
-            self._note_faults(int(state[BACKWARD]), int(state[OUTSIDE]))
+            self.faults = ReadFaults.of(state, self.faults.truncated_bytes)
             block = buffer.events(count)
-            if not is_whole:
+            if is_whole:
+                doubt.look(block.t)
+            else:
                 block = block.between(start_us, end_us)
             if len(block):
                 yield block if reuse else copy_events(block)
         if is_whole:
-            self._check_order(num_events)
-            warn_of_density(self.name, num_events, (first_us, int(state[LATEST_US])), self.height, self.width)
+            self._conclude(num_events, (first_us, int(state[LATEST_US])), doubt.is_multiple)
 
     def read(self) -> Events:
         """Return all events. Use this only for files that fit in memory."""
@@ -246,7 +214,7 @@ class Recording(ABC):
             late_us = int(index.latest_us[np.argmax(gaps_us)])
             raise UserError(
                 f"{self.path} has an event at {late_us} us, {gaps_us.max() / 3.6e9:.3g} hours after others; its time "
-                "is damaged, copy the file again, or cut it there"
+                "is damaged, cut the file there"
             )
         return index.first_us, int(index.latest_us[-1])
 
@@ -255,22 +223,37 @@ class Recording(ABC):
         """The number of events in the whole file that lie on the sensor."""
         return self._built_index().num_events
 
-    def _check_order(self, num_events: int) -> None:
-        """Raise UserError without `repair` if more than 1 % of all events, and more than a few, are out of order."""
-        moved, total = self.faults.backward_steps, num_events + self.faults.out_of_frame
-        if moved > max(_MOST_MOVED * total, _FEW_MOVED) and not self.repair:
-            raise UserError(
-                f"{self.path} has {moved} of {total} events that are earlier than an event before them; sort it by "
-                "time, or give repair=true (dataset.repair=true, in Python repair=True) to move them "
-                "to the time of that event"
-            )
+    def _conclude(self, num_events: int, range_us: tuple[int, int], is_multiple: bool) -> None:
+        """Say what was left out and whether the unit of time looks wrong. Raise UserError if there are too many faults.
+
+        Args:
+            num_events: Number of events in the whole recording.
+            range_us: Times of the first and the last event.
+            is_multiple: Whether all times are multiples of 1000.
+        """
+        if reason := self.refusal(num_events, self.repair):
+            raise UserError(f"{self.path} {reason}")
+        if num_events:
+            is_multiple_or_certain = None if self.is_unit_certain else is_multiple
+            warn_of_unit(self.name, num_events, range_us, (self.height, self.width), is_multiple_or_certain)
+        if not self._is_told and (note := self.fault_note(num_events)):
+            say(f"{self.name}: {note}")
+            self._is_told = True
+
+    def refusal(self, num_events: int, is_repaired: bool = False) -> str:
+        """Return why a recording with the faults found so far is refused, see `ReadFaults.refusal`."""
+        return self.faults.refusal(num_events, self.height, self.width, is_repaired)
+
+    def fault_note(self, num_events: int) -> str:
+        """Return what was left out so far, see `ReadFaults.note`."""
+        return self.faults.note(num_events, self.height, self.width)
 
     def error_without_events(self) -> UserError:
         """Return the error to raise if the whole file was read and contained no valid event."""
         if outside := self.faults.out_of_frame:
             return UserError(
                 f"{self.path} has all of its {outside} events outside its {self.width}x{self.height} (width x height) "
-                "pixels; choose the dataset or the size that fits, or copy the file again"
+                "pixels; choose the dataset or the size that fits"
             )
         return UserError(f"{self.path} holds no events; remove it or record it again")
 
@@ -293,11 +276,9 @@ class Recording(ABC):
                 # An index of one block saves no time. A file that changed during the pass has a new identity.
                 if len(index.states) > 1 and identity_of(self.path, settings) == identity:
                     save_index(self.path, identity, index)
-            self._note_faults(index.backward_steps, index.out_of_frame)
-            self._check_order(index.num_events)
-            if len(index.states):
-                range_us = index.first_us, int(index.latest_us[-1])
-                warn_of_density(self.name, index.num_events, range_us, self.height, self.width)
+            self.faults = ReadFaults.of(index.last_state, self.faults.truncated_bytes)
+            last_us = int(index.latest_us[-1]) if len(index.states) else 0
+            self._conclude(index.num_events, (index.first_us, last_us), index.is_multiple)
             self._index = index
         return self._index
 
@@ -306,7 +287,7 @@ class Recording(ABC):
         states: list[State] = []
         latest_us: list[np.int64] = []
         counts = [0]
-        first_us = 0
+        first_us, doubt = 0, UnitDoubt()
         while state[POSITION] < self._num_units:
             before = state.copy()
             count = self._decode(state, buffer)
@@ -314,51 +295,20 @@ class Recording(ABC):
                 continue
             if not states:
                 first_us = int(buffer.t[0])
+            doubt.look(buffer.t[:count])
             states.append(before)
             latest_us.append(state[LATEST_US])
             counts.append(count)
         blocks = np.array(states, np.int64).reshape(len(states), len(state)), np.array(latest_us, np.int64)
-        num_before, faults = np.cumsum(counts, dtype=np.int64), (int(state[BACKWARD]), int(state[OUTSIDE]))
-        return RecordingIndex(*blocks, num_before, first_us, *faults)
+        return RecordingIndex(*blocks, np.cumsum(counts, dtype=np.int64), state, first_us, doubt.is_multiple)
 
     def _settings(self) -> bytes:
         """Return everything besides the content of the file that decides which events are read."""
         chosen = {name: value for name, value in self.__getstate__().items() if name not in _NOT_SETTINGS}
         return pickle.dumps((type(self).__qualname__, self.index_events, sorted(chosen.items())), protocol=4)
 
-    def _note_faults(self, backward_steps: int, out_of_frame: int) -> None:
-        self.faults = ReadFaults(backward_steps, out_of_frame, self.faults.truncated_bytes)
-
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_handle": None}
-
-
-def warn_of_density(name: str, num_events: int, range_us: tuple[int, int], height: int, width: int) -> bool:
-    """Warn if a recording has more events than any sensor gives, as times in milliseconds or seconds would.
-
-    Args:
-        name: The recording, for the message.
-        num_events: Number of events.
-        range_us: Times of the first and the last event, as they were read.
-        height: Height of the sensor, pixels.
-        width: Width of the sensor, pixels.
-
-    Returns:
-        Whether it warned.
-    """
-    span_us = range_us[1] - range_us[0]
-    per_pixel = num_events / (height * width) / max(span_us, 1) * 1e6
-    is_enough = num_events >= (_ENOUGH_FOR_DENSITY if span_us >= _INSTANT_US else MANY_EVENTS)
-    if is_told := is_enough and per_pixel > _MOST_PER_PIXEL:
-        text = (
-            f"{name} has {num_events} events in {span_us / 1000:g} ms on {width} x {height} pixels, that is "
-            f"{per_pixel:.0f} per pixel and second, more than any sensor gives; if the times are milliseconds, "
-            "multiply them by 1000, if seconds, by 1000000"
-        )
-        warnings.warn_explicit(
-            text, UserWarning, __file__, 0
-        )  # without a registry, which would keep a second call quiet
-    return is_told
 
 
 def copy_events(events: Events) -> Events:

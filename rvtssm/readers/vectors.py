@@ -6,7 +6,7 @@ All 12 output places are written, the set bits first. The next events overwrite 
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.readers.recording import BACKWARD, OUTSIDE
+from rvtssm.readers.gate import admit
 from rvtssm.system.jit import jit
 
 VECTOR = 12  # pixels
@@ -51,13 +51,8 @@ def keep_pixels(mask, column, row, polarity, time, latest, state, height, width,
     """Write the pixels of a mask with every repair. Return the number of events kept so far and the latest time."""
     while mask:
         if mask & 1:
-            if column >= width or row >= height:
-                state[OUTSIDE] += 1
-            else:
-                if time < latest:
-                    state[BACKWARD] += 1
-                else:
-                    latest = time
+            is_kept, latest = admit(time, column, row, latest, state, height, width)
+            if is_kept:
                 t[kept] = latest
                 x[kept] = column
                 y[kept] = row

@@ -1,7 +1,12 @@
 """Compile loops with numba: cached on disk, and running without the interpreter lock."""
 
+import contextlib
+import multiprocessing
+import os
 import sys
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -23,7 +28,28 @@ if "scipy" in sys.modules and "scipy.linalg" not in sys.modules:
 def jit(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function when it is first called.
 
-    The cache lies beside the source file, or in the user's cache folder if the source folder is read-only.
+    The cache lies beside the source file, in the user's cache folder if the source folder is read-only, or in a
+    temporary folder if neither can be written.
     """
-    compiled: Callable[..., Any] = numba.njit(cache=True, nogil=True)(function)
+    compile_it = numba.njit(cache=True, nogil=True)
+    try:
+        compiled: Callable[..., Any] = compile_it(function)
+    except RuntimeError:  # numba finds no folder that it can write to
+        _use_temporary_folder()
+        compiled = compile_it(function)
     return compiled
+
+
+def _use_temporary_folder() -> None:
+    """Let this process and its workers keep compiled code in a temporary folder of this user, and say so."""
+    folder = Path(tempfile.gettempdir()) / f"rvtssm-compiled-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    if folder.is_symlink() or folder.stat().st_uid != os.getuid():  # somebody else could put code there
+        folder = Path(tempfile.mkdtemp(prefix="rvtssm-compiled-"))
+    numba.config.CACHE_DIR = os.environ["NUMBA_CACHE_DIR"] = str(folder)
+    if multiprocessing.parent_process() is None and sys.stderr is not None:
+        sys.stderr.write(
+            f"rvtssm: neither the folder of the package nor that of the user can be written; compiled loops go to "
+            f"{folder} (NUMBA_CACHE_DIR=DIR chooses another folder)\n"
+        )

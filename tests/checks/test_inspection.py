@@ -71,7 +71,7 @@ def test_hot_pixels_stand_out_from_their_neighbours(tmp_path):
 
 
 def test_faults_are_told(tmp_path):
-    events = random_events(100)
+    events = random_events(100, span_us=100_000)
     words = np.empty((100, 2), "<u4")
     words[:, 0] = events.t[::-1]
     words[:, 1] = 60 | 47 << 14

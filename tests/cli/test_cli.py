@@ -476,7 +476,7 @@ def write_recording(folder: Path, name: str, seed: int = 0, height: int = HEIGHT
 
 
 FAULTS = {
-    "cut": (lambda path: path.write_bytes(path.read_bytes()[:-3]), "cut_td.dat is truncated"),
+    "empty": (lambda path: write_dat(path, random_events(0), HEIGHT, WIDTH), "holds no events"),
     "labels_only": (lambda path: path.unlink(), "has no event file beside it"),
 }
 SOUND = ("a", "z")

@@ -156,7 +156,6 @@ def replace_with_hdf5(path, events):
 OUTSIDE = to_events([40_000, 1_000_000, 1_000_001], [1, 2, WIDTH], [1] * 3, [0] * 3)
 SHORT = change_labels((3_000_000, 1, 2, 20, 20))
 DAMAGES = [
-    (lambda path: path.write_bytes(path.read_bytes()[:-3]), "bad_td.dat is truncated: 5 bytes"),
     (lambda path: write_dat(path, random_events(0), HEIGHT, WIDTH), "holds no events"),
     (lambda path: replace_with_hdf5(path, OUTSIDE), "has 1 of 3 events outside its 64x48"),
     (SHORT, "events from .* us but labels from .* to 3000000 us"),

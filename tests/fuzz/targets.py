@@ -28,7 +28,7 @@ from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.readers import open_recording
 from rvtssm.readers.piped import PipedRecording
-from rvtssm.records import WindowSettings
+from rvtssm.records import ReadOptions, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.user_error import UserError
 from tests.datasets.test_store import example_content, write
@@ -83,7 +83,7 @@ def _read_events(path: Path) -> None:
 
 
 def _read_stream(path: Path) -> None:
-    piped = PipedRecording(io.BufferedReader(io.BytesIO(path.read_bytes())), STREAM, HEIGHT, WIDTH)
+    piped = PipedRecording(io.BufferedReader(io.BytesIO(path.read_bytes())), STREAM, ReadOptions(HEIGHT, WIDTH))
     for events in piped.iterate():
         assert np.all(np.diff(events.t) >= 0)
     if piped.broke_off:

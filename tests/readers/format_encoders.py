@@ -138,6 +138,15 @@ def write_dat_file(path: Path, events: Events) -> Path:
     return path
 
 
+def write_plain_hdf5(path: Path, events: Events) -> Path:
+    """An HDF5 file in no known layout: other names, and the size in attributes."""
+    with h5py.File(path, "w") as file:
+        for name in "txyp":
+            file[f"recording/{name}s"] = getattr(events, name)
+        file.attrs["height"], file.attrs["width"] = HEIGHT, WIDTH
+    return path
+
+
 WRITERS: dict[str, Any] = {  # by format, (path, events) -> the path to open
     "dat": write_dat_file,
     "evt2": lambda path, events: write_evt2(path, encode_evt2(events), HEIGHT, WIDTH),
@@ -146,6 +155,7 @@ WRITERS: dict[str, Any] = {  # by format, (path, events) -> the path to open
     "ecf": lambda path, events: write_ecf(path, events, HEIGHT, WIDTH, chunk=max(64, len(events) // 5)),
     "rvt_hdf5": write_hdf5,
     "dsec": write_dsec,
+    "hdf5": write_plain_hdf5,
     "aedat4": write_aedat4,
     "npy": write_npy,
     "npz": write_npz,

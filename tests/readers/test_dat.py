@@ -62,7 +62,7 @@ def test_the_clock_wraps_only_on_a_big_drop(tmp_path):
 
 def test_pixels_outside_are_dropped_polarity_is_a_bit_and_the_tail_is_counted(tmp_path):
     path = write_words(tmp_path / "a.dat", [1, 2, 3, 4], [64, 63, 0, 5], [0, 47, 48, 5], [1, 1, 0, 3], tail=b"12345")
-    recording = open_recording(path)
+    recording = open_recording(path, repair=True)
     assert recording.faults == ReadFaults(truncated_bytes=5)
     assert_same(recording.read(), to_events([2, 4], [63, 5], [47, 5], [1, 1]))
     assert recording.faults == ReadFaults(out_of_frame=2, truncated_bytes=5)

@@ -26,7 +26,7 @@ def read(folder, words, version=2, tail=b""):
         write_evt2(path, words, HEIGHT, WIDTH, tail)
     else:
         write_evt21(path, in_64_bits(words), HEIGHT, WIDTH, tail)
-    recording = open_recording(path)
+    recording = open_recording(path, repair=True)
     return recording.read(), recording.faults
 
 
@@ -93,7 +93,7 @@ def test_pixels_outside_are_dropped_and_a_cut_word_is_counted(tmp_path, version,
 
 def test_a_word_past_the_edge_keeps_its_pixels_inside(tmp_path):
     words = [TIME_HIGH << 60, event(x=WIDTH - 2) << 32 | 0xFFFFFFFF]
-    recording = open_recording(write_evt21(tmp_path / "a.raw", words, HEIGHT, WIDTH))
+    recording = open_recording(write_evt21(tmp_path / "a.raw", words, HEIGHT, WIDTH), repair=True)
     assert recording.read().x.tolist() == [WIDTH - 2, WIDTH - 1]
     assert recording.faults == ReadFaults(out_of_frame=30)
 

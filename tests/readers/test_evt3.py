@@ -23,7 +23,7 @@ from rvtssm.readers import ReadFaults, open_recording
 
 
 def read(path, words, tail=b""):
-    recording = open_recording(write_words(path / "a.raw", words, HEIGHT, WIDTH, tail))
+    recording = open_recording(write_words(path / "a.raw", words, HEIGHT, WIDTH, tail), repair=True)
     return recording.read(), recording.faults
 
 

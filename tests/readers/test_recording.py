@@ -91,14 +91,14 @@ def test_hdf5_is_repaired_like_the_rest(tmp_path):
     path = write_hdf5(
         tmp_path / "a.h5", to_events(t, [0] * 5, [7] * 5, [0] * 5), t=t, x=x, p=p, size=([HEIGHT], [WIDTH])
     )
-    recording = open_recording(path)
+    recording = open_recording(path, repair=True)
     assert_same(recording.read(), to_events([3, 3, 5, 20], [1, 2, 4, 5], [7] * 4, [0, 1, 0, 1]))
     assert (recording.faults.backward_steps, recording.faults.out_of_frame) == (1, 1)
 
 
 @pytest.mark.parametrize("num_moved", [200, 201])
 def test_a_recording_out_of_order_is_refused_unless_it_shall_be_repaired(tmp_path, num_moved):
-    events = random_events(20_000, span_us=2_000_000)
+    events = random_events(20_000, span_us=200_000)
     t = events.t.copy()
     t[10_000 : 10_000 + num_moved] = 5
     path = write_hdf5(tmp_path / "a.h5", events, t=t)
@@ -132,7 +132,7 @@ def test_hdf5_of_another_layout_is_refused(tmp_path):
     uneven = write_hdf5(tmp_path / "uneven.h5", random_events(5), x=np.zeros(4, np.uint16))
     for path, message in (
         (tmp_path / "ecf.hdf5", "no table CD/events of whole numbers t, x, y, p"),
-        (tmp_path / "other.h5", "no events/t"),
+        (tmp_path / "other.h5", "no events that can be told"),
         (tmp_path / "cut.h5", "cannot be opened"),
         (uneven, "different lengths"),
     ):
@@ -141,7 +141,7 @@ def test_hdf5_of_another_layout_is_refused(tmp_path):
 
 
 def test_a_file_that_no_reader_knows_lists_those_that_are(tmp_path):
-    (tmp_path / "a.aedat").write_bytes(b"#!AER-DAT3.1\r\n")
+    (tmp_path / "a.aedat").write_bytes(b"\x07\x08 nothing")
     (tmp_path / "b.raw").write_bytes(b"% evt 4.0\n% end\n0000")
     with pytest.raises(ValueError, match="dat, evt2, evt21, evt3, ecf, rvt_hdf5"):
         open_recording(tmp_path / "a.aedat")
@@ -149,6 +149,40 @@ def test_a_file_that_no_reader_knows_lists_those_that_are(tmp_path):
         open_recording(tmp_path / "b.raw")
     with pytest.raises(ValueError, match="does not exist"):
         open_recording(tmp_path / "missing.dat")
+
+
+@pytest.mark.parametrize(
+    ("head", "what"),
+    [
+        (b"#!AER-DAT2.0\r\n", "AEDAT 2.*save it as AEDAT4"),
+        (b"#!AER-DAT3.1\r\n", "AEDAT 3.*save it as AEDAT4"),
+        (b"\x1f\x8b\x08\x00", "gzip.*gunzip"),
+        (b"\x28\xb5\x2f\xfd", "Zstandard.*zstd -d"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS.*git lfs pull"),
+        (b"<!DOCTYPE html><html>", "web page.*download"),
+    ],
+)
+def test_a_file_that_is_something_else_is_called_by_its_name(tmp_path, head, what):
+    (tmp_path / "a.raw").write_bytes(head + bytes(100))
+    with pytest.raises(UserError, match=what):
+        open_recording(tmp_path / "a.raw")
+
+
+def test_the_encoding_of_raw_files_is_told_by_the_camera_or_the_caller(tmp_path):
+    events = random_events(50)
+    path = WRITERS["evt2"](tmp_path / "a.raw", events)
+    words = path.read_bytes().partition(b"% end\n")[2]
+    path.write_bytes(b"% integrator_name Prophesee\n% system_ID 21\n% geometry 64x48\n% end\n" + words)
+    assert_same(open_recording(path).read(), events)
+    for head in (b"", b"% integrator_name Prophesee\n% end\n"):
+        path.write_bytes(head + words)
+        assert_same(open_recording(path, HEIGHT, WIDTH, format="evt2").read(), events)
+    with pytest.raises(UserError, match="does not say its encoding; say it, as in format=evt2"):
+        open_recording(path, HEIGHT, WIDTH)
+    with pytest.raises(UserError, match=r"is evt3, but format=evt2 was given"):
+        open_recording(WRITERS["evt3"](tmp_path / "b.raw", events), format="evt2")
+    with pytest.raises(UserError, match=r"counts microseconds; leave out time_unit=ns"):
+        open_recording(tmp_path / "b.raw", time_unit="ns")
 
 
 def test_a_recording_without_events_has_no_time_range(tmp_path):

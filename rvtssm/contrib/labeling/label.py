@@ -27,7 +27,7 @@ from rvtssm.evaluation.shared_weights import SharedWeights
 from rvtssm.events.labels import BOX_DTYPE, Boxes, write_boxes
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.hub import local_weights
-from rvtssm.readers import open_recording
+from rvtssm.readers import open_with
 from rvtssm.records import DatasetSpec
 from rvtssm.system.atomic_files import atomic_file
 from rvtssm.system.output_folder import locked
@@ -126,7 +126,7 @@ def _write(
         return None
     boxes = np.zeros(0, BOX_DTYPE) if raw.boxes_path is None else raw.read_boxes(spec)
     if split in config.label.splits:
-        recording = open_recording(raw.events_path, *spec.sensor_hw, spec.repair)
+        recording = open_with(raw.events_path, spec.read_options)
         try:
             found = find_pseudo_boxes(checkpoint, recording, np.unique(boxes["t"]), config.label)
         finally:

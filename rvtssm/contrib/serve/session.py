@@ -26,7 +26,7 @@ from rvtssm.detection.sources import opened_source
 from rvtssm.detection.window_results import WindowResult
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.model_config import PRECISIONS, PostprocessConfig
-from rvtssm.records import Detections
+from rvtssm.records import Detections, ReadOptions
 from rvtssm.system.file_errors import FILE_ERRORS
 from rvtssm.system.user_error import UserError
 
@@ -157,7 +157,7 @@ class Session:
             source: Any = self._opened.enter_context(open_camera(settings=opening.camera_settings))
         else:
             sensor_hw = sensor_side(opening.height), sensor_side(opening.width)
-            opened = self._opened.enter_context(opened_source(opening.path, *sensor_hw))
+            opened = self._opened.enter_context(opened_source(opening.path, ReadOptions(*sensor_hw)))
             recording: Any = opened.events
             if self._downsample is None:
                 self._downsample = choose_downsample(self._weights("float32"), opened)

@@ -1,6 +1,7 @@
 """`rvtssm audit`: measures what the memory and the time step of a detector do, on simulated traffic or a recording."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from rvtssm.cli.announcement import say_replaced
@@ -61,8 +62,8 @@ def _input(config: AuditSettings, checkpoint: LoadedCheckpoint) -> tuple[Events,
         blocks, _ = simulated_recording(scene, "test", 0)
         return join_events(list(blocks)), size, 1, f"{seconds:g} s of simulated traffic, seed {config.seed}"
     path = next(iter(find_sources(where).values()))
+    options = replace(spec.read_options, height=height, width=width, repair=dataset.repair or spec.repair)
     if height is width is None and Path(path).is_file():
-        height, width = sensor_above(Path(path))
-    repair = dataset.repair or spec.repair
-    events, size, name = first_events(path, seconds, (spec.height, spec.width), height, width, repair)
+        options = sensor_above(Path(path), options)
+    events, size, name = first_events(path, seconds, (spec.height, spec.width), options)
     return events, size, None, f"the first {seconds:g} s of {name}"

@@ -1,0 +1,157 @@
+"""Faults of recordings: how many a reader found, what it says about them, and from how many on it refuses to go on."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rvtssm.readers.gate import BACKWARD, JUMP_US, MOST_STRAYS, OTHER_CLOCK, OUTSIDE, UNREADABLE, State
+
+_ALWAYS_STORED = ("backward_steps", "out_of_frame", "truncated_bytes")
+_ONE_IN = 10_000  # so many events may include one that is left out
+_HANDFUL, _SMALL_SHARE = 5, 0.1  # in small files, a handful, but no more than this share
+_MOST_MOVED = 0.01  # share of events out of order that can be a glitch of the camera
+_FEW_MOVED = 100  # this many events out of order are accepted in any case
+# Events per pixel and second, averaged over all pixels and the whole recording. The fastest sensors read out about 1e9
+# events per second from 1280 x 720 pixels, 1,100 per pixel, and only for moments; smaller ones reach 300 to 700. Real
+# recordings average 0.1 to 40, so 40 to 40,000 if the times are milliseconds and 1000 times that if they are seconds.
+_MOST_PER_PIXEL = 1000
+_FEWEST_PER_PIXEL = 0.005  # noise alone gives more
+_ENOUGH_EVENTS = 1000  # fewer say little about the average
+_INSTANT_US = 10  # some sensors give the same time to all events of a row, or of a reading
+MANY_EVENTS = 10_000  # fewer can be a single instant, or a short piece on purpose
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFaults:
+    """How many repairs were made in the part of a file that was read so far."""
+
+    backward_steps: int = 0  # events earlier than an event before them; they get the latest time so far
+    out_of_frame: int = 0  # events outside the sensor; they are left out
+    truncated_bytes: int = 0  # bytes after the last complete event; they are ignored
+    unreadable: int = 0  # events without a valid time or pixel; they are left out
+    other_clock: int = 0  # events whose time comes from another clock; they are left out
+
+    @classmethod
+    def of(cls, state: State, truncated_bytes: int = 0) -> ReadFaults:
+        """Return the faults that a decoder has counted in its state."""
+        counts = (int(state[slot]) for slot in (BACKWARD, OUTSIDE, UNREADABLE, OTHER_CLOCK))
+        backward_steps, out_of_frame, unreadable, other_clock = counts
+        return cls(backward_steps, out_of_frame, truncated_bytes, unreadable, other_clock)
+
+    def to_json(self) -> dict[str, int]:
+        """Return the counts as prepared files store them: kinds that few recordings have are there if there are any."""
+        counts = asdict(self)
+        return {name: count for name, count in counts.items() if count or name in _ALWAYS_STORED}
+
+    def note(self, num_events: int, height: int, width: int) -> str:
+        """Return what was left out, in one line; empty if nothing was.
+
+        Args:
+            num_events: Number of events that were kept.
+            height: Height of the sensor, pixels.
+            width: Width of the sensor, pixels.
+        """
+        total = num_events + self.out_of_frame + self.unreadable + self.other_clock
+        kinds = (
+            (self.out_of_frame, f"outside the {width}x{height} (width x height) pixels"),
+            (self.unreadable, "without a valid time or pixel"),
+            (self.other_clock, "with the time of another clock"),
+        )
+        left_out = [f"{count} of {total} events {kind}" for count, kind in kinds if count]
+        if self.truncated_bytes:
+            last = "the last byte" if self.truncated_bytes == 1 else f"the last {self.truncated_bytes} bytes"
+            left_out.append(f"{last} of the file, after its last whole event")
+        return f"left out {' and '.join(left_out)}" if left_out else ""
+
+    def refusal(self, num_events: int, height: int, width: int, is_repaired: bool) -> str:
+        """Return why a recording with these faults is not read, and what to do; empty if it is read.
+
+        Args:
+            num_events: Number of events that were kept.
+            height: Height of the sensor, pixels.
+            width: Width of the sensor, pixels.
+            is_repaired: Whether the user asked for `repair=true`.
+        """
+        total = num_events + self.out_of_frame + self.unreadable + self.other_clock
+        few = max(total // _ONE_IN, min(_HANDFUL, int(_SMALL_SHARE * total)))
+        if self.other_clock > max(few, MOST_STRAYS):
+            return (
+                f"has {self.other_clock} of {total} events that are earlier than an event before them by more than "
+                f"{JUMP_US // 1000} ms: its clock began again, two recordings follow each other, or its last rows are "
+                "empty; cut the file there"
+            )
+        if is_repaired:
+            return ""
+        if self.out_of_frame > few:
+            return (
+                f"has {self.out_of_frame} of {total} events outside its {width}x{height} (width x height) pixels; "
+                "give the height and width that fit, or repair=true to leave these events out"
+            )
+        if self.unreadable > few:
+            return (
+                f"has {self.unreadable} of {total} events that cannot be read: x or y has a fraction (as of rectified "
+                "events), or the time is negative or no number; convert them, or give repair=true to leave them out"
+            )
+        if self.backward_steps > max(_MOST_MOVED * total, _FEW_MOVED):
+            return (
+                f"has {self.backward_steps} of {total} events that are earlier than an event before them; sort it by "
+                "time, or give repair=true (dataset.repair=true, in Python repair=True) to move them "
+                "to the time of that event"
+            )
+        return ""
+
+
+def say(text: str) -> None:
+    """Warn without a registry, which would keep a second recording quiet."""
+    warnings.warn_explicit(text, UserWarning, __file__, 0)
+
+
+class UnitDoubt:
+    """Notices while a recording is read whether its times are multiples of 1000, as times in nanoseconds often are."""
+
+    def __init__(self) -> None:
+        self.is_multiple = True
+
+    def look(self, t: npt.NDArray[np.int64]) -> None:
+        """Look at some tens of the times of a block."""
+        self.is_multiple = self.is_multiple and not (t[:: len(t) // 50 or 1] % 1000).any()
+
+
+def warn_of_unit(
+    name: str, num_events: int, range_us: tuple[int, int], size_hw: tuple[int, int], is_multiple: bool | None = None
+) -> bool:
+    """Warn if the times of a recording cannot be microseconds: no sensor gives so many events, or so few.
+
+    Args:
+        name: The recording, for the message.
+        num_events: Number of events.
+        range_us: Times of the first and the last event, as they were read.
+        size_hw: Height and width of the sensor, pixels.
+        is_multiple: Whether all times are multiples of 1000; None: the unit of longer times is certain.
+
+    Returns:
+        Whether it warned.
+    """
+    height, width = size_hw
+    span_us = range_us[1] - range_us[0]
+    per_pixel = num_events / (height * width) / max(span_us, 1) * 1e6
+    found = f"{name} has {num_events} events in "
+    if num_events >= (_ENOUGH_EVENTS if span_us >= _INSTANT_US else MANY_EVENTS) and per_pixel > _MOST_PER_PIXEL:
+        say(
+            f"{found}{span_us / 1000:g} ms on {width} x {height} pixels, that is {per_pixel:.0f} per pixel and second, "
+            "more than any sensor gives; if the times are milliseconds or seconds, give time_unit=ms or time_unit=s "
+            "(of an array, multiply them by 1000 or by 1000000)"
+        )
+        return True
+    if is_multiple is None or num_events < _ENOUGH_EVENTS or not (is_multiple or per_pixel < _FEWEST_PER_PIXEL):
+        return False
+    odd = "and all times are multiples of 1000" if is_multiple else "fewer than sensors give"
+    say(
+        f"{found}{span_us / 1e6:.0f} s, {odd}; if the times are nanoseconds, give time_unit=ns (of an array, divide "
+        "them by 1000: t // 1000)"
+    )
+    return True

@@ -1,0 +1,252 @@
+"""The gate that raw columns of every format pass: unit of time, domain of polarity, coordinates and order of time.
+
+Readers of columns call `Gate.keep`. Decoders of words have loops of their own; they call `admit` for an event that is
+not plainly valid, so that all formats drop, move and count events by the same rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rvtssm.records import Events, is_polarity
+from rvtssm.system.jit import jit
+from rvtssm.system.user_error import UserError
+
+# The first slots of every decoder state; formats append their own. Compiled functions read these as constants.
+POSITION = 0  # index of the next unit of the file; a unit is an event, a word or a byte
+LATEST_US = 1  # the largest time so far
+BACKWARD = 2  # number of events that were earlier than an event before them; they get the latest time so far
+OUTSIDE = 3  # number of events outside the sensor, which are dropped
+UNREADABLE = 4  # number of events without a valid time or pixel, which are dropped
+OTHER_CLOCK = 5  # number of events whose time comes from another clock, which are dropped
+NUM_COMMON = 6
+NEVER_US = np.iinfo(np.int64).min  # LATEST_US before the first event
+
+JUMP_US = 500_000  # an event that is earlier than the one before it by more than this comes from another clock
+_AHEAD_US = 100_000  # events ahead of their neighbours by more than this come from another clock if times fall back
+MOST_STRAYS = 100  # so many events in a row, at most, are taken for events of another clock
+TIME_UNITS_US = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}  # microseconds in one unit
+LATEST_POSSIBLE_US = 1 << 61  # the sum of two later times would not fit in int64
+_BLOCK = 2048  # events that are copied at once if they are all valid, otherwise one by one
+_LARGEST_EXACT = {2: 1 << 11, 4: 1 << 24, 8: 1 << 53}  # floats of this many bytes represent all integers up to this one
+_LARGEST_PIXEL = (1 << 16) - 1
+
+Column = npt.NDArray[Any]
+State = npt.NDArray[np.int64]
+
+
+def first_state(*own_state: int) -> State:
+    """Return the state of a decoder at the first unit of a file; `own_state` are the slots that a format appends."""
+    return np.array([0, NEVER_US, 0, 0, 0, 0, *own_state], np.int64)
+
+
+class EventBuffer:
+    """Arrays for `capacity` events. Decoders overwrite them with every block."""
+
+    def __init__(self, capacity: int) -> None:
+        self.t = np.empty(capacity, np.int64)
+        self.x = np.empty(capacity, np.uint16)
+        self.y = np.empty(capacity, np.uint16)
+        self.p = np.empty(capacity, np.uint8)
+
+    def events(self, count: int) -> Events:
+        """Return the first `count` events as views."""
+        return Events(self.t[:count], self.x[:count], self.y[:count], self.p[:count])
+
+    def after(self, count: int) -> EventBuffer:
+        """Return a buffer on the same arrays that skips the first `count` places."""
+        rest = EventBuffer(0)
+        rest.t, rest.x, rest.y, rest.p = self.t[count:], self.x[count:], self.y[count:], self.p[count:]
+        return rest
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Converts blocks of raw columns of one source to events, and checks every value."""
+
+    path: Path  # for messages
+    height: int  # of the sensor, pixels
+    width: int  # of the sensor, pixels
+    time_unit: str | None = None  # a key of TIME_UNITS_US; None: whole numbers are microseconds
+    offset_us: int = 0  # added to every time
+
+    def keep(self, raw: Sequence[Column], where: str, state: State, buffer: EventBuffer) -> int:
+        """Write the events of raw columns into the buffer.
+
+        An event that is earlier than one before it gets the latest time so far. An event outside the sensor, without a
+        valid time or pixel, or of another clock is dropped. All are counted in the state.
+
+        Args:
+            raw: The columns t, x, y, p, each (N,).
+            where: The place in the file, for messages.
+            state: Decoder state, advanced in place.
+            buffer: Output with room for N events.
+
+        Returns:
+            The number of events kept.
+
+        Raises:
+            UserError: A polarity is outside its domain, or times with decimals have no unit.
+        """
+        if not len(raw[0]):
+            return 0
+        raw = [column.astype(column.dtype.newbyteorder("="), copy=False) for column in raw]
+        t, is_time = self._microseconds(raw[0], where)
+        x, is_column = _pixels(raw[1])
+        y, is_row = _pixels(raw[2])
+        columns = [t, x, y, self._polarity(raw[3], where)]
+        if not (is_time is is_column is is_row is None):
+            is_readable = np.ones(len(t), np.bool_)
+            for is_valid in (is_time, is_column, is_row):
+                is_readable &= True if is_valid is None else is_valid
+            state[UNREADABLE] += len(t) - int(np.count_nonzero(is_readable))
+            columns = [column[is_readable] for column in columns]
+        kept: int = _keep(*columns, state, self.height, self.width, buffer.t, buffer.x, buffer.y, buffer.p)
+        return kept
+
+    def _microseconds(self, t: Column, where: str) -> tuple[Column, npt.NDArray[np.bool_] | None]:
+        """Return times in microseconds and which of them are valid; None: all are."""
+        unit, is_valid = self.time_unit or "us", None
+        if t.dtype.kind == "f":
+            if self.time_unit is None and not np.all((t == np.rint(t)) | ~np.isfinite(t)):
+                raise UserError(
+                    f"{self.path} has times with decimals of {t.dtype} without a unit {where}; say it, as in "
+                    "time_unit=s, or name the column t_s, t_ms, t_us or t_ns"
+                )
+            exact_us = _LARGEST_EXACT[t.dtype.itemsize] * min(TIME_UNITS_US[unit], 1.0)
+            with np.errstate(over="ignore", invalid="ignore"):
+                in_us = t.astype(np.float64) * TIME_UNITS_US[unit] + self.offset_us
+                is_valid = (in_us >= 0) & (in_us < LATEST_POSSIBLE_US)  # false for NaN
+                if t.dtype.itemsize < 8 and is_valid.any() and in_us[is_valid].max() > exact_us:
+                    raise UserError(
+                        f"{self.path} has times of {t.dtype}, too coarse for the {in_us[is_valid].max():.0f} us "
+                        f"reached {where}; save them as float64 or as integer microseconds"
+                    )
+                return np.rint(np.where(is_valid, in_us, 0)).astype(np.int64), None if is_valid.all() else is_valid
+        factor = TIME_UNITS_US[unit]
+        if t.min() < 0 or t.max() >= min(LATEST_POSSIBLE_US / factor, 2.0**63 - 1024):
+            is_valid = (t >= 0) & (t < min(LATEST_POSSIBLE_US / factor, 2.0**63 - 1024))
+            t = np.where(is_valid, t, np.zeros((), t.dtype))
+        if unit == "us" and not self.offset_us:
+            return t if t.dtype in (np.int64, np.uint32) else t.astype(np.int64), is_valid
+        whole = t.astype(np.int64)
+        in_whole_us = whole * int(factor) if factor >= 1 else whole // round(1 / factor)
+        return in_whole_us + self.offset_us, is_valid
+
+    def _polarity(self, p: Column, where: str) -> Column:
+        if p.dtype == np.bool_ or (p.dtype == np.uint8 and p.max() <= 1):
+            return p
+        if not (is_valid := is_polarity(p)).all():
+            raise UserError(
+                f"{self.path} has the polarity {p[~is_valid][0]} {where} (event {int(np.argmin(is_valid))} of those); "
+                "1 is brighter, 0 and -1 are darker: check which column holds the polarity"
+            )
+        brighter: Column = p == 1
+        return brighter
+
+
+def _pixels(values: Column) -> tuple[Column, npt.NDArray[np.bool_] | None]:
+    """Return coordinates as whole numbers, -1 where no sensor has such a pixel, and which are readable; None: all."""
+    if values.dtype == np.uint16 or (values.dtype == np.int16 and values.min() >= 0):
+        return values, None
+    is_readable = None
+    if values.dtype.kind == "f":
+        is_whole = values == np.rint(values)  # false for NaN
+        is_readable = None if is_whole.all() else is_whole
+    elif values.min() >= 0 and values.max() <= _LARGEST_PIXEL:
+        return values.astype(np.int64), None
+    is_possible = (values >= 0) & (values <= _LARGEST_PIXEL)
+    return np.where(is_possible, values, np.zeros((), values.dtype)).astype(np.int64) - ~is_possible, is_readable
+
+
+@jit
+def admit(time, column, row, latest, state, height, width):  # type: ignore[no-untyped-def]
+    """Return whether an event is kept, and the latest time after it, which is the time that the event gets.
+
+    This is the rule for events outside the sensor and for times that go back. All formats share it.
+    """
+    if column < 0 or row < 0 or column >= width or row >= height:
+        state[OUTSIDE] += 1
+        return False, latest
+    if time >= latest:
+        return True, time
+    if latest - time > JUMP_US:
+        state[OTHER_CLOCK] += 1
+        return False, latest
+    state[BACKWARD] += 1
+    return True, latest
+
+
+@jit
+def _keep(raw_t, raw_x, raw_y, raw_p, state, height, width, t, x, y, p):  # type: ignore[no-untyped-def]
+    """Copy block by block, with one simple loop per column, which compiles to vector instructions.
+
+    The few blocks with a fault, or with a long gap, are copied event by event.
+    """
+    kept = 0
+    for start in range(0, len(raw_t), _BLOCK):
+        block_t, block_x = raw_t[start : start + _BLOCK], raw_x[start : start + _BLOCK]
+        block_y, block_p = raw_y[start : start + _BLOCK], raw_p[start : start + _BLOCK]
+        size = len(block_t)
+        latest = state[LATEST_US]
+        first = np.int64(block_t[0])
+        has_fault = first < latest or (latest != NEVER_US and first - latest > _AHEAD_US)
+        earlier, later = block_t[: size - 1], block_t[1:]
+        for i in range(size - 1):  # a step back is a very long one if it is read as unsigned
+            has_fault |= np.uint64(np.int64(later[i]) - np.int64(earlier[i])) > np.uint64(_AHEAD_US)
+        for i in range(size):
+            has_fault |= (np.int64(block_x[i]) < 0) | (np.int64(block_x[i]) >= width)
+        for i in range(size):
+            has_fault |= (np.int64(block_y[i]) < 0) | (np.int64(block_y[i]) >= height)
+        if has_fault:
+            kept = _keep_block(raw_t, raw_x, raw_y, raw_p, start, start + size, state, height, width, t, x, y, p, kept)
+            continue
+        out_t, out_x = t[kept : kept + size], x[kept : kept + size]
+        out_y, out_p = y[kept : kept + size], p[kept : kept + size]
+        for i in range(size):
+            out_t[i] = block_t[i]
+        for i in range(size):
+            out_x[i] = block_x[i]
+        for i in range(size):
+            out_y[i] = block_y[i]
+        for i in range(size):
+            out_p[i] = block_p[i] > 0
+        state[LATEST_US] = block_t[size - 1]
+        kept += size
+    return kept
+
+
+@jit
+def _keep_block(raw_t, raw_x, raw_y, raw_p, start, stop, state, height, width, t, x, y, p, kept):  # type: ignore[no-untyped-def]
+    """Write event by event, with every repair, into t, x, y, p from `kept` on. Return the number kept so far."""
+    latest = state[LATEST_US]
+    for i in range(start, stop):
+        time = np.int64(raw_t[i])
+        if latest != NEVER_US and time - latest > _AHEAD_US and _falls_back(raw_t, i, latest):
+            state[OTHER_CLOCK] += 1
+            continue
+        is_kept, latest = admit(time, np.int64(raw_x[i]), np.int64(raw_y[i]), latest, state, height, width)
+        if is_kept:
+            t[kept] = latest
+            x[kept] = raw_x[i]
+            y[kept] = raw_y[i]
+            p[kept] = raw_p[i] > 0
+            kept += 1
+    state[LATEST_US] = latest
+    return kept
+
+
+@jit
+def _falls_back(raw_t, i, latest):  # type: ignore[no-untyped-def]
+    """Return whether the times go back soon after a jump at event i, so that the events between have another clock."""
+    for j in range(i + 1, min(i + 1 + MOST_STRAYS, len(raw_t))):
+        time = np.int64(raw_t[j])
+        if np.int64(raw_t[i]) - time > _AHEAD_US and time >= latest - _AHEAD_US:
+            return True
+    return False

@@ -1,0 +1,169 @@
+"""Events in HDF5 files: those of RVT and DSEC, and any file whose columns t, x, y, p can be told.
+
+RVT stores `events/{t, x, y, p, height, width}`. DSEC stores `events/{t, x, y, p}`, `ms_to_idx` and `t_offset`, which is
+added to all times; pixels are those of the sensor (the distorted frame), as in the labels of DSEC-Det.
+Sources: RVT scripts/genx/preprocess_dataset.py; Gehrig et al., DSEC, 2021, and its published code.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from rvtssm.readers.columns import check_kinds
+from rvtssm.readers.gate import LATEST_POSSIBLE_US, POSITION, Column, EventBuffer, Gate, State
+from rvtssm.readers.hdf5 import OpenDatasets, check_storage, open_hdf5, read_rows, reading
+from rvtssm.readers.hdf5_layouts import Layout, find_layout
+from rvtssm.readers.header import sensor_size
+from rvtssm.readers.recording import Recording
+from rvtssm.records import ReadOptions
+from rvtssm.system.user_error import UserError
+
+_MOST_AT_ONCE = 1 << 16  # events that are read at once, which bounds the memory
+# Sensors of files in the layout of DSEC, which does not say the size: halved by DAGr, DSEC, TUM-VIE.
+_DSEC_SIZES_HW = ((240, 320), (480, 640), (720, 1280))
+_SAMPLES, _SAMPLE_EVENTS = 16, 1 << 12  # events that tell the size
+
+
+class Hdf5Recording(Recording):
+    """The events of an HDF5 file.
+
+    Args:
+        layout: Where the columns are.
+        num_events: Number of events in the file.
+        gate: The conversion of columns to events.
+    """
+
+    index_events = 1 << 16
+    is_unit_fixed = False
+
+    def __init__(self, layout: Layout, num_events: int, gate: Gate) -> None:
+        super().__init__(gate.path, gate.height, gate.width, num_events)
+        self.format = layout.format
+        self.is_unit_certain = layout.time_unit is not None
+        self._layout = layout
+        self._gate = gate
+
+    def _open(self) -> OpenDatasets:
+        return OpenDatasets(self.path, self._layout.datasets)
+
+    def _decode(self, state: State, buffer: EventBuffer) -> int:
+        start = int(state[POSITION])
+        stop = min(start + len(buffer.t), start + _MOST_AT_ONCE, self._num_units)
+        with reading(self.path, f", events {start} to {stop}"):
+            columns = _columns(self._file(), self._layout, start, stop)
+        state[POSITION] = stop
+        return self._gate.keep(columns, f"in events {start} to {stop}", state, buffer)
+
+
+def open_hdf5_events(path: Path, options: ReadOptions) -> Hdf5Recording:
+    """Open an HDF5 file of events.
+
+    Args:
+        path: The file.
+        options: What the caller says about the file.
+
+    Raises:
+        UserError: The file holds no events that can be told, or the size of the sensor is unknown.
+    """
+    offset_us, usual_hw = 0, None
+    with reading(path), open_hdf5(path) as file:
+        layout = find_layout(path, file, options)
+        if is_dsec(file):
+            layout = Layout(layout.columns, layout.time_unit, "dsec")
+            offset_us = _offset(path, file.get("t_offset"))
+        num_events = _count(path, file, layout)
+        size_hw = _stated_size(file, layout)
+        if layout.format == "dsec" and size_hw is None:
+            usual_hw = _dsec_size(path, layout, num_events)
+    height, width = sensor_size(path, size_hw, (options.height, options.width), usual_hw)
+    return Hdf5Recording(layout, num_events, Gate(path, height, width, layout.time_unit, offset_us))
+
+
+def is_dsec(file: h5py.File) -> bool:
+    """Return whether an HDF5 file contains a dataset that only DSEC has. Other layouts have the same columns."""
+    return "events" in file and ("ms_to_idx" in file or "t_offset" in file)
+
+
+def _columns(opened: OpenDatasets, layout: Layout, start: int, stop: int) -> list[Column]:
+    """Return the stored t, x, y, p of the events [start, stop) in the byte order of this machine."""
+    found = zip(layout.datasets, opened.datasets, strict=True)
+    rows = {name: read_rows(dataset, start, stop) for name, dataset in found}
+    columns = []
+    for name, part in layout.columns:
+        column = rows[name]
+        if isinstance(part, int):
+            column = column[:, part]
+        elif part is not None:
+            column = column[part]
+        columns.append(np.ascontiguousarray(column.astype(column.dtype.newbyteorder("="), copy=False)))
+    return columns
+
+
+def _count(path: Path, file: h5py.File, layout: Layout) -> int:
+    """Return the number of events, after checking the stored columns."""
+    lengths = {}
+    for name, part in layout.columns:
+        dataset = file[name]
+        check_kinds(path, [dataset.dtype[part] if isinstance(part, str) else dataset.dtype])
+        check_storage(path, dataset)
+        lengths[name] = len(dataset)
+    if len(set(lengths.values())) > 1:
+        raise UserError(f"{path} has columns of different lengths {lengths}; write it again")
+    return min(lengths.values())
+
+
+def _stated_size(file: h5py.File, layout: Layout) -> tuple[int, int] | None:
+    """Return height and width that the file states, beside the columns or as attributes; None if it does not."""
+    group = layout.columns[0][0].rpartition("/")[0]
+    for holder in dict.fromkeys((group, "")):
+        prefix = f"{holder}/" if holder else ""
+        sides = [file.get(f"{prefix}{name}") for name in ("height", "width")]
+        if None not in sides:
+            height, width = _side(sides[0]), _side(sides[1])
+            return (height, width) if height or width else None  # 0 x 0 stands for an unknown size
+    for place in dict.fromkeys((layout.columns[0][0], group or "/", "/")):
+        stated = file[place].attrs
+        if "height" in stated and "width" in stated:
+            return _whole(stated["height"]), _whole(stated["width"])
+    return None
+
+
+def _side(item: Any) -> int:
+    return _whole(item[()]) if isinstance(item, h5py.Dataset) and item.size == 1 else -1
+
+
+def _whole(value: Any) -> int:
+    """Return a whole number; -1, which is no valid size, for anything else."""
+    array = np.asarray(value)
+    return int(array.item()) if array.size == 1 and array.dtype.kind in "iu" else -1
+
+
+def _dsec_size(path: Path, layout: Layout, num_events: int) -> tuple[int, int] | None:
+    """Return the smallest sensor of files in this layout that contains a sample of the events; None if none does.
+
+    A file with few events is taken for one of DSEC, if they fit.
+    """
+    opened = OpenDatasets(path, layout.datasets)
+    largest_x = largest_y = 0
+    for start in np.linspace(0, max(0, num_events - _SAMPLE_EVENTS), _SAMPLES).astype(int):
+        _, x, y, _ = _columns(opened, layout, int(start), min(int(start) + _SAMPLE_EVENTS, num_events))
+        if len(x):
+            largest_x, largest_y = max(largest_x, int(np.percentile(x, 99))), max(largest_y, int(np.percentile(y, 99)))
+    opened.close()
+    sizes_hw = _DSEC_SIZES_HW if num_events > _SAMPLE_EVENTS else _DSEC_SIZES_HW[1:]
+    fitting = (size for size in sizes_hw if largest_y < size[0] and largest_x < size[1])
+    return next(fitting, None)
+
+
+def _offset(path: Path, item: Any) -> int:
+    """Return the value of `t_offset`, 0 if there is none. Raise UserError if it is not a valid time."""
+    if item is None:
+        return 0
+    if not isinstance(item, h5py.Dataset) or item.size != 1 or item.dtype.kind not in "iu":
+        raise UserError(f"{path} has a t_offset that is not one whole number of microseconds; write it again")
+    offset_us = int(np.asarray(item[()]).reshape(()))
+    if not 0 <= offset_us < LATEST_POSSIBLE_US:
+        raise UserError(f"{path} has a t_offset of {offset_us} us, which is impossible; write it again")
+    return offset_us

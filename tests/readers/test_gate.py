@@ -1,0 +1,264 @@
+"""The law of the gate: the same events and faults give the same arrays and the same counts in every format."""
+
+import struct
+import warnings
+
+import numpy as np
+import pytest
+from event_examples import HEIGHT, WIDTH, assert_same, random_events
+from format_encoders import WRITERS, rows_of, structured
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from rvtssm.detection.sources import EventsInMemory
+from rvtssm.readers import ReadFaults, open_recording
+from rvtssm.readers.event_checks import to_events as events_of_array
+from rvtssm.readers.gate import JUMP_US
+from rvtssm.records import Events
+from rvtssm.system.user_error import UserError
+
+NUM_EVENTS = 600  # so that five may be left out
+SIZE = (HEIGHT, WIDTH)
+# Formats whose times do not fit, or do not go back, as far as those of another clock.
+NEVER_BACK = ("evt3", "ros2", "ecf")  # whose test writers cannot write a step back
+SHORT_CLOCKS = ("evt3", "ros1", "ros2", "evt2", "evt21", "dat", "ecf")
+
+
+def by_the_rules(raw: Events, num_strays: int) -> tuple[Events, ReadFaults]:
+    """The slow twin of the gate: what is read of raw events of which the first have the time of another clock."""
+    kept, latest, backward, outside = [], None, 0, 0
+    for t, x, y, p in list(zip(raw.t.tolist(), raw.x.tolist(), raw.y.tolist(), raw.p.tolist(), strict=True))[
+        num_strays:
+    ]:
+        if x >= WIDTH or y >= HEIGHT:
+            outside += 1
+            continue
+        if latest is not None and t < latest:
+            backward += 1
+            t = latest
+        latest = t
+        kept.append((t, x, y, p))
+    columns = zip(*kept, strict=True)
+    events = Events(*(np.array(column, kind) for column, kind in zip(columns, ("i8", "u2", "u2", "u1"), strict=True)))
+    return events, ReadFaults(backward, outside, other_clock=num_strays)
+
+
+def write_raw_dat(path, events):
+    """A DAT file of events that `write_dat` refuses."""
+    rows = rows_of(events).astype(np.uint32)
+    words = np.stack([rows[:, 0], rows[:, 1] | rows[:, 2] << 14 | rows[:, 3] << 28], axis=1).astype("<u4")
+    path.write_bytes(f"% Version 2\n% Height {HEIGHT}\n% Width {WIDTH}\n".encode() + b"\x00\x08" + words.tobytes())
+    return path
+
+
+@st.composite
+def faulty_events(draw) -> tuple[Events, int]:
+    """Events of which some lie outside the sensor, some are late, and the first may come from another clock."""
+    events = random_events(NUM_EVENTS, draw(st.integers(0, 99)), span_us=100_000, start_us=1_000)
+    places = st.lists(st.integers(50, NUM_EVENTS - 1), max_size=5, unique=True)
+    for place in draw(places):
+        side = draw(st.sampled_from("xy"))
+        getattr(events, side)[place] = {"x": WIDTH, "y": HEIGHT}[side] + draw(st.integers(0, 200))
+    for place in draw(places):
+        events.t[place] -= draw(st.integers(0, 900))
+    num_strays = draw(st.sampled_from((0, 0, 1, 20)))
+    events.t[:num_strays] += draw(st.sampled_from((5_000_000_000, JUMP_US + 200_000)))
+    return events, num_strays
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@hypothesis_settings(max_examples=25)
+@given(faulty=faulty_events(), max_events=st.sampled_from((100, 1 << 16)))
+def test_the_same_events_give_the_same_arrays_and_faults_in_every_format(tmp_path_factory, name, faulty, max_events):
+    raw, num_strays = faulty
+    if name in SHORT_CLOCKS and num_strays:
+        raw, num_strays = raw[num_strays:], 0
+    if name in NEVER_BACK:
+        np.maximum.accumulate(raw.t, out=raw.t)
+    path = (WRITERS | {"dat": write_raw_dat})[name](tmp_path_factory.mktemp("gate") / "a.bin", raw)
+    wanted, faults = by_the_rules(raw, num_strays)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        recording = open_recording(path, *SIZE)
+        assert_same(recording.read(), wanted)
+        assert recording.faults == faults
+        again = open_recording(path, *SIZE)
+        assert_same(again.between(0, 1 << 60), wanted)
+        assert again.faults == faults
+        assert sum(len(block) for block in again.iterate(max_events)) == len(wanted)
+
+
+def arrays_of(path, write, rows, **options):
+    write(path, rows)
+    return open_recording(path, *SIZE, **options)
+
+
+def save_npz(path, rows):
+    with open(path, "wb") as file:
+        np.savez(file, **{name: rows[name] for name in "txyp"})
+
+
+def save_npy(path, rows):
+    with open(path, "wb") as file:
+        np.save(file, rows)
+
+
+def save_csv(path, rows):
+    lines = [",".join(map(str, row)) for row in rows.tolist()]
+    path.write_text("\n".join(["t,x,y,p", *lines]) + "\n")
+
+
+def save_hdf5(path, rows):
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        for name in "txyp":
+            file[f"events/{name}"] = rows[name]
+
+
+ARRAYS = {"npz": save_npz, "npy": save_npy, "csv": save_csv, "hdf5": save_hdf5}
+
+
+@pytest.mark.parametrize("write", ARRAYS.values(), ids=ARRAYS)
+@pytest.mark.parametrize("kind", ["u1", "u2", "u4", "i8", "f8"])
+@pytest.mark.parametrize("darker", [0, -1])
+def test_a_polarity_of_minus_one_without_a_sign_is_darker(tmp_path, write, kind, darker):
+    minus = -1.0 if darker and kind == "f8" else np.array([darker]).astype(kind)[0]
+    rows = structured(random_events(40), kinds=("i8", "u2", "u2", kind))
+    wanted = rows["p"].astype(np.uint8)
+    rows["p"][rows["p"] == 0] = minus
+    assert arrays_of(tmp_path / "a", write, rows).read().p.tolist() == wanted.tolist()
+    assert events_of_array(rows).p.tolist() == wanted.tolist()
+    rows["p"][7] = 2
+    with pytest.raises(UserError, match="polarity 2"):
+        arrays_of(tmp_path / "b", write, rows).read()
+    with pytest.raises(UserError, match="polarity 2"):
+        events_of_array(rows)
+
+
+@pytest.mark.parametrize("write", ARRAYS.values(), ids=ARRAYS)
+@pytest.mark.parametrize(("column", "value"), [("t_s", np.nan), ("t_s", -1.0), ("x", 2.5), ("y", np.nan)])
+def test_a_few_unreadable_events_are_left_out_and_many_need_repair(tmp_path, write, column, value):
+    events = random_events(NUM_EVENTS)
+    rows = structured(events, kinds=("f8", "f8", "f8", "u1"))
+    name = column[0]
+    rows[name][[50, 90]] = value
+    with pytest.warns(UserWarning, match="left out 2 of 600 events without a valid time or pixel"):
+        recording = arrays_of(tmp_path / "a", write, rows)
+        found = recording.read()
+    assert recording.faults == ReadFaults(unreadable=2)
+    assert_same(found, events[np.isin(np.arange(NUM_EVENTS), [50, 90], invert=True)])
+    rows[name][:100] = value
+    with pytest.raises(UserError, match=r"100 of 600 events that cannot be read.* repair=true"):
+        arrays_of(tmp_path / "b", write, rows).read()
+    with pytest.warns(UserWarning, match="left out 100 of 600"):
+        assert len(arrays_of(tmp_path / "b", write, rows, repair=True).read()) == NUM_EVENTS - 100
+
+
+@pytest.mark.parametrize("num_outside", [10, 11])
+def test_one_event_in_10000_may_lie_outside(tmp_path, num_outside):
+    events = random_events(100_000)
+    events.x[1000 : 1000 + num_outside] = WIDTH
+    path = WRITERS["rvt_hdf5"](tmp_path / "a.h5", events)
+    if num_outside > 10:
+        with pytest.raises(UserError, match="11 of 100000 events outside its 64x48"):
+            open_recording(path).read()
+    with pytest.warns(UserWarning, match=f"left out {num_outside} of 100000 events outside"):
+        assert len(open_recording(path, repair=True).read()) == 100_000 - num_outside
+
+
+@pytest.mark.parametrize("repair", [False, True])
+def test_one_event_of_another_clock_in_the_middle_is_left_out_alone(tmp_path, repair):
+    events = random_events(9_000, span_us=3_000_000)
+    events.t[4_000] = 5_000_000_000
+    save_npy(tmp_path / "a.npy", structured(events, kinds=("i8", "u2", "u2", "u1")))
+    with pytest.warns(UserWarning, match="left out 1 of 9000 events with the time of another clock"):
+        found = open_recording(tmp_path / "a.npy", *SIZE, repair=repair).read()
+    assert_same(found, events[np.arange(9_000) != 4_000])
+
+
+def test_repair_moves_no_event_to_the_time_of_another_clock(tmp_path):
+    events = random_events(9_000, span_us=3_000_000)
+    events.t[:4_000] += 5_000_000_000
+    save_npy(tmp_path / "a.npy", structured(events, kinds=("i8", "u2", "u2", "u1")))
+    with pytest.raises(UserError, match="its clock began again"):
+        open_recording(tmp_path / "a.npy", *SIZE, repair=True).read()
+
+
+@pytest.mark.parametrize(("unit", "per_us"), [("ns", 1000), ("us", 1), ("ms", 1e-3), ("s", 1e-6)])
+@pytest.mark.parametrize("write", ARRAYS.values(), ids=ARRAYS)
+def test_the_unit_of_time_is_what_the_caller_says(tmp_path, write, unit, per_us):
+    events = random_events(50, span_us=3_000_000)
+    kind = "i8" if per_us >= 1 else "f8"
+    rows = structured(events, kinds=(kind, "u2", "u2", "u1"))
+    rows["t"] = events.t * per_us
+    assert_same(arrays_of(tmp_path / "a", write, rows, time_unit=unit).read(), events)
+
+
+def test_whole_numbers_of_nanoseconds_are_doubted(tmp_path):
+    rows = structured(random_events(5_000, span_us=1_000_000), kinds=("i8", "u2", "u2", "u1"))
+    rows["t"] *= 1000
+    for write in ARRAYS.values():
+        for read in (lambda found: found.read(), lambda found: found.num_events):
+            with pytest.warns(UserWarning, match="time_unit=ns"):
+                read(arrays_of(tmp_path / "a", write, rows))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            arrays_of(tmp_path / "a", write, rows, time_unit="ns").read()
+
+
+def test_a_cut_npy_file_is_read_to_its_last_whole_row(tmp_path):
+    events = random_events(50)
+    save_npy(tmp_path / "a.npy", structured(events, kinds=("i8", "u2", "u2", "u1")))
+    (tmp_path / "b.npy").write_bytes((tmp_path / "a.npy").read_bytes()[:-5])
+    with pytest.warns(UserWarning, match="left out the last 8 bytes"):
+        assert_same(open_recording(tmp_path / "b.npy", *SIZE).read(), events[:49])
+
+
+def test_a_cut_aedat4_file_is_read_to_its_last_whole_packet(tmp_path):
+    events = random_events(3_000)
+    path = WRITERS["aedat4"](tmp_path / "a.aedat4", events)
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) * 3 // 4])
+    with pytest.warns(UserWarning, match="left out the last"):
+        found = open_recording(path).read()
+    assert_same(found, events[: len(found)])
+    assert 1000 <= len(found) < 3000
+
+
+def test_version_1_of_dat_has_fewer_bits(tmp_path):
+    events = random_events(30)
+    words = events.x.astype("u4") | events.y.astype("u4") << 9 | events.p.astype("u4") << 17
+    rows = np.stack([events.t.astype("u4"), words], axis=1).astype("<u4")
+    head = f"% Version 1\n% Height {HEIGHT}\n% Width {WIDTH}\n".encode() + struct.pack("BB", 0, 8)
+    (tmp_path / "a.dat").write_bytes(head + rows.tobytes())
+    assert_same(open_recording(tmp_path / "a.dat").read(), events)
+    (tmp_path / "a.dat").write_bytes(head.replace(b"Version 1", b"Version 3") + rows.tobytes())
+    with pytest.raises(UserError, match="version 3 of DAT"):
+        open_recording(tmp_path / "a.dat")
+
+
+@hypothesis_settings(max_examples=25)
+@given(faulty=faulty_events())
+def test_events_in_memory_pass_the_same_gate(faulty):
+    raw, num_strays = faulty
+    wanted, faults = by_the_rules(raw, num_strays)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = EventsInMemory(raw, *SIZE)
+        assert_same(found.events, wanted)
+        assert found.faults == faults
+        assert_same(EventsInMemory(events_of_array(structured(raw)), *SIZE).events, wanted)
+
+
+@pytest.mark.parametrize("num_early", [1, 40])
+def test_a_few_events_from_before_the_clock_was_set_are_left_out(tmp_path, num_early):
+    events = random_events(9_000, span_us=2_000_000, start_us=3_000_000_000)
+    events.t[:num_early] = np.arange(num_early)
+    path = tmp_path / "a.npy"
+    save_npy(path, structured(events, kinds=("i8", "u2", "u2", "u1")))
+    with pytest.warns(UserWarning, match=f"left out {num_early} of 9000 events with the time of another clock"):
+        recording = open_recording(path, *SIZE)
+        assert recording.time_range_us == (events.t[num_early], events.t[-1])
+    assert_same(recording.read(), events[num_early:])
