@@ -23,7 +23,6 @@ from rvtssm.system.user_error import UserError
 from rvtssm.system.workers import Task
 
 _FRAMES_AT_ONCE = 16
-_NO_DIGEST = "no digest"  # counted, but not a fault
 _FAILURES = (ValueError, OSError, MemoryError, RuntimeError)
 
 
@@ -32,7 +31,6 @@ class Verification:
     """What was found in a dataset. Names are `raw/split/name` and `prepared/split/name`."""
 
     num_checked: int = 0
-    num_without_digest: int = 0  # prepared files whose content can only be checked for plausibility
     faults: list[tuple[str, str]] = field(default_factory=list)  # names and faults, one line each
     notes: list[tuple[str, str]] = field(default_factory=list)  # the same for what is unusual but may be intended
 
@@ -72,10 +70,8 @@ def verify_dataset(
     for done in run_all(tasks, config.workers, "checking" if progress else None):
         found.num_checked += 1
         messages = [_one_line(done.error)] if done.error is not None else done.result
-        found.num_without_digest += messages.count(_NO_DIGEST)
         for message in messages:
-            if message != _NO_DIGEST:
-                (found.notes if isinstance(message, Note) else found.faults).append((done.key, message))
+            (found.notes if isinstance(message, Note) else found.faults).append((done.key, message))
     found.faults.sort()
     found.notes.sort()
     return found
@@ -159,12 +155,10 @@ def _verify_prepared(path: Path, recording: RawRecording | None, recipe: Recipe,
     spec = recipe.spec
     with closing(open_sequence(path, spec)) as sequence:
         sequence.check_frames()
-        faults = [*_window_faults(sequence), *_label_faults(sequence, spec)]
-        has_source = recording is not None and path.is_file()
-        of_source = _source_faults(sequence, recording, recipe) if recording is not None and has_source else []
-        if of_source or not has_source:  # if the frames were counted again and are equal, they have no faults
-            faults += _frame_faults(sequence, spec)
-        faults += of_source
+        if path.is_dir():  # a folder of RVT has no digest that it could be compared with
+            faults = [*_window_faults(sequence), *_label_faults(sequence, spec), *_frame_faults(sequence, spec)]
+        else:
+            faults = _source_faults(sequence, recording, recipe) if recording is not None else []
     if sequence.meta.get("dataset") != spec.name:
         faults.append(f"{path} holds {sequence.meta.get('dataset')}, not {spec.name}; choose the dataset that fits")
     mine = shared_settings(sequence.meta)
@@ -172,7 +166,7 @@ def _verify_prepared(path: Path, recording: RawRecording | None, recipe: Recipe,
         names = [name for name in {**shared, **mine} if shared.get(name) != mine.get(name)]
         found = "; ".join(f"{name}={mine.get(name)}, others with {shared.get(name)}" for name in names)
         faults.append(f"{path} was made with {found}; prepare it again")
-    return faults if sequence.frames_crc is not None else [*faults, _NO_DIGEST]
+    return faults
 
 
 def _verify_absence(recording: RawRecording, recipe: Recipe) -> list[str]:

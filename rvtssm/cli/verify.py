@@ -20,10 +20,5 @@ def verify(config: Config) -> int:
         say_error(f"{name}: {message}")
     for name, message in found.notes:
         say(f"{name}: {message}", style="yellow")
-    if found.num_without_digest:
-        say(
-            f"{found.num_without_digest} prepared sequences have no digest: RVT or an earlier rvtssm wrote them, and "
-            "changes of their labels and times are found only if they make no sense"
-        )
     say(f"{found.num_checked} checked, {len(found.faults)} faults, {len(found.notes)} notes")
     return 2 if found.faults else 0

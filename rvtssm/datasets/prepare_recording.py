@@ -239,11 +239,11 @@ def is_made_from(recording: RawRecording, sequence: StoredSequence, recipe: Reci
             f"{sequence.path} was made with {'; '.join(differences)}; use the same settings, overwrite=true or "
             "another folder"
         )
-    before, now = found.get("source"), _source(recording, recipe.is_labelled)
+    before, now = found["source"], _source(recording, recipe.is_labelled)
     if before == now:
         return True
-    num_bytes = before.get("num_bytes") if isinstance(before, dict) else None
-    if isinstance(num_bytes, int) and now["num_bytes"] < num_bytes:
+    num_bytes = before["num_bytes"]
+    if now["num_bytes"] < num_bytes:
         raise UserError(
             f"{recording.events_path} has {now['num_bytes']} bytes, but {sequence.path} was made from {num_bytes}; "
             "copy it again, or give overwrite=true if it should be shorter"

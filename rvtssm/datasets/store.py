@@ -4,7 +4,7 @@ Layout: `frames` (bytes,) uint8, the compressed frames one after another, with t
 attributes; `offsets` (T + 1,) int64, where each frame begins and the last one ends; `bounds_us` (T, 2), `dt_us` (T,); a
 group `labels` with the fields of Labels (`pseudo_score` only if a detector made a label, `empty_us` only if any
 times); an attribute `meta`, JSON, which records the settings and the source of the frames. Its `digest` holds two
-CRC-32: one of `frames`, and one of all other content and the name of the file. A file without a digest is read as well.
+CRC-32: one of `frames`, and one of all other content and the name of the file.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ class StoredSequence:
     labels: Labels
     meta: Meta
     offsets: npt.NDArray[np.int64] | None = None  # None: a file of RVT with frames in `data` (T, C, h, w)
-    frames_crc: int | None = None  # None: the file has no digest, as those of RVT
+    frames_crc: int | None = None  # None: a file of RVT, which has no digest
     _file: h5py.File | None = None
     _file_owner: int = 0
 
@@ -241,8 +241,8 @@ def open_sequence(path: Path | str, spec: DatasetSpec | None = None) -> StoredSe
     with file_errors(path, advice=_AGAIN, errors=CONTENT_ERRORS):
         windows = Windows(tables["bounds_us"], tables["dt_us"])
         labels = Labels(**{name.partition("/")[2]: table for name, table in tables.items() if "/" in name})
-        frames_crc, crc_of_all = digest or (None, None)
-        if frames_crc is not None and _crc_of_all(path.stem, frames_crc, meta, tables) != crc_of_all:
+        frames_crc, crc_of_all = digest
+        if _crc_of_all(path.stem, frames_crc, meta, tables) != crc_of_all:
             raise UserError("its labels, times, settings or name have changed since it was written")
     return StoredSequence(path.stem, path, windows, labels, meta, tables["offsets"], frames_crc)
 
@@ -329,7 +329,7 @@ def _loaded(path: Path, member: str | None = None) -> npt.NDArray[Any]:
         return found[member] if member else found
 
 
-def _read_tables(path: Path, names: Sequence[str]) -> tuple[Meta, list[int] | None, dict[str, npt.NDArray[Any]]]:
+def _read_tables(path: Path, names: Sequence[str]) -> tuple[Meta, list[int], dict[str, npt.NDArray[Any]]]:
     """Return the metadata, the digest and the tables of a file written with `sequence_writer`."""
     with reading(path, advice=_AGAIN), open_hdf5(path) as file:
         meta, digest = _checked_meta(path, file)
@@ -352,8 +352,8 @@ def _is_unbounded(attribute: Any) -> bool:
     return not is_fixed_text and not isinstance(kind, h5py.h5t.TypeIntegerID)
 
 
-def _checked_meta(path: Path | str, file: h5py.File) -> tuple[Meta, list[int] | None]:
-    """Return the metadata, and the digest or None. Raise UserError for another format version."""
+def _checked_meta(path: Path | str, file: h5py.File) -> tuple[Meta, list[int]]:
+    """Return the metadata and the digest. Raise UserError for another format version."""
     places = [(file.attrs, "meta")]
     if "frames" in file:
         places += [(file["frames"].attrs, "shape"), (file["frames"].attrs, "dtype")]
@@ -362,7 +362,7 @@ def _checked_meta(path: Path | str, file: h5py.File) -> tuple[Meta, list[int] | 
             raise UserError(f"{path} is damaged ({name} is neither integers nor a text of fixed length); {_AGAIN}")
     try:
         meta: Meta = json.loads(_text(file.attrs["meta"]))
-        version, digest = meta["format_version"], meta.pop("digest", None)
+        version, digest = meta["format_version"], meta.pop("digest")
     except (KeyError, TypeError, ValueError, RecursionError, AttributeError):
         raise UserError(f"{path} was not written by `rvtssm preprocess`; delete it or choose another folder") from None
     if version != FORMAT_VERSION:

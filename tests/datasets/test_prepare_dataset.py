@@ -1,7 +1,6 @@
 """Preparing: complete, resumable, parallel, and one line for every recording that cannot be used."""
 
 import errno
-import json
 import os
 import pickle
 import re
@@ -131,17 +130,6 @@ def test_a_damaged_output_is_named_and_replaced_when_told(tmp_path, damage, mess
     ((name, found),) = prepare(tmp_path).failed
     assert name == "train/a" and message in found
     assert prepare(tmp_path, overwrite=True).written == ["train/a"] and prepare(tmp_path).skipped == ["train/a"]
-
-
-@pytest.mark.parametrize("source", [None, [], {"num_bytes": "many"}])
-def test_an_output_that_does_not_say_its_source_is_made_again(tmp_path, source):
-    write_recording(tmp_path / "raw" / "train", "a")
-    prepare(tmp_path)
-    with h5py.File(tmp_path / "out" / "train" / "a.h5", "r+") as file:
-        meta = json.loads(file.attrs["meta"])
-        del meta["digest"]
-        file.attrs["meta"] = np.bytes_(json.dumps({**meta, "source": source}))
-    assert prepare(tmp_path).written == ["train/a"] and prepare(tmp_path).skipped == ["train/a"]
 
 
 def change_labels(*rows):

@@ -94,14 +94,6 @@ def _write_prepared(path: Path) -> None:
     write(path, example_content())
 
 
-def _write_prepared_without_digest(path: Path) -> None:
-    _write_prepared(path)
-    with h5py.File(path, "r+") as file:
-        meta = json.loads(file.attrs["meta"])
-        del meta["digest"]
-        file.attrs["meta"] = np.bytes_(json.dumps(meta))
-
-
 def _read_prepared(path: Path) -> None:
     sequence = open_sequence(path)
     try:
@@ -301,7 +293,6 @@ TARGETS: dict[str, Target] = {
     "npz member": Target("a.npz", _write_times, _read_events, _packed_npz),
     **{f"stream {name}": Target(*_FORMATS[name], _read_stream) for name in ("dat", "evt2", "evt21", "evt3")},
     "prepared": Target("a.h5", _write_prepared, _read_prepared),
-    "prepared without digest": Target("a.h5", _write_prepared_without_digest, _read_prepared),
     "ckpt": Target("a.ckpt", _write_weights, read_checkpoint),
     "ckpt member": Target("a.ckpt", _write_pickle, read_checkpoint, _packed_pickle),
     "safetensors": Target("a.safetensors", _write_weights, read_checkpoint),
