@@ -424,11 +424,6 @@ def test_a_study_that_is_killed_anywhere_goes_on_to_equal_numbers(fake, tmp_path
     assert num_killed > 10
 
 
-@pytest.mark.parametrize("study", ["rates", "memory", "windows"])
-def test_the_tables_of_a_study_are_those_of_its_rows(study):
-    assert (ANY_RATE / f"{study}.md").read_text() == study_markdown(committed_scores(study))
-
-
 def test_the_tables_of_the_pages_are_those_of_the_study():
     """One page has all rows; the first page has the means of three; frames without windows are shown once."""
     rows = set()
