@@ -13,15 +13,17 @@ if TYPE_CHECKING:
     from rvtssm.detection.predictor import Predictor, live, load
     from rvtssm.detection.window_results import Prediction
     from rvtssm.drawing.draw import draw_events as draw
+    from rvtssm.evaluation.evaluating import evaluate
     from rvtssm.readers import open_recording as open
     from rvtssm.records import Events
 
 __version__ = "0.1.0"
-__all__ = ["Events", "Prediction", "Predictor", "__version__", "draw", "live", "load", "open"]
+__all__ = ["Events", "Prediction", "Predictor", "__version__", "draw", "evaluate", "live", "load", "open"]
 
 _DETECTION = "rvtssm.detection.predictor"
 _HOMES = {
     "draw": ("rvtssm.drawing.draw", "draw_events"),
+    "evaluate": ("rvtssm.evaluation.evaluating", "evaluate"),
     "Events": ("rvtssm.records", "Events"),
     "open": ("rvtssm.readers", "open_recording"),
     "Prediction": ("rvtssm.detection.window_results", "Prediction"),

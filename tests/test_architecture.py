@@ -45,6 +45,7 @@ MAY_IMPORT |= {
         "readers",
         "detection.window_results",
         "detection.predictor",
+        "evaluation.evaluating",
     },
     "__main__": {"cli"},
     "cli": GROUND | ROOMS,

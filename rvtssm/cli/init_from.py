@@ -12,10 +12,9 @@ from rich.table import Table
 from rvtssm.cli.console import console, say
 from rvtssm.cli.weight_settings import WeightSettings, pasted, settings_of
 from rvtssm.models.checkpoint_meta import CheckpointMeta
-from rvtssm.models.transfer import NO_CLASS, Transferred, TransferSource
+from rvtssm.models.transfer import CLASS_MAP_FORM, NO_CLASS, Transferred, TransferSource
 from rvtssm.system.output_folder import result_set
 
-CLASS_MAP_FORM = "'{}.class_map={{NAME_IN_WEIGHTS: NAME_IN_DATA}}'"  # quoted, for a shell; with a section
 OUTCOMES = {"taken": "taken", "resized": "adapted", "left": "new"}  # as columns of the table
 
 

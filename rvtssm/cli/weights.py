@@ -5,7 +5,7 @@ from dataclasses import replace
 from rvtssm.cli.config import Config
 from rvtssm.cli.console import say
 from rvtssm.cli.inputs import weights_path
-from rvtssm.evaluation.shared_weights import SharedWeights, weights_sha256
+from rvtssm.evaluation.detector_run import WeightsFile
 from rvtssm.export.exported import ExportedDetector, chosen_precision, read_weights_file
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.named_weights import card_of
@@ -28,11 +28,9 @@ def precision_in_words(precision: str, checkpoint: LoadedCheckpoint) -> str:
     return f"int8 and {precision}" if isinstance(detector, ExportedDetector) and detector.has_int8 else precision
 
 
-def shared_weights(config: Config, checkpoint: LoadedCheckpoint) -> SharedWeights:
-    """Return what other processes need to read `checkpoint`, which was read as `config` says."""
-    path = str(config.checkpoint)
-    sha256 = weights_sha256(path, config.precision, checkpoint)
-    return SharedWeights(path, config.precision, tuple(config.plugins), sha256)
+def weights_file(config: Config) -> WeightsFile:
+    """Return what other processes need to read the weights of `checkpoint=FILE`."""
+    return WeightsFile(weights_path(config), config.precision, tuple(config.plugins))
 
 
 def say_note(path: str | None, checkpoint: LoadedCheckpoint) -> None:

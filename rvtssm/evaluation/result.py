@@ -42,6 +42,10 @@ class EvaluationReport:
         if not self.rows:
             raise UserError("a report needs at least one rate; name some in evaluation.hz")
 
+    def table(self) -> list[list[str]]:
+        """Return one row of cells per rate and kind of windows, starting with the head; AP in percent."""
+        return rate_table(self)
+
     @property
     def by_window(self) -> dict[str, "EvaluationReport"]:
         """A report for each kind of windows, slide or shrink. The one described in detail comes first."""

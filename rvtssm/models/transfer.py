@@ -33,6 +33,7 @@ _IN_SELECTIVE_S5: dict[str, Callable[[Tensor, float], Tensor]] = {
 _IN_OTHERS: dict[str, Callable[[Tensor, float], Tensor]] = {"log_step": lambda value, ratio: value + math.log(ratio)}
 
 NO_CLASS = "no class of the same name"  # a reason in `Transferred`
+CLASS_MAP_FORM = "'{}.class_map={{NAME_IN_WEIGHTS: NAME_IN_DATA}}'"  # quoted, for a shell; with a section
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from rvtssm.cli.main import compose
 from rvtssm.cli.weights import read_weights
 from rvtssm.contrib.serve.serve import serve
 from rvtssm.drawing.draw import draw_frame
-from rvtssm.evaluation.shared_weights import weights_sha256
+from rvtssm.evaluation.detector_run import WeightsFile
 from rvtssm.models import named_weights as names
 from rvtssm.models.checkpoint import read_checkpoint, weights_digest, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
@@ -88,7 +88,7 @@ def test_packed_weights_are_bf16_in_the_file_and_float32_in_memory(shipped):
         wanted = before[name].bfloat16().float() if name in large else before[name]
         assert torch.equal(weight, wanted), name
     sha256 = weights_digest(found.detector.state_dict())
-    assert written_by["weights_sha256"] == sha256 == weights_sha256("street-tiny", "float32", found)
+    assert written_by["weights_sha256"] == sha256 == WeightsFile("street-tiny", "float32").sha256(found)
 
 
 def test_a_changed_file_is_damaged(shipped):

@@ -10,5 +10,5 @@ def without_pictures():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rvtssm.evaluation.report.rates_png", lambda *_: b"")
         patch.setattr("rvtssm.evaluation.report.to_html", lambda *_: "")
-        patch.setattr("rvtssm.evaluation.rates.worst_pictures", lambda *_: [])
+        patch.setattr("rvtssm.evaluation.evaluating.worst_pictures", lambda *_: [])
         yield

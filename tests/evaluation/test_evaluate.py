@@ -14,8 +14,9 @@ from rvtssm.boxes import ltwh_to_xyxy
 from rvtssm.cli import main as cli
 from rvtssm.datasets import DATASETS
 from rvtssm.detection.stream import stream
+from rvtssm.evaluation import details, evaluating
 from rvtssm.evaluation.coco import match_detections
-from rvtssm.evaluation.split_runs import SplitRuns
+from rvtssm.evaluation.detector_run import WeightsFile
 from rvtssm.events.labels import write_boxes
 from rvtssm.export.exported import ExportedDetector
 from rvtssm.models.checkpoint import read_checkpoint, weights_digest, write_checkpoint
@@ -70,7 +71,7 @@ def refused(tmp_path, capsys, monkeypatch):
         raise AssertionError("the detector was run")
 
     def run_it(*arguments: str) -> str:
-        monkeypatch.setattr("rvtssm.evaluation.batch_workers.stream", never)
+        monkeypatch.setattr("rvtssm.evaluation.detector_run.stream", never)
         assert cli.main(["evaluate", *arguments, f"out={tmp_path / 'out'}"]) == 2
         lines = [line for line in capsys.readouterr().err.splitlines() if "━" not in line]
         assert len(lines) == 1 and not (tmp_path / "out").exists()
@@ -131,7 +132,8 @@ def test_the_rules_of_the_data_decide_which_boxes_are_scored(weights, tmp_path, 
 def test_a_file_exported_for_other_frames_is_refused(weights, refused, monkeypatch):
     trained = read_checkpoint(weights())
     exported = ExportedDetector(lambda *_: ([], []), trained, {"frame_hw": [96, 128], "state": {}, "predictions": {}})
-    monkeypatch.setattr("rvtssm.cli.evaluate.read_weights", lambda _: trained.with_detector(exported))
+    monkeypatch.setattr(WeightsFile, "read", lambda _: trained.with_detector(exported))
+    monkeypatch.setattr("rvtssm.evaluation.evaluating.chosen_precision", lambda *_: "float32")
     answer = refused("checkpoint=model.onnx")
     assert "was exported for frames of 128 x 96 pixels, but frames of 64 x 48 are needed; export it again" in answer
 
@@ -155,7 +157,7 @@ def test_windows_slide_or_shrink_or_both_and_the_rate_of_training_runs_once(
         lengths.append(np.ptp(loader.dataset.sequences[0].windows.bounds_us, axis=1))
         return stream(detector, loader, **options)
 
-    monkeypatch.setattr("rvtssm.evaluation.batch_workers.stream", look_and_stream)
+    monkeypatch.setattr("rvtssm.evaluation.detector_run.stream", look_and_stream)
     arguments = [f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.workers=0"]
     assert cli.main(["evaluate", *arguments, "hz=[20,40]", f"window={window}"]) == 0
     assert [set(each) for each in lengths] == [{length_us} for length_us in lengths_us]  # the most steps first
@@ -224,14 +226,14 @@ def test_on_the_free_grid_every_rate_is_exact_and_labels_are_scored_at_the_next_
     assert steps_ms == pytest.approx({"30": 100 / 3, "5": 200}, rel=1e-4)
     found = json.loads((tmp_path / "out/evaluation.json").read_text())
     assert found["title"].endswith("free grid") and "scored at the next window end" in found["settings"]["windows"]
-    for recording, stride_us in zip(scored, (1e6 / 30, 200_000), strict=True):
+    for recording, stride_us in zip(scored, (200_000, 1e6 / 30), strict=True):
         labels = recording.labels
         first_us = int(open_recording(raw / "test/a_td.dat", 48, 64).time_range_us[0])
         assert [frame.t_us for frame in recording.detections] == labels.t_us.tolist() == LABELS_US.tolist()
         ends_us = np.rint(first_us + stride_us * np.arange(1, 200)).astype(int)
         np.testing.assert_array_equal(labels.window_index, np.searchsorted(ends_us, labels.t_us))
-    late = scored[1].detections  # at 5 Hz four labels share a window, and so its detections
-    same = np.diff(scored[1].labels.window_index) == 0
+    late = scored[0].detections  # at 5 Hz four labels share a window, and so its detections
+    same = np.diff(scored[0].labels.window_index) == 0
     assert same.any() and [np.array_equal(one.score, other.score) for one, other in pairwise(late)] == same.tolist()
 
 
@@ -293,18 +295,20 @@ def test_memory_is_taken_away_at_the_true_rate_of_training_and_its_latency(weigh
     """Labels 125 ms apart make 16 Hz of the 20 Hz of the training, which may be asked for by that name."""
     raw = write_recording(tmp_path / "raw", labels_us=250_000 + 125_000 * np.arange(6))
     calls = []
-    run, shifted = SplitRuns.run, SplitRuns.scored_with_shifts
+    score_rate, score_shifts = evaluating.score_rate, evaluating.score_shifts
 
-    def look(self, passes):
-        calls.extend((each.rate.asked_hz, each.latency_ms, each.is_reset) for each in passes)
-        run(self, passes)
+    def look(run, split, rate, seed, is_reset=False):
+        scored = score_rate(run, split, rate, seed, is_reset)
+        calls.append((rate.asked_hz, scored.row.extra.get("latency_ms"), is_reset))
+        return scored
 
-    def look_with_shifts(self, rate, *options):
-        calls.append((rate.asked_hz, *options))
-        return shifted(self, rate, *options)
+    def look_at_shifts(run, split, rate, shifts_ms):
+        calls.append((rate.asked_hz, shifts_ms))
+        return score_shifts(run, split, rate, shifts_ms)
 
-    monkeypatch.setattr(SplitRuns, "run", look)
-    monkeypatch.setattr(SplitRuns, "scored_with_shifts", look_with_shifts)
+    for module in (evaluating, details):
+        monkeypatch.setattr(module, "score_rate", look)
+    monkeypatch.setattr(evaluating, "score_shifts", look_at_shifts)
     arguments = (
         f"checkpoint={weights()}",
         f"dataset.raw_dir={raw}",
@@ -318,7 +322,7 @@ def test_memory_is_taken_away_at_the_true_rate_of_training_and_its_latency(weigh
     calls.clear()
     streaming = "streaming=true", "latency_ms=30", "time_shifts_ms=[]"
     evaluated(tmp_path / "two", *arguments, "hz=[40]", *streaming)
-    assert calls == [(40, 30, False), (20, 30, True)]
+    assert calls == [(40, 30, False), (20, 30, True), (40, [])]
 
 
 def test_the_rate_is_that_of_the_steps_between_labels(weights, refused, tmp_path):
@@ -332,7 +336,7 @@ def test_what_a_run_may_not_replace_is_refused_before_it_is_measured(weights, tm
     evaluated(out, f"checkpoint={weights()}", *STREAMING[1:])
     before = (out / "evaluation.json").read_bytes()
     (out / "config.yaml").write_text((out / "config.yaml").read_text() + "# the one of the paper\n")
-    monkeypatch.setattr("rvtssm.cli.evaluate.measure", None)
+    monkeypatch.setattr("rvtssm.evaluation.detector_run.stream", None)
     assert cli.main(["evaluate", f"checkpoint={weights()}", "hz=[40]", f"out={out}"]) == 2
     assert "holds config.yaml" in capsys.readouterr().err
     assert (out / "evaluation.json").read_bytes() == before
@@ -345,7 +349,7 @@ def test_a_late_detector_counts_all_events_since_the_window_it_took_before(weigh
         seen.append(loader.dataset.sequences[0])
         return stream(detector, loader, **options)
 
-    monkeypatch.setattr("rvtssm.evaluation.batch_workers.stream", look_and_stream)
+    monkeypatch.setattr("rvtssm.evaluation.detector_run.stream", look_and_stream)
     (tmp_path / "prediction.json").write_text(json.dumps({"step_ms": {"p50": 120}, "windows_per_call": 1}))
     told = f"latency_from={tmp_path / 'prediction.json'}"
     found = evaluated(tmp_path / "out", f"checkpoint={weights()}", told, "window=shrink", *STREAMING)
@@ -406,7 +410,7 @@ def test_weights_are_scored_as_they_are_on_data_with_other_classes_and_frames(we
             ]
         }
 
-    monkeypatch.setattr("rvtssm.evaluation.batch_workers.stream", find_all)  # vehicles, class 0 of the weights
+    monkeypatch.setattr("rvtssm.evaluation.detector_run.stream", find_all)  # vehicles, class 0 of the weights
     found = evaluated(tmp_path / "found", *where, "class_map={vehicle: car}")
     assert found["rates"]["20"]["AP/car"] == 1 and found["rates"]["20"]["AP/bus"] is None
     said = "of the weights by evaluation.class_map={'vehicle': 'car'}; the weights do not know bus, whose boxes all"

@@ -14,7 +14,7 @@ from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.loading_config import DataConfig
 from rvtssm.detection.inference_config import PredictConfig
 from rvtssm.detection.predict_recording import predict_recording
-from rvtssm.evaluation.split_runs import SplitRuns
+from rvtssm.evaluation import evaluating
 from rvtssm.events.labels import write_boxes
 from rvtssm.events.windows import WindowsConfig
 from rvtssm.models.checkpoint import write_checkpoint
@@ -76,14 +76,14 @@ def predicted(weights: LoadedCheckpoint, raw: Path, folder: Path, hz: float) -> 
 
 def evaluated(raw: Path, folder: Path, monkeypatch, hz: float) -> ByTime:
     found: ByTime = {}
-    scored = SplitRuns.scored
+    score_rate = evaluating.score_rate
 
-    def keep(self, *arguments, **options):
-        recordings, sequences = scored(self, *arguments, **options)
-        found.update({frame.t_us: frame for frame in recordings[0].detections})
-        return recordings, sequences
+    def keep(*arguments, **options):
+        scored = score_rate(*arguments, **options)
+        found.update({frame.t_us: frame for frame in scored.recordings[0].detections})
+        return scored
 
-    monkeypatch.setattr(SplitRuns, "scored", keep)
+    monkeypatch.setattr(evaluating, "score_rate", keep)
     words = [f"{folder / 'model.ckpt'}", f"dataset.raw_dir={raw}", f"out={folder / 'scores'}", f"hz=[{hz}]"]
     alike = ["window=shrink", f"data.eval_chunk_length={CHUNK}", "data.workers=0", "postprocess.min_score=0.3"]
     assert cli.main(["evaluate", *words, *alike]) == 0

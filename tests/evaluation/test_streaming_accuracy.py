@@ -5,8 +5,8 @@ import pytest
 from test_coco import SPEC, make_detections, make_labels
 
 from rvtssm.evaluation.coco import evaluate_detections
+from rvtssm.evaluation.label_steps import LabelSteps, at_labels
 from rvtssm.evaluation.latency import newest, taken_steps
-from rvtssm.evaluation.split_runs import at_labels
 
 ENDS_US = np.array([600_000, 700_000, 800_000])
 BOX_AT = {600_000: [0, 0, 50, 50], 700_000: [100, 0, 50, 50], 800_000: [200, 0, 50, 50]}
@@ -16,9 +16,9 @@ def streaming_ap(latency_us: float, when_late: str = "skip") -> float:
     """AP of a detector that finds every box where it was at the end of the window; an object jumps each frame."""
     steps, finished_us = taken_steps(ENDS_US, latency_us, when_late)
     labels = make_labels(list(BOX_AT.values()), ENDS_US)
-    labels.window_index[:] = newest(labels.t_us, finished_us)
+    label_steps = LabelSteps(labels.t_us, newest(labels.t_us, finished_us))
     outputs = [make_detections([BOX_AT[int(ENDS_US[step])]], [0.9], ENDS_US[step]) for step in steps]
-    return evaluate_detections([("a", labels, at_labels(labels, np.arange(len(steps)), outputs))], SPEC)["AP"]
+    return evaluate_detections([("a", labels, at_labels(label_steps, np.arange(len(steps)), outputs))], SPEC)["AP"]
 
 
 @pytest.mark.parametrize("when_late", ["skip", "queue"])
@@ -34,8 +34,8 @@ def test_an_object_that_stands_still_is_found_by_late_outputs_but_not_before_the
     frames = {step: make_detections([[0, 0, 50, 50]], [0.9], ENDS_US[step]) for step in range(3)}
     for latency_us, num_found in ((0, 3), (1, 2), (100_000, 2), (100_001, 1), (200_000, 1), (200_001, 0)):
         steps, finished_us = taken_steps(ENDS_US, latency_us, "skip")
-        labels.window_index[:] = newest(labels.t_us, finished_us)
-        found = at_labels(labels, np.arange(len(steps)), [frames[step] for step in steps])
+        label_steps = LabelSteps(labels.t_us, newest(labels.t_us, finished_us))
+        found = at_labels(label_steps, np.arange(len(steps)), [frames[step] for step in steps])
         assert [frame.t_us for frame in found] == ENDS_US.tolist()
         assert sum(map(len, found)) == num_found
         recall = num_found / 3

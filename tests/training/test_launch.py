@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.pytorch.utilities import rank_zero_only
 from torch.distributed.run import config_from_args, get_args_parser
 
-from rvtssm.evaluation.batch_workers import join_ranks
 from rvtssm.models.checkpoint import load_file
 from rvtssm.training.checkpoints import last_checkpoint
 from rvtssm.training.fit import build_trainer
@@ -82,24 +80,6 @@ def test_a_trainer_takes_its_place_from_slurm_and_leaves_its_signals_to_us(start
     assert isinstance(environment, SLURMEnvironment) and environment.main_address == "node07"
     assert not environment.auto_requeue
     assert (trainer.world_size, trainer.global_rank, trainer.local_rank, trainer.node_rank) == (4, 1, 1, 0)
-
-
-@pytest.mark.parametrize("step", [{}, {"SLURM_STEP_ID": "0"}])
-def test_an_evaluation_takes_its_place_from_srun_but_not_from_a_script_of_sbatch(started_by, monkeypatch, step):
-    monkeypatch.setattr(
-        "rvtssm.evaluation.batch_workers.Ranks", lambda found: (found.world_size(), found.global_rank())
-    )
-    started_by(**{name: value for name, value in SRUN.items() if name != "SLURM_NTASKS_PER_NODE"}, **step)
-    assert join_ranks(1) == ((4, 1) if step else None)
-
-
-def test_an_evaluation_where_srun_is_installed_gives_no_warning(started_by, monkeypatch):
-    started_by()
-    monkeypatch.setattr(rank_zero_only, "rank", 0)
-    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert join_ranks(1) is None
 
 
 def test_statistics_over_all_processes_need_gpus(tmp_path):

@@ -14,7 +14,7 @@ import numpy as np
 from rvtssm.cli.announcement import announce
 from rvtssm.cli.console import say, say_error
 from rvtssm.cli.inputs import recordings_path, writable
-from rvtssm.cli.weights import read_weights, shared_weights, with_chosen_precision
+from rvtssm.cli.weights import read_weights, weights_file, with_chosen_precision
 from rvtssm.contrib.labeling.label_config import LabelSettings
 from rvtssm.contrib.labeling.pseudo_labels import find_pseudo_boxes, label_every
 from rvtssm.datasets import build_spec, custom, with_training
@@ -22,8 +22,7 @@ from rvtssm.datasets.described import copy_generated
 from rvtssm.datasets.tree import RawRecording, find_recordings, has_split
 from rvtssm.detection.stream import check_causal
 from rvtssm.detection.track_objects import check_installed
-from rvtssm.evaluation.batch_workers import detector_processes, num_processes
-from rvtssm.evaluation.shared_weights import SharedWeights
+from rvtssm.evaluation.detector_run import WeightsFile, detector_processes, num_processes
 from rvtssm.events.labels import BOX_DTYPE, Boxes, write_boxes
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.hub import local_weights
@@ -76,7 +75,7 @@ def label(config: LabelSettings) -> int:
         write: Callable[..., Boxes | None] = partial(_write, checkpoint)
     else:
         workers = detector_processes(number)
-        write = partial(_write_elsewhere, shared_weights(config, checkpoint))
+        write = partial(_write_elsewhere, weights_file(config))
     tasks = iter([(raw.name, write, (out, raw_dir, split, raw, spec, config)) for split, raw in recordings])
     with locked(out), closing(workers), progress_bar("labelling", len(recordings)) as advance:
         _check_settings(out, config)
@@ -100,10 +99,10 @@ def label(config: LabelSettings) -> int:
     return 2 if num_failed else 0
 
 
-def _write_elsewhere(weights: SharedWeights, *recording: Any) -> Boxes | None:
+def _write_elsewhere(weights: WeightsFile, *recording: Any) -> Boxes | None:
     """Do what `_write` does in a process that may have no weights yet."""
     *_, spec, _ = recording
-    return _write(replace(weights.read(), spec=spec), *recording)
+    return _write(replace(weights.read_once(), spec=spec), *recording)
 
 
 def _write(

@@ -205,7 +205,7 @@ def test_an_interrupted_run_goes_on_and_other_settings_are_refused(labelled, tmp
 
 def test_several_processes_give_equal_labels(labelled, tmp_path, monkeypatch):
     _, _, words, whole = labelled
-    monkeypatch.setattr("rvtssm.evaluation.batch_workers.Processes", Pickled)
+    monkeypatch.setattr("rvtssm.evaluation.detector_run.Processes", Pickled)
     assert cli.main([*words, f"out={tmp_path}", "workers=2"]) == 0
     assert labelled_bytes(tmp_path) == labelled_bytes(whole)
     assert cli.main([*words, f"out={tmp_path}"]) == 0  # the same settings

@@ -1,0 +1,205 @@
+"""Run a detector over the recordings of a split, in this process or in several.
+
+Recordings run in batches. The result of a batch does not depend on the process that runs it, provided that all
+processes have the same number of threads (OMP_NUM_THREADS), because a batch always contains the same recordings.
+"""
+
+import functools
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from rvtssm.datasets import DatasetConfig
+from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.datasets.loading_config import DataConfig
+from rvtssm.datasets.sequence import FrameSequence
+from rvtssm.detection.stream import stream
+from rvtssm.export.exported import is_exported, read_weights_file
+from rvtssm.models.checkpoint import read_checkpoint, weights_digest
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
+from rvtssm.models.frame_size import detector_for_frame
+from rvtssm.models.hub import local_weights
+from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.records import Detections
+from rvtssm.system.plugins import import_plugins
+from rvtssm.system.progress import progress_bar
+from rvtssm.system.workers import Processes, finished, num_usable_cores
+
+
+@dataclass(frozen=True)
+class WeightsFile:
+    """Weights by name, which other processes can read."""
+
+    path: str
+    precision: str
+    plugins: tuple[str, ...] = ()  # files that add parts, imported first
+
+    def read(self) -> LoadedCheckpoint:
+        """Return the weights."""
+        import_plugins(self.plugins)
+        return read_weights_file(self.path, self.precision)
+
+    def read_once(self) -> LoadedCheckpoint:
+        """Return the weights in a worker process, from memory if it has read them already."""
+        return _read_once(self)
+
+    def sha256(self, checkpoint: LoadedCheckpoint) -> str:
+        """Return the SHA-256 of the weights.
+
+        Args:
+            checkpoint: What `read` returned.
+        """
+        if is_exported(self.path):  # the file holds more than weights
+            return hashlib.sha256(Path(self.path).read_bytes()).hexdigest()
+        if self.precision != "float32":  # in bf16 the detector has rounded weights, so the file is read again
+            checkpoint = read_checkpoint(local_weights(self.path))
+        return weights_digest(checkpoint.detector.state_dict())
+
+
+@functools.lru_cache(maxsize=1)
+def _read_once(weights: WeightsFile) -> LoadedCheckpoint:
+    return weights.read()
+
+
+@dataclass(frozen=True)
+class DetectorRun:
+    """A detector, and how it runs over recordings."""
+
+    weights: WeightsFile
+    checkpoint: LoadedCheckpoint  # its weights, for the classes and frames of the data
+    data: SequenceDataModule
+    postprocess: PostprocessConfig
+    step_scale: float | None = None  # None: stride / training stride
+    is_carried: bool = False  # carry the state even if training reset it
+    classes: tuple[int, ...] | None = None  # class of the data for each class of the weights, -1: none; None: the same
+    num_processes: int = 1
+
+    def outputs(
+        self, sequences: Sequence[FrameSequence], progress: str, is_reset: bool = False
+    ) -> list[list[Detections]]:
+        """Run recordings from their start, and return the detections of each at its wanted steps, ordered by time.
+
+        Args:
+            sequences: The recordings.
+            progress: Text beside a progress bar.
+            is_reset: Reset the state at every step.
+        """
+        batches = self._batches(sequences, is_reset)
+        run = self._run_here if self.num_processes == 1 else self._run_elsewhere
+        with progress_bar(progress, sum(batch.num_chunks for batch in batches.values())) as advance:
+            by_batch = run(batches, advance)
+        outputs: list[list[Detections]] = [[] for _ in sequences]
+        for numbers, of_batch in by_batch.items():
+            for number, output in zip(numbers, of_batch, strict=True):
+                outputs[number] = [self._in_data(frame) for frame in output]
+        for sequence in sequences:
+            sequence.close()
+        return outputs
+
+    def _batches(self, sequences: Sequence[FrameSequence], is_reset: bool) -> dict[tuple[int, ...], "_Batch"]:
+        """Return the batches by the numbers of their recordings, the longest first."""
+        wanted = [number for number, sequence in enumerate(sequences) if len(sequence.wanted_steps)]
+        ordered = sorted(wanted, key=lambda number: -len(sequences[number].windows))  # similar lengths in a batch
+        memory_chunk = None if self.is_carried else self.checkpoint.model_config.memory_chunk
+        how = self.postprocess, 1 if is_reset else memory_chunk, self.step_scale
+        size = self.data.data.eval_batch_size
+        batches = {}
+        for first in range(0, len(ordered), size):
+            numbers = tuple(sorted(ordered[first : first + size]))
+            own = [sequences[number] for number in numbers]
+            batches[numbers] = _Batch(own, self.data.config, self.data.data, *how)
+        return batches
+
+    def _run_here(
+        self, batches: dict[tuple[int, ...], "_Batch"], advance: Callable[[int], object]
+    ) -> dict[tuple[int, ...], list[list[Detections]]]:
+        return {numbers: batch.run(self.checkpoint, advance) for numbers, batch in batches.items()}
+
+    def _run_elsewhere(
+        self, batches: dict[tuple[int, ...], "_Batch"], advance: Callable[[int], object]
+    ) -> dict[tuple[int, ...], list[list[Detections]]]:
+        frame_hw = self.data.spec.frame_height, self.data.spec.frame_width
+        tasks = ((numbers, _run_batch, (self.weights, frame_hw, batch)) for numbers, batch in batches.items())
+        outputs = {}
+        with closing(detector_processes(min(self.num_processes, len(batches)))) as processes:
+            for done in finished(processes, lambda: next(tasks, None), lambda numbers: batches[numbers].names):
+                if done.error is not None:
+                    raise done.error
+                outputs[done.key] = done.result
+                advance(batches[done.key].num_chunks)
+        return outputs
+
+    def _in_data(self, frame: Detections) -> Detections:
+        """Return the detections whose class the data have, with its index."""
+        if self.classes is None:
+            return frame
+        mapped = replace(frame, class_id=np.array(self.classes)[frame.class_id])
+        return mapped[mapped.class_id >= 0]
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Recordings that are run together. A batch can be sent to other processes."""
+
+    sequences: list[FrameSequence]  # `asked` says which steps are wanted
+    dataset: DatasetConfig
+    data: DataConfig
+    postprocess: PostprocessConfig
+    memory_chunk: int | None  # steps after which the state is reset; None: never
+    step_scale: float | None
+
+    @property
+    def names(self) -> str:
+        return ", ".join(sequence.name for sequence in self.sequences)
+
+    @property
+    def num_chunks(self) -> int:
+        """Length of the longest recording, in chunks."""
+        length = self.data.eval_chunk_length
+        return max(-(-len(sequence.windows) // length) for sequence in self.sequences)
+
+    def run(self, checkpoint: LoadedCheckpoint, advance: Callable[[int], object]) -> list[list[Detections]]:
+        """Return the detections of each recording; `advance` is called with the number of chunks that are done."""
+        loader = SequenceDataModule(self.dataset, data=self.data).eval_loader(self.sequences)
+        results = stream(
+            checkpoint.detector,
+            loader,
+            trained_stride_us=checkpoint.windows.stride_us,
+            memory_chunk=self.memory_chunk,
+            step_scale=self.step_scale,
+            config=self.postprocess,
+            advance=advance,
+        )
+        return [results[number] for number in range(len(self.sequences))]
+
+
+def _run_batch(weights: WeightsFile, frame_hw: tuple[int, int], batch: _Batch) -> list[list[Detections]]:
+    """Run a batch in a process that may not have read the weights yet."""
+    checkpoint = weights.read_once()
+    checkpoint = replace(checkpoint, detector=detector_for_frame(checkpoint, *frame_hw))
+    return batch.run(checkpoint, lambda steps: None)
+
+
+def num_processes(asked: int | None) -> int:
+    """Return how many processes run a detector; by default one per GPU, or without a GPU one per core."""
+    return asked or torch.cuda.device_count() or num_usable_cores()
+
+
+def detector_processes(number: int) -> Processes:
+    """Return processes on this machine that share its cores, each with its own GPU if there are GPUs."""
+    num_threads = torch.get_num_threads()
+    if not os.environ.get("OMP_NUM_THREADS"):
+        num_threads = max(1, num_usable_cores() // number)
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    if gpus == [""]:
+        gpus = [str(gpu) for gpu in range(torch.cuda.device_count())]
+    shared = {"OMP_NUM_THREADS": str(num_threads)}
+    if not torch.cuda.device_count():
+        return Processes(number, [shared])
+    return Processes(number, [{**shared, "CUDA_VISIBLE_DEVICES": gpus[k % len(gpus)]} for k in range(number)])

@@ -1,0 +1,181 @@
+"""Evaluate weights on a split: a loop over inference rates, and a report."""
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rvtssm.datasets import DatasetConfig
+from rvtssm.datasets.loading_config import DataConfig
+from rvtssm.detection.stream import check_causal
+from rvtssm.evaluation.conditions import best_rate, conditions, provenance, title
+from rvtssm.evaluation.details import break_down_rate, memory_at, worst_pictures
+from rvtssm.evaluation.detector_run import DetectorRun, WeightsFile, num_processes
+from rvtssm.evaluation.evaluation_config import EvaluationConfig
+from rvtssm.evaluation.finished_rates import FinishedRates, row_conditions
+from rvtssm.evaluation.fit import class_indices, data_for, for_data
+from rvtssm.evaluation.frequency import RateRow
+from rvtssm.evaluation.label_steps import after_latency
+from rvtssm.evaluation.rates import check_tracks, score_rate, score_shifts, step_latency_ms
+from rvtssm.evaluation.report import REPORT_FILES, write_report
+from rvtssm.evaluation.result import EvaluationReport
+from rvtssm.evaluation.split_plan import PlannedRate, SplitPlan
+from rvtssm.export.exported import chosen_precision
+from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.system.output_folder import locked, result_set
+
+_USUAL_SHIFTS_MS = (-200, -150, -100, -50, 0, 50, 100, 150, 200)
+Announce = Callable[[DetectorRun, SplitPlan, Sequence[PlannedRate]], object]
+
+
+def evaluate(
+    checkpoint: str | Path,
+    *,
+    raw_dir: str | Path | None = None,
+    prepared_dir: str | Path | None = None,
+    dataset: DatasetConfig | None = None,
+    data: DataConfig | None = None,
+    postprocess: PostprocessConfig | None = None,
+    precision: str = "auto",
+    plugins: Sequence[str] = (),
+    seed: int = 0,
+    out: str | Path | None = None,
+    say: Callable[[str], object] = lambda text: None,
+    announce: Announce = lambda run, split, rates: None,
+    **settings: Any,
+) -> EvaluationReport:
+    """Return the average precision of weights at every rate, with intervals, a breakdown and the worst frames.
+
+    Args:
+        checkpoint: A file, the name of weights in the package, or `hf://OWNER/NAME`.
+        raw_dir: Folder or URL of raw recordings; by default, like everything about the data, that of the training.
+        prepared_dir: Folder or URL of prepared recordings.
+        dataset: Which dataset, if the folder does not say it, and its further settings.
+        data: Loading of batches.
+        postprocess: Which boxes count as detections.
+        precision: float32, bf16, or auto.
+        plugins: Files of source code that add parts.
+        seed: Seed of the bootstrap replicates.
+        out: Folder for `evaluation.json` and `report.html`; None writes nothing. Rates that an interrupted call with
+            the same weights, data and settings has finished there are not run again.
+        say: Called with lines that a user should know.
+        announce: Called once with what will be run, before the first rate.
+        settings: Fields of `EvaluationConfig`, such as hz=[20, 200], window="slide" or split="val".
+
+    Raises:
+        UserError: Something does not fit. Whatever can be known before the first rate is run is raised before it.
+    """
+    options = EvaluationConfig(**settings)
+    dataset = dataset or DatasetConfig()
+    if raw_dir is not None:
+        dataset = replace(dataset, raw_dir=str(raw_dir))
+    if prepared_dir is not None:
+        dataset = replace(dataset, prepared_dir=str(prepared_dir))
+    weights = WeightsFile(str(checkpoint), chosen_precision(str(checkpoint), precision), tuple(plugins))
+    run, split = prepare(weights, dataset, data or DataConfig(), postprocess or PostprocessConfig(), options, say)
+    folder = None if out is None else Path(out)
+    with nullcontext() if folder is None else locked(folder):
+        report = _report(run, split, seed, folder, announce)
+        if folder is not None:
+            with result_set(folder, "evaluation", REPORT_FILES) as staged:
+                write_report(report, staged)
+    return report
+
+
+def prepare(
+    weights: WeightsFile,
+    dataset: DatasetConfig,
+    data: DataConfig,
+    postprocess: PostprocessConfig,
+    options: EvaluationConfig,
+    say: Callable[[str], object] = lambda text: None,
+) -> tuple[DetectorRun, SplitPlan]:
+    """Read weights and find the recordings to score them on.
+
+    Args:
+        weights: The weights.
+        dataset: Which dataset, and where its files are.
+        data: Loading of batches.
+        postprocess: Which boxes count as detections.
+        options: The options of the evaluation.
+        say: Called with lines that a user should know.
+
+    Raises:
+        UserError: Weights and data do not fit together.
+    """
+    checkpoint = weights.read()
+    module = data_for(weights.path, checkpoint, dataset, data, options.class_map)
+    classes = class_indices(options.class_map, checkpoint.spec, module.spec)
+    checkpoint = for_data(checkpoint, module.spec, classes is not None, say)
+    run = DetectorRun(
+        weights,
+        checkpoint,
+        module,
+        postprocess,
+        step_scale=options.step_scale,
+        is_carried=options.memory == "carried",
+        classes=classes,
+        num_processes=num_processes(options.workers),
+    )
+    return run, SplitPlan(options, checkpoint, module)
+
+
+def _report(run: DetectorRun, split: SplitPlan, seed: int, out: Path | None, announce: Announce) -> EvaluationReport:
+    """Score every rate, the one that is described in detail last, and return the report."""
+    check_tracks(split)
+    rates, trained = split.plan_rates()
+    _check_streaming(run, split, rates)
+    announce(run, split, rates)
+    sha256 = run.weights.sha256(run.checkpoint)
+    detailed = trained if trained is not None and trained in rates else rates[0]
+    finished = FinishedRates(out, row_conditions(run, split, rates, sha256, seed))
+    rows: dict[PlannedRate, RateRow] = {}
+    for rate in rates:
+        if rate is not detailed:
+            rows[rate] = finished.get(rate) or score_rate(run, split, rate, seed).row
+            finished.add(rate, rows[rate])
+    scored = score_rate(run, split, detailed, seed)
+    rows[detailed] = scored.row
+    ordered = [rows[rate] for rate in rates]
+    memory = memory_at(run, split, trained, scored, seed)
+    breakdown = break_down_rate(split, scored)
+    window = rates[0].windows[0]
+    return EvaluationReport(
+        title=title(run.checkpoint, split.options),
+        dataset=run.checkpoint.spec.name,
+        rows=tuple(row for row in ordered if window in row.windows),
+        others=tuple(row for row in ordered if window not in row.windows),
+        settings={
+            **conditions(run, split, rates, scored),
+            **memory.in_words,
+            **best_rate(ordered, split.options),
+            **provenance(scored, sha256),
+        },
+        reference_hz=trained.hz if trained else run.checkpoint.windows.hz,
+        still_objects=memory.still_objects,
+        without_memory=memory.without,
+        breakdown=breakdown,
+        worst=worst_pictures(breakdown, scored, run.checkpoint.spec),
+        time_shifts=score_shifts(run, split, detailed, _shifts_ms(split.options)),
+    )
+
+
+def _shifts_ms(options: EvaluationConfig) -> Sequence[float]:
+    if options.time_shifts_ms is not None:
+        return options.time_shifts_ms
+    return _USUAL_SHIFTS_MS if options.streaming else ()
+
+
+def _check_streaming(run: DetectorRun, split: SplitPlan, rates: Sequence[PlannedRate]) -> None:
+    """Raise UserError now, before hours of work, if the steps of a late detector cannot be run."""
+    options = split.options
+    if not options.streaming:
+        return
+    check_causal(run.checkpoint.detector)
+    is_known = options.latency_ms is not None or options.latency_from is not None
+    for rate in rates if is_known or split.source != "raw" else ():
+        sequences = split.sequences(rate)
+        latency_ms = step_latency_ms(run, split, sequences)
+        for sequence in sequences:
+            after_latency(sequence, latency_ms, options.when_late)

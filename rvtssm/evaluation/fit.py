@@ -1,0 +1,111 @@
+"""Bring weights and data together: settings that are not given, classes, scoring rules, and whether both fit."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from rvtssm.datasets import DatasetConfig, with_training
+from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.datasets.loading_config import DataConfig
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
+from rvtssm.models.frame_size import detector_for_frame
+from rvtssm.models.transfer import CLASS_MAP_FORM, mapped_classes
+from rvtssm.records import DatasetSpec
+from rvtssm.system.user_error import UserError
+
+_RULES = ("min_side_px", "min_diagonal_px", "skip_us", "scores_empty_images")
+
+
+def data_for(
+    path: str,
+    checkpoint: LoadedCheckpoint,
+    dataset: DatasetConfig,
+    data: DataConfig,
+    class_map: dict[str, str] | None,
+) -> SequenceDataModule:
+    """Return the data to score weights on; settings that are not given are those of the training.
+
+    Args:
+        path: Name of the weights, for messages.
+        checkpoint: The weights.
+        dataset: Which dataset, and where its files are.
+        data: Loading of batches.
+        class_map: See `class_indices`.
+
+    Raises:
+        UserError: The weights were trained for another dataset, other classes or other frames, without a class map.
+    """
+    dataset = with_training(dataset, checkpoint.spec)
+    if not dataset.raw_dir and not dataset.prepared_dir:
+        dataset = replace(dataset, raw_dir=checkpoint.raw_dir, prepared_dir=checkpoint.prepared_dir)
+    module = SequenceDataModule(dataset, data=data)
+    if class_indices(class_map, checkpoint.spec, module.spec) is None:
+        _check_fit(path, checkpoint.spec, module.spec)
+    detector_for_frame(
+        checkpoint, module.spec.frame_height, module.spec.frame_width
+    )  # exported files have a fixed size
+    return module
+
+
+def class_indices(class_map: dict[str, str] | None, trained: DatasetSpec, data: DatasetSpec) -> tuple[int, ...] | None:
+    """Return the class of the data for each class of the weights, -1 for none; None without a class map.
+
+    Args:
+        class_map: Names of classes of the data by those of the weights. Equal names need no entry.
+        trained: The dataset of the weights.
+        data: The dataset to score them on.
+    """
+    if class_map is None:
+        return None
+    known = data.class_names
+    mapped = mapped_classes("evaluation.class_map", class_map, trained.class_names, known)
+    return tuple(known.index(name) if name in known else -1 for name in mapped)
+
+
+def for_data(
+    checkpoint: LoadedCheckpoint, spec: DatasetSpec, has_class_map: bool, say: Callable[[str], object]
+) -> LoadedCheckpoint:
+    """Return the weights for the classes, the frames and the scoring rules of the data; say which rules differ.
+
+    Args:
+        checkpoint: The weights.
+        spec: The data.
+        has_class_map: Whether the classes of the weights are mapped to those of the data.
+        say: Called with what a user should know.
+    """
+    if has_class_map:
+        return replace(
+            checkpoint, spec=spec, detector=detector_for_frame(checkpoint, spec.frame_height, spec.frame_width)
+        )
+    trained = checkpoint.spec
+    per_px = trained.downsample / spec.downsample  # frames have the same size, sensors perhaps not
+    rules = {name: getattr(spec, name) for name in _RULES}
+    rules |= {name: rules[name] * per_px for name in ("min_side_px", "min_diagonal_px")}
+    changed = [f"{name} {getattr(spec, name)}" for name in _RULES if rules[name] != getattr(trained, name)]
+    if changed:
+        say(f"scored by the rules of the data, which are not those of the training: {', '.join(changed)}")
+    return replace(checkpoint, spec=replace(trained, **rules))
+
+
+def _check_fit(path: str, trained: DatasetSpec, data: DatasetSpec) -> None:
+    """Raise UserError if the dataset, the classes or the frames of the data are not those of the training."""
+    ours, theirs = _described(trained), _described(data)
+    differences = [f"{key} {ours[key]}, not {theirs[key]}" for key in ours if ours[key] != theirs[key]]
+    if not differences:
+        return
+    class_map, as_it_is = "", "'evaluation.class_map={}'"
+    if trained.class_names != data.class_names:
+        class_map, as_it_is = f" {CLASS_MAP_FORM.format('training')}", CLASS_MAP_FORM.format("evaluation")
+    raise UserError(
+        f"{path} cannot be scored on these data, because it was trained on {'; '.join(differences)}; fine-tune it on "
+        f"them (`rvtssm train training.init_from={path}{class_map}` with the same dataset) and evaluate the new "
+        f"weights, score it as it is with {as_it_is}, or only look at its boxes with `rvtssm predict`"
+    )
+
+
+def _described(spec: DatasetSpec) -> dict[str, str]:
+    """Describe what must be equal for a model and the data on which it is scored."""
+    return {
+        "the dataset": spec.name,
+        "the classes": f"({', '.join(spec.class_names)})",
+        "frames of": f"{spec.frame_width} x {spec.frame_height} pixels",
+    }
