@@ -1,5 +1,6 @@
 """`rvtssm simulate`: turns a video into events and its labels into boxes, as a dataset that `dataset=custom` reads."""
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
@@ -35,7 +36,7 @@ def simulate(config: WorldsConfig) -> None:
     wanted, out = config.simulate, Path(str(config.out))
     config.synthetic.camera.check()
     source = open_video(video_path(config), wanted.fps, wanted.linear)
-    if source.num_frames / source.fps > LONGEST_S:
+    if source.times_us[-1] > 1e6 * LONGEST_S:
         raise UserError(f"{source.path} is longer than {LONGEST_S} s, the clock of the files; cut it into parts")
     boxes: Boxes | None = None
     names: tuple[str, ...] = ()
@@ -49,7 +50,7 @@ def simulate(config: WorldsConfig) -> None:
             boxes = interpolated_boxes(boxes, wanted.label_hz, source.path.name)
     announce(
         "simulate",
-        video=f"{source.path}, {source.num_frames or 'unknown'} frames at {source.fps:g} Hz",
+        video=f"{source.path}, {source.num_frames} frames at {source.fps:.6g} Hz",
         sensor=f"{source.width} x {source.height}",
         labels=f"{len(boxes)} boxes of {', '.join(names)}" if boxes is not None else "none",
         output=out,
@@ -64,7 +65,7 @@ def simulate(config: WorldsConfig) -> None:
         if not events_path.exists():
             rng = np.random.default_rng(np.random.SeedSequence((config.seed, *name.encode())))
             camera = drawn_camera(config.synthetic.camera, rng)
-            with progress_bar("frames", source.num_frames or None) as advance:
+            with progress_bar("frames", source.num_frames) as advance:
                 frames = _counted(source, wanted.max_motion_px, advance)
                 write_dat(events_path, simulate_events(frames, camera, rng), source.height, source.width)
             written.append(str(events_path))
@@ -81,7 +82,7 @@ def _origin(config: WorldsConfig, source: VideoSource) -> dict[str, object]:
         "video": str(source.path.resolve()),
         "bytes": sum(file.st_size for file in files),
         "modified_ns": max(file.st_mtime_ns for file in files),
-        "fps": source.fps,
+        "times": hashlib.sha256(np.array(source.times_us).tobytes()).hexdigest(),
         "linear": source.is_linear,
         "max_motion_px": config.simulate.max_motion_px,
         "seed": config.seed,
@@ -107,20 +108,12 @@ def _claim(path: Path, origin: Mapping[str, object], recording: tuple[Path, ...]
 def _counted(
     source: VideoSource, max_motion_px: float, advance: Callable[[int], None]
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield dense frames and advance a bar at those of the video. Raise ValueError if the video breaks off."""
-    done = 0
+    """Yield dense frames, and advance a bar at those of the video."""
+    own_times = set(source.times_us)
     for t_us, frame in dense_frames(source, max_motion_px):
-        if (reached := int(t_us * source.fps / 1e6 + 1.5)) > done:
-            advance(reached - done)
-            done = reached
+        if t_us in own_times:
+            advance(1)
         yield t_us, frame
-    if done < 2:
-        raise UserError("the video has a single frame that can be read; events need two or more")
-    if done < 0.98 * source.num_frames - 1:  # some formats only estimate the number
-        raise UserError(
-            f"{source.path} ends after frame {done} of {source.num_frames}; copy it again, or convert it, for example "
-            "to MP4"
-        )
 
 
 def _describe(path: Path, source: VideoSource, names: tuple[str, ...]) -> None:

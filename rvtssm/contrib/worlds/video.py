@@ -6,6 +6,7 @@ Where the two flows contradict each other, a pixel is hidden in one of the frame
 
 import math
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,41 +26,49 @@ class VideoSource:
     """A readable video."""
 
     path: Path
-    fps: float
-    num_frames: int  # according to the video file, which may be wrong
+    fps: float  # mean rate of the frames in Hz
+    times_us: tuple[int, ...]  # time of each frame that can be read in microseconds, from 0 for the first one
+    stated_frames: int  # number of frames according to the file, which has fewer if it was cut
     height: int
     width: int
     names: tuple[str, ...]  # names of the pictures of a folder, without suffix; empty for a video file
     is_linear: bool | None  # whether pixel values are proportional to light; None: no with 8 bits (sRGB), else yes
 
-    def frames(self) -> Iterator[np.ndarray]:
-        """Yield the frames in order, (H, W) float32 from 0 to 1, proportional to light.
+    @property
+    def num_frames(self) -> int:
+        """The number of frames that can be read."""
+        return len(self.times_us)
+
+    def pictures(self) -> Iterator[np.ndarray]:
+        """Yield the frames in order, (H, W, 3) blue, green, red, as they are stored.
 
         Raises:
             UserError: If a picture cannot be read or has another size.
         """
         if self.names:
             for path in picture_files(self.path):
-                yield self._light(path, cv2.imread(str(path), cv2.IMREAD_ANYDEPTH | cv2.IMREAD_COLOR))
+                yield self._checked(path, read_picture(path))
             return
         capture = cv2.VideoCapture(str(self.path))
         try:
-            while True:
-                is_read, frame = capture.read()
-                if not is_read:
-                    return
-                yield self._light(self.path, frame)
+            while (answer := capture.read())[0]:
+                yield self._checked(self.path, answer[1])
         finally:
             capture.release()
 
-    def _light(self, path: Path, frame: np.ndarray | None) -> np.ndarray:
-        if frame is None:
-            raise UserError(f"{path} cannot be read as a picture; copy it again or remove it")
+    def frames(self) -> Iterator[np.ndarray]:
+        """Yield the frames in order, (H, W) float32 from 0 to 1, proportional to light."""
+        return map(self._light, self.pictures())
+
+    def _checked(self, path: Path, frame: np.ndarray) -> np.ndarray:
         if frame.shape[:2] != (self.height, self.width):
             found = f"{frame.shape[1]}x{frame.shape[0]}"
             raise UserError(
                 f"{path} has {found} pixels, but the first frame has {self.width}x{self.height}; use one size"
             )
+        return frame
+
+    def _light(self, frame: np.ndarray) -> np.ndarray:
         if frame.dtype == np.uint8:
             values, is_linear = frame.astype(np.float32) / 255, bool(self.is_linear)
         elif frame.dtype == np.uint16:
@@ -71,14 +80,26 @@ class VideoSource:
         return values @ np.array((0.0722, 0.7152, 0.2126), np.float32)  # blue, green, red: ITU-R BT.709
 
 
-def picture_files(folder: Path) -> list[Path]:
-    """Return the pictures in a folder, in the order of their names, see `by_number`.
+def read_picture(path: Path) -> np.ndarray:
+    """Return a picture (H, W, 3) with the bits that it has; raise UserError if it cannot be read."""
+    picture = cv2.imread(str(path), cv2.IMREAD_ANYDEPTH | cv2.IMREAD_COLOR)
+    if picture is None:
+        raise UserError(f"{path} cannot be read as a picture; copy it again or remove it")
+    return picture
 
-    Args:
-        folder: The folder.
+
+def files_in(folder: Path, *suffixes: str) -> list[Path]:
+    """Return the files with one of the suffixes, in any case, in the order of their names, see `by_number`.
+
+    `._NAME` is left out: macOS keeps the properties of NAME in such a file.
     """
-    found = (path for path in folder.iterdir() if path.suffix.lower() in PICTURES)
+    found = (path for path in folder.iterdir() if path.suffix.lower() in suffixes and not path.name.startswith("._"))
     return sorted(found, key=lambda path: (by_number(path.name), path.name))
+
+
+def picture_files(folder: Path) -> list[Path]:
+    """Return the pictures in a folder, in the order of their names."""
+    return files_in(folder, *PICTURES)
 
 
 def by_number(name: str) -> list[str | int]:
@@ -101,18 +122,32 @@ def open_video(path: Path | str, fps: float | None, is_linear: bool | None) -> V
     if fps is not None and not 0 < fps < 1e6:
         raise UserError(f"fps={fps:g} is no rate of a video; give the number of frames per second, below 1000000")
     if path.is_dir():
-        files = picture_files(path)
-        if len(files) < 2:
-            raise UserError(f"{path} holds {len(files)} pictures ({', '.join(PICTURES)}); a video needs at least two")
-        if fps is None:
-            raise UserError(f"{path} does not say its rate; set fps=HZ, the number of pictures per second")
-        first = cv2.imread(str(files[0]), cv2.IMREAD_ANYDEPTH | cv2.IMREAD_COLOR)
-        if first is None:
-            raise UserError(f"{files[0]} cannot be read as a picture; copy it again or remove it")
-        names = tuple(file.stem for file in files)
-        return VideoSource(path, fps, len(files), first.shape[0], first.shape[1], names, is_linear)
+        return _open_folder(path, fps, is_linear)
     if not path.is_file():
         raise UserError(f"{path} does not exist; name a video file or a folder of pictures")
+    source = _open_file(path, fps, is_linear)
+    if source.num_frames < source.stated_frames:
+        warnings.warn(
+            f"{path} ends after frame {source.num_frames} of {source.stated_frames}; only these can be read",
+            stacklevel=2,
+        )
+    return source
+
+
+def _open_folder(path: Path, fps: float | None, is_linear: bool | None) -> VideoSource:
+    files = picture_files(path)
+    if len(files) < 2:
+        raise UserError(f"{path} holds {len(files)} pictures ({', '.join(PICTURES)}); a video needs at least two")
+    if fps is None:
+        raise UserError(f"{path} does not say its rate; set fps=HZ, the number of pictures per second")
+    height, width = read_picture(files[0]).shape[:2]
+    names = tuple(file.stem for file in files)
+    return VideoSource(path, fps, _even_times(len(files), fps), len(files), height, width, names, is_linear)
+
+
+def _open_file(path: Path, fps: float | None, is_linear: bool | None) -> VideoSource:
+    """Read a video once for the times of its frames. A rate that is given replaces these times."""
+    times_ms: list[float] = []
     capture = cv2.VideoCapture(str(path))
     try:
         is_read, first = capture.read()
@@ -120,13 +155,27 @@ def open_video(path: Path | str, fps: float | None, is_linear: bool | None) -> V
             raise UserError(
                 f"{path} is not a video that can be read, or holds no frame; convert it, for example to MP4"
             )
-        rate = fps or capture.get(cv2.CAP_PROP_FPS)
-        if not 0 < rate < 1e6:
-            raise UserError(f"{path} does not say its rate; set fps=HZ")
-        count = max(int(capture.get(cv2.CAP_PROP_FRAME_COUNT)), 0)
+        while is_read:
+            times_ms.append(capture.get(cv2.CAP_PROP_POS_MSEC))
+            is_read = capture.grab()
+        stated_hz, stated = capture.get(cv2.CAP_PROP_FPS), int(capture.get(cv2.CAP_PROP_FRAME_COUNT))
     finally:
         capture.release()
-    return VideoSource(path, float(rate), count, first.shape[0], first.shape[1], (), is_linear)
+    if len(times_ms) < 2:
+        raise UserError(f"{path} has a single frame that can be read; events need two or more")
+    times_us = tuple(round(1e3 * (time_ms - times_ms[0])) for time_ms in times_ms)
+    if fps or min(np.diff(times_us)) <= 0:  # the file has no times, or wrong ones
+        rate = fps or stated_hz
+        if not 0 < rate < 1e6:
+            raise UserError(f"{path} does not say its rate; set fps=HZ")
+        times_us = _even_times(len(times_ms), rate)
+    mean_hz = fps or 1e6 * (len(times_us) - 1) / times_us[-1]
+    height, width = first.shape[:2]
+    return VideoSource(path, mean_hz, times_us, max(stated, 0), height, width, (), is_linear)
+
+
+def _even_times(count: int, fps: float) -> tuple[int, ...]:
+    return tuple(round(1e6 * index / fps) for index in range(count))
 
 
 def dense_frames(source: VideoSource, max_motion_px: float) -> Iterator[tuple[int, np.ndarray]]:
@@ -142,12 +191,12 @@ def dense_frames(source: VideoSource, max_motion_px: float) -> Iterator[tuple[in
     flow = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_MEDIUM)
     before: np.ndarray | None = None
     for index, after in enumerate(source.frames()):
+        t_us = source.times_us[index]
         if before is not None:
-            start_us = 1e6 * (index - 1) / source.fps
-            step_us = 1e6 / source.fps
-            for share, frame in between(before, after, max_motion_px, flow, round(step_us) - 1):
-                yield round(start_us + share * step_us), frame
-        yield round(1e6 * index / source.fps), after
+            start_us = source.times_us[index - 1]
+            for share, frame in between(before, after, max_motion_px, flow, t_us - start_us - 1):
+                yield round(start_us + share * (t_us - start_us)), frame
+        yield t_us, after
         before = after
 
 

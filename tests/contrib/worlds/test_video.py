@@ -4,9 +4,13 @@ import json
 import math
 import re
 import shutil
+import struct
+from contextlib import nullcontext
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
+import av
 import cv2
 import numpy as np
 import pytest
@@ -157,7 +161,8 @@ def test_a_labelled_clip_becomes_a_dataset_that_trains(clip, tmp_path):
 def test_images_of_coco_without_a_picture_are_left_out(clip, tmp_path):
     source = open_video(clip, FPS, None)
     labels = coco(tmp_path / "coco.json", ["-2.png", "-1.png", *(f"{k:03d}.png" for k in range(4))])
-    boxes, _ = read_video_labels(labels, None, source, None)
+    with pytest.warns(match="labels 2 pictures"):
+        boxes, _ = read_video_labels(labels, None, source, None)
     assert boxes["t"].tolist() == [50_000 * k for k in range(4)] and boxes["x"][0] == box(2)[0]
     boxes, _ = read_video_labels(labels, None, replace(source, names=()), None)  # a video file has no names
     assert boxes["t"].tolist() == [50_000 * k for k in range(6)]
@@ -180,9 +185,12 @@ def test_a_negative_track_is_none_and_yolo_may_name_its_classes(clip, tmp_path):
     (tmp_path / "yolo").mkdir()
     (tmp_path / "yolo" / "classes.txt").write_text("person\ntraffic light\n")
     (tmp_path / "yolo" / "001.txt").write_text("1 0.5 0.5 0.2 0.2 -1\n")
+    (tmp_path / "yolo" / "002.txt").write_text("1.0 0.25 0.5 0.5 0.25 0.75 0.5 0.5 1\n")
     boxes, names = read_video_labels(tmp_path / "yolo", None, source, None)
     assert names == ("person", "traffic light")
-    assert (boxes["t"].tolist(), boxes["class_id"].tolist(), boxes["track_id"].tolist()) == ([50_000], [1], [0])
+    assert boxes["t"].tolist() == [50_000, 100_000] and set(boxes["class_id"]) == {1} and not boxes["track_id"].any()
+    polygon = boxes[1]
+    assert [polygon[side] for side in "xywh"] == [WIDTH / 4, HEIGHT / 4, WIDTH / 2, HEIGHT * 3 / 4]
 
 
 def test_nothing_of_another_video_or_of_other_settings_is_replaced_or_kept(clip, tmp_path, monkeypatch, capsys):
@@ -228,7 +236,8 @@ def test_videos_of_names_that_are_equally_long_have_cameras_of_their_own(clip, t
     assert cameras[0] != cameras[1] and min(map(len, cameras)) > 100  # noise
 
 
-def test_a_video_that_breaks_off_is_refused(clip, tmp_path, capsys):
+@pytest.mark.filterwarnings("default::UserWarning")
+def test_a_video_that_breaks_off_is_read_to_its_last_whole_frame(clip, tmp_path, capsys):
     video = tmp_path / "cut.avi"
     writer = cv2.VideoWriter(str(video), cv2.VideoWriter.fourcc(*"MJPG"), 20.0, (WIDTH, HEIGHT))
     for k in range(FRAMES):
@@ -237,9 +246,83 @@ def test_a_video_that_breaks_off_is_refused(clip, tmp_path, capsys):
     assert open_video(video, None, None).num_frames == FRAMES
     data = video.read_bytes()
     video.write_bytes(data[: [match.start() for match in re.finditer(b"00dc", data)][4]])  # as each frame begins
-    assert cli.main(["simulate", f"video={video}", f"out={tmp_path}", *QUIET]) == 2
-    assert re.search(rf"cut\.avi ends after frame [345] of {FRAMES}; copy it again", capsys.readouterr().err)
-    assert not (tmp_path / "train" / "cut_td.dat").exists()
+    words = [f"video={video}", f"labels={mot(tmp_path / 'gt.txt')}", "classes=[person]", f"out={tmp_path}", *QUIET]
+    assert cli.main(["simulate", *words]) == 0
+    said = capsys.readouterr().err
+    count = int(re.search(rf"ends after frame ([345]) of {FRAMES}", said)[1])
+    assert f"{FRAMES - count} labels of later frames are left out" in said
+    boxes = read_boxes(tmp_path / "train" / "cut_bbox.npy")
+    assert boxes["t"].tolist() == [50_000 * k for k in range(count)]
+
+
+def film(path: Path, times_s: list[float]) -> Path:
+    """A video with frames at these times, in each of which a bright square is 2 pixels further to the right."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=30)
+        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+        stream.codec_context.time_base = Fraction(1, 9000)
+        for k, time_s in enumerate(times_s):
+            image = np.full((HEIGHT, WIDTH, 3), 90, np.uint8)
+            image[20:44, 10 + 2 * k : 34 + 2 * k] = 220
+            frame = av.VideoFrame.from_ndarray(image, format="rgb24")
+            frame.time_base, frame.pts = Fraction(1, 9000), round(9000 * time_s)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return path
+
+
+def test_the_time_of_a_frame_is_that_of_the_container_unless_a_rate_is_given(tmp_path):
+    times_s = [0.0, 0.1, 0.2, 0.24, 0.28, 0.5]  # as a phone slows down in the dark
+    video = film(tmp_path / "phone.MP4", times_s)
+    wanted = [round(1e6 * time_s) for time_s in times_s]
+    source = open_video(video, None, None)
+    assert source.times_us == tuple(wanted) and source.fps == pytest.approx(10)
+    dense = [t_us for t_us, _ in dense_frames(source, 1.0)]
+    assert set(wanted) < set(dense) and dense == sorted(set(dense))
+    (tmp_path / "gt.TXT").write_text("".join(f"{k + 1},7,{10 + 2 * k},20,24,24,1,1\n" for k in range(6)))
+    boxes, _ = read_video_labels(tmp_path / "gt.TXT", None, source, ["car"])
+    assert boxes["t"].tolist() == wanted
+    assert open_video(video, 20.0, None).times_us == tuple(range(0, 300_000, 50_000))
+
+
+def test_a_video_in_portrait_stands_upright(tmp_path):
+    video = film(tmp_path / "portrait.mp4", [k / 30 for k in range(4)])
+    data = bytearray(video.read_bytes())
+    at = data.find(b"tkhd") + 44  # where the matrix begins in version 0
+    data[at : at + 36] = struct.pack(">9i", 0, 0x10000, 0, -0x10000, 0, 0, HEIGHT << 16, 0, 0x40000000)
+    video.write_bytes(data)
+    source = open_video(video, None, None)
+    assert (source.height, source.width) == (WIDTH, HEIGHT)
+    first = next(source.frames())
+    assert first[10:34, HEIGHT - 44 : HEIGHT - 20].min() > 2 * first[40:].max()
+
+
+def test_files_of_macos_and_paths_of_windows_are_no_hindrance(clip, tmp_path):
+    pictures, labels = shutil.copytree(clip, tmp_path / "walk"), tmp_path / "yolo"
+    labels.mkdir()
+    for k in range(FRAMES):
+        (labels / f"{k:03d}.TXT").write_text("0 0.5 0.5 0.2 0.2\n")
+    for hidden in (pictures / "._000.png", labels / "._000.TXT"):
+        hidden.write_bytes(b"\x00\x05\x16\x07" + b"\xb0" * 40)
+    source = open_video(pictures, FPS, None)
+    assert source.num_frames == FRAMES and len(list(source.frames())) == FRAMES
+    wanted = [50_000 * k for k in range(FRAMES)]
+    assert read_video_labels(labels, None, source, None)[0]["t"].tolist() == wanted
+    names = [f"images\\1\\{k:03d}.png" if k % 2 else f"{k:03d}.png" for k in range(FRAMES)]
+    assert read_video_labels(coco(tmp_path / "mixed.JSON", names), None, source, None)[0]["t"].tolist() == wanted
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_number_in_a_name_is_the_frame(clip, tmp_path, first):
+    source = replace(open_video(clip, FPS, None), names=())
+    numbers = [2 * k + first for k in range(4)]
+    (tmp_path / "yolo").mkdir()
+    for number in numbers:
+        (tmp_path / "yolo" / f"clip_{number}.txt").write_text("0 0.5 0.5 0.2 0.2\n")
+    for labels in (tmp_path / "yolo", coco(tmp_path / "coco.json", [f"frame_{k:06d}.PNG" for k in numbers])):
+        with pytest.warns(match="counts frames from 1") if first else nullcontext():
+            boxes, _ = read_video_labels(labels, None, source, None)
+        assert boxes["t"].tolist() == [100_000 * k for k in range(4)]
 
 
 @pytest.mark.parametrize(
@@ -250,6 +333,7 @@ def test_a_video_that_breaks_off_is_refused(clip, tmp_path, capsys):
         ("gt.txt", "coco", "1,7,10,20,24,24", "cannot be read as coco labels"),
         ("other/x9.txt", None, "0 0.5 0.5 0.2 0.2", "belongs to no frame"),
         ("short/000.txt", None, "0 0.5 0.5", r"000\.txt has a line that is not `class cx cy w h\[ track\]`"),
+        ("sure/000.txt", None, "0 0.5 0.5 0.2 0.2 0.9", "is not `class cx cy w h"),
         ("tracks.txt", None, f"1,{1 << 32},10,20,24,24", r"has a frame or a track with a number of 2\^32 or more"),
         ("classes.txt", None, f"1,7,10,20,24,24,1,{1 << 40}", "has a class with a number of 65536 or more"),
     ],
