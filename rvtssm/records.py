@@ -172,6 +172,8 @@ class DatasetSpec:
     disk_names: tuple[str, ...] = ()  # other names that files use for this dataset
     event_suffixes: tuple[str, ...] = ("_td.dat", "_td.dat.h5", "_td.h5")
     boxes_suffix: str = "_bbox.npy"
+    label_offset_us: int | None = 0  # added to the times of labels; None: the time shift that the recording gives
+    label_fps: float = 0.0  # rate of the frames that names of labelled images number; 0: they are microseconds
     events_dir: str | None = None  # subfolder that holds the splits of event files; None: the dataset's folder itself
     boxes_dir: str | None = None  # subfolder that holds the splits of label files; None: beside the event files
     # Glob patterns of the files of each split. A split without an entry has the pattern <split>/*.

@@ -1,5 +1,6 @@
 """What each split of a raw or prepared dataset contains: recordings, time, events, and labels by class and size."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from rvtssm.checks.inspect_recording import inspect_recording
 from rvtssm.datasets.store import Meta, open_sequence, read_meta, shared_settings
 from rvtssm.datasets.tree import RVT_FOLDER, RawRecording, find_recordings, find_sequences, has_split
 from rvtssm.events.label_rules import with_class_indices
+from rvtssm.events.label_times import LabelTimes, summary
 from rvtssm.events.labels import find_nothing
 from rvtssm.readers import open_with
 from rvtssm.readers.hdf5 import open_hdf5, reading
@@ -42,6 +44,8 @@ class Part:
     num_label_times: int = 0
     # (K, 3) number of boxes by class and size
     labels: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 3), np.int64))
+    label_times: LabelTimes | None = None
+    label_notes: Counter[str] = field(default_factory=Counter)  # entries of label files, see `LabelFiles.read`
     error: str = ""
 
     @property
@@ -69,6 +73,13 @@ class TreeInspection:
     def errors(self) -> list[tuple[str, str]]:
         return [(f"{part.split}/{part.name}", part.error) for part in self.parts if part.error]
 
+    @property
+    def notes(self) -> list[str]:
+        """What is unusual with the labels, one line for each kind."""
+        counts = sum((part.label_notes for part in self.parts), Counter[str]())
+        times = summary([part.label_times for part in self.parts if part.label_times is not None])
+        return [*(f"{count} {note}" for note, count in counts.items()), *filter(None, [times])]
+
     def labels(self, split: str) -> npt.NDArray[np.int64]:
         """Return the number of boxes (K, 3) by class and size."""
         tables = [part.labels for part in self.parts if part.split == split and len(part.labels)]
@@ -91,6 +102,7 @@ class TreeInspection:
             "dataset": self.dataset,
             "settings": self.settings,
             "splits": splits,
+            "notes": self.notes,
             "errors": dict(self.errors),
         }
 
@@ -237,12 +249,15 @@ def _prepared_part(split: str, path: Path, spec: DatasetSpec | None, num_classes
 
 def _raw_part(split: str, recording: RawRecording, spec: DatasetSpec) -> Part:
     found = inspect_recording(open_with(recording.events_path, spec.read_options))
-    labels, num_label_times = np.zeros((spec.num_classes, len(SIZES)), np.int64), 0
-    if recording.boxes_path is not None:
-        boxes = with_class_indices(recording.read_boxes(spec), spec)
-        num_label_times = len(np.unique(boxes["t"]))
-        boxes = boxes[~find_nothing(boxes)]
-        labels = count_labels(boxes["class_id"], boxes["w"], boxes["h"], spec.num_classes)
+    boxes, notes = recording.read_labels(spec)
+    boxes, times = with_class_indices(boxes, spec), None
+    if len(times_us := np.unique(boxes["t"])):
+        try:
+            range_us = found.t_first_us, found.t_last_us
+            times = LabelTimes.check(str(recording.events_path), times_us, range_us, spec)
+        except UserError as error:
+            times = LabelTimes(recording.name, len(times_us), len(times_us), str(error))
+    boxes = boxes[~find_nothing(boxes)]
     return Part(
         split,
         recording.name,
@@ -250,6 +265,8 @@ def _raw_part(split: str, recording: RawRecording, spec: DatasetSpec) -> Part:
         duration_us=found.duration_us,
         num_events=found.num_events,
         repaired=found.faults.backward_steps + found.faults.out_of_frame,
-        num_label_times=num_label_times,
-        labels=labels,
+        num_label_times=len(times_us),
+        labels=count_labels(boxes["class_id"], boxes["w"], boxes["h"], spec.num_classes),
+        label_times=times,
+        label_notes=notes,
     )

@@ -4,11 +4,12 @@ import numpy as np
 
 from rvtssm.datasets.tree import RawRecording
 from rvtssm.events.label_rules import find_small, find_usable, unusable_boxes
+from rvtssm.events.label_times import LabelTimes, unit_advice
 from rvtssm.events.labels import Boxes, find_nothing
-from rvtssm.events.sequence_plan import unit_advice
 from rvtssm.readers.faults import MANY_EVENTS
 from rvtssm.readers.recording import Recording
 from rvtssm.records import DatasetSpec
+from rvtssm.system.user_error import UserError
 
 _LEAST_SHARE = 0.9  # of the width and of the height of a sensor, which many events reach
 _MOST_AT_ONCE = 20  # boxes; more at the end of a recording are rather boxes of many frames, without their times
@@ -38,39 +39,37 @@ def sensor_notes(recording: Recording, num_events: int, reach_xy: tuple[int, int
     ]
 
 
-def time_faults(recording: RawRecording, boxes: Boxes, first_us: int, last_us: int, spec: DatasetSpec) -> list[str]:
-    """Return what is wrong or unusual with label times that lie inside the recording."""
+def time_faults(recording: RawRecording, boxes: Boxes, range_us: tuple[int, int], spec: DatasetSpec) -> list[str]:
+    """Return what is wrong or unusual with label times.
+
+    Args:
+        recording: The recording.
+        boxes: Its boxes, at least one.
+        range_us: Times of the first and the last event.
+        spec: The dataset.
+    """
     path, times_us = recording.boxes_path, np.unique(boxes["t"])
+    try:
+        found = LabelTimes.check(str(recording.events_path), times_us, range_us, spec)
+    except UserError as error:
+        return [str(error)]
+    notes: list[str] = [Note(found.note)] if found.num_outside else []
     if len(times_us) == 1:
         text = (
             f"{path}: all {len(boxes)} boxes are at {times_us[0]} us; labels of several frames need their times, in "
             "YOLO text as the first number of each line"
         )
-        return [Note(text)] if len(boxes) > _MOST_AT_ONCE else []
+        return [*notes, Note(text)] if len(boxes) > _MOST_AT_ONCE else notes
     span_us, apart_us = int(times_us[-1] - times_us[0]), int(np.median(np.diff(times_us)))
-    is_short, is_dense = 10 * span_us < last_us - first_us, 10 * apart_us < spec.label_interval_us
+    duration_us = range_us[1] - range_us[0]
+    is_short, is_dense = 10 * span_us < duration_us, 10 * apart_us < spec.label_interval_us
     text = (
-        f"{path}: labels span {span_us / 1e6:.3g} s of {(last_us - first_us) / 1e6:.3g} s, {apart_us} us apart where "
+        f"{path}: labels span {span_us / 1e6:.3g} s of {duration_us / 1e6:.3g} s, {apart_us} us apart where "
         f"label_interval_us is {spec.label_interval_us}"
     )
     if is_short and is_dense:
-        return [f"{text}; {unit_advice(int(times_us[-1]), last_us) or 'label times must be microseconds'}"]
-    return [Note(text)] if is_short or is_dense else []
-
-
-def outside_notes(recording: RawRecording, boxes: Boxes, first_us: int, last_us: int, spec: DatasetSpec) -> list[str]:
-    """Return a note if some label times have no events: they lie before the first, or far behind the last."""
-    path, times_us, late_us = recording.boxes_path, np.unique(boxes["t"]), spec.label_interval_us
-    outside_us = times_us[(times_us < first_us) | (times_us > last_us + late_us)]
-    if not len(outside_us):
-        return []
-    return [
-        Note(
-            f"{path}: {len(outside_us)} of {len(times_us)} label times, the first at {outside_us[0]} us, "
-            f"lie before the events or more than {late_us} us after them ({first_us} to {last_us} us); if something "
-            "moved at these times, events are missing: copy the recording again"
-        )
-    ]
+        return [*notes, f"{text}; {unit_advice(int(times_us[-1]), range_us[1]) or 'label times must be microseconds'}"]
+    return [*notes, Note(text)] if is_short or is_dense else notes
 
 
 def box_faults(recording: RawRecording, boxes: Boxes, spec: DatasetSpec, is_train: bool) -> list[str]:
@@ -78,6 +77,9 @@ def box_faults(recording: RawRecording, boxes: Boxes, spec: DatasetSpec, is_trai
 
     Published boxes may leave the view, so it is a fault only if most are outside; in own labels, a single one is.
     """
+    boxes = boxes[~find_nothing(boxes)]
+    if not len(boxes):
+        return []
     is_box, is_visible = find_usable(boxes, spec)
     num_outside = np.count_nonzero(is_box & ~is_visible)
     path, faults = recording.boxes_path, []
@@ -107,7 +109,7 @@ def box_faults(recording: RawRecording, boxes: Boxes, spec: DatasetSpec, is_trai
             )
         )
     is_known = np.isin(boxes["class_id"], spec.disk_class_ids)
-    objects = boxes[is_known & ~find_nothing(boxes)]
+    objects = boxes[is_known]
     if num_small := np.count_nonzero(find_small(objects, spec)):
         text = (
             f"{path}: preprocess and train leave out {num_small} of {len(boxes)} boxes as too small (a side below "

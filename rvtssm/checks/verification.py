@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from rvtssm.checks.label_checks import Note, box_faults, outside_notes, sensor_notes, time_faults
+from rvtssm.checks.label_checks import Note, box_faults, sensor_notes, time_faults
 from rvtssm.datasets.preparation_config import PreprocessConfig
 from rvtssm.datasets.prepare_recording import EventBlocks, Plan, Recipe, is_made_from, plan_recording
 from rvtssm.datasets.store import Meta, StoredSequence, open_sequence, read_meta, shared_settings
 from rvtssm.datasets.tree import RawRecording, find_boxes_without_events, find_recordings, find_sequences
 from rvtssm.events.frame_counter import count_as_they_close
-from rvtssm.events.sequence_plan import SequencePlan, check_label_times
+from rvtssm.events.sequence_plan import SequencePlan
 from rvtssm.readers import open_with
 from rvtssm.readers.remote import local_path
 from rvtssm.records import DatasetSpec, WindowSettings
@@ -133,17 +133,14 @@ def _verify_raw(recording: RawRecording, spec: DatasetSpec, is_labelled: bool, i
         if not is_labelled:
             return faults
         try:
-            boxes = recording.read_boxes(spec)
+            boxes, notes = recording.read_labels(spec)
         except UserError as error:
             return [*faults, _one_line(error)]
         if not len(boxes):
-            return [*faults, f"{recording.boxes_path} holds no boxes"]
-        of_labels = int(boxes["t"][0]), int(boxes["t"][-1])
-        of_times = _said(check_label_times, events, of_labels, blocks.first_us, blocks.last_us)
-        if not of_times:
-            what = recording, boxes, blocks.first_us, blocks.last_us, spec
-            of_times = time_faults(*what) + outside_notes(*what)
-        return faults + of_times + box_faults(recording, boxes, spec, is_train)
+            return [*faults, Note(recording.why_unlabelled(spec))]
+        faults += [Note(f"{recording.boxes_path}: {count} {note}") for note, count in notes.items()]
+        faults += time_faults(recording, boxes, (blocks.first_us, blocks.last_us), spec)
+        return faults + box_faults(recording, boxes, spec, is_train)
 
 
 def _verify_prepared(path: Path, recording: RawRecording | None, recipe: Recipe, shared: Meta | None) -> list[str]:

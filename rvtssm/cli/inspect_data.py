@@ -162,6 +162,8 @@ def _print_tree(found: TreeInspection) -> None:
         for name, row in zip(found.class_names, found.labels(split).tolist(), strict=True):
             table.add_row(split or "file", name, *map(str, row))
     console.print(table)
+    for note in found.notes:
+        say(note, style="yellow")
     if found.kind == "raw" and any(found.labels(split).any() for split in found.splits):
         say(
             "these are all boxes of the label files; training and scoring leave out duplicates, and boxes of which the "

@@ -28,7 +28,7 @@ def labelled_frames(raw_dir: Path, spec: DatasetSpec, splits: Sequence[str]) -> 
     """
     strips = {}
     for split in splits:
-        labelled = [each for each in find_recordings(raw_dir, split, spec) if each.boxes_path is not None]
+        labelled = [each for each in find_recordings(raw_dir, split, spec) if each.labels is not None]
         pictures: list[np.ndarray] = []
         for i in range(_NUM_FRAMES if labelled else 0):
             place = (i + 0.5) / _NUM_FRAMES * len(labelled)

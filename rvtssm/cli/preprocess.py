@@ -10,6 +10,7 @@ from rvtssm.datasets import build_spec, custom
 from rvtssm.datasets.described import copy_generated
 from rvtssm.datasets.prepare_dataset import PreprocessSummary, preprocess_dataset
 from rvtssm.datasets.tree import find_recordings
+from rvtssm.events.label_times import summary as summary_of_times
 from rvtssm.records import DatasetSpec
 from rvtssm.system.output_folder import locked
 from rvtssm.system.user_error import UserError
@@ -40,8 +41,7 @@ def preprocess(config: Config) -> int:
         )
         raise UserError(
             f"no recording of {raw_dir} has a usable box: classes {classes}, sensor {spec.width}x"
-            f"{spec.height} (width x height); `rvtssm verify` says what is wrong with the labels, and labels=none "
-            "prepares without them"
+            f"{spec.height} (width x height); `rvtssm verify` says what is wrong with the labels"
         )
     return 2 if summary.failed else 0
 
@@ -69,6 +69,10 @@ def _print_summary(summary: PreprocessSummary, prepared_dir: str) -> None:
         say(f"{name}: boxes left out: {counts}", style="yellow")
     if summary.num_thinned:
         say(thinned_in_words(summary.num_thinned, summary.num_labels), style="yellow")
+    for note, count in summary.label_notes.items():
+        say(f"{count} {note}", style="yellow")
+    if note := summary_of_times(summary.label_times):
+        say(note, style="yellow")
     say(
         f"{len(summary.written)} recordings prepared, {len(summary.skipped)} were complete, "
         f"{len(summary.dropped)} left out, {len(summary.failed)} failed; they are in {prepared_dir}"

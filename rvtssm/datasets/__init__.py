@@ -1,5 +1,6 @@
 """Turn recordings and prepared sequences of each dataset into batches. Add new datasets to the table here."""
 
+import re
 from dataclasses import dataclass, field, replace
 
 from rvtssm.datasets import custom, dsec, gen1, onempx, synthetic
@@ -44,6 +45,8 @@ class DatasetConfig:
     """Format of recordings that do not tell it, such as evt3."""
     columns: dict[str, str] = field(default_factory=dict)
     """Columns of recordings that do not tell them, by name or by number: {t: ts, x: xs, y: ys, p: ps}."""
+    label_offset_us: str | None = None
+    """Microseconds to add to the times of labels; auto: the time shift that the file of the recording gives."""
     source: str | None = None
     """Raw or prepared training data; null: prepared if there are files, otherwise raw."""
 
@@ -51,6 +54,9 @@ class DatasetConfig:
         if self.name:
             check_choice("dataset.name", self.name, DATASETS)
         check_at_least("dataset", self, 1, "height", "width")
+        offset = self.label_offset_us
+        if offset is not None and not re.fullmatch(r"auto|[+-]?\d{1,18}", str(offset)):
+            raise UserError(f"dataset.label_offset_us={offset} must be a whole number of microseconds, or auto")
         check_choice("dataset.source", self.source, (*SOURCES, None))
 
 
@@ -78,6 +84,8 @@ def with_training(config: DatasetConfig, spec: DatasetSpec) -> DatasetConfig:
     config = with_described(config)
     if config.name:
         return config
+    offset = config.label_offset_us or ("auto" if spec.label_offset_us is None else str(spec.label_offset_us))
+    config = replace(config, label_offset_us=offset)
     keys = ("height", "width", *_READ_KEYS)
     return replace(config, name=spec.name, **{key: getattr(config, key) or getattr(spec, key) for key in keys})
 
@@ -99,6 +107,8 @@ def build_spec(config: DatasetConfig) -> DatasetSpec:
             raise UserError(f"dataset={config.name} needs dataset.raw_dir=DIR or dataset.prepared_dir=DIR")
         spec = custom.read_spec(*folders)
     spec = replace(spec, height=config.height or spec.height, width=config.width or spec.width)
+    if (offset := config.label_offset_us) is not None:
+        spec = replace(spec, label_offset_us=None if offset == "auto" else int(offset))
     spec = replace(spec, **{key: getattr(config, key) for key in _READ_KEYS})
     spec.read_options  # noqa: B018  checks their values
     if not spec.downsample <= min(spec.height, spec.width) <= max(spec.height, spec.width) <= _LARGEST_SENSOR:

@@ -3,7 +3,7 @@
     classes: [person]      # class names; ids on disk are 0, 1, ... or those in class_ids
     height: 260            # of the sensor, pixels
     width: 346
-    labels: .xml           # suffix of label files; rvtssm/events/label_files.py explains the formats
+    labels: .xml           # suffix of label files, or a COCO file of many recordings; see docs/your_files.md
 
 Recordings of any supported format lie in `train/`, `val/` and `test/`, with labels of the same name beside them. Every
 other key is a field of DatasetSpec.
@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from rvtssm.events.label_files import LABEL_READERS
+from rvtssm.events.label_files import LABEL_SUFFIXES
 from rvtssm.readers.remote import is_url, local_path
 from rvtssm.records import EVENT_SUFFIXES, DatasetSpec
 from rvtssm.system.atomic_files import atomic_file
@@ -26,6 +26,7 @@ from rvtssm.system.file_errors import file_errors
 from rvtssm.system.user_error import UserError
 
 FILE = "dataset.yaml"
+_ULTRALYTICS = "data.yaml"  # beside it; its `names` may stand in for `classes`
 _MOST_NAME_BYTES = 50_000  # all class names as JSON; they share an HDF5 attribute of 64 KiB with other metadata
 SPEC = DatasetSpec(  # values for keys that the file leaves out
     name="custom",
@@ -39,6 +40,7 @@ SPEC = DatasetSpec(  # values for keys that the file leaves out
     prepare_min_diagonal_px=0.0,
     skip_us=0,
     ignored_classes=(),
+    scores_empty_images=True,
     event_suffixes=EVENT_SUFFIXES,
 )
 _NAMES = {"classes": "class_names", "labels": "boxes_suffix"}  # keys whose field in the spec has another name
@@ -62,27 +64,46 @@ def read_spec(*folders: Path | str) -> DatasetSpec:
         if gone := [folder for folder in folders if not is_url(str(folder)) and not Path(folder).exists()]:
             raise UserError(f"the folder {gone[0]} does not exist; check dataset.raw_dir and dataset.prepared_dir")
         names = " and ".join(map(str, paths))
-        raise UserError(f"{names} does not exist; it must describe the custom dataset, with {', '.join(_NEEDED)}")
-    with file_errors(path, " is not YAML", "write one `key: value` per line"):
-        try:
-            content = yaml.load(path.read_text("utf-8"), _PlainLoader)
-        except yaml.YAMLError as error:
-            raise UserError(str(error)) from None
+        found = next((each for each in paths if each.with_name(_ULTRALYTICS).is_file()), None)
+        of_names = f"; {found.with_name(_ULTRALYTICS)} gives the classes" if found else ""
+        raise UserError(
+            f"{names} does not exist; it must describe the custom dataset, with {', '.join(_NEEDED)}{of_names}"
+        )
+    content = _loaded(path)
     if not isinstance(content, dict):
         raise UserError(f"{path} holds no keys; it needs {', '.join(_NEEDED)}")
     if unknown := [str(key) for key in content if key not in _KEYS]:
         meant = "".join(f"did you mean {key}? " for key in difflib.get_close_matches(unknown[0], _KEYS, 1))
         raise UserError(f"{path} has the unknown key {unknown[0]}; {meant}choose from {', '.join(sorted(_KEYS))}")
+    if "classes" not in content:
+        content |= _ultralytics_names(path.with_name(_ULTRALYTICS))
     if missing := [key for key in _NEEDED if key not in content]:
         raise UserError(f"{path} does not give {', '.join(missing)}; it needs {', '.join(_NEEDED)}")
     values: dict[str, Any] = {_NAMES.get(key, str(key)): _checked(path, key, value) for key, value in content.items()}
     spec = replace(SPEC, **values)
-    if Path(spec.boxes_suffix).suffix not in LABEL_READERS and spec.boxes_suffix not in LABEL_READERS:
-        kinds = ", ".join(LABEL_READERS)
+    if Path(spec.boxes_suffix).suffix not in LABEL_SUFFIXES and spec.boxes_suffix not in LABEL_SUFFIXES:
+        kinds = ", ".join(LABEL_SUFFIXES)
         raise UserError(f"{path} has labels: {spec.boxes_suffix}; label files end in one of {kinds}")
     if len(spec.disk_class_ids) != spec.num_classes or len(set(spec.disk_class_ids)) != spec.num_classes:
         raise UserError(f"{path} has {spec.num_classes} classes and class_ids {spec.class_ids}; give one id to each")
     return spec
+
+
+def _loaded(path: Path) -> Any:
+    with file_errors(path, " is not YAML", "write one `key: value` per line"):
+        try:
+            return yaml.load(path.read_text("utf-8"), _PlainLoader)
+        except yaml.YAMLError as error:
+            raise UserError(str(error)) from None
+
+
+def _ultralytics_names(path: Path) -> dict[str, Any]:
+    """Return the classes of a `data.yaml` of ultralytics and their numbers; nothing without such a file."""
+    content = _loaded(path) if path.is_file() else None
+    names = content.get("names") if isinstance(content, dict) else None
+    if isinstance(names, dict):
+        return {"classes": list(names.values()), "class_ids": list(names)}
+    return {} if names is None else {"classes": names}
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -133,6 +154,12 @@ def _description(folder: Path | str) -> Path:
 def _checked(path: Path, key: str, value: Any) -> Any:
     """Return a value of the file in the form that the spec uses. Raise UserError if it has the wrong type or range."""
     kind = type(getattr(SPEC, _NAMES.get(key, key)))
+    if key == "classes" and isinstance(value, list) and any(isinstance(name, bool) for name in value):
+        raise UserError(f"{path} has classes: {value}; YAML reads on, off, yes and no as true and false: quote them")
+    if key == "label_offset_us" and (value == "auto" or (type(value) is int and abs(value) < 1 << 60)):
+        return None if value == "auto" else value
+    if kind is bool and isinstance(value, bool):
+        return value
     if key in ("classes", "event_suffixes"):
         wanted = "a list of different names, such as [car, person]"
         are_names = isinstance(value, list) and value and all(isinstance(name, str) and name for name in value)
@@ -166,8 +193,8 @@ def _checked(path: Path, key: str, value: Any) -> Any:
         if is_number and lowest <= value < math.inf:
             return value
     else:
-        is_folder = key in ("events_dir", "boxes_dir")
-        wanted = "a folder inside the folder of this file" if is_folder else "a name without /"
+        is_folder = key in ("events_dir", "boxes_dir", "labels")
+        wanted = "a path inside the folder of this file" if is_folder else "true or false"
         if isinstance(value, str) and value and (_is_inside(value) if is_folder else _is_name(value)):
             return value
     raise UserError(f"{path} has {key}: {value!r}; write {wanted}")

@@ -5,7 +5,7 @@ consecutive windows. All workers count and compress sections, and this process w
 """
 
 import shutil
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -28,6 +28,7 @@ from rvtssm.datasets.prepare_recording import (
 )
 from rvtssm.datasets.sections import Job, SectionedRecording
 from rvtssm.datasets.tree import find_boxes_without_events, find_recordings
+from rvtssm.events.label_times import LabelTimes
 from rvtssm.readers.index import index_folder
 from rvtssm.readers.remote import check_local
 from rvtssm.records import DatasetSpec, WindowSettings
@@ -68,6 +69,8 @@ class PreprocessSummary:
     unusable_boxes: dict[str, str] = field(default_factory=dict)  # number of boxes by reason, as text
     num_labels: int = 0  # of the recordings that were written now
     num_thinned: int = 0  # boxes of these recordings that were dropped because of their time
+    label_times: list[LabelTimes] = field(default_factory=list)  # of these recordings
+    label_notes: Counter[str] = field(default_factory=Counter)  # entries of label files, see `LabelFiles.read`
 
     def add(self, name: str, outcome: Outcome) -> None:
         """Add the outcome of one recording."""
@@ -79,6 +82,8 @@ class PreprocessSummary:
             self.unusable_boxes[name] = outcome.unusable_boxes
         self.num_labels += outcome.num_labels
         self.num_thinned += outcome.num_thinned
+        self.label_times += [outcome.label_times] if outcome.label_times is not None else []
+        self.label_notes += outcome.label_notes
 
 
 def preprocess_dataset(

@@ -6,9 +6,10 @@ the same, byte for byte.
 
 import hashlib
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rvtssm.datasets.compress import FrameCompressor
@@ -16,6 +17,7 @@ from rvtssm.datasets.store import Meta, StoredSequence, open_sequence, sequence_
 from rvtssm.datasets.tree import RawRecording
 from rvtssm.events.frame_counter import count_as_they_close
 from rvtssm.events.label_rules import unusable_boxes
+from rvtssm.events.label_times import LabelTimes
 from rvtssm.events.labels import annotated
 from rvtssm.events.sequence_plan import SequencePlan, plan_sequence
 from rvtssm.readers import Recording, open_with
@@ -38,6 +40,8 @@ class Outcome:
     unusable_boxes: str = ""  # how many boxes were dropped as faulty, by reason
     num_labels: int = 0
     num_thinned: int = 0  # boxes that were dropped because of their time
+    label_times: LabelTimes | None = None
+    label_notes: Counter[str] = field(default_factory=Counter)  # entries of label files, see `LabelFiles.read`
 
 
 @dataclass(frozen=True)
@@ -79,16 +83,17 @@ class Plan:
     sequence: SequencePlan
     meta: Meta  # without the values that are only known when all events have been read
     unusable_boxes: str = ""
+    label_notes: Counter[str] = field(default_factory=Counter)
 
     def final_meta(self, num_events: int) -> Meta:
         """Return the complete metadata, with the number of events and the repairs."""
         return {**self.meta, "num_events": num_events, "faults": self.sequence.recording.faults.to_json()}
 
-    def written(self, num_events: int) -> Outcome:
+    def written(self, num_events: int, label_times: LabelTimes | None) -> Outcome:
         """Return the outcome once the file is written."""
         plan, faults = self.sequence, self.sequence.recording.faults
-        counts = len(plan.labels), plan.num_thinned
-        return Outcome("written", "", faults.backward_steps, num_events, self.unusable_boxes, *counts)
+        of_labels = len(plan.labels), plan.num_thinned, label_times, self.label_notes
+        return Outcome("written", "", faults.backward_steps, num_events, self.unusable_boxes, *of_labels)
 
 
 def prepare_recording(
@@ -117,9 +122,9 @@ def prepare_recording(
             writer.append(frames)
             if report is not None:
                 report(writer.num_frames / len(sequence.windows), blocks.num_events)
-        sequence.check_read(blocks.num_events, blocks.first_us, blocks.last_us)
+        label_times = sequence.label_times((blocks.first_us, blocks.last_us))
         writer.meta = plan.final_meta(blocks.num_events)
-    return plan.written(blocks.num_events)
+    return plan.written(blocks.num_events, label_times)
 
 
 def plan_recording(recording: RawRecording, recipe: Recipe, is_cut: bool = False) -> Plan | Outcome:
@@ -133,19 +138,19 @@ def plan_recording(recording: RawRecording, recipe: Recipe, is_cut: bool = False
     Raises:
         UserError: The recording is unusable.
     """
-    spec, boxes, unusable = recipe.spec, None, ""
+    spec, boxes, unusable, notes = recipe.spec, None, "", Counter[str]()
     if recipe.is_labelled:
-        boxes = recording.read_boxes(spec)
+        boxes, notes = recording.read_labels(spec)
         boxes = boxes if recipe.is_train else annotated(boxes)
         if not len(boxes):
-            raise UserError(f"{recording.boxes_path} holds no boxes; set labels=none to prepare it without labels")
+            return Outcome("dropped", recording.why_unlabelled(spec))
         unusable = unusable_boxes(boxes, spec, recipe.is_train)
     with closing(open_with(recording.events_path, spec.read_options)) as events:
         sequence = plan_sequence(events, boxes, spec, recipe.settings, recipe.is_train, is_read_later=not is_cut)
     if sequence is None:
         reason = f" ({unusable})" if unusable else ""
         return Outcome("dropped", f"{recording.boxes_path} has no box left after cleaning{reason}")
-    return Plan(sequence, {**recipe.meta, "source": _source(recording, recipe.is_labelled)}, unusable)
+    return Plan(sequence, {**recipe.meta, "source": _source(recording, recipe)}, unusable, notes)
 
 
 def count_section(section: SequencePlan) -> tuple[list[bytes], int]:
@@ -239,7 +244,7 @@ def is_made_from(recording: RawRecording, sequence: StoredSequence, recipe: Reci
             f"{sequence.path} was made with {'; '.join(differences)}; use the same settings, overwrite=true or "
             "another folder"
         )
-    before, now = found["source"], _source(recording, recipe.is_labelled)
+    before, now = found["source"], _source(recording, recipe)
     if before == now:
         return True
     num_bytes = before["num_bytes"]
@@ -251,14 +256,17 @@ def is_made_from(recording: RawRecording, sequence: StoredSequence, recipe: Reci
     return False
 
 
-def _source(recording: RawRecording, is_labelled: bool) -> Meta:
-    """Return name, size and a fingerprint of the raw files, made from all boxes and both ends of the events."""
+def _source(recording: RawRecording, recipe: Recipe) -> Meta:
+    """Return name, size and a fingerprint of the raw files, made from all label files and both ends of the events."""
     num_bytes = recording.events_path.stat().st_size
     digest = hashlib.sha256()
     with open(recording.events_path, "rb") as file:
         digest.update(file.read(SAMPLE_BYTES))
         file.seek(max(0, num_bytes - SAMPLE_BYTES))
         digest.update(file.read(SAMPLE_BYTES))
-    if is_labelled and recording.boxes_path is not None:
-        digest.update(recording.boxes_path.read_bytes())
+    if recipe.is_labelled and recording.labels is not None:
+        for path in recording.labels.paths:
+            digest.update(path.read_bytes())
+        if clock := [value for value in (recipe.spec.label_offset_us, recipe.spec.label_fps) if value != 0]:
+            digest.update(repr(clock).encode())
     return {"name": recording.events_path.name, "num_bytes": num_bytes, "fingerprint": digest.hexdigest()}

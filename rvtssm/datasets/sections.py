@@ -94,9 +94,10 @@ class SectionedRecording:
 
     def finish(self) -> Outcome:
         """Complete the file and return the outcome."""
-        self._writer.meta = self.plan.final_meta(self.plan.sequence.recording.num_events)
+        recording = self.plan.sequence.recording
+        self._writer.meta = self.plan.final_meta(recording.num_events)
         self._stack.close()
-        return self.plan.written(self.num_events)
+        return self.plan.written(self.num_events, self.plan.sequence.label_times(recording.time_range_us))
 
     def abandon(self) -> None:
         """Close the file without keeping it."""

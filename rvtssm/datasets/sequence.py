@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields, replace
+from collections import Counter
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,12 @@ from rvtssm.datasets.augment import Placement
 from rvtssm.datasets.packed_batch import count_frames
 from rvtssm.datasets.store import StoredSequence, open_sequence
 from rvtssm.datasets.tree import find_recordings, find_sequences
-from rvtssm.events.label_rules import clean_boxes, nothing_times_us
+from rvtssm.events.label_rules import clean_boxes
+from rvtssm.events.label_times import summary
 from rvtssm.events.labels import annotated, interpolated_boxes, to_labels
 from rvtssm.events.sequence_plan import SequencePlan, plan_sequence
 from rvtssm.readers import open_with
+from rvtssm.readers.faults import say
 from rvtssm.readers.remote import local_path
 from rvtssm.records import DatasetSpec, Labels, PackedEvents, Windows, WindowSettings
 from rvtssm.system.user_error import UserError
@@ -24,7 +27,6 @@ from rvtssm.system.user_error import UserError
 _SPAN_US = 400_000  # length of the block of events that is decoded at once
 # The stride that RVT's preparation aims at for any window length. The true distances are in its timestamps.
 _RVT_STRIDE_US = 50_000
-_NO_TIMES = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +39,15 @@ class FrameSequence:
     frame_shape: tuple[int, int, int]  # (C, h, w)
     settings: WindowSettings
     source: StoredFrames | CountedFrames
-    nothing: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # steps known to have no box
     asked: npt.NDArray[np.int64] | None = None  # steps whose outputs are wanted, ascending; None: all with labels
     num_thinned: int = 0  # boxes of a raw recording that are left out because of their time
+
+    @property
+    def nothing(self) -> npt.NDArray[np.int64]:
+        """The steps that are known to have no box, ascending."""
+        ends_us, empty_us = self.windows.ends_us, self.labels.empty_us
+        steps = np.searchsorted(ends_us, empty_us[empty_us <= ends_us[-1]] if len(ends_us) else empty_us[:0])
+        return np.setdiff1d(steps, self.labels.window_index)
 
     @property
     def label_steps(self) -> npt.NDArray[np.int64]:
@@ -225,7 +233,7 @@ class RawSplit:
         spec: The dataset.
 
     Raises:
-        UserError: The split is empty, or a recording has no label file.
+        UserError: The split is empty, or labels cannot be read.
     """
 
     def __init__(self, raw_dir: Path | str, split: str, spec: DatasetSpec) -> None:
@@ -237,11 +245,16 @@ class RawSplit:
                 f"{raw_dir}/{split} holds no recording that ends in {' '.join(spec.event_suffixes)}; "
                 "data_prep/README.md shows where the recordings of each dataset belong"
             )
-        self._recordings = []
+        self._recordings, notes = [], Counter[str]()
         for raw in found:
-            boxes = raw.read_boxes(spec)
+            boxes, noted = raw.read_labels(spec)
+            notes += noted
             self._recordings.append((raw.name, open_with(raw.events_path, spec.read_options), boxes))
         self.num_recordings = len(found)
+        if all(not len(boxes) for _, _, boxes in self._recordings):
+            raise UserError(f"no recording of the {split} split has labels: {found[0].why_unlabelled(spec)}")
+        for note, count in notes.items():
+            say(f"{split}: {count} {note}")
 
     def sequences(
         self,
@@ -269,15 +282,13 @@ class RawSplit:
                 f"the labels of the {self.split} split have no track_id, so they cannot be interpolated; "
                 "set evaluation.label_hz=null"
             )
-        sequences = []
+        sequences, times = [], []
         for name, recording, all_boxes in self._recordings:
             boxes = all_boxes if has_pseudo_labels else annotated(all_boxes)
             spec = self.spec
-            is_train = self.split == "train"
-            nothing_us = _NO_TIMES
-            if is_train and grid == "labels" and label_hz is None:
-                nothing_us = nothing_times_us(boxes, clean_boxes(boxes, spec, settings.convention, is_train)["t"])
-            plan = plan_sequence(recording, boxes, spec, settings, is_train, grid=grid, nothing_us=nothing_us)
+            plan = plan_sequence(recording, boxes, spec, settings, self.split == "train", grid=grid)
+            if plan is not None:
+                times.append(plan.label_times(recording.time_range_us))
             recording.close()  # a split has more recordings than a process may have open files
             if plan is not None:
                 labels = plan.labels
@@ -285,14 +296,15 @@ class RawSplit:
                     kept = clean_boxes(boxes, spec, settings.convention, self.split == "train")
                     labels = to_labels(interpolated_boxes(kept, label_hz, name), plan.windows, is_exact=False)
                 labels = to_frame_labels(labels, spec)
-                nothing = np.setdiff1d(np.searchsorted(plan.windows.ends_us, nothing_us), labels.window_index)
                 frames = plan.frame_shape, settings, CountedFrames(plan)
-                sequence = FrameSequence(name, plan.windows, labels, *frames, nothing, num_thinned=plan.num_thinned)
+                sequence = FrameSequence(name, plan.windows, labels, *frames, num_thinned=plan.num_thinned)
                 sequences.append(sequence)
         if not sequences:
             raise UserError(
                 f"no recording of the {self.split} split has a box left after cleaning; `rvtssm verify` says why"
             )
+        if note := summary([each for each in times if each is not None]):
+            say(f"{self.split}: {note}")
         return sequences
 
 

@@ -4,34 +4,51 @@ A folder may also be given by its URL. The returned paths then point to copies o
 """
 
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rvtssm.events.label_files import LABEL_READERS, read_label_file
-from rvtssm.events.labels import Boxes
-from rvtssm.readers import open_with
+import numpy as np
+
+from rvtssm.datasets.find_labels import find_labels, is_label_file, shared_paths
+from rvtssm.events.label_files import LABEL_SUFFIXES, LabelFiles
+from rvtssm.events.labels import BOX_DTYPE, Boxes
+from rvtssm.readers import Recording, open_with
 from rvtssm.readers.remote import local_path
+from rvtssm.readers.time_shift import time_shift_us
 from rvtssm.records import EVENT_SUFFIXES, DatasetSpec
 from rvtssm.system.user_error import UserError
 
 # Suffixes of camera files that do not follow the dataset's naming, in addition to the suffixes of the spec.
 _PLAIN_SUFFIXES = ("_td.raw", ".raw")
-_LABEL_SUFFIXES = ("_bbox.npy", *sorted(LABEL_READERS.keys() - {".npy"}))  # a plain .npy may hold events
+_LABEL_SUFFIXES = ("_bbox.npy", *sorted({*LABEL_SUFFIXES} - {".npy"}))  # a plain .npy may hold events
 RVT_FOLDER = "event_representations_v2"
+_SPLITS = ("train", "val", "test")
 
 
 @dataclass(frozen=True, slots=True)
 class RawRecording:
-    """One recording before preparation. `boxes_path` is None if it has no labels."""
+    """One recording before preparation. `labels` is None if it has no label file."""
 
     name: str
     events_path: Path
-    boxes_path: Path | None
+    labels: LabelFiles | None
+
+    @property
+    def boxes_path(self) -> Path | None:
+        """The file of its labels, or the folder of its label files per frame."""
+        if self.labels is None:
+            return None
+        return self.labels.paths[0].parent if self.labels.is_per_frame else self.labels.paths[0]
 
     def read_boxes(self, spec: DatasetSpec) -> Boxes:
-        """Return the boxes of the recording in order of time, from a label file of any format.
+        """Return the boxes of the recording in order of time; none if it has no label file. See `read_labels`."""
+        return self.read_labels(spec)[0]
+
+    def read_labels(self, spec: DatasetSpec) -> tuple[Boxes, Counter[str]]:
+        """Return the boxes of the recording in order of time, from label files of any format.
 
         Labels without a time get the time just after the last event.
 
@@ -39,32 +56,44 @@ class RawRecording:
             spec: The dataset.
 
         Returns:
-            (N,) of BOX_DTYPE.
+            (N,) of BOX_DTYPE, and how many entries were left out or read in another way, by reason.
 
         Raises:
-            UserError: The recording has no label file, or the file cannot be read.
+            UserError: A label file cannot be read.
         """
-        if self.boxes_path is None:
-            raise UserError(
-                f"{self.events_path} has no labels ({self.name}{spec.boxes_suffix}); {self._other_labels(spec)}"
-                "copy them, or prepare the recording without labels (labels=none)"
-            )
-        end_us = None
-        if self.boxes_path.suffix in (".txt", ".xml"):
+        if self.labels is None:
+            return np.empty(0, BOX_DTYPE), Counter()
+        end_us, is_shifted = None, spec.label_offset_us is None
+        if self.labels.need_end or is_shifted:
             with closing(open_with(self.events_path, spec.read_options)) as recording:
-                end_us = recording.time_range_us[1] + 1  # windows are half-open, so one that ends here holds all events
-        return read_label_file(self.boxes_path, spec, end_us)
+                if self.labels.need_end:  # windows are half-open, so one that ends here holds all events
+                    end_us = recording.time_range_us[1] + 1
+                if is_shifted:
+                    spec = replace(spec, label_offset_us=_time_shift_us(recording))
+        return self.labels.read(spec, end_us)
 
-    def _other_labels(self, spec: DatasetSpec) -> str:
-        """Return advice on a label file of another format beside the recording, or nothing if there is none."""
-        if spec.name != "custom" or spec.boxes_dir != spec.events_dir:
-            return ""
+    def why_unlabelled(self, spec: DatasetSpec) -> str:
+        """Return in words that the recording has no boxes, and which file was expected."""
+        if self.labels is not None:
+            return f"{self.boxes_path} holds no boxes"
         beside = (self.events_path.with_name(f"{Path(self.name).name}{suffix}") for suffix in _LABEL_SUFFIXES)
         found = next((path for path in beside if path.is_file() and path != self.events_path), None)
-        if found is None:
-            return ""
-        suffix = found.name.removeprefix(Path(self.name).name)
-        return f"there is {found.name}, so set `labels: {suffix}` in dataset.yaml; otherwise "
+        advice = ""
+        if found is not None and spec.name == "custom" and spec.boxes_dir == spec.events_dir:
+            suffix = found.name.removeprefix(Path(self.name).name)
+            advice = f"; there is {found.name}, so set `labels: {suffix}` in dataset.yaml"
+        return f"{self.events_path} has no labels ({self.name}{spec.boxes_suffix}){advice}"
+
+
+def _time_shift_us(recording: Recording) -> int:
+    """Return the time shift of a recording. Raise UserError if its file does not tell it."""
+    shift_us = time_shift_us(recording)
+    if shift_us is None:
+        raise UserError(
+            f"{recording.path} does not tell the time shift of its labels, as RAW files do; give "
+            "dataset.label_offset_us=N in place of auto"
+        )
+    return shift_us
 
 
 def check_folder(raw_dir: Path | str) -> None:
@@ -96,7 +125,15 @@ def find_recordings(raw_dir: Path | str, split: str, spec: DatasetSpec) -> list[
         UserError: The folder of the split does not exist, or two folders of the split hold recordings of one name.
     """
     raw_dir = _folders_of(raw_dir, split, spec)
-    found: dict[str, RawRecording] = {}
+    found = _find_events(raw_dir, split, spec)
+    folders = {name: folder for name, (_, folder) in found.items()}
+    labels = find_labels(raw_dir, split, spec, folders, lambda: _all_names(raw_dir, spec))
+    return [RawRecording(name, found[name][0], labels.get(name)) for name in sorted(found)]
+
+
+def _find_events(raw_dir: Path, split: str, spec: DatasetSpec) -> dict[str, tuple[Path, str]]:
+    """Return the event file and the folder of the split of each recording, by name."""
+    found: dict[str, tuple[Path, str]] = {}
     folders: dict[str, str] = {}  # of each name
     unused: list[tuple[Path, Path]] = []  # the event file that is used, and another of the same name
     claimed: set[Path] = set()  # `a_td.raw` has two fitting suffixes; the longer one comes first
@@ -107,14 +144,13 @@ def find_recordings(raw_dir: Path | str, split: str, spec: DatasetSpec) -> list[
             claimed.add(path)
             if folders.setdefault(name, folder) != folder:
                 raise UserError(
-                    f"{found[name].events_path} and {path} have the same name, but a split needs one name per "
+                    f"{found[name][0]} and {path} have the same name, but a split needs one name per "
                     "recording; rename one of them, with its labels"
                 )
             if name in found:
-                unused.append((found[name].events_path, path))
+                unused.append((found[name][0], path))
                 continue
-            boxes_path = Path(raw_dir, spec.boxes_dir or "", folder, f"{name}{spec.boxes_suffix}")
-            found[name] = RawRecording(name, path, boxes_path if boxes_path.exists() else None)
+            found[name] = path, folder
     if unused:
         used, other = unused[0]
         warnings.warn(
@@ -122,7 +158,13 @@ def find_recordings(raw_dir: Path | str, split: str, spec: DatasetSpec) -> list[
             "name; rename or delete one of the two",
             stacklevel=2,
         )
-    return [found[name] for name in sorted(found)]
+    return found
+
+
+def _all_names(raw_dir: Path, spec: DatasetSpec) -> set[str]:
+    """Return the names of the recordings of all splits that are there."""
+    splits = [split for split in {*_SPLITS, *spec.split_sources} if has_split(raw_dir, split, spec)]
+    return {name for split in splits for name in _find_events(raw_dir, split, spec)}
 
 
 def find_event_files(folder: Path | str) -> list[Path]:
@@ -140,9 +182,10 @@ def find_boxes_without_events(raw_dir: Path | str, split: str, spec: DatasetSpec
         spec: The dataset.
     """
     raw_dir = _folders_of(raw_dir, split, spec)
-    names = {recording.name for recording in find_recordings(raw_dir, split, spec)}
+    recordings = find_recordings(raw_dir, split, spec)
+    used = {path for recording in recordings if recording.labels is not None for path in recording.labels.paths}
     matches = _matches(raw_dir, spec.boxes_dir, split, spec, spec.boxes_suffix)
-    return sorted(path for path, _, name in matches if name not in names)
+    return sorted(path for path, _, _ in matches if path not in used and is_label_file(path))
 
 
 def find_sequences(prepared_dir: Path | str, split: str) -> list[Path]:
@@ -166,6 +209,7 @@ def _folders_of(raw_dir: Path | str, split: str, spec: DatasetSpec) -> Path:
     """Return the folder of a dataset on this machine. Of a URL, only the folders of the split are copied."""
     folders = {pattern.partition("/")[0] for pattern in _patterns(split, spec)}
     parts = {f"{kind or ''}/{folder}".lstrip("/") for kind in (spec.events_dir, spec.boxes_dir) for folder in folders}
+    parts |= {f"{spec.boxes_dir or ''}/{path}".lstrip("/") for path in shared_paths(split, spec, ())}
     return local_path(raw_dir, *sorted(parts))
 
 

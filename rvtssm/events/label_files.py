@@ -1,172 +1,187 @@
 """Read boxes from the label files of common tools: Prophesee's arrays, COCO JSON, YOLO text and Pascal VOC XML.
 
-All of them become arrays of BOX_DTYPE with the class ids of the dataset, so that they are all cleaned by the same
-rules. YOLO text has one box per line, `class cx cy w h`, in fractions of the sensor size, optionally after a time.
+A recording has a file of its own, a file for each labelled frame, or a part of a COCO file of several recordings. All
+become arrays of BOX_DTYPE with the class ids of the dataset, so that they are all cleaned by the same rules. An
+image without objects becomes an entry of `nothing_at`.
 """
 
-import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 
-from rvtssm.events.labels import BOX_DTYPE, Boxes, read_boxes
+from rvtssm.events.label_formats import LABEL_PARSERS, LabelledImage, parse_labels
+from rvtssm.events.label_names import RecordingNames, counts_from_one, frame_number, frame_times_us, image_stem
+from rvtssm.events.labels import BOX_DTYPE, Boxes, find_nothing, nothing_at, read_boxes
 from rvtssm.records import DatasetSpec
 from rvtssm.system.file_errors import file_errors
 from rvtssm.system.user_error import UserError
 
-_VOC_EDGES = ("xmin", "ymin", "xmax", "ymax")
-_MOST_CLASSES = 9_999  # in YOLO text; a larger number is the time of a line that was cut off
-_LARGEST_TIME_US = 1 << 61
-_ENCODING = "utf-8-sig"  # independent of the locale; some editors write a byte order mark first
-_ROUNDING = 1e-3  # tolerance for numbers written with few digits
+LABEL_SUFFIXES = (".npy", *LABEL_PARSERS)
+FROM_ONE = "labelled images are numbered from 1, so the number 1 is the frame at time 0"
 
-Row = tuple[int, float, float, float, float, int]  # t (us), left, top, width, height (px), class id on disk
+
+@dataclass(frozen=True, slots=True)
+class LabelFiles:
+    """Where the labels of one recording are."""
+
+    recording: str
+    paths: tuple[Path, ...]  # one file, or one for each labelled frame
+    is_per_frame: bool = False
+    is_from_one: bool = False  # per frame: whether the first frame has the number 1
+    sharing: tuple[str, ...] = ()  # names of all recordings whose labels are in the file; empty: only this one
+
+    @property
+    def need_end(self) -> bool:
+        """Whether labels may have no time other than the end of the recording."""
+        return not self.is_per_frame and self.paths[0].suffix in (".txt", ".xml")
+
+    def read(self, spec: DatasetSpec, end_us: int | None = None) -> tuple[Boxes, Counter[str]]:
+        """Return all boxes in order of time, and how many entries were left out or read in another way, by reason.
+
+        Args:
+            spec: The dataset, which gives the classes, the size of the sensor and the rate of frames.
+            end_us: The time for labels that have none.
+
+        Returns:
+            (N,) of BOX_DTYPE, and the counts.
+
+        Raises:
+            UserError: A suffix is unknown, the content does not fit the suffix, or a class is unknown.
+        """
+        path = self.paths[0]
+        if path.suffix not in LABEL_SUFFIXES:
+            raise UserError(f"{path} is not a supported label file; choose from {', '.join(LABEL_SUFFIXES)}")
+        if path.is_dir():
+            raise UserError(f"{path} is a folder; put a label file in its place")
+        if path.suffix == ".npy":
+            boxes, notes = read_boxes(path), Counter[str]()
+            boxes["t"] += spec.label_offset_us or 0
+            own = boxes["class_id"][~find_nothing(boxes)]
+            _check_classes(path, spec, Counter(own.tolist()))
+        else:
+            images = self._images(spec)
+            _check_images(path, images, spec)
+            boxes, notes = self._boxes(images, spec, end_us)
+        return boxes[np.argsort(boxes["t"], kind="stable")], notes
+
+    def _images(self, spec: DatasetSpec) -> list[LabelledImage]:
+        images = []
+        for path in self.paths:
+            with file_errors(path):
+                images += parse_labels(path, (spec.width, spec.height))
+        if not self.sharing:
+            return images
+        names = RecordingNames(self.sharing)
+        found = [(image, names.split(image_stem(image.name))) for image in images]
+        if images and not any(place for _, place in found):
+            raise UserError(
+                f"{self.paths[0]} has images such as {images[0].name or 'one without file_name'}, whose names contain "
+                f"no recording ({', '.join(self.sharing[:3])}, ...); begin file_name with the name of the recording"
+            )
+        return [image for image, place in found if place is not None and place[0] == self.recording]
+
+    def _boxes(
+        self, images: Sequence[LabelledImage], spec: DatasetSpec, end_us: int | None
+    ) -> tuple[Boxes, Counter[str]]:
+        times_us, is_from_one = self._times_us(images, spec, end_us)
+        notes = sum((image.notes for image in images), Counter[str]())
+        if is_from_one:
+            notes[FROM_ONE] += len(images)
+        ids: dict[str | int, int] = {number: number for number in spec.disk_class_ids}
+        ids |= zip(spec.class_names, spec.disk_class_ids, strict=True)
+        rows, empty_us = [], []
+        for image, t_us in zip(images, times_us, strict=True):
+            known = [box for box in image.boxes if box.kind in ids]
+            rows += [(t_us, *box.sides, ids[box.kind], box.track) for box in known]
+            if not known and not image.notes:
+                empty_us.append(t_us)
+        boxes = _to_boxes(self.paths[0], rows)
+        empty = nothing_at(np.setdiff1d(np.array(empty_us, np.int64), boxes["t"]))
+        empty["class_id"] = spec.disk_class_ids[0]
+        return np.concatenate([boxes, empty]), notes
+
+    def _times_us(
+        self, images: Sequence[LabelledImage], spec: DatasetSpec, end_us: int | None
+    ) -> tuple[list[int], bool]:
+        """Return the time of each image, and whether images are numbered from 1. `end_us` is not moved."""
+        timeless, moved_us = [image for image in images if image.t_us is None], spec.label_offset_us or 0
+        if not timeless:
+            return [(image.t_us or 0) + moved_us for image in images], False
+        path = self.paths[0]
+        if self.need_end:
+            if end_us is None:
+                raise UserError(f"{path} cannot be read: it has no time")
+            return [end_us] * len(images), False
+        numbers = [frame_number(image_stem(image.name)) for image in timeless]
+        known = [number for number in numbers if number is not None]
+        if len(known) < len(numbers):
+            name = timeless[numbers.index(None)].name
+            raise UserError(
+                f'{path} has an image without a time ({name or "it has no file_name"}); give it "t_us" (microseconds), '
+                "or end its name in the number of the frame"
+            )
+        is_from_one = spec.label_fps > 0 and (self.is_from_one if self.is_per_frame else counts_from_one(known))
+        try:
+            times_us = iter(frame_times_us(known, spec.label_fps, is_from_one))
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
+        found_us = [next(times_us) if image.t_us is None else image.t_us for image in images]
+        return [t_us + moved_us for t_us in found_us], is_from_one
 
 
 def read_label_file(path: Path | str, spec: DatasetSpec, end_us: int | None = None) -> Boxes:
-    """Return all boxes of a file in order of time. The suffix of the file decides its format.
+    """Return all boxes of a file of one recording in order of time, see `LabelFiles.read`.
 
     Args:
-        path: A file with a suffix in LABEL_READERS.
+        path: A file with a suffix in LABEL_SUFFIXES.
         spec: The dataset, which gives the classes and the size of the sensor.
         end_us: The time for labels that have none.
 
     Returns:
         (N,) of BOX_DTYPE.
-
-    Raises:
-        UserError: The suffix is unknown, the content does not fit the suffix, or a class is unknown.
     """
-    path = Path(path)
-    if path.suffix not in LABEL_READERS:
-        raise UserError(f"{path} is not a supported label file; choose from {', '.join(LABEL_READERS)}")
-    if path.is_dir():
-        raise UserError(f"{path} is a folder; put a label file in its place")
-    with file_errors(path):
-        boxes = LABEL_READERS[path.suffix](path, spec, end_us)
-    if path.suffix in (".npy", ".txt"):  # the other formats have class names and were checked by their readers
-        is_known = np.isin(boxes["class_id"], spec.disk_class_ids)
-        _check_classes(path, spec, Counter(map(str, boxes["class_id"][~is_known].tolist())), len(boxes))
-    return boxes[np.argsort(boxes["t"], kind="stable")]
+    return LabelFiles("", (Path(path),)).read(spec, end_us)[0]
 
 
-def _read_coco(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
-    """Read COCO JSON of one recording. Every image gives the time of its labels as `t_us`."""
-    try:
-        content = json.loads(path.read_text(_ENCODING))
-        times = {image["id"]: _whole(image["t_us"]) for image in content["images"]}
-        if len(times) < len(content["images"]):
-            raise UserError("two images have the same id")
-        names = {category["id"]: str(category["name"]) for category in content["categories"]}
-        rows = [
-            (times[found["image_id"]], *found["bbox"], _disk_id(names[found["category_id"]], spec))
-            for found in content["annotations"]
-            if not found.get("iscrowd") and names[found["category_id"]] in spec.class_names
-        ]
-        boxes = _to_boxes(rows)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
-        wanted = 'images with "id" and "t_us" (microseconds), annotations with "bbox" [x, y, w, h], categories by name'
-        raise _damaged(path, f"COCO JSON ({_said(error)})", wanted) from None
-    found = Counter(names[each["category_id"]] for each in content["annotations"] if not each.get("iscrowd"))
-    _check_classes(path, spec, found, found.total())
-    for image in content["images"]:
-        _check_sensor(path, image.get("width"), image.get("height"), spec)
-    if content["annotations"] and not set(names.values()) & set(spec.class_names):
-        raise UserError(
-            f"{path} has the categories {', '.join(names.values())}, none of which is a class of {spec.name} "
-            f"({', '.join(spec.class_names)}); use the names of the labels as class names"
-        )
-    return boxes
+def _check_images(path: Path, images: Sequence[LabelledImage], spec: DatasetSpec) -> None:
+    counts = Counter(box.kind for image in images for box in image.boxes)
+    _check_classes(path, spec, counts)
+    for size in {tuple(map(str, image.size)): image.size for image in images}.values():
+        _check_sensor(path, *size, spec)
 
 
-def _read_yolo(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
-    """Read text with `[t_us] class cx cy w h` on every line, coordinates as fractions of the sensor size."""
-    rows: list[Row] = []
-    try:
-        lines = path.read_text(_ENCODING).splitlines()
-    except UnicodeDecodeError as error:
-        raise _damaged(path, f"text ({_said(error)})", "one box per line") from None
-    num_columns = max([len(line.split()) for line in lines], default=0)
-    for number, line in enumerate(lines, 1):
-        words = line.split()
-        if not words:
-            continue
-        try:
-            has_time = len(words) == 6
-            if has_time != (num_columns == 6):
-                raise UserError("some lines have a time and some do not")
-            t_us = int(words.pop(0)) if has_time else _known(end_us)
-            class_id = int(words[0])
-            if not 0 <= class_id <= _MOST_CLASSES:
-                raise UserError(f"class {class_id}")
-            if abs(t_us) >= _LARGEST_TIME_US:
-                raise UserError(f"time {t_us}")
-            cx, cy, w, h = (float(word) for word in words[1:])
-        except ValueError as error:
-            form = "[time in us] class cx cy w h, coordinates from 0 to 1"
-            raise _damaged(path, f"boxes as YOLO writes them (line {number}: {_said(error)})", form) from None
-        if not (min(cx, cy, w, h) >= -_ROUNDING and max(cx, cy, w, h) <= 1 + _ROUNDING):
-            raise UserError(
-                f"{path} line {number} has a box of {cx:g} {cy:g} {w:g} {h:g}, outside 0 to 1; "
-                "YOLO text has fractions of the sensor size; divide by its width and height"
-            )
-        left, top = (cx - w / 2) * spec.width, (cy - h / 2) * spec.height
-        rows.append((t_us, left, top, w * spec.width, h * spec.height, class_id))
-    return _to_boxes(rows)
-
-
-def _read_voc(path: Path, spec: DatasetSpec, end_us: int | None) -> Boxes:
-    """Read XML with the labels of one frame at the end of its recording. Edges are pixels counted from 0."""
-    rows: list[Row] = []
-    counts: Counter[str] = Counter()
-    try:
-        root = ElementTree.parse(path).getroot()
-        for found in root.iter("object"):
-            name = (found.findtext("name") or "").strip()
-            x1, y1, x2, y2 = (float(found.findtext(f"bndbox/{edge}") or "") for edge in _VOC_EDGES)
-            counts[name] += 1
-            if name in spec.class_names:
-                rows.append((_known(end_us), x1, y1, x2 - x1, y2 - y1, _disk_id(name, spec)))
-        boxes = _to_boxes(rows)
-    except (ElementTree.ParseError, ValueError, LookupError) as error:  # LookupError means an unknown encoding
-        wanted = f"in every object a name and a bndbox with {', '.join(_VOC_EDGES)}"
-        raise _damaged(path, f"Pascal VOC XML ({_said(error)})", wanted) from None
-    _check_classes(path, spec, counts, counts.total())
-    _check_sensor(path, root.findtext("size/width"), root.findtext("size/height"), spec)
-    return boxes
-
-
-LABEL_READERS: dict[str, Callable[[Path, DatasetSpec, int | None], Boxes]] = {
-    ".npy": lambda path, spec, end_us: read_boxes(path),
-    ".json": _read_coco,
-    ".txt": _read_yolo,
-    ".xml": _read_voc,
-}
-
-
-def _check_classes(path: Path, spec: DatasetSpec, counts: Counter[str], num_boxes: int) -> None:
+def _check_classes(path: Path, spec: DatasetSpec, counts: Counter[Any]) -> None:
     """Raise UserError if boxes have a class, by name or number, that the dataset neither has nor ignores.
 
-    A dataset that ignores all other classes still refuses one whose name differs from its own only in capitals.
+    A dataset that ignores all other classes still refuses one whose name differs from its own only in capitals, and
+    labels that have none of its classes.
     """
+    known = {*spec.class_names, *spec.disk_class_ids}
     if spec.ignored_classes is None:
         own = {name.casefold(): name for name in spec.class_names}
-        for name in counts:
-            if name not in spec.class_names and name.casefold() in own:
+        names = [name for name in counts if isinstance(name, str)]
+        for name in names:
+            if name not in known and name.casefold() in own:
                 raise UserError(
                     f"{path} has boxes of the class {name}, but the dataset says {own[name.casefold()]}; write the "
                     "name in the same way in both"
                 )
+        if names and not known.intersection(names):
+            raise UserError(
+                f"{path} has the categories {', '.join(names)}, none of which is a class of {spec.name} "
+                f"({', '.join(spec.class_names)}); use the names of the labels as class names"
+            )
         return
-    unknown = {name: count for name, count in counts.items() if name not in (*spec.class_names, *spec.ignored_classes)}
+    unknown = {kind: count for kind, count in counts.items() if kind not in known}
+    unknown = {kind: count for kind, count in unknown.items() if str(kind) not in spec.ignored_classes}
     if unknown:
-        listed = ", ".join(f"{name} ({count} boxes)" for name, count in unknown.items())
+        listed = ", ".join(f"{kind} ({count} boxes)" for kind, count in unknown.items())
         raise UserError(
-            f"{path}: {sum(unknown.values())} of {num_boxes} boxes are of classes that the dataset does not name: "
+            f"{path}: {sum(unknown.values())} of {counts.total()} boxes are of classes that the dataset does not name: "
             f"{listed}; add them to classes in dataset.yaml, or to ignored_classes to leave them out"
         )
 
@@ -184,38 +199,13 @@ def _check_sensor(path: Path, width: Any, height: Any, spec: DatasetSpec) -> Non
         )
 
 
-def _disk_id(name: str, spec: DatasetSpec) -> int:
-    return spec.disk_class_ids[spec.class_names.index(name)]
-
-
-def _whole(t_us: Any) -> int:
-    if isinstance(t_us, float) and not t_us.is_integer():
-        raise UserError(f"t_us {t_us} is not a whole number of microseconds")
-    return int(t_us)
-
-
-def _known(end_us: int | None) -> int:
-    if end_us is None:
-        raise UserError("it has no time")
-    return end_us
-
-
-def _to_boxes(rows: list[Any]) -> Boxes:
+def _to_boxes(path: Path, rows: Sequence[tuple[Any, ...]]) -> Boxes:
     boxes = np.zeros(len(rows), BOX_DTYPE)
-    for name, column in zip(("t", "x", "y", "w", "h", "class_id"), zip(*rows, strict=True), strict=bool(rows)):
+    columns = zip(*rows, strict=True)
+    for name, column in zip(("t", "x", "y", "w", "h", "class_id", "track_id"), columns, strict=bool(rows)):
         with np.errstate(over="ignore"):  # an overflow becomes infinite, which is checked below
             boxes[name] = column
     boxes["class_confidence"], boxes["still_us"] = 1, -1
     if not all(np.isfinite(boxes[name]).all() for name in "xywh"):
-        raise UserError("a box is not finite")
+        raise UserError(f"{path} cannot be read: a box is not finite")
     return boxes
-
-
-def _said(error: Exception) -> str:
-    """Return the message of an error on one line."""
-    text = f"no {error}" if isinstance(error, KeyError) else str(error)
-    return " ".join(text.split())
-
-
-def _damaged(path: Path, what: str, wanted: str) -> UserError:
-    return UserError(f"{path} cannot be read as {what}; it needs {wanted}")

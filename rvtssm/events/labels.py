@@ -81,14 +81,36 @@ def to_boxes(found: npt.NDArray[Any], path: Path | str) -> Boxes:
     kinds = {found.dtype[names[name]].kind for name in BOX_DTYPE.names or () if name in names}
     if found.ndim != 1 or not kinds <= set("iuf"):
         raise UserError(f"{path} is not one row of numbers per box (its shape is {found.shape}); copy it again")
+    columns = {name: found[names[name]] for name in BOX_DTYPE.names or () if name in names}
+    if "track_id" in columns:
+        columns["track_id"] = np.where(_is_no_track(columns["track_id"]), 0, columns["track_id"])
     for name in ("t", "class_id", "track_id", "still_us"):
-        if name in names:
-            _check_whole(found[names[name]], BOX_DTYPE[name], f"{path} has boxes whose {names[name]}")
+        if name in columns:
+            _check_whole(columns[name], BOX_DTYPE[name], f"{path} has boxes whose {names[name]}")
     boxes = np.empty(len(found), BOX_DTYPE)
     for name in BOX_DTYPE.names or ():
         with np.errstate(over="ignore"):  # infinite boxes are removed or reported later
-            boxes[name] = found[names[name]] if name in names else _DEFAULTS[name]
+            boxes[name] = columns.get(name, _DEFAULTS.get(name))
     return boxes
+
+
+def _is_no_track(track_id: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return which ids say that a box has no track: -1, NaN, or a -1 that was stored without a sign."""
+    is_none: npt.NDArray[np.bool_] = np.isin(track_id, (-1, 2**32 - 1, 2**64 - 1)) | (track_id != track_id)
+    return is_none
+
+
+def number_of_track(track_id: Any) -> int:
+    """Return the track of a box as labels write it: a number, text or nothing. 0 means that the box has no track.
+
+    Raises:
+        ValueError: It is not a whole number of up to 32 bits.
+    """
+    number = np.array(float(track_id or 0))
+    if _is_no_track(number):
+        return 0
+    _check_whole(number[None], BOX_DTYPE["track_id"], "the track")
+    return int(number)
 
 
 def _check_whole(values: npt.NDArray[Any], dtype: np.dtype[Any], what: str) -> None:
@@ -133,7 +155,7 @@ def annotated(boxes: Boxes) -> Boxes:
 def nothing_at(times_us: npt.NDArray[np.int64]) -> Boxes:
     """Return entries that say that no object was there at these label times: boxes without size and confidence.
 
-    Only training on raw recordings reads what they say, see `nothing_times_us`.
+    Training reads what they say, and evaluation if `DatasetSpec.scores_empty_images`, see `nothing_times_us`.
     """
     entries: Boxes = np.zeros(len(times_us), BOX_DTYPE)
     entries["t"], entries["x"], entries["y"], entries["still_us"] = times_us, 1, 1, -1

@@ -8,15 +8,15 @@ import numpy as np
 
 from rvtssm.events.cells import Ints, frame_pixels
 from rvtssm.events.frame_counter import FrameCounter
-from rvtssm.events.label_rules import clean_boxes, num_thinned
+from rvtssm.events.label_rules import clean_boxes, nothing_times_us, num_thinned
+from rvtssm.events.label_times import LabelTimes
 from rvtssm.events.labels import BOX_DTYPE, Boxes, to_labels
 from rvtssm.events.windows import free_grid, label_grid
 from rvtssm.readers import Recording
 from rvtssm.records import DatasetSpec, Labels, Windows, WindowSettings
 from rvtssm.system.user_error import UserError
 
-_LATE_LABEL_US = 1_000_000  # labels may end this much later than the events, since objects can stand still at the end
-_OTHER_UNITS = {1e-6: "seconds", 1e-3: "milliseconds", 1e3: "nanoseconds"}  # by their numbers relative to microseconds
+_NO_TIMES = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -60,22 +60,23 @@ class SequencePlan:
 
         Its size does not depend on the length of the recording.
         """
-        part = replace(self, windows=self.windows[start:stop], labels=self.labels[:0])
+        no_labels = replace(self.labels[:0], empty_us=_NO_TIMES)
+        part = replace(self, windows=self.windows[start:stop], labels=no_labels)
         return replace(part, recording=self.recording.part(*part.span_us))
 
-    def check_read(self, num_events: int, first_us: int, last_us: int) -> None:
-        """Raise UserError for problems that are only known after all events have been read.
+    def label_times(self, range_us: tuple[int, int]) -> LabelTimes | None:
+        """Return how the label times lie to the events; None without labels.
 
         Args:
-            num_events: Number of events in the recording.
-            first_us: Time of its first event.
-            last_us: Time of its last event.
+            range_us: Times of the first and the last event.
 
         Raises:
             UserError: The labels do not fit the times of the events.
         """
-        if len(self.labels):
-            check_label_times(self.recording, (int(self.labels.t_us[0]), int(self.labels.t_us[-1])), first_us, last_us)
+        times_us = np.union1d(self.labels.t_us, self.labels.empty_us)
+        if not len(times_us):
+            return None
+        return LabelTimes.check(str(self.recording.path), times_us, range_us, self.spec)
 
 
 def plan_sequence(
@@ -86,9 +87,10 @@ def plan_sequence(
     is_train: bool,
     is_read_later: bool = False,
     grid: str = "labels",
-    nothing_us: Ints | None = None,
 ) -> SequencePlan | None:
-    """Return the plan of a recording, or None if `boxes` are given, none of them is kept and `nothing_us` is empty.
+    """Return the plan of a recording, or None if `boxes` are given, but no label time is kept.
+
+    Label times at which there is no object are kept for training, and for evaluation if the spec scores such images.
 
     Args:
         recording: The recording.
@@ -96,19 +98,20 @@ def plan_sequence(
         spec: The dataset.
         settings: How events become frames.
         is_train: Whether the boxes are used for training, see `clean_boxes`.
-        is_read_later: Read only the first events now. The caller reads all events and then calls `check_read`.
+        is_read_later: Read only the first events now. The caller reads all events and then calls `label_times`.
         grid: `labels`: a window ends at every label. `free`: windows at the exact stride; a label belongs to the first
             window that does not end before it.
-        nothing_us: Further label times, (N,) int64, at which there is no object.
 
     Raises:
         UserError: The recording cannot be used.
     """
-    num_left_out = 0
+    num_left_out, empty_us = 0, _NO_TIMES
     if boxes is not None:
-        num_left_out = num_thinned(boxes, spec, settings.convention, is_train)
+        num_left_out, found = num_thinned(boxes, spec, settings.convention, is_train), boxes
         boxes = clean_boxes(boxes, spec, settings.convention, is_train)
-        label_us = boxes["t"] if nothing_us is None else np.union1d(boxes["t"], nothing_us)
+        if is_train or spec.scores_empty_images:
+            empty_us = nothing_times_us(found, boxes["t"])
+        label_us = np.union1d(boxes["t"], empty_us)
         if not len(label_us):
             return None
     if is_read_later and boxes is not None:
@@ -119,7 +122,7 @@ def plan_sequence(
     else:
         first_us, last_us = recording.time_range_us
         if boxes is not None:
-            check_label_times(recording, (int(label_us[0]), int(label_us[-1])), first_us, last_us)
+            LabelTimes.check(str(recording.path), label_us, (first_us, last_us), spec)
     if boxes is None:
         boxes, windows = np.empty(0, BOX_DTYPE), free_grid(first_us, last_us, settings)
     elif grid == "free":
@@ -132,43 +135,7 @@ def plan_sequence(
         except UserError as error:
             raise UserError(
                 f"{recording.path} has events from {first_us} us and labels from {label_us[0]} to {label_us[-1]} us: "
-                f"{error}, or the two count time from different moments: move labels to the clock of the events"
+                f"{error}, or the two count time from different moments: move the labels, dataset.label_offset_us=N"
             ) from None
-    labels = to_labels(boxes, windows, is_exact=grid == "labels")
+    labels = replace(to_labels(boxes, windows, is_exact=grid == "labels"), empty_us=empty_us)
     return SequencePlan(recording, windows, labels, settings, spec, num_left_out)
-
-
-def check_label_times(recording: Recording, label_us: tuple[int, int], first_us: int, last_us: int) -> None:
-    """Raise UserError if all labels lie before the events of their recording, or some long after them.
-
-    Args:
-        recording: The recording, for messages.
-        label_us: Times of the first and the last label.
-        first_us: Time of the first event.
-        last_us: Time of the last event.
-    """
-    first_label_us, last_label_us = label_us
-    if first_us <= last_label_us <= last_us + _LATE_LABEL_US:
-        return
-    advice = unit_advice(last_label_us, last_us) or "events are missing, or the labels are of another recording"
-    if not unit_advice(last_label_us, last_us) and (last_label_us < first_us or first_label_us > last_us):
-        advice = (
-            "labels are of another recording, or count time from another moment than the events: add "
-            f"{first_us - first_label_us} us to label times if the first label belongs to the first event"
-        )
-    raise UserError(
-        f"{recording.path} has events from {first_us} to {last_us} us but labels from {first_label_us} to "
-        f"{last_label_us} us; {advice}"
-    )
-
-
-def unit_advice(last_label_us: int, last_us: int) -> str:
-    """Return advice if the labels seem to count time in another unit than the events, otherwise an empty text.
-
-    Args:
-        last_label_us: Time of the last label.
-        last_us: Time of the last event.
-    """
-    ratio = last_label_us / max(last_us, 1)
-    found = [unit for factor, unit in _OTHER_UNITS.items() if factor / 3 < ratio < 3 * factor]
-    return f"label times must be microseconds; these look like {found[0]}" if found else ""

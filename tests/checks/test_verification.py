@@ -97,13 +97,11 @@ RAW_DAMAGES = {
     "no events": ("train/a_td.dat", lambda path: write_dat(path, random_events(0), HEIGHT, WIDTH), "holds no events"),
     "other sensor": ("train/a_td.dat", lambda path: write_dat(path, random_events(9), 240, 304), "304x240"),
     "missing events": ("train/a_td.dat", Path.unlink, "a_bbox.npy has no event file beside it"),
-    "missing labels": ("train/a_bbox.npy", Path.unlink, "a_td.dat has no labels"),
-    "empty labels": ("train/a_bbox.npy", lambda path: write_boxes(path, read_boxes(path)[:0]), "holds no boxes"),
     "damaged labels": ("train/a_bbox.npy", cut, "a_bbox.npy is not a file of boxes"),
     "labels too late": (
         "train/a_bbox.npy",
         rewrite_boxes(t=9_000_000),
-        "but labels from 9000000 to 9000000 us; .* add -",
+        "but labels from 9000000 to 9000000 us; .* give dataset.label_offset_us=-8",
     ),
     "labels too early": (
         "train/a_bbox.npy",
@@ -165,11 +163,19 @@ def test_damaged_recordings(tree, kind):
         (rewrite_boxes(w=[20, 0, 20]), "preprocess and train leave out 1 of 3 boxes as too small (a side below"),
         (rewrite_boxes(w=[20, 60, 20]), "1 of 3 boxes that reach past the right or bottom edge"),
         (rewrite_boxes(t=[250_000, 300_000, 340_000]), "labels span 0.09 s"),
+        (Path.unlink, "a_td.dat has no labels"),
+        (lambda path: write_boxes(path, read_boxes(path)[:0]), "a_bbox.npy holds no boxes"),
         (lambda path: write_boxes(path, np.repeat(read_boxes(path)[:1], 21)), "all 21 boxes are at 250000 us"),
-        (rewrite_boxes(t=[-200_000, 500_000, 750_000]), "1 of 3 label times, the first at -200000 us, lie before"),
-        (rewrite_boxes(t=[500_000, 750_000, 1_900_000]), "1900000 us, lie before the events or more than 250000 us"),
+        (
+            rewrite_boxes(t=[-200_000, 500_000, 750_000]),
+            "from -200000 to 750000 us, so 1 of 3 label times have no events",
+        ),
+        (
+            rewrite_boxes(t=[500_000, 750_000, 1_900_000]),
+            "to 1900000 us, so 1 of 3 label times have no events; if something moved",
+        ),
     ],
-    ids=["outside", "small", "overhanging", "a part", "one moment", "early", "late"],
+    ids=["outside", "small", "overhanging", "a part", "missing", "empty", "one moment", "early", "late"],
 )
 def test_what_is_unusual_but_possible_is_noted(tree, change, note):
     change(tree / "raw" / "train" / "a_bbox.npy")

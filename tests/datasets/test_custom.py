@@ -12,22 +12,28 @@ import yaml
 
 from rvtssm import datasets
 from rvtssm.cli.config import configs_dir
+from rvtssm.cli.inspect_data import inspect
 from rvtssm.cli.main import compose
 from rvtssm.cli.preprocess import preprocess
+from rvtssm.cli.verify import verify
 from rvtssm.datasets import DatasetConfig, build_spec, custom
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.loading_config import DataConfig, SamplingConfig
 from rvtssm.datasets.preparation_config import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
+from rvtssm.datasets.sequence import RawSplit, open_prepared_split
 from rvtssm.datasets.tree import find_recordings
+from rvtssm.evaluation.protocol import image_times_us, num_images_left_out
 from rvtssm.events.label_files import read_label_file
 from rvtssm.readers.dat import write_dat
 from rvtssm.records import WindowSettings
+from rvtssm.system.user_error import UserError
 
 PAGE = (Path(__file__).parents[2] / "data_prep/README.md").read_text()
 HEIGHT, WIDTH = 60, 80
 MINIMAL = {"classes": ["cat", "dog"], "height": HEIGHT, "width": WIDTH}
 TIMES_US = (200_000, 300_000, 400_000)
+KEY = "dataset.label_offset_us"
 
 
 def random_events(size_hw=(HEIGHT, WIDTH), start_us=0, duration_us=420_000, seed=0):
@@ -127,7 +133,7 @@ def test_every_key_of_the_description_arrives(tmp_path):
             f"classes: [{', '.join(f'c{number}' for number in range(10_000))}]\nheight: 60\nwidth: 80",
             "has 10000 classes, whose names take 88890 bytes, but prepared files have room for 50000; give fewer",
         ),
-        ("classes: [a]\nheight: 60\nwidth: 80\nevents_dir: 7", "events_dir: 7; write a folder inside"),
+        ("classes: [a]\nheight: 60\nwidth: 80\nevents_dir: 7", "events_dir: 7; write a path inside"),
     ],
 )
 def test_a_description_that_cannot_be_used_says_why(tmp_path, content, message):
@@ -248,3 +254,74 @@ def test_a_frame_has_a_pixel_and_a_sensor_an_end(tmp_path, size):
     (tmp_path / "dataset.yaml").write_text(yaml.safe_dump({"classes": ["a"], "height": 60, "width": 80, **size}))
     with pytest.raises(ValueError, match=r"custom has a sensor of 80x.*choose the size that fits"):
         build_spec(DatasetConfig("custom", str(tmp_path)))
+
+
+def test_the_names_of_ultralytics_stand_in_for_classes(tmp_path):
+    (tmp_path / "dataset.yaml").write_text("height: 60\nwidth: 80\nlabels: .txt\n")
+    for names in ("[cat, dog]", "{0: cat, 1: dog}"):
+        (tmp_path / "data.yaml").write_text(f"path: ../x\ntrain: images/train\nnames: {names}\n")
+        spec = build_spec(DatasetConfig("custom", str(tmp_path)))
+        assert spec.class_names == ("cat", "dog") and spec.disk_class_ids == (0, 1)
+
+
+def test_names_that_yaml_takes_for_truth_values_are_refused(tmp_path):
+    (tmp_path / "dataset.yaml").write_text("classes: [on, off]\nheight: 60\nwidth: 80\n")
+    with pytest.raises(UserError, match="true and false: quote them"):
+        build_spec(DatasetConfig("custom", str(tmp_path)))
+
+
+def test_a_recording_without_labels_is_left_out_everywhere(tmp_path, capsys):
+    raw = write_tree(tmp_path / "raw")
+    write_dat(raw / "train/bare.dat", random_events(), HEIGHT, WIDTH)
+    arguments = [f"dataset.raw_dir={raw}", f"dataset.prepared_dir={tmp_path / 'out'}"]
+    config = compose(["dataset=custom", *arguments, "preprocess.workers=1"])
+    assert preprocess(config) == 0 and verify(config) == 0
+    assert "1 left out, 0 failed" in capsys.readouterr().out
+    split = RawSplit(raw, "train", build_spec(config.dataset))
+    assert split.num_recordings == 2 and [each.name for each in split.sequences(WindowSettings())] == ["drive"]
+    (raw / "train/drive.json").unlink()
+    with pytest.raises(UserError, match=r"no recording of the train split has labels: .*bare\.json"):
+        RawSplit(raw, "train", build_spec(config.dataset))
+
+
+def test_images_without_boxes_reach_scoring_from_raw_and_prepared_recordings(tmp_path):
+    raw = write_tree(tmp_path / "raw")
+    content = json.loads((raw / "val/drive.json").read_text())
+    content["annotations"] = content["annotations"][1:2]
+    (raw / "val/drive.json").write_text(json.dumps(content))
+    config = compose(["dataset=custom", f"dataset.raw_dir={raw}", f"dataset.prepared_dir={tmp_path / 'out'}"])
+    preprocess(config)
+    spec = build_spec(config.dataset)
+    (prepared,) = open_prepared_split(tmp_path / "out", "val", spec)
+    for sequence in (prepared, *RawSplit(raw, "val", spec).sequences(WindowSettings())):
+        assert sequence.labels.empty_us.tolist() == [TIMES_US[0], TIMES_US[2]]
+        assert image_times_us(sequence.labels, spec).tolist() == list(TIMES_US)
+        assert sequence.windows.ends_us[sequence.label_steps].tolist() == list(TIMES_US)
+        published = replace(spec, scores_empty_images=False)
+        assert num_images_left_out([sequence.labels], published) == 2
+
+
+def test_labels_on_another_clock_are_said_and_moved(tmp_path, capsys):
+    raw = write_tree(tmp_path / "raw")
+    events = random_events(start_us=250_000, duration_us=800_000)
+    write_dat(raw / "train/drive.dat", events, HEIGHT, WIDTH)  # the labels begin at 200,000 us
+    arguments = ["dataset=custom", f"dataset.raw_dir={raw}"]
+    first_us = int(events.t[0])
+    said = f"so 1 of 3 label times have no events; if the labels count from the first event, give {KEY}={first_us}"
+    config = compose([*arguments, f"dataset.prepared_dir={tmp_path / 'out'}"])
+    for verb in (preprocess, verify, inspect):
+        config.recording = str(raw)
+        verb(config)
+        assert said in capsys.readouterr().out.replace("\n", " ")
+    with pytest.warns(UserWarning, match=said):
+        RawSplit(raw, "train", build_spec(config.dataset)).sequences(WindowSettings())
+    config = compose([*arguments, f"{KEY}={first_us}"])
+    (sequence,) = RawSplit(raw, "train", build_spec(config.dataset)).sequences(WindowSettings())
+    assert sequence.labels.t_us.tolist() == [first_us + t_us for t_us in TIMES_US]
+    config.preprocess.splits = ["train"]
+    verify(config)
+    assert "label times have no events" not in capsys.readouterr().out
+    for seconds in (10, 1000):  # far away, nothing can be counted
+        write_dat(raw / "train/drive.dat", random_events(start_us=seconds * 1_000_000), HEIGHT, WIDTH)
+        with pytest.raises(UserError, match=f"{KEY}="):
+            RawSplit(raw, "train", build_spec(DatasetConfig("custom", str(raw)))).sequences(WindowSettings())

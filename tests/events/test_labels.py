@@ -47,7 +47,7 @@ def test_files_that_hold_no_boxes_are_refused(tmp_path):
         ("class_id", 0.9, "is 0.9; it must be a whole number from 0 to 4294967295"),
         ("class_id", 2.0**32 + 1, "is 4294967297.0; it must be a whole number"),
         ("class_id", -1, "whole number"),
-        ("track_id", np.nan, "is nan; it must be a whole number"),
+        ("track_id", 0.5, "is 0.5; it must be a whole number"),
         ("track_id", np.inf, "whole number"),
         ("still_us", np.nan, "whole number of microseconds"),
     ],

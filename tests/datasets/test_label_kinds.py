@@ -1,0 +1,216 @@
+"""Labels as tools write them: where they lie, which recording and time they belong to, and what counts as no track."""
+
+import json
+import unicodedata
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from event_examples import SPEC, random_events
+
+from rvtssm.datasets.tree import find_recordings
+from rvtssm.events.label_files import read_label_file
+from rvtssm.events.label_formats import CROWD, EXCHANGED, NO_BOX
+from rvtssm.events.labels import BOX_DTYPE, find_nothing, read_boxes
+from rvtssm.readers.dat import write_dat
+from rvtssm.system.user_error import UserError
+
+CUSTOM = replace(SPEC, name="custom", ignored_classes=(), class_names=("car", "pedestrian"), label_fps=30.0)
+NUMBERS = (0, 5, 20)
+TIMES_US = [0, 166_667, 666_667]  # of these frames at 30 Hz
+YOLO = "1 0.25 0.25 0.25 0.25\n"
+VOC = (
+    "<annotation><object><name>pedestrian</name><bndbox><xmin>8</xmin><ymin>6</ymin><xmax>24</xmax><ymax>18</ymax>"
+    "</bndbox></object></annotation>"
+)
+
+
+def coco(names, **image):
+    annotation = {"category_id": 7, "bbox": [8, 6, 16, 12]}
+    return json.dumps(
+        {
+            "images": [{"id": i, "file_name": name, **image} for i, name in enumerate(names)],
+            "annotations": [{"id": i, "image_id": i, **annotation} for i in range(len(names))],
+            "categories": [{"id": 7, "name": "pedestrian"}],
+        }
+    )
+
+
+def write_events(root, *names, split="train"):
+    for name in names:
+        (root / split / name).parent.mkdir(parents=True, exist_ok=True)
+        write_dat(root / split / f"{name}_td.dat", random_events(100), SPEC.height, SPEC.width)
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def in_own_files(root, suffix, text, pattern):
+    for number in NUMBERS:
+        write(root / f"{pattern.format('walk', number)}{suffix}", text)
+        write(root / f"{pattern.format('walk_2', number + 30)}{suffix}", text)
+
+
+def in_one_file(root, path, pattern, first=0):
+    names = [pattern.format(name, n + shift) for name, shift in (("walk", first), ("walk_2", 30)) for n in NUMBERS]
+    write(root / path, coco(names))
+
+
+KINDS = {
+    "YOLO beside": (".txt", lambda root: in_own_files(root, ".txt", YOLO, "train/{}_{:06d}")),
+    "YOLO in folders": (".txt", lambda root: in_own_files(root, ".txt", YOLO, "train/{}/{}")),
+    "VOC beside": (".xml", lambda root: in_own_files(root, ".xml", VOC, "train/{}_{}")),
+    "COCO of the dataset": ("all.json", lambda root: in_one_file(root, "all.json", "{}/frame_{:06d}.PNG")),
+    "COCO per split": ("{split}.json", lambda root: in_one_file(root, "train.json", "images\\1\\{}_{}.png")),
+    "COCO of Roboflow": ("_a.coco.json", lambda root: in_one_file(root, "train/_a.coco.json", "{}_{}_png.rf.0f3A.jpg")),
+    "COCO from one": ("a.json", lambda root: in_one_file(root, "a.json", "{}_{}.png", first=1)),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_images_belong_to_the_recording_and_the_frame_in_their_names(tmp_path, kind):
+    suffix, write_labels = KINDS[kind]
+    write_events(tmp_path, "walk", "bare")
+    write_events(tmp_path, "walk_3", split="val")
+    write_events(tmp_path, "walk_2")
+    write_labels(tmp_path)
+    spec = replace(CUSTOM, boxes_suffix=suffix)
+    found = {each.name: each.read_labels(spec) for each in find_recordings(tmp_path, "train", spec)}
+    boxes, notes = found["walk"]
+    assert boxes["t"].tolist() == TIMES_US and found["walk_2"][0]["t"][0] == 1_000_000 and not len(found["bare"][0])
+    assert boxes[["x", "y", "w", "h", "class_id"]].tolist() == [(8, 6, 16, 12, 1)] * 3
+    assert bool(notes) == ("from one" in kind)
+
+
+def test_files_of_frames_from_one_are_said(tmp_path):
+    write_events(tmp_path, "clip")
+    for number in (1, 2, 11):
+        write(tmp_path / f"train/clip_{number}.txt", YOLO if number < 11 else "")
+    spec = replace(CUSTOM, boxes_suffix=".txt")
+    boxes, notes = find_recordings(tmp_path, "train", spec)[0].read_labels(spec)
+    assert boxes["t"].tolist() == [0, 33_333, 333_333] and find_nothing(boxes).tolist() == [False, False, True]
+    assert notes.total() == 3
+    spec = replace(spec, label_fps=0.0)
+    with pytest.raises(UserError, match=r"numbers 1 to 11, which count frames; .*label_fps"):
+        find_recordings(tmp_path, "train", spec)[0].read_labels(spec)
+
+
+def test_numbers_in_names_are_microseconds_without_a_rate(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text(coco(["a_0000000.png", "a_0050000.png"]))
+    assert read_label_file(path, replace(CUSTOM, label_fps=0.0))["t"].tolist() == [0, 50_000]
+    path.write_text(coco(["a_0000000.png", "a_0050000.png"], t_us=7))
+    assert read_label_file(path, CUSTOM)["t"].tolist() == [7, 7]
+    assert read_label_file(path, replace(CUSTOM, label_offset_us=-9))["t"].tolist() == [-2, -2]
+
+
+def test_a_shared_file_of_other_recordings_is_refused(tmp_path):
+    write_events(tmp_path, "walk")
+    write(tmp_path / "all.json", coco(["drive_0.png"]))
+    spec = replace(CUSTOM, boxes_suffix="all.json")
+    with pytest.raises(UserError, match=r"drive_0\.png, whose names contain no recording \(walk"):
+        find_recordings(tmp_path, "train", spec)[0].read_labels(spec)
+
+
+def test_names_may_be_written_in_two_forms_of_unicode(tmp_path):
+    write_events(tmp_path, unicodedata.normalize("NFD", "grün"))
+    np.save(tmp_path / "train" / (unicodedata.normalize("NFC", "grün") + "_bbox.npy"), np.zeros(1, BOX_DTYPE))
+    assert find_recordings(tmp_path, "train", SPEC)[0].labels is not None
+
+
+@pytest.mark.parametrize("missing", [-1, 2**32 - 1, float("nan")])
+def test_no_track_is_written_in_many_ways(tmp_path, missing):
+    dtype = "<f8" if missing != missing else "<i8"
+    boxes = np.zeros(
+        3, [(name, dtype if name == "track_id" else "<i8") for name in ("t", *"xywh", "class_id", "track_id")]
+    )
+    boxes["track_id"] = [missing, missing, 3]
+    np.save(tmp_path / "a_bbox.npy", boxes)
+    assert read_boxes(tmp_path / "a_bbox.npy")["track_id"].tolist() == [0, 0, 3]
+    content = json.loads(coco(["a_0.png", "a_1.png", "a_2.png"]))
+    for annotation, track in zip(content["annotations"], (missing, None, 3), strict=True):
+        annotation["track_id"] = track
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    assert read_label_file(tmp_path / "a.json", CUSTOM)["track_id"].tolist() == [0, 0, 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("0 0.1 0.2 0.6 0.2 0.6 0.8 0.1 0.8", (6.4, 9.6, 32, 28.8, 0, 0)),  # a polygon
+        ("0 0.1 0.2 0.6 0.2 1 0.8 0.1 0.8", (6.4, 9.6, 57.6, 28.8, 0, 0)),
+        ("0 0.3 0.3 0.4 0.4 0.91", (6.4, 4.8, 25.6, 19.2, 0, 0)),  # a confidence
+        ("0 0.3 0.3 0.4 0.4 12", (6.4, 4.8, 25.6, 19.2, 0, 12)),  # a track
+        ("0 0.3 0.3 0.4 0.4 0.91 12", (6.4, 4.8, 25.6, 19.2, 0, 12)),
+        ("1.000000e+00 3.000000e-01 3.000000e-01 4.000000e-01 4.000000e-01", (6.4, 4.8, 25.6, 19.2, 1, 0)),
+        ("0 1 0.3 0.4 0.4 1", "can be `time class cx cy w h` or `class cx cy w h confidence`"),
+    ],
+)
+def test_the_columns_of_yolo(tmp_path, text, wanted):
+    (tmp_path / "a.txt").write_text(text)
+    if isinstance(wanted, str):
+        with pytest.raises(UserError, match=wanted):
+            read_label_file(tmp_path / "a.txt", CUSTOM, 7)
+    else:
+        (box,) = read_label_file(tmp_path / "a.txt", CUSTOM, 7)
+        assert [box[name] for name in (*"xywh", "class_id", "track_id")] == pytest.approx(wanted, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "num_boxes", "note"),
+    [
+        ({"bbox": None, "segmentation": [[8, 6, 24, 6, 24, 18, 8, 18]]}, 2, None),
+        ({"bbox": [], "segmentation": []}, 1, NO_BOX),
+        ({"iscrowd": 1, "segmentation": {"counts": [0, 10]}}, 1, CROWD),
+        ({"image_id": "1"}, 2, None),
+        ({"bbox": ["8", "6.0", "16", "12"]}, 2, None),
+        ({"bbox": {"x": 8, "y": 6, "w": 16, "h": 12}}, "annotation 1 has the bbox {'x'", None),
+    ],
+)
+def test_annotations_of_coco(tmp_path, change, num_boxes, note):
+    content = json.loads(coco(["a_0.png", "a_1.png"]))
+    content["annotations"][1] |= change
+    write(tmp_path / "train/a.json", json.dumps(content))
+    write_events(tmp_path, "a")
+    spec = replace(CUSTOM, boxes_suffix=".json")
+    recording = find_recordings(tmp_path, "train", spec)[0]
+    if isinstance(num_boxes, str):
+        with pytest.raises(UserError, match=num_boxes):
+            recording.read_labels(spec)
+        return
+    boxes, notes = recording.read_labels(spec)
+    assert boxes[["x", "y", "w", "h"]].tolist() == [(8, 6, 16, 12)] * num_boxes  # a left-out box is not an empty image
+    assert dict(notes) == ({note: 1} if note else {})
+
+
+def test_corners_of_voc_may_be_exchanged(tmp_path):
+    write(tmp_path / "train/a.xml", VOC.replace("<xmin>8<", "<xmin>24<").replace("<xmax>24<", "<xmax>8<"))
+    write_events(tmp_path, "a")
+    spec = replace(CUSTOM, boxes_suffix=".xml")
+    boxes, notes = find_recordings(tmp_path, "train", spec)[0].read_labels(spec)
+    assert boxes[["x", "y", "w", "h"]].tolist() == [(8, 6, 16, 12)] and dict(notes) == {EXCHANGED: 1}
+
+
+HEAD = "% camera_integrator_name X\n% evt {}.0\n% format {};height=48;width=64\n% end\n"
+WORDS = {  # one event 1 us after a time step
+    "EVT2": ("<u4", [0x8 << 28 | 100_544, 0x1 << 28 | 1 << 22 | 10 << 11 | 6], 64 * 100_544),
+    "EVT21": ("<u8", [0x8 << 60 | 100_544 << 32, 0x1 << 60 | 1 << 54 | 6 << 32 | 1], 64 * 100_544),
+    "EVT3": ("<u2", [0x8000 | 1571, 0x6001, 0x0006, 0x280A], 4096 * 1570),
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_the_offset_of_labels_may_be_the_time_shift_of_a_raw_file(tmp_path, name):
+    dtype, words, shift_us = WORDS[name]
+    head = HEAD.format({"EVT2": 2, "EVT21": 2.1, "EVT3": 3}[name], name)
+    write(tmp_path / "train/a_bbox.npy", "")
+    (tmp_path / "train/a.raw").write_bytes(head.replace("1.0", "1").encode() + np.array(words, dtype).tobytes())
+    np.save(tmp_path / "train/a_bbox.npy", np.zeros(1, BOX_DTYPE))
+    spec = replace(SPEC, label_offset_us=None, height=48, width=64)
+    assert find_recordings(tmp_path, "train", spec)[0].read_boxes(spec)["t"].tolist() == [shift_us]
+    write_events(tmp_path, "b")
+    np.save(tmp_path / "train/b_bbox.npy", np.zeros(1, BOX_DTYPE))
+    with pytest.raises(UserError, match=r"label_offset_us=N in place of auto"):
+        find_recordings(tmp_path, "train", spec)[1].read_boxes(spec)
