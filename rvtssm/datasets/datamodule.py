@@ -129,8 +129,11 @@ class SequenceDataModule(L.LightningDataModule):
         """
         if not self.draws_windows:
             return (self.settings.nominal_length_us,)
-        of_random, of_stream = ({each.nominal_length_us for each in drawn} for drawn in self._windows_to_draw())
-        both = {us for us in of_random | of_stream if us >= max(min(of_random), min(of_stream))}
+        random, stream = self._windows_to_draw()
+        of_random = {windows.nominal_length_us for windows in random}
+        of_stream = {windows.nominal_length_us for windows in stream}
+        shortest_of_both = max(min(of_random), min(of_stream))
+        both = {length_us for length_us in of_random | of_stream if length_us >= shortest_of_both}
         return tuple(sorted({"random": of_random, "stream": of_stream}.get(self.sampling.mode, both)))
 
     @property
@@ -159,9 +162,10 @@ class SequenceDataModule(L.LightningDataModule):
             return self.sequences("train"), [0], [0]
         random, stream = self._windows_to_draw()
         kinds, split = list(dict.fromkeys([*random, *stream])), self._raw_split("train")
-        found = [split.sequences(one, has_pseudo_labels=self.has_pseudo_labels) for one in kinds]
-        of_random, of_stream = ([kinds.index(one) for one in drawn] for drawn in (random, stream))
-        return [sequence for of_kind in found for sequence in of_kind], of_random, of_stream
+        sequences: list[FrameSequence] = []
+        for kind in kinds:
+            sequences += split.sequences(kind, has_pseudo_labels=self.has_pseudo_labels)
+        return sequences, [kinds.index(windows) for windows in random], list(map(kinds.index, stream))
 
     def train_dataloader(self) -> ResumableLoader:
         sequences, random_kinds, stream_kinds = self.sequences_to_draw()

@@ -65,10 +65,10 @@ class _InSharedMemory:
     """
 
     def __init__(self, collate: Callable[[Any], Any]) -> None:
-        self._collate = collate
+        self.collate = collate
 
     def __call__(self, chunks: Any) -> Any:
-        batch = self._collate(chunks)
+        batch = self.collate(chunks)
         if get_worker_info() is None:
             return batch
         try:

@@ -175,10 +175,8 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
     def batches(self, epoch: int, first: int) -> Iterator[list[ChunkRequest]]:
         """Return the batches of an epoch from the `first` on."""
         slots, before = self._slots(epoch), self._first_batch(epoch)
-        return (
-            self._random_requests(before + batch) + [slot[batch] for slot in slots]
-            for batch in range(first, self.length(epoch))
-        )
+        for batch in range(first, self.length(epoch)):
+            yield self._random_requests(before + batch) + [slot[batch] for slot in slots]
 
     def length(self, epoch: int) -> int:
         """Return the number of batches of an epoch, the same for every process."""
@@ -281,12 +279,11 @@ class EvalBatchSampler(Sampler[list[ChunkRequest]]):
             contents[slot] += [(recording, start, stop) for start, stop in chunks]
             heapq.heappush(queue, (used + len(chunks), slot))
         # slots alternate between processes, so that each has its share of the longest recordings
-        slots = [
-            [ChunkRequest(r, start, stop, start == 0, slot, 0) for r, start, stop in requests]
-            for slot, requests in enumerate(contents[rank::world_size])
-        ]
+        slots = []
+        for slot, requests in enumerate(contents[rank::world_size]):
+            slots.append([ChunkRequest(r, start, stop, start == 0, slot, 0) for r, start, stop in requests])
         self._batches: list[list[ChunkRequest]] = []
-        for batch in range(max(len(requests) for requests in contents)):
+        for batch in range(max(map(len, contents))):
             running = [slot[batch] for slot in slots if batch < len(slot)]
             self._batches.append(running or [_empty(0)])
 

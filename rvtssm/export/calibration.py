@@ -44,8 +44,11 @@ class CalibrationFrames:
         Raises:
             UserError: If a recording has no events, or frames of another size than the file.
         """
-        each, opened = self._recordings()
-        return [sum(len(grid) for *_, grid in self._grids(events, each)) for events, *_ in opened]
+        num_windows, opened = self._recordings()
+        counts = []
+        for events, *_ in opened:
+            counts.append(sum(len(grid) for *_, grid in self._grids(events, num_windows)))
+        return counts
 
     def _grids(self, events: Events, each: int) -> Iterator[tuple[int, WindowSettings, Windows]]:
         """Yield both rates, in rates of training, with their settings and the first `each` windows of a recording."""

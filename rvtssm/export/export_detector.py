@@ -176,11 +176,13 @@ def read_description(text: str, path: Path | str) -> tuple[CheckpointMeta, dict[
 def _describe(checkpoint: LoadedCheckpoint, step: DetectorStep) -> dict[str, Any]:
     meta = checkpoint.without_folders()  # the file is made for other machines
     empty = step.detector.empty()
+    states = dict(zip(step.state_names, step.init_state(1), strict=True))
+    predictions = {name: list(getattr(empty, name).shape[1:]) for name in step.prediction_names}
     return {
         "checkpoint": meta.to_dict(),
         "frame_hw": list(step.detector.frame_hw),
-        "state": {n: list(s.shape[1:]) for n, s in zip(step.state_names, step.init_state(1), strict=True)},
-        "predictions": {name: list(getattr(empty, name).shape[1:]) for name in step.prediction_names},
+        "state": {name: list(state.shape[1:]) for name, state in states.items()},
+        "predictions": predictions,
     }
 
 

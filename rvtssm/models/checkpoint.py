@@ -156,12 +156,16 @@ def load_file(path: str | Path, trust_pickle: bool = False) -> dict[str, Any]:
     """
     path = local_weights(path)
     if not Path(path).is_file():
-        known = ", ".join(weights_names()) or "none"
-        of_run = Path(path if Path(path).is_dir() else Path(path).parent, "checkpoints", "best.ckpt")
-        meant = f"; did you mean {of_run}?" if of_run.is_file() else "" if Path(path).is_dir() else did_you_mean(path)
-        meant = meant or f"; give a file, or the name of bundled weights ({known})"
-        kind = ", which is a folder" if Path(path).is_dir() else ""
-        raise UserError(f"there is no checkpoint at {path}{kind}{meant}")
+        is_folder = Path(path).is_dir()
+        of_run = Path(path if is_folder else Path(path).parent, "checkpoints", "best.ckpt")
+        advice = "" if is_folder else did_you_mean(path)
+        if of_run.is_file():
+            advice = f"; did you mean {of_run}?"
+        if not advice:
+            known = ", ".join(weights_names()) or "none"
+            advice = f"; give a file, or the name of bundled weights ({known})"
+        kind = ", which is a folder" if is_folder else ""
+        raise UserError(f"there is no checkpoint at {path}{kind}{advice}")
     check_digest(path)
     if Path(path).suffix == SAFETENSORS:
         return _load_safetensors(path)

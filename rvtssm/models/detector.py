@@ -180,5 +180,7 @@ def parameters_by_room(detector: Detector) -> dict[str, list[nn.Parameter]]:
 
 def count_parameters(detector: Detector) -> dict[str, int]:
     """Return the number of parameters of each group in `parameters_by_room`, and their `total`."""
-    counts = {room: sum(p.numel() for p in found) for room, found in parameters_by_room(detector).items()}
+    counts = {}
+    for room, parameters in parameters_by_room(detector).items():
+        counts[room] = sum(parameter.numel() for parameter in parameters)
     return {**counts, "total": sum(counts.values())}

@@ -61,7 +61,7 @@ def _round_weights(module: nn.Module) -> None:
 @cache
 def _bf16_is_faster() -> bool:
     matrices = [torch.ones(_PRODUCT_SIDE, _PRODUCT_SIDE, dtype=dtype) for dtype in (torch.float32, torch.bfloat16)]
-    seconds = [[_seconds_of_product(matrix) for matrix in matrices] for _ in range(1 + _TIMED_PRODUCTS)]
+    seconds = [list(map(_seconds_of_product, matrices)) for _ in range(1 + _TIMED_PRODUCTS)]
     of_float32, of_bf16 = map(min, zip(*seconds[1:], strict=True))  # the first round also prepares the kernels
     return of_bf16 < of_float32
 

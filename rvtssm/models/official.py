@@ -165,11 +165,12 @@ def derive_configs(
             f"the first stage has {dims[0]} channels, but size {size} has {MODEL_SIZES[size].embed_dim}; "
             "name the right size"
         )
+    blocks = [_count(state_dict, re.escape(stage.format(i)) + r"att_blocks\.(\d+)\.") for i in range(4)]
     model = ModelConfig(
         size=size or "custom",
         embed_dim=dims[0],
         dim_multiplier=tuple(dim // dims[0] for dim in dims),
-        num_blocks=tuple(_count(state_dict, re.escape(stage.format(i)) + r"att_blocks\.(\d+)\.") for i in range(4)),
+        num_blocks=tuple(blocks),
         head_dim=head_dim,
         fpn_blocks=_count(state_dict, r"mdl\.fpn\.C3_p4\.m\.(\d+)\."),
     )

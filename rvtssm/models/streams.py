@@ -197,12 +197,12 @@ class Streams:
         if not stored["steps"]:
             self._state, self._steps = None, {}
             return
-        wanted = self.detector.init_state(len(stored["steps"]))
-        shapes = [[leaf.shape for leaf in _leaves(state)] for state in (stored["state"], wanted)]
-        if shapes[0] != shapes[1]:
+        stored_shapes = _shapes_of(stored["state"])
+        own_shapes = _shapes_of(self.detector.init_state(len(stored["steps"])))
+        if stored_shapes != own_shapes:
             raise UserError(
-                f"the stored states have the shapes {[tuple(shape) for shape in shapes[0]]}, but this detector needs "
-                f"{[tuple(shape) for shape in shapes[1]]}; continue with the same weights and the same sensor"
+                f"the stored states have the shapes {stored_shapes}, but this detector needs {own_shapes}; continue "
+                "with the same weights and the same sensor"
             )
         self._state, self._steps = stored["state"], dict(stored["steps"])
 
@@ -286,8 +286,11 @@ def map_state(function: Callable[..., Tensor], *states: State) -> State:
     return tuple(map_state(function, *parts) for parts in zip(*states, strict=True))
 
 
-def _leaves(state: State) -> list[Tensor]:
-    return [state] if isinstance(state, Tensor) else [leaf for part in state for leaf in _leaves(part)]
+def _shapes_of(state: State) -> list[tuple[int, ...]]:
+    """Return the shapes of the tensors of a state, in order."""
+    if isinstance(state, Tensor):
+        return [tuple(state.shape)]
+    return [shape for part in state for shape in _shapes_of(part)]
 
 
 def _by_stream(leaf: Tensor, num_streams: int) -> Tensor:

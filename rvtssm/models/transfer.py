@@ -202,7 +202,9 @@ def _fit_classes(own: Tensor, value: Tensor, before: Sequence[str] | None, after
     for class_name in known:
         filled[after.index(class_name)] = value[before.index(class_name)]
     new = [class_name for class_name in after if class_name not in known]
-    rest = f"{', '.join(new)} {'starts' if len(new) == 1 else 'start'} anew" if new else "no class starts anew"
+    rest = "no class starts anew"
+    if new:
+        rest = f"{', '.join(new)} {'starts' if len(new) == 1 else 'start'} anew"
     return filled, "resized", f"the weights have {', '.join(known)}; {rest}"
 
 

@@ -4,6 +4,7 @@ Source: State Space Models for Event Cameras (CVPR 2024), training details; valu
 """
 
 import math
+import re
 from typing import Any
 
 import torch
@@ -52,7 +53,7 @@ def parameter_groups(detector: nn.Module, config: OptimConfig, peak: float) -> l
         if isinstance(part, TemporalLayer) and isinstance(ssm := getattr(part, "ssm", None), TemporalLayer)
         for parameter in ssm.parameters()
     }
-    ends = {key for key, name in weights.items() if any(part.endswith("_out") for part in name.split("."))}
+    ends = {key for key, name in weights.items() if re.search(r"_out(\.|$)", name)}
     ends |= set(list(weights)[:1])
     groups: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
     for parameter in detector.parameters():

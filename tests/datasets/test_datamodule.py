@@ -108,7 +108,7 @@ def test_loaders_are_as_the_configuration_says(small_tree):
     trained, evaluated = data.train_dataloader(), data.val_dataloader()
     for loader in (trained, evaluated):
         assert (loader.num_workers, loader.prefetch_factor, loader.dataset.max_open) == (1, 3, 4)
-    assert trained.collate_fn.pad_dt_us == evaluated.collate_fn.pad_dt_us == 50_000  # the usual one
+    assert trained.collate_fn.collate.pad_dt_us == evaluated.collate_fn.collate.pad_dt_us == 50_000  # the usual one
     assert trained.dataset.frames_per_chunk == 1 and evaluated.dataset.frames_per_chunk is None
     shapes = {batch.hist.shape[:2] for batch in evaluated}
     assert (5, 1) in shapes and max(shapes) == (5, 1)

@@ -1,0 +1,85 @@
+"""The memory of a training step, estimated before the first one."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rvtssm.cli.train import train
+from rvtssm.models.checkpoint import load_file
+from rvtssm.models.detector import build_detector
+from rvtssm.models.model_config import ModelConfig
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.system.user_error import UserError
+from rvtssm.training import loop, memory
+from rvtssm.training.checkpoints import last_checkpoint
+
+SMALL = ModelConfig(embed_dim=8, head_dim=8, num_blocks=(1, 0, 0, 0), fpn_blocks=0)
+
+
+@pytest.fixture
+def free(monkeypatch):
+    """A function: sets how much memory this machine has left."""
+
+    def leave(num_bytes: int) -> None:
+        monkeypatch.setattr(memory, "free_bytes", lambda: num_bytes)
+        monkeypatch.setattr(memory, "_SMALL", 0)
+
+    return leave
+
+
+def kept_by_autograd(detector, num_steps: int, num_streams: int) -> int:
+    hist = torch.zeros(num_steps, num_streams, 4, *detector.frame_hw, dtype=torch.uint8)
+    nothing = torch.zeros(0, 2, dtype=torch.int64)
+    with memory._counting(detector) as kept:
+        outputs = detector(hist, None, 1.0, nothing)
+    del outputs
+    return sum(kept.values())
+
+
+def test_what_two_frames_keep_tells_what_a_batch_keeps_and_nothing_is_changed():
+    detector = build_detector(SMALL, TemporalConfig(), 64, 96, 2, 4).train()
+    before, random = copy.deepcopy(detector.state_dict()), torch.get_rng_state()
+    found = memory.probe_step(detector, 4 * 64 * 96)
+    assert torch.equal(random, torch.get_rng_state())
+    assert all(torch.equal(value, before[name]) for name, value in detector.state_dict().items())
+    frames_per_batch = found.peak(12, 0) - found.peak(0, 0) - 12 * 2 * 4 * 64 * 96
+    kept = kept_by_autograd(detector, 6, 2)
+    assert kept == pytest.approx(frames_per_batch / memory._OVER_KEPT, rel=0.1)
+
+
+def test_a_step_that_does_not_fit_is_refused_with_a_batch_that_fits(toy_config, tmp_path, free):
+    config = toy_config(tmp_path, "sampling.batch_size=8", "training.steps=1")
+    free(10)
+    with pytest.raises(UserError, match=r"frames of 64 x 96 takes about .* use a smaller model"):
+        train(config)
+    free(260_000_000)
+    with pytest.raises(UserError, match=r"sampling\.batch_size=[2-7] fits"):
+        train(config)
+    assert not last_checkpoint(tmp_path).exists()
+
+
+def test_auto_takes_a_batch_that_fits_and_keeps_it_when_resumed(toy_config, tmp_path, free, capsys):
+    words = "sampling.batch_size=auto", "training.steps=1", "sampling.chunk_length=2"
+    free(10**12)
+    train(toy_config(tmp_path, *words))
+    assert "sampling.batch_size=auto: 8 with training.accumulate=1" in capsys.readouterr().out
+    decisive = load_file(last_checkpoint(tmp_path))["decisive"]
+    assert (decisive["sampling.batch_size"], decisive["training.accumulate"]) == (8, 1)
+    free(10)
+    train(toy_config(tmp_path, *words, "resume=auto"))
+
+
+def test_a_validation_of_which_nothing_is_scored_is_refused_before_the_first_step(toy_config, tmp_path, monkeypatch):
+    data_of = loop.data_of
+
+    def strict(sections):
+        data = data_of(sections)
+        data.spec = replace(data.spec, min_side_px=10_000)
+        return data
+
+    monkeypatch.setattr(loop, "data_of", strict)
+    with pytest.raises(UserError, match="labels of the val split is scored"):
+        train(toy_config(tmp_path, "training.steps=1", "dataset.source=raw"))
+    assert not last_checkpoint(tmp_path).exists()
