@@ -272,21 +272,6 @@ def test_other_data_do_not_resume_and_leave_the_folder_as_it_is(toy_config, whol
     with pytest.raises(ValueError, match=r"train_recordings=2, now 1; dataset\.train_labels=\d+, now \d+\); resume"):
         train(fewer)
     assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
-    content = load_file(last_checkpoint(whole))  # a checkpoint of an earlier version has no counts
-    counts = {"dataset.train_recordings", "dataset.train_labels", "dataset.val_recordings", "dataset.val_labels"}
-    content["decisive"] = {key: value for key, value in content["decisive"].items() if key not in counts}
-    torch.save(content, tmp_path / "old.ckpt")
-    shutil.copytree(whole, tmp_path / "old")
-    os.replace(tmp_path / "old.ckpt", last_checkpoint(tmp_path / "old"))
-    train(replace(config, out=str(tmp_path / "old")))
-
-
-def test_a_run_whose_precision_has_the_word_of_lightning_resumes(toy_config, whole, tmp_path):
-    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
-    content = load_file(last_checkpoint(tmp_path))
-    content["decisive"]["training.precision"] = "32-true"
-    torch.save(content, last_checkpoint(tmp_path))
-    assert train(toy_config(tmp_path, *SETTINGS, "resume=auto")) == best_checkpoint(tmp_path)
 
 
 def test_settings_that_decide_no_number_may_change(interrupted, toy_config, whole, tmp_path, logged):
