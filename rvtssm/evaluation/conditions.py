@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from rvtssm.evaluation.detector_run import DetectorRun
 from rvtssm.evaluation.evaluation_config import EvaluationConfig
+from rvtssm.evaluation.fit import differences_in_scoring
 from rvtssm.evaluation.frequency import RateRow
 from rvtssm.evaluation.protocol import num_images_left_out, num_scored, scoring_rules
 from rvtssm.evaluation.rates import ScoredRate
@@ -38,9 +39,10 @@ def conditions(run: DetectorRun, split: SplitPlan, rates: Sequence[PlannedRate],
     labels = [recording.labels for recording in scored.recordings]
     images = num_images_left_out(labels, checkpoint.spec)
     left_out = f"; {images} label times without such a box are left out" if images else ""
+    differences = differences_in_scoring(run.postprocess, checkpoint.scored_as)
     lines = {
         "weights": f"{run.weights.path}, trained at {checkpoint.windows.hz:g} Hz",
-        "score": head_class(checkpoint.model_config).describe_scores(run.postprocess),
+        "score": "; ".join([head_class(checkpoint.model_config).describe_scores(run.postprocess), *differences]),
         "scored": f"{num_scored(labels, checkpoint.spec)} boxes; {scoring_rules(checkpoint.spec)}{left_out}",
         "windows": f"{' and '.join(dict.fromkeys(kind for rate in rates for kind in rate.windows))}, "
         f"counted from {split.source} data, convention {checkpoint.windows.convention}, {_grid(options, rates)}",

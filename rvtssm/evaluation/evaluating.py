@@ -14,7 +14,7 @@ from rvtssm.evaluation.details import break_down_rate, memory_at, worst_pictures
 from rvtssm.evaluation.detector_run import DetectorRun, WeightsFile, num_processes
 from rvtssm.evaluation.evaluation_config import EvaluationConfig
 from rvtssm.evaluation.finished_rates import FinishedRates, row_conditions
-from rvtssm.evaluation.fit import class_indices, data_for, for_data
+from rvtssm.evaluation.fit import class_indices, data_for, differences_in_scoring, for_data
 from rvtssm.evaluation.frequency import RateRow
 from rvtssm.evaluation.label_steps import after_latency
 from rvtssm.evaluation.rates import check_tracks, score_rate, score_shifts, step_latency_ms
@@ -108,6 +108,9 @@ def prepare(
     module = data_for(weights.path, checkpoint, dataset, data, options.class_map)
     classes = class_indices(options.class_map, checkpoint.spec, module.spec)
     checkpoint = for_data(checkpoint, module.spec, classes is not None, say)
+    postprocess = postprocess.with_score(checkpoint.scored_as.score)
+    for line in differences_in_scoring(postprocess, checkpoint.scored_as):
+        say(line)
     run = DetectorRun(
         weights,
         checkpoint,

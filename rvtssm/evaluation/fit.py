@@ -1,13 +1,14 @@
 """Bring weights and data together: settings that are not given, classes, scoring rules, and whether both fit."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from rvtssm.datasets import DatasetConfig, with_training
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.loading_config import DataConfig
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.frame_size import detector_for_frame
+from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.transfer import CLASS_MAP_FORM, mapped_classes
 from rvtssm.records import DatasetSpec
 from rvtssm.system.user_error import UserError
@@ -84,6 +85,21 @@ def for_data(
     if changed:
         say(f"scored by the rules of the data, which are not those of the training: {', '.join(changed)}")
     return replace(checkpoint, spec=replace(trained, **rules))
+
+
+def differences_in_scoring(postprocess: PostprocessConfig, scored_as: PostprocessConfig) -> list[str]:
+    """Return a line for each setting with which detections are scored in another way than after the training.
+
+    Args:
+        postprocess: The settings, whose score is not None.
+        scored_as: Those of the training.
+    """
+    now, before = asdict(postprocess), asdict(scored_as)
+    return [
+        f"scored with postprocess.{name}={now[name]}; after the training these weights were scored with {before[name]}"
+        for name in now
+        if now[name] != before[name]
+    ]
 
 
 def _check_fit(path: str, trained: DatasetSpec, data: DatasetSpec) -> None:

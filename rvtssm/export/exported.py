@@ -169,6 +169,7 @@ class ExportedDetector(nn.Module):
         self.frame_hw = height, width
         self.has_int8 = description.get("measured", {}).get("precision") == "int8"  # products in 8 bits
         self.head = head_class(meta.model_config)
+        self.score = str(meta.scored_as.score)
         self._run = run
         self._shapes = [tuple(shape) for shape in description["state"].values()]
         self._prediction_shapes: dict[str, list[int]] = description["predictions"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from rvtssm.models.detector import Detector, build_detector
-from rvtssm.models.model_config import ModelConfig
+from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.records import DatasetSpec, WindowSettings, check_window
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.limits import check_note, check_number
@@ -30,8 +30,10 @@ class CheckpointMeta:
     prepared_dir: str | None = None  # folder of prepared sequences in training; the default of an evaluation
     note: str | None = None  # shown with the boxes of these weights, such as "trained on simulation only"
     window_lengths_us: tuple[int, ...] = ()  # lengths of training windows, ascending; (): the length in `windows`
+    scored_as: PostprocessConfig = field(default_factory=PostprocessConfig)  # how detections were scored after training
 
     def __post_init__(self) -> None:
+        self.scored_as = self.scored_as.with_score(None)
         self.window_lengths_us = tuple(sorted(set(self.window_lengths_us))) or (self.windows.nominal_length_us,)
         if self.window_lengths_us[0] < 1:
             raise UserError(f"window_lengths_us={list(self.window_lengths_us)} must be at least 1 us each")
@@ -109,6 +111,7 @@ class CheckpointMeta:
             "prepared_dir": self.prepared_dir,
             "note": self.note,
             "window_lengths_us": list(self.window_lengths_us),
+            "scored_as": asdict(self.scored_as),
         }
 
     @classmethod
@@ -134,6 +137,7 @@ class CheckpointMeta:
             meta["prepared_dir"],
             note,
             tuple(map(int, meta["window_lengths_us"])),
+            PostprocessConfig(**meta.get("scored_as", {})),
         )
 
     def build(self, frame_hw: tuple[int, int] | None = None) -> Detector:
@@ -144,7 +148,9 @@ class CheckpointMeta:
         """
         size = frame_hw or (self.spec.frame_height, self.spec.frame_width)
         counts = self.spec.num_classes, self.windows.num_channels
-        return build_detector(self.model_config, self.temporal_config, *size, *counts)
+        detector = build_detector(self.model_config, self.temporal_config, *size, *counts)
+        detector.score = str(self.scored_as.score)
+        return detector
 
     def without_folders(self) -> CheckpointMeta:
         """Return the description without the folders of this machine, for files that go to other machines."""

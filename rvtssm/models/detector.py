@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rvtssm.models.model_config import ModelConfig
+from rvtssm.models.model_config import SCORES, ModelConfig
 from rvtssm.models.parts import build_parts
 from rvtssm.ssm.layer import to_constant
 from rvtssm.ssm.temporal_config import TemporalConfig
@@ -55,6 +55,7 @@ class Detector(nn.Module):
             raise UserError(f"got a frame of {frame_hw[0]} x {frame_hw[1]} pixels; height and width must be at least 1")
         self.frame_hw = frame_hw
         self.in_channels = in_channels
+        self.score = SCORES[0]  # ranks detections unless settings name another, see `CheckpointMeta.scored_as`
         self.product_dtype: torch.dtype | None = None  # dtype of products outside of training, see `set_precision`
         self.backbone, self.neck, self.head = build_parts(model, temporal, frame_hw, num_classes, in_channels)
         if model.freeze_spatial:

@@ -1,6 +1,6 @@
 """The settings of a detector: parts, sizes, precision, and which boxes count as detections. No import of torch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rvtssm.system.limits import check_at_least, check_choice, check_number, check_share
 from rvtssm.system.user_error import UserError
@@ -104,14 +104,18 @@ class PostprocessConfig:
     """Drop boxes whose objectness times class probability is lower."""
     nms_iou: float = 0.45
     """Of two boxes of a class that overlap by more than this, keep the better one."""
-    score: str = "objectness_times_class"
-    """What ranks detections: objectness_times_class or class_only."""
+    score: str | None = None
+    """What ranks detections: objectness_times_class or class_only; null: as the weights were scored after training."""
     max_detections: int | None = None
     """Keep this many per frame, the best ones; null: all."""
 
     def __post_init__(self) -> None:
-        if self.score not in SCORES:
+        if self.score not in (*SCORES, None):
             choices = ", ".join(SCORES)
             raise UserError(f"postprocess.score={self.score!r}; choose from {choices} (the lowest score is min_score)")
         check_share("postprocess", self, "min_score", "nms_iou")
         check_at_least("postprocess", self, 1, "max_detections")
+
+    def with_score(self, score: str | None) -> "PostprocessConfig":
+        """Return these settings with a score where they name none; None stands for objectness_times_class."""
+        return self if self.score is not None else replace(self, score=score or SCORES[0])

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rvtssm.models.checkpoint import fill_detector
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint
-from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
+from rvtssm.models.model_config import MODEL_SIZES, ModelConfig, PostprocessConfig
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.user_error import UserError
@@ -93,7 +93,8 @@ def convert_official(
             raise UserError(f"no chunk length is known for {spec.name}; give it in steps, or use memory=carried")
         memory_chunk = RELEASED_CHUNKS[spec.name]
     model = replace(model, memory=memory, memory_chunk=memory_chunk)
-    meta = CheckpointMeta(spec, model, temporal, released_windows(in_channels))
+    scored_as = PostprocessConfig(score="class_only")
+    meta = CheckpointMeta(spec, model, temporal, released_windows(in_channels), scored_as=scored_as)
     return fill_detector(meta, rename_official(state_dict), "cpu")
 
 

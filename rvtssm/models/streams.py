@@ -156,6 +156,7 @@ class Streams:
             downsample: Side of a pixel of the frame in pixels of the sensor.
         """
         predictions = self.push(hist, dt_us, frame_index, slots, is_first)
+        config = (config or PostprocessConfig()).with_score(self.detector.score)
         found = self.detector.head.decode(predictions, t_us, config)
         return [to_sensor(frame, *self.detector.frame_hw, downsample) for frame in found]
 
@@ -172,6 +173,7 @@ class Streams:
         """
         predictions = self.push_batch(batch)
         recordings = batch.recording[batch.frame_index[:, 1]].tolist()
+        config = (config or PostprocessConfig()).with_score(self.detector.score)
         return list(zip(recordings, self.detector.head.decode(predictions, batch.t_us.tolist(), config), strict=True))
 
     def states(self) -> dict[str, Any]:

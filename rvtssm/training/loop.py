@@ -166,7 +166,13 @@ def describe(sections: TrainSections, data: SequenceDataModule) -> CheckpointMet
         sequence.check_settings(sections.windows.settings)
     folders = {key: path and absolute_path(path) for key, path in sections.folders.items()}
     return CheckpointMeta(
-        data.spec, sections.model, sections.temporal, data.settings, window_lengths_us=data.window_lengths_us, **folders
+        data.spec,
+        sections.model,
+        sections.temporal,
+        data.settings,
+        window_lengths_us=data.window_lengths_us,
+        scored_as=sections.postprocess,
+        **folders,
     )
 
 

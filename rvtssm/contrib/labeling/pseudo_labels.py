@@ -113,7 +113,7 @@ def track_windows(
     spec, settings = checkpoint.spec, checkpoint.windows
     tracker = Tracker("bytetrack", spec.num_classes, settings.hz, config.track_memory_s, config.min_score)
     lowest = min(LOWEST_SCORE, config.min_score / 2)  # lowest score of an uncertain box
-    postprocess = PostprocessConfig(min_score=lowest, max_detections=_MOST_DETECTIONS)
+    postprocess = PostprocessConfig(lowest, score="objectness_times_class", max_detections=_MOST_DETECTIONS)
     detector = StreamDetector(
         checkpoint,
         source.height,

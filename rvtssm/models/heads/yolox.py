@@ -113,7 +113,8 @@ class YoloxHead(Head):
 
     @staticmethod
     def describe_scores(config: PostprocessConfig) -> str:
-        return f"{config.score}, from {config.min_score:g}; non-maximum suppression per class at IoU {config.nms_iou:g}"
+        score = config.with_score(None).score
+        return f"{score}, from {config.min_score:g}; non-maximum suppression per class at IoU {config.nms_iou:g}"
 
     @staticmethod
     def compared(predictions: YoloxPredictions) -> tuple[Tensor, Tensor]:
