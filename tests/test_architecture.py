@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "datasets": {"records", "boxes", "events", "readers"},
     "checks": {"records", "events", "readers", "datasets"},
     "synthetic": {"records", "events", "readers", "datasets"},
-    "drawing": {"records", "boxes", "events", "readers", "detection.sources"},
+    "drawing": {"records", "boxes", "events", "readers", "detection.camera_images"},
     "export": {"records", "events", "models", "detection.sources"},
     "detection": {"records", "boxes", "events", "readers", "datasets", "models", "drawing", "export"},
     "evaluation": {"records", "boxes", "events", "readers", "datasets", "models", "drawing", "detection", "export"},

@@ -121,7 +121,7 @@ VERBS: dict[str, Verb] = {
         bare="recording",
     ),
     "live": Verb(
-        "find objects while a camera sends events; [FILE, played as if live] [checkpoint=FILE] [camera=NAME] [--json]",
+        "find objects while events arrive: a camera, -, tcp://HOST:PORT, or a FILE played; [camera=NAME] [--json]",
         "checkpoint=best.ckpt camera=auto hz=100 out=boxes",
         "rvtssm.cli.live_camera:live",
         check="rvtssm.cli.inputs:check_weights_or_default",

@@ -16,18 +16,18 @@ import torch
 
 from rvtssm.detection.sources import EventSource
 from rvtssm.detection.stream import check_causal
+from rvtssm.detection.stream_packets import KeptEvents, check_silence, in_order
 from rvtssm.detection.track_objects import Tracker
 from rvtssm.detection.window_results import WindowResult
 from rvtssm.events.cells import frame_pixels
 from rvtssm.events.frame_counter import FrameCounter
 from rvtssm.events.representations import adds_up
-from rvtssm.events.windows import LATE_US, LONGEST_SILENCE_US, FreeGrid, first_jump
+from rvtssm.events.windows import FreeGrid
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.frame_size import detector_for_frame, downsample_by_size, reduced_hw
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import Streams
 from rvtssm.readers.event_checks import check_events, to_events
-from rvtssm.readers.recording import join_events
 from rvtssm.records import Detections, Events, Windows, WindowSettings
 from rvtssm.system.limits import check_choice, check_counts, check_number
 from rvtssm.system.user_error import UserError
@@ -99,7 +99,7 @@ class StreamDetector:
         self.windows_per_call, self.skip, self.keeps_frames = int(windows_per_call), skip, keeps_frames
         self.num_late = 0  # events whose time was raised to that of an event before them
         self._grid, self._given_start_us = grid, _whole_us("start_us", start_us)
-        self._kept = _KeptEvents() if keeps_events else None
+        self._kept = KeptEvents() if keeps_events else None
         self._streams = Streams(
             detector_for_frame(checkpoint, *self.frame_hw),
             checkpoint.windows.stride_us,
@@ -140,6 +140,8 @@ class StreamDetector:
         self._was_silent = False  # whether the last frame was all zero; only looked at for surfaces
         if self._kept is not None:
             self._kept.forget()
+        if self.tracker is not None:
+            self.tracker.reset()
 
     def push(self, events: Events | np.ndarray, until_us: int | None = None) -> list[WindowResult]:
         """Take in events, and return the results of the windows that they close.
@@ -170,7 +172,11 @@ class StreamDetector:
     def feed(self, events: Events | np.ndarray, until_us: int | None = None) -> None:
         """Take in events like `push`, but compute nothing. With skip="late", call `newest` afterwards."""
         until_us = _whole_us("until_us", until_us)
-        packet = self._checked(to_events(events), until_us)
+        packet, num_late = in_order(to_events(events), self._known_us)
+        check_events(packet, *self.sensor_hw)
+        if self.skip != "never":
+            check_silence(packet, self._known_us, until_us)
+        self.num_late += num_late
         if len(packet):
             if len(self._counter.times_us) + len(packet) > MOST_PENDING:
                 raise UserError(
@@ -192,21 +198,31 @@ class StreamDetector:
         The step of the model is the whole time since the last computed window, so the state is carried correctly.
         Without a fixed length, the window begins where the last computed one ended, so its frame includes the events of
         the windows that were passed over. With a fixed length, the frame has the events of that length, as at a lower
-        rate.
+        rate. A gap without events is stepped over as with skip="empty".
         """
-        num_windows = self._num_closed() - self._done
-        if num_windows <= 0:
+        stop, begun = self._num_closed(), self._done
+        if stop <= begun:
             return None
-        closed = self._part(self._done, self._done + num_windows)
+        if self._num_empty(stop) < _FEWEST_EMPTY <= self._num_empty(stop, 1):
+            result = self._merged(begun + 1)  # the window before a gap, which the events after it have closed
+        num_empty = self._num_empty(stop)
+        if num_empty >= _FEWEST_EMPTY:
+            result = self._step_over(num_empty)
+        if self._done < stop:
+            result = self._merged(stop)
+        self._forget()
+        return replace(result, num_passed=stop - begun - 1)
+
+    def _merged(self, stop: int) -> WindowResult:
+        """Compute the last of the windows until `stop`, in one step over all of them."""
+        closed = self._part(self._done, stop)
         start_us, end_us = closed.bounds_us[-1].tolist()
         if self._windows.length_us is None:
             start_us = int(closed.bounds_us[0, 0])
-        step_us = num_windows * self._windows.stride_us
         window = Windows(np.array([[start_us, end_us]]), np.array([end_us - start_us]))
-        (result,) = self._compute(window, np.array([step_us]))
-        self._done += num_windows
-        self._forget()
-        return replace(result, num_passed=num_windows - 1)
+        (result,) = self._compute(window, np.array([len(closed) * self._windows.stride_us]))
+        self._done = stop
+        return result
 
     def finish(self) -> list[WindowResult]:
         """Return the windows up to the last event, as if no event followed. Events that are pushed later must be later.
@@ -288,39 +304,6 @@ class StreamDetector:
             f"StreamDetector({_pixels(self.sensor_hw)} pixels in frames of {_pixels(self.frame_hw)}, "
             f"{self._windows.hz:g} Hz with windows of {length_ms:g} ms, now at {(self._end_us or 0) / 1e6:.3f} s)"
         )
-
-    def _checked(self, packet: Events, until_us: int | None) -> Events:
-        """Return a packet with times in order. Raise UserError before anything of it is counted."""
-        known_us = self._known_us
-        if len(packet):
-            before_us = int(packet.t[0]) if known_us is None else known_us
-            if packet.t[0] < before_us - LATE_US:
-                raise UserError(
-                    f"events must come in order of time, at or after {before_us} us, as set by an earlier packet, "
-                    f"until_us or start_us; this packet starts at {packet.t[0]} us: leave it out and push the next "
-                    "one, or call restart() if the clock has jumped"
-                )
-            times_us = np.maximum.accumulate(np.maximum(packet.t, before_us))
-            late_us = times_us - packet.t
-            if 0 < late_us.max() <= LATE_US:
-                self.num_late += int(np.count_nonzero(late_us))
-                packet = replace(packet, t=times_us)
-            check_events(packet, *self.sensor_hw)
-        if self.skip != "never":
-            self._check_silence(packet, until_us)
-        return packet
-
-    def _check_silence(self, packet: Events, until_us: int | None) -> None:
-        last_us = int(packet.t[-1]) if len(packet) else self._known_us
-        until = np.array([] if until_us is None else [until_us], np.int64)
-        for before_us, times in ((self._known_us, packet.t), (last_us, until)):
-            jump = first_jump(before_us, times)
-            if jump is not None:
-                raise UserError(
-                    f"no event for more than {LONGEST_SILENCE_US / 1e6:g} s before {times[jump]} us; if the clock has "
-                    "jumped, or start_us belongs to another clock, call restart(); if nothing happened, pass until_us "
-                    f"in steps of at most {LONGEST_SILENCE_US / 1e6:g} s"
-                )
 
     def _check_length(self, windows: WindowSettings) -> None:
         longest_us = max(windows.stride_us, windows.nominal_length_us)
@@ -409,15 +392,18 @@ class StreamDetector:
             frame=frame if self.keeps_frames else None,
         )
 
-    def _num_empty(self, stop: int) -> int:
-        """Return how many of the next windows before `stop` have no events, and frames of zeros."""
-        if self._streams.memory_chunk is not None or (self._windows.warmup_us and not self._was_silent):
+    def _num_empty(self, stop: int, ahead: int = 0) -> int:
+        """Return how many of the windows from the next one (or `ahead` of it) to `stop` have frames of zeros."""
+        begin = self._done + ahead
+        if begin >= stop or self._streams.memory_chunk is not None:
             return 0
-        start_us, times_us = int(self._part(self._done, self._done + 1).bounds_us[0, 0]), self._counter.times_us
+        if self._windows.warmup_us and (ahead or not self._was_silent):  # surfaces remember earlier events
+            return 0
+        start_us, times_us = int(self._part(begin, begin + 1).bounds_us[0, 0]), self._counter.times_us
         first = int(np.searchsorted(times_us, start_us))
         if first == len(times_us):
-            return stop - self._done
-        return min(stop, self._num_closed(int(times_us[first]))) - self._done
+            return stop - begin
+        return min(stop, self._num_closed(int(times_us[first]))) - begin
 
     def _step_over(self, num_windows: int) -> WindowResult:
         """Compute the last of empty windows. The state takes steps of 1, 1, 2, 4, ... windows up to it.
@@ -457,40 +443,6 @@ class StreamDetector:
             self._counter.count_ahead(bounds_us)
         else:
             self._counter.forget_before(int(bounds_us[0, 0]))
-
-
-class _KeptEvents:
-    """The events of the windows that the last push closed, for pictures of their results."""
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        self._packets: list[Events] = []
-        self._from_us: int | None = None
-        self._is_new_push = False
-
-    def add(self, packet: Events) -> None:
-        self._packets.append(packet)
-
-    def begin_push(self) -> None:
-        self._is_new_push = True
-
-    def note(self, start_us: int) -> "_KeptEvents":
-        """Forget the events before the first window of a push, which starts at a time."""
-        if self._is_new_push:
-            self._from_us, self._is_new_push = start_us, False
-            self._packets = [packet for packet in self._packets if packet.t[-1] >= start_us]
-        return self
-
-    def between(self, start_us: int, end_us: int) -> Events:
-        """Return the events of a window that the last push closed. Raise UserError for an earlier window."""
-        if self._from_us is None or start_us < self._from_us:
-            raise UserError(
-                "a stream only keeps the events of the windows that closed last; draw results before the next push, or "
-                "pass its events: draw(EVENTS)"
-            )
-        return join_events([packet.between(start_us, end_us) for packet in self._packets])
 
 
 def detect(

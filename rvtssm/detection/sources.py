@@ -1,40 +1,33 @@
 """Inputs of a prediction: event files, folders, DSEC sequences with images, pipes, sockets and cameras."""
 
 import signal
-import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, TypeVar, cast
 
-import cv2
-import numpy as np
-
 from rvtssm.datasets.tree import find_event_files
+from rvtssm.detection.camera_images import Images, dsec_images
 from rvtssm.detection.event_camera import CAMERA, open_camera
-from rvtssm.detection.packets import MAGIC, PacketStream
+from rvtssm.detection.pipes import SOCKET, connected_to, piped_events
 from rvtssm.readers import ReadFaults, Recording, open_with
 from rvtssm.readers.bags import is_bag, split_topic
 from rvtssm.readers.event_checks import gated
 from rvtssm.readers.faults import UnitDoubt, warn_of_unit
 from rvtssm.readers.gate import Gate
 from rvtssm.readers.header import UnknownSensorSize
-from rvtssm.readers.piped import PipedRecording
 from rvtssm.readers.remote import is_url, local_path
 from rvtssm.readers.usual_sensors import usual_sensor
 from rvtssm.records import EVENT_SUFFIXES, Events, ReadOptions
 from rvtssm.system.file_errors import did_you_mean
 from rvtssm.system.user_error import UserError
 
-STDIN, SOCKET = "-", "tcp://"
+STDIN = "-"
 DSEC_EVENTS = "events/left/events.h5"
 DSEC_TRACKS = "object_detections/left/tracks.npy"
-_DSEC_TIMES = "images/timestamps.txt"
-_DSEC_IMAGES = "images/left/distorted"  # in the view of the event camera, unlike the rectified images
-_CONNECT_S = 10.0
 
 
 class EventSource(Protocol):
@@ -81,32 +74,6 @@ class _Endable(Protocol):
 
 
 Ends = TypeVar("Ends", bound=_Endable)
-
-
-class Images:
-    """Images of a frame camera, in the view of the event camera.
-
-    Args:
-        times_us: (N,) int64, times of the images.
-        paths: The N files; empty if there are only times.
-    """
-
-    def __init__(self, times_us: np.ndarray, paths: list[Path]) -> None:
-        self.times_us = times_us  # (N,) int64
-        self._paths = paths
-        self._shown: tuple[int, np.ndarray] | None = None
-
-    def at(self, t_us: int) -> np.ndarray | None:
-        """Return the latest image at or before a time, (h, w, 3) uint8 RGB; None if there is none."""
-        i = int(np.searchsorted(self.times_us, t_us, side="right")) - 1
-        if i < 0 or not self._paths:
-            return None
-        if self._shown is None or self._shown[0] != i:
-            picture = cv2.imread(str(self._paths[i]), cv2.IMREAD_COLOR)
-            if picture is None:
-                raise UserError(f"{self._paths[i]} cannot be read as a picture; copy it again, or set overlay=false")
-            self._shown = i, picture[..., ::-1]
-        return self._shown[1]
 
 
 @dataclass(frozen=True)
@@ -241,7 +208,7 @@ def opened_source(
             raise UserError("recording=-: standard input is closed; pipe events into it, or name a file")
         raw = getattr(sys.stdin.buffer, "raw", None)  # a thread may read it, which must not hold a lock at the end
         read = getattr(sys.stdin.buffer, "read1") if raw is None else raw.read  # noqa: B009
-        with ended_by_signals(_piped(read, "standard input", options)) as piped:
+        with ended_by_signals(piped_events(read, "standard input", options)) as piped:
             yield OpenedSource("standard input", piped)
     elif where.startswith(CAMERA):
         with open_camera(where.removeprefix(CAMERA), camera_settings) as camera, ended_by_signals(camera):
@@ -249,7 +216,7 @@ def opened_source(
     elif where.startswith(SOCKET):
         with connected_to(where) as connection:
             try:
-                with ended_by_signals(_piped(connection.recv, where, options)) as piped:
+                with ended_by_signals(piped_events(connection.recv, where, options)) as piped:
                     yield OpenedSource(where, piped)
             except ConnectionError as error:
                 raise UserError(f"{where} broke off ({error.strerror}); start the sender again") from None
@@ -258,7 +225,7 @@ def opened_source(
         is_sequence = (path / DSEC_EVENTS).is_file()
         recording, assumed = _open_sized(path / DSEC_EVENTS if is_sequence else path, options, unsaid_hw)
         try:
-            yield OpenedSource(where, recording, _dsec_images(path) if is_sequence else None, assumed)
+            yield OpenedSource(where, recording, dsec_images(path) if is_sequence else None, assumed)
         finally:
             recording.close()
 
@@ -319,35 +286,6 @@ def ended_by_signals(piped: Ends) -> Iterator[Ends]:
         restore()
 
 
-class _Pushed:
-    """Bytes of a pipe or a socket, of which the first can be looked at."""
-
-    def __init__(self, read: Callable[[int], bytes]) -> None:
-        self._read, self._head = read, b""
-
-    def head(self, size: int) -> bytes:
-        while len(self._head) < size:
-            part = self._read(1 << 16)
-            if not part:
-                break
-            self._head += part
-        return self._head[:size]
-
-    def read1(self, size: int, /) -> bytes:
-        if not self._head:
-            return self._read(size)
-        part, self._head = self._head[:size], self._head[size:]
-        return part
-
-
-def _piped(read: Callable[[int], bytes], name: str, options: ReadOptions) -> PipedRecording | PacketStream:
-    """Return the events of a pipe: packets if it begins as they do, otherwise RAW or DAT."""
-    stream = _Pushed(read)
-    if stream.head(len(MAGIC)) == MAGIC:
-        return PacketStream(stream, name)
-    return PipedRecording(stream, name, options)  # type: ignore[arg-type]
-
-
 def _is_stream(where: str) -> bool:
     return where == STDIN or where.startswith((SOCKET, CAMERA))
 
@@ -361,19 +299,6 @@ def _short_name(where: str) -> str:
         return where.removeprefix(SOCKET).replace(":", "_")
     path, topic = split_topic(where)
     return path.stem if topic is None else path.stem + topic.replace("/", "_")  # each topic of a bag has its own folder
-
-
-def connected_to(where: str) -> socket.socket:
-    """Return a connection to tcp://HOST:PORT; raise UserError if there is none."""
-    host, _, port = where.removeprefix(SOCKET).rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
-        raise UserError(f"{where} is not of the form {SOCKET}HOST:PORT; name the sender of the events")
-    try:
-        connection = socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S)
-    except OSError as error:
-        raise UserError(f"{where} cannot be reached ({error}); start the sender first, it must listen there") from None
-    connection.settimeout(None)
-    return connection
 
 
 def _open_sized(path: Path, options: ReadOptions, unsaid_hw: tuple[int, int] | None) -> tuple[Recording, str]:
@@ -392,22 +317,3 @@ def _open_sized(path: Path, options: ReadOptions, unsaid_hw: tuple[int, int] | N
 
 def _sized(options: ReadOptions, size_hw: tuple[int, int]) -> ReadOptions:
     return replace(options, height=size_hw[0], width=size_hw[1])
-
-
-def _dsec_images(sequence: Path) -> Images | None:
-    """Return the images with their times. Without images in the view of the events, only times; without times, None."""
-    times_path = sequence / _DSEC_TIMES
-    if not times_path.is_file():
-        return None
-    try:
-        times_us = np.array(times_path.read_text().split(), np.int64)
-    except (ValueError, OverflowError) as error:
-        raise UserError(f"{times_path} is not one time in microseconds per line ({error}); copy it again") from None
-    if np.any(np.diff(times_us) <= 0):
-        raise UserError(f"{times_path} has times that do not increase; copy it again")
-    paths = sorted((sequence / _DSEC_IMAGES).glob("*.png"))
-    if paths and len(paths) != len(times_us):
-        raise UserError(
-            f"{sequence / _DSEC_IMAGES} holds {len(paths)} images, {times_path} {len(times_us)} times; copy both again"
-        )
-    return Images(times_us, paths)

@@ -55,6 +55,10 @@ class Tracker:
         self._smooth_us, self._memory_us = 1e6 * smooth_s, 1e6 * (memory_s + 1 / hz)
         self._scores: dict[int, tuple[int, float]] = {}  # by track: time and smoothed score of its last box
 
+    def reset(self) -> None:
+        """Forget all tracks, because another stream begins."""
+        self._trackers, self._first_us, self._scores = {}, None, {}
+
     def update(self, found: Detections) -> Detections:
         """Return the detections of the next window with `track_id`. Only `smooth_s` changes scores and order."""
         import supervision

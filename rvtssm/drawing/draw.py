@@ -215,7 +215,7 @@ def class_colors(class_names: Sequence[str]) -> list[Color]:
     for name in sorted(class_names, key=lambda name: (name.lower() not in _COLOR_OF, name)):
         free = [place for place in range(len(CLASS_COLORS)) if place not in places.values()]
         usual = _COLOR_OF.get(name.lower())
-        places[name] = usual if usual in free else free[0] if free else len(places) % len(CLASS_COLORS)
+        places[name] = next(iter(([usual] if usual in free else []) + free), len(places) % len(CLASS_COLORS))
     return [CLASS_COLORS[places[name]] for name in class_names]
 
 

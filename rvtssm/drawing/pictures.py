@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rvtssm.detection.sources import Images
+from rvtssm.detection.camera_images import Images
 from rvtssm.drawing.draw import SHOWN_US, draw_frame, shown_events, strip_of
 from rvtssm.drawing.image_files import open_video, write_png
 from rvtssm.drawing.sensor_frames import SensorFrames
@@ -62,80 +62,104 @@ def open_pictures(
             then be in pixels of the sensor instead of the histogram.
         on_events: Each is called with the events and the time (us) of each picture.
     """
-    period, fps = settings.windows_per_picture, settings.windows.hz / settings.windows_per_picture
-    stills = _StillChoice(settings.num_stills)
-    start_us: int | None = None  # start of the first window
-    shown_from_us: int | None = None  # start of the events in the next picture
-    num_seen = 0
-    summed: np.ndarray | None = None
-    last: tuple[np.ndarray, Detections] | None = None
+    fps = settings.windows.hz / settings.windows_per_picture
     with ExitStack() as stack:
-        write_video = stack.enter_context(open_video(folder / "video.mp4", fps)) if settings.has_video else None
-
-        def flush() -> None:
-            nonlocal summed, last, shown_from_us
-            if last is None:
-                return
-            hist, frame = last
-            scores = float(frame.score[frame.score >= settings.min_score].sum())
-            is_still = stills.takes_next(scores)
-            is_drawn = settings.has_video or is_still
-            assert shown_from_us is not None
-            if not is_drawn and not on_events:
-                if sensor is not None:
-                    sensor.forget(frame.t_us)
-            elif sensor is None:
-                events = shown_events(hist if summed is None else summed, settings.windows)
-            else:
-                events = sensor.take(shown_from_us, frame.t_us)
-            for show_events in on_events:
-                show_events(events, frame.t_us)
-            if is_drawn:
-                seconds, truth = (frame.t_us - (start_us or 0)) / 1e6, None
-                if ground_truth is not None:
-                    truth = _latest_labels(ground_truth, frame.t_us - 1e6 * period / settings.windows.hz, frame.t_us)
-                    truth = replace(truth, boxes_ltwh=truth.boxes_ltwh / np.float32(settings.downsample))
-                picture = draw_frame(
-                    events,
-                    frame,
-                    truth,
-                    settings.class_names,
-                    scale=settings.scale,
-                    min_score=settings.min_score,
-                    caption=f"t = {seconds:.3f} s    camera {frame.t_us / 1e6:.3f} s    {settings.windows.hz:g} Hz    "
-                    f"score from {settings.min_score:g}",
-                    behind=images.at(frame.t_us) if images else None,
-                    note=settings.note,
-                )
-                if write_video is not None:
-                    write_video(picture)
-                if is_still:
-                    stills.add(scores, seconds, picture)
-            summed, last, shown_from_us = None, None, None
-
-        def show(hist: np.ndarray, frame: Detections, window_start_us: int) -> None:
-            nonlocal num_seen, summed, start_us, last, shown_from_us
-            if settings.windows.representation == "surfaces":
-                shown_from_us = frame.t_us - SHOWN_US
-            elif shown_from_us is None or not settings.is_summed:
-                shown_from_us = window_start_us
-            if start_us is None:
-                start_us = frame.t_us - round(1e6 / settings.windows.hz)
-            num_seen += 1
-            last = hist, frame
-            if settings.is_summed and period > 1:
-                wide = np.uint16 if hist.dtype.kind == "u" else np.float32
-                summed = hist.astype(wide) if summed is None else summed + hist
-            if num_seen % period == 0:
-                flush()
-
-        yield show
-        flush()
-        chosen = stills.chosen()
+        video = stack.enter_context(open_video(folder / "video.mp4", fps)) if settings.has_video else None
+        pictures = _Pictures(settings, ground_truth, images, sensor, on_events, video)
+        yield pictures.show
+        pictures.flush()
+        chosen = pictures.stills.chosen()
         for seconds, picture in chosen:
             write_png(folder / f"still_{seconds:09.3f}s.png", picture)
         if chosen:
             write_png(folder / "strip.png", strip_of([picture for _, picture in chosen]))
+
+
+class _Pictures:
+    """Collects the windows of each picture and draws it. The arguments are those of `open_pictures`."""
+
+    def __init__(
+        self,
+        settings: PictureSettings,
+        ground_truth: Labels | None,
+        images: Images | None,
+        sensor: SensorFrames | None,
+        on_events: Sequence[Callable[[np.ndarray, int], None]],
+        video: Callable[[np.ndarray], None] | None,
+    ) -> None:
+        self.settings, self.ground_truth, self.images = settings, ground_truth, images
+        self.sensor, self.on_events, self.video = sensor, on_events, video
+        self.stills = _StillChoice(settings.num_stills)
+        self._start_us: int | None = None  # start of the first window
+        self._shown_from_us: int | None = None  # start of the events in the next picture
+        self._num_seen = 0
+        self._summed: np.ndarray | None = None
+        self._last: tuple[np.ndarray, Detections] | None = None
+
+    def show(self, hist: np.ndarray, frame: Detections, window_start_us: int) -> None:
+        """Take in a window, and draw a picture if it is the last one of the picture."""
+        settings = self.settings
+        if settings.windows.representation == "surfaces":
+            self._shown_from_us = frame.t_us - SHOWN_US
+        elif self._shown_from_us is None or not settings.is_summed:
+            self._shown_from_us = window_start_us
+        if self._start_us is None:
+            self._start_us = frame.t_us - round(1e6 / settings.windows.hz)
+        self._num_seen += 1
+        self._last = hist, frame
+        if settings.is_summed and settings.windows_per_picture > 1:
+            wide = np.uint16 if hist.dtype.kind == "u" else np.float32
+            self._summed = hist.astype(wide) if self._summed is None else self._summed + hist
+        if self._num_seen % settings.windows_per_picture == 0:
+            self.flush()
+
+    def flush(self) -> None:
+        """Draw the picture of the windows since the last one, if there are any."""
+        if self._last is None:
+            return
+        hist, frame = self._last
+        scores = float(frame.score[frame.score >= self.settings.min_score].sum())
+        is_still = self.stills.takes_next(scores)
+        is_drawn = self.video is not None or is_still
+        if is_drawn or self.on_events:
+            events = self._events(hist, frame.t_us)
+            for show_events in self.on_events:
+                show_events(events, frame.t_us)
+        elif self.sensor is not None:
+            self.sensor.forget(frame.t_us)
+        if is_drawn:
+            seconds = (frame.t_us - (self._start_us or 0)) / 1e6
+            picture = self._drawn(events, frame, seconds)
+            if self.video is not None:
+                self.video(picture)
+            if is_still:
+                self.stills.add(scores, seconds, picture)
+        self._summed, self._last, self._shown_from_us = None, None, None
+
+    def _events(self, hist: np.ndarray, t_us: int) -> np.ndarray:
+        if self.sensor is None:
+            return shown_events(hist if self._summed is None else self._summed, self.settings.windows)
+        assert self._shown_from_us is not None
+        return self.sensor.take(self._shown_from_us, t_us)
+
+    def _drawn(self, events: np.ndarray, frame: Detections, seconds: float) -> np.ndarray:
+        settings, truth = self.settings, None
+        if self.ground_truth is not None:
+            begin_us = frame.t_us - 1e6 * settings.windows_per_picture / settings.windows.hz
+            truth = _latest_labels(self.ground_truth, begin_us, frame.t_us)
+            truth = replace(truth, boxes_ltwh=truth.boxes_ltwh / np.float32(settings.downsample))
+        return draw_frame(
+            events,
+            frame,
+            truth,
+            settings.class_names,
+            scale=settings.scale,
+            min_score=settings.min_score,
+            caption=f"t = {seconds:.3f} s    camera {frame.t_us / 1e6:.3f} s    {settings.windows.hz:g} Hz    "
+            f"score from {settings.min_score:g}",
+            behind=self.images.at(frame.t_us) if self.images else None,
+            note=settings.note,
+        )
 
 
 class _StillChoice:

@@ -1,23 +1,14 @@
-"""The benchmarks of precision at toy size: every form of attention is measured, and a drift is that of the states."""
+"""The benchmarks of precision at toy size: a drift is that of the states."""
 
-import json
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from benchmarks import attention, drift, precision
+from benchmarks import drift, precision
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.records import Events
-
-
-def test_every_form_of_attention_is_measured(tmp_path):
-    attention.main(["--json", str(tmp_path / "a.json")], shapes=[(3, 64)])
-    rows = json.loads((tmp_path / "a.json").read_text())["rows"]
-    assert len(rows) == 6
-    for row in rows:
-        assert row["ratio"] == pytest.approx(row["call"] / row["written out"])
 
 
 def test_the_drift_is_that_of_the_carried_state(live_checkpoint, tmp_path, monkeypatch):

@@ -234,6 +234,17 @@ def test_a_gap_is_one_result_and_little_work(live_checkpoint, draw_events, monke
         assert abs(mine.score.max() - theirs.score.max()) < tolerance
 
 
+def test_a_gap_is_stepped_over_as_well_if_only_the_newest_window_is_computed(live_checkpoint, draw_events):
+    events = of_silence(draw_events(), 3_000_000)
+    every, newest = live(live_checkpoint()), live(live_checkpoint(), skip="late")
+    for start_us in range(7_000_000, 10_500_000, 50_000):
+        packet = events.between(start_us, start_us + 50_000)
+        if len(packet):  # each closes one window, and the first after the gap the whole gap
+            wanted, found = every.push(packet), newest.push(packet)
+            assert sum(1 + result.num_passed for result in wanted) == sum(1 + result.num_passed for result in found)
+            assert_same(found, wanted[-1:], 0)
+
+
 def test_few_empty_windows_are_computed(live_checkpoint, draw_events):
     events = of_silence(draw_events(), 150_000)
     assert_same(live(live_checkpoint()).push(events), live(live_checkpoint(), skip="never").push(events), 0)

@@ -53,57 +53,77 @@ def build_app(
         title: Describes the weights.
         note: What viewers should know about the weights.
     """
-    uploads = Uploads(int(config.max_upload_mb * 1e6))
-    camera, pages = threading.Lock(), dict[str, Session]()
-    sending: dict[str, asyncio.Task[Opening]] = {}  # by page: uploads that are arriving or being checked
-    num_arriving = 0  # connections whose session is being created
-
-    @contextlib.asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        yield
-        for session in list(pages.values()):
-            await asyncio.to_thread(session.close)
-        uploads.close()
-
-    app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    server = _Server(config, weights, recordings, has_camera, title, note)
+    app = FastAPI(lifespan=server.lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(_Guard, config=config)
     app.mount("/static", StaticFiles(directory=_STATIC), name="static")
+    app.get("/")(server.page)
+    app.post("/upload/{page_id}")(server.upload)
+    app.websocket("/session")(server.connect)
+    return app
 
-    @app.get("/")
-    async def page() -> FileResponse:
+
+class _Server:
+    """What answers requests. The arguments are those of `build_app`."""
+
+    def __init__(
+        self,
+        config: ServeConfig,
+        weights: Callable[[str], LoadedCheckpoint],
+        recordings: dict[str, Path],
+        has_camera: Callable[[], bool],
+        title: str,
+        note: str,
+    ) -> None:
+        self.config, self.weights, self.recordings = config, weights, recordings
+        self.has_camera, self.title, self.note = has_camera, title, note
+        self.uploads = Uploads(int(config.max_upload_mb * 1e6))
+        self.camera, self.pages = threading.Lock(), dict[str, Session]()
+        self.sending: dict[str, asyncio.Task[Opening]] = {}  # by page: uploads that are arriving or being checked
+        self.num_arriving = 0  # connections whose session is being created
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        """Close all sessions when the server ends."""
+        yield
+        for session in list(self.pages.values()):
+            await asyncio.to_thread(session.close)
+        self.uploads.close()
+
+    async def page(self) -> FileResponse:
+        """Return the page."""
         return FileResponse(_STATIC / "index.html", headers=_HEADERS)
 
-    @app.post("/upload/{page_id}")
-    async def upload(page_id: str, request: Request) -> JSONResponse:
-        session = pages.get(page_id)
+    async def upload(self, page_id: str, request: Request) -> JSONResponse:
+        """Take in a recording, and let the page play it."""
+        session = self.pages.get(page_id)
         if session is None:
             return JSONResponse({"message": "this page is not connected; reload it"}, 404)
-        if page_id in sending:
+        if page_id in self.sending:
             return JSONResponse({"message": "this page is already sending a file; wait until it has arrived"}, 409)
         try:
             size = [sensor_side(request.query_params.get(name)) for name in ("height", "width")]
             name = unquote(request.headers.get("x-file-name", ""))
-            sending[page_id] = asyncio.create_task(uploads.receive(page_id, name, request.stream(), *size))
-            opening = await sending[page_id]
+            arriving = self.uploads.receive(page_id, name, request.stream(), *size)
+            self.sending[page_id] = asyncio.create_task(arriving)
+            opening = await self.sending[page_id]
         except (ValueError, OSError, ClientDisconnect) as error:
             return JSONResponse({"message": getattr(error, "strerror", None) or str(error)}, 400)
         except asyncio.CancelledError:
-            if page_id in pages:  # the server is stopping
+            if page_id in self.pages:  # the server is stopping
                 raise
             return JSONResponse({"message": "this page was closed"}, 404)
         finally:
-            sending.pop(page_id, None)
+            self.sending.pop(page_id, None)
         session.handle(opening)
         return JSONResponse({"name": opening.name})
 
-    @app.websocket("/session")
-    async def connect(socket: WebSocket) -> None:
-        nonlocal num_arriving
+    async def connect(self, socket: WebSocket) -> None:
+        """Run the session of a page until it is closed."""
         await socket.accept()
-        if len(pages) + num_arriving >= config.max_pages:
-            message = (
-                f"serve.max_pages={config.max_pages} allows no further page; close one, or restart with a larger value"
-            )
+        most = self.config.max_pages
+        if len(self.pages) + self.num_arriving >= most:
+            message = f"serve.max_pages={most} allows no further page; close one, or restart with a larger value"
             await socket.send_text(json.dumps({"kind": "error", "message": message}))
             await socket.close(1013)
             return
@@ -113,49 +133,55 @@ def build_app(
             with contextlib.suppress(RuntimeError):  # the server has stopped
                 loop.call_soon_threadsafe(is_ready.set)
 
-        page_id, num_arriving = secrets.token_urlsafe(16), num_arriving + 1
+        page_id = secrets.token_urlsafe(16)
+        self.num_arriving += 1
         try:
-            checkpoint = await asyncio.to_thread(weights, "float32")
-            is_camera_there = await asyncio.to_thread(has_camera)
-            session = pages[page_id] = Session(weights, camera, notify, config)
+            checkpoint = await asyncio.to_thread(self.weights, "float32")
+            is_camera_there = await asyncio.to_thread(self.has_camera)
+            session = self.pages[page_id] = Session(self.weights, self.camera, notify, self.config)
         finally:
-            num_arriving -= 1
-        hello = {
+            self.num_arriving -= 1
+        sender = asyncio.create_task(_send(socket, session, is_ready))
+        try:
+            await socket.send_text(json.dumps(self._hello(page_id, session, checkpoint, is_camera_there)))
+            while True:
+                self._obey(session, _parsed(await socket.receive_text()), is_camera_there)
+        except (WebSocketDisconnect, ValueError, RuntimeError, KeyError):  # KeyError: a message of bytes
+            pass
+        finally:
+            sender.cancel()
+            del self.pages[page_id]
+            if page_id in self.sending:
+                self.sending[page_id].cancel()
+            threading.Thread(target=_end, args=(session, self.uploads, page_id)).start()
+
+    def _hello(
+        self, page_id: str, session: Session, checkpoint: LoadedCheckpoint, is_camera_there: bool
+    ) -> dict[str, Any]:
+        """Return the first message to a page."""
+        return {
             "kind": "hello",
             "page": page_id,
-            "title": title,
-            "note": note,
+            "title": self.title,
+            "note": self.note,
             "class_names": checkpoint.spec.class_names,
             "class_colors": class_colors(checkpoint.spec.class_names),
             "trained_hz": checkpoint.windows.hz,
             "rates": session.rates,
             "hz": session.hz,
             "window": session.window or ("shrink" if checkpoint.may_shrink_windows else "slide"),
-            "sources": [*recordings] + (["camera"] if is_camera_there else []),
+            "sources": [*self.recordings] + (["camera"] if is_camera_there else []),
         }
-        sender = asyncio.create_task(_send(socket, session, is_ready))
-        try:
-            await socket.send_text(json.dumps(hello))
-            while True:
-                command = _parsed(await socket.receive_text())
-                if "open" in command:
-                    name = command["open"]
-                    if name == "camera" and is_camera_there:
-                        session.handle(Opening("camera", camera_settings=config.camera_settings))
-                    elif isinstance(name, str) and name in recordings:
-                        size = command.get("height"), command.get("width")
-                        session.handle(Opening(name, str(recordings[name]), *size))
-                session.handle(command)
-        except (WebSocketDisconnect, ValueError, RuntimeError, KeyError):  # KeyError: a message of bytes
-            pass
-        finally:
-            sender.cancel()
-            del pages[page_id]
-            if page_id in sending:
-                sending[page_id].cancel()
-            threading.Thread(target=_end, args=(session, uploads, page_id)).start()
 
-    return app
+    def _obey(self, session: Session, command: dict[str, Any], is_camera_there: bool) -> None:
+        """Hand a command of a page to its session, and open only what the page may play."""
+        name = command.get("open")
+        if name == "camera" and is_camera_there:
+            session.handle(Opening("camera", camera_settings=self.config.camera_settings))
+        elif isinstance(name, str) and name in self.recordings:
+            size = command.get("height"), command.get("width")
+            session.handle(Opening(name, str(self.recordings[name]), *size))
+        session.handle(command)
 
 
 async def _send(socket: WebSocket, session: Session, is_ready: asyncio.Event) -> None:

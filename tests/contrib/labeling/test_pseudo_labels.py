@@ -118,13 +118,13 @@ def test_labels_that_training_would_not_keep_are_refused(live_checkpoint, stride
 
 def test_a_time_has_the_same_windows_in_both_directions(live_checkpoint, recording, monkeypatch):
     seen = []
-    track_blocks = pseudo_labels.track_blocks
+    track_windows = pseudo_labels.track_windows
 
-    def spy(checkpoint, recording, blocks, windows, config):
+    def spy(checkpoint, source, windows, config):
         seen.append(windows.bounds_us)
-        return track_blocks(checkpoint, recording, blocks, windows, config)
+        return track_windows(checkpoint, source, windows, config)
 
-    monkeypatch.setattr(pseudo_labels, "track_blocks", spy)
+    monkeypatch.setattr(pseudo_labels, "track_windows", spy)
     find_pseudo_boxes(live_checkpoint(), recording, np.zeros(0, np.int64), LabelConfig())
     forward, backward = seen
     first_us, last_us = recording.time_range_us

@@ -158,5 +158,5 @@ def test_the_node_takes_the_weights_in_the_box_and_warns_once_per_second_that_it
         message = message_of(store, EVENT_PACKET, packet, "mono", (HEIGHT, WIDTH))
         node.callback(bytes(store.serialize_cdr(message, EVENT_PACKET)))
     assert node.errors == [] and node.values["checkpoint"] == "street-tiny"
-    assert node._stream.detector.downsample == 2
+    assert node._stream.downsample == 2
     assert len(node.warnings) == 3 and all("1.0 s of events took 2.0 s" in said for said in node.warnings)
