@@ -49,23 +49,24 @@ class LabelledImage:
     notes: Counter[str] = field(default_factory=Counter)  # what was left out or read in another way
 
 
-def parse_labels(path: Path, size_wh: tuple[int, int]) -> list[LabelledImage]:
+def parse_labels(path: Path, size_wh: tuple[int, int], suffix: str = "") -> list[LabelledImage]:
     """Return the images of a COCO, YOLO or Pascal VOC file.
 
     Args:
-        path: A file whose suffix is in LABEL_PARSERS.
+        path: The file.
         size_wh: Width and height of the images in pixels, for fractions.
+        suffix: A key of LABEL_PARSERS that says the format. Empty: the suffix of the file.
 
     Raises:
         UserError: The content does not fit the suffix.
     """
     stat = path.stat()
-    return _parsed(path, size_wh, stat.st_mtime_ns, stat.st_size)
+    return _parsed(path, size_wh, suffix or path.suffix, stat.st_mtime_ns, stat.st_size)
 
 
 @functools.lru_cache(maxsize=2)  # many recordings may share one large file
-def _parsed(path: Path, size_wh: tuple[int, int], *version: int) -> list[LabelledImage]:
-    parse, what, wanted = LABEL_PARSERS[path.suffix]
+def _parsed(path: Path, size_wh: tuple[int, int], suffix: str, *version: int) -> list[LabelledImage]:
+    parse, what, wanted = LABEL_PARSERS[suffix]
     try:
         return parse(path, size_wh)
     except UnicodeDecodeError:

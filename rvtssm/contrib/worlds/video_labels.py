@@ -1,23 +1,24 @@
 """Labels of videos as boxes with times and tracks: MOT text, COCO JSON, and YOLO text or Pascal VOC XML per frame.
 
 MOT counts frames from 1. An image of COCO, and a file of YOLO or Pascal VOC, is named like a picture of the video, or
-its name ends in the number of the frame. If none of these numbers is 0, frames are counted from 1, which a warning
-says. Images of COCO without such numbers are the frames in the order of their names. Annotations of COCO may have a
-`track_id`. For YOLO, a file `classes.txt` beside the labels may hold the names of the classes.
+its name ends in the number of the frame. If the smallest of these numbers is 1, frames are counted from 1, which a
+warning says. Images of COCO without such numbers are the frames in the order of their names. Annotations of COCO may
+have a `track_id`. For YOLO, a file `classes.txt` beside the labels may hold the names of the classes.
 """
 
-import json
-import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path, PureWindowsPath
-from typing import Any
-from xml.etree import ElementTree
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 
 from rvtssm.contrib.worlds.video import VideoSource, by_number, files_in
-from rvtssm.events.labels import BOX_DTYPE, LONGEST_TRACK_GAP_US, Boxes
+from rvtssm.events.label_files import FROM_ONE
+from rvtssm.events.label_formats import LabelledImage, parse_labels
+from rvtssm.events.label_names import counts_from_one, frame_number, image_stem
+from rvtssm.events.labels import BOX_DTYPE, LONGEST_TRACK_GAP_US, Boxes, number_of_track
 from rvtssm.system.file_errors import file_errors
 from rvtssm.system.user_error import UserError
 
@@ -48,15 +49,9 @@ def read_video_labels(
         raise UserError(f"{path} does not exist; name the labels of the video")
     kind = label_format or _format_of(path)
     with file_errors(path, f" cannot be read as {kind} labels", "choose label_format=mot, coco, yolo or voc"):
-        try:
-            rows, stems = _READERS[kind](path, source)
-        except (KeyError, TypeError, AttributeError, IndexError, ElementTree.ParseError) as error:
-            raise UserError(f"{type(error).__name__}: {error}") from None
-    last = max([row[0] for row in rows], default=-1)
+        rows, stems = _READERS[kind](path, source)
     _check_names(path, stems, source)
     rows = _of_frames(path, rows, source)
-    if max(last, *(row[6] for row in rows), 0) >= 1 << 32:
-        raise UserError(f"{path} has a frame or a track with a number of 2^32 or more; count them from 1")
     found = sorted({row[5] for row in rows}, key=str)
     if kind in ("mot", "yolo"):
         highest = max((int(k) for k in found), default=0)
@@ -79,7 +74,7 @@ def read_video_labels(
     boxes = np.zeros(len(rows), BOX_DTYPE)
     for i, (frame, left, top, w, h, kind_of, track) in enumerate(rows):
         number = int(kind_of) if isinstance(kind_of, int) else names.index(kind_of)
-        boxes[i] = (source.times_us[frame], left, top, w, h, number, max(track, 0), 1.0, 0.0, -1)
+        boxes[i] = (source.times_us[frame], left, top, w, h, number, track, 1.0, 0.0, -1)
     if not all(np.isfinite(boxes[side]).all() for side in "xywh") or (boxes["w"] < 0).any() or (boxes["h"] < 0).any():
         raise UserError(f"{path} has boxes with a non-finite or negative side; write them again")
     boxes = boxes[np.argsort(boxes["t"], kind="stable")]
@@ -137,80 +132,39 @@ def _read_mot(path: Path, source: VideoSource) -> tuple[list[Row], list[str]]:
             class_id = int(values[7]) - 1 if len(values) > 7 and values[7] >= 1 else 0
         except ValueError:
             raise UserError(f"line {number} is not `frame,track,left,top,width,height`") from None
-        rows.append((int(frame) - 1, left, top, w, h, class_id, int(track)))
+        rows.append((int(frame) - 1, left, top, w, h, class_id, number_of_track(track)))
     return rows, []
 
 
-def _read_coco(path: Path, source: VideoSource) -> tuple[list[Row], list[str]]:
-    content: dict[str, Any] = json.loads(path.read_text("utf-8-sig"))
-    paths = {image["id"]: str(image.get("file_name", image["id"])) for image in content["images"]}
-    stem_of = {image: PureWindowsPath(name).stem for image, name in paths.items()}  # divided by slash or backslash
-    stems = sorted(stem_of.values(), key=by_number)
-    frames = _frames_of(path, stems, source) or {stem: index for index, stem in enumerate(stems)}
-    frame_of = {image: frames.get(stem) for image, stem in stem_of.items()}
-    names = {category["id"]: str(category["name"]) for category in content["categories"]}
+def _read_images(path: Path, source: VideoSource, suffix: str) -> tuple[list[Row], list[str]]:
+    """Read COCO, YOLO or Pascal VOC, as the suffix says."""
+    size, is_coco = (source.width, source.height), suffix == ".json"
+    images = [image for file in _label_files(path, suffix) for image in parse_labels(file, size, suffix)]
+    if is_coco:
+        images.sort(key=lambda image: by_number(_stem(image)))
+    stems = [_stem(image) for image in images]
+    frames = _frames_of(path, stems, source)
+    found = [frames.get(stem) for stem in stems] if frames or not is_coco else list(range(len(images)))
     rows: list[Row] = []
-    for found in content["annotations"]:
-        frame = frame_of[found["image_id"]]
-        if frame is not None and not found.get("iscrowd"):  # None: the folder has no picture with this name
-            left, top, w, h = map(float, found["bbox"])
-            track = int(found.get("track_id", found.get("attributes", {}).get("track_id", 0)))
-            rows.append((frame, left, top, w, h, names[found["category_id"]], track))
+    for image, frame in zip(images, found, strict=True):
+        if frame is not None:  # None: the folder has no picture with this name
+            rows += [(frame, *box.sides, box.kind, box.track) for box in image.boxes]
+        elif image.boxes and not is_coco:
+            raise UserError(f"{Path(image.name).name} belongs to no frame of {source.path}")
+    for note, count in sum((image.notes for image in images), Counter[str]()).items():
+        warnings.warn(f"{path}: {count} {note}", stacklevel=4)
     return rows, stems
 
 
-def _read_yolo(path: Path, source: VideoSource) -> tuple[list[Row], list[str]]:
-    """Read `class cx cy w h[ track]`, or class and points of a polygon, in fractions of the frame."""
-    rows: list[Row] = []
-    files = _label_files(path, ".txt")
-    frames = _frames_of(path, [file.stem for file in files], source)
-    for file in files:
-        for line in filter(str.strip, file.read_text("utf-8-sig").splitlines()):
-            try:
-                class_id, (cx, cy, w, h), track = _yolo_box(line.split())
-            except ValueError:
-                raise UserError(
-                    f"{file.name} has a line that is not `class cx cy w h[ track]`, nor a polygon"
-                ) from None
-            if not 0 <= min(cx, cy, w, h) <= max(cx, cy, w, h) <= 1.001:
-                raise UserError(f"{file.name} has coordinates outside 0 to 1")
-            left, top = (cx - w / 2) * source.width, (cy - h / 2) * source.height
-            frame = _frame_of(file, frames, source)
-            rows.append((frame, left, top, w * source.width, h * source.height, class_id, track))
-    return rows, [file.stem for file in files]
-
-
-def _yolo_box(words: Sequence[str]) -> tuple[int, tuple[float, ...], int]:
-    """Return class, box as centre and size, and track of a line. A polygon has three points or more."""
-    class_id, values = float(words[0]), [float(word) for word in words[1:]]
-    if class_id % 1 or len(values) < 4 or (len(values) > 5 and len(values) % 2):
-        raise ValueError
-    if len(values) > 5:
-        low, high = (np.array([side(values[::2]), side(values[1::2])]) for side in (min, max))
-        return int(class_id), (*((low + high) / 2), *(high - low)), 0
-    return int(class_id), tuple(values[:4]), int(words[5]) if len(words) > 5 else 0
-
-
-def _read_voc(path: Path, source: VideoSource) -> tuple[list[Row], list[str]]:
-    rows: list[Row] = []
-    files = _label_files(path, ".xml")
-    frames = _frames_of(path, [file.stem for file in files], source)
-    for file in files:
-        for found in ElementTree.parse(file).getroot().iter("object"):
-            name = (found.findtext("name") or "").strip()
-            x1, y1, x2, y2 = (
-                float(found.findtext(f"bndbox/{edge}") or "") for edge in ("xmin", "ymin", "xmax", "ymax")
-            )
-            track = int(found.findtext("track_id") or 0)
-            rows.append((_frame_of(file, frames, source), x1, y1, x2 - x1, y2 - y1, name, track))
-    return rows, [file.stem for file in files]
+def _stem(image: LabelledImage) -> str:
+    return image_stem(image.name).rpartition("/")[2]
 
 
 _READERS: dict[str, Callable[[Path, VideoSource], tuple[list[Row], list[str]]]] = {
     "mot": _read_mot,
-    "coco": _read_coco,
-    "yolo": _read_yolo,
-    "voc": _read_voc,
+    "coco": partial(_read_images, suffix=".json"),
+    "yolo": partial(_read_images, suffix=".txt"),
+    "voc": partial(_read_images, suffix=".xml"),
 }
 
 
@@ -227,21 +181,15 @@ def _frames_of(path: Path, stems: Sequence[str], source: VideoSource) -> dict[st
     """
     if source.names:
         return {name: index for index, name in enumerate(source.names) if name in set(stems)}
-    numbers = [int(found[1]) for stem in stems if (found := re.search(r"(?<!-)(\d+)$", stem))]
+    numbers = [number for stem in stems if (number := frame_number(stem)) is not None]
     if not numbers or len(set(numbers)) < len(stems):
         return {}
-    first = min(1, *numbers)
+    first = int(counts_from_one(numbers))
     if max(numbers) - first >= max(source.stated_frames, source.num_frames):
         return {}
     if first:
-        warnings.warn(f"{path}: no name has the number 0, so {stems[0]} counts frames from 1", stacklevel=2)
+        warnings.warn(f"{path}: {len(stems)} {FROM_ONE}", stacklevel=5)
     return {stem: number - first for stem, number in zip(stems, numbers, strict=True)}
-
-
-def _frame_of(file: Path, frames: Mapping[str, int], source: VideoSource) -> int:
-    if file.stem not in frames:
-        raise UserError(f"{file.name} belongs to no frame of {source.path}")
-    return frames[file.stem]
 
 
 def _check_tracks(path: Path, boxes: Boxes, times_us: Sequence[int]) -> None:
