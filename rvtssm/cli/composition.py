@@ -44,12 +44,11 @@ def with_settings_of_files(config: Config, overrides: list[str], verb: str) -> C
     windows = read_windows(dataset) if reads_frames else None
     if not weights and not windows:
         return config
-    store_defaults(type(config), weights, windows, is_same_layer=True)
-    found = to_config(hydra.compose(PRIMARY, overrides))
-    if not weights or found.temporal.name == weights.temporal.name:
-        return found
-    store_defaults(type(config), weights, windows, is_same_layer=False)
-    return to_config(hydra.compose(PRIMARY, overrides))
+    store_defaults(type(config), weights, windows)
+    started = to_config(hydra.compose(PRIMARY, overrides))
+    if weights and started.temporal.name != weights.temporal.name:
+        started.temporal = config.temporal  # the settings of another layer say nothing of this one
+    return started
 
 
 def to_config(composed: Any) -> Config:

@@ -57,6 +57,8 @@ class Config:
     computes products faster in it."""
     recording: str | None = None
     """Source of events: a file, a folder, - (standard input), tcp://HOST:PORT or camera:."""
+    full: bool = False
+    """Whether `inspect` reads all of a dataset and says what is wrong in which file."""
     resume: str | None = None
     """Checkpoint to resume from; auto: the last one in `out`, if any."""
 

@@ -1,19 +1,15 @@
 """Every key of the configuration with its meaning, which is the docstring below its field in the source."""
 
 import ast
-import difflib
 import functools
 import inspect
 import itertools
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from types import ModuleType
 from typing import Any
-
-_LIKE = 0.7  # similarity of two names from which one may be a misspelling of the other
-_MOST_SUGGESTIONS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,21 +68,3 @@ def _meanings(settings: type) -> dict[str, str]:
 def _values(module: ModuleType, name: re.Match[str]) -> str:
     constant = getattr(module, name[0], None)
     return ", ".join(constant) if isinstance(constant, (tuple, dict)) else name[0]
-
-
-def similar(name: str, known: Iterable[str]) -> list[str]:
-    """Return the few known names that are most likely meant: of the same last part, abbreviated or misspelt so."""
-    last = name.split(".")[-1].lower()
-    rules = (
-        lambda key: key == last,
-        lambda key: "".join(word[0] for word in key.split("_") if word) == last,  # lr: learning_rate
-        lambda key: difflib.SequenceMatcher(None, last, key).ratio() >= _LIKE,
-        lambda key: last in key.split("_"),
-    )
-    known = list(known)
-    for rule in rules:
-        found = [key for key in known if rule(key.split(".")[-1])]
-        if found:
-            found.sort(key=lambda key: -difflib.SequenceMatcher(None, name, key).ratio())
-            return found[:_MOST_SUGGESTIONS]
-    return []

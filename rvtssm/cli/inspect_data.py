@@ -19,6 +19,7 @@ from rvtssm.checks.inspect_dataset import (
 from rvtssm.checks.inspect_recording import RecordingInspection, inspect_recording
 from rvtssm.checks.picture import tree_png
 from rvtssm.checks.recording_picture import recording_png
+from rvtssm.checks.verification import verify_dataset
 from rvtssm.cli.config import Config
 from rvtssm.cli.console import console, say, say_error
 from rvtssm.cli.inputs import needed
@@ -39,32 +40,17 @@ _MOST_HOT_PIXELS = 5  # that the table names
 def inspect(config: Config, as_json: bool = False) -> int:
     """Describe `recording`; return 2 if a file of a dataset cannot be read.
 
-    The dataset of a folder is recognised if the configuration does not name it.
+    The dataset of a folder is recognised if the configuration does not name it. With `full`, the folder is read
+    completely, and what is wrong in it is said in place of what it contains.
 
     A picture is written as well; with `as_json` only if `out` is given.
     """
+    if config.full:
+        return _inspect_fully(config, as_json)
     where = needed(config.recording, "rvtssm inspect PATH", "a recording, a prepared file or a folder of splits")
-    path, topic = split_topic(local_path(where))
-    if path.suffix in (".ckpt", ".safetensors", ".onnx", ".pt2"):
-        raise UserError(f"{path} is a checkpoint; `rvtssm info {path}` describes it")
-    if not path.exists():
-        what = "; give a recording, a prepared file or a folder of splits"
-        raise UserError(f"{path} does not exist{did_you_mean(path) or what}")
+    path, topic = _existing(where)
     spec = _spec(config, path)
-    found: RecordingInspection | TreeInspection
-    is_folder = path.is_dir() and not is_bag(path)
-    if is_folder and not is_prepared(path):
-        if spec is None:
-            raise unrecognised(path)
-        found = inspect_raw(path, spec, progress=True)
-    elif is_folder or is_sequence(path):
-        found = inspect_prepared(path, spec, progress=is_folder)
-    else:
-        options = ReadOptions.of(spec or config.dataset)
-        if options.height is options.width is None and topic is None:
-            options = sensor_above(path, options)
-        recording = open_with(where, options)
-        found = inspect_recording(recording, has_checksum=as_json)
+    found = _inspected(config, where, path, topic, spec, as_json)
     if as_json:
         say(json.dumps(found.to_json(), indent=1))
     elif isinstance(found, RecordingInspection):
@@ -73,23 +59,87 @@ def inspect(config: Config, as_json: bool = False) -> int:
         _print_tree(found)
     if config.out or not as_json:
         name = f"{path.resolve().name}{(topic or '').replace('/', '_')}"
-        picture = recording_png(found) if isinstance(found, RecordingInspection) else tree_png(found)
-        pictures = {f"{name}.png": picture}
-        if spec is not None and isinstance(found, TreeInspection) and found.kind == "raw":
-            from rvtssm.cli.labelled_frames import labelled_frames  # imported here because torch takes a second
-
-            frames = labelled_frames(path, spec, found.splits)
-            pictures |= {f"{name}.labels_{split}.png": data for split, data in frames.items()}
-        out, escaped = Path(config.out or "outputs/inspect"), glob.escape(name)
-        with result_set(out, f"{name}.png", [f"{escaped}.png", f"{escaped}.labels_*.png"]) as staged:
-            write_files(staged, pictures)
+        files = _write_pictures(Path(config.out or "outputs/inspect"), name, found, path, spec)
         if not as_json:
-            for file in pictures:
-                say(f"picture: {out / file}")
+            for file in files:
+                say(f"picture: {file}")
     errors = found.errors if isinstance(found, TreeInspection) else []
     for name, message in errors:
         say_error(f"{name}: {message}")
     return 2 if errors else 0
+
+
+def _existing(where: str) -> tuple[Path, str | None]:
+    """Return the path and the topic of what is to be described; raise UserError if it cannot be."""
+    path, topic = split_topic(local_path(where))
+    if path.suffix in (".ckpt", ".safetensors", ".onnx", ".pt2"):
+        raise UserError(f"{path} is a checkpoint; `rvtssm info {path}` describes it")
+    if not path.exists():
+        what = "; give a recording, a prepared file or a folder of splits"
+        raise UserError(f"{path} does not exist{did_you_mean(path) or what}")
+    return path, topic
+
+
+def _inspected(
+    config: Config, where: str, path: Path, topic: str | None, spec: DatasetSpec | None, as_json: bool
+) -> RecordingInspection | TreeInspection:
+    is_folder = path.is_dir() and not is_bag(path)
+    if is_folder and not is_prepared(path):
+        if spec is None:
+            raise unrecognised(path)
+        return inspect_raw(path, spec, progress=True)
+    if is_folder or is_sequence(path):
+        return inspect_prepared(path, spec, progress=is_folder)
+    options = ReadOptions.of(spec or config.dataset)
+    if options.height is options.width is None and topic is None:
+        options = sensor_above(path, options)
+    return inspect_recording(open_with(where, options), has_checksum=as_json)
+
+
+def _write_pictures(
+    out: Path, name: str, found: RecordingInspection | TreeInspection, path: Path, spec: DatasetSpec | None
+) -> list[Path]:
+    """Write the picture of a recording or a dataset, and labelled frames of raw recordings; return the files."""
+    picture = recording_png(found) if isinstance(found, RecordingInspection) else tree_png(found)
+    pictures = {f"{name}.png": picture}
+    if spec is not None and isinstance(found, TreeInspection) and found.kind == "raw":
+        from rvtssm.cli.labelled_frames import labelled_frames  # imported here because torch takes a second
+
+        for split, data in labelled_frames(path, spec, found.splits).items():
+            pictures[f"{name}.labels_{split}.png"] = data
+    escaped = glob.escape(name)
+    with result_set(out, f"{name}.png", [f"{escaped}.png", f"{escaped}.labels_*.png"]) as staged:
+        write_files(staged, pictures)
+    return [out / file for file in pictures]
+
+
+def _inspect_fully(config: Config, as_json: bool) -> int:
+    """Read a raw or prepared dataset, or both and compare them; return 2 if anything is wrong."""
+    dataset = config.dataset
+    if config.recording:
+        path, _ = _existing(config.recording)
+        if not path.is_dir():
+            raise UserError(f"{path} is a file, and full=true reads the folder of a dataset; name one")
+        if is_prepared(path):
+            dataset = replace(dataset, prepared_dir=str(path))
+        elif dataset.name:
+            dataset = replace(dataset, raw_dir=str(path))
+        else:
+            dataset = replace(with_recognised(dataset, path), raw_dir=str(path))
+    if not dataset.raw_dir and not dataset.prepared_dir:
+        raise UserError("rvtssm inspect DIR full=true needs the folder of a dataset, raw or prepared")
+    options = replace(config.preprocess, overwrite=False)
+    spec, windows = build_spec(dataset), config.windows.settings
+    found = verify_dataset(spec, dataset.raw_dir, dataset.prepared_dir, windows, options)
+    if as_json:
+        say(json.dumps({"checked": found.num_checked, "faults": found.faults, "notes": found.notes}, indent=1))
+        return 2 if found.faults else 0
+    for name, message in found.faults:
+        say_error(f"{name}: {message}")
+    for name, message in found.notes:
+        say(f"{name}: {message}", style="yellow")
+    say(f"{found.num_checked} checked, {len(found.faults)} faults, {len(found.notes)} notes")
+    return 2 if found.faults else 0
 
 
 def _spec(config: Config, path: Path) -> DatasetSpec | None:

@@ -41,7 +41,7 @@ def preprocess(config: Config) -> int:
         )
         raise UserError(
             f"no recording of {raw_dir} has a usable box: classes {classes}, sensor {spec.width}x"
-            f"{spec.height} (width x height); `rvtssm verify` says what is wrong with the labels"
+            f"{spec.height} (width x height); `rvtssm inspect {raw_dir} full=true` says what is wrong with the labels"
         )
     return 2 if summary.failed else 0
 

@@ -9,7 +9,6 @@ import pkgutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rvtssm.cli.config_keys import similar
 from rvtssm.system.plugins import installed_parts
 from rvtssm.system.user_error import UserError
 
@@ -33,6 +32,7 @@ class Verb:
     bare: str = ""  # the key of a path that stands alone: `inspect FILE` means `inspect recording=FILE`
     paths: tuple[str, ...] = ()  # keys of paths, beside those of the core
     writes: tuple[str, ...] = ("out",)  # keys of folders that have to be on this machine
+    recipe: str = ""  # the experiment, if none is named
     follows_frames: bool = False  # windows that are not named are those of the prepared frames
     goes_on: str = ""  # how to continue after an interruption
     has_json: bool = False
@@ -68,6 +68,7 @@ VERBS: dict[str, Verb] = {
         own=("windows", "training", "evaluation"),
         sections=("synthetic", *TRAINED, "predict"),
         keys=("out", "seed", "precision"),
+        recipe="demo",
         writes=("out", "dataset.raw_dir"),
         follows_frames=True,
     ),
@@ -139,20 +140,13 @@ VERBS: dict[str, Verb] = {
         keys=("checkpoint", "out"),
         bare="checkpoint",
     ),
-    "verify": Verb(
-        "check a dataset completely; DIR and/or dataset.prepared_dir=DIR, dataset=NAME",
-        "data/gen1 dataset=gen1 dataset.prepared_dir=data/gen1_prepared",
-        "rvtssm.cli.verify:verify",
-        own=("preprocess", "windows"),
-        sections=("dataset",),
-        bare="dataset.raw_dir",
-    ),
     "inspect": Verb(
-        "describe a recording or a dataset; FILE|FOLDER [dataset=NAME] [out=DIR] [--json]",
+        "describe a recording or a dataset; FILE|FOLDER [dataset=NAME] [full=true] [out=DIR] [--json]",
         "drive.raw height=720 width=1280 out=inspection",
         "rvtssm.cli.inspect_data:inspect",
         own=("dataset",),
-        keys=("recording", "out"),
+        sections=("preprocess", "windows"),
+        keys=("recording", "out", "full"),
         bare="recording",
         has_json=True,
     ),
@@ -169,11 +163,6 @@ VERBS: dict[str, Verb] = {
         follows_frames=True,
     ),
     "doctor": Verb("say what works in this installation", "", "rvtssm.cli.doctor:doctor"),
-    "completion": Verb(
-        "print a script that completes verbs and keys in a shell; bash, zsh or fish",
-        "bash",
-        "rvtssm.cli.help:completion_script",
-    ),
 }
 
 
@@ -198,10 +187,9 @@ def usage() -> str:
 
 
 def known_verb(name: str) -> Verb:
-    """Return the verb of this name. Raise ValueError, which names similar ones, if there is none."""
+    """Return the verb of this name; raise UserError if there is none."""
     if name not in verbs():
-        meant = "".join(f"; did you mean {found}?" for found in similar(name, verbs())[:1])
-        raise UserError(f"there is no verb {name!r}; choose from {', '.join(verbs())}{meant}")
+        raise UserError(f"there is no verb {name!r}; choose from {', '.join(verbs())}")
     return verbs()[name]
 
 

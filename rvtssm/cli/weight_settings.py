@@ -82,15 +82,10 @@ def _windows_config(windows: WindowSettings) -> WindowsConfig:
     )
 
 
-def store_defaults(
-    settings: type[Config], weights: WeightSettings | None, windows: WindowsConfig | None, is_same_layer: bool
-) -> None:
-    """Let Hydra compose PRIMARY, in which the settings of weights and of frames take the place of the usual defaults.
-
-    If the training has another layer than the weights, the section `temporal` keeps the usual defaults.
-    """
+def store_defaults(settings: type[Config], weights: WeightSettings | None, windows: WindowsConfig | None) -> None:
+    """Let Hydra compose PRIMARY, whose defaults are the settings of weights and of frames."""
     schema = OmegaConf.structured(settings)
-    schema.temporal = OmegaConf.structured(weights.temporal if weights and is_same_layer else TemporalConfig)
+    schema.temporal = OmegaConf.structured(weights.temporal if weights else TemporalConfig)
     unset: tuple[str, ...] = ()  # groups that would choose again
     if weights:
         unset = ("model", "mixer", "temporal") if weights.model else ("temporal",)

@@ -1,79 +1,102 @@
-"""What the words of a command line mean: keys without their section, a bare path, and keys by their former names."""
+"""What the words of a command line mean: keys without their section, a path that stands alone, and paths as values."""
 
 import os
+from collections.abc import Iterator
 from dataclasses import fields
 
 from rvtssm.cli.composition import quoted
-from rvtssm.cli.config import configs_dir
-from rvtssm.cli.config_keys import keys_of
-from rvtssm.cli.verbs import in_words, verbs, verbs_that_read
+from rvtssm.cli.verbs import GROUPS, in_words, known_verb, verbs_that_read
 from rvtssm.system.user_error import UserError
 
-# keys that were renamed, by the last part of their former name
-RENAMED = {"frequencies_hz": "hz", "length_ms": "window_ms", "num_workers": "workers", "processes": "workers"}
+PATH_KEYS = (
+    *("recording", "out", "checkpoint", "resume", "training.init_from", "dataset.raw_dir", "dataset.prepared_dir"),
+    *("export.calibrate", "predict.camera_settings", "live.camera_settings", "model.timm_weights"),
+)
+PATH_LIST_KEYS = ("evaluation.checkpoints", "plugins")
 
 
 def full_words(verb: str, words: list[str]) -> list[str]:
-    """Return the words of a command line with full keys, and with a bare path behind its key.
+    """Return the words of a command line with full keys, and with a path that stands alone behind its key.
 
-    Raise UserError for more than one bare path, for a key that the verb does not read, and for the prefixes `+` and `~`
-    of Hydra.
+    Paths are quoted, so that brackets, commas, `=` and `${` have no meaning in them.
+
+    Raises:
+        UserError: Two paths stand alone, one that looks like `key=value` does not exist, the verb does not read a key,
+            or a word adds or removes one.
     """
-    known, short, found = verbs()[verb], _short_fields(verb), []
-    bare = [] if not known.bare else [word for word in words if "=" not in word]
-    if known.bare and words and "=" in words[0] and os.path.exists(words[0]):
-        bare.insert(0, words[0])
-    if len(bare) > 1:
-        raise UserError(f"{' and '.join(bare)}: name one path, or a folder that holds them")
+    known, short = known_verb(verb), short_keys(verb)
+    paths = [word for word in words if _is_path(verb, word, is_first=word is words[0])]
+    if len(paths) > 1:
+        raise UserError(f"{' and '.join(paths)}: name one path, or a folder that holds them")
+    full = []
     for word in words:
-        if word.startswith(("+", "~")) and word not in bare:
+        key, equals, value = word.partition("=")
+        first = key.partition(".")[0]
+        if word not in paths and word.startswith(("+", "~")):
             raise UserError(f"{word!r}: every key exists already; write key=value")
-        key = word.partition("=")[0].partition(".")[0]
-        if word in bare:
-            found.append(f"{known.bare}={quoted(word)}")
-        elif word.startswith("temporal=") and _is_of_plugin(word.removeprefix("temporal=")):
-            found.append(f"temporal.name={word.removeprefix('temporal=')}")
-        else:
-            found.append(short.get(key, key) + word[len(key) :])
-        _check_is_read(verb, found[-1].partition("=")[0], word.partition("=")[0])
-    return found
-
-
-def _check_is_read(verb: str, key: str, written: str) -> None:
-    """Raise UserError, which says what reads a key, if the verb does not; what no verb reads is Hydra's to refuse."""
-    readers = verbs_that_read(key)
-    if readers and verb not in readers:
-        raise UserError(f"{written}: {verb} does not read it; {in_words(readers)}")
-
-
-def _is_of_plugin(layer: str) -> bool:
-    """Return whether a word can be the name of a temporal layer that no file of ours chooses."""
-    return layer.isidentifier() and not (configs_dir() / "temporal" / f"{layer}.yaml").is_file()
+        if word in paths:
+            key, equals, value = known.bare, "=", word
+        elif first in short:
+            key = short[first] + key.removeprefix(first)
+        _check_is_read(verb, key)
+        full.append(f"{key}{equals}{_with_quotes(verb, key, value)}")
+    return full
 
 
 def short_keys(verb: str) -> dict[str, str]:
-    """Return the keys that a verb takes without a section, with their full names."""
-    known = [key.name for key in keys_of(verbs()[verb].settings_class())]
-    return {
-        word + name.removeprefix(full): name
-        for word, full in _short_fields(verb).items()
-        for name in known
-        if name == full or name.startswith(f"{full}.")
-    }
+    """Return the keys that need no section behind a verb, those of its own sections, with their full names."""
+    known = known_verb(verb)
+    settings, taken = known.settings_class(), {*known.keys, *known.reads, "plugins"}
+    short: dict[str, str] = {}
+    for section in known.own:
+        for field in fields(getattr(settings, section)):
+            short.setdefault(field.name, f"{section}.{field.name}")
+    return {name: full for name, full in short.items() if name not in taken}
 
 
-def _short_fields(verb: str) -> dict[str, str]:
-    """Return the fields of the verb's own sections, and of their part `postprocess`, with their full names.
+def _is_path(verb: str, word: str, is_first: bool) -> bool:
+    """Return whether a word is a path that stands alone: it exists and is the first word, or its key is none.
 
-    The name of another section or key that the verb reads is none of them.
+    Raises:
+        UserError: The word looks like `key=value`, but there is neither such a key nor such a file.
     """
-    known = verbs()[verb]
-    config = known.settings_class()
-    own = [(name, getattr(config, name)) for name in known.own]
-    own += [(f"{name}.postprocess", section.postprocess) for name, section in own if hasattr(section, "postprocess")]
-    found: dict[str, str] = {}
-    for name, section in own:
-        for field in fields(section):
-            if field.name not in (*known.keys, *known.reads, "plugins"):
-                found.setdefault(field.name, f"{name}.{field.name}")
-    return found
+    known = known_verb(verb)
+    key, equals, _ = word.partition("=")
+    first = key.partition(".")[0]
+    names = {field.name for field in fields(known.settings_class)} | {*GROUPS, *short_keys(verb), "experiment", "hydra"}
+    if not known.bare or (equals and (first in names or key.startswith("hydra/")) and not _is_file(word, is_first)):
+        return False
+    if equals and "://" not in word and not os.path.exists(word):
+        raise UserError(f"{word}: there is no such file, and no key {key!r}; `rvtssm {verb} --help` lists the keys")
+    return True
+
+
+def _is_file(word: str, is_first: bool) -> bool:
+    return is_first and os.path.exists(word)
+
+
+def _check_is_read(verb: str, key: str) -> None:
+    """Raise UserError, which says what reads a key, if the verb does not; what no verb reads is Hydra's to refuse."""
+    readers = verbs_that_read(key)
+    if readers and verb not in readers:
+        raise UserError(f"{key}: {verb} does not read it; {in_words(readers)}")
+
+
+def _with_quotes(verb: str, key: str, value: str) -> str:
+    """Return a value with quotation marks if it is a path, or a list of paths."""
+    is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+    if key in PATH_LIST_KEYS and value.startswith("[") and value.endswith("]") and not set(value) & {*"'\""}:
+        return f"[{','.join(map(quoted, _split_paths(value[1:-1])))}]"
+    if key in (*PATH_KEYS, *known_verb(verb).paths) and not is_quoted and value not in ("", "null"):
+        return quoted(value)
+    return value
+
+
+def _split_paths(listed: str) -> Iterator[str]:
+    """Yield the paths of a list with commas between them; a path with commas is seen if there is such a file."""
+    parts = listed.split(",")
+    while parts and listed:
+        joined = (number for number in range(len(parts), 1, -1) if os.path.exists(",".join(parts[:number]).strip()))
+        number = next(joined, 1)
+        yield ",".join(parts[:number]).strip()
+        parts = parts[number:]

@@ -301,7 +301,8 @@ class RawSplit:
                 sequences.append(sequence)
         if not sequences:
             raise UserError(
-                f"no recording of the {self.split} split has a box left after cleaning; `rvtssm verify` says why"
+                f"no recording of the {self.split} split has a box left after cleaning; "
+                "`rvtssm inspect DIR full=true` says why"
             )
         if note := summary([each for each in times if each is not None]):
             say(f"{self.split}: {note}")

@@ -275,8 +275,8 @@ def _announce(run: _Run, about: AboutToTrain) -> None:
     if outdated:
         run.say(
             f"{len(outdated)} prepared recordings, such as {outdated[0]}, were made from other recordings or labels "
-            f"than those in {sections.dataset.raw_dir}; `rvtssm preprocess` makes them again, and `rvtssm verify` "
-            "names all of them",
+            f"than those in {sections.dataset.raw_dir}; `rvtssm preprocess` makes them again, and `rvtssm inspect DIR "
+            "full=true` names all of them",
             is_warning=True,
         )
     if sections.optim.scale_with_batch:

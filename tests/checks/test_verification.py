@@ -1,5 +1,6 @@
 """Verification: a dataset without faults has none, and every kind of damage is told with its file."""
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -337,16 +338,18 @@ def test_the_verb_says_what_is_wrong_and_ends_with_2(tmp_path, capsys):
         write_dat(raw / split / "a_td.dat", random_events(2_000), 240, 304)
         rows = [(500_000, 50, 50, 40, 40)]
         write_boxes(raw / split / "a_bbox.npy", boxes_of(*rows))
-    arguments = ["dataset=gen1", f"dataset.raw_dir={raw}", "workers=1"]
-    assert main(["verify", *arguments]) == 0
+    arguments = ["inspect", str(raw), "full=true", "dataset=gen1", "preprocess.workers=1"]
+    assert main(arguments) == 0
     assert "3 checked, 0 faults, 0 notes" in capsys.readouterr().out
     cut(raw / "val" / "a_td.dat")
-    assert main(["verify", *arguments]) == 0
+    assert main(arguments) == 0
     shown = capsys.readouterr()
     assert "3 checked, 0 faults, 1 notes" in shown.out and "left out the last 3 bytes" in shown.out + shown.err
     write_dat(raw / "val" / "a_td.dat", random_events(0), 240, 304)
-    assert main(["verify", *arguments]) == 2
+    assert main(arguments) == 2
     shown = capsys.readouterr()
     assert "3 checked, 1 faults" in shown.out and "raw/val/a: " in shown.err
-    assert main(["verify", "dataset=gen1"]) == 2
-    assert "dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed" in capsys.readouterr().err
+    assert main([*arguments, "--json"]) == 2
+    assert len(json.loads(capsys.readouterr().out)["faults"]) == 1
+    assert main(["inspect", "full=true", "dataset=gen1"]) == 2
+    assert "rvtssm inspect DIR full=true needs the folder" in capsys.readouterr().err

@@ -232,7 +232,18 @@ def test_raw_and_prepared_recordings_score_alike(demo, tmp_path):
     where = [f"dataset.raw_dir={demo / 'raw'}", f"dataset.prepared_dir={tmp_path / 'prepared'}"]
     settings = ["splits=[test]", "workers=1", "stride_ms=16.667"]
     assert cli.main(["preprocess", *where, *settings]) == 0  # the folder says which dataset it is, and its size
-    assert cli.main(["verify", where[1], *settings]) == 0
+    assert (
+        cli.main(
+            [
+                "inspect",
+                where[1].partition("=")[2],
+                "full=true",
+                *(f"preprocess.{word}" for word in settings[:2]),
+                f"windows.{settings[2]}",
+            ]
+        )
+        == 0
+    )
     scores = []
     for source in ("raw", "prepared"):
         how = [f"source={source}", "postprocess.min_score=0", "hz=[60]", "window=shrink", "bootstrap=0"]

@@ -15,7 +15,6 @@ from rvtssm.cli.config import configs_dir
 from rvtssm.cli.inspect_data import inspect
 from rvtssm.cli.main import compose
 from rvtssm.cli.preprocess import preprocess
-from rvtssm.cli.verify import verify
 from rvtssm.datasets import DatasetConfig, build_spec, custom
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.loading_config import DataConfig, SamplingConfig
@@ -275,7 +274,7 @@ def test_a_recording_without_labels_is_left_out_everywhere(tmp_path, capsys):
     write_dat(raw / "train/bare.dat", random_events(), HEIGHT, WIDTH)
     arguments = [f"dataset.raw_dir={raw}", f"dataset.prepared_dir={tmp_path / 'out'}"]
     config = compose(["dataset=custom", *arguments, "preprocess.workers=1"])
-    assert preprocess(config) == 0 and verify(config) == 0
+    assert preprocess(config) == 0 and inspect(replace(config, full=True)) == 0
     assert "1 left out, 0 failed" in capsys.readouterr().out
     split = RawSplit(raw, "train", build_spec(config.dataset))
     assert split.num_recordings == 2 and [each.name for each in split.sequences(WindowSettings())] == ["drive"]
@@ -309,8 +308,8 @@ def test_labels_on_another_clock_are_said_and_moved(tmp_path, capsys):
     first_us = int(events.t[0])
     said = f"so 1 of 3 label times have no events; if the labels count from the first event, give {KEY}={first_us}"
     config = compose([*arguments, f"dataset.prepared_dir={tmp_path / 'out'}"])
-    for verb in (preprocess, verify, inspect):
-        config.recording = str(raw)
+    for full, verb in ((False, preprocess), (True, inspect), (False, inspect)):
+        config.recording, config.full = str(raw), full
         verb(config)
         assert said in capsys.readouterr().out.replace("\n", " ")
     with pytest.warns(UserWarning, match=said):
@@ -319,7 +318,7 @@ def test_labels_on_another_clock_are_said_and_moved(tmp_path, capsys):
     (sequence,) = RawSplit(raw, "train", build_spec(config.dataset)).sequences(WindowSettings())
     assert sequence.labels.t_us.tolist() == [first_us + t_us for t_us in TIMES_US]
     config.preprocess.splits = ["train"]
-    verify(config)
+    inspect(replace(config, full=True))
     assert "label times have no events" not in capsys.readouterr().out
     for seconds in (10, 1000):  # far away, nothing can be counted
         write_dat(raw / "train/drive.dat", random_events(start_us=seconds * 1_000_000), HEIGHT, WIDTH)

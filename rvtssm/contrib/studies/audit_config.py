@@ -42,6 +42,6 @@ class AuditSettings(Config):
 
 def check_audit(config: AuditSettings) -> None:
     """Raise UserError if the weights are missing."""
-    what = "weights of the detector whose memory is measured (`rvtssm verify` checks data)"
+    what = "weights of the detector whose memory is measured"
     needed(config.checkpoint, "checkpoint=FILE", what)
     weights_path(config)

@@ -16,7 +16,7 @@ STUDY = Verb(
     goes_on="the same command continues the work",
 )
 AUDIT = Verb(
-    "measure memory and time step of a detector (`verify` checks data); FILE [recording=FILE] out=DIR [--json]",
+    "measure memory and time step of a detector; FILE [recording=FILE] out=DIR [--json]",
     "best.ckpt recording=drive.raw out=audit",
     "rvtssm.contrib.studies.audit:audit",
     check="rvtssm.contrib.studies.audit_config:check_audit",
