@@ -65,6 +65,9 @@ def _print_summary(summary: PreprocessSummary, prepared_dir: str) -> None:
         say(f"{name}: left out, {message}", style="yellow")
     for name, count in summary.repaired.items():
         say(f"{name}: {count} events went back in time and were moved to the time of the event before")
+    for name, notes in summary.event_notes.items():
+        for note in notes:
+            say(f"{name}: {note}", style="yellow")
     for name, counts in summary.unusable_boxes.items():
         say(f"{name}: boxes left out: {counts}", style="yellow")
     if summary.num_thinned:

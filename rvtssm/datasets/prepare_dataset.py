@@ -66,6 +66,9 @@ class PreprocessSummary:
     dropped: list[tuple[str, str]] = field(default_factory=list)  # names and reasons
     failed: list[tuple[str, str]] = field(default_factory=list)  # names and reasons, one line each
     repaired: dict[str, int] = field(default_factory=dict)  # number of events that were out of order
+    event_notes: dict[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # what was left out of the events, doubts on times
     unusable_boxes: dict[str, str] = field(default_factory=dict)  # number of boxes by reason, as text
     num_labels: int = 0  # of the recordings that were written now
     num_thinned: int = 0  # boxes of these recordings that were dropped because of their time
@@ -78,6 +81,8 @@ class PreprocessSummary:
         getattr(self, outcome.status).append((name, outcome.message) if has_reason else name)
         if outcome.backward_steps:
             self.repaired[name] = outcome.backward_steps
+        if outcome.event_notes:
+            self.event_notes[name] = outcome.event_notes
         if outcome.unusable_boxes:
             self.unusable_boxes[name] = outcome.unusable_boxes
         self.num_labels += outcome.num_labels

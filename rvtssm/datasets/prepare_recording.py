@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rvtssm.datasets.compress import FrameCompressor
@@ -21,6 +21,7 @@ from rvtssm.events.label_times import LabelTimes
 from rvtssm.events.labels import annotated
 from rvtssm.events.sequence_plan import SequencePlan, plan_sequence
 from rvtssm.readers import Recording, open_with
+from rvtssm.readers.faults import noted
 from rvtssm.records import DatasetSpec, Events, WindowSettings
 from rvtssm.system.user_error import UserError
 
@@ -42,6 +43,7 @@ class Outcome:
     num_thinned: int = 0  # boxes that were dropped because of their time
     label_times: LabelTimes | None = None
     label_notes: Counter[str] = field(default_factory=Counter)  # entries of label files, see `LabelFiles.read`
+    event_notes: tuple[str, ...] = ()  # what was left out of the events, and doubts about their times
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ class Plan:
     meta: Meta  # without the values that are only known when all events have been read
     unusable_boxes: str = ""
     label_notes: Counter[str] = field(default_factory=Counter)
+    event_notes: tuple[str, ...] = ()
 
     def final_meta(self, num_events: int) -> Meta:
         """Return the complete metadata, with the number of events and the repairs."""
@@ -92,7 +95,7 @@ class Plan:
     def written(self, num_events: int, label_times: LabelTimes | None) -> Outcome:
         """Return the outcome once the file is written."""
         plan, faults = self.sequence, self.sequence.recording.faults
-        of_labels = len(plan.labels), plan.num_thinned, label_times, self.label_notes
+        of_labels = len(plan.labels), plan.num_thinned, label_times, self.label_notes, self.event_notes
         return Outcome("written", "", faults.backward_steps, num_events, self.unusable_boxes, *of_labels)
 
 
@@ -115,6 +118,7 @@ def prepare_recording(
         return plan
     sequence, blocks = plan.sequence, EventBlocks(plan.sequence.recording)
     with (
+        noted() as event_notes,
         closing(sequence.recording),
         sequence_writer(path, sequence.windows, sequence.labels, sequence.frame_shape, recipe.settings.dtype) as writer,
     ):
@@ -124,6 +128,7 @@ def prepare_recording(
                 report(writer.num_frames / len(sequence.windows), blocks.num_events)
         label_times = sequence.label_times((blocks.first_us, blocks.last_us))
         writer.meta = plan.final_meta(blocks.num_events)
+    plan = replace(plan, event_notes=(*plan.event_notes, *event_notes))
     return plan.written(blocks.num_events, label_times)
 
 
@@ -145,12 +150,12 @@ def plan_recording(recording: RawRecording, recipe: Recipe, is_cut: bool = False
         if not len(boxes):
             return Outcome("dropped", recording.why_unlabelled(spec))
         unusable = unusable_boxes(boxes, spec, recipe.is_train)
-    with closing(open_with(recording.events_path, spec.read_options)) as events:
+    with noted() as event_notes, closing(open_with(recording.events_path, spec.read_options)) as events:
         sequence = plan_sequence(events, boxes, spec, recipe.settings, recipe.is_train, is_read_later=not is_cut)
     if sequence is None:
         reason = f" ({unusable})" if unusable else ""
         return Outcome("dropped", f"{recording.boxes_path} has no box left after cleaning{reason}")
-    return Plan(sequence, {**recipe.meta, "source": _source(recording, recipe)}, unusable, notes)
+    return Plan(sequence, {**recipe.meta, "source": _source(recording, recipe)}, unusable, notes, tuple(event_notes))
 
 
 def count_section(section: SequencePlan) -> tuple[list[bytes], int]:

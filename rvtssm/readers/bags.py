@@ -241,7 +241,7 @@ class _Bag:
                 if not (isinstance(at_ns, int) and isinstance(data, bytes | memoryview)):
                     raise UserError(
                         f"{self._path} has a message of {self.topic} whose time or content is of another type "
-                        f"({type(at_ns).__name__}, {type(data).__name__}); copy it again"
+                        f"({type(at_ns).__name__}, {type(data).__name__}); record it again"
                     )
                 self._message = at_ns, self._read(connection.msgtype, at_ns, bytes(data))
             self._place, self._next_place = place, (at_ns, num_at_log + 1 if at_ns == log_ns else 1)

@@ -108,13 +108,15 @@ def open_ecf(path: Path, options: ReadOptions) -> EcfRecording:
         table = file[TABLE]
         is_table = isinstance(table, h5py.Dataset) and table.ndim == 1 and set(NAMES) <= set(table.dtype.names or ())
         if not is_table or not all(table.dtype[name].kind in "iu" for name in NAMES):
-            raise UserError(f"{path} has no table {TABLE} of whole numbers t, x, y, p; copy it again")
+            raise UserError(f"{path} has no table {TABLE} of whole numbers t, x, y, p; write it again")
         check_storage(path, table)
         filters = table.id.get_create_plist()
         is_packed = [filters.get_filter(i)[0] for i in range(filters.get_nfilters())] == [_FILTER]
         chunk_events = table.chunks[0] if table.chunks else EcfRecording.index_events
         if is_packed and chunk_events > MAX_CHUNK_EVENTS:
-            raise UserError(f"{path} has chunks of {chunk_events} events, above {MAX_CHUNK_EVENTS}; copy it again")
+            raise UserError(
+                f"{path} has chunks of {chunk_events} events, above {MAX_CHUNK_EVENTS}; write it in smaller ones"
+            )
         num_events, in_file = len(table), _geometry(file.attrs.get("geometry"))
     height, width = sensor_size(path, in_file, (options.height, options.width))
     gate = Gate(path, height, width, agreed_unit(path, None, options))

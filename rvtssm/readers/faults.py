@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -103,6 +105,16 @@ class ReadFaults:
                 "to the time of that event"
             )
         return ""
+
+
+@contextmanager
+def noted() -> Iterator[list[str]]:
+    """Yield a list that collects what would be warned of in the block, for a process that has no terminal."""
+    texts: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield texts
+    texts += dict.fromkeys(str(warning.message) for warning in caught)
 
 
 def say(text: str) -> None:

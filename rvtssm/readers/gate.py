@@ -36,6 +36,8 @@ LATEST_POSSIBLE_US = 1 << 61  # the sum of two later times would not fit in int6
 _BLOCK = 2048  # events that are copied at once if they are all valid, otherwise one by one
 _LARGEST_EXACT = {2: 1 << 11, 4: 1 << 24, 8: 1 << 53}  # floats of this many bytes represent all integers up to this one
 _LARGEST_PIXEL = (1 << 16) - 1
+# compared with these, since a comparison with a type makes a new dtype, which takes longer
+_INT64, _UINT32, _UINT16, _INT16, _UINT8, _BOOL = map(np.dtype, ("i8", "u4", "u2", "i2", "u1", "?"))
 
 Column = npt.NDArray[Any]
 State = npt.NDArray[np.int64]
@@ -96,7 +98,7 @@ class Gate:
         """
         if not len(raw[0]):
             return 0
-        raw = [column.astype(column.dtype.newbyteorder("="), copy=False) for column in raw]
+        raw = [column if column.dtype.isnative else column.astype(column.dtype.newbyteorder("=")) for column in raw]
         t, is_time = self._microseconds(raw[0], where)
         x, is_column = _pixels(raw[1])
         y, is_row = _pixels(raw[2])
@@ -129,18 +131,18 @@ class Gate:
                         f"reached {where}; save them as float64 or as integer microseconds"
                     )
                 return np.rint(np.where(is_valid, in_us, 0)).astype(np.int64), None if is_valid.all() else is_valid
+        if (t.dtype == _INT64 or t.dtype == _UINT32) and unit == "us" and not self.offset_us:
+            return t, None  # `_keep` checks them
         factor = TIME_UNITS_US[unit]
         if t.min() < 0 or t.max() >= min(LATEST_POSSIBLE_US / factor, 2.0**63 - 1024):
             is_valid = (t >= 0) & (t < min(LATEST_POSSIBLE_US / factor, 2.0**63 - 1024))
             t = np.where(is_valid, t, np.zeros((), t.dtype))
-        if unit == "us" and not self.offset_us:
-            return t if t.dtype in (np.int64, np.uint32) else t.astype(np.int64), is_valid
         whole = t.astype(np.int64)
         in_whole_us = whole * int(factor) if factor >= 1 else whole // round(1 / factor)
         return in_whole_us + self.offset_us, is_valid
 
     def _polarity(self, p: Column, where: str) -> Column:
-        if p.dtype == np.bool_ or (p.dtype == np.uint8 and p.max() <= 1):
+        if p.dtype == _BOOL or (p.dtype == _UINT8 and np.maximum.reduce(p) <= 1):
             return p
         if not (is_valid := is_polarity(p)).all():
             raise UserError(
@@ -153,7 +155,7 @@ class Gate:
 
 def _pixels(values: Column) -> tuple[Column, npt.NDArray[np.bool_] | None]:
     """Return coordinates as whole numbers, -1 where no sensor has such a pixel, and which are readable; None: all."""
-    if values.dtype == np.uint16 or (values.dtype == np.int16 and values.min() >= 0):
+    if values.dtype == _UINT16 or (values.dtype == _INT16 and values.min() >= 0):
         return values, None
     is_readable = None
     if values.dtype.kind == "f":
@@ -196,7 +198,8 @@ def _keep(raw_t, raw_x, raw_y, raw_p, state, height, width, t, x, y, p):  # type
         size = len(block_t)
         latest = state[LATEST_US]
         first = np.int64(block_t[0])
-        has_fault = first < latest or (latest != NEVER_US and first - latest > _AHEAD_US)
+        has_fault = first < 0 or np.int64(block_t[size - 1]) >= LATEST_POSSIBLE_US
+        has_fault |= first < latest or (latest != NEVER_US and first - latest > _AHEAD_US)
         earlier, later = block_t[: size - 1], block_t[1:]
         for i in range(size - 1):  # a step back is a very long one if it is read as unsigned
             has_fault |= np.uint64(np.int64(later[i]) - np.int64(earlier[i])) > np.uint64(_AHEAD_US)
@@ -228,6 +231,9 @@ def _keep_block(raw_t, raw_x, raw_y, raw_p, start, stop, state, height, width, t
     latest = state[LATEST_US]
     for i in range(start, stop):
         time = np.int64(raw_t[i])
+        if time < 0 or time >= LATEST_POSSIBLE_US:
+            state[UNREADABLE] += 1
+            continue
         if latest != NEVER_US and time - latest > _AHEAD_US and _falls_back(raw_t, i, latest):
             state[OTHER_CLOCK] += 1
             continue

@@ -15,6 +15,8 @@ from rvtssm.detection.sources import EventsInMemory
 from rvtssm.readers import ReadFaults, open_recording
 from rvtssm.readers.event_checks import to_events as events_of_array
 from rvtssm.readers.gate import JUMP_US
+from rvtssm.readers.piped import PipedRecording
+from rvtssm.readers.recording import join_events
 from rvtssm.records import Events
 from rvtssm.system.user_error import UserError
 
@@ -262,3 +264,21 @@ def test_a_few_events_from_before_the_clock_was_set_are_left_out(tmp_path, num_e
         recording = open_recording(path, *SIZE)
         assert recording.time_range_us == (events.t[num_early], events.t[-1])
     assert_same(recording.read(), events[num_early:])
+
+
+@pytest.mark.parametrize("name", ["dat", "evt2", "evt21", "evt3"])
+@hypothesis_settings(max_examples=15)
+@given(faulty=faulty_events())
+def test_a_pipe_passes_the_same_gate(tmp_path_factory, name, faulty):
+    raw, num_strays = faulty
+    raw = raw[num_strays:]
+    if name in NEVER_BACK:
+        np.maximum.accumulate(raw.t, out=raw.t)
+    path = (WRITERS | {"dat": write_raw_dat})[name](tmp_path_factory.mktemp("pipe") / "a.bin", raw)
+    wanted, faults = by_the_rules(raw, 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with open(path, "rb") as stream:
+            piped = PipedRecording(stream, "pipe")
+            assert_same(join_events(list(piped.iterate())), wanted)
+        assert piped.faults == faults
