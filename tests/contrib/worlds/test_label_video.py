@@ -1,31 +1,24 @@
-"""scripts/label_video.py: boxes of a teacher become tracks, and clips become recordings with labels to train on."""
+"""Boxes of a teacher become tracks, and clips become recordings with labels to train on."""
 
-import importlib.util
 import sys
 from contextlib import closing
-from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 
 from rvtssm.cli.main import compose
+from rvtssm.contrib.worlds.label_video import __main__ as command
+from rvtssm.contrib.worlds.label_video import recordings as recordings_of
+from rvtssm.contrib.worlds.label_video import ssd, views, watching
+from rvtssm.contrib.worlds.label_video.boxes import PERSON, TWO_WHEELER, VEHICLE
+from rvtssm.contrib.worlds.label_video.tracks import boxes_at, link
 from rvtssm.datasets import build_spec
 from rvtssm.datasets.tree import find_recordings
 from rvtssm.events.labels import find_nothing, read_boxes
 from rvtssm.readers import open_recording
 
-SCRIPT = Path(__file__).parents[3] / "scripts" / "label_video.py"
 FPS, HEIGHT, WIDTH = 16.0, 108, 144
-
-
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("label_video", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def row(left, top, width, height, class_id=0, score=0.6):
@@ -38,22 +31,22 @@ def frames(*rows):
     return {k: np.array([each] if each else [], float).reshape(-1, 6) for k, each in enumerate(rows)}
 
 
-def test_the_teacher_answers_relative_to_its_anchors(script):
-    own, place = script.anchors(), 3 * (19 * 4 + 7) + 2  # third anchor of row 4, column 7: half as wide as high
+def test_the_teacher_answers_relative_to_its_anchors():
+    own, place = ssd.anchors(), 3 * (19 * 4 + 7) + 2  # third anchor of row 4, column 7: half as wide as high
     assert own.shape == (1917, 4)
     np.testing.assert_allclose(own[place], [7.5 / 19, 4.5 / 19, 0.2 / 2**0.5, 0.2 * 2**0.5])
     np.testing.assert_allclose(own[-1], [0.5, 0.5, (0.95) ** 0.5, (0.95) ** 0.5])
     encoded, logits = np.zeros((1917, 4)), np.full((1917, 24), -9.0)
     encoded[place] = 5, 10, 5 * np.log(2), 0  # half a height down, a width to the right, twice as high
     logits[place, 4], logits[place, 5] = 1.0, 9.0  # a person, and a chair
-    (found,) = script.decode(encoded, logits)
+    (found,) = ssd.decode(encoded, logits)
     x, y, w, h = own[place]
     np.testing.assert_allclose(found[:4], [x + w / 2, y - h / 2, x + 1.5 * w, y + 1.5 * h])
-    assert found[4] == script.PERSON
+    assert found[4] == PERSON
     assert found[5] == pytest.approx(1 / (1 + np.exp(-1)))
 
 
-def test_a_frame_is_seen_in_tiles_whose_cut_boxes_do_not_count(script):
+def test_a_frame_is_seen_in_tiles_whose_cut_boxes_do_not_count():
     views = []
 
     def teacher(picture):
@@ -66,21 +59,21 @@ def test_a_frame_is_seen_in_tiles_whose_cut_boxes_do_not_count(script):
 
     frame = np.zeros((100, 160, 3), np.uint8)
     frame[40:60, 80:100] = 255
-    (found,) = script.find_boxes(frame, teacher)
+    (found,) = watching.find_boxes(frame, teacher)
     assert found.tolist() == [80, 40, 100, 60, 0, 0.9]
     assert views[0] == (100, 160)
     assert set(views[1:]) == {(65, 65)}
     frame[:, 60:110] = 255  # every tile cuts it at the top or at the bottom, except at the edge of the frame
-    (found,) = script.find_boxes(frame, teacher)
+    (found,) = watching.find_boxes(frame, teacher)
     assert found.tolist() == [60, 0, 110, 100, 0, 0.5]
 
 
-def test_tracks_are_sure_between_high_scores_and_bridge_a_miss(script):
+def test_tracks_are_sure_between_high_scores_and_bridge_a_miss():
     rows = [row(4 * k, 20, 12, 30, score=0.3 if k in (0, 1, 5, 11) else 0.7) for k in range(12)]
     rows[7] = None
     found = frames(*rows)
     found[3] = np.array([*found[3], row(90, 5, 20, 10, 1, 0.25)])  # once, with a low score
-    tracks = sorted(script.link(found, FPS), key=lambda track: track.first)
+    tracks = sorted(link(found, FPS), key=lambda track: track.first)
     assert [(track.first, track.end, track.is_sure) for track in tracks] == [
         (0, 2, False),
         (2, 11, True),
@@ -90,49 +83,49 @@ def test_tracks_are_sure_between_high_scores_and_bridge_a_miss(script):
     np.testing.assert_allclose(tracks[1].at(4.25), [17, 20, 29, 50], atol=0.5)
     assert tracks[1].at(11.0) is None
     for score, wanted in ((0.25, []), (0.35, [False])):
-        low = script.link(frames(*[row(5, 5, 9, 9, score=score)] * 6), FPS)
+        low = link(frames(*[row(5, 5, 9, 9, score=score)] * 6), FPS)
         assert [track.is_sure for track in low] == wanted
-    statue, parked = (script.link(frames(*[row(5, 5, 9, 9, class_id)] * 30), FPS) for class_id in (0, 1))
+    statue, parked = (link(frames(*[row(5, 5, 9, 9, class_id)] * 30), FPS) for class_id in (0, 1))
     assert [track.is_sure for track in statue + parked] == [False, True]
-    waits = script.link(frames(*[row(5, 5, 20, 20)] * 26, *[row(5 + 4 * k, 5, 20, 20) for k in range(4)]), FPS)
+    waits = link(frames(*[row(5, 5, 20, 20)] * 26, *[row(5 + 4 * k, 5, 20, 20) for k in range(4)]), FPS)
     assert [track.is_sure for track in waits] == [True]
 
 
-def test_a_rider_is_a_part_of_the_two_wheeler_and_a_passer_by_is_not(script):
+def test_a_rider_is_a_part_of_the_two_wheeler_and_a_passer_by_is_not():
     bicycle, rider = [row(4 * k, 50, 30, 20, 2) for k in range(10)], [row(4 * k + 8, 25, 14, 40) for k in range(10)]
     both = {k: np.array([bicycle[k], rider[k]], float) for k in range(10)}
-    (track,) = script.link(both, FPS)
-    assert (track.class_id, track.is_sure) == (script.TWO_WHEELER, True)
+    (track,) = link(both, FPS)
+    assert (track.class_id, track.is_sure) == (TWO_WHEELER, True)
     np.testing.assert_allclose(track.at(5.0), [20, 25, 50, 70], atol=0.5)
     parked = {k: np.array([bicycle[5], row(4 * k, 25, 14, 40)], float) for k in range(10)}
-    assert sorted(track.class_id for track in script.link(parked, FPS)) == [script.PERSON, script.TWO_WHEELER]
+    assert sorted(track.class_id for track in link(parked, FPS)) == [PERSON, TWO_WHEELER]
 
 
-def test_what_may_be_a_part_or_a_group_is_unsure(script):
+def test_what_may_be_a_part_or_a_group_is_unsure():
     def sure_at(*rows):
-        tracks = script.link({k: np.array(rows, float) for k in range(8)}, FPS)
-        return sorted((track.class_id, is_sure) for _, track, _, is_sure in script.boxes_at(tracks, 3.5))
+        tracks = link({k: np.array(rows, float) for k in range(8)}, FPS)
+        return sorted((track.class_id, is_sure) for _, track, _, is_sure in boxes_at(tracks, 3.5))
 
     assert sure_at(row(10, 10, 60, 40, 1), row(20, 12, 15, 20, 0)) == [(0, False), (1, True)]  # a driver
     assert sure_at(row(10, 10, 60, 40, 1), row(20, 12, 35, 30, 1)) == [(1, False), (1, False)]
     assert sure_at(row(10, 10, 60, 40, 1), row(12, 12, 60, 40, 0, 0.3)) == [(1, True)]  # the same thing, unsure
 
 
-def test_what_moves_without_a_box_is_unsure_before_a_static_camera(script):
+def test_what_moves_without_a_box_is_unsure_before_a_static_camera():
     before, after = np.full((2, 90, 160, 3), 60, np.uint8)
     before[30:50, 40:52] = after[30:50, 46:58] = 200
-    (found,) = script.find_motion(before, after)
+    (found,) = watching.find_motion(before, after)
     np.testing.assert_allclose(found[:4], [40, 30, 58, 50], atol=2)
-    assert script.find_motion(before, np.roll(before, 80, axis=1) + 40).tolist() == []  # everything changes
-    tracks = script.link({k: np.array([found]) for k in range(4)}, FPS)
-    assert [is_sure for *_, is_sure in script.boxes_at(tracks, 2.0)] == [False]
+    assert watching.find_motion(before, np.roll(before, 80, axis=1) + 40).tolist() == []  # everything changes
+    tracks = link({k: np.array([found]) for k in range(4)}, FPS)
+    assert [is_sure for *_, is_sure in boxes_at(tracks, 2.0)] == [False]
     known = np.array([found, row(46, 28, 14, 24, 1)])  # the box explains it
-    ((_, track, _, is_sure),) = script.boxes_at(script.link(dict.fromkeys(range(8), known), FPS), 2.0)
-    assert (track.class_id, is_sure) == (script.VEHICLE, True)
+    ((_, track, _, is_sure),) = boxes_at(link(dict.fromkeys(range(8), known), FPS), 2.0)
+    assert (track.class_id, is_sure) == (VEHICLE, True)
 
 
-def test_long_scenes_are_divided_and_short_ones_left_out(script):
-    assert script.parts([0, 8, 40, 230], FPS) == [(8, 40), (40, 135), (135, 230)]
+def test_long_scenes_are_divided_and_short_ones_left_out():
+    assert views.parts([0, 8, 40, 230], FPS) == [(8, 40), (40, 135), (135, 230)]
 
 
 def square(number: int) -> tuple[int, int]:
@@ -153,13 +146,13 @@ def clips(tmp_path):
     return folder.parent
 
 
-def test_clips_become_recordings_with_labels(script, clips, tmp_path, monkeypatch, capsys):
+def test_clips_become_recordings_with_labels(clips, tmp_path, monkeypatch, capsys):
     def teacher(picture):
         bright = np.argwhere(picture[:, :, 1] > 200)
         (top, left), (bottom, right) = (bright.min(0), bright.max(0) + 1) if len(bright) else ((0, 0), (0, 0))
-        return np.array([[left, top, right, bottom, script.VEHICLE, 0.8]], float)[: len(bright)]
+        return np.array([[left, top, right, bottom, VEHICLE, 0.8]], float)[: len(bright)]
 
-    monkeypatch.setattr(script, "MAX_RATE_HZ", 0.0)
+    monkeypatch.setattr(recordings_of, "MAX_RATE_HZ", 0.0)
     out = tmp_path / "real"
     words = [
         str(clips),
@@ -172,7 +165,7 @@ def test_clips_become_recordings_with_labels(script, clips, tmp_path, monkeypatc
         "128",
         f"--draw={out / 'seen'}",
     ]
-    assert script.main(words, teacher) == 0
+    assert command.main(words, teacher) == 0
     assert "2 recordings, 3 s" in (said := capsys.readouterr().out)
     spec = build_spec(compose(["dataset=open_world", "dataset.height=96", "dataset.width=128"]).dataset)
     recordings = find_recordings(out, "train", spec)
@@ -183,7 +176,7 @@ def test_clips_become_recordings_with_labels(script, clips, tmp_path, monkeypatc
         seen = boxes[~find_nothing(boxes) & (boxes["pseudo_score"] > 0)]
         assert np.unique(boxes["t"]).tolist() == list(range(100_000, 1_437_500, 50_000))
         assert (seen["pseudo_score"] == np.float32(0.8)).all()
-        assert (seen["class_id"] == script.VEHICLE).all()
+        assert (seen["class_id"] == VEHICLE).all()
         assert len(seen) >= 20
         with closing(open_recording(recording.events_path, 96, 128)) as events:
             block = next(iter(events.iterate()))
@@ -193,28 +186,28 @@ def test_clips_become_recordings_with_labels(script, clips, tmp_path, monkeypatc
         inside &= np.abs(block.y[recent] - at["y"] - at["h"] / 2) < at["h"] / 2 + 4
         assert inside.mean() > 0.3  # of less than a tenth of the frame; the rest is noise
     times = [path.stat().st_mtime_ns for path in sorted((out / "train").iterdir())]
-    assert script.main(words, None) == 2  # without the file of the teacher
+    assert command.main(words, None) == 2  # without the file of the teacher
     capsys.readouterr()
-    assert script.main([*words, "--seed=3"], teacher) == 2
+    assert command.main([*words, "--seed=3"], teacher) == 2
     assert "was begun with --seed 0, not 3; give that seed" in capsys.readouterr().err
-    assert script.main(words, lambda picture: pytest.fail("the teacher was asked again")) == 0
+    assert command.main(words, lambda picture: pytest.fail("the teacher was asked again")) == 0
     assert capsys.readouterr().out.splitlines()[-1] == said.splitlines()[-1]
     assert times == [path.stat().st_mtime_ns for path in sorted((out / "train").iterdir())]
 
 
-def test_a_missing_package_or_file_is_one_line(script, clips, tmp_path, monkeypatch, capsys):
+def test_a_missing_package_or_file_is_one_line(clips, tmp_path, monkeypatch, capsys):
     words = [str(clips), "--teacher", str(tmp_path / "none"), "--out", str(tmp_path / "real")]
     monkeypatch.setitem(sys.modules, "ai_edge_litert", None)
-    assert script.main(words) == 2
+    assert command.main(words) == 2
     assert capsys.readouterr().err == "error: the teacher needs a package that is missing; pip install ai-edge-litert\n"
-    assert script.main(words, lambda picture: np.zeros((0, 6))) == 2
+    assert command.main(words, lambda picture: np.zeros((0, 6))) == 2
     assert "set fps=HZ" in capsys.readouterr().err
 
 
-def test_clips_whose_recordings_would_have_the_same_names_are_refused(script, tmp_path):
+def test_clips_whose_recordings_would_have_the_same_names_are_refused(tmp_path):
     for name in ("a walk.mp4", "b.1", "b.mp4"):
         (tmp_path / name).mkdir()
     with pytest.raises(ValueError, match=r"recordings of \S*b\.1 and \S*b\.mp4 would have the same names; rename one"):
-        script.clips(tmp_path)
+        command.clips(tmp_path)
     (tmp_path / "b.1").rename(tmp_path / "c.1")
-    assert len(script.clips(tmp_path)) == 3
+    assert len(command.clips(tmp_path)) == 3

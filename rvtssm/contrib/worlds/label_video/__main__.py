@@ -1,0 +1,181 @@
+r"""Turn clips of real streets into recordings with boxes, for the training of the street detectors.
+
+    npm pack @mediapipe/objectron@0.4.1675468480 && tar xf mediapipe-objectron-*.tgz
+    pip install ai-edge-litert
+    python -m rvtssm.contrib.worlds.label_video CLIPS --out DIR/real \
+        --teacher package/objectron_solution_packed_assets.data
+
+CLIPS is a folder of videos and of folders of pictures (for these, give --fps). A detector that was trained on pictures,
+the teacher, finds people, bicycles and vehicles eight times per second: an SSD MobileNetV2 of Open Images (Apache-2.0),
+whose file is in the package above; the file of the model alone works as well. It sees the frame and overlapping tiles,
+because it sees 300 x 300 pixels and would miss small objects otherwise. In eleven frames of four clips it found 22
+objects with a high score in the frames alone, 46 with tiles, and 52 with mirror images, too, which double the time and
+are left out.
+
+Boxes become tracks that end at scene cuts. A track is sure from its first to its last high score if it lasts and has
+several of them; a moment in which the teacher missed the object is interpolated. Other tracks are unsure if one
+of their scores is not very low: training ignores what lies there (a negative `pseudo_score`, as `rvtssm label` writes
+it). Before a static camera, whatever moves without a box is unsure, too. A person who moves with a bicycle becomes
+part of a two-wheeler; one inside a vehicle is unsure, and so is one who never moves.
+
+Each part of a clip of a few seconds becomes several recordings. Each draws a size, a crop of the frame, a mirror image,
+a camera (`sensor=any`) and, for half of them, a slow pan of the crop with a shaking hand. As in generated worlds, an
+object gets its first box when its events are clearly more than noise, and label times without any box say so.
+
+The recordings, DIR/train/real_*, fit into the tree of the recipe `street_tiny`:
+
+    ln DIR/real/train/real_* DIR/raw/train/
+    rvtssm train experiment=street_tiny dataset.raw_dir=DIR/raw out=DIR/tiny
+
+Training draws recordings by their length, so that their share is their share of the seconds; the last line of the
+output says how many there are. `docs/simulation.md` names clips with a free licence. Do not give clips that test a
+detector later.
+"""
+
+import argparse
+import itertools
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from rvtssm.cli.console import say, say_error
+from rvtssm.contrib.worlds.label_video.boxes import MOVING, Teacher
+from rvtssm.contrib.worlds.label_video.recordings import labels, write_recording
+from rvtssm.contrib.worlds.label_video.ssd import open_teacher
+from rvtssm.contrib.worlds.label_video.tracks import Track, boxes_at, link
+from rvtssm.contrib.worlds.label_video.views import draw_view, parts
+from rvtssm.contrib.worlds.label_video.watching import motion, read_frames, watched
+from rvtssm.contrib.worlds.open_world import SPEC
+from rvtssm.contrib.worlds.video import open_video
+from rvtssm.drawing.image_files import write_png
+from rvtssm.events.labels import Boxes, read_boxes
+from rvtssm.system.atomic_files import atomic_file
+from rvtssm.system.user_error import UserError
+
+VIDEOS = (".mp4", ".avi", ".mkv", ".mov", ".webm", ".m4v", ".ogv")
+
+
+def draw(frame: np.ndarray, tracks: Sequence[Track], number: int) -> np.ndarray:
+    """Return a frame with its boxes: green people, red vehicles, blue two-wheelers; grey ones are not sure."""
+    picture = frame.copy()
+    for _, track, box, is_sure in boxes_at(tracks, number):
+        colours = (0, 255, 0), (0, 0, 255), (255, 128, 0), (160, 160, 160)
+        colour = colours[track.class_id if is_sure else MOVING]
+        left, top, right, bottom = box.round().astype(int).tolist()
+        cv2.rectangle(picture, (left, top), (right, bottom), colour, 2 if is_sure else 1)
+    return picture
+
+
+def clips(folder: Path) -> list[Path]:
+    """Return the videos and the folders of pictures in a folder.
+
+    Raises:
+        UserError: There are none, or the recordings of two of them would have the same names.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder} is no folder; give the folder of the clips")
+    found = [path for path in sorted(folder.iterdir()) if path.suffix.lower() in VIDEOS or path.is_dir()]
+    if not found:
+        raise UserError(f"{folder} has no video ({', '.join(VIDEOS)}) and no folder of pictures; give another folder")
+    by_name: dict[str, Path] = {}
+    for path in found:
+        if (other := by_name.setdefault(name_of(path), path)) != path:
+            raise UserError(f"the recordings of {other} and {path} would have the same names; rename one of the two")
+    return found
+
+
+def name_of(clip: Path) -> str:
+    """Return how the names of the recordings of a clip begin."""
+    return f"real_{clip.stem}".replace(".", "_").replace(" ", "_")
+
+
+def record_clip(
+    clip: Path, teacher: Teacher, teacher_name: str, options: argparse.Namespace
+) -> Iterator[tuple[str, float, Boxes]]:
+    """Write the recordings of a clip, except complete ones, and yield name, seconds and boxes of each."""
+    source = open_video(clip, options.fps if clip.is_dir() else None, None)
+    found, edges = watched(source, teacher, options.seconds, options.out / "teacher", teacher_name)
+    moving = motion(source, found, edges)
+    scenes = [
+        {frame: np.concatenate([found[frame], moving[frame]]) for frame in found if start <= frame < end}
+        for start, end in itertools.pairwise(edges)
+    ]
+    tracks = [track for scene in scenes for track in link(scene, source.fps)]
+    stream = read_frames(source)
+    reached = 0
+    for k, (first, end) in enumerate(parts(edges, source.fps)):
+        frames = list(itertools.islice(stream, first - reached, end - reached))
+        reached = end
+        mine = [track for track in tracks if track.first < end and track.end > first]
+        if options.draw:
+            options.draw.mkdir(parents=True, exist_ok=True)
+            for number in range(first, end, max(1, round(source.fps))):
+                picture = draw(frames[number - first], mine, number)
+                write_png(options.draw / f"{clip.stem}_{number:05d}.png", picture[:, :, ::-1])
+        for version in range(options.versions):
+            name = f"{name_of(clip)}_{k:02d}_{version}"
+            rng = np.random.default_rng(np.random.SeedSequence((options.seed, *name.encode())))
+            view = draw_view(tuple(options.size), (source.height, source.width), end - first, source.fps, rng)
+            path = options.out / "train" / f"{name}_bbox.npy"
+            if path.exists():
+                boxes = read_boxes(path)
+            else:
+                boxes = labels(mine, view, first, source.fps, source.width)
+                boxes = write_recording(frames, view, boxes, source.fps, options.out, name, options.seed)
+            yield name, (end - first) / source.fps, boxes
+
+
+def check_seed(out: Path, seed: int) -> None:
+    """Raise UserError if an earlier call wrote to `out` with another seed: its events and our boxes would not fit."""
+    path = out / "teacher" / "seed.txt"
+    if path.exists() and (earlier := path.read_text().strip()) != str(seed):
+        raise UserError(f"{out} was begun with --seed {earlier}, not {seed}; give that seed, or another --out")
+    with atomic_file(path) as staged:
+        staged.write_text(f"{seed}\n")
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("clips", type=Path, help="a folder of videos and of folders of pictures")
+    parser.add_argument("--teacher", type=Path, required=True, help="the file of the detector of pictures")
+    parser.add_argument("--out", type=Path, required=True, help="the tree to write, in its split train")
+    parser.add_argument("--fps", type=float, help="frames per second of folders of pictures")
+    parser.add_argument("--seconds", type=float, default=60, help="that are used of each clip")
+    parser.add_argument("--versions", type=int, default=4, help="recordings of each part")
+    parser.add_argument(
+        "--size", type=int, nargs=2, default=(240, 304), help="height and width of the sensor in pixels"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--draw", type=Path, help="a folder for one picture per second with the boxes of the teacher")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None, teacher: Teacher | None = None) -> int:
+    options = parse(argv)
+    options.out = options.out.resolve()
+    try:
+        seconds, counts, unsure = 0.0, np.zeros(len(SPEC.class_names), int), 0
+        teacher_name = str(options.teacher.stat().st_size) if options.teacher.is_file() else ""
+        teacher = teacher or open_teacher(options.teacher)
+        number, found = 0, clips(options.clips)
+        check_seed(options.out, options.seed)
+        for clip in found:
+            for name, length, boxes in record_clip(clip, teacher, teacher_name, options):
+                is_sure = boxes["pseudo_score"] > 0
+                counts += np.bincount(boxes["class_id"][is_sure], minlength=len(counts))
+                unsure += int((boxes["pseudo_score"] < 0).sum())
+                seconds, number = seconds + length, number + 1
+                say(f"{name}: {is_sure.sum()} boxes")
+    except (ValueError, OSError) as error:
+        say_error(f"error: {error}")
+        return 2
+    listed = ", ".join(f"{count} of {name}" for count, name in zip(counts, SPEC.class_names, strict=True))
+    say(f"{number} recordings, {seconds:.0f} s, boxes: {listed}, {unsure} unsure")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""What a teacher and the motion before a static camera show in the frames of a clip, and where scenes begin."""
+
+import hashlib
+import itertools
+import math
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from rvtssm.contrib.worlds.label_video.boxes import INSIDE, LOW, MOVING, SAME_IOU, Teacher, without_doubles
+from rvtssm.contrib.worlds.video import VideoSource, picture_files
+from rvtssm.system.atomic_files import atomic_file
+
+WATCHED_HZ = 8.0
+TILE, TILE_STEP = 0.65, 0.5  # side of a tile and most distance between two, in heights of the frame
+EDGE_PX = 4.0  # a box that ends this close to an inner edge of a tile is cut off
+
+MOTION_PX = 320  # width in which motion is found
+CHANGE = 18.0  # of a grey value that is motion
+MOST_MOTION = 0.25  # share of the frame that changes before a static camera
+LEAST_MOTION = 0.03  # side of a moving thing, in heights of the frame
+
+CUT = 25.0  # mean change of a small grey picture, of 255, between two scenes
+
+
+def tiles(height: int, width: int) -> list[tuple[int, int, int, int]]:
+    """Return what the teacher sees of a frame, as left, top, right, bottom: all of it, and overlapping squares."""
+    side = round(TILE * height)
+
+    def starts(length: int) -> list[int]:
+        count = math.ceil(max(length - side, 0) / (TILE_STEP * height)) + 1
+        return [round(start) for start in np.linspace(0, max(length - side, 0), count)]
+
+    squares = itertools.product(starts(height), starts(width))
+    return [(0, 0, width, height), *((x, y, min(x + side, width), y + side) for y, x in squares)]
+
+
+def find_boxes(frame: np.ndarray, teacher: Teacher) -> np.ndarray:
+    """Return the teacher's boxes in a frame (H, W, 3), rows (N, 6) in pixels of the frame."""
+    height, width = frame.shape[:2]
+    rows = [np.zeros((0, 6))]
+    for left, top, right, bottom in tiles(height, width):
+        found = teacher(frame[top:bottom, left:right]).reshape(-1, 6) + np.array([left, top, left, top, 0, 0])
+        is_cut = np.zeros(len(found), bool)
+        for side, edge, outer in ((0, left, 0), (1, top, 0), (2, right, width), (3, bottom, height)):
+            if edge != outer:
+                is_cut |= np.abs(found[:, side] - edge) < EDGE_PX
+        rows.append(found[~is_cut])
+    together = np.concatenate(rows)
+    together[:, :4] = np.clip(together[:, :4], 0, (width, height, width, height))
+    return without_doubles(together)
+
+
+def find_motion(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """Return what moves between two frames (H, W, 3) of a static camera, rows (N, 6) of the class MOVING.
+
+    Each box covers both places. Nothing is found if so much changes that the camera moves.
+    """
+    scale = MOTION_PX / after.shape[1]
+    size = MOTION_PX, round(after.shape[0] * scale)
+    one, two = (
+        cv2.GaussianBlur(
+            cv2.resize(cv2.cvtColor(each, cv2.COLOR_BGR2GRAY), size, interpolation=cv2.INTER_AREA), (5, 5), 0
+        )
+        for each in (before, after)
+    )
+    mask = (cv2.absdiff(one, two) > CHANGE).astype(np.uint8)
+    if mask.mean() > MOST_MOTION:
+        return np.zeros((0, 6))
+    mask = cv2.morphologyEx(mask, cv2.MORPH_CLOSE, np.ones((15, 15), np.uint8))
+    facts = cv2.connectedComponentsWithStats(mask, connectivity=8)[2][1:].astype(float)
+    facts = facts[facts[:, 2:4].min(axis=1) >= LEAST_MOTION * size[1]]
+    boxes = np.concatenate([facts[:, :2], facts[:, :2] + facts[:, 2:4]], axis=1) / scale
+    return np.column_stack([boxes, np.full(len(boxes), MOVING), np.full(len(boxes), LOW)])
+
+
+def watch(source: VideoSource, teacher: Teacher, longest_s: float) -> tuple[dict[int, np.ndarray], list[int]]:
+    """Return the teacher's boxes by frame, and the frames with which a scene begins, last the end of the clip."""
+    found: dict[int, np.ndarray] = {}
+    edges: list[int] = []
+    before, last, number = np.full((18, 32), np.inf), np.empty(0), -1
+    for number, frame in enumerate(itertools.islice(read_frames(source), math.ceil(longest_s * source.fps))):
+        grey = cv2.resize(cv2.cvtColor(frame, cv2.COLOR_BGR2GRAY), (32, 18), interpolation=cv2.INTER_AREA).astype(float)
+        if np.abs(grey - before).mean() > CUT:
+            if number:
+                found[number - 1] = find_boxes(last, teacher)  # so that tracks reach to the end of a scene
+            edges.append(number)
+        if (number - edges[-1]) % max(1, round(source.fps / WATCHED_HZ)) == 0:
+            found[number] = find_boxes(frame, teacher)
+        before, last = grey, frame
+    found[number] = find_boxes(last, teacher)
+    return found, [*edges, number + 1]
+
+
+def watched(
+    source: VideoSource, teacher: Teacher, longest_s: float, folder: Path, teacher_name: str
+) -> tuple[dict[int, np.ndarray], list[int]]:
+    """Return what `watch` does, from a file of an earlier call if there is one."""
+    files = picture_files(source.path) if source.names else [source.path]
+    facts = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    settings = longest_s, WATCHED_HZ, TILE, TILE_STEP, EDGE_PX, LOW, SAME_IOU, INSIDE, CUT
+    digest = hashlib.sha256(repr((facts, teacher_name, settings)).encode()).hexdigest()[:16]
+    path = folder / f"{source.path.stem}_{digest}.npz"
+    if not path.exists():
+        found, edges = watch(source, teacher, longest_s)
+        folder.mkdir(parents=True, exist_ok=True)
+        with atomic_file(path) as staged, open(staged, "wb") as file:
+            np.savez(file, edges=edges, **{f"{frame:08d}": rows for frame, rows in found.items()})
+    with np.load(path) as kept:
+        return {int(name): kept[name] for name in sorted(kept.files) if name != "edges"}, kept["edges"].tolist()
+
+
+def motion(source: VideoSource, frames: Collection[int], edges: Collection[int]) -> dict[int, np.ndarray]:
+    """Return what moves before a static camera, from each of these frames of a clip to the next one of the scene."""
+    found: dict[int, np.ndarray] = {}
+    before: np.ndarray | None = None
+    for number, frame in enumerate(itertools.islice(read_frames(source), max(frames) + 1)):
+        if number in edges:
+            before = None
+        if number in frames:
+            found[number] = np.zeros((0, 6)) if before is None else find_motion(before, frame)
+            before = frame
+    return found
+
+
+def read_frames(source: VideoSource) -> Iterator[np.ndarray]:
+    """Yield the frames of a clip, (H, W, 3) uint8."""
+    if source.names:
+        for path in picture_files(source.path):
+            if (frame := cv2.imread(str(path), cv2.IMREAD_COLOR)) is not None:
+                yield frame
+        return
+    capture = cv2.VideoCapture(str(source.path))
+    try:
+        while (answer := capture.read())[0]:
+            yield answer[1]
+    finally:
+        capture.release()
