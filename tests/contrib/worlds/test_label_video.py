@@ -10,8 +10,9 @@ import pytest
 from rvtssm.cli.main import compose
 from rvtssm.contrib.worlds.label_video import __main__ as command
 from rvtssm.contrib.worlds.label_video import recordings as recordings_of
-from rvtssm.contrib.worlds.label_video import ssd, views, watching
-from rvtssm.contrib.worlds.label_video.boxes import PERSON, TWO_WHEELER, VEHICLE
+from rvtssm.contrib.worlds.label_video import ssd, views, watching, yolox
+from rvtssm.contrib.worlds.label_video import tracks as tracks_of
+from rvtssm.contrib.worlds.label_video.boxes import MOVING, PERSON, TWO_WHEELER, VEHICLE
 from rvtssm.contrib.worlds.label_video.tracks import boxes_at, link
 from rvtssm.datasets import build_spec
 from rvtssm.datasets.tree import find_recordings
@@ -44,6 +45,42 @@ def test_the_teacher_answers_relative_to_its_anchors():
     np.testing.assert_allclose(found[:4], [x + w / 2, y - h / 2, x + 1.5 * w, y + 1.5 * h])
     assert found[4] == PERSON
     assert found[5] == pytest.approx(1 / (1 + np.exp(-1)))
+
+
+def test_yolox_answers_relative_to_the_places_of_its_grids():
+    grid = yolox.places(64)
+    assert len(grid) == 64 + 16 + 4
+    output, place = np.zeros((84, 85), np.float32), 64 + 4 * 2 + 1  # column 1, row 2 of the grid of stride 16
+    assert grid[place].tolist() == [1, 2, 16]
+    output[place, :5] = 0.5, -0.5, np.log(2), np.log(0.5), 0.9
+    output[place, 5 + 3] = 0.8  # a motorcycle
+    output[0, [4, 5 + 9]] = 1.0  # a traffic light
+    (found,) = yolox.decode(output, 64)
+    np.testing.assert_allclose(found, [8, 20, 40, 28, TWO_WHEELER, 0.72], rtol=1e-6)
+    square, factor = yolox.squared(np.full((20, 32, 3), 7, np.uint8), 64)
+    assert (square.shape, factor) == ((1, 3, 64, 64), 2.0)
+    assert (square[0, :, :40] == 7).all() and (square[0, :, 40:] == yolox.GREY).all()
+
+
+def test_boxes_belong_together_if_both_directions_of_time_say_so():
+    bridged = frames(*[None if k in (4, 5, 6) else row(4 * k, 20, 20, 30) for k in range(12)])
+    (track,) = link(bridged, FPS)  # 0.25 s without a box
+    np.testing.assert_allclose(track.at(5.0), [20, 20, 40, 50], atol=0.5)
+    apart = link(frames(*[None if 4 <= k < 8 else row(4 * k, 20, 20, 30) for k in range(12)]), 13.0)  # 0.38 s
+    assert len(apart) == 2
+    meet = {0: np.array([row(0, 0, 20, 20), row(8, 0, 20, 20)]), 1: np.array([row(3, 0, 20, 20)])}
+    both = set(tracks_of._links(meet, FPS))
+    assert both == {((0, 0), (1, 0))}
+
+
+def test_boxes_of_the_own_vehicle_are_unsure():
+    bonnet, near = row(10, 70, 140, 30, VEHICLE), row(30, 10, 90, 88, VEHICLE)
+    found = {k: np.array([bonnet, row(4 * k, 20, 12, 30)] if k != 1 else [near]) for k in range(12)}
+    changed = watching.without_own_vehicle(found, 100, 160)
+    assert [each[0, 4] for each in changed.values()][:2] == [MOVING, VEHICLE]
+    assert (changed[0][1] == found[0][1]).all()
+    once = {k: np.array([bonnet] if k == 3 else []).reshape(-1, 6) for k in range(12)}
+    assert watching.without_own_vehicle(once, 100, 160) is once
 
 
 def test_a_frame_is_seen_in_tiles_whose_cut_boxes_do_not_count():

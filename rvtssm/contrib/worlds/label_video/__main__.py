@@ -1,21 +1,19 @@
 r"""Turn clips of real streets into recordings with boxes, for the training of the street detectors.
 
-    npm pack @mediapipe/objectron@0.4.1675468480 && tar xf mediapipe-objectron-*.tgz
-    pip install ai-edge-litert
-    python -m rvtssm.contrib.worlds.label_video CLIPS --out DIR/real \
-        --teacher package/objectron_solution_packed_assets.data
+    pip install onnxruntime
+    python -m rvtssm.contrib.worlds.label_video CLIPS --teacher yolox_nano.onnx --out DIR/real
 
 CLIPS is a folder of videos and of folders of pictures (for these, give --fps). A detector that was trained on pictures,
-the teacher, finds people, bicycles and vehicles eight times per second: an SSD MobileNetV2 of Open Images (Apache-2.0),
-whose file is in the package above; the file of the model alone works as well. It sees the frame and overlapping tiles,
-because it sees 300 x 300 pixels and would miss small objects otherwise. In eleven frames of four clips it found 22
-objects with a high score in the frames alone, 46 with tiles, and 52 with mirror images, too, which double the time and
-are left out.
+the teacher, finds people, bicycles and vehicles eight times per second. `yolox.py` and `ssd.py` say where the files of
+both teachers are found; `.onnx` means YOLOX, which sees the frame, any other suffix the SSD, which sees the frame and
+overlapping tiles.
 
-Boxes become tracks that end at scene cuts. A track is sure from its first to its last high score if it lasts and has
-several of them; a moment in which the teacher missed the object is interpolated. Other tracks are unsure if one
-of their scores is not very low: training ignores what lies there (a negative `pseudo_score`, as `rvtssm label` writes
-it). Before a static camera, whatever moves without a box is unsure, too. A person who moves with a bicycle becomes
+Boxes become tracks that end at scene cuts. Two boxes are joined if tracks forwards and backwards in time both do so. A
+track is sure from its first to its last high score if it lasts and has several of them; a moment in which the teacher
+missed the object is interpolated. Other tracks are unsure if one of their scores is not very low: training ignores what
+lies there (a negative `pseudo_score`, as `rvtssm label` writes it). Parts of the camera's own vehicle are unsure, and
+so are boxes with a side of less than 6 pixels.
+Before a static camera, whatever moves without a box is unsure, too. A person who moves with a bicycle becomes
 part of a two-wheeler; one inside a vehicle is unsure, and so is one who never moves.
 
 Each part of a clip of a few seconds becomes several recordings. Each draws a size, a crop of the frame, a mirror image,
@@ -28,14 +26,15 @@ The recordings, DIR/train/real_*, fit into the tree of the recipe `street_tiny`:
     rvtssm train experiment=street_tiny dataset.raw_dir=DIR/raw out=DIR/tiny
 
 Training draws recordings by their length, so that their share is their share of the seconds; the last line of the
-output says how many there are. `docs/simulation.md` names clips with a free licence. Do not give clips that test a
-detector later.
+output says how many there are. `footage.md` says which clips may train weights that are published. Do not
+give clips that test a detector later.
 """
 
 import argparse
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import cv2
@@ -44,10 +43,11 @@ import numpy as np
 from rvtssm.cli.console import say, say_error
 from rvtssm.contrib.worlds.label_video.boxes import MOVING, Teacher
 from rvtssm.contrib.worlds.label_video.recordings import labels, write_recording
-from rvtssm.contrib.worlds.label_video.ssd import open_teacher
+from rvtssm.contrib.worlds.label_video.ssd import open_ssd
 from rvtssm.contrib.worlds.label_video.tracks import Track, boxes_at, link
 from rvtssm.contrib.worlds.label_video.views import draw_view, parts
-from rvtssm.contrib.worlds.label_video.watching import motion, read_frames, watched
+from rvtssm.contrib.worlds.label_video.watching import find_boxes, motion, read_frames, watched
+from rvtssm.contrib.worlds.label_video.yolox import open_yolox
 from rvtssm.contrib.worlds.open_world import SPEC
 from rvtssm.contrib.worlds.video import open_video
 from rvtssm.drawing.image_files import write_png
@@ -126,6 +126,15 @@ def record_clip(
                 boxes = labels(mine, view, first, source.fps, source.width)
                 boxes = write_recording(frames, view, boxes, source.fps, options.out, name, options.seed)
             yield name, (end - first) / source.fps, boxes
+
+
+def open_teacher(path: Path) -> Teacher:
+    """Return the teacher of an ONNX file, or that of a TFLite file, which also sees tiles."""
+    if path.suffix.lower() != ".onnx":
+        return partial(find_boxes, teacher=open_ssd(path))
+    if not path.is_file():
+        raise UserError(f"{path} does not exist; give the file of the teacher")
+    return open_yolox(path)
 
 
 def check_seed(out: Path, seed: int) -> None:

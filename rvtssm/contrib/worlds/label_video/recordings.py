@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from rvtssm.contrib.worlds.label_video.tracks import Track, boxes_at
 from rvtssm.contrib.worlds.label_video.views import View
 from rvtssm.contrib.worlds.open_world import SPEC
 from rvtssm.contrib.worlds.simulate import simulate
+from rvtssm.contrib.worlds.worlds_config import WorldsConfig
 from rvtssm.drawing.image_files import write_png
 from rvtssm.events.labels import BOX_DTYPE, Boxes, nothing_at, write_boxes
 from rvtssm.readers import open_recording
@@ -44,6 +46,7 @@ def labels(tracks: Sequence[Track], view: View, first: int, fps: float, frame_wi
                 score = float(track.scores.mean())
                 left, top, w, h = xyxy_to_ltwh(seen)
                 class_id = track.class_id if track.class_id != MOVING else PERSON if h > w else VEHICLE
+                is_sure = is_sure and min(w, h) >= SPEC.min_side_px
                 row = (t_us, left, top, w, h, class_id, number + 1, score, score if is_sure else -score, -1)
                 rows.append(row)
     boxes = np.zeros(len(rows), BOX_DTYPE)
@@ -60,8 +63,8 @@ def write_recording(
     with tempfile.TemporaryDirectory() as temporary:
         pictures = Path(temporary) / name
         own = f"simulate.video={quoted(str(pictures))}", f"simulate.fps={fps:g}", f"out={quoted(str(out))}"
-        camera = "sensor=any", f"synthetic.camera.max_rate_hz={MAX_RATE_HZ:g}"
-        config = compose([*own, f"seed={seed}", *camera], "simulate")
+        sensor = "sensor=any", f"synthetic.camera.max_rate_hz={MAX_RATE_HZ:g}"
+        config = cast(WorldsConfig, compose([*own, f"seed={seed}", *sensor], "simulate"))
         if not events_path.exists():  # without its boxes, it is of an interrupted call, or they were deleted
             pictures.mkdir()
             for index, frame in enumerate(frames):

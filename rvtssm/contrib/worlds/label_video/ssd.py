@@ -62,7 +62,7 @@ def decode(encoded: np.ndarray, logits: np.ndarray) -> np.ndarray:
     return without_doubles(np.concatenate(rows))
 
 
-def open_teacher(path: Path) -> Teacher:
+def open_ssd(path: Path) -> Teacher:
     """Return the teacher of a TFLite file, or of a file that holds one after other content.
 
     Raises:

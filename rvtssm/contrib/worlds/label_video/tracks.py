@@ -25,10 +25,13 @@ TOUCHED = 0.05  # share of a moving thing under a sure box that explains the mot
 COVERED = 0.3  # share of any box under it that explains it
 
 LINK_IOU = 0.3  # of a track with its next box
-GAP_S = 0.4  # longest time for which the teacher may miss an object
+GAP_S = 0.3  # longest time for which the teacher may miss an object
 LEAST_S, LEAST_HIGH = 0.3, 3  # duration and number of high scores of a sure track
 STILL_S, STILL = 1.5, 0.3  # a person who moves by less, in heights, for longer may be a thing
 SMOOTHED_S = 0.08  # standard deviation of the filter over the boxes of a track
+
+
+Place = tuple[int, int]  # frame, and row among its boxes
 
 
 @dataclass(frozen=True)
@@ -66,32 +69,55 @@ class Track:
 def link(found: Mapping[int, np.ndarray], fps: float) -> list[Track]:
     """Join the boxes of a scene to tracks, and return the sure and the unsure ones.
 
+    Two boxes belong together if the tracks that run forwards in time and those that run backwards both join them.
+
     Args:
         found: Rows (N, 6) by the number of the frame, in order.
         fps: Frames per second.
     """
-    running: list[list[tuple[int, np.ndarray]]] = []
-    done: list[list[tuple[int, np.ndarray]]] = []
+    backwards = {(later, earlier) for earlier, later in _links(dict(reversed(list(found.items()))), fps)}
+    following = dict(pair for pair in _links(found, fps) if pair in backwards)
+    tracks = []
+    followers = set(following.values())
     for frame, rows in found.items():
-        is_over = [(frame - track[-1][0]) / fps > GAP_S for track in running]
-        done += list(itertools.compress(running, is_over))
-        running = [track for track, over in zip(running, is_over, strict=True) if not over]
+        for row in range(len(rows)):
+            if (frame, row) in followers:
+                continue
+            places = [(frame, row)]
+            while places[-1] in following:
+                places.append(following[places[-1]])
+            tracks.append([(at, found[at][number]) for at, number in places])
+    return with_riders([part for track in tracks for part in _judged(track, fps)])
+
+
+def _links(found: Mapping[int, np.ndarray], fps: float) -> list[tuple[Place, Place]]:
+    """Return which box of a frame follows which one of an earlier frame, in the order in which frames are given."""
+    running: list[list[tuple[int, np.ndarray]]] = []
+    last_places: list[Place] = []
+    links = []
+    for frame, rows in found.items():
+        is_near = [abs(frame - track[-1][0]) / fps <= GAP_S for track in running]
+        running = list(itertools.compress(running, is_near))
+        last_places = list(itertools.compress(last_places, is_near))
         expected = np.array([_expected(track, frame, fps) for track in running]).reshape(-1, 4)
         overlap = pairwise_iou(expected, rows[:, :4])
         overlap[np.array([track[-1][1][4] for track in running])[:, None] != rows[:, 4]] = 0
         free = np.ones(len(rows), bool)
         while overlap.size and overlap.max() >= LINK_IOU:
-            track, row = np.unravel_index(overlap.argmax(), overlap.shape)
+            track, row = map(int, np.unravel_index(overlap.argmax(), overlap.shape))
             overlap[track], overlap[:, row], free[row] = 0, 0, False
+            links.append((last_places[track], (frame, row)))
             running[track].append((frame, rows[row]))
-        running += [[(frame, row)] for row in rows[free]]
-    return with_riders([part for track in done + running for part in _judged(track, fps)])
+            last_places[track] = (frame, row)
+        running += [[(frame, rows[row])] for row in np.flatnonzero(free)]
+        last_places += [(frame, int(row)) for row in np.flatnonzero(free)]
+    return links
 
 
 def _expected(track: list[tuple[int, np.ndarray]], frame: int, fps: float) -> np.ndarray:
     """Return the box of a track in a later frame, if it moves on as it did in the last tenths of a second."""
     last, row = track[-1]
-    before, earlier = next(each for each in track if (last - each[0]) / fps <= GAP_S)
+    before, earlier = next(each for each in track if abs(last - each[0]) / fps <= GAP_S)
     if last == before:
         return row[:4]
     centres = [(each[:2] + each[2:4]) / 2 for each in (earlier, row)]

@@ -9,6 +9,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from rvtssm.boxes import pairwise_iou
 from rvtssm.contrib.worlds.label_video.boxes import INSIDE, LOW, MOVING, SAME_IOU, Teacher, without_doubles
 from rvtssm.contrib.worlds.video import VideoSource, picture_files
 from rvtssm.system.atomic_files import atomic_file
@@ -21,6 +22,9 @@ MOTION_PX = 320  # width in which motion is found
 CHANGE = 18.0  # of a grey value that is motion
 MOST_MOTION = 0.25  # share of the frame that changes before a static camera
 LEAST_MOTION = 0.03  # side of a moving thing, in heights of the frame
+
+OWN_WIDTH, OWN_LOWEST = 0.5, 0.9  # shares of the frame: least width and lower edge of a part of the own vehicle
+OWN_SHARE = 0.1  # least share of the frames in which it is found
 
 CUT = 25.0  # mean change of a small grey picture, of 255, between two scenes
 
@@ -69,8 +73,8 @@ def find_motion(before: np.ndarray, after: np.ndarray) -> np.ndarray:
     mask = (cv2.absdiff(one, two) > CHANGE).astype(np.uint8)
     if mask.mean() > MOST_MOTION:
         return np.zeros((0, 6))
-    mask = cv2.morphologyEx(mask, cv2.MORPH_CLOSE, np.ones((15, 15), np.uint8))
-    facts = cv2.connectedComponentsWithStats(mask, connectivity=8)[2][1:].astype(float)
+    closed = cv2.morphologyEx(mask, cv2.MORPH_CLOSE, np.ones((15, 15), np.uint8)).astype(np.uint8)
+    facts = cv2.connectedComponentsWithStats(closed, connectivity=8)[2][1:].astype(float)
     facts = facts[facts[:, 2:4].min(axis=1) >= LEAST_MOTION * size[1]]
     boxes = np.concatenate([facts[:, :2], facts[:, :2] + facts[:, 2:4]], axis=1) / scale
     return np.column_stack([boxes, np.full(len(boxes), MOVING), np.full(len(boxes), LOW)])
@@ -85,12 +89,12 @@ def watch(source: VideoSource, teacher: Teacher, longest_s: float) -> tuple[dict
         grey = cv2.resize(cv2.cvtColor(frame, cv2.COLOR_BGR2GRAY), (32, 18), interpolation=cv2.INTER_AREA).astype(float)
         if np.abs(grey - before).mean() > CUT:
             if number:
-                found[number - 1] = find_boxes(last, teacher)  # so that tracks reach to the end of a scene
+                found[number - 1] = teacher(last)  # so that tracks reach to the end of a scene
             edges.append(number)
         if (number - edges[-1]) % max(1, round(source.fps / WATCHED_HZ)) == 0:
-            found[number] = find_boxes(frame, teacher)
+            found[number] = teacher(frame)
         before, last = grey, frame
-    found[number] = find_boxes(last, teacher)
+    found[number] = teacher(last)
     return found, [*edges, number + 1]
 
 
@@ -107,9 +111,36 @@ def watched(
         found, edges = watch(source, teacher, longest_s)
         folder.mkdir(parents=True, exist_ok=True)
         with atomic_file(path) as staged, open(staged, "wb") as file:
-            np.savez(file, edges=edges, **{f"{frame:08d}": rows for frame, rows in found.items()})
+            np.savez(file, edges=edges, **{f"{frame:08d}": rows for frame, rows in found.items()})  # type: ignore[arg-type]
     with np.load(path) as kept:
-        return {int(name): kept[name] for name in sorted(kept.files) if name != "edges"}, kept["edges"].tolist()
+        found = {int(name): kept[name] for name in sorted(kept.files) if name != "edges"}
+        return without_own_vehicle(found, source.height, source.width), kept["edges"].tolist()
+
+
+def without_own_vehicle(found: dict[int, np.ndarray], height: int, width: int) -> dict[int, np.ndarray]:
+    """Return the boxes of a clip, in which those of the bonnet or handlebar of the camera's own vehicle are unsure.
+
+    Such boxes are wide, end at the lower edge of the frame, and stay at one place through the clip.
+    """
+    rows = np.concatenate([np.zeros((0, 6)), *found.values()])
+    low = _is_wide_and_low(rows, height, width)
+    usual = np.median(rows[low, :4], axis=0, keepdims=True) if low.any() else np.zeros((1, 4))
+    in_place = {
+        frame: _is_wide_and_low(each, height, width) & (pairwise_iou(each[:, :4], usual)[:, 0] > SAME_IOU)
+        for frame, each in found.items()
+    }
+    if sum(mask.any() for mask in in_place.values()) < OWN_SHARE * len(found):
+        return found
+    own = np.array([MOVING, LOW])
+    return {
+        frame: np.where(in_place[frame][:, None], np.column_stack([each[:, :4], np.tile(own, (len(each), 1))]), each)
+        for frame, each in found.items()
+    }
+
+
+def _is_wide_and_low(rows: np.ndarray, height: int, width: int) -> np.ndarray:
+    wide: np.ndarray = rows[:, 2] - rows[:, 0] > OWN_WIDTH * width
+    return wide & (rows[:, 3] > OWN_LOWEST * height)
 
 
 def motion(source: VideoSource, frames: Collection[int], edges: Collection[int]) -> dict[int, np.ndarray]:
