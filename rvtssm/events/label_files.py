@@ -21,6 +21,7 @@ from rvtssm.system.file_errors import file_errors
 from rvtssm.system.user_error import UserError
 
 LABEL_SUFFIXES = (".npy", *LABEL_PARSERS)
+CORNERS = "boxes reach past the right or bottom edge; are they x1, y1, x2, y2 instead of x, y, w, h?"
 FROM_ONE = "labelled images are numbered from 1, so the number 1 is the frame at time 0"
 
 
@@ -100,6 +101,8 @@ class LabelFiles:
             if not known and not image.notes:
                 empty_us.append(t_us)
         boxes = _to_boxes(self.paths[0], rows)
+        if num_corners := _num_corners(boxes, spec):
+            notes[CORNERS] += num_corners
         empty = nothing_at(np.setdiff1d(np.array(empty_us, np.int64), boxes["t"]))
         empty["class_id"] = spec.disk_class_ids[0]
         return np.concatenate([boxes, empty]), notes
@@ -197,6 +200,14 @@ def _check_sensor(path: Path, width: Any, height: Any, spec: DatasetSpec) -> Non
             f"{path} labels pictures of {size[0]:g}x{size[1]:g} (width x height) pixels, but the sensor of "
             f"{spec.name} has {spec.width}x{spec.height}; choose the size that fits"
         )
+
+
+def _num_corners(boxes: Boxes, spec: DatasetSpec) -> int:
+    """Return how many boxes reach past an edge, if more than a quarter do and all could be two corners; otherwise 0."""
+    is_over = (boxes["x"] + boxes["w"] > spec.width + 1) | (boxes["y"] + boxes["h"] > spec.height + 1)
+    may_be_corners = np.all((boxes["w"] > boxes["x"]) & (boxes["h"] > boxes["y"]))
+    num_over = int(np.count_nonzero(is_over))
+    return num_over if may_be_corners and 4 * num_over > len(boxes) else 0
 
 
 def _to_boxes(path: Path, rows: Sequence[tuple[Any, ...]]) -> Boxes:

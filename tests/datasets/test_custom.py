@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from rvtssm import datasets
+from rvtssm.boxes import ltwh_to_xyxy
 from rvtssm.cli.config import configs_dir
 from rvtssm.cli.inspect_data import inspect
 from rvtssm.cli.main import compose
@@ -22,10 +23,12 @@ from rvtssm.datasets.preparation_config import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.sequence import RawSplit, open_prepared_split
 from rvtssm.datasets.tree import find_recordings
+from rvtssm.evaluation.coco import evaluate_detections
+from rvtssm.evaluation.label_steps import at_labels, own_steps
 from rvtssm.evaluation.protocol import image_times_us, num_images_left_out
 from rvtssm.events.label_files import read_label_file
 from rvtssm.readers.dat import write_dat
-from rvtssm.records import WindowSettings
+from rvtssm.records import Detections, WindowSettings
 from rvtssm.system.user_error import UserError
 
 PAGE = (Path(__file__).parents[2] / "data_prep/README.md").read_text()
@@ -298,6 +301,18 @@ def test_images_without_boxes_reach_scoring_from_raw_and_prepared_recordings(tmp
         assert sequence.windows.ends_us[sequence.label_steps].tolist() == list(TIMES_US)
         published = replace(spec, scores_empty_images=False)
         assert num_images_left_out([sequence.labels], published) == 2
+        label_steps = own_steps(sequence)
+        found = zip(((40, 20, 30, 30), (8, 6, 40, 30), ()), (0.9, 0.5, 0), strict=True)  # a false, a true and no box
+        outputs = [detections_of(box, score) for box, score in found]
+        scored = [("drive", sequence.labels, at_labels(label_steps, label_steps.steps, outputs))]
+        for rules, ap50 in ((spec, 0.5), (published, 1)):
+            assert evaluate_detections(scored, rules)["AP50"] == pytest.approx(ap50)
+
+
+def detections_of(box, score):
+    ltwh = np.array(box, np.float32).reshape(-1, 4)
+    class_id = np.full(len(ltwh), 1, np.int64)
+    return Detections(ltwh_to_xyxy(ltwh), np.full(len(ltwh), score, np.float32), class_id, 0)
 
 
 def test_labels_on_another_clock_are_said_and_moved(tmp_path, capsys):
