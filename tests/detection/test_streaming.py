@@ -32,6 +32,8 @@ class Leaky(torch.nn.Module):
     device = torch.device("cpu")
     frame_hw = (3, 3)
 
+    score = "objectness_times_class"
+
     def __init__(self):
         super().__init__()
         self.decay = torch.nn.Parameter(torch.tensor(0.8))
