@@ -103,7 +103,7 @@ def test_what_is_free_is_there():
             ("temporal.name=s6",),
             "temporal.name='s6'; choose from s4, s4d, s5, selective_s5, s7, lstm, or add your own part with",
         ),
-        (("training.precision=bf16-mixed",), "training.precision=bf16-mixed is called bf16 now"),
+        (("training.precision=bf16-mixed",), "training.precision='bf16-mixed'; choose from auto, float32"),
         (("model.mixer=pool",), "model.mixer='pool'; choose from attention, convnext, ssm2d"),
         (("model.head=hydra",), "model.head='hydra'; choose from yolox"),
         (("model.backbone=timm",), "model.backbone=timm needs model.timm_name=NAME"),

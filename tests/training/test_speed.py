@@ -199,11 +199,10 @@ def test_every_temporal_layer_is_one_graph_at_any_rate(name, remembers):
     torch._dynamo.reset()
     torch.manual_seed(0)
     layer, x = build_temporal_layer(TemporalConfig(name=name), 8), torch.randn(3, 4, 8)
-    where = {"grid": (2, 2)} if layer.takes_grid else {}
     state = layer.init_state(4)
 
     def run(x, scale):
-        return layer(x, state, scale, **where)[0] if remembers else layer.forward_without_memory(x, scale, **where)
+        return layer(x, state, scale)[0] if remembers else layer.forward_without_memory(x, scale)
 
     compiled = torch.compile(run, fullgraph=True, backend="eager")
     for scale in (1.0, 0.5, torch.full((3, 4), 0.3)):
