@@ -241,7 +241,7 @@ def test_the_page_carries_the_note(shipped, monkeypatch, capsys):
     monkeypatch.setattr("rvtssm.contrib.serve.server.build_app", lambda *arguments: notes.append(arguments[-1]))
     monkeypatch.setattr("uvicorn.Config", lambda *_, **__: None)  # it closes what other packages log to
     monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: None)
-    serve(compose(["serve.port=0"]))
+    serve(compose(["serve.port=0"], "serve"))
     assert notes == [NOTE]
     assert f"street-tiny: {NOTE}; its model card is docs/weights_street.md" in words(capsys)
 
