@@ -1,7 +1,8 @@
 """rvtssm: object detection with event cameras, using state-space models that run at any rate.
 
-Call `open` on a recording, `draw` its events, `load` the weights, and predict. Each name below is imported when it is
-first used, so `import rvtssm` itself is fast.
+Call `open` on a recording, `draw` its events, `load` the weights, and predict; `train` and `evaluate` detectors. The
+package promises the names in `__all__`; everything else may change. Each name is imported when it is first used, so
+`import rvtssm` itself is fast.
 """
 
 from importlib import import_module
@@ -10,24 +11,66 @@ from typing import TYPE_CHECKING, Any
 from rvtssm.system.threads import share_processors
 
 if TYPE_CHECKING:
+    from rvtssm.detection.engine import StreamDetector, detect
     from rvtssm.detection.predictor import Predictor, live, load
     from rvtssm.detection.window_results import Prediction
     from rvtssm.drawing.draw import draw_events as draw
+    from rvtssm.evaluation.coco import evaluate_detections as average_precision
     from rvtssm.evaluation.evaluating import evaluate
+    from rvtssm.models.detector import build_detector
+    from rvtssm.readers import Recording
     from rvtssm.readers import open_recording as open
-    from rvtssm.records import Events
+    from rvtssm.records import Detections, Events, Labels, Windows, WindowSettings
+    from rvtssm.ssm import LSTM, S4, S4D, S5, S7, SelectiveS5, TemporalConfig
+    from rvtssm.system.user_error import UserError
+    from rvtssm.training import train
 
 __version__ = "0.1.0"
-__all__ = ["Events", "Prediction", "Predictor", "__version__", "draw", "evaluate", "live", "load", "open"]
+__all__ = [
+    "LSTM",
+    "S4",
+    "S4D",
+    "S5",
+    "S7",
+    "Detections",
+    "Events",
+    "Labels",
+    "Prediction",
+    "Predictor",
+    "Recording",
+    "SelectiveS5",
+    "StreamDetector",
+    "TemporalConfig",
+    "UserError",
+    "WindowSettings",
+    "Windows",
+    "__version__",
+    "average_precision",
+    "build_detector",
+    "detect",
+    "draw",
+    "evaluate",
+    "live",
+    "load",
+    "open",
+    "train",
+]
 
 _DETECTION = "rvtssm.detection.predictor"
 _HOMES = {
+    "average_precision": ("rvtssm.evaluation.coco", "evaluate_detections"),
+    "build_detector": ("rvtssm.models.detector", "build_detector"),
     "draw": ("rvtssm.drawing.draw", "draw_events"),
     "evaluate": ("rvtssm.evaluation.evaluating", "evaluate"),
-    "Events": ("rvtssm.records", "Events"),
     "open": ("rvtssm.readers", "open_recording"),
     "Prediction": ("rvtssm.detection.window_results", "Prediction"),
+    "Recording": ("rvtssm.readers", "Recording"),
+    "train": ("rvtssm.training", "train"),
+    "UserError": ("rvtssm.system.user_error", "UserError"),
     **{name: (_DETECTION, name) for name in ("Predictor", "live", "load")},
+    **{name: ("rvtssm.detection.engine", name) for name in ("StreamDetector", "detect")},
+    **{name: ("rvtssm.records", name) for name in ("Detections", "Events", "Labels", "WindowSettings", "Windows")},
+    **{name: ("rvtssm.ssm", name) for name in ("LSTM", "S4", "S4D", "S5", "S7", "SelectiveS5", "TemporalConfig")},
 }
 
 

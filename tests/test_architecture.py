@@ -45,7 +45,13 @@ MAY_IMPORT |= {
         "readers",
         "detection.window_results",
         "detection.predictor",
+        "detection.engine",
         "evaluation.evaluating",
+        "evaluation.coco",
+        "models.detector",
+        "ssm",
+        "system.user_error",
+        "training",
     },
     "__main__": {"cli"},
     "cli": GROUND | ROOMS,
@@ -182,3 +188,9 @@ def test_a_file_says_what_it_is_for_and_its_name_more_than_that_something_is_sha
 
 def test_nothing_is_printed():
     assert not [f"{path}:{line}" for path in FILES for line in read(path).lines_that_print]
+
+
+def test_every_promised_name_exists():
+    import rvtssm
+
+    assert [name for name in rvtssm.__all__ if not hasattr(rvtssm, name)] == []
