@@ -99,7 +99,7 @@ def test_a_bag_of_two_cameras_asks_for_the_topic(tmp_path, container):
             open_recording(f"{path.parent}:/middle")
     assert list(find_sources(f"{path}:/right/events")) == ["bag_right_events"]
     with opened_source(f"{path}:/right/events") as source:
-        assert source.recording.num_events == len(EVENTS)
+        assert source.events.num_events == len(EVENTS)
 
 
 def test_only_bags_have_topics(tmp_path):
@@ -120,7 +120,7 @@ def test_the_folder_of_a_ros2_bag_is_one_recording(tmp_path):
     found = find_sources(str(tmp_path / "bags"))
     assert list(found) == ["first", "second"]
     with opened_source(found["second"]) as source:
-        assert source.recording.num_events == len(SHORT) and source.images is None
+        assert source.events.num_events == len(SHORT) and source.images is None
 
 
 def test_a_bag_without_events_says_what_it_holds(tmp_path):
@@ -173,15 +173,15 @@ def test_arrays_that_end_early_or_hold_impossible_events_are_refused(tmp_path, c
     place = content.index(event + (int(EVENTS.t[5]) // 1_000_000).to_bytes(4, "little"))
     if change == b"\2\0":
         content[place + 12] = 2  # its polarity
-        reason = "impossible time or polarity"
+        reason = "bag has the polarity 2 in events 0 to 700 of a message .event 5 of those."
     else:
         start = place - 5 * 13 - 4
         assert int.from_bytes(content[start : start + 4], "little") == len(EVENTS)
         content[start] += 1  # the number of events
-        reason = "it ends at byte"
+        reason = "it ends at byte .*; copy the file again"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=f"{reason}.*; copy the file again"):
-        open_recording(path)
+    with pytest.raises(ValueError, match=reason):
+        open_recording(path).read()
 
 
 @pytest.mark.parametrize("container", CONTAINERS)

@@ -26,7 +26,7 @@ def recording(tmp_path):
 
 def test_every_event_is_there_once_in_the_opposite_order_with_the_opposite_sign(recording):
     events = recording.read()
-    blocks = list(ReversedRecording(recording).iterate())
+    blocks = list(ReversedRecording(recording).blocks())
     back = join_events(blocks)
     assert len(blocks) > 2 and (np.diff(back.t) >= 0).all()
     assert (back.t[::-1] == FIRST_US + LAST_US - events.t).all() and (back.p[::-1] == 1 - events.p).all()
@@ -39,7 +39,7 @@ def test_a_reversed_window_has_the_frame_with_bins_and_signs_reversed(recording)
     windows = Windows(np.stack([ends_us - 50_000, ends_us], axis=1), np.full(24, 50_000))
     bounds_us = np.array([[mirror.at(end), mirror.at(start)] for start, end in windows.bounds_us.tolist()])
     assert [mirror.at(mirror.at(t)) for t in (0, 7)] == [0, 7]
-    back = join_events(list(mirror.iterate()))
+    back = join_events(list(mirror.blocks()))
     frames = count_windows(recording.read(), windows, HEIGHT, WIDTH)
     mirrored = count_windows(back, Windows(bounds_us[::-1].copy(), windows.dt_us), HEIGHT, WIDTH)
     assert frames.sum() == 4_000 and (mirrored[::-1, ::-1] == frames).all()
