@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from rvtssm.datasets import custom, dsec, gen1, onempx, synthetic
 from rvtssm.datasets.described import described
+from rvtssm.readers import check_told
 from rvtssm.records import DatasetSpec
 from rvtssm.system.limits import check_at_least, check_choice
 from rvtssm.system.plugins import installed_parts
@@ -54,6 +55,7 @@ class DatasetConfig:
         if self.name:
             check_choice("dataset.name", self.name, DATASETS)
         check_at_least("dataset", self, 1, "height", "width")
+        check_told("dataset", self)
         offset = self.label_offset_us
         if offset is not None and not re.fullmatch(r"auto|[+-]?\d{1,18}", str(offset)):
             raise UserError(f"dataset.label_offset_us={offset} must be a whole number of microseconds, or auto")

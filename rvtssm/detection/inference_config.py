@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.readers import check_told
 from rvtssm.records import SHOWN_SCORE, check_window
 from rvtssm.system.limits import check_at_least, check_choice, check_positive, check_share, check_whole
 from rvtssm.system.user_error import UserError
@@ -75,6 +76,7 @@ class PredictConfig:
 
     def __post_init__(self) -> None:
         check_window("predict.window", self.window)
+        check_told("predict", self)
         check_choice("predict.view", self.view, VIEWS)
         check_choice("predict.track", self.track, (*TRACKERS, None))
         check_at_least("predict", self, 0, "track_memory_s", "track_smooth_s")
@@ -133,6 +135,7 @@ class LiveConfig:
 
     def __post_init__(self) -> None:
         check_window("live.window", self.window)
+        check_told("live", self)
         check_choice("live.track", self.track, (*TRACKERS, None))
         check_at_least("live", self, 0, "track_memory_s")
         check_positive("live", self, "hz", "duration_s")

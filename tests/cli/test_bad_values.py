@@ -1,5 +1,6 @@
 """Every key of the configuration refuses a wrong value, by its name and before data are touched."""
 
+import functools
 from copy import deepcopy
 
 import pytest
@@ -12,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rvtssm.cli.composition import compose, to_config
 from rvtssm.cli.config import Config
+from rvtssm.cli.verbs import verbs
 from rvtssm.training.checks import check
 
 # what only the disk or the network can judge, and names that mean nothing
@@ -41,8 +43,18 @@ WRONG = {
 }
 
 
+def all_leaves() -> dict[str, tuple[str, str]]:
+    """By key, the verb whose settings have it (none for those of the core) and its type."""
+    found = {}
+    for verb in ("", *verbs()):
+        settings = verbs()[verb].settings_class if verb else Config
+        for key, kind, _ in leaves(settings()):
+            found.setdefault(key, (verb, kind))
+    return found
+
+
 def wrong_values():
-    for key, kind, _ in leaves(Config()):
+    for key, (verb, kind) in all_leaves().items():
         if key in FREE:
             continue
         if key in WRONG:
@@ -55,7 +67,7 @@ def wrong_values():
             values = ("-1", "nan")
         else:
             values = ("nonsense",)
-        yield from ((key, value) for value in values)
+        yield from ((verb, key, value) for value in values)
 
 
 @pytest.fixture(autouse=True)
@@ -70,16 +82,16 @@ def no_data(monkeypatch):
     monkeypatch.setattr("rvtssm.datasets.custom.read_spec", touch)
 
 
-@pytest.fixture(scope="module")
-def defaults() -> DictConfig:
-    """The configuration without overrides, composed once: to compose it for each wrong value takes most of the time."""
-    return OmegaConf.structured(compose([]))
+@functools.cache
+def defaults(verb: str) -> DictConfig:
+    """The settings without overrides, composed once: to compose them for each wrong value takes most of the time."""
+    return OmegaConf.structured(compose([], verb))
 
 
-@pytest.mark.parametrize(("key", "value"), list(wrong_values()), ids=str)
-def test_a_wrong_value_is_refused_by_key_and_value(defaults, key, value):
+@pytest.mark.parametrize(("verb", "key", "value"), list(wrong_values()), ids=str)
+def test_a_wrong_value_is_refused_by_key_and_value(verb, key, value):
     with pytest.raises((ValueError, HydraException, OmegaConfBaseException)) as refused:
-        composed = deepcopy(defaults)
+        composed = deepcopy(defaults(verb))
         words = OverridesParser.create().parse_overrides([f"{key}={value}"])
         ConfigLoaderImpl._apply_overrides_to_config(words, composed)  # as in `hydra.compose`
         config = to_config(composed)
@@ -92,7 +104,7 @@ def test_a_wrong_value_is_refused_by_key_and_value(defaults, key, value):
 
 
 def test_what_is_free_is_there():
-    assert {key for key, _, _ in leaves(Config())} >= FREE | set(WRONG)
+    assert {*all_leaves()} >= FREE | set(WRONG)
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_the_rate_check_has_every_cell_and_the_published_rows():
     _, points = compose_study(["experiment=gen1_rate_check"])
     cells = {(each.evaluation.memory, each.evaluation.step_scale) for _, each in points}
     assert cells == {(memory, scale) for memory in (None, "carried") for scale in (None, 1)} and len(points) == 4
-    config = compose(["experiment=gen1_rate_check"])
+    config = compose(["experiment=gen1_rate_check"], "study")
     assert (config.evaluation.window, config.evaluation.hz) == ("both", [20, 40, 80, 100, 200])
     beside = config.study.numbers_beside()
     for model in ("S5-ViT-B", "RVT"):
