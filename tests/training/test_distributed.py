@@ -98,7 +98,7 @@ def streams(out: Path) -> list:
     """The stored states of all slots of all processes, by rank and slot, each as one tensor."""
     states = []
     for process in processes(out):
-        (stored,) = process["streams"].values()  # of the one size of frames
+        stored = process["streams"]
         leaves = [torch.view_as_real(leaf).reshape(len(stored["steps"]), -1) for leaf in stored["state"]]
         by_slot = dict(zip(stored["steps"], torch.cat(leaves, dim=1), strict=True))
         states += [by_slot[slot] for slot in sorted(by_slot)]
@@ -133,8 +133,7 @@ def test_all_processes_end_with_the_same_weights(whole):
 
 def test_each_process_writes_its_own_states(whole):
     first, second = load_file(last_checkpoint(whole))["processes"]
-    (stored,) = first["streams"].values()
-    assert stored["steps"] and second == f"step_{NUM_STEPS}_process_1.pt"
+    assert first["streams"]["steps"] and second == f"step_{NUM_STEPS}_process_1.pt"
     needed = named_files(last_checkpoint(whole)) | named_files(best_checkpoint(whole))
     assert {path.name for path in last_checkpoint(whole).parent.glob("*.pt")} == needed
 
