@@ -73,8 +73,8 @@ def test_sequences_without_tracks_are_recordings_without_labels(tree):
     assert (labelled.name, plain.name) == ("thun_01_a", "thun_01_b")
     assert labelled.boxes_path == tree / "test/thun_01_a/object_detections/left/tracks.npy"
     assert plain.boxes_path is None
-    with pytest.raises(ValueError, match=r"thun_01_b/events/left/events.h5 has no labels"):
-        plain.read_boxes(SPEC)
+    assert not len(plain.read_boxes(SPEC))
+    assert "thun_01_b/events/left/events.h5 has no labels" in plain.why_unlabelled(SPEC)
 
 
 def test_tracks_whose_events_were_not_copied_are_found(tmp_path):
@@ -90,7 +90,7 @@ def test_tracks_whose_events_were_not_copied_are_found(tmp_path):
 def test_prepared_and_read(tree, tmp_path):
     summary = preprocess_dataset(SPEC, tree, tmp_path, WindowSettings(), PreprocessConfig(workers=1), progress=False)
     assert sorted(summary.written) == ["test/thun_01_a", "train/thun_00_a", "val/zurich_city_16_a"]
-    ((name, message),) = summary.failed
+    ((name, message),) = summary.dropped
     assert name == "test/thun_01_b" and "object_detections/left/tracks.npy" in message
     data = SequenceDataModule(
         DatasetConfig("dsec", str(tree), str(tmp_path)),
