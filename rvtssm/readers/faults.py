@@ -130,7 +130,8 @@ class UnitDoubt:
 
     def look(self, t: npt.NDArray[np.int64]) -> None:
         """Look at some tens of the times of a block."""
-        self.is_multiple = self.is_multiple and not (t[:: len(t) // 50 or 1] % 1000).any()
+        if self.is_multiple:  # neighbours too: evenly spaced times can be multiples of 1000 at every n-th event
+            self.is_multiple = not ((t[:64] % 1000).any() or (t[:: len(t) // 50 or 1] % 1000).any())
 
 
 def warn_of_unit(
