@@ -69,10 +69,10 @@ def test_a_run_that_could_not_do_all_is_an_error(swept, capsys):
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
-        (["train", "--config"], "--config and -m exclude each other"),
+        (["train", "--config"], "-m does not go with train --config"),
         (["train", "--cfg", "job"], "--multirun runs several; leave one of them out"),
         (["doctor", "--json"], "doctor has no --json"),
-        (["inspect", "--json", "a.dat"], "--json and -m exclude each other"),
+        (["inspect", "--json", "a.dat"], "-m does not go with inspect --json"),
     ],
     ids=str,
 )

@@ -54,14 +54,14 @@ def test_windows_that_are_not_named_are_those_of_the_frames(words, run, capsys):
     assert json.loads(capsys.readouterr().out)["stride_us"] == 25_000
 
 
-def test_labels_that_changed_after_the_preparation_are_told(words, raw, run, capsys):
-    out, said_before = run
+def test_labels_that_changed_after_the_preparation_are_told(words, raw, run, tmp_path, capsys):
+    _, said_before = run
     assert "were made from other" not in said_before
     path = next((raw / "train").glob("*_bbox.npy"))
     boxes = read_boxes(path)
     boxes["x"] += 1
     write_boxes(path, boxes)
-    assert main(["train", *words, f"out={out}", "resume=auto"]) == 0
+    assert main(["train", *words, f"out={tmp_path}"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "1 prepared recordings, such as train/train_0000, were made from other recordings or labels" in said
 

@@ -137,10 +137,10 @@ def test_an_audit_says_everything_on_one_page(live_checkpoint, draw_events, monk
     """`refuses`: as a layer from outside the package may, for which no step scale but 1 has a meaning."""
     checkpoint, forward = live_checkpoint(name), LSTM.forward
 
-    def forward_at_one_rate(self, x, state, step_scale=1.0, grid=None):
+    def forward_at_one_rate(self, x, state=None, step_scale=1.0):
         if step_scale != 1:
             raise UserError("it runs at the rate of training only")
-        return forward(self, x, state, step_scale, grid)
+        return forward(self, x, state, step_scale)
 
     if refuses:
         monkeypatch.setattr(LSTM, "forward", forward_at_one_rate)

@@ -197,7 +197,7 @@ def test_a_published_row_needs_a_name_of_its_own(beside):
             "a study trains its own weights, or scores those of checkpoint=FILE",
         ),
         (["checkpoint=a.ckpt"], "is needed: what to score the weights on"),
-        (["--multirun", "seed=0,1"], "a study takes key=value,value as it is"),
+        (["--multirun", "seed=0,1"], "--multirun does not go with study"),
     ],
     ids=str,
 )
