@@ -72,7 +72,7 @@ def test_nothing_private_is_shared_and_the_card_says_what_there_is(hub, shared, 
 
 def test_labels_and_evaluations_take_the_address(hub, shared, tmp_path, capsys):
     address, _ = shared
-    config = compose([f"checkpoint={address}", f"dataset.raw_dir={tmp_path}"])
+    config = compose([f"checkpoint={address}", f"dataset.raw_dir={tmp_path}"], "label")
     (tmp_path / "out").mkdir()
     _check_settings(tmp_path / "out", config)
     local = hashlib.sha256(Path(local_weights(address)).read_bytes()).hexdigest()
