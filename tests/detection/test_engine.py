@@ -369,7 +369,7 @@ def test_memory_of_a_chunk_is_kept_to(live_checkpoint, draw_events):
     [
         (lambda e: Events(e.t[::-1].copy(), e.x, e.y, e.p), "in order of time"),
         (lambda e: Events(e.t, e.x + np.uint16(64), e.y, e.p), "outside 64x48"),
-        (lambda e: Events(e.t, e.x, e.y, e.p + np.uint8(2)), "polarity"),
+        (lambda e: Events(e.t, e.x, e.y, e.p + np.uint8(2)), "1 is brighter"),
         (lambda e: Events(e.t - 10_000_000, e.x, e.y, e.p), "at or after 7429999 us"),
     ],
 )
