@@ -37,6 +37,7 @@ MOST_PENDING = 1 << 26  # events that wait for a window to close, 0.8 GB
 _LATEST_US = 1 << 61  # latest time that a caller may give
 _LONGEST_US = 60_000_000  # longest window of a stream, which keeps the events of a window in memory
 _FEWEST_EMPTY = 4  # empty windows that are one gap; fewer are computed one by one
+_SILENCE_US = 1_000_000  # shortest gap that is stepped over with skip="late"
 _STEPS_PER_CALL = 16  # steps of a gap per call of a detector whose layers have no step to rescale
 
 
@@ -198,15 +199,17 @@ class StreamDetector:
         The step of the model is the whole time since the last computed window, so the state is carried correctly.
         Without a fixed length, the window begins where the last computed one ended, so its frame includes the events of
         the windows that were passed over. With a fixed length, the frame has the events of that length, as at a lower
-        rate. A gap without events is stepped over as with skip="empty".
+        rate. A gap of a second is stepped over as with skip="empty". Shorter gaps join the windows that are
+        passed over, because a late detector has no time for more than one step.
         """
         stop, begun = self._num_closed(), self._done
         if stop <= begun:
             return None
-        if self._num_empty(stop) < _FEWEST_EMPTY <= self._num_empty(stop, 1):
+        fewest = max(_FEWEST_EMPTY, math.ceil(_SILENCE_US / self._windows.stride_us))
+        if self._num_empty(stop) < fewest <= self._num_empty(stop, 1):
             result = self._merged(begun + 1)  # the window before a gap, which the events after it have closed
         num_empty = self._num_empty(stop)
-        if num_empty >= _FEWEST_EMPTY:
+        if num_empty >= fewest:
             result = self._step_over(num_empty)
         if self._done < stop:
             result = self._merged(stop)
