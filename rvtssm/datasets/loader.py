@@ -107,10 +107,16 @@ def next_batch(batches: Iterator[SequenceBatch]) -> SequenceBatch | None:
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):
             raise
-        raise UserError(
-            f"a process that loads data has ended ({error}), perhaps because memory ran out; use fewer data.workers or "
-            "smaller batches"
-        ) from error
+        raise _worker_ended(str(error)) from error
+    except (EOFError, ConnectionError) as error:  # the process has ended before its batch was fetched
+        raise _worker_ended("the connection to a DataLoader worker broke off") from error
+
+
+def _worker_ended(reason: str) -> UserError:
+    return UserError(
+        f"a process that loads data has ended ({reason}), perhaps because memory ran out or too few files may be open "
+        "(ulimit -n); use fewer data.workers or smaller batches"
+    )
 
 
 class ResumableLoader(SequenceLoader):
