@@ -45,7 +45,7 @@ WRONG = {
 
 def all_leaves() -> dict[str, tuple[str, str]]:
     """By key, the verb whose settings have it (none for those of the core) and its type."""
-    found = {}
+    found: dict[str, tuple[str, str]] = {}
     for verb in ("", *verbs()):
         settings = verbs()[verb].settings_class if verb else Config
         for key, kind, _ in leaves(settings()):
