@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from rvtssm.system.atomic_files import atomic_file
+from rvtssm.system.files import atomic_file
 
 Key = TypeVar("Key")
 

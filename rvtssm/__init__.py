@@ -8,7 +8,7 @@ package promises the names in `__all__`; everything else may change. Each name i
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rvtssm.system.threads import share_processors
+from rvtssm.system.machine import share_processors
 
 if TYPE_CHECKING:
     from rvtssm.detection.engine import StreamDetector, detect

@@ -40,7 +40,7 @@ for row in ROOMS:
 MAY_IMPORT |= {
     "__init__": {
         "records",
-        "system.threads",
+        "system.machine",
         "drawing.draw",
         "readers",
         "detection.window_results",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rvtssm.cli.verbs import VERBS
-from rvtssm.system.plugins import installed_parts
+from rvtssm.system.extras import installed_parts
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = sorted(path.name for path in (ROOT / "rvtssm/contrib").iterdir() if (path / "__init__.py").is_file())

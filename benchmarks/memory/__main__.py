@@ -21,7 +21,7 @@ from benchmarks.measuring import write_json
 from benchmarks.memory.study import GROUPS_S, VARIANTS, Variant, train_and_score
 from benchmarks.sequence.study import spread
 from rvtssm.evaluation.result import markdown_table
-from rvtssm.system.atomic_files import atomic_file
+from rvtssm.system.files import atomic_file
 
 Row = dict[str, Any]
 _HEADER = """# Which layers remember objects that stand still

@@ -18,7 +18,7 @@ from benchmarks.parts.live_steps import rows_of
 from benchmarks.parts.tables import markdown
 from rvtssm.cli import main as cli
 from rvtssm.contrib.studies.grid import compose_study
-from rvtssm.system.atomic_files import atomic_file
+from rvtssm.system.files import atomic_file
 
 
 def main(arguments: list[str] | None = None) -> int:

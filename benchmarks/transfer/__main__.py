@@ -44,7 +44,7 @@ from rvtssm.export.exported import read_weights_file
 from rvtssm.models.checkpoint import weights_digest
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.named_weights import DEFAULT_WEIGHTS
-from rvtssm.system.atomic_files import atomic_file
+from rvtssm.system.files import atomic_file
 
 PARTS = ("generated", "footage", "pedro", "empty", "recordings")
 APART = "apart"  # the part that is scored only if it is named

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from rvtssm.cli.verbs import verbs
-from rvtssm.system.plugins import import_plugins
+from rvtssm.system.extras import import_plugins
 
 # `doctor` has to work without Hydra and the configuration, so both are imported where they are used.
 if TYPE_CHECKING:

@@ -57,7 +57,7 @@ class LoggedLines(logging.Handler):
 
 def show_compiling() -> None:
     """Say on a terminal that loops are compiled, which happens once and takes seconds without another sign."""
-    log = logging.getLogger("rvtssm.system.compilations")
+    log = logging.getLogger("rvtssm.system.jit")
     if _errors.is_terminal and not log.handlers:
         log.addHandler(LoggedLines())
         log.setLevel(logging.INFO)

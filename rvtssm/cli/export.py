@@ -18,7 +18,7 @@ from rvtssm.export.exported import largest_difference, read_exported, read_weigh
 from rvtssm.models.checkpoint import SAFETENSORS, write_checkpoint
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.detector import Detector
-from rvtssm.system.atomic_files import staging_folder
+from rvtssm.system.files import staging_folder
 from rvtssm.system.user_error import UserError
 
 _LARGEST_DIFFERENCE = 1e-3  # ten times what any of our layers needs in float32

@@ -30,7 +30,7 @@ from rvtssm.readers import open_with
 from rvtssm.readers.bags import is_bag, split_topic
 from rvtssm.readers.remote import local_path
 from rvtssm.records import DatasetSpec, ReadOptions
-from rvtssm.system.file_errors import did_you_mean
+from rvtssm.system.files import did_you_mean
 from rvtssm.system.output_folder import result_set, write_files
 from rvtssm.system.user_error import UserError
 

@@ -18,7 +18,7 @@ from rvtssm import __version__
 from rvtssm.cli.composition import compose
 from rvtssm.cli.console import console, plain_warnings, say, say_error, show_compiling
 from rvtssm.cli.verbs import Verb, known_verb, named, usage, verbs
-from rvtssm.system.threads import share_processors
+from rvtssm.system.machine import share_processors
 from rvtssm.system.user_error import UserError
 
 # `doctor` has to work without Hydra and the configuration, so what needs them is imported where it is used.

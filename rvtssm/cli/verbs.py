@@ -9,7 +9,7 @@ import pkgutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rvtssm.system.plugins import installed_parts
+from rvtssm.system.extras import installed_parts
 from rvtssm.system.user_error import UserError
 
 if TYPE_CHECKING:  # it imports Hydra, without which `doctor` works

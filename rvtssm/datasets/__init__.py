@@ -7,8 +7,8 @@ from rvtssm.datasets import custom, dsec, gen1, onempx, synthetic
 from rvtssm.datasets.described import described
 from rvtssm.readers import check_told
 from rvtssm.records import DatasetSpec
+from rvtssm.system.extras import installed_parts
 from rvtssm.system.limits import check_at_least, check_choice
-from rvtssm.system.plugins import installed_parts
 from rvtssm.system.user_error import UserError
 
 DATASETS: dict[str, DatasetSpec] = {

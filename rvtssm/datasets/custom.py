@@ -21,8 +21,7 @@ import yaml
 from rvtssm.events.label_files import LABEL_SUFFIXES
 from rvtssm.readers.remote import is_url, local_path
 from rvtssm.records import EVENT_SUFFIXES, DatasetSpec
-from rvtssm.system.atomic_files import atomic_file
-from rvtssm.system.file_errors import file_errors
+from rvtssm.system.files import atomic_file, file_errors
 from rvtssm.system.user_error import UserError
 
 FILE = "dataset.yaml"

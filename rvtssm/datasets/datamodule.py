@@ -17,8 +17,8 @@ from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingCo
 from rvtssm.datasets.sampling import ChunkRequest, EvalBatchSampler, MixedBatchSampler
 from rvtssm.datasets.sequence import FrameSequence, RawSplit, has_sequences, open_prepared_split
 from rvtssm.records import SequenceBatch, WindowSettings
-from rvtssm.system.free_memory import check_memory
 from rvtssm.system.limits import check_choice
+from rvtssm.system.machine import check_memory
 from rvtssm.system.user_error import UserError
 
 Loader = TypeVar("Loader", bound=SequenceLoader)

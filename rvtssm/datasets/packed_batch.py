@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rvtssm.events.representations import SliceRing, fill_frames, num_shared_slices
 from rvtssm.records import PackedEvents, SequenceBatch
-from rvtssm.system.devices import on_device
+from rvtssm.system.machine import on_device
 
 
 def counted(batch: SequenceBatch, device: torch.device | str = "cpu", pin_memory: bool = False) -> SequenceBatch:

@@ -32,7 +32,7 @@ from rvtssm.events.label_times import LabelTimes
 from rvtssm.readers.index import index_folder
 from rvtssm.readers.remote import check_local
 from rvtssm.records import DatasetSpec, WindowSettings
-from rvtssm.system.atomic_files import remove_abandoned
+from rvtssm.system.files import remove_abandoned
 from rvtssm.system.progress import progress_bar
 from rvtssm.system.user_error import UserError
 from rvtssm.system.workers import (

@@ -30,9 +30,8 @@ from rvtssm.events.label_rules import with_class_indices
 from rvtssm.events.labels import to_boxes, to_labels
 from rvtssm.readers.hdf5 import check_storage, open_hdf5, read_array, read_rows, reading
 from rvtssm.records import DatasetSpec, Labels, Windows, WindowSettings
-from rvtssm.system.atomic_files import atomic_file
-from rvtssm.system.file_errors import CONTENT_ERRORS, file_errors
-from rvtssm.system.free_memory import check_memory
+from rvtssm.system.files import CONTENT_ERRORS, atomic_file, file_errors
+from rvtssm.system.machine import check_memory
 from rvtssm.system.user_error import UserError
 
 FORMAT_VERSION = 2

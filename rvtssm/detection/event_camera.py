@@ -24,7 +24,7 @@ from rvtssm.events.windows import LATE_US, LONGEST_SILENCE_US
 from rvtssm.readers import ReadFaults
 from rvtssm.records import Events
 from rvtssm.system.extras import check_extra, is_installed
-from rvtssm.system.file_errors import CONTENT_ERRORS, file_errors
+from rvtssm.system.files import CONTENT_ERRORS, file_errors
 from rvtssm.system.user_error import UserError
 
 CAMERA = "camera:"  # the value of `recording` that selects a camera; its serial number may follow

@@ -22,7 +22,7 @@ from rvtssm.readers.header import UnknownSensorSize
 from rvtssm.readers.remote import is_url, local_path
 from rvtssm.readers.usual_sensors import usual_sensor
 from rvtssm.records import EVENT_SUFFIXES, Events, ReadOptions
-from rvtssm.system.file_errors import did_you_mean
+from rvtssm.system.files import did_you_mean
 from rvtssm.system.user_error import UserError
 
 STDIN = "-"

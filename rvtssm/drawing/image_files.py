@@ -9,7 +9,7 @@ import av
 import cv2
 import numpy as np
 
-from rvtssm.system.atomic_files import atomic_file
+from rvtssm.system.files import atomic_file
 from rvtssm.system.user_error import UserError
 
 _BT709 = 1  # the colour matrix of HD video; without it, players guess from the size of the picture

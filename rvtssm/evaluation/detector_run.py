@@ -27,7 +27,7 @@ from rvtssm.models.frame_size import detector_for_frame
 from rvtssm.models.hub import local_weights
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.records import Detections
-from rvtssm.system.plugins import import_plugins
+from rvtssm.system.extras import import_plugins
 from rvtssm.system.progress import progress_bar
 from rvtssm.system.workers import Processes, finished, num_usable_cores
 

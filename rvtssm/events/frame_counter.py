@@ -23,7 +23,7 @@ from rvtssm.events.representations import (
 from rvtssm.events.surfaces import Surfaces
 from rvtssm.events.windows import FreeGrid
 from rvtssm.records import Events, PackedEvents, Windows, WindowSettings
-from rvtssm.system.free_memory import check_memory
+from rvtssm.system.machine import check_memory
 from rvtssm.system.user_error import UserError
 
 Ints = npt.NDArray[np.int64]

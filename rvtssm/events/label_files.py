@@ -17,7 +17,7 @@ from rvtssm.events.label_formats import LABEL_PARSERS, LabelledImage, parse_labe
 from rvtssm.events.label_names import RecordingNames, counts_from_one, frame_number, frame_times_us, image_stem
 from rvtssm.events.labels import BOX_DTYPE, Boxes, find_nothing, nothing_at, read_boxes
 from rvtssm.records import DatasetSpec
-from rvtssm.system.file_errors import file_errors
+from rvtssm.system.files import file_errors
 from rvtssm.system.user_error import UserError
 
 LABEL_SUFFIXES = (".npy", *LABEL_PARSERS)

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rvtssm.records import Labels, Windows
-from rvtssm.system.atomic_files import atomic_file
-from rvtssm.system.file_errors import file_errors
+from rvtssm.system.files import atomic_file, file_errors
 from rvtssm.system.user_error import UserError
 
 BOX_DTYPE = np.dtype(

@@ -23,9 +23,9 @@ from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.detector import Detector
 from rvtssm.models.file_digest import DIGEST_KEY, NO_DIGEST_YET, add_digest
 from rvtssm.models.frame_size import detector_for_frame
-from rvtssm.system.atomic_files import named_if_full, replace_file, staging_folder
 from rvtssm.system.extras import check_extra
-from rvtssm.system.free_memory import check_memory
+from rvtssm.system.files import named_if_full, replace_file, staging_folder
+from rvtssm.system.machine import check_memory
 from rvtssm.system.user_error import UserError
 
 FORMATS = {"onnx": ".onnx", "openvino": ".xml"}

@@ -26,7 +26,7 @@ from rvtssm.models.low_precision import fastest_precision, set_precision
 from rvtssm.models.model_config import PRECISIONS
 from rvtssm.models.parts import head_class
 from rvtssm.system.extras import check_extra
-from rvtssm.system.file_errors import CONTENT_ERRORS, file_errors
+from rvtssm.system.files import CONTENT_ERRORS, file_errors
 from rvtssm.system.limits import check_choice
 from rvtssm.system.user_error import UserError
 

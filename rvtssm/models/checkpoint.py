@@ -25,8 +25,7 @@ from rvtssm.models.file_digest import DIGEST_KEY, NO_DIGEST_YET, add_digest, che
 from rvtssm.models.hub import local_weights
 from rvtssm.models.named_weights import weights_names
 from rvtssm.ssm.temporal_layers import without_values
-from rvtssm.system.atomic_files import atomic_file
-from rvtssm.system.file_errors import CONTENT_ERRORS, did_you_mean, file_errors
+from rvtssm.system.files import CONTENT_ERRORS, atomic_file, did_you_mean, file_errors
 from rvtssm.system.provenance import written_by
 from rvtssm.system.user_error import UserError
 

@@ -15,7 +15,7 @@ from rvtssm.models.model_config import SCORES, ModelConfig
 from rvtssm.models.parts import build_parts
 from rvtssm.ssm.layer import to_constant
 from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.system.devices import on_device
+from rvtssm.system.machine import on_device
 from rvtssm.system.user_error import UserError
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from rvtssm.models.named_weights import named_weights
 from rvtssm.system.extras import check_extra
-from rvtssm.system.file_errors import file_errors
+from rvtssm.system.files import file_errors
 from rvtssm.system.user_error import UserError
 
 WEIGHTS_FILE, CARD_FILE = "model.safetensors", "README.md"

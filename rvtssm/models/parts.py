@@ -8,7 +8,7 @@ from rvtssm.models.heads.yolox import YoloxHead
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.pafpn import Pafpn
 from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.system.plugins import check_part
+from rvtssm.system.extras import check_part
 from rvtssm.system.user_error import UserError
 
 BACKBONES: dict[str, type[Backbone]] = {"rvt": RvtBackbone, "timm": TimmBackbone}

@@ -18,7 +18,7 @@ from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.postprocess import to_sensor
 from rvtssm.records import Detections, SequenceBatch, exact_us
 from rvtssm.ssm.layer import to_constant
-from rvtssm.system.devices import on_device
+from rvtssm.system.machine import on_device
 from rvtssm.system.user_error import UserError
 
 State = Any  # a tensor, or a (nested) tuple of tensors; see rvtssm.ssm

@@ -35,7 +35,7 @@ from rvtssm.readers.header import TextHeader, read_text_header
 from rvtssm.readers.recording import Recording
 from rvtssm.readers.remote import local_path
 from rvtssm.records import TIME_UNITS, ReadOptions
-from rvtssm.system.file_errors import did_you_mean, file_errors
+from rvtssm.system.files import did_you_mean, file_errors
 from rvtssm.system.limits import check_choice
 from rvtssm.system.user_error import UserError
 

@@ -24,7 +24,7 @@ from rvtssm.readers.header import sensor_size
 from rvtssm.readers.recording import Recording
 from rvtssm.records import ReadOptions
 from rvtssm.system.extras import check_extra
-from rvtssm.system.file_errors import file_errors
+from rvtssm.system.files import file_errors
 from rvtssm.system.user_error import UserError
 
 ROS1_SIGNATURE, MCAP_SIGNATURE, SQLITE_SIGNATURE = b"#ROSBAG V", b"\x89MCAP", b"SQLite format 3\0"

@@ -17,7 +17,7 @@ from rvtssm.readers.gate import LATEST_US, NUM_COMMON, POSITION, EventBuffer, St
 from rvtssm.readers.header import read_text_header, sensor_size
 from rvtssm.readers.wrapped_clock import num_wraps
 from rvtssm.records import Events, ReadOptions
-from rvtssm.system.atomic_files import atomic_file
+from rvtssm.system.files import atomic_file
 from rvtssm.system.jit import jit
 from rvtssm.system.user_error import UserError
 

@@ -14,7 +14,7 @@ import hdf5plugin  # noqa: F401  registers the compression filters of published 
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.system.file_errors import CONTENT_ERRORS, file_errors
+from rvtssm.system.files import CONTENT_ERRORS, file_errors
 from rvtssm.system.user_error import UserError
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"

@@ -16,8 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.system.atomic_files import atomic_file
-from rvtssm.system.cache import cache_folder
+from rvtssm.system.files import atomic_file, cache_folder
 
 _MAGIC = b"rvtssm index 3\n"  # increase the number when a decoder or this layout changes
 _SAMPLES, _SAMPLE_BYTES = 16, 4096  # parts of the file that distinguish recordings with the same size and time stamp

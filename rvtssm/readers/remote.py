@@ -13,9 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from rvtssm.system.atomic_files import atomic_file, remove_abandoned
-from rvtssm.system.cache import cache_folder
 from rvtssm.system.extras import check_extra
+from rvtssm.system.files import atomic_file, cache_folder, remove_abandoned
 from rvtssm.system.user_error import UserError
 
 _URL = re.compile(r"([a-z][a-z0-9]*)://([^@?#]+)")  # an address with a password or a key does not match

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import rvtssm.system.compilations  # noqa: F401  tells a person who waits
+import rvtssm.system.jit  # noqa: F401  tells a person who waits
 from rvtssm.ssm.shapes import check_sweep
 
 _RUN = 128  # sequences whose gradients are summed before they are added to the total, to limit rounding errors

@@ -15,7 +15,7 @@ from rvtssm.ssm.s5 import S5
 from rvtssm.ssm.s7 import S7
 from rvtssm.ssm.selective_s5 import SelectiveS5
 from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.system.plugins import check_part
+from rvtssm.system.extras import check_part
 from rvtssm.system.user_error import UserError
 
 TEMPORAL_LAYERS: dict[str, Callable[[int, TemporalConfig], TemporalLayer]] = {

@@ -16,8 +16,7 @@ from rvtssm.records import DatasetSpec, Events
 from rvtssm.synthetic.camera import drawn_camera, simulate_events
 from rvtssm.synthetic.scene import build_scene
 from rvtssm.synthetic.simulation_config import CameraConfig, SyntheticConfig
-from rvtssm.system.atomic_files import atomic_file, remove_abandoned
-from rvtssm.system.file_errors import CONTENT_ERRORS, file_errors
+from rvtssm.system.files import CONTENT_ERRORS, atomic_file, file_errors, remove_abandoned
 from rvtssm.system.progress import run_all
 from rvtssm.system.user_error import UserError
 

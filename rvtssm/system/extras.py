@@ -1,6 +1,13 @@
-"""Optional packages: one sentence that names the missing package and the extra that installs it."""
+"""Optional packages, and parts that others add: files of users (`plugins=[FILE]`) and installed packages."""
 
+import functools
+import importlib
+import importlib.metadata
+import sys
+from collections.abc import Collection, Iterable
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 from rvtssm.system.user_error import UserError
 
@@ -35,3 +42,60 @@ def check_extra(what: str, extra: str, *modules: str) -> None:
     if missing:
         packages = f"package {missing[0]}" if len(missing) == 1 else f"packages {', '.join(missing)}"
         raise UserError(f"{what} needs the {packages}; run `bash scripts/install.sh {extra}` in the checkout")
+
+
+def check_part(key: str, name: str, table: Collection[str]) -> None:
+    """Raise UserError if a table of parts, to which plugins can add, does not have this name.
+
+    Args:
+        key: Name of the setting, for the message.
+        name: The name of the part.
+        table: The names of all parts.
+    """
+    if name not in table:
+        raise UserError(
+            f"{key}={name!r}; choose from {', '.join(table)}, or add your own part with plugins=[FILE]; in Python, "
+            "import the file first"
+        )
+
+
+def import_plugins(paths: Iterable[str]) -> None:
+    """Import Python files by path. A configuration can then name the parts that they add to tables.
+
+    A file that has been imported already is not imported again.
+
+    Raises:
+        UserError: A file does not exist, or another module has its name.
+    """
+    for path in paths:
+        file = Path(path).resolve()
+        if not file.is_file():
+            raise UserError(f"plugins=[{path}]: the file does not exist")
+        if file.suffix != ".py" or not file.stem.isidentifier():
+            raise UserError(f"plugins=[{path}]: name a Python file, such as my_part.py")
+        if str(file.parent) not in sys.path:
+            sys.path.append(str(file.parent))  # so that child processes find it
+        found = getattr(importlib.import_module(file.stem), "__file__", None)
+        if found is None or Path(found).resolve() != file:
+            raise UserError(
+                f"plugins=[{path}]: another module is named {file.stem} ({found or 'built in'}); rename the file"
+            )
+
+
+@functools.cache
+def installed_parts(group: str) -> dict[str, Any]:
+    """Return what installed packages offer as entry points of a group, by name.
+
+    A folder of `rvtssm.contrib` may have been deleted; what it offered is then left out.
+
+    Args:
+        group: Such as `rvtssm.verbs`.
+    """
+    parts = {}
+    for entry in importlib.metadata.entry_points(group=group):
+        try:
+            parts[entry.name] = entry.load()
+        except ModuleNotFoundError as error:
+            if not (error.name or "").startswith("rvtssm.contrib"):
+                raise
+    return parts

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from rvtssm.system.atomic_files import named_if_full, staging_folder
+from rvtssm.system.files import named_if_full, staging_folder
 from rvtssm.system.user_error import UserError
 
 log = logging.getLogger(__name__)

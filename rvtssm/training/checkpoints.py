@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import Checkpoint
 
 from rvtssm.datasets.loader import STOP_SIGNALS
 from rvtssm.models.checkpoint import load_file, save_file
-from rvtssm.system.atomic_files import atomic_file, remove_abandoned
+from rvtssm.system.files import atomic_file, remove_abandoned
 from rvtssm.training.process_states import file_names, named_files, remove_other_files
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from rvtssm.models.detector import build_detector
 from rvtssm.readers.remote import is_url
 from rvtssm.ssm.temporal_layers import build_temporal_layer
 from rvtssm.system.extras import check_extra
-from rvtssm.system.free_memory import check_memory
+from rvtssm.system.machine import check_memory
 from rvtssm.system.user_error import UserError
 from rvtssm.training.regularize import h2_term
 

@@ -19,7 +19,7 @@ from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.loading_config import SamplingConfig
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.detector import Detector
-from rvtssm.system.free_memory import free_bytes
+from rvtssm.system.machine import free_bytes
 from rvtssm.system.user_error import UserError
 from rvtssm.training.sections import TrainSections
 

@@ -20,7 +20,7 @@ from rvtssm.models.detector import Detector
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import Streams
 from rvtssm.records import DatasetSpec, Detections, Labels, SequenceBatch
-from rvtssm.system.devices import on_device
+from rvtssm.system.machine import on_device
 from rvtssm.system.user_error import UserError
 from rvtssm.training.optim import build_optimizer
 from rvtssm.training.process_states import file_names, read_states

@@ -19,7 +19,7 @@ from rvtssm.models.streams import Streams
 from rvtssm.records import SequenceBatch
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
-from rvtssm.system.devices import on_device
+from rvtssm.system.machine import on_device
 
 DIM, STEPS, STREAMS, HEIGHT, WIDTH = 12, 3, 2, 32, 64
 NUMBER, ROWS = 0.5, (STEPS, STREAMS)  # one step scale, or one for each step and stream

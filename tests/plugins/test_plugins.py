@@ -13,7 +13,7 @@ from rvtssm.models.checkpoint import read_checkpoint
 from rvtssm.models.parts import BACKBONES, HEADS, NECKS
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
-from rvtssm.system.plugins import import_plugins
+from rvtssm.system.extras import import_plugins
 from rvtssm.system.user_error import UserError
 
 HERE = Path(__file__).parent

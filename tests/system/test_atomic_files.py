@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from rvtssm.system.atomic_files import atomic_file, remove_abandoned, staging_folder
+from rvtssm.system.files import atomic_file, remove_abandoned, staging_folder
 
 
 def test_an_error_leaves_the_file_as_it_was(tmp_path):

@@ -7,7 +7,7 @@ import numba
 import pytest
 from numba.core import event
 
-from rvtssm.system.compilations import Compilations
+from rvtssm.system.jit import Compilations
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_compiling_is_logged_once_and_counted(compilations, caplog, monkeypatch)
     monkeypatch.setattr("atexit.register", at_exit.append)
     inner = ours(lambda x: x + 1)
     outer = ours(lambda x: 2 * inner(x))
-    with caplog.at_level(logging.INFO, "rvtssm.system.compilations"):
+    with caplog.at_level(logging.INFO, "rvtssm.system.jit"):
         assert (outer(1), outer(2), outer(1.5)) == (4, 6, 5)
         (say_total,) = (function for function in at_exit if function == compilations.say_total)
         say_total()

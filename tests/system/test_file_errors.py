@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from rvtssm.system.file_errors import file_errors
+from rvtssm.system.files import file_errors
 from rvtssm.system.user_error import UserError
 
 

@@ -11,7 +11,7 @@ from rvtssm.cli.main import compose
 from rvtssm.events.cells import frame_pixels
 from rvtssm.events.frame_counter import FrameCounter
 from rvtssm.records import WindowSettings
-from rvtssm.system.free_memory import check_memory, return_freed_memory
+from rvtssm.system.machine import check_memory, return_freed_memory
 from rvtssm.training.checks import check
 
 
@@ -22,7 +22,7 @@ def test_only_what_is_free_is_given():
 
 
 def test_a_hundred_thousand_bins_are_refused_at_once(monkeypatch):
-    monkeypatch.setattr("rvtssm.system.free_memory.free_bytes", lambda: 10_000_000_000)
+    monkeypatch.setattr("rvtssm.system.machine.free_bytes", lambda: 10_000_000_000)
     with pytest.raises(ValueError, match=r"num_bins=100000 gives frames of \(200000, 240, 304\), use fewer: that"):
         FrameCounter(WindowSettings(num_bins=100_000), frame_pixels(240, 304, 1))
     with pytest.raises(ValueError, match=r"training .* parameters; use fewer num_bins or a smaller model: that takes"):

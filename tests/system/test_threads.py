@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from rvtssm.system.threads import share_processors
+from rvtssm.system.machine import share_processors
 
 
 @pytest.mark.parametrize("given", [{}, {"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "9"}])

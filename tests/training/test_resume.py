@@ -21,7 +21,7 @@ from rvtssm.cli import train as verb
 from rvtssm.cli.main import main
 from rvtssm.cli.train import train
 from rvtssm.models.checkpoint import load_file, read_checkpoint, write_checkpoint
-from rvtssm.system.atomic_files import atomic_file
+from rvtssm.system.files import atomic_file
 from rvtssm.training.checkpoints import Checkpoints, best_checkpoint, last_checkpoint
 from rvtssm.training.fit import find_resume
 from rvtssm.training.optim import build_optimizer

@@ -28,7 +28,7 @@ from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.hub import local_weights
 from rvtssm.readers import open_with
 from rvtssm.records import DatasetSpec
-from rvtssm.system.atomic_files import atomic_file
+from rvtssm.system.files import atomic_file
 from rvtssm.system.output_folder import locked
 from rvtssm.system.progress import progress_bar
 from rvtssm.system.user_error import UserError

@@ -22,7 +22,7 @@ from rvtssm.contrib.serve.session import Opening, Session, sensor_side
 from rvtssm.contrib.serve.uploads import Uploads
 from rvtssm.drawing.draw import class_colors
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
-from rvtssm.system.free_memory import return_freed_memory
+from rvtssm.system.machine import return_freed_memory
 from rvtssm.system.user_error import UserError
 
 _STATIC = Path(__file__).parent / "static"

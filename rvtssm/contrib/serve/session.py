@@ -27,7 +27,7 @@ from rvtssm.detection.window_results import WindowResult
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.model_config import PRECISIONS, PostprocessConfig
 from rvtssm.records import Detections, ReadOptions
-from rvtssm.system.file_errors import FILE_ERRORS
+from rvtssm.system.files import FILE_ERRORS
 from rvtssm.system.user_error import UserError
 
 _PICTURE_S = 0.04  # shortest time between pictures

@@ -13,8 +13,7 @@ from rvtssm.contrib.serve.session import Opening
 from rvtssm.readers.header import UNSAID_SIZE
 from rvtssm.readers.index import index_path
 from rvtssm.records import EVENT_SUFFIXES
-from rvtssm.system.atomic_files import is_running
-from rvtssm.system.cache import cache_folder
+from rvtssm.system.files import cache_folder, is_running
 from rvtssm.system.user_error import UserError
 
 _CHECK_S = 120.0

@@ -30,7 +30,7 @@ from rvtssm.evaluation.terminal_table import TerminalTable
 from rvtssm.models.checkpoint import OFFICIAL_PREFIX, load_file, read_checkpoint, weights_digest, write_checkpoint
 from rvtssm.models.detector import count_parameters
 from rvtssm.models.official import convert_official
-from rvtssm.system.atomic_files import atomic_file
+from rvtssm.system.files import atomic_file
 from rvtssm.system.output_folder import locked, result_set
 from rvtssm.system.user_error import UserError
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint, latest_checkpoint

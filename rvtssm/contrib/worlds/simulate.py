@@ -19,8 +19,7 @@ from rvtssm.events.labels import Boxes, interpolated_boxes, write_boxes
 from rvtssm.readers.dat import write_dat
 from rvtssm.synthetic.camera import drawn_camera, simulate_events
 from rvtssm.synthetic.simulation_config import LONGEST_S
-from rvtssm.system.atomic_files import atomic_file
-from rvtssm.system.file_errors import file_errors
+from rvtssm.system.files import atomic_file, file_errors
 from rvtssm.system.output_folder import locked
 from rvtssm.system.progress import progress_bar
 from rvtssm.system.user_error import UserError

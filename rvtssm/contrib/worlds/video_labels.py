@@ -19,7 +19,7 @@ from rvtssm.events.label_files import FROM_ONE
 from rvtssm.events.label_formats import LabelledImage, parse_labels
 from rvtssm.events.label_names import counts_from_one, frame_number, image_stem
 from rvtssm.events.labels import BOX_DTYPE, LONGEST_TRACK_GAP_US, Boxes, number_of_track
-from rvtssm.system.file_errors import file_errors
+from rvtssm.system.files import file_errors
 from rvtssm.system.user_error import UserError
 
 _MOST_CLASSES = 1 << 16

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rvtssm.models.contracts import at_least_one
-from rvtssm.system.devices import on_device
+from rvtssm.system.machine import on_device
 
 IOU_WEIGHT = 5.0
 CENTER_RADIUS = 1.5  # strides

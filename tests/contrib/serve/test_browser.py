@@ -11,7 +11,7 @@ import pytest
 
 from rvtssm.contrib.serve import session, uploads
 from rvtssm.detection.engine import StreamDetector
-from rvtssm.system.cache import cache_folder
+from rvtssm.system.files import cache_folder
 
 CHROMIUM = os.environ.get("RVTSSM_CHROMIUM") or shutil.which("chromium") or ""
 FLAGS = (

@@ -33,7 +33,7 @@ from rvtssm.readers import open_recording
 from rvtssm.readers.dat import write_dat
 from rvtssm.readers.index import index_path
 from rvtssm.records import Events
-from rvtssm.system.cache import cache_folder
+from rvtssm.system.files import cache_folder
 from tests.readers.bag_writer import DVS, message_of, typestore_of, write_bag, write_events
 
 HEIGHT, WIDTH = 48, 64

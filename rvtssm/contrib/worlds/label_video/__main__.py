@@ -52,7 +52,7 @@ from rvtssm.contrib.worlds.open_world import SPEC
 from rvtssm.contrib.worlds.video import open_video
 from rvtssm.drawing.image_files import write_png
 from rvtssm.events.labels import Boxes, read_boxes
-from rvtssm.system.atomic_files import atomic_file
+from rvtssm.system.files import atomic_file
 from rvtssm.system.user_error import UserError
 
 VIDEOS = (".mp4", ".avi", ".mkv", ".mov", ".webm", ".m4v", ".ogv")

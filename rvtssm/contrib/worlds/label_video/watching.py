@@ -12,7 +12,7 @@ import numpy as np
 from rvtssm.boxes import pairwise_iou
 from rvtssm.contrib.worlds.label_video.boxes import INSIDE, LOW, MOVING, SAME_IOU, Teacher, without_doubles
 from rvtssm.contrib.worlds.video import VideoSource, picture_files
-from rvtssm.system.atomic_files import atomic_file
+from rvtssm.system.files import atomic_file
 
 WATCHED_HZ = 8.0
 TILE, TILE_STEP = 0.65, 0.5  # side of a tile and most distance between two, in heights of the frame

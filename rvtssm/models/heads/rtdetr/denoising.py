@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rvtssm.system.devices import on_device
+from rvtssm.system.machine import on_device
 
 LABEL_NOISE = 0.25  # share of the copies that get a random class
 # In sides of the box: an edge moves by at most this in a copy to restore, by 1 to 2 times this in a copy to reject.

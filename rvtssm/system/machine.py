@@ -1,0 +1,79 @@
+"""Share the machine: how threads wait, how much memory is free, copies to a device."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rvtssm.system.user_error import UserError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+_WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+_FEW_PROCESSORS = 2
+_SMALL = 1 << 27  # bytes; smaller amounts are not worth a check
+
+
+def share_processors(may_use_one: bool = False) -> None:
+    """Let the threads of a detector sleep while they wait, because a machine with a camera does other work as well.
+
+    Threads that wait actively take processors from the programs that they wait for: a recording took ten times as long
+    beside other programs (docs/live.md). What the user has set stays. Training does not call this, because on an idle
+    machine it is faster with threads that wait actively.
+
+    Args:
+        may_use_one: Use one thread on a machine with at most two processors, unless the user has set a number.
+    """
+    if "torch" in sys.modules:
+        return
+    if not any(name in os.environ for name in _WAITING):
+        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+    if may_use_one and (os.cpu_count() or 1) <= _FEW_PROCESSORS:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def check_memory(num_bytes: int, what: str) -> None:
+    """Raise UserError if not enough memory is free.
+
+    Args:
+        num_bytes: The memory that is needed.
+        what: What needs the memory and what to make smaller, the start of the message.
+    """
+    if num_bytes > _SMALL and (free := free_bytes()) is not None and num_bytes > free:
+        raise UserError(f"{what}: that takes {num_bytes / 1e9:.4g} GB of memory, but only {free / 1e9:.3g} GB are free")
+
+
+def return_freed_memory() -> None:
+    """Return freed memory to the system, if the C library keeps it for the thread that used it (glibc)."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def free_bytes() -> int | None:
+    """Return the memory that the system and the container leave to this process; None if unknown (not Linux)."""
+    try:
+        found = re.search(r"MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text())
+        free = [int(found[1]) << 10] if found else []
+        limit = Path("/sys/fs/cgroup/memory.max")
+        if limit.exists() and (most := limit.read_text().strip()).isdecimal():
+            free.append(int(most))
+        return min(free, default=None)
+    except OSError:
+        return None
+
+
+def on_device(values: Tensor, device: torch.device) -> Tensor:
+    """Copy values from the CPU to a device without waiting for the device's computations.
+
+    Only pinned memory can be copied in this way, so values are pinned first if the device is a GPU.
+    """
+    if device.type == "cuda" and values.device.type == "cpu":
+        values = values.pin_memory()
+    return values.to(device, non_blocking=True)
