@@ -142,7 +142,9 @@ def inspect_prepared(path: Path, spec: DatasetSpec | None, progress: bool = Fals
     """
     entries = [("", path)] if path.is_file() else list(_sequences(path))
     if not entries:
-        raise UserError(f"{path} holds no prepared sequences in {', '.join(SPLITS)}; see data_prep/README.md")
+        raise UserError(
+            "inspect.no_prepared", f"{path} holds no prepared sequences in {', '.join(SPLITS)}; see data_prep/README.md"
+        )
     settings = _settings(entries, spec)
     classes = tuple(settings["class_names"])
     todo = [(split, entry.stem, partial(_prepared_part, split, entry, spec, len(classes))) for split, entry in entries]
@@ -168,7 +170,10 @@ def inspect_raw(path: Path, spec: DatasetSpec, progress: bool = False) -> TreeIn
         found = find_recordings(path, split, spec) if has_split(path, split, spec) else []
         todo += [(split, each.name, partial(_raw_part, split, each, spec)) for each in found]
     if not todo:
-        raise UserError(f"{path} holds no recordings of {spec.name} in {', '.join(SPLITS)}; see data_prep/README.md")
+        raise UserError(
+            "inspect.no_recordings",
+            f"{path} holds no recordings of {spec.name} in {', '.join(SPLITS)}; see data_prep/README.md",
+        )
     return TreeInspection(path.name, "raw", spec.name, spec.class_names, _inspect_parts(todo, path.name, progress), {})
 
 
@@ -222,7 +227,7 @@ def _settings(entries: list[tuple[str, Path]], spec: DatasetSpec | None) -> Meta
             return shared_settings(read_meta(path))
         except UserError as error:
             errors.append(error)
-    raise UserError(f"none of the {len(entries)} prepared sequences can be read; {errors[0]}")
+    raise UserError("inspect.all_damaged", f"none of the {len(entries)} prepared sequences can be read; {errors[0]}")
 
 
 def _prepared_part(split: str, path: Path, spec: DatasetSpec | None, num_classes: int) -> Part:

@@ -66,7 +66,10 @@ def verify_dataset(
     if prepared_dir is not None:
         tasks += list(_prepared_tasks(spec, raw_dir, prepared_dir, settings, config, found))
     if not tasks and not found.faults:
-        raise UserError(f"{raw_dir or prepared_dir} holds nothing in {', '.join(config.splits)}; see its README")
+        raise UserError(
+            "inspect.nothing_to_verify",
+            f"{raw_dir or prepared_dir} holds nothing in {', '.join(config.splits)}; see its README",
+        )
     for done in run_all(tasks, config.workers, "checking" if progress else None):
         found.num_checked += 1
         messages = [_one_line(done.error)] if done.error is not None else done.result

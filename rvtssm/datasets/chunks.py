@@ -55,10 +55,13 @@ class ChunkDataset(Dataset[Chunk]):
         num_kinds: int = 1,
     ) -> None:
         if not sequences:
-            raise UserError("a dataset needs at least one sequence")
+            raise UserError("chunks.no_sequence", "a dataset needs at least one sequence")
         kinds = {f"{s.settings.representation} of {s.frame_shape[0]} channels" for s in sequences}
         if len(kinds) > 1:
-            raise UserError(f"sequences of {' and '.join(sorted(kinds))} cannot be batched; use the same settings")
+            raise UserError(
+                "chunks.different_frames",
+                f"sequences of {' and '.join(sorted(kinds))} cannot be batched; use the same settings",
+            )
         self.sequences = list(sequences)
         self.augment = augment
         self.frames_per_chunk = frames_per_chunk
@@ -69,6 +72,13 @@ class ChunkDataset(Dataset[Chunk]):
     def __len__(self) -> int:
         """Return the number of recordings."""
         return self.num_recordings
+
+    def __getitems__(self, requests: Sequence[ChunkRequest]) -> list[Chunk] | UserError:
+        """Return the chunks of a batch, or the error: PyTorch passes on the traceback of an error, not the error."""
+        try:
+            return [self[request] for request in requests]
+        except UserError as error:
+            return error
 
     def __getitem__(self, request: ChunkRequest) -> Chunk:
         """Return the chunk that a request names."""

@@ -67,7 +67,9 @@ class _InSharedMemory:
     def __init__(self, collate: Callable[[Any], Any]) -> None:
         self.collate = collate
 
-    def __call__(self, chunks: Any) -> Any:
+    def __call__(self, chunks: list[Any] | UserError) -> Any:
+        if isinstance(chunks, UserError):
+            return chunks
         batch = self.collate(chunks)
         if get_worker_info() is None:
             return batch
@@ -75,10 +77,11 @@ class _InSharedMemory:
             _share(batch)
         except RuntimeError as error:
             free = disk_usage("/dev/shm").free / 1e6
-            raise UserError(
+            return UserError(
+                "loader.shared_memory",
                 f"a batch does not fit in /dev/shm, which has {free:.0f} MB free ({error}); set data.workers=0, or "
-                "give the container more, as in docker run --shm-size=8g"
-            ) from None
+                "give the container more, as in docker run --shm-size=8g",
+            )
         return batch
 
 
@@ -97,25 +100,26 @@ def _share(value: Any) -> None:
             _share(part)
 
 
-def next_batch(batches: Iterator[SequenceBatch]) -> SequenceBatch | None:
-    """Return the next batch, None after the last one. A worker's UserError is raised without the worker's traceback."""
+def next_batch(batches: Iterator[SequenceBatch | UserError]) -> SequenceBatch | None:
+    """Return the next batch, None after the last one. Raise the UserError that a worker returned in place of one."""
     try:
-        return next(batches, None)
-    except UserError as error:  # its message is the worker's traceback, whose last line names the class
-        kind = type(error)
-        raise UserError(str(error).rpartition(f"\n{kind.__module__}.{kind.__qualname__}: ")[2].strip()) from error
+        batch = next(batches, None)
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):
             raise
         raise _worker_ended(str(error)) from error
     except (EOFError, ConnectionError) as error:  # the process has ended before its batch was fetched
         raise _worker_ended("the connection to a DataLoader worker broke off") from error
+    if isinstance(batch, UserError):
+        raise batch
+    return batch
 
 
 def _worker_ended(reason: str) -> UserError:
     return UserError(
+        "loader.worker_ended",
         f"a process that loads data has ended ({reason}), perhaps because memory ran out or too few files may be open "
-        "(ulimit -n); use fewer data.workers or smaller batches"
+        "(ulimit -n); use fewer data.workers or smaller batches",
     )
 
 

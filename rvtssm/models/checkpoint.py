@@ -117,14 +117,19 @@ def read_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Loa
     content = load_file(path)
     weights = content.get("state_dict")
     if not isinstance(weights, dict) or not all(map(_is_named_tensor, weights.items())):
-        raise UserError(f"{path} is not a checkpoint of rvtssm: it holds no weights (state_dict)")
+        raise UserError(
+            "checkpoint.no_weights", f"{path} is not a checkpoint of rvtssm: it holds no weights (state_dict)"
+        )
     if "rvtssm" not in content:
         if any(key.startswith(OFFICIAL_PREFIX) for key in weights):
             raise UserError(
+                "checkpoint.official",
                 f"{path} is a checkpoint of RVT or of the official SSM release; convert it first: "
-                f"python scripts/convert_checkpoint.py {path} OUT --dataset NAME --size SIZE"
+                f"python scripts/convert_checkpoint.py {path} OUT --dataset NAME --size SIZE",
             )
-        raise UserError(f"{path} is not a checkpoint of rvtssm: it does not say which model it holds")
+        raise UserError(
+            "checkpoint.no_model", f"{path} is not a checkpoint of rvtssm: it does not say which model it holds"
+        )
     with file_errors(path, " does not say which model it holds", "another rvtssm may have written it", CONTENT_ERRORS):
         meta = CheckpointMeta.from_dict(content["rvtssm"])
     weights = detector_weights(weights) or weights
@@ -164,7 +169,7 @@ def load_file(path: str | Path, trust_pickle: bool = False) -> dict[str, Any]:
             known = ", ".join(weights_names()) or "none"
             advice = f"; give a file, or the name of bundled weights ({known})"
         kind = ", which is a folder" if is_folder else ""
-        raise UserError(f"there is no checkpoint at {path}{kind}{advice}")
+        raise UserError("checkpoint.missing", f"there is no checkpoint at {path}{kind}{advice}")
     check_digest(path)
     if Path(path).suffix == SAFETENSORS:
         return _load_safetensors(path)
@@ -173,16 +178,24 @@ def load_file(path: str | Path, trust_pickle: bool = False) -> dict[str, Any]:
     except pickle.UnpicklingError as error:
         if "GLOBAL" in str(error):  # torch names the class that it refuses to unpickle
             raise UserError(
+                "checkpoint.pickle",
                 f"{path} holds pickled Python objects, and reading those runs code from the file; "
-                "if you trust its source, convert it with --trust-pickle"
+                "if you trust its source, convert it with --trust-pickle",
             ) from None
-        raise UserError(f"{path} is not a checkpoint: torch cannot read it") from None
+        raise UserError("checkpoint.unreadable", f"{path} is not a checkpoint: torch cannot read it") from None
     except (ImportError, AttributeError) as error:
-        raise UserError(f"{path} holds Python objects that cannot be unpickled here: {error}") from None
+        raise UserError(
+            "checkpoint.unknown_objects", f"{path} holds Python objects that cannot be unpickled here: {error}"
+        ) from None
     except Exception:  # for files of another kind, torch raises many kinds of errors
-        raise UserError(f"{path} is not a checkpoint: torch cannot read it; it may be incomplete") from None
+        raise UserError(
+            "checkpoint.unreadable", f"{path} is not a checkpoint: torch cannot read it; it may be incomplete"
+        ) from None
     if not isinstance(content, dict):
-        raise UserError(f"{path} is not a checkpoint: it holds a {type(content).__name__} instead of a dict")
+        raise UserError(
+            "checkpoint.not_a_dict",
+            f"{path} is not a checkpoint: it holds a {type(content).__name__} instead of a dict",
+        )
     return content
 
 
@@ -193,7 +206,10 @@ def _check_sizes(meta: CheckpointMeta, weights: Mapping[str, Tensor]) -> None:
     steps after which the memory is reset may be arbitrarily large.
     """
     if any(weight.untyped_storage().nbytes() < weight.numel() * weight.element_size() for weight in weights.values()):
-        raise UserError("the weights do not fit their description: some are larger than the data stored for them")
+        raise UserError(
+            "checkpoint.size_of_weights",
+            "the weights do not fit their description: some are larger than the data stored for them",
+        )
     largest = max([_ANY_SIZE, len(weights), *(2 * side for weight in weights.values() for side in weight.shape)])
     model, spec = meta.model_config, meta.spec
     numbers = {f"temporal.{name}": value for name, value in asdict(meta.temporal_config).items()} | asdict(model)
@@ -203,7 +219,10 @@ def _check_sizes(meta: CheckpointMeta, weights: Mapping[str, Tensor]) -> None:
         limit = _LARGEST_FRAME if name == "frame" else largest
         for number in value if isinstance(value, (tuple, list)) else [value]:
             if isinstance(number, (int, float)) and not number <= limit:
-                raise UserError(f"the weights do not fit their description: {name}={number:g} is too large")
+                raise UserError(
+                    "checkpoint.size_of_model",
+                    f"the weights do not fit their description: {name}={number:g} is too large",
+                )
 
 
 def _load_safetensors(path: str | Path) -> dict[str, Any]:
@@ -213,7 +232,9 @@ def _load_safetensors(path: str | Path) -> dict[str, Any]:
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is not a dict
         return {"state_dict": weights, **({_META_KEY: json.loads(description)} if description else {})}
     except (SafetensorError, ValueError) as error:
-        raise UserError(f"{path} is not a checkpoint: safetensors cannot read it ({error})") from None
+        raise UserError(
+            "checkpoint.unreadable", f"{path} is not a checkpoint: safetensors cannot read it ({error})"
+        ) from None
 
 
 def fill_detector(meta: CheckpointMeta, weights: Mapping[str, Tensor], device: torch.device | str) -> LoadedCheckpoint:
@@ -237,11 +258,12 @@ def fill_detector(meta: CheckpointMeta, weights: Mapping[str, Tensor], device: t
     problems = {"unknown": unknown, "missing": missing, "of another shape": sorted(misfits)}
     listed = [f"{len(keys)} keys {what}, such as {keys[0]}" for what, keys in problems.items() if keys]
     if listed:
-        raise UserError(f"the weights do not fit their description: {'; '.join(listed)}")
+        raise UserError("checkpoint.shapes", f"the weights do not fit their description: {'; '.join(listed)}")
     if broken := [key for key, weight in weights.items() if not weight.isfinite().all()]:
         raise UserError(
+            "checkpoint.not_finite",
             f"{len(broken)} of {len(weights)} weights are not finite, such as {broken[0]}: the training diverged; "
-            "train again with a smaller optim.learning_rate"
+            "train again with a smaller optim.learning_rate",
         )
     with without_values():
         detector = meta.build()

@@ -36,7 +36,10 @@ class CheckpointMeta:
         self.scored_as = self.scored_as.with_score(None)
         self.window_lengths_us = tuple(sorted(set(self.window_lengths_us))) or (self.windows.nominal_length_us,)
         if self.window_lengths_us[0] < 1:
-            raise UserError(f"window_lengths_us={list(self.window_lengths_us)} must be at least 1 us each")
+            raise UserError(
+                "checkpoint.window_lengths",
+                f"window_lengths_us={list(self.window_lengths_us)} must be at least 1 us each",
+            )
 
     @property
     def may_shrink_windows(self) -> bool:
@@ -123,8 +126,9 @@ class CheckpointMeta:
         """
         if meta["format_version"] != FORMAT_VERSION:
             raise UserError(
+                "checkpoint.format_version",
                 f"the checkpoint has format version {meta['format_version']}, but this rvtssm reads {FORMAT_VERSION}; "
-                "use the version of rvtssm that wrote it"
+                "use the version of rvtssm that wrote it",
             )
         note = meta["note"]
         check_note("note", note)  # it is printed on a terminal, and the file may come from anyone

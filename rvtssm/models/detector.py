@@ -52,7 +52,10 @@ class Detector(nn.Module):
     ) -> None:
         super().__init__()
         if min(frame_hw) < 1:
-            raise UserError(f"got a frame of {frame_hw[0]} x {frame_hw[1]} pixels; height and width must be at least 1")
+            raise UserError(
+                "model.frame_size",
+                f"got a frame of {frame_hw[0]} x {frame_hw[1]} pixels; height and width must be at least 1",
+            )
         self.frame_hw = frame_hw
         self.in_channels = in_channels
         self.score = SCORES[0]  # ranks detections unless settings name another, see `CheckpointMeta.scored_as`
@@ -134,8 +137,9 @@ class Detector(nn.Module):
         size, wanted = tuple(hist.shape[2:]), (self.in_channels, *self.frame_hw)
         if size != wanted:
             raise UserError(
+                "frames.other_size",
                 f"got frames of {size} (channels, height, width), but this detector was built for {wanted}; "
-                "detector_for_frame(checkpoint, height, width) builds one with the same weights for another size"
+                "detector_for_frame(checkpoint, height, width) builds one with the same weights for another size",
             )
         padded_height, padded_width = self.backbone.padded_hw
         right, bottom = padded_width - wanted[2], padded_height - wanted[1]

@@ -53,7 +53,9 @@ def check_digest(path: Path | str) -> bool:
         except Exception:  # the errors of zipfile have no common class
             is_whole = False
     if not is_whole:
-        raise UserError(f"{path} is damaged: it differs from its digest; copy it again from where it was written")
+        raise UserError(
+            "files.digest", f"{path} is damaged: it differs from its digest; copy it again from where it was written"
+        )
     return True
 
 
@@ -67,5 +69,5 @@ def _beside(path: Path) -> bytes:
         return b""
     weights = path.with_suffix(".bin")
     if not weights.is_file():
-        raise UserError(f"{path} needs {weights.name} in the same folder; copy both")
+        raise UserError("exported.no_weights_beside", f"{path} needs {weights.name} in the same folder; copy both")
     return weights.read_bytes()

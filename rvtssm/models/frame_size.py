@@ -48,8 +48,9 @@ def reduced_hw(height: int, width: int, downsample: int) -> tuple[int, int]:
     frame_hw = height // downsample, width // downsample
     if min(frame_hw) < SMALLEST_SIDE:
         raise UserError(
+            "frames.too_small",
             f"downsample={downsample} leaves {frame_hw[1]} x {frame_hw[0]} of {width} x {height} pixels, and the "
-            f"detector needs {SMALLEST_SIDE} x {SMALLEST_SIDE}; choose a smaller one"
+            f"detector needs {SMALLEST_SIDE} x {SMALLEST_SIDE}; choose a smaller one",
         )
     return frame_hw
 
@@ -70,8 +71,9 @@ def detector_for_frame(checkpoint: LoadedCheckpoint, height: int, width: int) ->
         return trained.eval()
     if not isinstance(trained, Detector):
         raise UserError(
+            "exported.other_size",
             f"this model was exported for frames of {trained.frame_hw[1]} x {trained.frame_hw[0]} pixels, but frames "
-            f"of {width} x {height} are needed; export it again with export.height={height} export.width={width}"
+            f"of {width} x {height} are needed; export it again with export.height={height} export.width={width}",
         )
     detector = checkpoint.build((height, width))
     detector.load_state_dict(trained.state_dict())

@@ -36,8 +36,9 @@ def local_weights(path: str | Path) -> str | Path:
     found = _ADDRESS.fullmatch(address.removeprefix("hf://"))
     if found is None:
         raise UserError(
+            "hub.address",
             f"{address} is not of the form hf://OWNER/NAME, hf://OWNER/NAME@REVISION or "
-            "hf://OWNER/NAME/FILE.safetensors; other formats are not downloaded, because reading them can run code"
+            "hf://OWNER/NAME/FILE.safetensors; other formats are not downloaded, because reading them can run code",
         )
     hub = _hub(address)
     with file_errors(address, " cannot be downloaded", "check name, network and token", errors=(Exception,)):
@@ -59,13 +60,15 @@ def upload_folder(repo: str, folder: Path, is_private: bool, message: str) -> st
         UserError: If the upload fails, or if `is_private` is set and the repository exists and is public.
     """
     if not _REPO.fullmatch(repo):
-        raise UserError(f"{repo!r} is not of the form OWNER/NAME; name the repository to upload to")
+        raise UserError("hub.repository", f"{repo!r} is not of the form OWNER/NAME; name the repository to upload to")
     hub = _hub(repo)
     advice = "check the name, and log in by `hf auth login`"
     with file_errors(repo, " cannot be uploaded", advice, errors=(Exception,)):
         hub.create_repo(repo, private=is_private, exist_ok=True)
         if is_private and not hub.repo_info(repo).private:
-            raise UserError(f"{repo} exists and is public; choose another name, or make it private on its page")
+            raise UserError(
+                "hub.is_public", f"{repo} exists and is public; choose another name, or make it private on its page"
+            )
         kept = [CARD_FILE] if hub.file_exists(repo, CARD_FILE) else None
         hub.upload_folder(repo_id=repo, folder_path=folder, commit_message=message, ignore_patterns=kept)
     return f"hf://{repo}"

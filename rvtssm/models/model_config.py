@@ -70,22 +70,25 @@ class ModelConfig:
         check_number("model.rtdetr_denoising", self.rtdetr_denoising, 0, 1024, is_whole=True)
         if len(self.dim_multiplier) != _NUM_STAGES or len(self.num_blocks) != _NUM_STAGES:
             raise UserError(
+                "model.stages",
                 f"model.dim_multiplier={self.dim_multiplier} and model.num_blocks={self.num_blocks} "
-                f"need one number for each of the {_NUM_STAGES} stages"
+                f"need one number for each of the {_NUM_STAGES} stages",
             )
         if min(self.dim_multiplier) < 1 or min(self.num_blocks) < 0:
             raise UserError(
+                "model.stage_sizes",
                 f"model.dim_multiplier={self.dim_multiplier} must be at least 1, model.num_blocks={self.num_blocks} "
-                "at least 0"
+                "at least 0",
             )
         if self.rtdetr_dim is not None and (self.rtdetr_dim < 32 or self.rtdetr_dim % 32):
-            raise UserError(f"model.rtdetr_dim={self.rtdetr_dim} must be a multiple of 32, or null")
+            raise UserError("model.rtdetr_dim", f"model.rtdetr_dim={self.rtdetr_dim} must be a multiple of 32, or null")
         if self.drop_path >= 1:
-            raise UserError(f"model.drop_path={self.drop_path:g} must be less than 1")
+            raise UserError("model.drop_path", f"model.drop_path={self.drop_path:g} must be less than 1")
         if (self.memory == "chunk") != (self.memory_chunk is not None):
             raise UserError(
+                "model.memory_chunk",
                 f"model.memory={self.memory} with model.memory_chunk={self.memory_chunk}; "
-                "give a length in steps with `chunk` and none with `carried`"
+                "give a length in steps with `chunk` and none with `carried`",
             )
 
 
@@ -112,7 +115,10 @@ class PostprocessConfig:
     def __post_init__(self) -> None:
         if self.score not in (*SCORES, None):
             choices = ", ".join(SCORES)
-            raise UserError(f"postprocess.score={self.score!r}; choose from {choices} (the lowest score is min_score)")
+            raise UserError(
+                "model.score",
+                f"postprocess.score={self.score!r}; choose from {choices} (the lowest score is min_score)",
+            )
         check_share("postprocess", self, "min_score", "nms_iou")
         check_at_least("postprocess", self, 1, "max_detections")
 

@@ -34,7 +34,9 @@ def named_weights(path: str | Path) -> Path | None:
     known = weights_names()
     if name not in known:
         there = f"choose from {', '.join(known)}" if known else "this installation has none"
-        raise UserError(f"there are no weights named {name!r}, and no such file; {there}, or give {_OTHERS}")
+        raise UserError(
+            "weights.no_such_name", f"there are no weights named {name!r}, and no such file; {there}, or give {_OTHERS}"
+        )
     return FOLDER / f"{name}{_SUFFIX}"
 
 

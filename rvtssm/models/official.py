@@ -83,14 +83,18 @@ def convert_official(
     model, temporal, num_classes, in_channels = derive_configs(state_dict, size, head_dim)
     if num_classes != spec.num_classes:
         raise UserError(
+            "official.classes",
             f"the checkpoint has {num_classes} classes, but {spec.name} has {spec.num_classes} "
-            f"({', '.join(spec.class_names)}); name the dataset that it was trained on"
+            f"({', '.join(spec.class_names)}); name the dataset that it was trained on",
         )
     if memory is None:
         memory = "carried" if temporal.name == "lstm" and memory_chunk is None else "chunk"
     if memory == "chunk" and memory_chunk is None:
         if spec.name not in RELEASED_CHUNKS:
-            raise UserError(f"no chunk length is known for {spec.name}; give it in steps, or use memory=carried")
+            raise UserError(
+                "official.chunk_length",
+                f"no chunk length is known for {spec.name}; give it in steps, or use memory=carried",
+            )
         memory_chunk = RELEASED_CHUNKS[spec.name]
     model = replace(model, memory=memory, memory_chunk=memory_chunk)
     scored_as = PostprocessConfig(score="class_only")
@@ -142,15 +146,17 @@ def derive_configs(
     """
     if not isinstance(state_dict, Mapping) or not all(isinstance(key, str) for key in state_dict):
         raise UserError(
-            "the checkpoint holds no weights by name; only RVT and the official SSM release can be converted"
+            "official.no_names",
+            "the checkpoint holds no weights by name; only RVT and the official SSM release can be converted",
         )
     if size is not None and size not in MODEL_SIZES:
-        raise UserError(f"size={size!r}; choose from {', '.join(MODEL_SIZES)}")
+        raise UserError("official.size", f"size={size!r}; choose from {', '.join(MODEL_SIZES)}")
     if size is not None:
         head_dim = MODEL_SIZES[size].head_dim
     if head_dim is None:
         raise UserError(
-            "the weights do not reveal the number of channels per attention head; give size or head_dim of the model"
+            "official.head_dim",
+            "the weights do not reveal the number of channels per attention head; give size or head_dim of the model",
         )
     stage = "mdl.backbone.stages.{}."
     try:
@@ -158,13 +164,15 @@ def derive_configs(
         num_classes = len(state_dict["mdl.yolox_head.cls_preds.0.weight"])
     except KeyError as error:
         raise UserError(
-            f"the checkpoint has no {error.args[0]}; only RVT and the official SSM release can be converted"
+            "official.lacks_weights",
+            f"the checkpoint has no {error.args[0]}; only RVT and the official SSM release can be converted",
         ) from None
     dims = [len(stem) for stem in stems]
     if size is not None and MODEL_SIZES[size].embed_dim != dims[0]:
         raise UserError(
+            "official.other_size",
             f"the first stage has {dims[0]} channels, but size {size} has {MODEL_SIZES[size].embed_dim}; "
-            "name the right size"
+            "name the right size",
         )
     blocks = [_count(state_dict, re.escape(stage.format(i)) + r"att_blocks\.(\d+)\.") for i in range(4)]
     model = ModelConfig(

@@ -49,8 +49,9 @@ def build_parts(
     backbone, neck_class = BACKBONES[model.backbone](model, temporal, frame_hw, in_channels), NECKS[model.neck]
     if not set(neck_class.strides) <= backbone.channels.keys():
         raise UserError(
+            "model.parts",
             f"model.neck={model.neck} needs maps of the strides {list(neck_class.strides)}, and model.backbone="
-            f"{model.backbone} gives {list(backbone.channels)}; choose another backbone or neck"
+            f"{model.backbone} gives {list(backbone.channels)}; choose another backbone or neck",
         )
     neck = neck_class(model, backbone.channels)
     return backbone, neck, head_class(model)(model, neck.channels, num_classes, backbone.padded_hw)

@@ -54,7 +54,9 @@ class Streams:
         with_gradients: bool = False,
     ) -> None:
         if memory_chunk is not None and memory_chunk < 1:
-            raise UserError(f"memory_chunk={memory_chunk} steps; use at least 1, or null to carry the state")
+            raise UserError(
+                "model.memory_chunk", f"memory_chunk={memory_chunk} steps; use at least 1, or null to carry the state"
+            )
         self.detector = detector
         self.trained_stride_us = float(exact_us(trained_stride_us))
         self.memory_chunk = memory_chunk
@@ -203,8 +205,9 @@ class Streams:
         own_shapes = _shapes_of(self.detector.init_state(len(stored["steps"])))
         if stored_shapes != own_shapes:
             raise UserError(
+                "streams.stored_states",
                 f"the stored states have the shapes {stored_shapes}, but this detector needs {own_shapes}; continue "
-                "with the same weights and the same sensor"
+                "with the same weights and the same sensor",
             )
         self._state, self._steps = stored["state"], dict(stored["steps"])
 

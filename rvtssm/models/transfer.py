@@ -91,10 +91,15 @@ def mapped_classes(key: str, class_map: dict[str, str], names: Sequence[str], kn
     for what, asked, all_names in (("the weights", class_map.keys(), names), ("the data", class_map.values(), known)):
         for name in asked:
             if name not in all_names:
-                raise UserError(f"{key}: {what} have no class {name!r}; choose from {', '.join(all_names) or 'none'}")
+                raise UserError(
+                    "class_map.no_such_class",
+                    f"{key}: {what} have no class {name!r}; choose from {', '.join(all_names) or 'none'}",
+                )
     mapped = tuple(class_map.get(name, name) for name in names)
     if len(set(mapped)) < len(mapped):
-        raise UserError(f"{key}={class_map} makes two classes of the weights one; map one of them")
+        raise UserError(
+            "class_map.two_to_one", f"{key}={class_map} makes two classes of the weights one; map one of them"
+        )
     return mapped
 
 
@@ -125,9 +130,10 @@ def transfer(source: TransferSource, detector: Detector, meta: CheckpointMeta) -
         width = f" (they have {source.weights[stem].shape[0]})" if stem in source.weights else ""
         model = meta.model_config
         raise UserError(
+            "transfer.nothing_fits",
             f"none of the weights fits the backbone of this model, which has model.backbone={model.backbone}, "
             f"model.embed_dim={model.embed_dim} and model.mixer={model.mixer}; give the model=, model.backbone, "
-            f"model.embed_dim={width} and model.mixer with which they were trained, or start without weights"
+            f"model.embed_dim={width} and model.mixer with which they were trained, or start without weights",
         )
     detector.load_state_dict(filled, strict=False)
     return report

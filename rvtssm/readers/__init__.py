@@ -124,11 +124,11 @@ def open_with(path: Path | str, options: ReadOptions) -> Recording:
     if is_bag(path):
         path = path / BAG_METADATA
     if not path.exists():
-        raise UserError(f"{path} does not exist{did_you_mean(path) or '; give an event recording'}")
+        raise UserError("files.missing", f"{path} does not exist{did_you_mean(path) or '; give an event recording'}")
     if not path.is_file():
-        raise UserError(f"{path} is not a file; give an event recording")
+        raise UserError("reader.not_a_file", f"{path} is not a file; give an event recording")
     if path.stat().st_size == 0:
-        raise UserError(f"{path} is empty (0 bytes); copy it again")
+        raise UserError("reader.empty_file", f"{path} is empty (0 bytes); copy it again")
     with file_errors(named):
         name = recording_format(path, options.format)
         if topic is None:
@@ -136,11 +136,16 @@ def open_with(path: Path | str, options: ReadOptions) -> Recording:
         elif name == "aedat4" and topic[1:].isdecimal():
             recording = open_aedat4(path, options, int(topic[1:]))
         elif name not in _BAG_SIGNATURES.values():
-            raise UserError(f"{path} is not a bag, so it has no topic {topic}; leave out the topic")
+            raise UserError(
+                "reader.topic_without_bag", f"{path} is not a bag, so it has no topic {topic}; leave out the topic"
+            )
         else:
             recording = open_bag(path, options, topic)
         if recording.is_unit_fixed and options.time_unit not in (None, "us"):
-            raise UserError(f"{path} is {name}, which counts microseconds; leave out time_unit={options.time_unit}")
+            raise UserError(
+                "reader.time_unit",
+                f"{path} is {name}, which counts microseconds; leave out time_unit={options.time_unit}",
+            )
         recording.repair = options.repair
         return recording
 
@@ -156,7 +161,7 @@ def recording_format(path: Path, given: str | None = None) -> str:
         UserError: No format fits, or the caller contradicts the file.
     """
     if given is not None and given not in READERS:
-        raise UserError(f"format={given} is unknown; choose from {', '.join(READERS)}")
+        raise UserError("reader.no_such_format", f"format={given} is unknown; choose from {', '.join(READERS)}")
     with open(path, "rb") as file:
         head = file.read(max(map(len, (*_SIGNATURES, *_OTHERS))))
         if h5py.is_hdf5(path):  # perhaps after a block of another program, as in files of MATLAB 7.3
@@ -165,9 +170,9 @@ def recording_format(path: Path, given: str | None = None) -> str:
     if found is None and given is None and path.suffix == ".dat" and not read_text_header(path).lines:
         return "dat"  # the oldest DAT files start with their first event
     if found is None and given is None:
-        raise UserError(_unknown(path, head))
+        raise UserError("reader.unknown_format", _unknown(path, head))
     if found is not None and given is not None and READERS[given] is not READERS[found]:
-        raise UserError(f"{path} is {found}, but format={given} was given; leave it out")
+        raise UserError("reader.other_format", f"{path} is {found}, but format={given} was given; leave it out")
     return found or given or ""
 
 
@@ -180,13 +185,15 @@ def _told_format(path: Path, head: bytes) -> str | None:
             return name
     for signature, (what, advice) in _OTHERS.items():
         if head.startswith(signature):
-            raise UserError(f"{path} is {what}, which cannot be read; {advice}")
+            raise UserError("reader.foreign_format", f"{path} is {what}, which cannot be read; {advice}")
     if path.name == BAG_METADATA and is_bag(path.parent):
         return "ros2"
     header = read_text_header(path)
     if header.encoding is not None:
         if header.encoding not in _ENCODINGS:
-            raise UserError(f"{path} has the encoding {header.encoding}; choose from {', '.join(READERS)}")
+            raise UserError(
+                "reader.encoding", f"{path} has the encoding {header.encoding}; choose from {', '.join(READERS)}"
+            )
         return _ENCODINGS[header.encoding]
     if header.value("Data") is not None or header.value("Version") is not None:
         return "dat"

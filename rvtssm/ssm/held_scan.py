@@ -35,8 +35,9 @@ def held_scan(lambda_: Tensor, step: Tensor, drive: Tensor, state: Tensor) -> tu
     """
     if drive.ndim != 3 or drive.numel() == 0 or step.shape != drive.shape or lambda_.ndim != 1:
         raise UserError(
+            "scan.held_shapes",
             f"got lambda {tuple(lambda_.shape)}, step {tuple(step.shape)} and drive {tuple(drive.shape)}; lambda must "
-            "be (P,), step and drive (L, N, P): time comes first, and none of them may be empty"
+            "be (P,), step and drive (L, N, P): time comes first, and none of them may be empty",
         )
     check_recurrence(lambda_[None, None], tuple(drive.shape), state)
     before = torch.view_as_real(state)

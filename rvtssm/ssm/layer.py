@@ -101,8 +101,9 @@ class TemporalLayer(nn.Module, ABC):
             UserError: If the layer has no such step.
         """
         raise UserError(
+            "layer.no_real_step",
             f"{type(self).__name__} cannot be exported: it has no step in real numbers that takes the step scale; "
-            "use s5, s4d, s4, selective_s5 or s7 with its default settings, or lstm"
+            "use s5, s4d, s4, selective_s5 or s7 with its default settings, or lstm",
         )
 
     def spectrum(self) -> Spectrum | str:
@@ -127,8 +128,9 @@ class TemporalLayer(nn.Module, ABC):
             UserError: If the layer has no such response.
         """
         raise UserError(
+            "layer.no_kernel",
             f"{type(self).__name__} has no kernel(); use one of the layers s4, s4d, s5, whose impulse response does "
-            "not depend on the input"
+            "not depend on the input",
         )
 
     def h2_norm(self, omega_min: float = OMEGA_MIN, omega_max: float = OMEGA_MAX) -> Tensor:
@@ -157,8 +159,9 @@ class TemporalLayer(nn.Module, ABC):
             UserError: If the layer has no transfer function.
         """
         raise UserError(
+            "layer.no_h2_norm",
             f"temporal.name={self.name} has no H2 norm; use one of the layers s4, s4d, s5, whose frequency response "
-            "does not depend on the input"
+            "does not depend on the input",
         )
 
 
@@ -206,8 +209,9 @@ def check_step_scale(step_scale: StepScale) -> None:
         is_valid = torch.compiler.is_compiling() or (is_number and 0 < step_scale < math.inf)
     if not is_valid:
         raise UserError(
+            "layer.step_scale",
             f"{found}; give a positive number, the rate of training divided by the wanted rate, such as 0.1 for "
-            "200 Hz after training at 20 Hz, or a tensor: step_scale[:, None] has one value per step"
+            "200 Hz after training at 20 Hz, or a tensor: step_scale[:, None] has one value per step",
         )
 
 

@@ -30,5 +30,6 @@ def operator(name: str) -> Callable[[Callable[..., Any]], Any]:
 def no_second_derivative(*_: Any) -> NoReturn:
     """Raise a UserError. It is the derivative of operators that compute a gradient."""
     raise UserError(
-        "s5, selective_s5 and s7 have no second derivative, as after create_graph=True; use s4, s4d or lstm, which do"
+        "layer.second_derivative",
+        "s5, selective_s5 and s7 have no second derivative, as after create_graph=True; use s4, s4d or lstm, which do",
     )

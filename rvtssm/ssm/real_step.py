@@ -176,7 +176,9 @@ class RealSharedStep(RealStep):
 def check_modes(lambda_: Tensor) -> None:
     """Raise a UserError if a mode is 0, because the real step divides by the modes."""
     if bool((lambda_.abs() == 0).any()):
-        raise UserError("a mode with lambda = 0 cannot be exported; train with temporal.clip_real=true")
+        raise UserError(
+            "layer.zero_mode", "a mode with lambda = 0 cannot be exported; train with temporal.clip_real=true"
+        )
 
 
 def _held(lambda_: Pair, step: Tensor) -> tuple[Pair, Pair]:

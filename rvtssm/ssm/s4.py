@@ -52,8 +52,9 @@ class S4SSM(PerFeatureLayer):
         config.refuse_bandlimit("it does not oscillate at the frequencies of its normal part")
         if config.init != "legs" or size % 2:
             raise UserError(
+                "layer.s4_init",
                 f"temporal.init={config.init!r}, state_size={size}; "
-                "temporal.name=s4 needs init=legs and an even state_size (temporal.name=s4d has other initialisations)"
+                "temporal.name=s4 needs init=legs and an even state_size (temporal.name=s4d has other initialisations)",
             )
         lambda_, p, b = torch.empty(3, size // 2, dtype=torch.complex128)
         if not wants_shapes_only():
@@ -87,8 +88,9 @@ class S4SSM(PerFeatureLayer):
     def real_step(self) -> TemporalLayer:
         if self.discretization != "bilinear":
             raise UserError(
+                "layer.no_real_step",
                 f"s4 with temporal.discretization={self.discretization} cannot be exported, because it needs a matrix "
-                "exponential; train with temporal.discretization=bilinear, or use s4d or s5"
+                "exponential; train with temporal.discretization=bilinear, or use s4d or s5",
             )
         return _RealS4(self)
 

@@ -151,8 +151,9 @@ class S5SSM(TemporalLayer):
     def real_step(self) -> TemporalLayer:
         if self.bidirectional:
             raise UserError(
+                "layer.no_real_step",
                 "temporal.bidirectional=true cannot be exported: the layer also scans each chunk from its end, so it "
-                "has no single step; train with temporal.bidirectional=false"
+                "has no single step; train with temporal.bidirectional=false",
             )
         return _RealS5(self)
 
@@ -162,7 +163,9 @@ class S5SSM(TemporalLayer):
     def kernel(self, num_steps: int, step_scale: StepScale = 1.0) -> Tensor:
         """Return the impulse response (L, H, H). See `TemporalLayer.kernel`."""
         if self.bidirectional:
-            raise UserError("temporal.bidirectional=true also responds before an impulse, so it has no kernel")
+            raise UserError(
+                "layer.no_kernel", "temporal.bidirectional=true also responds before an impulse, so it has no kernel"
+            )
         check_number("num_steps", num_steps, 1, is_whole=True)
         impulses = F.pad(torch.eye(len(self.D)).to(self.D)[None], (0, 0, 0, 0, 0, num_steps - 1))  # (L, H, H)
         response: Tensor = self(impulses, None, step_scale)[0]

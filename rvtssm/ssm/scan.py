@@ -59,7 +59,10 @@ def sweeps(device_type: str, method: str = "auto") -> Sweeps:
             return scan_loop
         return scan_triton if method == "triton" else KernelsOrLoop(scan_triton)
     if device_type == "cuda" and method == "triton":
-        raise UserError("temporal.scan=triton needs Triton, which is not installed; install it, or use auto or loop")
+        raise UserError(
+            "extras.missing",
+            "temporal.scan=triton needs Triton, which is not installed; install it, or use auto or loop",
+        )
     return scan_loop
 
 
@@ -128,7 +131,10 @@ def scan(decay: Tensor, drive: Tensor, state: Tensor, method: str = "auto") -> t
         UserError: If the shapes do not fit together or the drive is empty.
     """
     if drive.ndim != 3 or drive.numel() == 0:
-        raise UserError(f"got a drive of shape {tuple(drive.shape)}; a scan needs at least one step, sequence and mode")
+        raise UserError(
+            "scan.empty",
+            f"got a drive of shape {tuple(drive.shape)}; a scan needs at least one step, sequence and mode",
+        )
     check_recurrence(decay, tuple(drive.shape), state)
     states, last = _scan(decay.to(state.dtype), drive.to(state.dtype), state, method)
     return states, last

@@ -26,22 +26,27 @@ def check_input(x: Tensor, dim: int, like: Tensor, step_scale: Any = 1.0) -> Non
         return
     if not isinstance(x, Tensor) or x.ndim != 3 or x.shape[2] != dim:
         raise UserError(
+            "layer.input_shape",
             f"got an input of {_kind(x)}; a layer with {dim} features takes (L, N, {dim}): steps, sequences, "
-            "features. Time comes first and features come last"
+            "features. Time comes first and features come last",
         )
     if not x.is_floating_point() or x.device != like.device:
         raise UserError(
+            "layer.input_kind",
             f"got an input of {x.dtype} on {x.device}; the layer takes floating-point numbers on its own device, "
-            f"{like.device}: pass x.float().to(device)"
+            f"{like.device}: pass x.float().to(device)",
         )
     if not x.numel():
-        raise UserError(f"got an input of the shape {tuple(x.shape)}; pass at least one step of one sequence")
+        raise UserError(
+            "layer.input_empty", f"got an input of the shape {tuple(x.shape)}; pass at least one step of one sequence"
+        )
     if isinstance(step_scale, Tensor) and step_scale.ndim:
         check_axes(step_scale)
         if step_scale.ndim == 1 and len(step_scale) > 1 and x.shape[0] > 1:
             raise UserError(
+                "layer.step_scale_shape",
                 f"step_scale has the shape ({len(step_scale)},), and the input has {x.shape[0]} steps; pass "
-                "step_scale[:, None] for one value per step, or step_scale[None] for one value per group of sequences"
+                "step_scale[:, None] for one value per step, or step_scale[None] for one value per group of sequences",
             )
         check_fit(*torch.atleast_2d(step_scale).shape, *x.shape[:2])
 
@@ -55,7 +60,8 @@ def check_precision(x: Tensor, like: Tensor) -> None:
     """
     if x.dtype != like.dtype and not (torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type)):
         raise UserError(
-            f"got an input of {x.dtype}, but the layer has weights of {like.dtype}; pass x.to({like.dtype})"
+            "layer.precision",
+            f"got an input of {x.dtype}, but the layer has weights of {like.dtype}; pass x.to({like.dtype})",
         )
 
 
@@ -97,13 +103,15 @@ def fitting_state(
             _refuse(x, found, shapes)
         if leaf.device != like.device:
             raise UserError(
+                "layer.state_kind",
                 f"got a state of {leaf.dtype} on {leaf.device}; the layer needs {dtype} on {like.device}. Move layer "
-                "and state together, or start with state=None"
+                "and state together, or start with state=None",
             )
         if leaf.dtype != dtype:
             raise UserError(
+                "layer.state_kind",
                 f"got a state of {leaf.dtype}, but the layer needs {dtype}; pass state.to({dtype}), or start with "
-                "state=None"
+                "state=None",
             )
     return state
 
@@ -111,7 +119,10 @@ def fitting_state(
 def check_axes(step_scale: Tensor) -> None:
     """Raise a UserError if a step scale has more than two axes."""
     if step_scale.ndim > 2:
-        raise UserError(f"step_scale must be a number, (1, G) or (L, G), got the shape {tuple(step_scale.shape)}")
+        raise UserError(
+            "layer.step_scale_shape",
+            f"step_scale must be a number, (1, G) or (L, G), got the shape {tuple(step_scale.shape)}",
+        )
 
 
 def check_fit(scale_steps: int, groups: int, num_steps: int, num_sequences: int) -> None:
@@ -125,10 +136,11 @@ def check_fit(scale_steps: int, groups: int, num_steps: int, num_sequences: int)
     """
     if scale_steps not in (1, num_steps) or groups < 1 or num_sequences % groups:
         raise UserError(
+            "layer.step_scale_shape",
             f"step_scale covers {scale_steps} steps of {groups} groups, but the input has {num_steps} steps of "
             f"{num_sequences} sequences; pass a number, (1, G) with one value for each of G groups of sequences, or "
             "(L, G) with one row per step, where G divides the number of sequences: step_scale[:, None] for one value "
-            "per step"
+            "per step",
         )
 
 
@@ -144,13 +156,15 @@ def check_recurrence(decay: Tensor, drive_shape: tuple[int, ...], state: Tensor)
     is_number = state.is_complex() or state.is_floating_point()
     if decay.ndim != 3 or list(state.shape) != rows or decay.shape[2] != rows[-1]:
         raise UserError(
+            "scan.shapes",
             f"decay {tuple(decay.shape)}, drive {tuple(drive_shape)} and state {tuple(state.shape)} do not fit; they "
-            "must be (T, D, P), (L, N, P) and (N, P) with T = 1 or L: time comes first"
+            "must be (T, D, P), (L, N, P) and (N, P) with T = 1 or L: time comes first",
         )
     if not is_number or decay.is_complex() != state.is_complex() or decay.device != state.device:
         raise UserError(
+            "scan.kinds",
             f"got a decay of {decay.dtype} on {decay.device} and a state of {state.dtype} on {state.device}; both must "
-            "be complex, or both real floating-point numbers, on the same device"
+            "be complex, or both real floating-point numbers, on the same device",
         )
     check_fit(decay.shape[0], decay.shape[1], num_steps, rows[0])
 
@@ -169,15 +183,18 @@ def check_sweep(decay: Tensor, rows: tuple[Tensor, ...], states: tuple[Tensor, .
     for values in rows:
         if values.shape != (num_steps, num_sequences, width) or values.device != decay.device or values.is_complex():
             raise UserError(
+                "scan.shapes",
                 f"a scan got values of {_kind(values)} with a decay of {_kind(decay)}; the values must be "
-                f"(T, n, {width}): time comes first"
+                f"(T, n, {width}): time comes first",
             )
     for state in states:
         check_recurrence(decay, (num_steps, num_sequences, decay.shape[-1]), state)
         if state.dtype != decay.dtype:
-            raise UserError(f"a scan got a state of {state.dtype} and decay of {decay.dtype}; their dtypes must agree")
+            raise UserError(
+                "scan.kinds", f"a scan got a state of {state.dtype} and decay of {decay.dtype}; their dtypes must agree"
+            )
     if not all(values.is_contiguous() for values in (decay, *rows, *states)):
-        raise UserError("a scan got values that are not contiguous; pass values.contiguous()")
+        raise UserError("scan.not_contiguous", "a scan got values that are not contiguous; pass values.contiguous()")
 
 
 def _refuse(x: Tensor, found: tuple[Any, ...], shapes: tuple[tuple[int, ...], ...]) -> NoReturn:
@@ -192,7 +209,7 @@ def _refuse(x: Tensor, found: tuple[Any, ...], shapes: tuple[tuple[int, ...], ..
         text += "; this input seems to be batch-first: pass x.transpose(0, 1)"
     else:
         text += f"; use init_state({num_sequences}), or state=None for zeros"
-    raise UserError(text)
+    raise UserError("layer.state_shape", text)
 
 
 def _kind(value: Any) -> str:

@@ -141,4 +141,4 @@ def energy_quadrature(
 def _check_band(is_valid: bool, omega_min: float, omega_max: float) -> None:
     if not is_valid:
         band = f"from {omega_min} to {omega_max} rad per step"
-        raise UserError(f"the band {band} is empty or infinite; give 0 < omega_min < omega_max")
+        raise UserError("layer.band", f"the band {band} is empty or infinite; give 0 < omega_min < omega_max")

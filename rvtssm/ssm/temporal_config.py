@@ -77,21 +77,25 @@ class TemporalConfig:
     def __post_init__(self) -> None:
         if isinstance(self.strides, Integral):
             raise UserError(
+                "temporal.strides",
                 f"temporal.strides={self.strides}; give a list of the strides at which state is carried, such as "
-                f"[{self.strides}], or null for all strides of the backbone"
+                f"[{self.strides}], or null for all strides of the backbone",
             )
         if self.strides is not None:
             self.strides = tuple(self.strides)
             if len(set(self.strides)) < len(self.strides) or min(self.strides, default=1) < 1:
                 raise UserError(
+                    "temporal.strides",
                     f"temporal.strides={list(self.strides)}; name each stride at which state is carried once, such as "
-                    "[16,32], or null for all strides of the backbone"
+                    "[16,32], or null for all strides of the backbone",
                 )
         check_share("temporal", self, "bandlimit")
         for key in ("dt_min", "dt_max"):
             check_number(f"temporal.{key}", getattr(self, key), 0)
         if not 0 < self.dt_min <= self.dt_max:
-            raise UserError(f"temporal.dt_min={self.dt_min}, dt_max={self.dt_max}; give 0 < dt_min <= dt_max")
+            raise UserError(
+                "temporal.dt_range", f"temporal.dt_min={self.dt_min}, dt_max={self.dt_max}; give 0 < dt_min <= dt_max"
+            )
         check_choice("temporal.bandlimit_at", self.bandlimit_at, ("train_step", "current_step"))
         check_choice("temporal.scan", self.scan, SCANS)
         self.discretization = self.discretization or _DISCRETIZATIONS.get(self.name, "bilinear")
@@ -100,7 +104,10 @@ class TemporalConfig:
         check_choice("temporal.block", self.block, (*_BLOCKS.values(), None))
         self.block = (self.block or _BLOCKS[self.name]) if self.name in _BLOCKS else None
         if self.bidirectional and self.name != "s5":
-            raise UserError(f"temporal.bidirectional=true with temporal.name={self.name}; only s5 supports it")
+            raise UserError(
+                "temporal.bidirectional",
+                f"temporal.bidirectional=true with temporal.name={self.name}; only s5 supports it",
+            )
         check_whole("temporal", self, "state_size", "num_blocks")
 
     @classmethod
@@ -122,14 +129,16 @@ class TemporalConfig:
         if not isinstance(config, cls):
             size = config if isinstance(config, int) else 16
             raise UserError(
+                "temporal.not_a_config",
                 f"the settings of a layer are a TemporalConfig, not {config!r:.100}; for a number of modes, pass "
-                f"TemporalConfig(name={name!r}, state_size={size})"
+                f"TemporalConfig(name={name!r}, state_size={size})",
             )
         if config.name != name:
             default = " (the default name)" if config.name == cls.name else ""
             raise UserError(
+                "temporal.other_layer",
                 f"{name} got the settings of {config.name}{default}; name the layer in them, as in "
-                f"TemporalConfig(name={name!r}, ...)"
+                f"TemporalConfig(name={name!r}, ...)",
             )
         return config
 
@@ -143,7 +152,8 @@ class TemporalConfig:
 
         if self.discretization is None:
             raise UserError(
-                f"temporal.name={self.name} has no discretization; pass a TemporalConfig with the name of the layer"
+                "temporal.no_discretization",
+                f"temporal.name={self.name} has no discretization; pass a TemporalConfig with the name of the layer",
             )
         check_choice("temporal.discretization", self.discretization, DISCRETIZATIONS)
         return self.discretization
@@ -156,6 +166,7 @@ class TemporalConfig:
         """
         if self.bandlimit:
             raise UserError(
+                "temporal.no_bandlimit",
                 f"temporal.bandlimit={self.bandlimit:g} is not defined for temporal.name={self.name}: {reason}; "
-                "use temporal.bandlimit=0, or one of the layers s4d, s5"
+                "use temporal.bandlimit=0, or one of the layers s4d, s5",
             )

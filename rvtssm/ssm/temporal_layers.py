@@ -42,8 +42,9 @@ def build_temporal_layer(config: TemporalConfig, dim: int) -> TemporalLayer:
     """
     if not isinstance(config, TemporalConfig):
         raise UserError(
+            "temporal.not_a_config",
             f"the first argument of build_temporal_layer is {config!r:.60}; give the settings first, then the number "
-            "of features, as in build_temporal_layer(TemporalConfig(), 32)"
+            "of features, as in build_temporal_layer(TemporalConfig(), 32)",
         )
     check_part("temporal.name", config.name, TEMPORAL_LAYERS)
     build = TEMPORAL_LAYERS[config.name]

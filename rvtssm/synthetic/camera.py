@@ -77,7 +77,7 @@ def simulate_events(
     stream = iter(frames)
     first = next(stream, None)
     if first is None:
-        raise UserError("simulate_events got no frames; pass at least one")
+        raise UserError("simulation.no_frames", "simulate_events got no frames; pass at least one")
     before_us, image = first
     start_us = before_us
     lit = _log_intensity(image, config)
@@ -121,7 +121,10 @@ def simulate_events(
     block_start_us = before_us
     for t_us, image in stream:
         if t_us <= before_us:
-            raise UserError(f"a frame at {t_us} us follows a frame at {before_us} us; sort frames by increasing times")
+            raise UserError(
+                "simulation.unsorted_frames",
+                f"a frame at {t_us} us follows a frame at {before_us} us; sort frames by increasing times",
+            )
         bright = _log_intensity(image, config)
         if config.cutoff_hz:
             radians = 2 * math.pi * config.cutoff_hz * (t_us - before_us) * 1e-6

@@ -148,9 +148,15 @@ def _check_folder(raw_dir: Path, config: SyntheticConfig, simulation: Simulation
             found["camera"] = {**asdict(CameraConfig()), **found.get("camera", {})}
         if different := [key for key in {**found, **settings} if found.get(key) != settings.get(key)]:
             listed = ", ".join(f"{key}={found.get(key)} instead of {settings.get(key)}" for key in different)
-            raise UserError(f"{raw_dir} was generated with {listed}; delete it or generate into another folder")
+            raise UserError(
+                "generate.other_settings",
+                f"{raw_dir} was generated with {listed}; delete it or generate into another folder",
+            )
     elif any((raw_dir / split).exists() for split in SPLITS):
-        raise UserError(f"{raw_dir} holds recordings but no {GENERATED_FILE}; generate into another folder")
+        raise UserError(
+            "generate.foreign_recordings",
+            f"{raw_dir} holds recordings but no {GENERATED_FILE}; generate into another folder",
+        )
     else:
         with atomic_file(path) as staged:
             staged.write_text(json.dumps(settings, indent=2) + "\n")

@@ -123,7 +123,9 @@ def build_scene(
     """
     if duration_us <= 0 or min(height, width) < 16:
         raise UserError(
-            f"a scene of {height}x{width} pixels and {duration_us} us is too small; give at least 16x16 pixels and 1 us"
+            "simulation.scene_too_small",
+            f"a scene of {height}x{width} pixels and {duration_us} us is too small; give at least 16x16 pixels and 1 "
+            "us",
         )
     view = build_view(height, width, is_ego_moving, rng)
     street = build_street(view, rng.spawn(1)[0])

@@ -167,8 +167,9 @@ class SyntheticConfig:
         """Raise a UserError for settings that cannot be generated."""
         if min(self.height, self.width) < 16:
             raise UserError(
+                "simulation.sensor_too_small",
                 f"a sensor of {self.width} x {self.height} pixels is too small for a scene; set dataset.height and "
-                "dataset.width to 16 or more"
+                "dataset.width to 16 or more",
             )
         scene = self.scene
         check_at_least("synthetic", self, 0, "seed", "num_train", "num_val", "num_test")
@@ -176,8 +177,9 @@ class SyntheticConfig:
         first_s = self.first_label_us / 1e6
         if not first_s <= self.duration_s <= LONGEST_S:
             raise UserError(
+                "simulation.duration",
                 f"synthetic.duration_s={self.duration_s:g} must be from {first_s:g}, the time of the first label with "
-                f"synthetic.label_interval_us={self.label_interval_us}, to {LONGEST_S}, the longest that a file holds"
+                f"synthetic.label_interval_us={self.label_interval_us}, to {LONGEST_S}, the longest that a file holds",
             )
         check_share("synthetic", self, "ego_motion_share")
         self.camera.check()

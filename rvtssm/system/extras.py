@@ -41,7 +41,9 @@ def check_extra(what: str, extra: str, *modules: str) -> None:
     missing = [_NAMES.get(module, module) for module in modules if not is_installed(module)]
     if missing:
         packages = f"package {missing[0]}" if len(missing) == 1 else f"packages {', '.join(missing)}"
-        raise UserError(f"{what} needs the {packages}; run `bash scripts/install.sh {extra}` in the checkout")
+        raise UserError(
+            "extras.missing", f"{what} needs the {packages}; run `bash scripts/install.sh {extra}` in the checkout"
+        )
 
 
 def check_part(key: str, name: str, table: Collection[str]) -> None:
@@ -54,8 +56,9 @@ def check_part(key: str, name: str, table: Collection[str]) -> None:
     """
     if name not in table:
         raise UserError(
+            "plugins.no_such_part",
             f"{key}={name!r}; choose from {', '.join(table)}, or add your own part with plugins=[FILE]; in Python, "
-            "import the file first"
+            "import the file first",
         )
 
 
@@ -70,15 +73,16 @@ def import_plugins(paths: Iterable[str]) -> None:
     for path in paths:
         file = Path(path).resolve()
         if not file.is_file():
-            raise UserError(f"plugins=[{path}]: the file does not exist")
+            raise UserError("plugins.missing", f"plugins=[{path}]: the file does not exist")
         if file.suffix != ".py" or not file.stem.isidentifier():
-            raise UserError(f"plugins=[{path}]: name a Python file, such as my_part.py")
+            raise UserError("plugins.not_python", f"plugins=[{path}]: name a Python file, such as my_part.py")
         if str(file.parent) not in sys.path:
             sys.path.append(str(file.parent))  # so that child processes find it
         found = getattr(importlib.import_module(file.stem), "__file__", None)
         if found is None or Path(found).resolve() != file:
             raise UserError(
-                f"plugins=[{path}]: another module is named {file.stem} ({found or 'built in'}); rename the file"
+                "plugins.same_name",
+                f"plugins=[{path}]: another module is named {file.stem} ({found or 'built in'}); rename the file",
             )
 
 

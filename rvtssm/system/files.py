@@ -178,9 +178,11 @@ def file_errors(
             raise
         if isinstance(error, OSError) and error.errno in _OF_THE_SYSTEM:
             advice = "check its permissions and its disk, then run again"
-            raise UserError(f"{path} cannot be read ({os.strerror(error.errno)}); {advice}") from None
+            raise UserError(
+                "files.unreadable", f"{path} cannot be read ({os.strerror(error.errno)}); {advice}"
+            ) from None
         reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise UserError(f"{path}{fault} ({reason}); {advice}") from None
+        raise UserError("files.content", f"{path}{fault} ({reason}); {advice}") from None
 
 
 def cache_folder() -> Path:

@@ -20,7 +20,7 @@ def check_choice(key: str, value: object, choices: Collection[object]) -> None:
     """
     if value not in choices:
         names = ", ".join("null" if choice is None else str(choice) for choice in choices)
-        raise UserError(f"{key}={value!r}; choose from {names}")
+        raise UserError("settings.choice", f"{key}={value!r}; choose from {names}")
 
 
 def check_class_map(key: str, pairs: Any) -> None:
@@ -33,7 +33,9 @@ def check_class_map(key: str, pairs: Any) -> None:
     if not isinstance(pairs, dict | None) or not all(
         isinstance(name, str) for pair in (pairs or {}).items() for name in pair
     ):
-        raise UserError(f"{key}={pairs}; name classes of the weights and of the data, as in {{vehicle: car}}")
+        raise UserError(
+            "settings.class_map", f"{key}={pairs}; name classes of the weights and of the data, as in {{vehicle: car}}"
+        )
 
 
 def check_number(key: str, value: Any, lowest: float, highest: float = math.inf, is_whole: bool = False) -> None:
@@ -49,7 +51,9 @@ def check_number(key: str, value: Any, lowest: float, highest: float = math.inf,
     is_right_kind = _is_number(value) and (not is_whole or isinstance(value, Integral))
     if not (is_right_kind and lowest <= value <= highest and abs(value) < math.inf):
         range_ = f"at least {lowest:g}" if highest == math.inf else f"from {lowest:g} to {highest:g}"
-        raise UserError(f"{key}={value!r:.100} must be a {'whole ' if is_whole else ''}number, {range_}")
+        raise UserError(
+            "settings.number", f"{key}={value!r:.100} must be a {'whole ' if is_whole else ''}number, {range_}"
+        )
 
 
 def check_at_least(section: str, config: object, lowest: float, *names: str) -> None:
@@ -66,7 +70,10 @@ def check_at_least(section: str, config: object, lowest: float, *names: str) -> 
         if value is not None and not (_is_number(value) and lowest <= value < math.inf):
             _refuse_text(f"{section}.{name}", value)
             finite = "" if isinstance(value, int) else ", and finite"
-            raise UserError(f"{section}.{name}={value!r} must be at least {lowest:g}{finite}{_or_null(config, name)}")
+            raise UserError(
+                "settings.at_least",
+                f"{section}.{name}={value!r} must be at least {lowest:g}{finite}{_or_null(config, name)}",
+            )
 
 
 def check_positive(section: str, config: object, *names: str) -> None:
@@ -81,7 +88,9 @@ def check_positive(section: str, config: object, *names: str) -> None:
         value = getattr(config, name)
         if value is not None and not (_is_number(value) and 0 < value < math.inf):
             _refuse_text(f"{section}.{name}", value)
-            raise UserError(f"{section}.{name}={value!r} must be positive, and finite{_or_null(config, name)}")
+            raise UserError(
+                "settings.positive", f"{section}.{name}={value!r} must be positive, and finite{_or_null(config, name)}"
+            )
 
 
 def check_counts(**values: Any) -> None:
@@ -114,7 +123,7 @@ def check_share(section: str, config: object, *names: str) -> None:
         value = getattr(config, name)
         if not (_is_number(value) and 0 <= value <= 1):
             _refuse_text(f"{section}.{name}", value)
-            raise UserError(f"{section}.{name}={value!r} must lie between 0 and 1")
+            raise UserError("settings.share", f"{section}.{name}={value!r} must lie between 0 and 1")
 
 
 def check_note(key: str, value: object) -> None:
@@ -126,12 +135,17 @@ def check_note(key: str, value: object) -> None:
     """
     is_text = isinstance(value, str) and value.isascii() and value.isprintable() and bool(value.strip())
     if value is not None and not (is_text and len(str(value)) <= LONGEST_NOTE):
-        raise UserError(f"{key}={value!r:.100} is not one line; give 1 to {LONGEST_NOTE} printable ASCII characters")
+        raise UserError(
+            "settings.note",
+            f"{key}={value!r:.100} is not one line; give 1 to {LONGEST_NOTE} printable ASCII characters",
+        )
 
 
 def _refuse_text(key: str, value: object) -> None:
     if isinstance(value, str):
-        raise UserError(f"{key}={value!r:.100} must be a number, got a text; write it without quotes")
+        raise UserError(
+            "settings.number", f"{key}={value!r:.100} must be a number, got a text; write it without quotes"
+        )
 
 
 def _is_number(value: object) -> bool:

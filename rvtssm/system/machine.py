@@ -47,7 +47,10 @@ def check_memory(num_bytes: int, what: str) -> None:
         what: What needs the memory and what to make smaller, the start of the message.
     """
     if num_bytes > _SMALL and (free := free_bytes()) is not None and num_bytes > free:
-        raise UserError(f"{what}: that takes {num_bytes / 1e9:.4g} GB of memory, but only {free / 1e9:.3g} GB are free")
+        raise UserError(
+            "memory.too_little",
+            f"{what}: that takes {num_bytes / 1e9:.4g} GB of memory, but only {free / 1e9:.3g} GB are free",
+        )
 
 
 def return_freed_memory() -> None:

@@ -2,7 +2,31 @@
 
 
 class UserError(ValueError):
-    """A mistake that the user can correct. The message says what was found, what is needed and what to do.
+    """A mistake that the user can correct. The text says what was found, what is needed and what to do.
 
-    The command line prints it as one line. Any other exception is a bug of this package and keeps its traceback.
+    The command line prints the text as one line. Any other exception is a bug of this package and keeps its traceback.
+
+    A program asks for the key, because the text may change:
+
+    >>> import rvtssm
+    >>> try:
+    ...     rvtssm.open("street.raw")
+    ... except rvtssm.UserError as error:
+    ...     if error.key == "files.missing":
+    ...         print(error)
+    street.raw does not exist; give an event recording
+
+    Args:
+        key: Names the mistake, as in `labels.outside_events`. A key stands for one mistake and stays the same.
+        text: What was found, what is needed and what to do.
     """
+
+    def __init__(self, key: str, text: str | None = None) -> None:
+        if text is None:
+            key, text = "rvtssm.unnamed", key
+        super().__init__(key, text)  # both are arguments, so that an error from another process keeps its key
+        self.key = key
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text

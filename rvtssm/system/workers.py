@@ -102,12 +102,15 @@ class DaskCluster(Executor):
             self._client = Client(address, timeout=CLUSTER_TIMEOUT_S, set_as_default=False)
         except (OSError, ValueError) as error:
             reason = " ".join(str(error).split())
-            raise UserError(f"no dask scheduler answers at scheduler={address} ({reason}); start one there") from None
+            raise UserError(
+                "cluster.no_scheduler", f"no dask scheduler answers at scheduler={address} ({reason}); start one there"
+            ) from None
         self.num_workers = sum(self._client.nthreads().values())
         if not self.num_workers:
             self._client.close()
             raise UserError(
-                f"the dask cluster at scheduler={address} has no workers; start them with `dask worker {address}`"
+                "cluster.no_workers",
+                f"the dask cluster at scheduler={address} has no workers; start them with `dask worker {address}`",
             )
         self._executor = self._client.get_executor()
 
@@ -162,8 +165,9 @@ def finished(
 
 def _worker_ended(names: Iterator[str]) -> UserError:
     return UserError(
+        "workers.ended",
         f"a worker process ended during work on {' or '.join(sorted(set(names)))}, perhaps because memory ran out; run "
-        "again with fewer workers"
+        "again with fewer workers",
     )
 
 

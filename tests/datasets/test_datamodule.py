@@ -9,15 +9,12 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
-from torch._utils import ExceptionWrapper
 
 from rvtssm.cli.announcement import with_labels
 from rvtssm.datasets.datamodule import SequenceDataModule
-from rvtssm.datasets.loader import next_batch
 from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.records import SequenceBatch, WindowSettings
-from rvtssm.system.user_error import UserError
 
 SAMPLING = SamplingConfig(batch_size=4, chunk_length=8)
 
@@ -208,16 +205,3 @@ def test_lightning_trains_and_resumes_in_the_middle_of_an_epoch(small_tree, tmp_
     trainer.save_checkpoint(tmp_path / "middle.ckpt")
     ended, _ = run(2 * length + 1, tmp_path / "middle.ckpt")
     assert begun + ended == whole
-
-
-def test_an_error_in_a_worker_that_says_what_to_do_loses_its_traceback():
-    def read():
-        try:
-            raise UserError("a.h5 cannot be read; run again")
-        except UserError:
-            ExceptionWrapper(where="in DataLoader worker process 0").reraise()
-        yield
-
-    with pytest.raises(UserError, match=r"^a\.h5 cannot be read; run again$"):
-        next_batch(read())
-    assert next_batch(iter([])) is None

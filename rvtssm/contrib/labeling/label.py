@@ -48,7 +48,7 @@ def label(config: LabelSettings) -> int:
     raw_dir = Path(recordings_path(config))
     out = writable(Path(config.out or "outputs/label"))
     if out.resolve() == raw_dir.resolve():
-        raise UserError(f"{out} holds the recordings; choose another folder for the labels")
+        raise UserError("output.holds_recordings", f"{out} holds the recordings; choose another folder for the labels")
     check_installed("rvtssm label")
     config = replace(config, precision=with_chosen_precision(config).precision)
     checkpoint = read_weights(config)
@@ -156,8 +156,9 @@ def _check_dataset(config: LabelSettings, checkpoint: LoadedCheckpoint) -> Datas
     )
     if asked != trained:
         raise UserError(
+            "label.other_dataset",
             f"{config.checkpoint} was trained on {known.name} ({trained}), {spec.name} has {asked}; label the dataset "
-            "of the weights"
+            "of the weights",
         )
     return spec
 
@@ -175,9 +176,9 @@ def _check_settings(out: Path, config: LabelSettings) -> None:
         found = json.loads(path.read_text())
         if different := [key for key in settings if found.get(key) != settings[key]]:
             listed = ", ".join(f"{key}={found.get(key)} instead of {settings[key]}" for key in different)
-            raise UserError(f"{out} has labels of {listed}; delete it or choose another folder")
+            raise UserError("label.other_settings", f"{out} has labels of {listed}; delete it or choose another folder")
     elif any(not each.name.startswith(".") for each in out.iterdir()):
-        raise UserError(f"{out} holds files but no {_SETTINGS_FILE}; choose another folder")
+        raise UserError("label.foreign_files", f"{out} holds files but no {_SETTINGS_FILE}; choose another folder")
     else:
         with atomic_file(path) as staged:
             staged.write_text(json.dumps(settings, indent=2) + "\n")

@@ -33,7 +33,7 @@ class LabelConfig:
         check_positive("label", self, "interval_ms")
         check_at_least("label", self, 1, "workers")
         if not self.splits or len(set(self.splits)) < len(self.splits):
-            raise UserError(f"label.splits={self.splits}; name each split once, such as [train]")
+            raise UserError("label.splits", f"label.splits={self.splits}; name each split once, such as [train]")
 
 
 @dataclass

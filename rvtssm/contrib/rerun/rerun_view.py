@@ -142,7 +142,9 @@ def _finish(stream: Any, path: Path | None) -> None:
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         if path is not None:
-            raise UserError(f"{path} cannot be written ({reason}); make room, or choose another folder") from None
+            raise UserError(
+                "output.write_failed", f"{path} cannot be written ({reason}); make room, or choose another folder"
+            ) from None
         log.warning("formats=[rerun]: the viewer did not receive everything (%s); the files are complete", reason)
     finally:
         stream.disconnect()
@@ -153,6 +155,7 @@ def _show(stream: Any) -> None:
         stream.spawn()
     except RuntimeError as error:
         raise UserError(
+            "rerun.no_viewer",
             f"formats=[rerun]: the viewer cannot be started ({' '.join(str(error).split())}); it needs a screen. "
-            "Write a file with formats=[rrd] instead"
+            "Write a file with formats=[rrd] instead",
         ) from None

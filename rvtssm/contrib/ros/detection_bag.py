@@ -63,7 +63,10 @@ def open_detection_bag(path: Path, context: ResultContext) -> Iterator[Write]:
         def append(result: WindowResult) -> None:
             frame = result.found
             if not 0 <= frame.t_us < _LATEST_US:
-                raise UserError(f"formats=[mcap]: a message cannot have the time {frame.t_us} us; leave mcap out")
+                raise UserError(
+                    "ros.time_of_message",
+                    f"formats=[mcap]: a message cannot have the time {frame.t_us} us; leave mcap out",
+                )
             message = _message(store.types, frame, context.spec.class_names)
             writer.write(connection, 1000 * frame.t_us, store.serialize_cdr(message, _ARRAY))
 

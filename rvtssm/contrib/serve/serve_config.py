@@ -40,12 +40,14 @@ class ServeConfig:
         check_positive("serve", self, "max_upload_mb", "hz", "downsample")
         check_window("serve.window", self.window)
         if self.hz is not None and self.hz > 1e6:
-            raise UserError(f"serve.hz={self.hz:g} must be at most 1000000, which means windows of 1 us")
+            raise UserError(
+                "settings.rate_too_high", f"serve.hz={self.hz:g} must be at most 1000000, which means windows of 1 us"
+            )
         check_at_least("serve", self, 1, "max_pages")
         if not 0 <= self.port <= 65535:
-            raise UserError(f"serve.port={self.port} must lie between 0 and 65535")
+            raise UserError("serve.port", f"serve.port={self.port} must lie between 0 and 65535")
         if self.token is not None and not self.token:
-            raise UserError("serve.token is empty; give at least one character, or null")
+            raise UserError("serve.token", "serve.token is empty; give at least one character, or null")
 
     @property
     def is_local(self) -> bool:

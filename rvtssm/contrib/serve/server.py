@@ -204,10 +204,10 @@ def _end(session: Session, uploads: Uploads, page_id: str) -> None:
 def _parsed(text: str) -> dict[str, Any]:
     """Return a command of a page. Raise UserError, which ends the connection, if it is not a command."""
     if len(text) > _MOST_COMMANDS_BYTES:
-        raise UserError("too long")
+        raise UserError("serve.message_too_long", "too long")
     command = json.loads(text)
     if not isinstance(command, dict):
-        raise UserError("not a command")
+        raise UserError("serve.not_a_command", "not a command")
     return command
 
 

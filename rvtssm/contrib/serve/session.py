@@ -96,7 +96,9 @@ class Session:
         try:
             self._commands.put_nowait(command)
         except queue.Full:
-            raise UserError(f"{_MOST_COMMANDS} commands of the page are waiting; reload it") from None
+            raise UserError(
+                "serve.too_many_commands", f"{_MOST_COMMANDS} commands of the page are waiting; reload it"
+            ) from None
 
     def close(self) -> None:
         """Stop the thread and close the source."""
@@ -152,7 +154,7 @@ class Session:
         self._opening, self._downsample, assumed = opening, self._given_downsample, ""
         if opening.path is None:
             if not self._camera.acquire(blocking=False):
-                raise UserError("another page uses the camera; close it there first")
+                raise UserError("serve.camera_in_use", "another page uses the camera; close it there first")
             self._opened.callback(self._camera.release)
             source: Any = self._opened.enter_context(open_camera(settings=opening.camera_settings))
         else:
@@ -233,7 +235,7 @@ class Session:
         now_s = time.monotonic()
         if source.is_ended:
             if not isinstance(source, Replay):
-                raise UserError(source.broke_off or f"{source.name} ended")
+                raise UserError("live.broke_off", source.broke_off or f"{source.name} ended")
             self._end(self._run, source, now_s)
         now_us = source.now_us if isinstance(source, Replay) else self._run.now_us
         if self._picture is None and now_s - self._picture_at_s >= _PICTURE_S and now_us is not None:
@@ -304,17 +306,17 @@ def sensor_side(value: Any) -> int | None:
     if not value:
         return None
     if not str(value).isdecimal() or not 1 <= int(value) <= 1 << 14:
-        raise UserError(f"{value} is not a sensor size; give a number of pixels")
+        raise UserError("serve.sensor_side", f"{value} is not a sensor size; give a number of pixels")
     return int(value)
 
 
 def _number(value: Any, lowest: float, highest: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise UserError(f"the page sent {value!r} instead of a number; reload it")
+        raise UserError("serve.not_a_number", f"the page sent {value!r} instead of a number; reload it")
     return float(min(max(value, lowest), highest))
 
 
 def _choice(value: Any, choices: tuple[str, ...]) -> str:
     if value not in choices:
-        raise UserError(f"the page sent {value!r}; choose from {', '.join(choices)}")
+        raise UserError("serve.no_such_choice", f"the page sent {value!r}; choose from {', '.join(choices)}")
     return str(value)

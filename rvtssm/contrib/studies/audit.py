@@ -54,7 +54,10 @@ def _input(config: AuditSettings, checkpoint: LoadedCheckpoint) -> tuple[Events,
     if where is None and config.dataset.raw_dir:
         recordings = find_recordings(config.dataset.raw_dir, "test", spec)
         if not recordings:
-            raise UserError(f"{config.dataset.raw_dir} holds no test recording of {spec.name}; name a recording=FILE")
+            raise UserError(
+                "audit.no_recording",
+                f"{config.dataset.raw_dir} holds no test recording of {spec.name}; name a recording=FILE",
+            )
         where = str(recordings[0].events_path)
     if where is None:
         size = checkpoint.spec.frame_height, checkpoint.spec.frame_width

@@ -25,12 +25,16 @@ class AuditConfig:
 
     def __post_init__(self) -> None:
         if not (self.hz and all(0 < hz <= 1e6 for hz in self.hz)):
-            raise UserError(f"audit.hz={self.hz}; name positive rates up to 1000000 Hz, such as [20,200]")
+            raise UserError(
+                "audit.rates", f"audit.hz={self.hz}; name positive rates up to 1000000 Hz, such as [20,200]"
+            )
         if not (self.finer and min(self.finer) >= 1):
-            raise UserError(f"audit.finer={self.finer}; name whole numbers of at least 1, such as [1,10]")
+            raise UserError(
+                "audit.finer", f"audit.finer={self.finer}; name whole numbers of at least 1, such as [1,10]"
+            )
         check_positive("audit", self, "threshold", "num_timed", "duration_s")
         if self.threshold >= 1:
-            raise UserError(f"audit.threshold={self.threshold:g} must be less than 1")
+            raise UserError("audit.threshold", f"audit.threshold={self.threshold:g} must be less than 1")
 
 
 @dataclass

@@ -25,7 +25,9 @@ def split_axes(words: list[str]) -> tuple[list[str], dict[str, list[str]]]:
             continue
         is_listed = each.is_choice_sweep() and each.value_type is not ValueType.GLOB_CHOICE_SWEEP
         if not (is_listed or each.is_range_sweep()):
-            raise UserError(f"{each.input_line}: the points of a study are listed; write key=value,value")
+            raise UserError(
+                "study.not_listed", f"{each.input_line}: the points of a study are listed; write key=value,value"
+            )
         axes[each.key_or_group] = list(each.sweep_string_iterator())
     return plain, axes
 

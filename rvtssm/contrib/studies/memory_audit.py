@@ -74,7 +74,10 @@ def audit_detector(
     """
     config = config or AuditConfig()
     if not isinstance(checkpoint.detector, Detector):
-        raise UserError("an exported file shows neither its layers nor its maps; audit the checkpoint it was made from")
+        raise UserError(
+            "audit.is_exported",
+            "an exported file shows neither its layers nor its maps; audit the checkpoint it was made from",
+        )
     check_causal(checkpoint.detector)
     downsample = downsample or downsample_by_size(checkpoint, *sensor_hw)
     detector = detector_for_frame(checkpoint, *reduced_hw(*sensor_hw, downsample))
@@ -82,8 +85,9 @@ def audit_detector(
     border = checkpoint.model_config.memory_chunk or _BORDER
     if len(frames) <= border + 1:
         raise UserError(
+            "audit.too_short",
             f"the events fill {len(frames)} windows, but an audit of these weights needs {border + 2}; give a longer "
-            "recording or a larger audit.duration_s"
+            "recording or a larger audit.duration_s",
         )
     with progress_bar("auditing" if progress else None, 4) as advance:
         carry = {
@@ -158,7 +162,7 @@ def cost_per_step(
 
 def _frames(checkpoint: LoadedCheckpoint, events: Events, sensor_hw: tuple[int, int], downsample: int) -> Tensor:
     if not len(events):
-        raise UserError("there are no events to audit; give a recording that holds some")
+        raise UserError("audit.no_events", "there are no events to audit; give a recording that holds some")
     windows = free_grid(int(events.t[0]), int(events.t[-1]), checkpoint.windows)
     return torch.from_numpy(count_windows(events, windows, *sensor_hw, checkpoint.windows, downsample))
 

@@ -86,7 +86,9 @@ def study(config: StudySettings, points: Sequence[tuple[Mapping[str, str], Study
         if makes_own and not all(_is_complete(cell) for cell in cells):
             generate(config)
             if any(cell.config.dataset.source != "raw" for cell in cells) and preprocess(config):
-                raise UserError(f"some recordings in {out / 'raw'} could not be prepared; see the lines above")
+                raise UserError(
+                    "study.not_prepared", f"some recordings in {out / 'raw'} could not be prepared; see the lines above"
+                )
         weights = _given_weights(config, out) if config.checkpoint else None
         if weights is None:
             _check_rates(cells)
@@ -96,7 +98,7 @@ def study(config: StudySettings, points: Sequence[tuple[Mapping[str, str], Study
             try:
                 found = _scores(of_training, weights)
             except UserError as error:
-                raise UserError(f"{name}: {error}") from error
+                raise UserError(error.key, f"{name}: {error}") from error
             scores |= {cells.index(cell): by_window for cell, by_window in zip(of_training, found, strict=True)}
             with result_set(out, "study", STUDY_FILES) as staged:
                 done = [score for place in sorted(scores) for score in scores[place]]
@@ -120,8 +122,9 @@ def _to_cell(values: Mapping[str, str], config: StudySettings, out: Path) -> _Ce
     row, condition = row or "as configured", _words(scored)
     if config.checkpoint and trained:
         raise UserError(
+            "study.trains_nothing",
             f"{_words(trained)}: a study with checkpoint={config.checkpoint} trains nothing; vary keys of the section "
-            "evaluation, or leave checkpoint out"
+            "evaluation, or leave checkpoint out",
         )
     folder = out if config.checkpoint else folder
     evaluated = folder / (_file_name(condition) or "evaluation")
@@ -145,7 +148,9 @@ def _check(cells: Sequence[_Cell]) -> None:
     by_folder: dict[Path, _Cell] = {}
     for cell in cells:
         if (other := by_folder.setdefault(cell.out, cell)) is not cell:
-            raise UserError(f"two points of the study have the folder {other.out}; name each value once")
+            raise UserError(
+                "study.same_folder", f"two points of the study have the folder {other.out}; name each value once"
+            )
         check_training(cell.config)
         check(cell.config)
         if cell.config.evaluation.track:
@@ -165,7 +170,7 @@ def _check_rates(cells: Sequence[_Cell]) -> None:
         try:
             check_rates(cell.config)
         except UserError as error:
-            raise UserError(f"{cell.out.relative_to(cell.folder.parent)}: {error}") from error
+            raise UserError(error.key, f"{cell.out.relative_to(cell.folder.parent)}: {error}") from error
 
 
 def _check_same_training(cell: _Cell, kept: Sequence[str]) -> None:
@@ -174,8 +179,9 @@ def _check_same_training(cell: _Cell, kept: Sequence[str]) -> None:
     if found != now:
         differences = [" ".join(sorted(words)) or "the defaults" for words in (found - now, now - found)]
         raise UserError(
+            "study.other_settings",
             f"{cell.folder.name} was trained with other settings ({differences[0]}, now {differences[1]}); "
-            "go on with the same ones, or start a new study in another folder"
+            "go on with the same ones, or start a new study in another folder",
         )
 
 
@@ -189,9 +195,10 @@ def _check_shared_recordings(config: StudySettings, points: Sequence[tuple[Mappi
         differ = [name for name in sections if getattr(wanted, name) != getattr(config, name)]
         if differ:
             raise UserError(
+                "study.shared_recordings",
                 f"{_words(values)}: the study makes the same recordings for all points, so {' and '.join(differ)} "
                 "cannot differ; name recordings by dataset.raw_dir or dataset.prepared_dir"
-                + ("" if {"dataset", "synthetic"} & {*differ} else ", or set dataset.source=raw")
+                + ("" if {"dataset", "synthetic"} & {*differ} else ", or set dataset.source=raw"),
             )
 
 

@@ -21,7 +21,9 @@ class StudyConfig:
     def __post_init__(self) -> None:
         names = [name for name, _ in self.named_variants()]
         if len(set(names)) != len(names):
-            raise UserError(f"study.variants names one of {', '.join(names)} twice; name each once")
+            raise UserError(
+                "study.variant_twice", f"study.variants names one of {', '.join(names)} twice; name each once"
+            )
         self.numbers_beside()
 
     def numbers_beside(self) -> dict[str, dict[float, float]]:
@@ -30,12 +32,17 @@ class StudyConfig:
         for line in self.beside:
             name, _, words = line.rpartition(":")
             if not name.strip() or name in found:
-                raise UserError(f"study.beside: {line!r} needs a name of its own; write 'NAME: HZ=AP HZ=AP'")
+                raise UserError(
+                    "study.beside_without_name",
+                    f"study.beside: {line!r} needs a name of its own; write 'NAME: HZ=AP HZ=AP'",
+                )
             pairs = [word.partition("=")[::2] for word in words.split()]
             try:
                 found[name] = {float(hz): float(ap) for hz, ap in pairs}
             except ValueError:
-                raise UserError(f"study.beside: {line!r} does not have the form 'NAME: HZ=AP HZ=AP'") from None
+                raise UserError(
+                    "study.beside_form", f"study.beside: {line!r} does not have the form 'NAME: HZ=AP HZ=AP'"
+                ) from None
         return found
 
     def named_variants(self) -> list[tuple[str, list[str]]]:
@@ -44,7 +51,10 @@ class StudyConfig:
         for variant in self.variants:
             name, colon, words = variant.partition(":")
             if not colon or not name.strip() or "=" in name:
-                raise UserError(f"study.variants: {variant!r} has no name; write 'NAME: key=value key=value'")
+                raise UserError(
+                    "study.variant_without_name",
+                    f"study.variants: {variant!r} has no name; write 'NAME: key=value key=value'",
+                )
             found.append((name.strip(), words.split()))
         return found
 
@@ -65,14 +75,19 @@ def check_study(config: StudySettings) -> None:
     """Raise UserError if the settings of a study do not fit together."""
     if config.evaluation.checkpoints is not None:
         raise UserError(
-            "a study trains its own weights, or scores those of checkpoint=FILE; leave evaluation.checkpoints out"
+            "study.checkpoints",
+            "a study trains its own weights, or scores those of checkpoint=FILE; leave evaluation.checkpoints out",
         )
     if config.evaluation.class_map is not None and not config.checkpoint:
         raise UserError(
+            "study.class_map",
             "evaluation.class_map is for weights of other data (checkpoint=FILE), and this study trains its own; write "
-            "training.class_map for the classes of training.init_from"
+            "training.class_map for the classes of training.init_from",
         )
     if config.checkpoint and not any(folders(config).values()):
-        raise UserError("dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed: what to score the weights on")
+        raise UserError(
+            "settings.missing",
+            "dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed: what to score the weights on",
+        )
     if not makes_recordings(config):
         check_training(config)

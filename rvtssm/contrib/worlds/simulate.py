@@ -36,7 +36,9 @@ def simulate(config: WorldsConfig) -> None:
     config.synthetic.camera.check()
     source = open_video(video_path(config), wanted.fps, wanted.linear)
     if source.times_us[-1] > 1e6 * LONGEST_S:
-        raise UserError(f"{source.path} is longer than {LONGEST_S} s, the clock of the files; cut it into parts")
+        raise UserError(
+            "video.too_long", f"{source.path} is longer than {LONGEST_S} s, the clock of the files; cut it into parts"
+        )
     boxes: Boxes | None = None
     names: tuple[str, ...] = ()
     if wanted.labels:
@@ -44,7 +46,8 @@ def simulate(config: WorldsConfig) -> None:
         if wanted.label_hz is not None and len(boxes):
             if not (boxes["track_id"] > 0).any():
                 raise UserError(
-                    f"{wanted.labels} has no tracks, which label_hz={wanted.label_hz:g} needs; leave it out"
+                    "video_labels.no_tracks",
+                    f"{wanted.labels} has no tracks, which label_hz={wanted.label_hz:g} needs; leave it out",
                 )
             boxes = interpolated_boxes(boxes, wanted.label_hz, source.path.name)
     announce(
@@ -98,7 +101,8 @@ def _claim(path: Path, origin: Mapping[str, object], recording: tuple[Path, ...]
     different = [key for key, value in origin.items() if found.get(key, ...) != value]
     if different and (existing := [file for file in recording if file.exists()]):
         raise UserError(
-            f"{existing[0]} is of another video or of other settings ({', '.join(different)}); choose another out=DIR"
+            "simulate.other_video",
+            f"{existing[0]} is of another video or of other settings ({', '.join(different)}); choose another out=DIR",
         )
     with atomic_file(path) as staged:
         staged.write_text(json.dumps(origin, indent=2) + "\n")
@@ -122,7 +126,10 @@ def _describe(path: Path, source: VideoSource, names: tuple[str, ...]) -> None:
         spec = read_spec(path.parent)  # which may have more keys, such as label_interval_us
         found = dict(zip(content, (list(spec.class_names), spec.height, spec.width, spec.boxes_suffix), strict=True))
         if found != content:
-            raise UserError(f"{path} describes {found}, this video is {content}; choose another out=DIR")
+            raise UserError(
+                "simulate.other_description",
+                f"{path} describes {found}, this video is {content}; choose another out=DIR",
+            )
         return
     with atomic_file(path) as staged:
         staged.write_text(yaml.safe_dump(content, sort_keys=False))

@@ -64,7 +64,8 @@ class VideoSource:
         if frame.shape[:2] != (self.height, self.width):
             found = f"{frame.shape[1]}x{frame.shape[0]}"
             raise UserError(
-                f"{path} has {found} pixels, but the first frame has {self.width}x{self.height}; use one size"
+                "video.frame_sizes",
+                f"{path} has {found} pixels, but the first frame has {self.width}x{self.height}; use one size",
             )
         return frame
 
@@ -84,7 +85,7 @@ def read_picture(path: Path) -> np.ndarray:
     """Return a picture (H, W, 3) with the bits that it has; raise UserError if it cannot be read."""
     picture = cv2.imread(str(path), cv2.IMREAD_ANYDEPTH | cv2.IMREAD_COLOR)
     if picture is None:
-        raise UserError(f"{path} cannot be read as a picture; copy it again or remove it")
+        raise UserError("pictures.unreadable", f"{path} cannot be read as a picture; copy it again or remove it")
     return picture
 
 
@@ -120,11 +121,13 @@ def open_video(path: Path | str, fps: float | None, is_linear: bool | None) -> V
     """
     path = Path(path)
     if fps is not None and not 0 < fps < 1e6:
-        raise UserError(f"fps={fps:g} is no rate of a video; give the number of frames per second, below 1000000")
+        raise UserError(
+            "video.rate", f"fps={fps:g} is no rate of a video; give the number of frames per second, below 1000000"
+        )
     if path.is_dir():
         return _open_folder(path, fps, is_linear)
     if not path.is_file():
-        raise UserError(f"{path} does not exist; name a video file or a folder of pictures")
+        raise UserError("files.missing", f"{path} does not exist; name a video file or a folder of pictures")
     source = _open_file(path, fps, is_linear)
     if source.num_frames < source.stated_frames:
         warnings.warn(
@@ -137,9 +140,12 @@ def open_video(path: Path | str, fps: float | None, is_linear: bool | None) -> V
 def _open_folder(path: Path, fps: float | None, is_linear: bool | None) -> VideoSource:
     files = picture_files(path)
     if len(files) < 2:
-        raise UserError(f"{path} holds {len(files)} pictures ({', '.join(PICTURES)}); a video needs at least two")
+        raise UserError(
+            "video.too_few_pictures",
+            f"{path} holds {len(files)} pictures ({', '.join(PICTURES)}); a video needs at least two",
+        )
     if fps is None:
-        raise UserError(f"{path} does not say its rate; set fps=HZ, the number of pictures per second")
+        raise UserError("video.no_rate", f"{path} does not say its rate; set fps=HZ, the number of pictures per second")
     height, width = read_picture(files[0]).shape[:2]
     names = tuple(file.stem for file in files)
     return VideoSource(path, fps, _even_times(len(files), fps), len(files), height, width, names, is_linear)
@@ -153,7 +159,8 @@ def _open_file(path: Path, fps: float | None, is_linear: bool | None) -> VideoSo
         is_read, first = capture.read()
         if not is_read or first is None:
             raise UserError(
-                f"{path} is not a video that can be read, or holds no frame; convert it, for example to MP4"
+                "video.unreadable",
+                f"{path} is not a video that can be read, or holds no frame; convert it, for example to MP4",
             )
         while is_read:
             times_ms.append(capture.get(cv2.CAP_PROP_POS_MSEC))
@@ -162,12 +169,12 @@ def _open_file(path: Path, fps: float | None, is_linear: bool | None) -> VideoSo
     finally:
         capture.release()
     if len(times_ms) < 2:
-        raise UserError(f"{path} has a single frame that can be read; events need two or more")
+        raise UserError("video.single_frame", f"{path} has a single frame that can be read; events need two or more")
     times_us = tuple(round(1e3 * (time_ms - times_ms[0])) for time_ms in times_ms)
     if fps or min(np.diff(times_us)) <= 0:  # the file has no times, or wrong ones
         rate = fps or stated_hz
         if not 0 < rate < 1e6:
-            raise UserError(f"{path} does not say its rate; set fps=HZ")
+            raise UserError("video.no_rate", f"{path} does not say its rate; set fps=HZ")
         times_us = _even_times(len(times_ms), rate)
     mean_hz = fps or 1e6 * (len(times_us) - 1) / times_us[-1]
     height, width = first.shape[:2]

@@ -42,7 +42,9 @@ def build_world(
     """
     if duration_us <= 0 or min(height, width) < 16:
         raise UserError(
-            f"a world of {height}x{width} pixels and {duration_us} us is too small; give at least 16x16 pixels and 1 us"
+            "worlds.too_small",
+            f"a world of {height}x{width} pixels and {duration_us} us is too small; give at least 16x16 pixels and 1 "
+            "us",
         )
     duration_s = duration_us * 1e-6
     is_indoors, is_dark = rng.random() < config.indoor_share, rng.random() < config.dark_share

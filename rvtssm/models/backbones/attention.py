@@ -130,7 +130,9 @@ class SelfAttention(nn.Module):
     def __init__(self, dim: int, head_dim: int, layer_scale: float = 1e-5) -> None:
         super().__init__()
         if dim % head_dim != 0:
-            raise UserError(f"head_dim={head_dim} does not divide the {dim} channels of a stage; choose a divisor")
+            raise UserError(
+                "model.head_dim", f"head_dim={head_dim} does not divide the {dim} channels of a stage; choose a divisor"
+            )
         self.head_dim = head_dim
         self.qkv = nn.Linear(dim, 3 * dim)
         self.proj = ScaledLinear(dim, dim, layer_scale)

@@ -76,14 +76,20 @@ def clips(folder: Path) -> list[Path]:
         UserError: There are none, or the recordings of two of them would have the same names.
     """
     if not folder.is_dir():
-        raise UserError(f"{folder} is no folder; give the folder of the clips")
+        raise UserError("label_video.no_folder", f"{folder} is no folder; give the folder of the clips")
     found = [path for path in sorted(folder.iterdir()) if path.suffix.lower() in VIDEOS or path.is_dir()]
     if not found:
-        raise UserError(f"{folder} has no video ({', '.join(VIDEOS)}) and no folder of pictures; give another folder")
+        raise UserError(
+            "label_video.no_video",
+            f"{folder} has no video ({', '.join(VIDEOS)}) and no folder of pictures; give another folder",
+        )
     by_name: dict[str, Path] = {}
     for path in found:
         if (other := by_name.setdefault(name_of(path), path)) != path:
-            raise UserError(f"the recordings of {other} and {path} would have the same names; rename one of the two")
+            raise UserError(
+                "label_video.same_name",
+                f"the recordings of {other} and {path} would have the same names; rename one of the two",
+            )
     return found
 
 
@@ -133,7 +139,7 @@ def open_teacher(path: Path) -> Teacher:
     if path.suffix.lower() != ".onnx":
         return partial(find_boxes, teacher=open_ssd(path))
     if not path.is_file():
-        raise UserError(f"{path} does not exist; give the file of the teacher")
+        raise UserError("label_video.no_teacher", f"{path} does not exist; give the file of the teacher")
     return open_yolox(path)
 
 
@@ -141,7 +147,10 @@ def check_seed(out: Path, seed: int) -> None:
     """Raise UserError if an earlier call wrote to `out` with another seed: its events and our boxes would not fit."""
     path = out / "teacher" / "seed.txt"
     if path.exists() and (earlier := path.read_text().strip()) != str(seed):
-        raise UserError(f"{out} was begun with --seed {earlier}, not {seed}; give that seed, or another --out")
+        raise UserError(
+            "label_video.other_seed",
+            f"{out} was begun with --seed {earlier}, not {seed}; give that seed, or another --out",
+        )
     with atomic_file(path) as staged:
         staged.write_text(f"{seed}\n")
 

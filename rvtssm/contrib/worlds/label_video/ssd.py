@@ -71,20 +71,31 @@ def open_ssd(path: Path) -> Teacher:
     try:
         from ai_edge_litert.interpreter import Interpreter
     except ImportError:
-        raise UserError("the teacher needs a package that is missing; pip install ai-edge-litert") from None
+        raise UserError(
+            "extras.missing", "the teacher needs a package that is missing; pip install ai-edge-litert"
+        ) from None
     if not path.is_file():
-        raise UserError(f"{path} does not exist; give the file of the teacher, which the head of this script names")
+        raise UserError(
+            "label_video.no_teacher",
+            f"{path} does not exist; give the file of the teacher, which the head of this script names",
+        )
     content = path.read_bytes()
     start = content.find(b"TFL3") - 4
     if start < 0:
-        raise UserError(f"{path} holds no TFLite model; give objectron_solution_packed_assets.data of the package")
+        raise UserError(
+            "label_video.not_tflite",
+            f"{path} holds no TFLite model; give objectron_solution_packed_assets.data of the package",
+        )
     model = Interpreter(model_content=content[start:], num_threads=1)
     model.allocate_tensors()
     (given,) = model.get_input_details()
     answers = sorted(model.get_output_details(), key=lambda each: each["shape"][-1])
     shapes = [list(each["shape"]) for each in (given, *answers)]
     if len(answers) != 2 or shapes[:2] != [[1, INPUT_PX, INPUT_PX, 3], [1, len(anchors()), 4]]:
-        raise UserError(f"{path} holds a model of {shapes}, not the teacher; give the file that this script names")
+        raise UserError(
+            "label_video.other_model",
+            f"{path} holds a model of {shapes}, not the teacher; give the file that this script names",
+        )
 
     def teacher(picture: np.ndarray) -> np.ndarray:
         small = cv2.resize(picture, (INPUT_PX, INPUT_PX), interpolation=cv2.INTER_AREA)

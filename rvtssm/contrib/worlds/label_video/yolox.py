@@ -57,17 +57,22 @@ def open_yolox(path: Path) -> Teacher:
     try:
         import onnxruntime
     except ImportError:
-        raise UserError('the teacher needs onnxruntime; pip install "rvtssm[export]"') from None
+        raise UserError("extras.missing", 'the teacher needs onnxruntime; pip install "rvtssm[export]"') from None
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has errors of its own
-        raise UserError(f"{path} cannot be read as an ONNX file ({error}); download it again") from None
+        raise UserError(
+            "label_video.not_onnx", f"{path} cannot be read as an ONNX file ({error}); download it again"
+        ) from None
     given, answer = session.get_inputs()[0], session.get_outputs()[0]
     side_px = given.shape[-1]
     if not isinstance(side_px, int) or list(answer.shape) != [1, len(places(side_px)), 85]:
-        raise UserError(f"{path} turns {given.shape} to {answer.shape}, so it is no YOLOX of COCO; give another file")
+        raise UserError(
+            "label_video.other_model",
+            f"{path} turns {given.shape} to {answer.shape}, so it is no YOLOX of COCO; give another file",
+        )
 
     def teacher(picture: np.ndarray) -> np.ndarray:
         square, factor = squared(picture, side_px)
