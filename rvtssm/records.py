@@ -40,14 +40,16 @@ _ORDER = "the order of the arguments is t, x, y, p"
 
 def _check(name: str, array: np.ndarray, dtype: type, shape: tuple[int | None, ...]) -> None:
     if not isinstance(array, np.ndarray):
-        raise UserError(f"{name} is a {type(array).__name__}; give a numpy array of {np.dtype(dtype)}")
+        raise UserError(
+            "arrays.not_numpy", f"{name} is a {type(array).__name__}; give a numpy array of {np.dtype(dtype)}"
+        )
     if array.dtype != dtype:
-        raise UserError(f"{name} must be {np.dtype(dtype)}, got {array.dtype}")
+        raise UserError("arrays.dtype", f"{name} must be {np.dtype(dtype)}, got {array.dtype}")
     if array.shape != shape and (
         array.ndim != len(shape) or any(s not in (None, a) for s, a in zip(shape, array.shape, strict=True))
     ):
         wanted = str(shape).replace("None", "N")
-        raise UserError(f"{name} must have shape {wanted}, got {array.shape}")
+        raise UserError("arrays.dimensions", f"{name} must have shape {wanted}, got {array.shape}")
 
 
 def _whole(name: str, array: np.ndarray, dtype: type) -> np.ndarray:
@@ -61,11 +63,15 @@ def _whole(name: str, array: np.ndarray, dtype: type) -> np.ndarray:
                 "np.rint(t * 1e3).astype(np.int64)"
             )
             advice = of_number if array.dtype.kind == "f" else of_unit
-            raise UserError(f"{found}, but needs whole microseconds; {advice}")
-        raise UserError(f"{found}, but needs whole numbers; convert it, as in array.astype(np.{np.dtype(dtype)})")
+            raise UserError("arrays.not_whole", f"{found}, but needs whole microseconds; {advice}")
+        raise UserError(
+            "arrays.not_whole",
+            f"{found}, but needs whole numbers; convert it, as in array.astype(np.{np.dtype(dtype)})",
+        )
     if array.size and not limits.min <= array.min() <= array.max() <= limits.max:
         raise UserError(
-            f"{found} from {array.min()} to {array.max()}; allowed are {limits.min} to {limits.max} ({_ORDER})"
+            "arrays.out_of_range",
+            f"{found} from {array.min()} to {array.max()}; allowed are {limits.min} to {limits.max} ({_ORDER})",
         )
     return array.astype(dtype)
 
@@ -99,17 +105,22 @@ def check_time_range(start_us: int | None, end_us: int | None, method: str = "be
     """
     call = f"{method}(start_us={start_us!r:.40}, end_us={end_us!r:.40})"
     if not all(isinstance(time_us, int | np.integer | None) for time_us in (start_us, end_us)):
-        raise UserError(f"{call} needs whole microseconds; for seconds, give round(1e6 * seconds)")
+        raise UserError("times.not_whole", f"{call} needs whole microseconds; for seconds, give round(1e6 * seconds)")
     if start_us is not None and end_us is not None and end_us < start_us:
-        raise UserError(f"{call} ends before it starts; give the earlier time first")
+        raise UserError("times.reversed", f"{call} ends before it starts; give the earlier time first")
 
 
 def _polarity(p: np.ndarray) -> np.ndarray:
     """Return polarities of another type as uint8, 1 for brighter and 0 for darker. Raise UserError for other values."""
     if p.dtype.kind not in "iufb":
-        raise UserError(f"Events.p holds {p.dtype}; give numbers: 1 for brighter, and 0 or -1 for darker")
+        raise UserError(
+            "events.polarity", f"Events.p holds {p.dtype}; give numbers: 1 for brighter, and 0 or -1 for darker"
+        )
     if not (valid := is_polarity(p)).all():
-        raise UserError(f"Events.p holds the value {p[~valid][0]}; 1 is brighter, and 0 or -1 is darker ({_ORDER})")
+        raise UserError(
+            "events.polarity",
+            f"Events.p holds the value {p[~valid][0]}; 1 is brighter, and 0 or -1 is darker ({_ORDER})",
+        )
     brighter: np.ndarray = (p == 1).astype(np.uint8)
     return brighter
 
@@ -128,11 +139,12 @@ class ReadOptions:
     def __post_init__(self) -> None:
         for name, side in (("height", self.height), ("width", self.width)):
             if side is not None and (isinstance(side, bool) or not isinstance(side, int | np.integer)):
-                raise UserError(f"{name}={side!r} is not a whole number of pixels")
+                raise UserError("sensor.not_whole", f"{name}={side!r} is not a whole number of pixels")
         check_choice("time_unit", self.time_unit, (*TIME_UNITS, None))
         if self.columns and set(self.columns) != set("txyp"):
             raise UserError(
-                f"columns={dict(self.columns)} must name the columns t, x, y and p, as in {COLUMNS_EXAMPLE}"
+                "columns.names",
+                f"columns={dict(self.columns)} must name the columns t, x, y and p, as in {COLUMNS_EXAMPLE}",
             )
 
     @classmethod
@@ -251,12 +263,14 @@ class Events:
         """
         is_mask = isinstance(part, np.ndarray) and part.dtype == np.bool_ and part.shape == self.t.shape
         if not is_mask and not _is_forward_slice(part):
-            raise UserError(f"got {part!r:.60} of {len(self)} events; {_PARTS}")
+            raise UserError("events.index", f"got {part!r:.60} of {len(self)} events; {_PARTS}")
         return Events(self.t[part], self.x[part], self.y[part], self.p[part])
 
     def __iter__(self) -> NoReturn:
         """Raise UserError, since single events are too slow to work with."""
-        raise UserError(f"Events has no single events; use its arrays t, x, y and p, or {_PARTS}")
+        raise UserError(
+            "events.not_iterable", f"Events has no single events; use its arrays t, x, y and p, or {_PARTS}"
+        )
 
     def between(self, start_us: int, end_us: int) -> Events:
         """Return the events with start_us <= t < end_us as views, without a copy.
@@ -334,8 +348,9 @@ def check_window(key: str, value: object, other: str | None = None) -> None:
     """
     if value not in ("slide", "shrink", other):
         raise UserError(
+            "windows.length_policy",
             f"{key}={value!r}; choose from slide (windows as long as in training), shrink (as long as the stride), "
-            f"{other or 'null'}; window_ms of the training sets the length in ms"
+            f"{other or 'null'}; window_ms of the training sets the length in ms",
         )
 
 
@@ -357,21 +372,26 @@ class WindowSettings:
         check_choice("representation", self.representation, CHANNELS_PER_BIN)
         if self.convention == "rvt" and self.representation != "histogram":
             raise UserError(
-                f"convention=rvt reproduces RVT's histograms, not representation={self.representation}; use exact"
+                "windows.rvt_convention",
+                f"convention=rvt reproduces RVT's histograms, not representation={self.representation}; use exact",
             )
         if not 1 <= self.count_cutoff <= 255 or self.num_bins < 1:
             raise UserError(
-                f"count_cutoff={self.count_cutoff} must be 1 to 255, and num_bins={self.num_bins} at least 1"
+                "windows.bins",
+                f"count_cutoff={self.count_cutoff} must be 1 to 255, and num_bins={self.num_bins} at least 1",
             )
         if not 1 <= self.stride_us < math.inf or (self.length_us is not None and self.length_us < 1):
-            raise UserError(f"stride and length must be at least 1 us, got {self.stride_us} and {self.length_us}")
+            raise UserError(
+                "windows.lengths", f"stride and length must be at least 1 us, got {self.stride_us} and {self.length_us}"
+            )
         if self.stride_us != (exact := float(exact_us(self.stride_us))):  # 16,667 us from a file or an argument
             object.__setattr__(self, "stride_us", exact)
         shortest, longest = _TIME_CONSTANTS_US
         if not self.time_constants_us or not all(shortest <= tau <= longest for tau in self.time_constants_us):
             raise UserError(
+                "windows.time_constants",
                 f"the time constants are {list(self.time_constants_us)} us; give at least one, each between "
-                f"{shortest} and {longest} us"
+                f"{shortest} and {longest} us",
             )
 
     @property

@@ -65,7 +65,7 @@ class Config:
     def __post_init__(self) -> None:
         check_choice("precision", self.precision, (*PRECISIONS, "auto"))
         if not 0 <= self.seed < 2**32:
-            raise UserError(f"seed={self.seed} must be at least 0 and less than 2**32")
+            raise UserError("settings.seed", f"seed={self.seed} must be at least 0 and less than 2**32")
 
 
 # Config groups whose choices are tables in the code, each with the section that a choice fills.
@@ -102,4 +102,4 @@ def configs_dir() -> Path:
     for folder in (package / "configs", package.parent / "configs"):
         if (folder / "config.yaml").is_file():
             return folder
-    raise UserError(f"no configs/ beside or in {package}; install rvtssm again")
+    raise UserError("install.no_configs", f"no configs/ beside or in {package}; install rvtssm again")

@@ -58,9 +58,15 @@ def check_rates(config: Config) -> None:
 def _compare(config: Config, out: Path) -> list[EvaluationReport]:
     paths = config.evaluation.checkpoints
     if not paths or config.checkpoint:
-        raise UserError("give checkpoint=FILE, or evaluation.checkpoints=[FILE,FILE] with at least one, and not both")
+        raise UserError(
+            "evaluate.one_or_many_checkpoints",
+            "give checkpoint=FILE, or evaluation.checkpoints=[FILE,FILE] with at least one, and not both",
+        )
     if missing := [path for path in paths if not Path(local_weights(path)).is_file()]:
-        raise UserError(f"evaluation.checkpoints: there is no checkpoint at {missing[0]}; give existing files")
+        raise UserError(
+            "evaluate.no_checkpoint",
+            f"evaluation.checkpoints: there is no checkpoint at {missing[0]}; give existing files",
+        )
     configs = {path: with_chosen_precision(replace(config, checkpoint=path)) for path in paths}
     for one in configs.values():  # raises before hours of work if one of them cannot be evaluated
         prepare(weights_file(one), one.dataset, one.data, one.postprocess, one.evaluation)

@@ -35,8 +35,9 @@ def export(config: Config) -> None:
     if out.suffix == SAFETENSORS and options.precision != "int8":
         if options.height or options.width:
             raise UserError(
+                "export.size_of_weights",
                 f"export.height and export.width have no effect on {out.name}, since weights take frames of any size; "
-                f"leave them out, or name a file that ends in {' or '.join(FORMATS.values())}"
+                f"leave them out, or name a file that ends in {' or '.join(FORMATS.values())}",
             )
         _export_weights(_read(config), writable(out.parent) / out.name, options.precision)
         return
@@ -72,8 +73,9 @@ def export(config: Config) -> None:
         largest = _LARGEST_DIFFERENCE if options.precision == "float32" else math.inf
         if not (boxes <= largest and scores <= largest):  # also if one is NaN
             raise UserError(
+                "export.differs",
                 f"the exported {out} differs from the weights: boxes by {boxes:.1e}, scores by {scores:.1e} over "
-                f"{options.check_steps} steps; it was not kept, choose another format or precision"
+                f"{options.check_steps} steps; it was not kept, choose another format or precision",
             )
         if options.precision != "float32":
             measured = {"precision": options.precision, "steps": options.check_steps, "boxes": boxes, "scores": scores}
@@ -99,6 +101,6 @@ def _read(config: Config) -> LoadedCheckpoint:
 def _export_weights(checkpoint: LoadedCheckpoint, out: Path, precision: str) -> None:
     """Write the weights and their description; it names no folders, because such a file goes to other machines."""
     if not isinstance(checkpoint.detector, Detector):
-        raise UserError("this model is an exported file; give the checkpoint it is from")
+        raise UserError("export.is_exported", "this model is an exported file; give the checkpoint it is from")
     write_checkpoint(out, checkpoint.detector, checkpoint.without_folders(), precision)
     say(f"wrote {out}: {out.stat().st_size / 1e6:.1f} MB of weights, which every verb takes as a checkpoint")

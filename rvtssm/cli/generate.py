@@ -22,13 +22,16 @@ def generate(
     by_name = {simulation.spec.name: simulation for simulation in simulations}
     if spec.name not in by_name:
         names = " or ".join(f"dataset={name}" for name in by_name)
-        raise UserError(f"{spec.name} is not a simulated dataset, which can be generated; use {names}")
+        raise UserError(
+            "generate.not_simulated", f"{spec.name} is not a simulated dataset, which can be generated; use {names}"
+        )
     folder = needed(config.dataset.raw_dir, "dataset.raw_dir=DIR", "where to write the recordings")
     sensor, asked = (spec.height, spec.width), (config.synthetic.height, config.synthetic.width)
     if asked not in (sensor, (SyntheticConfig.height, SyntheticConfig.width)):
         raise UserError(
+            "generate.sensor_size",
             f"synthetic.height and width {asked} differ from the sensor of the dataset {sensor}; set dataset.height "
-            "and dataset.width, which every verb reads"
+            "and dataset.width, which every verb reads",
         )
     wanted = config.synthetic
     counts = f"{wanted.num_train} + {wanted.num_val} + {wanted.num_test}" if only is None else ", ".join(only)

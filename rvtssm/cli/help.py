@@ -21,7 +21,9 @@ def verb_help(name: str, topics: list[str]) -> str:
     config = verb.settings_class()
     texts = {topic: _topic(topic, name) for topic in topics}
     if unknown := [topic for topic in texts if not texts[topic] and not verb.bare and "=" not in topic]:
-        raise UserError(f"there is no section or key {unknown[0]!r}; `rvtssm {name} --help` lists them")
+        raise UserError(
+            "command.no_such_help", f"there is no section or key {unknown[0]!r}; `rvtssm {name} --help` lists them"
+        )
     if any(texts.values()):
         return "\n\n".join(filter(None, texts.values()))
     parts = [f"rvtssm {name}: {verb.meaning}", f"Example: rvtssm {name} {verb.example}".rstrip()]

@@ -22,7 +22,7 @@ TRAIN_OUT = "outputs/train"  # the folder of a training that names none
 def needed(value: str | None, key: str, what: str) -> str:
     """Return the value; raise UserError, which names the key, if it is missing."""
     if not value:
-        raise UserError(f"{key} is needed: {what}")
+        raise UserError("settings.missing", f"{key} is needed: {what}")
     return value
 
 
@@ -59,7 +59,9 @@ def export_path(config: Config) -> Path:
     formats = "model.onnx (ONNX), model.xml (OpenVINO) or model.safetensors (weights)"
     out = Path(needed(config.out, "out=FILE", formats))
     if out.is_dir():
-        raise UserError(f"{out} is a folder, and the exported model is a file; choose another name")
+        raise UserError(
+            "export.out_is_folder", f"{out} is a folder, and the exported model is a file; choose another name"
+        )
     return out
 
 
@@ -84,7 +86,8 @@ def calibration_path(config: Config) -> str | None:
         return needed(calibrate, "calibrate=RECORDINGS", "int8 takes the ranges of its numbers from them")
     if calibrate:
         raise UserError(
-            f"calibrate={calibrate} has no effect on {precision}; add precision=int8, or leave calibrate out"
+            "export.calibrate_without_int8",
+            f"calibrate={calibrate} has no effect on {precision}; add precision=int8, or leave calibrate out",
         )
     return None
 
@@ -100,19 +103,24 @@ def check_demo(config: Config) -> None:
     """Raise ValueError now for settings that would fail after the training."""
     counts, rates = config.synthetic, config.evaluation.hz
     if min(counts.num_train, counts.num_val, counts.num_test) < 1:
-        raise UserError("synthetic.num_train, num_val and num_test must be at least 1: a demo uses every split")
+        raise UserError(
+            "demo.empty_split", "synthetic.num_train, num_val and num_test must be at least 1: a demo uses every split"
+        )
     trained_hz = config.windows.settings.hz
     if rates and not any(is_same_rate(hz, trained_hz) for hz in rates):
         raise UserError(
+            "demo.lacks_trained_rate",
             f"evaluation.hz={rates} lacks the rate of training, {trained_hz:g} Hz, which the report starts "
-            "from; name it as well"
+            "from; name it as well",
         )
 
 
 def check_training(config: Config) -> None:
     """Raise ValueError if the data of a training are not named."""
     if config.dataset.name and not any(folders(config).values()):
-        raise UserError("dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed: what to train on")
+        raise UserError(
+            "settings.missing", "dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed: what to train on"
+        )
     build_spec(config.dataset)
 
 
@@ -129,8 +137,9 @@ def check_weights_or_dataset(config: Config) -> None:
     names, usual = ("dataset", "model", "temporal", "windows"), Config()
     if unread := [name for name in names if getattr(config, name) != getattr(usual, name)]:
         raise UserError(
+            "info.settings_beside_weights",
             f"{', '.join(unread)}: info describes {config.checkpoint} by what the weights say; leave these settings "
-            "out, or the weights"
+            "out, or the weights",
         )
 
 
@@ -153,9 +162,13 @@ def writable(folder: Path) -> Path:
     """Return the folder, which need not exist; raise UserError now, not after hours of work, if it is not writable."""
     place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not place.is_dir():
-        raise UserError(f"{folder} is or lies below a file ({place}), and a folder is needed; choose another")
+        raise UserError(
+            "output.below_file", f"{folder} is or lies below a file ({place}), and a folder is needed; choose another"
+        )
     if not os.access(place, os.W_OK | os.X_OK):
-        raise UserError(f"{place} is not writable; choose another folder, or change its permissions")
+        raise UserError(
+            "output.not_writable", f"{place} is not writable; choose another folder, or change its permissions"
+        )
     return folder
 
 

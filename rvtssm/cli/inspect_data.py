@@ -73,10 +73,10 @@ def _existing(where: str) -> tuple[Path, str | None]:
     """Return the path and the topic of what is to be described; raise UserError if it cannot be."""
     path, topic = split_topic(local_path(where))
     if path.suffix in (".ckpt", ".safetensors", ".onnx", ".pt2"):
-        raise UserError(f"{path} is a checkpoint; `rvtssm info {path}` describes it")
+        raise UserError("inspect.is_checkpoint", f"{path} is a checkpoint; `rvtssm info {path}` describes it")
     if not path.exists():
         what = "; give a recording, a prepared file or a folder of splits"
-        raise UserError(f"{path} does not exist{did_you_mean(path) or what}")
+        raise UserError("files.missing", f"{path} does not exist{did_you_mean(path) or what}")
     return path, topic
 
 
@@ -119,7 +119,9 @@ def _inspect_fully(config: Config, as_json: bool) -> int:
     if config.recording:
         path, _ = _existing(config.recording)
         if not path.is_dir():
-            raise UserError(f"{path} is a file, and full=true reads the folder of a dataset; name one")
+            raise UserError(
+                "inspect.full_of_file", f"{path} is a file, and full=true reads the folder of a dataset; name one"
+            )
         if is_prepared(path):
             dataset = replace(dataset, prepared_dir=str(path))
         elif dataset.name:
@@ -127,7 +129,9 @@ def _inspect_fully(config: Config, as_json: bool) -> int:
         else:
             dataset = replace(with_recognised(dataset, path), raw_dir=str(path))
     if not dataset.raw_dir and not dataset.prepared_dir:
-        raise UserError("rvtssm inspect DIR full=true needs the folder of a dataset, raw or prepared")
+        raise UserError(
+            "inspect.full_without_folder", "rvtssm inspect DIR full=true needs the folder of a dataset, raw or prepared"
+        )
     options = replace(config.preprocess, overwrite=False)
     spec, windows = build_spec(dataset), config.windows.settings
     found = verify_dataset(spec, dataset.raw_dir, dataset.prepared_dir, windows, options)

@@ -72,7 +72,9 @@ def live(config: Config, as_json: bool = False) -> int:
 def _opened(settings: LiveConfig, recording: str | None) -> Iterator[tuple[LiveSource, OpenedSource]]:
     """Open a camera, a stream, or a recording that is played. A first Ctrl-C ends its events."""
     if recording is None and Path(settings.camera).is_file():
-        raise UserError(f"camera={settings.camera} is a file; to play it, set recording={settings.camera}")
+        raise UserError(
+            "live.camera_is_file", f"camera={settings.camera} is a file; to play it, set recording={settings.camera}"
+        )
     serial = "" if settings.camera == "auto" else settings.camera
     where = f"{CAMERA}{serial}" if recording is None else recording
     with opened_source(where, ReadOptions.of(settings), settings.camera_settings) as opened:

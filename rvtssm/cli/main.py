@@ -88,9 +88,12 @@ def _run(verb: str, words: list[str], flags: list[str], of_hydra: list[str]) -> 
     known = known_verb(verb)
     for flag in flags:
         if flag not in _OPTIONS:
-            raise UserError(f"there is no option {flag}; values are given as key=value")
+            raise UserError("command.no_such_option", f"there is no option {flag}; values are given as key=value")
     if "--json" in flags and not known.has_json:
-        raise UserError(f"{verb} has no --json; {' and '.join(name for name in verbs() if verbs()[name].has_json)} do")
+        raise UserError(
+            "command.no_json",
+            f"{verb} has no --json; {' and '.join(name for name in verbs() if verbs()[name].has_json)} do",
+        )
     if {"--help", "-h"} & {*flags}:
         from rvtssm.cli.help import verb_help
 
@@ -106,7 +109,10 @@ def _run(verb: str, words: list[str], flags: list[str], of_hydra: list[str]) -> 
         words.insert(0, f"experiment={known.recipe}")
     if of_hydra:
         if known.grid or set(flags) - {"--traceback"}:
-            raise UserError(f"{of_hydra[0]} does not go with {verb} {' '.join(flags)}".rstrip() + "; leave it out")
+            raise UserError(
+                "command.option_of_hydra",
+                f"{of_hydra[0]} does not go with {verb} {' '.join(flags)}".rstrip() + "; leave it out",
+            )
         from rvtssm.cli.sweeps import run_with_hydra
 
         run_with_hydra(verb, words, of_hydra)

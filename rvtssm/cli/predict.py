@@ -86,7 +86,7 @@ def _predict_all(config: Config, checkpoint: LoadedCheckpoint, sources: dict[str
             say_error(f"{summary.broke_off}; what was found before is kept")
             is_cut_off = True
     if num_failed == len(sources):  # what `out` holds from an earlier prediction stays
-        raise UserError(f"none of the {num_failed} recordings could be predicted")
+        raise UserError("predict.none_done", f"none of the {num_failed} recordings could be predicted")
     if interruption.is_ended:
         return 130
     if scored:
@@ -167,6 +167,7 @@ def _check_classes(config: Config, checkpoint: LoadedCheckpoint) -> None:
     asked, known = build_spec(config.dataset).class_names, checkpoint.spec.class_names
     if asked != known:
         raise UserError(
+            "predict.other_classes",
             f"{config.checkpoint} knows {', '.join(known)}; {config.dataset.name} has {', '.join(asked)}; "
-            "leave out dataset to predict the classes of the weights"
+            "leave out dataset to predict the classes of the weights",
         )

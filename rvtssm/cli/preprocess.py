@@ -22,7 +22,10 @@ def preprocess(config: Config) -> int:
     raw_dir = needed(config.dataset.raw_dir, "dataset.raw_dir=DIR", "the recordings")
     prepared_dir = needed(config.dataset.prepared_dir, "dataset.prepared_dir=DIR", "where to write")
     if Path(raw_dir).resolve() == Path(prepared_dir).resolve():
-        raise UserError(f"{prepared_dir} holds the recordings; choose another folder for the prepared files")
+        raise UserError(
+            "output.holds_recordings",
+            f"{prepared_dir} holds the recordings; choose another folder for the prepared files",
+        )
     announce(
         "preprocess",
         source=f"{raw_dir} ({spec.name}, {spec.width} x {spec.height})",
@@ -40,8 +43,9 @@ def preprocess(config: Config) -> int:
             f"{number} {name}" for name, number in zip(spec.class_names, spec.disk_class_ids, strict=True)
         )
         raise UserError(
+            "labels.none_usable",
             f"no recording of {raw_dir} has a usable box: classes {classes}, sensor {spec.width}x"
-            f"{spec.height} (width x height); `rvtssm inspect {raw_dir} full=true` says what is wrong with the labels"
+            f"{spec.height} (width x height); `rvtssm inspect {raw_dir} full=true` says what is wrong with the labels",
         )
     return 2 if summary.failed else 0
 

@@ -43,20 +43,23 @@ def unrecognised(folder: Path) -> UserError:
         found = _sensor_hw(paths[0])
         size = f"which {UNSAID_SIZE}" if found is None else f"{found[1]} x {found[0]} pixels"
         return UserError(
+            "inspect.dataset_unknown",
             f"{folder} has recordings in {', '.join(dict.fromkeys(f'{path.parent.name}/' for path in paths))} (in all "
             f"{len(paths)}, the first is {paths[0].name}, {size}), but nothing says which dataset they are; type "
             f"`rvtssm inspect {folder} dataset=NAME` with one of {', '.join(sorted(DATASETS))}, or describe your own "
-            f"in {folder / FILE} (data_prep/README.md)"
+            f"in {folder / FILE} (data_prep/README.md)",
         )
     if paths := find_event_files(folder):
         return UserError(
+            "inspect.no_splits",
             f"{folder} has no train/, val/ or test/, but recordings (in all {len(paths)}); inspect one of them, as in "
-            f"`rvtssm inspect {paths[0]}`, or the folder of a dataset, which has recordings in train/, val/ and test/"
+            f"`rvtssm inspect {paths[0]}`, or the folder of a dataset, which has recordings in train/, val/ and test/",
         )
     there = ", ".join(sorted(f"{path.name}{'/' * path.is_dir()}" for path in folder.iterdir())[:9]) or "nothing"
     return UserError(
+        "inspect.no_recordings",
         f"{folder} holds no recordings in train/, val/ or test/, but {there}; give a recording, a prepared file or the "
-        "folder of a dataset (data_prep/README.md)"
+        "folder of a dataset (data_prep/README.md)",
     )
 
 

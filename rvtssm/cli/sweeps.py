@@ -32,11 +32,14 @@ def run_with_hydra(verb: str, words: list[str], options: list[str]) -> None:
     """
     shows = any(option.startswith(("--cfg", "-c")) for option in options)
     if {"--multirun", "-m"} & {*options} and shows:
-        raise UserError("--cfg shows one configuration, and --multirun runs several; leave one of them out")
+        raise UserError(
+            "command.cfg_and_multirun",
+            "--cfg shows one configuration, and --multirun runs several; leave one of them out",
+        )
     if shows and not {option.rpartition("=")[2] for option in options} & {"job", "hydra", "all"}:
-        raise UserError("--cfg needs what to show: --cfg job, hydra or all")
+        raise UserError("command.cfg_of_what", "--cfg needs what to show: --cfg job, hydra or all")
     if "--resolve" in options and not shows:
-        raise UserError("--resolve changes what --cfg shows; give --cfg job as well")
+        raise UserError("command.resolve_without_cfg", "--resolve changes what --cfg shows; give --cfg job as well")
     register_schema(verbs()[verb].settings_class)
     parsed = OverridesParser.create().parse_overrides(words)
     plain = [word for word, each in zip(words, parsed, strict=True) if not each.is_sweep_override()]
@@ -67,7 +70,7 @@ def run_with_hydra(verb: str, words: list[str], options: list[str]) -> None:
         check_inputs(verb, config)
         result = named(verbs()[verb].work)(config)
         if isinstance(result, int) and result:  # the exit code of the verb
-            raise UserError(f"not all is done in {config.out}; the lines above say why")
+            raise UserError("command.not_all_done", f"not all is done in {config.out}; the lines above say why")
         return objective(verb, result)
 
     hydra.main(config_path=str(configs_dir()), config_name="config", version_base="1.3")(job)()

@@ -189,7 +189,7 @@ def usage() -> str:
 def known_verb(name: str) -> Verb:
     """Return the verb of this name; raise UserError if there is none."""
     if name not in verbs():
-        raise UserError(f"there is no verb {name!r}; choose from {', '.join(verbs())}")
+        raise UserError("command.no_such_verb", f"there is no verb {name!r}; choose from {', '.join(verbs())}")
     return verbs()[name]
 
 

@@ -27,13 +27,13 @@ def full_words(verb: str, words: list[str]) -> list[str]:
     known, short = known_verb(verb), short_keys(verb)
     paths = [word for word in words if _is_path(verb, word, is_first=word is words[0])]
     if len(paths) > 1:
-        raise UserError(f"{' and '.join(paths)}: name one path, or a folder that holds them")
+        raise UserError("command.several_paths", f"{' and '.join(paths)}: name one path, or a folder that holds them")
     full = []
     for word in words:
         key, equals, value = word.partition("=")
         first = key.partition(".")[0]
         if word not in paths and word.startswith(("+", "~")):
-            raise UserError(f"{word!r}: every key exists already; write key=value")
+            raise UserError("command.key_exists", f"{word!r}: every key exists already; write key=value")
         if word in paths:
             key, equals, value = known.bare, "=", word
         elif first in short:
@@ -67,7 +67,10 @@ def _is_path(verb: str, word: str, is_first: bool) -> bool:
     if not known.bare or (equals and (first in names or key.startswith("hydra/")) and not _is_file(word, is_first)):
         return False
     if equals and "://" not in word and not os.path.exists(word):
-        raise UserError(f"{word}: there is no such file, and no key {key!r}; `rvtssm {verb} --help` lists the keys")
+        raise UserError(
+            "command.no_such_key",
+            f"{word}: there is no such file, and no key {key!r}; `rvtssm {verb} --help` lists the keys",
+        )
     return True
 
 
@@ -79,7 +82,7 @@ def _check_is_read(verb: str, key: str) -> None:
     """Raise UserError, which says what reads a key, if the verb does not; what no verb reads is Hydra's to refuse."""
     readers = verbs_that_read(key)
     if readers and verb not in readers:
-        raise UserError(f"{key}: {verb} does not read it; {in_words(readers)}")
+        raise UserError("command.key_not_read", f"{key}: {verb} does not read it; {in_words(readers)}")
 
 
 def _with_quotes(verb: str, key: str, value: str) -> str:

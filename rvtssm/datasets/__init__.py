@@ -58,7 +58,10 @@ class DatasetConfig:
         check_told("dataset", self)
         offset = self.label_offset_us
         if offset is not None and not re.fullmatch(r"auto|[+-]?\d{1,18}", str(offset)):
-            raise UserError(f"dataset.label_offset_us={offset} must be a whole number of microseconds, or auto")
+            raise UserError(
+                "settings.label_offset",
+                f"dataset.label_offset_us={offset} must be a whole number of microseconds, or auto",
+            )
         check_choice("dataset.source", self.source, (*SOURCES, None))
 
 
@@ -101,12 +104,15 @@ def build_spec(config: DatasetConfig) -> DatasetSpec:
     """
     config = with_described(config)
     if not config.name:
-        raise UserError(f"dataset=NAME is needed; choose from {', '.join(DATASETS)}")
+        raise UserError("dataset.not_named", f"dataset=NAME is needed; choose from {', '.join(DATASETS)}")
     spec = DATASETS[config.name]
     if not spec.class_names:  # a file beside the recordings describes the dataset
         folders = [folder for folder in (config.raw_dir, config.prepared_dir) if folder]
         if not folders:
-            raise UserError(f"dataset={config.name} needs dataset.raw_dir=DIR or dataset.prepared_dir=DIR")
+            raise UserError(
+                "dataset.no_folder_named",
+                f"dataset={config.name} needs dataset.raw_dir=DIR or dataset.prepared_dir=DIR",
+            )
         spec = custom.read_spec(*folders)
     spec = replace(spec, height=config.height or spec.height, width=config.width or spec.width)
     if (offset := config.label_offset_us) is not None:
@@ -115,8 +121,9 @@ def build_spec(config: DatasetConfig) -> DatasetSpec:
     spec.read_options  # noqa: B018  checks their values
     if not spec.downsample <= min(spec.height, spec.width) <= max(spec.height, spec.width) <= _LARGEST_SENSOR:
         raise UserError(
+            "dataset.frame_size",
             f"{spec.name} has a sensor of {spec.width}x{spec.height} (width x height) and frames {spec.downsample} "
             f"times smaller; a frame needs at least one pixel, and a sensor has at most {_LARGEST_SENSOR} pixels per "
-            "side, choose the size that fits"
+            "side, choose the size that fits",
         )
     return spec

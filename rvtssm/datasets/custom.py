@@ -61,30 +61,44 @@ def read_spec(*folders: Path | str) -> DatasetSpec:
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
         if gone := [folder for folder in folders if not is_url(str(folder)) and not Path(folder).exists()]:
-            raise UserError(f"the folder {gone[0]} does not exist; check dataset.raw_dir and dataset.prepared_dir")
+            raise UserError(
+                "dataset.folder_missing",
+                f"the folder {gone[0]} does not exist; check dataset.raw_dir and dataset.prepared_dir",
+            )
         names = " and ".join(map(str, paths))
         found = next((each for each in paths if each.with_name(_ULTRALYTICS).is_file()), None)
         of_names = f"; {found.with_name(_ULTRALYTICS)} gives the classes" if found else ""
         raise UserError(
-            f"{names} does not exist; it must describe the custom dataset, with {', '.join(_NEEDED)}{of_names}"
+            "dataset.not_described",
+            f"{names} does not exist; it must describe the custom dataset, with {', '.join(_NEEDED)}{of_names}",
         )
     content = _loaded(path)
     if not isinstance(content, dict):
-        raise UserError(f"{path} holds no keys; it needs {', '.join(_NEEDED)}")
+        raise UserError("dataset.no_keys", f"{path} holds no keys; it needs {', '.join(_NEEDED)}")
     if unknown := [str(key) for key in content if key not in _KEYS]:
         meant = "".join(f"did you mean {key}? " for key in difflib.get_close_matches(unknown[0], _KEYS, 1))
-        raise UserError(f"{path} has the unknown key {unknown[0]}; {meant}choose from {', '.join(sorted(_KEYS))}")
+        raise UserError(
+            "dataset.unknown_key",
+            f"{path} has the unknown key {unknown[0]}; {meant}choose from {', '.join(sorted(_KEYS))}",
+        )
     if "classes" not in content:
         content |= _ultralytics_names(path.with_name(_ULTRALYTICS))
     if missing := [key for key in _NEEDED if key not in content]:
-        raise UserError(f"{path} does not give {', '.join(missing)}; it needs {', '.join(_NEEDED)}")
+        raise UserError(
+            "dataset.missing_keys", f"{path} does not give {', '.join(missing)}; it needs {', '.join(_NEEDED)}"
+        )
     values: dict[str, Any] = {_NAMES.get(key, str(key)): _checked(path, key, value) for key, value in content.items()}
     spec = replace(SPEC, **values)
     if Path(spec.boxes_suffix).suffix not in LABEL_SUFFIXES and spec.boxes_suffix not in LABEL_SUFFIXES:
         kinds = ", ".join(LABEL_SUFFIXES)
-        raise UserError(f"{path} has labels: {spec.boxes_suffix}; label files end in one of {kinds}")
+        raise UserError(
+            "dataset.labels_suffix", f"{path} has labels: {spec.boxes_suffix}; label files end in one of {kinds}"
+        )
     if len(spec.disk_class_ids) != spec.num_classes or len(set(spec.disk_class_ids)) != spec.num_classes:
-        raise UserError(f"{path} has {spec.num_classes} classes and class_ids {spec.class_ids}; give one id to each")
+        raise UserError(
+            "dataset.class_ids",
+            f"{path} has {spec.num_classes} classes and class_ids {spec.class_ids}; give one id to each",
+        )
     return spec
 
 
@@ -93,7 +107,7 @@ def _loaded(path: Path) -> Any:
         try:
             return yaml.load(path.read_text("utf-8"), _PlainLoader)
         except yaml.YAMLError as error:
-            raise UserError(str(error)) from None
+            raise UserError("dataset.not_yaml", str(error)) from None
 
 
 def _ultralytics_names(path: Path) -> dict[str, Any]:
@@ -154,7 +168,10 @@ def _checked(path: Path, key: str, value: Any) -> Any:
     """Return a value of the file in the form that the spec uses. Raise UserError if it has the wrong type or range."""
     kind = type(getattr(SPEC, _NAMES.get(key, key)))
     if key == "classes" and isinstance(value, list) and any(isinstance(name, bool) for name in value):
-        raise UserError(f"{path} has classes: {value}; YAML reads on, off, yes and no as true and false: quote them")
+        raise UserError(
+            "dataset.classes_true_or_false",
+            f"{path} has classes: {value}; YAML reads on, off, yes and no as true and false: quote them",
+        )
     if key == "label_offset_us" and (value == "auto" or (type(value) is int and abs(value) < 1 << 60)):
         return None if value == "auto" else value
     if kind is bool and isinstance(value, bool):
@@ -166,8 +183,9 @@ def _checked(path: Path, key: str, value: Any) -> Any:
         if are_names and are_suffixes and len(set(value)) == len(value):
             if (num_bytes := len(json.dumps(value))) > _MOST_NAME_BYTES:
                 raise UserError(
+                    "dataset.names_too_long",
                     f"{path} has {len(value)} {key}, whose names take {num_bytes} bytes, but prepared files have room "
-                    f"for {_MOST_NAME_BYTES}; give fewer or shorter names"
+                    f"for {_MOST_NAME_BYTES}; give fewer or shorter names",
                 )
             return tuple(value)
     elif key == "ignored_classes":
@@ -196,7 +214,7 @@ def _checked(path: Path, key: str, value: Any) -> Any:
         wanted = "a path inside the folder of this file" if is_folder else "true or false"
         if isinstance(value, str) and value and (_is_inside(value) if is_folder else _is_name(value)):
             return value
-    raise UserError(f"{path} has {key}: {value!r}; write {wanted}")
+    raise UserError("dataset.value", f"{path} has {key}: {value!r}; write {wanted}")
 
 
 def _is_inside(name: str) -> bool:

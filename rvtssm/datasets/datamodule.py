@@ -69,13 +69,15 @@ class SequenceDataModule(L.LightningDataModule):
             return
         if self.source != "raw":
             raise UserError(
+                "augment.needs_raw",
                 f"augment.window_ms={augment.window_ms} and augment.hz={augment.hz} with dataset.source={self.source}: "
-                "only raw events can be counted into other windows; set dataset.source=raw dataset.raw_dir=DIR"
+                "only raw events can be counted into other windows; set dataset.source=raw dataset.raw_dir=DIR",
             )
         if augment.draws == {"random": "stream", "stream": "random"}.get(self.sampling.mode):
             raise UserError(
+                "augment.draws_without_chunks",
                 f"augment.draws={augment.draws} with sampling.mode={self.sampling.mode}, whose batches contain no such "
-                "chunks; set augment.draws=all"
+                "chunks; set augment.draws=all",
             )
 
     @functools.cached_property
@@ -222,8 +224,9 @@ class SequenceDataModule(L.LightningDataModule):
         if grid == "free" or label_hz is not None:
             key = "grid=free" if grid == "free" else f"label_hz={label_hz:g}"
             raise UserError(
+                "evaluation.needs_raw",
                 f"evaluation.{key} is not possible with prepared recordings, whose windows end at the labels and which "
-                "have no tracks; use the raw recordings (evaluation.source=raw dataset.raw_dir=DIR)"
+                "have no tracks; use the raw recordings (evaluation.source=raw dataset.raw_dir=DIR)",
             )
         sequences = self.sequences(split, source)
         for sequence in sequences:
@@ -303,5 +306,7 @@ def _annotated(sequences: list[FrameSequence]) -> list[FrameSequence]:
 
 def _given(folder: str | None, key: str) -> str:
     if folder is None:
-        raise UserError(f"{key} is not set; give the folder that holds train/, val/ and test/")
+        raise UserError(
+            "dataset.folder_not_set", f"{key} is not set; give the folder that holds train/, val/ and test/"
+        )
     return folder

@@ -36,8 +36,9 @@ def described(name: str, *folders: str | None) -> dict[str, Any]:
             found = _generated(path)
             if name not in ("", found["name"]):
                 raise UserError(
+                    "dataset.other_generated",
                     f"{folder} was written by `rvtssm generate` and holds dataset={found['name']} ({GENERATED_FILE}), "
-                    f"not {name}; leave dataset out, or name that one"
+                    f"not {name}; leave dataset out, or name that one",
                 )
             return found
     return {}

@@ -50,18 +50,21 @@ class SamplingConfig:
             check_choice("sampling.batch_size", self.batch_size, ("auto",))
         elif self.batch_size < self.smallest_batch:
             raise UserError(
+                "sampling.batch_too_small",
                 f"sampling.batch_size={self.batch_size} is too small for sampling.mode={self.mode}; "
-                "a mixed batch holds at least one random chunk and one stream"
+                "a mixed batch holds at least one random chunk and one stream",
             )
         if self.mode == "mixed" and self.stream_share in (0, 1):
             raise UserError(
+                "sampling.stream_share",
                 f"sampling.stream_share={self.stream_share:g} with sampling.mode=mixed, whose batches contain "
-                f"random chunks and streams; use sampling.mode={'stream' if self.stream_share else 'random'}"
+                f"random chunks and streams; use sampling.mode={'stream' if self.stream_share else 'random'}",
             )
         if self.batches_per_epoch is not None and self.mode != "random":
             raise UserError(
+                "sampling.batches_per_epoch",
                 f"sampling.batches_per_epoch={self.batches_per_epoch} needs sampling.mode=random; "
-                "with streams an epoch is one pass over all recordings"
+                "with streams an epoch is one pass over all recordings",
             )
 
 
@@ -95,7 +98,10 @@ class FlipZoomConfig:
         check_share(section, self, "flip_prob", "zoom_prob")
         check_at_least(section, self, 0, "zoom_in_weight", "zoom_out_weight")
         if self.zoom_in_weight + self.zoom_out_weight == 0:
-            raise UserError(f"{section}: zoom_in_weight and zoom_out_weight are both 0; set zoom_prob=0 for no zoom")
+            raise UserError(
+                "augment.zoom_weights",
+                f"{section}: zoom_in_weight and zoom_out_weight are both 0; set zoom_prob=0 for no zoom",
+            )
         for kind in ("zoom_in", "zoom_out"):
             check_at_least(section, self, 1, f"{kind}_min")
             check_at_least(section, self, getattr(self, f"{kind}_min"), f"{kind}_max")
@@ -131,17 +137,21 @@ class AugmentConfig:
         for name, (what, example) in named.items():
             values = getattr(self, name)
             if values is not None and not (values and all(0.001 <= value < math.inf for value in values)):
-                raise UserError(f"augment.{name}={values}; name positive {what}, such as {example}, or null")
+                raise UserError(
+                    "augment.not_positive", f"augment.{name}={values}; name positive {what}, such as {example}, or null"
+                )
         check_choice("augment.draws", self.draws, ("random", "stream", "all"))
         if self.stream_window_ms is not None and (self.draws == "random" or self.window_ms is None):
             raise UserError(
+                "augment.stream_window",
                 f"augment.stream_window_ms={self.stream_window_ms} with augment.draws={self.draws} and "
-                f"augment.window_ms={self.window_ms}; it needs augment.draws=all and lengths for random chunks"
+                f"augment.window_ms={self.window_ms}; it needs augment.draws=all and lengths for random chunks",
             )
         if self.stream.zoom_in_weight:
             raise UserError(
+                "augment.zoom_of_streams",
                 f"augment.stream.zoom_in_weight={self.stream.zoom_in_weight}; a zoom in depends on the labels of one "
-                "chunk and cannot stay the same over a stream: use 0"
+                "chunk and cannot stay the same over a stream: use 0",
             )
 
 

@@ -27,7 +27,10 @@ class PreprocessConfig:
         check_choice("preprocess.labels", self.labels, ("required", "none"))
         check_at_least("preprocess", self, 1, "workers")
         if not self.splits:
-            raise UserError("preprocess.splits=[] leaves nothing to prepare; name some, such as [train,val,test]")
+            raise UserError(
+                "preprocess.no_splits",
+                "preprocess.splits=[] leaves nothing to prepare; name some, such as [train,val,test]",
+            )
 
     @property
     def is_labelled(self) -> bool:

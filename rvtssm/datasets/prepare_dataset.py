@@ -129,7 +129,10 @@ def preprocess_dataset(
             message = f"{boxes_path} has no event file beside it (*{suffixes}); copy one there or delete it"
             summary.add(f"{split}/{boxes_path.name.removesuffix(spec.boxes_suffix)}", Outcome("failed", message))
     if not jobs and not summary.failed:
-        raise UserError(f"{raw_dir} holds no recordings in {', '.join(config.splits)}; see data_prep/README.md")
+        raise UserError(
+            "preprocess.no_recordings",
+            f"{raw_dir} holds no recordings in {', '.join(config.splits)}; see data_prep/README.md",
+        )
     folders = {job.path.parent for job in jobs}
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)  # if this fails, it is one error and not one per recording
@@ -191,8 +194,9 @@ def _check_disk(jobs: list[Job], spec: DatasetSpec, settings: WindowSettings, fo
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise UserError(
+            "output.disk_too_small",
             f"{folder} has {decimal(free)} free, but {len(jobs)} recordings need up to about {decimal(round(needed))} "
-            f"({stored:.2g} bytes per event); make room, choose another folder, or continue with check_disk=false"
+            f"({stored:.2g} bytes per event); make room, choose another folder, or continue with check_disk=false",
         )
 
 

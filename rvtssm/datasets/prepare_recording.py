@@ -246,8 +246,9 @@ def is_made_from(recording: RawRecording, sequence: StoredSequence, recipe: Reci
     ]
     if differences:
         raise UserError(
+            "prepared.other_settings",
             f"{sequence.path} was made with {'; '.join(differences)}; use the same settings, overwrite=true or "
-            "another folder"
+            "another folder",
         )
     before, now = found["source"], _source(recording, recipe)
     if before == now:
@@ -255,8 +256,9 @@ def is_made_from(recording: RawRecording, sequence: StoredSequence, recipe: Reci
     num_bytes = before["num_bytes"]
     if now["num_bytes"] < num_bytes:
         raise UserError(
+            "prepared.other_recording",
             f"{recording.events_path} has {now['num_bytes']} bytes, but {sequence.path} was made from {num_bytes}; "
-            "copy it again, or give overwrite=true if it should be shorter"
+            "copy it again, or give overwrite=true if it should be shorter",
         )
     return False
 

@@ -139,10 +139,13 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
         self._order: tuple[int, npt.NDArray[np.int64]] | None = None
         if self.num_random and not len(self._labelled):
             raise UserError(
-                f"none of the {self.num_recordings} training recordings has a label; random chunks need one"
+                "sampling.no_labels",
+                f"none of the {self.num_recordings} training recordings has a label; random chunks need one",
             )
         if self.num_streams and not any(self.num_steps):
-            raise UserError(f"none of the {self.num_recordings} training recordings has a step to stream")
+            raise UserError(
+                "sampling.no_steps", f"none of the {self.num_recordings} training recordings has a step to stream"
+            )
         self._first = [0]  # number of batches before each epoch, computed on demand
 
     def __len__(self) -> int:
@@ -167,8 +170,9 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
         length = self.length(state["epoch"])
         if not 0 <= state["batch"] < length:
             raise UserError(
+                "sampling.stored_place",
                 f"the stored place is batch {state['batch']} of an epoch, but an epoch has {length} batches now; "
-                "resume with the data, batch size and number of processes of the interrupted run"
+                "resume with the data, batch size and number of processes of the interrupted run",
             )
         self.epoch, self.batch = state["epoch"], state["batch"]
 

@@ -97,8 +97,9 @@ class FrameSequence:
                 differences.append(f"{each.name}={found} but the run asks for {asked}")
         if differences:
             raise UserError(
+                "prepared.other_windows",
                 f"{self.name} was prepared with {', and with '.join(differences)}; prepare it again with `rvtssm "
-                "preprocess`, or use the raw recordings (dataset.source=raw dataset.raw_dir=DIR)"
+                "preprocess`, or use the raw recordings (dataset.source=raw dataset.raw_dir=DIR)",
             )
 
 
@@ -116,23 +117,28 @@ def open_prepared(path: Path | str, spec: DatasetSpec) -> FrameSequence:
     stored = open_sequence(path, spec)
     meta, labels = stored.meta, stored.labels
     if meta.get("dataset") not in (spec.name, *spec.disk_names):
-        raise UserError(f"{path} was prepared as dataset {meta.get('dataset')!r}, but the run asks for {spec.name!r}")
+        raise UserError(
+            "prepared.other_dataset",
+            f"{path} was prepared as dataset {meta.get('dataset')!r}, but the run asks for {spec.name!r}",
+        )
     wanted = {name: getattr(spec, name) for name in ("height", "width", "downsample")}
     wanted["class_names"] = list(spec.class_names)
     found = {key: meta.get(key, value) for key, value in wanted.items()}
     if found != wanted:
         raise UserError(
+            "prepared.other_size",
             f"{path} was prepared with {found}, but the run asks for {wanted}; set dataset.height and dataset.width "
-            "to the size of the recordings, or prepare them again"
+            "to the size of the recordings, or prepare them again",
         )
     known = (labels.class_id >= 0) & (labels.class_id < len(spec.class_names))
     if not known.all():
         raise UserError(
+            "prepared.unknown_class",
             f"{path} holds class {labels.class_id[~known][0]}, but {spec.name} has {len(spec.class_names)} classes "
-            f"({', '.join(spec.class_names)}), counted from 0; name them all, or prepare the recordings again"
+            f"({', '.join(spec.class_names)}), counted from 0; name them all, or prepare the recordings again",
         )
     if not np.isfinite(labels.boxes_ltwh).all():
-        raise UserError(f"{path} holds boxes that are not finite; prepare the recordings again")
+        raise UserError("prepared.not_finite", f"{path} holds boxes that are not finite; prepare the recordings again")
     settings = replace(stored.settings, stride_us=_RVT_STRIDE_US) if path.is_dir() else stored.settings
     labels, shape = to_frame_labels(labels, spec), (settings.num_channels, spec.frame_height, spec.frame_width)
     return FrameSequence(stored.name, stored.windows, labels, shape, settings, StoredFrames(stored))
@@ -157,7 +163,9 @@ def open_prepared_split(prepared_dir: Path | str, split: str, spec: DatasetSpec)
     """
     paths = find_sequences(prepared_dir, split)
     if not paths:
-        raise UserError(f"{prepared_dir}/{split} holds no prepared recording; run `rvtssm preprocess`")
+        raise UserError(
+            "prepared.none_in_split", f"{prepared_dir}/{split} holds no prepared recording; run `rvtssm preprocess`"
+        )
     return [open_prepared(path, spec) for path in paths]
 
 
@@ -174,8 +182,9 @@ class StoredFrames:
     def counted_anew(self, windows: Windows) -> StoredFrames:
         """Raise UserError, since prepared frames cannot be counted again."""
         raise UserError(
+            "prepared.cannot_skip",
             f"{self.path} is prepared, so its frames cannot be counted for a detector that skips windows; use the raw "
-            "recordings (evaluation.source=raw dataset.raw_dir=DIR), or evaluation.when_late=queue"
+            "recordings (evaluation.source=raw dataset.raw_dir=DIR), or evaluation.when_late=queue",
         )
 
     def frames(self, start: int, stop: int, placement: Placement | None = None) -> npt.NDArray[np.generic]:
@@ -242,8 +251,9 @@ class RawSplit:
         found = find_recordings(raw_dir, split, spec)
         if not found:
             raise UserError(
+                "dataset.empty_split",
                 f"{raw_dir}/{split} holds no recording that ends in {' '.join(spec.event_suffixes)}; "
-                "data_prep/README.md shows where the recordings of each dataset belong"
+                "data_prep/README.md shows where the recordings of each dataset belong",
             )
         self._recordings, notes = [], Counter[str]()
         for raw in found:
@@ -252,7 +262,10 @@ class RawSplit:
             self._recordings.append((raw.name, open_with(raw.events_path, spec.read_options), boxes))
         self.num_recordings = len(found)
         if all(not len(boxes) for _, _, boxes in self._recordings):
-            raise UserError(f"no recording of the {split} split has labels: {found[0].why_unlabelled(spec)}")
+            raise UserError(
+                "dataset.unlabelled_split",
+                f"no recording of the {split} split has labels: {found[0].why_unlabelled(spec)}",
+            )
         for note, count in notes.items():
             say(f"{split}: {count} {note}")
 
@@ -279,8 +292,9 @@ class RawSplit:
         """
         if label_hz is not None and not any(annotated(boxes)["track_id"].any() for _, _, boxes in self._recordings):
             raise UserError(
+                "labels.no_tracks",
                 f"the labels of the {self.split} split have no track_id, so they cannot be interpolated; "
-                "set evaluation.label_hz=null"
+                "set evaluation.label_hz=null",
             )
         sequences, times = [], []
         for name, recording, all_boxes in self._recordings:
@@ -301,8 +315,9 @@ class RawSplit:
                 sequences.append(sequence)
         if not sequences:
             raise UserError(
+                "dataset.no_usable_labels",
                 f"no recording of the {self.split} split has a box left after cleaning; "
-                "`rvtssm inspect DIR full=true` says why"
+                "`rvtssm inspect DIR full=true` says why",
             )
         if note := summary([each for each in times if each is not None]):
             say(f"{self.split}: {note}")

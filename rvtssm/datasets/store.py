@@ -78,7 +78,10 @@ class StoredSequence:
             UserError: The recording has no such windows, or the file is damaged.
         """
         if not 0 <= start <= stop <= len(self.windows):
-            raise UserError(f"{self.name} has {len(self.windows)} windows, but [{start}, {stop}) was requested")
+            raise UserError(
+                "prepared.no_such_windows",
+                f"{self.name} has {len(self.windows)} windows, but [{start}, {stop}) was requested",
+            )
         if self.offsets is None:
             return self._read(lambda file: read_rows(file["data"], start, stop))
         offsets = self.offsets[start : stop + 1]
@@ -93,7 +96,7 @@ class StoredSequence:
             part = slice(start, start + CHECK_BYTES)
             crc = zlib.crc32(self._read(partial(_frame_bytes, part=part)), crc)
         if crc != self.frames_crc:
-            raise UserError(f"{self.path} is damaged (its frames do not match its digest); {_AGAIN}")
+            raise UserError("prepared.digest", f"{self.path} is damaged (its frames do not match its digest); {_AGAIN}")
 
     @property
     def settings(self) -> WindowSettings:
@@ -195,7 +198,9 @@ def sequence_writer(
             writer.flush()
             offsets = writer.offsets
             if len(offsets) != len(windows) + 1:
-                raise UserError(f"{path} received {len(offsets) - 1} frames for {len(windows)} windows")
+                raise UserError(
+                    "prepared.number_of_frames", f"{path} received {len(offsets) - 1} frames for {len(windows)} windows"
+                )
             stored_labels = (getattr(labels, field.name) for field in fields(Labels))
             tables = dict(zip(_TABLES, (offsets, windows.bounds_us, windows.dt_us, *stored_labels), strict=True))
             tables = {name: table for name, table in tables.items() if name not in _OPTIONAL or table.any()}
@@ -233,7 +238,10 @@ def open_sequence(path: Path | str, spec: DatasetSpec | None = None) -> StoredSe
     path = Path(path)
     if path.is_dir():
         if spec is None:
-            raise UserError(f"{path} was prepared by RVT, which does not store the dataset's name; give dataset=NAME")
+            raise UserError(
+                "prepared.rvt_without_name",
+                f"{path} was prepared by RVT, which does not store the dataset's name; give dataset=NAME",
+            )
         with file_errors(path, advice="copy the folder again", errors=CONTENT_ERRORS):
             return open_rvt_sequence(path, spec)
     meta, digest, tables = _read_tables(path, _TABLES)
@@ -242,7 +250,7 @@ def open_sequence(path: Path | str, spec: DatasetSpec | None = None) -> StoredSe
         labels = Labels(**{name.partition("/")[2]: table for name, table in tables.items() if "/" in name})
         frames_crc, crc_of_all = digest
         if _crc_of_all(path.stem, frames_crc, meta, tables) != crc_of_all:
-            raise UserError("its labels, times, settings or name have changed since it was written")
+            raise UserError("prepared.changed", "its labels, times, settings or name have changed since it was written")
     return StoredSequence(path.stem, path, windows, labels, meta, tables["offsets"], frames_crc)
 
 
@@ -265,7 +273,10 @@ def open_rvt_sequence(folder: Path | str, spec: DatasetSpec) -> StoredSequence:
         shape = file["data"].shape
     wanted = (len(ends_us), 2 * num_bins, spec.frame_height, spec.frame_width)
     if shape != wanted or not len(ends_us):
-        raise UserError(f"{path} has shape {shape}, but {spec.name} needs {wanted}; choose the dataset that fits")
+        raise UserError(
+            "prepared.rvt_shape",
+            f"{path} has shape {shape}, but {spec.name} needs {wanted}; choose the dataset that fits",
+        )
     dt_us = np.diff(ends_us, prepend=ends_us[0] - length_us)
     windows = Windows(np.stack([ends_us - length_us, ends_us], axis=1), dt_us)
     labels_path = folder / "labels_v2" / "labels.npz"
@@ -295,7 +306,7 @@ def _decompressed(stored: h5py.Dataset, offsets: npt.NDArray[np.int64]) -> npt.N
     shape, dtype = tuple(map(int, np.atleast_1d(stored.attrs["shape"]))), np.dtype(_text(stored.attrs["dtype"]))
     num_frames, num_bytes = len(offsets) - 1, int(offsets[-1] - offsets[0])
     if num_bytes > stored.id.get_storage_size():
-        raise UserError(f"it claims {num_bytes} bytes of frames but stores fewer")
+        raise UserError("prepared.fewer_bytes", f"it claims {num_bytes} bytes of frames but stores fewer")
     check_memory(num_frames * math.prod(shape) * dtype.itemsize, f"{num_frames} frames of {shape}")
     frames = np.zeros((num_frames, *shape), dtype)
     data = memoryview(stored[offsets[0] : offsets[-1]])
@@ -317,7 +328,10 @@ def _rvt_histograms_dir(folder: Path) -> tuple[Path, int, int]:
     choices = {path.name: path for path in folder.glob("stacked_histogram_dt=*_nbins=*")}
     name = _RVT_PUBLISHED if _RVT_PUBLISHED in choices else next(iter(choices), "")
     if not name or (len(choices) > 1 and name != _RVT_PUBLISHED):
-        raise UserError(f"{folder} holds {sorted(choices)}; it needs one folder, for example {_RVT_PUBLISHED}")
+        raise UserError(
+            "prepared.rvt_folders",
+            f"{folder} holds {sorted(choices)}; it needs one folder, for example {_RVT_PUBLISHED}",
+        )
     length_ms, num_bins = (int(number) for number in re.findall(r"=(\d+)", name))
     return choices[name], length_ms * 1000, num_bins
 
@@ -358,15 +372,21 @@ def _checked_meta(path: Path | str, file: h5py.File) -> tuple[Meta, list[int]]:
         places += [(file["frames"].attrs, "shape"), (file["frames"].attrs, "dtype")]
     for attributes, name in places:
         if name in attributes and _is_unbounded(attributes.get_id(name)):
-            raise UserError(f"{path} is damaged ({name} is neither integers nor a text of fixed length); {_AGAIN}")
+            raise UserError(
+                "prepared.field_kind",
+                f"{path} is damaged ({name} is neither integers nor a text of fixed length); {_AGAIN}",
+            )
     try:
         meta: Meta = json.loads(_text(file.attrs["meta"]))
         version, digest = meta["format_version"], meta.pop("digest")
     except (KeyError, TypeError, ValueError, RecursionError, AttributeError):
-        raise UserError(f"{path} was not written by `rvtssm preprocess`; delete it or choose another folder") from None
+        raise UserError(
+            "prepared.foreign", f"{path} was not written by `rvtssm preprocess`; delete it or choose another folder"
+        ) from None
     if version != FORMAT_VERSION:
         raise UserError(
+            "prepared.format_version",
             f"{path} has format version {version}, but this program reads {FORMAT_VERSION}; "
-            "prepare it again with overwrite=true"
+            "prepare it again with overwrite=true",
         )
     return meta, digest

@@ -90,8 +90,9 @@ def _time_shift_us(recording: Recording) -> int:
     shift_us = time_shift_us(recording)
     if shift_us is None:
         raise UserError(
+            "labels.no_time_shift",
             f"{recording.path} does not tell the time shift of its labels, as RAW files do; give "
-            "dataset.label_offset_us=N in place of auto"
+            "dataset.label_offset_us=N in place of auto",
         )
     return shift_us
 
@@ -100,7 +101,8 @@ def check_folder(raw_dir: Path | str) -> None:
     """Raise UserError if the folder of a dataset does not exist."""
     if not Path(raw_dir).is_dir():
         raise UserError(
-            f"the folder {raw_dir} does not exist; check dataset.raw_dir, which holds train/, val/ and test/"
+            "dataset.folder_missing",
+            f"the folder {raw_dir} does not exist; check dataset.raw_dir, which holds train/, val/ and test/",
         )
 
 
@@ -144,8 +146,9 @@ def _find_events(raw_dir: Path, split: str, spec: DatasetSpec) -> dict[str, tupl
             claimed.add(path)
             if folders.setdefault(name, folder) != folder:
                 raise UserError(
+                    "dataset.same_name",
                     f"{found[name][0]} and {path} have the same name, but a split needs one name per "
-                    "recording; rename one of them, with its labels"
+                    "recording; rename one of them, with its labels",
                 )
             if name in found:
                 unused.append((found[name][0], path))
@@ -196,7 +199,9 @@ def find_sequences(prepared_dir: Path | str, split: str) -> list[Path]:
     """
     folder = local_path(prepared_dir, split) / split
     if not folder.is_dir():
-        raise UserError(f"{folder} does not exist; prepare the recordings with `rvtssm preprocess`")
+        raise UserError(
+            "prepared.folder_missing", f"{folder} does not exist; prepare the recordings with `rvtssm preprocess`"
+        )
     ours = [path for path in folder.glob("*.h5") if not path.name.startswith(".")]
     return sorted([*ours, *(path.parent for path in folder.glob(f"*/{RVT_FOLDER}"))])
 
@@ -229,7 +234,7 @@ def _matches(
                 "; if one folder, such as all/, holds the recordings of all splits, divide them in dataset.yaml, as in "
                 "split_sources: {train: [all/walk1*], val: [all/walk2*]}"
             )
-        raise UserError(f"{wanted} does not exist; {advice}")
+        raise UserError("files.missing", f"{wanted} does not exist; {advice}")
     for pattern in patterns:
         folder = pattern.partition("/")[0]
         for path in sorted(root.glob(pattern + suffix)):

@@ -32,7 +32,10 @@ class Images:
         if self._shown is None or self._shown[0] != i:
             picture = cv2.imread(str(self._paths[i]), cv2.IMREAD_COLOR)
             if picture is None:
-                raise UserError(f"{self._paths[i]} cannot be read as a picture; copy it again, or set overlay=false")
+                raise UserError(
+                    "pictures.unreadable",
+                    f"{self._paths[i]} cannot be read as a picture; copy it again, or set overlay=false",
+                )
             self._shown = i, picture[..., ::-1]
         return self._shown[1]
 
@@ -45,12 +48,16 @@ def dsec_images(sequence: Path) -> Images | None:
     try:
         times_us = np.array(times_path.read_text().split(), np.int64)
     except (ValueError, OverflowError) as error:
-        raise UserError(f"{times_path} is not one time in microseconds per line ({error}); copy it again") from None
+        raise UserError(
+            "pictures.times_unreadable",
+            f"{times_path} is not one time in microseconds per line ({error}); copy it again",
+        ) from None
     if np.any(np.diff(times_us) <= 0):
-        raise UserError(f"{times_path} has times that do not increase; copy it again")
+        raise UserError("pictures.times_not_increasing", f"{times_path} has times that do not increase; copy it again")
     paths = sorted((sequence / _DSEC_IMAGES).glob("*.png"))
     if paths and len(paths) != len(times_us):
         raise UserError(
-            f"{sequence / _DSEC_IMAGES} holds {len(paths)} images, {times_path} {len(times_us)} times; copy both again"
+            "pictures.number_of_times",
+            f"{sequence / _DSEC_IMAGES} holds {len(paths)} images, {times_path} {len(times_us)} times; copy both again",
         )
     return Images(times_us, paths)

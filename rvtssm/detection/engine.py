@@ -181,8 +181,9 @@ class StreamDetector:
         if len(packet):
             if len(self._counter.times_us) + len(packet) > MOST_PENDING:
                 raise UserError(
+                    "stream.clock_stands",
                     f"more than {MOST_PENDING} events wait for a window to close at {packet.t[-1]} us; the clock "
-                    "stands still: start again"
+                    "stands still: start again",
                 )
             self._counter.push(packet, is_lent=self._counts_ahead)
             if self._kept is not None:
@@ -267,7 +268,9 @@ class StreamDetector:
             UserError: With skip="never", whose pending events are counted ahead.
         """
         if self._counts_ahead:
-            raise UserError('a detector with skip="never" has no state to store; use another value of skip')
+            raise UserError(
+                "stream.no_state", 'a detector with skip="never" has no state to store; use another value of skip'
+            )
         return {
             "streams": self._streams.state_dict(),
             "sensor_hw": list(self.sensor_hw),
@@ -283,11 +286,15 @@ class StreamDetector:
             UserError: The sensor or the detector differs.
         """
         if missing := [name for name in _STORED if name not in stored]:
-            raise UserError(f"the stored state lacks {', '.join(missing)}; give the result of `state_dict`")
+            raise UserError(
+                "stream.state_incomplete",
+                f"the stored state lacks {', '.join(missing)}; give the result of `state_dict`",
+            )
         if list(stored["sensor_hw"]) != list(self.sensor_hw):
             raise UserError(
+                "stream.state_of_other_sensor",
                 f"the stored state is for a sensor of {_pixels(stored['sensor_hw'])} pixels, but this detector has "
-                f"{_pixels(self.sensor_hw)}; use the same height and width"
+                f"{_pixels(self.sensor_hw)}; use the same height and width",
             )
         self._streams.load_state_dict(stored["streams"])
         self._counter.load_state(tuple(array.numpy() for array in stored["pending"]))
@@ -311,7 +318,10 @@ class StreamDetector:
     def _check_length(self, windows: WindowSettings) -> None:
         longest_us = max(windows.stride_us, windows.nominal_length_us)
         if self.skip != "never" and longest_us > _LONGEST_US:
-            raise UserError(f"windows of {longest_us:g} us are too long for a stream; give at most {_LONGEST_US} us")
+            raise UserError(
+                "stream.window_too_long",
+                f"windows of {longest_us:g} us are too long for a stream; give at most {_LONGEST_US} us",
+            )
 
     def _is_apart(self) -> bool:
         """Return whether windows share no events."""

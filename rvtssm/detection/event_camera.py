@@ -209,8 +209,9 @@ def open_camera(serial: str = "", settings: Path | str | None = None) -> Iterato
         found = f"found: {', '.join(connected_cameras()) or 'no camera'}"
         reason = found if _in_words(error) == _SAYS_NOTHING else f"{_in_words(error)}; {found}"
         raise UserError(
+            "camera.not_opened",
             f"{name}{kind} cannot be opened ({reason}); plug it in, close other programs that use it, and on "
-            "Linux run `neuromorphic-drivers-install-udev-rules` once"
+            "Linux run `neuromorphic-drivers-install-udev-rules` once",
         ) from None
     with device:
         yield Camera(device, f"{device.name().value} {device.serial()}")
@@ -235,11 +236,11 @@ def read_camera_settings(path: Path, drivers: Any) -> Any:
         try:
             given = yaml.safe_load(path.read_text())
         except yaml.YAMLError as error:
-            raise UserError(_in_words(error)) from None
+            raise UserError("camera.not_yaml", _in_words(error)) from None
         kinds = [name for name in dir(drivers) if hasattr(getattr(drivers, name), "Configuration")]
         if not isinstance(given, dict) or given.get("device") not in kinds:
             named = given.get("device") if isinstance(given, dict) else given
-            raise UserError(f"{path} names the device {named!r}; choose from {', '.join(kinds)}")
+            raise UserError("camera.device", f"{path} names the device {named!r}; choose from {', '.join(kinds)}")
         kind = getattr(drivers, given.pop("device"))
         return _filled(kind.Configuration, given, f"{path}", kind.Properties())
 
@@ -247,10 +248,10 @@ def read_camera_settings(path: Path, drivers: Any) -> Any:
 def _filled(settings: Any, given: Any, where: str, sensor: Any) -> Any:
     """Return an instance of a settings class with the given values. All other settings keep their defaults."""
     if not isinstance(given, dict):
-        raise UserError(f"{where} is {given!r}; give names with values")
+        raise UserError("camera.not_named_values", f"{where} is {given!r}; give names with values")
     names = [field.name for field in dataclasses.fields(settings)]
     if unknown := [name for name in given if name not in names]:
-        raise UserError(f"{where} has {unknown[0]!r}; choose from {', '.join(names)}")
+        raise UserError("camera.no_such_setting", f"{where} has {unknown[0]!r}; choose from {', '.join(names)}")
     kinds, values = typing.get_type_hints(settings), {}
     for name, value in given.items():
         kind, place = kinds[name], f"{where}: {name}"
@@ -260,7 +261,9 @@ def _filled(settings: Any, given: Any, where: str, sensor: Any) -> Any:
             value = None if value is None else _filled(kind, value, place, sensor)
         elif isinstance(kind, type) and issubclass(kind, enum.Enum):
             if not isinstance(value, str) or value.upper() not in kind.__members__:
-                raise UserError(f"{place} is {value!r}; choose from {', '.join(kind.__members__).lower()}")
+                raise UserError(
+                    "camera.no_such_choice", f"{place} is {value!r}; choose from {', '.join(kind.__members__).lower()}"
+                )
             value = kind[value.upper()]
         elif name in ("x_mask", "y_mask") and isinstance(value, list) and value and isinstance(value[0], list):
             value = _mask(value, int(sensor.width if name == "x_mask" else sensor.height), place)
@@ -275,7 +278,7 @@ def _mask(ranges: list[list[int]], size: int, place: str) -> tuple[int, ...]:
     bits = np.zeros(-(-size // 64) * 64, bool)
     for limits in ranges:
         if len(limits) != 2 or not 0 <= limits[0] < limits[1] <= size:
-            raise UserError(f"{place} has the range {limits}; give [first, stop] between 0 and {size}")
+            raise UserError("camera.range", f"{place} has the range {limits}; give [first, stop] between 0 and {size}")
         bits[limits[0] : limits[1]] = True
     return tuple(np.packbits(bits, bitorder="little").view("<u8").tolist())
 

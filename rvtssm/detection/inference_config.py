@@ -83,12 +83,14 @@ class PredictConfig:
         check_positive("predict", self, "hz", "max_fps")
         check_whole("predict", self, "downsample", "height", "width", "scale", "windows_per_call")
         if self.hz is not None and self.hz > 1e6:
-            raise UserError(f"predict.hz={self.hz:g} must be at most 1000000, which means windows of 1 us")
+            raise UserError(
+                "settings.rate_too_high", f"predict.hz={self.hz:g} must be at most 1000000, which means windows of 1 us"
+            )
         if self.scale is not None and self.scale > _LARGEST_SCALE:
-            raise UserError(f"predict.scale={self.scale} must be at most {_LARGEST_SCALE}")
+            raise UserError("predict.scale", f"predict.scale={self.scale} must be at most {_LARGEST_SCALE}")
         check_share("predict", self, "min_score")
         if self.num_stills < 0:
-            raise UserError(f"predict.num_stills={self.num_stills} must not be negative")
+            raise UserError("predict.num_stills", f"predict.num_stills={self.num_stills} must not be negative")
         for name in self.formats:
             check_choice("predict.formats", name, (*RESULT_WRITERS, *PICTURE_FORMATS))
 
@@ -141,6 +143,8 @@ class LiveConfig:
         check_positive("live", self, "hz", "duration_s")
         check_whole("live", self, "downsample", "height", "width")
         if self.hz is not None and self.hz > 1e6:
-            raise UserError(f"live.hz={self.hz:g} must be at most 1000000, which means windows of 1 us")
+            raise UserError(
+                "settings.rate_too_high", f"live.hz={self.hz:g} must be at most 1000000, which means windows of 1 us"
+            )
         for name in self.formats:
             check_choice("live.formats", name, RESULT_WRITERS)

@@ -80,10 +80,15 @@ class PacketStream:
         self._is_reading = self._is_ended = False
         head = self._read(_HEAD.size)
         if len(head) < _HEAD.size or not head.startswith(MAGIC):
-            raise UserError(f"{name} begins with {head!r}, but a stream of packets with RVTE, height and width")
+            raise UserError(
+                "packets.header", f"{name} begins with {head!r}, but a stream of packets with RVTE, height and width"
+            )
         _, self.height, self.width = _HEAD.unpack(head)
         if not (0 < self.height <= _LARGEST_SIDE and 0 < self.width <= _LARGEST_SIDE):
-            raise UserError(f"{name} says that its sensor has {self.width} x {self.height} pixels; send its size")
+            raise UserError(
+                "packets.sensor_size",
+                f"{name} says that its sensor has {self.width} x {self.height} pixels; send its size",
+            )
 
     def packets(self) -> Iterator[tuple[Events, int | None]]:
         """Yield the events of each packet, and the time before which no event follows (None: unknown)."""

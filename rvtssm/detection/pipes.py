@@ -45,10 +45,12 @@ def connected_to(where: str) -> socket.socket:
     """Return a connection to tcp://HOST:PORT; raise UserError if there is none."""
     host, _, port = where.removeprefix(SOCKET).rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
-        raise UserError(f"{where} is not of the form {SOCKET}HOST:PORT; name the sender of the events")
+        raise UserError("pipes.address", f"{where} is not of the form {SOCKET}HOST:PORT; name the sender of the events")
     try:
         connection = socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S)
     except OSError as error:
-        raise UserError(f"{where} cannot be reached ({error}); start the sender first, it must listen there") from None
+        raise UserError(
+            "pipes.not_reached", f"{where} cannot be reached ({error}); start the sender first, it must listen there"
+        ) from None
     connection.settimeout(None)
     return connection

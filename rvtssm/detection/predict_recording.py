@@ -268,9 +268,12 @@ def _check_stream(source: OpenedSource, num_events: int) -> None:
     outside = source.faults.out_of_frame
     if outside > num_events:
         raise UserError(
+            "stream.outside_frame",
             f"{source.name} has {outside} of {num_events + outside} events outside its "
             f"{source.events.width}x{source.events.height} (width x height) pixels; a stream must be RAW or DAT: "
-            "send that, or give the right height and width"
+            "send that, or give the right height and width",
         )
     if not num_events:
-        raise UserError(source.broke_off or f"{source.name} ended without an event; a stream of events is needed")
+        raise UserError(
+            "live.broke_off", source.broke_off or f"{source.name} ended without an event; a stream of events is needed"
+        )

@@ -46,7 +46,9 @@ def load(path: str | Path | None = None, *, precision: str = "float32") -> "Pred
     """
     path = default_weights() if path is None else path
     if path is None:
-        raise UserError('this installation lacks its weights; name yours, as in rvtssm.load("best.ckpt")')
+        raise UserError(
+            "weights.not_installed", 'this installation lacks its weights; name yours, as in rvtssm.load("best.ckpt")'
+        )
     return Predictor(read_weights_file(path, precision))
 
 
@@ -220,7 +222,9 @@ class Predictor:
         """
         if not hasattr(source, "height"):
             if height is None or width is None:
-                raise UserError("packets do not tell the size of their sensor; give height= and width=")
+                raise UserError(
+                    "stream.sensor_unknown", "packets do not tell the size of their sensor; give height= and width="
+                )
             source = PythonSource(source, height, width)
         if not hasattr(source, "arrivals"):
             source = Feed(cast(EventSource, source))
@@ -235,7 +239,7 @@ class Predictor:
         finally:
             live_source.end()
         if live_source.broke_off:
-            raise UserError(live_source.broke_off)
+            raise UserError("live.broke_off", live_source.broke_off)
 
     def push_to_hub(self, repo: str, *, private: bool = False) -> str:
         """Upload the weights as safetensors, with a model card, to the Hugging Face Hub.
@@ -254,7 +258,10 @@ class Predictor:
                 public.
         """
         if isinstance(self.checkpoint.detector, ExportedDetector):
-            raise UserError(f"{repo}: an exported file has no weights to share; load the checkpoint it was made from")
+            raise UserError(
+                "hub.is_exported",
+                f"{repo}: an exported file has no weights to share; load the checkpoint it was made from",
+            )
         with tempfile.TemporaryDirectory() as folder:
             public = self.checkpoint.without_folders()
             write_checkpoint(Path(folder) / WEIGHTS_FILE, self.checkpoint.detector, public)
@@ -285,13 +292,19 @@ def _opened(recording: object, height: int | None, width: int | None, repair: bo
         sources = find_sources(str(recording))
         if len(sources) > 1:
             named = ", ".join(list(sources)[:3])
-            raise UserError(f"{recording} holds {len(sources)} recordings ({named}, ...); predict them one by one")
+            raise UserError(
+                "predict.several_recordings",
+                f"{recording} holds {len(sources)} recordings ({named}, ...); predict them one by one",
+            )
         with opened_source(next(iter(sources.values())), ReadOptions(height, width, repair)) as source:
             yield source
     else:
         events = to_events(recording)
         if height is None or width is None:
-            raise UserError("events in memory do not tell the size of their sensor; give height= and width=")
+            raise UserError(
+                "events.sensor_unknown",
+                "events in memory do not tell the size of their sensor; give height= and width=",
+            )
         yield OpenedSource("events in memory", EventsInMemory(events, height, width, repair))
 
 

@@ -80,8 +80,9 @@ def _writer(name: str) -> OpenWriter:
         opened: OpenWriter = getattr(importlib.import_module(module), function)
     except ModuleNotFoundError as error:
         raise UserError(
+            "predict.format_not_installed",
             f"formats=[{name}] is written by {module}, which this installation lacks ({error}); leave {name} out, or "
-            "install that folder of rvtssm/contrib"
+            "install that folder of rvtssm/contrib",
         ) from None
     return opened
 

@@ -90,12 +90,14 @@ class EventsInMemory:
 
     def __post_init__(self) -> None:
         if not len(self.events):
-            raise UserError("there are no events to predict on; give at least one")
+            raise UserError("events.none", "there are no events to predict on; give at least one")
         given = self.events
         gate = Gate(Path("the array"), self.height, self.width)
         events, faults = gated((given.t, given.x, given.y, given.p), gate, self.repair)
         if not len(events):
-            raise UserError(f"all events lie outside {self.width}x{self.height} (width x height) pixels")
+            raise UserError(
+                "events.all_outside_frame", f"all events lie outside {self.width}x{self.height} (width x height) pixels"
+            )
         object.__setattr__(self, "events", events)
         object.__setattr__(self, "faults", faults)
         doubt = UnitDoubt()
@@ -169,7 +171,10 @@ def find_sources(where: str) -> dict[str, str]:
     where = str(local_path(where)) if is_url(where) and not _is_stream(where) else where
     path = Path(where)
     if not _is_stream(where) and not (file := split_topic(where)[0]).exists():
-        raise UserError(f"{file} does not exist{did_you_mean(file) or '; give an event recording or a folder of them'}")
+        raise UserError(
+            "files.missing",
+            f"{file} does not exist{did_you_mean(file) or '; give an event recording or a folder of them'}",
+        )
     if _is_stream(where) or not path.is_dir():
         return {_short_name(where): where}
     if (path / DSEC_EVENTS).is_file() or is_bag(path):
@@ -181,7 +186,8 @@ def find_sources(where: str) -> dict[str, str]:
     if not found:
         suffixes = ", ".join(suffix for suffix in EVENT_SUFFIXES if suffix.startswith("."))
         raise UserError(
-            f"{where} holds no recording ({suffixes}) and no DSEC sequence ({DSEC_EVENTS}); name a file or its folder"
+            "predict.no_recording",
+            f"{where} holds no recording ({suffixes}) and no DSEC sequence ({DSEC_EVENTS}); name a file or its folder",
         )
     return found
 
@@ -205,7 +211,9 @@ def opened_source(
     options = options or ReadOptions()
     if where == STDIN:
         if sys.stdin is None:
-            raise UserError("recording=-: standard input is closed; pipe events into it, or name a file")
+            raise UserError(
+                "pipes.stdin_closed", "recording=-: standard input is closed; pipe events into it, or name a file"
+            )
         raw = getattr(sys.stdin.buffer, "raw", None)  # a thread may read it, which must not hold a lock at the end
         read = getattr(sys.stdin.buffer, "read1") if raw is None else raw.read  # noqa: B009
         with ended_by_signals(piped_events(read, "standard input", options)) as piped:
@@ -219,7 +227,9 @@ def opened_source(
                 with ended_by_signals(piped_events(connection.recv, where, options)) as piped:
                     yield OpenedSource(where, piped)
             except ConnectionError as error:
-                raise UserError(f"{where} broke off ({error.strerror}); start the sender again") from None
+                raise UserError(
+                    "live.broke_off", f"{where} broke off ({error.strerror}); start the sender again"
+                ) from None
     else:
         path = local_path(where)
         is_sequence = (path / DSEC_EVENTS).is_file()
@@ -251,7 +261,7 @@ def first_events(
         UserError: `path` is a stream.
     """
     if _is_stream(path):
-        raise UserError(f"{path} is a stream, but a recording is needed; name a file or a folder")
+        raise UserError("predict.is_stream", f"{path} is a stream, but a recording is needed; name a file or a folder")
     options = options or ReadOptions()
     unsaid_hw = options.height or usual_hw[0], options.width or usual_hw[1]
     with opened_source(path, options, unsaid_hw=unsaid_hw) as opened:

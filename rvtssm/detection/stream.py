@@ -55,6 +55,7 @@ def check_causal(detector: Detector) -> None:
     """Raise UserError for a detector whose outputs depend on later windows, because it cannot run step by step."""
     if not detector.is_causal:
         raise UserError(
+            "stream.not_causal",
             "these weights only work on whole chunks (temporal.bidirectional=true) and cannot run step by step; score "
-            "them with `rvtssm evaluate`, or train with temporal.bidirectional=false"
+            "them with `rvtssm evaluate`, or train with temporal.bidirectional=false",
         )

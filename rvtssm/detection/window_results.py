@@ -97,7 +97,9 @@ class WindowResult:
         """Return the picture (h, w, 3) uint8 RGB with the events from `start_us` on."""
         if events is None:
             if self.read is None:
-                raise UserError("the events of a pipe or a camera are not kept; pass them: draw(EVENTS)")
+                raise UserError(
+                    "stream.events_not_kept", "the events of a pipe or a camera are not kept; pass them: draw(EVENTS)"
+                )
             shown = self.read(start_us, self.t_us)
         else:
             shown = to_events(events)
@@ -187,8 +189,9 @@ class Prediction(Sequence[WindowResult]):
         path, config = Path(path), PredictConfig()
         if path.suffix != ".mp4":
             raise UserError(
+                "predict.not_a_video",
                 f"{path} is not a video; choose a name that ends in .mp4. `to_coco()` returns the boxes as a list, "
-                "which json.dump writes"
+                "which json.dump writes",
             )
         period = max(1, math.ceil(self.summary.hz / config.max_fps - 1e-9))
         with open_video(path, self.summary.hz / period) as write:

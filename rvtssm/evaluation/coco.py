@@ -85,7 +85,9 @@ def match_detections(
     by_name = {name: (labels, detections) for name, labels, detections in recordings}
     for name, (labels, detections) in by_name.items():
         if np.any(np.diff(labels.t_us) < 0):
-            raise UserError(f"{name}: labels must be ordered by time; sort them before scoring")
+            raise UserError(
+                "scoring.unsorted_labels", f"{name}: labels must be ordered by time; sort them before scoring"
+            )
         is_ignored = np.zeros(len(labels), bool)
         if only is not None:
             is_ignored = ~np.asarray(only[name] if isinstance(only, Mapping) else only(labels), bool)
@@ -109,8 +111,9 @@ def _frames_of_images(
     last = np.searchsorted(frame_us, times_us + tolerance_us, side="right")
     if tolerance_us == 0 and np.any(missing := first == last):
         raise UserError(
+            "scoring.no_detections",
             f"{name}: no detections were made at label time {times_us[missing][0]} us ({np.count_nonzero(missing)} of "
-            f"{len(times_us)} label times); give one Detections per label time, empty or not, or set time_tolerance_us"
+            f"{len(times_us)} label times); give one Detections per label time, empty or not, or set time_tolerance_us",
         )
     return [(image, frame) for image in range(len(times_us)) for frame in frames[first[image] : last[image]]]
 

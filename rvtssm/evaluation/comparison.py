@@ -36,7 +36,9 @@ def write_comparison(reports: Mapping[str, EvaluationReport], folder: Path) -> l
         UserError: There are no reports.
     """
     if not reports:
-        raise UserError("a comparison needs at least one report; got none, name some checkpoints")
+        raise UserError(
+            "evaluation.no_report", "a comparison needs at least one report; got none, name some checkpoints"
+        )
     content = (
         (json.dumps(_numbers(reports), indent=2) + "\n").encode(),
         comparison_markdown(reports).encode(),

@@ -70,30 +70,42 @@ class EvaluationConfig:
         check_at_least("evaluation", self, 0, "still_ms", "bootstrap", "latency_ms", "track_memory_s")
         check_at_least("evaluation", self, 1, "workers")
         if self.latency_ms is not None and self.latency_from is not None:
-            raise UserError("evaluation.latency_ms and evaluation.latency_from are both set; leave one of them out")
+            raise UserError(
+                "evaluation.two_latencies",
+                "evaluation.latency_ms and evaluation.latency_from are both set; leave one of them out",
+            )
         usual = {"latency_ms": None, "latency_from": None, "when_late": "skip"}
         for key, value in usual.items():
             if not self.streaming and getattr(self, key) != value:
                 raise UserError(
-                    f"evaluation.{key}={getattr(self, key)} only applies to streaming; set evaluation.streaming=true"
+                    "evaluation.only_streaming",
+                    f"evaluation.{key}={getattr(self, key)} only applies to streaming; set evaluation.streaming=true",
                 )
         if self.label_hz is not None and self.grid == "labels" and not self.streaming:
             raise UserError(
+                "evaluation.label_hz",
                 f"evaluation.label_hz={self.label_hz:g} creates labels between window ends; set evaluation.grid=free "
-                "or evaluation.streaming=true"
+                "or evaluation.streaming=true",
             )
         if self.label_hz is not None and self.track is not None:
             raise UserError(
+                "evaluation.track_of_interpolated",
                 f"evaluation.track={self.track} needs annotated labels, but evaluation.label_hz={self.label_hz:g} "
-                "interpolates them; leave one of them out"
+                "interpolates them; leave one of them out",
             )
         shifts = self.time_shifts_ms
         if shifts is not None and (not all(map(math.isfinite, shifts)) or len(set(shifts)) != len(shifts)):
-            raise UserError(f"evaluation.time_shifts_ms={shifts}; name different finite times, such as [-50,0,50]")
+            raise UserError(
+                "evaluation.time_shifts",
+                f"evaluation.time_shifts_ms={shifts}; name different finite times, such as [-50,0,50]",
+            )
         rates = self.hz
         if rates is not None and not (rates and all(0 < hz < math.inf for hz in rates)):
-            raise UserError(f"evaluation.hz={rates}; name positive rates, such as [20,200]")
+            raise UserError("evaluation.rates", f"evaluation.hz={rates}; name positive rates, such as [20,200]")
         if rates is not None and len({f"{hz:g}" for hz in rates}) != len(rates):
-            raise UserError(f"evaluation.hz={rates} names a rate twice; name each once")
+            raise UserError("evaluation.rate_twice", f"evaluation.hz={rates} names a rate twice; name each once")
         if self.checkpoints is not None and len(set(self.checkpoints)) != len(self.checkpoints):
-            raise UserError(f"evaluation.checkpoints={self.checkpoints} names the same weights twice; name each once")
+            raise UserError(
+                "evaluation.checkpoint_twice",
+                f"evaluation.checkpoints={self.checkpoints} names the same weights twice; name each once",
+            )

@@ -58,8 +58,9 @@ def measured_latency_ms(
     recording.close()
     if not seconds:
         raise UserError(
+            "evaluation.too_short_for_latency",
             f"{path} is shorter than a window of {windows.stride_us / 1000:g} ms, so no latency can be measured; "
-            "give evaluation.latency_ms"
+            "give evaluation.latency_ms",
         )
     return 1000 * float(np.median(seconds[min(_WARM_UP, len(seconds) // 2) :]))
 
@@ -97,17 +98,22 @@ def read_latency_ms(path: Path, checkpoint: LoadedCheckpoint) -> float:
             latency_ms, num_windows = float(rows[0]["median_ms"]), 1
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise UserError(
+            "evaluation.no_latency",
             f"evaluation.latency_from={path} has no latency of {checkpoint.model_config.size} "
             f"{checkpoint.temporal_config.name}; give a prediction.json of `rvtssm predict` or the JSON of "
-            f"benchmarks.streaming for frames of {spec.frame_height} x {spec.frame_width}, or evaluation.latency_ms"
+            f"benchmarks.streaming for frames of {spec.frame_height} x {spec.frame_width}, or evaluation.latency_ms",
         ) from error
     if num_windows != 1:
         raise UserError(
+            "evaluation.latency_of_several",
             f"evaluation.latency_from={path} was measured with {num_windows} windows per call; predict with "
-            "predict.windows_per_call=1 to measure the latency of one"
+            "predict.windows_per_call=1 to measure the latency of one",
         )
     if not 0 <= latency_ms < math.inf:
-        raise UserError(f"evaluation.latency_from={path} has a latency of {latency_ms:g} ms; it must be at least 0")
+        raise UserError(
+            "evaluation.negative_latency",
+            f"evaluation.latency_from={path} has a latency of {latency_ms:g} ms; it must be at least 0",
+        )
     return latency_ms
 
 

@@ -129,8 +129,9 @@ def step_latency_ms(run: DetectorRun, split: SplitPlan, sequences: Sequence[Fram
         return read_latency_ms(Path(options.latency_from), run.checkpoint)
     if split.source != "raw":
         raise UserError(
+            "evaluation.latency_needs_raw",
             "evaluation.streaming=true measures the latency on raw recordings; use them (evaluation.source=raw "
-            "dataset.raw_dir=DIR), or give evaluation.latency_ms"
+            "dataset.raw_dir=DIR), or give evaluation.latency_ms",
         )
     longest = max(sequences, key=lambda sequence: len(sequence.windows))
     plan = longest.source.plan  # type: ignore[union-attr]  # of a raw recording
@@ -170,12 +171,14 @@ def check_tracks(split: SplitPlan) -> None:
     check_installed(f"evaluation.track={options.track}")
     if split.source != "raw":
         raise UserError(
+            "evaluation.tracks_need_raw",
             "evaluation.track needs labels with tracks, which prepared recordings do not have; use the raw "
-            "recordings (evaluation.source=raw dataset.raw_dir=DIR)"
+            "recordings (evaluation.source=raw dataset.raw_dir=DIR)",
         )
     recordings = find_recordings(str(split.data.config.raw_dir), options.split, spec)
     if not any(annotated(raw.read_boxes(spec))["track_id"].any() for raw in recordings):
         raise UserError(
+            "labels.no_tracks",
             f"the labels of the {options.split} split have no track_id, so tracks cannot be scored; set "
-            "evaluation.track=null"
+            "evaluation.track=null",
         )

@@ -40,7 +40,7 @@ class EvaluationReport:
 
     def __post_init__(self) -> None:
         if not self.rows:
-            raise UserError("a report needs at least one rate; name some in evaluation.hz")
+            raise UserError("evaluation.no_rate", "a report needs at least one rate; name some in evaluation.hz")
 
     def table(self) -> list[list[str]]:
         """Return one row of cells per rate and kind of windows, starting with the head; AP in percent."""

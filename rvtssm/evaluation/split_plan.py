@@ -54,8 +54,9 @@ class SplitPlan:
         for rate in rates:
             if (other := by_hz.setdefault(rate.hz, rate)) is not rate:
                 raise UserError(
+                    "evaluation.same_steps",
                     f"evaluation.hz: {other.asked_hz:g} and {rate.asked_hz:g} Hz are the same steps of "
-                    f"{rate.step_us / 1000:g} ms between labels; name one of them, or set evaluation.grid=free"
+                    f"{rate.step_us / 1000:g} ms between labels; name one of them, or set evaluation.grid=free",
                 )
         trained = next((rate for rate in rates if is_same_rate(rate.asked_hz, trained_hz)), None)
         if options.ablate_memory and trained is None:
@@ -87,8 +88,9 @@ class SplitPlan:
         sequences, trained = self._sequences(asked_hz, window), self.checkpoint.windows
         if not any(len(scored_labels(sequence.labels, self.checkpoint.spec)) for sequence in sequences):
             raise UserError(
+                "evaluation.no_scored_box",
                 f"the {self.options.split} split has no box that is scored "
-                f"({scoring_rules(self.checkpoint.spec)}); choose another split, or prepare it with its labels"
+                f"({scoring_rules(self.checkpoint.spec)}); choose another split, or prepare it with its labels",
             )
         # From the first label on, labels decide the steps.
         parts = [sequence.windows.dt_us[int(sequence.labels.window_index[0]) + 1 :] for sequence in sequences]
@@ -103,10 +105,11 @@ class SplitPlan:
             intervals_us = np.concatenate([np.diff(np.unique(sequence.labels.t_us)) for sequence in sequences])
             nearest = " or ".join(f"{near:g}" for near in nearest_rates(intervals_us, asked_hz))
             raise UserError(
+                "evaluation.rate_not_reached",
                 f"evaluation.hz: {asked_hz:g} Hz cannot be reached, because a window ends at every label "
                 f"and labels are {np.median(intervals_us) / 1000:g} ms apart, which makes it {hz:g} Hz; "
                 + (f"ask for {nearest} Hz, the nearest, or " if nearest else "")
-                + "set evaluation.grid=free"
+                + "set evaluation.grid=free",
             )
         return PlannedRate(asked_hz, hz, step_us, (window,))
 

@@ -62,7 +62,7 @@ def frame_pixels(
         UserError: `downsample` is below 1.
     """
     if downsample < 1:
-        raise UserError(f"{downsample=} must be at least 1")
+        raise UserError("frames.downsample", f"{downsample=} must be at least 1")
     row_first, row_count = _axis(height, downsample, row_sources)
     column_first, column_count = _axis(width, downsample, column_sources)
     frame_height = height // downsample if row_sources is None else len(row_sources)

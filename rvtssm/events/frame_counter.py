@@ -92,9 +92,14 @@ class FrameCounter:
             return
         height, width = self.pixels.sensor_height, self.pixels.sensor_width
         if not all_below(events.x, width, events.y, height):
-            raise UserError(f"events reach x={events.x.max()}, y={events.y.max()} outside {width}x{height} pixels")
+            raise UserError(
+                "events.outside_frame",
+                f"events reach x={events.x.max()}, y={events.y.max()} outside {width}x{height} pixels",
+            )
         if events.t[0] < self._latest_us:
-            raise UserError(f"events at {events.t[0]} us follow events at {self._latest_us} us; push in order")
+            raise UserError(
+                "events.unsorted", f"events at {events.t[0]} us follow events at {self._latest_us} us; push in order"
+            )
         self._make_room(len(events), len(events) * self.pixels.most + 1)
         start, self._end = self._end, self._end + len(events)
         if is_lent:

@@ -55,9 +55,11 @@ class LabelFiles:
         """
         path = self.paths[0]
         if path.suffix not in LABEL_SUFFIXES:
-            raise UserError(f"{path} is not a supported label file; choose from {', '.join(LABEL_SUFFIXES)}")
+            raise UserError(
+                "labels.suffix", f"{path} is not a supported label file; choose from {', '.join(LABEL_SUFFIXES)}"
+            )
         if path.is_dir():
-            raise UserError(f"{path} is a folder; put a label file in its place")
+            raise UserError("labels.is_folder", f"{path} is a folder; put a label file in its place")
         if path.suffix == ".npy":
             boxes, notes = read_boxes(path), Counter[str]()
             boxes["t"] += spec.label_offset_us or 0
@@ -80,8 +82,9 @@ class LabelFiles:
         found = [(image, names.split(image_stem(image.name))) for image in images]
         if images and not any(place for _, place in found):
             raise UserError(
+                "labels.images_of_no_recording",
                 f"{self.paths[0]} has images such as {images[0].name or 'one without file_name'}, whose names contain "
-                f"no recording ({', '.join(self.sharing[:3])}, ...); begin file_name with the name of the recording"
+                f"no recording ({', '.join(self.sharing[:3])}, ...); begin file_name with the name of the recording",
             )
         return [image for image, place in found if place is not None and place[0] == self.recording]
 
@@ -117,21 +120,22 @@ class LabelFiles:
         path = self.paths[0]
         if self.need_end:
             if end_us is None:
-                raise UserError(f"{path} cannot be read: it has no time")
+                raise UserError("labels.no_time", f"{path} cannot be read: it has no time")
             return [end_us] * len(images), False
         numbers = [frame_number(image_stem(image.name)) for image in timeless]
         known = [number for number in numbers if number is not None]
         if len(known) < len(numbers):
             name = timeless[numbers.index(None)].name
             raise UserError(
+                "labels.image_without_time",
                 f'{path} has an image without a time ({name or "it has no file_name"}); give it "t_us" (microseconds), '
-                "or end its name in the number of the frame"
+                "or end its name in the number of the frame",
             )
         is_from_one = spec.label_fps > 0 and (self.is_from_one if self.is_per_frame else counts_from_one(known))
         try:
             times_us = iter(frame_times_us(known, spec.label_fps, is_from_one))
         except UserError as error:
-            raise UserError(f"{path}: {error}") from None
+            raise UserError(error.key, f"{path}: {error}") from None
         found_us = [next(times_us) if image.t_us is None else image.t_us for image in images]
         return [t_us + moved_us for t_us in found_us], is_from_one
 
@@ -170,13 +174,15 @@ def _check_classes(path: Path, spec: DatasetSpec, counts: Counter[Any]) -> None:
         for name in names:
             if name not in known and name.casefold() in own:
                 raise UserError(
+                    "labels.class_spelling",
                     f"{path} has boxes of the class {name}, but the dataset says {own[name.casefold()]}; write the "
-                    "name in the same way in both"
+                    "name in the same way in both",
                 )
         if names and not known.intersection(names):
             raise UserError(
+                "labels.other_classes",
                 f"{path} has the categories {', '.join(names)}, none of which is a class of {spec.name} "
-                f"({', '.join(spec.class_names)}); use the names of the labels as class names"
+                f"({', '.join(spec.class_names)}); use the names of the labels as class names",
             )
         return
     unknown = {kind: count for kind, count in counts.items() if kind not in known}
@@ -184,8 +190,9 @@ def _check_classes(path: Path, spec: DatasetSpec, counts: Counter[Any]) -> None:
     if unknown:
         listed = ", ".join(f"{kind} ({count} boxes)" for kind, count in unknown.items())
         raise UserError(
+            "labels.unnamed_classes",
             f"{path}: {sum(unknown.values())} of {counts.total()} boxes are of classes that the dataset does not name: "
-            f"{listed}; add them to classes in dataset.yaml, or to ignored_classes to leave them out"
+            f"{listed}; add them to classes in dataset.yaml, or to ignored_classes to leave them out",
         )
 
 
@@ -197,8 +204,9 @@ def _check_sensor(path: Path, width: Any, height: Any, spec: DatasetSpec) -> Non
         return
     if 0 not in size and size != (spec.width, spec.height):
         raise UserError(
+            "labels.picture_size",
             f"{path} labels pictures of {size[0]:g}x{size[1]:g} (width x height) pixels, but the sensor of "
-            f"{spec.name} has {spec.width}x{spec.height}; choose the size that fits"
+            f"{spec.name} has {spec.width}x{spec.height}; choose the size that fits",
         )
 
 
@@ -218,5 +226,5 @@ def _to_boxes(path: Path, rows: Sequence[tuple[Any, ...]]) -> Boxes:
             boxes[name] = column
     boxes["class_confidence"], boxes["still_us"] = 1, -1
     if not all(np.isfinite(boxes[name]).all() for name in "xywh"):
-        raise UserError(f"{path} cannot be read: a box is not finite")
+        raise UserError("labels.not_finite", f"{path} cannot be read: a box is not finite")
     return boxes

@@ -70,7 +70,8 @@ def frame_times_us(numbers: list[int], fps: float, is_from_one: bool) -> list[in
     ascending = sorted(set(numbers))
     if len(ascending) > 1 and (ascending[-1] - ascending[0]) / (len(ascending) - 1) < _SHORTEST_US:
         raise UserError(
+            "labels.no_frame_rate",
             f"the names of the images have the numbers {ascending[0]} to {ascending[-1]}, which count frames; give "
-            "their rate, as in `label_fps: 30` in dataset.yaml"
+            "their rate, as in `label_fps: 30` in dataset.yaml",
         )
     return numbers

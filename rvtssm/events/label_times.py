@@ -44,7 +44,9 @@ class LabelTimes:
         if not first_us <= times_us[-1] <= last_us + _LATE_LABEL_US:
             advice = offset_advice(times_us - (spec.label_offset_us or 0), (first_us, last_us + late_us))
             missing = "events are missing, or the labels are of another recording"
-            raise UserError(f"{where}; {'; otherwise, '.join(filter(None, (unit, advice))) or missing}")
+            raise UserError(
+                "labels.outside_events", f"{where}; {'; otherwise, '.join(filter(None, (unit, advice))) or missing}"
+            )
         is_outside = (times_us < first_us) | (times_us > last_us + late_us)
         num_outside = int(np.count_nonzero(is_outside))
         if num_outside:

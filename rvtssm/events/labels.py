@@ -57,7 +57,7 @@ def read_boxes(path: Path | str) -> Boxes:
             found = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: a damaged length is not allocated
         except ValueError as error:
             if "pickle" in str(error) or "objects" in str(error):  # numpy suggests to unpickle, which would run code
-                raise UserError("it is not a numpy array of numbers") from None
+                raise UserError("labels.not_numpy", "it is not a numpy array of numbers") from None
             raise
     boxes = to_boxes(found, path)
     return boxes[np.argsort(boxes["t"], kind="stable")]
@@ -76,10 +76,14 @@ def to_boxes(found: npt.NDArray[Any], path: Path | str) -> Boxes:
     names = {_OLD_NAMES.get(name, name): name for name in getattr(found, "dtype", np.dtype("u1")).names or ()}
     needed = [name for name in BOX_DTYPE.names or () if name not in _DEFAULTS]
     if missing := [name for name in needed if name not in names]:
-        raise UserError(f"{path} has no box fields {', '.join(missing)}; it needs {', '.join(needed)}")
+        raise UserError(
+            "labels.missing_fields", f"{path} has no box fields {', '.join(missing)}; it needs {', '.join(needed)}"
+        )
     kinds = {found.dtype[names[name]].kind for name in BOX_DTYPE.names or () if name in names}
     if found.ndim != 1 or not kinds <= set("iuf"):
-        raise UserError(f"{path} is not one row of numbers per box (its shape is {found.shape}); copy it again")
+        raise UserError(
+            "labels.shape", f"{path} is not one row of numbers per box (its shape is {found.shape}); copy it again"
+        )
     columns = {name: found[names[name]] for name in BOX_DTYPE.names or () if name in names}
     if "track_id" in columns:
         columns["track_id"] = np.where(_is_no_track(columns["track_id"]), 0, columns["track_id"])
@@ -122,7 +126,7 @@ def _check_whole(values: npt.NDArray[Any], dtype: np.dtype[Any], what: str) -> N
         is_wrong = ~((values >= limits.min) & (values <= limits.max) & (values == np.floor(values)))
         wanted = f"it must be a whole number from {limits.min} to {limits.max}"
     if is_wrong.any():
-        raise UserError(f"{what} is {values[is_wrong][0]}; {wanted}")
+        raise UserError("labels.not_whole", f"{what} is {values[is_wrong][0]}; {wanted}")
 
 
 def write_boxes(path: Path | str, boxes: Boxes) -> None:
@@ -138,7 +142,9 @@ def write_boxes(path: Path | str, boxes: Boxes) -> None:
         UserError: The boxes have another dtype.
     """
     if boxes.dtype != BOX_DTYPE:
-        raise UserError(f"boxes must have the fields of BOX_DTYPE, got {boxes.dtype}; fill np.empty(n, BOX_DTYPE)")
+        raise UserError(
+            "labels.dtype", f"boxes must have the fields of BOX_DTYPE, got {boxes.dtype}; fill np.empty(n, BOX_DTYPE)"
+        )
     if not boxes["pseudo_score"].any():
         boxes = boxes[[name for name in BOX_DTYPE.names or () if name != "pseudo_score"]]
     with atomic_file(path) as staged, open(staged, "wb") as file:
@@ -181,7 +187,10 @@ def to_labels(boxes: Boxes, windows: Windows, is_exact: bool = True) -> Labels:
     """
     index = np.minimum(np.searchsorted(windows.ends_us, boxes["t"]), max(len(windows) - 1, 0))
     if is_exact and len(boxes) and (not len(windows) or np.any(windows.ends_us[index] != boxes["t"])):
-        raise UserError("some boxes lie between the window ends; build the windows with label_grid from their times")
+        raise UserError(
+            "labels.between_windows",
+            "some boxes lie between the window ends; build the windows with label_grid from their times",
+        )
     if not is_exact:
         index[boxes["t"] < windows.ends_us[0] - windows.dt_us[0]] = -1
     return Labels(
@@ -215,7 +224,8 @@ def interpolated_boxes(boxes: Boxes, hz: float, name: str) -> Boxes:
         boxes = boxes[~is_zero]
     if not len(boxes):
         raise UserError(
-            f"the labels of {name} have no track_id, so they cannot be interpolated; set evaluation.label_hz=null"
+            "labels.no_tracks",
+            f"the labels of {name} have no track_id, so they cannot be interpolated; set evaluation.label_hz=null",
         )
     times = np.rint(first_us + 1e6 / hz * np.arange(int((last_us - first_us) * hz / 1e6) + 1)).astype(np.int64)
     parts = []

@@ -134,8 +134,9 @@ def plan_sequence(
             windows = label_grid(label_us, start_us, settings)
         except UserError as error:
             raise UserError(
+                error.key,
                 f"{recording.path} has events from {first_us} us and labels from {label_us[0]} to {label_us[-1]} us: "
-                f"{error}, or the two count time from different moments: move the labels, dataset.label_offset_us=N"
+                f"{error}, or the two count time from different moments: move the labels, dataset.label_offset_us=N",
             ) from None
     labels = replace(to_labels(boxes, windows, is_exact=grid == "labels"), empty_us=empty_us)
     return SequencePlan(recording, windows, labels, settings, spec, num_left_out)

@@ -43,11 +43,13 @@ class WindowsConfig:
     def __post_init__(self) -> None:
         check_at_least("windows", self, 0.001, "stride_ms", "window_ms")  # one microsecond
         if not all(map(math.isfinite, self.time_constants_ms)):
-            raise UserError(f"windows.time_constants_ms={self.time_constants_ms} must be finite numbers")
+            raise UserError(
+                "windows.time_constants", f"windows.time_constants_ms={self.time_constants_ms} must be finite numbers"
+            )
         try:
             self.settings  # noqa: B018  checks its values
         except UserError as error:
-            raise UserError(f"windows: {error}") from None
+            raise UserError(error.key, f"windows: {error}") from None
 
     @property
     def settings(self) -> WindowSettings:
@@ -129,7 +131,10 @@ def label_grid(label_times_us: npt.NDArray[np.int64], start_us: int, settings: W
     """
     times, stride_us = np.unique(label_times_us), settings.stride_us
     if not len(times):
-        raise UserError("a label grid needs at least one label time; use the free grid for recordings without labels")
+        raise UserError(
+            "windows.no_label_time",
+            "a label grid needs at least one label time; use the free grid for recordings without labels",
+        )
     _check_span(start_us, int(times[-1]), stride_us)
     # Windows begin at a rounded end, or at a whole length before one, and the first may begin at `start_us` itself.
     reach_us = stride_us if settings.length_us is None else settings.length_us
@@ -146,8 +151,9 @@ def label_grid(label_times_us: npt.NDArray[np.int64], start_us: int, settings: W
 def _check_span(first_us: int, last_us: int, stride_us: float) -> None:
     if (last_us - first_us) / stride_us > _MOST_WINDOWS:
         raise UserError(
+            "windows.too_many",
             f"times range from {first_us} to {last_us} us, which is more than {_MOST_WINDOWS} windows of "
-            f"{stride_us:g} us; a time in the file is damaged, or the stride is too short"
+            f"{stride_us:g} us; a time in the file is damaged, or the stride is too short",
         )
 
 

@@ -72,12 +72,16 @@ class CalibrationFrames:
         height, width = (side // downsample for side in sensor_hw)
         if (height, width) != self.frame_hw:
             raise UserError(
+                "calibration.frame_size",
                 f"calibrate: {path} has frames of {width} x {height} pixels, but the file is for "
                 f"{self.frame_hw[1]} x {self.frame_hw[0]}; give other recordings, or export.height={height} "
-                f"export.width={width}"
+                f"export.width={width}",
             )
         if not len(events):
-            raise UserError(f"calibrate: {path} has no events in its first {seconds:g} s; give other recordings")
+            raise UserError(
+                "calibration.no_events",
+                f"calibrate: {path} has no events in its first {seconds:g} s; give other recordings",
+            )
         return events, sensor_hw, downsample
 
     def first(self, num_frames: int) -> list[np.ndarray]:

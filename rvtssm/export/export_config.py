@@ -34,4 +34,7 @@ class ExportConfig:
         check_at_least("export", self, SMALLEST_SIDE, "height", "width")
         check_at_least("export", self, 1, "check_steps", "calibration_windows")
         if self.calibration_windows > 10_000:
-            raise UserError(f"export.calibration_windows={self.calibration_windows} must be at most 10000")
+            raise UserError(
+                "export.calibration_windows",
+                f"export.calibration_windows={self.calibration_windows} must be at most 10000",
+            )

@@ -50,8 +50,13 @@ def format_of(path: Path | str) -> str:
         if suffix == ending:
             return kind
     if suffix == PROGRAM:
-        raise UserError(f"{path}: programs of PyTorch are neither written nor read; export the checkpoint to .onnx")
-    raise UserError(f"{path}: cannot tell the format; use a name that ends in {', '.join(FORMATS.values())}")
+        raise UserError(
+            "export.pytorch_program",
+            f"{path}: programs of PyTorch are neither written nor read; export the checkpoint to .onnx",
+        )
+    raise UserError(
+        "export.suffix", f"{path}: cannot tell the format; use a name that ends in {', '.join(FORMATS.values())}"
+    )
 
 
 def check_export(path: Path | str, precision: str) -> str:
@@ -68,7 +73,10 @@ def check_export(path: Path | str, precision: str) -> str:
     path = Path(path)
     suffixes = _LOW_PRECISIONS.get(precision)
     if suffixes and path.suffix not in suffixes:
-        raise UserError(f"precision={precision} needs a name that ends in {' or '.join(suffixes)}, not {path}")
+        raise UserError(
+            "export.precision_of_format",
+            f"precision={precision} needs a name that ends in {' or '.join(suffixes)}, not {path}",
+        )
     kind = format_of(path)
     check_extra(FORMATS[kind], "export", "onnx", "onnxscript")
     if kind == "openvino":
@@ -76,8 +84,9 @@ def check_export(path: Path | str, precision: str) -> str:
         weights = path.with_suffix(".bin")
         if weights.exists() and not path.exists():
             raise UserError(
+                "export.weights_exist",
                 f"{path} would store its weights in {weights}, but this file exists without {path.name}; choose "
-                f"another name, or remove {weights.name}"
+                f"another name, or remove {weights.name}",
             )
     if precision == "int8":
         check_extra("precision=int8", "int8", "nncf")
@@ -117,12 +126,14 @@ def export_detector(
     kind = check_export(path, precision)
     if not isinstance(checkpoint.detector, Detector):
         raise UserError(
-            "this model is an exported file, which cannot be exported again; give the checkpoint that it was made from"
+            "export.is_exported",
+            "this model is an exported file, which cannot be exported again; give the checkpoint that it was made from",
         )
     if checkpoint.model_config.memory_chunk is not None:
         raise UserError(
+            "export.memory_chunk",
             f"these weights reset their state every {checkpoint.model_config.memory_chunk} steps (memory=chunk), which "
-            "an exported step cannot do; convert them with --memory carried, or train with model.memory=carried"
+            "an exported step cannot do; convert them with --memory carried, or train with model.memory=carried",
         )
     spec = checkpoint.spec
     detector = detector_for_frame(checkpoint, height or spec.frame_height, width or spec.frame_width)
@@ -166,10 +177,15 @@ def read_description(text: str, path: Path | str) -> tuple[CheckpointMeta, dict[
             raise KeyError(*missing)
         for shape in (description["frame_hw"], *description["state"].values(), *description["predictions"].values()):
             if not all(isinstance(side, int) and 0 < side < 1 << 31 for side in shape):
-                raise UserError(f"{path} describes tensors of the shape {shape}; export it again with `rvtssm export`")
+                raise UserError(
+                    "exported.shape",
+                    f"{path} describes tensors of the shape {shape}; export it again with `rvtssm export`",
+                )
             check_memory(4 * math.prod(shape), f"{path} describes tensors of the shape {shape}")
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} has no description of its model; export it with `rvtssm export`") from error
+        raise UserError(
+            "exported.no_description", f"{path} has no description of its model; export it with `rvtssm export`"
+        ) from error
     return meta, description
 
 

@@ -136,7 +136,7 @@ def read_exported(path: Path | str, precision: str = "float32") -> LoadedCheckpo
     check_choice("precision", precision, PRECISIONS)
     kind = format_of(path)
     if not Path(path).is_file():
-        raise UserError(f"there is no exported model at {path}")
+        raise UserError("exported.missing", f"there is no exported model at {path}")
     check_digest(path)
     with file_errors(path, " cannot be used", _AGAIN, CONTENT_ERRORS), quiet():
         if kind == "openvino" or precision == "bf16":
@@ -224,7 +224,7 @@ def _open_onnx(path: Path) -> tuple[Run, str]:
             str(path), options, providers=["CPUExecutionProvider"], enable_fallback=False
         )
     except Exception:  # the errors of onnxruntime have no common class
-        raise UserError(f"{path} is not a complete ONNX file; {_AGAIN}") from None
+        raise UserError("exported.incomplete", f"{path} is not a complete ONNX file; {_AGAIN}") from None
     names = [each.name for each in session.get_inputs()]
 
     def outputs(inputs: list[np.ndarray]) -> list[np.ndarray]:
@@ -247,7 +247,9 @@ def _open_in_openvino(path: Path, precision: str) -> tuple[Run, str]:
     try:
         model = core.read_model(path)
     except Exception:  # the errors of OpenVINO have no common class
-        raise UserError(f"{path} is not a complete {_MAKERS[path.suffix]} file; {_AGAIN}") from None
+        raise UserError(
+            "exported.incomplete", f"{path} is not a complete {_MAKERS[path.suffix]} file; {_AGAIN}"
+        ) from None
     shapes = {each.any_name: each.partial_shape for each in model.inputs}
 
     @functools.cache
@@ -272,7 +274,7 @@ def _on_arrays(path: Path, outputs: Callable[[list[np.ndarray]], list[np.ndarray
             found = [torch.from_numpy(array) for array in outputs(inputs)]
         except Exception as error:  # the errors of the runtimes have no common class
             reason = " ".join(str(error).split())[:300]
-            raise UserError(f"{path} cannot be run ({reason}); {_AGAIN}") from None
+            raise UserError("exported.cannot_run", f"{path} cannot be run ({reason}); {_AGAIN}") from None
         num_predictions = len(found) - len(state)
         return found[:num_predictions], found[num_predictions:]
 

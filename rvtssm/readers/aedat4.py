@@ -97,12 +97,16 @@ class Aedat4Recording(Recording):
         head = file.read(_PACKET_HEADER.size)
         end = self._header.num_bytes + self._num_units
         if len(head) < _PACKET_HEADER.size or position + len(head) > end:
-            raise UserError(f"{self.path}, byte {position}: a packet starts after the last packet; copy it again")
+            raise UserError(
+                "aedat4.packet_after_last",
+                f"{self.path}, byte {position}: a packet starts after the last packet; copy it again",
+            )
         stream, size = _PACKET_HEADER.unpack(head)
         if size < 0 or position + len(head) + size > end:
             raise UserError(
+                "aedat4.packet_size",
                 f"{self.path}, byte {position}: a packet of {size} bytes does not fit in the {end - position} bytes "
-                "that are left; the file is damaged, copy it again"
+                "that are left; the file is damaged, copy it again",
             )
         return stream, size
 
@@ -113,7 +117,9 @@ class Aedat4Recording(Recording):
                 file.seek(position + _PACKET_HEADER.size)
                 events = _events_of(_unpacked(file.read(size), self._header.codec))
             except _DamagedError as error:
-                raise UserError(f"{self.path}, packet at byte {position}: {error}; copy it again") from None
+                raise UserError(
+                    "aedat4.packet", f"{self.path}, packet at byte {position}: {error}; copy it again"
+                ) from None
             self._packet = (position, events)
         return self._packet[1]
 
@@ -138,23 +144,29 @@ def open_aedat4(path: Path, options: ReadOptions, stream: int | None = None) -> 
         with open(path, "rb") as file:
             header = _read_header(file)
     except _DamagedError as error:
-        raise UserError(f"{path}: {error}; the header of this AEDAT4 file is damaged, copy it again") from None
+        raise UserError(
+            "aedat4.header", f"{path}: {error}; the header of this AEDAT4 file is damaged, copy it again"
+        ) from None
     if 0 <= header.table_position < header.num_bytes:
         raise UserError(
+            "aedat4.table_position",
             f"{path} should have its data table at byte {header.table_position}, within its header of "
-            f"{header.num_bytes} bytes; the header is damaged, copy it again"
+            f"{header.num_bytes} bytes; the header is damaged, copy it again",
         )
     streams = header.event_streams
     if not streams:
-        raise UserError(f"{path} holds no event stream; record it again with events enabled")
+        raise UserError("aedat4.no_stream", f"{path} holds no event stream; record it again with events enabled")
     if stream is None and len(streams) > 1:
         raise UserError(
+            "aedat4.several_streams",
             f"{path} holds the event streams {', '.join(map(str, streams))}; "
-            f"choose one, as in {path}:/{next(iter(streams))}"
+            f"choose one, as in {path}:/{next(iter(streams))}",
         )
     chosen = next(iter(streams)) if stream is None else stream
     if chosen not in streams:
-        raise UserError(f"{path} has no event stream {chosen}; choose from {', '.join(map(str, streams))}")
+        raise UserError(
+            "aedat4.no_such_stream", f"{path} has no event stream {chosen}; choose from {', '.join(map(str, streams))}"
+        )
     in_file = streams[chosen]
     height, width = sensor_size(path, None if in_file == (0, 0) else in_file, (options.height, options.width))
     return Aedat4Recording(path, height, width, header, chosen)
@@ -202,7 +214,9 @@ def _end_of_last_packet(path: Path, start: int, num_bytes: int) -> int:
             file.seek(position)
             size = _PACKET_HEADER.unpack(file.read(_PACKET_HEADER.size))[1]
             if size < 0:
-                raise UserError(f"{path}, byte {position}: a packet of {size} bytes; the file is damaged")
+                raise UserError(
+                    "aedat4.packet_size", f"{path}, byte {position}: a packet of {size} bytes; the file is damaged"
+                )
             if position + _PACKET_HEADER.size + size > num_bytes:
                 break
             position += _PACKET_HEADER.size + size

@@ -112,7 +112,9 @@ class _OpenStripes:
             self._streams = [self._files.enter_context(stream) for stream in streams]
         except _UNREADABLE as error:
             self.close()
-            raise UserError(f"{path} cannot be opened as an archive of arrays ({error}); copy it again") from None
+            raise UserError(
+                "arrays.archive", f"{path} cannot be opened as an archive of arrays ({error}); copy it again"
+            ) from None
 
     def read(self, start: int, stop: int) -> list[npt.NDArray[Any]]:
         """Return the rows [start, stop) of every stripe."""
@@ -123,10 +125,13 @@ class _OpenStripes:
                 stream.seek(position)
                 data = stream.read(wanted)
             except _UNREADABLE as error:
-                raise UserError(f"{self._path}, {_place(stripe.member, position)}: {error}; copy it again") from None
+                raise UserError(
+                    "arrays.stripe", f"{self._path}, {_place(stripe.member, position)}: {error}; copy it again"
+                ) from None
             if len(data) != wanted:
                 raise UserError(
-                    f"{self._path}, {_place(stripe.member, position)}: {wanted} bytes are missing; copy it again"
+                    "arrays.cut_off",
+                    f"{self._path}, {_place(stripe.member, position)}: {wanted} bytes are missing; copy it again",
                 )
             found.append(np.frombuffer(data, stripe.dtype))
         return found
@@ -167,13 +172,16 @@ def open_npz(path: Path, options: ReadOptions) -> ArraysRecording:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
             if entries and not any(entry.filename.endswith(".npy") for entry in entries):
-                raise UserError(f"{path} is an archive with {entries[0].filename}; unpack it")
+                raise UserError("arrays.other_archive", f"{path} is an archive with {entries[0].filename}; unpack it")
             for entry in entries:
                 name = entry.filename.removesuffix(".npy")
                 if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                    raise UserError(f"{path}: {entry.filename} is compressed in a way unknown to numpy; save it again")
+                    raise UserError(
+                        "arrays.compression",
+                        f"{path}: {entry.filename} is compressed in a way unknown to numpy; save it again",
+                    )
                 if name in arrays or name in in_file:
-                    raise UserError(f"{path} holds {entry.filename} twice; save it again")
+                    raise UserError("arrays.member_twice", f"{path} holds {entry.filename} twice; save it again")
                 with archive.open(entry) as stream:
                     array = _read_array(path, entry.filename, stream, entry.file_size)
                     if array.dtype.hasobject:  # Python objects, such as a dictionary of notes, are not read
@@ -184,7 +192,9 @@ def open_npz(path: Path, options: ReadOptions) -> ArraysRecording:
                     else:
                         arrays[name] = array
     except _UNREADABLE as error:
-        raise UserError(f"{path} cannot be opened as an archive of arrays ({error}); copy it again") from None
+        raise UserError(
+            "arrays.archive", f"{path} cannot be opened as an archive of arrays ({error}); copy it again"
+        ) from None
     in_file_hw = (in_file["height"], in_file["width"]) if len(in_file) == 2 else None
     rows = {name: array for name, array in arrays.items() if len(array.shape) == 1 and not array.dtype.names}
     if len(arrays) == 1 and not rows:
@@ -192,7 +202,8 @@ def open_npz(path: Path, options: ReadOptions) -> ArraysRecording:
     if not rows:
         held = ", ".join(f"{name} of shape {array.shape}" for name, array in arrays.items()) or "no arrays"
         raise UserError(
-            f"{path} holds {held}; save t, x, y and p as arrays of shape (N,), or one array of shape (N, 4)"
+            "arrays.members",
+            f"{path} holds {held}; save t, x, y and p as arrays of shape (N,), or one array of shape (N, 4)",
         )
     return _opened(path, _columns_apart(path, rows, options), in_file_hw, options)
 
@@ -209,7 +220,7 @@ def _columns_apart(path: Path, arrays: dict[str, _Array], options: ReadOptions) 
     check_kinds(path, [array.dtype for array in chosen])
     lengths = {array.shape[0] for array in chosen}
     if len(lengths) > 1:
-        raise UserError(f"{path} has columns of different lengths {sorted(lengths)}; save it again")
+        raise UserError("arrays.lengths", f"{path} has columns of different lengths {sorted(lengths)}; save it again")
     stripes = [_Stripe(array.member, array.offset, array.dtype) for array in chosen]
     return _Table(stripes, Columns((0, 1, 2, 3), found.time_unit), lengths.pop())
 
@@ -232,8 +243,9 @@ def _one_array(path: Path, array: _Array, options: ReadOptions) -> _Table:
         found = order_of_unnamed(path, _first_rows(path, stripes, num_rows), options, "t, x, y, p")
     else:
         raise UserError(
+            "arrays.shape",
             f"{path} holds an array of {dtype} of shape {array.shape}; save events as a structured array "
-            "with t, x, y, p or as an array of shape (N, 4)"
+            "with t, x, y, p or as an array of shape (N, 4)",
         )
     check_kinds(path, [kinds[i] for i in found.index])
     return _Table(stripes, found, num_rows, array.truncated_bytes)
@@ -261,13 +273,16 @@ def _read_array(path: Path, member: str | None, stream: IO[bytes], num_bytes: in
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
         shape, is_fortran, dtype = read(head)
     except _NO_HEADER as error:
-        raise UserError(f"{path}, {_place(member, 0)}: this is not an array ({error}); save it again") from None
+        raise UserError(
+            "arrays.not_an_array", f"{path}, {_place(member, 0)}: this is not an array ({error}); save it again"
+        ) from None
     is_shape = all(isinstance(side, int) and side >= 0 for side in shape)
     if is_shape and dtype.hasobject and member is not None:
         return _Array(member, head.tell(), dtype, shape, is_fortran)
     if not is_shape or dtype.hasobject:
         raise UserError(
-            f"{path}, {_place(member, 0)}: an array of {dtype} of shape {shape} does not contain numbers; save numbers"
+            "arrays.not_numbers",
+            f"{path}, {_place(member, 0)}: an array of {dtype} of shape {shape} does not contain numbers; save numbers",
         )
     offset, wanted = head.tell(), dtype.itemsize * math.prod(shape)
     row_bytes = dtype.itemsize * math.prod(shape[1:])
@@ -276,8 +291,9 @@ def _read_array(path: Path, member: str | None, stream: IO[bytes], num_bytes: in
         return _Array(member, offset, dtype, (num_rows, *shape[1:]), is_fortran, truncated_bytes)
     if offset + wanted != num_bytes:
         raise UserError(
+            "arrays.cut_off",
             f"{path}, {_place(member, offset)}: an array of {dtype} of shape {shape} takes {wanted} bytes, "
-            f"but there are {num_bytes - offset}; the file is cut off or damaged, copy it again"
+            f"but there are {num_bytes - offset}; the file is cut off or damaged, copy it again",
         )
     return _Array(member, offset, dtype, shape, is_fortran)
 

@@ -89,8 +89,10 @@ class BagRecording(Recording):
     def _check(self, message: EventMessage) -> None:
         if (message.height, message.width, message.encoding) != (*self._size_in_file, self._encoding):
             raise UserError(
+                "bags.sizes",
                 f"{self.path} has messages of {self.topic} with {self._size_in_file[1]}x{self._size_in_file[0]} and "
-                f"with {message.width}x{message.height} (width x height) pixels, or in two encodings; record them apart"
+                f"with {message.width}x{message.height} (width x height) pixels, or in two encodings; record them "
+                "apart",
             )
 
 
@@ -109,7 +111,7 @@ def open_bag(path: Path, options: ReadOptions, topic: str | None = None) -> BagR
     with closing(_Bag(path)) as bag:
         bag.choose(topic)
         if not bag.num_messages:
-            raise UserError(f"{path} has no messages of {bag.topic}; remove it or record it again")
+            raise UserError("bags.no_messages", f"{path} has no messages of {bag.topic}; remove it or record it again")
         _, first = bag.message_after(0, 0)
         in_file = (first.height, first.width) if first.height or first.width else None
         size_hw = sensor_size(path, in_file, (options.height, options.width))
@@ -151,7 +153,7 @@ def _check_size(path: Path) -> None:
     page_bytes, num_pages = int.from_bytes(head[16:18], "big"), int.from_bytes(head[28:32], "big")
     announced = (page_bytes if page_bytes > 1 else 1 << 16) * num_pages  # 65536 is written as 1
     if (num_bytes := path.stat().st_size) < announced:
-        raise UserError(f"{path} is truncated: it has {num_bytes} of {announced} bytes; copy it again")
+        raise UserError("bags.cut_off", f"{path} is truncated: it has {num_bytes} of {announced} bytes; copy it again")
 
 
 class _Bag:
@@ -199,18 +201,22 @@ class _Bag:
         if not topics:
             others = ", ".join(sorted(set(kinds.values()))[:8]) or "no messages at all"
             raise UserError(
+                "bags.no_events",
                 f"{self._path} has no topic with events, only {others}; events are messages of the types "
-                f"{', '.join(kind.replace('/msg', '') for kind in (*ARRAYS, *PACKETS))}"
+                f"{', '.join(kind.replace('/msg', '') for kind in (*ARRAYS, *PACKETS))}",
             )
         return topics
 
     def _topic(self, asked: str | None) -> str:
         topics = self.topics()
         if asked is not None and asked not in topics:
-            raise UserError(f"{self._path} has no events on {asked}; choose from {', '.join(topics)}")
+            raise UserError(
+                "bags.no_such_topic", f"{self._path} has no events on {asked}; choose from {', '.join(topics)}"
+            )
         if asked is None and len(topics) > 1:
             raise UserError(
-                f"{self._path} has the event topics {', '.join(topics)}; name one, as in {self._path}:{topics[0]}"
+                "bags.several_topics",
+                f"{self._path} has the event topics {', '.join(topics)}; name one, as in {self._path}:{topics[0]}",
             )
         return asked or topics[0]
 
@@ -233,15 +239,17 @@ class _Bag:
                 found = next(self._messages, None)
                 if found is None:
                     raise UserError(
+                        "bags.fewer_messages",
                         f"{self._path} claims {self.num_messages} messages of {self.topic} but holds fewer; "
-                        "copy it again"
+                        "copy it again",
                     )
                 connection, at_ns, data = found
                 # A cell of a database can hold a value of any type, no matter what its column declares.
                 if not (isinstance(at_ns, int) and isinstance(data, bytes | memoryview)):
                     raise UserError(
+                        "bags.message_kind",
                         f"{self._path} has a message of {self.topic} whose time or content is of another type "
-                        f"({type(at_ns).__name__}, {type(data).__name__}); record it again"
+                        f"({type(at_ns).__name__}, {type(data).__name__}); record it again",
                     )
                 self._message = at_ns, self._read(connection.msgtype, at_ns, bytes(data))
             self._place, self._next_place = place, (at_ns, num_at_log + 1 if at_ns == log_ns else 1)
@@ -251,7 +259,7 @@ class _Bag:
         try:
             return read_message(kind, data, self.format == "ros2")
         except MessageError as error:
-            raise UserError(f"{self._path}, message of {self.topic} at {at_ns} ns: {error}") from None
+            raise UserError(error.key, f"{self._path}, message of {self.topic} at {at_ns} ns: {error}") from None
 
     def close(self) -> None:
         self._reader.close()

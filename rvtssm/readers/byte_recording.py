@@ -63,8 +63,9 @@ class ByteRecording(Recording):
         file.seek(offset)
         if file.readinto(self._bytes[:num_bytes]) != num_bytes:
             raise UserError(
+                "reader.became_shorter",
                 f"{self.path} became shorter while it was read and ends before byte {offset + num_bytes}; "
-                "read it again when it is complete"
+                "read it again when it is complete",
             )
         return self._bytes[:num_bytes]
 

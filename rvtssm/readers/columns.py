@@ -54,11 +54,14 @@ def find_columns(path: Path, names: Sequence[str], options: ReadOptions) -> Colu
     for meaning, places in found.items():
         if len(places) > 1:
             both = " and ".join(names[i] for i in places)
-            raise UserError(f"{path} has two columns for {meaning}: {both}; choose one, as in {COLUMNS_EXAMPLE}")
+            raise UserError(
+                "columns.twice", f"{path} has two columns for {meaning}: {both}; choose one, as in {COLUMNS_EXAMPLE}"
+            )
     if missing := [name for name in NAMES if name not in found]:
         raise UserError(
+            "columns.missing",
             f"{path} has columns {', '.join(names)} and none for {', '.join(missing)}; "
-            f"name them, as in {COLUMNS_EXAMPLE}"
+            f"name them, as in {COLUMNS_EXAMPLE}",
         )
     t, x, y, p = (found[name][0] for name in NAMES)
     return Columns((t, x, y, p), agreed_unit(path, time_unit, options))
@@ -82,8 +85,9 @@ def agreed_unit(path: Path, in_file: str | None, options: ReadOptions) -> str | 
     """Return the unit of time that the file or the caller names. Raise UserError if they disagree."""
     if in_file and options.time_unit and in_file != options.time_unit:
         raise UserError(
+            "columns.time_unit",
             f"{path} has times in {in_file} by the name of their column, but time_unit={options.time_unit} was given; "
-            "leave it out"
+            "leave it out",
         )
     return in_file or options.time_unit
 
@@ -97,7 +101,10 @@ def _given(path: Path, names: Sequence[str], options: ReadOptions) -> Columns:
         elif given.isdecimal() and int(given) < len(names):
             places.append(int(given))
         else:
-            raise UserError(f"{path} has no column {given}, but {', '.join(names)}; give columns= with those")
+            raise UserError(
+                "columns.no_such_column",
+                f"{path} has no column {given}, but {', '.join(names)}; give columns= with those",
+            )
     t, x, y, p = places
     return Columns((t, x, y, p), agreed_unit(path, _word_and_unit(names[t])[1], options))
 
@@ -123,8 +130,9 @@ def order_of_unnamed(path: Path, rows: npt.NDArray[Any], options: ReadOptions, u
     if len(fitting) != 1:
         several = f"fit {' as well as '.join(fitting)}" if fitting else "fit no usual order of t, x, y and p"
         raise UserError(
+            "columns.order",
             f"{path} has {rows.shape[1]} columns without names, which {several}; say which they are, as in columns="
-            "{t: 0, x: 1, y: 2, p: 3}, counted from 0"
+            "{t: 0, x: 1, y: 2, p: 3}, counted from 0",
         )
     return Columns(ORDERS[fitting[0]], options.time_unit)
 
@@ -151,7 +159,9 @@ def check_kinds(path: Path, kinds: Sequence[np.dtype[Any]]) -> None:
         kinds: The data types of the columns.
     """
     if unreadable := [str(kind) for kind in kinds if kind.shape or kind.kind not in "iufb" or kind.itemsize > 8]:
-        raise UserError(f"{path} has columns of {', '.join(unreadable)}; save events as integers or floats")
+        raise UserError(
+            "columns.not_numbers", f"{path} has columns of {', '.join(unreadable)}; save events as integers or floats"
+        )
 
 
 def listed(names: Mapping[str, tuple[int, ...]]) -> str:

@@ -116,8 +116,9 @@ class CsvRecording(Recording):
             return data
         if not len(ends):
             raise UserError(
+                "csv.no_line_end",
                 f"{self.path}, byte {self._layout.offset + start}: no line ends within {len(data)} bytes; "
-                "this is not a file of events, or it became shorter; copy it again"
+                "this is not a file of events, or it became shorter; copy it again",
             )
         return data[: ends[-1] + 1]
 
@@ -135,7 +136,7 @@ def open_csv(path: Path, options: ReadOptions) -> CsvRecording:
     """
     layout = _read_layout(path)
     if layout is None:
-        raise UserError(f"{path} is not a text file with one event per line; choose another reader")
+        raise UserError("csv.not_text", f"{path} is not a text file with one event per line; choose another reader")
     height, width = sensor_size(path, layout.size_hw, (options.height, options.width))
     if layout.names is not None:
         columns = find_columns(path, layout.names, options)
@@ -176,7 +177,7 @@ def _read_layout(path: Path) -> _Layout | None:
             delimiter = _delimiter(text)
             fields = _fields(text, delimiter)
             if ";" in text and re.search(r"\d,\d", text):
-                raise UserError(f"{path} has decimal commas; write decimal points")
+                raise UserError("csv.decimal_comma", f"{path} has decimal commas; write decimal points")
             if len(fields) < 4:
                 return None
             num_numbers = sum(_is_number(field) for field in fields)
@@ -278,5 +279,8 @@ def _up_to_last_newline(path: Path, offset: int) -> tuple[int, bytes]:
         tail = file.read()
     end = start + tail.rfind(b"\n") + 1
     if end == start and start > offset:
-        raise UserError(f"{path}, byte {start}: no line ends here; this is not a file of events, choose another file")
+        raise UserError(
+            "csv.no_line_end",
+            f"{path}, byte {start}: no line ends here; this is not a file of events, choose another file",
+        )
     return end - offset, tail[end - start :]

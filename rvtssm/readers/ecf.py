@@ -86,7 +86,9 @@ class EcfRecording(Recording):
         position = decode_chunk(data, stop - start, columns.t, columns.x, columns.y, columns.p)
         if position < 0:
             place = table.id.get_chunk_info_by_coord((start,)).byte_offset  # slow, so only for the message
-            raise UserError(f"the chunk of {len(data)} bytes at byte {place} is damaged at its byte {~position}")
+            raise UserError(
+                "ecf.chunk", f"the chunk of {len(data)} bytes at byte {place} is damaged at its byte {~position}"
+            )
         events = columns.events(stop - start)
         return events.t, events.x, events.y, events.p
 
@@ -108,14 +110,15 @@ def open_ecf(path: Path, options: ReadOptions) -> EcfRecording:
         table = file[TABLE]
         is_table = isinstance(table, h5py.Dataset) and table.ndim == 1 and set(NAMES) <= set(table.dtype.names or ())
         if not is_table or not all(table.dtype[name].kind in "iu" for name in NAMES):
-            raise UserError(f"{path} has no table {TABLE} of whole numbers t, x, y, p; write it again")
+            raise UserError("ecf.no_table", f"{path} has no table {TABLE} of whole numbers t, x, y, p; write it again")
         check_storage(path, table)
         filters = table.id.get_create_plist()
         is_packed = [filters.get_filter(i)[0] for i in range(filters.get_nfilters())] == [_FILTER]
         chunk_events = table.chunks[0] if table.chunks else EcfRecording.index_events
         if is_packed and chunk_events > MAX_CHUNK_EVENTS:
             raise UserError(
-                f"{path} has chunks of {chunk_events} events, above {MAX_CHUNK_EVENTS}; write it in smaller ones"
+                "ecf.chunk_size",
+                f"{path} has chunks of {chunk_events} events, above {MAX_CHUNK_EVENTS}; write it in smaller ones",
             )
         num_events, in_file = len(table), _geometry(file.attrs.get("geometry"))
     height, width = sensor_size(path, in_file, (options.height, options.width))

@@ -35,14 +35,15 @@ def check_events(events: Events, height: int, width: int) -> None:
     if not len(events):
         return
     if np.any(events.t[1:] < events.t[:-1]):
-        raise UserError(_UNSORTED)
+        raise UserError("events.unsorted", _UNSORTED)
     if events.x.max() >= width or events.y.max() >= height:
         raise UserError(
+            "events.outside_frame",
             f"events reach x={events.x.max()}, y={events.y.max()} outside {width}x{height} (width x height) pixels; "
-            "give the right height and width"
+            "give the right height and width",
         )
     if events.p.max() > 1:
-        raise UserError(f"polarity is {events.p.max()}, but must be 0 or 1; replace -1 with 0")
+        raise UserError("events.polarity", f"polarity is {events.p.max()}, but must be 0 or 1; replace -1 with 0")
 
 
 def to_events(given: object) -> Events:
@@ -59,13 +60,15 @@ def to_events(given: object) -> Events:
         return given if not len(given) or given.p.max() <= 1 else replace(given, p=given.p.astype(np.int64))
     if isinstance(given, Recording):
         raise UserError(
+            "events.is_recording",
             f"{given} is a recording, but events are needed; give a part of it, as in "
-            "recording.between(start_us, end_us), or all of it, recording.read()"
+            "recording.between(start_us, end_us), or all of it, recording.read()",
         )
     if not isinstance(given, np.ndarray) or given.dtype.names is None or given.ndim != 1:
         raise UserError(
+            "events.other_object",
             f"{_kind_of(given)} holds no events; give rvtssm.Events, or a structured array (N,) with the fields t, x, "
-            "y and p, which df.to_records(index=False) makes of a table of pandas"
+            "y and p, which df.to_records(index=False) makes of a table of pandas",
         )
     where = Path("the array")
     columns = find_columns(where, given.dtype.names, ReadOptions())
@@ -97,7 +100,7 @@ def gated(raw: Sequence[Column], gate: Gate, repair: bool = False) -> tuple[Even
     count = decode(state, buffer)
     faults = ReadFaults.of(state)
     if reason := faults.refusal(count, gate.height, gate.width, repair):
-        raise UserError(f"{gate.path} {reason}")
+        raise UserError("reader.refused", f"{gate.path} {reason}")
     if note := faults.note(count, gate.height, gate.width):
         say(f"{gate.path}: {note}")
     return buffer.events(count), faults

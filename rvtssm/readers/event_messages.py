@@ -48,18 +48,11 @@ _LIVE_EVENTS = 1 << 16  # events of a live message that are decoded at once
 _WORD_SLOTS = 6  # the most that a decoder of words needs
 DONE = NUM_COMMON + _WORD_SLOTS  # slot of the state: how many words or events of a message have been read
 _EVENT_BYTES = {False: 13, True: 16}  # distance between events of an array in ROS 1 (packed) and in ROS 2 (aligned)
+_AGAIN = "copy the file again"
 
 
 class MessageError(UserError):
-    """A message cannot be read. The caller adds the file and the topic.
-
-    Args:
-        reason: What is wrong with the message.
-        advice: What to do about it.
-    """
-
-    def __init__(self, reason: str, advice: str = "copy the file again") -> None:
-        super().__init__(f"{reason}; {advice}")
+    """A message cannot be read. The caller adds the file and the topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +95,9 @@ class MessageDecoder:
 
     def __init__(self, kind: str) -> None:
         if kind not in (*ARRAYS, *PACKETS):
-            raise UserError(f"{kind} holds no events; choose from {', '.join((*ARRAYS, *PACKETS))}")
+            raise UserError(
+                "bags.message_type", f"{kind} holds no events; choose from {', '.join((*ARRAYS, *PACKETS))}"
+            )
         self._kind = kind
         self._state: State | None = None
         self._shape: tuple[int, int, str] | None = None  # height, width and encoding of the messages
@@ -131,7 +126,8 @@ class MessageDecoder:
         if shape != self._shape:
             self._state = None
             raise MessageError(
-                f"its height, width and encoding are {shape}, but were {self._shape}", "begin a new stream"
+                "bags.size_changed",
+                f"its height, width and encoding are {shape}, but were {self._shape}; begin a new stream",
             )
         before_us = int(self._state[LATEST_US])
         self._state[DONE], self._state[LATEST_US] = 0, NEVER_US  # so that a jump of the clock shows
@@ -142,7 +138,10 @@ class MessageDecoder:
         events = join_events(parts)
         if len(events) and events.t[0] < before_us - LATE_US:
             self._state = None
-            raise MessageError(f"its clock has jumped back from {before_us} to {events.t[0]} us", "begin a new stream")
+            raise MessageError(
+                "bags.clock_jumped_back",
+                f"its clock has jumped back from {before_us} to {events.t[0]} us; begin a new stream",
+            )
         np.maximum(events.t, before_us, out=events.t)
         self._state[LATEST_US] = max(before_us, int(self._state[LATEST_US]))
         return events, size_hw
@@ -175,12 +174,16 @@ def read_message(kind: str, data: bytes, is_cdr: bool) -> EventMessage:
     payload = fields.rest(fields.number("I"))
     encoding = given.lower().replace(".", "")
     if encoding not in (*WORDS, _MONO):
-        raise MessageError(f"its events are encoded as {given!r}", f"record {', '.join((*WORDS, _MONO))}")
+        raise MessageError("bags.encoding", f"its events are encoded as {given!r}; record {', '.join((*WORDS, _MONO))}")
     if is_bigendian:
-        raise MessageError("its events were written by a big-endian machine", "record little-endian ones")
+        raise MessageError(
+            "bags.big_endian", "its events were written by a big-endian machine; record little-endian ones"
+        )
     unit_bytes = WORDS[encoding].unit_bytes if encoding in WORDS else 8
     if len(payload) % unit_bytes:
-        raise MessageError(f"its {len(payload)} bytes are not whole words of {unit_bytes} bytes")
+        raise MessageError(
+            "bags.not_whole_words", f"its {len(payload)} bytes are not whole words of {unit_bytes} bytes; {_AGAIN}"
+        )
     if encoding in WORDS:
         return EventMessage(height, width, encoding, payload, _NO_COLUMNS, frame_id)
     columns = _mono_columns(payload.view("<u8"), base_ns)
@@ -248,7 +251,9 @@ def _array_columns(fields: "_Fields") -> tuple[Column, Column, Column, Column]:
 def _mono_columns(words: Column, base_ns: int) -> tuple[Column, Column, Column, Column]:
     """Return the columns of 64-bit words: nanoseconds after the base in bits 0-31, x in 32-47, y in 48-62, p in 63."""
     if base_ns >= 1 << 63:
-        raise MessageError(f"its events are {base_ns} ns after 1970, which is impossible")
+        raise MessageError(
+            "bags.impossible_time", f"its events are {base_ns} ns after 1970, which is impossible; {_AGAIN}"
+        )
     t = (np.uint64(base_ns) + (words & 0xFFFFFFFF)) // 1000
     x, y = (words >> 32) & 0xFFFF, (words >> 48) & 0x7FFF
     return t.astype(np.int64), x.astype(np.int64), y.astype(np.int64), words >> 63 > 0
@@ -262,7 +267,9 @@ class _Fields:
         self._start = self._position = 4 if is_cdr else 0  # CDR begins with four bytes that name its variant
         self._data = data
         if is_cdr and data[:2] != _PLAIN_CDR:
-            raise MessageError(f"it begins with {data[:2].hex()}", f"record plain CDR, {_PLAIN_CDR.hex()}")
+            raise MessageError(
+                "bags.not_plain_cdr", f"it begins with {data[:2].hex()}; record plain CDR, {_PLAIN_CDR.hex()}"
+            )
 
     def number(self, code: str) -> int:
         size = struct.calcsize(code)
@@ -277,12 +284,15 @@ class _Fields:
         """Return an aligned copy of the last `num_bytes` bytes. A few bytes of padding may follow."""
         content = np.frombuffer(self._take(num_bytes), np.uint8).copy()
         if (num_left := len(self._data) - self._position) > _MOST_PADDING:
-            raise MessageError(f"{num_left} bytes follow its last event")
+            raise MessageError("bags.bytes_after_last", f"{num_left} bytes follow its last event; {_AGAIN}")
         return content
 
     def _take(self, size: int) -> bytes:
         start = self._position
         self._position += size
         if self._position > len(self._data):
-            raise MessageError(f"it ends at byte {len(self._data)}, before a field that ends at {self._position}")
+            raise MessageError(
+                "bags.message_cut_off",
+                f"it ends at byte {len(self._data)}, before a field that ends at {self._position}; {_AGAIN}",
+            )
         return self._data[start : self._position]

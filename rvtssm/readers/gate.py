@@ -118,8 +118,9 @@ class Gate:
         if t.dtype.kind == "f":
             if self.time_unit is None and not np.all((t == np.rint(t)) | ~np.isfinite(t)):
                 raise UserError(
+                    "reader.no_unit",
                     f"{self.path} has times with decimals of {t.dtype} without a unit {where}; say it, as in "
-                    "time_unit=s, or name the column t_s, t_ms, t_us or t_ns"
+                    "time_unit=s, or name the column t_s, t_ms, t_us or t_ns",
                 )
             exact_us = _LARGEST_EXACT[t.dtype.itemsize] * min(TIME_UNITS_US[unit], 1.0)
             with np.errstate(over="ignore", invalid="ignore"):
@@ -127,8 +128,9 @@ class Gate:
                 is_valid = (in_us >= 0) & (in_us < LATEST_POSSIBLE_US)  # false for NaN
                 if t.dtype.itemsize < 8 and is_valid.any() and in_us[is_valid].max() > exact_us:
                     raise UserError(
+                        "reader.coarse_times",
                         f"{self.path} has times of {t.dtype}, too coarse for the {in_us[is_valid].max():.0f} us "
-                        f"reached {where}; save them as float64 or as integer microseconds"
+                        f"reached {where}; save them as float64 or as integer microseconds",
                     )
                 return np.rint(np.where(is_valid, in_us, 0)).astype(np.int64), None if is_valid.all() else is_valid
         if (t.dtype == _INT64 or t.dtype == _UINT32) and unit == "us" and not self.offset_us:
@@ -146,8 +148,9 @@ class Gate:
             return p
         if not (is_valid := is_polarity(p)).all():
             raise UserError(
+                "reader.polarity",
                 f"{self.path} has the polarity {p[~is_valid][0]} {where} (event {int(np.argmin(is_valid))} of those); "
-                "1 is brighter, 0 and -1 are darker: check which column holds the polarity"
+                "1 is brighter, 0 and -1 are darker: check which column holds the polarity",
             )
         brighter: Column = p == 1
         return brighter

@@ -41,8 +41,9 @@ def reading(path: Path | str, where: str = "", advice: str = "copy it again") ->
             if "already open for write" not in str(error):
                 raise
             raise UserError(
+                "hdf5.not_closed",
                 f"{path} was not closed by the program that wrote it, or that program still runs; if it has ended, "
-                f"`h5clear -s {path}` removes the mark"
+                f"`h5clear -s {path}` removes the mark",
             ) from None
 
 
@@ -53,7 +54,7 @@ class _OwnFile(h5py.File):  # type: ignore[misc]
         found = super().__getitem__(name)
         is_elsewhere = isinstance(found, h5py.Dataset) and (found.is_virtual or found.external)
         if is_elsewhere or h5py.h5f.get_name(found.id) != self.id.name:
-            raise UserError(f"{self.filename} takes {name} from another file; copy the data into it")
+            raise UserError("hdf5.other_file", f"{self.filename} takes {name} from another file; copy the data into it")
         return found
 
     def get(self, name: str) -> Any:
@@ -85,7 +86,10 @@ def _check_driver(path: Path | str, file: io.BufferedReader) -> None:
         size = start[13]  # bytes of an address
         at = 24 + 4 * start[8] + 3 * size
         if start[at : at + size] != b"\xff" * size:
-            raise UserError(f"{path} is one of several parts of a file, or is damaged; copy it again as one file")
+            raise UserError(
+                "hdf5.several_parts",
+                f"{path} is one of several parts of a file, or is damaged; copy it again as one file",
+            )
 
 
 def read_array(file: h5py.File, name: str) -> npt.NDArray[Any]:
@@ -103,7 +107,7 @@ def read_array(file: h5py.File, name: str) -> npt.NDArray[Any]:
     found = h5py.h5d.open(file.id, name.encode())
     shape, is_own = found.shape, h5py.h5f.get_name(found) == file.id.name
     if not is_own or (found.get_offset() is None and 0 not in shape):  # as with external storage
-        raise UserError(f"{file.filename} does not hold {name} in one piece; prepare it again")
+        raise UserError("hdf5.not_in_one_piece", f"{file.filename} does not hold {name} in one piece; prepare it again")
     values = np.empty(shape, found.dtype)
     found.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
     return values
@@ -140,7 +144,9 @@ def _check_blosc_chunk(dataset: h5py.Dataset, corner: tuple[int, ...]) -> None:
     head = os.pread(dataset.file.id.get_vfd_handle(), 16, chunk.byte_offset)
     announced = int.from_bytes(head[12:], "little")
     if len(head) < 16 or announced != chunk.size:
-        raise UserError(f"a chunk of {dataset.name} claims to have {announced} bytes but has {chunk.size}")
+        raise UserError(
+            "hdf5.chunk_size", f"a chunk of {dataset.name} claims to have {announced} bytes but has {chunk.size}"
+        )
 
 
 class OpenDatasets:
@@ -171,10 +177,14 @@ def check_storage(path: Path, dataset: h5py.Dataset) -> None:
     chunk_bytes = math.prod(dataset.chunks or (0,)) * dataset.dtype.itemsize
     if num_bytes > _MOST_PACKED * stored or chunk_bytes > _MAX_CHUNK_BYTES:
         raise UserError(
+            "hdf5.claimed_size",
             f"{path} claims {num_bytes} bytes of {dataset.name} in chunks of {chunk_bytes} but stores {stored}; "
-            "it is damaged, copy it again"
+            "it is damaged, copy it again",
         )
     properties = dataset.id.get_create_plist()
     for code, _, settings, _ in map(properties.get_filter, range(properties.get_nfilters())):
         if code == _BLOSC and len(settings) < _BLOSC_VALUES:
-            raise UserError(f"{path} does not say how {dataset.name} was compressed; it is damaged, copy it again")
+            raise UserError(
+                "hdf5.compression",
+                f"{path} does not say how {dataset.name} was compressed; it is damaged, copy it again",
+            )

@@ -110,7 +110,7 @@ def _count(path: Path, file: h5py.File, layout: Layout) -> int:
         check_storage(path, dataset)
         lengths[name] = len(dataset)
     if len(set(lengths.values())) > 1:
-        raise UserError(f"{path} has columns of different lengths {lengths}; write it again")
+        raise UserError("hdf5.lengths", f"{path} has columns of different lengths {lengths}; write it again")
     return min(lengths.values())
 
 
@@ -162,8 +162,12 @@ def _offset(path: Path, item: Any) -> int:
     if item is None:
         return 0
     if not isinstance(item, h5py.Dataset) or item.size != 1 or item.dtype.kind not in "iu":
-        raise UserError(f"{path} has a t_offset that is not one whole number of microseconds; write it again")
+        raise UserError(
+            "hdf5.t_offset_kind", f"{path} has a t_offset that is not one whole number of microseconds; write it again"
+        )
     offset_us = int(np.asarray(item[()]).reshape(()))
     if not 0 <= offset_us < LATEST_POSSIBLE_US:
-        raise UserError(f"{path} has a t_offset of {offset_us} us, which is impossible; write it again")
+        raise UserError(
+            "hdf5.t_offset", f"{path} has a t_offset of {offset_us} us, which is impossible; write it again"
+        )
     return offset_us

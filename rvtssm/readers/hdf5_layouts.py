@@ -56,8 +56,9 @@ def find_layout(path: Path, file: h5py.File, options: ReadOptions) -> Layout:
     if len(places) != 1:
         held = f"events in {', '.join(place or '/' for place in places)}" if places else "no events that can be told"
         raise UserError(
+            "hdf5.no_events",
             f"{path} holds {held}; its datasets are {listed(shapes)}: say which are the events, as in "
-            "columns={t: GROUP/t, x: GROUP/x, y: GROUP/y, p: GROUP/p}"
+            "columns={t: GROUP/t, x: GROUP/x, y: GROUP/y, p: GROUP/p}",
         )
     (place,) = places
     if place in found:
@@ -121,7 +122,8 @@ def _given(path: Path, file: h5py.File, datasets: dict[str, Any], options: ReadO
     if len(tables) != 1:
         shapes = {name: item.shape for name, item in datasets.items()}
         raise UserError(
+            "hdf5.no_such_dataset",
             f"{path} does not hold all of {', '.join(given)}; its datasets are {listed(shapes)}: name those, as in "
-            f"{COLUMNS_EXAMPLE}"
+            f"{COLUMNS_EXAMPLE}",
         )
     return _of_table(path, tables[0], file[tables[0]], options)

@@ -121,8 +121,9 @@ def read_text_header(path: Path) -> TextHeader:
             break
         if end < 0:
             raise UserError(
+                "header.unfinished_line",
                 f"{path} has an unfinished header line at byte {position}; it is cut off or not a recording, "
-                "copy it again"
+                "copy it again",
             )
         lines.append(line)
         position = end + 1
@@ -166,24 +167,28 @@ def sensor_size(
         in_file = of_camera
     if in_file is not None and not all(1 <= side <= LARGEST_SIDE for side in in_file):
         raise UserError(
+            "sensor.impossible_in_file",
             f"{path} names a sensor of {in_file[1]}x{in_file[0]} (width x height) pixels, which is impossible; "
-            "its header is damaged, copy it again"
+            "its header is damaged, copy it again",
         )
     if any(side is not None and not 1 <= side <= LARGEST_SIDE for side in asked):
         raise UserError(
-            f"{path} was opened with height={height} width={width}; a sensor has 1 to {LARGEST_SIDE} pixels per side"
+            "sensor.impossible_given",
+            f"{path} was opened with height={height} width={width}; a sensor has 1 to {LARGEST_SIDE} pixels per side",
         )
     if in_file is not None and height in (None, in_file[0]) and width in (None, in_file[1]):
         return in_file
     if in_file is not None:
         raise UserError(
+            "sensor.contradicts",
             f"{path} comes from a sensor of {in_file[1]}x{in_file[0]} (width x height), but "
             f"{width or 'any'}x{height or 'any'} was requested; leave out height and width (dataset.height and "
-            "dataset.width for a folder of recordings), or choose the dataset that has such recordings"
+            "dataset.width for a folder of recordings), or choose the dataset that has such recordings",
         )
     if height is None or width is None:
         raise UnknownSensorSize(
+            "sensor.unknown",
             f"{path} {UNSAID_SIZE}; give height and width, as in height=240 width=304, or "
-            "write both into a dataset.yaml in a folder above it"
+            "write both into a dataset.yaml in a folder above it",
         )
     return int(height), int(width)

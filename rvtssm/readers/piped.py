@@ -48,7 +48,10 @@ class PipedRecording:
         self._stream = stream
         head = _read_head(stream)
         if not head:
-            raise UserError(f"{name} ended before the first byte; a stream of events is needed, start the sender first")
+            raise UserError(
+                "pipes.no_bytes",
+                f"{name} ended before the first byte; a stream of events is needed, start the sender first",
+            )
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "head.dat"  # without a header it is read as DAT, like the oldest files
             path.write_bytes(head)
@@ -58,9 +61,14 @@ class PipedRecording:
                     recording._start()  # finds a few events of another clock, if they have arrived
                 recording.close()
             except ValueError as error:
-                raise UserError(str(error).replace(str(path), name) + "; a stream must be RAW or DAT") from None
+                raise UserError(
+                    "pipes.not_a_stream", str(error).replace(str(path), name) + "; a stream must be RAW or DAT"
+                ) from None
         if not isinstance(recording, ByteRecording):
-            raise UserError(f"{name} carries {recording.format}, which cannot be read in order; give it as a file")
+            raise UserError(
+                "pipes.not_in_order",
+                f"{name} carries {recording.format}, which cannot be read in order; give it as a file",
+            )
         self._decoder = recording
         self.format, self.height, self.width = recording.format, recording.height, recording.width
         self.num_events = 0

@@ -132,7 +132,10 @@ class Recording(ABC):
         """
         check_time_range(start_us, end_us, "iterate")
         if max_events < MAX_EVENTS_PER_UNIT:
-            raise UserError(f"max_events={max_events} is too small; one word can hold {MAX_EVENTS_PER_UNIT} events")
+            raise UserError(
+                "reader.max_events",
+                f"max_events={max_events} is too small; one word can hold {MAX_EVENTS_PER_UNIT} events",
+            )
         return self._blocks(EventBuffer(max_events), start_us, end_us, reuse)
 
     def blocks(self) -> Iterator[Events]:
@@ -213,8 +216,9 @@ class Recording(ABC):
         if gaps_us.max() > _LONGEST_GAP_US:
             late_us = int(index.latest_us[np.argmax(gaps_us)])
             raise UserError(
+                "reader.damaged_time",
                 f"{self.path} has an event at {late_us} us, {gaps_us.max() / 3.6e9:.3g} hours after others; its time "
-                "is damaged, cut the file there"
+                "is damaged, cut the file there",
             )
         return index.first_us, int(index.latest_us[-1])
 
@@ -232,7 +236,7 @@ class Recording(ABC):
             is_multiple: Whether all times are multiples of 1000.
         """
         if reason := self.refusal(num_events, self.repair):
-            raise UserError(f"{self.path} {reason}")
+            raise UserError("reader.refused", f"{self.path} {reason}")
         if num_events:
             is_multiple_or_certain = None if self.is_unit_certain else is_multiple
             warn_of_unit(self.name, num_events, range_us, (self.height, self.width), is_multiple_or_certain)
@@ -252,10 +256,11 @@ class Recording(ABC):
         """Return the error to raise if the whole file was read and contained no valid event."""
         if outside := self.faults.out_of_frame:
             return UserError(
+                "events.all_outside_frame",
                 f"{self.path} has all of its {outside} events outside its {self.width}x{self.height} (width x height) "
-                "pixels; choose the dataset or the size that fits"
+                "pixels; choose the dataset or the size that fits",
             )
-        return UserError(f"{self.path} holds no events; remove it or record it again")
+        return UserError("events.none", f"{self.path} holds no events; remove it or record it again")
 
     def _state_at(self, time_us: int) -> State:
         """Return the state before the first event at or after a time, or a state some events earlier."""

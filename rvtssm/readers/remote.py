@@ -32,8 +32,9 @@ def check_local(key: str, where: str | None) -> None:
     """Raise UserError for a URL in place of a folder to write to."""
     if is_url(where):
         raise UserError(
+            "remote.only_read",
             f"{key}={where} is a URL, which can only be read; name a folder of this machine, and copy it with the tool "
-            "of the store afterwards, such as `aws s3 sync`"
+            "of the store afterwards, such as `aws s3 sync`",
         )
 
 
@@ -57,7 +58,10 @@ def local_path(where: Path | str, *parts: str) -> Path:
     url = str(where).rstrip("/")
     match = _URL.fullmatch(url)
     if match is None or not all(map(_is_name, match[2].split("/"))):
-        raise UserError("the URL has @, ?, #, // or .. in its path; write s3://BUCKET/FOLDER, credentials elsewhere")
+        raise UserError(
+            "remote.address",
+            "the URL has @, ?, #, // or .. in its path; write s3://BUCKET/FOLDER, credentials elsewhere",
+        )
     check_extra(url, "remote", "fsspec", *(["s3fs"] if match[1] == "s3" else []))
     root = cache_folder() / "remote" / match[1] / match[2]
     try:
@@ -66,7 +70,7 @@ def local_path(where: Path | str, *parts: str) -> Path:
     except Exception as error:  # stores raise errors of many packages
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         advice = "check the address, the credentials, the network and the free space"
-        raise UserError(f"{url} cannot be copied to {root} ({reason}); {advice}") from None
+        raise UserError("remote.not_copied", f"{url} cannot be copied to {root} ({reason}); {advice}") from None
     return root
 
 

@@ -49,7 +49,7 @@ def check(config: Any) -> None:
         try:  # the layer may have no such norm, or none may carry a state
             h2_term([layer] if detector.backbone.memory_strides else [], config.optim.h2_band)
         except UserError as error:
-            raise UserError(f"optim.h2_weight={config.optim.h2_weight:g}: {error}; or set it to 0") from None
+            raise UserError(error.key, f"optim.h2_weight={config.optim.h2_weight:g}: {error}; or set it to 0") from None
 
 
 def check_scored(data: SequenceDataModule) -> tuple[int, int]:
@@ -58,9 +58,10 @@ def check_scored(data: SequenceDataModule) -> tuple[int, int]:
     scored, all_labels = num_scored(labels, data.spec), sum(map(len, labels))
     if not scored:
         raise UserError(
+            "training.no_scored_label",
             f"none of the {all_labels} labels of the val split is scored ({scoring_rules(data.spec)}), so no weights "
             "would be the best; lower min_side_px, min_diagonal_px or skip_us in dataset.yaml, or choose other "
-            "recordings"
+            "recordings",
         )
     return scored, all_labels
 

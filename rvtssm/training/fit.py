@@ -80,9 +80,12 @@ def build_trainer(
             default_root_dir=out_dir,
         )
     except (MisconfigurationException, ModuleNotFoundError) as error:
-        raise UserError(f"training cannot run with these settings: {error}") from None
+        raise UserError("training.trainer_refuses", f"training cannot run with these settings: {error}") from None
     if config.sync_batchnorm and trainer.strategy.root_device.type != "cuda":
-        raise UserError("training.sync_batchnorm=true needs GPUs; on CPUs use larger batches or freeze_batchnorm")
+        raise UserError(
+            "training.sync_batchnorm",
+            "training.sync_batchnorm=true needs GPUs; on CPUs use larger batches or freeze_batchnorm",
+        )
     if config.average is not None:  # average = decay * average + (1 - decay) * weights, from the first step on
         average = get_ema_multi_avg_fn(config.average)
         # Lightning makes the average before it moves the weights to their device, so the device is named.
@@ -126,11 +129,17 @@ def find_resume(resume: str | None, out_dir: Path) -> Path | None:
     if resume == "auto":
         path = latest_checkpoint(out_dir)
     if path is not None and not path.is_file():
-        raise UserError(f"resume={resume}: the checkpoint does not exist; give a .ckpt file of `rvtssm train`, or auto")
+        raise UserError(
+            "resume.missing",
+            f"resume={resume}: the checkpoint does not exist; give a .ckpt file of `rvtssm train`, or auto",
+        )
     if (path is None or path.resolve().parent != own[0].resolve().parent) and any(file.exists() for file in own):
         raise UserError(
-            f"{out_dir} holds a run, which this one would overwrite; continue it with resume=auto, or set another out"
+            "resume.holds_run",
+            f"{out_dir} holds a run, which this one would overwrite; continue it with resume=auto, or set another out",
         )
     if path is not None and "decisive" not in load_file(path):
-        raise UserError(f"resume={resume}: {path} holds weights only; give a .ckpt file of `rvtssm train`")
+        raise UserError(
+            "resume.weights_only", f"resume={resume}: {path} holds weights only; give a .ckpt file of `rvtssm train`"
+        )
     return path

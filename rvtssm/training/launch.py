@@ -67,18 +67,21 @@ def check_processes(devices: int, num_nodes: int) -> None:
     if name is None:
         if num_nodes > 1 and "MASTER_ADDR" not in os.environ:  # the processes would wait for each other in vain
             raise UserError(
+                "launch.no_launcher",
                 f"training.num_nodes={num_nodes} needs a launcher, which tells the machines of each other; start the "
-                "training with scripts/train_torchrun.sh or scripts/train_slurm.sh"
+                "training with scripts/train_torchrun.sh or scripts/train_slurm.sh",
             )
         return
     started = LAUNCHERS[name]().world_size()
     if started != devices * num_nodes:
         raise UserError(
+            "launch.processes",
             f"{name} has started {started} processes, but training.devices={devices} per node and "
-            f"training.num_nodes={num_nodes} make {devices * num_nodes}; set them as they were given to {name}"
+            f"training.num_nodes={num_nodes} make {devices * num_nodes}; set them as they were given to {name}",
         )
     if name == "srun" and started > 1 and "SLURM_NTASKS_PER_NODE" not in os.environ:  # Lightning needs this variable
         raise UserError(
+            "launch.srun_total",
             f"srun has started {started} processes without saying how many per node; start them with "
-            f"--nodes={num_nodes} --ntasks-per-node={devices} instead of --ntasks"
+            f"--nodes={num_nodes} --ntasks-per-node={devices} instead of --ntasks",
         )

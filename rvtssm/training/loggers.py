@@ -59,14 +59,21 @@ def _build_logger(name: str, arguments: dict[str, Any], out_dir: Path) -> Logger
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError, TypeError) as error:  # the last two: a dot in front
-        raise UserError(f"training.loggers: there is no {name} ({error}); install it, or correct the name") from None
+        raise UserError(
+            "loggers.missing", f"training.loggers: there is no {name} ({error}); install it, or correct the name"
+        ) from None
     if not (isinstance(found, type) and issubclass(found, Logger)):
-        raise UserError(f"training.loggers: {name} is not a logger of Lightning; name a class such as WandbLogger")
+        raise UserError(
+            "loggers.not_a_logger",
+            f"training.loggers: {name} is not a logger of Lightning; name a class such as WandbLogger",
+        )
     if "save_dir" in inspect.signature(found).parameters:
         arguments = {"save_dir": str(out_dir), **arguments}
     try:
         return found(**arguments)
     except ModuleNotFoundError as error:
-        raise UserError(f"training.loggers: {name} needs a package that is not installed: {error}") from None
+        raise UserError(
+            "loggers.package_missing", f"training.loggers: {name} needs a package that is not installed: {error}"
+        ) from None
     except TypeError as error:
-        raise UserError(f"training.logger_args={arguments} do not fit {name}: {error}") from None
+        raise UserError("loggers.arguments", f"training.logger_args={arguments} do not fit {name}: {error}") from None

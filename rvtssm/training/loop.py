@@ -192,7 +192,7 @@ def read_start(path: str) -> TransferSource:
     try:
         return read_source(path)
     except UserError as error:
-        raise UserError(f"training.init_from: {error}") from None
+        raise UserError(error.key, f"training.init_from: {error}") from None
 
 
 def _with_classes_of(data: SequenceDataModule, sections: TrainSections, source: TransferSource) -> TransferSource:
@@ -231,7 +231,7 @@ def _fill(run: _Run, detector: Detector, meta: CheckpointMeta, source: TransferS
     try:
         return list(transfer(source, detector, meta))
     except UserError as error:
-        raise UserError(f"training.init_from={run.sections.training.init_from}: {error}") from None
+        raise UserError(error.key, f"training.init_from={run.sections.training.init_from}: {error}") from None
 
 
 def _build_module(run: _Run, data: SequenceDataModule, meta: CheckpointMeta, detector: Detector) -> DetectionModule:

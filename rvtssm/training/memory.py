@@ -82,9 +82,10 @@ def check_step_memory(
         return peak
     sampling, shape = sections.sampling, detector.frame_hw
     raise UserError(
+        "memory.step_too_large",
         f"a training step of {sampling.num_chunks} x {sampling.chunk_length} frames of {shape[0]} x {shape[1]} takes "
         f"about {peak / 1e9:.2g} GB of memory, but {free / 1e9:.2g} GB are free; "
-        + _what_fits(memory, sampling, share, free)
+        + _what_fits(memory, sampling, share, free),
     )
 
 

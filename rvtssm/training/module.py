@@ -118,8 +118,9 @@ class DetectionModule(L.LightningModule):
         """
         if "weights" not in signature(self.detector.head.loss).parameters:
             raise UserError(
+                "training.weights_of_loss",
                 f"the loss of {type(self.detector.head).__name__} accepts no weights, but labels made by a detector "
-                "need them; set training.pseudo_weight=0 to leave these labels out"
+                "need them; set training.pseudo_weight=0 to leave these labels out",
             )
         by_score = self.settings.training.pseudo_weight * pseudo_scores.clamp(min=0)  # 0 for uncertain objects
         num_targets = on_device(batch.num_targets, pseudo_scores.device)[:, None]
@@ -231,9 +232,10 @@ class DetectionModule(L.LightningModule):
         ]
         if differences:
             raise UserError(
+                "resume.other_settings",
                 f"the run to resume had other settings ({'; '.join(differences)}); "
                 "resume with the same ones, for which `rvtssm train` needs only out=DIR and resume=auto, or start a "
-                "new run in another folder"
+                "new run in another folder",
             )
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -75,9 +75,10 @@ class NonFiniteStop(L.Callback):
             if listed:
                 text += f"; {kind} {_first_of(listed)}"
         raise UserError(
+            "training.not_finite",
             f"training stopped before step {trainer.global_step + 1}, which is not finite: loss {text}; its batch "
             f"holds the recordings {_first_of(recordings)}; look at them with `rvtssm inspect`, or train with a lower "
-            "optim.learning_rate or in full precision"
+            "optim.learning_rate or in full precision",
         )
 
 

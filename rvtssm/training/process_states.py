@@ -32,8 +32,9 @@ def read_states(checkpoint: Path, stored: list[Any], rank: int) -> dict[str, Any
         path = checkpoint.parent / states
         if not path.is_file():
             raise UserError(
+                "resume.lacks_process",
                 f"{checkpoint} comes from {len(stored)} processes, but {path} is missing, in which process {rank} "
-                f"stored its streams; copy the files {', '.join(stored[1:])} together with the checkpoint"
+                f"stored its streams; copy the files {', '.join(stored[1:])} together with the checkpoint",
             )
         states = load_file(path)
     return states

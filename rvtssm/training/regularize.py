@@ -41,5 +41,7 @@ def h2_term(layers: Sequence[TemporalLayer], band: tuple[float, ...]) -> Tensor:
         UserError: A layer has no such norm, or there is no layer.
     """
     if not layers:
-        raise UserError("no state is carried (temporal.strides=[]), so there is no norm to keep small")
+        raise UserError(
+            "training.no_norm", "no state is carried (temporal.strides=[]), so there is no norm to keep small"
+        )
     return torch.stack([layer.h2_norm(math.pi * band[0], math.pi * band[1]) for layer in layers]).sum()

@@ -65,7 +65,10 @@ def choose_precision(precision: str, accelerator: str, num_processes: int = 1) -
     device_type = {"auto": "cuda" if torch.cuda.is_available() else "cpu", "gpu": "cuda"}.get(accelerator, accelerator)
     if precision == "float16":
         if device_type == "cpu":
-            raise UserError("training.precision=float16 needs a GPU; on a CPU, set training.precision=bf16 or float32")
+            raise UserError(
+                "training.float16_on_cpu",
+                "training.precision=float16 needs a GPU; on a CPU, set training.precision=bf16 or float32",
+            )
         return precision
     return "float32" if device_type == "cpu" and num_processes > 1 else fastest_precision(device_type)
 
@@ -74,9 +77,13 @@ def check_compiler(device_type: str) -> None:
     """Raise UserError if torch.compile finds no compiler for this type of device."""
     if device_type == "cuda":
         if find_spec("triton") is None:
-            raise UserError("training.compile=true needs Triton on a GPU; install it, or set training.compile=false")
+            raise UserError(
+                "training.no_triton",
+                "training.compile=true needs Triton on a GPU; install it, or set training.compile=false",
+            )
     elif not any(which(name) for name in (os.environ.get("CXX", ""), *_COMPILERS) if name):
         raise UserError(
+            "training.no_compiler",
             f"training.compile=true needs a C++ compiler on a CPU, but none of {', '.join(_COMPILERS)} is installed; "
-            "install one, name it in the variable CXX, or set training.compile=false"
+            "install one, name it in the variable CXX, or set training.compile=false",
         )

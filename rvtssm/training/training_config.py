@@ -48,10 +48,12 @@ class OptimConfig:
         check_positive("optim", self, "learning_rate", "ssm_factor", "start_divisor", "end_divisor")
         check_at_least("optim", self, 0, "weight_decay", "clip_value", "h2_weight", "warmup_fraction")
         if self.warmup_fraction >= 1:
-            raise UserError(f"optim.warmup_fraction={self.warmup_fraction:g} must be less than 1")
+            raise UserError("optim.warmup", f"optim.warmup_fraction={self.warmup_fraction:g} must be less than 1")
         self.h2_band = tuple(self.h2_band)
         if len(self.h2_band) != 2 or not 0 < self.h2_band[0] < self.h2_band[1] < math.inf:
-            raise UserError(f"optim.h2_band={list(self.h2_band)}; give two Nyquist rates, 0 < lowest < highest")
+            raise UserError(
+                "optim.h2_band", f"optim.h2_band={list(self.h2_band)}; give two Nyquist rates, 0 < lowest < highest"
+            )
 
 
 @dataclass
@@ -115,17 +117,23 @@ class TrainingConfig:
         check_at_least("training", self, 0, "num_images", "pseudo_weight")
         check_positive("training", self, "checkpoint_minutes")
         if self.average is not None and not 0 <= self.average < 1:
-            raise UserError(f"training.average={self.average:g} is a decay: at least 0 and less than 1, or null")
+            raise UserError(
+                "training.average", f"training.average={self.average:g} is a decay: at least 0 and less than 1, or null"
+            )
         check_choice("training.precision", self.precision, PRECISIONS)
         check_choice("training.accelerator", self.accelerator, ACCELERATORS)
         check_class_map("training.class_map", self.class_map)
         if self.class_map and self.init_from is None:
-            raise UserError(f"training.class_map={self.class_map} needs training.init_from; name the weights as well")
+            raise UserError(
+                "class_map.without_weights",
+                f"training.class_map={self.class_map} needs training.init_from; name the weights as well",
+            )
         self.recompute_strides = tuple(self.recompute_strides)
         check_loggers(self.loggers, self.logger_args)
         if self.sync_batchnorm and self.freeze_batchnorm:
             raise UserError(
-                "training.sync_batchnorm and training.freeze_batchnorm exclude each other; set only one of them"
+                "training.batchnorm",
+                "training.sync_batchnorm and training.freeze_batchnorm exclude each other; set only one of them",
             )
 
 
@@ -143,13 +151,18 @@ def check_loggers(names: Sequence[str], arguments: Any) -> None:
     for name in classes:
         if "." not in name:
             raise UserError(
+                "loggers.no_such_logger",
                 f"training.loggers: {name!r}; choose from tensorboard and the full name of a logger class, such as "
-                "lightning.pytorch.loggers.WandbLogger (CSV is always written)"
+                "lightning.pytorch.loggers.WandbLogger (CSV is always written)",
             )
     if arguments is not None and not isinstance(arguments, dict):
-        raise UserError(f"training.logger_args={arguments!r}; give names and values, such as {{project: gen1}}")
+        raise UserError(
+            "loggers.not_named_arguments",
+            f"training.logger_args={arguments!r}; give names and values, such as {{project: gen1}}",
+        )
     if arguments and len(classes) != 1:
         raise UserError(
+            "loggers.several_classes",
             f"training.logger_args={arguments} are for the one class in training.loggers, which names "
-            f"{len(classes)}: {', '.join(classes) or 'only tensorboard'}"
+            f"{len(classes)}: {', '.join(classes) or 'only tensorboard'}",
         )
