@@ -3,7 +3,6 @@
 import tomllib
 from pathlib import Path
 
-import pytest
 import yaml
 from packaging.requirements import Requirement
 
@@ -26,9 +25,3 @@ def test_the_recipe_for_conda_needs_what_the_package_needs():
     assert recipe["build"]["python"]["entry_points"] == [f"rvtssm = {PROJECT['scripts']['rvtssm']}"]
     assert "hatchling" in recipe["requirements"]["host"] and (ROOT / recipe["about"]["license_file"]).is_file()
     assert recipe["about"]["summary"] == PROJECT["description"]
-
-
-@pytest.mark.parametrize("line", [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["export"]])
-def test_the_lowest_version_is_named(line):
-    """Otherwise scripts/test_lowest.sh takes the first version that there ever was."""
-    assert [part.operator for part in Requirement(line).specifier] == [">="]

@@ -13,7 +13,7 @@ from rvtssm.cli.config import Config
 from rvtssm.cli.config_keys import keys_of
 from rvtssm.cli.help import sections
 from rvtssm.cli.verbs import verbs
-from rvtssm.cli.words import full_words, short_keys
+from rvtssm.cli.words import full_words
 from rvtssm.contrib.studies.grid import compose_study
 
 ROOT = Path(__file__).parents[1]
@@ -30,26 +30,10 @@ def site(tmp_path_factory) -> Path:
     return folder
 
 
-def tree_of_the_tour() -> dict[str, str]:
-    """Folder -> purpose, in the order of the page."""
-    block = re.search(r"^```\n(configs/.*?)^```", (ROOT / "docs/tour.md").read_text(), re.M | re.S)
-    assert block, "docs/tour.md has no tree that begins with configs/"
-    return dict(line.split(maxsplit=1) for line in block[1].splitlines())
-
-
-def test_every_room_is_in_the_tree_of_the_tour():
-    tree = tree_of_the_tour()
-    rooms = {path.parent.relative_to(ROOT).as_posix() + "/" for path in (ROOT / "rvtssm").glob("*/__init__.py")}
-    assert rooms <= set(tree)
-    assert [folder for folder in tree if not (ROOT / folder).is_dir()] == []
-
-
-def test_the_readme_is_short_and_its_links_lead_somewhere():
+def test_the_links_of_the_readme_lead_somewhere():
     text = (ROOT / "README.md").read_text()
-    assert len(text.split()) <= 700
     links = re.findall(r"\]\(([^)#]+)", text)
     assert len(links) > 15 and [link for link in links if not (ROOT / link).is_file()] == []
-    assert (ROOT / "docs/assets/rates.gif").stat().st_size <= 3e6
 
 
 def commands() -> list[str]:
@@ -136,19 +120,6 @@ def test_every_verb_and_key_is_on_the_page_of_commands(site):
     assert [verb for verb in verbs() if f"### rvtssm {verb}\n" not in page] == []
 
 
-def test_keys_without_a_section_are_listed_by_verb(site):
-    page = (site / "keys.md").read_text()
-    for row in (
-        "| `hz` | predict | `predict.hz` |",
-        "| `hz` | demo, evaluate, study | `evaluation.hz` |",
-        "| `steps` | demo, train, study | `training.steps` |",
-    ):
-        assert row in page
-    rows = re.findall(r"^\| `(.+?)` \| (.+?) \| `(.+?)` \|$", page, re.M)
-    listed = {(verb, key, name) for key, readers, name in rows for verb in readers.split(", ")}
-    assert listed == {(verb, *pair) for verb in verbs() for pair in short_keys(verb).items()}
-
-
 def test_a_verb_or_a_key_that_the_search_lacks_is_named():
     not_found = runpy.run_path(str(ROOT / "scripts/site_search.py"))["not_found"]
     keys = "".join(f"<code>{key}</code>" for key in all_keys())
@@ -157,14 +128,6 @@ def test_a_verb_or_a_key_that_the_search_lacks_is_named():
     assert not_found(index[1:]) == [f"rvtssm {next(iter(verbs()))}"]
     less = [{**item, "text": keys.replace("<code>windows.stride_ms</code>", "")} for item in index]
     assert not_found(less) == ["windows.stride_ms"]
-
-
-def test_every_file_and_module_is_listed(site):
-    files, reference = (site / "files.md").read_text(), "".join(path.read_text() for path in site.glob("api/*.md"))
-    for path in (ROOT / "rvtssm").rglob("*.py"):
-        assert f"| `{path.name}` | " in files
-        if path.parent != ROOT / "rvtssm" and path.stem != "__init__":
-            assert f"::: {path.relative_to(ROOT).with_suffix('').as_posix().replace('/', '.')}\n" in reference
 
 
 def test_what_is_no_markup_is_shown_as_it_is():
