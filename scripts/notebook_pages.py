@@ -1,10 +1,10 @@
-"""Run the notebooks of docs/notebooks, and write each as a page of Markdown with its outputs and pictures beside it.
+"""Run the examples, and write each as a page of docs/notebooks with its outputs and pictures.
 
 python scripts/notebook_pages.py            # all of them, in some minutes
 python scripts/notebook_pages.py NAME ...   # some, such as first_video
 
-A notebook is a file of Python whose cells begin with `# %%`, which Jupyter (with jupytext) and most editors open. The
-files that it writes go to a temporary folder.
+Examples are programs whose cells begin with `# %%`, which Jupyter (with jupytext) and most editors open as notebooks.
+The files that it writes go to a temporary folder.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-NOTEBOOKS = sorted((Path(__file__).resolve().parents[1] / "docs" / "notebooks").glob("*.py"))
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = [path for path in sorted((ROOT / "examples").glob("*.py")) if path.read_text().startswith("# %%")]
+PAGES = ROOT / "docs" / "notebooks"
 _MARK = "# %%"
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -60,16 +62,20 @@ def outputs(notebook: Path) -> Iterator[tuple[Cell, str, Any]]:
         yield cell, printed.getvalue(), value
 
 
+def page_of(notebook: Path) -> Path:
+    return PAGES / f"{notebook.stem}.md"
+
+
 def programs(page: str) -> list[str]:
     """Return the programs on a page that `write_page` wrote."""
     return re.findall(r"^```python\n(.*?)\n```$", page, re.M | re.S)
 
 
 def write_page(notebook: Path) -> None:
-    """Run a notebook, and write its page and its pictures beside it."""
+    """Run an example, and write its page and its pictures."""
     lines: list[str] = []
     shown = list(outputs(notebook))  # all of it, before a picture is replaced
-    for old in notebook.parent.glob(f"{notebook.stem}_*.png"):
+    for old in PAGES.glob(f"{notebook.stem}_*.png"):
         if old.stem.removeprefix(f"{notebook.stem}_").isdigit():
             old.unlink()
     for number, (cell, printed, value) in enumerate(shown):
@@ -79,14 +85,9 @@ def write_page(notebook: Path) -> None:
         lines += ["```python", cell.text, "```", ""]
         if text := _ANSI.sub("", printed).strip():
             lines += ["```text", "\n".join(line.rstrip() for line in text.splitlines()), "```", ""]
-        lines += _shown(value, notebook.with_name(f"{notebook.stem}_{number}.png"))
-    lines += [
-        f"This page is `docs/notebooks/{notebook.name}` with what it printed and showed. Other programs may have "
-        "run on the machine meanwhile, so its times are no measurements. Jupyter (with jupytext) and most editors open "
-        "that file as a notebook.",
-        "",
-    ]
-    notebook.with_suffix(".md").write_text("\n".join(lines))
+        lines += _shown(value, PAGES / f"{notebook.stem}_{number}.png")
+    lines += [f"This page is `examples/{notebook.name}` with what it printed and showed on a busy machine.", ""]
+    page_of(notebook).write_text("\n".join(lines))
 
 
 def _shown(value: Any, picture: Path) -> list[str]:
@@ -106,9 +107,9 @@ def _shown(value: Any, picture: Path) -> list[str]:
 if __name__ == "__main__":
     by_name = {path.stem: path for path in NOTEBOOKS}
     if unknown := set(sys.argv[1:]) - set(by_name):
-        sys.exit(f"there is no notebook {', '.join(sorted(unknown))}; choose from {', '.join(by_name)}")
+        sys.exit(f"there is no example {', '.join(sorted(unknown))}; choose from {', '.join(by_name)}")
     chosen = [by_name[name] for name in sys.argv[1:] or by_name]
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         for path in chosen:
             write_page(path)
-            print(f"wrote {path.with_suffix('.md')}")
+            print(f"wrote {page_of(path)}")

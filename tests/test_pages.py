@@ -102,7 +102,7 @@ def test_links_are_those_of_the_site(tmp_path, monkeypatch):
 @pytest.mark.parametrize("notebook", NOTEBOOKS["NOTEBOOKS"], ids=lambda path: path.stem)
 def test_the_page_of_a_notebook_has_its_programs_and_prose(notebook):
     """They run in tests/cli/test_end_to_end.py; scripts/notebook_pages.py writes the page again after a change."""
-    cells, page = NOTEBOOKS["cells"](notebook), notebook.with_suffix(".md").read_text()
+    cells, page = NOTEBOOKS["cells"](notebook), NOTEBOOKS["page_of"](notebook).read_text()
     assert NOTEBOOKS["programs"](page) == [cell.text for cell in cells if not cell.is_prose]
     assert [cell.text for cell in cells if cell.is_prose and cell.text not in page] == []
 

@@ -158,19 +158,19 @@ def test_what_the_page_of_the_demo_says_to_try_next_is_understood(demo):
             cli.compose(full_words(verb, words))
 
 
-@pytest.mark.parametrize("notebook", NOTEBOOKS["NOTEBOOKS"], ids=lambda path: path.stem)
-def test_a_notebook_runs(notebook, tmp_path, tmp_path_factory, monkeypatch):
-    """In a folder that holds at most the files of the notebooks before it, with fewer data and shorter trainings."""
-    monkeypatch.chdir(tmp_path_factory.getbasetemp())
-    shorter = tmp_path / notebook.name
-    text = notebook.read_text().replace("num_train=8", "num_train=2").replace("duration_s=3", "duration_s=1.5")
-    text = text.replace("num_test=1", 'num_test=1", "duration_s=1.5').replace("num_val=2", "num_val=1")
-    text = text.replace("steps=20", "steps=3")
-    shorter.write_text(text.replace("every=20", 'every=3", "sampling.chunk_length=5", "training.spectra=false'))
+@pytest.mark.parametrize("example", NOTEBOOKS["NOTEBOOKS"], ids=lambda path: path.stem)
+def test_an_example_runs(example, tmp_path, monkeypatch):
+    """With fewer data and a shorter training."""
+    monkeypatch.chdir(tmp_path)
+    shorter = tmp_path / example.name
+    text = example.read_text().replace("STEPS, SECONDS = 20, 3", "STEPS, SECONDS = 3, 2")
+    shorter.write_text(
+        text.replace("num_train=4", "num_train=2").replace('num_test=1", "d', 'num_test=1", "duration_s=1.5", "d')
+    )
     cells = list(NOTEBOOKS["outputs"](shorter))
     shown = [printed or value for cell, printed, value in cells if not cell.is_prose]
     assert not any(hasattr(value, "savefig") for *_, value in cells), "Jupyter shows such a figure as text"
-    assert len(cells) > 6 and sum(bool(each) for each in shown) > 2 and "nan" not in " ".join(map(str, shown))
+    assert any(shown) and "nan" not in " ".join(map(str, shown))
 
 
 def test_the_training_of_a_demo_can_be_watched(demo):

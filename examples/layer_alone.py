@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Inside an SSM
+# # A layer alone
 #
 # A state-space layer alone: its modes, its answer to an impulse at two rates, and what the bandlimit removes.
 # It needs no data.
@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from rvtssm.ssm import S5, TemporalConfig
+from rvtssm.ssm.spectrum import Spectrum
 from rvtssm.training.spectrum_monitor import spectrum_figure
 
 torch.manual_seed(0)
@@ -21,7 +22,9 @@ layer = S5(32, TemporalConfig(discretization="zoh", dt_max=0.4))
 # stride of 50 ms they become milliseconds and hertz.
 
 # %%
-Image.fromarray(spectrum_figure(layer.spectrum(), stride_us=50_000, title="S5, before training"))
+modes = layer.spectrum()
+assert isinstance(modes, Spectrum)  # an LSTM has none
+Image.fromarray(spectrum_figure(modes, stride_us=50_000, title="S5, before training"))
 
 # %% [markdown]
 # An input is held for one step of the training, 50 ms, and then it is zero. At 200 Hz the same input takes ten steps,
@@ -81,5 +84,6 @@ Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba())
 
 # %%
 for bandlimit in (0, 1, 0.5, 0.1):
-    limited = S5(32, TemporalConfig(dt_max=0.4, bandlimit=bandlimit))
-    print(f"bandlimit {bandlimit:<3}: {limited.spectrum().is_masked.float().mean().item():.0%} of the modes are masked")
+    modes = S5(32, TemporalConfig(dt_max=0.4, bandlimit=bandlimit)).spectrum()
+    assert isinstance(modes, Spectrum)
+    print(f"bandlimit {bandlimit:<3}: {modes.is_masked.float().mean().item():.0%} of the modes are masked")
