@@ -65,6 +65,9 @@ class EventMessage:
     words: Bytes
     columns: tuple[Column, Column, Column, Column]  # t (us), x, y, p
     frame_id: str  # coordinate frame of the camera
+    stamp_us: int = 0  # time of the message on the clock of ROS
+    base_us: int | None = None  # `stamp_us` on the clock of the sensor; None: that of the first event
+    number: int | None = None  # counts the messages of the camera; None: this type of messages has none
 
     def __len__(self) -> int:
         """Return the number of words, or of events if there are no words."""
@@ -102,6 +105,8 @@ class MessageDecoder:
         self._state: State | None = None
         self._shape: tuple[int, int, str] | None = None  # height, width and encoding of the messages
         self.frame_id = ""  # coordinate frame of the camera, as the last message names it
+        self.number: int | None = None  # of the last message, see `EventMessage`
+        self.ros_offset_us = 0  # from the clock of the sensor to that of ROS, as the last message with events tells it
 
     def push(self, data: bytes) -> tuple[Events, tuple[int, int]]:
         """Decode one serialised message.
@@ -118,7 +123,7 @@ class MessageDecoder:
                 reason.
         """
         message = read_message(self._kind, data, is_cdr=True)
-        self.frame_id = message.frame_id
+        self.frame_id, self.number = message.frame_id, message.number
         size_hw, shape = (message.height, message.width), (message.height, message.width, message.encoding)
         if self._state is None:
             self._state = first_state(*message.decoder_state)
@@ -143,6 +148,8 @@ class MessageDecoder:
                 f"its clock has jumped back from {before_us} to {events.t[0]} us; begin a new stream",
             )
         np.maximum(events.t, before_us, out=events.t)
+        if len(events) and self._kind in PACKETS:  # the events of ARRAYS have times of ROS
+            self.ros_offset_us = message.stamp_us - (int(events.t[0]) if message.base_us is None else message.base_us)
         self._state[LATEST_US] = max(before_us, int(self._state[LATEST_US]))
         return events, size_hw
 
@@ -161,13 +168,12 @@ def read_message(kind: str, data: bytes, is_cdr: bool) -> EventMessage:
     fields = _Fields(data, is_cdr)
     if not is_cdr:
         fields.number("I")  # sequence number of the message
-    fields.number("I")
-    fields.number("I")  # seconds and nanoseconds of the message
+    stamp_us = 1_000_000 * fields.number("I") + fields.number("I") // 1000
     frame_id = fields.text()
     height, width = fields.number("I"), fields.number("I")
     if kind in ARRAYS:
         return EventMessage(height, width, "", np.empty(0, np.uint8), _array_columns(fields), frame_id)
-    fields.number("Q")
+    number = fields.number("Q")
     base_ns = fields.number("Q")
     given = fields.text()
     is_bigendian = fields.number("B")
@@ -185,9 +191,9 @@ def read_message(kind: str, data: bytes, is_cdr: bool) -> EventMessage:
             "bags.not_whole_words", f"its {len(payload)} bytes are not whole words of {unit_bytes} bytes; {_AGAIN}"
         )
     if encoding in WORDS:
-        return EventMessage(height, width, encoding, payload, _NO_COLUMNS, frame_id)
-    columns = _mono_columns(payload.view("<u8"), base_ns)
-    return EventMessage(height, width, encoding, np.empty(0, np.uint8), columns, frame_id)
+        return EventMessage(height, width, encoding, payload, _NO_COLUMNS, frame_id, stamp_us, None, number)
+    columns, no_words = _mono_columns(payload.view("<u8"), base_ns), np.empty(0, np.uint8)
+    return EventMessage(height, width, encoding, no_words, columns, frame_id, stamp_us, base_ns // 1000, number)
 
 
 def decode_message(message: EventMessage, state: State, gate: Gate, buffer: EventBuffer) -> int:

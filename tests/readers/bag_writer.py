@@ -49,9 +49,19 @@ def header_of(store: Typestore, t_us: int) -> Any:
     return types["std_msgs/msg/Header"](stamp=stamp, frame_id="camera", **numbered)
 
 
-def message_of(store: Typestore, kind: str, events: Events, encoding: str, size_hw: tuple[int, int]) -> Any:
+def message_of(
+    store: Typestore,
+    kind: str,
+    events: Events,
+    encoding: str,
+    size_hw: tuple[int, int],
+    number: int = 0,
+    ros_offset_us: int = 0,
+) -> Any:
+    """A message whose stamp is the time of its first event on a clock of ROS that is ahead of the sensor's."""
     types: Any = store.types
-    header, base_us = header_of(store, int(events.t[0]) if len(events) else 0), int(events.t[0]) if len(events) else 0
+    base_us = int(events.t[0]) if len(events) else 0
+    header = header_of(store, base_us + ros_offset_us)
     if kind in (DVS, PROPHESEE):
         event, time = types[kind.replace("EventArray", "Event")], types["builtin_interfaces/msg/Time"]
         rows = zip(events.t.tolist(), events.x.tolist(), events.y.tolist(), events.p.tolist(), strict=True)
@@ -63,7 +73,7 @@ def message_of(store: Typestore, kind: str, events: Events, encoding: str, size_
     else:
         encoder, code = WORDS[encoding]
         words = np.array(encoder(events), code)
-    return types[kind](header, *size_hw, 0, base_us * 1000, encoding, False, words.view(np.uint8))
+    return types[kind](header, *size_hw, number, base_us * 1000, encoding, False, words.view(np.uint8))
 
 
 def write_bag(

@@ -1,115 +1,116 @@
-"""The node of ROS 2 in `examples/` publishes what a stream finds; it runs with a stand-in for the libraries of ROS."""
+"""The node of ROS 2 in `examples/ros2` publishes what a stream finds, and loses no message while it computes."""
 
 import importlib.util
 import re
 import runpy
 import sys
+import time
+import xml.etree.ElementTree as ElementTree
 from functools import partial
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import ClassVar
+from types import ModuleType
 
 import numpy as np
 import pytest
-from event_examples import HEIGHT, WIDTH
+from event_examples import HEIGHT, WIDTH, random_events
 
 import rvtssm
-from rvtssm.detection.predictor import Predictor
+from rvtssm.contrib.ros.message_source import MessageSource
 from rvtssm.models.checkpoint import write_checkpoint
-from rvtssm.records import Events
+from rvtssm.models.streams import Streams
+from rvtssm.records import Detections, Events
+from tests.contrib.ros.fake_ros import FakeNode, fake_modules
 from tests.readers.bag_writer import EVENT_PACKET, message_of, typestore_of
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
+PACKAGE = Path(__file__).parents[3] / "examples" / "ros2"
+NODE = PACKAGE / "rvtssm_ros" / "event_detector.py"
+ROS_OFFSET_US = 1_700_000_000_000_000
 
 
-class FakeNode:
-    """What the example uses of `rclpy.node.Node`; `parameters` replaces the command line of ROS."""
-
-    parameters: ClassVar[dict[str, object]] = {}
-
-    def __init__(self, name):
-        self.values, self.published, self.errors, self.warnings = {}, [], [], []
-
-    def declare_parameter(self, name, value):
-        self.values[name] = self.parameters.get(name, value)
-
-    def get_parameter(self, name):
-        return SimpleNamespace(value=self.values[name])
-
-    def get_logger(self):
-        return SimpleNamespace(error=self.errors.append, warning=self.warnings.append)
-
-    def create_publisher(self, kind, topic, qos):
-        assert topic == "detections"
-        return SimpleNamespace(publish=self.published.append)
-
-    def create_subscription(self, kind, topic, callback, qos, raw=False):
-        assert (kind, topic, raw) == ("the type of packets", "events", True)
-        self.callback = callback
-
-
-class FakeMessage(SimpleNamespace):
-    """A message whose fields come into being, except lists."""
-
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        setattr(self, name, [] if name in ("detections", "results") else FakeMessage())
-        return getattr(self, name)
-
-
-@pytest.fixture
-def node_file(monkeypatch):
-    """The module of the example, imported with the stand-in."""
-    for name, content in {
-        "rclpy": {},
-        "rclpy.node": {"Node": FakeNode},
-        "rclpy.qos": {"qos_profile_sensor_data": object()},
-        "builtin_interfaces": {},
-        "builtin_interfaces.msg": {"Time": FakeMessage},
-        "vision_msgs": {},
-        "vision_msgs.msg": dict.fromkeys(("Detection2D", "Detection2DArray", "ObjectHypothesisWithPose"), FakeMessage),
-        "event_camera_msgs": {},
-        "event_camera_msgs.msg": {"EventPacket": "the type of packets"},
-    }.items():
-        module = ModuleType(name)
-        vars(module).update(content)
-        monkeypatch.setitem(sys.modules, name, module)
-    spec = importlib.util.spec_from_file_location("ros2_node", EXAMPLES / "ros2_node.py")
+def load_module(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem.replace(".", "_"), path)
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
+@pytest.fixture
+def fake_ros(monkeypatch):
+    """Stand-ins for the modules of ROS, and the folder of the package in the path."""
+    for name, module in fake_modules().items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.syspath_prepend(str(PACKAGE))
+    monkeypatch.setattr(FakeNode, "parameters", {})
+
+
+@pytest.fixture
+def node_with(fake_ros, monkeypatch):
+    """A function: parameters -> the node, which ends with the test."""
+    nodes = []
+
+    def build(**parameters):
+        monkeypatch.setattr(FakeNode, "parameters", parameters)
+        nodes.append(load_module(NODE).EventDetector())
+        return nodes[-1]
+
+    yield build
+    for node in nodes:
+        node.end()
+
+
+@pytest.fixture
+def weights(live_checkpoint, tmp_path):
+    """The path of the small detector's weights."""
+    checkpoint = live_checkpoint()
+    write_checkpoint(tmp_path / "best.ckpt", checkpoint.detector, checkpoint)
+    return str(tmp_path / "best.ckpt")
+
+
+STORE = typestore_of("mcap")
+
+
+def packet_of(events: Events, number: int = 0, encoding: str = "mono", size_hw=(HEIGHT, WIDTH)) -> bytes:
+    message = message_of(STORE, EVENT_PACKET, events, encoding, size_hw, number, ROS_OFFSET_US)
+    return bytes(STORE.serialize_cdr(message, EVENT_PACKET))
+
+
+def wait_until(condition, seconds: float = 60.0) -> None:
+    until_s = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until_s, "the node does not answer"
+        time.sleep(0.005)
+
+
+def stamp_us(message) -> int:
+    return message.header.stamp.sec * 10**6 + message.header.stamp.nanosec // 1000
+
+
 @pytest.mark.parametrize("lacks", ["rclpy", "event_camera_msgs.msg"])
-def test_without_ros_the_node_says_in_one_line_what_it_needs(monkeypatch, request, lacks):
-    if lacks == "rclpy":
-        monkeypatch.setitem(sys.modules, lacks, None)
-        start = partial(runpy.run_path, str(EXAMPLES / "ros2_node.py"))
-    else:
-        start = request.getfixturevalue("node_file").EventDetector
-        monkeypatch.setitem(sys.modules, lacks, None)
+def test_without_ros_the_node_says_in_one_line_what_it_needs(monkeypatch, fake_ros, lacks):
+    start = partial(runpy.run_path, str(NODE))
+    if lacks != "rclpy":
+        start = load_module(NODE).EventDetector
+    monkeypatch.setitem(sys.modules, lacks, None)
     with pytest.raises(SystemExit) as ended:
         start()
     assert re.fullmatch(rf".*{lacks}.*: this node needs ROS 2 .* docs/live.md \(ROS 2\) .*", str(ended.value))
 
 
-def test_the_node_publishes_what_a_stream_finds(node_file, live_checkpoint, draw_events, tmp_path, monkeypatch):
-    weights, events = live_checkpoint(), draw_events(3_000)
-    write_checkpoint(tmp_path / "best.ckpt", weights.detector, weights)
-    parameters = {"checkpoint": str(tmp_path / "best.ckpt"), "hz": 15.0, "min_score": 0.1}
-    monkeypatch.setattr(FakeNode, "parameters", parameters)
-    node, store = node_file.EventDetector(), typestore_of("mcap")
-    for part in np.array_split(np.arange(len(events)), 7):
-        packet = Events(events.t[part], events.x[part], events.y[part], events.p[part])
-        message = message_of(store, EVENT_PACKET, packet, "mono", (HEIGHT, WIDTH))
-        node.callback(bytes(store.serialize_cdr(message, EVENT_PACKET)))
-    detector: Predictor = rvtssm.load(tmp_path / "best.ckpt")
-    wanted = detector.stream(HEIGHT, WIDTH, hz=15, min_score=0.1).push(events)
-    assert node.errors == [] and len(node.published) == len(wanted) > 5
+@pytest.mark.parametrize("stamp", ["ros", "sensor"])
+def test_the_node_publishes_what_a_stream_finds(node_with, weights, draw_events, stamp):
+    events = draw_events(3_000)
+    node = node_with(checkpoint=weights, hz=15.0, min_score=0.1, stamp=stamp)
+    stream, wanted = rvtssm.load(weights).stream(HEIGHT, WIDTH, hz=15, min_score=0.1), []
+    for number, part in enumerate(np.array_split(np.arange(len(events)), 7)):
+        packet = events[part[0] : part[-1] + 1]
+        wanted += stream.push(packet)
+        node.source.put(packet_of(packet, number))
+        wait_until(lambda: len(node.published) == len(wanted))  # noqa: B023 (called within the loop)
+    assert node.errors == [] and len(wanted) > 5
     assert sum(len(result) for result in wanted) > 0
     for message, result in zip(node.published, wanted, strict=True):
-        assert message.header.stamp.sec * 10**6 + message.header.stamp.nanosec // 1000 == result.found.t_us
+        assert stamp_us(message) == result.t_us + (ROS_OFFSET_US if stamp == "ros" else 0)
         assert message.header.frame_id == "camera"  # as the messages of the events name it
         assert [found.results[0].hypothesis.class_id for found in message.detections] == result.names
         boxes = [
@@ -119,44 +120,140 @@ def test_the_node_publishes_what_a_stream_finds(node_file, live_checkpoint, draw
         left, top, right, bottom = result.found.xyxy.T
         centred = np.stack([(left + right) / 2, (top + bottom) / 2, right - left, bottom - top], axis=1)
         np.testing.assert_allclose(np.reshape(boxes, (-1, 4)), centred, rtol=1e-6)
-    node.callback(b"\0\1\0\0damaged")
+        assert {found.id for found in message.detections} <= {""}
+    node.source.put(b"\0\1\0\0damaged")
+    wait_until(lambda: node.errors)
     assert len(node.errors) == 1 and "before a field" in node.errors[0]
 
 
-def test_the_node_goes_on_after_the_clock_jumps_back(node_file, live_checkpoint, draw_events, tmp_path, monkeypatch):
-    weights, store = live_checkpoint(), typestore_of("mcap")
-    write_checkpoint(tmp_path / "best.ckpt", weights.detector, weights)
-    monkeypatch.setattr(FakeNode, "parameters", {"checkpoint": str(tmp_path / "best.ckpt")})
-    node = node_file.EventDetector()
+def test_no_message_is_lost_while_the_detector_computes(node_with, weights, monkeypatch):
+    """At 71 % load: packets of 4 ms, 35 ms for each window of 50 ms. In a callback with a queue of 5, half are lost."""
+
+    def detect(self, frames, *args, t_us, **kwargs):
+        time.sleep(0.0355)
+        nothing = np.empty((0, 4), np.float32), np.empty(0, np.float32), np.empty(0, np.int64)
+        return [Detections(*nothing, t) for t in t_us]
+
+    monkeypatch.setattr(Streams, "detect", detect)
+    node = node_with(checkpoint=weights)
+    packets = [packet_of(random_events(40, n, 4_000, 4_000 * n, fills_span=True), n) for n in range(500)]
+    node.spin(packets, 0.004, wait_s=0.2)
+    assert node.subscription.num_dropped == 0
+    node.report()
+    assert node.errors == [] and not [line for line in node.warnings if "lost" in line]
+    assert len(node.published) + node._num_passed >= 38  # of 39 windows, in 2 s of events
+
+
+def test_messages_that_the_middleware_dropped_are_reported(node_with, weights):
+    node = node_with(checkpoint=weights)
+    for number in (0, 1, 2, 5, 6, 20):
+        node.source.put(packet_of(random_events(100, number, 20_000, 20_000 * number, fills_span=True), number))
+    wait_until(lambda: node.source.num_lost == 15)
+    node.report()
+    assert any(line.startswith("15 messages of the camera were lost, 6 arrived") for line in node.warnings)
+    node.warnings.clear()
+    node.report()
+    assert node.warnings == []  # nothing since the last report
+    period_s, callback = node.timers[0]
+    assert (period_s, callback) == (5.0, node.report)
+
+
+def test_messages_that_find_the_queue_full_are_counted():
+    source = MessageSource(EVENT_PACKET, 3, lambda text: None)
+    for number in range(5):
+        source.put(packet_of(random_events(10, number, 1000, 1000 * number), number))
+    assert source.num_lost == 2
+    assert source.wait_for_camera() and (source.height, source.width) == (HEIGHT, WIDTH)
+    blocks = source.packets()
+    assert [int(next(blocks)[0].t[0] // 1000) for _ in range(3)] == [0, 1, 2]
+    source.put(packet_of(random_events(10, 5, 1000, 5000), 5))
+    next(blocks)
+    assert source.num_lost == 2  # `seq` skipped the same two messages
+
+
+def test_windows_that_a_slow_detector_passes_over_are_reported(node_with, weights):
+    node = node_with(checkpoint=weights, downsample=2)
+    for number in range(12):  # as if twelve messages waited during one long computation
+        node.source.put(packet_of(random_events(300, number, 100_000, 100_000 * number, fills_span=True), number))
+    wait_until(lambda: len(node.published) + node._num_passed >= 23)
+    node.report()
+    assert any("windows were passed over; lower hz or raise downsample" in line for line in node.warnings)
+
+
+@pytest.mark.parametrize("encoding", ["mono", "evt3"])
+def test_the_node_goes_on_after_the_clock_jumps_back_and_after_the_sensor_changes(
+    node_with, weights, draw_events, encoding
+):
+    node = node_with(checkpoint=weights, stamp="sensor")
 
     def send(events, size_hw=(HEIGHT, WIDTH)):
-        message = message_of(store, EVENT_PACKET, events, "mono", size_hw)
-        node.callback(bytes(store.serialize_cdr(message, EVENT_PACKET)))
+        before = node.source.num_received
+        node.source.put(packet_of(events, before, encoding, size_hw))
+        wait_until(lambda: node.source._waiting.empty())
+        time.sleep(0.05)
 
     for start_us in (9_000_000, 7_000_000):  # the second as if the driver was started again
         send(draw_events(100, start_us, 1_000))
         for number in range(4):
             send(draw_events(500, start_us + 5_000 + 50_000 * number, 50_000))
+    wait_until(lambda: len([message for message in node.published if stamp_us(message) < 7_300_000]) >= 2)
     assert len(node.errors) == 1 and "jumped back from" in node.errors[0]
-    ends_us = [m.header.stamp.sec * 10**6 + m.header.stamp.nanosec // 1000 for m in node.published]
-    assert min(ends_us) < 7_300_000 and len([t for t in ends_us if t < 7_300_000]) >= 2
     late = draw_events(100, 7_204_000, 1_000)  # by less than 10 ms: repaired as a recording is
     send(late)
-    send(draw_events(100, 7_300_000, 1_000), (2 * HEIGHT, WIDTH))
+    assert len(node.errors) == 1
+    node.published.clear()
+    for number in range(6):
+        send(draw_events(500, 7_300_000 + 50_000 * number, 50_000), (2 * HEIGHT, WIDTH))
+    wait_until(lambda: node.published)
     assert len(node.errors) == 2 and "its height, width and encoding are" in node.errors[1]
+    assert node.source.num_unusable == 2
 
 
-def test_the_node_takes_the_weights_in_the_box_and_warns_once_per_second_that_it_is_late(
-    node_file, draw_events, monkeypatch
-):
-    monkeypatch.setattr(FakeNode, "parameters", {"downsample": 2})
-    clock = iter(np.arange(0, 1e6, 0.2).tolist())  # every message takes 0.2 s
-    monkeypatch.setattr(node_file, "perf_counter", lambda: next(clock))
-    node, store = node_file.EventDetector(), typestore_of("mcap")
-    for number in range(34):
-        packet = draw_events(200, 100_000 * number, 100_000)
-        message = message_of(store, EVENT_PACKET, packet, "mono", (HEIGHT, WIDTH))
-        node.callback(bytes(store.serialize_cdr(message, EVENT_PACKET)))
-    assert node.errors == [] and node.values["checkpoint"] == "street-tiny"
-    assert node._stream.downsample == 2
-    assert len(node.warnings) == 3 and all("1.0 s of events took 2.0 s" in said for said in node.warnings)
+def test_objects_have_the_ids_of_their_tracks(node_with, weights, draw_events):
+    pytest.importorskip("trackers")
+    node = node_with(checkpoint=weights, min_score=0.05, track="bytetrack")
+    for number, part in enumerate(np.array_split(np.arange(6_000), 9)):
+        node.source.put(packet_of(draw_events()[part[0] : part[-1] + 1], number))
+        time.sleep(0.05)
+    wait_until(lambda: any(found.id for message in node.published for found in message.detections))
+
+
+def test_a_wrong_parameter_ends_the_node_at_once(node_with, weights):
+    with pytest.raises(rvtssm.UserError, match="stamp"):
+        node_with(checkpoint=weights, stamp="wall")
+    with pytest.raises(rvtssm.UserError, match="window"):
+        node_with(checkpoint=weights, window="short")
+
+
+def test_the_launch_file_and_the_package_name_what_the_node_declares(fake_ros, monkeypatch):
+    given = {}
+
+    def noted(kind, **kwargs):
+        given.setdefault(kind, []).append(kwargs)
+        return kind
+
+    modules = {
+        "launch": {"LaunchDescription": lambda parts: parts},
+        "launch.actions": {"DeclareLaunchArgument": lambda name, **kwargs: noted("argument", name=name, **kwargs)},
+        "launch.substitutions": {"LaunchConfiguration": lambda name: name},
+        "launch_ros": {},
+        "launch_ros.actions": {"Node": lambda **kwargs: noted("node", **kwargs)},
+        "launch_ros.parameter_descriptions": {"ParameterValue": lambda name, value_type: (name, value_type)},
+    }
+    for name, content in modules.items():
+        module = ModuleType(name)
+        vars(module).update(content)
+        monkeypatch.setitem(sys.modules, name, module)
+    assert len(load_module(PACKAGE / "launch" / "event_detector.launch.py").generate_launch_description()) == 11
+    (node,) = given["node"]
+    parameters = load_module(PACKAGE / "rvtssm_ros" / "parameters.py").PARAMETERS
+    assert node["parameters"] == [{name: (name, type(value)) for name, (value, _) in parameters.items()}]
+    assert [argument["name"] for argument in given["argument"]] == ["events", *parameters]
+    assert node["remappings"] == [("events", "events")]
+    described = ElementTree.parse(PACKAGE / "package.xml").getroot()
+    assert described.findtext("name") == node["package"] == "rvtssm_ros"
+    assert described.findtext("export/build_type") == "ament_python"
+    needed = {depend.text for depend in described.findall("exec_depend")}
+    imported = set(re.findall(r"^    (?:from|import) (\w+)", NODE.read_text(), re.MULTILINE))
+    assert imported <= needed
+    assert f"{node['executable']} = " in (PACKAGE / "setup.py").read_text()

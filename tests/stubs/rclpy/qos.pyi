@@ -1,3 +1,7 @@
-class QoSProfile: ...
+from enum import Enum
 
-qos_profile_sensor_data: QoSProfile
+class ReliabilityPolicy(Enum):
+    BEST_EFFORT = 2
+
+class QoSProfile:
+    def __init__(self, *, depth: int, reliability: ReliabilityPolicy) -> None: ...
