@@ -173,7 +173,7 @@ class DatasetSpec:
     # Classes to drop from label files, as names or as numbers in text. A class that is neither here nor in class_names
     # is an error. None: drop every class that is not in class_names.
     ignored_classes: tuple[str, ...] | None = None
-    downsample: int = 1  # frames keep one pixel of each downsample x downsample square
+    downsample: int = 1  # each downsample x downsample square of the sensor is one pixel of the frame
     repair: bool = False  # this and the next three: see ReadOptions
     time_unit: str | None = None
     format: str | None = None
@@ -311,6 +311,7 @@ class Windows:
 
 
 CONVENTIONS = ("exact", "rvt")
+REDUCTIONS = ("nearest", "sum")  # of a square of sensor pixels to one frame pixel, see events/cells.py
 # Channels per time bin; for `surfaces`, per time constant. See events/representations.py.
 CHANNELS_PER_BIN = {"histogram": 2, "surfaces": 2}
 _TIME_CONSTANTS_US = 200, 10_000_000  # the shortest and the longest
@@ -365,15 +366,18 @@ class WindowSettings:
     count_cutoff: int = 10  # counts saturate here
     representation: str = "histogram"  # one of CHANNELS_PER_BIN
     time_constants_us: tuple[int, ...] = (5_000, 17_100, 58_500, 200_000)  # only for `surfaces`
+    reduce: str = "nearest"  # one of REDUCTIONS
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "time_constants_us", tuple(self.time_constants_us))  # files store a list
         check_choice("convention", self.convention, CONVENTIONS)
         check_choice("representation", self.representation, CHANNELS_PER_BIN)
-        if self.convention == "rvt" and self.representation != "histogram":
+        check_choice("reduce", self.reduce, REDUCTIONS)
+        if self.convention == "rvt" and (self.representation, self.reduce) != ("histogram", "nearest"):
             raise UserError(
                 "windows.rvt_convention",
-                f"convention=rvt reproduces RVT's histograms, not representation={self.representation}; use exact",
+                "convention=rvt reproduces RVT's histograms of one pixel of each square, not "
+                f"representation={self.representation} with reduce={self.reduce}; use exact",
             )
         if not 1 <= self.count_cutoff <= 255 or self.num_bins < 1:
             raise UserError(

@@ -42,7 +42,7 @@ def live(config: Config, as_json: bool = False) -> int:
     label = weights_label(config.checkpoint) if config.checkpoint else ""
     config = with_chosen_precision(with_default_weights(config))
     checkpoint, settings = read_weights(config), config.live
-    windows = checkpoint.windows_at(settings.hz, settings.window)
+    windows = checkpoint.windows_at(settings.hz, settings.window, settings.reduce)
     source_name = next(iter(find_sources(config.recording))) if config.recording else "camera"
     out = Path(config.out) if config.out else default_out("live", source_name, label)
     with (
@@ -114,7 +114,7 @@ def _detector(
         opened.events.height,
         opened.events.width,
         windows=windows,
-        downsample=settings.downsample or choose_downsample(checkpoint, opened),
+        downsample=settings.downsample or choose_downsample(checkpoint, opened, settings.reduce),
         config=settings.postprocess,
         skip="late",
         tracker=Tracker(settings.track, *tracking) if settings.track else None,
@@ -188,6 +188,7 @@ def _summary(run: LiveRun, tally: Tally, opened: OpenedSource, broke_off: str) -
         sensor_hw=detector.sensor_hw,
         frame_hw=detector.frame_hw,
         downsample=detector.downsample,
+        reduce=detector.windows.reduce,
         assumed_sensor=opened.assumed_sensor,
         hz=detector.windows.hz,
         window_ms=detector.windows.nominal_length_us / 1000,

@@ -79,6 +79,7 @@ def _windows_config(windows: WindowSettings) -> WindowsConfig:
         windows.convention,
         windows.representation,
         [tau / 1000 for tau in windows.time_constants_us],
+        windows.reduce,
     )
 
 

@@ -64,6 +64,7 @@ class Recipe:
             "convention": settings.convention,
             "representation": settings.representation,
             **({"time_constants_us": list(settings.time_constants_us)} if settings.warmup_us else {}),
+            "reduce": settings.reduce,
             "grid": "labels" if self.is_labelled else "free",
             "stride_us": settings.stride_us,
             "length_us": settings.length_us,
@@ -240,7 +241,7 @@ def is_made_from(recording: RawRecording, sequence: StoredSequence, recipe: Reci
     Raises:
         UserError: It was made with another recipe, or the recording is shorter now.
     """
-    found = sequence.meta
+    found = {"reduce": "nearest", **sequence.meta}  # earlier files do not tell, and keep one pixel of each square
     differences = [
         f"{key}={found.get(key)}, now {value}" for key, value in recipe.meta.items() if found.get(key) != value
     ]

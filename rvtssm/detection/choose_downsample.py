@@ -16,7 +16,7 @@ NUM_TRIED = 4  # windows at the start of a recording that are tried
 _SURE_SCORE = 0.5
 
 
-def choose_downsample(checkpoint: LoadedCheckpoint, source: OpenedSource) -> int:
+def choose_downsample(checkpoint: LoadedCheckpoint, source: OpenedSource, reduce: str | None = None) -> int:
     """Return the factor by which the frames of a recording are smaller than its sensor.
 
     The first NUM_TRIED windows are tried at the rate of training, with the factor `downsample_by_size` and smaller ones
@@ -27,6 +27,7 @@ def choose_downsample(checkpoint: LoadedCheckpoint, source: OpenedSource) -> int
     Args:
         checkpoint: The weights.
         source: The opened recording.
+        reduce: How a square of the sensor becomes a pixel; None means as in training.
     """
     events, windows = source.seekable, checkpoint.windows
     sensor_hw = source.events.height, source.events.width
@@ -44,7 +45,7 @@ def choose_downsample(checkpoint: LoadedCheckpoint, source: OpenedSource) -> int
     while factors[-1] > 1:
         factors.append((factors[-1] + 1) // 2)
     for downsample in factors:
-        best[downsample] = best_scores(checkpoint, tried, sensor_hw, downsample, until_us)
+        best[downsample] = best_scores(checkpoint, tried, sensor_hw, downsample, until_us, reduce)
         if np.mean(best[downsample] >= _SURE_SCORE) >= 0.5:
             return downsample
     found = (downsample for downsample, scores in best.items() if np.mean(scores >= SHOWN_SCORE) >= 0.5)
@@ -52,7 +53,12 @@ def choose_downsample(checkpoint: LoadedCheckpoint, source: OpenedSource) -> int
 
 
 def best_scores(
-    checkpoint: LoadedCheckpoint, events: Events, sensor_hw: tuple[int, int], downsample: int, until_us: int
+    checkpoint: LoadedCheckpoint,
+    events: Events,
+    sensor_hw: tuple[int, int],
+    downsample: int,
+    until_us: int,
+    reduce: str | None = None,
 ) -> np.ndarray:
     """Return the best score of every window that ends by `until_us`.
 
@@ -62,11 +68,15 @@ def best_scores(
         sensor_hw: Height and width of the sensor, pixels.
         downsample: The factor to try.
         until_us: End of the last window.
+        reduce: As in `choose_downsample`.
 
     Returns:
         (N,) float32, 0 for a window without a box.
     """
     config = PostprocessConfig(min_score=SHOWN_SCORE, max_detections=1)
-    detector = StreamDetector(checkpoint, *sensor_hw, downsample=downsample, config=config, skip="never")
+    windows = checkpoint.windows_at(reduce=reduce)
+    detector = StreamDetector(
+        checkpoint, *sensor_hw, windows=windows, downsample=downsample, config=config, skip="never"
+    )
     closed_us = until_us + detector.windows.includes_end  # an event at the end may belong to the last window
     return np.array([window.score.max(initial=0) for window in detector.push(events, closed_us)], np.float32)

@@ -55,11 +55,11 @@ class StreamDetector:
         checkpoint: The weights.
         height: Height of the sensor, pixels.
         width: Width of the sensor, pixels.
-        windows: Stride and length of windows, from `checkpoint.windows_at(hz, window)`; by default as in training.
+        windows: How events become frames, from `checkpoint.windows_at(hz, window, reduce)`; by default as in training.
         grid: The windows themselves, for recordings whose windows end at labels.
         start_us: Start of the first window; by default the first event.
-        downsample: Frames keep one pixel of each downsample x downsample square; by default the largest value that
-            leaves frames as large as in training.
+        downsample: Each downsample x downsample square of the sensor is one pixel of the frame; by default the largest
+            value that leaves frames as large as in training.
         config: Post-processing.
         windows_per_call: Windows per call of the detector, if a packet closes several. It affects speed and memory.
         skip: Which windows have no result of their own. `never`: all have one, as for files. `empty`: at least four
@@ -129,7 +129,8 @@ class StreamDetector:
     def restart(self) -> None:
         """Forget all events and the state, and begin a new stream with the next events, as after a jump of a clock."""
         self._streams.load_state_dict({"steps": {}})
-        self._counter = FrameCounter(self._windows, frame_pixels(*self.sensor_hw, self.downsample))
+        pixels = frame_pixels(*self.sensor_hw, self.downsample, reduce=self._windows.reduce)
+        self._counter = FrameCounter(self._windows, pixels)
         self._counts_ahead = self.skip == "never" and adds_up(self._windows) and self._is_apart()
         start_us: int | None = self._given_start_us
         self._known_us: int | None = start_us  # all events before this time are known; None: no event yet

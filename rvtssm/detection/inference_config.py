@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers import check_told
-from rvtssm.records import SHOWN_SCORE, check_window
+from rvtssm.records import REDUCTIONS, SHOWN_SCORE, check_window
 from rvtssm.system.limits import check_at_least, check_choice, check_positive, check_share, check_whole
 from rvtssm.system.user_error import UserError
 
@@ -33,7 +33,9 @@ class PredictConfig:
     """Windows at other rates. slide: as long as in training; shrink: as long as the stride; null: as the weights allow.
     """
     downsample: int | None = None
-    """Frames keep one pixel of each n x n square; null: the largest n that finds objects."""
+    """Each n x n square of the sensor is one pixel of the frame; null: the largest n that finds objects."""
+    reduce: str | None = None
+    """Of each square. nearest: keep one pixel; sum: count the events of all; null: as in training."""
     height: int | None = None
     """Height of the sensor in pixels, if the events do not give it."""
     width: int | None = None
@@ -76,6 +78,7 @@ class PredictConfig:
 
     def __post_init__(self) -> None:
         check_window("predict.window", self.window)
+        check_choice("predict.reduce", self.reduce, (*REDUCTIONS, None))
         check_told("predict", self)
         check_choice("predict.view", self.view, VIEWS)
         check_choice("predict.track", self.track, (*TRACKERS, None))
@@ -109,8 +112,10 @@ class LiveConfig:
     """Windows at other rates. slide: as long as in training; shrink: as long as the stride; null: as the weights allow.
     """
     downsample: int | None = None
-    """Frames keep one pixel of each n x n square; null: for a recording as in `predict`, for a camera the largest n
-    that leaves frames as large as in training."""
+    """Each n x n square of the sensor is one pixel of the frame; null: for a recording as in `predict`, for a camera
+    the largest n that leaves frames as large as in training."""
+    reduce: str | None = None
+    """Of each square. nearest: keep one pixel; sum: count the events of all; null: as in training."""
     height: int | None = None
     """Height of the sensor in pixels, if a recording does not give it."""
     width: int | None = None
@@ -137,6 +142,7 @@ class LiveConfig:
 
     def __post_init__(self) -> None:
         check_window("live.window", self.window)
+        check_choice("live.reduce", self.reduce, (*REDUCTIONS, None))
         check_told("live", self)
         check_choice("live.track", self.track, (*TRACKERS, None))
         check_at_least("live", self, 0, "track_memory_s")

@@ -143,7 +143,7 @@ def _plan(
     checkpoint: LoadedCheckpoint, source: OpenedSource, config: PredictConfig, ends_us: np.ndarray | None
 ) -> _Plan:
     """Return the plan. Raise UserError without events, or if no pixel is left after downsampling."""
-    events, settings = source.events, checkpoint.windows_at(config.hz, config.window)
+    events, settings = source.events, checkpoint.windows_at(config.hz, config.window, config.reduce)
     windows, num_windows = None, None
     if isinstance(events, Recording):
         given = [times for times in (ends_us, source.images and source.images.times_us) if times is not None]
@@ -151,7 +151,7 @@ def _plan(
     if isinstance(events, Recording | EventsInMemory):
         first_us, last_us = events.time_range_us
         num_windows = FreeGrid(first_us, settings).num_until(last_us) if windows is None else len(windows)
-    downsample = config.downsample or choose_downsample(checkpoint, source)
+    downsample = config.downsample or choose_downsample(checkpoint, source, config.reduce)
     reduced_hw(events.height, events.width, downsample)
     pictures = PictureSettings(
         class_names=checkpoint.spec.class_names,
@@ -232,6 +232,7 @@ def _summary(
         sensor_hw=plan.sensor_hw,
         frame_hw=plan.frame_hw,
         downsample=plan.downsample,
+        reduce=plan.settings.reduce,
         assumed_sensor=source.assumed_sensor,
         hz=plan.settings.hz,
         window_ms=plan.settings.nominal_length_us / 1000,

@@ -95,6 +95,7 @@ class Predictor:
         height: int | None = None,
         width: int | None = None,
         downsample: int | None = None,
+        reduce: str | None = None,
         repair: bool = False,
         min_score: float = SHOWN_SCORE,
         track: str | None = None,
@@ -111,9 +112,12 @@ class Predictor:
             height: Height of the sensor in pixels; needed for events in memory. For a file that does not give its size,
                 the default is the smallest common sensor that fits.
             width: Width of the sensor in pixels, likewise.
-            downsample: Frames keep one pixel of each downsample x downsample square; by default the first windows
-                decide, see `choose_downsample`. `summary.downsample` of the result says which value it was: pass it to
-                `stream`, or to `predict` for other parts of the recording, so that they give the same boxes.
+            downsample: Each downsample x downsample square of the sensor is one pixel of the frame; by default the
+                first windows decide, see `choose_downsample`. `summary.downsample` of the result says which value it
+                was: pass it to `stream`, or to `predict` for other parts of the recording, so that they give the same
+                boxes.
+            reduce: How a square becomes a pixel: nearest (one pixel is kept), sum (the events of all are counted) or
+                None (as in training).
             repair: Read a file even if many of its events are out of order, see `rvtssm.open`.
             min_score: Return boxes with at least this score.
             track: "bytetrack" gives each object a constant number (`found.track_id`). Boxes below `min_score` do not
@@ -135,6 +139,7 @@ class Predictor:
             hz=hz,
             window=window,
             downsample=downsample,
+            reduce=reduce,
             height=height,
             width=width,
             postprocess=settings,
@@ -159,6 +164,7 @@ class Predictor:
         hz: float | None = None,
         window: str | None = None,
         downsample: int | None = None,
+        reduce: str | None = None,
         min_score: float = SHOWN_SCORE,
         track: str | None = None,
         track_memory_s: float = 1.0,
@@ -174,16 +180,17 @@ class Predictor:
             width: Width of the sensor, pixels.
             hz: The rate; by default that of training.
             window: Length of windows at other rates, see `predict`.
-            downsample: Frames keep one pixel of each downsample x downsample square; by default the largest value that
-                leaves frames as large as in training. `predict` may choose a smaller one: for the same boxes, pass
+            downsample: Each downsample x downsample square of the sensor is one pixel; by default the largest value
+                that leaves frames as large as in training. `predict` may choose a smaller one: for the same boxes, pass
                 `summary.downsample` of its result.
+            reduce: As in `predict`.
             min_score: Return boxes with at least this score.
             track: "bytetrack" gives each object a constant number.
             track_memory_s: How long a lost object keeps its number, in seconds.
             latest: Compute only the newest window that a push closes, as `rvtssm live` does, so that a detector that is
                 slower than the events does not fall behind. `num_passed` of a result counts the windows before it.
         """
-        windows = self.checkpoint.windows_at(hz, window)
+        windows = self.checkpoint.windows_at(hz, window, reduce)
         _warn(self.checkpoint, windows)
         tracking = len(self.class_names), windows.hz, track_memory_s, SHOWN_SCORE
         return StreamDetector(

@@ -27,6 +27,7 @@ class RunSummary:
     sensor_hw: tuple[int, int]  # pixels
     frame_hw: tuple[int, int]  # pixels of the detector's input
     downsample: int
+    reduce: str  # how a square of the sensor became a pixel, one of REDUCTIONS
     assumed_sensor: str  # name of the common sensor whose size is assumed; empty if the source gives its size
     hz: float
     window_ms: float
@@ -57,12 +58,13 @@ class RunSummary:
         lost = f", {self.num_lost_packets} packets lost" * bool(self.num_lost_packets)
         assumed = f" (assumed: {self.assumed_sensor})" * bool(self.assumed_sensor)
         passed = f", {self.num_passed} without a result" * bool(self.num_passed)
+        reduce = f", reduce={self.reduce}" * (self.downsample > 1)
         found = [
             f"{self.source}: {self.format}, {counted(self.num_events, 'event')}, {self.duration_s:.3f} s from camera "
             f"time {self.start_us / 1e6:.3f} s{faults}{lost}",
             f"{counted(self.num_windows, 'window')} of {self.window_ms:g} ms at {self.hz:g} Hz{passed}",
             f"sensor {sensor_w} x {sensor_h} pixels{assumed}, frames {frame_w} x {frame_h} "
-            f"(downsample={self.downsample})",
+            f"(downsample={self.downsample}{reduce})",
             f"{counted(self.num_detections, 'box')} for the files, highest score of all {self.highest_score:.2f}",
             f"{self.wall_s:.1f} s, {self.startup_s:.1f} s of it to start; then {self.realtime_factor:.2g} x real time",
         ]

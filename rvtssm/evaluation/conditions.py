@@ -50,6 +50,8 @@ def conditions(run: DetectorRun, split: SplitPlan, rates: Sequence[PlannedRate],
         "memory": options.memory or checkpoint.model_config.memory,
         "still objects": f"no motion for {options.still_ms:g} ms or more, where labels tell; other boxes are ignored",
     }
+    if checkpoint.spec.downsample > 1:
+        lines["windows"] += f", downsample={checkpoint.spec.downsample} by {checkpoint.windows.reduce}"
     if options.step_scale is not None:
         lines["time step"] = f"{options.step_scale:g} whatever the rate"
     if checkpoint.temporal_config.bidirectional:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.records import Events
+from rvtssm.records import REDUCTIONS, Events
 from rvtssm.system.jit import jit
+from rvtssm.system.limits import check_choice
 from rvtssm.system.user_error import UserError
 
 Ints = npt.NDArray[np.int64]
@@ -43,12 +44,18 @@ class FramePixels:
 
 
 def frame_pixels(
-    height: int, width: int, downsample: int = 1, row_sources: Ints | None = None, column_sources: Ints | None = None
+    height: int,
+    width: int,
+    downsample: int = 1,
+    row_sources: Ints | None = None,
+    column_sources: Ints | None = None,
+    reduce: str = "nearest",
 ) -> FramePixels:
     """Map sensor coordinates to frame coordinates.
 
-    Downsampling keeps one pixel of each downsample x downsample square, the one at index downsample // 2 in both
-    directions (nearest-exact). Flips, crops and nearest-neighbour zooms are given as source tables.
+    Downsampling by `nearest` keeps one pixel of each downsample x downsample square, the one at index downsample // 2
+    in both directions (nearest-exact, as RVT does). By `sum`, all pixels of the square share one frame pixel, so that
+    their events are counted together. Flips, crops and nearest-neighbour zooms are given as source tables.
 
     Args:
         height: Height of the sensor, pixels.
@@ -57,14 +64,16 @@ def frame_pixels(
         row_sources: (h,), row i of the frame shows row `row_sources[i]` of the downsampled sensor; a negative value
             leaves the row empty. None shows all rows in their order.
         column_sources: (w,), the same for columns.
+        reduce: One of `rvtssm.records.REDUCTIONS`.
 
     Raises:
-        UserError: `downsample` is below 1.
+        UserError: `downsample` is below 1, or `reduce` is unknown.
     """
+    check_choice("reduce", reduce, REDUCTIONS)
     if downsample < 1:
         raise UserError("frames.downsample", f"{downsample=} must be at least 1")
-    row_first, row_count = _axis(height, downsample, row_sources)
-    column_first, column_count = _axis(width, downsample, column_sources)
+    row_first, row_count = _axis(height, downsample, row_sources, reduce)
+    column_first, column_count = _axis(width, downsample, column_sources, reduce)
     frame_height = height // downsample if row_sources is None else len(row_sources)
     frame_width = width // downsample if column_sources is None else len(column_sources)
     sizes, axes = (height, width, frame_height, frame_width), (row_first, row_count, column_first, column_count)
@@ -78,7 +87,7 @@ def frame_pixels(
     )
 
 
-def _axis(size: int, downsample: int, sources: Ints | None) -> tuple[Int32s, Int32s]:
+def _axis(size: int, downsample: int, sources: Ints | None, reduce: str) -> tuple[Int32s, Int32s]:
     """Return, for every sensor coordinate, the first frame coordinate that shows it and how many show it."""
     frame_size = size // downsample
     first, count = np.zeros(frame_size, np.int32), np.ones(frame_size, np.int32)
@@ -90,7 +99,9 @@ def _axis(size: int, downsample: int, sources: Ints | None) -> tuple[Int32s, Int
         first[sources[targets]] = targets  # the last one written is the smallest
     sensor = np.arange(size)
     frame = sensor // downsample
-    is_kept = (sensor % downsample == downsample // 2) & (frame < frame_size)
+    is_kept = frame < frame_size
+    if reduce == "nearest":
+        is_kept &= sensor % downsample == downsample // 2
     frame = np.where(is_kept, frame, 0)
     return np.where(is_kept, first[frame], 0).astype(np.int32), np.where(is_kept, count[frame], 0).astype(np.int32)
 

@@ -355,7 +355,8 @@ def count_windows(
     Raises:
         UserError: Events lie outside the sensor.
     """
-    counter = FrameCounter(settings or WindowSettings(), frame_pixels(height, width, downsample))
+    settings = settings or WindowSettings()
+    counter = FrameCounter(settings, frame_pixels(height, width, downsample, reduce=settings.reduce))
     counter.push(events)
     return counter.take(windows.bounds_us)
 

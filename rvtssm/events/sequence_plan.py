@@ -44,7 +44,9 @@ class SequencePlan:
             columns: The same for columns.
         """
         size = self.recording.height, self.recording.width
-        return FrameCounter(self.settings, frame_pixels(*size, self.spec.downsample, rows, columns))
+        return FrameCounter(
+            self.settings, frame_pixels(*size, self.spec.downsample, rows, columns, self.settings.reduce)
+        )
 
     @property
     def span_us(self) -> tuple[int, int]:

@@ -39,6 +39,8 @@ class WindowsConfig:
     """histogram or surfaces."""
     time_constants_ms: list[float] = field(default_factory=lambda: [tau / 1000 for tau in _USUAL.time_constants_us])
     """Only for representation=surfaces, which has no bins."""
+    reduce: str = _USUAL.reduce
+    """Of each n x n square if downsample is n. nearest: keep one pixel; sum: count the events of all."""
 
     def __post_init__(self) -> None:
         check_at_least("windows", self, 0.001, "stride_ms", "window_ms")  # one microsecond
@@ -60,7 +62,7 @@ class WindowsConfig:
             length_us = stride_us
         counted = self.convention, self.num_bins, self.count_cutoff, self.representation
         constants_us = tuple(round(tau * 1000) for tau in self.time_constants_ms)
-        return WindowSettings(stride_us, length_us, *counted, constants_us)
+        return WindowSettings(stride_us, length_us, *counted, constants_us, self.reduce)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,9 @@ class CheckpointMeta:
         """
         return self.windows.warmup_us > 0 or 5 * self.window_lengths_us[0] <= self.windows.nominal_length_us
 
-    def windows_at(self, hz: float | None = None, window: str | None = None) -> WindowSettings:
+    def windows_at(
+        self, hz: float | None = None, window: str | None = None, reduce: str | None = None
+    ) -> WindowSettings:
         """Return how events become frames at a rate. At the rate of the training, this is the same as in training.
 
         Args:
@@ -58,19 +60,21 @@ class CheckpointMeta:
             window: Length of the windows at another rate: `slide` keeps the length of the training, `shrink` takes the
                 stride. None takes `shrink` if these weights may shrink their windows and training had windows as short
                 as the stride, otherwise `slide`.
+            reduce: How a square of the sensor becomes a pixel, one of REDUCTIONS; None means as in training.
 
         Raises:
             UserError: If an argument is out of range.
         """
         check_window("window", window)
+        windows = self.windows if reduce is None else replace(self.windows, reduce=reduce)
         if hz is not None:
             check_number("hz", hz, 1e-3, 1e6)
         if hz is None or math.isclose(hz, self.windows.hz):
-            return self.windows
-        shrunk = self.windows.at_rate(hz, "shrink")
+            return windows
+        shrunk = windows.at_rate(hz, "shrink")
         if window is None:
             window = "shrink" if self.may_shrink_windows and self._has_trained(shrunk) else "slide"
-        return shrunk if window == "shrink" else self.windows.at_rate(hz, window)
+        return shrunk if window == "shrink" else windows.at_rate(hz, window)
 
     def _has_trained(self, settings: WindowSettings) -> bool:
         """Return whether the length of the windows lies within the lengths used in training."""

@@ -53,18 +53,25 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-@pytest.mark.parametrize(("stride_ms", "window_ms", "downsample"), [(50, None, 1), (12.5, 50, 2), (100 / 3, None, 1)])
-def test_a_prepared_recording_is_its_events_counted_on_the_label_grid(tmp_path, stride_ms, window_ms, downsample):
+@pytest.mark.parametrize(
+    ("stride_ms", "window_ms", "downsample", "reduce"),
+    [(50, None, 1, "nearest"), (12.5, 50, 2, "nearest"), (100 / 3, None, 1, "nearest"), (50, None, 2, "sum")],
+)
+def test_a_prepared_recording_is_its_events_counted_on_the_label_grid(
+    tmp_path, stride_ms, window_ms, downsample, reduce
+):
     source = write_recording(tmp_path / "raw" / "train", "a")
     spec = replace(SPEC, downsample=downsample)
-    summary = prepare(tmp_path, spec=spec, stride_ms=stride_ms, window_ms=window_ms)
+    summary = prepare(tmp_path, spec=spec, stride_ms=stride_ms, window_ms=window_ms, reduce=reduce)
     assert summary.written == ["train/a"] and not summary.failed
     (path,) = find_sequences(tmp_path / "out", "train")
     sequence = open_sequence(path)
     assert np.isin([250_000, 1_000_000], sequence.windows.ends_us).all()
     assert sequence.labels.t_us.tolist() == [250_000, 250_000, 1_000_000]
     assert sequence.windows.bounds_us[0, 0] >= 30_000
-    counts = count_windows(open_recording(source).read(), sequence.windows, HEIGHT, WIDTH, None, downsample)
+    settings = WindowSettings(reduce=reduce)
+    counts = count_windows(open_recording(source).read(), sequence.windows, HEIGHT, WIDTH, settings, downsample)
+    assert sequence.settings.reduce == reduce
     np.testing.assert_array_equal(sequence.histograms(0, len(sequence.windows)), counts)
     assert counts.any()
     meta = sequence.meta
@@ -95,6 +102,7 @@ def test_a_second_run_does_only_what_is_missing_or_has_changed(tmp_path):
     [
         ({"stride_ms": 25.0}, SPEC, "stride_us=50000, now 25000"),
         ({}, replace(SPEC, downsample=2), "downsample=1, now 2"),
+        ({"reduce": "sum"}, SPEC, "reduce=nearest, now sum"),
     ],
 )
 def test_output_from_other_settings_is_kept_unless_told(tmp_path, changes, spec, difference):

@@ -87,6 +87,8 @@ def test_files_of_another_dataset_size_or_setting_are_refused(small_tree):
         open_prepared(path, DATASETS["gen1"])
     with pytest.raises(ValueError, match="stride_us=50000 but the run asks for 25000"):
         open_prepared(path, spec).check_settings(replace(SETTINGS, stride_us=25_000))
+    with pytest.raises(ValueError, match="reduce=nearest but the run asks for sum"):
+        open_prepared(path, spec).check_settings(replace(SETTINGS, reduce="sum"))
     open_prepared(path, spec).check_settings(SETTINGS)
     open_prepared(path, spec).check_settings(replace(SETTINGS, stride_us=50_000.4))
 

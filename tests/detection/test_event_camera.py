@@ -84,16 +84,28 @@ def test_a_camera_sends_the_events_of_the_recording(real):
 
 
 @pytest.mark.parametrize(
-    ("name", "hz", "window"), [("evt3_trigger_noise.raw", None, "shrink"), ("evl_sample.aedat4", 60, "slide")]
+    ("name", "hz", "window", "reduce"),
+    [
+        ("evt3_trigger_noise.raw", None, "shrink", None),
+        ("evt3_trigger_noise.raw", None, None, "sum"),
+        ("evl_sample.aedat4", 60, "slide", None),
+    ],
 )
-def test_live_is_predict_on_the_file(live_checkpoint, real, tmp_path, name, hz, window):
+def test_live_is_predict_on_the_file(live_checkpoint, real, tmp_path, name, hz, window, reduce):
     """A real recording through a fake camera, as through `rvtssm predict`, with a detector that takes no time."""
     events, height, width = real[name]
     checkpoint, path = live_checkpoint(), tmp_path / "events.npz"
     np.savez(path, **{name: getattr(events, name) for name in "txyp"}, height=height, width=width)
     reduced = usual_downsample(checkpoint.spec, height, width)  # as live; predict looks what finds something
     settings = PredictConfig(
-        hz=hz, window=window, formats=[], height=height, width=width, downsample=reduced, postprocess=CONFIG
+        hz=hz,
+        window=window,
+        formats=[],
+        height=height,
+        width=width,
+        downsample=reduced,
+        reduce=reduce,
+        postprocess=CONFIG,
     )
     wanted: list[Detections] = []
     predict_recording(
@@ -104,7 +116,7 @@ def test_live_is_predict_on_the_file(live_checkpoint, real, tmp_path, name, hz, 
         on_window=lambda result: wanted.append(result.found),
         progress=False,
     )
-    run = run_of(camera_of(packets_of(events), height, width), checkpoint, checkpoint.windows_at(hz, window))
+    run = run_of(camera_of(packets_of(events), height, width), checkpoint, checkpoint.windows_at(hz, window, reduce))
     results = results_of(run)
     found = [result.found for result in results]
     assert not any(result.num_passed for result in results) and len(wanted) - 1 <= len(found) <= len(wanted)
@@ -441,7 +453,7 @@ def test_live_says_that_a_recording_is_shorter_than_a_window(weights, tmp_path, 
 @pytest.mark.parametrize(("given", "taken"), [(None, 3), (2, 2)])
 def test_live_reduces_a_recording_as_predict_would(weights, tmp_path, monkeypatch, draw_events, given, taken):
     write_dat(tmp_path / "a_td.dat", draw_events(1_000, 0, 20_000), HEIGHT, WIDTH)
-    monkeypatch.setattr(live_camera, "choose_downsample", lambda checkpoint, source: 3)
+    monkeypatch.setattr(live_camera, "choose_downsample", lambda checkpoint, source, reduce: 3)
     words = [f"downsample={given}"] * (given is not None)
     assert cli.main(["live", str(tmp_path / "a_td.dat"), f"checkpoint={weights}", f"out={tmp_path}", *words]) == 0
     assert json.loads((tmp_path / "live.json").read_text())["downsample"] == taken

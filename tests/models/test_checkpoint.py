@@ -180,6 +180,9 @@ def test_windows_at_another_rate_keep_their_length_unless_the_weights_may_shrink
     assert meta.windows_at(hz, window) == replace(meta.windows, stride_us=1e6 / hz, length_us=length_us)
     for same in (None, meta.windows.hz):  # the rate of training has the windows of training
         assert all(meta.windows_at(same, each) is meta.windows for each in (None, "slide", "shrink"))
+    assert meta.windows_at(hz, window, "nearest") == meta.windows_at(hz, window)
+    if meta.windows.representation == "histogram":
+        assert all(meta.windows_at(at_hz, window, "sum").reduce == "sum" for at_hz in (None, hz))
     if window is None:  # the default is never one to warn of
         assert meta.warn_of_windows(meta.windows_at(hz)) is None
 
