@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -506,7 +507,7 @@ def test_without_a_camera_or_the_package_there_is_one_line(weights, tmp_path, mo
     assert cli.main([*words, "camera=00051234"]) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "camera 00051234 cannot be opened (found: Prophesee EVK4 00050001); plug it in" in said
-    monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "neuromorphic_drivers", None)
     assert cli.main(words) == 2
     assert "bash scripts/install.sh camera" in " ".join(capsys.readouterr().err.split())
     assert not Path(tmp_path / "out").exists()

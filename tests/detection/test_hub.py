@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -119,7 +120,7 @@ def test_a_repository_that_exists_keeps_its_card_and_is_not_private_by_wish(hub,
 
 
 def test_without_the_library_a_line_names_the_extra(monkeypatch):
-    monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ValueError, match=r"needs the package huggingface_hub; run `bash scripts/install.sh hub`"):
         local_weights("hf://someone/x")
     assert local_weights("best.ckpt") == "best.ckpt"

@@ -9,6 +9,7 @@ import types
 import warnings
 from dataclasses import replace
 from functools import partial
+from importlib.machinery import ModuleSpec
 
 import av
 import numpy as np
@@ -96,11 +97,10 @@ def test_a_result_has_class_names_and_fits_other_tools(predictor, draw_events, m
     for name in frame.names:
         assert f"<td>{name}</td>" in frame._repr_html_() and name in found._repr_html_()
     monkeypatch.setitem(sys.modules, "supervision", None)
-    monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"bash scripts/install.sh supervision"):
         frame.to_supervision()
-    monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda name: name)
-    stand_in = types.SimpleNamespace(Detections=lambda **fields: fields)
+    stand_in = types.ModuleType("supervision")
+    stand_in.__spec__, stand_in.Detections = ModuleSpec("supervision", None), lambda **fields: fields
     monkeypatch.setitem(sys.modules, "supervision", stand_in)
     fields = frame.to_supervision()
     assert fields["data"]["class_name"].tolist() == frame.names and fields["xyxy"] is frame.found.xyxy

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from functools import partial
 from itertools import pairwise
 
@@ -152,7 +153,7 @@ def test_a_missing_package_and_an_unknown_tracker_are_named(monkeypatch):
     for memory_s in (math.nan, math.inf, -1, "1"):
         with pytest.raises(ValueError, match=f"^track_memory_s={memory_s!r} must be a number, at least 0"):
             make_tracker(memory_s=memory_s)
-    monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "trackers", None)
     with pytest.raises(
         ValueError, match=r"track=bytetrack needs the package trackers; run `bash scripts/install.sh tracks`"
     ):

@@ -2,9 +2,9 @@
 
 import re
 import sqlite3
+import sys
 from contextlib import closing
 from functools import partial
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -223,6 +223,6 @@ def test_a_cell_of_another_type_is_an_error(tmp_path, change):
 
 def test_without_the_library_a_line_names_the_extra(tmp_path, monkeypatch):
     path = write_events(tmp_path / "bag", SHORT, "mcap")
-    monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda name: None if name == "rosbags" else find_spec(name))
+    monkeypatch.setitem(sys.modules, "rosbags", None)
     with pytest.raises(ValueError, match=r"needs the package rosbags; run `bash scripts/install.sh bags`"):
         open_recording(path)

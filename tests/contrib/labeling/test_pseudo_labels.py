@@ -1,6 +1,7 @@
 """Labels of a detector: by hand, where they stand, and as a tree that goes on after an interruption."""
 
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -289,6 +290,6 @@ def test_what_cannot_be_labelled_is_said(live_checkpoint, draw_events, tmp_path,
     assert cli.main(["label", *where]) == 2
     told = capsys.readouterr()
     assert "b: " in told.err and "2 recordings labelled" in told.out and "1 failed" in told.out
-    monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "trackers", None)
     assert cli.main(["label", *where]) == 2
     assert "rvtssm label needs the package trackers" in capsys.readouterr().err

@@ -1,7 +1,7 @@
 """What Rerun shows is what was found: a log is read back by Rerun's own reader."""
 
+import sys
 from contextlib import nullcontext
-from importlib.util import find_spec
 from pathlib import Path
 
 import cv2
@@ -126,6 +126,6 @@ def test_a_viewer_that_cannot_start_and_a_missing_library_are_one_line(monkeypat
     monkeypatch.setattr(rerun.RecordingStream, "spawn", fail)
     with pytest.raises(ValueError, match=r"the viewer cannot be started \(no display\); .* formats=\[rrd\]"):
         open_rerun_viewer(Path(), CONTEXT).__enter__()
-    monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda name: None if name == "rerun" else find_spec(name))
+    monkeypatch.setitem(sys.modules, "rerun", None)
     with pytest.raises(ValueError, match=r"needs the package rerun-sdk; run `bash scripts/install.sh rerun`"):
         open_rerun_viewer(Path(), CONTEXT).__enter__()

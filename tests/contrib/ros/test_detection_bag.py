@@ -1,5 +1,6 @@
 """A bag of detections holds the boxes and scores that were given to its writer."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,6 @@ def test_a_time_that_no_message_can_have_is_refused(tmp_path):
 
 
 def test_without_the_package_the_format_names_its_extra(tmp_path, monkeypatch):
-    monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "rosbags", None)
     with pytest.raises(UserError, match=r"formats=\[mcap\] needs the package rosbags"):
         write(tmp_path)

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import socket
+import sys
 import threading
 import time
 import zlib
@@ -639,6 +640,6 @@ def test_the_command_says_what_is_missing(recordings, tmp_path, monkeypatch, cap
     ):
         assert cli.main(["serve", *words]) == 2
         assert message in " ".join(capsys.readouterr().err.split())
-    monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "fastapi", None)
     assert cli.main(["serve", "checkpoint=a.ckpt"]) == 2
     assert "bash scripts/install.sh web" in " ".join(capsys.readouterr().err.split())

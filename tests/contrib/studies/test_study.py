@@ -5,6 +5,7 @@ import json
 import math
 import re
 import shutil
+import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -348,7 +349,7 @@ def test_a_study_from_weights_states_the_settings_of_all_rows(fake, tmp_path):
 def test_a_package_that_tracks_need_is_asked_for_before_anything_is_trained(fake, tmp_path, monkeypatch):
     done, run, points = fake
     points[0][1].evaluation.track = "bytetrack"
-    monkeypatch.setattr("rvtssm.system.extras.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "trackers", None)
     with pytest.raises(ValueError, match=r"evaluation\.track=bytetrack"):
         run(tmp_path)
     assert not done
