@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Install if needed, check style, spelling and types, run all tests, and beside them read random mutants of files.
-# Arguments go to pytest; with arguments the mutants are left out.
+# Install if needed, check style, spelling and types, and run all tests. Arguments go to pytest.
 #
 #   bash scripts/test.sh
 #   bash scripts/test.sh core                     # without the tests of rvtssm/contrib and of the benchmarks
@@ -22,19 +21,11 @@ unset PYTHONDONTWRITEBYTECODE
 .venv/bin/ruff format --check .
 .venv/bin/codespell
 
-# Types and mutants take the time in which the tests wait for other processes.
-log=$(mktemp)
-trap 'kill $(jobs -p) 2>/dev/null || true; rm -f "$log"' EXIT
+# Types take the time in which the tests wait for other processes.
+trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 .venv/bin/mypy &
-beside=($!)
-if [ $# -eq 0 ]; then
-    nice -n 5 bash scripts/fuzz.sh 60 0 >"$log" & # the same mutants each time, so that it fails only after a change
-    beside+=($!)
-fi
+types=$!
 failed=0
 .venv/bin/python -m pytest -n 2 --dist worksteal "$@" || failed=$?
-for job in "${beside[@]}"; do
-    wait "$job" || failed=$?
-done
-cat "$log"
+wait "$types" || failed=$?
 exit "$failed"

@@ -25,7 +25,7 @@ from rvtssm.system.user_error import UserError
 
 _READ_BYTES = 1 << 16  # the most that is read at once; less is read if less has arrived
 _MAX_HEADER_BYTES = 1 << 16
-_CLOCK_US, MOST_EVENTS = 10_000, 1 << 25  # three times as many events as the fastest sensors send in this time
+_CLOCK_US, _MOST_EVENTS = 10_000, 1 << 25  # three times as many events as the fastest sensors send in this time
 _MIN_HEAD_BYTES = 16  # bytes needed to recognise a format
 
 
@@ -38,13 +38,17 @@ class PipedRecording:
         stream: An open binary stream with the method `read1`.
         name: Name of the stream in messages.
         options: What the caller says about the stream.
+        most_events: The most events within 10 ms. More end the stream, because its clock stands still.
 
     Raises:
         UserError: The stream ended, or its format cannot be read in order.
     """
 
-    def __init__(self, stream: BinaryIO, name: str, options: ReadOptions | None = None) -> None:
+    def __init__(
+        self, stream: BinaryIO, name: str, options: ReadOptions | None = None, most_events: int = _MOST_EVENTS
+    ) -> None:
         self.name = name
+        self._most_events = most_events
         self._stream = stream
         head = _read_head(stream)
         if not head:
@@ -147,9 +151,9 @@ class PipedRecording:
         if self._began_us is None or events.t[-1] - self._began_us > _CLOCK_US:
             self._began_us, self._num_since = int(events.t[-1]), 0
         self._num_since += len(events)
-        if self._num_since > MOST_EVENTS:
+        if self._num_since > self._most_events:
             self.broke_off = (
-                f"{self.name} sent more than {MOST_EVENTS} events within {_CLOCK_US / 1000:g} ms, the last at "
+                f"{self.name} sent more than {self._most_events} events within {_CLOCK_US / 1000:g} ms, the last at "
                 f"{events.t[-1]} us, which no camera does; its clock stands still, start the sender again"
             )
 

@@ -182,7 +182,8 @@ def file_errors(
                 "files.unreadable", f"{path} cannot be read ({os.strerror(error.errno)}); {advice}"
             ) from None
         reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise UserError("files.content", f"{path}{fault} ({reason}); {advice}") from None
+        key = error.key if isinstance(error, UserError) else "files.content"
+        raise UserError(key, f"{path}{fault} ({reason}); {advice}") from None
 
 
 def cache_folder() -> Path:

@@ -579,3 +579,19 @@ def test_memory_that_is_full_is_one_line(monkeypatch, capsys):
 
 def test_help_says_which_files_are_programs():
     assert ".onnx and .xml are read as data. The files of plugins=[FILE] are\nprograms" in usage()
+
+
+LOAD = """
+import os, sys
+from torch.utils.data import DataLoader
+from rvtssm.cli import main as cli
+cli._run = lambda *arguments: list(DataLoader([0], num_workers=1, collate_fn=lambda batch: os.kill(os.getpid(), 9)))
+sys.exit(cli.main(["train"]))
+"""
+
+
+def test_a_loading_process_that_is_killed_ends_a_verb_with_one_line():
+    done = subprocess.run([sys.executable, "-c", LOAD], stderr=subprocess.PIPE, text=True, timeout=300, check=False)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("rvtssm train: ") and "killed by signal: Killed" in line

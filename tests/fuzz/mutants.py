@@ -1,9 +1,10 @@
-"""Changes files at random: bits, ends, blocks, numbers, headers. The same generator makes the same mutants."""
+"""Changes of files: bits, ends, blocks, numbers, headers."""
 
 import re
 from collections.abc import Callable
+from typing import Any
 
-import numpy as np
+from hypothesis import strategies as st
 
 _HEADER_BYTES = 256
 _LONGEST_BLOCK = 64
@@ -18,74 +19,72 @@ _TEXT_EXTREMES = (
     *(b"", b"1.5", b"9" * 5000, b"null", b"[]", b'"', b"[" * 3000),
 )
 _NUMBER = re.compile(rb"\d+(?:\.\d+)?")
+_FRACTION = st.floats(0, 1, exclude_max=True)
 
-Change = Callable[[bytearray, np.random.Generator], None]
+Draw = Callable[[st.SearchStrategy], Any]
 
 
-def mutate(data: bytes, rng: np.random.Generator) -> bytes:
-    """Return the data after one to three changes, mostly one."""
-    mutant = bytearray(data)
-    for _ in range(rng.choice([1, 1, 2, 3])):
-        CHANGES[rng.integers(len(CHANGES))](mutant, rng)
+@st.composite
+def mutants(draw, valid: bytes) -> bytes:
+    """The content of a file after one to three changes, mostly one."""
+    mutant = bytearray(valid)
+    for _ in range(draw(st.sampled_from([1, 1, 2, 3]))):
+        draw(st.sampled_from(_CHANGES))(mutant, draw)
     return bytes(mutant)
 
 
-def _place(mutant: bytearray, rng: np.random.Generator) -> int:
-    """Return a place in the data; every second one is in the header."""
-    most = len(mutant) if rng.integers(2) else min(len(mutant), _HEADER_BYTES)
-    return int(rng.integers(most)) if most else 0
+def _place(mutant: bytearray, draw: Draw) -> int:
+    """A place in the data; every second one is in the header."""
+    most = draw(st.sampled_from([len(mutant), min(len(mutant), _HEADER_BYTES)]))
+    return int(draw(_FRACTION) * most)
 
 
-def _block(mutant: bytearray, rng: np.random.Generator) -> slice:
-    start = _place(mutant, rng)
-    return slice(start, min(len(mutant), start + int(rng.integers(1, _LONGEST_BLOCK))))
+def _block(mutant: bytearray, draw: Draw) -> slice:
+    start = _place(mutant, draw)
+    return slice(start, min(len(mutant), start + draw(st.integers(1, _LONGEST_BLOCK))))
 
 
-def _flip_bits(mutant: bytearray, rng: np.random.Generator) -> None:
-    for _ in range(rng.integers(1, 9)):
-        if mutant:
-            mutant[_place(mutant, rng)] ^= 1 << int(rng.integers(8))
+def _flip_bits(mutant: bytearray, draw: Draw) -> None:
+    for _ in range(draw(st.integers(1, 8)) if mutant else 0):
+        mutant[_place(mutant, draw)] ^= 1 << draw(st.integers(0, 7))
 
 
-def _truncate(mutant: bytearray, rng: np.random.Generator) -> None:
-    del mutant[_place(mutant, rng) :]
+def _truncate(mutant: bytearray, draw: Draw) -> None:
+    del mutant[_place(mutant, draw) :]
 
 
-def _remove_block(mutant: bytearray, rng: np.random.Generator) -> None:
-    del mutant[_block(mutant, rng)]
+def _remove_block(mutant: bytearray, draw: Draw) -> None:
+    del mutant[_block(mutant, draw)]
 
 
-def _duplicate_block(mutant: bytearray, rng: np.random.Generator) -> None:
-    block = bytes(mutant[_block(mutant, rng)])
-    place = _place(mutant, rng)
-    mutant[place:place] = block * int(rng.integers(1, 20))
+def _duplicate_block(mutant: bytearray, draw: Draw) -> None:
+    block, place = bytes(mutant[_block(mutant, draw)]), _place(mutant, draw)
+    mutant[place:place] = block * draw(st.integers(1, 19))
 
 
-def _swap_blocks(mutant: bytearray, rng: np.random.Generator) -> None:
-    first, second = sorted((_block(mutant, rng), _block(mutant, rng)), key=lambda block: block.start)
+def _swap_blocks(mutant: bytearray, draw: Draw) -> None:
+    first, second = sorted((_block(mutant, draw), _block(mutant, draw)), key=lambda block: block.start)
     if first.stop <= second.start:
         parts = mutant[first], mutant[second]
         mutant[second], mutant[first] = parts
 
 
-def _set_number(mutant: bytearray, rng: np.random.Generator) -> None:
-    value = _BYTE_EXTREMES[rng.integers(len(_BYTE_EXTREMES))]
-    place = _place(mutant, rng)
-    if rng.integers(4):
-        mutant[place : place + len(value)] = value
-    else:
-        mutant[place:place] = value
+def _set_number(mutant: bytearray, draw: Draw) -> None:
+    value, place = draw(st.sampled_from(_BYTE_EXTREMES)), _place(mutant, draw)
+    is_inserted = draw(st.integers(0, 3)) == 3
+    mutant[place : place + (0 if is_inserted else len(value))] = value
 
 
-def _set_text_number(mutant: bytearray, rng: np.random.Generator) -> None:
-    """Replace a number written in digits by an extreme one."""
-    found = list(_NUMBER.finditer(bytes(mutant[:100_000])))
-    if found:
-        number = found[rng.integers(min(len(found), 40) if rng.integers(2) else len(found))]
-        mutant[number.start() : number.end()] = _TEXT_EXTREMES[rng.integers(len(_TEXT_EXTREMES))]
+def _set_text_number(mutant: bytearray, draw: Draw) -> None:
+    """Replace a number written in digits by an extreme one; every second one is among the first."""
+    numbers = list(_NUMBER.finditer(bytes(mutant[:100_000])))
+    if numbers:
+        most = draw(st.sampled_from([len(numbers), min(len(numbers), 40)]))
+        number = numbers[int(draw(_FRACTION) * most)]
+        mutant[number.start() : number.end()] = draw(st.sampled_from(_TEXT_EXTREMES))
 
 
-CHANGES: tuple[Change, ...] = (
+_CHANGES = (
     _flip_bits,
     _truncate,
     _remove_block,

@@ -1,5 +1,6 @@
 """Laws of every reader: blocks, slices and pickled copies of a recording are the same events."""
 
+import io
 import multiprocessing
 import pickle
 
@@ -13,7 +14,10 @@ from hypothesis import strategies as st
 
 from rvtssm.readers import READERS, open_recording
 from rvtssm.readers.dat import write_dat
+from rvtssm.readers.faults import ReadFaults
+from rvtssm.readers.piped import PipedRecording
 from rvtssm.readers.recording import join_events
+from rvtssm.records import ReadOptions
 from rvtssm.system.user_error import UserError
 
 NUM_EVENTS = 70_000  # more than two entries of the index
@@ -191,3 +195,24 @@ def test_a_recording_without_events_has_no_time_range(tmp_path):
     assert len(recording.read()) == 0 and len(recording.between(0, 10)) == 0
     with pytest.raises(ValueError, match="no events"):
         _ = recording.time_range_us
+
+
+def test_a_first_event_a_day_away_is_left_out(tmp_path):
+    events = random_events(300)
+    t = events.t + 86_400_000_000
+    t[0] = events.t[0]
+    recording = open_recording(write_hdf5(tmp_path / "a.h5", events, t=t))
+    with pytest.warns(UserWarning, match="left out 1 of 300 events with the time of another clock"):
+        assert recording.time_range_us == (t[1], t[-1]) and recording.num_events == len(events) - 1
+    assert recording.faults == ReadFaults(other_clock=1)
+
+
+def test_a_stream_whose_clock_stands_still_ends_with_a_message():
+    words = np.zeros((50_000, 2), "<u4")  # DAT: the time, then the place
+    words[:20_000, 0] = np.arange(20_000) * 2
+    words[20_000:, 0] = 40_000
+    stream = io.BufferedReader(io.BytesIO(words.tobytes()))
+    piped = PipedRecording(stream, "camera", ReadOptions(HEIGHT, WIDTH), most_events=10_000)
+    num_events = sum(len(events) for events in piped.iterate())
+    assert 20_000 < num_events < 50_000
+    assert piped.broke_off is not None and "its clock stands still" in piped.broke_off

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -10,9 +11,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from event_examples import HEIGHT, WIDTH, random_events
 
 from rvtssm.system.user_error import UserError
 from rvtssm.system.workers import Processes, SameProcess, finished
+from tests.readers.ecf_encoder import write_ecf
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes by /proc")
 
@@ -80,3 +83,38 @@ def test_workers_end_with_their_parent(tmp_path, number):
     while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline_s:
         time.sleep(0.01)
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+@pytest.fixture
+def endless(tmp_path) -> Path:
+    """A recording whose size, a text, lies in a heap with an object of no size, over which libhdf5 never gets."""
+    path = write_ecf(tmp_path / "endless.hdf5", random_events(300), HEIGHT, WIDTH)
+    data = bytearray(path.read_bytes())
+    place = data.index(b"GCOL") + 16
+    while struct.unpack_from("<H", data, place)[0]:  # the free space has the number 0
+        place += 16 + (struct.unpack_from("<Q", data, place + 8)[0] + 7) // 8 * 8
+    struct.pack_into("<Q", data, place + 8, 0)
+    path.write_bytes(data)
+    return path
+
+
+READING_PARENT = """
+import sys
+from rvtssm.system.workers import Processes
+workers = Processes(1)
+workers.submit(exec, "import os, sys; print(os.getpid(), file=sys.stderr, flush=True)").result()
+workers.submit(exec, f"from rvtssm.readers import open_recording; open_recording({sys.argv[1]!r})", {}).result()
+"""
+
+
+def test_a_worker_that_holds_the_interpreter_lock_ends_with_its_parent(endless):
+    parent = subprocess.Popen([sys.executable, "-c", READING_PARENT, str(endless)], stderr=subprocess.PIPE, text=True)
+    pid = int(parent.stderr.readline())
+    time.sleep(2)  # the worker is reading by now
+    parent.kill()
+    parent.wait()
+    parent.stderr.close()
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not Path(f"/proc/{pid}").exists()
