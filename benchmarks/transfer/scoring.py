@@ -1,6 +1,6 @@
 """Scores of weights on labelled recordings, and how often they are sure where nothing is labelled, by reduction.
 
-A reduction of n keeps one pixel in n x n, as `predict.downsample` does. Boxes are compared in pixels of the sensor, by
+A reduction of n keeps one pixel in n x n, as `downsample` does. Boxes are compared in pixels of the sensor, by
 the rules of the dataset of the training. They are cut at the edges of the frame, as those that `rvtssm predict` writes.
 Apart from that, and from regions without labels, the scores are those of `rvtssm evaluate`.
 """
@@ -20,9 +20,9 @@ from benchmarks.transfer.offsets import offsets, without_offsets
 from rvtssm.boxes import ltwh_to_xyxy, pairwise_iou
 from rvtssm.datasets.tree import find_recordings
 from rvtssm.detection.engine import StreamDetector, detect
-from rvtssm.detection.inference_config import PredictConfig
+from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
 from rvtssm.detection.predict_recording import predict_recording
-from rvtssm.detection.track_objects import Tracker
+from rvtssm.detection.track_objects import TRACK_MEMORY_S, Tracker
 from rvtssm.evaluation.coco import ScoredRecording, match_detections
 from rvtssm.evaluation.matches import average_precisions, precision_curves
 from rvtssm.events.sequence_plan import plan_sequence
@@ -31,7 +31,7 @@ from rvtssm.models.frame_size import usual_downsample
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers import open_recording
 from rvtssm.readers.usual_sensors import usual_sensor
-from rvtssm.records import DatasetSpec, Detections, Labels, Windows, WindowSettings
+from rvtssm.records import SHOWN_SCORE, DatasetSpec, Detections, Labels, ReadOptions, Windows, WindowSettings
 
 CONFIDENT = 0.5  # the score from which a box counts as confident
 MATCHING = 0.5  # overlap of a box that is one of the labels
@@ -98,7 +98,7 @@ def score(
 
     A class also has its switches between found and missed per second (`benchmarks.transfer.flicker`), its offset, and
     AP without the offsets (`benchmarks.transfer.offsets`). Labels up to `skip_us` are not scored, by default as in the
-    training. If `smooth_s` is given, scores are averaged along tracks, as `rvtssm predict` does with `track_smooth_s`.
+    training. If `smooth_s` is given, scores are averaged along tracks, as `Tracker` does.
     """
     height, width = (max(each.sensor_hw[side] for each in recordings) for side in (0, 1))
     skip_us = checkpoint.spec.skip_us if skip_us is None else skip_us
@@ -135,14 +135,13 @@ def detected(
     """Return what is found at the label times, except in regions without labels."""
     labels, found = recording.labels, []
     wanted = set(labels.t_us.tolist())
-    usual = PredictConfig()
     tracker = (
         Tracker(
             "bytetrack",
             checkpoint.spec.num_classes,
             recording.settings.hz,
-            usual.track_memory_s,
-            usual.min_score,
+            TRACK_MEMORY_S,
+            SHOWN_SCORE,
             smooth_s,
         )
         if smooth_s
@@ -193,12 +192,16 @@ def watch(checkpoint: LoadedCheckpoint, path: Path, reduction: int, out: Path) -
     Boxes per second are those of the windows, the last of which can be longer than the recording.
     """
     frames: list[Detections] = []
-    settings = PostprocessConfig(max_detections=PredictConfig().postprocess.max_detections)
-    config = PredictConfig(downsample=reduction, min_score=CONFIDENT, formats=["png"], postprocess=settings)
-    if usual := usual_sensor(path):
-        config = replace(config, height=usual[1][0], width=usual[1][1])
+    usual = usual_sensor(path)
     found = predict_recording(
-        checkpoint, str(path), out, config, on_window=lambda result: frames.append(result.found), progress=False
+        checkpoint,
+        str(path),
+        out,
+        DetectionConfig(downsample=reduction, min_score=CONFIDENT),
+        PredictConfig(formats=["png"]),
+        options=ReadOptions(*usual[1]) if usual else None,
+        on_window=lambda result: frames.append(result.found),
+        progress=False,
     )
     seconds, confident = found.num_windows / found.hz, count_confident(frames)
     height, width = found.sensor_hw

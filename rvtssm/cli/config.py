@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.datasets.preparation_config import PreprocessConfig
-from rvtssm.detection.inference_config import LiveConfig, PredictConfig
+from rvtssm.detection.inference_config import DetectionConfig, LiveConfig, PredictConfig
 from rvtssm.evaluation.evaluation_config import EvaluationConfig
 from rvtssm.events.windows import WindowsConfig
 from rvtssm.export.export_config import ExportConfig
@@ -41,6 +41,7 @@ class Config:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     postprocess: PostprocessConfig = field(default_factory=PostprocessConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    detection: DetectionConfig = field(default_factory=DetectionConfig)
     predict: PredictConfig = field(default_factory=PredictConfig)
     live: LiveConfig = field(default_factory=LiveConfig)
     export: ExportConfig = field(default_factory=ExportConfig)

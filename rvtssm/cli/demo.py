@@ -72,7 +72,7 @@ def _first_boxes(config: Config, out: Path) -> None:
     generate(config, only=["test/test_0000"])
     recording = find_recordings(str(config.dataset.raw_dir), "test", build_spec(config.dataset))[0].events_path
     checkpoint = read_weights(replace(config, checkpoint=weights))
-    summary = predict_recording(checkpoint, recording, out, config.predict)
+    summary = predict_recording(checkpoint, recording, out, config.detection, config.predict)
     pictures = ", ".join(str(out / name) for name in ("strip.png", "video.mp4") if name in summary.files)
     say(f"first boxes: {summary.num_detections} in {pictures or out}")
     say(f"they are by {weights}, which comes with the package ({checkpoint.note}), not by the detector of this demo")
@@ -87,7 +87,9 @@ def _predict(config: Config, out: Path) -> RunSummary:
     checkpoint = read_checkpoint(str(config.checkpoint))
     sequences = RawSplit(str(config.dataset.raw_dir), "test", checkpoint.spec).sequences(checkpoint.windows)
     chosen = max(sequences, key=lambda sequence: int(has_stood_still(sequence.labels).sum()))
-    summary = predict_recording(checkpoint, chosen.source.path, out, config.predict, ground_truth=chosen.labels)
+    summary = predict_recording(
+        checkpoint, chosen.source.path, out, config.detection, config.predict, ground_truth=chosen.labels
+    )
     for line in summary.lines():
         say(line)
     return summary

@@ -50,7 +50,7 @@ def demo_page(
         mp4=mp4.read_bytes() if mp4.exists() else None,
         stills=[path.read_bytes() for path in sorted(prediction.glob("still_*.png"))],
         summary=summary,
-        min_score=config.predict.min_score,
+        min_score=config.detection.min_score,
         temporal_layer=config.temporal.name,
         rates=_rates(by_window),
         may_shrink=next(iter(found)) == "shrink",  # the report begins with windows that the training had

@@ -4,25 +4,32 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from rvtssm.cli.announcement import announce, say_replaced
 from rvtssm.cli.config import Config
 from rvtssm.cli.console import changing_line, say, say_error
 from rvtssm.cli.inputs import default_out, weights_label, with_default_weights
-from rvtssm.cli.weights import precision_in_words, read_weights, say_note, say_windows, with_chosen_precision
+from rvtssm.cli.weights import (
+    check_classes,
+    precision_in_words,
+    read_weights,
+    say_note,
+    say_windows,
+    with_chosen_precision,
+)
 from rvtssm.detection.choose_downsample import choose_downsample
 from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.event_camera import CAMERA
 from rvtssm.detection.feed import Feed
-from rvtssm.detection.inference_config import LiveConfig
+from rvtssm.detection.inference_config import shown_boxes
 from rvtssm.detection.live_run import LiveRun, LiveSource
 from rvtssm.detection.replay import Replay
 from rvtssm.detection.result_files import ResultContext, detection_objects, open_result_files, result_file_names
 from rvtssm.detection.sources import OpenedSource, ended_by_signals, find_sources, opened_source
 from rvtssm.detection.summary import RunSummary, Tally, counted
-from rvtssm.detection.track_objects import Tracker
+from rvtssm.detection.track_objects import TRACK_MEMORY_S, Tracker
 from rvtssm.detection.window_results import WindowResult
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.readers import Recording
@@ -41,21 +48,22 @@ def live(config: Config, as_json: bool = False) -> int:
     """
     label = weights_label(config.checkpoint) if config.checkpoint else ""
     config = with_chosen_precision(with_default_weights(config))
-    checkpoint, settings = read_weights(config), config.live
-    windows = checkpoint.windows_at(settings.hz, settings.window, settings.reduce)
+    checkpoint, detection = read_weights(config), config.detection
+    check_classes(config, checkpoint)
+    windows = checkpoint.windows_at(detection.hz, detection.window, detection.reduce)
     source_name = next(iter(find_sources(config.recording))) if config.recording else "camera"
     out = Path(config.out) if config.out else default_out("live", source_name, label)
     with (
-        _opened(settings, config.recording) as (source, opened),
+        _opened(config) as (source, opened),
         result_set(out, "live", [*result_file_names(), "live.json"]) as staged,
     ):
         if not as_json:
             say_replaced(out, "live")
             _announce(config, checkpoint, source, windows, out)
-        detector = _detector(checkpoint, settings, windows, opened)
+        detector = _detector(checkpoint, config, windows, opened)
         tally = Tally(1)
         run = LiveRun(source, detector, tally.see)
-        broke_off = _run(run, tally, settings, staged, as_json)
+        broke_off = _run(run, tally, config, staged, as_json)
         summary = _summary(run, tally, opened, broke_off)
         (staged / "live.json").write_text(json.dumps(asdict(summary), indent=2) + "\n")
     if not as_json:
@@ -69,15 +77,14 @@ def live(config: Config, as_json: bool = False) -> int:
 
 
 @contextmanager
-def _opened(settings: LiveConfig, recording: str | None) -> Iterator[tuple[LiveSource, OpenedSource]]:
+def _opened(config: Config) -> Iterator[tuple[LiveSource, OpenedSource]]:
     """Open a camera, a stream, or a recording that is played. A first Ctrl-C ends its events."""
-    if recording is None and Path(settings.camera).is_file():
-        raise UserError(
-            "live.camera_is_file", f"camera={settings.camera} is a file; to play it, set recording={settings.camera}"
-        )
-    serial = "" if settings.camera == "auto" else settings.camera
+    recording, camera = config.recording, config.live.camera
+    if recording is None and Path(camera).is_file():
+        raise UserError("live.camera_is_file", f"camera={camera} is a file; to play it, set recording={camera}")
+    serial = "" if camera == "auto" else camera
     where = f"{CAMERA}{serial}" if recording is None else recording
-    with opened_source(where, ReadOptions.of(settings), settings.camera_settings) as opened:
+    with opened_source(where, ReadOptions.of(config.dataset), config.detection.camera_settings) as opened:
         events = opened.events
         if isinstance(events, Recording):
             live_source: LiveSource = Replay(events, where)
@@ -106,32 +113,33 @@ def _announce(
 
 
 def _detector(
-    checkpoint: LoadedCheckpoint, settings: LiveConfig, windows: WindowSettings, opened: OpenedSource
+    checkpoint: LoadedCheckpoint, config: Config, windows: WindowSettings, opened: OpenedSource
 ) -> StreamDetector:
-    tracking = checkpoint.spec.num_classes, windows.hz, settings.track_memory_s, settings.postprocess.min_score
+    detection, rules = config.detection, shown_boxes(config.postprocess)
+    tracking = checkpoint.spec.num_classes, windows.hz, TRACK_MEMORY_S, detection.min_score
     return StreamDetector(
         checkpoint,
         opened.events.height,
         opened.events.width,
         windows=windows,
-        downsample=settings.downsample or choose_downsample(checkpoint, opened, settings.reduce),
-        config=settings.postprocess,
+        downsample=detection.downsample or choose_downsample(checkpoint, opened, detection.reduce),
+        config=replace(rules, min_score=max(rules.min_score, detection.min_score)),
         skip="late",
-        tracker=Tracker(settings.track, *tracking) if settings.track else None,
+        tracker=Tracker(detection.track, *tracking) if detection.track else None,
     )
 
 
-def _run(run: LiveRun, tally: Tally, settings: LiveConfig, folder: Path, as_json: bool) -> str:
+def _run(run: LiveRun, tally: Tally, config: Config, folder: Path, as_json: bool) -> str:
     """Run until the source ends, write and show what is found, and return why the events broke off, if they did."""
     source, spec = run.source, run.detector.checkpoint.spec
-    context = ResultContext(spec, run.detector.sensor_hw, settings.postprocess.min_score)
+    context = ResultContext(spec, run.detector.sensor_hw, config.detection.min_score)
     with (
-        open_result_files(folder, settings.formats, context) as writers,
+        open_result_files(folder, config.live.formats, context) as writers,
         changing_line("preparing the detector") as show,
     ):
         tell = _printed_lines(spec.class_names) if as_json else _changing_lines(run, tally, show)
         run.warm_up()
-        until_s = source.clock() + (settings.duration_s or math.inf)
+        until_s = source.clock() + (config.live.duration_s or math.inf)
         while not source.is_ended and source.clock() < until_s:
             try:
                 result = run.step()

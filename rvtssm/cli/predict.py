@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,15 @@ from rvtssm.cli.config import Config
 from rvtssm.cli.console import say, say_error
 from rvtssm.cli.inputs import default_out, events_path, weights_label, with_default_weights
 from rvtssm.cli.sensor_above import sensor_above
-from rvtssm.cli.weights import precision_in_words, read_weights, say_note, say_windows, with_chosen_precision
-from rvtssm.datasets import build_spec, dsec
+from rvtssm.cli.weights import (
+    check_classes,
+    precision_in_words,
+    read_weights,
+    say_note,
+    say_windows,
+    with_chosen_precision,
+)
+from rvtssm.datasets import dsec
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.sources import DSEC_TRACKS, Interruption, find_sources
 from rvtssm.detection.summary import RunSummary
@@ -38,21 +46,22 @@ def predict(config: Config) -> int:
     sources = find_sources(where)
     config = with_chosen_precision(with_default_weights(config))
     checkpoint = read_weights(config)
-    _check_classes(config, checkpoint)
+    check_classes(config, checkpoint)
     name = next(iter(sources)) if len(sources) == 1 else Path(where).resolve().name
     out = Path(config.out) if config.out else default_out("predict", name, label)
     announce(
         "predict",
         weights=config.checkpoint,
         source=where,
-        stride=f"{1000 / (config.predict.hz or checkpoint.windows.hz):g} ms",
+        stride=f"{1000 / (config.detection.hz or checkpoint.windows.hz):g} ms",
         recordings=len(sources),
         device=checkpoint.detector.device,
         precision=precision_in_words(config.precision, checkpoint),
         output=out,
     )
     say_note(config.checkpoint, checkpoint)
-    say_windows(checkpoint, checkpoint.windows_at(config.predict.hz, config.predict.window))
+    detection = config.detection
+    say_windows(checkpoint, checkpoint.windows_at(detection.hz, detection.window, detection.reduce))
     with result_set(out, "scores", ["scores.json"]) as staged:
         return _predict_all(config, checkpoint, sources, out, staged)
 
@@ -102,34 +111,34 @@ def _predict_one(
     """Return the summary, what can be scored if the sequence has labels of the model's classes, which of those labels
     are to be found, and the number of label times without a window: those before the first or after the last event.
     """
-    options = config.predict
+    options = ReadOptions.of(config.dataset)
     if options.height is options.width is None and Path(path).is_file():
-        sized = sensor_above(Path(path), ReadOptions.of(options))
-        options = replace(options, height=sized.height, width=sized.width)
+        options = sensor_above(Path(path), options)
     tracks = Path(path) / DSEC_TRACKS
     has_labels = tracks.is_file()
     if has_labels:
         labels, is_wanted = dsec.labels_for(tracks, checkpoint.spec.class_names)
         has_labels = len(labels) > 0
+    run = partial(
+        predict_recording,
+        checkpoint,
+        path,
+        out,
+        config.detection,
+        config.predict,
+        postprocess=config.postprocess,
+        options=options,
+        interruption=interruption,
+    )
     if not has_labels:
-        summary = predict_recording(checkpoint, path, out, options, interruption=interruption)
-        return summary, None, np.empty(0, bool), 0
+        return run(), None, np.empty(0, bool), 0
     at_labels, times_us = list[Detections](), set(labels.t_us.tolist())
 
     def keep(result: WindowResult) -> None:
         if result.t_us in times_us:
             at_labels.append(result.found)
 
-    summary = predict_recording(
-        checkpoint,
-        path,
-        out,
-        options,
-        ground_truth=labels[is_wanted],
-        ends_us=labels.t_us,
-        on_window=keep,
-        interruption=interruption,
-    )
+    summary = run(ground_truth=labels[is_wanted], ends_us=labels.t_us, on_window=keep)
     seen = {frame.t_us for frame in at_labels}
     is_seen = np.isin(labels.t_us, list(seen))
     return summary, ScoredRecording(name, labels[is_seen], at_labels), is_wanted[is_seen], len(times_us - seen)
@@ -158,16 +167,3 @@ def _scores(
         f"{mapping}; in {out / 'scores.json'}"
     )
     return json.dumps(content, indent=2) + "\n"
-
-
-def _check_classes(config: Config, checkpoint: LoadedCheckpoint) -> None:
-    """Raise ValueError if the configuration names a dataset whose classes are not those of the weights."""
-    if not config.dataset.name:
-        return
-    asked, known = build_spec(config.dataset).class_names, checkpoint.spec.class_names
-    if asked != known:
-        raise UserError(
-            "predict.other_classes",
-            f"{config.checkpoint} knows {', '.join(known)}; {config.dataset.name} has {', '.join(asked)}; "
-            "leave out dataset to predict the classes of the weights",
-        )

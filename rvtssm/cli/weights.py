@@ -5,11 +5,13 @@ from dataclasses import replace
 from rvtssm.cli.config import Config
 from rvtssm.cli.console import say
 from rvtssm.cli.inputs import weights_path
+from rvtssm.datasets import build_spec
 from rvtssm.evaluation.detector_run import WeightsFile
 from rvtssm.export.exported import ExportedDetector, chosen_precision, read_weights_file
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.named_weights import card_of
 from rvtssm.records import WindowSettings
+from rvtssm.system.user_error import UserError
 
 
 def read_weights(config: Config) -> LoadedCheckpoint:
@@ -26,6 +28,19 @@ def precision_in_words(precision: str, checkpoint: LoadedCheckpoint) -> str:
     """Return in what weights compute: in `precision`, and the products of an exported file of 8 bits in int8."""
     detector = checkpoint.detector
     return f"int8 and {precision}" if isinstance(detector, ExportedDetector) and detector.has_int8 else precision
+
+
+def check_classes(config: Config, checkpoint: LoadedCheckpoint) -> None:
+    """Raise UserError if the configuration names a dataset whose classes are not those of the weights."""
+    if not config.dataset.name:
+        return
+    asked, known = build_spec(config.dataset).class_names, checkpoint.spec.class_names
+    if asked != known:
+        raise UserError(
+            "predict.other_classes",
+            f"{config.checkpoint} knows {', '.join(known)}; {config.dataset.name} has {', '.join(asked)}; "
+            "leave out dataset to predict the classes of the weights",
+        )
 
 
 def weights_file(config: Config) -> WeightsFile:

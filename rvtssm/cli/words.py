@@ -10,7 +10,7 @@ from rvtssm.system.user_error import UserError
 
 PATH_KEYS = (
     *("recording", "out", "checkpoint", "resume", "training.init_from", "dataset.raw_dir", "dataset.prepared_dir"),
-    *("export.calibrate", "predict.camera_settings", "live.camera_settings", "model.timm_weights"),
+    *("export.calibrate", "detection.camera_settings", "model.timm_weights"),
 )
 PATH_LIST_KEYS = ("evaluation.checkpoints", "plugins")
 

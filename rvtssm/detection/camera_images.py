@@ -34,7 +34,7 @@ class Images:
             if picture is None:
                 raise UserError(
                     "pictures.unreadable",
-                    f"{self._paths[i]} cannot be read as a picture; copy it again, or set overlay=false",
+                    f"{self._paths[i]} cannot be read as a picture; copy it again, or move the folder of images away",
                 )
             self._shown = i, picture[..., ::-1]
         return self._shown[1]

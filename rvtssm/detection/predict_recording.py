@@ -14,18 +14,19 @@ import numpy as np
 
 from rvtssm.detection.choose_downsample import choose_downsample
 from rvtssm.detection.engine import StreamDetector, detect
-from rvtssm.detection.inference_config import PredictConfig
+from rvtssm.detection.inference_config import DetectionConfig, PredictConfig, shown_boxes
 from rvtssm.detection.result_files import ResultContext, Write, open_result_files, result_file_names
 from rvtssm.detection.sources import EventsInMemory, Interruption, OpenedSource, ended_by_signals, opened_source
 from rvtssm.detection.summary import RunSummary, Tally
-from rvtssm.detection.track_objects import Tracker
+from rvtssm.detection.track_objects import TRACK_MEMORY_S, Tracker
 from rvtssm.detection.window_results import WindowResult
 from rvtssm.drawing.draw import SHOWN_US
-from rvtssm.drawing.pictures import PictureSettings, open_pictures
+from rvtssm.drawing.pictures import MAX_FPS, NUM_STILLS, PictureSettings, open_pictures
 from rvtssm.drawing.sensor_frames import SensorFrames
 from rvtssm.events.windows import FreeGrid, label_grid
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.frame_size import reduced_hw
+from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers import Recording
 from rvtssm.records import Events, Labels, ReadOptions, Windows, WindowSettings
 from rvtssm.system.output_folder import result_set
@@ -39,8 +40,11 @@ def predict_recording(
     checkpoint: LoadedCheckpoint,
     recording: Path | str | OpenedSource,
     out: Path | str,
+    detection: DetectionConfig | None = None,
     config: PredictConfig | None = None,
     *,
+    postprocess: PostprocessConfig | None = None,
+    options: ReadOptions | None = None,
     ground_truth: Labels | None = None,
     ends_us: np.ndarray | None = None,
     on_window: Callable[[WindowResult], object] | None = None,
@@ -59,7 +63,10 @@ def predict_recording(
         recording: An event file, the folder of a DSEC sequence, `-` (standard input), `tcp://HOST:PORT`, `camera:`, or
             an opened source, which stays open.
         out: The folder to write to.
-        config: All other settings.
+        detection: Rate, windows and frames of the detector, and which boxes are shown.
+        config: The files to write.
+        postprocess: Which boxes count as detections.
+        options: What the caller says about the recording.
         ground_truth: Labels in sensor pixels, ordered by time, which are only drawn.
         ends_us: int64, times at which a window must end.
         on_window: Called with every window and all of its boxes.
@@ -73,16 +80,16 @@ def predict_recording(
     Raises:
         UserError: The recording cannot be read to its end or holds no events, or the weights need later windows.
     """
-    config = config or PredictConfig()
+    detection, config = detection or DetectionConfig(), config or PredictConfig()
     tally = Tally(config.windows_per_call)
     opened = (
         nullcontext(recording)
         if isinstance(recording, OpenedSource)
-        else opened_source(str(recording), ReadOptions.of(config), config.camera_settings)
+        else opened_source(str(recording), options or ReadOptions(), detection.camera_settings)
     )
     with opened as source:
-        plan = _plan(checkpoint, source, config, ends_us)
-        detector = _detector(checkpoint, plan, config)
+        plan = _plan(checkpoint, source, detection, config, ends_us)
+        detector = _detector(checkpoint, plan, detection, config, postprocess or PostprocessConfig())
         with (
             nullcontext() if interruption is None else ended_by_signals(interruption),
             result_set(out, "prediction", [*result_file_names(), *_PICTURES, "prediction.json"]) as staged,
@@ -140,10 +147,14 @@ class _Plan:
 
 
 def _plan(
-    checkpoint: LoadedCheckpoint, source: OpenedSource, config: PredictConfig, ends_us: np.ndarray | None
+    checkpoint: LoadedCheckpoint,
+    source: OpenedSource,
+    detection: DetectionConfig,
+    config: PredictConfig,
+    ends_us: np.ndarray | None,
 ) -> _Plan:
     """Return the plan. Raise UserError without events, or if no pixel is left after downsampling."""
-    events, settings = source.events, checkpoint.windows_at(config.hz, config.window, config.reduce)
+    events, settings = source.events, checkpoint.windows_at(detection.hz, detection.window, detection.reduce)
     windows, num_windows = None, None
     if isinstance(events, Recording):
         given = [times for times in (ends_us, source.images and source.images.times_us) if times is not None]
@@ -151,15 +162,15 @@ def _plan(
     if isinstance(events, Recording | EventsInMemory):
         first_us, last_us = events.time_range_us
         num_windows = FreeGrid(first_us, settings).num_until(last_us) if windows is None else len(windows)
-    downsample = config.downsample or choose_downsample(checkpoint, source, config.reduce)
+    downsample = detection.downsample or choose_downsample(checkpoint, source, detection.reduce)
     reduced_hw(events.height, events.width, downsample)
     pictures = PictureSettings(
         class_names=checkpoint.spec.class_names,
-        min_score=config.min_score,
+        min_score=detection.min_score,
         windows=settings,
-        windows_per_picture=max(1, math.ceil(settings.hz / config.max_fps - 1e-9)),
+        windows_per_picture=max(1, math.ceil(settings.hz / MAX_FPS - 1e-9)),
         has_video="mp4" in config.formats,
-        num_stills=config.num_stills if "png" in config.formats else 0,
+        num_stills=NUM_STILLS if "png" in config.formats else 0,
         downsample=downsample if config.view == "network" else 1,
         scale=config.scale,
         note=checkpoint.note,
@@ -167,20 +178,25 @@ def _plan(
     return _Plan(settings, windows, num_windows, (events.height, events.width), downsample, pictures)
 
 
-def _detector(checkpoint: LoadedCheckpoint, plan: _Plan, config: PredictConfig) -> StreamDetector:
-    num_classes, hz = checkpoint.spec.num_classes, plan.settings.hz
-    tracking = num_classes, hz, config.track_memory_s, config.min_score, config.track_smooth_s
+def _detector(
+    checkpoint: LoadedCheckpoint,
+    plan: _Plan,
+    detection: DetectionConfig,
+    config: PredictConfig,
+    postprocess: PostprocessConfig,
+) -> StreamDetector:
+    tracking = checkpoint.spec.num_classes, plan.settings.hz, TRACK_MEMORY_S, detection.min_score
     return StreamDetector(
         checkpoint,
         *plan.sensor_hw,
         windows=plan.settings,
         grid=plan.windows,
         downsample=plan.downsample,
-        config=config.postprocess,
+        config=shown_boxes(postprocess),
         windows_per_call=config.windows_per_call,
         skip="never",
         keeps_frames=True,
-        tracker=Tracker(config.track, *tracking) if config.track else None,
+        tracker=Tracker(detection.track, *tracking) if detection.track else None,
     )
 
 
@@ -197,15 +213,14 @@ def _opened_outputs(
 
     The second is None if pictures need no other events than those in the detector's frames.
     """
-    context = ResultContext(checkpoint.spec, plan.sensor_hw, config.min_score)
+    context = ResultContext(checkpoint.spec, plan.sensor_hw, plan.pictures.min_score)
     with open_result_files(folder, config.formats, context) as writers:
         listeners = _picture_listeners(writers)
         sensor = plan.sensor_frames(bool(listeners))
-        images = source.images if config.overlay else None
-        with open_pictures(folder, plan.pictures, ground_truth, images, sensor, listeners) as show:
+        with open_pictures(folder, plan.pictures, ground_truth, source.images, sensor, listeners) as show:
 
             def write(result: WindowResult) -> int:
-                written = result if config.all_scores else result.above(config.min_score)
+                written = result if config.all_scores else result.above(plan.pictures.min_score)
                 for append in writers:
                     append(written)
                 shown = result.found

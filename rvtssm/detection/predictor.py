@@ -12,7 +12,7 @@ import numpy as np
 
 from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.feed import Feed, Packet, PythonSource
-from rvtssm.detection.inference_config import TRACKERS, PredictConfig
+from rvtssm.detection.inference_config import TRACKERS, DetectionConfig, PredictConfig, shown_boxes
 from rvtssm.detection.live_run import LiveRun, LiveSource
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.sources import EventsInMemory, EventSource, OpenedSource, find_sources, opened_source
@@ -134,18 +134,8 @@ class Predictor:
         check_counts(height=height, width=width, downsample=downsample)
         height, width, downsample = (None if n is None else int(n) for n in (height, width, downsample))
         check_choice("track", track, (*TRACKERS, None))
-        settings = PostprocessConfig(min_score=min_score, max_detections=PredictConfig().postprocess.max_detections)
-        config = PredictConfig(
-            hz=hz,
-            window=window,
-            downsample=downsample,
-            reduce=reduce,
-            height=height,
-            width=width,
-            postprocess=settings,
-            formats=[],
-            track=track,
-        )
+        detection, files = DetectionConfig(hz, window, downsample, reduce, track=track), PredictConfig(formats=[])
+        postprocess = PostprocessConfig(min_score=min_score)
         results = list[WindowResult]()
         with tempfile.TemporaryDirectory() as folder, _opened(recording, height, width, repair) as source:
             read = None if source.seekable is None else source.between
@@ -153,7 +143,16 @@ class Predictor:
             def keep(result: WindowResult) -> None:
                 results.append(replace(result, read=read, frame=None))
 
-            summary = predict_recording(self.checkpoint, source, folder, config, on_window=keep, progress=progress)
+            summary = predict_recording(
+                self.checkpoint,
+                source,
+                folder,
+                detection,
+                files,
+                postprocess=postprocess,
+                on_window=keep,
+                progress=progress,
+            )
         return Prediction(results, replace(summary, files=()))  # they went with the folder
 
     def stream(
@@ -199,7 +198,7 @@ class Predictor:
             width,
             windows=windows,
             downsample=downsample,
-            config=PostprocessConfig(min_score=min_score, max_detections=PredictConfig().postprocess.max_detections),
+            config=shown_boxes(PostprocessConfig(min_score=min_score)),
             skip="late" if latest else "empty",
             tracker=Tracker(track, *tracking) if track else None,
             keeps_events=True,

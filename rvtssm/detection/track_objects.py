@@ -14,6 +14,7 @@ from rvtssm.records import Detections
 from rvtssm.system.extras import check_extra
 from rvtssm.system.limits import check_choice, check_number
 
+TRACK_MEMORY_S = 1.0  # how long a lost object keeps its number; ByteTrack remembers 30 frames at 30 Hz
 LOWEST_SCORE = 0.1  # lowest score of a box that continues a track, as in the paper
 _FRAMES_PER_SECOND = 30.0  # unit in which the package counts how long it remembers a track
 

@@ -12,10 +12,10 @@ import numpy as np
 from PIL import Image
 
 from rvtssm.boxes import xyxy_to_ltwh
-from rvtssm.detection.inference_config import PredictConfig
 from rvtssm.detection.summary import RunSummary, counted
 from rvtssm.drawing.draw import class_name, draw_frame
 from rvtssm.drawing.image_files import open_video
+from rvtssm.drawing.pictures import MAX_FPS
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.readers.event_checks import check_events, to_events
 from rvtssm.records import DatasetSpec, Detections, Events, Windows
@@ -186,14 +186,14 @@ class Prediction(Sequence[WindowResult]):
         Raises:
             UserError: The file has another suffix, or the events were not kept.
         """
-        path, config = Path(path), PredictConfig()
+        path = Path(path)
         if path.suffix != ".mp4":
             raise UserError(
                 "predict.not_a_video",
                 f"{path} is not a video; choose a name that ends in .mp4. `to_coco()` returns the boxes as a list, "
                 "which json.dump writes",
             )
-        period = max(1, math.ceil(self.summary.hz / config.max_fps - 1e-9))
+        period = max(1, math.ceil(self.summary.hz / MAX_FPS - 1e-9))
         with open_video(path, self.summary.hz / period) as write:
             for i in range(min(period, len(self)) - 1, len(self), period):
                 first, last = self.frames[max(0, i + 1 - period)], self.frames[i]

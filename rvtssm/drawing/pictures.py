@@ -13,6 +13,9 @@ from rvtssm.drawing.image_files import open_video, write_png
 from rvtssm.drawing.sensor_frames import SensorFrames
 from rvtssm.records import Detections, Labels, WindowSettings
 
+MAX_FPS = 30.0  # of a video; above this rate of windows, each picture covers several
+NUM_STILLS = 4  # evenly spread over the recording; as many as the strip shows side by side
+
 
 @dataclass(frozen=True)
 class PictureSettings:

@@ -107,7 +107,7 @@ def read_latency_ms(path: Path, checkpoint: LoadedCheckpoint) -> float:
         raise UserError(
             "evaluation.latency_of_several",
             f"evaluation.latency_from={path} was measured with {num_windows} windows per call; predict with "
-            "predict.windows_per_call=1 to measure the latency of one",
+            "windows_per_call=1 to measure the latency of one",
         )
     if not 0 <= latency_ms < math.inf:
         raise UserError(

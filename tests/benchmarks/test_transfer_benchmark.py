@@ -26,12 +26,11 @@ from rvtssm.cli import main as cli
 from rvtssm.contrib.worlds.video import open_video
 from rvtssm.contrib.worlds.video_labels import read_video_labels
 from rvtssm.datasets import custom
-from rvtssm.detection.inference_config import PredictConfig
+from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.evaluation.coco import ScoredRecording
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.models.heads.yolox import YoloxHead
-from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.records import Detections, Labels
 
 HEIGHT, WIDTH, NUM = 48, 64, 16  # of the drawn pictures, which show a square
@@ -205,7 +204,8 @@ def test_what_is_detected_is_what_a_prediction_finds(trees, checkpoint, tmp_path
             checkpoint,
             str(recording.path),
             tmp_path / str(reduction),
-            PredictConfig(downsample=reduction, formats=[], postprocess=PostprocessConfig()),
+            DetectionConfig(downsample=reduction),
+            PredictConfig(formats=[]),
             ends_us=np.unique(recording.labels.t_us),
             on_window=lambda result, wanted=wanted: wanted.setdefault(result.t_us, result.found),
             progress=False,

@@ -188,8 +188,8 @@ def test_help_of_a_key_shows_that_of_the_verb(capsys):
     assert cli.main(["inspect", "data/drive.raw", "--help"]) == 0
     assert cli.main(["train", "precision", "--help"]) == 0
     assert "auto, float32, bf16, float16, float64" in capsys.readouterr().out
-    assert cli.main(["live", "postprocess", "--help"]) == 0  # its own one, not that of an evaluation
-    assert "live.postprocess.min_score=0.3 " in capsys.readouterr().out
+    assert cli.main(["live", "hz", "--help"]) == 0  # of a section that predict shares
+    assert "detection.hz=null " in capsys.readouterr().out
 
 
 def test_a_verb_prints_the_sections_that_it_reads(capsys):

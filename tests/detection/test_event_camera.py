@@ -16,7 +16,7 @@ from rvtssm.cli import live_camera
 from rvtssm.cli import main as cli
 from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.event_camera import Camera, read_camera_settings
-from rvtssm.detection.inference_config import PredictConfig
+from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
 from rvtssm.detection.live_run import LiveRun
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.replay import Replay
@@ -26,7 +26,7 @@ from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers import open_recording
 from rvtssm.readers.dat import write_dat
 from rvtssm.readers.recording import copy_events, join_events
-from rvtssm.records import Detections, Events, WindowSettings
+from rvtssm.records import Detections, Events, ReadOptions, WindowSettings
 from rvtssm.system.user_error import UserError
 
 HEIGHT, WIDTH = 48, 64
@@ -98,22 +98,15 @@ def test_live_is_predict_on_the_file(live_checkpoint, real, tmp_path, name, hz, 
     checkpoint, path = live_checkpoint(), tmp_path / "events.npz"
     np.savez(path, **{name: getattr(events, name) for name in "txyp"}, height=height, width=width)
     reduced = usual_downsample(checkpoint.spec, height, width)  # as live; predict looks what finds something
-    settings = PredictConfig(
-        hz=hz,
-        window=window,
-        formats=[],
-        height=height,
-        width=width,
-        downsample=reduced,
-        reduce=reduce,
-        postprocess=CONFIG,
-    )
     wanted: list[Detections] = []
     predict_recording(
         checkpoint,
         path,
         tmp_path / "out",
-        settings,
+        DetectionConfig(hz, window, reduced, reduce),
+        PredictConfig(formats=[]),
+        postprocess=CONFIG,
+        options=ReadOptions(height, width),
         on_window=lambda result: wanted.append(result.found),
         progress=False,
     )
@@ -142,7 +135,9 @@ def test_predict_reads_a_camera_as_a_recording(live_checkpoint, real, tmp_path, 
         checkpoint,
         "camera:00001",
         tmp_path / "out",
-        PredictConfig(formats=["jsonl"], postprocess=CONFIG, min_score=0.0),
+        DetectionConfig(min_score=0.0),
+        PredictConfig(formats=["jsonl"]),
+        postprocess=CONFIG,
         progress=False,
     )
     assert asked == [{"configuration": None, "iterator_timeout": 0.05, "serial": "00001"}]

@@ -11,7 +11,7 @@ import pytest
 import torch
 from live_examples import SMALL
 
-from rvtssm.detection.inference_config import PredictConfig
+from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.summary import Tally
 from rvtssm.detection.window_results import WindowResult
@@ -30,6 +30,16 @@ from rvtssm.ssm.temporal_config import TemporalConfig
 HEIGHT, WIDTH = 48, 64
 SPEC = replace(SMALL, class_ids=(2, 5))
 POSTPROCESS = PostprocessConfig(max_detections=5)
+OF_THE_DETECTOR = ("hz", "window", "downsample", "min_score", "track")
+
+
+def settings_of(postprocess=POSTPROCESS, **options):
+    """Return arguments of `predict_recording`: the settings of both sections by name."""
+    detection = {name: options.pop(name) for name in OF_THE_DETECTOR if name in options}
+    sections = {"detection": DetectionConfig(**detection), "config": PredictConfig(**options)}
+    return sections | {"postprocess": postprocess}
+
+
 DRAWN_FROM = 0.29  # about the median of what the weights find
 
 
@@ -70,8 +80,8 @@ def checkpoint():
 def predicted(checkpoint, tmp_path_factory):
     folder = tmp_path_factory.mktemp("predicted")
     recording = write_recording(folder)
-    config = PredictConfig(postprocess=POSTPROCESS, min_score=DRAWN_FROM, all_scores=True, num_stills=2)
-    summary = predict_recording(checkpoint, recording, folder / "out", config, progress=False)
+    config = settings_of(min_score=DRAWN_FROM, all_scores=True)
+    summary = predict_recording(checkpoint, recording, folder / "out", **config, progress=False)
     return recording, folder / "out", summary
 
 
@@ -97,8 +107,8 @@ def test_times_count_from_the_start_and_by_the_clock_of_the_camera(checkpoint, t
     monkeypatch.setattr(
         pictures, "draw_frame", lambda *args, **options: captions.append(options["caption"]) or draw(*args, **options)
     )
-    config = PredictConfig(postprocess=POSTPROCESS, num_stills=1, formats=["png"])
-    summary = predict_recording(checkpoint, write_recording(tmp_path), tmp_path / "out", config, progress=False)
+    config = settings_of(formats=["png"])
+    summary = predict_recording(checkpoint, write_recording(tmp_path), tmp_path / "out", **config, progress=False)
     told = json.loads((tmp_path / "out/prediction.json").read_text())
     assert told["start_us"] == summary.start_us == 7_000_000 and "camera time 7.000 s" in summary.lines()[0]
     assert captions[0].startswith("t = 0.050 s    camera 7.050 s    20 Hz")
@@ -126,8 +136,8 @@ def test_the_first_windows_do_not_count_as_speed(monkeypatch, num_warmup):
 
 def test_files_hold_the_boxes_of_pictures_or_all(checkpoint, predicted, tmp_path):
     recording, out, _ = predicted
-    config = PredictConfig(postprocess=POSTPROCESS, min_score=DRAWN_FROM, formats=["jsonl"])
-    summary = predict_recording(checkpoint, recording, tmp_path / "out", config, progress=False)
+    config = settings_of(min_score=DRAWN_FROM, formats=["jsonl"])
+    summary = predict_recording(checkpoint, recording, tmp_path / "out", **config, progress=False)
     scores = [[found["score"] for found in line["detections"]] for line in read_lines(out)]
     expected = [[score for score in row if score >= DRAWN_FROM] for row in scores]
     found = [[box["score"] for box in line["detections"]] for line in read_lines(tmp_path / "out")]
@@ -167,8 +177,8 @@ def test_another_rate_rescales_the_step_and_thins_the_video(checkpoint, tmp_path
     detector, prepare = type(checkpoint.detector), type(checkpoint.detector).prepare
     monkeypatch.setattr(detector, "prepare", lambda self, scale: scales.append(scale) or prepare(self, scale))
     recording = write_recording(tmp_path, duration_us=205_000)
-    config = PredictConfig(hz=100, window=window, postprocess=POSTPROCESS)
-    summary = predict_recording(checkpoint, recording, tmp_path / "out", config, progress=False)
+    config = settings_of(hz=100, window=window)
+    summary = predict_recording(checkpoint, recording, tmp_path / "out", **config, progress=False)
     assert summary.num_windows == 21 and summary.window_ms == window_ms
     assert scales == [0.2]
     capture = cv2.VideoCapture(str(tmp_path / "out" / "video.mp4"))
@@ -211,8 +221,8 @@ def test_pictures_show_the_events_of_the_sensor(checkpoint, tmp_path, monkeypatc
     monkeypatch.setattr("rvtssm.drawing.pictures.draw_frame", keep)
     recording = write_recording(tmp_path, duration_us=150_000)
     results = []
-    config = PredictConfig(formats=["mp4"], postprocess=POSTPROCESS, downsample=3, **options)  # 30 pictures a second
-    predict_recording(checkpoint, recording, tmp_path / "out", config, on_window=results.append, progress=False)
+    config = settings_of(formats=["mp4"], downsample=3, **options)  # 30 pictures a second
+    predict_recording(checkpoint, recording, tmp_path / "out", **config, on_window=results.append, progress=False)
     found = [(result.found, result.start_us) for result in results]
     period, events = 2 if "hz" in options else 1, open_recording(recording).read()
     last = list(range(period - 1, len(found), period))
@@ -228,28 +238,34 @@ def test_pictures_show_the_events_of_the_sensor(checkpoint, tmp_path, monkeypatc
         np.testing.assert_array_equal(frame.xyxy, shown.xyxy)
     if not options:
         drawn.clear()
-        predict_recording(checkpoint, recording, tmp_path / "out", replace(config, view="network"), progress=False)
+        predict_recording(
+            checkpoint,
+            recording,
+            tmp_path / "out",
+            **config | {"config": PredictConfig(["mp4"], view="network")},
+            progress=False,
+        )
         assert {hist.shape[-2:] for hist, _ in drawn} == {(HEIGHT // 3, WIDTH // 3)}
 
 
 def test_chunk_memory_of_the_checkpoint_is_kept(checkpoint, tmp_path):
     recording = write_recording(tmp_path)
-    config = PredictConfig(formats=["jsonl"], postprocess=POSTPROCESS, all_scores=True)
-    predict_recording(make_checkpoint(memory="chunk", memory_chunk=3), recording, tmp_path / "chunk", config)
-    predict_recording(checkpoint, recording, tmp_path / "carried", config)
+    config = settings_of(formats=["jsonl"], all_scores=True)
+    predict_recording(make_checkpoint(memory="chunk", memory_chunk=3), recording, tmp_path / "chunk", **config)
+    predict_recording(checkpoint, recording, tmp_path / "carried", **config)
     chunk, carried = read_lines(tmp_path / "chunk"), read_lines(tmp_path / "carried")
     assert chunk[:3] == carried[:3] and chunk[3:] != carried[3:]
 
 
 def test_another_sensor_uses_the_same_weights_on_smaller_frames(checkpoint, tmp_path):
     recording = write_recording(tmp_path, height=150, width=200, duration_us=200_000)
-    config = PredictConfig(postprocess=POSTPROCESS, num_stills=1, all_scores=True)
-    summary = predict_recording(checkpoint, recording, tmp_path / "out", config, progress=False)
+    config = settings_of(all_scores=True)
+    summary = predict_recording(checkpoint, recording, tmp_path / "out", **config, progress=False)
     assert summary.downsample == 3 and summary.frame_hw == (50, 66)
     edges = np.array([found["xyxy"] for line in read_lines(tmp_path / "out") for found in line["detections"]])
     assert WIDTH < edges[:, 2].max() <= 198  # pixels of the sensor
-    fixed = PredictConfig(postprocess=POSTPROCESS, downsample=5, formats=[])
-    assert predict_recording(checkpoint, recording, tmp_path / "out", fixed, progress=False).frame_hw == (30, 40)
+    fixed = settings_of(downsample=5, formats=[])
+    assert predict_recording(checkpoint, recording, tmp_path / "out", **fixed, progress=False).frame_hw == (30, 40)
 
 
 def test_the_size_of_frames_follows_training():
@@ -284,7 +300,7 @@ def test_ground_truth_is_drawn_in_its_window_only(checkpoint, tmp_path, monkeypa
         checkpoint,
         recording,
         tmp_path / "out",
-        PredictConfig(postprocess=POSTPROCESS, view="network"),
+        **settings_of(view="network"),
         ground_truth=Labels(boxes, zeros, t_us, zeros, zeros - 1),
         progress=False,
     )

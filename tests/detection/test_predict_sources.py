@@ -24,12 +24,13 @@ from test_predict_recording import (
     make_checkpoint,
     random_events,
     read_lines,
+    settings_of,
     write_recording,
 )
 
 from rvtssm.cli import main as cli
 from rvtssm.datasets import DATASETS, dsec
-from rvtssm.detection.inference_config import RESULT_WRITERS, PredictConfig
+from rvtssm.detection.inference_config import RESULT_WRITERS, DetectionConfig, PredictConfig
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.sources import find_sources
 from rvtssm.drawing.draw import events_image, strip_of
@@ -45,8 +46,8 @@ from rvtssm.system.output_folder import result_set
 from rvtssm.system.user_error import UserError
 from tests.readers.format_encoders import WRITERS
 
-ONE_PICTURE = ("formats=[jsonl,png]", "num_stills=1", "postprocess.max_detections=5")
-LINES_ONLY = PredictConfig(formats=["jsonl"], postprocess=POSTPROCESS, all_scores=True)
+ONE_PICTURE = ("formats=[jsonl,png]", "postprocess.max_detections=5")
+LINES_ONLY = settings_of(formats=["jsonl"], all_scores=True)
 
 
 @pytest.fixture(scope="module")
@@ -125,10 +126,10 @@ def test_a_stream_is_predicted_as_the_file(checkpoint, tmp_path, monkeypatch, hz
     length_us = None if window is None else 50_000
     checkpoint = replace(checkpoint, windows=replace(checkpoint.windows, convention=convention, length_us=length_us))
     recording = write_recording(tmp_path, duration_us=330_000, n=3_000)
-    config = PredictConfig(formats=["npy", "png"], postprocess=POSTPROCESS, all_scores=True, hz=hz, window=window)
-    whole = predict_recording(checkpoint, recording, tmp_path / "file", config, progress=False)
+    config = settings_of(formats=["npy", "png"], all_scores=True, hz=hz, window=window)
+    whole = predict_recording(checkpoint, recording, tmp_path / "file", **config, progress=False)
     monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": Dribble(recording.read_bytes(), size)}))
-    piped = predict_recording(checkpoint, "-", tmp_path / "piped", config, progress=False)
+    piped = predict_recording(checkpoint, "-", tmp_path / "piped", **config, progress=False)
     assert piped.num_windows == whole.num_windows and piped.num_events == whole.num_events
     assert piped.duration_s == whole.duration_s and piped.source == "standard input"
     ours, theirs = (np.load(tmp_path / folder / "detections.npy") for folder in ("piped", "file"))
@@ -142,8 +143,8 @@ def test_a_silence_in_a_stream_is_windows_without_events(checkpoint, tmp_path, m
     parts = [random_events(HEIGHT, WIDTH, start_us=start, duration_us=60_000, n=50) for start in (0, 2_000_000)]
     content = bare_words(join_events(parts))
     monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": Dribble(content, 80)}))
-    config = replace(LINES_ONLY, height=HEIGHT, width=WIDTH)
-    summary = predict_recording(checkpoint, "-", tmp_path / "out", config, progress=False)
+    config = LINES_ONLY | {"options": ReadOptions(HEIGHT, WIDTH)}
+    summary = predict_recording(checkpoint, "-", tmp_path / "out", **config, progress=False)
     assert summary.num_windows == 42 and len(read_lines(tmp_path / "out")) == 42
 
 
@@ -153,8 +154,8 @@ def test_a_stream_ends_where_its_clock_jumps(checkpoint, tmp_path, monkeypatch, 
     parts = [random_events(HEIGHT, WIDTH, start, 60_000, 50) for start in (0, 4_000_000_000)]
     size = 80 if pause == "between blocks" else 1 << 16
     monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": Dribble(bare_words(join_events(parts)), size)}))
-    config = replace(LINES_ONLY, height=HEIGHT, width=WIDTH)
-    summary = predict_recording(checkpoint, "-", tmp_path / "out", config, progress=False)
+    config = LINES_ONLY | {"options": ReadOptions(HEIGHT, WIDTH)}
+    summary = predict_recording(checkpoint, "-", tmp_path / "out", **config, progress=False)
     assert "no event for more than 600 s, then one at 40000" in summary.broke_off
     assert summary.num_events == 50 and summary.num_windows == len(read_lines(tmp_path / "out")) == 2
 
@@ -187,7 +188,7 @@ def test_a_signal_while_it_computes_keeps_what_was_found(checkpoint, tmp_path, m
     monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": Dribble(content, 4096)}))
     signal_at_the_third_decoding(monkeypatch, number)
     usual = signal.getsignal(number)
-    summary = predict_recording(checkpoint, "-", tmp_path / "out", LINES_ONLY, progress=False)
+    summary = predict_recording(checkpoint, "-", tmp_path / "out", **LINES_ONLY, progress=False)
     assert 3 <= summary.num_windows == len(read_lines(tmp_path / "out")) < 10
     assert signal.getsignal(number) is usual
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -223,13 +224,15 @@ def test_a_socket_is_read_until_it_closes(checkpoint, tmp_path):
 
         sender = threading.Thread(target=send)
         sender.start()
-        summary = predict_recording(checkpoint, f"tcp://127.0.0.1:{port}", tmp_path / "out", LINES_ONLY, progress=False)
+        summary = predict_recording(
+            checkpoint, f"tcp://127.0.0.1:{port}", tmp_path / "out", **LINES_ONLY, progress=False
+        )
         sender.join()
     assert summary.num_windows == 5 and summary.num_events == 2_000
     with pytest.raises(ValueError, match="cannot be reached"):
-        predict_recording(checkpoint, f"tcp://127.0.0.1:{port}", tmp_path / "none", LINES_ONLY, progress=False)
+        predict_recording(checkpoint, f"tcp://127.0.0.1:{port}", tmp_path / "none", **LINES_ONLY, progress=False)
     with pytest.raises(ValueError, match="not of the form tcp://HOST:PORT"):
-        predict_recording(checkpoint, "tcp://camera", tmp_path / "none", LINES_ONLY, progress=False)
+        predict_recording(checkpoint, "tcp://camera", tmp_path / "none", **LINES_ONLY, progress=False)
     assert not (tmp_path / "none").exists()
 
 
@@ -244,7 +247,7 @@ def test_a_socket_is_read_until_it_closes(checkpoint, tmp_path):
 def test_any_failure_of_a_stream_and_ctrl_c_keep_what_was_found(checkpoint, tmp_path, monkeypatch, error, reason):
     stream = Failing(write_recording(tmp_path, duration_us=230_000, n=2_000).read_bytes(), 4096, error)
     monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": stream}))
-    summary = predict_recording(checkpoint, "-", tmp_path / "out", LINES_ONLY, progress=False)
+    summary = predict_recording(checkpoint, "-", tmp_path / "out", **LINES_ONLY, progress=False)
     assert summary.broke_off == (reason and f"standard input broke off ({reason}); start the sender again")
     assert summary.num_windows == len(read_lines(tmp_path / "out")) == 5
 
@@ -280,7 +283,7 @@ def test_a_socket_that_breaks_off_is_one_line(weights, tmp_path, capfd, monkeypa
 def test_a_closed_standard_input_is_named(checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(ValueError, match="standard input is closed"):
-        predict_recording(checkpoint, "-", tmp_path / "out", LINES_ONLY, progress=False)
+        predict_recording(checkpoint, "-", tmp_path / "out", **LINES_ONLY, progress=False)
 
 
 @pytest.mark.parametrize(
@@ -296,7 +299,7 @@ def test_a_closed_standard_input_is_named(checkpoint, tmp_path, monkeypatch):
 def test_a_stream_that_is_none_says_so(checkpoint, tmp_path, monkeypatch, content, message):
     monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": io.BytesIO(content)}))
     with pytest.raises(ValueError, match=message) as error:
-        predict_recording(checkpoint, "-", tmp_path / "out", LINES_ONLY, progress=False)
+        predict_recording(checkpoint, "-", tmp_path / "out", **LINES_ONLY, progress=False)
     assert "standard input" in str(error.value) and "/tmp" not in str(error.value)
     assert not (tmp_path / "out").exists()
 
@@ -305,7 +308,7 @@ def test_a_stream_of_something_else_is_refused_at_its_end(checkpoint, tmp_path, 
     noise = np.random.default_rng(0).integers(0, 256, 8_000, np.uint8).tobytes()
     monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": io.BytesIO(noise)}))
     with pytest.raises(ValueError, match=r"outside its 8x8|more than .* windows"):
-        predict_recording(checkpoint, "-", tmp_path / "out", replace(LINES_ONLY, height=8, width=8), progress=False)
+        predict_recording(checkpoint, "-", tmp_path / "out", **LINES_ONLY, options=ReadOptions(8, 8), progress=False)
     assert not (tmp_path / "out").exists()
 
 
@@ -355,11 +358,11 @@ def test_perfect_detections_score_perfectly_whatever_lorries_there_are(sequence)
 
 def test_without_images_labels_or_clock_a_sequence_is_still_predicted(checkpoint, tmp_path):
     plain = write_sequence(tmp_path / "plain", 4, has_tracks=False, has_images=False)
-    config = replace(LINES_ONLY, downsample=8)
-    predict_recording(checkpoint, plain, tmp_path / "with_times", config, progress=False)
+    config = LINES_ONLY | {"detection": DetectionConfig(downsample=8)}
+    predict_recording(checkpoint, plain, tmp_path / "with_times", **config, progress=False)
     assert [line["t_us"] for line in read_lines(tmp_path / "with_times")] == image_times(4).tolist()
     (plain / "images/timestamps.txt").unlink()
-    predict_recording(checkpoint, plain, tmp_path / "without", config, progress=False)
+    predict_recording(checkpoint, plain, tmp_path / "without", **config, progress=False)
     first_us = open_recording(plain / "events/left/events.h5").time_range_us[0]
     assert first_us >= OFFSET_US and read_lines(tmp_path / "without")[0]["t_us"] == first_us + 50_000
 
@@ -420,9 +423,9 @@ def test_a_folder_of_sequences_is_scored_as_one(weights, sequence, tmp_path, cap
 def test_a_damaged_sequence_says_what_is_wrong(checkpoint, tmp_path, path, content, message):
     folder = write_sequence(tmp_path / "a", 4, has_tracks=False)
     (folder / path).write_bytes(content.encode("latin-1"))
-    config = PredictConfig(formats=["mp4"], downsample=8, scale=1, postprocess=POSTPROCESS)
+    config = settings_of(formats=["mp4"], downsample=8, scale=1)
     with pytest.raises(ValueError, match=message):
-        predict_recording(checkpoint, folder, tmp_path / "out", config, progress=False)
+        predict_recording(checkpoint, folder, tmp_path / "out", **config, progress=False)
     assert not (tmp_path / "out").exists()
 
 
@@ -464,10 +467,8 @@ def test_folders_named_by_dots_go_where_those_with_names_go(weights, tmp_path, c
 
 def test_every_format_says_the_same(checkpoint, tmp_path):
     recording = write_recording(tmp_path, duration_us=230_000)
-    config = PredictConfig(
-        formats=["jsonl", "npy", "coco", "mp4", "png"], postprocess=POSTPROCESS, all_scores=True, num_stills=3
-    )
-    summary = predict_recording(checkpoint, recording, tmp_path / "out", config, progress=False)
+    config = settings_of(formats=["jsonl", "npy", "coco", "mp4", "png"], all_scores=True)
+    summary = predict_recording(checkpoint, recording, tmp_path / "out", **config, progress=False)
     assert summary.classes == {"2": "car", "5": "pedestrian"}
     rows = np.load(tmp_path / "out/detections.npy")
     results = json.loads((tmp_path / "out/coco_results.json").read_text())
@@ -484,17 +485,17 @@ def test_every_format_says_the_same(checkpoint, tmp_path):
         assert result["bbox"] == pytest.approx([row[name] for name in "xywh"], abs=0.01)
         assert result["score"] == pytest.approx(row["class_confidence"], abs=1e-4)
     stills = [cv2.imread(str(path)) for path in sorted((tmp_path / "out").glob("still_*.png"))]
-    assert len(stills) == 3
+    assert len(stills) == 4
     strip = strip_of([still[:, :, ::-1] for still in stills])
     np.testing.assert_array_equal(cv2.imread(str(tmp_path / "out/strip.png"))[:, :, ::-1], strip)
-    predict_recording(checkpoint, recording, tmp_path / "out", replace(config, formats=["coco"]), progress=False)
+    predict_recording(checkpoint, recording, tmp_path / "out", config=PredictConfig(["coco"]), progress=False)
     assert sorted(path.name for path in (tmp_path / "out").glob("[!.]*")) == ["coco_results.json", "prediction.json"]
 
 
 def test_no_detection_at_all_is_an_empty_list(checkpoint, tmp_path):
     recording = write_recording(tmp_path, duration_us=60_000)
-    config = PredictConfig(formats=["coco"], postprocess=replace(POSTPROCESS, min_score=1.0))
-    predict_recording(checkpoint, recording, tmp_path / "out", config, progress=False)
+    config = settings_of(formats=["coco"], postprocess=replace(POSTPROCESS, min_score=1.0))
+    predict_recording(checkpoint, recording, tmp_path / "out", **config, progress=False)
     assert json.loads((tmp_path / "out/coco_results.json").read_text()) == []
 
 
@@ -549,5 +550,5 @@ def test_a_format_whose_folder_of_contrib_is_missing_is_refused(checkpoint, tmp_
     monkeypatch.setitem(RESULT_WRITERS, "mcap", ("detections.mcap", "rvtssm.contrib.removed.bag:open_bag"))
     recording = write_recording(tmp_path, duration_us=60_000)
     with pytest.raises(UserError, match=r"formats=\[mcap\].*rvtssm\.contrib\.removed"):
-        predict_recording(checkpoint, recording, tmp_path / "out", PredictConfig(formats=["mcap"]), progress=False)
+        predict_recording(checkpoint, recording, tmp_path / "out", config=PredictConfig(["mcap"]), progress=False)
     assert not (tmp_path / "out").exists()

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from rvtssm.detection.inference_config import PredictConfig
+from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.predictor import Predictor
 from rvtssm.detection.track_objects import Tracker
@@ -99,16 +99,16 @@ def test_times_count_from_the_first_window():
 
 def test_every_file_has_the_ids_and_the_same_boxes_as_without(live_checkpoint, draw_events, tmp_path):
     write_dat(tmp_path / "a_td.dat", draw_events(4_000), 48, 64)
-    settings = {"postprocess": PostprocessConfig(min_score=0.1, max_detections=5), "formats": ["jsonl", "npy", "coco"]}
     frames = {}
     for track in (None, "bytetrack"):
         out, frames[track] = tmp_path / str(track), []
-        config = PredictConfig(track=track, **settings)
         predict_recording(
             live_checkpoint(),
             tmp_path / "a_td.dat",
             out,
-            config,
+            DetectionConfig(track=track),
+            PredictConfig(formats=["jsonl", "npy", "coco"]),
+            postprocess=PostprocessConfig(min_score=0.1, max_detections=5),
             on_window=partial(lambda kept, result: kept.append(result.found), frames[track]),
             progress=False,
         )

@@ -12,7 +12,7 @@ from rvtssm.cli import main as cli
 from rvtssm.datasets import DATASETS, DatasetConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.loading_config import DataConfig
-from rvtssm.detection.inference_config import PredictConfig
+from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.evaluation import evaluating
 from rvtssm.events.labels import write_boxes
@@ -62,12 +62,13 @@ def step_scales(monkeypatch) -> list[object]:
 
 def predicted(weights: LoadedCheckpoint, raw: Path, folder: Path, hz: float) -> ByTime:
     found: ByTime = {}
-    config = PredictConfig(hz=hz, window="shrink", formats=[], windows_per_call=CHUNK, postprocess=LIKELY, downsample=1)
     predict_recording(
         weights,
         raw / "test/a_td.dat",
         folder / "predicted",
-        config,
+        DetectionConfig(hz, "shrink", downsample=1),
+        PredictConfig(formats=[], windows_per_call=CHUNK),
+        postprocess=LIKELY,
         on_window=lambda result: found.update({result.t_us: result.found}),
         progress=False,
     )

@@ -162,7 +162,7 @@ def test_an_exported_file_predicts_what_its_checkpoint_does(exported, tmp_path):
     scores = []
     for name in ("model.ckpt", "model.onnx"):
         arguments = [f"checkpoint={folder / name}", f"recording={tmp_path / 'a.dat'}", f"out={tmp_path / name}.out"]
-        options = ["formats=[jsonl]", "hz=100", "predict.postprocess.max_detections=3"]
+        options = ["formats=[jsonl]", "hz=100", "postprocess.max_detections=3"]
         assert cli.main(["predict", *arguments, *options]) == 0
         lines = (tmp_path / f"{name}.out" / "detections.jsonl").read_text().splitlines()
         scores.append([box["score"] for line in lines for box in json.loads(line)["detections"]])

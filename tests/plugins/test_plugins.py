@@ -79,7 +79,7 @@ def test_parts_from_outside_train_evaluate_stream_and_are_exported(raw, tmp_path
     found = []
     for model in (weights, f"checkpoint={tmp_path / 'model.onnx'}"):
         out = tmp_path / f"out{len(found)}"
-        options = ("formats=[jsonl]", "predict.postprocess.max_detections=20", f"recording={recording}", f"out={out}")
+        options = ("formats=[jsonl]", "postprocess.max_detections=20", f"recording={recording}", f"out={out}")
         assert cli.main(["predict", plugins, model, *options]) == 0
         lines = [json.loads(line) for line in (out / "detections.jsonl").read_text().splitlines()]
         found.append([box["score"] for line in lines for box in line["detections"]])

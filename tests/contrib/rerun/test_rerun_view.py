@@ -12,7 +12,7 @@ from live_examples import SMALL
 from rerun.chunk import RrdReader
 
 from rvtssm.contrib.rerun.rerun_view import CAMERA, EVENTS, OBJECTS, PLOTS, open_rerun_file, open_rerun_viewer
-from rvtssm.detection.inference_config import PredictConfig
+from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.result_files import ResultContext
 from rvtssm.detection.window_results import WindowResult
@@ -83,12 +83,12 @@ def test_predict_logs_every_window_and_shows_them_live(live_checkpoint, draw_eve
     monkeypatch.setattr(rerun.RecordingStream, "spawn", lambda self: spawned.append(self))
     write_dat(tmp_path / "a_td.dat", draw_events(2_000), 48, 64)
     frames = []
-    config = PredictConfig(hz=10, formats=["rrd", "rerun"], min_score=0.1)
     predict_recording(
         live_checkpoint(),
         tmp_path / "a_td.dat",
         tmp_path / "out",
-        config,
+        DetectionConfig(hz=10, min_score=0.1),
+        PredictConfig(formats=["rrd", "rerun"]),
         on_window=lambda result: frames.append(result.found),
         progress=False,
     )
