@@ -20,7 +20,6 @@ TOY = (
     "data.eval_chunk_length=3",
     "training.steps=1",
     "training.accelerator=cpu",
-    "training.progress=false",
 )
 
 

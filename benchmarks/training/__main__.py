@@ -7,10 +7,9 @@ LSTM (a product of input and hidden state together at each step): `rvt-lstm-loop
 step and the rest of the backbone, as everywhere here, on all steps at once; and `rvt-backbone-loop`, where the whole
 backbone is run step by step, as RVT trains. `lstm` is our layer, which multiplies all inputs at once. All take turns
 within each round, in one process and on the same threads; a ratio is the median over rounds of what the baseline took
-divided by what the other took. The options are compared in the same way with the same detector without them, which has
-the fused optimiser: `not-fused` is without. Memory is that of one step above weights, optimiser and batch, in a process
-of its own. Data wait is the share of the time in which the loop waits for a real loader, for which recordings are
-generated.
+divided by what the other took. The options are compared in the same way with the same detector without them. Memory is
+that of one step above weights, optimiser and batch, in a process of its own. Data wait is the share of the time in
+which the loop waits for a real loader, for which recordings are generated.
 
 On a GPU the shape is the published one, batch 8, L = 21; on a CPU it is batch 1, L = 10. `--demo` takes
 the frames, the spatial part and the batch of the demo. The file is

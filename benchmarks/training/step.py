@@ -37,7 +37,7 @@ LAYERS = {
 }
 LSTM_LOOP, BACKBONE_LOOP = "rvt-lstm-loop", "rvt-backbone-loop"
 BASELINES = (LSTM_LOOP, BACKBONE_LOOP)
-OPTIONS = ("bf16", "recompute", "channels-last", "not-fused")  # and compile
+OPTIONS = ("bf16", "recompute")  # and compile
 TEXTBOOK = "textbook"  # form of the layer, which `benchmarks.whole` compares with
 
 
@@ -148,14 +148,13 @@ def build_training(name: str, shape: Shape) -> Training:
         detector,
         shape.device,
         recompute_strides=tuple(detector.backbone.channels) if option == "recompute" else (),
-        channels_last=option == "channels-last",
         compile_parts=option == "compile",
     )
     layers = [stage.temporal for stage in detector.backbone.stages]
     if option == TEXTBOOK:
         for block in layers:
             block.ssm = TextbookLayer(block.ssm)
-    optimizer = torch.optim.AdamW(detector.parameters(), lr=1e-5, fused=option != "not-fused")
+    optimizer = torch.optim.AdamW(detector.parameters(), lr=1e-5, fused=True)
     dtype = torch.bfloat16 if option == "bf16" else None
     return Training(detector, layers, [optimizer], shape.device, dtype=dtype)
 

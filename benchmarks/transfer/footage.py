@@ -293,4 +293,4 @@ def _smaller(file: Path, folder: Path, shrink: int) -> Path:
 def _simulate(pictures: Path, fps: float, sensor: str, tree: Path, *words: str) -> None:
     where = f"simulate.video={quoted(str(pictures))}", f"out={quoted(str(tree))}"
     own = [f"simulate.{word}" for word in (f"fps={fps:g}", "split=test", *words)]
-    simulate(compose([*where, *own, f"sensor={sensor}"], "simulate"))
+    simulate(compose([*where, *own, f"synthetic.sensor={sensor}"], "simulate"))

@@ -18,7 +18,7 @@ from rvtssm.events.windows import WindowsConfig
 from rvtssm.export.export_config import ExportConfig
 from rvtssm.models.model_config import MODEL_SIZES, PRECISIONS, ModelConfig, PostprocessConfig
 from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.synthetic.simulation_config import CAMERAS, SyntheticConfig
+from rvtssm.synthetic.simulation_config import SyntheticConfig
 from rvtssm.system.limits import check_choice
 from rvtssm.system.user_error import UserError
 from rvtssm.training.training_config import OptimConfig, TrainingConfig
@@ -72,7 +72,6 @@ class Config:
 # Config groups whose choices are tables in the code, each with the section that a choice fills.
 CHOICES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "model": ("model", MODEL_SIZES),
-    "sensor": ("synthetic.camera", CAMERAS),
 }
 
 

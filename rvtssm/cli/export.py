@@ -21,6 +21,7 @@ from rvtssm.models.detector import Detector
 from rvtssm.system.files import staging_folder
 from rvtssm.system.user_error import UserError
 
+_CHECK_STEPS = 20  # steps for which file and PyTorch are compared, with carried state and at changing rates
 _LARGEST_DIFFERENCE = 1e-3  # ten times what any of our layers needs in float32
 
 
@@ -52,7 +53,7 @@ def export(config: Config) -> None:
         weights=config.checkpoint,
         frames=f"{frame_hw[1]} x {frame_hw[0]}",
         precision=options.precision,
-        check=f"{options.check_steps} steps against PyTorch",
+        check=f"{_CHECK_STEPS} steps against PyTorch",
         output=out,
     )
     with staging_folder(writable(out.parent), "export") as folder, changing_line("reading") as show:
@@ -67,18 +68,18 @@ def export(config: Config) -> None:
         show("converting (1 of 2)")
         description = export_detector(checkpoint, staged, *frame_hw, options.precision, frames or ())
         exported = read_exported(staged)
-        show(f"comparing {options.check_steps} steps with PyTorch (2 of 2)")
-        seen = [torch.from_numpy(frame) for frame in frames.first(options.check_steps)] if frames else []
-        boxes, scores = largest_difference(checkpoint, exported, options.check_steps, frames=seen)
+        show(f"comparing {_CHECK_STEPS} steps with PyTorch (2 of 2)")
+        seen = [torch.from_numpy(frame) for frame in frames.first(_CHECK_STEPS)] if frames else []
+        boxes, scores = largest_difference(checkpoint, exported, _CHECK_STEPS, frames=seen)
         largest = _LARGEST_DIFFERENCE if options.precision == "float32" else math.inf
         if not (boxes <= largest and scores <= largest):  # also if one is NaN
             raise UserError(
                 "export.differs",
                 f"the exported {out} differs from the weights: boxes by {boxes:.1e}, scores by {scores:.1e} over "
-                f"{options.check_steps} steps; it was not kept, choose another format or precision",
+                f"{_CHECK_STEPS} steps; it was not kept, choose another format or precision",
             )
         if options.precision != "float32":
-            measured = {"precision": options.precision, "steps": options.check_steps, "boxes": boxes, "scores": scores}
+            measured = {"precision": options.precision, "steps": _CHECK_STEPS, "boxes": boxes, "scores": scores}
             describe(staged, description | {"measured": measured})
         move_file(staged, out)
     (height, width), files = description["frame_hw"], [out]
@@ -87,7 +88,7 @@ def export(config: Config) -> None:
     size = sum(file.stat().st_size for file in files) / 1e6
     say(
         f"wrote {' and '.join(map(str, files))}: {size:.1f} MB, frames of {width} x {height}, any batch and step "
-        f"scale; over {options.check_steps} carried steps at changing rates, boxes differ from PyTorch by {boxes:.1e} "
+        f"scale; over {_CHECK_STEPS} carried steps at changing rates, boxes differ from PyTorch by {boxes:.1e} "
         f"of the largest, scores by {scores:.1e}{judged}"
     )
 

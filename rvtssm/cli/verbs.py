@@ -174,7 +174,7 @@ def verbs() -> dict[str, Verb]:
 
 
 # groups of named settings, and the section that a choice fills
-GROUPS = {"dataset": "dataset", "model": "model", "temporal": "temporal", "mixer": "model", "sensor": "synthetic"}
+GROUPS = {"dataset": "dataset", "model": "model", "temporal": "temporal", "mixer": "model"}
 
 
 def usage() -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.datasets.loading_config import FlipZoomConfig
+from rvtssm.datasets.loading_config import ZOOM_IN_FACTORS, ZOOM_OUT_DIVISORS, FlipZoom
 from rvtssm.records import Labels
 from rvtssm.system.jit import jit
 
@@ -85,7 +85,7 @@ class Placement:
         return moved[(size > 0).all(axis=1)]
 
 
-def draw_placement(config: FlipZoomConfig, height: int, width: int, labels: Labels, seed: int) -> Placement:
+def draw_placement(config: FlipZoom, height: int, width: int, labels: Labels, seed: int) -> Placement:
     """Return the placement that belongs to a seed. Only a zoom in uses the labels; without labels there is no zoom in.
 
     Args:
@@ -100,14 +100,13 @@ def draw_placement(config: FlipZoomConfig, height: int, width: int, labels: Labe
     is_flipped = bool(rng.random() < config.flip_prob)
     source = target = frame
     if rng.random() < config.zoom_prob:
-        zoom_in_prob = config.zoom_in_weight / (config.zoom_in_weight + config.zoom_out_weight)
-        if rng.random() < zoom_in_prob:
-            factor = rng.uniform(config.zoom_in_min, config.zoom_in_max)
+        if rng.random() < config.zoom_in_share:
+            factor = rng.uniform(*ZOOM_IN_FACTORS)
             flipped = Placement(frame, is_flipped, frame, frame).labels(labels)
             if len(flipped):
                 source = _window_on_box(flipped, _shrunk(frame, factor), frame, rng)
         else:
-            shrunk = _shrunk(frame, rng.uniform(config.zoom_out_min, config.zoom_out_max))
+            shrunk = _shrunk(frame, rng.uniform(*ZOOM_OUT_DIVISORS))
             left = int(rng.integers(0, width - shrunk.width, endpoint=True))
             top = int(rng.integers(0, height - shrunk.height, endpoint=True))
             target = replace(shrunk, left=left, top=top)

@@ -185,8 +185,7 @@ class SequenceDataModule(L.LightningDataModule):
             stream_kinds,
             accumulate,
         )
-        thinning, max_open = self.sampling.frames_per_chunk, self.data.max_open_recordings
-        dataset = ChunkDataset(sequences, self.augment, thinning, max_open, num_kinds)
+        dataset = ChunkDataset(sequences, self.augment, self.sampling.frames_per_chunk, num_kinds=num_kinds)
         return self._loader(ResumableLoader, dataset, sampler, self.sampling.chunk_length)
 
     def val_dataloader(self) -> SequenceLoader:
@@ -242,7 +241,7 @@ class SequenceDataModule(L.LightningDataModule):
         num_steps = [len(sequence.windows) for sequence in sequences]
         size = self.data.eval_chunk_length, self.data.eval_batch_size
         sampler = EvalBatchSampler(num_steps, *size, *self._place())
-        dataset = ChunkDataset(sequences, max_open=self.data.max_open_recordings)
+        dataset = ChunkDataset(sequences)
         return self._loader(SequenceLoader, dataset, sampler, None)
 
     def _raw_split(self, split: str) -> RawSplit:
@@ -271,8 +270,7 @@ class SequenceDataModule(L.LightningDataModule):
             batch_sampler=sampler,
             collate_fn=Collate(num_steps, pad_dt_us=int(np.median(dt_us)) if len(dt_us) else 0),
             num_workers=self.data.workers,
-            prefetch_factor=self.data.prefetch_factor if self.data.workers else None,
-            pin_memory=self.data.pin_memory and torch.cuda.is_available(),
+            pin_memory=torch.cuda.is_available(),
             worker_init_fn=leave_signals_to_the_parent,
             generator=torch.Generator(),  # its own, since a loader draws seeds, which would change the training
         )

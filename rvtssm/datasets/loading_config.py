@@ -1,7 +1,7 @@
 """The settings of batches: how chunks are chosen, augmented and loaded. This file does not import torch."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rvtssm.system.limits import check_at_least, check_choice, check_share
 from rvtssm.system.user_error import UserError
@@ -21,8 +21,6 @@ class SamplingConfig:
     """Share of streams in a mixed batch, which holds at least one chunk of each kind."""
     frames_per_chunk: int | None = None
     """Labelled frames of a chunk that reach the loss; null: all."""
-    batches_per_epoch: int | None = None
-    """Only for mode=random; null: every labelled step once."""
 
     @property
     def num_streams(self) -> int:
@@ -44,7 +42,7 @@ class SamplingConfig:
 
     def __post_init__(self) -> None:
         check_choice("sampling.mode", self.mode, ("mixed", "random", "stream"))
-        check_at_least("sampling", self, 1, "chunk_length", "frames_per_chunk", "batches_per_epoch")
+        check_at_least("sampling", self, 1, "chunk_length", "frames_per_chunk")
         check_share("sampling", self, "stream_share")
         if isinstance(self.batch_size, str):
             check_choice("sampling.batch_size", self.batch_size, ("auto",))
@@ -60,51 +58,21 @@ class SamplingConfig:
                 f"sampling.stream_share={self.stream_share:g} with sampling.mode=mixed, whose batches contain "
                 f"random chunks and streams; use sampling.mode={'stream' if self.stream_share else 'random'}",
             )
-        if self.batches_per_epoch is not None and self.mode != "random":
-            raise UserError(
-                "sampling.batches_per_epoch",
-                f"sampling.batches_per_epoch={self.batches_per_epoch} needs sampling.mode=random; "
-                "with streams an epoch is one pass over all recordings",
-            )
 
 
-@dataclass
-class FlipZoomConfig:
-    """Probabilities and ranges of flips and zooms. The defaults are for random chunks."""
+# As in RVT (Gehrig and Scaramuzza, CVPR 2023): the share of zooms that zoom in on an object, and the ranges of both.
+_ZOOM_IN_SHARE = 0.8
+ZOOM_IN_FACTORS = (1.0, 1.5)  # by which objects grow
+ZOOM_OUT_DIVISORS = (1.0, 1.2)  # by which objects shrink
 
-    flip_prob: float = 0.5
-    """Probability that a chunk is mirrored left to right."""
-    zoom_prob: float = 0.8
-    """Probability that a chunk is zoomed in or out."""
-    zoom_in_weight: float = 8.0
-    """Relative frequency of zooming in."""
-    zoom_out_weight: float = 2.0
-    """Relative frequency of zooming out."""
-    zoom_in_min: float = 1.0
-    """Smallest factor by which objects grow."""
-    zoom_in_max: float = 1.5
-    """Largest factor by which objects grow."""
-    zoom_out_min: float = 1.0
-    """Smallest divisor by which objects shrink."""
-    zoom_out_max: float = 1.2
-    """Largest divisor by which objects shrink."""
 
-    def check(self, section: str) -> None:
-        """Raise UserError for values out of range.
+@dataclass(frozen=True, slots=True)
+class FlipZoom:
+    """How chunks of one kind are flipped and zoomed."""
 
-        Args:
-            section: Section of the configuration, for messages.
-        """
-        check_share(section, self, "flip_prob", "zoom_prob")
-        check_at_least(section, self, 0, "zoom_in_weight", "zoom_out_weight")
-        if self.zoom_in_weight + self.zoom_out_weight == 0:
-            raise UserError(
-                "augment.zoom_weights",
-                f"{section}: zoom_in_weight and zoom_out_weight are both 0; set zoom_prob=0 for no zoom",
-            )
-        for kind in ("zoom_in", "zoom_out"):
-            check_at_least(section, self, 1, f"{kind}_min")
-            check_at_least(section, self, getattr(self, f"{kind}_min"), f"{kind}_max")
+    flip_prob: float  # probability that a chunk is mirrored left to right
+    zoom_prob: float  # probability that a chunk is zoomed
+    zoom_in_share: float  # share of the zooms that zoom in; the others zoom out
 
 
 @dataclass
@@ -116,10 +84,12 @@ class AugmentConfig:
     recordings. Chunks have the same number of steps at every rate, so they cover less time at high rates.
     """
 
-    random: FlipZoomConfig = field(default_factory=FlipZoomConfig)
-    stream: FlipZoomConfig = field(
-        default_factory=lambda: FlipZoomConfig(zoom_prob=0.5, zoom_in_weight=0.0, zoom_out_weight=1.0)
-    )
+    flip_prob: float = 0.5
+    """Probability that a chunk or a stream is mirrored left to right."""
+    zoom_prob: float = 0.8
+    """Probability that a random chunk is zoomed: in by up to 1.5 (four of five times), or out by up to 1.2."""
+    stream_zoom_prob: float = 0.5
+    """Probability that a stream is zoomed out by up to 1.2."""
     window_ms: list[float] | None = None
     """Window lengths to draw, such as [5,10,20,35,50]; null: as in `windows`."""
     stream_window_ms: list[float] | None = None
@@ -130,8 +100,7 @@ class AugmentConfig:
     """Which chunks draw their windows: random, stream or all; the others use `windows`."""
 
     def __post_init__(self) -> None:
-        self.random.check("augment.random")
-        self.stream.check("augment.stream")
+        check_share("augment", self, "flip_prob", "zoom_prob", "stream_zoom_prob")
         lengths = "lengths", "[5,20,50]"
         named = {"window_ms": lengths, "stream_window_ms": lengths, "hz": ("rates", "[20,40,100]")}
         for name, (what, example) in named.items():
@@ -147,12 +116,16 @@ class AugmentConfig:
                 f"augment.stream_window_ms={self.stream_window_ms} with augment.draws={self.draws} and "
                 f"augment.window_ms={self.window_ms}; it needs augment.draws=all and lengths for random chunks",
             )
-        if self.stream.zoom_in_weight:
-            raise UserError(
-                "augment.zoom_of_streams",
-                f"augment.stream.zoom_in_weight={self.stream.zoom_in_weight}; a zoom in depends on the labels of one "
-                "chunk and cannot stay the same over a stream: use 0",
-            )
+
+    @property
+    def random(self) -> FlipZoom:
+        """How random chunks are flipped and zoomed."""
+        return FlipZoom(self.flip_prob, self.zoom_prob, _ZOOM_IN_SHARE)
+
+    @property
+    def stream(self) -> FlipZoom:
+        """How streams are flipped and zoomed."""
+        return FlipZoom(self.flip_prob, self.stream_zoom_prob, 0.0)
 
 
 @dataclass
@@ -161,18 +134,11 @@ class DataConfig:
 
     workers: int = 2
     """Loader processes; 0: load in the main process."""
-    prefetch_factor: int = 2
-    """Batches that each worker keeps ready."""
-    pin_memory: bool = True
-    """Put batches into pinned memory, which a GPU can read while it computes."""
     eval_batch_size: int = 8
     """Recordings evaluated in parallel."""
     eval_chunk_length: int = 21
     """Steps per evaluation batch."""
-    max_open_recordings: int = 32
-    """Files that each worker keeps open."""
 
     def __post_init__(self) -> None:
         check_at_least("data", self, 0, "workers")
-        check_at_least("data", self, 1, "prefetch_factor", "max_open_recordings")
         check_at_least("data", self, 1, "eval_batch_size", "eval_chunk_length")

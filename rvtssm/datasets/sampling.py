@@ -198,7 +198,7 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
         else:
             wanted = sum(len(self._chunks(r, kind)) for r, kind in enumerate(self._stream_kinds(epoch)))
             in_batch = self.num_streams
-        num_batches = self.config.batches_per_epoch or math.ceil(wanted / (in_batch * self.world_size))
+        num_batches = math.ceil(wanted / (in_batch * self.world_size))
         return math.ceil(num_batches / self.accumulate) * self.accumulate
 
     def _chunks(self, recording: int, kind: int) -> list[tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from rvtssm.detection.track_objects import TRACK_MEMORY_S
 from rvtssm.evaluation.detector_run import DetectorRun
 from rvtssm.evaluation.evaluation_config import EvaluationConfig
 from rvtssm.evaluation.fit import differences_in_scoring
@@ -67,7 +68,7 @@ def conditions(run: DetectorRun, split: SplitPlan, rates: Sequence[PlannedRate],
     if options.track is not None:
         lines["tracks"] = (
             f"{options.track} on the outputs at label times, from a score of {SHOWN_SCORE:g}; an object that is not "
-            f"found is remembered for {options.track_memory_s:g} s; HOTA, MOTA and IDF1 over the labels with a track"
+            f"found is remembered for {TRACK_MEMORY_S:g} s; HOTA, MOTA and IDF1 over the labels with a track"
         )
     return lines | _streaming(options)
 

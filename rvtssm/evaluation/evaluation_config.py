@@ -46,8 +46,6 @@ class EvaluationConfig:
     """Compute AP with outputs shifted by these times; null: -200 to 200 ms if streaming, otherwise none."""
     track: str | None = None
     """Track objects, and score the tracks if the labels have some; one of TRACKERS."""
-    track_memory_s: float = 1.0
-    """How long a lost object keeps its track number, in seconds."""
     bootstrap: int = 1000
     """Bootstrap replicates for the confidence intervals; 0: none."""
     workers: int | None = 1
@@ -67,7 +65,7 @@ class EvaluationConfig:
         check_choice("evaluation.source", self.source, ("raw", "prepared", None))
         check_choice("evaluation.memory", self.memory, ("carried", None))
         check_positive("evaluation", self, "step_scale", "label_hz")
-        check_at_least("evaluation", self, 0, "still_ms", "bootstrap", "latency_ms", "track_memory_s")
+        check_at_least("evaluation", self, 0, "still_ms", "bootstrap", "latency_ms")
         check_at_least("evaluation", self, 1, "workers")
         if self.latency_ms is not None and self.latency_from is not None:
             raise UserError(

@@ -8,7 +8,7 @@ import numpy as np
 
 from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.datasets.tree import find_recordings
-from rvtssm.detection.track_objects import check_installed
+from rvtssm.detection.track_objects import TRACK_MEMORY_S, check_installed
 from rvtssm.evaluation.bootstrap import resample
 from rvtssm.evaluation.breakdown import label_tracks
 from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections, match_detections
@@ -76,7 +76,7 @@ def score_rate(
     resampled = resample(matches, spec, options.bootstrap, seed)
     if options.track:
         tracks = read_tracks(split, recordings, sequences, label_tracks)
-        measured |= track_metrics(recordings, tracks, spec, options.track, options.track_memory_s)
+        measured |= track_metrics(recordings, tracks, spec, options.track, TRACK_MEMORY_S)
     row = RateRow(rate.hz, resampled.metrics, measured, resampled, rate.windows)
     return ScoredRate(row, recordings, sequences, label_steps, matches)
 

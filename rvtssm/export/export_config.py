@@ -17,8 +17,6 @@ class ExportConfig:
     """Height of the frame in pixels; null: as in training."""
     width: int | None = None
     """Width of the frame in pixels; null: as in training."""
-    check_steps: int = 20
-    """Steps for which file and PyTorch are compared, with carried state and at changing rates."""
     precision: str = "float32"
     """One of EXPORT_PRECISIONS; int8 is for .onnx and .xml and needs `calibrate`; bf16 halves a .safetensors file."""
     note: str | None = None
@@ -32,7 +30,7 @@ class ExportConfig:
         check_choice("export.precision", self.precision, EXPORT_PRECISIONS)
         check_note("export.note", self.note)
         check_at_least("export", self, SMALLEST_SIDE, "height", "width")
-        check_at_least("export", self, 1, "check_steps", "calibration_windows")
+        check_at_least("export", self, 1, "calibration_windows")
         if self.calibration_windows > 10_000:
             raise UserError(
                 "export.calibration_windows",

@@ -139,7 +139,8 @@ def _check_folder(raw_dir: Path, config: SyntheticConfig, simulation: Simulation
     A setting that an existing folder does not mention is newer than the folder, so it had its default value.
     """
     settings = {"recipe": simulation.recipe, "dataset": simulation.spec.name, **asdict(config)}
-    for unread in ("workers", *simulation.unread):
+    settings |= {"camera": asdict(config.camera), "scene": asdict(config.scene)}
+    for unread in ("workers", "sensor", "max_rate_hz", "num_actors", "stopping_share", *simulation.unread):
         del settings[unread]
     path = raw_dir / GENERATED_FILE
     if path.exists():

@@ -1,9 +1,9 @@
 """The settings of simulated recordings. This file does not import the renderer."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from rvtssm.datasets.synthetic import SPEC
-from rvtssm.system.limits import check_at_least, check_positive, check_share
+from rvtssm.system.limits import check_at_least, check_choice, check_positive, check_share
 from rvtssm.system.user_error import UserError
 
 FIRST_LABEL_US = 100_000
@@ -11,66 +11,48 @@ MIN_THRESHOLD = 0.02  # smallest step of the log intensity; smaller ones drawn f
 LONGEST_S = 4294  # length of a recording in a DAT file, whose clock has 32 bits
 
 
-@dataclass
+@dataclass(frozen=True)
 class CameraConfig:
     """The properties of a camera. Contrast thresholds are steps of the natural logarithm of the intensity.
 
-    The defaults disable every effect after `dark_intensity`. CAMERAS lists cameras that have these effects.
+    The defaults disable every effect after `dark_intensity`. CAMERAS lists cameras that have these effects; a plugin
+    can add one of yours: `CAMERAS["mine"] = CameraConfig(threshold=0.3)`.
     """
 
-    threshold: float = 0.2
-    """Contrast that triggers an event."""
-    threshold_mismatch: float = 0.1
-    """Standard deviation over pixels, relative to the threshold."""
-    refractory_us: int = 500
-    """Time after an event during which its pixel sends no other event."""
-    background_rate_hz: float = 0.2
-    """Noise events per pixel and second."""
-    hot_pixel_share: float = 2e-4
-    """Share of the pixels that are hot, which send events without a reason."""
-    hot_pixel_rate_hz: float = 40.0
-    """Events per second of a hot pixel."""
-    dark_intensity: float = 0.02
-    """Added to the intensity before the logarithm; the intensity of full darkness."""
-    threshold_noise: float = 0.0
-    """Standard deviation from event to event, relative to the threshold."""
-    on_to_off: float = 1.0
-    """Threshold of brighter events divided by the threshold of darker events."""
-    cutoff_hz: float = 0.0
-    """Bandwidth of a pixel in white by day; it falls in proportion to the light; 0: unlimited."""
-    leak_rate_hz: float = 0.0
-    """Brighter events per pixel and second that occur without any change."""
-    leak_mismatch: float = 0.0
-    """Standard deviation of the logarithm of the leak rate over pixels."""
-    shot_rate_hz: float = 0.0
-    """Noise events per pixel and second in darkness; a quarter of them in white by day."""
-    dead_pixel_share: float = 0.0
-    """Share of the pixels that are dead, which send no events."""
-    latency_us: float = 0.0
-    """Time from a change to its event, in addition to the delay by the bandwidth."""
-    latency_jitter_us: float = 0.0
-    """Standard deviation of the latency; the latency is never negative."""
-    readout_us: int = 0
-    """Time in which all rows are read once, one after the other; 0: all at the same time."""
-    max_rate_hz: float = 0.0
-    """Most events per pixel and second, as a mean over the sensor; 0: unlimited."""
-    spread: float = 1.0
-    """Draw each property per recording, between value / spread and value * spread."""
+    threshold: float = 0.2  # contrast that triggers an event
+    threshold_mismatch: float = 0.1  # standard deviation over pixels, relative to the threshold
+    refractory_us: int = 500  # time after an event during which its pixel sends no other event
+    background_rate_hz: float = 0.2  # noise events per pixel and second
+    hot_pixel_share: float = 2e-4  # share of the pixels that are hot, which send events without a reason
+    hot_pixel_rate_hz: float = 40.0  # events per second of a hot pixel
+    dark_intensity: float = 0.02  # added to the intensity before the logarithm; the intensity of full darkness
+    threshold_noise: float = 0.0  # standard deviation from event to event, relative to the threshold
+    on_to_off: float = 1.0  # threshold of brighter events divided by the threshold of darker events
+    cutoff_hz: float = 0.0  # bandwidth of a pixel in white by day; it falls in proportion to the light; 0: unlimited
+    leak_rate_hz: float = 0.0  # brighter events per pixel and second that occur without any change
+    leak_mismatch: float = 0.0  # standard deviation of the logarithm of the leak rate over pixels
+    shot_rate_hz: float = 0.0  # noise events per pixel and second in darkness; a quarter of them in white by day
+    dead_pixel_share: float = 0.0  # share of the pixels that are dead, which send no events
+    latency_us: float = 0.0  # time from a change to its event, in addition to the delay by the bandwidth
+    latency_jitter_us: float = 0.0  # standard deviation of the latency; the latency is never negative
+    readout_us: int = 0  # time in which all rows are read once, one after the other; 0: all at the same time
+    max_rate_hz: float = 0.0  # most events per pixel and second, as a mean over the sensor; 0: unlimited
+    spread: float = 1.0  # draw each property per recording, between value / spread and value * spread
 
     def check(self) -> None:
-        """Raise a UserError for settings that cannot be simulated."""
-        check_at_least("synthetic.camera", self, MIN_THRESHOLD, "threshold")
-        check_at_least("synthetic.camera", self, 1e-3, "dark_intensity")
-        check_at_least("synthetic.camera", self, 1, "spread")
-        check_positive("synthetic.camera", self, "on_to_off")
-        check_share("synthetic.camera", self, "hot_pixel_share", "dead_pixel_share", "threshold_noise")
-        check_at_least("synthetic.camera", self, 0, *vars(self))
+        """Raise a UserError for a camera that cannot be simulated."""
+        check_at_least("camera", self, MIN_THRESHOLD, "threshold")
+        check_at_least("camera", self, 1e-3, "dark_intensity")
+        check_at_least("camera", self, 1, "spread")
+        check_positive("camera", self, "on_to_off")
+        check_share("camera", self, "hot_pixel_share", "dead_pixel_share", "threshold_noise")
+        check_at_least("camera", self, 0, *vars(self))
 
 
 # Sources of the numbers: v2e (Hu et al., CVPRW 2021) for the DAVIS346; IEBCS (Joubert et al. 2021) and Posch et al.
 # (JSSC 2011) for the sensor of Gen1; Finateu et al. (ISSCC 2020) and the settings of openeb for the IMX636. The range
 # of `any` contains all of them.
-CAMERAS = {
+CAMERAS: dict[str, CameraConfig] = {
     "plain": CameraConfig(),
     "davis346": CameraConfig(
         threshold=0.2, threshold_mismatch=0.15, refractory_us=500, background_rate_hz=0.0, hot_pixel_share=5e-4,
@@ -95,18 +77,14 @@ CAMERAS = {
 }  # fmt: skip
 
 
-@dataclass
+@dataclass(frozen=True)
 class SceneConfig:
     """How many actors a scene of dataset=synthetic has, and what they do."""
 
-    min_actors: int = 3
-    """Fewest actors at a time, including actors about to enter."""
-    max_actors: int = 5
-    """Most actors at a time."""
-    car_share: float = 0.6
-    """Share of the actors that are cars; the others are pedestrians."""
-    stopping_share: float = 0.9
-    """Share of the actors that stop and go."""
+    min_actors: int = 3  # fewest actors at a time, including actors about to enter
+    max_actors: int = 5  # most actors at a time
+    car_share: float = 0.6  # of the actors; the others are pedestrians
+    stopping_share: float = 0.9  # of the actors, which stop and go
 
 
 @dataclass
@@ -131,10 +109,28 @@ class SyntheticConfig:
     """Time between two labels."""
     ego_motion_share: float = 0.3
     """Share of the recordings in which the camera moves."""
-    camera: CameraConfig = field(default_factory=CameraConfig)
-    scene: SceneConfig = field(default_factory=SceneConfig)
+    sensor: str = "plain"
+    """The camera; one of CAMERAS (docs/simulation.md)."""
+    max_rate_hz: float | None = None
+    """Most events per pixel and second, as a mean over the sensor; null: as the camera has."""
+    num_actors: tuple[int, ...] = (3, 5)
+    """Fewest and most actors of a street at a time, including actors about to enter."""
+    stopping_share: float = 0.9
+    """Share of the actors of a street that stop and go."""
     workers: int | None = None
     """Number of processes; null: one per core."""
+
+    @property
+    def camera(self) -> CameraConfig:
+        """The camera that `sensor` names."""
+        camera = CAMERAS[self.sensor]
+        return camera if self.max_rate_hz is None else replace(camera, max_rate_hz=self.max_rate_hz)
+
+    @property
+    def scene(self) -> SceneConfig:
+        """What happens on a street."""
+        fewest, most = self.num_actors
+        return SceneConfig(fewest, most, stopping_share=self.stopping_share)
 
     @property
     def first_label_us(self) -> int:
@@ -171,8 +167,7 @@ class SyntheticConfig:
                 f"a sensor of {self.width} x {self.height} pixels is too small for a scene; set dataset.height and "
                 "dataset.width to 16 or more",
             )
-        scene = self.scene
-        check_at_least("synthetic", self, 0, "seed", "num_train", "num_val", "num_test")
+        check_at_least("synthetic", self, 0, "max_rate_hz", "seed", "num_train", "num_val", "num_test")
         check_at_least("synthetic", self, 1, "label_interval_us", "workers")
         first_s = self.first_label_us / 1e6
         if not first_s <= self.duration_s <= LONGEST_S:
@@ -181,8 +176,11 @@ class SyntheticConfig:
                 f"synthetic.duration_s={self.duration_s:g} must be from {first_s:g}, the time of the first label with "
                 f"synthetic.label_interval_us={self.label_interval_us}, to {LONGEST_S}, the longest that a file holds",
             )
-        check_share("synthetic", self, "ego_motion_share")
+        check_share("synthetic", self, "ego_motion_share", "stopping_share")
+        if len(self.num_actors) != 2 or not 0 <= self.num_actors[0] <= self.num_actors[1]:
+            raise UserError(
+                "synthetic.num_actors",
+                f"synthetic.num_actors={list(self.num_actors)}; name the fewest and the most, as in [3,5]",
+            )
+        check_choice("synthetic.sensor", self.sensor, CAMERAS)
         self.camera.check()
-        check_at_least("synthetic.scene", scene, 0, "min_actors")
-        check_at_least("synthetic.scene", scene, scene.min_actors, "max_actors")
-        check_share("synthetic.scene", scene, "car_share", "stopping_share")

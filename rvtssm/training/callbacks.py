@@ -20,6 +20,7 @@ from rvtssm.training.module import DetectionModule
 from rvtssm.training.pace import Pace
 
 LINE_EVERY_S = 60  # where no bar moves
+NUM_IMAGES = 4  # drawn at each validation: one row of four on a page of TensorBoard
 SHOWN_LOSSES = ("total", "iou", "objectness", "class")
 
 
@@ -100,14 +101,6 @@ class TrainingProgress(ProgressBar):
         self.on_train_end()
 
 
-class ValidationLines(L.Callback):
-    """Prints each validation, for runs without `TrainingProgress`."""
-
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if trainer.is_global_zero:
-            _print_validation(trainer, Console())
-
-
 def _print_validation(trainer: L.Trainer, console: Console) -> None:
     metrics = trainer.callback_metrics
     if "val/AP" in metrics:
@@ -172,19 +165,13 @@ class DetectionImages(L.Callback):
     """Draws the last labelled frame of the first validation batches, with detections and ground truth.
 
     The pictures go to the loggers that accept images.
-
-    Args:
-        num_images: Number of batches to draw.
     """
-
-    def __init__(self, num_images: int) -> None:
-        self.num_images = num_images
 
     def on_validation_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: SequenceBatch, index: int, *_: Any
     ) -> None:
         assert isinstance(pl_module, DetectionModule)
-        if index >= self.num_images or len(batch.frame_index) == 0:
+        if index >= NUM_IMAGES or len(batch.frame_index) == 0:
             return
         if not (trainer.is_global_zero and shows_images(trainer)):
             return

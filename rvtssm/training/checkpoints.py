@@ -50,10 +50,13 @@ class DirectCheckpointIO(TorchCheckpointIO):
         save_file(path, checkpoint)
 
 
+MINUTES = 10.0  # a run that is killed loses no more
+
+
 class Checkpoints(Checkpoint):
     """Writes `best.ckpt` and `last.ckpt`. A file with one of these names is always complete.
 
-    `last.ckpt` is written after every validation, every `every` steps, `minutes` after it was last written, and when
+    `last.ckpt` is written after every validation, every `every` steps, MINUTES after it was last written, and when
     the run receives one of STOP_SIGNALS. In the last case the run finishes its current step or validation and stops; a
     second Ctrl-C stops it at once. Processes that train together agree after every step whether to write and whether to
     stop, so it does not matter which of them received the signal. They agree over the network and not through their
@@ -62,13 +65,11 @@ class Checkpoints(Checkpoint):
     Args:
         out_dir: Folder of the run.
         every: Steps between checkpoints.
-        minutes: Minutes between checkpoints.
     """
 
-    def __init__(self, out_dir: Path, every: int, minutes: float) -> None:
+    def __init__(self, out_dir: Path, every: int) -> None:
         self.best, self.last = best_checkpoint(out_dir), last_checkpoint(out_dir)
         self.every = every
-        self.minutes = minutes
         self.best_ap = -math.inf
         self._step = 0
         self._saved_at = time.monotonic()
@@ -135,7 +136,7 @@ class Checkpoints(Checkpoint):
 
     def _agreed(self, trainer: L.Trainer) -> tuple[bool, bool]:
         """Return whether any process has to stop, and whether it is time to write for any of them."""
-        is_due = time.monotonic() - self._saved_at >= 60 * self.minutes
+        is_due = time.monotonic() - self._saved_at >= 60 * MINUTES
         if trainer.world_size == 1:
             return self._has_stop_signal, is_due
         wishes = torch.tensor([self._has_stop_signal, is_due], dtype=torch.int32)

@@ -12,7 +12,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from rvtssm.models.checkpoint import load_file
 from rvtssm.system.user_error import UserError
-from rvtssm.training.callbacks import DetectionImages, GradientNorms, LastStep, TrainingProgress, ValidationLines
+from rvtssm.training.callbacks import DetectionImages, GradientNorms, LastStep, TrainingProgress
 from rvtssm.training.checkpoints import (
     Checkpoints,
     DirectCheckpointIO,
@@ -53,7 +53,7 @@ def build_trainer(
     for message in _IGNORED_WARNINGS:
         warnings.filterwarnings("ignore", message=f".*{message}.*")
     check_processes(config.devices, config.num_nodes)
-    loggers = build_loggers(config.loggers, config.logger_args, out_dir)
+    loggers = build_loggers(config.loggers, out_dir)
     pace = Pace(config.validate_every, config.log_every * config.accumulate)
     try:
         trainer = L.Trainer(
@@ -72,7 +72,7 @@ def build_trainer(
             gradient_clip_val=clip_value or None,
             gradient_clip_algorithm="value",
             callbacks=_callbacks(config, out_dir, pace),
-            enable_progress_bar=config.progress,
+            enable_progress_bar=True,
             enable_model_summary=False,
             logger=loggers,
             num_sanity_val_steps=0,
@@ -102,14 +102,12 @@ def _callbacks(config: TrainingConfig, out_dir: Path, pace: Pace) -> list[Callba
         LastStep(),
         GradientNorms(),
         NonFiniteStop(),
-        Checkpoints(out_dir, config.checkpoint_every, config.checkpoint_minutes),
+        Checkpoints(out_dir, config.checkpoint_every),
         LearningRateMonitor("step"),
-        DetectionImages(config.num_images),
     ]
-    if config.spectra:
-        callbacks.append(SpectrumMonitor())
-    callbacks.append(TrainingProgress(pace) if config.progress else ValidationLines())
-    return callbacks
+    if config.pictures:
+        callbacks += [DetectionImages(), SpectrumMonitor()]
+    return [*callbacks, TrainingProgress(pace)]
 
 
 def find_resume(resume: str | None, out_dir: Path) -> Path | None:

@@ -14,21 +14,20 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from rvtssm.system.user_error import UserError
 
 
-def build_loggers(names: Sequence[str], arguments: dict[str, Any] | None, out_dir: Path) -> list[Logger]:
+def build_loggers(names: Sequence[str], out_dir: Path) -> list[Logger]:
     """Return the named loggers and a CSV logger.
 
     Args:
         names: tensorboard, or full names of logger classes.
-        arguments: Arguments of the one logger class.
         out_dir: Folder of the run.
 
     Raises:
-        UserError: A logger does not exist or refuses the arguments.
+        UserError: A logger does not exist or needs arguments.
     """
     loggers = [
         TensorBoardLogger(out_dir, name="", version="tensorboard")
         if name == "tensorboard"
-        else _build_logger(name, arguments or {}, out_dir)
+        else _build_logger(name, out_dir)
         for name in names
     ]
     return [*loggers, CSVLogger(out_dir, name="csv")]
@@ -54,7 +53,7 @@ def shows_images(trainer: L.Trainer) -> bool:
     return any(isinstance(logger, TensorBoardLogger) or hasattr(logger, "log_image") for logger in trainer.loggers)
 
 
-def _build_logger(name: str, arguments: dict[str, Any], out_dir: Path) -> Logger:
+def _build_logger(name: str, out_dir: Path) -> Logger:
     module, _, attribute = name.rpartition(".")
     try:
         found = getattr(importlib.import_module(module), attribute)
@@ -67,8 +66,9 @@ def _build_logger(name: str, arguments: dict[str, Any], out_dir: Path) -> Logger
             "loggers.not_a_logger",
             f"training.loggers: {name} is not a logger of Lightning; name a class such as WandbLogger",
         )
+    arguments: dict[str, Any] = {}
     if "save_dir" in inspect.signature(found).parameters:
-        arguments = {"save_dir": str(out_dir), **arguments}
+        arguments["save_dir"] = str(out_dir)
     try:
         return found(**arguments)
     except ModuleNotFoundError as error:
@@ -76,4 +76,7 @@ def _build_logger(name: str, arguments: dict[str, Any], out_dir: Path) -> Logger
             "loggers.package_missing", f"training.loggers: {name} needs a package that is not installed: {error}"
         ) from None
     except TypeError as error:
-        raise UserError("loggers.arguments", f"training.logger_args={arguments} do not fit {name}: {error}") from None
+        raise UserError(
+            "loggers.arguments",
+            f"training.loggers: {name} needs arguments ({error}); name a subclass of yours that gives them",
+        ) from None

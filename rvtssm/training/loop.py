@@ -125,7 +125,6 @@ def _train(run: _Run) -> Path:
         detector,
         device,
         recompute_strides=sections.training.recompute_strides,
-        channels_last=sections.training.channels_last,
         compile_parts=sections.training.compile,
     )
     _announce(

@@ -197,7 +197,7 @@ class DetectionModule(L.LightningModule):
 
     def configure_optimizers(self) -> Any:
         # With scaled gradients, a fused optimiser removes the scale itself, which is too late for clipping.
-        fused = self.settings.training.fused and self.trainer.precision != "16-mixed"
+        fused = self.trainer.precision != "16-mixed"
         dtype = torch.bfloat16 if self.trainer.precision == "bf16-mixed" else torch.float32
         optimizer, schedule = build_optimizer(
             self.detector, self.settings.optim, self.settings.training.steps, self.settings.batch_size, fused, dtype

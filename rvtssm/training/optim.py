@@ -14,6 +14,9 @@ from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.training.muon import Muon
 from rvtssm.training.training_config import OptimConfig
 
+# As in RVT: the first learning rate is a twentieth of the peak, the last one a ten-thousandth.
+_START_DIVISOR, _END_DIVISOR = 20.0, 10_000.0
+
 
 def peak_learning_rate(config: OptimConfig, batch_size: int) -> float:
     """Return the peak learning rate of `config` for a batch of `batch_size` sequences over all processes."""
@@ -102,8 +105,8 @@ def build_optimizer(
         pct_start=max(config.warmup_fraction, 1.5 / (num_steps + 1)),
         anneal_strategy="linear",
         cycle_momentum=False,
-        div_factor=config.start_divisor,
-        final_div_factor=config.end_divisor / config.start_divisor,
+        div_factor=_START_DIVISOR,
+        final_div_factor=_END_DIVISOR / _START_DIVISOR,
     )
     return optimizer, schedule
 

@@ -19,7 +19,6 @@ def speed_up(
     device: torch.device | str,
     *,
     recompute_strides: Sequence[int] = (),
-    channels_last: bool = False,
     compile_parts: bool = False,
     backend: str = "inductor",
 ) -> None:
@@ -29,8 +28,6 @@ def speed_up(
         detector: The detector, changed in place.
         device: The device of the training.
         recompute_strides: Maps at these strides keep only their input for the backward pass, which computes them again.
-        channels_last: Store the weights of convolutions channels last, like their inputs, so that no call has to
-            convert them.
         compile_parts: Compile backbone, neck and head, each as one graph, for the one shape of training batches.
             Batches of other shapes must run under `torch.compiler.set_stance("force_eager")`.
         backend: Backend of torch.compile.
@@ -39,8 +36,6 @@ def speed_up(
         UserError: No compiler is available.
     """
     detector.backbone.recompute(recompute_strides)
-    if channels_last:
-        detector.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if compile_parts:
         check_compiler(torch.device(device).type)
         for part in (detector.backbone, detector.neck, detector.head):

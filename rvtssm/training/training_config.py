@@ -30,10 +30,6 @@ class OptimConfig:
     """Only for the weights of linear and convolutional layers."""
     warmup_fraction: float = 0.005
     """Share of all steps that come before the peak."""
-    start_divisor: float = 20.0
-    """First learning rate = peak / start_divisor."""
-    end_divisor: float = 10_000.0
-    """Last learning rate = peak / end_divisor."""
     scale_with_batch: bool = False
     """Peak = learning_rate * sqrt(batch / 8), as in the paper."""
     clip_value: float = 1.0
@@ -45,7 +41,7 @@ class OptimConfig:
 
     def __post_init__(self) -> None:
         check_choice("optim.name", self.name, OPTIMIZERS)
-        check_positive("optim", self, "learning_rate", "ssm_factor", "start_divisor", "end_divisor")
+        check_positive("optim", self, "learning_rate", "ssm_factor")
         check_at_least("optim", self, 0, "weight_decay", "clip_value", "h2_weight", "warmup_fraction")
         if self.warmup_fraction >= 1:
             raise UserError("optim.warmup", f"optim.warmup_fraction={self.warmup_fraction:g} must be less than 1")
@@ -71,9 +67,7 @@ class TrainingConfig:
     validate_every: int = 10_000
     """Steps between validations; the last step is always followed by one."""
     checkpoint_every: int = 1_000
-    """Steps between checkpoints, from which a killed run can resume."""
-    checkpoint_minutes: float = 10.0
-    """Minutes between checkpoints; whichever comes first counts."""
+    """Steps between checkpoints, from which a killed run can resume; ten minutes after the last one, another is due."""
     log_every: int = 50
     """Steps between two rows of the logs."""
     devices: int = 1
@@ -88,10 +82,6 @@ class TrainingConfig:
     """Compile backbone, neck and head, one graph each, for training but not for validation."""
     recompute_strides: tuple[int, ...] = ()
     """Strides of maps to compute again in the backward pass, to save memory."""
-    channels_last: bool = False
-    """Also store the weights of convolutions channels last, like frames and feature maps."""
-    fused: bool = True
-    """Update all weights in one kernel; ignored in float16, where it cannot clip gradients."""
     average: float | None = None
     """Validate and keep averaged weights with this decay, such as 0.995; null: off."""
     accumulate: int = 1
@@ -101,21 +91,14 @@ class TrainingConfig:
     freeze_batchnorm: bool = False
     """Keep the batch norm statistics fixed, for fine-tuning with small batches."""
     loggers: list[str] = field(default_factory=lambda: ["tensorboard"])
-    """Loggers in addition to CSV: tensorboard, or full names of logger classes."""
-    logger_args: Any = None
-    """Arguments of the logger class, as in {project: gen1}."""
-    num_images: int = 4
-    """Images drawn at each validation, for loggers that accept images."""
-    spectra: bool = True
-    """Log the spectra of the temporal layers at each validation."""
-    progress: bool = True
-    """Show a progress bar."""
+    """Loggers in addition to CSV: tensorboard, or full names of logger classes that need no arguments."""
+    pictures: bool = True
+    """At each validation, log spectra of the temporal layers and, for loggers that accept images, detections."""
 
     def __post_init__(self) -> None:
         check_at_least("training", self, 1, "steps", "validate_every", "checkpoint_every", "log_every")
         check_at_least("training", self, 1, "devices", "num_nodes", "accumulate")
-        check_at_least("training", self, 0, "num_images", "pseudo_weight")
-        check_positive("training", self, "checkpoint_minutes")
+        check_at_least("training", self, 0, "pseudo_weight")
         if self.average is not None and not 0 <= self.average < 1:
             raise UserError(
                 "training.average", f"training.average={self.average:g} is a decay: at least 0 and less than 1, or null"
@@ -129,7 +112,7 @@ class TrainingConfig:
                 f"training.class_map={self.class_map} needs training.init_from; name the weights as well",
             )
         self.recompute_strides = tuple(self.recompute_strides)
-        check_loggers(self.loggers, self.logger_args)
+        check_loggers(self.loggers)
         if self.sync_batchnorm and self.freeze_batchnorm:
             raise UserError(
                 "training.batchnorm",
@@ -137,32 +120,12 @@ class TrainingConfig:
             )
 
 
-def check_loggers(names: Sequence[str], arguments: Any) -> None:
-    """Check the names of loggers and their arguments.
-
-    Args:
-        names: tensorboard, or full names of logger classes.
-        arguments: Arguments of the one logger class, or None.
-
-    Raises:
-        UserError: A name cannot be a logger, or it is unclear which logger the arguments belong to.
-    """
-    classes = [name for name in names if name != "tensorboard"]
-    for name in classes:
-        if "." not in name:
+def check_loggers(names: Sequence[str]) -> None:
+    """Raise UserError for a name that cannot be a logger: neither `tensorboard` nor the full name of a class."""
+    for name in names:
+        if name != "tensorboard" and "." not in name:
             raise UserError(
                 "loggers.no_such_logger",
                 f"training.loggers: {name!r}; choose from tensorboard and the full name of a logger class, such as "
                 "lightning.pytorch.loggers.WandbLogger (CSV is always written)",
             )
-    if arguments is not None and not isinstance(arguments, dict):
-        raise UserError(
-            "loggers.not_named_arguments",
-            f"training.logger_args={arguments!r}; give names and values, such as {{project: gen1}}",
-        )
-    if arguments and len(classes) != 1:
-        raise UserError(
-            "loggers.several_classes",
-            f"training.logger_args={arguments} are for the one class in training.loggers, which names "
-            f"{len(classes)}: {', '.join(classes) or 'only tensorboard'}",
-        )

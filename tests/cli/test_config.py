@@ -155,7 +155,6 @@ def _literal(value) -> str:
 
 @pytest.mark.parametrize("name", CAMERAS)
 def test_a_sensor_is_the_camera_of_that_name(name):
-    """Its name is no key of `synthetic`, so that it can stand behind `generate` as it is."""
     words = full_words("generate", [f"sensor={name}", "num_train=3"])
     assert compose(words).synthetic.camera == CAMERAS[name]
-    assert compose([*words, "synthetic.camera.threshold=0.3"]).synthetic.camera.threshold == 0.3
+    assert compose([*words, "synthetic.max_rate_hz=7"]).synthetic.camera == replace(CAMERAS[name], max_rate_hz=7)

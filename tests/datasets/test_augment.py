@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rvtssm.datasets.augment import Placement, Window, draw_placement
-from rvtssm.datasets.loading_config import AugmentConfig, FlipZoomConfig
+from rvtssm.datasets.loading_config import AugmentConfig, FlipZoom
 
 HEIGHT, WIDTH = 48, 64
 RANDOM, STREAM = AugmentConfig().random, AugmentConfig().stream
-ZOOM_IN = FlipZoomConfig(zoom_prob=1, zoom_out_weight=0)
-ZOOM_OUT = FlipZoomConfig(zoom_prob=1, zoom_in_weight=0)
+ZOOM_IN = FlipZoom(flip_prob=0.5, zoom_prob=1, zoom_in_share=1)
+ZOOM_OUT = FlipZoom(flip_prob=0.5, zoom_prob=1, zoom_in_share=0)
 FRAME = Window(0, 0, WIDTH, HEIGHT)
 
 
@@ -145,11 +145,12 @@ def test_chances_are_those_of_the_recipe(make_labels):
 
 @pytest.mark.parametrize("kind", ["zoom_in", "zoom_out"])
 def test_a_zoom_keeps_to_its_range(make_labels, kind):
-    config = replace(ZOOM_IN if kind == "zoom_in" else ZOOM_OUT, **{f"{kind}_min": 2.0, f"{kind}_max": 4.0})
+    config, largest = (ZOOM_IN, 1.5) if kind == "zoom_in" else (ZOOM_OUT, 1.2)
     labels = labelled(make_labels, [[10, 10, 20, 20]])
     placements = [draw_placement(config, HEIGHT, WIDTH, labels, seed) for seed in range(200)]
     widths = [(p.source if kind == "zoom_in" else p.target).width for p in placements]
-    assert WIDTH // 4 <= min(widths) < 18 and 30 < max(widths) <= WIDTH // 2
+    smallest = int(WIDTH / largest)
+    assert smallest <= min(widths) <= smallest + 1 and WIDTH - 1 <= max(widths) <= WIDTH
 
 
 @given(seed=st.integers(0, 2**63 - 1))
@@ -159,12 +160,12 @@ def test_a_stream_moves_alike_whatever_its_labels(make_labels, seed):
 
 
 def test_impossible_choices_are_refused():
-    for bad in (
-        FlipZoomConfig(flip_prob=1.5),
-        FlipZoomConfig(zoom_in_weight=0, zoom_out_weight=0),
-        FlipZoomConfig(zoom_out_min=0.9),
-    ):
-        with pytest.raises(ValueError):
-            bad.check("augment.random")
-    with pytest.raises(ValueError, match="cannot stay the same over a stream"):
-        AugmentConfig(stream=RANDOM)
+    for name in ("flip_prob", "zoom_prob", "stream_zoom_prob"):
+        with pytest.raises(ValueError, match=rf"augment\.{name}=1\.5"):
+            AugmentConfig(**{name: 1.5})
+
+
+def test_a_stream_never_zooms_in(make_labels):
+    box = labelled(make_labels, [[10, 10, 20, 20]])
+    certain = AugmentConfig(stream_zoom_prob=1).stream
+    assert all(draw_placement(certain, HEIGHT, WIDTH, box, seed).source == FRAME for seed in range(40))

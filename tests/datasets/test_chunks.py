@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rvtssm.datasets.chunks import ChunkDataset, Collate, spread_to_the_last
-from rvtssm.datasets.loading_config import AugmentConfig, FlipZoomConfig
+from rvtssm.datasets.loading_config import AugmentConfig
 from rvtssm.datasets.sampling import ChunkRequest
 
 
@@ -59,11 +59,12 @@ def test_a_chunk_gives_the_loss_at_most_so_many_frames(sequences):
 
 
 def test_a_stream_is_augmented_alike_over_its_chunks_and_a_random_chunk_by_its_own_seed(sequences):
-    always = FlipZoomConfig(flip_prob=1, zoom_prob=0)
-    never = FlipZoomConfig(flip_prob=0, zoom_prob=0, zoom_in_weight=0)
-    dataset = ChunkDataset(sequences, AugmentConfig(random=always, stream=never))
-    assert dataset[request(0, 0, 4)].labels.boxes_ltwh[0, 0] == 2
-    assert dataset[request(0, 0, 4, slot=-1)].labels.boxes_ltwh[0, 0] == 16 - 1 - 2 - 5
+    dataset = ChunkDataset(sequences, AugmentConfig(flip_prob=1, zoom_prob=0, stream_zoom_prob=0))
+    assert dataset[request(0, 0, 4)].labels.boxes_ltwh[0, 0] == 16 - 1 - 2 - 5
+    dataset = ChunkDataset(sequences, AugmentConfig(flip_prob=0, zoom_prob=1, stream_zoom_prob=0))
+    assert dataset[request(0, 0, 4)].labels.boxes_ltwh[0, 2] == 5
+    widths = {float(dataset[request(0, 0, 4, -1, seed)].labels.boxes_ltwh[0, 2]) for seed in range(5)}
+    assert len(widths) > 1
     dataset = ChunkDataset(sequences, AugmentConfig())
     for seed in range(5):
         first = dataset[request(0, 0, 4, seed=seed)].labels.boxes_ltwh[0]

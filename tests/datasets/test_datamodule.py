@@ -100,11 +100,11 @@ def test_evaluation_streams_every_recording_and_every_label(small_tree, source):
 
 
 def test_loaders_are_as_the_configuration_says(small_tree):
-    options = DataConfig(workers=1, prefetch_factor=3, eval_batch_size=1, eval_chunk_length=5, max_open_recordings=4)
+    options = DataConfig(workers=1, eval_batch_size=1, eval_chunk_length=5)
     data = SequenceDataModule(small_tree, replace(SAMPLING, frames_per_chunk=1), AugmentConfig(), options)
     trained, evaluated = data.train_dataloader(), data.val_dataloader()
     for loader in (trained, evaluated):
-        assert (loader.num_workers, loader.prefetch_factor, loader.dataset.max_open) == (1, 3, 4)
+        assert loader.num_workers == 1
     assert trained.collate_fn.collate.pad_dt_us == evaluated.collate_fn.collate.pad_dt_us == 50_000  # the usual one
     assert trained.dataset.frames_per_chunk == 1 and evaluated.dataset.frames_per_chunk is None
     shapes = {batch.hist.shape[:2] for batch in evaluated}

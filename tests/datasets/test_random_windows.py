@@ -10,18 +10,16 @@ from test_datamodule import assert_all_equal
 
 from rvtssm.datasets.chunks import ChunkDataset
 from rvtssm.datasets.datamodule import SequenceDataModule, drawn_windows
-from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, FlipZoomConfig, SamplingConfig
+from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.datasets.sampling import ChunkRequest, MixedBatchSampler, chunks_of
 from rvtssm.records import WindowSettings
 
 LENGTHS_MS = [5.0, 20.0, 50.0]
-STILL = FlipZoomConfig(flip_prob=0, zoom_prob=0)
+STILL = {"flip_prob": 0, "zoom_prob": 0, "stream_zoom_prob": 0}
 
 
 def augmentation(**options) -> AugmentConfig:
-    return AugmentConfig(
-        random=STILL, stream=replace(STILL, zoom_in_weight=0.0, zoom_out_weight=1.0), **{"draws": "all"} | options
-    )
+    return AugmentConfig(**STILL | {"draws": "all"} | options)
 
 
 def module(tree, augment, num_workers=0, batch_size=4, **options) -> SequenceDataModule:

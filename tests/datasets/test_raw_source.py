@@ -10,7 +10,7 @@ from test_datamodule import assert_all_equal
 
 from rvtssm.datasets import build_spec
 from rvtssm.datasets.datamodule import SequenceDataModule
-from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, FlipZoomConfig, SamplingConfig
+from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.datasets.preparation_config import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.sequence import RawSplit
@@ -20,7 +20,7 @@ from rvtssm.readers.dat import write_dat
 from rvtssm.records import WindowSettings
 
 SAMPLING = SamplingConfig(batch_size=4, chunk_length=8)
-AUGMENT = AugmentConfig(random=FlipZoomConfig(zoom_prob=0.9, zoom_in_weight=1.0, zoom_out_weight=1.0))
+AUGMENT = AugmentConfig(zoom_prob=0.9)
 
 
 def module(config, windows=None):
@@ -98,16 +98,11 @@ def test_memory_for_a_gpu_is_not_asked_for_where_there_is_none(small_tree, monke
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_with_a_gpu_batches_lie_where_it_reads_them(small_tree, num_workers):
-    tree = replace(small_tree, source="prepared")
-    pinned, plain = (
-        list(
-            SequenceDataModule(
-                tree, SAMPLING, AUGMENT, DataConfig(workers=num_workers, pin_memory=pin_memory), seed=3
-            ).train_dataloader()
-        )
-        for pin_memory in (True, False)
-    )
+def test_with_a_gpu_batches_lie_where_it_reads_them(small_tree, num_workers, monkeypatch):
+    tree, data = replace(small_tree, source="prepared"), DataConfig(workers=num_workers)
+    pinned = list(SequenceDataModule(tree, SAMPLING, AUGMENT, data, seed=3).train_dataloader())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    plain = list(SequenceDataModule(tree, SAMPLING, AUGMENT, data, seed=3).train_dataloader())
     assert pinned[0].hist.is_pinned() and not plain[0].hist.is_pinned()
     assert_all_equal(pinned, plain)
 

@@ -157,7 +157,6 @@ def test_order_and_augmentation_change_with_the_seed_and_with_each_pass(mode):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"batches_per_epoch": 3}, "mode=random"),
         ({"stream_share": 0}, "stream_share=0 .*use sampling.mode=random"),
         ({"stream_share": 1}, "stream_share=1 .*use sampling.mode=stream"),
     ],
@@ -175,9 +174,3 @@ def test_missing_labels_and_missing_steps_are_named():
         sampler([0], "stream")
     with pytest.raises(ValueError, match="number of processes"):
         sampler([10]).load_state_dict({"epoch": 0, "batch": len(sampler([10]))})
-
-
-def test_random_epochs_can_be_given_a_length():
-    assert len(sampler([40], "random", batches_per_epoch=3)) == 3
-    assert len(list(sampler([40], "random", batches_per_epoch=3))) == 3
-    assert len(list(sampler([40], "random", batches_per_epoch=3, accumulate=2))) == 4

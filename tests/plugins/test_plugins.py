@@ -26,7 +26,6 @@ TOY = (
     "sampling.chunk_length=3",
     "training.steps=2",
     "training.accelerator=cpu",
-    "training.progress=false",
     "data.workers=0",
 )
 CHOSEN = {
@@ -74,7 +73,7 @@ def test_parts_from_outside_train_evaluate_stream_and_are_exported(raw, tmp_path
     where = (plugins, weights, "data.workers=0", *data, f"out={tmp_path / 'scores'}")
     assert cli.main(["evaluate", *where, "hz=[20,40]"]) == 0
     assert set(json.loads((tmp_path / "scores" / "evaluation.json").read_text())["rates"]) == {"20", "40"}
-    assert cli.main(["export", plugins, weights, f"out={tmp_path / 'model.onnx'}", "check_steps=3"]) == 0
+    assert cli.main(["export", plugins, weights, f"out={tmp_path / 'model.onnx'}"]) == 0
     (recording,) = (raw / "test").glob("*.dat")
     found = []
     for model in (weights, f"checkpoint={tmp_path / 'model.onnx'}"):

@@ -17,8 +17,8 @@ TOY = (
 TRAIN = (
     *("model=tiny", "model.embed_dim=8", "model.head_dim=8", "model.num_blocks=[1,0,0,0]", "model.fpn_blocks=0"),
     *("sampling.batch_size=1", "sampling.chunk_length=2", "sampling.mode=random", "data.workers=0"),
-    *("training.steps=2", "training.checkpoint_every=1", "training.accelerator=cpu", "training.progress=false"),
-    *("training.spectra=false", "training.log_every=1"),
+    *("training.steps=2", "training.checkpoint_every=1", "training.accelerator=cpu"),
+    *("training.pictures=false", "training.log_every=1"),
 )
 FAULTS = {"a file": {"most_bytes": 1000}, "early call": {"failing_call": 1}, "late call": {"failing_call": 6}}
 CAUSES = ("File too large", "No space left on device", "Input/output error")

@@ -43,8 +43,7 @@ OVERRIDES = (
     "data.workers=0",
     "training.accelerator=cpu",
     "training.log_every=1",
-    "training.progress=false",
-    "training.spectra=false",
+    "training.pictures=false",
 )
 
 BATCH = 8  # of all processes that train together

@@ -154,7 +154,7 @@ def test_a_job_whose_time_is_over_saves_and_goes_back_into_the_queue(toy_data, t
     # far more steps than there is time for
     command = ["bash", str(ROOT / "scripts" / "train_slurm.sh"), *toy_data, f"out={out}", "training.steps=100000"]
     job = subprocess.Popen(
-        [*command, "training.checkpoint_minutes=1e-4"],
+        [*command, "training.checkpoint_every=1"],
         env={**os.environ, **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

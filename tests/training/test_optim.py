@@ -28,15 +28,13 @@ def test_warm_up_peak_and_linear_decay():
 
 
 def test_every_number_of_the_recipe_can_be_another():
-    config = OptimConfig(
-        learning_rate=1e-3, weight_decay=0.3, warmup_fraction=0.25, start_divisor=4.0, end_divisor=50.0
-    )
+    config = OptimConfig(learning_rate=1e-3, weight_decay=0.3, warmup_fraction=0.25)
     optimizer, _ = build_optimizer(torch.nn.Linear(1, 1), config, num_steps=400, batch_size=8)
     assert optimizer.param_groups[0]["weight_decay"] == 0.3
     found = torch.tensor(rates(400, config))
-    assert found[0] == pytest.approx(1e-3 / 4)
+    assert found[0] == pytest.approx(1e-3 / 20)
     assert int(found.argmax()) == pytest.approx(100, abs=1)
-    assert found[-1] == pytest.approx(1e-3 / 50, abs=4e-6)  # the decay goes on for one step
+    assert found[-1] == pytest.approx(1e-3 / 10_000, abs=4e-6)  # the decay goes on for one step
 
 
 @pytest.mark.parametrize("num_steps", [1, 2, 5])

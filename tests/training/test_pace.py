@@ -100,7 +100,7 @@ def test_a_run_says_that_its_loader_is_slow(toy_config, tmp_path, monkeypatch, c
 
     monkeypatch.setattr(ResumableLoader, "__iter__", slowly)
     monkeypatch.setattr("rvtssm.training.callbacks.LINE_EVERY_S", 0)
-    train(toy_config(tmp_path, "training.steps=3", "training.progress=true"))
+    train(toy_config(tmp_path, "training.steps=3"))
     told = capsys.readouterr().out
     (share,) = re.findall(r"([\d.]+)% data wait; weights", told)
     (first,) = re.findall("first step after .*", told)  # once

@@ -212,12 +212,12 @@ class Validated:
     ],
 )
 def test_the_best_weights_are_those_of_the_highest_ap(tmp_path, aps, best):
-    trainer, checkpoints = Validated(aps), Checkpoints(tmp_path, every=10, minutes=10)
+    trainer, checkpoints = Validated(aps), Checkpoints(tmp_path, every=10)
     for trainer.count in range(len(aps)):
         checkpoints.on_validation_end(trainer, None)
         assert last_checkpoint(tmp_path).read_text() == str(trainer.count)
         assert trainer.num_saves == trainer.count + 1  # the last checkpoint is a copy of the best one, if it is that
-        resumed = Checkpoints(tmp_path, every=10, minutes=10)
+        resumed = Checkpoints(tmp_path, every=10)
         resumed.load_state_dict(checkpoints.state_dict())
         checkpoints = resumed
     assert best_checkpoint(tmp_path).read_text() == str(best)
@@ -252,7 +252,7 @@ def test_other_settings_do_not_resume_and_each_is_named(toy_config, whole):
         "sampling.batch_size": "4",
         "training.steps": "20",
         "model.drop_path": "0.1",
-        "augment.stream.zoom_prob": "0.01",
+        "augment.stream_zoom_prob": "0.01",
         "temporal.name": "s4d",
         "seed": "1",
     }
@@ -319,7 +319,7 @@ def test_the_last_checkpoint_is_written_when_it_is_time(toy_config, tmp_path, mo
         save(self, trainer, path, **options)
 
     monkeypatch.setattr(Checkpoints, "_save", noted)
-    config = toy_config(tmp_path, "training.steps=6", "training.validate_every=3", "training.checkpoint_minutes=10")
+    config = toy_config(tmp_path, "training.steps=6", "training.validate_every=3")
     train(config, callbacks=[LambdaCallback(on_train_batch_start=wait)])
     assert sorted(set(written)) == [2, 3, 5, 6]
 

@@ -111,14 +111,6 @@ def test_computing_again_saves_memory():
     assert kept_bytes(recomputing) < 0.5 * kept_bytes(plain)
 
 
-def test_weights_laid_out_channels_last_give_the_same():
-    plain, turned = build(), build()
-    speed_up(turned, "cpu", channels_last=True)
-    convolutions = [weight for weight in turned.parameters() if weight.ndim == 4]
-    assert convolutions and all(weight.is_contiguous(memory_format=torch.channels_last) for weight in convolutions)
-    assert_same_step(losses_and_gradients(turned), losses_and_gradients(plain), 1e-5)
-
-
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_run_goes_on_in_another_layout(before, fused):
@@ -281,8 +273,6 @@ def test_checkpoints_do_not_know_how_fast_they_were_made(toy_config, plain, tmp_
     options = (
         "training.compile=true",
         "training.recompute_strides=[4,8]",
-        "training.channels_last=true",
-        "training.fused=false",
     )
     monkeypatch.setattr(loop, "speed_up", partial(speed_up, backend="eager"))
     torch._dynamo.reset()
@@ -293,7 +283,7 @@ def test_checkpoints_do_not_know_how_fast_they_were_made(toy_config, plain, tmp_
     assert contents[0]["state_dict"].keys() == contents[1]["state_dict"].keys()
     assert contents[0]["decisive"] == contents[1]["decisive"]
     written = read_checkpoint(last_checkpoint(tmp_path)).detector
-    speed_up(written, "cpu", recompute_strides=(4,), channels_last=True, compile_parts=True, backend="eager")
+    speed_up(written, "cpu", recompute_strides=(4,), compile_parts=True, backend="eager")
     written.load_state_dict(read_checkpoint(last_checkpoint(plain)).detector.state_dict())
     train(toy_config(tmp_path, "training.steps=2", "resume=auto"))
 
@@ -309,7 +299,7 @@ def test_frames_reach_the_detector_as_counts_however_far_ahead_they_are_loaded(
         return forward(self, hist, *arguments)
 
     monkeypatch.setattr(Detector, "forward", spy)
-    train(toy_config(tmp_path, "training.steps=2", "data.workers=1", "data.prefetch_factor=3"))
+    train(toy_config(tmp_path, "training.steps=2", "data.workers=1"))
     assert set(met) == {torch.uint8}
     assert logged(tmp_path) == logged(plain)
 

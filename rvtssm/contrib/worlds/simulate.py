@@ -18,8 +18,9 @@ from rvtssm.datasets.custom import read_spec
 from rvtssm.events.labels import Boxes, interpolated_boxes, write_boxes
 from rvtssm.readers.dat import write_dat
 from rvtssm.synthetic.camera import drawn_camera, simulate_events
-from rvtssm.synthetic.simulation_config import LONGEST_S
+from rvtssm.synthetic.simulation_config import CAMERAS, LONGEST_S
 from rvtssm.system.files import atomic_file, file_errors
+from rvtssm.system.limits import check_choice
 from rvtssm.system.output_folder import locked
 from rvtssm.system.progress import progress_bar
 from rvtssm.system.user_error import UserError
@@ -33,7 +34,7 @@ def simulate(config: WorldsConfig) -> None:
     the other, so that a video of any length needs the same memory.
     """
     wanted, out = config.simulate, Path(str(config.out))
-    config.synthetic.camera.check()
+    check_choice("synthetic.sensor", config.synthetic.sensor, CAMERAS)
     source = open_video(video_path(config), wanted.fps, wanted.linear)
     if source.times_us[-1] > 1e6 * LONGEST_S:
         raise UserError(

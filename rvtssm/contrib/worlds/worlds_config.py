@@ -82,7 +82,7 @@ class OpenWorldConfig(SyntheticConfig):
 
 @dataclass
 class SimulateConfig:
-    """What `rvtssm simulate` turns into events. The camera is `synthetic.camera`, which `sensor=NAME` selects."""
+    """What `rvtssm simulate` turns into events. `sensor=NAME` selects the camera."""
 
     video: str | None = None
     """A video file, or a folder of pictures, which are sorted by name."""

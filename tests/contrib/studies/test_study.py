@@ -183,7 +183,10 @@ def test_a_published_row_needs_a_name_of_its_own(beside):
             ["dataset=synthetic", "synthetic.num_train=1,2"],
             "so synthetic cannot differ; name recordings by dataset.raw",
         ),
-        (["dataset=synthetic", "sensor=plain,imx636"], "sensor=imx636: the study makes the same recordings"),
+        (
+            ["dataset=synthetic", "synthetic.sensor=plain,imx636"],
+            "sensor=imx636: the study makes the same recordings",
+        ),
         (
             ["dataset=synthetic", "study.variants=['few: synthetic.num_train=1']"],
             "variant=few: the study makes the same",
@@ -214,9 +217,9 @@ TOY = (
     *("synthetic.num_train=2", "synthetic.num_val=1", "synthetic.num_test=2", "synthetic.duration_s=1.2"),
     *("preprocess.workers=1", "model.embed_dim=8", "model.head_dim=8", "model.num_blocks=[0,0,0,1]"),
     *("model.fpn_blocks=0", "temporal.num_blocks=1", "sampling.batch_size=2", "sampling.chunk_length=2"),
-    *("training.accelerator=cpu", "training.progress=false", "training.steps=1", "training.validate_every=1"),
+    *("training.accelerator=cpu", "training.steps=1", "training.validate_every=1"),
     *("training.precision=float32", "postprocess.min_score=0", "evaluation.ablate_memory=false"),
-    *("training.spectra=false", "evaluation.workers=1", "evaluation.bootstrap=50", "postprocess.max_detections=20"),
+    *("training.pictures=false", "evaluation.workers=1", "evaluation.bootstrap=50", "postprocess.max_detections=20"),
 )
 
 

@@ -22,9 +22,18 @@ from rvtssm.contrib.worlds.video_labels import read_video_labels
 from rvtssm.datasets.custom import read_spec
 from rvtssm.events.labels import read_boxes
 from rvtssm.readers import open_recording
+from rvtssm.synthetic.simulation_config import CAMERAS, CameraConfig
 
 HEIGHT, WIDTH, FRAMES, FPS, STEP_PX, SIDE = 64, 96, 8, 20.0, 5, 24
-QUIET = ["synthetic.camera.background_rate_hz=0", "synthetic.camera.hot_pixel_share=0"]
+QUIET = ["sensor=quiet"]
+
+
+@pytest.fixture(autouse=True)
+def cameras(monkeypatch):
+    """Two cameras of our own, as a plugin adds them."""
+    quiet = CameraConfig(background_rate_hz=0, hot_pixel_share=0)
+    monkeypatch.setitem(CAMERAS, "quiet", quiet)
+    monkeypatch.setitem(CAMERAS, "blunt", replace(quiet, threshold=0.3))
 
 
 def picture(k: float) -> np.ndarray:
@@ -153,7 +162,7 @@ def test_a_labelled_clip_becomes_a_dataset_that_trains(clip, tmp_path):
     train = ["train", "dataset=custom", f"dataset.raw_dir={out}", f"out={tmp_path / 'run'}", "model=tiny", "steps=1"]
     small = ["model.embed_dim=8", "model.head_dim=8", "model.num_blocks=[1,0,0,0]", "model.fpn_blocks=0"]
     small += ["sampling.batch_size=2", "sampling.chunk_length=2"]
-    quick = ["training.accelerator=cpu", "training.progress=false", "data.workers=0", "training.loggers=[]"]
+    quick = ["training.accelerator=cpu", "data.workers=0", "training.loggers=[]"]
     assert cli.main([*train, *small, *quick]) == 0
     assert (tmp_path / "run" / "checkpoints" / "last.ckpt").exists()
 
@@ -214,7 +223,7 @@ def test_nothing_of_another_video_or_of_other_settings_is_replaced_or_kept(clip,
     description.unlink()
     before = files()
     assert set(before) == {"walk_td.dat", "walk_bbox.npy", ".walk.simulate.json"}
-    for change in ("seed=1", "fps=10", "linear=true", "synthetic.camera.threshold=0.3"):
+    for change in ("seed=1", "fps=10", "linear=true", "sensor=blunt"):
         assert simulated(change, *labels) == 2
         assert "of another video or of other settings" in capsys.readouterr().err
     monkeypatch.chdir(shutil.copytree(clip, tmp_path / "b" / "walk"))

@@ -37,7 +37,6 @@ from rvtssm.models.checkpoint import read_checkpoint
 from rvtssm.models.hub import local_weights
 from rvtssm.records import Events
 from rvtssm.synthetic.generate_recordings import generate_dataset
-from rvtssm.synthetic.simulation_config import CAMERAS
 
 RNG = np.random.default_rng
 
@@ -260,7 +259,7 @@ def test_a_label_waits_for_the_first_events():
 def test_a_dataset_of_worlds_is_written_and_a_recording_does_not_depend_on_the_others(tmp_path):
     config = OpenWorldConfig(
         seed=3, num_train=2, num_val=0, num_test=0, duration_s=0.25, height=48, width=64, workers=1,
-        camera=CAMERAS["any"], ego_motion_share=0.5,
+        sensor="any", ego_motion_share=0.5,
     )  # fmt: skip
     assert generate_dataset(config, tmp_path / "raw", OPEN_WORLD, progress=False) == [
         "train/train_0000",

@@ -63,7 +63,7 @@ def write_recording(
     with tempfile.TemporaryDirectory() as temporary:
         pictures = Path(temporary) / name
         own = f"simulate.video={quoted(str(pictures))}", f"simulate.fps={fps:g}", f"out={quoted(str(out))}"
-        sensor = "sensor=any", f"synthetic.camera.max_rate_hz={MAX_RATE_HZ:g}"
+        sensor = "synthetic.sensor=any", f"synthetic.max_rate_hz={MAX_RATE_HZ:g}"
         config = cast(WorldsConfig, compose([*own, f"seed={seed}", *sensor], "simulate"))
         if not events_path.exists():  # without its boxes, it is of an interrupted call, or they were deleted
             pictures.mkdir()
