@@ -16,9 +16,9 @@ from rvtssm.datasets.tree import RawRecording, find_boxes_without_events, find_r
 from rvtssm.events.frame_counter import count_as_they_close
 from rvtssm.events.sequence_plan import SequencePlan
 from rvtssm.readers import open_with
-from rvtssm.readers.remote import local_path
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.system.progress import run_all
+from rvtssm.system.remote import local_path
 from rvtssm.system.user_error import UserError
 from rvtssm.system.workers import Task
 

@@ -28,10 +28,10 @@ from rvtssm.cli.sensor_above import sensor_above
 from rvtssm.datasets import build_spec
 from rvtssm.readers import open_with
 from rvtssm.readers.bags import is_bag, split_topic
-from rvtssm.readers.remote import local_path
 from rvtssm.records import DatasetSpec, ReadOptions
 from rvtssm.system.files import did_you_mean
 from rvtssm.system.output_folder import result_set, write_files
+from rvtssm.system.remote import local_path
 from rvtssm.system.user_error import UserError
 
 _MOST_HOT_PIXELS = 5  # that the table names

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from rvtssm.datasets import custom, dsec, gen1, onempx, synthetic
 from rvtssm.datasets.described import described
-from rvtssm.readers import check_told
-from rvtssm.records import DatasetSpec
+from rvtssm.records import TIME_UNITS, DatasetSpec
 from rvtssm.system.extras import installed_parts
 from rvtssm.system.limits import check_at_least, check_choice
 from rvtssm.system.user_error import UserError
@@ -55,7 +54,11 @@ class DatasetConfig:
         if self.name:
             check_choice("dataset.name", self.name, DATASETS)
         check_at_least("dataset", self, 1, "height", "width")
-        check_told("dataset", self)
+        check_choice("dataset.time_unit", self.time_unit, (*TIME_UNITS, None))
+        if self.format is not None:
+            from rvtssm.readers import READERS  # the readers are compiled code, which takes a second to import
+
+            check_choice("dataset.format", self.format, READERS)
         offset = self.label_offset_us
         if offset is not None and not re.fullmatch(r"auto|[+-]?\d{1,18}", str(offset)):
             raise UserError(

@@ -19,9 +19,9 @@ from typing import Any
 import yaml
 
 from rvtssm.events.label_files import LABEL_SUFFIXES
-from rvtssm.readers.remote import is_url, local_path
 from rvtssm.records import EVENT_SUFFIXES, DatasetSpec
 from rvtssm.system.files import atomic_file, file_errors
+from rvtssm.system.remote import is_url, local_path
 from rvtssm.system.user_error import UserError
 
 FILE = "dataset.yaml"

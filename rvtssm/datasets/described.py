@@ -6,9 +6,9 @@ from typing import Any
 
 from rvtssm.datasets import custom, synthetic
 from rvtssm.datasets.synthetic import GENERATED_FILE
-from rvtssm.readers.remote import local_path
 from rvtssm.system.extras import installed_parts
 from rvtssm.system.files import CONTENT_ERRORS, file_errors
+from rvtssm.system.remote import local_path
 from rvtssm.system.user_error import UserError
 
 _GENERATED = (synthetic.SPEC.name, *installed_parts("rvtssm.simulated"))

@@ -30,10 +30,10 @@ from rvtssm.datasets.sections import Job, SectionedRecording
 from rvtssm.datasets.tree import find_boxes_without_events, find_recordings
 from rvtssm.events.label_times import LabelTimes
 from rvtssm.readers.index import index_folder
-from rvtssm.readers.remote import check_local
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.system.files import remove_abandoned
 from rvtssm.system.progress import progress_bar
+from rvtssm.system.remote import check_local
 from rvtssm.system.user_error import UserError
 from rvtssm.system.workers import (
     DaskCluster,

@@ -20,8 +20,8 @@ from rvtssm.events.labels import annotated, interpolated_boxes, to_labels
 from rvtssm.events.sequence_plan import SequencePlan, plan_sequence
 from rvtssm.readers import open_with
 from rvtssm.readers.faults import say
-from rvtssm.readers.remote import local_path
 from rvtssm.records import DatasetSpec, Labels, PackedEvents, Windows, WindowSettings
+from rvtssm.system.remote import local_path
 from rvtssm.system.user_error import UserError
 
 _SPAN_US = 400_000  # length of the block of events that is decoded at once

@@ -16,9 +16,9 @@ from rvtssm.datasets.find_labels import find_labels, is_label_file, shared_paths
 from rvtssm.events.label_files import LABEL_SUFFIXES, LabelFiles
 from rvtssm.events.labels import BOX_DTYPE, Boxes
 from rvtssm.readers import Recording, open_with
-from rvtssm.readers.remote import local_path
 from rvtssm.readers.time_shift import time_shift_us
 from rvtssm.records import EVENT_SUFFIXES, DatasetSpec
+from rvtssm.system.remote import local_path
 from rvtssm.system.user_error import UserError
 
 # Suffixes of camera files that do not follow the dataset's naming, in addition to the suffixes of the spec.

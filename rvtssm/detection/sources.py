@@ -19,10 +19,10 @@ from rvtssm.readers.event_checks import gated
 from rvtssm.readers.faults import UnitDoubt, warn_of_unit
 from rvtssm.readers.gate import Gate
 from rvtssm.readers.header import UnknownSensorSize
-from rvtssm.readers.remote import is_url, local_path
 from rvtssm.readers.usual_sensors import usual_sensor
 from rvtssm.records import EVENT_SUFFIXES, Events, ReadOptions
 from rvtssm.system.files import did_you_mean
+from rvtssm.system.remote import is_url, local_path
 from rvtssm.system.user_error import UserError
 
 STDIN = "-"

@@ -6,7 +6,6 @@ and a function that opens it. Then add a line to READERS and the first bytes of 
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import h5py
 
@@ -33,13 +32,12 @@ from rvtssm.readers.hdf5 import open_hdf5, reading
 from rvtssm.readers.hdf5_events import is_dsec, open_hdf5_events
 from rvtssm.readers.header import TextHeader, read_text_header
 from rvtssm.readers.recording import Recording
-from rvtssm.readers.remote import local_path
-from rvtssm.records import TIME_UNITS, ReadOptions
+from rvtssm.records import ReadOptions
 from rvtssm.system.files import did_you_mean, file_errors
-from rvtssm.system.limits import check_choice
+from rvtssm.system.remote import local_path
 from rvtssm.system.user_error import UserError
 
-__all__ = ["READERS", "ReadFaults", "Recording", "check_told", "open_recording", "open_with", "recording_format"]
+__all__ = ["READERS", "ReadFaults", "Recording", "open_recording", "open_with", "recording_format"]
 
 READERS: dict[str, Callable[[Path, ReadOptions], Recording]] = {
     "dat": open_dat,
@@ -109,12 +107,6 @@ def open_recording(
     """
     named = {name: str(place) for name, place in (columns or {}).items()}
     return open_with(path, ReadOptions(height, width, repair, time_unit, format, named))
-
-
-def check_told(section: str, settings: Any) -> None:
-    """Raise UserError if a section of the configuration tells a unit of time or a format that no reader knows."""
-    check_choice(f"{section}.time_unit", settings.time_unit, (*TIME_UNITS, None))
-    check_choice(f"{section}.format", settings.format, (*READERS, None))
 
 
 def open_with(path: Path | str, options: ReadOptions) -> Recording:

@@ -11,10 +11,10 @@ from rvtssm.datasets.store import StoredSequence
 from rvtssm.datasets.tree import RawRecording, find_recordings
 from rvtssm.evaluation.protocol import num_scored, scoring_rules
 from rvtssm.models.detector import build_detector
-from rvtssm.readers.remote import is_url
 from rvtssm.ssm.temporal_layers import build_temporal_layer
 from rvtssm.system.extras import check_extra
 from rvtssm.system.machine import check_memory
+from rvtssm.system.remote import is_url
 from rvtssm.system.user_error import UserError
 from rvtssm.training.regularize import h2_term
 

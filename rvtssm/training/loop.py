@@ -13,8 +13,8 @@ from rvtssm.models.checkpoint import load_file
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.detector import Detector, count_parameters
 from rvtssm.models.transfer import TransferSource, mapped_classes, read_source, transfer
-from rvtssm.readers.remote import absolute_path
 from rvtssm.system.output_folder import locked
+from rvtssm.system.remote import absolute_path
 from rvtssm.system.user_error import UserError
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint
 from rvtssm.training.checks import check, check_scored, early_weights, outdated_recordings

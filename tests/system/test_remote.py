@@ -17,8 +17,8 @@ from rvtssm.datasets.sequence import RawSplit, open_prepared_split
 from rvtssm.events.labels import write_boxes
 from rvtssm.readers import open_recording
 from rvtssm.readers.dat import write_dat
-from rvtssm.readers.remote import local_path
 from rvtssm.records import WindowSettings
+from rvtssm.system.remote import local_path
 from rvtssm.system.user_error import UserError
 
 SETTINGS = WindowSettings(50_000)
