@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from event_examples import SPEC, boxes_of
+from user_errors import raises
 
 from rvtssm.events.label_files import LABEL_SUFFIXES, read_label_file
 from rvtssm.events.labels import find_nothing, write_boxes
-from rvtssm.system.user_error import UserError
 
 END_US = 200_000
 EXPECTED = [(200_000, 8.0, 6.0, 16.0, 12.0, 1), (200_000, 32.0, 24.0, 8.0, 12.0, 0)]  # pedestrian, car
@@ -43,7 +43,7 @@ def test_classes_that_a_custom_dataset_does_not_name_are_counted(tmp_path, name,
     path = tmp_path / name
     path.write_text(content)
     strict = replace(SPEC, ignored_classes=())
-    with pytest.raises(UserError, match=f"{unknown}; add them to classes in dataset.yaml, or to ignored_classes"):
+    with raises("labels.unnamed_classes"):
         read_label_file(path, strict, end_us=200_000)
     ignored = replace(SPEC, ignored_classes=("dog", "7"))
     assert len(read_label_file(path, ignored, end_us=200_000)) == len(read_label_file(path, SPEC, end_us=200_000)) > 0
@@ -86,14 +86,14 @@ def test_classes_named_in_words_get_the_ids_of_the_spec(tmp_path):
 def test_a_class_in_other_capitals_is_not_left_out_silently(tmp_path, suffix):
     WRITE[suffix](tmp_path / f"a{suffix}")
     spec = replace(SPEC, class_names=("Car", *SPEC.class_names[1:]))
-    with pytest.raises(UserError, match="boxes of the class car, but the dataset says Car"):
+    with raises("labels.class_spelling"):
         read_label_file(tmp_path / f"a{suffix}", spec, END_US)
 
 
 def test_yolo_lines_without_a_time_are_of_the_end(tmp_path):
     (tmp_path / "a.txt").write_text("0 .5 .5 .1 .1\n1 .25 .25 .25 .25")
     assert read_label_file(tmp_path / "a.txt", SPEC, END_US)["t"].tolist() == [200_000, 200_000]
-    with pytest.raises(ValueError, match=r"a.txt cannot be read: it has no time"):
+    with raises("labels.no_time"):
         read_label_file(tmp_path / "a.txt", SPEC)
 
 
@@ -139,40 +139,44 @@ def test_a_mark_of_the_encoding_may_come_first(tmp_path, suffix):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("name", "content", "key"),
     [
-        ("a.npy", "", "not a file of boxes"),
-        ("a.csv", "1,2", "choose from .npy, .json, .txt, .xml"),
-        ("a.json", "{", "cannot be read as COCO JSON"),
-        ("a.json", without_times(), "an image without a time .it has no file_name.; give it .t_us."),
-        ("a.json", with_box([1, 2, 3]), "cannot be read as COCO JSON"),
-        ("a.json", with_box([1, 2, 3, float("nan")]), "not finite"),
-        ("a.json", json.dumps({**COCO, "categories": [{"id": i, "name": "cat"} for i in (1, 7, 9)]}), "car, pedest"),
-        ("a.txt", "0 1 2 3", "line 1"),
-        ("a.txt", "0 .5 .5 .1 .1\ncar .5 .5 .1 .1", "line 2"),
-        ("a.txt", "200000 0 .5 .5 .1 .1\n0 .5 .5 .1 .1", "some lines have a time and some do not"),
-        ("a.txt", "0 40 20 10 10", "divide by its width and height"),
-        ("a.txt", b"\xff\xfe\x00", "not UTF-8; save it as UTF-8"),
-        ("a.txt", "0 .5 .5 .1 .1\n0 .5 .5 .1 nan", "a.txt cannot be read: a box is not finite"),
-        ("a.txt", "-1 .5 .5 .1 .1", "line 1: class -1"),
-        ("a.txt", f"{1 << 80} 0 .5 .5 .1 .1", "line 1: time 1208"),
-        ("a.json", "[" * 100_000, "cannot be read as COCO JSON"),
-        ("a.xml", VOC.format(width=64).replace("24", "1e400"), "a.xml cannot be read: a box is not finite"),
-        ("a.xml", "<annotation>", "cannot be read as Pascal VOC XML"),
-        ("a.xml", "<annotation><object><name>car</name></object></annotation>", "xmin, ymin, xmax, ymax"),
-        ("a.xml", VOC.format(width=640), "pictures of 640x48"),
-        ("a.xml", '<?xml version="1.0" encoding="nonsense"?>' + VOC.format(width=64), "unknown encoding"),
-        ("a.json", with_image(width=640, height=480), "pictures of 640x480"),
-        ("a.json", with_image(t_us=0.25), "t_us 0.25 is not a whole number of microseconds"),
-        ("a.json", with_image(t_us=float("nan")), "t_us nan is not a whole number"),
-        ("a.json", with_image(id="b"), "two images have the same id"),
-        ("a.npy", array_header("(1000000000000,)"), "not a file of boxes .*greater than file size"),
-        ("a.npy", array_header("(3,)").replace(b"'<i8',", b"'|O', "), "not a file of boxes .it is not a numpy array"),
+        ("a.npy", "", "files.content"),
+        ("a.csv", "1,2", "labels.suffix"),
+        ("a.json", "{", "labels.content"),
+        ("a.json", without_times(), "labels.image_without_time"),
+        ("a.json", with_box([1, 2, 3]), "labels.content"),
+        ("a.json", with_box([1, 2, 3, float("nan")]), "labels.not_finite"),
+        (
+            "a.json",
+            json.dumps({**COCO, "categories": [{"id": i, "name": "cat"} for i in (1, 7, 9)]}),
+            "labels.other_classes",
+        ),
+        ("a.txt", "0 1 2 3", "labels.content"),
+        ("a.txt", "0 .5 .5 .1 .1\ncar .5 .5 .1 .1", "labels.content"),
+        ("a.txt", "200000 0 .5 .5 .1 .1\n0 .5 .5 .1 .1", "labels.content"),
+        ("a.txt", "0 40 20 10 10", "labels.content"),
+        ("a.txt", b"\xff\xfe\x00", "labels.not_utf8"),
+        ("a.txt", "0 .5 .5 .1 .1\n0 .5 .5 .1 nan", "labels.not_finite"),
+        ("a.txt", "-1 .5 .5 .1 .1", "labels.content"),
+        ("a.txt", f"{1 << 80} 0 .5 .5 .1 .1", "labels.content"),
+        ("a.json", "[" * 100_000, "labels.content"),
+        ("a.xml", VOC.format(width=64).replace("24", "1e400"), "labels.not_finite"),
+        ("a.xml", "<annotation>", "labels.content"),
+        ("a.xml", "<annotation><object><name>car</name></object></annotation>", "labels.content"),
+        ("a.xml", VOC.format(width=640), "labels.picture_size"),
+        ("a.xml", '<?xml version="1.0" encoding="nonsense"?>' + VOC.format(width=64), "labels.content"),
+        ("a.json", with_image(width=640, height=480), "labels.picture_size"),
+        ("a.json", with_image(t_us=0.25), "labels.content"),
+        ("a.json", with_image(t_us=float("nan")), "labels.content"),
+        ("a.json", with_image(id="b"), "labels.content"),
+        ("a.npy", array_header("(1000000000000,)"), "files.content"),
+        ("a.npy", array_header("(3,)").replace(b"'<i8',", b"'|O', "), "labels.not_numpy"),
     ],
 )
-def test_a_damaged_file_says_what_is_wrong_with_it(tmp_path, name, content, message):
+def test_a_damaged_file_says_what_is_wrong_with_it(tmp_path, name, content, key):
     (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(ValueError, match=message) as error:
+    with raises(key) as error:
         read_label_file(tmp_path / name, SPEC, END_US)
     assert name in str(error.value) and "\n" not in str(error.value)
 

@@ -8,12 +8,12 @@ import pytest
 from event_examples import HEIGHT, WIDTH, any_events, random_events
 from hypothesis import given
 from hypothesis import strategies as st
+from user_errors import raises
 
 from rvtssm.events.cells import frame_pixels
 from rvtssm.events.frame_counter import FrameCounter, count_as_they_close, count_windows
 from rvtssm.events.windows import free_grid
 from rvtssm.records import CHANNELS_PER_BIN, REDUCTIONS, Events, Windows, WindowSettings
-from rvtssm.system.user_error import UserError
 
 BOUNDS = np.array([[0, 300_000], [100_000, 400_000], [400_000, 1_000_000]])
 WINDOWS = Windows(BOUNDS, np.full(3, 1))
@@ -75,11 +75,11 @@ def test_sum_counts_every_event_of_whole_squares_and_saturates():
 
 
 def test_an_unknown_reduction_and_one_that_rvt_does_not_have_are_refused():
-    with pytest.raises(UserError) as of_settings:
+    with raises("settings.choice") as of_settings:
         WindowSettings(reduce="mean")
-    with pytest.raises(UserError) as of_pixels:
+    with raises("settings.choice") as of_pixels:
         frame_pixels(HEIGHT, WIDTH, 2, reduce="mean")
-    with pytest.raises(UserError) as of_rvt:
+    with raises("windows.rvt_convention") as of_rvt:
         WindowSettings(convention="rvt", reduce="sum")
     keys = [raised.value.key for raised in (of_settings, of_pixels, of_rvt)]
     assert keys == ["settings.choice", "settings.choice", "windows.rvt_convention"]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from user_errors import raises
 
 from rvtssm.events.windows import FreeGrid, WindowsConfig, free_grid, label_grid
 from rvtssm.records import WindowSettings, exact_us
@@ -117,23 +118,23 @@ def test_the_configuration_speaks_milliseconds(options, wanted):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "key"),
     [
-        ({"stride_ms": 0.0}, "windows.stride_ms=0.0 must be at least 0.001"),
-        ({"window_ms": float("nan")}, "windows.window_ms=nan must be"),
-        ({"convention": "RVT"}, "windows: convention='RVT'; choose from exact, rvt"),
-        ({"representation": "time_surface"}, "windows: representation='time_surface'; choose from histogram"),
-        ({"representation": "surfaces", "convention": "rvt"}, "use exact"),
-        ({"count_cutoff": 0}, "count_cutoff=0"),
-        ({"count_cutoff": 256}, "count_cutoff=256"),
-        ({"num_bins": 0}, "num_bins=0"),
-        ({"time_constants_ms": []}, "windows: the time constants are"),
-        ({"time_constants_ms": [0.1]}, "each between 200 and 10000000 us"),
-        ({"time_constants_ms": [float("nan")]}, "windows.time_constants_ms"),
+        ({"stride_ms": 0.0}, "settings.at_least"),
+        ({"window_ms": float("nan")}, "settings.at_least"),
+        ({"convention": "RVT"}, "settings.choice"),
+        ({"representation": "time_surface"}, "settings.choice"),
+        ({"representation": "surfaces", "convention": "rvt"}, "windows.rvt_convention"),
+        ({"count_cutoff": 0}, "windows.bins"),
+        ({"count_cutoff": 256}, "windows.bins"),
+        ({"num_bins": 0}, "windows.bins"),
+        ({"time_constants_ms": []}, "windows.time_constants"),
+        ({"time_constants_ms": [0.1]}, "windows.time_constants"),
+        ({"time_constants_ms": [float("nan")]}, "windows.time_constants"),
     ],
 )
-def test_windows_that_cannot_be_counted_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
+def test_windows_that_cannot_be_counted_are_refused(options, key):
+    with raises(key):
         WindowsConfig(**options)
 
 
@@ -147,20 +148,17 @@ def test_windows_at_another_rate_are_as_long_as_the_stride_or_as_before():
 
 
 def test_unusable_grids_are_refused():
-    with pytest.raises(ValueError, match="at least one label time"):
+    with raises("windows.no_label_time"):
         label_grid(np.array([], np.int64), 0, WindowSettings())
-    with pytest.raises(ValueError, match="at least 1 us"):
+    with raises("windows.lengths"):
         WindowSettings(0)
 
 
 def test_events_a_year_apart_are_not_planned_but_told():
-    year_us, message = (
-        365 * 24 * 3600 * 1_000_000,
-        "more than 10000000 windows of 50000 us; a time in the file is damaged",
-    )
+    year_us = 365 * 24 * 3600 * 1_000_000
     grid = FreeGrid(0, WindowSettings())
-    with pytest.raises(ValueError, match=message):
+    with raises("windows.too_many"):
         grid.num_until(year_us)
-    with pytest.raises(ValueError, match=message):
+    with raises("windows.too_many"):
         grid.ends_us(0, grid.num_ended(year_us))
     assert len(grid.ends_us(10**9, 10**9 + 5)) == 5  # a stream may last long

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from event_examples import HEIGHT, WIDTH, any_events, assert_same, random_events, to_events
 from hypothesis import given, settings
+from user_errors import raises
 
 from rvtssm.readers import ReadFaults, open_recording
 from rvtssm.readers.dat import write_dat
@@ -36,9 +37,12 @@ def test_blocks_are_written_like_the_whole(tmp_path):
     assert (tmp_path / "whole.dat").read_bytes() == (tmp_path / "blocks.dat").read_bytes()
 
 
-@pytest.mark.parametrize(("t", "x"), [([-1], [0]), ([1 << 32], [0]), ([0], [WIDTH])])
-def test_what_dat_cannot_hold_is_refused_and_leaves_nothing(tmp_path, t, x):
-    with pytest.raises(ValueError, match=r"DAT holds times|outside"):
+@pytest.mark.parametrize(
+    ("t", "x", "key"),
+    [([-1], [0], "dat.times"), ([1 << 32], [0], "dat.times"), ([0], [WIDTH], "events.outside_frame")],
+)
+def test_what_dat_cannot_hold_is_refused_and_leaves_nothing(tmp_path, t, x, key):
+    with raises(key):
         write_dat(tmp_path / "a.dat", to_events(t, x, [0], [0]), HEIGHT, WIDTH)
     assert list(tmp_path.iterdir()) == []
 
@@ -73,29 +77,29 @@ def test_old_files_have_no_header_and_some_no_size(tmp_path):
     unsized = write_words(tmp_path / "unsized.dat", [7], [1], [2], [1], header=b"% Data file\n% Version 2\n\x00\x08")
     for path in (bare, unsized):
         assert_same(open_recording(path, HEIGHT, WIDTH).read(), to_events([7], [1], [2], [1]))
-        with pytest.raises(ValueError, match=r"does not say the size.*give height and width"):
+        with raises("sensor.unknown"):
             open_recording(path)
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "key"),
     [
-        (b"% Version 2\n% Height 48\n% Width 64\n\x0e\x10" + b"0" * 16, "0x0e of 16 bytes"),
-        (b"% Version 2\n% Height 48\n% Width 64\n\x00", "ends within its header"),
-        (b"% Version 2\n% Height 48\n% Width " + b"9" * 5000 + b"\n\x00\x08", "is damaged"),
-        (b"% Version 2", "unfinished header line"),
-        (b"", "empty"),
+        (b"% Version 2\n% Height 48\n% Width 64\n\x0e\x10" + b"0" * 16, "dat.kind"),
+        (b"% Version 2\n% Height 48\n% Width 64\n\x00", "dat.header"),
+        (b"% Version 2\n% Height 48\n% Width " + b"9" * 5000 + b"\n\x00\x08", "files.content"),
+        (b"% Version 2", "header.unfinished_line"),
+        (b"", "reader.empty_file"),
     ],
 )
-def test_unusable_files_are_named(tmp_path, content, message):
+def test_unusable_files_are_named(tmp_path, content, key):
     path = tmp_path / "a_td.dat"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=message) as error:
+    with raises(key) as error:
         open_recording(path)
     assert str(path) in str(error.value)
 
 
 def test_a_size_that_contradicts_the_file_is_refused(tmp_path):
     write_dat(tmp_path / "a.dat", random_events(5), HEIGHT, WIDTH)
-    with pytest.raises(ValueError, match=r"64x48.*304x240"):
+    with raises("sensor.contradicts"):
         open_recording(tmp_path / "a.dat", 240, 304)

@@ -7,6 +7,7 @@ from ecf_encoder import MASKED, MODES, PACKED, PACKED_COLUMNS, create_table, enc
 from event_examples import HEIGHT, WIDTH, any_events, assert_same, random_events, to_events
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from user_errors import raises
 
 from rvtssm.readers import ReadFaults, open_recording
 
@@ -83,13 +84,14 @@ def test_tables_with_another_filter_or_none(tmp_path, packing):
 
 
 @pytest.mark.parametrize(
-    ("geometry", "message"), [(None, "give height and width"), ("64", "is impossible"), ("0x9", "is impossible")]
+    ("geometry", "key"),
+    [(None, "sensor.unknown"), ("64", "sensor.impossible_in_file"), ("0x9", "sensor.impossible_in_file")],
 )
-def test_a_size_that_is_missing_or_wrong(tmp_path, geometry, message):
+def test_a_size_that_is_missing_or_wrong(tmp_path, geometry, key):
     write_ecf(tmp_path / "a.hdf5", random_events(10), HEIGHT, WIDTH)
     with h5py.File(tmp_path / "a.hdf5", "r+") as file:
         del file.attrs["geometry"]
         if geometry:
             file.attrs["geometry"] = geometry
-    with pytest.raises(ValueError, match=message):
+    with raises(key):
         open_recording(tmp_path / "a.hdf5")

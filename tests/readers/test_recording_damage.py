@@ -1,7 +1,5 @@
 """Files of every format, damaged: a beginning of the events, or a ValueError that names the file; nothing else."""
 
-import re
-
 import h5py
 import numpy as np
 import pytest
@@ -11,6 +9,7 @@ from event_examples import HEIGHT, WIDTH, assert_same, random_events, write_hdf5
 from format_encoders import WRITERS, iohe, rows_of, stream_description, structured, write_aedat4
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from user_errors import raises
 
 from rvtssm.readers import open_recording
 from rvtssm.readers.aedat4 import SIGNATURE as AEDAT4_SIGNATURE
@@ -152,7 +151,7 @@ def test_a_column_that_lost_the_settings_of_its_filter_is_refused(tmp_path):
     count = content.rindex(np.uint16(len(number)).tobytes(), 0, header)
     content[count : count + 2] = b"\0\0"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"does not say how /events/.* was compressed"):
+    with raises("hdf5.compression"):
         open_recording(path)
 
 
@@ -160,8 +159,7 @@ def test_a_column_that_lost_the_settings_of_its_filter_is_refused(tmp_path):
 def test_a_size_that_no_sensor_has_is_refused(tmp_path, side):
     path = tmp_path / "a.csv"
     path.write_text("1,2,3,1\n")
-    expected = rf"^{path} was opened with height=48 width={side}; a sensor has 1 to 16384 pixels per side$"
-    with pytest.raises(ValueError, match=expected):
+    with raises("sensor.impossible_given"):
         open_recording(path, 48, side)
 
 
@@ -169,7 +167,7 @@ def test_a_size_that_no_sensor_has_is_refused(tmp_path, side):
 def test_a_size_that_is_no_whole_number_is_not_told_as_a_damaged_file(tmp_path, side):
     path = tmp_path / "a.csv"
     path.write_text("1,2,3,1\n")
-    with pytest.raises(ValueError, match=rf"^width={re.escape(repr(side))} is not a whole number of pixels$"):
+    with raises("sensor.not_whole"):
         open_recording(path, 48, side)
 
 
@@ -205,7 +203,7 @@ def test_a_damaged_chunk_is_named_with_its_place(tmp_path):
     place = content.index(second) - 4
     path.write_bytes(content[:place] + b"\xff\xff\xff\xff" + content[place + 4 :])
     recording = open_recording(path)
-    with pytest.raises(ValueError, match=rf"a\.hdf5, events 32 to 64 .*at byte {place} is damaged") as error:
+    with raises("ecf.chunk") as error:
         recording.read()
     assert str(path) in str(error.value)
 
@@ -219,5 +217,5 @@ def test_hdf5_that_announces_more_than_it_stores_is_refused(tmp_path):
         for name in ("t", "x", "y", "p"):
             file.create_dataset(f"events/{name}", (1 << 50,), np.uint32, chunks=(1024,))
     for path in (tmp_path / "a.hdf5", tmp_path / "b.h5"):
-        with pytest.raises(ValueError, match=r"claims .* but stores 0; it is damaged"):
+        with raises("hdf5.claimed_size"):
             open_recording(path, HEIGHT, WIDTH)

@@ -2,10 +2,10 @@
 
 import pytest
 from event_examples import to_events
+from user_errors import raises
 
 from rvtssm.readers import open_recording
 from rvtssm.readers.dat import write_dat
-from rvtssm.readers.header import UnknownSensorSize
 from rvtssm.readers.usual_sensors import USUAL_SENSORS_HW, usual_sensor
 
 
@@ -41,5 +41,5 @@ def test_a_file_that_says_its_size_keeps_it(tmp_path):
 
 @pytest.mark.parametrize("rows", [[], [(1, 1280, 0)], [(1, 0, 800)]])
 def test_what_fits_no_sensor_is_the_error_of_before(tmp_path, rows):
-    with pytest.raises(UnknownSensorSize, match="does not say the size of its sensor; give height and width"):
+    with raises("sensor.unknown"):
         usual_sensor(write_csv(tmp_path / "a.csv", rows))

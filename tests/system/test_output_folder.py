@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from user_errors import raises
 
 from rvtssm.system.output_folder import locked, result_set, write_files
 from tests.killed import killed_at_each_call
@@ -77,7 +78,7 @@ def test_a_folder_has_one_writer_who_is_named_and_whose_lock_ends_with_it(tmp_pa
     ) as holder:
         try:
             pid = int(holder.stdout.readline())
-            with pytest.raises(ValueError) as error, locked(tmp_path / "out"):
+            with raises("output.in_use") as error, locked(tmp_path / "out"):
                 raise AssertionError("two writers")
             pattern = (
                 rf"out is in use by process {pid} on \S+ since {time.strftime('%Y')}-\d\d-\d\d .*network disk.*delete"
