@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from user_errors import raises
 
 from rvtssm.synthetic.actors import CAR, PEDESTRIAN, Actor, Journey
 from rvtssm.synthetic.camera import simulate_events
@@ -197,5 +198,5 @@ def test_a_long_recording_goes_on_as_it_began():
 
 
 def test_an_impossible_scene_is_refused():
-    with pytest.raises(ValueError, match="16x16"):
+    with raises("simulation.scene_too_small"):
         random_scene(0, height=8, width=100)
