@@ -35,7 +35,7 @@ from rvtssm.detection.stream import stream
 from rvtssm.evaluation.coco import evaluate_detections
 from rvtssm.models.checkpoint import read_checkpoint, weights_digest
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
-from rvtssm.models.low_precision import set_precision
+from rvtssm.models.detector import set_precision
 from rvtssm.models.model_config import PRECISIONS
 from rvtssm.records import WindowSettings
 from rvtssm.ssm.discretize import DISCRETIZATIONS, Discretization

@@ -51,7 +51,7 @@ from rvtssm.export.export_detector import export_detector
 from rvtssm.export.exported import read_exported
 from rvtssm.export.real_detector import DetectorStep
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint
-from rvtssm.models.low_precision import set_precision
+from rvtssm.models.detector import set_precision
 from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.records import DatasetSpec, Events, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig

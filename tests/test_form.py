@@ -117,9 +117,6 @@ EXEMPT = {
         "label_formats",
         "label_times",
     },
-    "rvtssm/models": {
-        "model_card",
-    },
     "rvtssm/readers": {
         "csv_text",
         "recording",

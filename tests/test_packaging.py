@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from rvtssm.models import named_weights
+from rvtssm.models.weights import FOLDER
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -59,7 +59,7 @@ def test_the_wheel_carries_the_templates_of_pages(wheel):
 
 
 def test_the_wheel_carries_the_weights_of_the_checkout(wheel, tmp_path):
-    weights = {path.name for path in named_weights.FOLDER.glob("*")}
+    weights = {path.name for path in FOLDER.glob("*")}
     assert {path.name for path in wheel.glob("rvtssm/weights/*")} == weights
     assert sum(path.stat().st_size for path in wheel.glob("rvtssm/weights/*")) <= 12e6
     project = tmp_path / "project"  # in which weights are certain to lie

@@ -26,8 +26,7 @@ from rvtssm.detection.track_objects import TRACK_MEMORY_S, Tracker
 from rvtssm.evaluation.coco import ScoredRecording, match_detections
 from rvtssm.evaluation.matches import average_precisions, precision_curves
 from rvtssm.events.sequence_plan import plan_sequence
-from rvtssm.models.checkpoint_meta import LoadedCheckpoint
-from rvtssm.models.frame_size import usual_downsample
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint, usual_downsample
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers import open_recording
 from rvtssm.readers.usual_sensors import usual_sensor

@@ -24,7 +24,7 @@ from benchmarks.training.step import (
     build_training,
     make_batch,
 )
-from rvtssm.models.low_precision import set_precision
+from rvtssm.models.detector import set_precision
 
 # what is compared: its name here, and in `benchmarks.training`
 FORMS = {"float32": "s5+", "bf16": "s5+bf16", "textbook layer": f"s5+{TEXTBOOK}", "RVT's loop": BACKBONE_LOOP}

@@ -24,7 +24,7 @@ from rvtssm.evaluation.protocol import has_stood_still
 from rvtssm.evaluation.result import EvaluationReport, to_json
 from rvtssm.models.checkpoint import load_file, read_checkpoint
 from rvtssm.models.detector import count_parameters
-from rvtssm.models.named_weights import default_weights
+from rvtssm.models.weights import default_weights
 from rvtssm.system.output_folder import result_set
 from rvtssm.training.checkpoints import latest_checkpoint
 

@@ -22,7 +22,7 @@ from rvtssm.evaluation.protocol import num_scored
 from rvtssm.evaluation.report import REPORT_FILES, console_table
 from rvtssm.evaluation.result import EvaluationReport, citation
 from rvtssm.evaluation.split_plan import PlannedRate, SplitPlan
-from rvtssm.models.hub import local_weights
+from rvtssm.models.weights import local_weights
 from rvtssm.system.output_folder import locked, result_set
 from rvtssm.system.user_error import UserError
 from rvtssm.training.loop import describe

@@ -11,8 +11,7 @@ from rvtssm.cli.weight_settings import pasted, settings_of
 from rvtssm.datasets import build_spec
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.detector import Detector, count_parameters
-from rvtssm.models.file_digest import check_digest
-from rvtssm.models.hub import local_weights
+from rvtssm.models.weights import check_digest, local_weights
 
 
 def info(config: Config, as_json: bool = False) -> dict[str, int]:

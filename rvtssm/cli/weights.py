@@ -9,7 +9,7 @@ from rvtssm.datasets import build_spec
 from rvtssm.evaluation.detector_run import WeightsFile
 from rvtssm.export.exported import ExportedDetector, chosen_precision, read_weights_file
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint
-from rvtssm.models.named_weights import card_of
+from rvtssm.models.weights import card_of
 from rvtssm.records import WindowSettings
 from rvtssm.system.user_error import UserError
 

@@ -6,9 +6,8 @@ import numpy as np
 
 from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.sources import OpenedSource
-from rvtssm.models.checkpoint_meta import LoadedCheckpoint
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint, downsample_by_size
 from rvtssm.models.detector import Detector
-from rvtssm.models.frame_size import downsample_by_size
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.records import SHOWN_SCORE, Events
 

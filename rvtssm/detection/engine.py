@@ -23,8 +23,7 @@ from rvtssm.events.cells import frame_pixels
 from rvtssm.events.frame_counter import FrameCounter
 from rvtssm.events.representations import adds_up
 from rvtssm.events.windows import FreeGrid
-from rvtssm.models.checkpoint_meta import LoadedCheckpoint
-from rvtssm.models.frame_size import detector_for_frame, downsample_by_size, reduced_hw
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint, detector_for_frame, downsample_by_size, reduced_hw
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import Streams
 from rvtssm.readers.event_checks import check_events, to_events

@@ -21,10 +21,8 @@ from rvtssm.detection.window_results import Prediction, WindowResult
 from rvtssm.export.exported import ExportedDetector, read_weights_file
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
-from rvtssm.models.hub import CARD_FILE, WEIGHTS_FILE, upload_folder
-from rvtssm.models.model_card import model_card
 from rvtssm.models.model_config import PostprocessConfig
-from rvtssm.models.named_weights import default_weights
+from rvtssm.models.weights import CARD_FILE, WEIGHTS_FILE, default_weights, model_card, upload_folder
 from rvtssm.readers import Recording
 from rvtssm.readers.event_checks import to_events
 from rvtssm.readers.header import sensor_size

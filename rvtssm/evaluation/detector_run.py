@@ -22,10 +22,9 @@ from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.detection.stream import stream
 from rvtssm.export.exported import is_exported, read_weights_file
 from rvtssm.models.checkpoint import read_checkpoint, weights_digest
-from rvtssm.models.checkpoint_meta import LoadedCheckpoint
-from rvtssm.models.frame_size import detector_for_frame
-from rvtssm.models.hub import local_weights
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint, detector_for_frame
 from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.models.weights import local_weights
 from rvtssm.records import Detections
 from rvtssm.system.extras import import_plugins
 from rvtssm.system.progress import progress_bar

@@ -9,7 +9,7 @@ import numpy as np
 from rvtssm.detection.sources import first_events
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.windows import free_grid
-from rvtssm.models.frame_size import fitting_downsample, usual_downsample
+from rvtssm.models.checkpoint_meta import fitting_downsample, usual_downsample
 from rvtssm.records import DatasetSpec, Events, Windows, WindowSettings
 from rvtssm.system.user_error import UserError
 

@@ -19,10 +19,9 @@ import torch
 from rvtssm.export.quantization import CarriedSteps, quantize
 from rvtssm.export.real_detector import DetectorStep
 from rvtssm.models.checkpoint import SAFETENSORS
-from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint
+from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint, detector_for_frame
 from rvtssm.models.detector import Detector
-from rvtssm.models.file_digest import DIGEST_KEY, NO_DIGEST_YET, add_digest
-from rvtssm.models.frame_size import detector_for_frame
+from rvtssm.models.weights import DIGEST_KEY, NO_DIGEST_YET, add_digest
 from rvtssm.system.extras import check_extra
 from rvtssm.system.files import named_if_full, replace_file, staging_folder
 from rvtssm.system.machine import check_memory

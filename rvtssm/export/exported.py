@@ -18,13 +18,11 @@ from rvtssm.export.export_detector import (
     read_description,
 )
 from rvtssm.models.checkpoint import read_checkpoint
-from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint
-from rvtssm.models.file_digest import check_digest
-from rvtssm.models.frame_size import detector_for_frame
-from rvtssm.models.hub import local_weights
-from rvtssm.models.low_precision import fastest_precision, set_precision
+from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint, detector_for_frame
+from rvtssm.models.detector import fastest_precision, set_precision
 from rvtssm.models.model_config import PRECISIONS
 from rvtssm.models.parts import head_class
+from rvtssm.models.weights import check_digest, local_weights
 from rvtssm.system.extras import check_extra
 from rvtssm.system.files import CONTENT_ERRORS, file_errors
 from rvtssm.system.limits import check_choice
@@ -109,7 +107,7 @@ def read_weights_file(path: Path | str, precision: str = "float32") -> LoadedChe
     """Return the weights in a checkpoint, on the GPU if there is one, or in an exported file, on the CPU.
 
     Args:
-        path: A file, the name of weights in the package, or `hf://OWNER/NAME`; see `rvtssm.models.hub.local_weights`.
+        path: A file, the name of weights in the package, or `hf://OWNER/NAME`; see `models.weights.local_weights`.
         precision: One of `rvtssm.models.model_config.PRECISIONS`, or `auto`.
 
     Raises:

@@ -44,7 +44,7 @@ class ModelConfig:
     dim_multiplier: tuple[int, ...] = (1, 2, 4, 8)
     """Channels of the four stages, as multiples of embed_dim."""
     mixer: str = "attention"
-    """One of rvtssm.models.backbones.mixers.SPATIAL_MIXERS."""
+    """One of rvtssm.models.backbones.rvt.SPATIAL_MIXERS."""
     num_blocks: tuple[int, ...] = (1, 1, 1, 1)
     """Mixers per stage; for attention, a mixer is a block and a grid layer."""
     head_dim: int = 32

@@ -7,8 +7,7 @@ from shutil import which
 
 import torch
 
-from rvtssm.models.detector import Detector
-from rvtssm.models.low_precision import fastest_precision
+from rvtssm.models.detector import Detector, fastest_precision
 from rvtssm.system.user_error import UserError
 
 _COMPILERS = ("g++", "clang++", "c++")

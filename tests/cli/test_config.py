@@ -16,7 +16,7 @@ from rvtssm.cli.weight_settings import settings_of
 from rvtssm.cli.words import full_words
 from rvtssm.datasets import DATASETS, build_spec
 from rvtssm.events.windows import WindowsConfig
-from rvtssm.models.backbones.mixers import SPATIAL_MIXERS
+from rvtssm.models.backbones.rvt import SPATIAL_MIXERS
 from rvtssm.models.detector import build_detector
 from rvtssm.models.model_config import MODEL_SIZES
 from rvtssm.ssm.temporal_config import TemporalConfig

@@ -21,7 +21,7 @@ from rvtssm.detection.live_run import LiveRun
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.replay import Replay
 from rvtssm.models.checkpoint import write_checkpoint
-from rvtssm.models.frame_size import usual_downsample
+from rvtssm.models.checkpoint_meta import usual_downsample
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers import open_recording
 from rvtssm.readers.dat import write_dat

@@ -15,8 +15,8 @@ import rvtssm
 from rvtssm.cli.main import compose, main
 from rvtssm.contrib.labeling.label import _check_settings
 from rvtssm.detection.predictor import Predictor
-from rvtssm.models.hub import local_weights
 from rvtssm.models.transfer import read_source
+from rvtssm.models.weights import local_weights
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from rvtssm.cli.main import compose
 from rvtssm.cli.weights import read_weights
 from rvtssm.export.exported import read_exported
 from rvtssm.models.checkpoint import write_checkpoint
-from rvtssm.models.frame_size import detector_for_frame
-from rvtssm.models.low_precision import set_precision
+from rvtssm.models.checkpoint_meta import detector_for_frame
+from rvtssm.models.detector import set_precision
 from rvtssm.models.model_config import PRECISIONS
 from rvtssm.models.streams import Streams
 

@@ -18,12 +18,11 @@ from rvtssm.cli.weights import read_weights
 from rvtssm.contrib.serve.serve import serve
 from rvtssm.drawing.draw import draw_frame
 from rvtssm.evaluation.detector_run import WeightsFile
-from rvtssm.models import named_weights as names
+from rvtssm.models import weights as names
 from rvtssm.models.checkpoint import read_checkpoint, weights_digest, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
-from rvtssm.models.file_digest import check_digest
-from rvtssm.models.hub import local_weights
 from rvtssm.models.transfer import read_source
+from rvtssm.models.weights import check_digest, local_weights
 from rvtssm.readers.dat import write_dat
 from rvtssm.records import Detections
 

@@ -19,8 +19,7 @@ from rvtssm.drawing import pictures
 from rvtssm.drawing.pictures import PictureSettings, open_pictures
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.windows import free_grid
-from rvtssm.models.checkpoint_meta import CheckpointMeta
-from rvtssm.models.frame_size import detector_for_frame, downsample_by_size, usual_downsample
+from rvtssm.models.checkpoint_meta import CheckpointMeta, detector_for_frame, downsample_by_size, usual_downsample
 from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.readers import open_recording
 from rvtssm.readers.dat import write_dat

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import rvtssm
-from rvtssm.models.named_weights import FOLDER, MODEL_CARDS, weights_names
+from rvtssm.models.weights import FOLDER, MODEL_CARDS, weights_names
 
 ROOT = Path(__file__).parents[2]
 SMALL = ROOT / "weights" / "street-small.safetensors"

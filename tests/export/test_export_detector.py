@@ -24,11 +24,10 @@ from rvtssm.export.export_detector import (
 from rvtssm.export.exported import is_exported, largest_difference, read_exported
 from rvtssm.export.real_detector import DetectorStep
 from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
-from rvtssm.models.checkpoint_meta import CheckpointMeta
-from rvtssm.models.file_digest import check_digest
-from rvtssm.models.frame_size import detector_for_frame
+from rvtssm.models.checkpoint_meta import CheckpointMeta, detector_for_frame
 from rvtssm.models.heads.yolox import YoloxPredictions
 from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.models.weights import check_digest
 from rvtssm.readers.dat import write_dat
 from rvtssm.records import Events, WindowSettings
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
@@ -123,7 +122,7 @@ def test_export_says_what_it_does_before_the_work(exported, tmp_path, monkeypatc
 def test_weights_are_exported_alone(exported, tmp_path, monkeypatch):
     checkpoint, folder = exported()
     path = tmp_path / "model.safetensors"
-    monkeypatch.setattr("rvtssm.models.low_precision._bf16_is_faster", lambda: True)
+    monkeypatch.setattr("rvtssm.models.detector._bf16_is_faster", lambda: True)
     recipe = "experiment=demo"  # whose precision=auto is that of scores
     assert cli.main(["export", recipe, f"checkpoint={folder / 'model.ckpt'}", f"out={path}"]) == 0
     found = read_checkpoint(path)

@@ -18,7 +18,7 @@ from rvtssm.export.calibration import CalibrationFrames
 from rvtssm.export.export_detector import METADATA_KEY, check_export, describe, move_file, to_openvino
 from rvtssm.export.exported import largest_difference, read_exported
 from rvtssm.export.quantization import quantize
-from rvtssm.models.file_digest import check_digest
+from rvtssm.models.weights import check_digest
 from rvtssm.readers.dat import write_dat
 from rvtssm.records import WindowSettings
 from rvtssm.system import extras

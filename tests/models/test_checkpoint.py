@@ -13,8 +13,8 @@ from safetensors.torch import save_file as save_safetensors
 from rvtssm.datasets import DATASETS
 from rvtssm.models.checkpoint import load_file, read_checkpoint, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
-from rvtssm.models.file_digest import check_digest
 from rvtssm.models.model_config import ModelConfig
+from rvtssm.models.weights import check_digest
 from rvtssm.records import WindowSettings
 from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.temporal_config import TemporalConfig

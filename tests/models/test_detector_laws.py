@@ -6,8 +6,7 @@ from torch import Tensor
 
 from rvtssm.export.real_detector import DetectorStep
 from rvtssm.models.contracts import concatenate
-from rvtssm.models.detector import parameters_by_room
-from rvtssm.models.low_precision import set_precision
+from rvtssm.models.detector import parameters_by_room, set_precision
 from rvtssm.models.parts import BACKBONES, HEADS
 from rvtssm.models.streams import map_state
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS

@@ -6,7 +6,7 @@ from timm.models.convnext import ConvNeXtBlock
 from torch import Tensor
 
 from rvtssm.export.real_detector import DetectorStep
-from rvtssm.models.backbones.mixers import SPATIAL_MIXERS
+from rvtssm.models.backbones.rvt import SPATIAL_MIXERS
 from rvtssm.models.backbones.ssm2d import SSM2D, RealSSM2D
 from rvtssm.models.detector import build_detector
 from rvtssm.models.model_config import ModelConfig

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from rvtssm.models.backbones.mixers import SPATIAL_MIXERS
+from rvtssm.models.backbones.rvt import SPATIAL_MIXERS
 from rvtssm.models.detector import Detector, build_detector
-from rvtssm.models.heads.yolox_loss import yolox_loss
+from rvtssm.models.heads.yolox import yolox_loss
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.parts import BACKBONES, HEADS
 from rvtssm.models.streams import Streams
@@ -140,7 +140,7 @@ def test_matches_that_are_left_over_count_nothing(monkeypatch):
     for weights in (None, torch.tensor([[1.0, 0.5, 0.0], [0.25, 1.0, 1.0]])):
         own, ours = predictions.clone().requires_grad_(), predictions.clone().requires_grad_()
         wanted = yolox_loss(own, targets, num_targets, locations, weights=weights)
-        monkeypatch.setattr("rvtssm.models.heads.yolox_loss.most_matches", lambda is_object, num_targets: 40)
+        monkeypatch.setattr("rvtssm.models.heads.yolox.most_matches", lambda is_object, num_targets: 40)
         found = yolox_loss(ours, targets, num_targets, locations, weights=weights)
         monkeypatch.undo()
         torch.testing.assert_close(found, wanted)

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from rvtssm.boxes import cxcywh_to_xyxy, pairwise_iou
 from rvtssm.models.heads.rtdetr.decoder import NUM_POINTS, DeformableAttention, refine_boxes
-from rvtssm.models.heads.rtdetr.denoising import build_attention_mask, draw_noisy_queries
 from rvtssm.models.heads.rtdetr.head import RtdetrHead, RtdetrPredictions
-from rvtssm.models.heads.rtdetr.loss import match_cheapest
+from rvtssm.models.heads.rtdetr.loss import build_attention_mask, draw_noisy_queries, match_cheapest
 from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 
 CHANNELS = {8: 8, 16: 16, 32: 32}

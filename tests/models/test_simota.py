@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rvtssm.boxes import cxcywh_to_xyxy, pairwise_iou
-from rvtssm.models.heads.yolox import locate
-from rvtssm.models.heads.yolox_loss import assign_targets
+from rvtssm.models.heads.yolox import assign_targets, locate
 
 HEIGHT, WIDTH, NUM_CLASSES = 64, 96, 3
 LOCATIONS = locate(HEIGHT, WIDTH)

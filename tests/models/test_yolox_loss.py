@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rvtssm.models.heads.yolox import locate
-from rvtssm.models.heads.yolox_loss import yolox_loss
+from rvtssm.models.heads.yolox import locate, yolox_loss
 
 LOCATIONS = locate(64, 96)
 TARGETS = torch.tensor(

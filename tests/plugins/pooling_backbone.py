@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rvtssm.models.backbones.stage import mix_in_time
+from rvtssm.models.backbones.rvt import mix_in_time
 from rvtssm.models.contracts import Backbone, check_memory_strides
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.parts import BACKBONES

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from rvtssm.cli.train import train
-from rvtssm.models import low_precision
-from rvtssm.models.backbones.mixers import SPATIAL_MIXERS
+from rvtssm.models import detector as detector_module
+from rvtssm.models.backbones.rvt import SPATIAL_MIXERS
 from rvtssm.models.checkpoint import load_file, read_checkpoint
 from rvtssm.models.detector import Detector, build_detector
 from rvtssm.models.model_config import ModelConfig
@@ -307,9 +307,9 @@ def test_frames_reach_the_detector_as_counts_however_far_ahead_they_are_loaded(
 @pytest.mark.parametrize(("bf16_s", "precision"), [(0.5, "bf16"), (2.0, "float32")])
 def test_auto_is_bf16_where_a_product_is_faster_in_it(monkeypatch, request, bf16_s, precision):
     seconds = {torch.float32: 1.0, torch.bfloat16: bf16_s}
-    monkeypatch.setattr(low_precision, "_seconds_of_product", lambda matrix: seconds[matrix.dtype])
-    request.addfinalizer(low_precision._bf16_is_faster.cache_clear)
-    low_precision._bf16_is_faster.cache_clear()
+    monkeypatch.setattr(detector_module, "_seconds_of_product", lambda matrix: seconds[matrix.dtype])
+    request.addfinalizer(detector_module._bf16_is_faster.cache_clear)
+    detector_module._bf16_is_faster.cache_clear()
     assert choose_precision("auto", "cpu") == precision
     assert choose_precision("auto", "cpu", num_processes=2) == "float32"  # each would measure for itself
     assert choose_precision("float64", "cpu") == "float64"
@@ -338,7 +338,7 @@ def test_a_training_in_bf16_says_so_is_fused_and_clips(toy_config, tmp_path, mon
         return found
 
     monkeypatch.setattr(torch.optim.AdamW, "step", step)
-    monkeypatch.setattr("rvtssm.models.low_precision._bf16_is_faster", lambda: True)
+    monkeypatch.setattr("rvtssm.models.detector._bf16_is_faster", lambda: True)
     settings = ("training.steps=2", "training.precision=auto", "optim.clip_value=1e-4")
     train(toy_config(tmp_path, *settings))
     assert steps == [True, True]
@@ -346,5 +346,5 @@ def test_a_training_in_bf16_says_so_is_fused_and_clips(toy_config, tmp_path, mon
     said = " ".join(capsys.readouterr().out.split())
     assert "training.precision=auto: bf16" in said and "s in bf16" in said
     assert load_file(last_checkpoint(tmp_path))["decisive"]["training.precision"] == "bf16"
-    monkeypatch.setattr("rvtssm.models.low_precision._bf16_is_faster", lambda: False)
+    monkeypatch.setattr("rvtssm.models.detector._bf16_is_faster", lambda: False)
     train(toy_config(tmp_path, *settings, "resume=auto"))  # which goes on in bf16

@@ -25,7 +25,7 @@ from rvtssm.detection.track_objects import check_installed
 from rvtssm.evaluation.detector_run import WeightsFile, detector_processes, num_processes
 from rvtssm.events.labels import BOX_DTYPE, Boxes, write_boxes
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
-from rvtssm.models.hub import local_weights
+from rvtssm.models.weights import local_weights
 from rvtssm.readers import open_with
 from rvtssm.records import DatasetSpec
 from rvtssm.system.files import atomic_file

@@ -12,9 +12,8 @@ from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.stream import check_causal
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.windows import free_grid
-from rvtssm.models.checkpoint_meta import LoadedCheckpoint
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint, detector_for_frame, downsample_by_size, reduced_hw
 from rvtssm.models.detector import Detector
-from rvtssm.models.frame_size import detector_for_frame, downsample_by_size, reduced_hw
 from rvtssm.records import Events
 from rvtssm.ssm.spectrum import Spectrum
 from rvtssm.system.progress import progress_bar

@@ -1,24 +1,157 @@
-"""The backbone of RVT: four stages at strides 4, 8, 16 and 32, each of which mixes in space and then in time.
+"""The backbone of RVT: four stages at strides 4, 8, 16 and 32. A stage downsamples, mixes in space, then in time.
 
-Sources: RVT (Gehrig and Scaramuzza, 2023) and State Space Models for Event Cameras (Zubic et al., 2024).
+A mixer works on all steps at once. `ConvNeXtBlocks` mixes each pixel with its neighbours by large depthwise filters.
+The appendix of State Space Models for Event Cameras has an S5-ConvNext-B, but does not describe its internals; we
+replace one pair of attentions by three blocks, which have nearly as many parameters.
+Sources: RVT (Gehrig and Scaramuzza, 2023); State Space Models for Event Cameras (Zubic et al., 2024), for a state-space
+layer in place of the LSTM; A ConvNet for the 2020s (Liu et al., 2022), with the block from timm.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from rvtssm.models.backbones.stage import Stage
+from rvtssm.models.backbones.attention import AttentionPair
+from rvtssm.models.backbones.ssm2d import SSM2DPair
 from rvtssm.models.contracts import Backbone, check_memory_strides, take_export_forms
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import build_temporal_layer
+from rvtssm.system.limits import check_choice
 
 LARGEST_PARTITION = 10  # pixels of the coarsest map; for 240x304 and 360x640 this gives the published partitions
 _FACTORS = (4, 2, 2, 2)
 _STRIDES = (4, 8, 16, 32)
+_BLOCKS_PER_PAIR = 3  # a block has 8 C^2 parameters and its filter; a pair of attentions with MLPs has 24 C^2
+
+
+class ConvNeXtBlocks(nn.Module):
+    """Three ConvNeXt blocks with filters of 7 x 7 pixels: (B, H, W, C) -> (B, H, W, C).
+
+    Args:
+        dim: Number of channels C.
+        partition: Ignored; it is for attention.
+        model: Settings of the detector.
+        normed_input: Ignored; it is for attention.
+    """
+
+    def __init__(self, dim: int, partition: tuple[int, int], model: ModelConfig, normed_input: bool) -> None:
+        super().__init__()
+        from timm.models.convnext import ConvNeXtBlock  # imported here because it takes seconds
+
+        scales: dict[str, Any] = {"ls_init_value": model.layer_scale, "drop_path": model.drop_path}
+        self.blocks = nn.Sequential(*(ConvNeXtBlock(dim, **scales) for _ in range(_BLOCKS_PER_PAIR)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mixed: Tensor = self.blocks(x.permute(0, 3, 1, 2))  # in memory, channels stay last
+        return mixed.permute(0, 2, 3, 1)
+
+
+# Each entry is called with (dim, partition, model, normed_input), like AttentionPair, and returns a module from
+# (B, H, W, C) to the same shape, where H and W are multiples of the partition.
+SPATIAL_MIXERS: dict[str, Callable[..., nn.Module]] = {
+    "attention": AttentionPair,
+    "convnext": ConvNeXtBlocks,
+    "ssm2d": SSM2DPair,
+}
+
+
+class Downsample(nn.Module):
+    """Strided convolution with overlap, then layer norm: (B, H, W, C) -> (B, H / factor, W / factor, dim).
+
+    Args:
+        in_channels: Number of input channels C.
+        dim: Number of output channels.
+        factor: Stride of the convolution in pixels.
+    """
+
+    def __init__(self, in_channels: int, dim: int, factor: int) -> None:
+        super().__init__()
+        kernel = 2 * factor - 1
+        self.conv = nn.Conv2d(in_channels, dim, kernel, stride=factor, padding=kernel // 2, bias=False)
+        self.norm = nn.LayerNorm(dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # No data is moved: the convolution expects channels first, but in memory they are last before and after it.
+        return self.norm(self.conv(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
+
+
+class Stage(nn.Module):
+    """L steps of B streams: (L, B, H, W, C) -> (L, B, H / factor, W / factor, dim), and the state after step L.
+
+    Every pixel is a sequence of its own, so the state has N = B * H * W / factor**2 rows, ordered by stream.
+
+    Args:
+        in_channels: Number of input channels C.
+        dim: Number of output channels.
+        factor: Stride of the downsampling in pixels.
+        num_blocks: Number of spatial mixers.
+        partition: Number of rows and columns of an attention group.
+        temporal: The temporal layer.
+        model: Settings of the detector.
+        remembers: Whether the stage carries a state. If not, every step starts from the zero state, and the state is
+            ().
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        dim: int,
+        factor: int,
+        num_blocks: int,
+        partition: tuple[int, int],
+        temporal: TemporalLayer,
+        model: ModelConfig,
+        remembers: bool = True,
+    ) -> None:
+        super().__init__()
+        self.remembers = remembers
+        self.downsample = Downsample(in_channels, dim, factor)
+        check_choice("model.mixer", model.mixer, SPATIAL_MIXERS)
+        mixer = SPATIAL_MIXERS[model.mixer]
+        self.blocks = nn.Sequential(*(mixer(dim, partition, model, index == 0) for index in range(num_blocks)))
+        self.temporal = temporal
+
+    def forward(self, x: Tensor, state: Any, step_scale: Any) -> tuple[Tensor, Any]:
+        """Run L steps.
+
+        Args:
+            x: Inputs (L, B, H, W, C).
+            state: As in `mix_in_time`.
+            step_scale: As in `mix_in_time`.
+
+        Returns:
+            The maps (L, B, H / factor, W / factor, dim) and the state after step L.
+        """
+        mixed = self.blocks(self.downsample(x.flatten(0, 1))).unflatten(0, x.shape[:2])
+        return mix_in_time(self.temporal, mixed, state, step_scale, self.remembers)
+
+
+def mix_in_time(
+    layer: TemporalLayer, maps: Tensor, state: Any, step_scale: Any, remembers: bool = True
+) -> tuple[Tensor, Any]:
+    """Run L steps of a temporal layer on maps of B streams, with every pixel as a sequence of its own.
+
+    Args:
+        layer: The temporal layer.
+        maps: Maps (L, B, H, W, D).
+        state: State of N = B * H * W sequences, or () if the layer does not remember.
+        step_scale: The step relative to training: a number, (B,), (L, B), or what the layer prepared.
+        remembers: Whether the layer carries its state. If not, every step starts from the zero state.
+
+    Returns:
+        The maps (L, B, H, W, D), and the state after step L.
+    """
+    num_steps, num_streams, height, width, dim = maps.shape
+    pixels = maps.reshape(num_steps, num_streams * height * width, dim)
+    if remembers:
+        y, state = layer(pixels, state, step_scale)
+    else:
+        y = layer.forward_without_memory(pixels, step_scale)
+    return y.view(maps.shape), state
 
 
 def derive_partition(height: int, width: int) -> tuple[tuple[int, int], int]:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rvtssm.models.backbones.stage import mix_in_time
+from rvtssm.models.backbones.rvt import mix_in_time
 from rvtssm.models.contracts import Backbone, check_memory_strides
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.ssm.layer import TemporalLayer

@@ -1,7 +1,10 @@
-"""The head of YOLOX: one row per location of the maps, with a box in pixels of the frame and scores as logits.
+"""The head of YOLOX and its loss: a box and scores for every location of the maps.
 
-Source: YOLOX (Ge et al., 2021), decoupled head without anchors. Its width is a quarter of the channels of the coarsest
-map.
+The head is decoupled and without anchors; its width is a quarter of the channels of the coarsest map. The loss counts
+the overlap of boxes, objectness everywhere, and the class where there is an object. SimOTA assigns each object to the
+locations that must predict it, for all frames and objects at once. The candidates are the locations whose centre lies
+within 1.5 strides of the centre of an object.
+Source: YOLOX (Ge et al., 2021), section 2.1 and its code, without the L1 term, as RVT trains it.
 """
 
 from __future__ import annotations
@@ -12,14 +15,21 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rvtssm.models.contracts import Head, at_least_one
-from rvtssm.models.heads.yolox_loss import yolox_loss
 from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.models.pafpn import ConvNormAct
 from rvtssm.models.postprocess import postprocess, to_probabilities
 from rvtssm.records import Detections
+from rvtssm.system.machine import on_device
+
+IOU_WEIGHT = 5.0
+CENTER_RADIUS = 1.5  # strides
+IOU_COST = 3.0
+OUTSIDE_COST = 1e6  # added cost of a location that is only near another object, so that it is chosen last
+NUM_CANDIDATES = 10  # an object gets as many locations as the sum of its ten best overlaps
 
 
 class HeadLevel(nn.Module):
@@ -138,3 +148,136 @@ def locate(height: int, width: int, strides: Sequence[int] = (8, 16, 32)) -> Ten
         y, x = np.mgrid[: height // stride, : width // stride].reshape(2, -1)
         parts.append(np.stack([(x + 0.5) * stride, (y + 0.5) * stride, np.full(len(x), stride)], axis=1))
     return torch.from_numpy(np.concatenate(parts).astype(np.float32))
+
+
+def overlap_cxcywh(a: Tensor, b: Tensor) -> Tensor:
+    """Return the intersection over union of corresponding boxes.
+
+    Areas are computed from the sides, because corners of a small box far from the origin lose digits.
+
+    Args:
+        a: Boxes (..., 4) [cx, cy, w, h].
+        b: Boxes (..., 4) [cx, cy, w, h], of a shape that broadcasts against a.
+
+    Returns:
+        The overlaps (...).
+    """
+    far = torch.minimum(a[..., :2] + a[..., 2:] / 2, b[..., :2] + b[..., 2:] / 2)
+    near = torch.maximum(a[..., :2] - a[..., 2:] / 2, b[..., :2] - b[..., 2:] / 2)
+    side = (far - near).clamp(min=0)
+    common = side[..., 0] * side[..., 1]
+    return common / (a[..., 2] * a[..., 3] + b[..., 2] * b[..., 3] - common + 1e-16)
+
+
+@torch.no_grad()
+def assign_targets(predictions: Tensor, targets: Tensor, num_targets: Tensor, locations: Tensor) -> Tensor:
+    """Return the target of every location.
+
+    Args:
+        predictions: Rows (M, A, 5 + K) of the head.
+        targets: Objects (M, N, 5) [class, cx, cy, w, h px], padded to N rows.
+        num_targets: Number of objects of each frame, (M,).
+        locations: Locations (A, 3) [centre x px, centre y px, stride px].
+
+    Returns:
+        Indices (M, A) int64 into the N targets of a frame, -1 for background.
+    """
+    if targets.shape[1] == 0:
+        return torch.full(predictions.shape[:2], -1, device=predictions.device)
+    is_real = torch.arange(targets.shape[1], device=targets.device) < on_device(num_targets, targets.device)[:, None]
+    reach = CENTER_RADIUS * locations[:, 2]
+    distance = (locations[:, :2] - targets[:, :, None, 1:3]).abs().amax(dim=-1)
+    is_near = (distance < reach) & is_real[..., None]  # (M, N, A)
+    is_candidate = is_near.any(dim=1, keepdim=True) & is_real[..., None]
+
+    iou = overlap_cxcywh(targets[:, :, None, 1:], predictions[:, None, :, :4])
+    iou = iou.masked_fill(~is_candidate, 0)
+    cost = _class_cost(predictions, targets[..., 0].long()) - IOU_COST * (iou + 1e-8).log()
+    cost = (cost + OUTSIDE_COST * ~is_near).masked_fill(~is_candidate, torch.inf)
+
+    num_best = min(NUM_CANDIDATES, iou.shape[-1])
+    num_matches = iou.topk(num_best).values.sum(-1).int().clamp(min=1)  # (M, N)
+    best = cost.topk(num_best, largest=False)
+    is_taken = (torch.arange(num_best, device=cost.device) < num_matches[..., None]) & best.values.isfinite()
+    is_match = torch.zeros_like(is_candidate).scatter_(-1, best.indices, is_taken)
+
+    num_claims = is_match.sum(dim=1)  # (M, A)
+    # A location claimed by several objects goes to the object with the lowest cost.
+    matched = torch.where(num_claims > 1, cost.argmin(dim=1), is_match.int().argmax(dim=1))
+    return matched.masked_fill(num_claims == 0, -1)
+
+
+def _class_cost(predictions: Tensor, class_id: Tensor) -> Tensor:
+    """Return the cross-entropy of sqrt(objectness * class) and the true class: (M, A, 5 + K), (M, N) -> (M, N, A)."""
+    probability = (predictions[..., 4:5].sigmoid() * predictions[..., 5:].sigmoid()).sqrt()
+    is_class = -probability.log().clamp(min=-100)
+    is_not = -torch.log1p(-probability).clamp(min=-100)
+    others = 1 - torch.eye(probability.shape[-1], dtype=probability.dtype, device=probability.device)
+    by_class = (is_class + is_not @ others).transpose(1, 2)  # (M, K, A)
+    return by_class.gather(1, class_id[..., None].expand(-1, -1, by_class.shape[-1]))
+
+
+def yolox_loss(
+    predictions: Tensor,
+    targets: Tensor,
+    num_targets: Tensor,
+    locations: Tensor,
+    divisor: Callable[..., Tensor | int] = at_least_one,
+    weights: Tensor | None = None,
+) -> dict[str, Tensor]:
+    """Return the losses of M frames.
+
+    Args:
+        predictions: Rows (M, A, 5 + K) of the head.
+        targets: Objects (M, N, 5) [class, cx, cy, w, h px], padded to N rows.
+        num_targets: Number of objects of each frame, (M,).
+        locations: Locations (A, 3) [centre x px, centre y px, stride px].
+        divisor: As in `rvtssm.models.contracts.Head.loss`.
+        weights: Factors (M, N) of the targets, for all terms of their locations.
+
+    Returns:
+        Scalars by name: `iou` (weighted by 5), `objectness` and `class`, each a sum over the M frames, divided by the
+            result of `divisor` for the number of matched locations; `total`, their sum; and `num_foreground`, the
+            number of matched locations per object.
+    """
+    predictions = predictions.to(torch.promote_types(predictions.dtype, torch.float32))
+    matched = assign_targets(predictions, targets, num_targets, locations)
+    is_object = matched >= 0
+    num_matched = is_object.sum()
+    rows = torch.nonzero_static(is_object, size=most_matches(is_object, num_targets))
+    is_row = torch.arange(len(rows), device=rows.device) < num_matched  # the other rows are padding and count nothing
+    frame, location = rows.clamp(min=0).unbind(1)
+    answers = torch.where(is_row[:, None], predictions[frame, location], 1)
+    target = matched[frame, location].clamp(min=0)
+    wanted = targets[frame, target]
+    weight, location_weight, counts = is_row.to(predictions.dtype), None, [num_matched]
+    if weights is not None:
+        weight = weight * weights[frame, target].to(predictions.dtype)
+        by_location = weights.gather(1, matched.clamp(min=0)) if weights.shape[1] else weights.new_ones(())
+        location_weight = torch.where(is_object, by_location, 1).to(predictions.dtype)
+        counts.insert(0, (weight > 0).sum())
+    norm = divisor(*counts)
+
+    iou = overlap_cxcywh(answers[:, :4], wanted[:, 1:])
+    objectness = F.binary_cross_entropy_with_logits(
+        predictions[..., 4], is_object.to(predictions.dtype), location_weight, reduction="sum"
+    )
+    class_target = F.one_hot(wanted[:, 0].long(), predictions.shape[-1] - 5) * iou.detach()[:, None]
+    class_ = F.binary_cross_entropy_with_logits(answers[:, 5:], class_target, weight[:, None], reduction="sum")
+    missing = (1 - iou**2) * weight
+    losses = {"iou": IOU_WEIGHT * missing.sum() / norm, "objectness": objectness / norm, "class": class_ / norm}
+    losses["total"] = losses["iou"] + losses["objectness"] + losses["class"]
+    losses["num_foreground"] = num_matched / max(int(num_targets.sum()), 1)
+    return losses
+
+
+def most_matches(is_object: Tensor, num_targets: Tensor) -> int:
+    """Return a bound for the number of matched locations: exact on the CPU, elsewhere without a wait for the device.
+
+    Args:
+        is_object: Whether each location is matched, (M, A) bool.
+        num_targets: Number of objects of each frame, (M,), on the CPU.
+    """
+    if is_object.device.type == "cpu":
+        return int(is_object.sum())
+    return min(NUM_CANDIDATES * int(num_targets.sum()), is_object.numel())

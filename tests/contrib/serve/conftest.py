@@ -29,7 +29,7 @@ def recordings(tmp_path_factory, draw_events):  # noqa: F811
 def weights(live_checkpoint):  # noqa: F811
     """A function: precision -> small weights, always the same ones."""
     found = {"float32": live_checkpoint(), "bf16": live_checkpoint()}
-    from rvtssm.models.low_precision import set_precision
+    from rvtssm.models.detector import set_precision
 
     set_precision(found["bf16"].detector, "bf16")
     return found.__getitem__

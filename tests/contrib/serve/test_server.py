@@ -627,7 +627,7 @@ def test_a_port_in_use_is_one_line_that_names_another(weights, monkeypatch, caps
 
 
 def test_the_command_says_what_is_missing(recordings, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("rvtssm.models.named_weights.FOLDER", tmp_path / "no_weights")
+    monkeypatch.setattr("rvtssm.models.weights.FOLDER", tmp_path / "no_weights")
     (tmp_path / "notes.txt").write_text("no events\n")
     for words, message in (
         ([], "checkpoint=FILE is needed"),

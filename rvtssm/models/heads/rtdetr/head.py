@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rvtssm.boxes import cxcywh_to_xyxy
 from rvtssm.models.contracts import Head, at_least_one
 from rvtssm.models.heads.rtdetr.decoder import RtdetrDecoder, build_box_out, build_class_out, refine_boxes
-from rvtssm.models.heads.rtdetr.denoising import build_attention_mask, draw_noisy_queries
+from rvtssm.models.heads.rtdetr.loss import build_attention_mask, draw_noisy_queries
 from rvtssm.models.heads.yolox import locate
 from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.records import Detections

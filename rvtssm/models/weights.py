@@ -1,0 +1,273 @@
+"""Weight files: by name, or from the Hugging Face Hub; digests that show damage; the page of shared weights.
+
+`checkpoint=street-tiny` means `rvtssm/weights/street-tiny.safetensors`. `hf://OWNER/NAME` means the file
+`model.safetensors` of a repository, `hf://OWNER/NAME@REVISION/FILE.safetensors` another file. Only safetensors are
+downloaded, so that nothing can run code. The optional package huggingface_hub caches downloads and provides the token
+of the user.
+
+A digest shows whether a file changed after it was written. Checkpoints and exported programs are zip archives with a
+CRC-32 of each record, which torch writes but does not check. ONNX, safetensors and OpenVINO files have a SHA-256 of all
+their bytes in their metadata; the digest of an .xml file covers its .bin file as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rvtssm.system.extras import check_extra
+from rvtssm.system.files import file_errors
+from rvtssm.system.provenance import written_by
+from rvtssm.system.user_error import UserError
+
+if TYPE_CHECKING:
+    from rvtssm.models.checkpoint_meta import LoadedCheckpoint
+
+FOLDER = Path(__file__).parents[1] / "weights"
+DEFAULT_WEIGHTS = "street-tiny"  # for verbs to which no weights are given
+MODEL_CARDS = {"street-tiny": "docs/weights_street.md"}  # paths in the repository
+_SUFFIX = ".safetensors"
+_OTHERS = (
+    "a file (.ckpt, .safetensors, .onnx, .xml, or ./NAME without a suffix), or hf://OWNER/NAME for weights on the "
+    "Hugging Face Hub"
+)
+WEIGHTS_FILE, CARD_FILE = "model.safetensors", "README.md"
+_PREFIX = re.compile("hf:/{1,2}")  # pathlib collapses two slashes into one
+_ADDRESS = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+))?(/(?P<file>[\w./-]+\.safetensors))?")
+_REPO = re.compile(r"[\w.-]+/[\w.-]+")
+DIGEST_KEY = "rvtssm_digest"  # key in the metadata
+NO_DIGEST_YET = "sha256:" + 64 * "0"  # its value before `add_digest`
+_DIGEST = re.compile(rb"sha256:[0-9a-f]{64}")
+_CARD = """---
+library_name: rvtssm
+pipeline_tag: object-detection
+tags:
+- event-camera
+- object-detection
+- state-space-model
+---
+
+# {repo}
+
+A detector for event cameras, made with the package rvtssm. It carries a state through time and runs at any rate.
+
+| | |
+|---|---|
+{rows}
+
+## Use
+
+```python
+import rvtssm
+
+detector = rvtssm.load("hf://{repo}")
+result = detector.predict("recording.raw", hz={hz:g})
+```
+
+or `rvtssm predict recording.raw checkpoint=hf://{repo}`. The file holds numbers only (safetensors).
+
+## Limits
+
+The weights were trained for the classes and the sensor above. Measure how well they work on other sensors and scenes,
+for example with `rvtssm evaluate hf://{repo}`. The licence of the training data may restrict their use.
+"""
+
+
+def weights_names() -> list[str]:
+    """Return the names of the weights in this installation."""
+    return sorted(path.stem for path in FOLDER.glob(f"*{_SUFFIX}"))
+
+
+def named_weights(path: str | Path) -> Path | None:
+    """Return the file of weights that are given by name, or None if `path` is not a name.
+
+    Args:
+        path: A name or a path. A name has no suffix and no slash, and there is no local file or folder with that name.
+
+    Raises:
+        UserError: If `path` is a name, but there are no such weights. The message lists the names.
+    """
+    name = str(path)
+    if not name or "/" in name or Path(name).suffix or Path(name).exists():
+        return None
+    known = weights_names()
+    if name not in known:
+        there = f"choose from {', '.join(known)}" if known else "this installation has none"
+        raise UserError(
+            "weights.no_such_name", f"there are no weights named {name!r}, and no such file; {there}, or give {_OTHERS}"
+        )
+    return FOLDER / f"{name}{_SUFFIX}"
+
+
+def default_weights() -> str | None:
+    """Return the name or path of the default weights, or None if this installation lacks them."""
+    if DEFAULT_WEIGHTS not in weights_names():
+        return None
+    # A local file or folder of that name, such as the folder of a training, would hide the weights.
+    return str(FOLDER / f"{DEFAULT_WEIGHTS}{_SUFFIX}") if Path(DEFAULT_WEIGHTS).exists() else DEFAULT_WEIGHTS
+
+
+def card_of(path: str | Path) -> str | None:
+    """Return the page that describes weights of this package, or None for other weights.
+
+    Args:
+        path: The name or the file of the weights.
+    """
+    file = named_weights(path) or Path(path)
+    is_ours = file.suffix == _SUFFIX and file.absolute().parent == FOLDER
+    return MODEL_CARDS.get(file.stem) if is_ours else None
+
+
+def local_weights(path: str | Path) -> str | Path:
+    """Return the local file of weights.
+
+    Args:
+        path: An address `hf://...`, which is downloaded if it is not in the cache; a name from `named_weights`; or a
+            path, which is returned unchanged.
+
+    Raises:
+        UserError: If the address or name is wrong, if the download fails, or if huggingface_hub is not installed.
+    """
+    prefix = _PREFIX.match(str(path))
+    if prefix is None:
+        return named_weights(path) or path
+    address = f"hf://{str(path)[prefix.end() :]}"
+    found = _ADDRESS.fullmatch(address.removeprefix("hf://"))
+    if found is None:
+        raise UserError(
+            "hub.address",
+            f"{address} is not of the form hf://OWNER/NAME, hf://OWNER/NAME@REVISION or "
+            "hf://OWNER/NAME/FILE.safetensors; other formats are not downloaded, because reading them can run code",
+        )
+    hub = _hub(address)
+    with file_errors(address, " cannot be downloaded", "check name, network and token", errors=(Exception,)):
+        return Path(hub.hf_hub_download(found["repo"], found["file"] or WEIGHTS_FILE, revision=found["revision"]))
+
+
+def upload_folder(repo: str, folder: Path, is_private: bool, message: str) -> str:
+    """Create a repository if it is missing, upload all files of a folder, and return its address.
+
+    If the repository has a README.md, it is kept, because its owner may have written it.
+
+    Args:
+        repo: The repository, OWNER/NAME.
+        folder: The folder to upload.
+        is_private: Whether the repository must be private.
+        message: The commit message.
+
+    Raises:
+        UserError: If the upload fails, or if `is_private` is set and the repository exists and is public.
+    """
+    if not _REPO.fullmatch(repo):
+        raise UserError("hub.repository", f"{repo!r} is not of the form OWNER/NAME; name the repository to upload to")
+    hub = _hub(repo)
+    advice = "check the name, and log in by `hf auth login`"
+    with file_errors(repo, " cannot be uploaded", advice, errors=(Exception,)):
+        hub.create_repo(repo, private=is_private, exist_ok=True)
+        if is_private and not hub.repo_info(repo).private:
+            raise UserError(
+                "hub.is_public", f"{repo} exists and is public; choose another name, or make it private on its page"
+            )
+        kept = [CARD_FILE] if hub.file_exists(repo, CARD_FILE) else None
+        hub.upload_folder(repo_id=repo, folder_path=folder, commit_message=message, ignore_patterns=kept)
+    return f"hf://{repo}"
+
+
+def _hub(what: str) -> Any:
+    check_extra(what, "hub", "huggingface_hub")
+    from huggingface_hub import HfApi  # an optional package
+    from huggingface_hub.utils import logging
+
+    logging.set_verbosity_error()  # the error that is raised gives the reason
+    return HfApi()
+
+
+def add_digest(path: Path | str) -> None:
+    """Replace the placeholder NO_DIGEST_YET, which the file contains once, by the digest of the file.
+
+    Args:
+        path: An .onnx, .safetensors or .xml file.
+    """
+    data = Path(path).read_bytes()
+    assert data.count(NO_DIGEST_YET.encode()) == 1
+    Path(path).write_bytes(data.replace(NO_DIGEST_YET.encode(), _digest_of(data + _beside(Path(path)))))
+
+
+def check_digest(path: Path | str) -> bool:
+    """Return whether the file has a digest.
+
+    Args:
+        path: A weight file of any format.
+
+    Raises:
+        UserError: If the file differs from its digest, or if the .bin file of an .xml file is missing.
+    """
+    path = Path(path)
+    if path.suffix in (".onnx", ".safetensors", ".xml"):
+        data = path.read_bytes()
+        found = _DIGEST.findall(data)
+        if len(found) != 1:
+            return False
+        is_whole = _digest_of(data.replace(found[0], NO_DIGEST_YET.encode()) + _beside(path)) == found[0]
+    else:
+        try:
+            if not zipfile.is_zipfile(path):  # before 2020, torch did not write zip archives
+                return False
+            with zipfile.ZipFile(path) as archive:
+                is_whole = archive.testzip() is None
+        except Exception:  # the errors of zipfile have no common class
+            is_whole = False
+    if not is_whole:
+        raise UserError(
+            "files.digest", f"{path} is damaged: it differs from its digest; copy it again from where it was written"
+        )
+    return True
+
+
+def _digest_of(data: bytes) -> bytes:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}".encode()
+
+
+def _beside(path: Path) -> bytes:
+    """Return the bytes of the .bin file that belongs to an .xml file, or no bytes for other formats."""
+    if path.suffix != ".xml":
+        return b""
+    weights = path.with_suffix(".bin")
+    if not weights.is_file():
+        raise UserError("exported.no_weights_beside", f"{path} needs {weights.name} in the same folder; copy both")
+    return weights.read_bytes()
+
+
+def model_card(repo: str, checkpoint: LoadedCheckpoint) -> str:
+    """Return the model card in Markdown.
+
+    Args:
+        repo: The repository, OWNER/NAME.
+        checkpoint: The weights.
+    """
+    spec, model, windows = checkpoint.spec, checkpoint.model_config, checkpoint.windows
+    written = written_by()
+    commit = ""
+    if written["commit"]:
+        commit = f", commit {written['commit']}"
+    lengths_ms = ", ".join(f"{us / 1000:g}" for us in checkpoint.window_lengths_us)
+    num_parameters = sum(weight.numel() for weight in checkpoint.detector.parameters())
+    facts = {
+        "classes": ", ".join(spec.class_names),
+        "trained on": f"{spec.name}, sensor of {spec.width} x {spec.height} pixels",
+        "frames": f"{spec.frame_width} x {spec.frame_height} pixels",
+        "rate of the training": f"{windows.hz:g} Hz",
+        "windows of the training": f"{lengths_ms} ms",
+        "events as": f"{windows.representation}, {windows.num_channels} channels",
+        "model": f"{model.size}: {model.backbone}, {model.neck}, {model.head}",
+        "temporal layers": checkpoint.temporal_config.name,
+        "parameters": f"{num_parameters / 1e6:.2f} million",
+        "written by": f"rvtssm {written['rvtssm']}{commit}",
+    }
+    if checkpoint.note:
+        facts["note"] = checkpoint.note
+    rows = "\n".join(f"| {name} | {value} |" for name, value in facts.items())
+    return _CARD.format(repo=repo, rows=rows, hz=windows.hz)
