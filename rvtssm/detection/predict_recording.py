@@ -24,8 +24,7 @@ from rvtssm.drawing.draw import SHOWN_US
 from rvtssm.drawing.pictures import MAX_FPS, NUM_STILLS, PictureSettings, open_pictures
 from rvtssm.drawing.sensor_frames import SensorFrames
 from rvtssm.events.windows import FreeGrid, label_grid
-from rvtssm.models.checkpoint_meta import LoadedCheckpoint
-from rvtssm.models.frame_size import reduced_hw
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint, reduced_hw
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers import Recording
 from rvtssm.records import Events, Labels, ReadOptions, Windows, WindowSettings
