@@ -30,6 +30,7 @@ class Verb:
     sections: tuple[str, ...] = ()  # other sections that the verb reads
     keys: tuple[str, ...] = ()  # keys outside of the sections
     bare: str = ""  # the key of a path that stands alone: `inspect FILE` means `inspect recording=FILE`
+    second: str = ""  # the key of a second path that stands alone
     paths: tuple[str, ...] = ()  # keys of paths, beside those of the core
     writes: tuple[str, ...] = ("out",)  # keys of folders that have to be on this machine
     recipe: str = ""  # the experiment, if none is named
@@ -140,6 +141,16 @@ VERBS: dict[str, Verb] = {
         own=("export",),
         keys=("checkpoint", "out"),
         bare="checkpoint",
+    ),
+    "convert": Verb(
+        "write a recording in another format; IN OUT.raw (or .dat .h5 .aedat4 .npy .csv), or PREPARED_DIR OUT_DIR",
+        "drive.raw drive.h5",
+        "rvtssm.cli.convert:convert",
+        check="rvtssm.cli.convert:check_conversion",
+        own=("dataset",),
+        keys=("recording", "out"),
+        bare="recording",
+        second="out",
     ),
     "inspect": Verb(
         "describe a recording or a dataset; FILE|FOLDER [dataset=NAME] [full=true] [out=DIR] [--json]",

@@ -26,16 +26,17 @@ def full_words(verb: str, words: list[str]) -> list[str]:
     """
     known, short = known_verb(verb), short_keys(verb)
     paths = [word for word in words if _is_path(verb, word, is_first=word is words[0])]
-    if len(paths) > 1:
+    places = [key for key in (known.bare, known.second) if key]
+    if len(paths) > max(1, len(places)):
         raise UserError("command.several_paths", f"{' and '.join(paths)}: name one path, or a folder that holds them")
-    full = []
+    full, rest = [], iter(places)
     for word in words:
         key, equals, value = word.partition("=")
         first = key.partition(".")[0]
         if word not in paths and word.startswith(("+", "~")):
             raise UserError("command.key_exists", f"{word!r}: every key exists already; write key=value")
         if word in paths:
-            key, equals, value = known.bare, "=", word
+            key, equals, value = next(rest, ""), "=", word
         elif first in short:
             key = short[first] + key.removeprefix(first)
         _check_is_read(verb, key)

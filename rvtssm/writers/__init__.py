@@ -1,0 +1,127 @@
+"""Write events in the formats that other programs read; `convert` turns a recording of any format into one of them.
+
+To add a format, write a function that takes a path, blocks of events and the size of the sensor, and add a line to
+FORMATS.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rvtssm.readers import Recording
+from rvtssm.readers.dat import write_dat
+from rvtssm.records import Events
+from rvtssm.system.files import atomic_file
+from rvtssm.system.user_error import UserError
+from rvtssm.writers.aedat4 import write_aedat4
+from rvtssm.writers.evt import write_evt2, write_evt3
+from rvtssm.writers.tables import write_csv, write_npy, write_rvt_hdf5
+
+Write = Callable[[Path, Iterable[Events], int, int], None]  # path, blocks, height and width of the sensor
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format that events are written in, and what it can hold."""
+
+    write: Write
+    suffixes: tuple[str, ...]  # ends of file names that mean this format
+    end_us: int | None = None  # times lie from 0 up to this; None: any time
+    largest_side: int = 1 << 14  # of the sensor, pixels; the readers allow no larger one
+    holds_size: bool = True  # the file says the size of the sensor
+
+
+FORMATS: dict[str, Format] = {
+    "dat": Format(write_dat, (".dat",), end_us=1 << 32),
+    "evt3": Format(write_evt3, (".raw",), end_us=1 << 36, largest_side=1 << 11),
+    "evt2": Format(write_evt2, (".evt2.raw",), end_us=1 << 34, largest_side=1 << 11),
+    "rvt_hdf5": Format(write_rvt_hdf5, (".h5", ".hdf5")),
+    "aedat4": Format(write_aedat4, (".aedat4",)),
+    "npy": Format(write_npy, (".npy",), holds_size=False),
+    "csv": Format(write_csv, (".csv", ".txt")),
+}
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What `convert` has written."""
+
+    path: Path
+    format: str  # a key of FORMATS
+    num_events: int
+    time_range_us: tuple[int, int] | None  # of the first and the last event; None without events
+    holds_size: bool
+
+
+def format_for(path: Path) -> str:
+    """Return the key of FORMATS that the end of a file name means; of several ends the longest counts.
+
+    Raises:
+        UserError: The end means no format.
+    """
+    by_suffix: dict[str, str] = {}
+    for name, known in FORMATS.items():
+        by_suffix |= dict.fromkeys(known.suffixes, name)
+    matching = [suffix for suffix in by_suffix if path.name.lower().endswith(suffix)]
+    if not matching:
+        raise UserError(
+            "convert.format",
+            f"the name of {path} does not say in which format to write; end it with one of {', '.join(by_suffix)}",
+        )
+    return by_suffix[max(matching, key=len)]
+
+
+def convert(
+    recording: Recording, out: Path, format: str, advance: Callable[[int], object] = lambda num_events: None
+) -> Converted:
+    """Write the events of a recording in another format. The file only appears when it is complete.
+
+    The new file holds the same times, pixels and polarities. Events that the reader of the recording leaves out or
+    repairs, such as those outside the sensor, are written as it returns them.
+
+    Args:
+        recording: The recording.
+        out: The file to write.
+        format: A key of FORMATS.
+        advance: Called with the number of events of each block.
+
+    Raises:
+        UserError: The format cannot hold the times or the size of the sensor, or the recording is damaged.
+    """
+    known, height, width = FORMATS[format], recording.height, recording.width
+    if max(height, width) > known.largest_side:
+        raise UserError(
+            "convert.size",
+            f"{format} holds sensors of up to {known.largest_side} pixels per side, but {recording.path} has "
+            f"{width} x {height}; choose another format",
+        )
+    counted = _Counted(recording, format, advance)
+    with atomic_file(out) as staged:
+        known.write(staged, counted.blocks(), height, width)
+    return Converted(out, format, counted.num_events, counted.time_range_us, known.holds_size)
+
+
+class _Counted:
+    """The blocks of a recording, checked for a format and counted while they pass."""
+
+    def __init__(self, recording: Recording, format: str, advance: Callable[[int], object]) -> None:
+        self.num_events = 0
+        self.time_range_us: tuple[int, int] | None = None
+        self._recording, self._format, self._advance = recording, format, advance
+
+    def blocks(self) -> Iterator[Events]:
+        end_us = FORMATS[self._format].end_us
+        for block in self._recording.blocks():
+            if not len(block):
+                continue
+            first_us, last_us = int(block.t[0]), int(block.t[-1])
+            if end_us is not None and not 0 <= first_us <= last_us < end_us:
+                raise UserError(
+                    "convert.time",
+                    f"{self._format} holds times from 0 to {end_us} us, but {self._recording.path} has events at "
+                    f"{first_us if first_us < 0 else last_us} us; choose another format",
+                )
+            self.time_range_us = (self.time_range_us or (first_us,))[0], last_us
+            self.num_events += len(block)
+            yield block
+            self._advance(len(block))
