@@ -14,7 +14,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from rvtssm.events.labels import number_of_track
-from rvtssm.system.user_error import UserError
+from rvtssm.system.user_error import UserError, key_of
 
 _VOC_EDGES = ("xmin", "ymin", "xmax", "ymax")
 _MOST_CLASSES = 9_999  # in YOLO text; a larger number is the time of a line that was cut off
@@ -78,7 +78,9 @@ def _parsed(path: Path, size_wh: tuple[int, int], suffix: str, *version: int) ->
         *(ElementTree.ParseError, LookupError),  # LookupError means an unknown encoding
     ) as error:
         text = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
-        raise UserError("labels.content", f"{path} cannot be read as {what} ({text}); it needs {wanted}") from None
+        raise UserError(
+            key_of(error, "labels.content"), f"{path} cannot be read as {what} ({text}); it needs {wanted}"
+        ) from None
 
 
 def _parse_coco(path: Path, size_wh: tuple[int, int]) -> list[LabelledImage]:
@@ -89,7 +91,7 @@ def _parse_coco(path: Path, size_wh: tuple[int, int]) -> list[LabelledImage]:
         size = image.get("width"), image.get("height")
         images[_key(image["id"])] = LabelledImage(str(image.get("file_name", "")), t_us, size)
     if len(images) < len(content["images"]):
-        raise UserError("labels.content", "two images have the same id")
+        raise UserError("labels.image_twice", "two images have the same id")
     names = {_key(category["id"]): str(category["name"]) for category in content["categories"]}
     for annotation in content["annotations"]:
         image = images[_key(annotation["image_id"])]
@@ -109,7 +111,7 @@ def _key(number: Any) -> str:
 
 def _whole_us(t_us: Any) -> int:
     if isinstance(t_us, float) and not t_us.is_integer():
-        raise UserError("labels.content", f"t_us {t_us} is not a whole number of microseconds")
+        raise UserError("labels.time_not_whole", f"t_us {t_us} is not a whole number of microseconds")
     return int(t_us)
 
 
@@ -119,7 +121,7 @@ def _coco_sides(annotation: Mapping[str, Any]) -> Sides | None:
     if box:
         if not isinstance(box, list) or len(box) != 4:
             raise UserError(
-                "labels.content", f"annotation {annotation.get('id')} has the bbox {box!r:.60}, not [x, y, w, h]"
+                "labels.bbox", f"annotation {annotation.get('id')} has the bbox {box!r:.60}, not [x, y, w, h]"
             )
         left, top, width, height = map(float, box)
         return left, top, width, height
@@ -144,10 +146,10 @@ def _parse_yolo(path: Path, size_wh: tuple[int, int]) -> list[LabelledImage]:
         try:
             t_us = int(words[0]) if has_times else None
             if t_us is not None and abs(t_us) >= _LARGEST_TIME_US:
-                raise UserError("labels.content", f"time {t_us}")
+                raise UserError("labels.time_too_large", f"time {t_us}")
             box = _yolo_box(words[1:] if has_times else words, size_wh)
         except ValueError as error:
-            raise UserError("labels.content", f"line {number}: {error}") from None
+            raise UserError(key_of(error, "labels.content"), f"line {number}: {error}") from None
         images.setdefault(t_us, LabelledImage(str(path), t_us)).boxes.append(box)
     return list(images.values())
 
@@ -161,14 +163,14 @@ def _has_times(lines: Sequence[list[str]]) -> bool:
         is_timed, is_boxed = (all(_is_inside(words[first : first + 4]) for words in six) for first in (2, 1))
         if is_timed == is_boxed:
             raise UserError(
-                "labels.content",
+                "labels.ambiguous_line",
                 f"the line `{' '.join(six[0])}` can be `time class cx cy w h` or `class cx cy w h confidence`; write "
                 "`class cx cy w h`",
             )
     if is_boxed:
         return False
     if len(six) < len(lines) or not is_timed:
-        raise UserError("labels.content", "some lines have a time and some do not")
+        raise UserError("labels.some_times", "some lines have a time and some do not")
     return True
 
 
@@ -198,16 +200,16 @@ def _yolo_box(words: Sequence[str], size_wh: tuple[int, int]) -> FoundBox:
     """Return the box of `class cx cy w h[ confidence][ track]` or `class x y x y x y ...`, in fractions."""
     number, *rest = map(float, words)
     if not number.is_integer() or not 0 <= number <= _MOST_CLASSES:
-        raise UserError("labels.content", f"class {words[0]}")
+        raise UserError("labels.class_number", f"class {words[0]}")
     track = number_of_track(rest[-1]) if len(rest) in (5, 6) and words[-1].lstrip("-").isdigit() else 0
     is_polygon = len(rest) >= 6 and len(rest) % 2 == 0 and not track
     if len(rest) < 4 or (len(rest) > 6 and not is_polygon):
-        raise UserError("labels.content", f"{len(words)} numbers")
+        raise UserError("labels.numbers_per_line", f"{len(words)} numbers")
     shape = rest if is_polygon else rest[:4]
     if not (min(shape) >= -_ROUNDING and max(shape) <= 1 + _ROUNDING):
         found = " ".join(f"{side:g}" for side in shape)
         raise UserError(
-            "labels.content",
+            "labels.not_fractions",
             f"a box of {found}, outside 0 to 1; YOLO text has fractions of the sensor size, divide by its width and "
             "height",
         )

@@ -21,7 +21,7 @@ from rvtssm.readers.faults import ReadFaults, say
 from rvtssm.readers.gate import POSITION, EventBuffer
 from rvtssm.readers.recording import copy_events
 from rvtssm.records import Events, ReadOptions
-from rvtssm.system.user_error import UserError
+from rvtssm.system.user_error import UserError, key_of
 
 _READ_BYTES = 1 << 16  # the most that is read at once; less is read if less has arrived
 _MAX_HEADER_BYTES = 1 << 16
@@ -66,7 +66,8 @@ class PipedRecording:
                 recording.close()
             except ValueError as error:
                 raise UserError(
-                    "pipes.not_a_stream", str(error).replace(str(path), name) + "; a stream must be RAW or DAT"
+                    key_of(error, "pipes.not_a_stream"),
+                    str(error).replace(str(path), name) + "; a stream must be RAW or DAT",
                 ) from None
         if not isinstance(recording, ByteRecording):
             raise UserError(

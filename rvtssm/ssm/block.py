@@ -94,7 +94,7 @@ class _Block(TemporalLayer):
         check_input(x, norm.normalized_shape[0], like)
         if like.dtype not in (torch.float32, torch.float64):
             raise UserError(
-                "layer.precision",
+                "layer.weights_not_float32",
                 f"the layer has weights of {like.dtype}; call layer.float(), and compute inside torch.autocast for "
                 "matrix products of lower precision",
             )

@@ -30,3 +30,8 @@ class UserError(ValueError):
 
     def __str__(self) -> str:
         return self.text
+
+
+def key_of(error: Exception, otherwise: str) -> str:
+    """Return the key of an error that another one wraps; `otherwise` if it has none."""
+    return error.key if isinstance(error, UserError) else otherwise
