@@ -5,6 +5,7 @@ import av
 import cv2
 import numpy as np
 import pytest
+from user_errors import raises
 
 import rvtssm
 from rvtssm.drawing import draw
@@ -236,9 +237,9 @@ def test_a_video_appears_whole_or_not_at_all(tmp_path):
     with pytest.raises(RuntimeError), open_video(path, 20) as write:
         write(np.zeros((64, 96, 3), np.uint8))
         raise RuntimeError
-    with pytest.raises(ValueError, match="at least one frame"):
+    with raises("video.no_frame"):
         write_video(path, [], fps=20)
-    with pytest.raises(ValueError, match=r"^video\.mp4: pictures have 16386 x 2 pixels, and H\.264 allows"):
+    with raises("video.too_large"):
         write_video(path, [np.zeros((2, 16386, 3), np.uint8)], fps=20)
     assert path.read_bytes() == b"old" and [p.name for p in tmp_path.iterdir()] == ["video.mp4"]
 
@@ -266,7 +267,7 @@ def test_events_are_drawn_without_a_detector():
     red_less_blue = picture[..., 0] - picture[..., 2]
     assert red_less_blue[1, 3] > 50 and red_less_blue[4, 0] < -50  # brighter is red, darker is blue
     assert np.unique(picture.reshape(-1, 3), axis=0).shape[0] == 3
-    with pytest.raises(ValueError, match="give the right height and width"):
+    with raises("events.outside_frame"):
         rvtssm.draw(events, 7, 3)
-    with pytest.raises(ValueError, match="height='5' must be a whole number, at least 1"):
+    with raises("settings.number", "height"):
         rvtssm.draw(events, "5", 7)

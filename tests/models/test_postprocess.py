@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 from torchvision.ops import batched_nms
+from user_errors import raises
 
 from rvtssm.boxes import cxcywh_to_xyxy, pairwise_iou
 from rvtssm.models.model_config import PostprocessConfig
@@ -91,5 +92,5 @@ def test_nothing_above_the_threshold_is_an_empty_frame():
 
 
 def test_an_unknown_score_is_refused():
-    with pytest.raises(ValueError, match="objectness_times_class, class_only"):
+    with raises("model.score"):
         PostprocessConfig(score="objectness")

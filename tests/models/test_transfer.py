@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from user_errors import raises
 
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
@@ -181,15 +182,15 @@ def test_what_has_another_meaning_or_size_is_left_and_the_rest_is_taken(start, a
 
 
 def test_weights_with_nothing_in_common_are_refused(start):
-    with pytest.raises(ValueError, match=r"none of the weights fits.*embed_dim=16 and.*attention; .*they have 8\)"):
+    with raises("transfer.nothing_fits"):
         start(META, with_model(embed_dim=16))
 
 
 def test_a_file_without_weights_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="no checkpoint at"):
+    with raises("checkpoint.missing"):
         read_source(tmp_path / "missing.ckpt")
     torch.save({"weights": 3}, tmp_path / "other.ckpt")
-    with pytest.raises(ValueError, match=r"other\.ckpt is not a checkpoint of rvtssm"):
+    with raises("checkpoint.no_weights"):
         read_source(tmp_path / "other.ckpt")
 
 
