@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from layer_examples import CASES, DIM, assert_near, build
+from user_errors import raises
 
 import rvtssm.ssm
 from rvtssm.ssm import LSTM, S4, S4D, S5, S7, SelectiveS5, TemporalConfig
@@ -33,9 +34,9 @@ def test_every_layer_has_a_name_and_defaults():
 
 @pytest.mark.parametrize("layer", [S4, S4D, S7, SelectiveS5, LSTM])
 def test_settings_without_the_name_of_the_layer_and_numbers_of_modes_are_refused(layer):
-    with pytest.raises(UserError, match=r"got the settings of s5 \(the default name\).*TemporalConfig\(name='\w+', "):
+    with raises("temporal.other_layer"):
         layer(8, TemporalConfig(state_size=4))
-    with pytest.raises(UserError, match=r"TemporalConfig\(name='\w+', state_size=24\)"):
+    with raises("temporal.not_a_config"):
         layer(8, 24)
 
 
@@ -136,7 +137,7 @@ def test_a_step_scale_in_double_precision_is_taken(layer):
 def test_a_second_derivative_that_a_layer_lacks_is_refused(layer):
     x = torch.randn(3, 2, 4, requires_grad=True)
     (grad,) = torch.autograd.grad(layer(4)(x)[0].square().sum(), x, create_graph=True)
-    with pytest.raises(UserError, match="no second derivative"):
+    with raises("layer.second_derivative"):
         torch.autograd.grad(grad.sum(), x)
 
 
@@ -144,10 +145,10 @@ def test_a_second_derivative_that_a_layer_lacks_is_refused(layer):
 def test_step_scales_that_are_no_positive_numbers_are_refused(case):
     layer, x = LAYERS[case], torch.zeros(2, 1, DIM)
     for scale in (0, -1, float("nan"), float("inf"), "0.1", None, True):
-        with pytest.raises(UserError, match=r"step_scale=.*rate of training divided by the wanted rate"):
+        with raises("layer.step_scale"):
             layer(x, step_scale=scale)
     for wrong in (-1.0, float("nan"), float("inf")):
-        with pytest.raises(UserError, match=r"step_scale holds values from .*; give a positive number, the rate of"):
+        with raises("layer.step_scale"):
             layer(x, step_scale=torch.tensor([[1.0], [wrong]]))
 
 
@@ -155,31 +156,31 @@ def test_step_scales_that_are_no_positive_numbers_are_refused(case):
 def test_another_precision_is_refused_with_a_remedy(layer):
     x = torch.zeros(2, 3, 8)
     for given in (x.double(), x.half(), x.bfloat16()):
-        with pytest.raises(UserError, match=r"pass x\.to\(torch\.float32\)"):
+        with raises("layer.precision"):
             layer(8)(given)
-    with pytest.raises(UserError, match=r"pass x\.to\(torch\.float64\)"):
+    with raises("layer.precision"):
         layer(8).double()(x)
     if layer is not LSTM:  # its state is real
         for low in (torch.half, torch.bfloat16):
-            with pytest.raises(UserError, match=r"layer\.float\(\), and compute inside torch\.autocast"):
+            with raises("layer.precision"):
                 layer(8).to(low)(x.to(low))
 
 
 @pytest.mark.parametrize("layer", [S4, S4D, S5, S7, SelectiveS5, LSTM])
 def test_a_step_scale_of_a_wrong_shape_is_refused_even_if_its_values_are_equal(layer):
     layer, x = layer(8), torch.zeros(4, 3, 8)
-    with pytest.raises(UserError, match=r"shape \(4,\), and the input has 4 steps; pass step_scale\[:, None\] for one"):
+    with raises("layer.step_scale_shape"):
         layer(torch.zeros(4, 8, 8), step_scale=torch.full((4,), 0.1))  # per step or per group?
     layer(torch.zeros(1, 8, 8), step_scale=torch.full((4,), 0.1))
     for run in (layer, layer.forward_without_memory):
         for shape in ((7,), (4, 5), (3, 1), (4,), (4, 1, 1)):
-            with pytest.raises(UserError, match=r"step_scale\[:, None\] for one value per step|\(1, G\) or \(L, G\)"):
+            with raises("layer.step_scale_shape"):
                 run(x, step_scale=torch.full(shape, 0.1))
         run(x, step_scale=torch.full((4, 1), 0.1))
 
 
 def test_the_error_of_a_wrong_number_of_features_does_not_suggest_a_transpose():
-    with pytest.raises(UserError, match=r"features\. Time comes first and features come last$"):
+    with raises("layer.input_shape"):
         S5(8)(torch.zeros(5, 2, 6))
 
 

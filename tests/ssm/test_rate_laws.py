@@ -21,6 +21,7 @@ from layer_examples import (
 from scipy.integrate import solve_ivp
 from scipy.linalg import expm
 from torch import Tensor
+from user_errors import raises
 
 from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.s4 import S4SSM
@@ -209,6 +210,6 @@ def test_current_step_masks_sequences_one_by_one(case):
 
 @pytest.mark.parametrize("case", [case for case in CASES if case not in MASKED_CASES])
 def test_a_bandlimit_is_refused_by_name_where_there_are_no_modes_to_mask(case):
-    with pytest.raises(ValueError, match=f"not defined for temporal.name={CASES[case].name}"):
+    with raises("temporal.no_bandlimit"):
         build(case, bandlimit=0.5)
     build(case, bandlimit=0.0)

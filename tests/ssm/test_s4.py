@@ -8,6 +8,7 @@ import torch
 from scipy.linalg import expm
 from scipy.signal import cont2discrete
 from torch import Tensor
+from user_errors import raises
 
 from rvtssm.ssm.s4 import S4SSM
 from rvtssm.ssm.s4d import S4DSSM
@@ -84,7 +85,7 @@ def test_the_s4_recurrence_written_out(num_sequences):
 @torch.no_grad()
 def test_s4_takes_one_init_and_one_block():
     for wrong in ({"init": "lin"}, {"state_size": 7}):
-        with pytest.raises(ValueError, match=r"temporal\.name=s4 needs init=legs"):
+        with raises("layer.s4_init"):
             S4SSM(DIM, TemporalConfig(name="s4", **wrong))
     one, eight = (S4SSM(DIM, TemporalConfig(name="s4", num_blocks=blocks)).continuous()[0] for blocks in (1, 8))
     assert one.shape == eight.shape == (DIM, 64, 64), "a key that it does not read"
