@@ -84,6 +84,8 @@ def objective(verb: str, result: Any) -> float | None:
     """
     from rvtssm.training.checkpoints import best_ap
 
+    if result is None:
+        return None
     if verb == "train":
         return best_ap(result)
     if verb == "evaluate" and result:  # only the first process of a launcher has reports

@@ -115,11 +115,11 @@ def test_a_mistake_gets_one_line(refused, arguments, answer, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("error", [AssertionError(), ValueError("x")])
-def test_a_bug_is_a_traceback_below_a_line_that_says_so(error, monkeypatch, capsys):
+def test_a_bug_is_a_traceback_below_a_line_that_says_so(error, does, capsys):
     def broken(config):
         raise error
 
-    monkeypatch.setattr("rvtssm.cli.info.info", broken)
+    does("info", broken)
     assert cli.main(["info", "dataset=gen1"]) == 1
     first, *rest = capsys.readouterr().err.splitlines()
     assert first.startswith("rvtssm info: this is a bug of rvtssm; please report it")
@@ -199,13 +199,6 @@ def test_a_verb_prints_the_sections_that_it_reads(capsys):
     assert shown["out"] == "model.onnx"
 
 
-@pytest.fixture
-def needs_nothing(monkeypatch):
-    """Verbs, whose functions a test replaces, begin without the values that they need."""
-    monkeypatch.setattr("rvtssm.cli.inputs.check_inputs", lambda verb, config: None)
-
-
-@pytest.mark.usefixtures("needs_nothing")
 @pytest.mark.parametrize(
     ("verb", "override", "section", "key"),
     [
@@ -219,9 +212,9 @@ def needs_nothing(monkeypatch):
         ("predict", "min_score=0.5", "predict", "min_score"),
     ],
 )
-def test_a_verb_knows_the_keys_of_its_section(verb, override, section, key, monkeypatch):
+def test_a_verb_knows_the_keys_of_its_section(verb, override, section, key, does):
     configs = []
-    monkeypatch.setattr(verbs()[verb].work.replace(":", "."), configs.append)
+    does(verb, configs.append)
     before = getattr(getattr(verbs()[verb].settings_class(), section), key)
     assert cli.main([verb, override]) == 0
     assert getattr(getattr(configs[0], section), key) != before
@@ -293,17 +286,16 @@ def test_every_key_of_an_own_section_stands_without_it():
 
 
 @pytest.mark.parametrize(("result", "code"), [(None, 0), (2, 2), (Path("weights"), 0)])
-def test_the_exit_code_of_a_verb(monkeypatch, result, code):
-    monkeypatch.setattr("rvtssm.cli.preprocess.preprocess", lambda config: result)
+def test_the_exit_code_of_a_verb(does, result, code):
+    does("preprocess", lambda config: result)
     assert cli.main(["preprocess"]) == code
 
 
-@pytest.mark.usefixtures("needs_nothing")
-def test_an_interruption_is_no_mistake(monkeypatch, capsys):
+def test_an_interruption_is_no_mistake(does, capsys):
     def interrupted(config):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rvtssm.cli.train.train", interrupted)
+    does("train", interrupted)
     assert cli.main(["train"]) == 130
     assert re.search("interrupted.*resume=auto", capsys.readouterr().err)
 
@@ -543,8 +535,7 @@ def test_weights_are_not_evaluated_on_another_sensor(refused, tmp_path, weights)
     )
 
 
-def test_an_evaluation_needs_labelled_recordings(refused, tmp_path, weights, monkeypatch):
-    monkeypatch.setattr("rvtssm.cli.evaluate.say_replaced", lambda *_: pytest.fail("nothing is replaced"))
+def test_an_evaluation_needs_labelled_recordings(refused, tmp_path, weights):
     where = f"dataset.raw_dir={tmp_path}"
     assert f"{tmp_path / 'test'} does not exist" in refused("evaluate", f"checkpoint={weights}", where)
     (tmp_path / "test").mkdir()
@@ -567,11 +558,11 @@ def test_a_terminal_that_lacks_a_letter_does_not_fail_a_command(tmp_path):
     assert r"gr\xf6\xdfe\u2192.npy" in done.stdout
 
 
-def test_memory_that_is_full_is_one_line(monkeypatch, capsys):
+def test_memory_that_is_full_is_one_line(does, capsys):
     def fill(config):
         raise MemoryError("Unable to allocate 9 PiB")
 
-    monkeypatch.setattr("rvtssm.cli.preprocess.preprocess", fill)
+    does("preprocess", fill)
     assert cli.main(["preprocess"]) == 2
     message = "rvtssm preprocess: memory is full (Unable to allocate 9 PiB); give it less at once\n"
     assert capsys.readouterr().err == message

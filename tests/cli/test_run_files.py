@@ -42,9 +42,9 @@ def test_the_overrides_make_the_same_configuration_again(tmp_path):
     assert whole["training"]["steps"] == 7 and whole["dataset"]["raw_dir"] == PATH
 
 
-def test_a_run_that_is_resumed_needs_no_other_words(tmp_path, monkeypatch):
+def test_a_run_that_is_resumed_needs_no_other_words(tmp_path, does):
     seen = []
-    monkeypatch.setattr("rvtssm.cli.train.train", seen.append)
+    does("train", seen.append)
     (tmp_path / "environment.json").write_text('{"verb": "demo"}')  # so that those of the training are below
     config = compose([*WORDS, "dataset=gen1", "training.precision=bf16", f"out={tmp_path}"])
     write_run_files(tmp_path, "train", config)

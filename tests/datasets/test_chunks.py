@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from user_errors import raises
 
 from rvtssm.datasets.chunks import ChunkDataset, Collate, spread_to_the_last
 from rvtssm.datasets.loading_config import AugmentConfig
@@ -127,7 +128,7 @@ def test_a_batch_without_labels_has_no_frames(sequences):
 def test_sequences_that_do_not_fit_together_are_refused(sequences):
     with pytest.raises(ValueError, match="cannot be batched; use the same settings"):
         ChunkDataset([sequences[0], replace(sequences[1], frame_shape=(4, 12, 16))])
-    with pytest.raises(ValueError, match="at least one sequence"):
+    with raises("chunks.no_sequence"):
         ChunkDataset([])
 
 

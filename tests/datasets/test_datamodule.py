@@ -9,6 +9,7 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+from user_errors import raises
 
 from rvtssm.cli.announcement import with_labels
 from rvtssm.datasets.datamodule import SequenceDataModule
@@ -149,15 +150,15 @@ def test_processes_share_the_work(small_tree):
 
 
 def test_what_is_missing_is_named(small_tree):
-    with pytest.raises(ValueError, match=r"dataset\.prepared_dir is not set"):
+    with raises("dataset.folder_not_set"):
         module(replace(small_tree, prepared_dir=None, source="prepared")).train_dataloader()
-    with pytest.raises(ValueError, match=r"dataset\.raw_dir is not set"):
+    with raises("dataset.folder_not_set"):
         module(replace(small_tree, raw_dir=None)).eval_sequences("val", WindowSettings(), "raw")
-    with pytest.raises(ValueError, match="the run asks for 5000"):
+    with raises("prepared.other_windows"):
         module(small_tree).eval_sequences("val", WindowSettings(5_000))
     with pytest.raises(ValueError, match="raw, prepared"):
         module(small_tree).eval_sequences("val", WindowSettings(), "disk")
-    with pytest.raises(ValueError, match=r"dataset\.source='disk'; choose from raw, prepared, null"):
+    with raises("settings.choice", "dataset.source"):
         module(replace(small_tree, source="disk"))
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from event_examples import SPEC, random_events
+from user_errors import raises
 
 from rvtssm.datasets.tree import find_recordings
 from rvtssm.events.label_files import CORNERS, read_label_file
@@ -93,7 +94,7 @@ def test_files_of_frames_from_one_are_said(tmp_path):
     assert boxes["t"].tolist() == [0, 33_333, 333_333] and find_nothing(boxes).tolist() == [False, False, True]
     assert notes.total() == 3
     spec = replace(spec, label_fps=0.0)
-    with pytest.raises(UserError, match=r"numbers 1 to 11, which count frames; .*label_fps"):
+    with raises("labels.no_frame_rate"):
         find_recordings(tmp_path, "train", spec)[0].read_labels(spec)
 
 
@@ -110,7 +111,7 @@ def test_a_shared_file_of_other_recordings_is_refused(tmp_path):
     write_events(tmp_path, "walk")
     write(tmp_path / "all.json", coco(["drive_0.png"]))
     spec = replace(CUSTOM, boxes_suffix="all.json")
-    with pytest.raises(UserError, match=r"drive_0\.png, whose names contain no recording \(walk"):
+    with raises("labels.images_of_no_recording"):
         find_recordings(tmp_path, "train", spec)[0].read_labels(spec)
 
 
@@ -214,5 +215,5 @@ def test_the_offset_of_labels_may_be_the_time_shift_of_a_raw_file(tmp_path, name
     assert find_recordings(tmp_path, "train", spec)[0].read_boxes(spec)["t"].tolist() == [shift_us]
     write_events(tmp_path, "b")
     np.save(tmp_path / "train/b_bbox.npy", np.zeros(1, BOX_DTYPE))
-    with pytest.raises(UserError, match=r"label_offset_us=N in place of auto"):
+    with raises("labels.no_time_shift"):
         find_recordings(tmp_path, "train", spec)[1].read_boxes(spec)

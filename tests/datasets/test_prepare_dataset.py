@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 import pytest
 from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events, to_events, write_hdf5
+from user_errors import raises
 
 from rvtssm.cli.announcement import with_labels
 from rvtssm.cli.preprocess import _print_summary
@@ -213,7 +214,7 @@ def test_recordings_without_labels_are_prepared_when_asked(tmp_path):
 
 def test_a_split_without_recordings_is_refused(tmp_path):
     (tmp_path / "raw" / "val").mkdir(parents=True)
-    with pytest.raises(ValueError, match="holds no recordings in val"):
+    with raises("preprocess.no_recordings"):
         prepare(tmp_path, splits=("val",))
 
 
@@ -311,9 +312,9 @@ def _fails_late(section):
 def test_a_disk_that_is_too_small_is_noticed_before_anything_is_written(tmp_path, monkeypatch):
     write_recording(tmp_path / "raw" / "train", "a")
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10_000))
-    with pytest.raises(ValueError, match=r"has 10\.0 kB free, but 1 recordings need .*20\.0 kB .*check_disk=false"):
+    with raises("output.disk_too_small", "20.0 kB"):
         prepare(tmp_path)
-    with pytest.raises(ValueError, match=r"about 80\.0 kB"):
+    with raises("output.disk_too_small", "80.0 kB"):
         prepare(tmp_path, stride_ms=12.5, window_ms=50)
     assert contents(tmp_path / "out") == {}
     assert prepare(tmp_path, check_disk=False).written == ["train/a"]
@@ -367,7 +368,7 @@ def test_a_cluster_that_does_not_answer_is_named(tmp_path, monkeypatch):
     pytest.importorskip("distributed")
     write_recording(tmp_path / "raw" / "train", "a")
     monkeypatch.setattr("rvtssm.system.workers.CLUSTER_TIMEOUT_S", 0.5)
-    with pytest.raises(ValueError, match="no dask scheduler answers"):
+    with raises("cluster.no_scheduler"):
         prepare(tmp_path, scheduler="tcp://127.0.0.1:9")
 
 

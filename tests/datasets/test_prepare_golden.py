@@ -8,6 +8,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from user_errors import raises
 
 from rvtssm.datasets.gen1 import SPEC as GEN1
 from rvtssm.datasets.onempx import SPEC as ONEMPX
@@ -136,5 +137,5 @@ def test_trees_prepared_by_rvt_are_read_as_they_are(pairs):
 def test_a_tree_of_another_dataset_is_refused(pairs):
     pair = pairs[0]
     other = replace(pair.spec, width=pair.spec.width // 2)
-    with pytest.raises(ValueError, match="choose the dataset that fits"):
+    with raises("prepared.rvt_shape"):
         open_rvt_sequence(pair.official, other)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events
 from test_datamodule import assert_all_equal
+from user_errors import raises
 
 from rvtssm.datasets import build_spec
 from rvtssm.datasets.datamodule import SequenceDataModule
@@ -108,7 +109,7 @@ def test_with_a_gpu_batches_lie_where_it_reads_them(small_tree, num_workers, mon
 
 
 def test_a_model_refuses_data_of_another_representation(small_tree):
-    with pytest.raises(ValueError, match="representation=histogram but the run asks for surfaces"):
+    with raises("prepared.other_windows"):
         module(small_tree).eval_sequences("val", WindowSettings(representation="surfaces"), "prepared")
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from user_errors import raises
 
 from rvtssm.datasets import DATASETS, DatasetConfig, build_spec
 from rvtssm.datasets.sequence import RawSplit, open_prepared, open_prepared_split, to_frame_labels
@@ -72,22 +73,22 @@ def test_recordings_without_boxes_are_named_or_left_out(small_tree, tmp_path):
     write_boxes(folder / "drive_1_bbox.npy", too_small)
     assert [s.name for s in RawSplit(tmp_path, "val", spec).sequences(SETTINGS)] == ["drive_0"]
     (tmp_path / "test").mkdir()
-    with pytest.raises(ValueError, match="holds no recording"):
+    with raises("dataset.empty_split"):
         RawSplit(tmp_path, "test", spec)
-    with pytest.raises(ValueError, match="holds no prepared recording"):
+    with raises("prepared.none_in_split"):
         open_prepared_split(tmp_path, "test", spec)
 
 
 def test_files_of_another_dataset_size_or_setting_are_refused(small_tree):
     path = Path(small_tree.prepared_dir) / "val" / "drive_0.h5"
     spec = build_spec(small_tree)
-    with pytest.raises(ValueError, match="dataset 'gen1', but the run asks for 'onempx'"):
+    with raises("prepared.other_dataset"):
         open_prepared(path, DATASETS["onempx"])
-    with pytest.raises(ValueError, match=r"dataset\.height"):
+    with raises("prepared.other_size"):
         open_prepared(path, DATASETS["gen1"])
-    with pytest.raises(ValueError, match="stride_us=50000 but the run asks for 25000"):
+    with raises("prepared.other_windows"):
         open_prepared(path, spec).check_settings(replace(SETTINGS, stride_us=25_000))
-    with pytest.raises(ValueError, match="reduce=nearest but the run asks for sum"):
+    with raises("prepared.other_windows"):
         open_prepared(path, spec).check_settings(replace(SETTINGS, reduce="sum"))
     open_prepared(path, spec).check_settings(SETTINGS)
     open_prepared(path, spec).check_settings(replace(SETTINGS, stride_us=50_000.4))

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from event_examples import SPEC, boxes_of, random_events
+from user_errors import raises
 
 from rvtssm.checks.inspect_dataset import inspect_raw
 from rvtssm.datasets.tree import find_boxes_without_events, find_recordings
@@ -55,7 +56,7 @@ def test_a_split_may_be_part_of_a_folder(tmp_path):
     assert find_boxes_without_events(tmp_path, "train", spec) == []
     touch(tmp_path, "more/night_td.raw")
     spec = replace(spec, split_sources={"train": ("train/*", "more/*")})
-    with pytest.raises(ValueError, match=r"train/night_td\.dat and .*more/night_td\.raw have the same name, .* rename"):
+    with raises("dataset.same_name"):
         inspect_raw(tmp_path, spec)
 
 
@@ -64,7 +65,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
         find_recordings(tmp_path, "val", SPEC)
     with pytest.raises(ValueError, match=r"val does not exist; .*, as in split_sources: \{train: \[all/walk1\*\]"):
         find_recordings(tmp_path, "val", replace(SPEC, name="custom"))
-    with pytest.raises(ValueError, match=r"the folder .*ownn does not exist; check dataset\.raw_dir"):
+    with raises("dataset.folder_missing"):
         find_recordings(tmp_path / "ownn", "val", SPEC)
 
 
