@@ -111,7 +111,10 @@ def set_rule(checkpoint: LoadedCheckpoint, rule: str) -> list[tuple[Any, str]]:
     """Let all layers step by a rule; return the layers with the discretization that they had."""
     layers = [part for part in checkpoint.detector.backbone.modules() if hasattr(part, "discretization")]
     if not layers and rule == "impulse":
-        raise UserError(f"temporal.name={checkpoint.temporal_config.name} has no discretization; give other weights")
+        raise UserError(
+            "temporal.no_discretization",
+            f"temporal.name={checkpoint.temporal_config.name} has no discretization; give other weights",
+        )
     before = [(layer, layer.discretization) for layer in layers]
     for layer, discretization in before if rule == "impulse" else ():
         layer.discretization = f"impulse of {discretization}"

@@ -21,9 +21,7 @@ class UserError(ValueError):
         text: What was found, what is needed and what to do.
     """
 
-    def __init__(self, key: str, text: str | None = None) -> None:
-        if text is None:
-            key, text = "rvtssm.unnamed", key
+    def __init__(self, key: str, text: str) -> None:
         super().__init__(key, text)  # both are arguments, so that an error from another process keeps its key
         self.key = key
         self.text = text

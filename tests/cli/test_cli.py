@@ -203,13 +203,13 @@ def test_a_verb_prints_the_sections_that_it_reads(capsys):
     ("verb", "override", "section", "key"),
     [
         ("preprocess", "stride_ms=5", "windows", "stride_ms"),
-        ("generate", "camera.threshold=0.3", "synthetic", "camera"),
+        ("generate", "sensor=imx636", "synthetic", "sensor"),
         ("generate", "seed=5", "synthetic", "seed"),
         ("train", "precision=bf16", "training", "precision"),
         ("demo", "hz=[20]", "evaluation", "hz"),
         ("audit", "width=48", "dataset", "width"),
         ("evaluate", "min_score=0.5", "postprocess", "min_score"),
-        ("predict", "min_score=0.5", "predict", "min_score"),
+        ("predict", "hz=40", "detection", "hz"),
     ],
 )
 def test_a_verb_knows_the_keys_of_its_section(verb, override, section, key, does):

@@ -405,7 +405,7 @@ def test_live_keeps_what_it_found_before_something_else_ends_it(
 
     def step_or_fail(run):
         if len(lines) == 3:
-            raise UserError("too many events wait")
+            raise UserError("stream.clock_stands", "too many events wait")
         return step(run)
 
     monkeypatch.setattr("rvtssm.cli.live_camera.say", say)

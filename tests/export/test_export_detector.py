@@ -110,7 +110,7 @@ def test_a_file_says_what_it_is(exported):
 
 def test_export_says_what_it_does_before_the_work(exported, tmp_path, monkeypatch, capsys):
     def stops(*arguments):
-        raise UserError("stopped")
+        raise UserError("export.stopped", "stopped")
 
     _, folder = exported()
     monkeypatch.setattr("rvtssm.cli.export.export_detector", stops)
@@ -220,7 +220,7 @@ def test_an_earlier_file_stays_until_another_has_been_checked(refused, tmp_path,
 
     def unreadable(path):
         assert path.read_bytes() == b"model"
-        raise UserError("cannot be read")
+        raise UserError("files.unreadable", "cannot be read")
 
     monkeypatch.setattr("rvtssm.cli.export.read_exported", unreadable)
     assert "cannot be read" in refused("earlier/model.onnx")

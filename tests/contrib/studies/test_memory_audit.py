@@ -139,7 +139,7 @@ def test_an_audit_says_everything_on_one_page(live_checkpoint, draw_events, monk
 
     def forward_at_one_rate(self, x, state=None, step_scale=1.0):
         if step_scale != 1:
-            raise UserError("it runs at the rate of training only")
+            raise UserError("audit.one_rate", "it runs at the rate of training only")
         return forward(self, x, state, step_scale)
 
     if refuses:
@@ -234,7 +234,7 @@ def test_a_recording_is_read_as_its_dataset_says(weights, draw_events, tmp_path,
     np.savez(tmp_path / "test/a.npz", **{name: np.roll(column, 500) for name, column in columns.items()})
 
     def look(checkpoint, events, sensor_hw, *_, **__):
-        raise UserError(f"{len(events)} events of {sensor_hw}")
+        raise UserError("audit.seen", f"{len(events)} events of {sensor_hw}")
 
     monkeypatch.setattr("rvtssm.contrib.studies.audit.audit_detector", look)
     assert cli.main(["audit", f"checkpoint={weights}", source.format(tmp_path), "dataset.repair=true"]) == 2

@@ -365,7 +365,7 @@ def test_rates_of_every_cell_are_planned_before_anything_is_trained(fake, tmp_pa
     def check_rates(config):
         planned.append(config.evaluation.window)
         if config.evaluation.window == "shrink":
-            raise UserError("33 Hz cannot be reached")
+            raise UserError("evaluation.rate_not_reached", "33 Hz cannot be reached")
 
     monkeypatch.setattr(verb, "check_rates", check_rates)
     with pytest.raises(ValueError, match=r"window=shrink: 33 Hz cannot be reached"):
