@@ -6,6 +6,7 @@ import numpy as np
 
 from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.sources import OpenedSource
+from rvtssm.detection.tiles import tile_size
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint, downsample_by_size
 from rvtssm.models.detector import Detector
 from rvtssm.models.model_config import PostprocessConfig
@@ -15,7 +16,9 @@ NUM_TRIED = 4  # windows at the start of a recording that are tried
 _SURE_SCORE = 0.5
 
 
-def choose_downsample(checkpoint: LoadedCheckpoint, source: OpenedSource, reduce: str | None = None) -> int:
+def choose_downsample(
+    checkpoint: LoadedCheckpoint, source: OpenedSource, reduce: str | None = None, tiles: str | None = None
+) -> int:
     """Return the factor by which the frames of a recording are smaller than its sensor.
 
     The first NUM_TRIED windows are tried at the rate of training, with the factor `downsample_by_size` and smaller ones
@@ -27,10 +30,11 @@ def choose_downsample(checkpoint: LoadedCheckpoint, source: OpenedSource, reduce
         checkpoint: The weights.
         source: The opened recording.
         reduce: How a square of the sensor becomes a pixel; None means as in training.
+        tiles: How frames are cut, see `StreamDetector`.
     """
     events, windows = source.seekable, checkpoint.windows
     sensor_hw = source.events.height, source.events.width
-    usual = downsample_by_size(checkpoint, *sensor_hw)
+    usual = downsample_by_size(checkpoint, *tile_size(sensor_hw, tiles))
     is_of_training = sensor_hw == (checkpoint.spec.height, checkpoint.spec.width)
     if usual == 1 or is_of_training or events is None or not isinstance(checkpoint.detector, Detector):
         return usual
@@ -44,7 +48,7 @@ def choose_downsample(checkpoint: LoadedCheckpoint, source: OpenedSource, reduce
     while factors[-1] > 1:
         factors.append((factors[-1] + 1) // 2)
     for downsample in factors:
-        best[downsample] = best_scores(checkpoint, tried, sensor_hw, downsample, until_us, reduce)
+        best[downsample] = best_scores(checkpoint, tried, sensor_hw, downsample, until_us, reduce, tiles)
         if np.mean(best[downsample] >= _SURE_SCORE) >= 0.5:
             return downsample
     found = (downsample for downsample, scores in best.items() if np.mean(scores >= SHOWN_SCORE) >= 0.5)
@@ -58,6 +62,7 @@ def best_scores(
     downsample: int,
     until_us: int,
     reduce: str | None = None,
+    tiles: str | None = None,
 ) -> np.ndarray:
     """Return the best score of every window that ends by `until_us`.
 
@@ -68,6 +73,7 @@ def best_scores(
         downsample: The factor to try.
         until_us: End of the last window.
         reduce: As in `choose_downsample`.
+        tiles: As in `choose_downsample`.
 
     Returns:
         (N,) float32, 0 for a window without a box.
@@ -75,7 +81,7 @@ def best_scores(
     config = PostprocessConfig(min_score=SHOWN_SCORE, max_detections=1)
     windows = checkpoint.windows_at(reduce=reduce)
     detector = StreamDetector(
-        checkpoint, *sensor_hw, windows=windows, downsample=downsample, config=config, skip="never"
+        checkpoint, *sensor_hw, windows=windows, downsample=downsample, tiles=tiles, config=config, skip="never"
     )
     closed_us = until_us + detector.windows.includes_end  # an event at the end may belong to the last window
     return np.array([window.score.max(initial=0) for window in detector.push(events, closed_us)], np.float32)

@@ -17,6 +17,7 @@ import torch
 from rvtssm.detection.sources import EventSource
 from rvtssm.detection.stream import check_causal
 from rvtssm.detection.stream_packets import KeptEvents, check_silence, in_order
+from rvtssm.detection.tiles import Tiles, tile_size
 from rvtssm.detection.track_objects import Tracker
 from rvtssm.detection.window_results import WindowResult
 from rvtssm.events.cells import frame_pixels
@@ -59,6 +60,7 @@ class StreamDetector:
         start_us: Start of the first window; by default the first event.
         downsample: Each downsample x downsample square of the sensor is one pixel of the frame; by default the largest
             value that leaves frames as large as in training.
+        tiles: Cut frames into overlapping tiles, such as 2x2, each with a state of its own, and merge their boxes.
         config: Post-processing.
         windows_per_call: Windows per call of the detector, if a packet closes several. It affects speed and memory.
         skip: Which windows have no result of their own. `never`: all have one, as for files. `empty`: at least four
@@ -82,6 +84,7 @@ class StreamDetector:
         grid: Windows | None = None,
         start_us: int | None = None,
         downsample: int | None = None,
+        tiles: str | None = None,
         config: PostprocessConfig | None = None,
         windows_per_call: int = 1,
         skip: str = "empty",
@@ -94,14 +97,15 @@ class StreamDetector:
         check_choice("skip", skip, SKIPS)
         self.checkpoint, self.config, self.tracker = checkpoint, config, tracker
         self.sensor_hw = height, width = int(height), int(width)
-        self.downsample = int(downsample or downsample_by_size(checkpoint, height, width))
+        self.downsample = int(downsample or downsample_by_size(checkpoint, *tile_size(self.sensor_hw, tiles)))
         self.frame_hw = reduced_hw(height, width, self.downsample)
+        self.tiles, self._tiles = tiles, Tiles.of(tiles, self.frame_hw)
         self.windows_per_call, self.skip, self.keeps_frames = int(windows_per_call), skip, keeps_frames
         self.num_late = 0  # events whose time was raised to that of an event before them
         self._grid, self._given_start_us = grid, _whole_us("start_us", start_us)
         self._kept = KeptEvents() if keeps_events else None
         self._streams = Streams(
-            detector_for_frame(checkpoint, *self.frame_hw),
+            detector_for_frame(checkpoint, *self._tiles.tile_hw),
             checkpoint.windows.stride_us,
             checkpoint.model_config.memory_chunk,
         )
@@ -376,19 +380,23 @@ class StreamDetector:
     def _detect(
         self, frames: np.ndarray, dt_us: npt.NDArray[Any], wanted: npt.NDArray[np.int64], ends_us: list[int]
     ) -> list[Detections]:
-        index = torch.from_numpy(np.stack([wanted, np.zeros_like(wanted)], axis=1))
+        """Return the detections of the steps `wanted`, which end at `ends_us`. Each tile is a stream."""
+        num = len(self._tiles)
+        index = np.stack([np.repeat(wanted, num), np.tile(np.arange(num), len(wanted))], axis=1)
+        config = self.config or PostprocessConfig()
         found = self._streams.detect(
-            torch.from_numpy(frames)[:, None],
-            torch.from_numpy(dt_us)[:, None],
-            index,
-            slots=[0],
-            is_first=[self._is_first],
-            t_us=ends_us,
-            config=self.config,
+            torch.from_numpy(self._tiles.cut(frames)),
+            torch.from_numpy(np.repeat(dt_us[:, None], num, axis=1)),
+            torch.from_numpy(index),
+            slots=range(num),
+            is_first=[self._is_first] * num,
+            t_us=np.repeat(ends_us, num).tolist(),
+            config=config,
             downsample=self.downsample,
         )
         self._is_first = False
-        return found
+        by_step = (found[start : start + num] for start in range(0, len(found), num))
+        return [self._tiles.merged(tiles, self.downsample, config.max_detections) for tiles in by_step]
 
     def _result(
         self, found: Detections, start_us: int, seconds: float, step_us: float, frame: np.ndarray

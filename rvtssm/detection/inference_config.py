@@ -37,6 +37,8 @@ class DetectionConfig:
     the largest n that leaves frames as large as in training."""
     reduce: str | None = None
     """Of each square. nearest: keep one pixel; sum: count the events of all; null: as in training."""
+    tiles: str | None = None
+    """Cut frames into overlapping tiles, across and down, such as 2x2, for small objects (docs/cameras.md)."""
     min_score: float = SHOWN_SCORE
     """Lowest score of boxes in files and pictures."""
     track: str | None = None

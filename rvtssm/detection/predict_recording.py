@@ -129,6 +129,7 @@ class _Plan:
     num_windows: int | None  # None: unknown before the end
     sensor_hw: tuple[int, int]
     downsample: int
+    tiles: str | None
     pictures: PictureSettings
 
     @property
@@ -161,7 +162,7 @@ def _plan(
     if isinstance(events, Recording | EventsInMemory):
         first_us, last_us = events.time_range_us
         num_windows = FreeGrid(first_us, settings).num_until(last_us) if windows is None else len(windows)
-    downsample = detection.downsample or choose_downsample(checkpoint, source, detection.reduce)
+    downsample = detection.downsample or choose_downsample(checkpoint, source, detection.reduce, detection.tiles)
     reduced_hw(events.height, events.width, downsample)
     pictures = PictureSettings(
         class_names=checkpoint.spec.class_names,
@@ -174,7 +175,7 @@ def _plan(
         scale=config.scale,
         note=checkpoint.note,
     )
-    return _Plan(settings, windows, num_windows, (events.height, events.width), downsample, pictures)
+    return _Plan(settings, windows, num_windows, (events.height, events.width), downsample, detection.tiles, pictures)
 
 
 def _detector(
@@ -191,6 +192,7 @@ def _detector(
         windows=plan.settings,
         grid=plan.windows,
         downsample=plan.downsample,
+        tiles=plan.tiles,
         config=shown_boxes(postprocess),
         windows_per_call=config.windows_per_call,
         skip="never",
@@ -247,6 +249,7 @@ def _summary(
         frame_hw=plan.frame_hw,
         downsample=plan.downsample,
         reduce=plan.settings.reduce,
+        tiles=plan.tiles,
         assumed_sensor=source.assumed_sensor,
         hz=plan.settings.hz,
         window_ms=plan.settings.nominal_length_us / 1000,

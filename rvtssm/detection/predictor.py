@@ -94,6 +94,7 @@ class Predictor:
         width: int | None = None,
         downsample: int | None = None,
         reduce: str | None = None,
+        tiles: str | None = None,
         repair: bool = False,
         min_score: float = SHOWN_SCORE,
         track: str | None = None,
@@ -116,6 +117,7 @@ class Predictor:
                 boxes.
             reduce: How a square becomes a pixel: nearest (one pixel is kept), sum (the events of all are counted) or
                 None (as in training).
+            tiles: Cut frames into overlapping tiles, across and down, such as "2x2", for small objects.
             repair: Read a file even if many of its events are out of order, see `rvtssm.open`.
             min_score: Return boxes with at least this score.
             track: "bytetrack" gives each object a constant number (`found.track_id`). Boxes below `min_score` do not
@@ -132,7 +134,10 @@ class Predictor:
         check_counts(height=height, width=width, downsample=downsample)
         height, width, downsample = (None if n is None else int(n) for n in (height, width, downsample))
         check_choice("track", track, (*TRACKERS, None))
-        detection, files = DetectionConfig(hz, window, downsample, reduce, track=track), PredictConfig(formats=[])
+        detection, files = (
+            DetectionConfig(hz, window, downsample, reduce, tiles, track=track),
+            PredictConfig(formats=[]),
+        )
         postprocess = PostprocessConfig(min_score=min_score)
         results = list[WindowResult]()
         with tempfile.TemporaryDirectory() as folder, _opened(recording, height, width, repair) as source:
@@ -162,6 +167,7 @@ class Predictor:
         window: str | None = None,
         downsample: int | None = None,
         reduce: str | None = None,
+        tiles: str | None = None,
         min_score: float = SHOWN_SCORE,
         track: str | None = None,
         track_memory_s: float = 1.0,
@@ -181,6 +187,7 @@ class Predictor:
                 that leaves frames as large as in training. `predict` may choose a smaller one: for the same boxes, pass
                 `summary.downsample` of its result.
             reduce: As in `predict`.
+            tiles: As in `predict`.
             min_score: Return boxes with at least this score.
             track: "bytetrack" gives each object a constant number.
             track_memory_s: How long a lost object keeps its number, in seconds.
@@ -196,6 +203,7 @@ class Predictor:
             width,
             windows=windows,
             downsample=downsample,
+            tiles=tiles,
             config=shown_boxes(PostprocessConfig(min_score=min_score)),
             skip="late" if latest else "empty",
             tracker=Tracker(track, *tracking) if track else None,

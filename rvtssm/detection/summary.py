@@ -28,6 +28,7 @@ class RunSummary:
     frame_hw: tuple[int, int]  # pixels of the detector's input
     downsample: int
     reduce: str  # how a square of the sensor became a pixel, one of REDUCTIONS
+    tiles: str | None  # numbers of tiles across and down; None: frames were not cut
     assumed_sensor: str  # name of the common sensor whose size is assumed; empty if the source gives its size
     hz: float
     window_ms: float
@@ -58,7 +59,7 @@ class RunSummary:
         lost = f", {self.num_lost_packets} packets lost" * bool(self.num_lost_packets)
         assumed = f" (assumed: {self.assumed_sensor})" * bool(self.assumed_sensor)
         passed = f", {self.num_passed} without a result" * bool(self.num_passed)
-        reduce = f", reduce={self.reduce}" * (self.downsample > 1)
+        reduce = f", reduce={self.reduce}" * (self.downsample > 1) + f", tiles={self.tiles}" * bool(self.tiles)
         found = [
             f"{self.source}: {self.format}, {counted(self.num_events, 'event')}, {self.duration_s:.3f} s from camera "
             f"time {self.start_us / 1e6:.3f} s{faults}{lost}",

@@ -30,7 +30,7 @@ def test_the_largest_reduction_is_chosen_with_which_something_is_found(
 ):
     tried = []
 
-    def best_scores(checkpoint, events, sensor_hw, downsample, until_us, reduce):
+    def best_scores(checkpoint, events, sensor_hw, downsample, until_us, reduce, tiles):
         assert sensor_hw == (480, 640) and events.t[-1] < until_us == 7_200_000
         tried.append(downsample)
         return np.array(scores[downsample])
