@@ -13,6 +13,7 @@ import pytest
 from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events, to_events
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from user_errors import raises
 
 from rvtssm.checks.inspect_dataset import count_labels, inspect_prepared, inspect_raw, is_prepared
 from rvtssm.checks.inspect_recording import inspect_recording
@@ -83,7 +84,7 @@ def test_faults_are_told(tmp_path):
 
 
 def test_a_recording_without_events_is_an_error(tmp_path):
-    with pytest.raises(ValueError, match="holds no events"):
+    with raises("events.none"):
         inspected(tmp_path / "a.dat", random_events(0))
 
 

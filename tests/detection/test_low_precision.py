@@ -5,6 +5,7 @@ from importlib.util import find_spec
 
 import pytest
 import torch
+from user_errors import raises
 
 from rvtssm.cli.main import compose
 from rvtssm.cli.weights import read_weights
@@ -36,10 +37,10 @@ def test_an_onnx_file_in_bf16_names_what_is_missing(tmp_path, monkeypatch):
     (tmp_path / "model.onnx").write_bytes(b"no model")
     keys = compose([f"checkpoint={tmp_path / 'model.onnx'}", "precision=bf16"])
     if find_spec("openvino") is not None:
-        with pytest.raises(ValueError, match=r"model\.onnx is not a complete ONNX file"):
+        with raises("exported.incomplete"):
             read_weights(keys)
     monkeypatch.setitem(sys.modules, "openvino", None)
-    with pytest.raises(ValueError, match=r"needs the package openvino; run `bash scripts/install.sh openvino`"):
+    with raises("extras.missing", "openvino"):
         read_weights(keys)
 
 

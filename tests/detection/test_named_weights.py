@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors import safe_open
+from user_errors import raises
 
 import rvtssm
 from rvtssm.cli import main as cli
@@ -117,10 +118,10 @@ def test_a_note_is_one_line_that_can_be_shown(trained, note):
 
 def test_loading_without_a_name_takes_the_weights_in_the_box(shipped, monkeypatch):
     assert repr(rvtssm.load()) == repr(rvtssm.load("street-tiny"))
-    with pytest.raises(ValueError, match=r"no checkpoint at best\.ckpt; .* bundled weights \(street-tiny\)"):
+    with raises("checkpoint.missing"):
         rvtssm.load("best.ckpt")
     monkeypatch.setattr(names, "FOLDER", shipped[0] / "none")
-    with pytest.raises(ValueError, match="this installation lacks its weights; name yours"):
+    with raises("weights.not_installed"):
         rvtssm.load()
 
 
@@ -161,9 +162,7 @@ def test_what_is_here_counts_first(shipped, trained, is_folder):
 
 
 def test_an_unknown_name_lists_those_that_exist(shipped, tmp_path, monkeypatch, capsys):
-    with pytest.raises(
-        ValueError, match=r"no weights named 'stret', and no such file; choose from street-tiny, or give"
-    ):
+    with raises("weights.no_such_name"):
         rvtssm.load("stret")
     assert cli.main(["train", "dataset=gen1", f"dataset.raw_dir={tmp_path}", "init_from=stret"]) == 2
     assert "training.init_from: there are no weights named 'stret'" in capsys.readouterr().err
@@ -171,7 +170,7 @@ def test_an_unknown_name_lists_those_that_exist(shipped, tmp_path, monkeypatch, 
     assert "there are no weights named 'stret'" in capsys.readouterr().err
     for folder in (tmp_path / "empty", tmp_path / "missing"):
         monkeypatch.setattr(names, "FOLDER", folder)
-        with pytest.raises(ValueError, match=r"'street-tiny', and no such file; this installation has none, or give a"):
+        with raises("weights.no_such_name"):
             local_weights("street-tiny")
         assert names.default_weights() is None
 

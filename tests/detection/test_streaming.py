@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
+from user_errors import raises
 
 from rvtssm.datasets.chunks import ChunkDataset, Collate
 from rvtssm.datasets.sampling import EvalBatchSampler
@@ -124,7 +125,7 @@ def test_the_step_scale_is_a_number_where_it_can_be(hist):
 
 
 def test_memory_must_be_at_least_one_step():
-    with pytest.raises(ValueError, match="memory_chunk=0"):
+    with raises("model.memory_chunk"):
         Streams(Leaky(), STRIDE_US, 0)
 
 

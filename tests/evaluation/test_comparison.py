@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from test_page import Page
 from test_report import resampled_rows
+from user_errors import raises
 
 from rvtssm.evaluation.comparison import comparison_html, comparison_markdown, write_comparison
 from rvtssm.evaluation.frequency import RateRow
@@ -65,7 +66,7 @@ def test_files_hold_every_report(reports, tmp_path):
     assert {path.name for path in written} == {path.name for path in (tmp_path / "new").iterdir()}
     found = json.loads((tmp_path / "new" / "comparison.json").read_text())
     assert found["a.ckpt"]["rates"]["200"]["AP"] == 0.4
-    with pytest.raises(ValueError, match="at least one"):
+    with raises("evaluation.no_report"):
         write_comparison({}, tmp_path)
 
 

@@ -14,6 +14,7 @@ import torch
 from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.pytorch.utilities import rank_zero_only
 from torch.distributed.run import config_from_args, get_args_parser
+from user_errors import raises
 
 from rvtssm.models.checkpoint import load_file
 from rvtssm.training.checkpoints import last_checkpoint
@@ -59,17 +60,17 @@ def test_a_launcher_and_the_configuration_must_agree(started_by, tmp_path, varia
     started_by(**variables)
     if launcher is None:
         check_processes(3, 1)
-        with pytest.raises(ValueError, match=r"training\.num_nodes=2 needs a launcher"):  # it would wait in vain
+        with raises("launch.no_launcher"):  # it would wait in vain
             check_processes(1, 2)
         return
     check_processes(2, 2)
-    with pytest.raises(ValueError, match=rf"{launcher} has started 4 processes.*training\.devices=1.*make 1; set them"):
+    with raises("launch.processes"):
         build_trainer(TrainingConfig(accelerator="cpu"), tmp_path, 1.0)
 
 
 def test_srun_has_to_say_how_many_processes_a_node_has(started_by, tmp_path):
     started_by(**{name: value for name, value in SRUN.items() if name != "SLURM_NTASKS_PER_NODE"})
-    with pytest.raises(ValueError, match=r"start them with --nodes=2 --ntasks-per-node=2 instead of --ntasks$"):
+    with raises("launch.srun_total"):
         build_trainer(TrainingConfig(accelerator="cpu", devices=2, num_nodes=2), tmp_path, 1.0)
 
 
@@ -83,7 +84,7 @@ def test_a_trainer_takes_its_place_from_slurm_and_leaves_its_signals_to_us(start
 
 
 def test_statistics_over_all_processes_need_gpus(tmp_path):
-    with pytest.raises(ValueError, match=r"training\.sync_batchnorm=true needs GPUs"):
+    with raises("training.sync_batchnorm"):
         build_trainer(TrainingConfig(accelerator="cpu", sync_batchnorm=True), tmp_path, 1.0)
 
 

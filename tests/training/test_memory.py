@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from user_errors import raises
 
 from rvtssm.cli.train import train
 from rvtssm.models.checkpoint import load_file
 from rvtssm.models.detector import build_detector
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.system.user_error import UserError
 from rvtssm.training import loop, memory
 from rvtssm.training.checkpoints import last_checkpoint
 
@@ -52,10 +52,10 @@ def test_what_two_frames_keep_tells_what_a_batch_keeps_and_nothing_is_changed():
 def test_a_step_that_does_not_fit_is_refused_with_a_batch_that_fits(toy_config, tmp_path, free):
     config = toy_config(tmp_path, "sampling.batch_size=8", "training.steps=1")
     free(10)
-    with pytest.raises(UserError, match=r"frames of 64 x 96 takes about .* use a smaller model"):
+    with raises("memory.step_too_large"):
         train(config)
     free(260_000_000)
-    with pytest.raises(UserError, match=r"sampling\.batch_size=[2-7] fits"):
+    with raises("memory.step_too_large"):
         train(config)
     assert not last_checkpoint(tmp_path).exists()
 
@@ -80,6 +80,6 @@ def test_a_validation_of_which_nothing_is_scored_is_refused_before_the_first_ste
         return data
 
     monkeypatch.setattr(loop, "data_of", strict)
-    with pytest.raises(UserError, match="labels of the val split is scored"):
+    with raises("training.no_scored_label"):
         train(toy_config(tmp_path, "training.steps=1", "dataset.source=raw"))
     assert not last_checkpoint(tmp_path).exists()

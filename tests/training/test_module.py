@@ -6,6 +6,7 @@ import event_examples
 import numpy as np
 import pytest
 import torch
+from user_errors import raises
 
 from rvtssm.boxes import xyxy_to_ltwh
 from rvtssm.cli.train import train
@@ -18,7 +19,6 @@ from rvtssm.models.streams import map_state
 from rvtssm.records import Detections, Labels, SequenceBatch
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
-from rvtssm.system.user_error import UserError
 from rvtssm.training.checkpoints import last_checkpoint
 from rvtssm.training.module import DetectionModule, ModuleSettings
 from rvtssm.training.training_config import OptimConfig, TrainingConfig
@@ -147,7 +147,7 @@ def test_a_process_goes_on_with_its_own_streams_and_random_numbers(tmp_path):
     place = {"world_size": 2, "global_rank": 1, "local_rank": 0, "ckpt_path": tmp_path / "last.ckpt"}
     module.trainer = type("Second", (), place)()
     checkpoint = {"decisive": {}, "train_seconds": 60.0, "processes": [parts[0], "step_3_process_1.pt"]}
-    with pytest.raises(UserError, match=r"step_3_process_1\.pt.* is missing"):
+    with raises("resume.lacks_process"):
         module.on_load_checkpoint(checkpoint)
     save_file(tmp_path / "step_3_process_1.pt", parts[1])
     module.on_load_checkpoint(checkpoint)

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.pytorch.callbacks import LambdaCallback
+from user_errors import raises
 
 from rvtssm.cli import train as verb
 from rvtssm.cli.main import main
@@ -256,7 +257,7 @@ def test_other_settings_do_not_resume_and_each_is_named(toy_config, whole):
         "temporal.name": "s4d",
         "seed": "1",
     }
-    with pytest.raises(ValueError, match="resume with the same ones") as refused:
+    with raises("resume.other_settings") as refused:
         train(toy_config(whole, *SETTINGS, *map("=".join, changes.items()), "resume=auto"))
     (differences,) = re.findall(r"other settings \((.*)\); resume", str(refused.value))
     found = dict(re.findall(r"([\w.]+)=[^;]*?, now ([^;]*)", differences))
@@ -269,7 +270,7 @@ def test_other_data_do_not_resume_and_leave_the_folder_as_it_is(toy_config, whol
     next((tmp_path / "fewer/train").glob("*.h5")).unlink()
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
     fewer = replace(config, dataset=replace(config.dataset, prepared_dir=str(tmp_path / "fewer")))
-    with pytest.raises(ValueError, match=r"train_recordings=2, now 1; dataset\.train_labels=\d+, now \d+\); resume"):
+    with raises("resume.other_settings"):
         train(fewer)
     assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
 
@@ -282,12 +283,12 @@ def test_settings_that_decide_no_number_may_change(interrupted, toy_config, whol
 
 
 def test_a_run_is_not_overwritten(toy_config, whole, tmp_path):
-    with pytest.raises(ValueError, match=rf"{whole} holds a run.*resume=auto, or set another out"):
+    with raises("resume.holds_run"):
         train(toy_config(whole, *SETTINGS))
     # nor by one that goes on from elsewhere
     other = tmp_path / "other.ckpt"
     other.write_bytes(last_checkpoint(whole).read_bytes())
-    with pytest.raises(ValueError, match="holds a run"):
+    with raises("resume.holds_run"):
         train(toy_config(whole, *SETTINGS, f"resume={other}"))
     assert find_resume(str(last_checkpoint(whole)), whole) == last_checkpoint(whole)
     assert find_resume("auto", whole) == last_checkpoint(whole)
@@ -325,11 +326,11 @@ def test_the_last_checkpoint_is_written_when_it_is_time(toy_config, tmp_path, mo
 
 
 def test_resuming_needs_a_checkpoint_of_a_run(toy_config, whole, tmp_path):
-    with pytest.raises(ValueError, match="the checkpoint does not exist"):
+    with raises("resume.missing"):
         train(toy_config(tmp_path, f"resume={tmp_path / 'none.ckpt'}"))
     loaded = read_checkpoint(best_checkpoint(whole))
     write_checkpoint(tmp_path / "weights.ckpt", loaded.detector, loaded)
-    with pytest.raises(ValueError, match="holds weights only"):
+    with raises("resume.weights_only"):
         train(toy_config(tmp_path, f"resume={tmp_path / 'weights.ckpt'}"))
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from lightning.pytorch.loggers import Logger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from user_errors import raises
 
 from rvtssm.cli.train import train
 from rvtssm.drawing.draw import draw_frame
@@ -233,5 +234,5 @@ def test_a_logger_that_cannot_be_had_is_named(tmp_path, name, told):
 @pytest.mark.skipif("wandb" in sys.modules, reason="it is there")
 def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("lightning.pytorch.loggers.wandb._WANDB_AVAILABLE", False)
-    with pytest.raises(ValueError, match="WandbLogger needs a package that is not installed"):
+    with raises("loggers.package_missing"):
         build_loggers(["lightning.pytorch.loggers.WandbLogger"], tmp_path)
