@@ -5,8 +5,8 @@
     python -m benchmarks.quantization --exact exact.xml --low int8.xml --recording FILE [--steps 10000] [--json FILE]
 
 Both are run by OpenVINO, in float32 and with the rest in bf16, by turns in one process; times are those of the
-processor, medians and minima over rounds, and a ratio is the median over rounds. The drift (`benchmarks.drift`) is that
-on the first 100 windows of the recording, the largest of all states.
+processor, medians and minima over rounds, and a ratio is the median over rounds. The drift is that on the
+first 100 windows of the recording, the largest of all states.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from torch import Tensor
 
-from benchmarks.drift import drift_bar, measure_drift
 from benchmarks.measuring import write_json
 from benchmarks.scan import machine, print_bars
 from rvtssm.export.calibration import CalibrationFrames
 from rvtssm.export.exported import read_exported
 
 ROUNDS, WARM_UP = 25, 3
+_LAST = 100  # steps of which the largest difference counts, since it changes from window to window
+_MOST_GROWTH = 1.1  # of the largest difference from one decade to the next
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -81,6 +83,41 @@ def measure_steps(exact: Path, low: Path, counts: torch.Tensor, rounds: int = RO
         }
         for (path, precision), times in zip(forms, taken, strict=True)
     ]
+
+
+@torch.inference_mode()
+def measure_drift(exact: Any, low: Any, frames: Sequence[Tensor] | Tensor, num_steps: int) -> dict[str, list[float]]:
+    """Return the difference of each state after 10, 100, ... steps and the last one. Frames are (C, H, W).
+
+    Both detectors take the same windows over and over, from the zero state and without a reset. The difference of a
+    state is the norm of the difference over the norm of the state in float32, the largest of the last 100 steps of each
+    decade.
+    """
+    detectors = [(detector, detector.prepare(1.0)) for detector in (exact, low)]
+    states: list[Any] = [detector.init_state(1) for detector, _ in detectors]
+    no_frame = torch.zeros(0, 2, dtype=torch.int64)  # neither neck nor head needs to run
+    decades = [10**power for power in range(1, len(str(num_steps))) if 10**power < num_steps] + [num_steps]
+    found: dict[str, list[float]] = {}
+    for step in range(1, num_steps + 1):
+        frame = frames[(step - 1) % len(frames)][None, None]
+        states = [run(frame, state, scale, no_frame)[1] for (run, scale), state in zip(detectors, states, strict=True)]
+        decade = next(each for each in decades if step <= each)
+        if step > decade - _LAST:
+            differences = [float((ours - theirs).norm() / theirs.norm()) for theirs, ours in zip(*states, strict=True)]
+            before = found.get(str(decade), differences)
+            found[str(decade)] = [max(pair) for pair in zip(before, differences, strict=True)]
+    return found
+
+
+def drift_bar(drift: dict[str, list[float]]) -> dict[str, Any]:
+    """Return whether the largest difference stayed as it was over the last decade of steps."""
+    (before, early), (after, late) = list(drift.items())[-2:]
+    growth = max(late) / max(early)
+    return {
+        "bar": f"states after {after} steps against {before}: {growth:.2f} times as far apart",
+        "wanted": f"<= {_MOST_GROWTH:g}",
+        "met": growth <= _MOST_GROWTH,
+    }
 
 
 if __name__ == "__main__":

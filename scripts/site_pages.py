@@ -27,7 +27,6 @@ ELSEWHERE = {
     "data_prep/README.md": "data.md",
     "benchmarks/README.md": "benchmarks.md",
     "benchmarks/any_rate/README.md": "rate_study.md",
-    "benchmarks/sequence/README.md": "sequence_study.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "CODE_OF_CONDUCT.md": "conduct.md",

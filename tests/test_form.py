@@ -26,15 +26,8 @@ EXEMPT = {
         "__main__",
         "histogram",
     },
-    "benchmarks/memory": {
-        "__main__",
-    },
     "benchmarks/parts": {
         "live_steps",
-    },
-    "benchmarks/sequence": {
-        "pendulum",
-        "study",
     },
     "benchmarks/training": {
         "__main__",
@@ -43,11 +36,6 @@ EXEMPT = {
         "__main__",
         "offsets",
         "scoring",
-    },
-    "benchmarks/whole": {
-        "__main__",
-        "detectors",
-        "growth",
     },
     "rvtssm": {
         "__init__",

@@ -38,7 +38,6 @@ LAYERS = {
 LSTM_LOOP, BACKBONE_LOOP = "rvt-lstm-loop", "rvt-backbone-loop"
 BASELINES = (LSTM_LOOP, BACKBONE_LOOP)
 OPTIONS = ("bf16", "recompute")  # and compile
-TEXTBOOK = "textbook"  # form of the layer, which `benchmarks.whole` compares with
 
 
 @dataclass(frozen=True)
@@ -136,10 +135,7 @@ class Training:
 
 
 def build_training(name: str, shape: Shape) -> Training:
-    """Return one of LAYERS or BASELINES, or a layer with one of OPTIONS, `compile` or none: "s5+bf16", "s5+".
-
-    "s5+textbook" is S5 in its textbook form.
-    """
+    """Return one of LAYERS or BASELINES, or a layer with one of OPTIONS, `compile` or none: "s5+bf16", "s5+"."""
     layer, plus, option = name.partition("+")
     if not plus:
         return build_trainings([layer], shape)[layer]
@@ -151,9 +147,6 @@ def build_training(name: str, shape: Shape) -> Training:
         compile_parts=option == "compile",
     )
     layers = [stage.temporal for stage in detector.backbone.stages]
-    if option == TEXTBOOK:
-        for block in layers:
-            block.ssm = TextbookLayer(block.ssm)
     optimizer = torch.optim.AdamW(detector.parameters(), lr=1e-5, fused=True)
     dtype = torch.bfloat16 if option == "bf16" else None
     return Training(detector, layers, [optimizer], shape.device, dtype=dtype)

@@ -1,1 +1,0 @@
-"""Which temporal layers remember objects that stand still: a small study that trains the layers of `rvtssm.ssm`."""

@@ -1,1 +1,0 @@
-"""Sequence benchmarks with published numbers: the temporal layers alone, on data that a command simulates."""
