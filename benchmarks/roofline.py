@@ -1,16 +1,23 @@
-"""What a training step of a recipe computes, moves and keeps, counted without running it, and what limits GPUs at it.
+"""What the recipes cost: a training step counted without running it, and what limits GPUs at it.
 
     python -m benchmarks.roofline [--recipes gen1_s5_base,onempx_s5_base] [--gpu A100] --json FILE
+    python -m benchmarks.roofline --page   # the table of docs/training.md, for all recipes of Gen1 and 1Mpx
 
 PyTorch's fake tensors have shapes and no content, so the count needs neither a GPU nor the memory of the step: products
 (two operations per multiply-add), bytes that every operation of eager PyTorch reads and writes, their number, and the
-bytes that wait for the backward pass. The forward pass runs in bf16 as on a GPU; loss, optimiser and loader are left
-out. The table sets the counts beside the limits of a GPU: a step cannot be shorter than `products` or `memory`.
+bytes that wait for the backward pass. The forward pass runs in the precision of the recipe; loss, optimiser and loader
+are left out. The table sets the counts beside the limits of a GPU, and a step cannot be shorter than these.
+
+Hours are an estimate: each step takes as long as its products at the speed of the data sheet, or as its bytes at a
+third of the memory speed, whichever is longer. Memory is what `rvtssm train` estimates before the first step. Nobody
+has measured either on a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,15 +32,21 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.measuring import write_json
 from rvtssm.cli.composition import compose
+from rvtssm.cli.config import Config, configs_dir
 from rvtssm.datasets import build_spec
 from rvtssm.evaluation.terminal_table import TerminalTable
 from rvtssm.models.backbones import attention
 from rvtssm.models.detector import build_detector
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.training.memory import probe_step
+from rvtssm.training.optim import peak_learning_rate
 
-# Dense products in bf16 per second, and bytes of memory per second, from the data sheets of the SXM modules.
-GPUS = {"A100": (312e12, 2.04e12), "H100": (989e12, 3.35e12)}
+# Dense products per second in 16 and in 32 bits, bytes of memory per second; from the data sheets of the SXM modules.
+GPUS = {"A100": (312e12, 19.5e12, 2.04e12), "H100": (989e12, 67e12, 3.35e12)}
+_REACHED_SHARE = 1 / 3  # of the memory speed, assumed of eager PyTorch
+_TYPES = {"float32": None, "bf16": torch.bfloat16, "float16": torch.bfloat16}  # CPUs have no float16, of the same size
+_SOURCES = {"RVT": "RVT", "SSMs for Event Cameras": "SSM"}  # names of papers in the recipes, and in the table
 _MOVE_NOTHING = {"device", "empty", "new_empty", "empty_like", "_unsafe_view", "detach"}
 
 
@@ -54,7 +67,13 @@ class _Traffic(TorchDispatchMode):
 
 
 def count_step(
-    model: ModelConfig, temporal: TemporalConfig, frame_hw: tuple[int, int], batch: int, steps: int, labelled: int
+    model: ModelConfig,
+    temporal: TemporalConfig,
+    frame_hw: tuple[int, int],
+    batch: int,
+    steps: int,
+    labelled: int,
+    autocast: torch.dtype | None = torch.bfloat16,
 ) -> dict[str, int]:
     """Count forward and backward pass over `batch` chunks of `steps` frames, of which `labelled` reach the head."""
     detector = build_detector(model, temporal, *frame_hw, num_classes=2).train()
@@ -69,7 +88,7 @@ def count_step(
     with (
         FakeTensorMode(allow_non_fake_inputs=True),
         patch.object(attention, "WRITTEN_OUT", frozenset()),  # PyTorch's call, as on a GPU
-        torch.autocast("cpu", torch.bfloat16),
+        torch.autocast("cpu", autocast, enabled=autocast is not None),
     ):
         fakes = {name: torch.empty_like(each, requires_grad=each.requires_grad) for name, each in named}
         hist = torch.zeros(steps, batch, 20, *frame_hw, dtype=torch.uint8)
@@ -93,13 +112,66 @@ def count_step(
 
 
 def count_recipe(recipe: str) -> dict[str, Any]:
-    """Count a step of one GPU with the recipe `configs/experiment/NAME.yaml`."""
+    """Count a step of one GPU with the recipe `configs/experiment/NAME.yaml`, and estimate its memory in bytes."""
     config = compose([f"experiment={recipe}"])
-    spec, sampling = build_spec(config.dataset), config.sampling
+    spec, sampling, autocast = build_spec(config.dataset), config.sampling, _TYPES[config.training.precision]
+    frame_hw = (spec.frame_height, spec.frame_width)
     labels = max(round(sampling.chunk_length * config.windows.settings.stride_us / spec.label_interval_us), 1)
-    shape = sampling.batch_size, sampling.chunk_length, labels * sampling.batch_size
-    counts = count_step(config.model, config.temporal, (spec.frame_height, spec.frame_width), *shape)
-    return {"recipe": recipe, "batch": shape[0], "steps": shape[1], "labelled": shape[2], **counts}
+    shape = sampling.num_chunks, sampling.chunk_length, labels * sampling.num_chunks
+    counts = count_step(config.model, config.temporal, frame_hw, *shape, autocast)
+    detector = build_detector(config.model, config.temporal, *frame_hw, num_classes=spec.num_classes)
+    memory = probe_step(detector, detector.in_channels * math.prod(frame_hw), autocast)
+    peak = memory.peak(shape[0] * shape[1], shape[2])
+    return {"recipe": recipe, "batch": shape[0], "steps": shape[1], "labelled": shape[2], **counts, "bytes_peak": peak}
+
+
+def hours(row: dict[str, Any], config: Config, gpu: str) -> float:
+    """Estimate how long a recipe takes on GPUs, by the count of its step."""
+    of_16_bits, of_32_bits, memory = GPUS[gpu]
+    products = of_32_bits if config.training.precision == "float32" else of_16_bits
+    seconds = max(row["products"] / products, row["bytes_moved"] / memory / _REACHED_SHARE)
+    return config.training.steps * seconds / 3600
+
+
+def page_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the table of recipes in Markdown, with their cost on the GPUs that the paper used."""
+    lines = [
+        "| recipe | GPUs | batch | learning rate | steps | precision | hours | GB per GPU | published AP | source |"
+    ]
+    lines.append("|---|--:|--:|--:|--:|---|--:|--:|---|---|")
+    for row in rows:
+        config = compose([f"experiment={row['recipe']}"])
+        sampling, training, total = config.sampling, config.training, config.sampling.total_batch or 0
+        ap, source = _published(row["recipe"])
+        cells = [
+            f"`{row['recipe']}`",
+            str(training.devices),
+            f"{total} x {sampling.chunk_length}",
+            f"{peak_learning_rate(config.optim, total):.3g}",
+            f"{training.steps // 1000} k",
+            training.precision,
+            f"{hours(row, config, 'A100'):.0f}",
+            f"{row['bytes_peak'] / 1e9:.0f}",
+            ap,
+            source,
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _published(recipe: str) -> tuple[str, str]:
+    """Return the published AP of a recipe and the paper, as its file says."""
+    text = (configs_dir() / "experiment" / f"{recipe}.yaml").read_text()
+    (line,) = re.findall(r"^# Published: (.*)$", text, re.M)
+    numbers = re.findall(r"(\d\d\.\d+)(?: AP)?(?: on the (test|val))?", line)
+    ap = ", ".join(" ".join(filter(None, number)) for number in numbers)
+    return ap or "none", next((short for name, short in _SOURCES.items() if name in line), "ours")
+
+
+def recipes() -> list[str]:
+    """Return the names of the recipes of Gen1 and 1Mpx."""
+    names = sorted(path.stem for path in (configs_dir() / "experiment").glob("*.yaml"))
+    return [name for name in names if name.startswith(("gen1_", "onempx_")) and not name.endswith("_check")]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -108,14 +180,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--recipes", default="gen1_s5_base,onempx_s5_base", help="of configs/experiment")
     parser.add_argument("--gpu", choices=GPUS, default="A100", help="whose limits the table has")
     parser.add_argument("--json", type=Path, help="file to write")
+    parser.add_argument("--page", action="store_true", help="print the table of docs/training.md, for all recipes")
     options = parser.parse_args(arguments)
-    rows = [count_recipe(recipe) for recipe in options.recipes.split(",")]
-    Console().print(_table(rows, options.gpu))
+    rows = [count_recipe(recipe) for recipe in (recipes() if options.page else options.recipes.split(","))]
+    Console().print(page_table(rows) if options.page else _table(rows, options.gpu), soft_wrap=True)
     write_json(options.json, {"recipes": rows})
 
 
 def _table(rows: Sequence[dict[str, Any]], gpu: str) -> TerminalTable:
-    products, memory = GPUS[gpu]
+    products, _, memory = GPUS[gpu]
     head = ["recipe", "frames", "TFLOP", "ms", "GB moved", "ms", "kernels", "GB kept", "MB frames", "MB gradients"]
     cells = [
         [

@@ -29,8 +29,8 @@ from torch import Tensor
 from benchmarks.measuring import write_json
 from benchmarks.scan import machine
 from rvtssm.datasets import DatasetConfig
+from rvtssm.datasets.data_config import DataConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
-from rvtssm.datasets.loading_config import DataConfig
 from rvtssm.detection.stream import stream
 from rvtssm.evaluation.coco import evaluate_detections
 from rvtssm.models.checkpoint import read_checkpoint, weights_digest

@@ -12,7 +12,7 @@ from PIL import Image
 
 from rvtssm.ssm import S5, TemporalConfig
 from rvtssm.ssm.spectrum import Spectrum
-from rvtssm.training.spectrum_monitor import spectrum_figure
+from rvtssm.training.logs import spectrum_figure
 
 torch.manual_seed(0)
 layer = S5(32, TemporalConfig(discretization="zoh", dt_max=0.4))

@@ -1,27 +1,38 @@
 #!/usr/bin/env bash
-# Train on a SLURM cluster with one process per GPU. Submit it from the checkout; arguments are overrides of
-# `rvtssm train`.
+# Train on a SLURM cluster with one process per GPU. Submit it from any folder; arguments are overrides of `rvtssm train`,
+# and paths in them are those of that folder.
 #
-#   sbatch scripts/train_slurm.sh dataset=gen1 dataset.prepared_dir=data/gen1_prepared out=outputs/gen1
-#   sbatch --nodes=16 --time=4:00:00 scripts/train_slurm.sh ...          # 64 GPUs, four hours at a time
+#   sbatch scripts/train_slurm.sh experiment=onempx_s5_base dataset.prepared_dir=data/onempx_prepared out=outputs/onempx
+#   sbatch --ntasks-per-node=1 --gpus-per-node=1 scripts/train_slurm.sh experiment=gen1_s5_base ...  # on one GPU
+#   sbatch --nodes=2 --time=4:00:00 scripts/train_slurm.sh ...       # on 2 x 2 GPUs, four hours at a time
+#
+# The total batch of a recipe (sampling.total_batch) is divided over the processes; a number that does not divide it is
+# refused. Without a total batch, a step has sampling.batch_size chunks per process.
 #
 # SLURM sends a signal ten minutes before the time of the job is over (`--signal` below). The run then finishes its step
 # or validation, writes last.ckpt and ends, and this script puts the job back into the queue. The next run continues from
 # last.ckpt. The same happens after a preemption, if the cluster requeues the job, and when the job is submitted again.
 # The time between signal and end must be longer than a validation takes.
 #SBATCH --job-name=rvtssm
-#SBATCH --nodes=2
-#SBATCH --ntasks-per-node=4
-#SBATCH --gpus-per-node=4
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=2
+#SBATCH --gpus-per-node=2
 #SBATCH --cpus-per-task=8
 #SBATCH --time=24:00:00
 #SBATCH --signal=B:USR1@600
 #SBATCH --requeue
 #SBATCH --open-mode=append
 set -euo pipefail
-cd "$SLURM_SUBMIT_DIR"
 
-srun --kill-on-bad-exit=1 "${PYTHON:-.venv/bin/python}" scripts/train.py resume=auto \
+# SLURM runs a copy of this file; it knows where the file itself is. CHECKOUT=DIR says so where SLURM does not.
+script=$(scontrol show job "$SLURM_JOB_ID" | sed -n 's/^ *Command=\([^ ]*\).*/\1/p' | head -n 1)
+checkout=${CHECKOUT:-$(realpath -m "$(dirname "$script")/..")}
+if [ ! -f "$checkout/scripts/train.py" ]; then
+    echo "scripts/train_slurm.sh: $checkout is not the checkout; name it, as in sbatch --export=ALL,CHECKOUT=DIR" >&2
+    exit 2
+fi
+
+srun --kill-on-bad-exit=1 "${PYTHON:-$checkout/.venv/bin/python}" "$checkout/scripts/train.py" resume=auto \
     training.devices="$SLURM_NTASKS_PER_NODE" training.num_nodes="$SLURM_NNODES" "$@" &
 run=$!
 

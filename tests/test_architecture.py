@@ -63,8 +63,8 @@ MAY_IMPORT |= {f"contrib.{name}": GROUND | ROOMS | {"cli"} for name in CONTRIB} 
 TORCH = {"torch", "torchvision", "lightning", "pytorch_lightning", "timm"}
 WITHOUT_TORCH = (*sorted(GROUND), "records", "readers", "events", "synthetic", "checks", "writers", "contrib.worlds")
 PREPARING = {
-    *("described", "compress", "preparation_config", "prepare_dataset", "prepare_recording", "sections", "store"),
-    *("tree", "rvt_layout", "unfailing_file", "custom", "gen1", "onempx", "dsec", "synthetic", "loading_config"),
+    *("compress", "prepare_dataset", "prepare_recording", "sections", "store"),
+    *("tree", "rvt_layout", "custom", "prophesee", "dsec", "synthetic", "data_config"),
 }
 MAY_NOT_IMPORT = {
     **{room: {"hydra", "omegaconf"} for room in ROOMS | GROUND},

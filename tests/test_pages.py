@@ -30,10 +30,27 @@ def site(tmp_path_factory) -> Path:
     return folder
 
 
-def test_the_links_of_the_readme_lead_somewhere():
-    text = (ROOT / "README.md").read_text()
-    links = re.findall(r"\]\(([^)#]+)", text)
-    assert len(links) > 15 and [link for link in links if not (ROOT / link).is_file()] == []
+TEXTS = [path for path in sorted(ROOT.rglob("*.md")) if not {".venv", "outputs", "templates"} & {*path.parts}]
+
+
+def sections_of(page: Path) -> set[str]:
+    """The anchors of the headings of a page, as forges and the site make them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    headings = re.findall(r"^#+ (.*)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_within_the_checkout_lead_somewhere(page):
+    """To a file or a folder, and to a heading if they name one. Addresses on the web are left out."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    dead = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        path, _, section = target.partition("#")
+        file = page.parent / path if path else page
+        if ":" not in path and not (file.exists() and (not section or section in sections_of(file))):
+            dead.append(target)
+    assert dead == []
 
 
 def commands() -> list[str]:

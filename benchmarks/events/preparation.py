@@ -35,7 +35,7 @@ import torch
 from benchmarks.events.histogram import rvt_frame, shape_of
 from benchmarks.measuring import take_turns, times_faster
 from rvtssm.datasets.compress import FrameCompressor, decompress_into
-from rvtssm.datasets.preparation_config import PreprocessConfig
+from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.prepare_recording import Recipe, prepare_recording
 from rvtssm.datasets.store import open_sequence

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rvtssm.checks.label_checks import Note, box_faults, sensor_notes, time_faults
-from rvtssm.datasets.preparation_config import PreprocessConfig
+from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_recording import EventBlocks, Plan, Recipe, is_made_from, plan_recording
 from rvtssm.datasets.store import Meta, StoredSequence, open_sequence, read_meta, shared_settings
 from rvtssm.datasets.tree import RawRecording, find_boxes_without_events, find_recordings, find_sequences

@@ -10,8 +10,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
 from rvtssm.datasets import DatasetConfig
-from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingConfig
-from rvtssm.datasets.preparation_config import PreprocessConfig
+from rvtssm.datasets.data_config import AugmentConfig, DataConfig, PreprocessConfig, SamplingConfig
 from rvtssm.detection.inference_config import DetectionConfig, LiveConfig, PredictConfig
 from rvtssm.evaluation.evaluation_config import EvaluationConfig
 from rvtssm.events.windows import WindowsConfig

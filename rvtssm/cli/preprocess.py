@@ -6,8 +6,7 @@ from rvtssm.cli.announcement import announce, thinned_in_words
 from rvtssm.cli.config import Config
 from rvtssm.cli.console import say, say_error
 from rvtssm.cli.inputs import needed
-from rvtssm.datasets import build_spec, custom
-from rvtssm.datasets.described import copy_generated
+from rvtssm.datasets import build_spec, copy_generated, custom
 from rvtssm.datasets.prepare_dataset import PreprocessSummary, preprocess_dataset
 from rvtssm.datasets.tree import find_recordings
 from rvtssm.events.label_times import summary as summary_of_times

@@ -50,7 +50,7 @@ class _OnTerminal(TrainReports):
             source=f"{run.data.source} {run.data.spec.name}",
             stride=f"{run.meta.windows.stride_us / 1000:g} ms",
             recordings=f"{recordings['train']} (validation: {recordings['val']}, {scored / num_labels:.0%} scored)",
-            steps=f"{run.sections.training.steps} of {run.total_batch} x {run.sections.sampling.chunk_length} windows",
+            steps=f"{run.sections.training.steps} of {run.batch_in_words}",
             memory=f"about {run.peak_bytes / 1e9:.2g} GB per process",
             resumed_from=run.resume,
             device=run.device,

@@ -1,24 +1,30 @@
 """Turn recordings and prepared sequences of each dataset into batches. Add new datasets to the table here."""
 
+import json
 import re
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
-from rvtssm.datasets import custom, dsec, gen1, onempx, synthetic
-from rvtssm.datasets.described import described
+from rvtssm.datasets import custom, dsec, prophesee, synthetic
+from rvtssm.datasets.synthetic import GENERATED_FILE
 from rvtssm.records import TIME_UNITS, DatasetSpec
 from rvtssm.system.extras import installed_parts
+from rvtssm.system.files import CONTENT_ERRORS, file_errors
 from rvtssm.system.limits import check_at_least, check_choice
+from rvtssm.system.remote import local_path
 from rvtssm.system.user_error import UserError
 
 DATASETS: dict[str, DatasetSpec] = {
-    "gen1": gen1.SPEC,
-    "onempx": onempx.SPEC,
+    "gen1": prophesee.GEN1,
+    "onempx": prophesee.ONEMPX,
     "dsec": dsec.SPEC,
     "synthetic": synthetic.SPEC,
     "custom": custom.SPEC,
     **installed_parts("rvtssm.simulated"),
 }
 SOURCES = ("raw", "prepared")
+_GENERATED = (synthetic.SPEC.name, *installed_parts("rvtssm.simulated"))
 _READ_KEYS = ("repair", "time_unit", "format", "columns")  # of DatasetConfig and DatasetSpec
 _LARGEST_SENSOR = 1 << 16  # pixels; no sensor has larger coordinates
 
@@ -78,8 +84,8 @@ def with_described(config: DatasetConfig) -> DatasetConfig:
     """
     if config.name and config.height and config.width:
         return config
-    found = described(config.name, config.raw_dir, config.prepared_dir)
-    return replace(config, **{key: getattr(config, key) or value for key, value in found.items()})
+    description = described(config.name, config.raw_dir, config.prepared_dir)
+    return replace(config, **{key: getattr(config, key) or value for key, value in description.items()})
 
 
 def with_training(config: DatasetConfig, spec: DatasetSpec) -> DatasetConfig:
@@ -130,3 +136,51 @@ def build_spec(config: DatasetConfig) -> DatasetSpec:
             "side, choose the size that fits",
         )
     return spec
+
+
+def described(name: str, *folders: str | None) -> dict[str, Any]:
+    """Return what the first folder with a description says, as fields of DatasetConfig; nothing without one.
+
+    Args:
+        name: The dataset that was asked for. Empty: any. Only generated and custom datasets are described by files.
+        folders: Folders or URLs of the dataset, in order. None is left out.
+
+    Returns:
+        The name of the dataset. For generated recordings also their height and width.
+
+    Raises:
+        UserError: The file of generated recordings cannot be read, or it belongs to another dataset than `name`.
+    """
+    if name not in ("", custom.SPEC.name, *_GENERATED):
+        return {}
+    for folder in filter(None, folders):
+        if name not in _GENERATED and (local_path(folder, custom.FILE) / custom.FILE).is_file():
+            return {"name": custom.SPEC.name}
+        if (path := local_path(folder, GENERATED_FILE) / GENERATED_FILE).is_file():
+            description = _generated(path)
+            if name not in ("", description["name"]):
+                raise UserError(
+                    "dataset.other_generated",
+                    f"{folder} was written by `rvtssm generate` and holds dataset={description['name']} "
+                    f"({GENERATED_FILE}), not {name}; leave dataset out, or name that one",
+                )
+            return description
+    return {}
+
+
+def copy_generated(name: str, raw_dir: str, prepared_dir: str) -> None:
+    """Copy the description of the generated dataset `name`, if there is one, to the folder of its prepared files."""
+    source = local_path(raw_dir, GENERATED_FILE) / GENERATED_FILE
+    if name in _GENERATED and source.is_file():
+        custom.write_description(Path(prepared_dir) / GENERATED_FILE, source.read_bytes())
+
+
+def _generated(path: Path) -> dict[str, Any]:
+    fault, advice = " is not a file that `rvtssm generate` writes", "name dataset, dataset.height and dataset.width"
+    with file_errors(path, fault, advice, CONTENT_ERRORS):
+        settings = json.loads(path.read_text("utf-8"))
+        return {
+            "name": str(settings.get("dataset", "synthetic")),
+            "height": int(settings["height"]),
+            "width": int(settings["width"]),
+        }

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.datasets.loading_config import ZOOM_IN_FACTORS, ZOOM_OUT_DIVISORS, FlipZoom
+from rvtssm.datasets.data_config import ZOOM_IN_FACTORS, ZOOM_OUT_DIVISORS, FlipZoom
 from rvtssm.records import Labels
 from rvtssm.system.jit import jit
 

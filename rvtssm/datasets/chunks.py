@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Dataset
 
 from rvtssm.datasets.augment import draw_placement
-from rvtssm.datasets.loading_config import AugmentConfig
+from rvtssm.datasets.data_config import AugmentConfig
 from rvtssm.datasets.packed_batch import stack_events, stack_frames
 from rvtssm.datasets.sampling import ChunkRequest
 from rvtssm.datasets.sequence import FrameSequence
@@ -149,15 +149,19 @@ class Collate:
             dt_us[: len(chunk.frames), stream] = torch.from_numpy(chunk.dt_us)
             is_pad[: len(chunk.frames), stream] = False
         hist, events = _frames_of(chunks, num_steps)
+        is_first = torch.tensor([chunk.request.is_first for chunk in chunks])
+        slot = torch.tensor([chunk.request.slot for chunk in chunks])
+        recording = torch.tensor([chunk.request.recording for chunk in chunks])
+        targets = _targets_of(chunks)
         return SequenceBatch(
             hist=hist,
             events=events,
             dt_us=dt_us,
-            is_first=torch.tensor([chunk.request.is_first for chunk in chunks]),
+            is_first=is_first,
             is_pad=is_pad,
-            slot=torch.tensor([chunk.request.slot for chunk in chunks]),
-            recording=torch.tensor([chunk.request.recording for chunk in chunks]),
-            **_targets_of(chunks),
+            slot=slot,
+            recording=recording,
+            **targets,
         )
 
 
@@ -186,10 +190,12 @@ def _targets_of(chunks: list[Chunk]) -> dict[str, Any]:
         targets[m, : len(labels), 1:3] = ltwh[:, :2] + ltwh[:, 2:] / 2
         targets[m, : len(labels), 3:] = ltwh[:, 2:]
         pseudo_scores[m, : len(labels)] = torch.from_numpy(labels.pseudo_score)
+    frame_index = torch.tensor([frame[:2] for frame in frames], dtype=torch.int64)
+    t_us = torch.tensor([time_us for _, _, time_us, _ in frames], dtype=torch.int64)
     return {
-        "frame_index": torch.tensor([frame[:2] for frame in frames], dtype=torch.int64).reshape(-1, 2),
+        "frame_index": frame_index.reshape(-1, 2),
         "targets": targets,
         "num_targets": num_targets,
-        "t_us": torch.tensor([time_us for _, _, time_us, _ in frames], dtype=torch.int64),
+        "t_us": t_us,
         "pseudo_scores": pseudo_scores if pseudo_scores.any() else None,
     }

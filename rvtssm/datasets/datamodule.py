@@ -12,8 +12,8 @@ from torch.utils.data import Sampler
 
 from rvtssm.datasets import SOURCES, DatasetConfig, build_spec
 from rvtssm.datasets.chunks import ChunkDataset, Collate
+from rvtssm.datasets.data_config import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.datasets.loader import ResumableLoader, SequenceLoader, leave_signals_to_the_parent
-from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.datasets.sampling import ChunkRequest, EvalBatchSampler, MixedBatchSampler
 from rvtssm.datasets.sequence import FrameSequence, RawSplit, has_sequences, open_prepared_split
 from rvtssm.records import SequenceBatch, WindowSettings
@@ -99,12 +99,12 @@ class SequenceDataModule(L.LightningDataModule):
         if (split, source) not in self._sequences:
             is_trained = split == "train" and self.has_pseudo_labels
             if source == "raw":
-                found = self._raw_split(split).sequences(self.windows, has_pseudo_labels=is_trained)
+                sequences = self._raw_split(split).sequences(self.windows, has_pseudo_labels=is_trained)
             else:
                 folder = _given(self.config.prepared_dir, "dataset.prepared_dir")
-                found = open_prepared_split(folder, split, self.spec)
-                found = found if is_trained else _annotated(found)
-            self._sequences[split, source] = found
+                sequences = open_prepared_split(folder, split, self.spec)
+                sequences = sequences if is_trained else _annotated(sequences)
+            self._sequences[split, source] = sequences
         return self._sequences[split, source]
 
     def num_without_boxes(self, split: str, sequences: list[FrameSequence], source: str | None = None) -> int:
@@ -174,9 +174,11 @@ class SequenceDataModule(L.LightningDataModule):
         rank, world_size = self._place()
         num_kinds = len({*random_kinds, *stream_kinds})
         accumulate = self.trainer.accumulate_grad_batches if self.trainer is not None else 1
+        num_steps = [len(sequence.windows) for sequence in sequences]
+        label_steps = [sequence.label_steps for sequence in sequences]
         sampler = MixedBatchSampler(
-            [len(sequence.windows) for sequence in sequences],
-            [sequence.label_steps for sequence in sequences],
+            num_steps,
+            label_steps,
             self.sampling,
             self.seed,
             rank,
@@ -298,8 +300,12 @@ def _with_length(windows: WindowSettings, window_ms: float | None) -> WindowSett
 
 def _annotated(sequences: list[FrameSequence]) -> list[FrameSequence]:
     """Return the sequences without labels that a detector made. Drop sequences that have only such labels."""
-    kept = [each for each in sequences if not len(each.labels) or (each.labels.pseudo_score == 0).any()]
-    return [replace(each, labels=each.labels[each.labels.pseudo_score == 0]) for each in kept]
+    annotated = []
+    for sequence in sequences:
+        is_own = sequence.labels.pseudo_score == 0
+        if is_own.any() or not len(is_own):
+            annotated.append(replace(sequence, labels=sequence.labels[is_own]))
+    return annotated
 
 
 def _given(folder: str | None, key: str) -> str:

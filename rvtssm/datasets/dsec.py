@@ -104,5 +104,8 @@ def _places(class_names: Sequence[str]) -> list[int | None]:
     """Return, for each class of SPEC, the index of the class that it counts as, or None."""
     if tuple(class_names) == SPEC.class_names:
         return list(range(len(class_names)))
-    known = {name: place for place, name in enumerate(class_names)}
-    return [next((known[name] for name in _STANDS_FOR[own] if name in known), None) for own in SPEC.class_names]
+    places: list[int | None] = []
+    for own in SPEC.class_names:
+        counted_as = [name for name in _STANDS_FOR[own] if name in class_names]
+        places.append(list(class_names).index(counted_as[0]) if counted_as else None)
+    return places

@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.filesize import decimal
 
 from rvtssm.datasets import sections
-from rvtssm.datasets.preparation_config import PreprocessConfig
+from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_recording import (
     Outcome,
     Plan,
@@ -176,10 +176,13 @@ def _missing(jobs: list[Job], overwrite: bool, summary: PreprocessSummary) -> li
 
     with ThreadPoolExecutor(8) as threads:  # the threads wait for a disk or a network
         outcomes = list(threads.map(outcome, jobs))
-    for job, found in zip(jobs, outcomes, strict=True):
-        if found is not None:
-            summary.add(job.name, found)
-    return [job for job, found in zip(jobs, outcomes, strict=True) if found is None]
+    missing = []
+    for job, known in zip(jobs, outcomes, strict=True):
+        if known is None:
+            missing.append(job)
+        else:
+            summary.add(job.name, known)
+    return missing
 
 
 def _check_disk(jobs: list[Job], spec: DatasetSpec, settings: WindowSettings, folder: Path) -> None:

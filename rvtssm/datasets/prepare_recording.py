@@ -241,9 +241,9 @@ def is_made_from(recording: RawRecording, sequence: StoredSequence, recipe: Reci
     Raises:
         UserError: It was made with another recipe, or the recording is shorter now.
     """
-    found = {"reduce": "nearest", **sequence.meta}  # earlier files do not tell, and keep one pixel of each square
+    meta = {"reduce": "nearest", **sequence.meta}  # earlier files do not tell, and keep one pixel of each square
     differences = [
-        f"{key}={found.get(key)}, now {value}" for key, value in recipe.meta.items() if found.get(key) != value
+        f"{key}={meta.get(key)}, now {value}" for key, value in recipe.meta.items() if meta.get(key) != value
     ]
     if differences:
         raise UserError(
@@ -251,7 +251,7 @@ def is_made_from(recording: RawRecording, sequence: StoredSequence, recipe: Reci
             f"{sequence.path} was made with {'; '.join(differences)}; use the same settings, overwrite=true or "
             "another folder",
         )
-    before, now = found["source"], _source(recording, recipe)
+    before, now = meta["source"], _source(recording, recipe)
     if before == now:
         return True
     num_bytes = before["num_bytes"]

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Sampler
 
-from rvtssm.datasets.loading_config import SamplingConfig
+from rvtssm.datasets.data_config import SamplingConfig
 from rvtssm.system.user_error import UserError
 
 # Purposes of random numbers, each with its own seeds, so that they are independent of each other.
@@ -194,11 +194,11 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
 
     def _num_batches(self, epoch: int) -> int:
         if not self.num_streams:
-            wanted, in_batch = len(self._labelled), self.num_random
+            num_chunks, in_batch = len(self._labelled), self.num_random
         else:
-            wanted = sum(len(self._chunks(r, kind)) for r, kind in enumerate(self._stream_kinds(epoch)))
+            num_chunks = sum(len(self._chunks(r, kind)) for r, kind in enumerate(self._stream_kinds(epoch)))
             in_batch = self.num_streams
-        num_batches = math.ceil(wanted / (in_batch * self.world_size))
+        num_batches = math.ceil(num_chunks / (in_batch * self.world_size))
         return math.ceil(num_batches / self.accumulate) * self.accumulate
 
     def _chunks(self, recording: int, kind: int) -> list[tuple[int, int]]:

@@ -87,14 +87,14 @@ class FrameSequence:
         windows = Windows(np.stack([ends_us - lengths_us, ends_us], axis=1), dt_us)
         return replace(self, windows=windows, source=self.source.counted_anew(windows))
 
-    def check_settings(self, wanted: WindowSettings) -> None:
-        """Raise UserError if the frames were counted with other settings than `wanted`."""
+    def check_settings(self, asked_settings: WindowSettings) -> None:
+        """Raise UserError if the frames were counted with other settings than `asked_settings`."""
         differences = []
-        for each in fields(WindowSettings):
-            found, asked = getattr(self.settings, each.name), getattr(wanted, each.name)
+        for field in fields(WindowSettings):
+            own, asked = getattr(self.settings, field.name), getattr(asked_settings, field.name)
             # A stride of 1e6 / 30 us is stored in whole microseconds.
-            if found != asked and not (each.name == "stride_us" and math.isclose(found, asked, rel_tol=1e-3)):
-                differences.append(f"{each.name}={found} but the run asks for {asked}")
+            if own != asked and not (field.name == "stride_us" and math.isclose(own, asked, rel_tol=1e-3)):
+                differences.append(f"{field.name}={own} but the run asks for {asked}")
         if differences:
             raise UserError(
                 "prepared.other_windows",
@@ -121,14 +121,14 @@ def open_prepared(path: Path | str, spec: DatasetSpec) -> FrameSequence:
             "prepared.other_dataset",
             f"{path} was prepared as dataset {meta.get('dataset')!r}, but the run asks for {spec.name!r}",
         )
-    wanted = {name: getattr(spec, name) for name in ("height", "width", "downsample")}
-    wanted["class_names"] = list(spec.class_names)
-    found = {key: meta.get(key, value) for key, value in wanted.items()}
-    if found != wanted:
+    expected = {name: getattr(spec, name) for name in ("height", "width", "downsample")}
+    expected["class_names"] = list(spec.class_names)
+    stored_values = {key: meta.get(key, value) for key, value in expected.items()}
+    if stored_values != expected:
         raise UserError(
             "prepared.other_size",
-            f"{path} was prepared with {found}, but the run asks for {wanted}; set dataset.height and dataset.width "
-            "to the size of the recordings, or prepare them again",
+            f"{path} was prepared with {stored_values}, but the run asks for {expected}; set dataset.height and "
+            "dataset.width to the size of the recordings, or prepare them again",
         )
     known = (labels.class_id >= 0) & (labels.class_id < len(spec.class_names))
     if not known.all():
@@ -248,23 +248,23 @@ class RawSplit:
     def __init__(self, raw_dir: Path | str, split: str, spec: DatasetSpec) -> None:
         self.spec = spec
         self.split = split
-        found = find_recordings(raw_dir, split, spec)
-        if not found:
+        recordings = find_recordings(raw_dir, split, spec)
+        if not recordings:
             raise UserError(
                 "dataset.empty_split",
                 f"{raw_dir}/{split} holds no recording that ends in {' '.join(spec.event_suffixes)}; "
                 "data_prep/README.md shows where the recordings of each dataset belong",
             )
         self._recordings, notes = [], Counter[str]()
-        for raw in found:
+        for raw in recordings:
             boxes, noted = raw.read_labels(spec)
             notes += noted
             self._recordings.append((raw.name, open_with(raw.events_path, spec.read_options), boxes))
-        self.num_recordings = len(found)
+        self.num_recordings = len(recordings)
         if all(not len(boxes) for _, _, boxes in self._recordings):
             raise UserError(
                 "dataset.unlabelled_split",
-                f"no recording of the {split} split has labels: {found[0].why_unlabelled(spec)}",
+                f"no recording of the {split} split has labels: {recordings[0].why_unlabelled(spec)}",
             )
         for note, count in notes.items():
             say(f"{split}: {count} {note}")
@@ -307,8 +307,8 @@ class RawSplit:
             if plan is not None:
                 labels = plan.labels
                 if label_hz is not None:
-                    kept = clean_boxes(boxes, spec, settings.convention, self.split == "train")
-                    labels = to_labels(interpolated_boxes(kept, label_hz, name), plan.windows, is_exact=False)
+                    cleaned = clean_boxes(boxes, spec, settings.convention, self.split == "train")
+                    labels = to_labels(interpolated_boxes(cleaned, label_hz, name), plan.windows, is_exact=False)
                 labels = to_frame_labels(labels, spec)
                 frames = plan.frame_shape, settings, CountedFrames(plan)
                 sequence = FrameSequence(name, plan.windows, labels, *frames, num_thinned=plan.num_thinned)
@@ -319,7 +319,7 @@ class RawSplit:
                 f"no recording of the {self.split} split has a box left after cleaning; "
                 "`rvtssm inspect DIR full=true` says why",
             )
-        if note := summary([each for each in times if each is not None]):
+        if note := summary([label_times for label_times in times if label_times is not None]):
             say(f"{self.split}: {note}")
         return sequences
 

@@ -8,10 +8,13 @@ CRC-32: one of `frames`, and one of all other content and the name of the file.
 """
 
 import contextlib
+import io
 import json
 import math
 import os
 import re
+import signal
+import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -25,7 +28,6 @@ import numpy.typing as npt
 
 from rvtssm.datasets.compress import decompress_into
 from rvtssm.datasets.tree import RVT_FOLDER
-from rvtssm.datasets.unfailing_file import UnfailingFile
 from rvtssm.events.label_rules import with_class_indices
 from rvtssm.events.labels import to_boxes, to_labels
 from rvtssm.readers.hdf5 import check_storage, open_hdf5, read_array, read_rows, reading
@@ -45,6 +47,59 @@ _OPTIONAL = ("labels/pseudo_score", "labels/empty_us")
 _RVT_PUBLISHED = "stacked_histogram_dt=50_nbins=10"
 Meta = dict[str, Any]
 Read = TypeVar("Read")
+
+
+class UnfailingFile(io.FileIO):
+    """A new file whose writes never raise. After the first error it writes nothing more.
+
+    After a write that fails, libhdf5 crashes the process some time later, so errors are raised only after the call.
+    Pass it to `h5py.File`, and put every call that makes h5py write into a block of `errors_at_end`.
+
+    Args:
+        path: The file to create.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "w+")
+        self._error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        rest = memoryview(data)
+        with self._noted():
+            while rest and self._error is None:
+                rest = rest[super().write(rest) :]
+        return len(data)
+
+    def truncate(self, size: int | None = None) -> int:
+        with self._noted():
+            super().truncate(size)
+        return self.tell() if size is None else size
+
+    @contextlib.contextmanager
+    def errors_at_end(self) -> Iterator[None]:
+        """Raise the first error when the block ends. KeyboardInterrupt waits too, since it must not end `write`."""
+        usual: Any = signal.getsignal(signal.SIGINT)
+        if threading.current_thread() is not threading.main_thread() or not callable(usual):
+            yield  # signals are not handled here
+        else:
+            interruptions: list[Any] = []
+            signal.signal(signal.SIGINT, lambda *arguments: interruptions.append(arguments))
+            try:
+                yield
+            finally:
+                signal.signal(signal.SIGINT, usual)
+                for arguments in interruptions[:1]:
+                    usual(*arguments)
+        if self._error is not None:
+            raise self._error
+
+    @contextlib.contextmanager
+    def _noted(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            # without its traceback, which refers to memory of libhdf5
+            self._error = self._error or error.with_traceback(None)
 
 
 @dataclass(eq=False)
@@ -271,11 +326,11 @@ def open_rvt_sequence(folder: Path | str, spec: DatasetSpec) -> StoredSequence:
     with reading(path, advice=_AGAIN), open_hdf5(path) as file:
         check_storage(path, file["data"])
         shape = file["data"].shape
-    wanted = (len(ends_us), 2 * num_bins, spec.frame_height, spec.frame_width)
-    if shape != wanted or not len(ends_us):
+    expected = (len(ends_us), 2 * num_bins, spec.frame_height, spec.frame_width)
+    if shape != expected or not len(ends_us):
         raise UserError(
             "prepared.rvt_shape",
-            f"{path} has shape {shape}, but {spec.name} needs {wanted}; choose the dataset that fits",
+            f"{path} has shape {shape}, but {spec.name} needs {expected}; choose the dataset that fits",
         )
     dt_us = np.diff(ends_us, prepend=ends_us[0] - length_us)
     windows = Windows(np.stack([ends_us - length_us, ends_us], axis=1), dt_us)
@@ -338,16 +393,16 @@ def _rvt_histograms_dir(folder: Path) -> tuple[Path, int, int]:
 
 def _loaded(path: Path, member: str | None = None) -> npt.NDArray[Any]:
     with file_errors(path, " cannot be read", "copy the folder again"):
-        found: Any = np.load(path, allow_pickle=False)
-        return found[member] if member else found
+        content: Any = np.load(path, allow_pickle=False)
+        return content[member] if member else content
 
 
 def _read_tables(path: Path, names: Sequence[str]) -> tuple[Meta, list[int], dict[str, npt.NDArray[Any]]]:
     """Return the metadata, the digest and the tables of a file written with `sequence_writer`."""
     with reading(path, advice=_AGAIN), open_hdf5(path) as file:
         meta, digest = _checked_meta(path, file)
-        found = [name for name in names if name not in _OPTIONAL or name in file]
-        return meta, digest, {name: read_array(file, name) for name in found}
+        stored = [name for name in names if name not in _OPTIONAL or name in file]
+        return meta, digest, {name: read_array(file, name) for name in stored}
 
 
 def _text(value: Any) -> str:

@@ -77,11 +77,11 @@ class RawRecording:
         if self.labels is not None:
             return f"{self.boxes_path} holds no boxes"
         beside = (self.events_path.with_name(f"{Path(self.name).name}{suffix}") for suffix in _LABEL_SUFFIXES)
-        found = next((path for path in beside if path.is_file() and path != self.events_path), None)
+        label_file = next((path for path in beside if path.is_file() and path != self.events_path), None)
         advice = ""
-        if found is not None and spec.name == "custom" and spec.boxes_dir == spec.events_dir:
-            suffix = found.name.removeprefix(Path(self.name).name)
-            advice = f"; there is {found.name}, so set `labels: {suffix}` in dataset.yaml"
+        if label_file is not None and spec.name == "custom" and spec.boxes_dir == spec.events_dir:
+            suffix = label_file.name.removeprefix(Path(self.name).name)
+            advice = f"; there is {label_file.name}, so set `labels: {suffix}` in dataset.yaml"
         return f"{self.events_path} has no labels ({self.name}{spec.boxes_suffix}){advice}"
 
 
@@ -127,15 +127,15 @@ def find_recordings(raw_dir: Path | str, split: str, spec: DatasetSpec) -> list[
         UserError: The folder of the split does not exist, or two folders of the split hold recordings of one name.
     """
     raw_dir = _folders_of(raw_dir, split, spec)
-    found = _find_events(raw_dir, split, spec)
-    folders = {name: folder for name, (_, folder) in found.items()}
+    events = _find_events(raw_dir, split, spec)
+    folders = {name: folder for name, (_, folder) in events.items()}
     labels = find_labels(raw_dir, split, spec, folders, lambda: _all_names(raw_dir, spec))
-    return [RawRecording(name, found[name][0], labels.get(name)) for name in sorted(found)]
+    return [RawRecording(name, events[name][0], labels.get(name)) for name in sorted(events)]
 
 
 def _find_events(raw_dir: Path, split: str, spec: DatasetSpec) -> dict[str, tuple[Path, str]]:
     """Return the event file and the folder of the split of each recording, by name."""
-    found: dict[str, tuple[Path, str]] = {}
+    events: dict[str, tuple[Path, str]] = {}
     folders: dict[str, str] = {}  # of each name
     unused: list[tuple[Path, Path]] = []  # the event file that is used, and another of the same name
     claimed: set[Path] = set()  # `a_td.raw` has two fitting suffixes; the longer one comes first
@@ -147,13 +147,13 @@ def _find_events(raw_dir: Path, split: str, spec: DatasetSpec) -> dict[str, tupl
             if folders.setdefault(name, folder) != folder:
                 raise UserError(
                     "dataset.same_name",
-                    f"{found[name][0]} and {path} have the same name, but a split needs one name per "
+                    f"{events[name][0]} and {path} have the same name, but a split needs one name per "
                     "recording; rename one of them, with its labels",
                 )
-            if name in found:
-                unused.append((found[name][0], path))
+            if name in events:
+                unused.append((events[name][0], path))
                 continue
-            found[name] = path, folder
+            events[name] = path, folder
     if unused:
         used, other = unused[0]
         warnings.warn(
@@ -161,7 +161,7 @@ def _find_events(raw_dir: Path, split: str, spec: DatasetSpec) -> dict[str, tupl
             "name; rename or delete one of the two",
             stacklevel=2,
         )
-    return found
+    return events
 
 
 def _all_names(raw_dir: Path, spec: DatasetSpec) -> set[str]:
@@ -227,14 +227,14 @@ def _matches(
     folders = {pattern.partition("/")[0] for pattern in patterns}
     if not any((root / folder).is_dir() for folder in folders):
         check_folder(raw_dir)
-        wanted = " and ".join(str(root / folder) for folder in sorted(folders))
+        expected = " and ".join(str(root / folder) for folder in sorted(folders))
         advice = "put the recordings there or choose other splits"
         if spec.name == "custom":
             advice += (
                 "; if one folder, such as all/, holds the recordings of all splits, divide them in dataset.yaml, as in "
                 "split_sources: {train: [all/walk1*], val: [all/walk2*]}"
             )
-        raise UserError("files.missing", f"{wanted} does not exist; {advice}")
+        raise UserError("files.missing", f"{expected} does not exist; {advice}")
     for pattern in patterns:
         folder = pattern.partition("/")[0]
         for path in sorted(root.glob(pattern + suffix)):

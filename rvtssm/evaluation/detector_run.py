@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from rvtssm.datasets import DatasetConfig
+from rvtssm.datasets.data_config import DataConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
-from rvtssm.datasets.loading_config import DataConfig
 from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.detection.stream import stream
 from rvtssm.export.exported import is_exported, read_weights_file

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rvtssm.datasets import DatasetConfig
-from rvtssm.datasets.loading_config import DataConfig
+from rvtssm.datasets.data_config import DataConfig
 from rvtssm.detection.stream import check_causal
 from rvtssm.evaluation.conditions import best_rate, conditions, provenance, title
 from rvtssm.evaluation.details import break_down_rate, memory_at, worst_pictures

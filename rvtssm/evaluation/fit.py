@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 
 from rvtssm.datasets import DatasetConfig, with_training
+from rvtssm.datasets.data_config import DataConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
-from rvtssm.datasets.loading_config import DataConfig
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint, detector_for_frame
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.transfer import CLASS_MAP_FORM, mapped_classes

@@ -1,4 +1,9 @@
-"""Which weights of a run are kept: the best by validation AP, and the last, from which the run can be resumed."""
+"""Which weights of a run are kept: the best by validation AP, and the last, from which the run can be resumed.
+
+Besides the weights, every process stores the states of its streams and its random numbers. The checkpoint holds those
+of the first process, and the names of files beside it for the other processes, each of which writes its own. Together
+they can be gigabytes, which no process should have to collect.
+"""
 
 import logging
 import math
@@ -17,9 +22,11 @@ from lightning.pytorch.callbacks import Checkpoint
 from rvtssm.datasets.loader import STOP_SIGNALS
 from rvtssm.models.checkpoint import load_file, save_file
 from rvtssm.system.files import atomic_file, remove_abandoned
-from rvtssm.training.process_states import file_names, named_files, remove_other_files
+from rvtssm.system.user_error import UserError
 
 log = logging.getLogger(__name__)
+
+MINUTES = 10.0  # a run that is killed loses no more
 
 
 def best_checkpoint(out_dir: Path) -> Path:
@@ -38,6 +45,21 @@ def latest_checkpoint(out_dir: Path) -> Path:
     return best if best.is_file() and not last.is_file() else last
 
 
+def has_no_patience(num_without_gain: int, patience: int | None) -> bool:
+    """Return whether a run ends early: after `patience` validations in a row without a higher AP."""
+    return patience is not None and num_without_gain >= patience
+
+
+def validations_without_gain(state: dict[str, Any]) -> int:
+    """Return how many validations in a row, up to a checkpoint, had no higher AP than an earlier one."""
+    return int(state["callbacks"][Checkpoints.__name__]["num_without_gain"])
+
+
+def checkpoints_of(trainer: L.Trainer) -> "Checkpoints":
+    """Return the callback of a trainer that writes checkpoints."""
+    return next(callback for callback in trainer.callbacks if isinstance(callback, Checkpoints))  # type: ignore[attr-defined]
+
+
 def best_ap(path: Path) -> float:
     """Return the validation AP, in [0, 1], of the weights that a run keeps at `path`; -1 without ground truth."""
     return float(load_file(path)["callbacks"][Checkpoints.__name__]["best_ap"])
@@ -50,9 +72,6 @@ class DirectCheckpointIO(TorchCheckpointIO):
         save_file(path, checkpoint)
 
 
-MINUTES = 10.0  # a run that is killed loses no more
-
-
 class Checkpoints(Checkpoint):
     """Writes `best.ckpt` and `last.ckpt`. A file with one of these names is always complete.
 
@@ -60,17 +79,21 @@ class Checkpoints(Checkpoint):
     the run receives one of STOP_SIGNALS. In the last case the run finishes its current step or validation and stops; a
     second Ctrl-C stops it at once. Processes that train together agree after every step whether to write and whether to
     stop, so it does not matter which of them received the signal. They agree over the network and not through their
-    GPUs, so that no process waits for a GPU. `rvtssm.training.process_states` describes what each process writes.
+    GPUs, so that no process waits for a GPU. The top of this file says what each process writes.
 
     Args:
         out_dir: Folder of the run.
         every: Steps between checkpoints.
+        patience: Validations in a row without a higher AP, after which the run ends; None: it takes all its steps.
     """
 
-    def __init__(self, out_dir: Path, every: int) -> None:
+    def __init__(self, out_dir: Path, every: int, patience: int | None = None) -> None:
         self.best, self.last = best_checkpoint(out_dir), last_checkpoint(out_dir)
         self.every = every
+        self.patience = patience
         self.best_ap = -math.inf
+        self.start_ap: float | None = None  # of the weights before the first step, if they were validated
+        self.num_without_gain = 0  # validations since the last one with a higher AP
         self._step = 0
         self._saved_at = time.monotonic()
         self._has_stop_signal = False  # this process has received a stop signal
@@ -79,11 +102,12 @@ class Checkpoints(Checkpoint):
         self._files_of_best: set[str] = set()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best_ap": self.best_ap}
+        return {"best_ap": self.best_ap, "start_ap": self.start_ap, "num_without_gain": self.num_without_gain}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         # A run that is resumed in another folder has no best weights there yet.
         self.best_ap = state_dict["best_ap"] if self.best.is_file() else -math.inf
+        self.start_ap, self.num_without_gain = state_dict["start_ap"], state_dict["num_without_gain"]
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._step = trainer.global_step
@@ -122,13 +146,18 @@ class Checkpoints(Checkpoint):
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         ap = float(trainer.callback_metrics.get("val/AP", math.nan))
         ap = -1.0 if math.isnan(ap) else ap  # there was no ground truth
+        if trainer.global_step == 0:
+            self.start_ap = ap
         is_best = ap >= self.best_ap
+        self.num_without_gain = 0 if ap > self.best_ap else self.num_without_gain + 1
         if is_best:
             self.best_ap = ap
             self._save(trainer, self.best)
         will_stop, _ = self._agreed(trainer)
         self._save(trainer, self.last, copy_of=self.best if is_best else None)
         self._can_stop = will_stop
+        if has_no_patience(self.num_without_gain, self.patience):
+            trainer.should_stop = True  # in every process, since all have the same AP
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if self._can_stop:
@@ -179,3 +208,46 @@ class Checkpoints(Checkpoint):
         if not trainer.is_global_zero:
             raise SystemExit(0)
         raise KeyboardInterrupt
+
+
+def file_names(step: int, num_processes: int) -> list[str]:
+    """Return the file names of all processes except the first. They contain the optimiser step."""
+    return [f"step_{step}_process_{rank}.pt" for rank in range(1, num_processes)]
+
+
+def read_states(checkpoint: Path, stored: list[Any], rank: int) -> dict[str, Any]:
+    """Return the states of a process from a checkpoint.
+
+    Args:
+        checkpoint: The checkpoint.
+        stored: By rank, the states of a process or the name of its file, as in the checkpoint.
+        rank: Rank of the process.
+
+    Raises:
+        UserError: The file of the process is missing.
+    """
+    states = stored[rank]
+    if isinstance(states, str):
+        path = checkpoint.parent / states
+        if not path.is_file():
+            raise UserError(
+                "resume.lacks_process",
+                f"{checkpoint} comes from {len(stored)} processes, but {path} is missing, in which process {rank} "
+                f"stored its streams; copy the files {', '.join(stored[1:])} together with the checkpoint",
+            )
+        states = load_file(path)
+    return states
+
+
+def named_files(checkpoint: Path) -> set[str]:
+    """Return the names of the files that belong to a checkpoint; empty if it does not exist."""
+    if not checkpoint.is_file():
+        return set()
+    return {states for states in load_file(checkpoint)["processes"] if isinstance(states, str)}
+
+
+def remove_other_files(folder: Path, current: set[str]) -> None:
+    """Delete all files of processes except those named in `current`."""
+    for path in folder.glob("step_*_process_*.pt"):
+        if path.name not in current:
+            path.unlink(missing_ok=True)

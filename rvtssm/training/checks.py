@@ -16,7 +16,7 @@ from rvtssm.system.extras import check_extra
 from rvtssm.system.machine import check_memory
 from rvtssm.system.remote import is_url
 from rvtssm.system.user_error import UserError
-from rvtssm.training.regularize import h2_term
+from rvtssm.training.optim import h2_term
 
 _FRAME_HW = (32, 32)  # no weight depends on it
 _MOST_EARLY = 0.05  # of averaged weights that those of the first step may be

@@ -1,38 +1,125 @@
-"""Build the Lightning trainer, and find the checkpoint from which a run is resumed."""
+"""Fit a run to its launcher and its machine: the trainer, the precision, and options that save time or memory."""
 
 import logging
+import os
 import warnings
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
+from typing import Any
 
 import lightning as L
+import torch
+from lightning.fabric.plugins.environments import ClusterEnvironment, SLURMEnvironment, TorchElasticEnvironment
 from lightning.pytorch.callbacks import Callback, LearningRateMonitor, WeightAveraging
+from lightning.pytorch.plugins import DoublePrecision
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from rvtssm.models.checkpoint import load_file
+from rvtssm.models.detector import Detector, fastest_precision
 from rvtssm.system.user_error import UserError
-from rvtssm.training.callbacks import DetectionImages, GradientNorms, LastStep, TrainingProgress
 from rvtssm.training.checkpoints import (
     Checkpoints,
     DirectCheckpointIO,
-    best_checkpoint,
-    last_checkpoint,
-    latest_checkpoint,
 )
-from rvtssm.training.launch import build_plugins, check_processes
-from rvtssm.training.loggers import build_loggers
+from rvtssm.training.logs import (
+    DetectionImages,
+    FirstValidation,
+    GradientNorms,
+    LastStep,
+    SpectrumMonitor,
+    build_loggers,
+)
 from rvtssm.training.non_finite import NonFiniteStop
-from rvtssm.training.pace import Pace
-from rvtssm.training.spectrum_monitor import SpectrumMonitor
+from rvtssm.training.progress import Pace, TrainingProgress
 from rvtssm.training.training_config import LIGHTNING_PRECISIONS, TrainingConfig
 
+_COMPILERS = ("g++", "clang++", "c++")
 _IGNORED_WARNINGS = (
     "does not have many workers",  # the user chooses `data.workers`, and two are enough
     "smaller than the logging interval",  # logs count steps, while epochs can be short
     "in eval mode at the start of training",  # `freeze_batchnorm` does this on purpose
     "LeafSpec",  # concerns how Lightning uses torch
 )
+
+
+class _Srun(SLURMEnvironment):
+    """Reads the variables of a SLURM task, without the checks that Lightning makes for a training."""
+
+    @staticmethod
+    def detect() -> bool:
+        return "SLURM_NTASKS" in os.environ and SLURMEnvironment.job_name() not in ("bash", "interactive")
+
+    @staticmethod
+    def _validate_srun_used() -> None:
+        pass
+
+    @staticmethod
+    def _validate_srun_variables() -> None:
+        pass
+
+
+# In Lightning's order of detection, since torchrun may run inside a SLURM job.
+LAUNCHERS: dict[str, type[ClusterEnvironment]] = {"torchrun": TorchElasticEnvironment, "srun": _Srun}
+
+
+def launcher() -> str | None:
+    """Return the name in LAUNCHERS of this process's launcher; None without a launcher."""
+    return next((name for name, environment in LAUNCHERS.items() if environment.detect()), None)
+
+
+class DoubleWeights(DoublePrecision):
+    """Weights and predictions in float64. Batches stay as they are, since they hold event counts and boxes."""
+
+    def convert_input(self, data: Any) -> Any:
+        return data
+
+
+def build_plugins(precision: str) -> list[Any]:
+    """Return the plugins that a trainer needs for this precision and for the launcher."""
+    plugins: list[Any] = [DoubleWeights()] if precision == "float64" else []
+    if launcher() == "srun":
+        # Lightning's own handler of SIGUSR1 would save and requeue the job; checkpoints.py stops the run instead.
+        plugins.append(SLURMEnvironment(auto_requeue=False))
+    return plugins
+
+
+def check_processes(devices: int, num_nodes: int) -> None:
+    """Check that the launcher started as many processes as the configuration expects.
+
+    With devices=1, each process would otherwise train on its own and write to the same folder.
+
+    Args:
+        devices: Processes per node.
+        num_nodes: Number of nodes.
+
+    Raises:
+        UserError: The numbers differ, there are several nodes but no launcher, or srun was only told the total number
+            of processes (--ntasks).
+    """
+    name = launcher()
+    if name is None:
+        if num_nodes > 1 and "MASTER_ADDR" not in os.environ:  # the processes would wait for each other in vain
+            raise UserError(
+                "launch.no_launcher",
+                f"training.num_nodes={num_nodes} needs a launcher, which tells the machines of each other; start the "
+                "training with scripts/train_torchrun.sh or scripts/train_slurm.sh",
+            )
+        return
+    started = LAUNCHERS[name]().world_size()
+    if started != devices * num_nodes:
+        raise UserError(
+            "launch.processes",
+            f"{name} has started {started} processes, but training.devices={devices} per node and "
+            f"training.num_nodes={num_nodes} make {devices * num_nodes}; set them as they were given to {name}",
+        )
+    if name == "srun" and started > 1 and "SLURM_NTASKS_PER_NODE" not in os.environ:  # Lightning needs this variable
+        raise UserError(
+            "launch.srun_total",
+            f"srun has started {started} processes without saying how many per node; start them with "
+            f"--nodes={num_nodes} --ntasks-per-node={devices} instead of --ntasks",
+        )
 
 
 def build_trainer(
@@ -92,8 +179,8 @@ def build_trainer(
         averaging = WeightAveraging(trainer.strategy.root_device, use_buffers=True, multi_avg_fn=average)
         trainer.callbacks.insert(0, averaging)  # type: ignore[attr-defined]
     trainer.callbacks[:0] = callbacks  # type: ignore[attr-defined]
-    # Pace must be last. It is appended here because the trainer moves callbacks that write checkpoints to the end.
-    trainer.callbacks.append(pace)  # type: ignore[attr-defined]
+    # These are appended here because the trainer moves callbacks that write checkpoints to the end. Pace must be last.
+    trainer.callbacks += [FirstValidation(), pace] if config.init_from else [pace]  # type: ignore[attr-defined]
     return trainer
 
 
@@ -102,7 +189,7 @@ def _callbacks(config: TrainingConfig, out_dir: Path, pace: Pace) -> list[Callba
         LastStep(),
         GradientNorms(),
         NonFiniteStop(),
-        Checkpoints(out_dir, config.checkpoint_every),
+        Checkpoints(out_dir, config.checkpoint_every, config.patience),
         LearningRateMonitor("step"),
     ]
     if config.pictures:
@@ -110,34 +197,71 @@ def _callbacks(config: TrainingConfig, out_dir: Path, pace: Pace) -> list[Callba
     return [*callbacks, TrainingProgress(pace)]
 
 
-def find_resume(resume: str | None, out_dir: Path) -> Path | None:
-    """Return the checkpoint to resume from, or None.
+def speed_up(
+    detector: Detector,
+    device: torch.device | str,
+    *,
+    recompute_strides: Sequence[int] = (),
+    compile_parts: bool = False,
+    backend: str = "inductor",
+) -> None:
+    """Prepare a detector for training on a device. The names of its weights, and so its checkpoints, stay the same.
 
     Args:
-        resume: A checkpoint; `auto` for the latest one in `out_dir`, if any; None to start anew.
-        out_dir: Folder of the run.
+        detector: The detector, changed in place.
+        device: The device of the training.
+        recompute_strides: Maps at these strides keep only their input for the backward pass, which computes them again.
+        compile_parts: Compile backbone, neck and head, each as one graph, for the one shape of training batches.
+            Batches of other shapes must run under `torch.compiler.set_stance("force_eager")`.
+        backend: Backend of torch.compile.
 
     Raises:
-        UserError: The file is not a checkpoint of a run, or `out_dir` holds a run that would be overwritten.
+        UserError: No compiler is available.
     """
-    own = (last_checkpoint(out_dir), best_checkpoint(out_dir))
-    if resume == "auto" and not latest_checkpoint(out_dir).is_file():
-        return None
-    path = Path(resume) if resume else None
-    if resume == "auto":
-        path = latest_checkpoint(out_dir)
-    if path is not None and not path.is_file():
+    detector.backbone.recompute(recompute_strides)
+    if compile_parts:
+        check_compiler(torch.device(device).type)
+        for part in (detector.backbone, detector.neck, detector.head):
+            part.compile(fullgraph=True, backend=backend)
+
+
+def choose_precision(precision: str, accelerator: str, num_processes: int = 1) -> str:
+    """Return the precision of a training. `auto` is bf16 where products are faster in it, otherwise float32.
+
+    Several processes on CPUs would each measure for themselves and might differ, so they take float32.
+
+    Args:
+        precision: One of PRECISIONS.
+        accelerator: One of ACCELERATORS.
+        num_processes: Number of processes that train together.
+
+    Raises:
+        UserError: float16 on a CPU, where Lightning would take bf16 instead without a word.
+    """
+    if precision not in ("auto", "float16"):
+        return precision
+    device_type = {"auto": "cuda" if torch.cuda.is_available() else "cpu", "gpu": "cuda"}.get(accelerator, accelerator)
+    if precision == "float16":
+        if device_type == "cpu":
+            raise UserError(
+                "training.float16_on_cpu",
+                "training.precision=float16 needs a GPU; on a CPU, set training.precision=bf16 or float32",
+            )
+        return precision
+    return "float32" if device_type == "cpu" and num_processes > 1 else fastest_precision(device_type)
+
+
+def check_compiler(device_type: str) -> None:
+    """Raise UserError if torch.compile finds no compiler for this type of device."""
+    if device_type == "cuda":
+        if find_spec("triton") is None:
+            raise UserError(
+                "training.no_triton",
+                "training.compile=true needs Triton on a GPU; install it, or set training.compile=false",
+            )
+    elif not any(which(name) for name in (os.environ.get("CXX", ""), *_COMPILERS) if name):
         raise UserError(
-            "resume.missing",
-            f"resume={resume}: the checkpoint does not exist; give a .ckpt file of `rvtssm train`, or auto",
+            "training.no_compiler",
+            f"training.compile=true needs a C++ compiler on a CPU, but none of {', '.join(_COMPILERS)} is installed; "
+            "install one, name it in the variable CXX, or set training.compile=false",
         )
-    if (path is None or path.resolve().parent != own[0].resolve().parent) and any(file.exists() for file in own):
-        raise UserError(
-            "resume.holds_run",
-            f"{out_dir} holds a run, which this one would overwrite; continue it with resume=auto, or set another out",
-        )
-    if path is not None and "decisive" not in load_file(path):
-        raise UserError(
-            "resume.weights_only", f"resume={resume}: {path} holds weights only; give a .ckpt file of `rvtssm train`"
-        )
-    return path

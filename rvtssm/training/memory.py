@@ -1,8 +1,9 @@
-"""Estimate the peak memory of a training step before the first one, from a probe of two frames.
+"""How many chunks a process takes at once: the total batch of a recipe, and the estimated memory of a step.
 
-A step holds the weights with their gradients and the averages of the optimiser, the frames of the batch, and all that
-autograd keeps for the backward pass, which grows with the number of frames. The probe runs the detector of the training
-on two frames of their real size and counts the bytes that autograd keeps; everything else follows from the sizes.
+The peak memory is estimated before the first step, from a probe of two frames. A step holds the weights with their
+gradients and the averages of the optimiser, the frames of the batch, and all that autograd keeps for the backward pass,
+which grows with the number of frames. The probe runs the detector of the training on two frames of their real size and
+counts the bytes that autograd keeps; everything else follows from the sizes.
 """
 
 import copy
@@ -15,8 +16,8 @@ import torch
 from torch import Tensor
 
 from rvtssm.datasets import build_spec
+from rvtssm.datasets.data_config import SamplingConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
-from rvtssm.datasets.loading_config import SamplingConfig
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.detector import Detector
 from rvtssm.system.machine import free_bytes
@@ -85,32 +86,86 @@ def check_step_memory(
         "memory.step_too_large",
         f"a training step of {sampling.num_chunks} x {sampling.chunk_length} frames of {shape[0]} x {shape[1]} takes "
         f"about {peak / 1e9:.2g} GB of memory, but {free / 1e9:.2g} GB are free; "
-        + _what_fits(memory, sampling, share, free),
+        + _what_fits(memory, sections, share, free),
     )
 
 
-def with_fitting_batch(sections: TrainSections) -> TrainSections:
-    """Return the settings with the largest batch that fits in memory in place of `auto`.
+def with_divided_batch(sections: TrainSections) -> TrainSections:
+    """Return the settings with the batch of a process and `training.accumulate` that make up the total batch.
 
-    An optimiser step has 8 chunks times `training.accumulate`, whatever fits.
+    `sampling.batch_size=auto` becomes the largest batch that fits in memory. Without `sampling.total_batch`, any other
+    batch stays as it is, and `auto` keeps 8 chunks per process times `training.accumulate`.
+
+    Raises:
+        UserError: The total batch cannot be divided over the processes, or over batches of this size.
     """
-    device = torch.device("cuda" if _uses_gpu(sections) else "cpu")
-    spec, windows = build_spec(sections.dataset), sections.windows.settings
-    with torch.random.fork_rng(devices=[]):
-        detector = CheckpointMeta(spec, sections.model, sections.temporal, windows).build()
-    memory, free = _probe(detector, sections), _free(sections, device)
-    batch_size = _USUAL_BATCH
-    while batch_size > sections.sampling.smallest_batch:
-        sampling = replace(sections.sampling, batch_size=batch_size)
-        if free is None or _peak(memory, sampling, 1.0) <= max(free, _SMALL):
-            break
-        batch_size //= 2
-    accumulate = sections.training.accumulate * _USUAL_BATCH // batch_size
+    sampling = sections.sampling
+    if sampling.batch_size == "auto":
+        return _with_batch(sections, _fitting_batch(sections, _chunks_of_process(sections)))
+    if sampling.total_batch is None:
+        return sections
+    share = _chunks_of_process(sections)
+    batch_size = min(sampling.num_chunks, share)
+    if share % batch_size:
+        raise UserError(
+            "sampling.batch_of_process",
+            f"sampling.total_batch={sampling.total_batch} gives each process {share} chunks, which are no multiple of "
+            f"sampling.batch_size={batch_size}; set sampling.batch_size to {_in_words(_batches(sampling, share))}",
+        )
+    return _with_batch(sections, batch_size)
+
+
+def _chunks_of_process(sections: TrainSections) -> int:
+    """Return the chunks that a process contributes to an optimiser step, divided by the given `training.accumulate`."""
+    sampling, training = sections.sampling, sections.training
+    if sampling.total_batch is None:
+        return _USUAL_BATCH
+    num_parts = training.devices * training.num_nodes * training.accumulate
+    share, rest = divmod(sampling.total_batch, num_parts)
+    if rest or share < sampling.smallest_batch:
+        parts = [sampling.total_batch // batch for batch in _batches(sampling, sampling.total_batch)]
+        needs = "a random chunk and a stream" if sampling.smallest_batch == 2 else "a chunk"
+        raise UserError(
+            "sampling.total_batch",
+            f"sampling.total_batch={sampling.total_batch} cannot be divided over training.devices={training.devices} x "
+            f"training.num_nodes={training.num_nodes} x training.accumulate={training.accumulate} = {num_parts} parts, "
+            f"each with {needs}; use {_in_words(parts)} parts, or another total batch, which is another recipe",
+        )
+    return share
+
+
+def _batches(sampling: SamplingConfig, share: int) -> list[int]:
+    """Return the batches into which the chunks of a process can be divided, the largest first."""
+    return [size for size in range(share, sampling.smallest_batch - 1, -1) if share % size == 0]
+
+
+def _in_words(numbers: list[int]) -> str:
+    return " or ".join(filter(None, (", ".join(map(str, numbers[:-1])), str(numbers[-1]))))
+
+
+def _with_batch(sections: TrainSections, batch_size: int) -> TrainSections:
+    """Return the settings with a batch, and with as many batches per optimiser step as the total batch needs."""
+    accumulate = sections.training.accumulate * _chunks_of_process(sections) // batch_size
     return replace(
         sections,
         sampling=replace(sections.sampling, batch_size=batch_size),
         training=replace(sections.training, accumulate=accumulate),
     )
+
+
+def _fitting_batch(sections: TrainSections, share: int) -> int:
+    """Return the largest batch that divides the chunks of a process and fits in memory, otherwise the smallest."""
+    device = torch.device("cuda" if _uses_gpu(sections) else "cpu")
+    spec, windows = build_spec(sections.dataset), sections.windows.settings
+    with torch.random.fork_rng(devices=[]):
+        detector = CheckpointMeta(spec, sections.model, sections.temporal, windows).build()
+    memory, free = _probe(detector, sections), _free(sections, device)
+    batches = _batches(sections.sampling, share)
+    for batch_size in batches:
+        sampling = replace(sections.sampling, batch_size=batch_size)
+        if free is None or _peak(memory, sampling, 1.0) <= max(free, _SMALL):
+            return batch_size
+    return batches[-1]
 
 
 def _probe(detector: Detector, sections: TrainSections) -> StepMemory:
@@ -147,10 +202,14 @@ def _uses_gpu(sections: TrainSections) -> bool:
     return sections.training.accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
 
 
-def _what_fits(memory: StepMemory, sampling: SamplingConfig, share: float, free: int) -> str:
+def _what_fits(memory: StepMemory, sections: TrainSections, share: float, free: int) -> str:
     """Return advice: the largest batch that fits, else the longest chunk of the smallest batch, else less to keep."""
-    for batch_size in range(sampling.num_chunks - 1, sampling.smallest_batch - 1, -1):
-        if _peak(memory, replace(sampling, batch_size=batch_size), share) <= free:
+    sampling = sections.sampling
+    sizes = list(range(sampling.num_chunks - 1, sampling.smallest_batch - 1, -1))
+    if sampling.total_batch is not None:
+        sizes = _batches(sampling, sampling.num_chunks * sections.training.accumulate)
+    for batch_size in sizes:
+        if batch_size < sampling.num_chunks and _peak(memory, replace(sampling, batch_size=batch_size), share) <= free:
             return f"sampling.batch_size={batch_size} fits (sampling.batch_size=auto chooses it)"
     for length in range(sampling.chunk_length - 1, 0, -1):
         smaller = replace(sampling, batch_size=sampling.smallest_batch, chunk_length=length)
@@ -166,10 +225,10 @@ def _kept_bytes(detector: Detector, is_labelled: bool, autocast: torch.dtype | N
     steps = torch.arange(_PROBED if is_labelled else 0)
     frame_index = torch.stack([steps, torch.zeros_like(steps)], dim=1)
     targets = (torch.zeros(len(steps), 1, 5, device=device), torch.zeros(len(steps), dtype=torch.int64))
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), _counting(detector) as kept:
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), _counting(detector) as stored:
         with torch.autocast(device.type, autocast, enabled=autocast is not None):
             outputs = detector(hist, None, 1.0, frame_index, targets if is_labelled else None)
-        total = sum(kept.values())
+        total = sum(stored.values())
         del outputs
     return total
 
@@ -178,13 +237,13 @@ def _kept_bytes(detector: Detector, is_labelled: bool, autocast: torch.dtype | N
 def _counting(detector: Detector) -> Iterator[dict[int, int]]:
     """Yield the bytes of each storage that autograd keeps within the block, by its address, except the weights."""
     own = {value.untyped_storage().data_ptr() for value in [*detector.parameters(), *detector.buffers()]}
-    kept: dict[int, int] = {}
+    stored: dict[int, int] = {}
 
     def keep(value: Tensor) -> Tensor:
         storage = value.untyped_storage()
         if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
+            stored[storage.data_ptr()] = storage.nbytes()
         return value
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
-        yield kept
+        yield stored

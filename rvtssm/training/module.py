@@ -22,9 +22,9 @@ from rvtssm.models.streams import Streams
 from rvtssm.records import DatasetSpec, Detections, Labels, SequenceBatch
 from rvtssm.system.machine import on_device
 from rvtssm.system.user_error import UserError
-from rvtssm.training.optim import build_optimizer
-from rvtssm.training.process_states import file_names, read_states
-from rvtssm.training.regularize import h2_term
+from rvtssm.training.checkpoints import file_names, read_states
+from rvtssm.training.optim import build_optimizer, h2_term
+from rvtssm.training.resume import is_extension
 from rvtssm.training.training_config import OptimConfig, TrainingConfig
 
 
@@ -71,9 +71,10 @@ class DetectionModule(L.LightningModule):
         self.val_streams = Streams(detector, *memory)
         self.latest_losses: dict[str, Tensor] = {}  # losses of the latest training batch
         self.random_state: Tensor | None = None  # random state of the run to resume
+        self.extended_at: list[int] = []  # steps at which the run was complete, before it got more of them
         self.train_seconds = 0.0  # over all parts of a resumed run, including validation
         self._since = time.perf_counter()
-        self.found: dict[tuple[int, int], Detections] = {}  # detections of this validation by (recording, time)
+        self.detections: dict[tuple[int, int], Detections] = {}  # detections of this validation by (recording, time)
         self.train()
 
     def train(self, mode: bool = True) -> DetectionModule:
@@ -105,7 +106,7 @@ class DetectionModule(L.LightningModule):
             losses["total"] = losses["total"] + self.settings.optim.h2_weight * losses["h2"]
         idle = self.detector.backbone.idle_parameters()
         if not len(batch.frame_index):
-            idle = [*(each for each in predictions if each is not None), *self.parameters()]
+            idle = [*(prediction for prediction in predictions if prediction is not None), *self.parameters()]
         if idle:
             # Unused parameters still take part, because distributed training waits for the gradient of every parameter.
             losses["total"] = losses["total"] + 0.0 * sum(value.sum() for value in idle)
@@ -165,24 +166,24 @@ class DetectionModule(L.LightningModule):
         self._since = now
 
     def on_validation_epoch_start(self) -> None:
-        self.found.clear()
+        self.detections.clear()
 
     def validation_step(self, batch: SequenceBatch, batch_idx: int) -> None:
         # Run eagerly: each of the many chunk shapes would be compiled, until torch reaches its limit.
         with torch.compiler.set_stance("force_eager"):
-            found = self.val_streams.detect_batch(batch, self.settings.postprocess)
-        self.found.update(((recording, frame.t_us), frame) for recording, frame in found)
+            frames = self.val_streams.detect_batch(batch, self.settings.postprocess)
+        self.detections.update(((recording, frame.t_us), frame) for recording, frame in frames)
 
     def on_validation_epoch_end(self) -> None:
         self.val_streams.clear()  # every recording starts anew, and the weights will change
         frames: dict[int, list[Detections]] = defaultdict(list)
         # A frame that two processes have seen counts once.
-        found = {key: frame for part in self.of_all_processes(self.found) for key, frame in part.items()}
-        for (recording, _), frame in sorted(found.items(), key=lambda item: item[0]):
+        detections = {key: frame for part in self.of_all_processes(self.detections) for key, frame in part.items()}
+        for (recording, _), frame in sorted(detections.items(), key=lambda item: item[0]):
             frames[recording].append(frame)
         if not frames:
             return
-        recordings = [(str(index), self.val_labels[index], kept) for index, kept in frames.items()]
+        recordings = [(str(index), self.val_labels[index], of_recording) for index, of_recording in frames.items()]
         metrics = evaluate_detections(recordings, self.settings.spec)
         # All processes have the same numbers, and need them to agree on the best weights.
         self.log_dict({f"val/{name}": value for name, value in metrics.items()}, sync_dist=True)
@@ -215,6 +216,7 @@ class DetectionModule(L.LightningModule):
         checkpoint[WRITTEN_BY] = made_by(detector_weights(checkpoint["state_dict"]))
         checkpoint["decisive"] = self.decisive
         checkpoint["train_seconds"] = self.train_seconds
+        checkpoint["extended_at"] = self.extended_at
         names = file_names(self.trainer.global_step, self.trainer.world_size)
         checkpoint["processes"] = [self.own_states() if self.trainer.is_global_zero else {}, *names]
 
@@ -222,29 +224,19 @@ class DetectionModule(L.LightningModule):
         """Return what this process needs to resume, apart from what all processes share."""
         return {"streams": self.train_streams.state_dict(), "random": self.random_generator().get_state()}
 
-    def check_resumed(self, checkpoint: dict[str, Any]) -> None:
-        """Raise UserError if a checkpoint is of a run with other decisive settings."""
-        stored = checkpoint["decisive"]
-        differences = [
-            f"{name}={stored.get(name)}, now {self.decisive.get(name)}"
-            for name in {**stored, **self.decisive}
-            if stored.get(name) != self.decisive.get(name)
-        ]
-        if differences:
-            raise UserError(
-                "resume.other_settings",
-                f"the run to resume had other settings ({'; '.join(differences)}); "
-                "resume with the same ones, for which `rvtssm train` needs only out=DIR and resume=auto, or start a "
-                "new run in another folder",
-            )
-
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.train_seconds = checkpoint["train_seconds"]
+        self.extended_at = list(checkpoint["extended_at"])
+        if is_extension(checkpoint, self.decisive):
+            self.extended_at.append(checkpoint["global_step"])
+            _leave_schedule_to_the_run(checkpoint["lr_schedulers"])
         own = read_states(Path(self.trainer.ckpt_path or ""), checkpoint["processes"], self.trainer.global_rank)
         self.train_streams.load_state_dict(own["streams"])
         self.random_state = own["random"]
 
     def on_train_start(self) -> None:
+        if self.extended_at and self.extended_at[-1] == self.trainer.global_step:
+            self.lr_schedulers().step()  # type: ignore[union-attr, call-arg]
         generator = self.random_generator()
         if self.random_state is not None:
             generator.set_state(self.random_state)
@@ -254,6 +246,15 @@ class DetectionModule(L.LightningModule):
     def random_generator(self) -> torch.Generator:
         """Return the generator of the random numbers in the forward pass (drop path)."""
         return torch.cuda.default_generators[self.device.index] if self.on_gpu else torch.default_generator
+
+
+def _leave_schedule_to_the_run(schedules: list[dict[str, Any]]) -> None:
+    """Remove from stored schedules what a longer run has of its own, and go back one step, which is then taken anew."""
+    for schedule in schedules:
+        for name in ("total_steps", "_schedule_phases"):
+            del schedule[name]
+        for name in ("last_epoch", "_step_count"):
+            schedule[name] -= 1
 
 
 def has_others() -> bool:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from rvtssm.datasets import DatasetConfig
-from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingConfig
+from rvtssm.datasets.data_config import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.events.windows import WindowsConfig
 from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.ssm.temporal_config import TemporalConfig

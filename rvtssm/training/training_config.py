@@ -18,7 +18,7 @@ ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
 
 @dataclass
 class OptimConfig:
-    """The optimiser and its learning rate, which changes at every optimiser step over the whole run."""
+    """The optimiser, and its schedule over `training.steps`: one cycle of linear warm-up and decay (OneCycle)."""
 
     name: str = "adamw"
     """adamw, or muon: weight matrices with Muon, all other parameters with AdamW."""
@@ -35,7 +35,7 @@ class OptimConfig:
     clip_value: float = 1.0
     """Clip gradients to this absolute value; 0: off."""
     h2_weight: float = 0.0
-    """Weight of the H2 term in the loss; 0: off. See rvtssm.training.regularize."""
+    """Weight of the H2 term in the loss; 0: off. See `h2_term` in rvtssm.training.optim."""
     h2_band: tuple[float, ...] = (0.5, 10.0)
     """Frequencies it covers, in Nyquist rates of the training step."""
 
@@ -57,7 +57,9 @@ class TrainingConfig:
     """Settings of `rvtssm train`. The batch is described in `sampling`, the learning rate in `optim`."""
 
     steps: int = 400_000
-    """Optimiser steps."""
+    """Optimiser steps, over which the learning rate falls; with more of them, resume=auto extends a finished run."""
+    patience: int | None = None
+    """End the run after this many validations in a row without a higher AP; null: after all steps."""
     pseudo_weight: float = 1.0
     """Weight of labels made by a detector, multiplied by their score; 0: leave them out."""
     init_from: str | None = None
@@ -96,7 +98,7 @@ class TrainingConfig:
     """At each validation, log spectra of the temporal layers and, for loggers that accept images, detections."""
 
     def __post_init__(self) -> None:
-        check_at_least("training", self, 1, "steps", "validate_every", "checkpoint_every", "log_every")
+        check_at_least("training", self, 1, "steps", "patience", "validate_every", "checkpoint_every", "log_every")
         check_at_least("training", self, 1, "devices", "num_nodes", "accumulate")
         check_at_least("training", self, 0, "pseudo_weight")
         if self.average is not None and not 0 <= self.average < 1:

@@ -21,7 +21,7 @@ from rvtssm.checks.picture import tree_png
 from rvtssm.checks.recording_picture import recording_png
 from rvtssm.cli.labelled_frames import labelled_frames
 from rvtssm.cli.main import main
-from rvtssm.datasets.preparation_config import PreprocessConfig
+from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.drawing.draw import CLASS_COLORS, class_colors
 from rvtssm.events.labels import nothing_at, write_boxes

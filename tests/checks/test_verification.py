@@ -12,10 +12,9 @@ from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events
 
 from rvtssm.checks.verification import verify_dataset
 from rvtssm.cli.main import main
-from rvtssm.datasets.gen1 import SPEC as GEN1
-from rvtssm.datasets.onempx import SPEC as ONEMPX
-from rvtssm.datasets.preparation_config import PreprocessConfig
+from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
+from rvtssm.datasets.prophesee import GEN1, ONEMPX
 from rvtssm.datasets.store import open_sequence
 from rvtssm.events.labels import read_boxes, write_boxes
 from rvtssm.readers import open_recording

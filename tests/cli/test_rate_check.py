@@ -1,5 +1,6 @@
 """The official weights of S5-ViT-B, converted and scored at several rates without a training."""
 
+import itertools
 import json
 import re
 
@@ -9,16 +10,20 @@ import torch
 from event_examples import boxes_of, random_events
 
 from rvtssm.cli.composition import compose
+from rvtssm.cli.evaluate import evaluate
 from rvtssm.cli.main import main
+from rvtssm.contrib.studies import study
 from rvtssm.contrib.studies.grid import compose_study
 from rvtssm.evaluation.frequency import published_rows
 from rvtssm.events.labels import write_boxes
 from rvtssm.models.checkpoint import load_file, read_checkpoint
 from rvtssm.models.detector import build_detector
-from rvtssm.models.model_config import MODEL_SIZES
+from rvtssm.models.model_config import MODEL_SIZES, SCORES
 from rvtssm.models.official import rename_official
 from rvtssm.readers.dat import write_dat
 from rvtssm.ssm.temporal_config import TemporalConfig
+
+KINDS = ("slide", "shrink")
 
 
 @pytest.fixture
@@ -50,11 +55,23 @@ def raw(tmp_path):
 
 
 @pytest.mark.golden
-def test_official_weights_are_converted_and_scored_without_a_training(official, raw, tmp_path, capsys):
+def test_official_weights_are_converted_and_scored_without_a_training(official, raw, tmp_path, capsys, monkeypatch):
+    """In every cell, with both scores. A command that was killed continues with the cells that are missing."""
     out = tmp_path / "out"
     command = ["study", "experiment=gen1_rate_check", f"checkpoint={official}", f"dataset.raw_dir={raw}", f"out={out}"]
-    few = ["evaluation.step_scale=null", "hz=[20,40]", "window=slide", "bootstrap=0", "data.workers=0", "model=tiny"]
+    few = ["evaluation.step_scale=null", "hz=[20,40]", "bootstrap=0", "data.workers=0", "model=tiny"]
+    calls = []
+
+    def evaluated(config):
+        calls.append(config.out)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return evaluate(config)
+
+    monkeypatch.setattr(study, "evaluate", evaluated)
+    assert main([*command, *few]) == 130 and not (out / "study.md").exists()
     assert main([*command, *few]) == 0
+    assert len(calls) == 5 and len({*calls}) == 4
     converted = read_checkpoint(out / "weights.ckpt")
     given = load_file(official)["state_dict"].values()
     assert sorted(float(value.double().sum()) for value in converted.detector.state_dict().values()) == sorted(
@@ -62,20 +79,32 @@ def test_official_weights_are_converted_and_scored_without_a_training(official, 
     )
     assert (converted.model_config.memory, converted.model_config.memory_chunk) == ("chunk", 21)
     found = json.loads((out / "study.json").read_text())
-    assert [row["row"] for row in found["rows"]] == ["memory=null", "memory=carried"]
+    rows = [f"memory={memory},score={score}" for memory in ("null", "carried") for score in SCORES[::-1]]
+    assert [row["row"] for row in found["rows"]] == [f"{row},window={name}" for row in rows for name in KINDS]
     assert all(set(row["rates"]) == {"20", "40"} for row in found["rows"])
-    reports = [json.loads((out / name / "evaluation.json").read_text()) for name in ("memory=null", "memory=carried")]
-    assert [report["settings"]["memory"] for report in reports] == ["chunk", "carried"]
+    reports = [json.loads((out / row / "evaluation.json").read_text()) for row in rows]
+    assert [report["settings"]["memory"] for report in reports] == ["chunk", "chunk", "carried", "carried"]
     page = (out / "study.md").read_text()
     assert "S5-ViT-B, published" in page and "| 44.5 |" in page and "seconds of training" not in page
+    page = (out / "cells.md").read_text()
+    paragraph, _, table = page.partition("\n\n")
+    assert (
+        paragraph.startswith("We scored the weights gen1_tiny.ckpt (SHA-256 of the tensors ") and len(paragraph) < 3000
+    )
+    assert "S5-ViT-B, published: 46.44; RVT, published: 35.13" in paragraph
+    lines = table.splitlines()
+    assert lines[0].endswith("| AP re-run | S5-ViT-B, published | RVT, published |") and len(lines) == 2 + 2 * 2 * 4
+    assert lines[2].startswith("| 20 Hz | 50 ms every 50 ms | x 1 | chunk | class_only | ")
+    assert lines[-1].startswith("| 40 Hz | 25 ms every 25 ms | x 0.5 | carried | objectness_times_class | ")
+    assert lines[-1].endswith(" | 46.44 | 35.13 |")
     assert main([*command, "seed=0,1"]) == 2
     assert "seed=0: a study with checkpoint=" in capsys.readouterr().err
 
 
 def test_the_rate_check_has_every_cell_and_the_published_rows():
     _, points = compose_study(["experiment=gen1_rate_check"])
-    cells = {(each.evaluation.memory, each.evaluation.step_scale) for _, each in points}
-    assert cells == {(memory, scale) for memory in (None, "carried") for scale in (None, 1)} and len(points) == 4
+    cells = {(each.evaluation.memory, each.evaluation.step_scale, each.postprocess.score) for _, each in points}
+    assert cells == {*itertools.product((None, "carried"), (None, 1), SCORES)} and len(points) == 8
     config = compose(["experiment=gen1_rate_check"], "study")
     assert (config.evaluation.window, config.evaluation.hz) == ("both", [20, 40, 80, 100, 200])
     beside = config.study.numbers_beside()

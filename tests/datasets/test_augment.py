@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rvtssm.datasets.augment import Placement, Window, draw_placement
-from rvtssm.datasets.loading_config import AugmentConfig, FlipZoom
+from rvtssm.datasets.data_config import AugmentConfig, FlipZoom
 
 HEIGHT, WIDTH = 48, 64
 RANDOM, STREAM = AugmentConfig().random, AugmentConfig().stream

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from user_errors import raises
 
 from rvtssm.datasets.chunks import ChunkDataset, Collate, spread_to_the_last
-from rvtssm.datasets.loading_config import AugmentConfig
+from rvtssm.datasets.data_config import AugmentConfig
 from rvtssm.datasets.sampling import ChunkRequest
 
 

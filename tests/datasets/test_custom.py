@@ -18,9 +18,8 @@ from rvtssm.cli.inspect_data import inspect
 from rvtssm.cli.main import compose
 from rvtssm.cli.preprocess import preprocess
 from rvtssm.datasets import DatasetConfig, build_spec, custom
+from rvtssm.datasets.data_config import DataConfig, PreprocessConfig, SamplingConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
-from rvtssm.datasets.loading_config import DataConfig, SamplingConfig
-from rvtssm.datasets.preparation_config import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.sequence import RawSplit, open_prepared_split
 from rvtssm.datasets.tree import find_recordings

@@ -12,8 +12,8 @@ import torch
 from user_errors import raises
 
 from rvtssm.cli.announcement import with_labels
+from rvtssm.datasets.data_config import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
-from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.records import SequenceBatch, WindowSettings
 

@@ -5,10 +5,9 @@ import pytest
 from dsec_examples import CAR, HEIGHT, OFFSET_US, PEDESTRIAN, TRAIN, WIDTH, boxes_at, image_times, write_sequence
 
 from rvtssm.datasets import DatasetConfig
+from rvtssm.datasets.data_config import DataConfig, PreprocessConfig, SamplingConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.dsec import SPEC
-from rvtssm.datasets.loading_config import DataConfig, SamplingConfig
-from rvtssm.datasets.preparation_config import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.tree import find_boxes_without_events, find_recordings
 from rvtssm.events.label_rules import clean_boxes

@@ -14,7 +14,7 @@ import pytest
 from event_examples import SPEC
 from test_prepare_dataset import contents, write_recording
 
-from rvtssm.datasets.preparation_config import PreprocessConfig
+from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.records import WindowSettings
 from rvtssm.synthetic.generate_recordings import generate_dataset

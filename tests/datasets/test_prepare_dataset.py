@@ -16,7 +16,7 @@ from user_errors import raises
 
 from rvtssm.cli.announcement import with_labels
 from rvtssm.cli.preprocess import _print_summary
-from rvtssm.datasets.preparation_config import PreprocessConfig
+from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.prepare_recording import count_section
 from rvtssm.datasets.sequence import RawSplit

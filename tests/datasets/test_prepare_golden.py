@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from user_errors import raises
 
-from rvtssm.datasets.gen1 import SPEC as GEN1
-from rvtssm.datasets.onempx import SPEC as ONEMPX
 from rvtssm.datasets.prepare_recording import Recipe, prepare_recording
+from rvtssm.datasets.prophesee import GEN1, ONEMPX
 from rvtssm.datasets.store import StoredSequence, open_rvt_sequence, open_sequence
 from rvtssm.datasets.tree import RawRecording, find_recordings, find_sequences
 from rvtssm.events.cells import frame_pixels

@@ -10,8 +10,8 @@ from test_datamodule import assert_all_equal
 from user_errors import raises
 
 from rvtssm.datasets.chunks import ChunkDataset
+from rvtssm.datasets.data_config import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.datasets.datamodule import SequenceDataModule, drawn_windows
-from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.datasets.sampling import ChunkRequest, MixedBatchSampler, chunks_of
 from rvtssm.records import WindowSettings
 

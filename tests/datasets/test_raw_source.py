@@ -10,9 +10,8 @@ from test_datamodule import assert_all_equal
 from user_errors import raises
 
 from rvtssm.datasets import build_spec
+from rvtssm.datasets.data_config import AugmentConfig, DataConfig, PreprocessConfig, SamplingConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
-from rvtssm.datasets.loading_config import AugmentConfig, DataConfig, SamplingConfig
-from rvtssm.datasets.preparation_config import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.sequence import RawSplit
 from rvtssm.events.labels import nothing_at, write_boxes

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from user_errors import raises
 
-from rvtssm.datasets.loading_config import SamplingConfig
+from rvtssm.datasets.data_config import SamplingConfig
 from rvtssm.datasets.sampling import EvalBatchSampler, MixedBatchSampler, chunks_of, random_chunk
 
 recordings = st.lists(st.integers(0, 40), min_size=1, max_size=8).filter(any)

@@ -14,8 +14,8 @@ from user_errors import raises
 
 from rvtssm.datasets import loader as loading
 from rvtssm.datasets.chunks import ChunkDataset, Collate
+from rvtssm.datasets.data_config import SamplingConfig
 from rvtssm.datasets.loader import ResumableLoader, leave_signals_to_the_parent
-from rvtssm.datasets.loading_config import SamplingConfig
 from rvtssm.datasets.sampling import MixedBatchSampler
 from rvtssm.system.user_error import UserError
 

@@ -12,7 +12,7 @@ from torchvision.ops import batched_nms
 from rvtssm.boxes import cxcywh_to_xyxy, xyxy_to_ltwh
 from rvtssm.cli import main as cli
 from rvtssm.datasets import DatasetConfig, build_spec
-from rvtssm.datasets.loading_config import DataConfig
+from rvtssm.datasets.data_config import DataConfig
 from rvtssm.evaluation.detector_run import WeightsFile
 from rvtssm.evaluation.evaluating import prepare
 from rvtssm.evaluation.evaluation_config import EvaluationConfig

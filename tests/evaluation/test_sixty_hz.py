@@ -10,8 +10,8 @@ from event_examples import boxes_of
 
 from rvtssm.cli import main as cli
 from rvtssm.datasets import DATASETS, DatasetConfig
+from rvtssm.datasets.data_config import DataConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
-from rvtssm.datasets.loading_config import DataConfig
 from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.evaluation import evaluating

@@ -11,7 +11,7 @@ import pytest
 from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events
 
 from rvtssm.cli import main as cli
-from rvtssm.datasets.preparation_config import PreprocessConfig
+from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.sequence import RawSplit, open_prepared_split
 from rvtssm.events.labels import write_boxes

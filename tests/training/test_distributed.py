@@ -21,8 +21,7 @@ import torch
 from rvtssm.cli.evaluate import evaluate
 from rvtssm.cli.train import train
 from rvtssm.models.checkpoint import load_file
-from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint
-from rvtssm.training.process_states import named_files, read_states
+from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint, named_files, read_states
 from tests.training.conftest import BATCH, BOUND_S, shares
 from tests.training.watched import train_as_script
 

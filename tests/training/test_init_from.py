@@ -23,8 +23,8 @@ from rvtssm.records import WindowSettings
 from rvtssm.ssm import TemporalConfig
 from rvtssm.training import loop
 from rvtssm.training.checkpoints import last_checkpoint
-from rvtssm.training.decisive import flat
 from rvtssm.training.loop import read_start
+from rvtssm.training.resume import flat
 
 
 @pytest.fixture(scope="module")

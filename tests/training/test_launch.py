@@ -18,8 +18,7 @@ from user_errors import raises
 
 from rvtssm.models.checkpoint import load_file
 from rvtssm.training.checkpoints import last_checkpoint
-from rvtssm.training.fit import build_trainer
-from rvtssm.training.launch import check_processes
+from rvtssm.training.fit import build_trainer, check_processes
 from rvtssm.training.training_config import TrainingConfig
 
 ROOT = Path(__file__).parents[2]
@@ -108,12 +107,19 @@ def test_torchrun_starts_as_many_processes_as_are_asked_for(tmp_path, nodes):
         environment.pop(name, None)
     if nodes > 1:
         environment |= {"NODES": str(nodes), "HEAD": "10.0.0.1"}
-    told = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True).stdout
+    run = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    told = run.stdout
     module, name, *words = told.split()
     assert (module, name) == ("-m", "torch.distributed.run")
     asked = get_args_parser().parse_args(words)  # as torchrun reads its command line
     assert (asked.training_script, *asked.training_script_args) == (
-        *("scripts/train.py", "resume=auto", "training.devices=3", f"training.num_nodes={nodes}", "dataset=gen1"),
+        *(
+            str(ROOT / "scripts/train.py"),
+            "resume=auto",
+            "training.devices=3",
+            f"training.num_nodes={nodes}",
+            "dataset=gen1",
+        ),
     )
     config, _, _ = config_from_args(asked)
     assert (config.min_nodes, config.max_nodes, config.nproc_per_node, config.max_restarts) == (nodes, nodes, 3, 1)
@@ -121,7 +127,7 @@ def test_torchrun_starts_as_many_processes_as_are_asked_for(tmp_path, nodes):
     assert (config.rdzv_backend, config.run_id) == ("c10d", "rvtssm")
 
 
-# srun: the task takes its place; scontrol: takes notes
+# srun: the task takes its place; scontrol: tells where the script is, and takes notes
 STAND_INS = {
     "srun": """#!/bin/sh
 shift
@@ -129,7 +135,7 @@ export SLURM_NTASKS=1 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0
 exec "$@"
 """,
     "scontrol": """#!/bin/sh
-echo "$@" >"$NOTES"
+if [ "$1" = show ]; then echo "   Command=$SCRIPT dataset=gen1"; else echo "$@" >"$NOTES"; fi
 """,
 }
 
@@ -146,17 +152,19 @@ def test_a_job_whose_time_is_over_saves_and_goes_back_into_the_queue(toy_data, t
         "PATH": f"{tools}:{os.environ['PATH']}",
         "NOTES": str(requeued),
         "PYTHON": sys.executable,
-        "SLURM_SUBMIT_DIR": str(ROOT),
+        "SCRIPT": str(ROOT / "scripts/train_slurm.sh"),
         "SLURM_JOB_ID": "4711",
         "SLURM_NTASKS_PER_NODE": "1",
         "SLURM_NNODES": "1",
         "OMP_NUM_THREADS": "1",
     }
     # far more steps than there is time for
-    command = ["bash", str(ROOT / "scripts" / "train_slurm.sh"), *toy_data, f"out={out}", "training.steps=100000"]
+    copied = shutil.copy(ROOT / "scripts" / "train_slurm.sh", tmp_path / "slurm_script")  # as SLURM does
+    command = ["bash", copied, *toy_data, "out=out", "training.steps=100000"]
     job = subprocess.Popen(
         [*command, "training.checkpoint_every=1"],
         env={**os.environ, **variables},
+        cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -177,3 +185,15 @@ def test_a_job_whose_time_is_over_saves_and_goes_back_into_the_queue(toy_data, t
     assert 0 < checkpoint["global_step"] < 100_000
     # steps later than the first checkpoint, which the time of 6 ms has brought about: each is saved
     assert torch.is_tensor(checkpoint["processes"][0]["random"])
+
+
+@pytest.mark.parametrize("command", ["(null)", "/somewhere/else/train_slurm.sh"])
+def test_a_job_that_cannot_find_the_checkout_says_how_to_name_it(tmp_path, command):
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "scontrol").write_text(f'#!/bin/sh\necho "   Command={command}"\n')
+    (tools / "scontrol").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "SLURM_JOB_ID": "1"}
+    script = ["bash", str(ROOT / "scripts/train_slurm.sh")]
+    done = subprocess.run(script, env=environment, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 2 and "sbatch --export=ALL,CHECKOUT=DIR" in done.stderr

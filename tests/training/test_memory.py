@@ -8,12 +8,16 @@ import torch
 from user_errors import raises
 
 from rvtssm.cli.train import train
+from rvtssm.datasets.data_config import SamplingConfig
 from rvtssm.models.checkpoint import load_file
 from rvtssm.models.detector import build_detector
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.training import loop, memory
 from rvtssm.training.checkpoints import last_checkpoint
+from rvtssm.training.memory import with_divided_batch
+from rvtssm.training.sections import TrainSections
+from rvtssm.training.training_config import TrainingConfig
 
 SMALL = ModelConfig(embed_dim=8, head_dim=8, num_blocks=(1, 0, 0, 0), fpn_blocks=0)
 
@@ -83,3 +87,57 @@ def test_a_validation_of_which_nothing_is_scored_is_refused_before_the_first_ste
     with raises("training.no_scored_label"):
         train(toy_config(tmp_path, "training.steps=1", "dataset.source=raw"))
     assert not last_checkpoint(tmp_path).exists()
+
+
+def divided(words: str, batch_size=8, mode="mixed", **training) -> tuple[int, int]:
+    sampling = SamplingConfig(mode=mode, batch_size=batch_size, total_batch=int(words))
+    found = with_divided_batch(TrainSections(sampling=sampling, training=TrainingConfig(**training)))
+    return found.sampling.num_chunks, found.training.accumulate
+
+
+def test_the_total_batch_of_a_recipe_is_divided_over_processes_and_accumulated_batches():
+    assert divided("8") == (8, 1)
+    assert divided("8", devices=2) == (4, 1)
+    assert divided("8", devices=2, num_nodes=2) == (2, 1)
+    assert divided("12", 6) == (6, 2)
+    assert divided("12", 6, devices=2) == (6, 1)
+    assert divided("24", 4, devices=2, accumulate=3) == (4, 3)
+    assert divided("8", accumulate=4) == (2, 4)
+    assert divided("8", mode="stream", devices=8) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ({"words": "8", "devices": 3}, r"total_batch=8 cannot be divided over training\.devices=3 x .* = 3 parts"),
+        (
+            {"words": "8", "devices": 4, "num_nodes": 2},
+            r"= 8 parts, each with a .* stream; use 1, 2 or 4",
+        ),
+        (
+            {"words": "12", "batch_size": 5},
+            r"each process 12 chunks.*no multiple of .*=5; .* to 12, 6, 4, 3 or 2",
+        ),
+    ],
+)
+def test_a_total_batch_that_cannot_be_divided_is_refused_with_the_numbers(words, told):
+    with pytest.raises(UserError, match=told):
+        divided(**words)
+
+
+def test_a_run_keeps_its_total_batch_and_says_how_it_is_divided(toy_config, tmp_path, capsys):
+    """The batch of `toy_config` has three chunks, and the total batch asks for two of them in a step."""
+    train(toy_config(tmp_path, "sampling.total_batch=6", "training.steps=1"))
+    assert "1 of 6 x 4 windows (2 accumulated batches x 3)" in " ".join(capsys.readouterr().out.split())
+    decisive = load_file(last_checkpoint(tmp_path))["decisive"]
+    assert (decisive["sampling.batch_size"], decisive["training.accumulate"]) == (3, 2)
+    with pytest.raises(UserError, match="cannot be divided over"):
+        train(toy_config(tmp_path / "other", "sampling.total_batch=7", "training.devices=2"))
+
+
+def test_auto_accumulates_to_the_total_batch(toy_config, tmp_path, free, capsys):
+    words = "sampling.batch_size=auto", "sampling.total_batch=12", "training.steps=1", "sampling.chunk_length=2"
+    free(10)
+    with pytest.raises(UserError, match="use a smaller model"):
+        train(toy_config(tmp_path, *words))
+    assert "sampling.batch_size=auto: 2 with training.accumulate=6" in capsys.readouterr().out

@@ -220,7 +220,7 @@ def test_the_score_does_not_depend_on_which_process_comes_first():
         module = build_module()
         module.val_labels = [labels, labels]
         module.trainer = type("OneProcess", (), {"world_size": 1})()
-        module.found = {key: found[key] for key in keys}
+        module.detections = {key: found[key] for key in keys}
         module.on_validation_epoch_end()
         scores.append(module.logged["val/AP"])
     assert scores[0] == scores[1] == pytest.approx(51 / 101)  # recall 0.5 at precision 1
@@ -247,7 +247,7 @@ def test_validation_does_not_depend_on_how_recordings_are_cut():
     module, hist = build_module(), draw_counts(6, 2)
     module.val_labels = labels_near(module, hist)
     whole = validate(module, [make_batch(hist, [0, 1], [True, True])])
-    found = {key: frame.xyxy for key, frame in module.found.items()}
+    found = {key: frame.xyxy for key, frame in module.detections.items()}
     assert set(found) == {(recording, STRIDE_US * step) for recording in (0, 1) for step in range(1, 7)}
     assert 0 < whole["val/AP"] < 1
 
@@ -256,7 +256,7 @@ def test_validation_does_not_depend_on_how_recordings_are_cut():
     cut = validate(module, late)
     assert cut == pytest.approx(whole, rel=1e-4, nan_ok=True)
     for key, boxes in found.items():
-        np.testing.assert_allclose(module.found[key].xyxy, boxes, rtol=1e-3, atol=1e-2)
+        np.testing.assert_allclose(module.detections[key].xyxy, boxes, rtol=1e-3, atol=1e-2)
 
 
 def test_validation_starts_anew_and_leaves_training_alone():

@@ -11,8 +11,7 @@ from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.records import WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.training.muon import Muon, orthogonalized
-from rvtssm.training.optim import parameter_groups
+from rvtssm.training.optim import Muon, orthogonalized, parameter_groups
 from rvtssm.training.training_config import OptimConfig
 
 MUON = OptimConfig(name="muon", learning_rate=1e-2)

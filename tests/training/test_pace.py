@@ -9,10 +9,9 @@ import pytest
 from rvtssm.cli.train import train
 from rvtssm.datasets.loader import ResumableLoader
 from rvtssm.models.checkpoint import load_file
-from rvtssm.training import pace as pace_module
-from rvtssm.training.callbacks import left_text, pace_text
+from rvtssm.training import progress as pace_module
 from rvtssm.training.checkpoints import last_checkpoint
-from rvtssm.training.pace import Pace
+from rvtssm.training.progress import Pace, left_text, pace_text
 
 
 class Run:
@@ -99,7 +98,7 @@ def test_a_run_says_that_its_loader_is_slow(toy_config, tmp_path, monkeypatch, c
             yield batch
 
     monkeypatch.setattr(ResumableLoader, "__iter__", slowly)
-    monkeypatch.setattr("rvtssm.training.callbacks.LINE_EVERY_S", 0)
+    monkeypatch.setattr("rvtssm.training.progress.LINE_EVERY_S", 0)
     train(toy_config(tmp_path, "training.steps=3"))
     told = capsys.readouterr().out
     (share,) = re.findall(r"([\d.]+)% data wait; weights", told)

@@ -13,7 +13,7 @@ from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import build_temporal_layer
 from rvtssm.training.checks import check
 from rvtssm.training.module import DetectionModule
-from rvtssm.training.regularize import h2_term
+from rvtssm.training.optim import h2_term
 from rvtssm.training.training_config import OptimConfig
 
 BAND = OptimConfig().h2_band

@@ -24,8 +24,8 @@ from rvtssm.cli.train import train
 from rvtssm.models.checkpoint import load_file, read_checkpoint, write_checkpoint
 from rvtssm.system.files import atomic_file
 from rvtssm.training.checkpoints import Checkpoints, best_checkpoint, last_checkpoint
-from rvtssm.training.fit import find_resume
 from rvtssm.training.optim import build_optimizer
+from rvtssm.training.resume import find_resume
 from rvtssm.training.training_config import OptimConfig
 
 NUM_STEPS = 9  # the toy data hold 6 batches per epoch: a run crosses one border

@@ -21,8 +21,8 @@ from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
 from rvtssm.training import loop
 from rvtssm.training.checkpoints import last_checkpoint
+from rvtssm.training.fit import check_compiler, choose_precision, speed_up
 from rvtssm.training.optim import build_optimizer
-from rvtssm.training.speed import check_compiler, choose_precision, speed_up
 from rvtssm.training.training_config import OptimConfig
 from tests.training.test_module import build_module, draw_counts, make_batch
 
@@ -222,9 +222,9 @@ def test_a_compiled_detector_is_validated_in_chunks_of_any_length():
             with torch.no_grad():
                 for length, slots in ((4, [0, 1]), (2, [0, 1]), (1, [0])):
                     module.validation_step(make_batch(draw_counts(length, len(slots)), slots, [False] * len(slots)), 0)
-    assert plain.found.keys() == compiled.found.keys()
-    for key, frame in plain.found.items():
-        torch.testing.assert_close(compiled.found[key].xyxy, frame.xyxy, rtol=1e-4, atol=1e-3)
+    assert plain.detections.keys() == compiled.detections.keys()
+    for key, frame in plain.detections.items():
+        torch.testing.assert_close(compiled.detections[key].xyxy, frame.xyxy, rtol=1e-4, atol=1e-3)
 
 
 class Parts(nn.Module):

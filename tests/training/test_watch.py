@@ -22,10 +22,9 @@ from rvtssm.records import WindowSettings
 from rvtssm.ssm.s5 import S5SSM
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
-from rvtssm.training import callbacks, spectrum_monitor
-from rvtssm.training.callbacks import GradientNorms
+from rvtssm.training import logs, progress
 from rvtssm.training.fit import build_trainer
-from rvtssm.training.loggers import build_loggers
+from rvtssm.training.logs import GradientNorms, build_loggers
 from rvtssm.training.training_config import TrainingConfig
 from tests.training.test_module import build_module, draw_counts, labels_near, make_batch, validate
 
@@ -91,18 +90,18 @@ def test_a_picture_shows_what_was_found_and_what_is_there(monkeypatch, is_first_
     batch = make_batch(hist, [0, 1], [True, True])
     validate(module, [batch])
     trainer, shown = SimpleNamespace(is_global_zero=is_first_process), {}
-    monkeypatch.setattr(callbacks, "shows_images", lambda trainer: True)
-    monkeypatch.setattr(callbacks, "show_image", lambda trainer, name, image: shown.update({name: image}))
-    monkeypatch.setattr(callbacks, "draw_frame", functools.partial(draw_frame, min_score=0.2))
-    images = callbacks.DetectionImages()
-    for batch_idx in range(callbacks.NUM_IMAGES + 2):
+    monkeypatch.setattr(logs, "shows_images", lambda trainer: True)
+    monkeypatch.setattr(logs, "show_image", lambda trainer, name, image: shown.update({name: image}))
+    monkeypatch.setattr(logs, "draw_frame", functools.partial(draw_frame, min_score=0.2))
+    images = logs.DetectionImages()
+    for batch_idx in range(logs.NUM_IMAGES + 2):
         images.on_validation_batch_end(trainer, module, None, batch, batch_idx)
     if not is_first_process:  # whose loggers are the only ones
         assert shown == {}
         return
-    assert len(shown) == callbacks.NUM_IMAGES
+    assert len(shown) == logs.NUM_IMAGES
     image = shown["val/detections_0"]
-    found, there = module.found[1, 3 * STRIDE_US], module.val_labels[1]
+    found, there = module.detections[1, 3 * STRIDE_US], module.val_labels[1]
     there = there[there.t_us == 3 * STRIDE_US]
     assert len(there) == 1 and found.score.max() > 0.2
     arguments = {"class_names": module.settings.spec.class_names, "min_score": 0.2}
@@ -127,8 +126,8 @@ def test_a_trainer_is_as_the_configuration_says(tmp_path):
     trainer = build_trainer(config, tmp_path, clip_value=0)
     assert trainer.gradient_clip_val is None
     kinds = {type(callback) for callback in trainer.callbacks}
-    assert callbacks.TrainingProgress in kinds
-    assert not {callbacks.DetectionImages, spectrum_monitor.SpectrumMonitor} & kinds
+    assert progress.TrainingProgress in kinds
+    assert not {logs.DetectionImages, logs.SpectrumMonitor} & kinds
 
 
 @pytest.mark.parametrize("temporal", TEMPORAL_LAYERS)
@@ -159,7 +158,7 @@ def test_a_spectrum_is_told_in_milliseconds_and_hertz():
     with torch.no_grad():
         layer.log_step.zero_()
         layer.Lambda.copy_(torch.tensor([[-0.5, 0.2 * math.pi], [-2.0, 0.8 * math.pi]]))
-    summary = spectrum_monitor.summary(layer.spectrum(), STRIDE_US)
+    summary = logs.summary(layer.spectrum(), STRIDE_US)
     assert summary == pytest.approx(
         {
             "timescale_ms_min": 25.0,
@@ -175,7 +174,7 @@ def test_a_spectrum_is_told_in_milliseconds_and_hertz():
 @pytest.mark.parametrize(("name", "bandlimit"), [("s5", 0.5), ("s7", 0.0), ("s4", 0.0)])
 def test_every_layer_with_modes_is_drawn(name, bandlimit):
     layer = TEMPORAL_LAYERS[name](8, TemporalConfig(name=name, bandlimit=bandlimit)).ssm
-    picture = spectrum_monitor.spectrum_figure(layer.spectrum(), STRIDE_US, "stage 1")
+    picture = logs.spectrum_figure(layer.spectrum(), STRIDE_US, "stage 1")
     assert picture.dtype == np.uint8 and picture.shape[2] == 3 and len(np.unique(picture.reshape(-1, 3), axis=0)) > 5
 
 
@@ -184,13 +183,13 @@ def test_a_mode_that_never_decays_is_left_out_of_the_picture():
     with torch.no_grad():
         layer.Lambda[0, 0] = 1.0
     spectrum = layer.spectrum()
-    assert spectrum_monitor.summary(spectrum, STRIDE_US)["timescale_ms_max"] == math.inf
-    spectrum_monitor.spectrum_figure(spectrum, STRIDE_US, "stage 1")
+    assert logs.summary(spectrum, STRIDE_US)["timescale_ms_max"] == math.inf
+    logs.spectrum_figure(spectrum, STRIDE_US, "stage 1")
 
 
 def test_an_lstm_has_no_spectrum():
     module, trainer = build_module("lstm"), SimpleNamespace(is_global_zero=False)
-    spectrum_monitor.SpectrumMonitor().on_validation_epoch_end(trainer, module)
+    logs.SpectrumMonitor().on_validation_epoch_end(trainer, module)
     assert module.logged == {}
 
 

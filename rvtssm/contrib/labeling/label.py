@@ -17,8 +17,7 @@ from rvtssm.cli.inputs import recordings_path, writable
 from rvtssm.cli.weights import read_weights, weights_file, with_chosen_precision
 from rvtssm.contrib.labeling.label_config import LabelSettings
 from rvtssm.contrib.labeling.pseudo_labels import find_pseudo_boxes, label_every
-from rvtssm.datasets import build_spec, custom, with_training
-from rvtssm.datasets.described import copy_generated
+from rvtssm.datasets import build_spec, copy_generated, custom, with_training
 from rvtssm.datasets.tree import RawRecording, find_recordings, has_split
 from rvtssm.detection.stream import check_causal
 from rvtssm.detection.track_objects import check_installed

@@ -14,6 +14,7 @@ from rvtssm.cli.preprocess import preprocess
 from rvtssm.cli.run_files import SETTINGS_OF_WEIGHTS, overrides, run_files
 from rvtssm.cli.train import train
 from rvtssm.cli.weight_settings import WeightSettings, read_settings
+from rvtssm.contrib.studies.cells import CELLS_FILE, cells_page
 from rvtssm.contrib.studies.study_config import StudyConfig, StudySettings, makes_recordings
 from rvtssm.contrib.studies.study_tables import (
     STUDY_FILES,
@@ -100,12 +101,17 @@ def study(config: StudySettings, points: Sequence[tuple[Mapping[str, str], Study
             except UserError as error:
                 raise UserError(error.key, f"{name}: {error}") from error
             scores |= {cells.index(cell): by_window for cell, by_window in zip(of_training, found, strict=True)}
-            with result_set(out, "study", STUDY_FILES) as staged:
+            with result_set(out, "study", (*STUDY_FILES, CELLS_FILE)) as staged:
                 done = [score for place in sorted(scores) for score in scores[place]]
                 write_study(done, _settings(config, shared), staged, config.study.numbers_beside())
+                if weights is not None:
+                    scored = [(cell.config, _by_window(cell)) for cell in cells]
+                    page = cells_page(read_checkpoint(weights), name, scored, config.study.numbers_beside())
+                    (staged / CELLS_FILE).write_text(page)
     for condition, rows in study_rows(done):
         console.print(TerminalTable(condition or "AP in percent", rows, elsewhere="study.md"))
-    say("wrote " + ", ".join(str(out / name) for name in STUDY_FILES))
+    written = [*STUDY_FILES, *([CELLS_FILE] if config.checkpoint else [])]
+    say("wrote " + ", ".join(str(out / name) for name in written))
 
 
 def _with_own_recordings(config: StudySettings, out: Path) -> StudySettings:
@@ -114,8 +120,9 @@ def _with_own_recordings(config: StudySettings, out: Path) -> StudySettings:
 
 
 def _to_cell(values: Mapping[str, str], config: StudySettings, out: Path) -> _Cell:
-    trained = {key: value for key, value in values.items() if key.split(".")[0] not in _OF_EVALUATION}
-    scored = {key.removeprefix("evaluation."): value for key, value in values.items() if key not in trained}
+    of_evaluation = (*_OF_EVALUATION, "postprocess") if config.checkpoint else _OF_EVALUATION
+    trained = {key: value for key, value in values.items() if key.split(".")[0] not in of_evaluation}
+    scored = {key.rpartition(".")[2]: value for key, value in values.items() if key not in trained}
     varied = {key: value for key, value in trained.items() if key != _SEED}
     folder = out / _file_name(_words(dict(sorted(trained.items()))) or "point")
     row = next(iter(varied.values())) if len(varied) == 1 else _words(varied).removeprefix("variant=")
@@ -255,8 +262,13 @@ def _scores(cells: Sequence[_Cell], given: Path | None) -> list[list[Score]]:
 
 
 def _kept_scores(cell: _Cell) -> list[Score]:
+    return list(_by_window(cell).values())
+
+
+def _by_window(cell: _Cell) -> dict[str, Score]:
+    """Return the scores of a cell by kind of windows; the name is empty if there is one kind."""
     scores = json.loads(_file_of(cell).read_text())["scores"]
-    return [score_from_json(each | _names(cell, window)) for window, each in scores.items()]
+    return {window: score_from_json(score | _names(cell, window)) for window, score in scores.items()}
 
 
 def _names(cell: _Cell, window: str) -> dict[str, str]:

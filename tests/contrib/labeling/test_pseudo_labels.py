@@ -17,8 +17,8 @@ from rvtssm.contrib.labeling.label_config import LabelConfig
 from rvtssm.contrib.labeling.pseudo_labels import agreed_boxes, find_pseudo_boxes, label_every
 from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.custom import read_spec
+from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
-from rvtssm.datasets.preparation_config import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.synthetic import SPEC
 from rvtssm.datasets.tree import find_recordings

@@ -1,27 +1,109 @@
-"""What a person watches during training: a progress bar with losses, validations, gradients and drawn detections."""
+"""What a person watches during training: a progress bar with losses, speed and time left, and the validations."""
 
 import math
 import time
+from collections import deque
 from datetime import timedelta
 from typing import Any
 
 import lightning as L
-import torch
 from lightning.pytorch.callbacks import ProgressBar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
-from rvtssm.drawing.draw import draw_frame, shown_events
-from rvtssm.models.detector import parameters_by_room
-from rvtssm.records import SequenceBatch, WindowSettings
-from rvtssm.training.loggers import show_image, shows_images
-from rvtssm.training.module import DetectionModule
-from rvtssm.training.pace import Pace
-
 LINE_EVERY_S = 60  # where no bar moves
-NUM_IMAGES = 4  # drawn at each validation: one row of four on a page of TensorBoard
 SHOWN_LOSSES = ("total", "iou", "objectness", "class")
+
+
+class Pace(L.Callback):
+    """Measures every batch of this process and logs `train/data_wait`.
+
+    A batch has a waiting time, from the end of the previous work to its start, and a working time. `data_wait` is the
+    share of waiting over all parts of the run. The first batch of each part does not count, because workers start and
+    code is compiled during it. Validations and checkpoints count as neither. Pace must be the last callback; otherwise
+    the work of later callbacks counts as waiting.
+
+    Args:
+        validate_every: Steps between validations.
+        window: Number of recent batches, from which the speed is computed.
+    """
+
+    def __init__(self, validate_every: int, window: int) -> None:
+        self.validate_every = validate_every
+        self._recent_s: deque[float] = deque(maxlen=window)  # waiting and work of each batch
+        self._waiting_s, self._working_s = 0.0, 0.0
+        self._free_at, self._started_at = 0.0, 0.0  # end of the previous work, start of the batch
+        self._first_step, self._first_ended_at = -1, 0.0  # first step of this part of the run
+        self._validation_at, self._validation_s, self._num_validations = 0.0, 0.0, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"waiting_s": self._waiting_s, "working_s": self._working_s}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._waiting_s, self._working_s = state_dict["waiting_s"], state_dict["working_s"]
+
+    @property
+    def data_wait(self) -> float | None:
+        """Share of the time of all counted batches spent waiting, 0 to 1; None before the second batch."""
+        seconds = self._waiting_s + self._working_s
+        return self._waiting_s / seconds if seconds else None
+
+    @property
+    def batches_per_second(self) -> float | None:
+        """Speed over the recent batches; None before the second batch."""
+        seconds = sum(self._recent_s)
+        return len(self._recent_s) / seconds if seconds else None
+
+    def seconds_left(self, step: int, num_steps: int) -> tuple[float, bool] | None:
+        """Estimate the time left from the mean pace of this part of the run.
+
+        Args:
+            step: Optimiser steps so far.
+            num_steps: Optimiser steps of the whole run.
+
+        Returns:
+            Seconds, and whether they include validations, which needs at least one measured validation. None before the
+            second
+            step.
+        """
+        done = step - self._first_step
+        if self._first_step < 0 or done < 1:
+            return None
+        per_step = (time.perf_counter() - self._first_ended_at - self._validation_s) / done
+        to_validate = -(-num_steps // self.validate_every) - step // self.validate_every
+        per_validation = self._validation_s / self._num_validations if self._num_validations else 0.0
+        return per_step * (num_steps - step) + per_validation * to_validate, bool(self._num_validations)
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._free_at = time.perf_counter()
+
+    def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
+        self._started_at = time.perf_counter()
+
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
+        now = time.perf_counter()
+        if self._first_step < 0:
+            self._first_step, self._first_ended_at = trainer.global_step, now
+        else:
+            self._waiting_s += self._started_at - self._free_at
+            self._working_s += now - self._started_at
+            self._recent_s.append(now - self._free_at)
+            pl_module.log("train/data_wait", self.data_wait or 0.0, batch_size=1)
+        self._free_at = now
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._validation_at = time.perf_counter()
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._free_at = time.perf_counter()
+        self._validation_s += self._free_at - self._validation_at
+        self._num_validations += 1
+
+
+def pace_of(trainer: L.Trainer) -> Pace:
+    """Return the Pace callback of a trainer."""
+    return next(callback for callback in trainer.callbacks if isinstance(callback, Pace))  # type: ignore[attr-defined]
 
 
 class TrainingProgress(ProgressBar):
@@ -67,8 +149,8 @@ class TrainingProgress(ProgressBar):
         if self._began and trainer.global_step > self._began[0]:
             self._said_at = time.perf_counter()
             seconds, self._began = self._said_at - self._began[1], None
-            left, every_step = trainer.max_steps - trainer.global_step, self.pace.validate_every
-            text = f"first step after {seconds:.0f} s; {left} to go, with a validation every {every_step}"
+            to_go, every_step = trainer.max_steps - trainer.global_step, self.pace.validate_every
+            text = f"first step after {seconds:.0f} s; {to_go} to go, with a validation every {every_step}"
             self.bar.console.print(text, highlight=False, soft_wrap=True)
         every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
         says = time.perf_counter() - self._said_at >= LINE_EVERY_S
@@ -128,57 +210,8 @@ def left_text(pace: Pace, step: int, num_steps: int) -> str:
         step: Optimiser steps so far.
         num_steps: Optimiser steps of the whole run.
     """
-    left = pace.seconds_left(step, num_steps)
-    if left is None:
+    estimate = pace.seconds_left(step, num_steps)
+    if estimate is None:
         return ""
-    seconds, is_complete = left
+    seconds, is_complete = estimate
     return f"{'' if is_complete else 'over '}{timedelta(seconds=round(seconds))} left"
-
-
-class LastStep(L.Callback):
-    """Logs the last step and validates after it, even if the number of steps is not a multiple of the intervals."""
-
-    def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
-        if trainer.global_step >= trainer.max_steps - 1:
-            trainer.log_every_n_steps = 1  # type: ignore[attr-defined]
-
-    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
-        if trainer.global_step >= trainer.max_steps:
-            trainer.val_check_batch = 1
-
-
-class GradientNorms(L.Callback):
-    """Logs the Euclidean norms `grad_norm/ROOM` at logged steps, over all processes and batches of a step."""
-
-    def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
-        if (trainer.global_step + 1) % trainer.log_every_n_steps:  # type: ignore[attr-defined]
-            return
-        assert isinstance(pl_module, DetectionModule)
-        norms = {}
-        for room, parameters in parameters_by_room(pl_module.detector).items():
-            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-            norms[f"grad_norm/{room}"] = torch.nn.utils.get_total_norm(gradients)
-        pl_module.log_dict(norms, batch_size=1)
-
-
-class DetectionImages(L.Callback):
-    """Draws the last labelled frame of the first validation batches, with detections and ground truth.
-
-    The pictures go to the loggers that accept images.
-    """
-
-    def on_validation_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: SequenceBatch, index: int, *_: Any
-    ) -> None:
-        assert isinstance(pl_module, DetectionModule)
-        if index >= NUM_IMAGES or len(batch.frame_index) == 0:
-            return
-        if not (trainer.is_global_zero and shows_images(trainer)):
-            return
-        step, stream = batch.frame_index[-1].tolist()
-        frame = pl_module.found[(int(batch.recording[stream]), int(batch.t_us[-1]))]
-        labels = pl_module.val_labels[int(batch.recording[stream])]
-        hist, there = batch.hist[step, stream].cpu().numpy(), labels[labels.t_us == frame.t_us]
-        events = shown_events(hist, WindowSettings(**pl_module.checkpoint_meta["windows"]))
-        image = draw_frame(events, frame, there, pl_module.settings.spec.class_names)
-        show_image(trainer, f"val/detections_{index}", image)

@@ -1,4 +1,4 @@
-"""The settings of batches: how chunks are chosen, augmented and loaded. This file does not import torch."""
+"""The settings of prepared recordings and of batches. This file does not import torch."""
 
 import math
 from dataclasses import dataclass
@@ -8,13 +8,46 @@ from rvtssm.system.user_error import UserError
 
 
 @dataclass
+class PreprocessConfig:
+    """Which recordings to prepare, whether to use their labels, and which processes do the work."""
+
+    labels: str = "required"
+    """required: a window ends at every label; none: a fixed stride from the first event."""
+    splits: tuple[str, ...] = ("train", "val", "test")
+    """The splits to prepare."""
+    scheduler: str | None = None
+    """Address of a dask cluster that sees the same folders, such as tcp://node1:8786; null: none."""
+    workers: int | None = None
+    """Number of worker processes; null: one per core."""
+    overwrite: bool = False
+    """Replace files that were made with other settings."""
+    check_disk: bool = True
+    """Refuse to start if the disk seems too small."""
+
+    def __post_init__(self) -> None:
+        check_choice("preprocess.labels", self.labels, ("required", "none"))
+        check_at_least("preprocess", self, 1, "workers")
+        if not self.splits:
+            raise UserError(
+                "preprocess.no_splits",
+                "preprocess.splits=[] leaves nothing to prepare; name some, such as [train,val,test]",
+            )
+
+    @property
+    def is_labelled(self) -> bool:
+        return self.labels == "required"
+
+
+@dataclass
 class SamplingConfig:
-    """The composition of training batches. Numbers are per process."""
+    """The composition of training batches. All numbers except total_batch are per process."""
 
     mode: str = "mixed"
     """mixed, random (BPTT) or stream (TBPTT)."""
     batch_size: int | str = 8
-    """Chunks per batch; auto: as many as fit in memory, with `training.accumulate` so that a step has 8."""
+    """Chunks per batch; auto: as many as fit in memory, accumulated to total_batch, or without one to 8 per process."""
+    total_batch: int | None = None
+    """Chunks per optimiser step over all processes, divided into batches and `training.accumulate`; null: any."""
     chunk_length: int = 21
     """Steps per chunk."""
     stream_share: float = 0.5
@@ -52,6 +85,7 @@ class SamplingConfig:
                 f"sampling.batch_size={self.batch_size} is too small for sampling.mode={self.mode}; "
                 "a mixed batch holds at least one random chunk and one stream",
             )
+        check_at_least("sampling", self, self.smallest_batch, "total_batch")
         if self.mode == "mixed" and self.stream_share in (0, 1):
             raise UserError(
                 "sampling.stream_share",

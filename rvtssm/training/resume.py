@@ -1,0 +1,124 @@
+"""How a run goes on: the checkpoint it continues from, and the settings that decide its numbers and stay the same."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.models.checkpoint import load_file
+from rvtssm.models.checkpoint_meta import CheckpointMeta
+from rvtssm.system.user_error import UserError
+from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint, latest_checkpoint
+from rvtssm.training.sections import TrainSections
+
+_OF_TRAINING = (
+    *("steps", "init_from", "average", "class_map", "accumulate", "devices", "num_nodes", "precision"),
+    *("sync_batchnorm", "freeze_batchnorm", "pseudo_weight"),
+)
+Decisive = dict[str, str | int | float | None]
+
+
+def decisive_settings(sections: TrainSections, meta: CheckpointMeta, data: SequenceDataModule) -> Decisive:
+    """Return the decisive settings of a run by key. Lists become text.
+
+    Args:
+        sections: All settings.
+        meta: The description that its checkpoints carry.
+        data: Its recordings.
+    """
+    settings: dict[str, Any] = {
+        name: asdict(getattr(sections, name)) for name in ("model", "temporal", "sampling", "augment", "optim")
+    }
+    del settings["temporal"]["scan"]  # which code runs the recurrence
+    settings["training"] = {name: getattr(sections.training, name) for name in _OF_TRAINING}
+    spec = asdict(meta.spec)
+    del spec["ignored_classes"]
+    settings |= {"dataset": {**spec, **_counts(data)}, "windows": asdict(meta.windows), "seed": sections.seed}
+    return {key: _comparable(value) for key, value in flat(settings).items()}
+
+
+def _counts(data: SequenceDataModule) -> dict[str, int]:
+    """Return how many recordings and labels a run trains and validates on."""
+    counts = {}
+    for split in ("train", "val"):
+        counts[f"{split}_recordings"] = len(data.sequences(split))
+        counts[f"{split}_labels"] = sum(len(sequence.labels) for sequence in data.sequences(split))
+    return counts
+
+
+def _comparable(value: Any) -> Any:
+    return str(list(value)) if isinstance(value, (list, tuple)) else value
+
+
+def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of nested dicts; keys are joined by dots."""
+    leaves: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            leaves |= flat(value, f"{prefix}{name}.")
+        else:
+            leaves[prefix + name] = value
+    return leaves
+
+
+def find_resume(resume: str | None, out_dir: Path) -> Path | None:
+    """Return the checkpoint to resume from, or None.
+
+    Args:
+        resume: A checkpoint; `auto` for the latest one in `out_dir`, if any; None to start anew.
+        out_dir: Folder of the run.
+
+    Raises:
+        UserError: The file is not a checkpoint of a run, or `out_dir` holds a run that would be overwritten.
+    """
+    own = (last_checkpoint(out_dir), best_checkpoint(out_dir))
+    if resume == "auto" and not latest_checkpoint(out_dir).is_file():
+        return None
+    path = Path(resume) if resume else None
+    if resume == "auto":
+        path = latest_checkpoint(out_dir)
+    if path is not None and not path.is_file():
+        raise UserError(
+            "resume.missing",
+            f"resume={resume}: the checkpoint does not exist; give a .ckpt file of `rvtssm train`, or auto",
+        )
+    if (path is None or path.resolve().parent != own[0].resolve().parent) and any(file.exists() for file in own):
+        raise UserError(
+            "resume.holds_run",
+            f"{out_dir} holds a run, which this one would overwrite; continue it with resume=auto, or set another out",
+        )
+    if path is not None and "decisive" not in load_file(path):
+        raise UserError(
+            "resume.weights_only", f"resume={resume}: {path} holds weights only; give a .ckpt file of `rvtssm train`"
+        )
+    return path
+
+
+def check_same_run(state: dict[str, Any], decisive: Decisive) -> None:
+    """Check that a checkpoint is of a run with the same decisive settings. A finished run may now have more steps.
+
+    Args:
+        state: The content of the checkpoint.
+        decisive: The decisive settings of the run that is to go on.
+
+    Raises:
+        UserError: The settings differ.
+    """
+    stored = state["decisive"]
+    differing = [name for name in {**stored, **decisive} if stored.get(name) != decisive.get(name)]
+    if is_extension(state, decisive):
+        differing.remove("training.steps")
+    if differing:
+        differences = "; ".join(f"{name}={stored.get(name)}, now {decisive.get(name)}" for name in differing)
+        raise UserError(
+            "resume.other_settings",
+            f"the run to resume had other settings ({differences}); resume with the same ones, for which `rvtssm "
+            "train` needs only out=DIR and resume=auto, or start a new run in another folder (only training.steps may "
+            "grow, once a run has all its steps)",
+        )
+
+
+def is_extension(state: dict[str, Any], decisive: Decisive) -> bool:
+    """Return whether a checkpoint is of a run that has all its steps, and that is to take more of them."""
+    num_steps = state["decisive"]["training.steps"]
+    return state["global_step"] == num_steps and int(decisive["training.steps"] or 0) > num_steps

@@ -1,0 +1,118 @@
+"""Where a run begins and ends: weights it starts from are validated, patience ends it, and more steps extend it."""
+
+import pytest
+import torch
+
+from rvtssm.cli.train import train
+from rvtssm.models.checkpoint import load_file
+from rvtssm.system.user_error import UserError
+from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint
+from rvtssm.training.optim import build_optimizer, learning_rate_at
+from rvtssm.training.training_config import OptimConfig
+
+STILL = ("optim.learning_rate=1e-12", "training.freeze_batchnorm=true")  # weights that do not change
+
+
+@pytest.fixture(scope="module")
+def finished(toy_config, tmp_path_factory):
+    """The folder of a run of four steps."""
+    out = tmp_path_factory.mktemp("finished")
+    train(toy_config(out, "training.steps=4", "model.drop_path=0.2"))
+    return out
+
+
+def same_weights(found, wanted) -> bool:
+    first, second = (load_file(last_checkpoint(out))["state_dict"] for out in (found, wanted))
+    return first.keys() == second.keys() and all(torch.equal(value, second[key]) for key, value in first.items())
+
+
+def test_weights_that_a_run_starts_from_are_validated_before_the_first_step(
+    toy_config, finished, tmp_path, capsys, logged, train_until
+):
+    """The start is the best here, the run is the same without the validation, and so is one that is resumed."""
+    words = (f"training.init_from='{last_checkpoint(finished)}'", "training.steps=3", "training.validate_every=3")
+    train(toy_config(tmp_path / "whole", *words, *STILL))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "step 0: validation AP" in said and "at the start, " in said
+    assert f"tensorboard --logdir {tmp_path / 'whole'}" in said
+    log = logged(tmp_path / "whole")
+    assert {"val/AP", "train/total"} <= log[0].keys() and "val/AP" in log[3]
+    assert float(log[0]["val/AP"]) == pytest.approx(float(log[3]["val/AP"]), abs=1e-6)
+    train_until(toy_config(tmp_path / "resumed", *words, *STILL), 2, die, MemoryError)
+    assert load_file(last_checkpoint(tmp_path / "resumed"))["global_step"] == 0
+    train(toy_config(tmp_path / "resumed", *words, *STILL, "resume=auto"))
+    assert same_weights(tmp_path / "resumed", tmp_path / "whole")
+    assert logged(tmp_path / "resumed") == log
+
+
+def die() -> None:
+    raise MemoryError("killed")
+
+
+def test_a_run_from_nothing_is_not_validated_at_its_start(finished, logged):
+    assert "val/AP" not in logged(finished)[0]
+    assert load_file(last_checkpoint(finished))["callbacks"]["Checkpoints"]["start_ap"] is None
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_patience_ends_a_run(toy_config, tmp_path, capsys, train_until, is_resumed):
+    """The weights do not change, so no validation after the first one has a higher AP."""
+    words = ("training.steps=50", "training.validate_every=2", "training.patience=2", *STILL)
+    if is_resumed:
+        train_until(toy_config(tmp_path, *words), 5, die, MemoryError)
+    train(toy_config(tmp_path, *words, "resume=auto"))
+    assert load_file(last_checkpoint(tmp_path))["global_step"] == 6
+    told = "ended before step 50: 2 validations in a row had no higher AP (training.patience=2)"
+    assert told in " ".join(capsys.readouterr().out.split())
+    assert train(toy_config(tmp_path, *words, "resume=auto")) == best_checkpoint(tmp_path)
+    assert "6 steps, after which training.patience=2 ended the run" in " ".join(capsys.readouterr().out.split())
+    train(toy_config(tmp_path, *words[:2], "training.patience=3", *STILL, "resume=auto"))
+    assert load_file(last_checkpoint(tmp_path))["global_step"] == 8
+
+
+def test_a_finished_run_is_extended_with_the_schedule_of_the_longer_run(
+    toy_config, finished, tmp_path, capsys, logged, train_until
+):
+    words = ("training.steps=8", "model.drop_path=0.2", "training.checkpoint_every=2")
+    for name in ("whole", "resumed"):
+        (tmp_path / name / "checkpoints").mkdir(parents=True)
+        for path in (last_checkpoint, best_checkpoint):
+            path(tmp_path / name).write_bytes(path(finished).read_bytes())
+    train(toy_config(tmp_path / "whole", *words, "resume=auto"))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "has all its 4 steps and goes on to 8: from now on its learning rate is that of a run of 8 steps" in said
+    log = logged(tmp_path / "whole")
+    optim = OptimConfig()
+    for step in range(4, 8):
+        rates = [float(value) for name, value in log[step].items() if name.startswith("lr-")]
+        assert rates and rates == pytest.approx([learning_rate_at(step, optim, 8, 3)] * len(rates), rel=1e-6)
+    train_until(toy_config(tmp_path / "resumed", *words, "resume=auto"), 7, die, MemoryError)
+    assert load_file(last_checkpoint(tmp_path / "resumed"))["global_step"] == 6
+    train(toy_config(tmp_path / "resumed", *words, "resume=auto"))
+    assert same_weights(tmp_path / "resumed", tmp_path / "whole") and not same_weights(tmp_path / "whole", finished)
+    state = load_file(last_checkpoint(tmp_path / "resumed"))
+    assert (state["global_step"], state["extended_at"], state["decisive"]["training.steps"]) == (8, [4], 8)
+
+
+def test_only_a_finished_run_takes_more_steps(toy_config, tmp_path, finished, train_until):
+    train_until(toy_config(tmp_path, "training.steps=4", "training.checkpoint_every=1"), 3, die, MemoryError)
+    for steps in (3, 8):
+        with pytest.raises(UserError, match=rf"training\.steps=4, now {steps}\); .*once a run has all its steps"):
+            train(toy_config(tmp_path, f"training.steps={steps}", "resume=auto"))
+    with pytest.raises(UserError, match=r"training\.steps=4, now 3\)"):
+        train(toy_config(finished, "training.steps=3", "model.drop_path=0.2", "resume=auto"))
+
+
+def test_the_rate_of_a_step_is_that_of_the_schedule():
+    config, rates = OptimConfig(warmup_fraction=0.2), []
+    weight = torch.nn.Parameter(torch.zeros(1))
+    module = torch.nn.Module()
+    module.weight = weight
+    optimizer, schedule = build_optimizer(module, config, 20, 8)
+    for _ in range(21):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        if len(rates) < 21:
+            schedule.step()
+    for step in range(4, 21):
+        assert learning_rate_at(step, config, 20, 8) == pytest.approx(rates[step], rel=1e-9)

@@ -1,0 +1,152 @@
+"""Every published recipe trains for two steps on generated recordings, in the layout in which its data are published.
+
+Chunks are short and the detector has few channels; all else is the recipe's own, frames included.
+"""
+
+import math
+import re
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from dsec_examples import write_sequence
+from event_examples import boxes_of, random_events, write_hdf5
+
+from benchmarks.roofline import page_table, recipes
+from rvtssm.cli.composition import compose
+from rvtssm.cli.main import main
+from rvtssm.events.labels import write_boxes
+from rvtssm.models.checkpoint import load_file
+from rvtssm.readers.dat import write_dat
+from rvtssm.training.checkpoints import last_checkpoint
+from rvtssm.training.optim import peak_learning_rate
+
+ROOT = Path(__file__).parents[2]
+SMALL = (
+    *("model.embed_dim=8", "model.head_dim=4", "temporal.state_size=null", "sampling.chunk_length=2"),
+    *("training.devices=1", "training.accelerator=cpu", "training.pictures=false", "data.workers=0"),
+    *("data.eval_batch_size=1", "data.eval_chunk_length=4", "training.steps=2"),
+)
+END_US = 600_000
+SPLITS = ("train", "val")
+
+
+def boxes(height: int, width: int, **fields):
+    """A box that is large enough to be scored, at times that are labelled in Gen1 and, thinned, in 1Mpx."""
+    size = (width // 4, height // 4)
+    return boxes_of(*((time, width // 3, height // 3, *size) for time in (250_000, 500_000, END_US - 1)), **fields)
+
+
+def write_gen1(folder: Path) -> None:
+    """`a_td.dat` and `a_bbox.npy`, as Prophesee publishes Gen1."""
+    for split in SPLITS:
+        (folder / split).mkdir(parents=True)
+        write_dat(folder / split / "a_td.dat", random_events(5000, 0, END_US, size_hw=(240, 304)), 240, 304)
+        write_boxes(folder / split / "a_bbox.npy", boxes(240, 304))
+
+
+def write_onempx(folder: Path) -> None:
+    """`a_td.h5` with columns and size in the group `events`, and `a_bbox.npy` with seven classes."""
+    for split in SPLITS:
+        (folder / split).mkdir(parents=True)
+        events = random_events(5000, 0, END_US, size_hw=(720, 1280))
+        write_hdf5(folder / split / "a_td.h5", events, size=(720, 1280))
+        write_boxes(folder / split / "a_bbox.npy", boxes(720, 1280, class_id=2))
+
+
+def write_rvt(folder: Path) -> None:
+    """A folder per recording, as in the archives of RVT: frames, their times, and labels per frame."""
+    ends_us = np.arange(50_000, END_US + 1, 50_000)
+    labels = boxes(240, 304)
+    labels["t"] = 250_000, 500_000, END_US  # ends of windows
+    for split in SPLITS:
+        frames = folder / split / "a/event_representations_v2/stacked_histogram_dt=50_nbins=10"
+        frames.mkdir(parents=True)
+        with h5py.File(frames / "event_representations.h5", "w") as file:
+            file["data"] = np.random.default_rng(0).integers(0, 3, (len(ends_us), 20, 240, 304), np.uint8)
+        np.save(frames / "timestamps_us.npy", ends_us)
+        (folder / split / "a/labels_v2").mkdir()
+        np.savez(folder / split / "a/labels_v2/labels.npz", labels=labels)
+
+
+def write_dsec(folder: Path) -> None:
+    """One sequence of each split, as DSEC and DSEC-Det publish them."""
+    for name in ("thun_00_a", "zurich_city_16_a"):
+        write_sequence(folder / "train" / name, num_images=6, has_images=False)
+
+
+@pytest.fixture(scope="session")
+def layouts(made_once):
+    """A function: the name of a layout -> the words that name its folder."""
+
+    def words(name: str) -> list[str]:
+        write = {"gen1": write_gen1, "onempx": write_onempx, "rvt": write_rvt, "dsec": write_dsec}[name]
+        key = "prepared_dir" if name == "rvt" else "raw_dir"
+        return [f"dataset.{key}={made_once(f'layout_{name}', write)}"]
+
+    return words
+
+
+def trained(out: Path, *words: str) -> dict:
+    assert main(["train", *words, *SMALL, f"out={out}"]) == 0
+    return load_file(last_checkpoint(out))
+
+
+@pytest.mark.parametrize("name", recipes())
+def test_a_recipe_runs_on_its_data(name, layouts, tmp_path, capsys):
+    config = compose([f"experiment={name}"])
+    words = [f"experiment={name}", *layouts(config.dataset.name)]
+    if config.training.precision == "float16":  # which CPUs do not have
+        words.append("training.precision=bf16")
+    if config.model.timm_name:
+        words += ["model.timm_name=test_resnet", "model.timm_weights=null"]
+    state = trained(tmp_path, *words, "sampling.batch_size=2", "sampling.total_batch=4")
+    assert (state["global_step"], state["decisive"]["training.accumulate"]) == (2, 2)
+    assert "of 4 x 2 windows (2 accumulated batches x 2)" in " ".join(capsys.readouterr().out.split())
+    for key in ("temporal.bandlimit", "temporal.name", "optim.h2_weight", "model.mixer", "model.head"):
+        section, field = key.split(".")
+        assert state["decisive"][key] == getattr(getattr(config, section), field)
+
+
+def test_the_recipe_of_gen1_runs_on_the_archives_of_rvt(layouts, tmp_path):
+    batch = ("sampling.batch_size=2", "sampling.total_batch=2")
+    state = trained(tmp_path, "experiment=gen1_s5_base", *layouts("rvt"), *batch)
+    assert state["global_step"] == 2 and state["rvtssm"]["windows"]["convention"] == "rvt"
+
+
+def test_dsec_runs_with_the_settings_of_the_paper(layouts, tmp_path):
+    words = ("dataset=dsec", "model=base", "temporal=s5", "temporal.bandlimit=0.5", "sampling.batch_size=2")
+    state = trained(tmp_path, *words, *layouts("dsec"))
+    assert state["global_step"] == 2 and len(state["rvtssm"]["spec"]["class_names"]) == 8
+
+
+def test_every_recipe_has_its_total_batch_and_the_rate_of_the_paper():
+    """The rule of the paper: 2e-4 for a batch of 8, and the square root of the batch."""
+    for name in recipes():
+        config = compose([f"experiment={name}"])
+        sampling, training = config.sampling, config.training
+        assert sampling.total_batch == sampling.num_chunks * training.devices * training.num_nodes
+        rate = peak_learning_rate(config.optim, sampling.total_batch)
+        assert rate == pytest.approx(2e-4 * math.sqrt(sampling.total_batch / 8))
+
+
+def test_pages_train_gen1_and_1mpx_with_a_recipe():
+    """Without one, a training has no bandlimit. Weights bring their own settings."""
+    places = [ROOT / "README.md", ROOT / "scripts/train.py", *ROOT.glob("data_prep/*.md"), *ROOT.glob("docs/*.md")]
+    pages = "\n".join(path.read_text() for path in places)
+    trained = re.findall(
+        r"^(?:rvtssm train|python scripts/train.py|(?:bash|sbatch) scripts/train_\w+\.sh) (.*)$", pages, re.M
+    )
+    named = [words for words in trained if re.search("gen1|onempx", words) and "init_from" not in words]
+    assert len(named) > 5 and [words for words in named if not re.match("experiment=(gen1|onempx)_", words)] == []
+
+
+def test_the_page_has_a_row_per_recipe_with_its_settings():
+    """`python -m benchmarks.roofline --page` prints the table. Its estimates are counted, and not checked here."""
+    page = (ROOT / "docs/training.md").read_text()
+    rows = [{"recipe": name, "products": 1, "bytes_moved": 1, "bytes_peak": 1} for name in recipes()]
+    for row in page_table(rows).splitlines()[2:]:
+        cells = row.split(" | ")
+        pattern = " | ".join([*cells[:6], "ESTIMATE", "ESTIMATE", *cells[8:]])
+        assert re.search(re.escape(pattern).replace("ESTIMATE", r"[\d.]+"), page), row
