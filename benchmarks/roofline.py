@@ -32,7 +32,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.measuring import write_json
 from rvtssm.cli.composition import compose
-from rvtssm.cli.config import Config, configs_dir
+from rvtssm.cli.config import configs_dir
 from rvtssm.datasets import build_spec
 from rvtssm.evaluation.terminal_table import TerminalTable
 from rvtssm.models.backbones import attention
@@ -122,15 +122,21 @@ def count_recipe(recipe: str) -> dict[str, Any]:
     detector = build_detector(config.model, config.temporal, *frame_hw, num_classes=spec.num_classes)
     memory = probe_step(detector, detector.in_channels * math.prod(frame_hw), autocast)
     peak = memory.peak(shape[0] * shape[1], shape[2])
-    return {"recipe": recipe, "batch": shape[0], "steps": shape[1], "labelled": shape[2], **counts, "bytes_peak": peak}
+    row = {"recipe": recipe, "precision": config.training.precision, "batch": shape[0], "steps": shape[1]}
+    return {**row, "labelled": shape[2], **counts, "bytes_peak": peak}
 
 
-def hours(row: dict[str, Any], config: Config, gpu: str) -> float:
-    """Estimate how long a recipe takes on GPUs, by the count of its step."""
+def limits(row: dict[str, Any], gpu: str) -> tuple[float, float]:
+    """Return the seconds that a GPU needs at least for the products of a step, and for its memory traffic."""
     of_16_bits, of_32_bits, memory = GPUS[gpu]
-    products = of_32_bits if config.training.precision == "float32" else of_16_bits
-    seconds = max(row["products"] / products, row["bytes_moved"] / memory / _REACHED_SHARE)
-    return config.training.steps * seconds / 3600
+    products = of_32_bits if row["precision"] == "float32" else of_16_bits
+    return row["products"] / products, row["bytes_moved"] / memory
+
+
+def hours(row: dict[str, Any], num_steps: int, gpu: str) -> float:
+    """Estimate how long a number of steps takes, by the count of one."""
+    products_s, memory_s = limits(row, gpu)
+    return num_steps * max(products_s, memory_s / _REACHED_SHARE) / 3600
 
 
 def page_table(rows: Sequence[dict[str, Any]]) -> str:
@@ -150,7 +156,7 @@ def page_table(rows: Sequence[dict[str, Any]]) -> str:
             f"{peak_learning_rate(config.optim, total):.3g}",
             f"{training.steps // 1000} k",
             training.precision,
-            f"{hours(row, config, 'A100'):.0f}",
+            f"{hours(row, training.steps, 'A100'):.0f}",
             f"{row['bytes_peak'] / 1e9:.0f}",
             ap,
             source,
@@ -188,16 +194,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _table(rows: Sequence[dict[str, Any]], gpu: str) -> TerminalTable:
-    products, _, memory = GPUS[gpu]
     head = ["recipe", "frames", "TFLOP", "ms", "GB moved", "ms", "kernels", "GB kept", "MB frames", "MB gradients"]
     cells = [
         [
             row["recipe"],
             f"{row['batch']} x {row['steps']}",
             f"{row['products'] / 1e12:.2f}",
-            f"{row['products'] / products * 1e3:.1f}",
+            f"{limits(row, gpu)[0] * 1e3:.1f}",
             f"{row['bytes_moved'] / 1e9:.0f}",
-            f"{row['bytes_moved'] / memory * 1e3:.1f}",
+            f"{limits(row, gpu)[1] * 1e3:.1f}",
             str(row["operations"]),
             f"{row['bytes_kept'] / 1e9:.1f}",
             f"{row['bytes_frames'] / 1e6:.0f}",

@@ -18,3 +18,10 @@ def test_twice_the_batch_is_twice_the_work_and_the_same_gradients():
         assert one[name] < two[name] < 2 * one[name]
     assert two["products"] / one["products"] > 1.9
     assert two["bytes_gradients"] == one["bytes_gradients"]
+
+
+def test_hours_follow_the_slower_of_products_and_memory_in_the_precision_of_the_recipe():
+    row = {"precision": "float32", "products": 19.5e12, "bytes_moved": 2.04e12 / 6}  # one second, and half a second
+    assert roofline.limits(row, "A100") == (1.0, 1 / 6)
+    assert roofline.hours(row, 3600, "A100") == 1.0
+    assert roofline.hours({**row, "precision": "bf16"}, 3600, "A100") == 0.5

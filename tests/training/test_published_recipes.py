@@ -145,7 +145,8 @@ def test_pages_train_gen1_and_1mpx_with_a_recipe():
 def test_the_page_has_a_row_per_recipe_with_its_settings():
     """`python -m benchmarks.roofline --page` prints the table. Its estimates are counted, and not checked here."""
     page = (ROOT / "docs/training.md").read_text()
-    rows = [{"recipe": name, "products": 1, "bytes_moved": 1, "bytes_peak": 1} for name in recipes()]
+    counts = {"precision": "bf16", "products": 1, "bytes_moved": 1, "bytes_peak": 1}
+    rows = [{"recipe": name, **counts} for name in recipes()]
     for row in page_table(rows).splitlines()[2:]:
         cells = row.split(" | ")
         pattern = " | ".join([*cells[:6], "ESTIMATE", "ESTIMATE", *cells[8:]])
