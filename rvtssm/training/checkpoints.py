@@ -148,6 +148,7 @@ class Checkpoints(Checkpoint):
         ap = -1.0 if math.isnan(ap) else ap  # there was no ground truth
         if trainer.global_step == 0:
             self.start_ap = ap
+            return
         is_best = ap >= self.best_ap
         self.num_without_gain = 0 if ap > self.best_ap else self.num_without_gain + 1
         if is_best:

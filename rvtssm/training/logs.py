@@ -93,13 +93,13 @@ def _build_logger(name: str, out_dir: Path) -> Logger:
 
 
 class FirstValidation(L.Callback):
-    """Validates before the first step, so that logs and `best.ckpt` also know the weights that a run starts from.
+    """Validates before the first step, so that the logs begin with the weights that a run starts from.
 
-    It must come after the callbacks that write checkpoints.
+    It must come after the callbacks that write checkpoints. A run that is resumed has done it already.
     """
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if trainer.global_step == 0:
+        if trainer.ckpt_path is None:
             trainer.validating = True
             trainer.fit_loop.epoch_loop.val_loop.run()
             trainer.training = True

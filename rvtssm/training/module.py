@@ -236,12 +236,20 @@ class DetectionModule(L.LightningModule):
 
     def on_train_start(self) -> None:
         if self.extended_at and self.extended_at[-1] == self.trainer.global_step:
-            self.lr_schedulers().step()  # type: ignore[union-attr, call-arg]
+            self._begin_extension()
         generator = self.random_generator()
         if self.random_state is not None:
             generator.set_state(self.random_state)
         elif self.global_rank:  # all processes got the same seed, so that they start with the same weights
             generator.manual_seed(generator.initial_seed() + self.global_rank)
+
+    def _begin_extension(self) -> None:
+        self.lr_schedulers().step()  # type: ignore[union-attr, call-arg]
+        loop, every = self.trainer.fit_loop, int(self.trainer.val_check_batch or 1)
+        if (loop.total_batch_idx + 1) % every:
+            # Lightning counts a step for the logs after its validation, also when it resumes there. It does not expect
+            # a validation here, which took place because the run was complete.
+            loop.epoch_loop._batches_that_stepped += 1
 
     def random_generator(self) -> torch.Generator:
         """Return the generator of the random numbers in the forward pass (drop path)."""

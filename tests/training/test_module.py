@@ -146,7 +146,9 @@ def test_a_process_goes_on_with_its_own_streams_and_random_numbers(tmp_path):
     parts = [{"streams": streams, "random": random} for streams, random in zip(stored, randoms, strict=True)]
     place = {"world_size": 2, "global_rank": 1, "local_rank": 0, "ckpt_path": tmp_path / "last.ckpt"}
     module.trainer = type("Second", (), place)()
-    checkpoint = {"decisive": {}, "train_seconds": 60.0, "processes": [parts[0], "step_3_process_1.pt"]}
+    module.decisive = {"training.steps": 8}
+    checkpoint = {"decisive": module.decisive, "global_step": 3, "extended_at": [], "train_seconds": 60.0}
+    checkpoint["processes"] = [parts[0], "step_3_process_1.pt"]
     with raises("resume.lacks_process"):
         module.on_load_checkpoint(checkpoint)
     save_file(tmp_path / "step_3_process_1.pt", parts[1])

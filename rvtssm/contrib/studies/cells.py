@@ -11,11 +11,12 @@ from rvtssm.contrib.studies.study_config import StudySettings
 from rvtssm.contrib.studies.study_tables import Score
 from rvtssm.evaluation.bootstrap import LEVEL
 from rvtssm.evaluation.protocol import scoring_rules
-from rvtssm.evaluation.result import markdown_table, percent, percent_interval
+from rvtssm.evaluation.result import NO_VALUE, markdown_table, percent, percent_interval
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.system.provenance import written_by
 
 CELLS_FILE = "cells.md"
+PUBLISHED = ", published"  # at the end of the names in `study.beside` that are columns here
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,10 @@ def cells_page(
         cells += _cells(meta, settings, scores)
     cells.sort(key=lambda cell: cell.hz)
     rates = sorted({cell.hz for cell in cells})
-    columns = {name: ap for name, ap in beside.items() if set(rates) <= set(ap)}
+    columns = {name: ap for name, ap in beside.items() if name.endswith(PUBLISHED)}
     table = [["rate", "windows", "step", "memory", "score", "AP re-run", *columns]]
     for cell in cells:
-        published = [f"{ap[cell.hz]:.2f}" for ap in columns.values()]
+        published = [_number(ap, cell.hz) for ap in columns.values()]
         row = [f"{cell.hz:g} Hz", cell.windows, f"x {cell.step_scale:g}", cell.memory, cell.score, cell.ap_text]
         table.append([*row, *published])
     _, scores = scored[0]
@@ -101,6 +102,10 @@ def _what_was_run(meta: CheckpointMeta, source: str, score: Score) -> str:
     )
 
 
+def _number(ap_by_hz: Mapping[float, float], hz: float) -> str:
+    return f"{ap_by_hz[hz]:.2f}" if hz in ap_by_hz else NO_VALUE
+
+
 def _by_rate(
     cells: Sequence[Cell], rates: Sequence[float], columns: Mapping[str, Mapping[float, float]]
 ) -> Iterator[str]:
@@ -111,7 +116,7 @@ def _by_rate(
             yield f"At {hz:g} Hz no box is scored."
             continue
         low, high = (choose(at_rate, key=lambda cell: cell.ap) for choose in (min, max))
-        published = "; ".join(f"{name}: {ap[hz]:.2f}" for name, ap in columns.items())
+        published = "; ".join(f"{name}: {_number(ap, hz)}" for name, ap in columns.items())
         ap = f"AP is {percent(high.ap)} ({high.condition})"
         if percent(low.ap) != percent(high.ap):
             ap = f"AP lies between {percent(low.ap)} ({low.condition}) and {percent(high.ap)} ({high.condition})"
