@@ -4,14 +4,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 from live_examples import SMALL
 from rosbags.highlevel import AnyReader
+from user_errors import raises
 
 from rvtssm.detection.result_files import ResultContext, open_result_files
 from rvtssm.detection.window_results import WindowResult
 from rvtssm.records import Detections
-from rvtssm.system.user_error import UserError
 
 
 def write(folder: Path, *found: Detections) -> None:
@@ -40,11 +39,11 @@ def test_a_bag_holds_what_was_found(tmp_path):
 
 
 def test_a_time_that_no_message_can_have_is_refused(tmp_path):
-    with pytest.raises(UserError, match="cannot have the time"):
+    with raises("ros.time_of_message"):
         write(tmp_path, detections(-1))
 
 
 def test_without_the_package_the_format_names_its_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "rosbags", None)
-    with pytest.raises(UserError, match=r"formats=\[mcap\] needs the package rosbags"):
+    with raises("extras.missing", "rosbags"):
         write(tmp_path)

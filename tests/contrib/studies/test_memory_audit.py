@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from user_errors import raises
 
 from rvtssm.cli import main as cli
 from rvtssm.contrib.studies.audit_config import AuditConfig
@@ -263,5 +264,5 @@ def test_what_cannot_be_audited_is_one_line(weights, tmp_path, capsys, change, a
 
 def test_layers_without_steps_are_refused(live_checkpoint, draw_events):
     checkpoint = live_checkpoint("s5", bidirectional=True)
-    with pytest.raises(ValueError, match="only work on whole chunks"):
+    with raises("stream.not_causal"):
         audit_detector(checkpoint, draw_events(), (48, 64), progress=False)

@@ -6,6 +6,7 @@ from contextlib import closing
 import cv2
 import numpy as np
 import pytest
+from user_errors import raises
 
 from rvtssm.cli.main import compose
 from rvtssm.contrib.worlds.label_video import __main__ as command
@@ -244,7 +245,7 @@ def test_a_missing_package_or_file_is_one_line(clips, tmp_path, monkeypatch, cap
 def test_clips_whose_recordings_would_have_the_same_names_are_refused(tmp_path):
     for name in ("a walk.mp4", "b.1", "b.mp4"):
         (tmp_path / name).mkdir()
-    with pytest.raises(ValueError, match=r"recordings of \S*b\.1 and \S*b\.mp4 would have the same names; rename one"):
+    with raises("label_video.same_name"):
         command.clips(tmp_path)
     (tmp_path / "b.1").rename(tmp_path / "c.1")
     assert len(command.clips(tmp_path)) == 3

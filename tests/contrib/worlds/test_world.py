@@ -7,6 +7,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
+from user_errors import raises
 
 from rvtssm.contrib.worlds.atlas import Atlas, rough
 from rvtssm.contrib.worlds.generate import OPEN_WORLD, SIMULATIONS, open_world_recording, with_events
@@ -269,7 +270,7 @@ def test_a_dataset_of_worlds_is_written_and_a_recording_does_not_depend_on_the_o
     blocks, boxes = open_world_recording(config, "train", 1)
     t = np.concatenate([block.t for block in blocks])
     assert len(t) and np.diff(t).min() >= 0 and set(boxes["class_id"]) <= set(range(SPEC.num_classes))
-    with pytest.raises(ValueError, match="dataset=open_world instead of synthetic"):
+    with raises("generate.other_settings"):
         generate_dataset(config, tmp_path / "raw", SIMULATIONS[0], progress=False)
 
 
@@ -363,7 +364,7 @@ def test_a_share_of_the_training_recordings_shows_plain_worlds(monkeypatch):
 
 
 def test_an_impossible_world_is_refused():
-    with pytest.raises(ValueError, match="16x16"):
+    with raises("worlds.too_small"):
         build_world(8, 100, 1000, WorldConfig(), RNG(0), False)
-    with pytest.raises(ValueError, match=r"synthetic\.world\.max_object_px"):
+    with raises("settings.at_least", "synthetic.world.max_object_px"):
         replace(OpenWorldConfig(), world=WorldConfig(max_object_px=5)).check()
