@@ -7,7 +7,7 @@ not import torch, so that readers and the worker processes of the preparation st
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -135,6 +135,7 @@ class ReadOptions:
     time_unit: str | None = None  # one of TIME_UNITS
     format: str | None = None  # a key of readers.READERS
     columns: Mapping[str, str] = field(default_factory=dict)  # by t, x, y, p: the name, or the number from 0
+    filters: Sequence[str | Mapping[str, Any]] = ()  # see readers.filters.FilterChain
 
     def __post_init__(self) -> None:
         for name, side in (("height", self.height), ("width", self.width)):
@@ -150,7 +151,8 @@ class ReadOptions:
     @classmethod
     def of(cls, settings: Any) -> ReadOptions:
         """Return the options among the fields of other settings, such as those of `predict`."""
-        return cls(**{field.name: getattr(settings, field.name) for field in fields(cls)})
+        names = [field.name for field in fields(cls) if hasattr(settings, field.name)]
+        return cls(**{name: getattr(settings, name) for name in names})
 
 
 @dataclass(frozen=True, slots=True)

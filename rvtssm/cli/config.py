@@ -57,6 +57,8 @@ class Config:
     computes products faster in it."""
     recording: str | None = None
     """Source of events: a file, a folder, - (standard input), tcp://HOST:PORT or camera:."""
+    filters: list[Any] = field(default_factory=list)
+    """Filters of the events: background, hot_pixels, flicker, region and trailing_edge (docs/live.md)."""
     full: bool = False
     """Whether `inspect` reads all of a dataset and says what is wrong in which file."""
     resume: str | None = None

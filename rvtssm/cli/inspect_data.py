@@ -90,7 +90,7 @@ def _inspected(
         return inspect_raw(path, spec, progress=True)
     if is_folder or is_sequence(path):
         return inspect_prepared(path, spec, progress=is_folder)
-    options = ReadOptions.of(spec or config.dataset)
+    options = replace(ReadOptions.of(spec or config.dataset), filters=config.filters)
     if options.height is options.width is None and topic is None:
         options = sensor_above(path, options)
     return inspect_recording(open_with(where, options), has_checksum=as_json)

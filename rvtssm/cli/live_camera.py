@@ -84,7 +84,8 @@ def _opened(config: Config) -> Iterator[tuple[LiveSource, OpenedSource]]:
         raise UserError("live.camera_is_file", f"camera={camera} is a file; to play it, set recording={camera}")
     serial = "" if camera == "auto" else camera
     where = f"{CAMERA}{serial}" if recording is None else recording
-    with opened_source(where, ReadOptions.of(config.dataset), config.detection.camera_settings) as opened:
+    options = replace(ReadOptions.of(config.dataset), filters=config.filters)
+    with opened_source(where, options, config.detection.camera_settings) as opened:
         events = opened.events
         if isinstance(events, Recording):
             live_source: LiveSource = Replay(events, where)
@@ -206,6 +207,7 @@ def _summary(run: LiveRun, tally: Tally, opened: OpenedSource, broke_off: str) -
         **tally.counts(),
         classes=detector.checkpoint.spec.names_on_disk,
         faults=asdict(opened.faults),
+        removed=opened.removed,
         num_lost_packets=run.source.num_lost,
         num_restarts=run.num_restarts,
         broke_off=broke_off,

@@ -111,7 +111,7 @@ def _predict_one(
     """Return the summary, what can be scored if the sequence has labels of the model's classes, which of those labels
     are to be found, and the number of label times without a window: those before the first or after the last event.
     """
-    options = ReadOptions.of(config.dataset)
+    options = replace(ReadOptions.of(config.dataset), filters=config.filters)
     if options.height is options.width is None and Path(path).is_file():
         options = sensor_above(Path(path), options)
     tracks = Path(path) / DSEC_TRACKS

@@ -257,6 +257,7 @@ def _summary(
         **tally.counts(),
         classes=checkpoint.spec.names_on_disk,
         faults=asdict(source.faults),
+        removed=source.removed,
         num_lost_packets=getattr(source.events, "num_lost", 0),
         num_restarts=0,
         broke_off=source.broke_off or interrupted,

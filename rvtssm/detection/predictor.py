@@ -15,7 +15,7 @@ from rvtssm.detection.feed import Feed, Packet, PythonSource
 from rvtssm.detection.inference_config import TRACKERS, DetectionConfig, PredictConfig, shown_boxes
 from rvtssm.detection.live_run import LiveRun, LiveSource
 from rvtssm.detection.predict_recording import predict_recording
-from rvtssm.detection.sources import EventsInMemory, EventSource, OpenedSource, find_sources, opened_source
+from rvtssm.detection.sources import EventsInMemory, EventSource, OpenedSource, filtered, find_sources, opened_source
 from rvtssm.detection.track_objects import Tracker
 from rvtssm.detection.window_results import Prediction, WindowResult
 from rvtssm.export.exported import ExportedDetector, read_weights_file
@@ -25,6 +25,7 @@ from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.weights import CARD_FILE, WEIGHTS_FILE, default_weights, model_card, upload_folder
 from rvtssm.readers import Recording
 from rvtssm.readers.event_checks import to_events
+from rvtssm.readers.filters import FilterChain, Filters
 from rvtssm.readers.header import sensor_size
 from rvtssm.records import SHOWN_SCORE, Events, ReadOptions, WindowSettings
 from rvtssm.system.limits import check_choice, check_counts
@@ -98,6 +99,7 @@ class Predictor:
         repair: bool = False,
         min_score: float = SHOWN_SCORE,
         track: str | None = None,
+        filters: Filters = (),
         progress: bool = False,
     ) -> Prediction:
         """Detect objects in all windows of a recording, like `rvtssm predict`.
@@ -122,6 +124,7 @@ class Predictor:
             min_score: Return boxes with at least this score.
             track: "bytetrack" gives each object a constant number (`found.track_id`). Boxes below `min_score` do not
                 continue tracks.
+            filters: Filters of the events, such as ["flicker", "background"], see `FilterChain`.
             progress: Whether to show a progress bar.
 
         Returns:
@@ -140,7 +143,7 @@ class Predictor:
         )
         postprocess = PostprocessConfig(min_score=min_score)
         results = list[WindowResult]()
-        with tempfile.TemporaryDirectory() as folder, _opened(recording, height, width, repair) as source:
+        with tempfile.TemporaryDirectory() as folder, _opened(recording, height, width, repair, filters) as source:
             read = None if source.seekable is None else source.between
 
             def keep(result: WindowResult) -> None:
@@ -215,6 +218,7 @@ class Predictor:
         source: LiveSource | EventSource | Iterable[Packet],
         height: int | None = None,
         width: int | None = None,
+        filters: Filters = (),
         **options: Any,
     ) -> Iterator[WindowResult]:
         """Yield the newest window whenever one has closed, while a camera or a program sends events.
@@ -227,6 +231,7 @@ class Predictor:
                 such as a camera.
             height: Height of the sensor in pixels, if the source does not give it.
             width: Width of the sensor in pixels, if the source does not give it.
+            filters: Filters of the events, see `FilterChain`.
             **options: As in `stream`, without `latest`.
 
         Raises:
@@ -238,6 +243,7 @@ class Predictor:
                     "stream.sensor_unknown", "packets do not tell the size of their sensor; give height= and width="
                 )
             source = PythonSource(source, height, width)
+        source = filtered(cast(EventSource, source), filters)
         if not hasattr(source, "arrivals"):
             source = Feed(cast(EventSource, source))
         live_source = cast(LiveSource, source)
@@ -290,16 +296,20 @@ class Predictor:
 
 
 @contextmanager
-def _opened(recording: object, height: int | None, width: int | None, repair: bool) -> Iterator[OpenedSource]:
+def _opened(
+    recording: object, height: int | None, width: int | None, repair: bool, filters: Filters
+) -> Iterator[OpenedSource]:
     """Open what `Predictor.predict` accepts. Raise UserError for anything else."""
     if isinstance(recording, Recording):
         sensor_size(recording.path, (recording.height, recording.width), (height, width))  # both agree, or an error
-        before = recording.repair
+        before = recording.repair, recording.filters
         recording.repair |= repair
+        if filters:
+            recording.filters = FilterChain(filters, recording.height, recording.width)
         try:
             yield OpenedSource(recording.name, recording)
         finally:
-            recording.repair = before
+            recording.repair, recording.filters = before
     elif isinstance(recording, str | Path):
         sources = find_sources(str(recording))
         if len(sources) > 1:
@@ -308,7 +318,8 @@ def _opened(recording: object, height: int | None, width: int | None, repair: bo
                 "predict.several_recordings",
                 f"{recording} holds {len(sources)} recordings ({named}, ...); predict them one by one",
             )
-        with opened_source(next(iter(sources.values())), ReadOptions(height, width, repair)) as source:
+        options = ReadOptions(height, width, repair, filters=filters)
+        with opened_source(next(iter(sources.values())), options) as source:
             yield source
     else:
         events = to_events(recording)
@@ -317,7 +328,7 @@ def _opened(recording: object, height: int | None, width: int | None, repair: bo
                 "events.sensor_unknown",
                 "events in memory do not tell the size of their sensor; give height= and width=",
             )
-        yield OpenedSource("events in memory", EventsInMemory(events, height, width, repair))
+        yield OpenedSource("events in memory", filtered(EventsInMemory(events, height, width, repair), filters))
 
 
 def _warn(checkpoint: LoadedCheckpoint, settings: WindowSettings) -> None:

@@ -7,16 +7,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from rvtssm.datasets.tree import find_event_files
 from rvtssm.detection.camera_images import Images, dsec_images
-from rvtssm.detection.event_camera import CAMERA, open_camera
+from rvtssm.detection.event_camera import CAMERA, Arrival, open_camera
 from rvtssm.detection.pipes import SOCKET, connected_to, piped_events
 from rvtssm.readers import ReadFaults, Recording, open_with
 from rvtssm.readers.bags import is_bag, split_topic
 from rvtssm.readers.event_checks import gated
 from rvtssm.readers.faults import UnitDoubt, warn_of_unit
+from rvtssm.readers.filters import FilterChain, Filters
 from rvtssm.readers.gate import Gate
 from rvtssm.readers.header import UnknownSensorSize
 from rvtssm.readers.usual_sensors import usual_sensor
@@ -116,6 +117,40 @@ class EventsInMemory:
         return int(self.events.t[0]), int(self.events.t[-1])
 
 
+class FilteredSource:
+    """A pipe, a socket, a camera, events in memory or packets, without the events that filters remove."""
+
+    def __init__(self, source: EventSource, filters: Filters) -> None:
+        self._source, self.filters = source, FilterChain(filters, source.height, source.width)
+        if hasattr(source, "packets"):
+            self.packets = self._packets
+        if hasattr(source, "arrivals"):
+            self.arrivals = self._arrivals
+        if hasattr(source, "between"):
+            self.between = self._between
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+    def blocks(self) -> Iterator[Events]:
+        """Yield what is left of the blocks."""
+        return self.filters.blocks(self._source.blocks())
+
+    def _packets(self) -> Iterator[tuple[Events, int | None]]:
+        for events, until_us in self._source.packets():  # type: ignore[attr-defined]
+            yield self.filters(events), until_us
+
+    def _arrivals(self) -> list[Arrival]:
+        arrivals = self._source.arrivals()  # type: ignore[attr-defined]
+        return [replace(arrival, events=self.filters(arrival.events)) for arrival in arrivals]
+
+    def _between(self, start_us: int, end_us: int) -> Events:
+        assert self._source.time_range_us is not None
+        filters, begin_us = self.filters.before(start_us, self._source.time_range_us[0])
+        events = self._source.between(begin_us, end_us)  # type: ignore[attr-defined]
+        return filters(events).between(start_us, end_us)
+
+
 @dataclass(frozen=True)
 class OpenedSource:
     """An opened source with what belongs to it. A pipe, socket or camera is read once, and cannot be sought in."""
@@ -139,6 +174,12 @@ class OpenedSource:
     def faults(self) -> ReadFaults:
         """The events that were repaired so far."""
         return getattr(self.events, "faults", ReadFaults())
+
+    @property
+    def removed(self) -> dict[str, float]:
+        """The share of events that each filter removed so far, 0 to 1."""
+        filters: FilterChain | None = getattr(self.events, "filters", None)
+        return {} if filters is None else filters.removed()
 
     @property
     def broke_off(self) -> str:
@@ -192,6 +233,11 @@ def find_sources(where: str) -> dict[str, str]:
     return found
 
 
+def filtered(source: EventSource, filters: Filters) -> EventSource:
+    """Return a source without the events that filters remove; the source itself if there are none."""
+    return cast(EventSource, FilteredSource(source, filters)) if filters else source
+
+
 @contextmanager
 def opened_source(
     where: str,
@@ -217,15 +263,15 @@ def opened_source(
         raw = getattr(sys.stdin.buffer, "raw", None)  # a thread may read it, which must not hold a lock at the end
         read = getattr(sys.stdin.buffer, "read1") if raw is None else raw.read  # noqa: B009
         with ended_by_signals(piped_events(read, "standard input", options)) as piped:
-            yield OpenedSource("standard input", piped)
+            yield OpenedSource("standard input", filtered(piped, options.filters))
     elif where.startswith(CAMERA):
         with open_camera(where.removeprefix(CAMERA), camera_settings) as camera, ended_by_signals(camera):
-            yield OpenedSource(camera.name, camera)
+            yield OpenedSource(camera.name, filtered(camera, options.filters))
     elif where.startswith(SOCKET):
         with connected_to(where) as connection:
             try:
                 with ended_by_signals(piped_events(connection.recv, where, options)) as piped:
-                    yield OpenedSource(where, piped)
+                    yield OpenedSource(where, filtered(piped, options.filters))
             except ConnectionError as error:
                 raise UserError(
                     "live.broke_off", f"{where} broke off ({error.strerror}); start the sender again"

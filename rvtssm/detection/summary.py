@@ -42,6 +42,7 @@ class RunSummary:
     num_detections: int  # boxes in the files
     highest_score: float  # of all boxes, written or not; 0 if there are none
     faults: dict[str, int]  # repaired events by kind
+    removed: dict[str, float]  # share of the events that each filter removed, 0 to 1
     num_lost_packets: int  # of a camera, for which there was no memory left
     num_restarts: int  # jumps of the clock
     broke_off: str  # why the source or the run ended early; empty if neither did
@@ -63,6 +64,7 @@ class RunSummary:
         found = [
             f"{self.source}: {self.format}, {counted(self.num_events, 'event')}, {self.duration_s:.3f} s from camera "
             f"time {self.start_us / 1e6:.3f} s{faults}{lost}",
+            *self._filter_lines(),
             f"{counted(self.num_windows, 'window')} of {self.window_ms:g} ms at {self.hz:g} Hz{passed}",
             f"sensor {sensor_w} x {sensor_h} pixels{assumed}, frames {frame_w} x {frame_h} "
             f"(downsample={self.downsample}{reduce})",
@@ -75,6 +77,10 @@ class RunSummary:
             if numbers
         ]
         return found + ["wrote " + ", ".join(self.files)] * bool(self.files)
+
+    def _filter_lines(self) -> list[str]:
+        shares = ", ".join(f"{100 * share:.1f} % ({name})" for name, share in self.removed.items())
+        return [f"filters removed {shares} of the events before them"] if shares else []
 
 
 def counted(count: int, noun: str) -> str:

@@ -28,6 +28,7 @@ from rvtssm.readers.evt2 import Evt2Recording
 from rvtssm.readers.evt3 import Evt3Recording
 from rvtssm.readers.evt21 import Evt21Recording
 from rvtssm.readers.faults import ReadFaults
+from rvtssm.readers.filters import FilterChain, Filters
 from rvtssm.readers.hdf5 import open_hdf5, reading
 from rvtssm.readers.hdf5_events import is_dsec, open_hdf5_events
 from rvtssm.readers.header import TextHeader, read_text_header
@@ -85,6 +86,7 @@ def open_recording(
     time_unit: str | None = None,
     format: str | None = None,
     columns: Mapping[str, str | int] | None = None,
+    filters: Filters = (),
 ) -> Recording:
     """Open an event file of any format in READERS.
 
@@ -100,13 +102,14 @@ def open_recording(
         time_unit: Unit of the times: us, ns, ms or s, if the file does not state it.
         format: A key of READERS, for a file that does not tell its format, such as evt3 for a RAW file without header.
         columns: The name, or the number from 0, of the columns t, x, y and p, if they cannot be told.
+        filters: Filters of the events, such as ["background", "hot_pixels"], see `FilterChain`.
 
     Raises:
         UserError: The file is empty or has an unknown format, neither the file nor the caller gives the size of the
             sensor, or the caller contradicts the file.
     """
     named = {name: str(place) for name, place in (columns or {}).items()}
-    return open_with(path, ReadOptions(height, width, repair, time_unit, format, named))
+    return open_with(path, ReadOptions(height, width, repair, time_unit, format, named, filters))
 
 
 def open_with(path: Path | str, options: ReadOptions) -> Recording:
@@ -139,6 +142,8 @@ def open_with(path: Path | str, options: ReadOptions) -> Recording:
                 f"{path} is {name}, which counts microseconds; leave out time_unit={options.time_unit}",
             )
         recording.repair = options.repair
+        if options.filters:
+            recording.filters = FilterChain(options.filters, recording.height, recording.width)
         return recording
 
 

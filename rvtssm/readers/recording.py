@@ -20,14 +20,16 @@ import numpy.typing as npt
 
 from rvtssm.readers.clock_start import after_other_clock
 from rvtssm.readers.faults import ReadFaults, UnitDoubt, say, warn_of_unit
+from rvtssm.readers.filters import FilterChain
 from rvtssm.readers.gate import LATEST_US, POSITION, EventBuffer, State, first_state
 from rvtssm.readers.index import RecordingIndex, identity_of, load_index, save_index
 from rvtssm.records import Events, check_time_range
 from rvtssm.system.user_error import UserError
 
 MAX_EVENTS_PER_UNIT = 36  # an EVT2.1 word, which is written as three vectors of 12 pixels
+_LATEST_US = np.iinfo(np.int64).max
 _LONGEST_GAP_US = 6 * 3_600_000_000  # longest gap in a recording; every empty window in it is computed
-_NOT_SETTINGS = ("path", "faults", "repair", "_index", "_handle", "_handle_owner", "_begin", "_is_told")
+_NOT_SETTINGS = ("path", "faults", "repair", "filters", "_index", "_handle", "_handle_owner", "_begin", "_is_told")
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -66,6 +68,7 @@ class Recording(ABC):
         self._num_units = num_units
         self.faults = ReadFaults(truncated_bytes=truncated_bytes)
         self.repair = False  # read the file even if many events are faulty
+        self.filters: FilterChain | None = None  # of `iterate` and `between`; counts those of the latest iteration
         self._is_told = False  # whether the faults were said
         self._begin: State | None = None  # the state before the first event of the recording's clock
         self._index: RecordingIndex | None = None
@@ -136,7 +139,16 @@ class Recording(ABC):
                 "reader.max_events",
                 f"max_events={max_events} is too small; one word can hold {MAX_EVENTS_PER_UNIT} events",
             )
-        return self._blocks(EventBuffer(max_events), start_us, end_us, reuse)
+        buffer = EventBuffer(max_events)
+        if self.filters is None:
+            return self._blocks(buffer, start_us, end_us, reuse)
+        if start_us is None:
+            self.filters = self.filters.fresh()
+            return self.filters.blocks(self._blocks(buffer, start_us, end_us, reuse))
+        self.filters, begin_us = self.filters.before(start_us, self.time_range_us[0])
+        blocks = self.filters.blocks(self._blocks(buffer, begin_us, end_us, reuse))
+        parts = (block.between(start_us, _LATEST_US) for block in blocks)
+        return (part for part in parts if len(part))
 
     def blocks(self) -> Iterator[Events]:
         """Yield all events. Each block overwrites the arrays of the block before it."""
@@ -169,6 +181,12 @@ class Recording(ABC):
     def between(self, start_us: int, end_us: int) -> Events:
         """Return the events with start_us <= t < end_us. Few other events are decoded."""
         check_time_range(start_us, end_us)
+        if self.filters is None:
+            return self._unfiltered(start_us, end_us)
+        filters, begin_us = self.filters.before(start_us, self.time_range_us[0])
+        return filters(self._unfiltered(begin_us, end_us)).between(start_us, end_us)
+
+    def _unfiltered(self, start_us: int, end_us: int) -> Events:
         index = self._built_index()
         first, stop = index.blocks(start_us, end_us) if start_us < end_us else (0, 0)
         wanted = int(index.num_before[stop] - index.num_before[first])

@@ -1,0 +1,114 @@
+"""Filters of events as steps of every source, and what the bundled weights find in noise and before lamps with them."""
+
+import json
+
+import numpy as np
+import pytest
+from event_examples import HEIGHT, WIDTH
+
+import rvtssm
+from rvtssm.cli import main as cli
+from rvtssm.detection.event_camera import Arrival
+from rvtssm.detection.packets import PacketStream, packet_bytes, stream_head
+from rvtssm.detection.sources import EventsInMemory, FilteredSource, filtered
+from rvtssm.models.checkpoint import write_checkpoint
+from rvtssm.readers.filters import FilterChain
+from rvtssm.records import Events
+from tests.noise_examples import lamps, noise, ordered
+from tests.readers.format_encoders import write_dat_file
+
+SENSOR_HW = 240, 304
+
+
+def boxes(events: Events, size_hw, filters=(), downsample=1) -> int:
+    """Boxes from 0.3, with the bundled weights."""
+    height, width = size_hw
+    found = rvtssm.load().predict(events, height=height, width=width, downsample=downsample, filters=filters)
+    return sum(map(len, found))
+
+
+def test_before_lamps_there_is_no_box_with_filters():
+    rng = np.random.default_rng(0)
+    events = ordered(lamps(rng, SENSOR_HW, 100.0, 400_000), noise(rng, SENSOR_HW, 1.0, 400_000))
+    assert boxes(events, SENSOR_HW) > 10  # persons
+    assert boxes(events, SENSOR_HW, ["flicker", "background"]) == 0
+
+
+def test_in_noise_there_is_no_box_with_filters(golden_dir):
+    recording = rvtssm.open(golden_dir / "recordings" / "evt3_trigger_noise.raw")
+    first_us, size_hw = recording.time_range_us[0], (recording.height, recording.width)
+    events = recording.between(first_us, first_us + 250_000)
+    assert boxes(events, size_hw) > 0
+    assert boxes(events, size_hw, ["background"]) == 0
+
+
+@pytest.fixture
+def noisy() -> Events:
+    rng = np.random.default_rng(1)
+    hot = np.arange(0, 500_000, 2_000), np.full(250, 9), np.full(250, 7), np.zeros(250)
+    return ordered(noise(rng, (HEIGHT, WIDTH), 4.0, 500_000), hot)
+
+
+FILTERS = ["background", {"region": {"left": 8}}]
+
+
+def test_every_source_is_filtered_alike(noisy, tmp_path):
+    kept = FilterChain(FILTERS, HEIGHT, WIDTH)(noisy)
+    assert 0 < len(kept) < len(noisy)
+    parts = [noisy[i : i + 97] for i in range(0, len(noisy), 97)]
+
+    class Camera:
+        name, height, width, is_ended, format = "a camera", HEIGHT, WIDTH, False, "camera"
+
+        def arrivals(self):
+            return [Arrival(part, None, 0.0) for part in parts]
+
+    path = tmp_path / "packets"
+    path.write_bytes(stream_head(HEIGHT, WIDTH) + b"".join(map(packet_bytes, parts)))
+    with open(path, "rb") as stream:
+        packets = [events for events, _ in filtered(PacketStream(stream, "packets"), FILTERS).packets()]
+    camera = FilteredSource(Camera(), FILTERS)
+    memory = filtered(EventsInMemory(noisy, HEIGHT, WIDTH), FILTERS)
+    file = rvtssm.open(write_dat_file(tmp_path / "noise.dat", noisy), filters=FILTERS)
+    read = {
+        "packets": packets,
+        "camera": [arrival.events for arrival in camera.arrivals()],
+        "memory": list(memory.blocks()),
+        "file": [file.read()],
+        "range": [memory.between(0, 250_000), memory.between(250_000, 500_000)],
+    }
+    for name, blocks in read.items():
+        np.testing.assert_array_equal(np.concatenate([block.t for block in blocks]), kept.t, name)
+    assert (camera.format, camera.is_ended, camera.name) == ("camera", False, "a camera")
+    assert not hasattr(camera, "between") and not hasattr(camera, "packets")
+
+
+def test_predict_live_and_inspect_filter_and_say_how_much(noisy, live_checkpoint, tmp_path, capsys):
+    weights = live_checkpoint()
+    write_checkpoint(tmp_path / "best.ckpt", weights.detector, weights)
+    path, out = write_dat_file(tmp_path / "noise.dat", noisy), tmp_path / "out"
+    chain = FilterChain(FILTERS, HEIGHT, WIDTH)
+    kept = chain(noisy)
+    given = "filters=[background,{region:{left:8}}]"
+    weights_and_out = f"checkpoint={tmp_path / 'best.ckpt'}", f"out={out}"
+    for verb, file in (("predict", "prediction.json"), ("live", "live.json")):
+        assert cli.main([verb, str(path), *weights_and_out, given, "formats=[jsonl]"]) == 0
+        said = json.loads((out / file).read_text())
+        assert said["num_events"] == len(kept) and said["removed"] == pytest.approx(chain.removed())
+        shares = ", ".join(f"{100 * share:.1f} % ({name})" for name, share in chain.removed().items())
+        assert f"filters removed {shares}" in " ".join(capsys.readouterr().out.split())
+    assert cli.main(["inspect", str(path), given, "--json", f"out={out}"]) == 0
+    assert json.loads(capsys.readouterr().out)["num_events"] == len(kept)
+    assert cli.main(["predict", str(path), *weights_and_out, "filters=[blur]"]) == 2
+    assert "choose from background, hot_pixels, flicker" in capsys.readouterr().err
+
+
+def test_live_in_python_filters_packets(noisy, live_checkpoint, tmp_path):
+    weights = live_checkpoint()
+    write_checkpoint(tmp_path / "best.ckpt", weights.detector, weights)
+    detector, given = rvtssm.load(tmp_path / "best.ckpt"), [{"region": {"left": WIDTH - 1}}]
+    windows = list(detector.live([noisy], HEIGHT, WIDTH, filters=given, min_score=0.0))
+    kept = FilterChain(given, HEIGHT, WIDTH)(noisy)
+    assert len(windows) == 1 and 0 < len(kept) < len(noisy)
+    expected = detector.stream(HEIGHT, WIDTH, min_score=0.0, latest=True).push(kept)
+    np.testing.assert_array_equal(windows[0].score, expected[0].score)
