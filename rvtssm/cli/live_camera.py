@@ -2,14 +2,17 @@
 
 import json
 import math
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import torch
+
 from rvtssm.cli.announcement import announce, say_replaced
 from rvtssm.cli.config import Config
-from rvtssm.cli.console import changing_line, say, say_error
+from rvtssm.cli.console import changing_line, console, say, say_error
 from rvtssm.cli.inputs import default_out, weights_label, with_default_weights
 from rvtssm.cli.weights import (
     check_classes,
@@ -29,8 +32,10 @@ from rvtssm.detection.replay import Replay
 from rvtssm.detection.result_files import ResultContext, detection_objects, open_result_files, result_file_names
 from rvtssm.detection.sources import OpenedSource, ended_by_signals, find_sources, opened_source
 from rvtssm.detection.summary import RunSummary, Tally, counted
+from rvtssm.detection.sustained_rates import SustainedRate, sustained_rates
 from rvtssm.detection.track_objects import TRACK_MEMORY_S, Tracker
 from rvtssm.detection.window_results import WindowResult
+from rvtssm.evaluation.terminal_table import TerminalTable
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.readers import Recording
 from rvtssm.records import ReadOptions, WindowSettings
@@ -53,6 +58,8 @@ def live(config: Config, as_json: bool = False) -> int:
     windows = checkpoint.windows_at(detection.hz, detection.window, detection.reduce)
     source_name = next(iter(find_sources(config.recording))) if config.recording else "camera"
     out = Path(config.out) if config.out else default_out("live", source_name, label)
+    if config.live.benchmark:
+        return _benchmark(config, checkpoint, windows, out, as_json)
     with (
         _opened(config) as (source, opened),
         result_set(out, "live", [*result_file_names(), "live.json"]) as staged,
@@ -74,6 +81,49 @@ def live(config: Config, as_json: bool = False) -> int:
     if summary.broke_off:
         say_error(f"{summary.broke_off}; what was found before is kept")
     return 2 if summary.broke_off else 0
+
+
+def _benchmark(config: Config, checkpoint: LoadedCheckpoint, windows: WindowSettings, out: Path, as_json: bool) -> int:
+    """Measure which rates this processor sustains on a recording, print a table, and write `benchmark.json`."""
+    rates = list[SustainedRate]()
+    with _opened(config) as (source, opened), changing_line("measuring") as show:
+        recording = opened.events
+        if not isinstance(recording, Recording):
+            raise UserError(
+                "live.benchmark_source", f"benchmark=true needs a recording, not {source.name}; name a file"
+            )
+        postprocess, downsample = shown_boxes(config.postprocess), config.detection.downsample
+        for rate in sustained_rates(checkpoint, recording, windows, postprocess, downsample):
+            rates.append(rate)
+            show(f"measuring: downsample={rate.downsample} takes {rate.p50_ms:.0f} ms per window")
+    about = {
+        "source": source.name,
+        "weights": config.checkpoint,
+        "sensor_hw": (source.height, source.width),
+        "window_ms": windows.nominal_length_us / 1000,
+        "precision": precision_in_words(config.precision, checkpoint),
+        "threads": torch.get_num_threads(),
+        "load_average": os.getloadavg()[0],  # of the last minute: other programs that run slow the detector down
+        "rates": [asdict(rate) for rate in rates],
+    }
+    content = json.dumps(about, indent=2) + "\n"
+    with result_set(out, "benchmark", ["benchmark.json"]) as staged:
+        (staged / "benchmark.json").write_text(content)
+    if as_json:
+        say(content.rstrip())
+    else:
+        console.print(_rates_table(rates, f"{counted(torch.get_num_threads(), 'thread')}, {about['precision']}"))
+        say(f"in {out / 'benchmark.json'}")
+    return 0
+
+
+def _rates_table(rates: list[SustainedRate], how: str) -> TerminalTable:
+    rows: list[tuple[str, ...]] = [("downsample", "frame", "smallest object", "median", "95 % within", "sustained")]
+    for rate in rates:
+        frame = f"{rate.frame_hw[1]} x {rate.frame_hw[0]}"
+        times = f"{rate.p50_ms:.1f} ms", f"{rate.p95_ms:.1f} ms", f"{rate.hz:.3g} Hz"
+        rows.append((str(rate.downsample), frame, f"{rate.smallest_object_px:.0f} pixels", *times))
+    return TerminalTable(f"time of a window ({counted(rates[0].num_windows, 'window')} each, {how})", rows)
 
 
 @contextmanager

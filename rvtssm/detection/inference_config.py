@@ -92,6 +92,8 @@ class LiveConfig:
     """Serial number of a camera; auto: the first one found."""
     duration_s: float | None = None
     """Seconds to run; null: until Ctrl-C or until the camera is unplugged."""
+    benchmark: bool = False
+    """Measure the first windows of a recording at several values of downsample instead, and write benchmark.json."""
     formats: list[str] = field(default_factory=lambda: ["jsonl"])
     """Some of RESULT_WRITERS."""
 
