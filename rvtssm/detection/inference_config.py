@@ -44,7 +44,7 @@ class DetectionConfig:
     track: str | None = None
     """Track objects, which gives each a constant track_id, 0: no track; one of TRACKERS."""
     camera_settings: str | None = None
-    """YAML file with biases and region of interest of a camera (docs/cameras.md)."""
+    """YAML file with biases and region of interest of a camera (docs/live.md)."""
 
     def __post_init__(self) -> None:
         check_window("detection.window", self.window)

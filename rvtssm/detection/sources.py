@@ -75,6 +75,7 @@ class _Endable(Protocol):
 
 
 Ends = TypeVar("Ends", bound=_Endable)
+Source = TypeVar("Source")
 
 
 @dataclass(frozen=True)
@@ -233,9 +234,11 @@ def find_sources(where: str) -> dict[str, str]:
     return found
 
 
-def filtered(source: EventSource, filters: Filters) -> EventSource:
+def filtered(source: Source, filters: Filters) -> Source:
     """Return a source without the events that filters remove; the source itself if there are none."""
-    return cast(EventSource, FilteredSource(source, filters)) if filters else source
+    if not filters:
+        return source
+    return cast(Source, FilteredSource(cast(EventSource, source), filters))
 
 
 @contextmanager

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rvtssm.detection.engine import StreamDetector
-from rvtssm.models.checkpoint_meta import LoadedCheckpoint
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint, downsample_by_size
 from rvtssm.models.detector import Detector
-from rvtssm.models.frame_size import downsample_by_size
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers import Recording
 from rvtssm.records import Events, WindowSettings

@@ -26,7 +26,7 @@ class ServeConfig:
     max_pages: int = 8
     """Pages open at the same time; each has its own detector state."""
     camera_settings: str | None = None
-    """YAML file with biases and region of interest of the camera (docs/cameras.md)."""
+    """YAML file with biases and region of interest of the camera (docs/live.md)."""
     hz: float | None = None
     """The rate that a page starts with, in Hz; null: the rate of training."""
     window: str | None = None
