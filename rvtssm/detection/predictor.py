@@ -243,7 +243,7 @@ class Predictor:
                     "stream.sensor_unknown", "packets do not tell the size of their sensor; give height= and width="
                 )
             source = PythonSource(source, height, width)
-        source = filtered(cast(EventSource, source), filters)
+        source = filtered(source, filters)
         if not hasattr(source, "arrivals"):
             source = Feed(cast(EventSource, source))
         live_source = cast(LiveSource, source)
