@@ -40,7 +40,7 @@ FORMAT_VERSION = 2
 _CHUNK_BYTES = 1 << 16
 _WRITE_BYTES = 1 << 20  # frames are collected until this many bytes can be written
 _AGAIN = "delete it and prepare it again"
-CHECK_BYTES = 1 << 24  # bytes of frames that are checked at once
+_CHECK_BYTES = 1 << 24
 _TABLES = ("offsets", "bounds_us", "dt_us", *(f"labels/{field.name}" for field in fields(Labels)))
 # A file without them means that all boxes are annotated, and that no label time is known to be without an object.
 _OPTIONAL = ("labels/pseudo_score", "labels/empty_us")
@@ -142,13 +142,17 @@ class StoredSequence:
         offsets = self.offsets[start : stop + 1]
         return self._read(lambda file: _decompressed(file["frames"], offsets))
 
-    def check_frames(self) -> None:
-        """Raise UserError if the frames have changed since they were written. All else is checked on opening."""
+    def check_frames(self, at_once: int = _CHECK_BYTES) -> None:
+        """Raise UserError if the frames have changed since they were written. All else is checked on opening.
+
+        Args:
+            at_once: Bytes of frames that are read at once.
+        """
         if self.frames_crc is None:
             return
-        crc, starts = 0, self._read(lambda file: range(0, len(file["frames"]), CHECK_BYTES))
+        crc, starts = 0, self._read(lambda file: range(0, len(file["frames"]), at_once))
         for start in starts:
-            part = slice(start, start + CHECK_BYTES)
+            part = slice(start, start + at_once)
             crc = zlib.crc32(self._read(partial(_frame_bytes, part=part)), crc)
         if crc != self.frames_crc:
             raise UserError("prepared.digest", f"{self.path} is damaged (its frames do not match its digest); {_AGAIN}")

@@ -22,7 +22,6 @@ from rvtssm.system.user_error import UserError
 
 _PR_SET_PDEATHSIG = 1  # Linux
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-CLUSTER_TIMEOUT_S = 10.0
 
 Task = tuple[Any, Callable[..., Any], Sequence[Any]]  # key, function, arguments
 
@@ -89,17 +88,18 @@ class DaskCluster(Executor):
 
     Args:
         address: Address of the scheduler.
+        timeout_s: How long the scheduler has time to answer.
 
     Raises:
         UserError: dask is not installed, no scheduler answers, or the cluster has no workers.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, timeout_s: float = 10.0) -> None:
         check_extra("preprocess.scheduler=ADDRESS", "cluster", "distributed")
         from distributed import Client
 
         try:
-            self._client = Client(address, timeout=CLUSTER_TIMEOUT_S, set_as_default=False)
+            self._client = Client(address, timeout=timeout_s, set_as_default=False)
         except (OSError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise UserError(

@@ -364,14 +364,6 @@ def test_progress_counts_recordings_bytes_and_events(tmp_path, capsys):
     assert "0.0 M events" in shown or "0.04 M events" in shown
 
 
-def test_a_cluster_that_does_not_answer_is_named(tmp_path, monkeypatch):
-    pytest.importorskip("distributed")
-    write_recording(tmp_path / "raw" / "train", "a")
-    monkeypatch.setattr("rvtssm.system.workers.CLUSTER_TIMEOUT_S", 0.5)
-    with raises("cluster.no_scheduler"):
-        prepare(tmp_path, scheduler="tcp://127.0.0.1:9")
-
-
 def test_boxes_left_out_as_faults_are_reported(tmp_path, capsys):
     path = write_recording(tmp_path / "raw" / "train", "a")
     boxes = boxes_of((250_000, 1, 2, 20, 20), (250_000, 1, 2, -20, 20), (1_000_000, 5, 2000, 20, 30))

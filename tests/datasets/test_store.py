@@ -174,14 +174,13 @@ def test_a_change_of_anything_is_found_when_a_file_is_opened(tmp_path, example, 
         open_sequence(tmp_path / "a.h5")
 
 
-def test_frames_are_checked_completely_when_asked(tmp_path, example, monkeypatch):
-    monkeypatch.setattr("rvtssm.datasets.store.CHECK_BYTES", 100)
+def test_frames_are_checked_completely_when_asked(tmp_path, example):
     write(tmp_path / "a.h5", example)
-    open_sequence(tmp_path / "a.h5").check_frames()
+    open_sequence(tmp_path / "a.h5").check_frames(100)
     with h5py.File(tmp_path / "a.h5", "r+") as file:
         file["frames"][-1] ^= 1
     with raises("prepared.digest"):
-        open_sequence(tmp_path / "a.h5").check_frames()
+        open_sequence(tmp_path / "a.h5").check_frames(100)
 
 
 def test_a_file_under_the_name_of_another_recording_is_refused(tmp_path, example):

@@ -16,7 +16,6 @@ from rvtssm.cli import main as cli
 from rvtssm.cli.inputs import with_default_weights
 from rvtssm.cli.main import compose
 from rvtssm.cli.weights import read_weights
-from rvtssm.contrib.serve.serve import serve
 from rvtssm.drawing.draw import draw_frame
 from rvtssm.evaluation.detector_run import WeightsFile
 from rvtssm.models import weights as names
@@ -229,16 +228,6 @@ def test_live_detection_takes_them_and_its_lines_stay_json(shipped, recording, t
     assert cli.main([*arguments, "--json"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines and all("detections" in json.loads(line) for line in lines)
-
-
-def test_the_page_carries_the_note(shipped, monkeypatch, capsys):
-    notes = []
-    monkeypatch.setattr("rvtssm.contrib.serve.server.build_app", lambda *arguments: notes.append(arguments[-1]))
-    monkeypatch.setattr("uvicorn.Config", lambda *_, **__: None)  # it closes what other packages log to
-    monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: None)
-    serve(compose(["serve.port=0"], "serve"))
-    assert notes == [NOTE]
-    assert f"street-tiny: {NOTE}; its model card is docs/weights_street.md" in words(capsys)
 
 
 @pytest.mark.parametrize(

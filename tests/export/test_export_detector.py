@@ -108,18 +108,6 @@ def test_a_file_says_what_it_is(exported):
     assert read.spec == checkpoint.spec and read.windows == checkpoint.windows
 
 
-def test_export_says_what_it_does_before_the_work(exported, tmp_path, monkeypatch, capsys):
-    def stops(*arguments):
-        raise UserError("export.stopped", "stopped")
-
-    _, folder = exported()
-    monkeypatch.setattr("rvtssm.cli.export.export_detector", stops)
-    out = tmp_path / "model.onnx"
-    assert cli.main(["export", f"checkpoint={folder / 'model.ckpt'}", f"out={out}", "height=96"]) == 2
-    said = " ".join(capsys.readouterr().out.split())
-    assert said.startswith("about to export: weights ") and "frames 64 x 96, precision float32, check 20 steps" in said
-
-
 def test_weights_are_exported_alone(exported, tmp_path, monkeypatch):
     checkpoint, folder = exported()
     path = tmp_path / "model.safetensors"

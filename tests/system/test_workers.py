@@ -14,7 +14,7 @@ import pytest
 from event_examples import HEIGHT, WIDTH, random_events
 from user_errors import raises
 
-from rvtssm.system.workers import Processes, SameProcess, finished
+from rvtssm.system.workers import DaskCluster, Processes, SameProcess, finished
 from tests.readers.ecf_encoder import write_ecf
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes by /proc")
@@ -118,3 +118,9 @@ def test_a_worker_that_holds_the_interpreter_lock_ends_with_its_parent(endless):
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_cluster_that_does_not_answer_is_named():
+    pytest.importorskip("distributed")
+    with raises("cluster.no_scheduler", "tcp://127.0.0.1:9"):
+        DaskCluster("tcp://127.0.0.1:9", timeout_s=0.5)

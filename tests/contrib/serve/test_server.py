@@ -15,6 +15,7 @@ import time
 import zlib
 from contextlib import closing
 from itertools import pairwise
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -31,6 +32,7 @@ from rvtssm.contrib.serve.serve_config import ServeConfig
 from rvtssm.contrib.serve.server import build_app
 from rvtssm.contrib.serve.session import Opening, Session
 from rvtssm.detection.live_run import LiveRun
+from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.readers import open_recording
 from rvtssm.readers.dat import write_dat
 from rvtssm.readers.index import index_path
@@ -382,16 +384,6 @@ def test_a_recording_that_does_not_say_its_size_is_assumed_to_be_usual_until_the
         assert next_of(socket, "error")["message"] == "20000 is not a sensor size; give a number of pixels"
 
 
-@pytest.mark.parametrize(("given", "taken"), [(None, 3), (2, 2)])
-def test_a_recording_is_reduced_as_predict_would_unless_the_server_is_told_how(
-    weights, recordings, monkeypatch, given, taken
-):
-    monkeypatch.setattr("rvtssm.contrib.serve.session.choose_downsample", lambda checkpoint, source: 3)
-    with client_of(weights, recordings, downsample=given) as client, client.websocket_connect(SESSION) as socket:
-        socket.send_text(json.dumps({"open": "one_td.dat"}))
-        assert next_of(socket, "opened")["downsample"] == taken
-
-
 def test_the_page_and_its_files_are_there_and_ask_nobody_else(weights, recordings):
     client = client_of(weights, recordings)
     page = client.get("/")
@@ -511,7 +503,7 @@ def test_uploads_are_checked_played_and_deleted(weights, recordings, monkeypatch
             async def whole(*_) -> None:
                 """The check of a whole file takes seconds; the tests in a browser have it."""
 
-            monkeypatch.setattr("rvtssm.contrib.serve.uploads._check", whole)
+            monkeypatch.setattr(uploads, "_check", whole)
             assert upload(content) == (200, "drive_td.dat")
             assert next_of(socket, "opened")["name"] == "drive_td.dat" and len(stored()) == 1
         assert client.post("/upload/other", content=content).status_code == 404
@@ -563,7 +555,7 @@ def test_a_page_and_its_upload_may_delete_the_file_at_once(monkeypatch):
         shutil.rmtree(folder)  # as the other one may at this moment
         return path
 
-    monkeypatch.setattr("rvtssm.contrib.serve.uploads.index_path", index_path)
+    monkeypatch.setattr(uploads, "index_path", index_path)
     files.delete(folder.name)
     assert not folder.exists()
 
@@ -592,8 +584,16 @@ def test_an_upload_that_stalls_does_not_block_its_page(monkeypatch):
 # the command
 
 
+@pytest.fixture
+def weights_file(weights, tmp_path) -> Path:
+    """A file with small weights."""
+    checkpoint = weights("float32")
+    write_checkpoint(tmp_path / "best.ckpt", checkpoint.detector, checkpoint)
+    return tmp_path / "best.ckpt"
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_the_printed_address_is_that_of_the_server(weights, monkeypatch, capsys, host):
+def test_the_printed_address_is_that_of_the_server(weights_file, monkeypatch, capsys, host):
     asked = []
 
     def run(self, sockets):
@@ -601,13 +601,11 @@ def test_the_printed_address_is_that_of_the_server(weights, monkeypatch, capsys,
 
     monkeypatch.setattr("uvicorn.Config", lambda *_, **__: None)  # it closes what other packages log to
     monkeypatch.setattr("uvicorn.Server.run", run)
-    monkeypatch.setattr("rvtssm.contrib.serve.serve.weights_path", lambda config: "best.ckpt")
-    monkeypatch.setattr("rvtssm.contrib.serve.serve.read_weights_file", lambda *_: weights("float32"))
     try:
         socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
     except OSError:
         pytest.skip("this machine has no IPv6")
-    words = ["serve", "checkpoint=best.ckpt", f"host='{host}'", "port=0", "token='a+b&c#d'"]
+    words = ["serve", f"checkpoint={weights_file}", f"host='{host}'", "port=0", "token='a+b&c#d'"]
     assert cli.main([*words, "hz=100", "window=slide", "downsample=2"]) == 0
     (address,) = asked
     assert address[0] == host
@@ -617,12 +615,10 @@ def test_the_printed_address_is_that_of_the_server(weights, monkeypatch, capsys,
     )
 
 
-def test_a_port_in_use_is_one_line_that_names_another(weights, monkeypatch, capsys):
-    monkeypatch.setattr("rvtssm.contrib.serve.serve.weights_path", lambda config: "best.ckpt")
-    monkeypatch.setattr("rvtssm.contrib.serve.serve.read_weights_file", lambda *_: weights("float32"))
+def test_a_port_in_use_is_one_line_that_names_another(weights_file, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert cli.main(["serve", "checkpoint=best.ckpt", f"port={port}"]) == 2
+        assert cli.main(["serve", f"checkpoint={weights_file}", f"port={port}"]) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert f"port {port} is in use" in said and f"port={port + 1}, or port=0" in said
 
