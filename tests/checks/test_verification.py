@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events
+from user_errors import raises
 
 from rvtssm.checks.verification import verify_dataset
 from rvtssm.cli.main import main
@@ -206,7 +207,7 @@ def test_a_split_without_recordings(tree):
         path.unlink()
     assert "holds no recordings of tiny in test" in faults_of(tree, prepared=False)[0]
     shutil.rmtree(tree / "raw" / "test")
-    with pytest.raises(ValueError, match="does not exist"):
+    with raises("files.missing"):
         check(tree, prepared=False)
 
 

@@ -7,7 +7,6 @@ from user_errors import raises
 
 from rvtssm.datasets import DatasetConfig, build_spec
 from rvtssm.datasets.synthetic import GENERATED_FILE
-from rvtssm.system.user_error import UserError
 
 
 def generated(folder, name="synthetic", **settings):
@@ -47,5 +46,5 @@ def test_another_dataset_than_the_generated_one_is_refused(tmp_path, asked):
 @pytest.mark.parametrize("content", ["[]", "{", '{"dataset": "synthetic"}', '{"height": "tall", "width": 3}'])
 def test_a_description_that_is_none_names_the_keys(tmp_path, content):
     (tmp_path / GENERATED_FILE).write_text(content)
-    with pytest.raises(UserError, match=f"{GENERATED_FILE}.* name dataset, dataset.height and dataset.width"):
+    with raises("files.content", GENERATED_FILE):
         build_spec(DatasetConfig(raw_dir=str(tmp_path)))

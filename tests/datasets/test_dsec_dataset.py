@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from dsec_examples import CAR, HEIGHT, OFFSET_US, PEDESTRIAN, TRAIN, WIDTH, boxes_at, image_times, write_sequence
+from user_errors import raises
 
 from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.data_config import DataConfig, PreprocessConfig, SamplingConfig
@@ -82,7 +83,7 @@ def test_tracks_whose_events_were_not_copied_are_found(tmp_path):
     assert find_recordings(tmp_path, "train", SPEC) == []
     expected = tmp_path / "train/thun_00_a/object_detections/left/tracks.npy"
     assert find_boxes_without_events(tmp_path, "train", SPEC) == [expected]
-    with pytest.raises(ValueError, match=r"test does not exist; put the recordings there"):
+    with raises("files.missing", "test"):
         find_recordings(tmp_path, "test", SPEC)
 
 

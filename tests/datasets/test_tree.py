@@ -61,9 +61,9 @@ def test_a_split_may_be_part_of_a_folder(tmp_path):
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(ValueError, match=r"val does not exist; put the recordings there or choose other splits$"):
+    with raises("files.missing", "val"):
         find_recordings(tmp_path, "val", SPEC)
-    with pytest.raises(ValueError, match=r"val does not exist; .*, as in split_sources: \{train: \[all/walk1\*\]"):
+    with raises("files.missing", "split_sources"):
         find_recordings(tmp_path, "val", replace(SPEC, name="custom"))
     with raises("dataset.folder_missing"):
         find_recordings(tmp_path / "ownn", "val", SPEC)

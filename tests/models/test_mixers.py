@@ -4,6 +4,7 @@ import pytest
 import torch
 from timm.models.convnext import ConvNeXtBlock
 from torch import Tensor
+from user_errors import raises
 
 from rvtssm.export.real_detector import DetectorStep
 from rvtssm.models.backbones.rvt import SPATIAL_MIXERS
@@ -85,7 +86,7 @@ def test_what_is_exported_has_no_transform_and_no_complex_number(build_small):
 
 
 def test_a_mixer_that_is_none_is_refused():
-    with pytest.raises(ValueError, match=r"model\.mixer='pooling'; choose from attention, convnext, ssm2d"):
+    with raises("settings.choice", "model.mixer"):
         build_detector(ModelConfig(mixer="pooling"), TemporalConfig(), 64, 64, num_classes=2)
 
 

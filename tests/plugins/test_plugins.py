@@ -117,7 +117,7 @@ def test_a_file_that_cannot_be_imported_by_its_name_is_refused(name, answer, tmp
 
 
 def test_a_part_of_a_file_that_is_not_imported_is_told_for_the_command_line_and_for_python():
-    with pytest.raises(UserError, match=r"own part with plugins=\[FILE\]; in Python, import the file first$"):
+    with raises("plugins.no_such_part"):
         build_temporal_layer(TemporalConfig(name="elsewhere"), 4)
 
 

@@ -152,7 +152,7 @@ def test_a_file_that_no_reader_knows_lists_those_that_are(tmp_path):
         open_recording(tmp_path / "a.aedat")
     with pytest.raises(ValueError, match=r"EVT4\.0; choose from dat, evt2"):
         open_recording(tmp_path / "b.raw")
-    with pytest.raises(ValueError, match="does not exist"):
+    with raises("files.missing"):
         open_recording(tmp_path / "missing.dat")
 
 

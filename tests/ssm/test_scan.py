@@ -7,6 +7,7 @@ import pytest
 import torch
 from scan_reference import scan_reference
 from torch import Tensor
+from user_errors import raises
 
 from rvtssm.ssm import scan as scan_module
 from rvtssm.ssm import scan_cpu, scan_loop, shared_state
@@ -131,7 +132,7 @@ def test_the_sweeps_are_chosen_by_device(monkeypatch):
     for device in ("cpu", "cuda", "mps"):
         assert sweeps.__wrapped__(device, "loop") is scan_loop
     assert sweeps.__wrapped__("cpu", "triton") is scan_cpu
-    with pytest.raises(ValueError, match=r"temporal\.scan=triton needs Triton, which is not installed"):
+    with raises("extras.missing", "temporal.scan=triton"):
         sweeps.__wrapped__("cuda", "triton")
     monkeypatch.setattr(scan_module.importlib.util, "find_spec", lambda name: name)
     monkeypatch.setitem(sys.modules, "rvtssm.ssm.scan_triton", None)  # it is there, and cannot be imported

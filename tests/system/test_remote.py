@@ -9,6 +9,7 @@ import fsspec
 import numpy as np
 import pytest
 from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events
+from user_errors import raises
 
 from rvtssm.cli import main as cli
 from rvtssm.datasets.data_config import PreprocessConfig
@@ -19,7 +20,6 @@ from rvtssm.readers import open_recording
 from rvtssm.readers.dat import write_dat
 from rvtssm.records import WindowSettings
 from rvtssm.system.remote import local_path
-from rvtssm.system.user_error import UserError
 
 SETTINGS = WindowSettings(50_000)
 CONFIG = PreprocessConfig(splits=("train",), workers=1)
@@ -104,7 +104,7 @@ def test_a_copy_that_fails_leaves_no_file(monkeypatch, tmp_path):
 
     with monkeypatch.context() as broken:
         broken.setattr(store, "get_file", get_file)
-        with pytest.raises(UserError, match=r"^memory://broken cannot be copied to .*broke off"):
+        with raises("remote.not_copied"):
             local_path("memory://broken")
     assert not [path for path in (tmp_path / "cache").rglob("*a.raw*") if path.suffix != ".lock"]
     assert (local_path("memory://broken") / "a.raw").read_bytes() == b"events"
@@ -115,7 +115,7 @@ def test_a_copy_that_fails_leaves_no_file(monkeypatch, tmp_path):
     "url", ["s3://key:secret@bucket/x", "https://host/x?secret=1", "s3://bucket/../secret", "s3://bucket//secret"]
 )
 def test_an_address_with_credentials_or_a_way_out_is_refused_and_not_repeated(url):
-    with pytest.raises(UserError, match="the URL has") as error:
+    with raises("remote.address") as error:
         local_path(url)
     assert "secret" not in str(error.value)
 
@@ -129,7 +129,7 @@ def test_a_name_in_a_store_cannot_lead_out_of_its_folder(tmp_path):
 
 
 def test_nothing_is_written_to_a_url(tmp_path, capsys):
-    with pytest.raises(UserError, match="can only be read"):
+    with raises("remote.only_read"):
         preprocess_dataset(SPEC, tmp_path, "s3://bucket/out", SETTINGS, CONFIG, progress=False)
     out = "dataset.prepared_dir=s3://bucket/out"
     assert cli.main(["preprocess", "dataset=synthetic", f"dataset.raw_dir={tmp_path}", out]) == 2

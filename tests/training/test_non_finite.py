@@ -6,6 +6,7 @@ from pathlib import Path
 
 import lightning as L
 import pytest
+from user_errors import raises
 
 from rvtssm.cli.train import train
 from rvtssm.models.checkpoint import load_file
@@ -41,7 +42,7 @@ def poisoned(toy_config):
     """A function: trains until the poison works; returns the message."""
 
     def run(out: Path, what: str, *overrides: str) -> str:
-        with pytest.raises(ValueError, match="before step 3, which is not finite") as stopped:
+        with raises("training.not_finite", "before step 3") as stopped:
             train(toy_config(out, *SETTINGS, *overrides), callbacks=[Poison(what)])
         last = load_file(last_checkpoint(out))  # what was saved before is as it was
         assert last["global_step"] == 2

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from test_module import build_module, draw_counts, make_batch
+from user_errors import raises
 
 from rvtssm.cli.main import compose
 from rvtssm.ssm.layer import TemporalLayer
@@ -104,5 +105,5 @@ def test_a_layer_without_the_norm_is_refused_before_training(name):
 
 
 def test_a_run_without_a_remembering_stage_is_refused_with_the_configuration():
-    with pytest.raises(ValueError, match=r"optim.h2_weight=0.1: no state is carried.*; or set it to 0"):
+    with raises("training.no_norm", "optim.h2_weight=0.1"):
         check(compose(["experiment=demo", "temporal.strides=[]", "optim.h2_weight=0.1"]))
