@@ -37,14 +37,11 @@ def test_a_notebook_that_does_not_exist_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize("script", VERBS)
-def test_a_script_runs_its_verb(script, monkeypatch):
-    calls = []
-    monkeypatch.setattr("rvtssm.cli.main.main", lambda argv: calls.append(argv) or 3)
-    monkeypatch.setattr(sys, "argv", [script, "dataset=gen1", "--config"])
+def test_a_script_runs_its_verb(script, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [script, "--help"])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(ROOT / script), run_name="__main__")
-    assert calls == [[VERBS[script], "dataset=gen1", "--config"]]
-    assert ended.value.code == 3
+    assert ended.value.code == 0 and f"Example: rvtssm {VERBS[script]}" in capsys.readouterr().out
 
 
 def test_the_scripts_are_valid_bash():

@@ -77,9 +77,8 @@ def test_the_table_of_objects_names_the_rate_only_if_all_rows_have_it():
     assert "in frame widths per second, at the rate of each training:" in study_markdown([slow, fast])
 
 
-def test_differences_of_rows_are_paired(tmp_path, monkeypatch):
+def test_differences_of_rows_are_paired(tmp_path):
     """The same draws for both rows cancel out: the interval of the difference has no width."""
-    monkeypatch.setattr("rvtssm.contrib.studies.study_tables.study_png", lambda points: b"picture")
     write_study(GRID, {}, tmp_path)
     first, second, *_ = json.loads((tmp_path / "study.json").read_text())["rows"]
     assert first["rates"]["20"]["minus_the_first"] is None
@@ -119,8 +118,7 @@ def test_a_score_is_read_as_it_was_written(has_replicates):
     assert "NaN" not in json.dumps(plain)
 
 
-def test_a_row_without_ground_truth_has_no_deviation(tmp_path, monkeypatch):
-    monkeypatch.setattr("rvtssm.contrib.studies.study_tables.study_png", lambda points: b"picture")
+def test_a_row_without_ground_truth_has_no_deviation(tmp_path):
     scores = [make_score(seed=seed) for seed in "01"]
     scores[0].rates[20.0].metrics["AP"] = math.nan
     write_study(scores, {}, tmp_path)
