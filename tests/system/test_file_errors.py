@@ -3,6 +3,7 @@
 import errno
 
 import pytest
+from user_errors import raises
 
 from rvtssm.system.files import file_errors
 from rvtssm.system.user_error import UserError
@@ -18,3 +19,8 @@ def test_a_file_that_the_system_refuses_is_not_called_damaged(number):
     with pytest.raises(UserError) as error, file_errors("a.h5", advice="delete it and prepare it again"):
         raise OSError(number, "unable to lock file")
     assert "cannot be read" in str(error.value) and "delete" not in str(error.value)
+
+
+def test_an_error_that_is_wrapped_keeps_its_key():
+    with raises("prepared.zstd", "a.h5 is damaged (wrong frame); copy it again"), file_errors("a.h5"):
+        raise UserError("prepared.zstd", "wrong frame")
