@@ -78,15 +78,6 @@ EXEMPT = {
         "datamodule",
         "dsec",
     },
-    "rvtssm/detection": {
-        "engine",
-        "result_files",
-        "summary",
-        "window_results",
-    },
-    "rvtssm/drawing": {
-        "draw",
-    },
     "rvtssm/evaluation": {
         "breakdown",
         "coco",

@@ -275,13 +275,13 @@ class StreamDetector:
             raise UserError(
                 "stream.no_state", 'a detector with skip="never" has no state to store; use another value of skip'
             )
-        return {
+        stored = {
             "streams": self._streams.state_dict(),
             "sensor_hw": list(self.sensor_hw),
             "pending": [torch.from_numpy(array) for array in self._counter.state()],
             "windows": repr(self._windows),
-            **{name: getattr(self, f"_{name}") for name in _TIMES},
         }
+        return stored | {name: getattr(self, f"_{name}") for name in _TIMES}
 
     def load_state_dict(self, stored: dict[str, Any]) -> None:
         """Continue from a `state_dict`.
@@ -370,21 +370,21 @@ class StreamDetector:
         frames = self._counter.take(windows.bounds_us)
         if self._windows.warmup_us:
             self._was_silent = not frames[-1].any()
-        found = self._detect(frames, dt_us, np.arange(num_windows), windows.ends_us.tolist())
+        detections = self._detect(frames, dt_us, np.arange(num_windows), windows.ends_us.tolist())
         self._end_us = int(windows.ends_us[-1])
         seconds = (time.perf_counter() - began_s) / num_windows
         starts_us = windows.bounds_us[:, 0].tolist()
-        for frame, each, start_us, step_us in zip(frames, found, starts_us, dt_us.tolist(), strict=True):
-            yield self._result(each, start_us, seconds, step_us, frame)
+        for frame, boxes, start_us, step_us in zip(frames, detections, starts_us, dt_us.tolist(), strict=True):
+            yield self._result(boxes, start_us, seconds, step_us, frame)
 
     def _detect(
-        self, frames: np.ndarray, dt_us: npt.NDArray[Any], wanted: npt.NDArray[np.int64], ends_us: list[int]
+        self, frames: np.ndarray, dt_us: npt.NDArray[Any], indices: npt.NDArray[np.int64], ends_us: list[int]
     ) -> list[Detections]:
-        """Return the detections of the steps `wanted`, which end at `ends_us`. Each tile is a stream."""
+        """Return the detections of the steps `indices`, which end at `ends_us`. Each tile is a stream."""
         num = len(self._tiles)
-        index = np.stack([np.repeat(wanted, num), np.tile(np.arange(num), len(wanted))], axis=1)
+        index = np.stack([np.repeat(indices, num), np.tile(np.arange(num), len(indices))], axis=1)
         config = self.config or PostprocessConfig()
-        found = self._streams.detect(
+        detections = self._streams.detect(
             torch.from_numpy(self._tiles.cut(frames)),
             torch.from_numpy(np.repeat(dt_us[:, None], num, axis=1)),
             torch.from_numpy(index),
@@ -395,14 +395,14 @@ class StreamDetector:
             downsample=self.downsample,
         )
         self._is_first = False
-        by_step = (found[start : start + num] for start in range(0, len(found), num))
+        by_step = (detections[start : start + num] for start in range(0, len(detections), num))
         return [self._tiles.merged(tiles, self.downsample, config.max_detections) for tiles in by_step]
 
     def _result(
-        self, found: Detections, start_us: int, seconds: float, step_us: float, frame: np.ndarray
+        self, detections: Detections, start_us: int, seconds: float, step_us: float, frame: np.ndarray
     ) -> WindowResult:
         return WindowResult(
-            found if self.tracker is None else self.tracker.update(found),
+            detections if self.tracker is None else self.tracker.update(detections),
             start_us,
             self.sensor_hw,
             self.checkpoint.spec,
@@ -439,14 +439,14 @@ class StreamDetector:
         for start in range(0, len(strides), _STEPS_PER_CALL):
             steps = strides[start : start + _STEPS_PER_CALL]
             frames = np.zeros((len(steps), *shape), self._windows.dtype)
-            wanted, ends_us = np.empty(0, np.int64), list[int]()
+            indices, ends_us = np.empty(0, np.int64), list[int]()
             if start + len(steps) == len(strides):
-                wanted, ends_us = np.array([len(steps) - 1]), windows.ends_us.tolist()
-            found = self._detect(frames, steps * self._windows.stride_us, wanted, ends_us)
+                indices, ends_us = np.array([len(steps) - 1]), windows.ends_us.tolist()
+            detections = self._detect(frames, steps * self._windows.stride_us, indices, ends_us)
         self._done += num_windows
         self._end_us = int(windows.ends_us[0])
         step_us, start_us = num_windows * self._windows.stride_us, int(windows.bounds_us[0, 0])
-        result = self._result(found[0], start_us, time.perf_counter() - began_s, step_us, frames[-1])
+        result = self._result(detections[0], start_us, time.perf_counter() - began_s, step_us, frames[-1])
         return replace(result, num_passed=num_windows - 1)
 
     def _forget(self) -> None:

@@ -108,15 +108,15 @@ class Camera:
         self.num_lost += 0 if self._num_dropped_before is None else max(dropped - self._num_dropped_before, 0)
         self._num_dropped_before = dropped
         events = packet.polarity_events
-        found = [] if events is None else self._parts(events, arrived_s)
+        arrivals = [] if events is None else self._parts(events, arrived_s)
         until_us = int(status.ring.current_t)
         if self._known_us is not None and self._known_us < until_us <= self._known_us + LONGEST_SILENCE_US:
             self._known_us = until_us
-            if found:
-                found[-1] = replace(found[-1], until_us=until_us)
+            if arrivals:
+                arrivals[-1] = replace(arrivals[-1], until_us=until_us)
             else:
-                found = [Arrival(NO_EVENTS, until_us, arrived_s)]
-        return found
+                arrivals = [Arrival(NO_EVENTS, until_us, arrived_s)]
+        return arrivals
 
     time_range_us = None  # not known before it ends
 
@@ -124,10 +124,10 @@ class Camera:
         """Yield all events until the camera is lost, `end` is called or the user interrupts (Ctrl-C)."""
         while not self.is_ended:
             try:
-                found = self.arrivals()
+                arrivals = self.arrivals()
             except KeyboardInterrupt:
                 return
-            for arrival in found:
+            for arrival in arrivals:
                 if arrival.is_restart:
                     self._end(f"the clock of {self.name} has jumped to {arrival.events.t[0]} us; start again")
                     return
@@ -141,18 +141,18 @@ class Camera:
     def _end(self, reason: str) -> None:
         self.is_ended, self.broke_off = True, reason
 
-    def _parts(self, found: npt.NDArray[Any], arrived_s: float) -> list[Arrival]:
+    def _parts(self, packet: npt.NDArray[Any], arrived_s: float) -> list[Arrival]:
         """Return the events of a packet as one arrival, or as several if the clock jumps between them."""
-        inside = (found["x"] < self.width) & (found["y"] < self.height)
+        inside = (packet["x"] < self.width) & (packet["y"] < self.height)
         if not inside.all():
-            outside = len(found) - int(np.count_nonzero(inside))
+            outside = len(packet) - int(np.count_nonzero(inside))
             self.faults = replace(self.faults, out_of_frame=self.faults.out_of_frame + outside)
-            found = found[inside]
-        if not len(found):
+            packet = packet[inside]
+        if not len(packet):
             return []
-        t = found["t"].astype(np.int64)
-        x, y = (np.ascontiguousarray(found[name], np.uint16) for name in "xy")
-        p = np.ascontiguousarray(found["on"]).view(np.uint8)
+        t = packet["t"].astype(np.int64)
+        x, y = (np.ascontiguousarray(packet[name], np.uint16) for name in "xy")
+        p = np.ascontiguousarray(packet["on"]).view(np.uint8)
         steps_us = np.diff(t, prepend=t[0] if self._latest_us is None else self._latest_us)
         jumps = np.flatnonzero((steps_us < -LATE_US) | (steps_us > LONGEST_SILENCE_US)).tolist()
         late = np.count_nonzero((steps_us < 0) & (steps_us >= -LATE_US))

@@ -136,8 +136,8 @@ def open_coco_results(path: Path, context: ResultContext) -> Iterator[Write]:
 
         def append(result: WindowResult) -> None:
             nonlocal is_first
-            for found in coco_results(result.found, context.spec):
-                results.write(("\n" if is_first else ",\n") + json.dumps(found))
+            for box in coco_results(result.found, context.spec):
+                results.write(("\n" if is_first else ",\n") + json.dumps(box))
                 is_first = False
 
         yield append
@@ -151,14 +151,9 @@ def detection_objects(frame: Detections, class_names: Sequence[str]) -> list[dic
         frame: The detections.
         class_names: Names of the classes.
     """
-    return [
-        {
-            "xyxy": [round(float(edge), 2) for edge in xyxy],
-            "class": class_names[class_id],
-            "score": round(float(score), 4),
-            **track,
-        }
-        for xyxy, class_id, score, track in zip(
-            frame.xyxy, frame.class_id, frame.score, track_fields(frame), strict=True
-        )
-    ]
+    objects = list[dict[str, object]]()
+    columns = frame.xyxy, frame.class_id, frame.score, track_fields(frame)
+    for xyxy, class_id, score, track in zip(*columns, strict=True):
+        box = [round(float(edge), 2) for edge in xyxy]
+        objects.append({"xyxy": box, "class": class_names[class_id], "score": round(float(score), 4), **track})
+    return objects

@@ -61,7 +61,7 @@ class RunSummary:
         assumed = f" (assumed: {self.assumed_sensor})" * bool(self.assumed_sensor)
         passed = f", {self.num_passed} without a result" * bool(self.num_passed)
         reduce = f", reduce={self.reduce}" * (self.downsample > 1) + f", tiles={self.tiles}" * bool(self.tiles)
-        found = [
+        lines = [
             f"{self.source}: {self.format}, {counted(self.num_events, 'event')}, {self.duration_s:.3f} s from camera "
             f"time {self.start_us / 1e6:.3f} s{faults}{lost}",
             *self._filter_lines(),
@@ -71,12 +71,11 @@ class RunSummary:
             f"{counted(self.num_detections, 'box')} for the files, highest score of all {self.highest_score:.2f}",
             f"{self.wall_s:.1f} s, {self.startup_s:.1f} s of it to start; then {self.realtime_factor:.2g} x real time",
         ]
-        found += [
-            f"{what} per window: {', '.join(f'{value:.1f} ms ({name})' for name, value in numbers.items())}"
-            for what, numbers in (("computing", self.step_ms), ("lag", self.lag_ms))
-            if numbers
-        ]
-        return found + ["wrote " + ", ".join(self.files)] * bool(self.files)
+        for what, numbers in (("computing", self.step_ms), ("lag", self.lag_ms)):
+            if numbers:
+                times = ", ".join(f"{value:.1f} ms ({name})" for name, value in numbers.items())
+                lines.append(f"{what} per window: {times}")
+        return lines + ["wrote " + ", ".join(self.files)] * bool(self.files)
 
     def _filter_lines(self) -> list[str]:
         shares = ", ".join(f"{100 * share:.1f} % ({name})" for name, share in self.removed.items())

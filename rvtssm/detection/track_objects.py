@@ -60,40 +60,42 @@ class Tracker:
         """Forget all tracks, because another stream begins."""
         self._trackers, self._first_us, self._scores = {}, None, {}
 
-    def update(self, found: Detections) -> Detections:
+    def update(self, detections: Detections) -> Detections:
         """Return the detections of the next window with `track_id`. Only `smooth_s` changes scores and order."""
         import supervision
         from trackers import ByteTrackTracker
 
         if self._first_us is None:
-            self._first_us = found.t_us
-        seconds = (found.t_us - self._first_us) / 1e6
-        track_id = np.zeros(len(found), np.int64)
-        for class_id in sorted({*self._trackers, *found.class_id.tolist()}):
+            self._first_us = detections.t_us
+        seconds = (detections.t_us - self._first_us) / 1e6
+        track_id = np.zeros(len(detections), np.int64)
+        for class_id in sorted({*self._trackers, *detections.class_id.tolist()}):
             if class_id not in self._trackers:
                 self._trackers[class_id] = ByteTrackTracker(**self._settings)
-            rows = np.flatnonzero((found.class_id == class_id) & (found.score >= LOWEST_SCORE))
+            rows = np.flatnonzero((detections.class_id == class_id) & (detections.score >= LOWEST_SCORE))
             boxes = supervision.Detections(
-                xyxy=found.xyxy[rows].astype(np.float64), confidence=found.score[rows], data={"row": rows}
+                xyxy=detections.xyxy[rows].astype(np.float64), confidence=detections.score[rows], data={"row": rows}
             )
             tracked = self._trackers[class_id].update(boxes, timestamp=seconds)
             if len(tracked):
                 own = tracked.tracker_id  # counted from 0 within the class; -1 without a track
                 track_id[tracked.data["row"]] = np.where(own < 0, 0, 1 + class_id + own * self._num_classes)
-        found = replace(found, track_id=track_id)
-        return self._smoothed(found) if self._smooth_us else found
+        detections = replace(detections, track_id=track_id)
+        return self._smoothed(detections) if self._smooth_us else detections
 
-    def _smoothed(self, found: Detections) -> Detections:
-        assert found.track_id is not None
-        score = found.score.copy()
-        for row in np.flatnonzero(found.track_id).tolist():
-            before_us, before = self._scores.get(track := int(found.track_id[row]), (found.t_us, float(score[row])))
-            kept = math.exp(-(found.t_us - before_us) / self._smooth_us)
-            score[row] = kept * before + (1 - kept) * score[row]
-            self._scores[track] = found.t_us, float(score[row])
-        alive = {track: last for track, last in self._scores.items() if found.t_us - last[0] <= self._memory_us}
+    def _smoothed(self, detections: Detections) -> Detections:
+        assert detections.track_id is not None
+        score = detections.score.copy()
+        for row in np.flatnonzero(detections.track_id).tolist():
+            before_us, before = self._scores.get(
+                track := int(detections.track_id[row]), (detections.t_us, float(score[row]))
+            )
+            share = math.exp(-(detections.t_us - before_us) / self._smooth_us)
+            score[row] = share * before + (1 - share) * score[row]
+            self._scores[track] = detections.t_us, float(score[row])
+        alive = {track: last for track, last in self._scores.items() if detections.t_us - last[0] <= self._memory_us}
         self._scores = alive
-        return replace(found, score=score)[np.argsort(-score, kind="stable")]
+        return replace(detections, score=score)[np.argsort(-score, kind="stable")]
 
 
 def check_installed(key: str) -> None:

@@ -135,10 +135,9 @@ class WindowResult:
         return f"WindowResult({counted(len(self), 'object')} at {self.t_us / 1e6:.3f} s: {', '.join(shown) or '-'})"
 
     def _repr_html_(self) -> str:
-        rows = [
-            (name, f"{score:.2f}", *(f"{edge:.0f}" for edge in xyxy))
-            for name, score, xyxy in zip(self.names, self.score, self.xyxy, strict=True)
-        ]
+        rows = []
+        for name, score, (left, top, right, bottom) in zip(self.names, self.score, self.xyxy, strict=True):
+            rows.append((name, f"{score:.2f}", f"{left:.0f}", f"{top:.0f}", f"{right:.0f}", f"{bottom:.0f}"))
         caption = f"{counted(len(self), 'object')} at {self.t_us / 1e6:.3f} s"
         return _table(caption, ("class", "score", "left", "top", "right", "bottom"), rows)
 
@@ -223,19 +222,18 @@ def coco_results(frame: Detections, spec: DatasetSpec) -> list[dict[str, object]
         frame: The detections.
         spec: Names of the classes, and their ids on disk.
     """
-    return [
-        {
+    results = list[dict[str, object]]()
+    columns = xyxy_to_ltwh(frame.xyxy), frame.class_id, frame.score, track_fields(frame)
+    for ltwh, class_id, score, track in zip(*columns, strict=True):
+        result = {
             "image_id": frame.t_us,
             "category_id": int(spec.disk_class_ids[class_id]),
             "category": spec.class_names[class_id],
             "bbox": [round(float(edge), 2) for edge in ltwh],
             "score": round(float(score), 4),
-            **track,
         }
-        for ltwh, class_id, score, track in zip(
-            xyxy_to_ltwh(frame.xyxy), frame.class_id, frame.score, track_fields(frame), strict=True
-        )
-    ]
+        results.append(result | track)
+    return results
 
 
 def track_fields(frame: Detections) -> list[dict[str, int]]:
@@ -245,5 +243,8 @@ def track_fields(frame: Detections) -> list[dict[str, int]]:
 
 def _table(caption: str, names: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
-    body = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
+    body = ""
+    for row in rows:
+        cells = "".join(f"<td>{escape(str(cell))}</td>" for cell in row)
+        body += f"<tr>{cells}</tr>"
     return f"<p>{escape(caption)}</p><table><tr>{head}</tr>{body}</table>"

@@ -255,13 +255,17 @@ def _draw_tag(canvas: np.ndarray, box: Box, color: Color, text: str, taken: Sequ
     lowest = max(canvas.shape[0] - height - 1, 0)
     tops = [top for top in (y1 - height - 1, y2 + 2, y1, y2 - height) if 0 <= top <= lowest]
     places = [(left, top, left + width, top + height) for top in (*tops, min(max(y1, 0), lowest))]
-    place = next((place for place in places if not any(_overlap(place, other) for other in taken)), places[0])
+    place = next((place for place in places if not _is_taken(place, taken)), places[0])
     left, top, right, bottom = place
     cv2.rectangle(canvas, (left, top), (right, bottom), color, cv2.FILLED)
     luminance = np.dot(color, (0.2126, 0.7152, 0.0722))
     ink = BACKGROUND if luminance > 110 else GROUND_TRUTH
     cv2.putText(canvas, text, (left + 4, bottom - 4), _FONT, 0.48, ink, 1, cv2.LINE_AA)
     return place
+
+
+def _is_taken(place: Box, taken: Sequence[Box]) -> bool:
+    return any(_overlap(place, other) for other in taken)
 
 
 def _overlap(a: Box, b: Box) -> bool:
