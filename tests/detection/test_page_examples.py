@@ -18,8 +18,10 @@ from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.labels import read_boxes
 from rvtssm.events.windows import free_grid
 from rvtssm.models.checkpoint import write_checkpoint
+from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.models.postprocess import postprocess, to_sensor
 from rvtssm.readers.dat import write_dat
-from rvtssm.records import Events, Labels, Windows, WindowSettings
+from rvtssm.records import REDUCTIONS, Events, Labels, Windows, WindowSettings
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = "outputs/sample/test/test_0000_td.dat"  # what the programs open, written by the command before them
@@ -63,6 +65,13 @@ def test_a_program_without_this_package_runs_an_exported_file(exported, monkeypa
         wanted = found[0, :, 4:].sigmoid()
         np.testing.assert_allclose(boxes / n, found[0, :, :4], rtol=1e-3, atol=1e-3)
         np.testing.assert_allclose(scores, wanted[:, :1] * wanted[:, 1:], atol=1e-4)
+        (decoded,) = postprocess(found, [end_us], PostprocessConfig(min_score=0.002))
+        expected = to_sensor(decoded, 48, 64, n)
+        exact = n * found[0, :, :4].numpy(), (wanted[:, :1] * wanted[:, 1:]).numpy()  # rounding would decide ties
+        xyxy, score, class_id = names["best_boxes"](*exact, 0.002)
+        assert class_id.tolist() == expected.class_id.tolist() and len(score) > 1
+        np.testing.assert_allclose(score, expected.score, atol=1e-4)
+        np.testing.assert_allclose(xyxy, expected.xyxy, atol=n * 5e-3)
     if hz == 200:  # the rate of the loop on the page
         shown = names | {name: getattr(events, name).astype(np.int64) for name in "txyp"}
         exec(program("np.searchsorted"), shown)
@@ -70,14 +79,15 @@ def test_a_program_without_this_package_runs_an_exported_file(exported, monkeypa
         assert shown["end_us"] > last_us - 5_000
 
 
+@pytest.mark.parametrize("reduce", REDUCTIONS)
 @pytest.mark.parametrize("representation", ["histogram", "surfaces"])
-def test_a_program_without_this_package_reduces_a_sensor(exported, monkeypatch, representation):
+def test_a_program_without_this_package_reduces_a_sensor(exported, monkeypatch, representation, reduce):
     pytest.importorskip("onnxruntime")
     _, folder = exported()
     monkeypatch.chdir(folder)
     names: dict = {}
     exec(program("onnxruntime"), names)
-    settings = WindowSettings(representation=representation)
+    settings = WindowSettings(representation=representation, reduce=reduce)
     names.update(n=3, height=240, width=426, windows=asdict(settings))
     exec(program("def surfaces"), names)
     frames = []
