@@ -38,7 +38,7 @@ class DetectionConfig:
     reduce: str | None = None
     """Of each square. nearest: keep one pixel; sum: count the events of all; null: as in training."""
     tiles: str | None = None
-    """Cut frames into overlapping tiles, across and down, such as 2x2, for small objects (docs/cameras.md)."""
+    """Cut frames into overlapping tiles, across and down, such as 2x2, for small objects (docs/live.md)."""
     min_score: float = SHOWN_SCORE
     """Lowest score of boxes in files and pictures."""
     track: str | None = None
