@@ -33,9 +33,9 @@ class CalibrationFrames:
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, float]]:
         """Yield frames (T, C, H, W) of consecutive windows with their step scale."""
-        each, opened = self._recordings()
+        num_each, opened = self._recordings()
         for events, sensor_hw, downsample in opened:
-            for speed, settings, grid in self._grids(events, each):
+            for speed, settings, grid in self._grids(events, num_each):
                 yield count_windows(events, grid, *sensor_hw, settings, downsample), 1 / speed
 
     def check(self) -> list[int]:
@@ -50,11 +50,11 @@ class CalibrationFrames:
             counts.append(sum(len(grid) for *_, grid in self._grids(events, num_windows)))
         return counts
 
-    def _grids(self, events: Events, each: int) -> Iterator[tuple[int, WindowSettings, Windows]]:
-        """Yield both rates, in rates of training, with their settings and the first `each` windows of a recording."""
+    def _grids(self, events: Events, num_windows: int) -> Iterator[tuple[int, WindowSettings, Windows]]:
+        """Yield both rates, in rates of training, with their settings and the first windows of a recording."""
         for speed in (1, _FAST):
             settings = self.windows if speed == 1 else self.windows.at_rate(speed * self.windows.hz, "slide")
-            yield speed, settings, free_grid(int(events.t[0]), int(events.t[-1]), settings)[:each]
+            yield speed, settings, free_grid(int(events.t[0]), int(events.t[-1]), settings)[:num_windows]
 
     def _recordings(self) -> tuple[int, Iterator[tuple[Events, tuple[int, int], int]]]:
         """Return the number of windows per recording and rate, and each recording.
@@ -62,9 +62,9 @@ class CalibrationFrames:
         A recording is its events, the height and width of its sensor in pixels, and its downsampling.
         """
         count = min(len(self.paths), max(1, self.num_windows // (2 * _LEAST)))
-        each = -(-self.num_windows // (2 * count))
+        num_each = -(-self.num_windows // (2 * count))
         chosen = [self.paths[i * len(self.paths) // count] for i in range(count)]
-        return each, (self._opened(path, each * self.windows.stride_us / 1e6) for path in chosen)
+        return num_each, (self._opened(path, num_each * self.windows.stride_us / 1e6) for path in chosen)
 
     def _opened(self, path: str, seconds: float) -> tuple[Events, tuple[int, int], int]:
         events, sensor_hw, _ = first_events(path, seconds, (self.spec.height, self.spec.width))

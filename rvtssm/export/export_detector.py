@@ -224,12 +224,12 @@ def to_openvino(path: Path) -> Path:
     """
     import openvino  # an optional package
 
-    found = path.with_suffix(FORMATS["openvino"])
+    xml_path = path.with_suffix(FORMATS["openvino"])
     model = openvino.Core().read_model(path)
     model.set_rt_info("", ["framework", METADATA_KEY])  # `describe` fills it in
     model.set_rt_info("", ["framework", DIGEST_KEY])
-    openvino.save_model(model, found, compress_to_fp16=False)
-    return found
+    openvino.save_model(model, xml_path, compress_to_fp16=False)
+    return xml_path
 
 
 def describe(path: Path, description: dict[str, Any]) -> None:
@@ -249,9 +249,9 @@ def describe(path: Path, description: dict[str, Any]) -> None:
     else:
         tree = ElementTree.parse(path)
         for key, text in texts.items():
-            found = tree.find(f"./rt_info/framework/{key}")
-            assert found is not None
-            found.set("value", text)
+            element = tree.find(f"./rt_info/framework/{key}")
+            assert element is not None
+            element.set("value", text)
         tree.write(path)
     add_digest(path)
 

@@ -69,14 +69,14 @@ def largest_difference(
         else:
             hist = torch.randint(0, 11, size, generator=generator).to(torch.uint8)
         scale = 0.1 + 1.9 * torch.rand(1, num_streams, generator=generator)
-        found = []
+        compared = []
         for k, detector in enumerate((reference, exported.detector)):
             with torch.no_grad():
                 predictions, states[k] = detector(hist, states[k], scale)
-            found.append(detector.head.compared(predictions))
-        (wanted_boxes, wanted_scores), (boxes, scores) = found
-        difference = (boxes - wanted_boxes).abs().max() / wanted_boxes.abs().max()
-        differences.append(torch.stack([difference, (scores - wanted_scores).abs().max()]))
+            compared.append(detector.head.compared(predictions))
+        (exact_boxes, exact_scores), (boxes, scores) = compared
+        difference = (boxes - exact_boxes).abs().max() / exact_boxes.abs().max()
+        differences.append(torch.stack([difference, (scores - exact_scores).abs().max()]))
     largest = torch.stack(differences).amax(dim=0)
     return float(largest[0]), float(largest[1])
 
@@ -196,11 +196,11 @@ class ExportedDetector(nn.Module):
         num_steps, num_streams = hist.shape[:2]
         leaves = [leaf.unflatten(0, (num_streams, -1)) for leaf in state or self.init_state(num_streams)]
         scales = torch.as_tensor(step_scale, dtype=torch.float32).expand(num_steps, num_streams)
-        found = []
+        steps = []
         for counts, scale in zip(hist, scales, strict=True):
             predictions, leaves = self._run(counts, scale.contiguous(), leaves)
-            found.append(predictions)
-        fields = [torch.cat(field) for field in zip(*found, strict=True)]
+            steps.append(predictions)
+        fields = [torch.cat(field) for field in zip(*steps, strict=True)]
         if frame_index is not None:
             fields = [field[frame_index[:, 0] * num_streams + frame_index[:, 1]] for field in fields]
         return self._predictions(fields), tuple(leaf.flatten(0, 1) for leaf in leaves)
@@ -223,7 +223,7 @@ def _open_onnx(path: Path) -> tuple[Run, str]:
         )
     except Exception:  # the errors of onnxruntime have no common class
         raise UserError("exported.incomplete", f"{path} is not a complete ONNX file; {_AGAIN}") from None
-    names = [each.name for each in session.get_inputs()]
+    names = [value.name for value in session.get_inputs()]
 
     def outputs(inputs: list[np.ndarray]) -> list[np.ndarray]:
         return session.run(None, dict(zip(names, inputs, strict=True)))
@@ -248,7 +248,7 @@ def _open_in_openvino(path: Path, precision: str) -> tuple[Run, str]:
         raise UserError(
             "exported.incomplete", f"{path} is not a complete {_MAKERS[path.suffix]} file; {_AGAIN}"
         ) from None
-    shapes = {each.any_name: each.partial_shape for each in model.inputs}
+    shapes = {value.any_name: value.partial_shape for value in model.inputs}
 
     @functools.cache
     def compiled(num_streams: int) -> Any:
@@ -256,8 +256,8 @@ def _open_in_openvino(path: Path, precision: str) -> tuple[Run, str]:
         return core.compile_model(model, "CPU", options)
 
     def outputs(inputs: list[np.ndarray]) -> list[np.ndarray]:
-        found = compiled(len(inputs[0]))(dict(zip(shapes, inputs, strict=True)), share_inputs=True)
-        return [array.copy() for array in found.values()]
+        results = compiled(len(inputs[0]))(dict(zip(shapes, inputs, strict=True)), share_inputs=True)
+        return [array.copy() for array in results.values()]
 
     where = ["framework", METADATA_KEY]
     return _on_arrays(path, outputs), model.get_rt_info(where).astype(str) if model.has_rt_info(where) else ""
@@ -269,11 +269,11 @@ def _on_arrays(path: Path, outputs: Callable[[list[np.ndarray]], list[np.ndarray
     def run(hist: Tensor, step_scale: Tensor, state: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         inputs = [np.ascontiguousarray(tensor.numpy()) for tensor in (hist, step_scale, *state)]
         try:
-            found = [torch.from_numpy(array) for array in outputs(inputs)]
+            tensors = [torch.from_numpy(array) for array in outputs(inputs)]
         except Exception as error:  # the errors of the runtimes have no common class
             reason = " ".join(str(error).split())[:300]
             raise UserError("exported.cannot_run", f"{path} cannot be run ({reason}); {_AGAIN}") from None
-        num_predictions = len(found) - len(state)
-        return found[:num_predictions], found[num_predictions:]
+        num_predictions = len(tensors) - len(state)
+        return tensors[:num_predictions], tensors[num_predictions:]
 
     return run

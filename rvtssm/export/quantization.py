@@ -53,8 +53,8 @@ def quantize(path: Path, steps: CarriedSteps) -> None:
     nncf = _without_telemetry()
     model = onnx.load(path)
     del model.graph.value_info[:]  # its shapes have named dimensions, which NNCF cannot read
-    kept = _recurrent(model.graph) | _last_products(model.graph)
-    exact = [node.name for node in model.graph.node if node.op_type not in _PRODUCTS or node.name in kept]
+    unchanged = _recurrent(model.graph) | _last_products(model.graph)
+    exact = [node.name for node in model.graph.node if node.op_type not in _PRODUCTS or node.name in unchanged]
     with contextlib.redirect_stdout(io.StringIO()):  # the progress bars of NNCF cannot be switched off
         quantized = nncf.quantize(
             model,
@@ -76,7 +76,7 @@ def _without_sign_after_concat(graph: Any) -> None:
 
     del graph.value_info[:]  # dtypes of intermediate tensors, which follow from the nodes
     makers = {name: node for node in graph.node for name in node.output}
-    zero_points = {each.name: each for each in graph.initializer if each.data_type == onnx.TensorProto.INT8}
+    zero_points = {value.name: value for value in graph.initializer if value.data_type == onnx.TensorProto.INT8}
     for node in graph.node:
         if node.op_type == "QuantizeLinear" and node.input[2] in zero_points:
             before = makers.get(node.input[0])
@@ -93,11 +93,11 @@ def _recurrent(graph: Any) -> set[str]:
 
     The tensors of one layer share a name up to their number: `state_4_0` and `state_4_1`.
     """
-    found = set()
-    layers = {"_".join(each.name.split("_")[:2]) for each in graph.input if each.name.startswith("state_")}
+    names = set()
+    layers = {"_".join(value.name.split("_")[:2]) for value in graph.input if value.name.startswith("state_")}
     for layer in layers:
-        after_state = {each.name for each in graph.input if _is_of(each.name, layer)}
-        before_next = {each.name for each in graph.output if _is_of(each.name, f"next_{layer}")}
+        after_state = {value.name for value in graph.input if _is_of(value.name, layer)}
+        before_next = {value.name for value in graph.output if _is_of(value.name, f"next_{layer}")}
         later = []
         for node in graph.node:  # nodes are in the order of computation
             if after_state.intersection(node.input):
@@ -106,20 +106,20 @@ def _recurrent(graph: Any) -> set[str]:
         for node in reversed(later):
             if before_next.intersection(node.output):
                 before_next.update(node.input)
-                found.add(node.name)
-    return found
+                names.add(node.name)
+    return names
 
 
 def _last_products(graph: Any) -> set[str]:
     """Return the names of the products with no other product between them and the predictions, boxes or scores."""
-    found, before = set(), {each.name for each in graph.output if not each.name.startswith("next_")}
+    names, before = set(), {value.name for value in graph.output if not value.name.startswith("next_")}
     for node in reversed(graph.node):
         if before.intersection(node.output):
             if node.op_type in _PRODUCTS:
-                found.add(node.name)
+                names.add(node.name)
             else:
                 before.update(node.input)
-    return found
+    return names
 
 
 def _is_of(name: str, layer: str) -> bool:

@@ -64,8 +64,8 @@ class DetectorStep(nn.Module):
         scales = PreparedStep((step_scale,) * len(nested))
         predictions, after = self.detector(hist[None], tuple(nested), scales)
         flat = [leaf for state in after for leaf in _leaves(state)]
-        found = [field for field in predictions if field is not None]
-        return found, [leaf.unflatten(0, (num_streams, -1)) for leaf in flat]
+        fields = [field for field in predictions if field is not None]
+        return fields, [leaf.unflatten(0, (num_streams, -1)) for leaf in flat]
 
 
 def _leaves(state: Any) -> list[Tensor]:

@@ -100,117 +100,167 @@ def paint_panels(
         brightness: Factor of the brightness of panels that do not glow.
         is_silhouette: Paint panels white, and leave out panels with `strength` below 1, which are shadows and water.
     """
-    matrix, position, flat = shot.matrix, shot.position, pictures.flat
     height, width = canvas.shape
-    h = np.empty((3, 3))
+    h, inverse = np.empty((3, 3)), np.empty((3, 3))
     for k in range(len(panels)):
         q = panels[k]
-        if is_silhouette and q[16] < 1:
+        if (is_silhouette and q[16] < 1) or not _project(q, shot, h):
             continue
-        ox, oy, oz = q[0] - position[0], q[1] - position[1], q[2] - position[2]
-        if q[17] > 0:
-            nx, ny, nz = q[4] * q[8] - q[5] * q[7], q[5] * q[6] - q[3] * q[8], q[3] * q[7] - q[4] * q[6]
-            if nx * ox + ny * oy + nz * oz >= 0:
+        left, top, right, bottom = bounds = _bounds(h)
+        if right < 0 or bottom < 0 or left > width or top > height or not _invert(h, inverse):
+            continue
+        _paint_panel(canvas, q, inverse, bounds, pictures, brightness, is_silhouette)
+
+
+@jit
+def _project(q, shot, h):  # type: ignore[no-untyped-def]
+    """Write the map from (s, t, 1) on a panel to (x px, y px, 1) * depth. Return whether its front side is seen."""
+    matrix, position = shot.matrix, shot.position
+    ox, oy, oz = q[0] - position[0], q[1] - position[1], q[2] - position[2]
+    if q[17] > 0:
+        nx, ny, nz = q[4] * q[8] - q[5] * q[7], q[5] * q[6] - q[3] * q[8], q[3] * q[7] - q[4] * q[6]
+        if nx * ox + ny * oy + nz * oz >= 0:
+            return False
+    for i in range(3):
+        h[i, 0] = matrix[i, 0] * q[3] + matrix[i, 1] * q[4] + matrix[i, 2] * q[5]
+        h[i, 1] = matrix[i, 0] * q[6] + matrix[i, 1] * q[7] + matrix[i, 2] * q[8]
+        h[i, 2] = matrix[i, 0] * ox + matrix[i, 1] * oy + matrix[i, 2] * oz
+    return True
+
+
+@jit
+def _bounds(h):  # type: ignore[no-untyped-def]
+    """Return left, top, right and bottom of a panel in pixels, of the part that is not too near."""
+    left, top, right, bottom = 1e9, 1e9, -1e9, -1e9
+    for corner in range(4):  # the corners around the panel, and the points where edges come too near
+        following = (corner + 1) & 3
+        s0, t0 = float((corner + 1) >> 1 & 1), float(corner >> 1)
+        s1, t1 = float((following + 1) >> 1 & 1), float(following >> 1)
+        w0, w1 = h[2, 0] * s0 + h[2, 1] * t0 + h[2, 2], h[2, 0] * s1 + h[2, 1] * t1 + h[2, 2]
+        share = 0.0
+        if w0 < NEAR_M:
+            if w1 < NEAR_M:
                 continue
-        for i in range(3):
-            h[i, 0] = matrix[i, 0] * q[3] + matrix[i, 1] * q[4] + matrix[i, 2] * q[5]
-            h[i, 1] = matrix[i, 0] * q[6] + matrix[i, 1] * q[7] + matrix[i, 2] * q[8]
-            h[i, 2] = matrix[i, 0] * ox + matrix[i, 1] * oy + matrix[i, 2] * oz
-        left, top, right, bottom = 1e9, 1e9, -1e9, -1e9
-        for corner in range(4):  # the corners around the panel, and the points where edges come too near
-            following = (corner + 1) & 3
-            s0, t0 = float((corner + 1) >> 1 & 1), float(corner >> 1)
-            s1, t1 = float((following + 1) >> 1 & 1), float(following >> 1)
-            w0, w1 = h[2, 0] * s0 + h[2, 1] * t0 + h[2, 2], h[2, 0] * s1 + h[2, 1] * t1 + h[2, 2]
-            share = 0.0
-            if w0 < NEAR_M:
-                if w1 < NEAR_M:
-                    continue
+            share = (NEAR_M - w0) / (w1 - w0)
+        for point in range(2):
+            if point == 1:
+                if w0 < NEAR_M or w1 >= NEAR_M:
+                    break
                 share = (NEAR_M - w0) / (w1 - w0)
-            for point in range(2):
-                if point == 1:
-                    if w0 < NEAR_M or w1 >= NEAR_M:
-                        break
-                    share = (NEAR_M - w0) / (w1 - w0)
-                s, t = s0 + share * (s1 - s0), t0 + share * (t1 - t0)
-                w = h[2, 0] * s + h[2, 1] * t + h[2, 2]
-                x = (h[0, 0] * s + h[0, 1] * t + h[0, 2]) / w
-                y = (h[1, 0] * s + h[1, 1] * t + h[1, 2]) / w
-                left, right, top, bottom = min(left, x), max(right, x), min(top, y), max(bottom, y)
-        if right < 0 or bottom < 0 or left > width or top > height:
-            continue
-        g00, g01, g02 = (h[1, 1] * h[2, 2] - h[1, 2] * h[2, 1], h[0, 2] * h[2, 1] - h[0, 1] * h[2, 2],
-                         h[0, 1] * h[1, 2] - h[0, 2] * h[1, 1])  # fmt: skip
-        g10, g11, g12 = (h[1, 2] * h[2, 0] - h[1, 0] * h[2, 2], h[0, 0] * h[2, 2] - h[0, 2] * h[2, 0],
-                         h[0, 2] * h[1, 0] - h[0, 0] * h[1, 2])  # fmt: skip
-        g20, g21, g22 = (h[1, 0] * h[2, 1] - h[1, 1] * h[2, 0], h[0, 1] * h[2, 0] - h[0, 0] * h[2, 1],
-                         h[0, 0] * h[1, 1] - h[0, 1] * h[1, 0])  # fmt: skip
-        det = h[0, 0] * g00 + h[0, 1] * g10 + h[0, 2] * g20
-        if abs(det) < 1e-9:
-            continue
-        g00, g01, g02, g10, g11, g12 = g00 / det, g01 / det, g02 / det, g10 / det, g11 / det, g12 / det
-        g20, g21, g22 = g20 / det, g21 / det, g22 / det
-        start, log_rows, log_columns, num_levels = pictures.places[int(q[9])]
-        has_opacity = q[10] >= 0
-        opacity_start = pictures.places[int(q[10]), 0] if has_opacity else 0
-        repeat_s, repeat_t, shift_s, shift_t = q[11], q[12], q[13], q[14]
-        gain, strength, is_clamped = q[15] if q[19] > 0 else q[15] * brightness, q[16], q[18] > 0
-        level, at, rows, columns, step_s, step_t = 0, 0, 1, 1, 1.0, 1.0
-        for row in range(max(0, int(top) - 1), min(height, int(bottom) + 2)):
-            y = row + 0.5
-            a0, b0, c0 = g01 * y + g02, g11 * y + g12, g21 * y + g22
-            # Find the columns with 0 <= s, t <= 1 and the depth in range; each condition is linear in x.
-            first, last = max(0.0, left - 1), min(width - 1.0, right + 1)
-            in_s, in_t = ((g00, a0), (g20 - g00, c0 - a0)), ((g10, b0), (g20 - g10, c0 - b0))
-            for slope, base in (*in_s, *in_t, (-g20, 1 / NEAR_M - c0)):
-                if slope > 1e-12:
-                    first = max(first, -base / slope - 1.5)
-                elif slope < -1e-12:
-                    last = min(last, -base / slope + 0.5)
-            first_column = math.ceil(first)
-            for column in range(first_column, int(last) + 1):
-                x = column + 0.5
-                c = g20 * x + c0
-                if c <= 0.0:
-                    continue
-                w = 1 / c
-                s = (g00 * x + a0) * w
-                t = (g10 * x + b0) * w
-                if (column - first_column) % 4 == 0:  # scales change slowly along a row
-                    sx, sy = abs(g00 - s * g20) * w, abs(g01 - s * g21) * w
-                    tx, ty = abs(g10 - t * g20) * w, abs(g11 - t * g21) * w
-                    step_s = max(sx, sy) + 0.4 * min(sx, sy)
-                    step_t = max(tx, ty) + 0.4 * min(tx, ty)
-                    cells_s = step_s * abs(repeat_s) * (1 << log_columns)
-                    cells_t = step_t * abs(repeat_t) * (1 << log_rows)
-                    cells = max(min(cells_s, cells_t), 0.5 * max(cells_s, cells_t))
-                    level, at = _level(cells, log_rows + log_columns, num_levels)
-                    rows, columns = 1 << (log_rows - level), 1 << (log_columns - level)
-                edge_s, edge_t = min(s, 1 - s) + 0.5 * step_s, min(t, 1 - t) + 0.5 * step_t
-                if edge_s <= 0 or edge_t <= 0:
-                    continue
-                cover = 1.0
-                if edge_s < step_s:
-                    cover = edge_s / step_s
-                if edge_t < step_t:
-                    cover *= edge_t / step_t
-                u, v = (s * repeat_s + shift_s) * columns - 0.5, (t * repeat_t + shift_t) * rows - 0.5
-                i, j = math.floor(u), math.floor(v)
-                a, b = u - i, v - j
-                if is_clamped:
-                    i0, i1 = min(max(i, 0), columns - 1), min(max(i + 1, 0), columns - 1)
-                    j0, j1 = min(max(j, 0), rows - 1), min(max(j + 1, 0), rows - 1)
-                else:
-                    i0, i1, j0, j1 = i & (columns - 1), (i + 1) & (columns - 1), j & (rows - 1), (j + 1) & (rows - 1)
-                around = (j0 * columns + i0, j0 * columns + i1, j1 * columns + i0, j1 * columns + i1)
-                if has_opacity:
-                    cover *= _blend(flat, opacity_start + at, around, a, b)
-                cover = min(cover, 1.0) * strength  # the opacity of a glow can exceed 1, which means fully opaque
-                if is_silhouette:
-                    canvas[row, column] += cover * (1 - canvas[row, column])
-                elif cover > 0:
-                    light = _blend(flat, start + at, around, a, b)
-                    canvas[row, column] += cover * (gain * light - canvas[row, column])
+            s, t = s0 + share * (s1 - s0), t0 + share * (t1 - t0)
+            w = h[2, 0] * s + h[2, 1] * t + h[2, 2]
+            x = (h[0, 0] * s + h[0, 1] * t + h[0, 2]) / w
+            y = (h[1, 0] * s + h[1, 1] * t + h[1, 2]) / w
+            left, right, top, bottom = min(left, x), max(right, x), min(top, y), max(bottom, y)
+    return left, top, right, bottom
+
+
+@jit
+def _invert(h, g):  # type: ignore[no-untyped-def]
+    """Write the inverse of a matrix (3, 3). Return False if there is none."""
+    g[0, 0], g[0, 1] = h[1, 1] * h[2, 2] - h[1, 2] * h[2, 1], h[0, 2] * h[2, 1] - h[0, 1] * h[2, 2]
+    g[0, 2], g[1, 0] = h[0, 1] * h[1, 2] - h[0, 2] * h[1, 1], h[1, 2] * h[2, 0] - h[1, 0] * h[2, 2]
+    g[1, 1], g[1, 2] = h[0, 0] * h[2, 2] - h[0, 2] * h[2, 0], h[0, 2] * h[1, 0] - h[0, 0] * h[1, 2]
+    g[2, 0], g[2, 1] = h[1, 0] * h[2, 1] - h[1, 1] * h[2, 0], h[0, 1] * h[2, 0] - h[0, 0] * h[2, 1]
+    g[2, 2] = h[0, 0] * h[1, 1] - h[0, 1] * h[1, 0]
+    det = h[0, 0] * g[0, 0] + h[0, 1] * g[1, 0] + h[0, 2] * g[2, 0]
+    if abs(det) < 1e-9:
+        return False
+    for i in range(3):
+        for j in range(3):
+            g[i, j] /= det
+    return True
+
+
+@jit
+def _paint_panel(canvas, q, g, bounds, pictures, brightness, is_silhouette):  # type: ignore[no-untyped-def]
+    """Paint one panel, given the map from (x px, y px, 1) to (s, t, 1) / depth and its bounds in pixels."""
+    flat, height = pictures.flat, len(canvas)
+    g00, g10, g20, g01, g11, g21 = g[0, 0], g[1, 0], g[2, 0], g[0, 1], g[1, 1], g[2, 1]
+    start, log_rows, log_columns, num_levels = pictures.places[int(q[9])]
+    has_opacity = q[10] >= 0
+    opacity_start = pictures.places[int(q[10]), 0] if has_opacity else 0
+    repeat_s, repeat_t, shift_s, shift_t = q[11], q[12], q[13], q[14]
+    gain, strength, is_clamped = q[15] if q[19] > 0 else q[15] * brightness, q[16], q[18] > 0
+    level, at, rows, columns, step_s, step_t = 0, 0, 1, 1, 1.0, 1.0
+    for row in range(max(0, int(bounds[1]) - 1), min(height, int(bounds[3]) + 2)):
+        y = row + 0.5
+        a0, b0, c0 = g01 * y + g[0, 2], g11 * y + g[1, 2], g21 * y + g[2, 2]
+        first_column, last_column = _span(g, a0, b0, c0, bounds, canvas.shape[1])
+        for column in range(first_column, last_column + 1):
+            x = column + 0.5
+            c = g20 * x + c0
+            if c <= 0.0:
+                continue
+            w = 1 / c
+            s = (g00 * x + a0) * w
+            t = (g10 * x + b0) * w
+            if (column - first_column) % 4 == 0:  # scales change slowly along a row
+                sx, sy = abs(g00 - s * g20) * w, abs(g01 - s * g21) * w
+                tx, ty = abs(g10 - t * g20) * w, abs(g11 - t * g21) * w
+                step_s = max(sx, sy) + 0.4 * min(sx, sy)
+                step_t = max(tx, ty) + 0.4 * min(tx, ty)
+                cells_s = step_s * abs(repeat_s) * (1 << log_columns)
+                cells_t = step_t * abs(repeat_t) * (1 << log_rows)
+                cells = max(min(cells_s, cells_t), 0.5 * max(cells_s, cells_t))
+                level, at = _level(cells, log_rows + log_columns, num_levels)
+                rows, columns = 1 << (log_rows - level), 1 << (log_columns - level)
+            cover = _cover(s, t, step_s, step_t)
+            if cover <= 0:
+                continue
+            u, v = (s * repeat_s + shift_s) * columns - 0.5, (t * repeat_t + shift_t) * rows - 0.5
+            i, j = math.floor(u), math.floor(v)
+            around = _around(i, j, rows, columns, is_clamped)
+            if has_opacity:
+                cover *= _blend(flat, opacity_start + at, around, u - i, v - j)
+            cover = min(cover, 1.0) * strength  # the opacity of a glow can exceed 1, which means fully opaque
+            if is_silhouette:
+                canvas[row, column] += cover * (1 - canvas[row, column])
+            elif cover > 0:
+                light = _blend(flat, start + at, around, u - i, v - j)
+                canvas[row, column] += cover * (gain * light - canvas[row, column])
+
+
+@jit
+def _span(g, a0, b0, c0, bounds, width):  # type: ignore[no-untyped-def]
+    """Return the first and the last column of a row with 0 <= s, t <= 1 and the depth in range.
+
+    Each condition is linear in x.
+    """
+    first, last = max(0.0, bounds[0] - 1), min(width - 1.0, bounds[2] + 1)
+    in_s = (g[0, 0], a0), (g[2, 0] - g[0, 0], c0 - a0)
+    in_t = (g[1, 0], b0), (g[2, 0] - g[1, 0], c0 - b0)
+    for slope, base in (*in_s, *in_t, (-g[2, 0], 1 / NEAR_M - c0)):
+        if slope > 1e-12:
+            first = max(first, -base / slope - 1.5)
+        elif slope < -1e-12:
+            last = min(last, -base / slope + 0.5)
+    return math.ceil(first), int(last)
+
+
+@jit
+def _cover(s, t, step_s, step_t):  # type: ignore[no-untyped-def]
+    """Return how much of a pixel a panel covers; a pixel is `step_s` x `step_t` large on the panel."""
+    edge_s, edge_t = min(s, 1 - s) + 0.5 * step_s, min(t, 1 - t) + 0.5 * step_t
+    if edge_s <= 0 or edge_t <= 0:
+        return 0.0
+    cover = 1.0
+    if edge_s < step_s:
+        cover = edge_s / step_s
+    if edge_t < step_t:
+        cover *= edge_t / step_t
+    return cover
+
+
+@jit
+def _around(i, j, rows, columns, is_clamped):  # type: ignore[no-untyped-def]
+    """Return the places of the four cells of a picture around a point; pictures end, or repeat in powers of two."""
+    if is_clamped:
+        i0, i1 = min(max(i, 0), columns - 1), min(max(i + 1, 0), columns - 1)
+        j0, j1 = min(max(j, 0), rows - 1), min(max(j + 1, 0), rows - 1)
+    else:
+        i0, i1, j0, j1 = i & (columns - 1), (i + 1) & (columns - 1), j & (rows - 1), (j + 1) & (rows - 1)
+    return j0 * columns + i0, j0 * columns + i1, j1 * columns + i0, j1 * columns + i1
 
 
 @jit
