@@ -139,25 +139,35 @@ def hours(row: dict[str, Any], num_steps: int, gpu: str) -> float:
     return num_steps * max(products_s, memory_s / _REACHED_SHARE) / 3600
 
 
+def counted_as(recipe: str) -> str:
+    """Return the recipe whose step has the same cost: neither bandlimit nor H2 term change the count."""
+    return re.sub("_(alpha0|alpha1|h2)$", "", recipe)
+
+
 def page_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the table of recipes in Markdown, with their cost on the GPUs that the paper used."""
+    """Return the table of all recipes in Markdown, with their cost on the GPUs that the paper used.
+
+    Args:
+        rows: The counts of the recipes that `counted_as` names. A recipe that was not counted has empty cells.
+    """
+    counts = {row["recipe"]: row for row in rows}
     lines = [
         "| recipe | GPUs | batch | learning rate | steps | precision | hours | GB per GPU | published AP | source |"
     ]
     lines.append("|---|--:|--:|--:|--:|---|--:|--:|---|---|")
-    for row in rows:
-        config = compose([f"experiment={row['recipe']}"])
+    for recipe in recipes():
+        row, config = counts.get(counted_as(recipe)), compose([f"experiment={recipe}"])
         sampling, training, total = config.sampling, config.training, config.sampling.total_batch or 0
-        ap, source = _published(row["recipe"])
+        ap, source = _published(recipe)
         cells = [
-            f"`{row['recipe']}`",
+            f"`{recipe}`",
             str(training.devices),
             f"{total} x {sampling.chunk_length}",
             f"{peak_learning_rate(config.optim, total):.3g}",
             f"{training.steps // 1000} k",
             training.precision,
-            f"{hours(row, training.steps, 'A100'):.0f}",
-            f"{row['bytes_peak'] / 1e9:.0f}",
+            f"{hours(row, training.steps, 'A100'):.0f}" if row else "",
+            f"{row['bytes_peak'] / 1e9:.0f}" if row else "",
             ap,
             source,
         ]
@@ -188,7 +198,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, help="file to write")
     parser.add_argument("--page", action="store_true", help="print the table of docs/training.md, for all recipes")
     options = parser.parse_args(arguments)
-    rows = [count_recipe(recipe) for recipe in (recipes() if options.page else options.recipes.split(","))]
+    names = dict.fromkeys(map(counted_as, recipes())) if options.page else options.recipes.split(",")
+    rows = [count_recipe(recipe) for recipe in names]
     Console().print(page_table(rows) if options.page else _table(rows, options.gpu), soft_wrap=True)
     write_json(options.json, {"recipes": rows})
 

@@ -13,7 +13,7 @@ import pytest
 from dsec_examples import write_sequence
 from event_examples import boxes_of, random_events, write_hdf5
 
-from benchmarks.roofline import recipes
+from benchmarks.roofline import counted_as, page_table, recipes
 from rvtssm.cli.composition import compose
 from rvtssm.cli.main import main
 from rvtssm.events.labels import write_boxes
@@ -140,3 +140,14 @@ def test_pages_train_gen1_and_1mpx_with_a_recipe():
     )
     named = [words for words in trained if re.search("gen1|onempx", words) and "init_from" not in words]
     assert len(named) > 5 and [words for words in named if not re.match("experiment=(gen1|onempx)_", words)] == []
+
+
+def test_the_page_has_a_row_per_recipe_with_its_settings():
+    """`python -m benchmarks.roofline --page` prints the table. Its estimates are counted, and not checked here."""
+    page = (ROOT / "docs/training.md").read_text()
+    counts = {"precision": "bf16", "products": 1, "bytes_moved": 1, "bytes_peak": 1}
+    rows = [{"recipe": counted_as(name), **counts} for name in recipes()]
+    for row in page_table(rows).splitlines()[2:]:
+        cells = row.split(" | ")
+        pattern = " | ".join([*cells[:6], "ESTIMATE", "ESTIMATE", *cells[8:]])
+        assert re.search(re.escape(pattern).replace("ESTIMATE", r"[\d.]*"), page), row

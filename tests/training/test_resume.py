@@ -251,7 +251,7 @@ def test_other_settings_do_not_resume_and_each_is_named(toy_config, whole):
     changes = {
         "optim.learning_rate": "0.1",
         "sampling.batch_size": "4",
-        "training.steps": "20",
+        "training.steps": "5",
         "model.drop_path": "0.1",
         "augment.stream_zoom_prob": "0.01",
         "temporal.name": "s4d",
