@@ -87,10 +87,13 @@ def _is_forward_slice(part: object) -> bool:
 def is_polarity(p: np.ndarray) -> np.ndarray:
     """Return which numbers are polarities: 1 and True are brighter; 0, -1 and False are darker.
 
-    A -1 that was stored without a sign (255, 65535, 4294967295) is darker as well.
+    A -1 that was stored without a sign (255, 65535, 4294967295) is darker as well, unless there are 0 but no 1: then
+    it stands for brighter, as in pictures, or for something else.
     """
     valid: np.ndarray = (p == 0) | (p == 1) | (p == -1)
-    for unsigned in () if valid.all() else _UNSIGNED:
+    if valid.all() or ((p == 0).any() and not (p == 1).any()):
+        return valid
+    for unsigned in _UNSIGNED:
         valid |= p == unsigned
     return valid
 

@@ -16,6 +16,7 @@ from rvtssm.datasets.tree import RawRecording, find_boxes_without_events, find_r
 from rvtssm.events.frame_counter import count_as_they_close
 from rvtssm.events.sequence_plan import SequencePlan
 from rvtssm.readers import open_with
+from rvtssm.readers.faults import noted
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.system.progress import run_all
 from rvtssm.system.remote import local_path
@@ -126,12 +127,12 @@ def _verify_raw(recording: RawRecording, spec: DatasetSpec, is_labelled: bool, i
     """Return the faults of a recording and its labels, and notes on them."""
     with closing(open_with(recording.events_path, spec.read_options)) as events:
         blocks, reach_xy = EventBlocks(events), (0, 0)
-        for block in blocks:
-            reach_xy = max(reach_xy[0], int(block.x.max())), max(reach_xy[1], int(block.y.max()))
+        with noted() as event_notes:
+            for block in blocks:
+                reach_xy = max(reach_xy[0], int(block.x.max())), max(reach_xy[1], int(block.y.max()))
         if not blocks.num_events:
             raise events.error_without_events()
-        note = events.fault_note(blocks.num_events)
-        faults: list[str] = [Note(f"{events.path}: {note}")] if note else []
+        faults: list[str] = [Note(text) for text in event_notes]
         faults += sensor_notes(events, blocks.num_events, reach_xy, spec)
         if not is_labelled:
             return faults

@@ -32,7 +32,8 @@ def find_labels(
     paths = [root / path for path in shared_paths(split, spec, sorted(set(folders.values())))]
     if shared := next((path for path in paths if path.is_file()), None):
         sharing = tuple(sorted(all_names()))
-        return {name: LabelFiles(name, (shared,), sharing=sharing) for name in folders}
+        first = min(folders, default="")
+        return {name: LabelFiles(name, (shared,), sharing=sharing, tells_strangers=name == first) for name in folders}
     own = {name: path for name, folder in folders.items() if (path := _own(root / folder, name, spec))}
     labels = {name: LabelFiles(name, (path,)) for name, path in own.items()}
     if spec.boxes_suffix in _PER_FRAME and len(labels) < len(folders):

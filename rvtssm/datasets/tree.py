@@ -16,7 +16,6 @@ from rvtssm.datasets.find_labels import find_labels, is_label_file, shared_paths
 from rvtssm.events.label_files import LABEL_SUFFIXES, LabelFiles
 from rvtssm.events.labels import BOX_DTYPE, Boxes
 from rvtssm.readers import Recording, open_with
-from rvtssm.readers.time_shift import time_shift_us
 from rvtssm.records import EVENT_SUFFIXES, DatasetSpec
 from rvtssm.system.remote import local_path
 from rvtssm.system.user_error import UserError
@@ -87,11 +86,11 @@ class RawRecording:
 
 def _time_shift_us(recording: Recording) -> int:
     """Return the time shift of a recording. Raise UserError if its file does not tell it."""
-    shift_us = time_shift_us(recording)
+    shift_us = recording.time_shift_us
     if shift_us is None:
         raise UserError(
             "labels.no_time_shift",
-            f"{recording.path} does not tell the time shift of its labels, as RAW files do; give "
+            f"{recording.path} does not tell the time shift of its labels, as RAW files and DSEC do; give "
             "dataset.label_offset_us=N in place of auto",
         )
     return shift_us

@@ -50,14 +50,14 @@ def dsec_images(sequence: Path) -> Images | None:
     except (ValueError, OverflowError) as error:
         raise UserError(
             "pictures.times_unreadable",
-            f"{times_path} is not one time in microseconds per line ({error}); copy it again",
+            f"{times_path} is not one time in microseconds per line ({error}); write one per line",
         ) from None
     if np.any(np.diff(times_us) <= 0):
-        raise UserError("pictures.times_not_increasing", f"{times_path} has times that do not increase; copy it again")
+        raise UserError("pictures.times_not_increasing", f"{times_path} has times that do not increase; sort them")
     paths = sorted((sequence / _DSEC_IMAGES).glob("*.png"))
     if paths and len(paths) != len(times_us):
         raise UserError(
             "pictures.number_of_times",
-            f"{sequence / _DSEC_IMAGES} holds {len(paths)} images, {times_path} {len(times_us)} times; copy both again",
+            f"{sequence / _DSEC_IMAGES} holds {len(paths)} images, {times_path} {len(times_us)} times; give each one",
         )
     return Images(times_us, paths)

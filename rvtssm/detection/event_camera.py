@@ -22,6 +22,7 @@ import yaml
 
 from rvtssm.events.windows import LATE_US, LONGEST_SILENCE_US
 from rvtssm.readers import ReadFaults
+from rvtssm.readers.live_gate import LiveGate
 from rvtssm.records import Events
 from rvtssm.system.extras import check_extra, is_installed
 from rvtssm.system.files import CONTENT_ERRORS, file_errors
@@ -63,12 +64,17 @@ class Camera:
         self.height, self.width = int(properties.height), int(properties.width)
         self.num_events = 0
         self.num_lost = 0  # packets lost because the ring buffer was full or `drop_backlog` was called
-        self.faults = ReadFaults()
+        self._gate = LiveGate(name, self.height, self.width)
         self.broke_off = ""  # why the events ended; empty if they did not
         self.is_ended = False
         self._latest_us: int | None = None  # time of the latest event
         self._known_us: int | None = None  # the later of that time and the camera's own time
         self._num_dropped_before: int | None = 0  # None: what was dropped so far does not count
+
+    @property
+    def faults(self) -> ReadFaults:
+        """The events that were moved or left out so far."""
+        return self._gate.faults
 
     def clock(self) -> float:
         """Return the current time on the clock of `arrived_s`, in seconds."""
@@ -143,30 +149,23 @@ class Camera:
 
     def _parts(self, packet: npt.NDArray[Any], arrived_s: float) -> list[Arrival]:
         """Return the events of a packet as one arrival, or as several if the clock jumps between them."""
-        inside = (packet["x"] < self.width) & (packet["y"] < self.height)
-        if not inside.all():
-            outside = len(packet) - int(np.count_nonzero(inside))
-            self.faults = replace(self.faults, out_of_frame=self.faults.out_of_frame + outside)
-            packet = packet[inside]
-        if not len(packet):
-            return []
         t = packet["t"].astype(np.int64)
-        x, y = (np.ascontiguousarray(packet[name], np.uint16) for name in "xy")
-        p = np.ascontiguousarray(packet["on"]).view(np.uint8)
-        steps_us = np.diff(t, prepend=t[0] if self._latest_us is None else self._latest_us)
+        steps_us = np.diff(t, prepend=t[:1] if self._latest_us is None else self._latest_us)
         jumps = np.flatnonzero((steps_us < -LATE_US) | (steps_us > LONGEST_SILENCE_US)).tolist()
-        late = np.count_nonzero((steps_us < 0) & (steps_us >= -LATE_US))
-        self.faults = replace(self.faults, backward_steps=self.faults.backward_steps + int(late))
-        edges = sorted({0, *jumps, len(t)})
         arrivals = []
-        for start, stop in pairwise(edges):
+        for start, stop in pairwise(sorted({0, *jumps, len(t)})):
             is_restart = start in jumps
-            floor_us = t[start] if is_restart or self._known_us is None else self._known_us
-            part_us = np.maximum.accumulate(np.maximum(t[start:stop], floor_us))
-            self._latest_us = self._known_us = int(part_us[-1])
-            part = Events(part_us, x[start:stop], y[start:stop], p[start:stop])
+            if is_restart:
+                self._gate.restart()
+            columns = [np.ascontiguousarray(packet[name][start:stop]) for name in ("t", "x", "y", "on")]
+            part = self._gate.push(columns)
+            if not len(part):
+                continue
+            if not is_restart and self._known_us is not None:
+                np.maximum(part.t, self._known_us, out=part.t)
+            self._latest_us = self._known_us = int(part.t[-1])
             arrivals.append(Arrival(part, None, arrived_s, is_restart))
-        self.num_events += len(t)
+        self.num_events = self._gate.num_events
         return arrivals
 
 

@@ -4,14 +4,16 @@ import queue
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from rvtssm.detection.event_camera import NO_EVENTS, Arrival
 from rvtssm.detection.sources import EventSource
 from rvtssm.events.windows import LATE_US, LONGEST_SILENCE_US
-from rvtssm.readers.event_checks import to_events
+from rvtssm.readers import ReadFaults
+from rvtssm.readers.event_checks import columns_of
+from rvtssm.readers.live_gate import LiveGate
 from rvtssm.readers.recording import copy_events
 from rvtssm.records import Events
 from rvtssm.system.user_error import UserError
@@ -35,12 +37,22 @@ class PythonSource:
     width: int  # of the sensor, pixels
     name: str = "packets"
     time_range_us = None  # not known before it ends
+    _gate: LiveGate = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_gate", LiveGate(self.name, self.height, self.width))
+
+    @property
+    def faults(self) -> ReadFaults:
+        """The events that were moved or left out so far."""
+        return self._gate.faults
 
     def packets(self) -> Iterator[tuple[Events, int | None]]:
         """Yield the events of each packet, and the time before which no event follows (None: unknown)."""
         for packet in self.given:
             events, until_us = packet if isinstance(packet, tuple) else (packet, None)
-            yield to_events(events), until_us
+            yield self._gate.push(*columns_of(events)), until_us
+        self._gate.conclude()
 
     def blocks(self) -> Iterator[Events]:
         """Yield the events of each packet."""

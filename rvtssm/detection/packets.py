@@ -14,18 +14,19 @@ All numbers are little-endian, without gaps. A packet without events (n = 0) clo
 
 import struct
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 
 from rvtssm.readers import ReadFaults
+from rvtssm.readers.gate import Column
+from rvtssm.readers.live_gate import LiveGate
 from rvtssm.records import Events
 from rvtssm.system.user_error import UserError
 
 MAGIC = b"RVTE"
 _HEAD, _PACKET = struct.Struct("<4sII"), struct.Struct("<Iq")
-_ARRAYS = (("<i8", np.int64), ("<u2", np.uint16), ("<u2", np.uint16), ("u1", np.uint8))  # t, x, y, p
+_COLUMNS = ("<i8", "<u2", "<u2", "u1")  # t, x, y, p
 _EVENT_BYTES = 13
 _MOST_EVENTS = 1 << 24  # in a packet; more come from bytes of another format
 _LARGEST_SIDE = 1 << 16
@@ -55,9 +56,9 @@ def packet_bytes(events: Events, until_us: int | None = None) -> bytes:
         events: The events, none earlier than those of the packets before.
         until_us: No event before this time follows. None says nothing.
     """
-    arrays = zip((events.t, events.x, events.y, events.p), _ARRAYS, strict=True)
+    columns = zip((events.t, events.x, events.y, events.p), _COLUMNS, strict=True)
     head = _PACKET.pack(len(events), -1 if until_us is None else until_us)
-    return head + b"".join(array.astype(dtype).tobytes() for array, (dtype, _) in arrays)
+    return head + b"".join(array.astype(dtype).tobytes() for array, dtype in columns)
 
 
 class PacketStream:
@@ -76,7 +77,7 @@ class PacketStream:
 
     def __init__(self, stream: ByteStream, name: str) -> None:
         self.name, self._stream = name, stream
-        self.faults, self.broke_off = ReadFaults(), ""
+        self.broke_off = ""
         self._is_reading = self._is_ended = False
         head = self._read(_HEAD.size)
         if len(head) < _HEAD.size or not head.startswith(MAGIC):
@@ -89,6 +90,12 @@ class PacketStream:
                 "packets.sensor_size",
                 f"{name} says that its sensor has {self.width} x {self.height} pixels; send its size",
             )
+        self._gate = LiveGate(name, self.height, self.width)
+
+    @property
+    def faults(self) -> ReadFaults:
+        """The events that were moved or left out so far."""
+        return self._gate.faults
 
     def packets(self) -> Iterator[tuple[Events, int | None]]:
         """Yield the events of each packet, and the time before which no event follows (None: unknown)."""
@@ -105,7 +112,7 @@ class PacketStream:
             if len(content) < num_events * _EVENT_BYTES:
                 self._note_end(head)
                 return
-            yield self._on_sensor(_events(content, num_events)), None if until_us < 0 else until_us
+            yield self._gate.push(_columns(content, num_events)), None if until_us < 0 else until_us
 
     def blocks(self) -> Iterator[Events]:
         """Yield the events of each packet."""
@@ -120,17 +127,9 @@ class PacketStream:
             raise KeyboardInterrupt
 
     def _note_end(self, head: bytes) -> None:
+        self._gate.conclude()
         if head and not self._is_ended:
             self.broke_off = self.broke_off or f"{self.name} ended within a packet; start the sender again"
-
-    def _on_sensor(self, events: Events) -> Events:
-        """Return the events without those outside the sensor, which are counted."""
-        is_inside = (events.x < self.width) & (events.y < self.height)
-        if is_inside.all():
-            return events
-        outside = int(np.count_nonzero(~is_inside))
-        self.faults = replace(self.faults, out_of_frame=self.faults.out_of_frame + outside)
-        return events[is_inside]
 
     def _read(self, size: int) -> bytes:
         """Return the next bytes; fewer at the end of the stream."""
@@ -151,10 +150,9 @@ class PacketStream:
         return data
 
 
-def _events(content: bytes, num_events: int) -> Events:
-    arrays, offset = [], 0
-    for dtype, kind in _ARRAYS:
-        array = np.frombuffer(content, dtype, num_events, offset)
-        arrays.append(array.astype(kind))
-        offset += array.nbytes
-    return Events(*arrays)
+def _columns(content: bytes, num_events: int) -> list[Column]:
+    columns, offset = [], 0
+    for dtype in _COLUMNS:
+        columns.append(np.frombuffer(content, dtype, num_events, offset))
+        offset += columns[-1].nbytes
+    return columns

@@ -34,6 +34,7 @@ class LabelFiles:
     is_per_frame: bool = False
     is_from_one: bool = False  # per frame: whether the first frame has the number 1
     sharing: tuple[str, ...] = ()  # names of all recordings whose labels are in the file; empty: only this one
+    tells_strangers: bool = False  # whether the notes of this recording count images that belong to no recording
 
     @property
     def need_end(self) -> bool:
@@ -66,27 +67,34 @@ class LabelFiles:
             own = boxes["class_id"][~find_nothing(boxes)]
             _check_classes(path, spec, Counter(own.tolist()))
         else:
-            images = self._images(spec)
+            images, strangers = self._images(spec)
             _check_images(path, images, spec)
             boxes, notes = self._boxes(images, spec, end_us)
+            notes += strangers
         return boxes[np.argsort(boxes["t"], kind="stable")], notes
 
-    def _images(self, spec: DatasetSpec) -> list[LabelledImage]:
+    def _images(self, spec: DatasetSpec) -> tuple[list[LabelledImage], Counter[str]]:
+        """Return the labelled images of the recording, and how many images of a shared file belong to no recording."""
         images = []
         for path in self.paths:
             with file_errors(path):
                 images += parse_labels(path, (spec.width, spec.height))
         if not self.sharing:
-            return images
+            return images, Counter()
         names = RecordingNames(self.sharing)
-        found = [(image, names.split(image_stem(image.name))) for image in images]
-        if images and not any(place for _, place in found):
+        placed = [(image, names.split(image_stem(image.name))) for image in images]
+        if images and not any(place for _, place in placed):
             raise UserError(
                 "labels.images_of_no_recording",
                 f"{self.paths[0]} has images such as {images[0].name or 'one without file_name'}, whose names contain "
                 f"no recording ({', '.join(self.sharing[:3])}, ...); begin file_name with the name of the recording",
             )
-        return [image for image, place in found if place is not None and place[0] == self.recording]
+        strangers = [image for image, place in placed if place is None]
+        notes: Counter[str] = Counter()
+        if strangers and self.tells_strangers:
+            example = strangers[0].name or "one without file_name"
+            notes[f"images, such as {example}, contain no name of a recording and were left out"] = len(strangers)
+        return [image for image, place in placed if place is not None and place[0] == self.recording], notes
 
     def _boxes(
         self, images: Sequence[LabelledImage], spec: DatasetSpec, end_us: int | None

@@ -51,7 +51,7 @@ class LabelTimes:
         num_outside = int(np.count_nonzero(is_outside))
         if num_outside:
             advice = offset_advice(times_us - (spec.label_offset_us or 0), (first_us, last_us + late_us))
-            missing = "if something moved at these times, events are missing: copy the recording again"
+            missing = "if something moved at these times, the recording lacks its events"
             note = f"{where}, so {num_outside} of {len(times_us)} label times have no events; {advice or missing}"
             return cls(name, len(times_us), num_outside, note)
         is_crowded = len(times_us) > 1 and 10 * (times_us[-1] - times_us[0]) < last_us - first_us

@@ -82,7 +82,7 @@ def to_boxes(found: npt.NDArray[Any], path: Path | str) -> Boxes:
     kinds = {found.dtype[names[name]].kind for name in BOX_DTYPE.names or () if name in names}
     if found.ndim != 1 or not kinds <= set("iuf"):
         raise UserError(
-            "labels.shape", f"{path} is not one row of numbers per box (its shape is {found.shape}); copy it again"
+            "labels.shape", f"{path} is not one row of numbers per box (its shape is {found.shape}); save it so"
         )
     columns = {name: found[names[name]] for name in BOX_DTYPE.names or () if name in names}
     if "track_id" in columns:

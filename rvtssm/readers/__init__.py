@@ -4,6 +4,7 @@ To add a format, write one file with a class derived from `Recording` (its docst
 and a function that opens it. Then add a line to READERS and the first bytes of the format to `recording_format`.
 """
 
+import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -61,6 +62,7 @@ _ENCODINGS = {"EVT2": "evt2", "EVT21": "evt21", "EVT3": "evt3"}
 _BAG_SIGNATURES = {ROS1_SIGNATURE: "ros1", MCAP_SIGNATURE: "ros2", SQLITE_SIGNATURE: "ros2"}
 _SIGNATURES = {AEDAT4_SIGNATURE: "aedat4", NPY_SIGNATURE: "npy", NPZ_SIGNATURE: "npz", **_BAG_SIGNATURES}
 _TO_AEDAT4 = "open it in the software DV of iniVation and save it as AEDAT4, or export it from jAER as text"
+_TO_ARRAYS = "save t, x, y and p with `numpy.savez`, or as text"
 _OTHERS = {  # what files are that no reader knows, and what to do
     b"#!AER-DAT1": ("a recording in AEDAT 1", _TO_AEDAT4),
     b"#!AER-DAT2": ("a recording in AEDAT 2", _TO_AEDAT4),
@@ -74,6 +76,12 @@ _OTHERS = {  # what files are that no reader knows, and what to do
     b"<html": ("a web page in place of the file", "download the file again"),
     b"\xff\xfe": ("text in UTF-16", "save it as UTF-8"),
     b"\xfe\xff": ("text in UTF-16", "save it as UTF-8"),
+    b"MATLAB 5.0": ("a file of MATLAB before version 7.3", "save it with `save(..., '-v7.3')`"),
+    b"Event Stream": ("an Event Stream file (.es)", _TO_ARRAYS),
+    b"PAR1": ("a Parquet file", _TO_ARRAYS),
+    b"ARROW1": ("an Arrow file", _TO_ARRAYS),
+    b"\x80\x04\x95": ("a Python pickle, which can run any code", _TO_ARRAYS),
+    b"\x80\x05\x95": ("a Python pickle, which can run any code", _TO_ARRAYS),
     b"7z\xbc\xaf\x27\x1c": ("an archive of 7-Zip", "unpack it with `7z x`"),
 }
 
@@ -123,7 +131,9 @@ def open_with(path: Path | str, options: ReadOptions) -> Recording:
     if not path.is_file():
         raise UserError("reader.not_a_file", f"{path} is not a file; give an event recording")
     if path.stat().st_size == 0:
-        raise UserError("reader.empty_file", f"{path} is empty (0 bytes); copy it again")
+        raise UserError(
+            "reader.empty_file", f"{path} is empty (0 bytes); copy it again if the original is not, or record it again"
+        )
     with file_errors(named):
         name = recording_format(path, options.format)
         if topic is None:
@@ -161,8 +171,6 @@ def recording_format(path: Path, given: str | None = None) -> str:
         raise UserError("reader.no_such_format", f"format={given} is unknown; choose from {', '.join(READERS)}")
     with open(path, "rb") as file:
         head = file.read(max(map(len, (*_SIGNATURES, *_OTHERS))))
-        if h5py.is_hdf5(path):  # perhaps after a block of another program, as in files of MATLAB 7.3
-            head = _HDF5_SIGNATURE
     found = _told_format(path, head)
     if found is None and given is None and path.suffix == ".dat" and not read_text_header(path).lines:
         return "dat"  # the oldest DAT files start with their first event
@@ -194,6 +202,8 @@ def _told_format(path: Path, head: bytes) -> str | None:
         return _ENCODINGS[header.encoding]
     if header.value("Data") is not None or header.value("Version") is not None:
         return "dat"
+    if h5py.is_hdf5(path):  # after a block of another program, as in files of MATLAB 7.3
+        return _hdf5_format(path)
     return "csv" if not _is_raw(header) and is_csv(path) else None
 
 
@@ -203,6 +213,8 @@ def _is_raw(header: TextHeader) -> bool:
 
 def _unknown(path: Path, head: bytes) -> str:
     """Return the message about a file whose format cannot be told."""
+    if tarfile.is_tarfile(path):
+        return f"{path} is an archive of files; unpack it with `tar xf`"
     if _is_raw(read_text_header(path)):
         return (
             f"{path} is a RAW file that does not say its encoding; say it, as in format=evt2, format=evt21 or "

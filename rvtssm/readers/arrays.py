@@ -13,14 +13,14 @@ import tokenize
 import zipfile
 import zlib
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.readers.columns import Columns, check_kinds, find_columns, order_of_unnamed
+from rvtssm.readers.columns import NAMES, Columns, check_kinds, find_columns, matching, order_of_unnamed
 from rvtssm.readers.gate import POSITION, Column, EventBuffer, Gate, State
 from rvtssm.readers.header import sensor_size
 from rvtssm.readers.recording import Recording
@@ -113,7 +113,7 @@ class _OpenStripes:
         except _UNREADABLE as error:
             self.close()
             raise UserError(
-                "arrays.archive", f"{path} cannot be opened as an archive of arrays ({error}); copy it again"
+                "arrays.archive", f"{path} cannot be opened as an archive of arrays ({error}); copy or save it again"
             ) from None
 
     def read(self, start: int, stop: int) -> list[npt.NDArray[Any]]:
@@ -193,12 +193,15 @@ def open_npz(path: Path, options: ReadOptions) -> ArraysRecording:
                         arrays[name] = array
     except _UNREADABLE as error:
         raise UserError(
-            "arrays.archive", f"{path} cannot be opened as an archive of arrays ({error}); copy it again"
+            "arrays.archive", f"{path} cannot be opened as an archive of arrays ({error}); copy or save it again"
         ) from None
     in_file_hw = (in_file["height"], in_file["width"]) if len(in_file) == 2 else None
     rows = {name: array for name, array in arrays.items() if len(array.shape) == 1 and not array.dtype.names}
+    tables = [array for name, array in arrays.items() if name not in rows]
+    if len(tables) == 1 and not options.columns and set(matching(list(rows))[0]) != set(NAMES):
+        return _opened(path, _one_array(path, tables[0], options), in_file_hw, options)
     if len(arrays) == 1 and not rows:
-        return _opened(path, _one_array(path, next(iter(arrays.values())), options), in_file_hw, options)
+        return _opened(path, _one_array(path, tables[0], options), in_file_hw, options)
     if not rows:
         held = ", ".join(f"{name} of shape {array.shape}" for name, array in arrays.items()) or "no arrays"
         raise UserError(
@@ -227,6 +230,8 @@ def _columns_apart(path: Path, arrays: dict[str, _Array], options: ReadOptions) 
 
 def _one_array(path: Path, array: _Array, options: ReadOptions) -> _Table:
     """Return the table of a file with one array."""
+    if len(array.shape) == 2 and array.shape[0] == len(NAMES) < array.shape[1] and not array.dtype.names:
+        array = replace(array, shape=array.shape[::-1], is_fortran=not array.is_fortran)  # four rows of events
     dtype, num_rows = array.dtype, array.shape[0] if array.shape else 0
     if dtype.names and len(array.shape) == 1:
         found, kinds = find_columns(path, dtype.names, options), [dtype[name] for name in dtype.names]
@@ -293,7 +298,7 @@ def _read_array(path: Path, member: str | None, stream: IO[bytes], num_bytes: in
         raise UserError(
             "arrays.cut_off",
             f"{path}, {_place(member, offset)}: an array of {dtype} of shape {shape} takes {wanted} bytes, "
-            f"but there are {num_bytes - offset}; the file is cut off or damaged, copy it again",
+            f"but there are {num_bytes - offset}; the file is cut off or damaged, copy or save it again",
         )
     return _Array(member, offset, dtype, shape, is_fortran)
 

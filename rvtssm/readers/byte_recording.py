@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from rvtssm.readers.gate import POSITION, State
 from rvtssm.readers.header import read_text_header, sensor_size
@@ -11,6 +12,10 @@ from rvtssm.readers.recording import Bytes, Recording
 from rvtssm.records import ReadOptions
 from rvtssm.system.user_error import UserError
 
+# by format: the dtype of a word, its bits below the type, microseconds per step, and how many steps the SDK goes back
+_TIME_HIGH = {"evt2": ("<u4", 28, 64, 0), "evt21": ("<u4", 28, 64, 0), "evt3": ("<u2", 12, 4096, 1)}
+_TYPE_TIME_HIGH = 0x8
+_SEARCHED_BYTES = 1 << 20  # a camera writes the time every few microseconds
 _READ_BYTES = 1 << 19  # read at once; these bytes and their events fit in the processor's cache
 
 
@@ -47,6 +52,30 @@ class ByteRecording(Recording):
         header = read_text_header(path)
         size_hw = sensor_size(path, header.size_hw, (options.height, options.width), header.camera_size_hw)
         return cls(path, *size_hw, header.num_bytes)
+
+    @property
+    def time_shift_us(self) -> int | None:
+        """The time that Prophesee's SDK subtracts: the first TIME_HIGH word of a RAW file; of EVT3, the step before.
+
+        Source: OpenEB, hal/cpp/include/metavision/hal/decoders.
+        """
+        if self.format not in _TIME_HIGH:
+            return None
+        dtype, num_bits, step_us, num_back = _TIME_HIGH[self.format]
+        with open(self.path, "rb") as file:
+            file.seek(self._data_offset)
+            content = file.read(_SEARCHED_BYTES)
+        words = np.frombuffer(content, dtype, len(content) // np.dtype(dtype).itemsize)
+        time_words = self._time_words(words)
+        time_words = time_words[time_words >> num_bits == _TYPE_TIME_HIGH]
+        if not len(time_words):
+            return None
+        steps = int(time_words[0]) & ((1 << num_bits) - 1)
+        return step_us * max(steps - num_back, 0)
+
+    def _time_words(self, words: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return those of the words of a RAW file that can be TIME_HIGH."""
+        return words
 
     def _open(self) -> Any:
         return open(self.path, "rb", buffering=0)

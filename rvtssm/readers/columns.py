@@ -19,8 +19,8 @@ from rvtssm.system.user_error import UserError
 NAMES = ("t", "x", "y", "p")
 _ALIASES = {
     "t": ("t", "ts", "time", "times", "timestamp", "timestamps"),
-    "x": ("x", "xs"),
-    "y": ("y", "ys"),
+    "x": ("x", "xs", "col", "cols", "column", "columns"),
+    "y": ("y", "ys", "row", "rows"),
     "p": ("p", "ps", "pol", "polarity", "polarities"),
 }
 _MEANINGS = {alias: name for name, aliases in _ALIASES.items() for alias in aliases}
@@ -160,7 +160,9 @@ def check_kinds(path: Path, kinds: Sequence[np.dtype[Any]]) -> None:
     """
     if unreadable := [str(kind) for kind in kinds if kind.shape or kind.kind not in "iufb" or kind.itemsize > 8]:
         raise UserError(
-            "columns.not_numbers", f"{path} has columns of {', '.join(unreadable)}; save events as integers or floats"
+            "columns.not_numbers",
+            f"{path} has columns of {', '.join(unreadable)}; save events as integers or floats (dates: "
+            "t.astype('datetime64[us]').astype('int64'))",
         )
 
 
@@ -170,7 +172,10 @@ def listed(names: Mapping[str, tuple[int, ...]]) -> str:
 
 
 def _word_and_unit(name: str) -> tuple[str, str | None]:
-    match = re.fullmatch(r"(.+?)[_\s]*[\[(]?\b(s|sec|ms|us|ns)[\])]?", name.strip().lower().replace("_", " "))
+    word = name.strip().lower().replace("_", " ")
+    if pixel := re.fullmatch(r"([xy]) ?(pos|position|coord|coordinate|addr|address|pixel|px)", word):
+        return pixel[1], None
+    match = re.fullmatch(r"(.+?)[_\s]*[\[(]?\b(s|sec|ms|us|ns)[\])]?", word)
     if match is None:
         return name.strip().lower(), None
     return match[1].strip(" [("), {"sec": "s"}.get(match[2], match[2])

@@ -30,7 +30,7 @@ _NEWLINE = ord("\n")
 _POLARITIES = ("0", "1", "-1")  # none is a prefix of another, so a complete one was not cut off
 _BOM = b"\xef\xbb\xbf"
 _MOST_FIRST_ROWS = 1000  # that tell the order of columns without names
-_WORDS = {"true": "1", "false": "0"}  # polarities as pandas writes them
+_WORDS = {"true": "1", "false": "0", "on": "1", "off": "0"}  # polarities as pandas and others write them
 _OPENEB_NAMES = ("x", "y", "p", "t")
 _AS_FLOATS = np.dtype([(name, np.float64) for name in NAMES])
 
@@ -118,7 +118,7 @@ class CsvRecording(Recording):
             raise UserError(
                 "csv.no_line_end",
                 f"{self.path}, byte {self._layout.offset + start}: no line ends within {len(data)} bytes; "
-                "this is not a file of events, or it became shorter; copy it again",
+                "this is not a file of events, or it became shorter; write one event per line",
             )
         return data[: ends[-1] + 1]
 

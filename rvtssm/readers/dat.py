@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rvtssm.readers.byte_recording import ByteRecording
-from rvtssm.readers.gate import LATEST_US, NUM_COMMON, POSITION, EventBuffer, State, admit
+from rvtssm.readers.gate import BACKWARD, LATEST_US, NUM_COMMON, POSITION, EventBuffer, State, fault_of
 from rvtssm.readers.header import read_text_header, sensor_size
-from rvtssm.readers.wrapped_clock import num_wraps
+from rvtssm.readers.words import num_wraps
 from rvtssm.records import Events, ReadOptions
 from rvtssm.system.files import atomic_file
 from rvtssm.system.jit import jit
@@ -186,9 +186,12 @@ def _decode_block(words, state, height, width, t, x, y, p, kept):  # type: ignor
         previous = raw
         time = raw + wrapped
         column, row = place & 0x3FFF, (place >> 14) & 0x3FFF
-        is_kept, latest = admit(time, column, row, latest, state, height, width)
-        if not is_kept:
-            continue
+        fault = fault_of(time, column, row, latest, height, width)
+        if fault:
+            state[fault] += 1
+            if fault != BACKWARD:
+                continue
+        latest = max(time, latest)
         t[kept] = latest
         x[kept] = column
         y[kept] = row

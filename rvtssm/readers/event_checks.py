@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from rvtssm.readers.clock_start import after_other_clock
 from rvtssm.readers.columns import check_kinds, find_columns
-from rvtssm.readers.faults import ReadFaults, say
-from rvtssm.readers.gate import POSITION, Column, EventBuffer, Gate, State, first_state
+from rvtssm.readers.faults import Reach, ReadFaults, say
+from rvtssm.readers.gate import NEVER_US, POSITION, Column, EventBuffer, Gate, State, first_state
+from rvtssm.readers.other_clock import after_other_clock, may_end_earlier, num_before_other_clock
 from rvtssm.readers.recording import Recording
 from rvtssm.records import Events, ReadOptions
 from rvtssm.system.user_error import UserError
@@ -58,6 +58,21 @@ def to_events(given: object) -> Events:
     """
     if isinstance(given, Events):
         return given if not len(given) or given.p.max() <= 1 else replace(given, p=given.p.astype(np.int64))
+    raw, time_unit = columns_of(given)
+    return gated(raw, Gate(Path("the array"), _LARGEST_SIDE, _LARGEST_SIDE, time_unit))[0]
+
+
+def columns_of(given: object) -> tuple[list[Column], str | None]:
+    """Return the raw columns t, x, y, p of `Events` or of a structured array, and the unit that its field of t names.
+
+    Args:
+        given: See `to_events`.
+
+    Raises:
+        UserError: The argument is anything else. The message does not print the array.
+    """
+    if isinstance(given, Events):
+        return [given.t, given.x, given.y, given.p], None
     if isinstance(given, Recording):
         raise UserError(
             "events.is_recording",
@@ -73,8 +88,7 @@ def to_events(given: object) -> Events:
     where = Path("the array")
     columns = find_columns(where, given.dtype.names, ReadOptions())
     check_kinds(where, [given.dtype[i] for i in columns.index])
-    raw = [np.ascontiguousarray(given[given.dtype.names[i]]) for i in columns.index]
-    return gated(raw, Gate(where, _LARGEST_SIDE, _LARGEST_SIDE, columns.time_unit))[0]
+    return [np.ascontiguousarray(given[given.dtype.names[i]]) for i in columns.index], columns.time_unit
 
 
 def gated(raw: Sequence[Column], gate: Gate, repair: bool = False) -> tuple[Events, ReadFaults]:
@@ -96,10 +110,15 @@ def gated(raw: Sequence[Column], gate: Gate, repair: bool = False) -> tuple[Even
         state[POSITION] = stop
         return gate.keep([column[start:stop] for column in raw], f"in events {start} to {stop}", state, room)
 
+    def reach() -> Reach:
+        return Reach((int(raw[1].min()), int(raw[1].max())), (int(raw[2].min()), int(raw[2].max())))
+
     state = after_other_clock(decode, first_state(), num_events, 1)
     count = decode(state, buffer)
+    if count and may_end_earlier(buffer.t[:count], NEVER_US):
+        count = num_before_other_clock(decode, state, num_events, 1, buffer.t[:count], (0, NEVER_US))
     faults = ReadFaults.of(state)
-    if reason := faults.refusal(count, gate.height, gate.width, repair):
+    if reason := faults.refusal(count, gate.height, gate.width, repair, reach):
         raise UserError("reader.refused", f"{gate.path} {reason}")
     if note := faults.note(count, gate.height, gate.width):
         say(f"{gate.path}: {note}")

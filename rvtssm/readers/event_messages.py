@@ -16,7 +16,9 @@ from rvtssm.events.windows import LATE_US
 from rvtssm.readers.evt2 import Evt2Recording
 from rvtssm.readers.evt3 import Evt3Recording
 from rvtssm.readers.evt21 import Evt21Recording
+from rvtssm.readers.faults import ReadFaults
 from rvtssm.readers.gate import (
+    BACKWARD,
     LATEST_POSSIBLE_US,
     LATEST_US,
     NEVER_US,
@@ -28,6 +30,7 @@ from rvtssm.readers.gate import (
     State,
     first_state,
 )
+from rvtssm.readers.live_gate import LiveGate
 from rvtssm.readers.recording import Bytes, copy_events, join_events
 from rvtssm.records import Events
 from rvtssm.system.user_error import UserError
@@ -102,7 +105,7 @@ class MessageDecoder:
                 "bags.message_type", f"{kind} holds no events; choose from {', '.join((*ARRAYS, *PACKETS))}"
             )
         self._kind = kind
-        self._state: State | None = None
+        self._state, self._gate = first_state(), LiveGate(kind, 1, 1)  # of words, of columns
         self._shape: tuple[int, int, str] | None = None  # height, width and encoding of the messages
         self.frame_id = ""  # coordinate frame of the camera, as the last message names it
         self.number: int | None = None  # of the last message, see `EventMessage`
@@ -125,33 +128,53 @@ class MessageDecoder:
         message = read_message(self._kind, data, is_cdr=True)
         self.frame_id, self.number = message.frame_id, message.number
         size_hw, shape = (message.height, message.width), (message.height, message.width, message.encoding)
-        if self._state is None:
+        if self._shape is None:
+            self._shape, self._gate = shape, LiveGate(self._kind, *size_hw)
             self._state = first_state(*message.decoder_state)
-            self._shape = shape
         if shape != self._shape:
-            self._state = None
+            former, self._shape = self._shape, None
             raise MessageError(
                 "bags.size_changed",
-                f"its height, width and encoding are {shape}, but were {self._shape}; begin a new stream",
+                f"its height, width and encoding are {shape}, but were {former}; begin a new stream",
             )
-        before_us = int(self._state[LATEST_US])
-        self._state[DONE], self._state[LATEST_US] = 0, NEVER_US  # so that a jump of the clock shows
-        parts, buffer, gate = [], EventBuffer(_LIVE_EVENTS), Gate(Path(self._kind), *size_hw)
-        while self._state[DONE] < len(message):
-            count = decode_message(message, self._state, gate, buffer)
+        if message.encoding in WORDS:
+            events = self._of_words(message)
+        elif self._gate.begins_new_clock(message.columns):
+            raise self._jumped_back(self._gate.latest_us, message.columns[0][0])
+        else:
+            events = self._gate.push(message.columns)
+        if len(events) and self._kind in PACKETS:  # the events of ARRAYS have times of ROS
+            self.ros_offset_us = message.stamp_us - (int(events.t[0]) if message.base_us is None else message.base_us)
+        return events, size_hw
+
+    @property
+    def faults(self) -> ReadFaults:
+        """What was moved or left out of the stream so far."""
+        return ReadFaults.of(self._state) if self._shape and self._shape[2] in WORDS else self._gate.faults
+
+    def _of_words(self, message: EventMessage) -> Events:
+        """Return the events of a message of words, whose times are only known once they are decoded."""
+        state, before_us = self._state, int(self._state[LATEST_US])
+        state[DONE], state[LATEST_US] = 0, NEVER_US  # so that a jump of the clock shows
+        parts, buffer = [], EventBuffer(_LIVE_EVENTS)
+        gate = Gate(Path(self._kind), message.height, message.width)
+        while state[DONE] < len(message):
+            count = decode_message(message, state, gate, buffer)
             parts.append(copy_events(buffer.events(count)))
         events = join_events(parts)
         if len(events) and events.t[0] < before_us - LATE_US:
-            self._state = None
-            raise MessageError(
-                "bags.clock_jumped_back",
-                f"its clock has jumped back from {before_us} to {events.t[0]} us; begin a new stream",
-            )
+            raise self._jumped_back(before_us, int(events.t[0]))
+        state[BACKWARD] += np.count_nonzero(events.t < before_us)
         np.maximum(events.t, before_us, out=events.t)
-        if len(events) and self._kind in PACKETS:  # the events of ARRAYS have times of ROS
-            self.ros_offset_us = message.stamp_us - (int(events.t[0]) if message.base_us is None else message.base_us)
-        self._state[LATEST_US] = max(before_us, int(self._state[LATEST_US]))
-        return events, size_hw
+        state[LATEST_US] = max(before_us, int(state[LATEST_US]))
+        return events
+
+    def _jumped_back(self, before_us: int, now_us: int) -> MessageError:
+        """Forget the stream, and return the error that says why."""
+        self._shape = None
+        return MessageError(
+            "bags.clock_jumped_back", f"its clock has jumped back from {before_us} to {now_us} us; begin a new stream"
+        )
 
 
 def read_message(kind: str, data: bytes, is_cdr: bool) -> EventMessage:

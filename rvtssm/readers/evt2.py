@@ -8,9 +8,9 @@ hal/cpp/include/metavision/hal/decoders/evt2.
 import numpy as np
 
 from rvtssm.readers.byte_recording import ByteRecording
-from rvtssm.readers.gate import LATEST_US, NUM_COMMON, POSITION, EventBuffer, State, admit
+from rvtssm.readers.gate import BACKWARD, LATEST_US, NUM_COMMON, POSITION, EventBuffer, State, fault_of
 from rvtssm.readers.recording import Bytes
-from rvtssm.readers.wrapped_clock import num_wraps
+from rvtssm.readers.words import num_wraps
 from rvtssm.system.jit import jit
 
 _LAST_EVENT, _TIME_HIGH = 1, 8  # word types 0 (darker) and 1 (brighter) are events; others are triggers etc.
@@ -66,9 +66,11 @@ def _decode_words(words, state, height, width, t, x, y, p):  # type: ignore[no-u
             if (column > largest_column) | (row > largest_row) | (time < earliest):
                 if high < 0:
                     continue
-                is_kept, time = admit(time, np.int64(column), np.int64(row), latest, state, height, width)
-                if not is_kept:
+                fault = fault_of(time, np.int64(column), np.int64(row), latest, height, width)
+                state[fault] += 1
+                if fault != BACKWARD:
                     continue
+                time = latest
             earliest = latest = time
             t[kept] = time
             x[kept] = np.uint16(column)

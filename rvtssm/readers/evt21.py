@@ -5,15 +5,16 @@ Source: OpenEB 0499c95, hal/cpp/include/metavision/hal/decoders/evt21.
 """
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from rvtssm.readers.byte_recording import ByteRecording
 from rvtssm.readers.gate import LATEST_US, NUM_COMMON, POSITION, EventBuffer, State
 from rvtssm.readers.header import read_text_header
 from rvtssm.readers.recording import MAX_EVENTS_PER_UNIT, Bytes
-from rvtssm.readers.vectors import VECTOR, keep_pixels, put_vector
-from rvtssm.readers.wrapped_clock import num_wraps
+from rvtssm.readers.words import VECTOR, keep_pixels, num_wraps, put_vector
 from rvtssm.system.jit import jit
 
 _LAST_EVENT, _TIME_HIGH = 1, 8  # word types, as in EVT2
@@ -42,6 +43,9 @@ class Evt21Recording(ByteRecording):
     def __init__(self, path: Path, height: int, width: int, data_offset: int) -> None:
         super().__init__(path, height, width, data_offset)
         self.has_swapped_halves = read_text_header(path).has_swapped_halves
+
+    def _time_words(self, words: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return words[int(not self.has_swapped_halves) :: 2]  # the upper halves, which have the layout of EVT2
 
     def _decode(self, state: State, buffer: EventBuffer) -> int:
         units = self._read_units(state, max(_MIN_WORDS, len(buffer.t) // 4))

@@ -9,8 +9,7 @@ import numpy as np
 from rvtssm.readers.byte_recording import ByteRecording
 from rvtssm.readers.gate import LATEST_US, NUM_COMMON, POSITION, EventBuffer, State
 from rvtssm.readers.recording import MAX_EVENTS_PER_UNIT, Bytes
-from rvtssm.readers.vectors import VECTOR, keep_pixels, put_vector
-from rvtssm.readers.wrapped_clock import num_wraps
+from rvtssm.readers.words import VECTOR, keep_pixels, num_wraps, put_vector
 from rvtssm.system.jit import jit
 
 # word types; all others (triggers, IMU, OTHERS and CONTINUED) carry no events

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.readers.gate import BACKWARD, JUMP_US, MOST_STRAYS, OTHER_CLOCK, OUTSIDE, UNREADABLE, State
+from rvtssm.readers.gate import BACKWARD, COARSE_US, JUMP_US, MOST_STRAYS, State
 
 _ALWAYS_STORED = ("backward_steps", "out_of_frame", "truncated_bytes")
 _ONE_IN = 10_000  # so many events may include one that is left out
@@ -24,7 +24,25 @@ _MOST_PER_PIXEL = 1000
 _FEWEST_PER_PIXEL = 0.005  # noise alone gives more
 _ENOUGH_EVENTS = 1000  # fewer say little about the average
 _INSTANT_US = 10  # some sensors give the same time to all events of a row, or of a reading
+_FITTING = "give the height and width that fit"
 MANY_EVENTS = 10_000  # fewer can be a single instant, or a short piece on purpose
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The smallest and the largest x and y of all events, wherever they lie."""
+
+    x: tuple[int, int]
+    y: tuple[int, int]
+
+    def advice(self, height: int, width: int) -> str:
+        """Return why events may lie outside a sensor of this size, and what to do."""
+        found = f"x runs from {self.x[0]} to {self.x[1]} and y from {self.y[0]} to {self.y[1]}"
+        if self.x[1] < height and self.y[1] < width:
+            return f"{found}: give height and width, or columns=, with x and y exchanged"
+        if self.x[0] >= 1 and self.y[0] >= 1 and self.x[1] <= width and self.y[1] <= height:
+            return f"{found}: the pixels are counted from 1, subtract 1 from both"
+        return f"{found}: {_FITTING}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +54,14 @@ class ReadFaults:
     truncated_bytes: int = 0  # bytes after the last complete event; they are ignored
     unreadable: int = 0  # events without a valid time or pixel; they are left out
     other_clock: int = 0  # events whose time comes from another clock; they are left out
+    empty_rows: int = 0  # rows of zeros or NaN, as in arrays that were not filled to their end; they are left out
+    coarse_us: int = 0  # the distance between two times that the type of a column can tell apart; 0 if all are exact
 
     @classmethod
     def of(cls, state: State, truncated_bytes: int = 0) -> ReadFaults:
         """Return the faults that a decoder has counted in its state."""
-        counts = (int(state[slot]) for slot in (BACKWARD, OUTSIDE, UNREADABLE, OTHER_CLOCK))
-        backward_steps, out_of_frame, unreadable, other_clock = counts
-        return cls(backward_steps, out_of_frame, truncated_bytes, unreadable, other_clock)
+        counts = state[BACKWARD : COARSE_US + 1].tolist()
+        return cls(counts[0], counts[1], truncated_bytes, *counts[2:])
 
     def to_json(self) -> dict[str, int]:
         """Return the counts as prepared files store them: kinds that few recordings have are there if there are any."""
@@ -57,19 +76,25 @@ class ReadFaults:
             height: Height of the sensor, pixels.
             width: Width of the sensor, pixels.
         """
-        total = num_events + self.out_of_frame + self.unreadable + self.other_clock
+        total = num_events + self.out_of_frame + self.unreadable + self.other_clock + self.empty_rows
         kinds = (
             (self.out_of_frame, f"outside the {width}x{height} (width x height) pixels"),
             (self.unreadable, "without a valid time or pixel"),
             (self.other_clock, "with the time of another clock"),
+            (self.empty_rows, "that are empty rows"),
         )
         left_out = [f"{count} of {total} events {kind}" for count, kind in kinds if count]
         if self.truncated_bytes:
             last = "the last byte" if self.truncated_bytes == 1 else f"the last {self.truncated_bytes} bytes"
             left_out.append(f"{last} of the file, after its last whole event")
-        return f"left out {' and '.join(left_out)}" if left_out else ""
+        notes = [f"left out {' and '.join(left_out)}"] if left_out else []
+        if self.coarse_us:
+            notes.append(f"times are only exact to {self.coarse_us} us, because their column has few bits")
+        return "; ".join(notes)
 
-    def refusal(self, num_events: int, height: int, width: int, is_repaired: bool) -> str:
+    def refusal(
+        self, num_events: int, height: int, width: int, is_repaired: bool, reach: Callable[[], Reach] | None = None
+    ) -> str:
         """Return why a recording with these faults is not read, and what to do; empty if it is read.
 
         Args:
@@ -77,21 +102,22 @@ class ReadFaults:
             height: Height of the sensor, pixels.
             width: Width of the sensor, pixels.
             is_repaired: Whether the user asked for `repair=true`.
+            reach: Returns the pixels of all events. It is called if many lie outside the sensor.
         """
         total = num_events + self.out_of_frame + self.unreadable + self.other_clock
         few = max(total // _ONE_IN, min(_HANDFUL, int(_SMALL_SHARE * total)))
         if self.other_clock > max(few, MOST_STRAYS):
             return (
                 f"has {self.other_clock} of {total} events that are earlier than an event before them by more than "
-                f"{JUMP_US // 1000} ms: its clock began again, two recordings follow each other, or its last rows are "
-                "empty; cut the file there"
+                f"{JUMP_US // 1000} ms: its clock began again, two recordings follow each other, or it is in another "
+                "order; cut the file there, or sort it by time"
             )
         if is_repaired:
             return ""
         if self.out_of_frame > few:
             return (
                 f"has {self.out_of_frame} of {total} events outside its {width}x{height} (width x height) pixels; "
-                "give the height and width that fit, or repair=true to leave these events out"
+                f"{reach().advice(height, width) if reach else _FITTING}, or repair=true to leave these events out"
             )
         if self.unreadable > few:
             return (
@@ -160,6 +186,7 @@ def warn_of_unit(
             "(of an array, multiply them by 1000 or by 1000000)"
         )
         return True
+    is_multiple = is_multiple and span_us > 0  # a single time may be 0
     if is_multiple is None or num_events < _ENOUGH_EVENTS or not (is_multiple or per_pixel < _FEWEST_PER_PIXEL):
         return False
     odd = "and all times are multiples of 1000" if is_multiple else "fewer than sensors give"

@@ -1,7 +1,7 @@
 """The gate that raw columns of every format pass: unit of time, domain of polarity, coordinates and order of time.
 
-Readers of columns call `Gate.keep`. Decoders of words have loops of their own; they call `admit` for an event that is
-not plainly valid, so that all formats drop, move and count events by the same rules.
+Readers of columns call `Gate.keep`. Decoders of words have loops of their own; they ask `fault_of` about an
+event that is not plainly valid, so that all formats drop, move and count events by the same rules.
 """
 
 from __future__ import annotations
@@ -25,17 +25,22 @@ BACKWARD = 2  # number of events that were earlier than an event before them; th
 OUTSIDE = 3  # number of events outside the sensor, which are dropped
 UNREADABLE = 4  # number of events without a valid time or pixel, which are dropped
 OTHER_CLOCK = 5  # number of events whose time comes from another clock, which are dropped
-NUM_COMMON = 6
+EMPTY = 6  # number of rows of zeros or NaN, as in arrays that were not filled to their end; they are dropped
+COARSE_US = 7  # the distance between two times that the type of a column can tell apart, 0 if all are exact
+WRAPPED_US = 8  # added to the times of columns, because their clock of 32 bits has begun again
+NUM_COMMON = 9
 NEVER_US = np.iinfo(np.int64).min  # LATEST_US before the first event
 
 JUMP_US = 500_000  # an event that is earlier than the one before it by more than this comes from another clock
 _AHEAD_US = 100_000  # events ahead of their neighbours by more than this come from another clock if times fall back
 MOST_STRAYS = 100  # so many events in a row, at most, are taken for events of another clock
+_CLOCK_BITS = 32  # of times that programs copy from a camera into a column, whose clock begins again after 71.6 minutes
+_BEGUN_US = 10_000  # a row of zeros is an empty row if the clock has passed this time
 TIME_UNITS_US = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}  # microseconds in one unit
 LATEST_POSSIBLE_US = 1 << 61  # the sum of two later times would not fit in int64
 _BLOCK = 2048  # events that are copied at once if they are all valid, otherwise one by one
-_LARGEST_EXACT = {2: 1 << 11, 4: 1 << 24, 8: 1 << 53}  # floats of this many bytes represent all integers up to this one
 _LARGEST_PIXEL = (1 << 16) - 1
+_MOST_COARSE_US = 1000  # a larger distance between times moves events to another window
 # compared with these, since a comparison with a type makes a new dtype, which takes longer
 _INT64, _UINT32, _UINT16, _INT16, _UINT8, _BOOL = map(np.dtype, ("i8", "u4", "u2", "i2", "u1", "?"))
 
@@ -45,7 +50,7 @@ State = npt.NDArray[np.int64]
 
 def first_state(*own_state: int) -> State:
     """Return the state of a decoder at the first unit of a file; `own_state` are the slots that a format appends."""
-    return np.array([0, NEVER_US, 0, 0, 0, 0, *own_state], np.int64)
+    return np.array([0, NEVER_US, *[0] * (NUM_COMMON - 2), *own_state], np.int64)
 
 
 class EventBuffer:
@@ -99,7 +104,11 @@ class Gate:
         if not len(raw[0]):
             return 0
         raw = [column if column.dtype.isnative else column.astype(column.dtype.newbyteorder("=")) for column in raw]
-        t, is_time = self._microseconds(raw[0], where)
+        raw = _without_empty_rows(raw, state)
+        if not len(raw[0]):
+            return 0
+        t, is_time = self._microseconds(raw[0], where, state)
+        self._check_fractions(raw[1:3], where)
         x, is_column = _pixels(raw[1])
         y, is_row = _pixels(raw[2])
         columns = [t, x, y, self._polarity(raw[3], where)]
@@ -109,10 +118,12 @@ class Gate:
                 is_readable &= True if is_valid is None else is_valid
             state[UNREADABLE] += len(t) - int(np.count_nonzero(is_readable))
             columns = [column[is_readable] for column in columns]
-        kept: int = _keep(*columns, state, self.height, self.width, buffer.t, buffer.x, buffer.y, buffer.p)
-        return kept
+        period_us = round(2**_CLOCK_BITS * TIME_UNITS_US[self.time_unit or "us"])
+        clock = self.offset_us, period_us
+        num_kept: int = _keep(*columns, state, self.height, self.width, *clock, buffer.t, buffer.x, buffer.y, buffer.p)
+        return num_kept
 
-    def _microseconds(self, t: Column, where: str) -> tuple[Column, npt.NDArray[np.bool_] | None]:
+    def _microseconds(self, t: Column, where: str, state: State) -> tuple[Column, npt.NDArray[np.bool_] | None]:
         """Return times in microseconds and which of them are valid; None: all are."""
         unit, is_valid = self.time_unit or "us", None
         if t.dtype.kind == "f":
@@ -122,26 +133,47 @@ class Gate:
                     f"{self.path} has times with decimals of {t.dtype} without a unit {where}; say it, as in "
                     "time_unit=s, or name the column t_s, t_ms, t_us or t_ns",
                 )
-            exact_us = _LARGEST_EXACT[t.dtype.itemsize] * min(TIME_UNITS_US[unit], 1.0)
             with np.errstate(over="ignore", invalid="ignore"):
                 in_us = t.astype(np.float64) * TIME_UNITS_US[unit] + self.offset_us
                 is_valid = (in_us >= 0) & (in_us < LATEST_POSSIBLE_US)  # false for NaN
-                if t.dtype.itemsize < 8 and is_valid.any() and in_us[is_valid].max() > exact_us:
-                    raise UserError(
-                        "reader.coarse_times",
-                        f"{self.path} has times of {t.dtype}, too coarse for the {in_us[is_valid].max():.0f} us "
-                        f"reached {where}; save them as float64 or as integer microseconds",
-                    )
+                if t.dtype.itemsize < 8 and is_valid.any():
+                    self._note_coarse(t[is_valid].max(), where, state)
                 return np.rint(np.where(is_valid, in_us, 0)).astype(np.int64), None if is_valid.all() else is_valid
         if (t.dtype == _INT64 or t.dtype == _UINT32) and unit == "us" and not self.offset_us:
             return t, None  # `_keep` checks them
         factor = TIME_UNITS_US[unit]
-        if t.min() < 0 or t.max() >= min(LATEST_POSSIBLE_US / factor, 2.0**63 - 1024):
-            is_valid = (t >= 0) & (t < min(LATEST_POSSIBLE_US / factor, 2.0**63 - 1024))
+        largest = min(LATEST_POSSIBLE_US / factor, 2.0**63 - 1024)
+        if t.min() <= -largest or t.max() >= largest:
+            is_valid = (t > -largest) & (t < largest)
             t = np.where(is_valid, t, np.zeros((), t.dtype))
         whole = t.astype(np.int64)
         in_whole_us = whole * int(factor) if factor >= 1 else whole // round(1 / factor)
-        return in_whole_us + self.offset_us, is_valid
+        return in_whole_us + self.offset_us, is_valid  # `_keep` checks that none is negative
+
+    def _note_coarse(self, latest: Any, where: str, state: State) -> None:
+        """Count how exact times of few bits are. Raise UserError if they are too coarse."""
+        unit_us = TIME_UNITS_US[self.time_unit or "us"]
+        coarse_us = int(np.ceil(float(np.spacing(latest)) * unit_us))
+        if coarse_us > _MOST_COARSE_US:
+            raise UserError(
+                "reader.coarse_times",
+                f"{self.path} has times of {latest.dtype}, which are {coarse_us} us apart at the "
+                f"{latest * unit_us:.0f} us reached {where}; convert the recording again, with times of float64 or "
+                "integer microseconds",
+            )
+        state[COARSE_US] = max(state[COARSE_US], coarse_us if coarse_us > 1 else 0)
+
+    def _check_fractions(self, pixels: Sequence[Column], where: str) -> None:
+        """Raise UserError for coordinates from 0 to 1, which are fractions of the size of the sensor."""
+        for name, values in zip("xy", pixels, strict=True):
+            if values.dtype.kind != "f" or not np.abs(values[:_BLOCK]).max() <= 1:  # also true of NaN
+                continue
+            if np.any(values != np.rint(values)):
+                raise UserError(
+                    "reader.normalised",
+                    f"{self.path} has {name} from {values.min():g} to {values.max():g} {where}, fractions of the "
+                    "sensor; multiply x by its width and y by its height, and save whole numbers",
+                )
 
     def _polarity(self, p: Column, where: str) -> Column:
         if p.dtype == _BOOL or (p.dtype == _UINT8 and np.maximum.reduce(p) <= 1):
@@ -154,6 +186,15 @@ class Gate:
             )
         brighter: Column = p == 1
         return brighter
+
+
+def _without_empty_rows(raw: Sequence[Column], state: State) -> Sequence[Column]:
+    """Return the rows without those of NaN alone, as in arrays that were not filled to their end."""
+    if any(column.dtype.kind != "f" for column in raw[:3]) or not np.isnan(raw[0][-1:]).any():
+        return raw
+    is_empty = np.isnan(raw[0]) & np.isnan(raw[1]) & np.isnan(raw[2])
+    state[EMPTY] += int(np.count_nonzero(is_empty))
+    return [column[~is_empty] for column in raw]
 
 
 def _pixels(values: Column) -> tuple[Column, npt.NDArray[np.bool_] | None]:
@@ -171,25 +212,21 @@ def _pixels(values: Column) -> tuple[Column, npt.NDArray[np.bool_] | None]:
 
 
 @jit
-def admit(time, column, row, latest, state, height, width):  # type: ignore[no-untyped-def]
-    """Return whether an event is kept, and the latest time after it, which is the time that the event gets.
+def fault_of(time, column, row, latest, height, width):  # type: ignore[no-untyped-def]
+    """Return the slot that counts the fault of an event, 0 for an event without a fault.
 
-    This is the rule for events outside the sensor and for times that go back. All formats share it.
+    This is the rule for events outside the sensor and for times that go back, which all formats share. An event is
+    dropped unless its slot is 0 or BACKWARD. The state is no argument, since compiled code that hands it on is slower.
     """
     if column < 0 or row < 0 or column >= width or row >= height:
-        state[OUTSIDE] += 1
-        return False, latest
+        return OUTSIDE
     if time >= latest:
-        return True, time
-    if latest - time > JUMP_US:
-        state[OTHER_CLOCK] += 1
-        return False, latest
-    state[BACKWARD] += 1
-    return True, latest
+        return 0
+    return OTHER_CLOCK if latest - time > JUMP_US else BACKWARD
 
 
 @jit
-def _keep(raw_t, raw_x, raw_y, raw_p, state, height, width, t, x, y, p):  # type: ignore[no-untyped-def]
+def _keep(raw_t, raw_x, raw_y, raw_p, state, height, width, zero_us, period_us, t, x, y, p):  # type: ignore[no-untyped-def]
     """Copy block by block, with one simple loop per column, which compiles to vector instructions.
 
     The few blocks with a fault, or with a long gap, are copied event by event.
@@ -199,9 +236,9 @@ def _keep(raw_t, raw_x, raw_y, raw_p, state, height, width, t, x, y, p):  # type
         block_t, block_x = raw_t[start : start + _BLOCK], raw_x[start : start + _BLOCK]
         block_y, block_p = raw_y[start : start + _BLOCK], raw_p[start : start + _BLOCK]
         size = len(block_t)
-        latest = state[LATEST_US]
-        first = np.int64(block_t[0])
-        has_fault = first < 0 or np.int64(block_t[size - 1]) >= LATEST_POSSIBLE_US
+        latest, wrapped = state[LATEST_US], state[WRAPPED_US]
+        first = np.int64(block_t[0]) + wrapped
+        has_fault = first < 0 or np.int64(block_t[size - 1]) + wrapped >= LATEST_POSSIBLE_US
         has_fault |= first < latest or (latest != NEVER_US and first - latest > _AHEAD_US)
         earlier, later = block_t[: size - 1], block_t[1:]
         for i in range(size - 1):  # a step back is a very long one if it is read as unsigned
@@ -211,43 +248,58 @@ def _keep(raw_t, raw_x, raw_y, raw_p, state, height, width, t, x, y, p):  # type
         for i in range(size):
             has_fault |= (np.int64(block_y[i]) < 0) | (np.int64(block_y[i]) >= height)
         if has_fault:
-            kept = _keep_block(raw_t, raw_x, raw_y, raw_p, start, start + size, state, height, width, t, x, y, p, kept)
+            stop = start + size
+            kept = _keep_block(
+                raw_t, raw_x, raw_y, raw_p, start, stop, state, height, width, zero_us, period_us, t, x, y, p, kept
+            )
             continue
         out_t, out_x = t[kept : kept + size], x[kept : kept + size]
         out_y, out_p = y[kept : kept + size], p[kept : kept + size]
         for i in range(size):
-            out_t[i] = block_t[i]
+            out_t[i] = np.int64(block_t[i]) + wrapped
         for i in range(size):
             out_x[i] = block_x[i]
         for i in range(size):
             out_y[i] = block_y[i]
         for i in range(size):
             out_p[i] = block_p[i] > 0
-        state[LATEST_US] = block_t[size - 1]
+        state[LATEST_US] = np.int64(block_t[size - 1]) + wrapped
         kept += size
     return kept
 
 
 @jit
-def _keep_block(raw_t, raw_x, raw_y, raw_p, start, stop, state, height, width, t, x, y, p, kept):  # type: ignore[no-untyped-def]
+def _keep_block(raw_t, raw_x, raw_y, raw_p, start, stop, state, height, width, zero_us, period_us, t, x, y, p, kept):  # type: ignore[no-untyped-def]
     """Write event by event, with every repair, into t, x, y, p from `kept` on. Return the number kept so far."""
-    latest = state[LATEST_US]
+    latest, wrapped = state[LATEST_US], state[WRAPPED_US]
     for i in range(start, stop):
-        time = np.int64(raw_t[i])
+        column, row = np.int64(raw_x[i]), np.int64(raw_y[i])
+        time = np.int64(raw_t[i]) + wrapped
+        if latest != NEVER_US:
+            if time - wrapped == zero_us and column == 0 and row == 0 and latest - zero_us > _BEGUN_US:
+                state[EMPTY] += 1
+                continue
+            if abs(latest - time - period_us) <= period_us >> 12:
+                wrapped += period_us
+                time += period_us
         if time < 0 or time >= LATEST_POSSIBLE_US:
             state[UNREADABLE] += 1
             continue
-        if latest != NEVER_US and time - latest > _AHEAD_US and _falls_back(raw_t, i, latest):
+        if latest != NEVER_US and time - latest > _AHEAD_US and _falls_back(raw_t, i, latest - wrapped):
             state[OTHER_CLOCK] += 1
             continue
-        is_kept, latest = admit(time, np.int64(raw_x[i]), np.int64(raw_y[i]), latest, state, height, width)
-        if is_kept:
-            t[kept] = latest
-            x[kept] = raw_x[i]
-            y[kept] = raw_y[i]
-            p[kept] = raw_p[i] > 0
-            kept += 1
-    state[LATEST_US] = latest
+        fault = fault_of(time, column, row, latest, height, width)
+        if fault:
+            state[fault] += 1
+            if fault != BACKWARD:
+                continue
+        latest = max(time, latest)
+        t[kept] = latest
+        x[kept] = raw_x[i]
+        y[kept] = raw_y[i]
+        p[kept] = raw_p[i] > 0
+        kept += 1
+    state[LATEST_US], state[WRAPPED_US] = latest, wrapped
     return kept
 
 

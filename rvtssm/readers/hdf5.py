@@ -57,7 +57,9 @@ class _OwnFile(h5py.File):  # type: ignore[misc]
             raise UserError("hdf5.other_file", f"{self.filename} takes {name} from another file; copy the data into it")
         return found
 
-    def get(self, name: str) -> Any:
+    def get(self, name: str, *default: Any, **what: Any) -> Any:
+        if what:  # of a link, which is not followed
+            return super().get(name, *default, **what)
         return self[name] if name in self else None  # noqa: SIM401, this is that method
 
 
@@ -125,9 +127,7 @@ def read_rows(dataset: h5py.Dataset, start: int, stop: int) -> npt.NDArray[Any]:
         UserError: The header of a blosc chunk claims another size than is stored. The filter does not check this and
             would read past the end.
     """
-    properties = dataset.id.get_create_plist()
-    codes = [properties.get_filter(i)[0] for i in range(properties.get_nfilters())]
-    if codes[-1:] == [_BLOSC]:
+    if is_blosc(dataset):
         steps = dataset.chunks
         starts = range(start - start % steps[0], stop, steps[0])
         others = (range(0, size, step) for size, step in zip(dataset.shape[1:], steps[1:], strict=True))
@@ -135,6 +135,13 @@ def read_rows(dataset: h5py.Dataset, start: int, stop: int) -> npt.NDArray[Any]:
             _check_blosc_chunk(dataset, corner)
     found: npt.NDArray[Any] = dataset[start:stop]
     return found
+
+
+def is_blosc(dataset: h5py.Dataset) -> bool:
+    """Return whether the last filter of a dataset is Blosc."""
+    properties = dataset.id.get_create_plist()
+    codes = [properties.get_filter(i)[0] for i in range(properties.get_nfilters())]
+    return codes[-1:] == [_BLOSC]
 
 
 def _check_blosc_chunk(dataset: h5py.Dataset, corner: tuple[int, ...]) -> None:

@@ -13,8 +13,8 @@ import numpy as np
 
 from rvtssm.readers.columns import check_kinds
 from rvtssm.readers.gate import LATEST_POSSIBLE_US, POSITION, Column, EventBuffer, Gate, State
-from rvtssm.readers.hdf5 import OpenDatasets, check_storage, open_hdf5, read_rows, reading
-from rvtssm.readers.hdf5_layouts import Layout, find_layout
+from rvtssm.readers.hdf5 import OpenDatasets, check_storage, is_blosc, open_hdf5, read_rows, reading
+from rvtssm.readers.hdf5_layouts import Layout, find_layout, is_vector
 from rvtssm.readers.header import sensor_size
 from rvtssm.readers.recording import Recording
 from rvtssm.records import ReadOptions
@@ -44,6 +44,11 @@ class Hdf5Recording(Recording):
         self.is_unit_certain = layout.time_unit is not None
         self._layout = layout
         self._gate = gate
+
+    @property
+    def time_shift_us(self) -> int | None:
+        """The `t_offset` of DSEC, which labels lack that were made with the times in the file."""
+        return self._gate.offset_us if self.format == "dsec" else None
 
     def _open(self) -> OpenDatasets:
         return OpenDatasets(self.path, self._layout.datasets)
@@ -89,7 +94,7 @@ def is_dsec(file: h5py.File) -> bool:
 def _columns(opened: OpenDatasets, layout: Layout, start: int, stop: int) -> list[Column]:
     """Return the stored t, x, y, p of the events [start, stop) in the byte order of this machine."""
     found = zip(layout.datasets, opened.datasets, strict=True)
-    rows = {name: read_rows(dataset, start, stop) for name, dataset in found}
+    rows = {name: _rows(dataset, start, stop) for name, dataset in found}
     columns = []
     for name, part in layout.columns:
         column = rows[name]
@@ -101,6 +106,16 @@ def _columns(opened: OpenDatasets, layout: Layout, start: int, stop: int) -> lis
     return columns
 
 
+def _rows(dataset: h5py.Dataset, start: int, stop: int) -> Column:
+    """Return the rows [start, stop) of a dataset, those of (1, N) and (N, 1) as (N,)."""
+    if not is_vector(dataset):
+        return read_rows(dataset, start, stop)
+    if dataset.shape[0] > 1:
+        return read_rows(dataset, start, stop)[:, 0]
+    columns: Column = dataset[0, start:stop]
+    return columns
+
+
 def _count(path: Path, file: h5py.File, layout: Layout) -> int:
     """Return the number of events, after checking the stored columns."""
     lengths = {}
@@ -108,7 +123,9 @@ def _count(path: Path, file: h5py.File, layout: Layout) -> int:
         dataset = file[name]
         check_kinds(path, [dataset.dtype[part] if isinstance(part, str) else dataset.dtype])
         check_storage(path, dataset)
-        lengths[name] = len(dataset)
+        lengths[name] = dataset.size if is_vector(dataset) else len(dataset)
+        if is_vector(dataset) and dataset.shape[0] == 1 and is_blosc(dataset):
+            raise UserError("hdf5.blosc_row", f"{path} has {name} of shape {dataset.shape}; save it as (N,)")
     if len(set(lengths.values())) > 1:
         raise UserError("hdf5.lengths", f"{path} has columns of different lengths {lengths}; write it again")
     return min(lengths.values())

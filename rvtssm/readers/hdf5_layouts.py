@@ -8,11 +8,13 @@ import h5py
 import numpy as np
 
 from rvtssm.readers.columns import NAMES, Columns, agreed_unit, find_columns, listed, matching, order_of_unnamed
-from rvtssm.records import COLUMNS_EXAMPLE, ReadOptions
+from rvtssm.records import COLUMNS_EXAMPLE, TIME_UNITS, ReadOptions
 from rvtssm.system.user_error import UserError
 
 _EVENTS = "events"  # the group or table that is taken if there are others
 _MVSEC = "davis/"  # tables of MVSEC are x, y, t, p with times in seconds
+_UNITS = {"seconds": "s", "milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}  # as attributes name them
+_UNITS |= {unit: unit for unit in TIME_UNITS}
 _LOOKED_AT = 4096  # rows of a table whose order is not certain
 
 
@@ -46,14 +48,20 @@ def find_layout(path: Path, file: h5py.File, options: ReadOptions) -> Layout:
         return _given(path, file, datasets, options)
     groups: dict[str, list[str]] = {}
     for name, item in datasets.items():
-        if item.ndim == 1:
+        if item.ndim == 1 or is_vector(item):
             groups.setdefault(name.rpartition("/")[0], []).append(name)
     found = {group: names for group, names in groups.items() if _is_complete(names)}
-    tables = [name for name, item in datasets.items() if _is_table(item)]
+    tables = [name for name, item in datasets.items() if _is_table(item) and not is_vector(item)]
     places = [*found, *tables]
     if _EVENTS in places:
         places = [_EVENTS]
     if len(places) != 1:
+        if links := _links_elsewhere(file):
+            raise UserError(
+                "hdf5.other_file",
+                f"{path} has links to other files, which are not followed ({', '.join(links)}); copy the data into one "
+                "file, as with `h5copy`",
+            )
         held = f"events in {', '.join(place or '/' for place in places)}" if places else "no events that can be told"
         raise UserError(
             "hdf5.no_events",
@@ -62,7 +70,7 @@ def find_layout(path: Path, file: h5py.File, options: ReadOptions) -> Layout:
         )
     (place,) = places
     if place in found:
-        return _of_group(path, place, found[place], options)
+        return _of_group(path, file, found[place], options)
     return _of_table(path, place, file[place], options)
 
 
@@ -81,6 +89,23 @@ def _datasets(file: h5py.File) -> tuple[dict[str, tuple[int, ...]], dict[str, An
     return shapes, found
 
 
+def _links_elsewhere(file: h5py.File) -> list[str]:
+    """Return the links into other files in words."""
+    links: list[str] = []
+
+    def note(name: str, link: Any) -> None:
+        if isinstance(link, h5py.ExternalLink):
+            links.append(f"{name} leads to {link.path} in {link.filename}")
+
+    file.visititems_links(note)
+    return links
+
+
+def is_vector(item: Any) -> bool:
+    """Return whether a dataset of two dimensions is a vector, as MATLAB writes them: (1, N) or (N, 1)."""
+    return item.ndim == 2 and 1 in item.shape and not item.dtype.names
+
+
 def _is_complete(names: list[str]) -> bool:
     found, _ = matching([name.rpartition("/")[2] for name in names])
     return set(found) == set(NAMES) and all(len(places) == 1 for places in found.values())
@@ -92,11 +117,14 @@ def _is_table(item: Any) -> bool:
     return item.ndim == 2 and item.shape[1] == len(NAMES) and item.dtype.kind in "iuf"
 
 
-def _of_group(path: Path, group: str, names: list[str], options: ReadOptions) -> Layout:
+def _of_group(path: Path, file: h5py.File, names: list[str], options: ReadOptions) -> Layout:
     columns = find_columns(path, [name.rpartition("/")[2] for name in names], options)
     chosen = [names[i] for i in columns.index]
     is_rvt = chosen == [f"{_EVENTS}/{name}" for name in NAMES]
-    return Layout(tuple((name, None) for name in chosen), columns.time_unit, "rvt_hdf5" if is_rvt else "hdf5")
+    stated = [file[chosen[0]].attrs.get(name) for name in ("unit", "units")]
+    in_words = next((_UNITS[unit] for unit in stated if isinstance(unit, str) and unit in _UNITS), None)
+    time_unit = columns.time_unit or agreed_unit(path, in_words, options)
+    return Layout(tuple((name, None) for name in chosen), time_unit, "rvt_hdf5" if is_rvt else "hdf5")
 
 
 def _of_table(path: Path, name: str, table: Any, options: ReadOptions) -> Layout:

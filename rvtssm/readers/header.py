@@ -123,7 +123,7 @@ def read_text_header(path: Path) -> TextHeader:
             raise UserError(
                 "header.unfinished_line",
                 f"{path} has an unfinished header line at byte {position}; it is cut off or not a recording, "
-                "copy it again",
+                "copy it again if the original is whole",
             )
         lines.append(line)
         position = end + 1
@@ -166,11 +166,13 @@ def sensor_size(
     if in_file is None and (height is None or width is None):
         in_file = of_camera
     if in_file is not None and not all(1 <= side <= LARGEST_SIDE for side in in_file):
-        raise UserError(
-            "sensor.impossible_in_file",
-            f"{path} names a sensor of {in_file[1]}x{in_file[0]} (width x height) pixels, which is impossible; "
-            "its header is damaged, copy it again",
-        )
+        if None in asked:
+            raise UserError(
+                "sensor.impossible_in_file",
+                f"{path} names a sensor of {in_file[1]}x{in_file[0]} (width x height) pixels, which is impossible; "
+                "give height and width, as in height=240 width=304",
+            )
+        in_file = None
     if any(side is not None and not 1 <= side <= LARGEST_SIDE for side in asked):
         raise UserError(
             "sensor.impossible_given",

@@ -17,8 +17,9 @@ import numpy.typing as npt
 from rvtssm.events.windows import LONGEST_SILENCE_US, first_jump
 from rvtssm.readers import open_with
 from rvtssm.readers.byte_recording import ByteRecording
-from rvtssm.readers.faults import ReadFaults, say
+from rvtssm.readers.faults import ReadFaults
 from rvtssm.readers.gate import POSITION, EventBuffer
+from rvtssm.readers.live_gate import say_faults
 from rvtssm.readers.recording import copy_events
 from rvtssm.records import Events, ReadOptions
 from rvtssm.system.user_error import UserError, key_of
@@ -124,8 +125,7 @@ class PipedRecording:
             if not data:
                 break
         self.faults = ReadFaults.of(state, max(num_bytes, 0) % decoder.unit_bytes)
-        if note := self.faults.note(self.num_events, self.height, self.width):
-            say(f"{self.name}: {note}")
+        say_faults(self.name, self.faults, self.num_events, (self.height, self.width))
 
     time_range_us = None  # not known before the stream ends
 

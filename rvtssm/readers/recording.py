@@ -12,22 +12,30 @@ import os
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.readers.clock_start import after_other_clock
-from rvtssm.readers.faults import ReadFaults, UnitDoubt, say, warn_of_unit
+from rvtssm.readers.faults import Reach, ReadFaults, UnitDoubt, say, warn_of_unit
 from rvtssm.readers.filters import FilterChain
 from rvtssm.readers.gate import LATEST_US, POSITION, EventBuffer, State, first_state
+from rvtssm.readers.header import LARGEST_SIDE
 from rvtssm.readers.index import RecordingIndex, identity_of, load_index, save_index
+from rvtssm.readers.other_clock import (
+    after_other_clock,
+    may_end_earlier,
+    may_start_later,
+    num_before_other_clock,
+)
 from rvtssm.records import Events, check_time_range
 from rvtssm.system.user_error import UserError
 
 MAX_EVENTS_PER_UNIT = 36  # an EVT2.1 word, which is written as three vectors of 12 pixels
 _LATEST_US = np.iinfo(np.int64).max
+_ENOUGH_EVENTS = 1 << 22  # that tell which pixels a recording has
 _LONGEST_GAP_US = 6 * 3_600_000_000  # longest gap in a recording; every empty window in it is computed
 _NOT_SETTINGS = ("path", "faults", "repair", "filters", "_index", "_handle", "_handle_owner", "_begin", "_is_told")
 
@@ -74,6 +82,10 @@ class Recording(ABC):
         self._index: RecordingIndex | None = None
         self._handle: Any = None
         self._handle_owner = 0
+
+    def _first_state(self) -> State:
+        """Return the decoder state at the first event, as far as it is known."""
+        return first_state(*self.own_state) if self._begin is None else self._begin.copy()
 
     def _start(self) -> State:
         """Return the decoder state at the first event, after a few events of another clock if there are any."""
@@ -155,13 +167,14 @@ class Recording(ABC):
         return self.iterate(reuse=True)
 
     def _blocks(self, buffer: EventBuffer, start_us: int | None, end_us: int | None, reuse: bool) -> Iterator[Events]:
-        state = self._start() if start_us is None else self._state_at(start_us)
+        state, num_left = self._first_state(), None
+        if start_us is not None:
+            state, num_left = self._state_at(start_us)
         is_whole, limits = start_us is None and end_us is None, np.iinfo(np.int64)
         start_us, end_us = limits.min if start_us is None else start_us, limits.max if end_us is None else end_us
         num_events, first_us, doubt = 0, 0, UnitDoubt()
-        while state[POSITION] < self._num_units and state[LATEST_US] < end_us:
-            count = self._decode(state, buffer)
-            first_us = int(buffer.t[0]) if count and not num_events else first_us
+        for count in self._block_sizes(state, buffer, num_left):
+            first_us = first_us if num_events else int(buffer.t[0])
             num_events += count
             self.faults = ReadFaults.of(state, self.faults.truncated_bytes)
             block = buffer.events(count)
@@ -171,8 +184,44 @@ class Recording(ABC):
                 block = block.between(start_us, end_us)
             if len(block):
                 yield block if reuse else copy_events(block)
+            if state[LATEST_US] >= end_us:
+                return
+        self.faults = ReadFaults.of(state, self.faults.truncated_bytes)
         if is_whole:
             self._conclude(num_events, (first_us, int(state[LATEST_US])), doubt.is_multiple)
+
+    def _block_sizes(self, state: State, buffer: EventBuffer, num_left: int | None = None) -> Iterator[int]:
+        """Decode block after block into the buffer, advance the state, and yield the number of events of each block.
+
+        A few events of another clock at the start and at the end of the file are left out. Blocks without events are
+        passed over.
+
+        Args:
+            state: The state to start from.
+            buffer: Room for events, which each block overwrites.
+            num_left: Number of events from this state to the end; None: unknown, since the state is at the start.
+        """
+        num_events = 0
+        while state[POSITION] < self._num_units and num_left != 0:
+            before_us = int(state[LATEST_US])
+            count = self._decode(state, buffer)
+            if not count:
+                continue
+            if num_left is not None:
+                count = min(count, num_left)
+                num_left -= count
+            elif self._begin is None and may_start_later(buffer.t[:count], state):
+                state[:] = self._start()
+                continue
+            elif may_end_earlier(buffer.t[:count], before_us):
+                count = num_before_other_clock(
+                    self._decode, state, self._num_units, self.smallest_block, buffer.t[:count], (num_events, before_us)
+                )
+            if self._begin is None:
+                self._begin = self._first_state()
+            num_events += count
+            if count:
+                yield count
 
     def read(self) -> Events:
         """Return all events. Use this only for files that fit in memory."""
@@ -189,12 +238,13 @@ class Recording(ABC):
     def _unfiltered(self, start_us: int, end_us: int) -> Events:
         index = self._built_index()
         first, stop = index.blocks(start_us, end_us) if start_us < end_us else (0, 0)
-        wanted = int(index.num_before[stop] - index.num_before[first])
-        buffer, filled = EventBuffer(wanted + MAX_EVENTS_PER_UNIT if wanted else 0), 0
-        state = index.states[first].copy() if wanted else self._start()
-        while filled < wanted and state[POSITION] < self._num_units:
+        num_needed, filled = int(index.num_before[stop] - index.num_before[first]), 0
+        if not num_needed:
+            return EventBuffer(0).events(0)
+        state, buffer = index.states[first].copy(), EventBuffer(num_needed + MAX_EVENTS_PER_UNIT)
+        while filled < num_needed and state[POSITION] < self._num_units:
             filled += self._decode(state, buffer.after(filled))
-        return buffer.events(filled).between(start_us, end_us)
+        return buffer.events(min(filled, num_needed)).between(start_us, end_us)
 
     def part(self, start_us: int, end_us: int) -> Recording:
         """Return the recording with only the index of start_us <= t < end_us, so that less data is sent to workers.
@@ -214,6 +264,11 @@ class Recording(ABC):
     def name(self) -> str:
         """The name of the file."""
         return self.path.name
+
+    @property
+    def time_shift_us(self) -> int | None:
+        """The time that other software subtracts from the events, so that its labels begin near 0; None if unknown."""
+        return None
 
     @property
     def num_bytes(self) -> int:
@@ -264,7 +319,24 @@ class Recording(ABC):
 
     def refusal(self, num_events: int, is_repaired: bool = False) -> str:
         """Return why a recording with the faults found so far is refused, see `ReadFaults.refusal`."""
-        return self.faults.refusal(num_events, self.height, self.width, is_repaired)
+        return self.faults.refusal(num_events, self.height, self.width, is_repaired, self._reach)
+
+    def _reach(self) -> Reach:
+        """Return the pixels of the first millions of events, wherever they lie."""
+        limits, num_read = np.array([[LARGEST_SIDE, 0], [LARGEST_SIDE, 0]]), 0
+        wide = copy.copy(self)
+        wide._handle, wide.height, wide.width = None, LARGEST_SIDE, LARGEST_SIDE
+        if gate := getattr(self, "_gate", None):
+            wide._gate = replace(gate, height=LARGEST_SIDE, width=LARGEST_SIDE)  # type: ignore[attr-defined]
+        state, buffer = wide._first_state(), EventBuffer(1 << 16)
+        for count in wide._block_sizes(state, buffer):
+            for limit, pixels in zip(limits, (buffer.x[:count], buffer.y[:count]), strict=True):
+                limit[:] = min(limit[0], pixels.min()), max(limit[1], pixels.max())
+            num_read += count
+            if num_read > _ENOUGH_EVENTS:
+                break
+        wide.close()
+        return Reach(tuple(limits[0].tolist()), tuple(limits[1].tolist()))
 
     def fault_note(self, num_events: int) -> str:
         """Return what was left out so far, see `ReadFaults.note`."""
@@ -280,14 +352,12 @@ class Recording(ABC):
             )
         return UserError("events.none", f"{self.path} holds no events; remove it or record it again")
 
-    def _state_at(self, time_us: int) -> State:
-        """Return the state before the first event at or after a time, or a state some events earlier."""
+    def _state_at(self, time_us: int) -> tuple[State, int]:
+        """Return the state before the first event at or after a time, or some events earlier, and the number after."""
         index = self._built_index()
         first, _ = index.blocks(time_us, time_us)
-        state: State = index.states[first].copy() if first < len(index.states) else self._start()
-        if first == len(index.states):
-            state[POSITION] = self._num_units
-        return state
+        num_left = int(index.num_before[-1] - index.num_before[first])
+        return (index.states[first].copy() if num_left else index.last_state.copy()), num_left
 
     def _built_index(self) -> RecordingIndex:
         if self._index is None:
@@ -306,22 +376,21 @@ class Recording(ABC):
         return self._index
 
     def build_index(self) -> RecordingIndex:
-        state, buffer = self._start(), EventBuffer(self.index_events)
+        state, buffer = self._first_state(), EventBuffer(self.index_events)
         states: list[State] = []
         latest_us: list[np.int64] = []
         counts = [0]
         first_us, doubt = 0, UnitDoubt()
-        while state[POSITION] < self._num_units:
-            before = state.copy()
-            count = self._decode(state, buffer)
-            if not count:
-                continue
+        before = state.copy()
+        for count in self._block_sizes(state, buffer):
             if not states:
                 first_us = int(buffer.t[0])
+                before = self._first_state()
             doubt.look(buffer.t[:count])
             states.append(before)
             latest_us.append(state[LATEST_US])
             counts.append(count)
+            before = state.copy()
         blocks = np.array(states, np.int64).reshape(len(states), len(state)), np.array(latest_us, np.int64)
         return RecordingIndex(*blocks, np.cumsum(counts, dtype=np.int64), state, first_us, doubt.is_multiple)
 

@@ -15,6 +15,7 @@ from rvtssm.events.label_formats import CROWD, EXCHANGED, NO_BOX
 from rvtssm.events.labels import BOX_DTYPE, find_nothing, read_boxes
 from rvtssm.readers.dat import write_dat
 from rvtssm.system.user_error import UserError
+from tests.readers.format_encoders import write_dsec
 
 CUSTOM = replace(SPEC, name="custom", ignored_classes=(), class_names=("car", "pedestrian"), label_fps=30.0)
 NUMBERS = (0, 5, 20)
@@ -217,3 +218,21 @@ def test_the_offset_of_labels_may_be_the_time_shift_of_a_raw_file(tmp_path, name
     np.save(tmp_path / "train/b_bbox.npy", np.zeros(1, BOX_DTYPE))
     with raises("labels.no_time_shift"):
         find_recordings(tmp_path, "train", spec)[1].read_boxes(spec)
+
+
+def test_images_of_no_recording_in_a_shared_file_are_counted_once(tmp_path):
+    write_events(tmp_path, "walk", "walk_2")
+    names = ["walk_0000.png", "walk_2_0000.png", "other_0000.png", "other_0005.png"]
+    write(tmp_path / "annotations/train.json", coco(names, width=SPEC.width, height=SPEC.height))
+    spec = replace(CUSTOM, boxes_suffix="annotations/{split}.json")
+    notes = [recording.read_labels(spec)[1] for recording in find_recordings(tmp_path, "train", spec)]
+    text = "images, such as other_0000.png, contain no name of a recording and were left out"
+    assert [dict(counts) for counts in notes] == [{text: 2}, {}]
+
+
+def test_the_offset_of_labels_may_be_that_of_dsec(tmp_path):
+    (tmp_path / "train").mkdir()
+    write_dsec(tmp_path / "train/a.h5", random_events(100, start_us=7_000_000), offset_us=6_000_000)
+    np.save(tmp_path / "train/a_bbox.npy", np.zeros(1, BOX_DTYPE))
+    spec = replace(SPEC, label_offset_us=None, event_suffixes=(".h5",), height=480, width=640)
+    assert find_recordings(tmp_path, "train", spec)[0].read_boxes(spec)["t"].tolist() == [6_000_000]

@@ -69,17 +69,22 @@ def test_a_name_may_carry_the_unit(tmp_path, name, per_us):
     assert_same(open_recording(tmp_path / "a.npy", *SIZE).read(), events)
 
 
-def test_times_too_long_for_their_floats_are_refused(tmp_path):
-    for seconds, is_exact in ((16.0, True), (17.0, False)):
-        np.save(
-            tmp_path / "a.npy", np.array([(seconds, 1, 2, 1)], [("t_s", "<f4"), *((name, "<i4") for name in "xyp")])
-        )
+@pytest.mark.parametrize(("seconds", "coarse_us"), [(16.0, 0), (17.0, 2), (60.0, 4), (9000.0, 977)])
+def test_times_of_few_bits_are_said_to_be_coarse(tmp_path, seconds, coarse_us):
+    np.save(tmp_path / "a.npy", np.array([(seconds, 1, 2, 1)], [("t_s", "<f4"), *((name, "<i4") for name in "xyp")]))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         recording = open_recording(tmp_path / "a.npy", *SIZE)
-        if is_exact:
-            assert recording.read().t.tolist() == [16_000_000]
-        else:
-            with raises("reader.coarse_times"):
-                recording.read()
+        assert recording.read().t.tolist() == [round(seconds * 1e6)]
+    assert recording.faults.coarse_us == coarse_us
+    said = [f"times are only exact to {coarse_us} us" in str(warning.message) for warning in caught]
+    assert said == [True] * bool(coarse_us)
+
+
+def test_times_that_are_milliseconds_apart_are_refused(tmp_path):
+    np.save(tmp_path / "a.npy", np.array([(17000.0, 1, 2, 1)], [("t_s", "<f4"), *((name, "<i4") for name in "xyp")]))
+    with raises("reader.coarse_times"):
+        open_recording(tmp_path / "a.npy", *SIZE).read()
 
 
 def test_unnamed_columns_in_another_order_are_told_from_their_values_or_by_the_caller(tmp_path):

@@ -1,7 +1,9 @@
 """The law of the gate: the same events and faults give the same arrays and the same counts in every format."""
 
+import io
 import struct
 import warnings
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,14 +14,20 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from user_errors import raises
 
+from rvtssm.detection.feed import PythonSource
+from rvtssm.detection.packets import PacketStream, packet_bytes, stream_head
 from rvtssm.detection.sources import EventsInMemory
 from rvtssm.readers import ReadFaults, open_recording
+from rvtssm.readers.event_checks import columns_of, gated
 from rvtssm.readers.event_checks import to_events as events_of_array
-from rvtssm.readers.gate import JUMP_US
+from rvtssm.readers.event_messages import MessageDecoder
+from rvtssm.readers.gate import JUMP_US, Gate
+from rvtssm.readers.live_gate import LiveGate
 from rvtssm.readers.piped import PipedRecording
 from rvtssm.readers.recording import join_events
 from rvtssm.records import Events
 from rvtssm.system.user_error import UserError
+from tests.readers.bag_writer import DVS, message_of, typestore_of
 
 NUM_EVENTS = 600  # so that five may be left out
 SIZE = (HEIGHT, WIDTH)
@@ -283,3 +291,152 @@ def test_a_pipe_passes_the_same_gate(tmp_path_factory, name, faulty):
             piped = PipedRecording(stream, "pipe")
             assert_same(join_events(list(piped.iterate())), wanted)
         assert piped.faults == faults
+
+
+def live(packets) -> tuple[Events, ReadFaults]:
+    """What a stream of packets gives."""
+    gate = LiveGate("packets", *SIZE)
+    events = join_events([gate.push(*columns_of(packet)) for packet in packets])
+    return events, gate.faults
+
+
+def sent_as_python(parts):
+    source = PythonSource([structured(part) for part in parts], *SIZE)
+    return join_events([events for events, _ in source.packets()]), source.faults
+
+
+def sent_as_bytes(parts):
+    content = stream_head(*SIZE) + b"".join(packet_bytes(part) for part in parts)
+    stream = PacketStream(io.BytesIO(content), "packets")
+    return join_events(list(stream.blocks())), stream.faults
+
+
+def sent_as_messages(parts):
+    store, decoder = typestore_of("mcap"), MessageDecoder(DVS)
+    messages = [store.serialize_cdr(message_of(store, DVS, part, "", SIZE), DVS) for part in parts]
+    return join_events([decoder.push(bytes(message))[0] for message in messages]), decoder.faults
+
+
+LIVE = {"gate": live, "python": sent_as_python, "bytes": sent_as_bytes, "messages": sent_as_messages}
+
+
+@pytest.mark.parametrize("send", LIVE.values(), ids=LIVE)
+@hypothesis_settings(max_examples=25)
+@given(faulty=faulty_events(), cuts=st.lists(st.integers(300, NUM_EVENTS), max_size=4))
+def test_live_packets_pass_the_same_gate(send, faulty, cuts):
+    raw, num_strays = faulty
+    edges = [0, *sorted(cuts), NUM_EVENTS]
+    wanted, faults = by_the_rules(raw, num_strays)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found, counts = send([raw[start:stop] for start, stop in pairwise(edges)])
+    assert_same(found, wanted)
+    assert counts == faults
+
+
+def test_live_packets_on_a_new_clock_keep_their_times():
+    events = random_events(NUM_EVENTS, span_us=100_000, start_us=5_000_000)
+    earlier = random_events(NUM_EVENTS, span_us=100_000, start_us=1_000)
+    assert_same(live([events, earlier])[0], join_events([events, earlier]))
+
+
+def test_what_is_left_out_of_live_packets_is_said():
+    events = random_events(NUM_EVENTS)
+    events.x[:3] = WIDTH
+    with pytest.warns(UserWarning, match="packets: left out 3 of 600 events outside the 64x48"):
+        sent_as_bytes([events])
+    events.x[:300] = WIDTH
+    with pytest.warns(UserWarning, match="packets has 300 of 600 events outside its 64x48"):
+        sent_as_bytes([events])
+
+
+@pytest.mark.parametrize("write", ARRAYS.values(), ids=ARRAYS)
+@pytest.mark.parametrize("empty", [0, np.nan])
+@pytest.mark.parametrize("start_us", [1_000, 3_000_000_000])
+def test_empty_rows_at_the_end_are_left_out_in_any_number(tmp_path, write, empty, start_us):
+    events = random_events(NUM_EVENTS, span_us=100_000, start_us=start_us)
+    rows = structured(events, kinds=("f8", "f8", "f8", "f8"))
+    rows[400:] = empty
+    if write is save_csv:
+        rows = rows[:500] if empty == 0 else rows[:400]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        recording = arrays_of(tmp_path / "a", write, rows)
+        assert_same(recording.read(), events[:400])
+    assert recording.faults == ReadFaults(empty_rows=len(rows) - 400)
+    if len(rows) > 400:
+        note = f"left out {len(rows) - 400} of {len(rows)} events that are empty rows"
+        assert [note in str(warning.message) for warning in caught] == [True]
+
+
+@pytest.mark.parametrize("num_strays", [1, 40, 100])
+@pytest.mark.parametrize("name", ["npy", "dat", "rvt_hdf5", "aedat4"])
+def test_events_of_another_clock_at_the_end_are_left_out(tmp_path, name, num_strays):
+    events = random_events(9_000, span_us=2_000_000, start_us=1_000)
+    events.t[-num_strays:] = 3_000_000_000 + np.arange(num_strays)
+    path = (WRITERS | {"dat": write_raw_dat})[name](tmp_path / "a.bin", events)
+    with pytest.warns(UserWarning, match=f"left out {num_strays} of 9000 events with the time of another clock"):
+        recording = open_recording(path, *SIZE)
+        assert recording.time_range_us == (events.t[0], events.t[-num_strays - 1])
+    kept = events[:-num_strays]
+    assert_same(recording.read(), kept)
+    assert_same(recording.between(0, 1 << 60), kept)
+    for max_events in (100, 997):
+        assert_same(join_events(list(open_recording(path, *SIZE).iterate(max_events))), kept)
+    begin_us = int(events.t[8_000])
+    assert_same(join_events(list(recording.iterate(start_us=begin_us))), kept.between(begin_us, 1 << 60))
+
+
+def test_many_events_after_a_long_gap_are_kept(tmp_path):
+    events = random_events(9_000, span_us=2_000_000)
+    events.t[-101:] += 60_000_000
+    save_npy(tmp_path / "a.npy", structured(events))
+    assert_same(open_recording(tmp_path / "a.npy", *SIZE).read(), events)
+
+
+@pytest.mark.parametrize("write", [save_npz, save_npy, save_hdf5, save_csv])
+@pytest.mark.parametrize("kind", ["u4", "i4", "i8"])
+def test_a_clock_of_32_bits_that_begins_again_goes_on(tmp_path, write, kind):
+    """After 71.6 minutes, or as signed numbers from 2147483647 to -2147483648."""
+    period_us = 1 << 32
+    begin_us = (period_us if kind != "i4" else period_us // 2) - 500_000
+    events = random_events(9_000, span_us=1_000_000, start_us=begin_us)
+    events.t[3000:3005] -= 200
+    rows = structured(events, kinds=("i8", "u2", "u2", "u1"))
+    stored = events.t.astype("u4").astype(kind) if kind != "i4" else events.t.astype("u4").view("i4")
+    rows = rows.astype([("t", kind), *((name, rows.dtype[name]) for name in "xyp")])
+    rows["t"] = stored
+    recording = arrays_of(tmp_path / "a", write, rows)
+    found = recording.read()
+    assert_same(found, by_the_rules(events, 0)[0])
+    assert_same(recording.between(period_us, 1 << 60), found.between(period_us, 1 << 60))
+
+
+HINTS = {
+    "exchanged": (lambda events: (events.y, events.x), "x and y exchanged"),
+    "from 1": (lambda events: (events.x + 1, events.y + 1), "counted from 1"),
+    "larger": (lambda events: (events.x * 2, events.y * 2), "give the height and width that fit"),
+}
+
+
+@pytest.mark.parametrize("change", HINTS)
+def test_a_refusal_says_how_the_pixels_are_wrong(tmp_path, change):
+    events, (moved, hint) = random_events(5_000), HINTS[change]
+    rows = structured(events)
+    rows["x"], rows["y"] = moved(events)
+    reach = f"x runs from {rows['x'].min()} to {rows['x'].max()} and y from {rows['y'].min()} to {rows['y'].max()}"
+    for write in ARRAYS.values():
+        with pytest.raises(UserError, match=f"{reach}: .*{hint}.*repair=true"):
+            arrays_of(tmp_path / "a", write, rows).read()
+    raw = [rows[name] for name in "txyp"]
+    with pytest.raises(UserError, match=f"{reach}: .*{hint}"):
+        gated(raw, Gate(tmp_path, *SIZE))
+
+
+@pytest.mark.parametrize("write", ARRAYS.values(), ids=ARRAYS)
+def test_coordinates_from_0_to_1_are_fractions_of_the_sensor(tmp_path, write):
+    events = random_events(500)
+    rows = structured(events, kinds=("i8", "f8", "f8", "u1"))
+    rows["x"], rows["y"] = events.x / WIDTH, events.y / HEIGHT
+    with pytest.raises(UserError, match="fractions of the sensor; multiply x by its width"):
+        arrays_of(tmp_path / "a", write, rows).read()

@@ -1,12 +1,13 @@
-"""Decode words that hold several pixels of one row: turn a mask of up to 12 pixels into events without branches.
+"""What decoders of words share: clocks of few bits, and masks of up to 12 pixels of a row.
 
-All 12 output places are written, the set bits first. The next events overwrite the surplus.
+A mask becomes events without branches: all 12 output places are written, the set bits first. The next events overwrite
+the surplus.
 """
 
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.readers.gate import admit
+from rvtssm.readers.gate import BACKWARD, fault_of
 from rvtssm.system.jit import jit
 
 VECTOR = 12  # pixels
@@ -51,8 +52,11 @@ def keep_pixels(mask, column, row, polarity, time, latest, state, height, width,
     """Write the pixels of a mask with every repair. Return the number of events kept so far and the latest time."""
     while mask:
         if mask & 1:
-            is_kept, latest = admit(time, column, row, latest, state, height, width)
-            if is_kept:
+            fault = fault_of(time, column, row, latest, height, width)
+            if fault:
+                state[fault] += 1
+            if fault in (0, BACKWARD):
+                latest = max(time, latest)
                 t[kept] = latest
                 x[kept] = column
                 y[kept] = row
@@ -61,3 +65,21 @@ def keep_pixels(mask, column, row, polarity, time, latest, state, height, width,
         mask >>= 1
         column += 1
     return kept, latest
+
+
+@jit
+def num_wraps(before, now, period, late, wrapped):  # type: ignore[no-untyped-def]
+    """Return how often a clock of few bits has begun again between two values: 1, 0, or -1 for back to before it did.
+
+    A late event or a glitch may go back to before that.
+
+    Args:
+        before: The value before, or -1.
+        now: The value.
+        period: The number of values that the clock has.
+        late: By how many values a late event or a glitch is older at most.
+        wrapped: The time that was added because the clock has begun again; 0: it has not yet.
+    """
+    if before - now >= period // 2:  # a smaller step back is a glitch
+        return 1
+    return -1 if now - before > period - late and wrapped else 0
