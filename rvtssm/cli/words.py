@@ -87,13 +87,18 @@ def _check_is_read(verb: str, key: str) -> None:
 
 
 def _with_quotes(verb: str, key: str, value: str) -> str:
-    """Return a value with quotation marks if it is a path, or a list of paths."""
+    """Return a value with quotation marks if it is a path, or a list of paths, with the home folder in place of `~`."""
     is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
     if key in PATH_LIST_KEYS and value.startswith("[") and value.endswith("]") and not set(value) & {*"'\""}:
-        return f"[{','.join(map(quoted, _split_paths(value[1:-1])))}]"
+        return f"[{','.join(quoted(_from_home(path)) for path in _split_paths(value[1:-1]))}]"
     if key in (*PATH_KEYS, *known_verb(verb).paths) and not is_quoted and value not in ("", "null"):
-        return quoted(value)
+        return quoted(_from_home(value))
     return value
+
+
+def _from_home(path: str) -> str:
+    """Return a path with the home folder in place of `~`, which a shell only replaces at the start of a word."""
+    return path if os.path.exists(path) else os.path.expanduser(path)
 
 
 def _split_paths(listed: str) -> Iterator[str]:

@@ -239,6 +239,12 @@ def test_a_path_may_stand_bare(verb, key, tmp_path, monkeypatch):
     assert full_words(verb, ["plugins=x"]) == [f"{key}='plugins=x'"]  # the first word, if there is such a file
     for where in ("runs/lr=1", "a=b.raw"):
         assert full_words(verb, [f"{key}={where}"]) == [f"{key}='{where}'"]
+    monkeypatch.setenv("HOME", "/home/me")
+    for word in ("~/runs/best", f"{key}=~/runs/best"):
+        assert full_words(verb, [word]) == [f"{key}='/home/me/runs/best'"]
+    Path("~").mkdir()
+    Path("~/here").touch()  # a folder of this name
+    assert full_words(verb, [f"{key}=~/here"]) == [f"{key}='~/here'"]
 
 
 @pytest.mark.parametrize("path", ["-", "runs/best one.ckpt", "a=b,${x}'.raw", "[4].raw"])
