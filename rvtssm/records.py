@@ -542,7 +542,9 @@ class SequenceBatch:
             non_blocking: Copy asynchronously if the source is pinned memory.
         """
         tensors = {name: getattr(self, name) for name in ("hist", "targets", "pseudo_scores")}
-        moved = {name: each.to(device, non_blocking=non_blocking) for name, each in tensors.items() if each is not None}
+        moved = {
+            name: tensor.to(device, non_blocking=non_blocking) for name, tensor in tensors.items() if tensor is not None
+        }
         return replace(self, **moved)
 
 

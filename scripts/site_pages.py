@@ -16,11 +16,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from rvtssm.cli.composition import short_keys
 from rvtssm.cli.config import Config
-from rvtssm.cli.config_keys import Key, keys_of, purpose
-from rvtssm.cli.help import sections
+from rvtssm.cli.help import Key, keys_of, purpose, sections
 from rvtssm.cli.verbs import SAFE_FORMATS, verbs
-from rvtssm.cli.words import short_keys
 
 ROOT = Path(__file__).parents[1]
 ELSEWHERE = {

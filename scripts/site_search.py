@@ -10,8 +10,7 @@ import sys
 from pathlib import Path
 
 from rvtssm.cli.config import Config
-from rvtssm.cli.config_keys import keys_of
-from rvtssm.cli.help import sections
+from rvtssm.cli.help import keys_of, sections
 from rvtssm.cli.verbs import verbs
 
 

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from rvtssm.cli import main as cli
+from rvtssm.cli.composition import full_words
 from rvtssm.cli.config import Config
-from rvtssm.cli.config_keys import keys_of
-from rvtssm.cli.help import sections
+from rvtssm.cli.help import keys_of, sections
 from rvtssm.cli.verbs import verbs
-from rvtssm.cli.words import full_words
 from rvtssm.contrib.studies.grid import compose_study
 
 ROOT = Path(__file__).parents[1]

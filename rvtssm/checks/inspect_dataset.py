@@ -167,8 +167,8 @@ def inspect_raw(path: Path, spec: DatasetSpec, progress: bool = False) -> TreeIn
     """
     todo = []
     for split in SPLITS:
-        found = find_recordings(path, split, spec) if has_split(path, split, spec) else []
-        todo += [(split, each.name, partial(_raw_part, split, each, spec)) for each in found]
+        recordings = find_recordings(path, split, spec) if has_split(path, split, spec) else []
+        todo += [(split, recording.name, partial(_raw_part, split, recording, spec)) for recording in recordings]
     if not todo:
         raise UserError(
             "inspect.no_recordings",

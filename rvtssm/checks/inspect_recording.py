@@ -75,8 +75,8 @@ class RecordingInspection:
             padded[dy : dy + height, dx : dx + width] for dy in range(3) for dx in range(3) if (dy, dx) != (1, 1)
         )
         y, x = np.nonzero((counts >= _HOT_EVENTS) & (counts > _HOT_FACTOR * around / 8))
-        found = np.stack([x, y, self.pixels[y, x].astype(np.int64)], axis=1)
-        return found[np.argsort(-found[:, 2], kind="stable")]
+        pixels = np.stack([x, y, self.pixels[y, x].astype(np.int64)], axis=1)
+        return pixels[np.argsort(-pixels[:, 2], kind="stable")]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for json.dumps: first the keys of a manifest of recordings, then all others."""

@@ -60,37 +60,39 @@ def verify_dataset(
     Raises:
         UserError: There is nothing to check.
     """
-    found, tasks = Verification(), []
-    raw_dir, prepared_dir = (each and local_path(each) for each in (raw_dir, prepared_dir))
+    verification, tasks = Verification(), []
+    raw_dir, prepared_dir = (folder and local_path(folder) for folder in (raw_dir, prepared_dir))
     if raw_dir is not None:
-        tasks += list(_raw_tasks(spec, raw_dir, config, found))
+        tasks += list(_raw_tasks(spec, raw_dir, config, verification))
     if prepared_dir is not None:
-        tasks += list(_prepared_tasks(spec, raw_dir, prepared_dir, settings, config, found))
-    if not tasks and not found.faults:
+        tasks += list(_prepared_tasks(spec, raw_dir, prepared_dir, settings, config, verification))
+    if not tasks and not verification.faults:
         raise UserError(
             "inspect.nothing_to_verify",
             f"{raw_dir or prepared_dir} holds nothing in {', '.join(config.splits)}; see its README",
         )
     for done in run_all(tasks, config.workers, "checking" if progress else None):
-        found.num_checked += 1
+        verification.num_checked += 1
         messages = [_one_line(done.error)] if done.error is not None else done.result
         for message in messages:
-            (found.notes if isinstance(message, Note) else found.faults).append((done.key, message))
-    found.faults.sort()
-    found.notes.sort()
-    return found
+            (verification.notes if isinstance(message, Note) else verification.faults).append((done.key, message))
+    verification.faults.sort()
+    verification.notes.sort()
+    return verification
 
 
-def _raw_tasks(spec: DatasetSpec, raw_dir: Path | str, config: PreprocessConfig, found: Verification) -> Iterator[Task]:
+def _raw_tasks(
+    spec: DatasetSpec, raw_dir: Path | str, config: PreprocessConfig, verification: Verification
+) -> Iterator[Task]:
     for split in config.splits:
         recordings = find_recordings(raw_dir, split, spec)
         if not recordings:
-            found.faults.append((f"raw/{split}", f"{raw_dir} holds no recordings of {spec.name} in {split}"))
+            verification.faults.append((f"raw/{split}", f"{raw_dir} holds no recordings of {spec.name} in {split}"))
         for recording in recordings:
             yield f"raw/{split}/{recording.name}", _verify_raw, (recording, spec, config.is_labelled, split == "train")
         for path in find_boxes_without_events(raw_dir, split, spec) if config.is_labelled else ():
             message = f"{path} has no event file beside it; copy one there or delete it"
-            found.faults.append((f"raw/{split}/{path.name}", message))
+            verification.faults.append((f"raw/{split}/{path.name}", message))
 
 
 def _prepared_tasks(
@@ -99,14 +101,14 @@ def _prepared_tasks(
     prepared_dir: Path | str,
     settings: WindowSettings,
     config: PreprocessConfig,
-    found: Verification,
+    verification: Verification,
 ) -> Iterator[Task]:
     shared: Meta | None = None
     for split in config.splits:
         recipe = Recipe(spec, settings, split == "train", config.is_labelled)
         paths = {_stem(path, Path(prepared_dir) / split): path for path in find_sequences(prepared_dir, split)}
         if not paths:
-            found.faults.append((f"prepared/{split}", f"{prepared_dir} holds no prepared sequences in {split}"))
+            verification.faults.append((f"prepared/{split}", f"{prepared_dir} holds no prepared sequences in {split}"))
         recordings: dict[str, RawRecording] = {}
         if raw_dir is not None:
             recordings = {recording.name: recording for recording in find_recordings(raw_dir, split, spec)}
@@ -116,7 +118,9 @@ def _prepared_tasks(
                 yield key, _verify_absence, (recording, recipe)
                 continue
             if raw_dir is not None and recording is None:
-                found.faults.append((key, f"{path} belongs to no recording in {raw_dir}; delete one or copy the other"))
+                verification.faults.append(
+                    (key, f"{path} belongs to no recording in {raw_dir}; delete one or copy the other")
+                )
             if shared is None and raw_dir is None and path.is_file():
                 with suppress(ValueError):  # an unreadable file is reported when it is checked
                     shared = shared_settings(read_meta(path))

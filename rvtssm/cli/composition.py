@@ -1,16 +1,26 @@
-"""From words `key=value` to a typed configuration, with Hydra."""
+"""From the words of a command line to a typed configuration: full keys, quoted paths, and Hydra."""
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterator
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from rvtssm.cli.verbs import verbs
+from rvtssm.cli.verbs import GROUPS, in_words, known_verb, verbs, verbs_that_read
 from rvtssm.system.extras import import_plugins
+from rvtssm.system.user_error import UserError
 
 # `doctor` has to work without Hydra and the configuration, so both are imported where they are used.
 if TYPE_CHECKING:
     from rvtssm.cli.config import Config
+
+PATH_KEYS = (
+    *("recording", "out", "checkpoint", "resume", "training.init_from", "dataset.raw_dir", "dataset.prepared_dir"),
+    *("export.calibrate", "detection.camera_settings", "model.timm_weights"),
+)
+PATH_LIST_KEYS = ("evaluation.checkpoints", "plugins")
 
 
 def compose(overrides: list[str], verb: str = "") -> Config:
@@ -63,8 +73,110 @@ def to_config(composed: Any) -> Config:
     return config
 
 
+def full_words(verb: str, words: list[str]) -> list[str]:
+    """Return the words of a command line with full keys, and with a path that stands alone behind its key.
+
+    Paths are quoted, so that brackets, commas, `=` and `${` have no meaning in them.
+
+    Raises:
+        UserError: Two paths stand alone, one that looks like `key=value` does not exist, the verb does not read a key,
+            or a word adds or removes one.
+    """
+    known, short = known_verb(verb), short_keys(verb)
+    paths = [word for word in words if _is_path(verb, word, is_first=word is words[0])]
+    places = [key for key in (known.bare, known.second) if key]
+    if len(paths) > max(1, len(places)):
+        raise UserError("command.several_paths", f"{' and '.join(paths)}: name one path, or a folder that holds them")
+    full, rest = [], iter(places)
+    for word in words:
+        key, equals, value = word.partition("=")
+        first = key.partition(".")[0]
+        if word not in paths and word.startswith(("+", "~")):
+            raise UserError("command.key_exists", f"{word!r}: every key exists already; write key=value")
+        if word in paths:
+            key, equals, value = next(rest, ""), "=", word
+        elif first in short:
+            key = short[first] + key.removeprefix(first)
+        _check_is_read(verb, key)
+        full.append(f"{key}{equals}{_with_quotes(verb, key, value)}")
+    return full
+
+
+def short_keys(verb: str) -> dict[str, str]:
+    """Return the keys that need no section behind a verb, those of its own sections, with their full names."""
+    known = known_verb(verb)
+    settings, taken = known.settings_class(), {*known.keys, *known.reads, "plugins"}
+    short: dict[str, str] = {}
+    for section in known.own:
+        for field in fields(getattr(settings, section)):
+            short.setdefault(field.name, f"{section}.{field.name}")
+    return {name: full for name, full in short.items() if name not in taken}
+
+
+def _is_path(verb: str, word: str, is_first: bool) -> bool:
+    """Return whether a word is a path that stands alone: it exists and is the first word, or its key is none.
+
+    Raises:
+        UserError: The word looks like `key=value`, but there is neither such a key nor such a file.
+    """
+    known = known_verb(verb)
+    key, equals, _ = word.partition("=")
+    first = key.partition(".")[0]
+    names = {field.name for field in fields(known.settings_class)} | {*GROUPS, *short_keys(verb), "experiment", "hydra"}
+    is_key = bool(equals) and (first in names or key.startswith("hydra/"))
+    if not known.bare or (is_key and not (is_first and os.path.exists(word))):
+        return False
+    if equals and "://" not in word and not os.path.exists(word):
+        raise UserError(
+            "command.no_such_key",
+            f"{word}: there is no such file, and no key {key!r}; `rvtssm {verb} --help` lists the keys",
+        )
+    return True
+
+
+def _check_is_read(verb: str, key: str) -> None:
+    """Raise UserError, which says what reads a key, if the verb does not; what no verb reads is Hydra's to refuse."""
+    readers = verbs_that_read(key)
+    if readers and verb not in readers:
+        raise UserError("command.key_not_read", f"{key}: {verb} does not read it; {in_words(readers)}")
+
+
 def quoted(value: str, mark: str = "'") -> str:
     """Return a value between quotation marks, where brackets, commas, `=` and `${` have no meaning."""
-    value = re.sub(r"(\\*)\$\{", lambda found: 2 * found[1] + r"\${", value)
-    ended = re.sub(rf"(\\*)({mark}|$)", lambda found: 2 * found[1] + found[2].replace(mark, f"\\{mark}"), value)
+    value = re.sub(r"(\\*)\$\{", lambda match: 2 * match[1] + r"\${", value)
+    ended = re.sub(rf"(\\*)({mark}|$)", lambda match: 2 * match[1] + match[2].replace(mark, f"\\{mark}"), value)
     return f"{mark}{ended}{mark}"
+
+
+def as_written(value: Any) -> str:
+    """Return a value in the form that the command line takes."""
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(map(as_written, value))}]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "null" if value is None else str(value) or "''"
+
+
+def _with_quotes(verb: str, key: str, value: str) -> str:
+    """Return a value with quotation marks if it is a path, or a list of paths, with the home folder in place of `~`."""
+    is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+    if key in PATH_LIST_KEYS and value.startswith("[") and value.endswith("]") and not set(value) & {*"'\""}:
+        return f"[{','.join(quoted(_from_home(path)) for path in _split_paths(value[1:-1]))}]"
+    if key in (*PATH_KEYS, *known_verb(verb).paths) and not is_quoted and value not in ("", "null"):
+        return quoted(_from_home(value))
+    return value
+
+
+def _from_home(path: str) -> str:
+    """Return a path with the home folder in place of `~`, which a shell only replaces at the start of a word."""
+    return path if os.path.exists(path) else os.path.expanduser(path)
+
+
+def _split_paths(listed: str) -> Iterator[str]:
+    """Yield the paths of a list with commas between them; a path with commas is seen if there is such a file."""
+    parts = listed.split(",")
+    while parts and listed:
+        joined = (number for number in range(len(parts), 1, -1) if os.path.exists(",".join(parts[:number]).strip()))
+        number = next(joined, 1)
+        yield ",".join(parts[:number]).strip()
+        parts = parts[number:]

@@ -80,13 +80,13 @@ def _recurrence() -> str:
         torch.randn(30, 7, 40, dtype=decay.dtype).to(device),
         torch.zeros(7, 40, dtype=decay.dtype).to(device),
     )
-    found = {method: scan(decay, drive, state, method)[0] for method in ("auto", "loop")}
-    wanted = []
+    computed = {method: scan(decay, drive, state, method)[0] for method in ("auto", "loop")}
+    expected = []
     for step in drive:
         state = decay[0] * state + step
-        wanted.append(state)
-    for method, states in found.items():
-        difference = float((states - torch.stack(wanted)).abs().max())
+        expected.append(state)
+    for method, states in computed.items():
+        difference = float((states - torch.stack(expected)).abs().max())
         if not difference < 1e-4:
             raise RuntimeError(
                 f"with temporal.scan={method}, states differ from the formula by {difference:.1e}; report this with "

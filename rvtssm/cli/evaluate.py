@@ -5,9 +5,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from rvtssm.cli.announcement import announce, say_replaced, with_labels
 from rvtssm.cli.config import Config
-from rvtssm.cli.console import console, say
+from rvtssm.cli.console import announce, console, say, say_replaced, with_labels
 from rvtssm.cli.inputs import default_out, weights_label, writable
 from rvtssm.cli.run_files import run_files, unlike_others
 from rvtssm.cli.weights import precision_in_words, say_windows, weights_file, with_chosen_precision

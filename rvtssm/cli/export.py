@@ -6,9 +6,8 @@ from pathlib import Path
 
 import torch
 
-from rvtssm.cli.announcement import announce
 from rvtssm.cli.config import Config
-from rvtssm.cli.console import changing_line, say
+from rvtssm.cli.console import announce, changing_line, say
 from rvtssm.cli.inputs import calibration_path, export_path, weights_path, writable
 from rvtssm.detection.sources import find_sources
 from rvtssm.detection.summary import counted

@@ -3,9 +3,8 @@
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from rvtssm.cli.announcement import announce
 from rvtssm.cli.config import Config
-from rvtssm.cli.console import say
+from rvtssm.cli.console import announce, say
 from rvtssm.cli.inputs import needed
 from rvtssm.datasets import build_spec
 from rvtssm.synthetic.generate_recordings import SYNTHETIC, Simulation, generate_dataset
@@ -33,16 +32,16 @@ def generate(
             f"synthetic.height and width {asked} differ from the sensor of the dataset {sensor}; set dataset.height "
             "and dataset.width, which every verb reads",
         )
-    wanted = config.synthetic
-    counts = f"{wanted.num_train} + {wanted.num_val} + {wanted.num_test}" if only is None else ", ".join(only)
+    settings = config.synthetic
+    counts = f"{settings.num_train} + {settings.num_val} + {settings.num_test}" if only is None else ", ".join(only)
     announce(
         "generate",
-        recordings=f"{counts} of {wanted.duration_s:g} s",
+        recordings=f"{counts} of {settings.duration_s:g} s",
         sensor=f"{spec.width} x {spec.height}",
-        labels=f"every {wanted.label_interval_us / 1000:g} ms",
+        labels=f"every {settings.label_interval_us / 1000:g} ms",
         output=folder,
     )
     with locked(folder):
-        wanted = replace(wanted, height=spec.height, width=spec.width)
-        generate_dataset(wanted, folder, by_name[spec.name], only=only)
+        settings = replace(settings, height=spec.height, width=spec.width)
+        generate_dataset(settings, folder, by_name[spec.name], only=only)
     say(f"recordings are in {folder}")

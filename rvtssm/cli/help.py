@@ -1,14 +1,33 @@
-"""The keys of a verb: `rvtssm VERB --help`, and `rvtssm VERB TOPIC --help` for a section or a key."""
+"""The keys of a verb and what they mean: `rvtssm VERB --help`, and `rvtssm VERB TOPIC --help` for a section or a key.
 
-from dataclasses import is_dataclass
+The meaning of a key is the docstring below its field in the source.
+"""
+
+import ast
+import functools
+import inspect
+import itertools
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+from rvtssm.cli.composition import as_written, short_keys
 from rvtssm.cli.config import CHOICES, configs_dir
-from rvtssm.cli.config_keys import Key, keys_of, purpose
 from rvtssm.cli.verbs import GROUPS, known_verb, verbs
-from rvtssm.cli.words import short_keys
 from rvtssm.system.user_error import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One setting: its full name, its default as it is written on the command line, and what it means."""
+
+    name: str
+    default: str
+    meaning: str
 
 
 def verb_help(name: str, topics: list[str]) -> str:
@@ -72,3 +91,43 @@ def _table(title: str, keys: list[Key]) -> str:
 def _rows(title: str, rows: list[tuple[str, str]]) -> str:
     width = max(len(left) for left, _ in rows) + 2
     return "\n".join([title, *(f"  {left:<{width}}{right}".rstrip() for left, right in rows)])
+
+
+def keys_of(settings: Any, prefix: str = "") -> Iterator[Key]:
+    """Yield all keys of a dataclass, whose values are the defaults, and of those within it; `prefix` stands before."""
+    kinds: Any = [kind for kind in reversed(type(settings).__mro__) if is_dataclass(kind)]
+    meanings = {name: meaning for kind in kinds for name, meaning in _meanings(kind).items()}
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if is_dataclass(value):
+            yield from keys_of(value, f"{prefix}{field.name}.")
+        else:
+            yield Key(prefix + field.name, as_written(value), meanings[field.name])
+
+
+def purpose(settings: Any) -> str:
+    """Return the first sentence of the docstring of a dataclass on one line."""
+    paragraph = (inspect.getdoc(type(settings)) or "").split("\n\n")[0]
+    return " ".join(paragraph.split()).split(". ")[0].rstrip(".")
+
+
+@functools.cache
+def _meanings(settings: type) -> dict[str, str]:
+    """Return the docstring below every field of a class on one line.
+
+    A constant of the same file that a docstring names is replaced by its values.
+    """
+    (body,) = ast.parse(inspect.getsource(settings)).body
+    assert isinstance(body, ast.ClassDef)
+    named = functools.partial(_values, sys.modules[settings.__module__])
+    meanings = {}
+    for field, below in itertools.pairwise(body.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            text = " ".join(str(below.value.value).split()).rstrip(".")
+            meanings[ast.unparse(field.target)] = re.sub(r"\b[A-Z_]{3,}\b", named, text)
+    return meanings
+
+
+def _values(module: ModuleType, name: re.Match[str]) -> str:
+    constant = getattr(module, name[0], None)
+    return ", ".join(constant) if isinstance(constant, (tuple, dict)) else name[0]

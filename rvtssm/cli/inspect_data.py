@@ -2,6 +2,7 @@
 
 import glob
 import json
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from rich.table import Table
 
 from rvtssm.checks.inspect_dataset import (
     SIZES,
+    SPLITS,
     TreeInspection,
     inspect_prepared,
     inspect_raw,
@@ -23,11 +25,13 @@ from rvtssm.checks.verification import verify_dataset
 from rvtssm.cli.config import Config
 from rvtssm.cli.console import console, say, say_error
 from rvtssm.cli.inputs import needed
-from rvtssm.cli.recognised import unrecognised, with_recognised
 from rvtssm.cli.sensor_above import sensor_above
-from rvtssm.datasets import build_spec
-from rvtssm.readers import open_with
+from rvtssm.datasets import DATASETS, DatasetConfig, build_spec, with_described
+from rvtssm.datasets.custom import FILE
+from rvtssm.datasets.tree import find_event_files
+from rvtssm.readers import open_recording, open_with
 from rvtssm.readers.bags import is_bag, split_topic
+from rvtssm.readers.header import UNSAID_SIZE, UnknownSensorSize
 from rvtssm.records import DatasetSpec, ReadOptions
 from rvtssm.system.files import did_you_mean
 from rvtssm.system.output_folder import result_set, write_files
@@ -50,20 +54,20 @@ def inspect(config: Config, as_json: bool = False) -> int:
     where = needed(config.recording, "rvtssm inspect PATH", "a recording, a prepared file or a folder of splits")
     path, topic = _existing(where)
     spec = _spec(config, path)
-    found = _inspected(config, where, path, topic, spec, as_json)
+    inspection = _inspected(config, where, path, topic, spec, as_json)
     if as_json:
-        say(json.dumps(found.to_json(), indent=1))
-    elif isinstance(found, RecordingInspection):
-        console.print(_recording_table(found))
+        say(json.dumps(inspection.to_json(), indent=1))
+    elif isinstance(inspection, RecordingInspection):
+        console.print(_recording_table(inspection))
     else:
-        _print_tree(found)
+        _print_tree(inspection)
     if config.out or not as_json:
         name = f"{path.resolve().name}{(topic or '').replace('/', '_')}"
-        files = _write_pictures(Path(config.out or "outputs/inspect"), name, found, path, spec)
+        files = _write_pictures(Path(config.out or "outputs/inspect"), name, inspection, path, spec)
         if not as_json:
             for file in files:
                 say(f"picture: {file}")
-    errors = found.errors if isinstance(found, TreeInspection) else []
+    errors = inspection.errors if isinstance(inspection, TreeInspection) else []
     for name, message in errors:
         say_error(f"{name}: {message}")
     return 2 if errors else 0
@@ -97,15 +101,15 @@ def _inspected(
 
 
 def _write_pictures(
-    out: Path, name: str, found: RecordingInspection | TreeInspection, path: Path, spec: DatasetSpec | None
+    out: Path, name: str, inspection: RecordingInspection | TreeInspection, path: Path, spec: DatasetSpec | None
 ) -> list[Path]:
     """Write the picture of a recording or a dataset, and labelled frames of raw recordings; return the files."""
-    picture = recording_png(found) if isinstance(found, RecordingInspection) else tree_png(found)
+    picture = recording_png(inspection) if isinstance(inspection, RecordingInspection) else tree_png(inspection)
     pictures = {f"{name}.png": picture}
-    if spec is not None and isinstance(found, TreeInspection) and found.kind == "raw":
+    if spec is not None and isinstance(inspection, TreeInspection) and inspection.kind == "raw":
         from rvtssm.cli.labelled_frames import labelled_frames  # imported here because torch takes a second
 
-        for split, data in labelled_frames(path, spec, found.splits).items():
+        for split, data in labelled_frames(path, spec, inspection.splits).items():
             pictures[f"{name}.labels_{split}.png"] = data
     escaped = glob.escape(name)
     with result_set(out, f"{name}.png", [f"{escaped}.png", f"{escaped}.labels_*.png"]) as staged:
@@ -134,16 +138,21 @@ def _inspect_fully(config: Config, as_json: bool) -> int:
         )
     options = replace(config.preprocess, overwrite=False)
     spec, windows = build_spec(dataset), config.windows.settings
-    found = verify_dataset(spec, dataset.raw_dir, dataset.prepared_dir, windows, options)
+    verification = verify_dataset(spec, dataset.raw_dir, dataset.prepared_dir, windows, options)
     if as_json:
-        say(json.dumps({"checked": found.num_checked, "faults": found.faults, "notes": found.notes}, indent=1))
-        return 2 if found.faults else 0
-    for name, message in found.faults:
+        say(
+            json.dumps(
+                {"checked": verification.num_checked, "faults": verification.faults, "notes": verification.notes},
+                indent=1,
+            )
+        )
+        return 2 if verification.faults else 0
+    for name, message in verification.faults:
         say_error(f"{name}: {message}")
-    for name, message in found.notes:
+    for name, message in verification.notes:
         say(f"{name}: {message}", style="yellow")
-    say(f"{found.num_checked} checked, {len(found.faults)} faults, {len(found.notes)} notes")
-    return 2 if found.faults else 0
+    say(f"{verification.num_checked} checked, {len(verification.faults)} faults, {len(verification.notes)} notes")
+    return 2 if verification.faults else 0
 
 
 def _spec(config: Config, path: Path) -> DatasetSpec | None:
@@ -153,41 +162,43 @@ def _spec(config: Config, path: Path) -> DatasetSpec | None:
     return build_spec(dataset) if dataset.name else None
 
 
-def _recording_table(found: RecordingInspection) -> Table:
-    table = _two_columns(found.name)
-    hot, faults = found.hot_pixels, found.faults
-    table.add_row("format", f"{found.format}, {decimal(found.num_bytes)}")
-    table.add_row("sensor", f"{found.width} x {found.height}")
-    table.add_row("time", f"{found.t_first_us} to {found.t_last_us} us, {found.duration_us / 1e6:.6f} s")
-    table.add_row("events", f"{found.num_events}, {found.num_bytes / found.num_events:.2f} bytes each")
-    bins = f"busiest {found.bin_us / 1000:g} ms"
-    table.add_row("rate", f"{found.mean_rate / 1e6:.3f} million per second, {found.peak_rate / 1e6:.3f} in the {bins}")
-    table.add_row("polarity", f"{100 * found.num_on / found.num_events:.1f} % brighter")
-    table.add_row("longest gap", f"{found.longest_gap_us} us, it starts at {found.longest_gap_at_us} us")
+def _recording_table(inspection: RecordingInspection) -> Table:
+    table = _two_columns(inspection.name)
+    hot, faults = inspection.hot_pixels, inspection.faults
+    table.add_row("format", f"{inspection.format}, {decimal(inspection.num_bytes)}")
+    table.add_row("sensor", f"{inspection.width} x {inspection.height}")
+    table.add_row("time", f"{inspection.t_first_us} to {inspection.t_last_us} us, {inspection.duration_us / 1e6:.6f} s")
+    table.add_row("events", f"{inspection.num_events}, {inspection.num_bytes / inspection.num_events:.2f} bytes each")
+    bins = f"busiest {inspection.bin_us / 1000:g} ms"
+    table.add_row(
+        "rate", f"{inspection.mean_rate / 1e6:.3f} million per second, {inspection.peak_rate / 1e6:.3f} in the {bins}"
+    )
+    table.add_row("polarity", f"{100 * inspection.num_on / inspection.num_events:.1f} % brighter")
+    table.add_row("longest gap", f"{inspection.longest_gap_us} us, it starts at {inspection.longest_gap_at_us} us")
     table.add_row("time backwards", f"{faults.backward_steps} events, moved to the time of the event before")
     table.add_row("out of frame", f"{faults.out_of_frame} events, left out")
     table.add_row("unreadable", f"{faults.unreadable} events, left out")
     table.add_row("other clock", f"{faults.other_clock} events, left out")
     table.add_row("cut off", f"{faults.truncated_bytes} bytes after the last whole event")
-    if found.refusal:
-        table.add_row("other commands", f"refuse it, since it {found.refusal}")
-    share = 100 * hot[:, 2].sum() / found.num_events
+    if inspection.refusal:
+        table.add_row("other commands", f"refuse it, since it {inspection.refusal}")
+    share = 100 * hot[:, 2].sum() / inspection.num_events
     named = "; ".join(f"x={x} y={y}: {count}" for x, y, count in hot[:_MOST_HOT_PIXELS])
     table.add_row("hot pixels", f"{len(hot)} with {share:.1f} % of the events" + (f" ({named})" if named else ""))
     return table
 
 
-def _print_tree(found: TreeInspection) -> None:
-    table = _two_columns(f"{found.name}: {found.kind} {found.dataset}")
-    for name, value in found.settings.items():
+def _print_tree(inspection: TreeInspection) -> None:
+    table = _two_columns(f"{inspection.name}: {inspection.kind} {inspection.dataset}")
+    for name, value in inspection.settings.items():
         table.add_row(name.replace("_", " "), ", ".join(map(str, value)) if isinstance(value, list) else str(value))
-    if found.settings:
+    if inspection.settings:
         console.print(table)
-    table = Table(title=f"{found.name}: {found.kind} {found.dataset}", title_justify="left")
+    table = Table(title=f"{inspection.name}: {inspection.kind} {inspection.dataset}", title_justify="left")
     table.add_column("", style="bold")
     columns = []
-    for split in found.splits:
-        totals = found.totals(split)
+    for split in inspection.splits:
+        totals = inspection.totals(split)
         seconds = totals["duration_us"] / 1e6
         table.add_column(split or "file", justify="right")
         columns.append(
@@ -212,13 +223,13 @@ def _print_tree(found: TreeInspection) -> None:
     table = Table(title="boxes by area (COCO)", title_justify="left")
     for name in ("split", "class", *SIZES):
         table.add_column(name, justify="right" if name in SIZES else "left")
-    for split in found.splits:
-        for name, row in zip(found.class_names, found.labels(split).tolist(), strict=True):
+    for split in inspection.splits:
+        for name, row in zip(inspection.class_names, inspection.labels(split).tolist(), strict=True):
             table.add_row(split or "file", name, *map(str, row))
     console.print(table)
-    for note in found.notes:
+    for note in inspection.notes:
         say(note, style="yellow")
-    if found.kind == "raw" and any(found.labels(split).any() for split in found.splits):
+    if inspection.kind == "raw" and any(inspection.labels(split).any() for split in inspection.splits):
         say(
             "these are all boxes of the label files; training and scoring leave out duplicates, and boxes of which the "
             "sensor sees nothing or too little"
@@ -230,3 +241,67 @@ def _two_columns(title: str) -> Table:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     return table
+
+
+_BY_SENSOR = ("gen1", "onempx")  # same names of files; the size in the files tells which
+
+
+def with_recognised(dataset: DatasetConfig, folder: Path) -> DatasetConfig:
+    """Return the settings with the name of the dataset in a folder, unchanged if it cannot be told.
+
+    Args:
+        dataset: Settings without a name. A sensor size that they give is kept.
+        folder: The folder of the dataset.
+
+    Raises:
+        UserError: A file in the folder that describes or belongs to the dataset cannot be read.
+    """
+    if (described := with_described(replace(dataset, raw_dir=str(folder)))).name:
+        return described
+    if any((folder / "train").glob(f"*{DATASETS['dsec'].event_suffixes[0]}")):
+        return replace(dataset, name="dsec")
+    for name in _BY_SENSOR:
+        spec = DATASETS[name]
+        first = next((path for path in _recordings(folder) if path.name.endswith(spec.event_suffixes)), None)
+        if first is not None and _sensor_hw(first) == (spec.height, spec.width):
+            return replace(dataset, name=name)
+    return dataset
+
+
+def unrecognised(folder: Path) -> UserError:
+    """Return the error for a folder whose dataset cannot be told: what it holds, and what to type."""
+    if paths := _recordings(folder):
+        sensor_hw = _sensor_hw(paths[0])
+        size = f"which {UNSAID_SIZE}" if sensor_hw is None else f"{sensor_hw[1]} x {sensor_hw[0]} pixels"
+        return UserError(
+            "inspect.dataset_unknown",
+            f"{folder} has recordings in {', '.join(dict.fromkeys(f'{path.parent.name}/' for path in paths))} (in all "
+            f"{len(paths)}, the first is {paths[0].name}, {size}), but nothing says which dataset they are; type "
+            f"`rvtssm inspect {folder} dataset=NAME` with one of {', '.join(sorted(DATASETS))}, or describe your own "
+            f"in {folder / FILE} (data_prep/README.md)",
+        )
+    if paths := find_event_files(folder):
+        return UserError(
+            "inspect.no_splits",
+            f"{folder} has no train/, val/ or test/, but recordings (in all {len(paths)}); inspect one of them, as in "
+            f"`rvtssm inspect {paths[0]}`, or the folder of a dataset, which has recordings in train/, val/ and test/",
+        )
+    there = ", ".join(sorted(f"{path.name}{'/' * path.is_dir()}" for path in folder.iterdir())[:9]) or "nothing"
+    return UserError(
+        "inspect.no_recordings",
+        f"{folder} holds no recordings in train/, val/ or test/, but {there}; give a recording, a prepared file or the "
+        "folder of a dataset (data_prep/README.md)",
+    )
+
+
+def _recordings(folder: Path) -> list[Path]:
+    return [path for split in SPLITS if (folder / split).is_dir() for path in find_event_files(folder / split)]
+
+
+def _sensor_hw(path: Path) -> tuple[int, int] | None:
+    """Return height and width of the sensor of a recording, None if it does not state them."""
+    try:
+        with closing(open_recording(path)) as recording:
+            return recording.height, recording.width
+    except UnknownSensorSize:
+        return None

@@ -28,7 +28,7 @@ def labelled_frames(raw_dir: Path, spec: DatasetSpec, splits: Sequence[str]) -> 
     """
     strips = {}
     for split in splits:
-        labelled = [each for each in find_recordings(raw_dir, split, spec) if each.labels is not None]
+        labelled = [recording for recording in find_recordings(raw_dir, split, spec) if recording.labels is not None]
         pictures: list[np.ndarray] = []
         for i in range(_NUM_FRAMES if labelled else 0):
             place = (i + 0.5) / _NUM_FRAMES * len(labelled)
@@ -60,6 +60,6 @@ def _labelled_frame(recording: RawRecording, spec: DatasetSpec, share: float) ->
     if is_uncertain.any():
         class_id[is_uncertain] += len(names)
         names += tuple(f"{name}, uncertain" for name in names)
-    found = Detections(ltwh_to_xyxy(ltwh), np.ones(len(boxes), np.float32), class_id, t_us)
+    drawn = Detections(ltwh_to_xyxy(ltwh), np.ones(len(boxes), np.float32), class_id, t_us)
     caption = f"{recording.name}: labels at {t_us} us"
-    return draw_frame(counts, found, None, names, caption=caption, has_scores=False)
+    return draw_frame(counts, drawn, None, names, caption=caption, has_scores=False)

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import torch
 
-from rvtssm.cli.announcement import announce, say_replaced
 from rvtssm.cli.config import Config
-from rvtssm.cli.console import changing_line, console, say, say_error
+from rvtssm.cli.console import announce, changing_line, console, say, say_error, say_replaced
 from rvtssm.cli.inputs import default_out, weights_label, with_default_weights
 from rvtssm.cli.weights import (
     check_classes,

@@ -101,8 +101,8 @@ def _run(verb: str, words: list[str], flags: list[str], of_hydra: list[str]) -> 
         return 0
     if verb == "doctor":
         return int(named(known.work)())
+    from rvtssm.cli.composition import full_words
     from rvtssm.cli.inputs import check_inputs
-    from rvtssm.cli.words import full_words
 
     words = full_words(verb, words)
     if known.recipe and not any(word.startswith("experiment=") for word in words):

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rvtssm.cli.announcement import announce, say_replaced
 from rvtssm.cli.config import Config
-from rvtssm.cli.console import say, say_error
+from rvtssm.cli.console import announce, say, say_error, say_replaced
 from rvtssm.cli.inputs import default_out, events_path, weights_label, with_default_weights
 from rvtssm.cli.sensor_above import sensor_above
 from rvtssm.cli.weights import (
@@ -69,7 +68,7 @@ def predict(config: Config) -> int:
 def _predict_all(config: Config, checkpoint: LoadedCheckpoint, sources: dict[str, str], out: Path, staged: Path) -> int:
     """Predict all sources, write `scores.json` to `staged`, and return the exit code."""
     scored: list[ScoredRecording] = []
-    wanted: dict[str, np.ndarray] = {}
+    is_scored: dict[str, np.ndarray] = {}
     num_failed = num_unseen = 0
     is_cut_off, interruption = False, Interruption()
     for name, path in sources.items():
@@ -79,15 +78,17 @@ def _predict_all(config: Config, checkpoint: LoadedCheckpoint, sources: dict[str
         try:
             folder = out if len(sources) == 1 else out / name
             say_replaced(folder, "prediction")
-            summary, found, wanted[name], unseen = _predict_one(config, checkpoint, name, path, folder, interruption)
+            summary, recording, is_scored[name], unseen = _predict_one(
+                config, checkpoint, name, path, folder, interruption
+            )
         except (UserError, OSError) as error:
             if len(sources) == 1:
                 raise
             num_failed += 1
             say_error(f"{name}: {' '.join(str(error).split())}")
             continue
-        if found is not None:
-            scored.append(found)
+        if recording is not None:
+            scored.append(recording)
             num_unseen += unseen
         for sentence in [*summary.lines(), f"in {folder}"]:
             say(sentence)
@@ -99,7 +100,7 @@ def _predict_all(config: Config, checkpoint: LoadedCheckpoint, sources: dict[str
     if interruption.is_ended:
         return 130
     if scored:
-        (staged / "scores.json").write_text(_scores(scored, wanted, num_unseen, checkpoint.spec, out))
+        (staged / "scores.json").write_text(_scores(scored, is_scored, num_unseen, checkpoint.spec, out))
     if num_failed:
         say(f"{num_failed} of {len(sources)} recordings could not be predicted")
     return 2 if num_failed or is_cut_off else 0
@@ -146,14 +147,14 @@ def _predict_one(
 
 def _scores(
     recordings: list[ScoredRecording],
-    wanted: dict[str, np.ndarray],
+    is_scored: dict[str, np.ndarray],
     num_unseen: int,
     trained: DatasetSpec,
     out: Path,
 ) -> str:
     """Print and return as JSON the average precision over all sequences, and how their classes map to the model's."""
     spec = replace(dsec.SPEC, class_names=trained.class_names, class_ids=())
-    metrics = evaluate_detections(recordings, spec, only=wanted)
+    metrics = evaluate_detections(recordings, spec, only=is_scored)
     mapping = dsec.mapping_in_words(spec.class_names)
     content = {
         "recordings": [recording.name for recording in recordings],

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from rvtssm.cli.announcement import announce, thinned_in_words
 from rvtssm.cli.config import Config
-from rvtssm.cli.console import say, say_error
+from rvtssm.cli.console import announce, say, say_error, thinned_in_words
 from rvtssm.cli.inputs import needed
 from rvtssm.datasets import build_spec, copy_generated, custom
 from rvtssm.datasets.prepare_dataset import PreprocessSummary, preprocess_dataset

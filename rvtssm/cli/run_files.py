@@ -46,11 +46,11 @@ def run_files(folder: Path, verb: str, config: Config, left_out: Collection[str]
 
 def unlike_others(folder: Path, verb: str, config: Config) -> Path:
     """Return the first of FOLDER, FOLDER_2, FOLDER_3, ... without a finished run that has other settings."""
-    number, found, words = 1, folder, _words(verb, config)
-    while (settings := found / "overrides.yaml").is_file() and settings.read_text() != words:
+    number, place, words = 1, folder, _words(verb, config)
+    while (settings := place / "overrides.yaml").is_file() and settings.read_text() != words:
         number += 1
-        found = folder.with_name(f"{folder.name}_{number}")
-    return found
+        place = folder.with_name(f"{folder.name}_{number}")
+    return place
 
 
 def words_of_run(folder: Path, verb: str) -> list[str]:
@@ -90,7 +90,7 @@ def _leaves(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 def _in_json(value: Any) -> str:
     """Return a value in JSON, with the names in a dict and the letters of a text as Hydra reads them."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{name}: {_in_json(each)}" for name, each in value.items()) + "}"
+        return "{" + ", ".join(f"{name}: {_in_json(item)}" for name, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_in_json, value))}]"
     return quoted(value, '"') if isinstance(value, str) else json.dumps(value)
@@ -113,7 +113,7 @@ def environment(verb: str) -> dict[str, Any]:
 
 def _verb_of(path: Path) -> str | None:
     try:
-        found = json.loads(path.read_text())
+        content = json.loads(path.read_text())
     except (OSError, ValueError):
         return None
-    return found.get("verb") if isinstance(found, dict) else None
+    return content.get("verb") if isinstance(content, dict) else None

@@ -42,7 +42,7 @@ def run_with_hydra(verb: str, words: list[str], options: list[str]) -> None:
         raise UserError("command.resolve_without_cfg", "--resolve changes what --cfg shows; give --cfg job as well")
     register_schema(verbs()[verb].settings_class)
     parsed = OverridesParser.create().parse_overrides(words)
-    plain = [word for word, each in zip(words, parsed, strict=True) if not each.is_sweep_override()]
+    plain = [word for word, override in zip(words, parsed, strict=True) if not override.is_sweep_override()]
     for word in plain:
         if word in _PLUGINS:
             extra, module_of_it = _PLUGINS[word]

@@ -12,8 +12,8 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
+from rvtssm.cli.composition import as_written
 from rvtssm.cli.config import Config, configs_dir
-from rvtssm.cli.config_keys import as_written
 from rvtssm.cli.inputs import TRAIN_OUT
 from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.tree import find_sequences
@@ -39,12 +39,12 @@ class WeightSettings:
 
         A configuration that is composed from them has the same settings.
         """
-        found = []
+        words = []
         if self.model is not None:
             known = MODEL_SIZES.get(self.model.size)
-            found += [f"model={self.model.size}"] if known else []
-            found += _differing("model", self.model, known or ModelConfig())
-        return [*found, *self._temporal_words(), *_differing("windows", self.windows, WindowsConfig())]
+            words += [f"model={self.model.size}"] if known else []
+            words += _differing("model", self.model, known or ModelConfig())
+        return [*words, *self._temporal_words(), *_differing("windows", self.windows, WindowsConfig())]
 
     def _temporal_words(self) -> list[str]:
         name = self.temporal.name

@@ -16,7 +16,7 @@ Further effects are off by default:
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -79,46 +79,12 @@ def simulate_events(
     if first is None:
         raise UserError("simulation.no_frames", "simulate_events got no frames; pass at least one")
     before_us, image = first
-    start_us = before_us
-    lit = _log_intensity(image, config)
-    thresholds = _thresholds(lit.shape, config, rng)
-    now = thresholds  # thresholds of the next event, which differ if there is noise
-    hot = rng.choice(lit.size, rng.binomial(lit.size, config.hot_pixel_share), replace=False)
-    dead = leak = None
-    if config.dead_pixel_share:
-        dead = rng.random(lit.shape) < config.dead_pixel_share
-    if config.leak_rate_hz:  # a slow rise of the signal, in thresholds per second
-        rates = config.leak_rate_hz * np.exp(config.leak_mismatch * rng.standard_normal(lit.shape))
-        leak = (rates * thresholds[1]).astype(np.float32)
-    chance = np.zeros(1, np.uint64)
-    if config.threshold_noise:
-        now = thresholds[0].copy(), thresholds[1].copy()
-        chance[0] = rng.integers(1, 1 << 62)
-    before, level = lit, lit.copy()
-    free_from_us = np.full(before.shape, np.iinfo(np.int64).min, np.int64)
-    is_delayed = config.latency_us > 0 or config.latency_jitter_us > 0 or config.readout_us > 0
-    late: list[Columns] = []  # events whose latency moves them to the next block
-
-    def block(parts: list[Columns], start_us: int, end_us: int) -> Events:
-        parts.append(_noise(before.shape, hot, start_us, end_us, config, rng))
-        t, x, y, p = _sorted(parts)
-        keep = _outside_refractory(t, x, y, free_from_us, config.refractory_us)
-        if dead is not None:
-            keep &= ~dead[y, x]
-        t, x, y, p = t[keep], x[keep], y[keep], p[keep]
-        if is_delayed:
-            t = _delayed(t, y, before.shape[0], config, rng)
-            t, x, y, p = _sorted([*late, (t, x, y, p)])
-            cut = np.searchsorted(t, end_us, side="right")
-            late[:] = [(t[cut:], x[cut:], y[cut:], p[cut:])]
-            t, x, y, p = t[:cut], x[:cut], y[:cut], p[:cut]
-        if config.max_rate_hz:
-            keep = _within_rate(t, start_us, config.max_rate_hz * before.size * _LIMIT_US * 1e-6)
-            t, x, y, p = t[keep], x[keep], y[keep], p[keep]
-        return Events(t, x, y, p)
-
+    start_us = block_start_us = before_us
+    before = lit = _log_intensity(image, config)
+    level = lit.copy()
+    pixels = _draw_pixels(lit.shape, config, rng)
+    output = _Output(lit.shape, pixels, config, rng)
     parts: list[Columns] = []
-    block_start_us = before_us
     for t_us, image in stream:
         if t_us <= before_us:
             raise UserError(
@@ -128,19 +94,94 @@ def simulate_events(
         bright = _log_intensity(image, config)
         if config.cutoff_hz:
             radians = 2 * math.pi * config.cutoff_hz * (t_us - before_us) * 1e-6
-            lit = _low_passed(lit, bright, image, radians, config.dark_intensity)
-        else:
-            lit = bright
-        after = lit if leak is None else lit + leak * np.float32((t_us - start_us) * 1e-6)
-        parts.append(_crossings(before, after, level, thresholds, now, config.threshold_noise, chance, before_us, t_us))
+            bright = _low_passed(lit, bright, image, radians, config.dark_intensity)
+        after = lit = bright
+        if pixels.leak is not None:
+            after = lit + pixels.leak * np.float32((t_us - start_us) * 1e-6)
+        span_us = before_us, t_us
+        parts.append(
+            _crossings(
+                before, after, level, pixels.thresholds, pixels.now, config.threshold_noise, pixels.chance, *span_us
+            )
+        )
         if config.shot_rate_hz:
-            parts.append(_shot_noise(image, before_us, t_us, config, rng))
+            parts.append(_shot_noise(image, *span_us, config, rng))
         before_us, before = t_us, after
         if t_us - block_start_us >= BLOCK_US:
-            yield block(parts, block_start_us, t_us)
+            yield output.block(parts, block_start_us, t_us)
             parts, block_start_us = [], t_us
     if parts:
-        yield block(parts, block_start_us, before_us)
+        yield output.block(parts, block_start_us, before_us)
+
+
+@dataclass
+class _Pixels:
+    """What differs between the pixels of one camera."""
+
+    thresholds: Thresholds
+    now: Thresholds  # of the next event, which differ if there is noise
+    chance: np.ndarray  # (1,) uint64, state of the generator of that noise
+    hot: np.ndarray  # numbers of the pixels that send events without a reason
+    dead: np.ndarray | None  # (H, W) bool
+    leak: np.ndarray | None  # (H, W) float32, a slow rise of the signal, in thresholds per second
+
+
+def _draw_pixels(shape: tuple[int, ...], config: CameraConfig, rng: np.random.Generator) -> _Pixels:
+    thresholds, size = _thresholds(shape, config, rng), math.prod(shape)
+    pixels = _Pixels(
+        thresholds,
+        thresholds,
+        np.zeros(1, np.uint64),
+        rng.choice(size, rng.binomial(size, config.hot_pixel_share), replace=False),
+        None,
+        None,
+    )
+    if config.dead_pixel_share:
+        pixels.dead = rng.random(shape) < config.dead_pixel_share
+    if config.leak_rate_hz:
+        rates = config.leak_rate_hz * np.exp(config.leak_mismatch * rng.standard_normal(shape))
+        pixels.leak = (rates * thresholds[1]).astype(np.float32)
+    if config.threshold_noise:
+        pixels.now = thresholds[0].copy(), thresholds[1].copy()
+        pixels.chance[0] = rng.integers(1, 1 << 62)
+    return pixels
+
+
+class _Output:
+    """Turns what the pixels signal into events: noise, refractory time, latency and the limit of the rate.
+
+    Args:
+        shape: Height and width of the sensor.
+        pixels: Its pixels.
+        config: The camera.
+        rng: Random generator.
+    """
+
+    def __init__(self, shape: tuple[int, ...], pixels: _Pixels, config: CameraConfig, rng: np.random.Generator) -> None:
+        self._shape, self._pixels, self._config, self._rng = shape, pixels, config, rng
+        self._free_from_us = np.full(shape, np.iinfo(np.int64).min, np.int64)
+        self._is_delayed = config.latency_us > 0 or config.latency_jitter_us > 0 or config.readout_us > 0
+        self._late: list[Columns] = []  # events whose latency moves them to the next block
+
+    def block(self, parts: list[Columns], start_us: int, end_us: int) -> Events:
+        """Return the events of a block; `parts` are the crossings and the shot noise of its frames."""
+        config, rng = self._config, self._rng
+        parts.append(_noise(self._shape, self._pixels.hot, start_us, end_us, config, rng))
+        t, x, y, p = _sorted(parts)
+        keep = _outside_refractory(t, x, y, self._free_from_us, config.refractory_us)
+        if self._pixels.dead is not None:
+            keep &= ~self._pixels.dead[y, x]
+        t, x, y, p = t[keep], x[keep], y[keep], p[keep]
+        if self._is_delayed:
+            t = _delayed(t, y, self._shape[0], config, rng)
+            t, x, y, p = _sorted([*self._late, (t, x, y, p)])
+            cut = np.searchsorted(t, end_us, side="right")
+            self._late = [(t[cut:], x[cut:], y[cut:], p[cut:])]
+            t, x, y, p = t[:cut], x[:cut], y[:cut], p[:cut]
+        if config.max_rate_hz:
+            keep = _within_rate(t, start_us, config.max_rate_hz * math.prod(self._shape) * _LIMIT_US * 1e-6)
+            t, x, y, p = t[keep], x[keep], y[keep], p[keep]
+        return Events(t, x, y, p)
 
 
 def _sorted(parts: list[Columns]) -> Columns:

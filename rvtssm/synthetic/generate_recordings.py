@@ -145,10 +145,10 @@ def _check_folder(raw_dir: Path, config: SyntheticConfig, simulation: Simulation
     path = raw_dir / GENERATED_FILE
     if path.exists():
         with file_errors(path, advice="generate into another folder", errors=CONTENT_ERRORS):
-            found = {"dataset": "synthetic", **json.loads(path.read_text())}
-            found["camera"] = {**asdict(CameraConfig()), **found.get("camera", {})}
-        if different := [key for key in {**found, **settings} if found.get(key) != settings.get(key)]:
-            listed = ", ".join(f"{key}={found.get(key)} instead of {settings.get(key)}" for key in different)
+            earlier = {"dataset": "synthetic", **json.loads(path.read_text())}
+            earlier["camera"] = {**asdict(CameraConfig()), **earlier.get("camera", {})}
+        if different := [key for key in {**earlier, **settings} if earlier.get(key) != settings.get(key)]:
+            listed = ", ".join(f"{key}={earlier.get(key)} instead of {settings.get(key)}" for key in different)
             raise UserError(
                 "generate.other_settings",
                 f"{raw_dir} was generated with {listed}; delete it or generate into another folder",

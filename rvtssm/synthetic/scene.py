@@ -61,7 +61,7 @@ class Scene:
         """
         height, width = self.view.height, self.view.width
         unhidden = np.ones((height, width), np.float32)
-        found = []
+        rows = []
         for track_id, actor, sighting in self._visible(t_us):
             covered = np.zeros((height, width), np.float32)
             actor.figure.paint(covered, *sighting[1:], is_silhouette=True)
@@ -74,8 +74,8 @@ class Scene:
             is_large = min(w, h) >= min_side_px and np.hypot(w, h) >= min_diagonal_px
             if is_large and unhidden_share * share_in_frame >= MIN_VISIBLE:
                 still_us = 0 if self.view.is_moving else actor.journey.still_us(t_us)
-                found.append((t_us, left, top, w, h, actor.class_id, track_id, 1.0, 0.0, still_us))
-        return np.array(found, BOX_DTYPE)
+                rows.append((t_us, left, top, w, h, actor.class_id, track_id, 1.0, 0.0, still_us))
+        return np.array(rows, BOX_DTYPE)
 
     def _visible(self, t_us: int) -> list[tuple[int, Actor, Sighting]]:
         """Return track id, actor and sighting of the actors in the frame, nearest first."""

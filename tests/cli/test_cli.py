@@ -15,10 +15,9 @@ import yaml
 from event_examples import HEIGHT, WIDTH, boxes_of, random_events
 
 from rvtssm.cli import main as cli
-from rvtssm.cli.composition import quoted
-from rvtssm.cli.config_keys import keys_of
+from rvtssm.cli.composition import full_words, quoted, short_keys
+from rvtssm.cli.help import keys_of
 from rvtssm.cli.verbs import usage, verbs
-from rvtssm.cli.words import full_words, short_keys
 from rvtssm.contrib.studies.grid import compose_study
 from rvtssm.datasets import DATASETS
 from rvtssm.events.labels import write_boxes

@@ -9,11 +9,11 @@ import yaml
 from config_examples import leaves
 from omegaconf import OmegaConf
 
+from rvtssm.cli.composition import full_words
 from rvtssm.cli.config import Config
-from rvtssm.cli.config_keys import keys_of, purpose
+from rvtssm.cli.help import keys_of, purpose
 from rvtssm.cli.main import compose
 from rvtssm.cli.weight_settings import settings_of
-from rvtssm.cli.words import full_words
 from rvtssm.datasets import DATASETS, build_spec
 from rvtssm.events.windows import WindowsConfig
 from rvtssm.models.backbones.rvt import SPATIAL_MIXERS

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from rvtssm.cli import main as cli
-from rvtssm.cli.announcement import say_replaced
 from rvtssm.cli.composition import compose
+from rvtssm.cli.console import say_replaced
 from rvtssm.cli.inputs import default_out, weights_label
 from rvtssm.cli.run_files import run_files, unlike_others
 

@@ -19,8 +19,8 @@ import pytest
 import torch
 
 from rvtssm.cli import main as cli
+from rvtssm.cli.composition import full_words
 from rvtssm.cli.verbs import verbs, verbs_that_read
-from rvtssm.cli.words import full_words
 from rvtssm.datasets.sequence import RawSplit
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint

@@ -9,10 +9,9 @@ import torch
 import yaml
 
 from rvtssm import __version__
-from rvtssm.cli.composition import quoted
+from rvtssm.cli.composition import full_words, quoted
 from rvtssm.cli.main import compose, main
 from rvtssm.cli.run_files import RUN_FILES, overrides, run_files
-from rvtssm.cli.words import full_words
 from rvtssm.models.checkpoint import WRITTEN_BY, load_file, read_checkpoint, weights_digest, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.model_config import ModelConfig

@@ -11,7 +11,7 @@ import pytest
 import torch
 from user_errors import raises
 
-from rvtssm.cli.announcement import with_labels
+from rvtssm.cli.console import with_labels
 from rvtssm.datasets.data_config import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.events.labels import BOX_DTYPE, write_boxes

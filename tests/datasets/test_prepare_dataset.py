@@ -14,7 +14,7 @@ import pytest
 from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events, to_events, write_hdf5
 from user_errors import raises
 
-from rvtssm.cli.announcement import with_labels
+from rvtssm.cli.console import with_labels
 from rvtssm.cli.preprocess import _print_summary
 from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset

@@ -10,9 +10,8 @@ import torch
 from user_errors import raises
 
 from rvtssm.cli.composition import compose
-from rvtssm.cli.init_from import report_transfer
 from rvtssm.cli.run_files import overrides as config_words
-from rvtssm.cli.train import train
+from rvtssm.cli.train import report_transfer, train
 from rvtssm.datasets import DATASETS, build_spec
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.models.checkpoint import load_file, write_checkpoint

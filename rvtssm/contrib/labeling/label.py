@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rvtssm.cli.announcement import announce
-from rvtssm.cli.console import say, say_error
+from rvtssm.cli.console import announce, say, say_error
 from rvtssm.cli.inputs import recordings_path, writable
 from rvtssm.cli.weights import read_weights, weights_file, with_chosen_precision
 from rvtssm.contrib.labeling.label_config import LabelSettings

@@ -10,8 +10,7 @@ import threading
 from pathlib import Path
 from urllib.parse import quote
 
-from rvtssm.cli.announcement import announce
-from rvtssm.cli.console import say
+from rvtssm.cli.console import announce, say
 from rvtssm.cli.inputs import weights_path, with_default_weights
 from rvtssm.cli.weights import say_note
 from rvtssm.contrib.serve.serve_config import ServeSettings

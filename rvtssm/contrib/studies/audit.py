@@ -4,8 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from rvtssm.cli.announcement import say_replaced
-from rvtssm.cli.console import console, say
+from rvtssm.cli.console import console, say, say_replaced
 from rvtssm.cli.inputs import default_out, weights_label, weights_path, writable
 from rvtssm.cli.sensor_above import sensor_above
 from rvtssm.cli.weights import read_weights

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from rvtssm.cli.announcement import announce
-from rvtssm.cli.console import say
+from rvtssm.cli.console import announce, say
 from rvtssm.contrib.worlds.video import VideoSource, dense_frames, open_video, picture_files
 from rvtssm.contrib.worlds.video_labels import read_video_labels
 from rvtssm.contrib.worlds.worlds_config import WorldsConfig, video_path
