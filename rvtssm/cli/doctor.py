@@ -76,10 +76,8 @@ def _recurrence() -> str:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     decay = torch.polar(torch.full((1, 1, 40), 0.9), torch.rand(1, 1, 40)).to(device)
-    drive, state = (
-        torch.randn(30, 7, 40, dtype=decay.dtype).to(device),
-        torch.zeros(7, 40, dtype=decay.dtype).to(device),
-    )
+    drive = torch.randn(30, 7, 40, dtype=decay.dtype).to(device)
+    state = torch.zeros(7, 40, dtype=decay.dtype).to(device)
     computed = {method: scan(decay, drive, state, method)[0] for method in ("auto", "loop")}
     expected = []
     for step in drive:
@@ -128,15 +126,15 @@ def _video() -> str:
                 write(np.zeros((64, 96, 3), np.uint8))
         with av.open(str(path)) as container:
             codec = container.streams.video[0].codec_context
-            found = len(list(container.decode(video=0))), codec.name, codec.pix_fmt
-    if found != (3, "h264", "yuv420p"):
-        raise RuntimeError(f"wrote 3 frames of h264 in yuv420p and read {found}; install av again")
+            decoded = len(list(container.decode(video=0))), codec.name, codec.pix_fmt
+    if decoded != (3, "h264", "yuv420p"):
+        raise RuntimeError(f"wrote 3 frames of h264 in yuv420p and read {decoded}; install av again")
     return "an MP4 file in H.264, which browsers play, was written and read back"
 
 
 def _opencv() -> str:
     """Find several wheels of OpenCV, which install files of the same names over each other."""
-    names = {str(found.metadata["Name"]).lower() for found in importlib.metadata.distributions()}
+    names = {str(package.metadata["Name"]).lower() for package in importlib.metadata.distributions()}
     wheels = sorted(name for name in names if re.fullmatch("opencv-(contrib-)?python(-headless)?", name))
     if len(wheels) < 2:
         return f"cv2 {importlib.import_module('cv2').__version__}"

@@ -1,6 +1,8 @@
 """`rvtssm info`: counts the parameters of a detector by room, for a configuration or for weights."""
 
 import json
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from rich.table import Table
@@ -17,45 +19,61 @@ from rvtssm.models.weights import check_digest, local_weights
 def info(config: Config, as_json: bool = False) -> dict[str, int]:
     """Print and return the parameters by room of the detector in `checkpoint`, or else of the configuration."""
     described: CheckpointMeta
+    has_digest = None
     if config.checkpoint:
         from rvtssm.cli.weights import read_weights  # imports what runs exported files
 
         described = read_weights(config)
+        has_digest = check_digest(local_weights(config.checkpoint))
     else:
         spec = build_spec(config.dataset)
         described = CheckpointMeta(spec, config.model, config.temporal, config.windows.settings)
-    spec, model, temporal = described.spec, described.model_config, described.temporal_config
     with torch.device("meta"):
         detector = described.build()
-    words = settings_of(model, temporal, described.windows).words()
-    counts, facts = count_parameters(detector), detector.backbone.facts()
-    masked = _share_masked(described)
-    has_digest = check_digest(local_weights(config.checkpoint)) if config.checkpoint else None
+    counts = count_parameters(detector)
     if as_json:
-        values = {
-            "model": model.size,
-            "backbone": model.backbone,
-            "neck": model.neck,
-            "head": model.head,
-            "temporal": temporal.name,
-            "dataset": spec.name,
-            "classes": list(spec.class_names),
-            "stride_us": described.windows.stride_us,
-            "window_lengths_us": list(described.window_lengths_us),
-            "may_shrink_windows": described.may_shrink_windows,
-            "bandlimit": temporal.bandlimit,
-            "share_masked": masked,
-            "parameters": counts,
-            "frame_hw": [spec.frame_height, spec.frame_width],
-            "padded_hw": list(detector.backbone.padded_hw),
-            "has_digest": has_digest,
-            "note": described.note,
-            "settings": words,
-            **facts,
-        }
-        say(json.dumps(values))
+        say(json.dumps(_values(described, detector, counts, has_digest)))
         return counts
-    title = f"{model.size} {temporal.name} on {spec.name}"
+    console.print(_table(described, counts))
+    say("; ".join(_sentences(described, detector, has_digest)))
+    say(f"settings: {pasted(_words(described))}")
+    return counts
+
+
+def _words(described: CheckpointMeta) -> list[str]:
+    return settings_of(described.model_config, described.temporal_config, described.windows).words()
+
+
+def _values(
+    described: CheckpointMeta, detector: Detector, counts: dict[str, int], has_digest: bool | None
+) -> dict[str, Any]:
+    """Return what `--json` prints."""
+    spec, model, temporal = described.spec, described.model_config, described.temporal_config
+    return {
+        "model": model.size,
+        "backbone": model.backbone,
+        "neck": model.neck,
+        "head": model.head,
+        "temporal": temporal.name,
+        "dataset": spec.name,
+        "classes": list(spec.class_names),
+        "stride_us": described.windows.stride_us,
+        "window_lengths_us": list(described.window_lengths_us),
+        "may_shrink_windows": described.may_shrink_windows,
+        "bandlimit": temporal.bandlimit,
+        "share_masked": _share_masked(described),
+        "parameters": counts,
+        "frame_hw": [spec.frame_height, spec.frame_width],
+        "padded_hw": list(detector.backbone.padded_hw),
+        "has_digest": has_digest,
+        "note": described.note,
+        "settings": _words(described),
+        **detector.backbone.facts(),
+    }
+
+
+def _table(described: CheckpointMeta, counts: dict[str, int]) -> Table:
+    title = f"{described.model_config.size} {described.temporal_config.name} on {described.spec.name}"
     table = Table(title=title, title_justify="left")
     table.add_column("room")
     table.add_column("parameters", justify="right")
@@ -63,25 +81,27 @@ def info(config: Config, as_json: bool = False) -> dict[str, int]:
         if room == "total":
             table.add_section()
         table.add_row(room, f"{count / 1e6:.6f} M")
-    console.print(table)
-    say(
-        f"frames {spec.frame_width} x {spec.frame_height}, padded to "
-        f"{detector.backbone.padded_hw[1]} x {detector.backbone.padded_hw[0]}; "
-        f"backbone {model.backbone} ({', '.join(f'{name} {value}' for name, value in facts.items())}), "
-        f"neck {model.neck}, head {model.head}; "
-        f"a step every {described.windows.stride_us / 1000:g} ms; windows of "
-        f"{', '.join(f'{length_us / 1000:g}' for length_us in described.window_lengths_us)} ms in training, which "
-        f"{'may' if described.may_shrink_windows else 'should not'} shrink at higher rates; "
-        + "".join(
-            f"bandlimit {temporal.bandlimit:g} masks {share:.0%} of the modes at stride {stride}; "
-            for stride, share in masked.items()
-        )
-        + f"classes {', '.join(spec.class_names)}"
-        + {None: "", True: "; the file agrees with its digest", False: "; the file has no digest"}[has_digest]
-        + (f"; {described.note}" if described.note else "")
-    )
-    say(f"settings: {pasted(words)}")
-    return counts
+    return table
+
+
+def _sentences(described: CheckpointMeta, detector: Detector, has_digest: bool | None) -> Iterator[str]:
+    """Yield what the table does not say: frames, parts, windows, masked modes, classes, digest and note."""
+    spec, model, temporal = described.spec, described.model_config, described.temporal_config
+    padded_height, padded_width = detector.backbone.padded_hw
+    yield f"frames {spec.frame_width} x {spec.frame_height}, padded to {padded_width} x {padded_height}"
+    facts = ", ".join(f"{name} {value}" for name, value in detector.backbone.facts().items())
+    yield f"backbone {model.backbone} ({facts}), neck {model.neck}, head {model.head}"
+    yield f"a step every {described.windows.stride_us / 1000:g} ms"
+    lengths = ", ".join(f"{length_us / 1000:g}" for length_us in described.window_lengths_us)
+    shrinking = "may" if described.may_shrink_windows else "should not"
+    yield f"windows of {lengths} ms in training, which {shrinking} shrink at higher rates"
+    for stride, share in _share_masked(described).items():
+        yield f"bandlimit {temporal.bandlimit:g} masks {share:.0%} of the modes at stride {stride}"
+    yield f"classes {', '.join(spec.class_names)}"
+    if has_digest is not None:
+        yield "the file agrees with its digest" if has_digest else "the file has no digest"
+    if described.note:
+        yield described.note
 
 
 def _share_masked(described: CheckpointMeta) -> dict[int, float]:
@@ -96,7 +116,9 @@ def _share_masked(described: CheckpointMeta) -> dict[int, float]:
         detector = described.detector if isinstance(described, LoadedCheckpoint) else described.build()
     if not isinstance(detector, Detector):
         return {}
-    spectra = {stride: layer.spectrum() for stride, layer in detector.backbone.temporal_layers().items()}
-    return {
-        stride: float(each.is_masked.double().mean()) for stride, each in spectra.items() if not isinstance(each, str)
-    }
+    shares = {}
+    for stride, layer in detector.backbone.temporal_layers().items():
+        spectrum = layer.spectrum()
+        if not isinstance(spectrum, str):
+            shares[stride] = float(spectrum.is_masked.double().mean())
+    return shares
