@@ -5,9 +5,9 @@ from pathlib import Path
 from rvtssm.cli.config import Config
 from rvtssm.cli.console import say
 from rvtssm.cli.inputs import needed, writable
-from rvtssm.cli.sensor_above import sensor_above
 from rvtssm.datasets import build_spec
 from rvtssm.datasets.rvt_layout import write_rvt_tree
+from rvtssm.datasets.tree import sensor_above
 from rvtssm.readers import open_with
 from rvtssm.readers.bags import is_bag, split_topic
 from rvtssm.records import ReadOptions

@@ -10,7 +10,6 @@ import numpy as np
 from rvtssm.cli.config import Config
 from rvtssm.cli.console import announce, say, say_error, say_replaced
 from rvtssm.cli.inputs import default_out, events_path, weights_label, with_default_weights
-from rvtssm.cli.sensor_above import sensor_above
 from rvtssm.cli.weights import (
     check_classes,
     precision_in_words,
@@ -20,6 +19,7 @@ from rvtssm.cli.weights import (
     with_chosen_precision,
 )
 from rvtssm.datasets import dsec
+from rvtssm.datasets.tree import sensor_above
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.sources import DSEC_TRACKS, Interruption, find_sources
 from rvtssm.detection.summary import RunSummary

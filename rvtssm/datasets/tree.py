@@ -12,11 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
+from rvtssm.datasets.custom import FILE, read_spec
 from rvtssm.datasets.find_labels import find_labels, is_label_file, shared_paths
 from rvtssm.events.label_files import LABEL_SUFFIXES, LabelFiles
 from rvtssm.events.labels import BOX_DTYPE, Boxes
 from rvtssm.readers import Recording, open_with
-from rvtssm.records import EVENT_SUFFIXES, DatasetSpec
+from rvtssm.readers.header import UnknownSensorSize
+from rvtssm.records import EVENT_SUFFIXES, DatasetSpec, ReadOptions
 from rvtssm.system.remote import local_path
 from rvtssm.system.user_error import UserError
 
@@ -239,3 +241,19 @@ def _matches(
         for path in sorted(root.glob(pattern + suffix)):
             if not path.name.startswith("."):
                 yield path, folder, path.relative_to(root / folder).as_posix().removesuffix(suffix)
+
+
+def sensor_above(path: Path, options: ReadOptions) -> ReadOptions:
+    """Return the options with the size in the nearest `dataset.yaml` above a recording that does not state its size.
+
+    Return the options unchanged if the recording states its size, or if there is no such file. Raise UserError if the
+    recording cannot be read, or if the content of `dataset.yaml` is wrong.
+    """
+    try:
+        open_with(path, options).close()
+    except UnknownSensorSize:
+        for folder in path.absolute().parents:
+            if (folder / FILE).is_file():
+                spec = read_spec(folder)
+                return replace(options, height=spec.height, width=spec.width)
+    return options

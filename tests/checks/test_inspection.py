@@ -17,9 +17,8 @@ from user_errors import raises
 
 from rvtssm.checks.inspect_dataset import count_labels, inspect_prepared, inspect_raw, is_prepared
 from rvtssm.checks.inspect_recording import inspect_recording
-from rvtssm.checks.picture import tree_png
 from rvtssm.checks.recording_picture import recording_png
-from rvtssm.cli.labelled_frames import labelled_frames
+from rvtssm.cli.inspect_pictures import labelled_frames, tree_png
 from rvtssm.cli.main import main
 from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset

@@ -6,13 +6,12 @@ from pathlib import Path
 
 from rvtssm.cli.console import console, say, say_replaced
 from rvtssm.cli.inputs import default_out, weights_label, weights_path, writable
-from rvtssm.cli.sensor_above import sensor_above
 from rvtssm.cli.weights import read_weights
 from rvtssm.contrib.studies.audit_config import AuditSettings
 from rvtssm.contrib.studies.audit_report import AUDIT_FILES, console_table, to_json, write_audit
 from rvtssm.contrib.studies.memory_audit import audit_detector
 from rvtssm.datasets import build_spec, with_described
-from rvtssm.datasets.tree import find_recordings
+from rvtssm.datasets.tree import find_recordings, sensor_above
 from rvtssm.detection.sources import find_sources, first_events
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.readers.recording import join_events
