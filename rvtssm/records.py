@@ -235,6 +235,11 @@ class Events:
     Whole numbers of other types are converted if they fit; anything else raises a UserError. Polarities follow one rule
     in `Events`, structured arrays and files: 1 and True are brighter; 0, -1 and False are darker, and become 0. Order,
     pixels and polarities that are already uint8 are only checked where events are counted or drawn.
+
+    >>> t, x, y = np.array([0, 40, 90]), np.array([3, 3, 4]), np.array([7, 7, 7])
+    >>> events = rvtssm.Events(t, x, y, p=np.array([1, 0, 1]))
+    >>> events, events.between(0, 90), events[events.x == 4]
+    (Events(3 from 0 to 90 us), Events(2 from 0 to 40 us), Events(1 from 90 to 90 us))
     """
 
     t: np.ndarray  # (N,) int64, microseconds, non-decreasing
@@ -294,7 +299,14 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """T windows of time, half-open [start, end), with increasing ends. Length and stride are independent."""
+    """T windows of time, half-open [start, end), with increasing ends. Length and stride are independent.
+
+    >>> recording = rvtssm.open("street/test/test_0000_td.dat")
+    >>> windows = rvtssm.Windows(bounds_us=np.array([[0, 50_000], [20_000, 70_000]]), dt_us=np.array([50_000, 20_000]))
+    >>> parts = [recording.between(start_us, end_us) for start_us, end_us in windows.bounds_us.tolist()]
+    >>> [bool(part.t.max() < end_us) for part, end_us in zip(parts, windows.ends_us)]
+    [True, True]
+    """
 
     bounds_us: np.ndarray  # (T, 2) int64
     dt_us: np.ndarray  # (T,) int64, time from the previous window end to this one: the step of the model
@@ -362,7 +374,11 @@ def check_window(key: str, value: object, other: str | None = None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class WindowSettings:
-    """How events become frames, both in prepared sequences and in recordings that are counted on the fly."""
+    """How events become frames, both in prepared sequences and in recordings that are counted on the fly.
+
+    >>> rvtssm.WindowSettings(stride_us=10_000, length_us=50_000).hz
+    100.0
+    """
 
     stride_us: float = 50_000  # time between window ends; a model uses step_scale = 1 at its training stride
     length_us: int | None = None  # length of a window; None: each window starts at the end of the previous one
@@ -453,6 +469,12 @@ class Labels:
     """N boxes of one recording, in order of time. `window_index` says which window each box belongs to.
 
     On the label grid, this is the window that ends at the time of the box; see `to_labels` for the free grid.
+
+    >>> boxes = np.array([[10, 20, 30, 15], [50, 20, 12, 12]], np.float32)
+    >>> zeros = np.zeros(2, np.int64)
+    >>> labels = rvtssm.Labels(boxes, class_id=zeros, t_us=zeros + 50_000, window_index=zeros, still_us=zeros - 1)
+    >>> len(labels[labels.boxes_ltwh[:, 2] > 20])
+    1
     """
 
     boxes_ltwh: np.ndarray  # (N, 4) float32, pixels
@@ -550,7 +572,13 @@ class SequenceBatch:
 
 @dataclass(frozen=True, slots=True)
 class Detections:
-    """N boxes found in one frame, in order of decreasing score."""
+    """N boxes found in one frame, in order of decreasing score.
+
+    >>> boxes = np.array([[10, 20, 40, 35], [50, 20, 62, 32]], np.float32)
+    >>> found = rvtssm.Detections(boxes, np.array([0.9, 0.2], np.float32), np.zeros(2, np.int64), t_us=50_000)
+    >>> found, found[found.score > 0.5]
+    (Detections(2 at 50000 us), Detections(1 at 50000 us))
+    """
 
     xyxy: np.ndarray  # (N, 4) float32, pixels of the frame
     score: np.ndarray  # (N,) float32

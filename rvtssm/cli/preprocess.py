@@ -5,11 +5,11 @@ from pathlib import Path
 from rvtssm.cli.config import Config
 from rvtssm.cli.console import announce, say, say_error, thinned_in_words
 from rvtssm.cli.inputs import needed
-from rvtssm.datasets import build_spec, copy_generated, custom
-from rvtssm.datasets.prepare_dataset import PreprocessSummary, preprocess_dataset
+from rvtssm.datasets import build_spec
+from rvtssm.datasets.prepare_dataset import PreprocessSummary
+from rvtssm.datasets.prepare_dataset import preprocess as prepare
 from rvtssm.datasets.tree import find_recordings
 from rvtssm.events.label_times import summary as summary_of_times
-from rvtssm.records import DatasetSpec
 from rvtssm.system.output_folder import locked
 from rvtssm.system.user_error import UserError
 
@@ -33,7 +33,14 @@ def preprocess(config: Config) -> int:
         output=prepared_dir,
     )
     with locked(Path(prepared_dir)):
-        summary = _prepare(config, spec, raw_dir, prepared_dir)
+        summary = prepare(
+            raw_dir,
+            prepared_dir,
+            dataset=config.dataset,
+            windows=config.windows,
+            progress=True,
+            **vars(config.preprocess),
+        )
     _print_summary(summary, prepared_dir)
     is_useless = summary.dropped and not (summary.written or summary.skipped)
     if is_useless and not summary.failed:
@@ -46,18 +53,6 @@ def preprocess(config: Config) -> int:
             f"{spec.height} (width x height); `rvtssm inspect {raw_dir} full=true` says what is wrong with the labels",
         )
     return 2 if summary.failed else 0
-
-
-def _prepare(config: Config, spec: DatasetSpec, raw_dir: str, prepared_dir: str) -> PreprocessSummary:
-    is_described = spec.name == custom.SPEC.name
-    if is_described and not Path(prepared_dir, custom.FILE).exists():
-        custom.copy_description(raw_dir, prepared_dir)  # before the work, in case it is interrupted
-    summary = preprocess_dataset(spec, raw_dir, prepared_dir, config.windows.settings, config.preprocess)
-    if summary.written or summary.skipped:  # otherwise it may not fit the files that are there
-        if is_described:
-            custom.copy_description(raw_dir, prepared_dir)
-        copy_generated(spec.name, raw_dir, prepared_dir)
-    return summary
 
 
 def _print_summary(summary: PreprocessSummary, prepared_dir: str) -> None:

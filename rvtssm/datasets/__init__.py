@@ -31,7 +31,11 @@ _LARGEST_SENSOR = 1 << 16  # pixels; no sensor has larger coordinates
 
 @dataclass
 class DatasetConfig:
-    """Which dataset to use, and where its files are: `<dir>/{train,val,test}/...`."""
+    """Which dataset to use, and where its files are: `<dir>/{train,val,test}/...`.
+
+    >>> rvtssm.DatasetConfig(raw_dir="street").source is None  # raw recordings or prepared frames, whichever are there
+    True
+    """
 
     name: str = ""
     """One of DATASETS."""

@@ -40,7 +40,11 @@ class PreprocessConfig:
 
 @dataclass
 class SamplingConfig:
-    """The composition of training batches. All numbers except total_batch are per process."""
+    """The composition of training batches. All numbers except total_batch are per process.
+
+    >>> rvtssm.SamplingConfig(batch_size=8, stream_share=0.25).num_streams
+    2
+    """
 
     mode: str = "mixed"
     """mixed, random (BPTT) or stream (TBPTT)."""
@@ -116,6 +120,9 @@ class AugmentConfig:
     With `window_ms` or `hz`, the windows are drawn: `draws` says whether for each random chunk, for each recording in
     the streams of an epoch, or for both. A value that is listed twice is drawn twice as often. This needs raw
     recordings. Chunks have the same number of steps at every rate, so they cover less time at high rates.
+
+    >>> rvtssm.AugmentConfig(window_ms=[5, 20, 50]).stream.zoom_in_share
+    0.0
     """
 
     flip_prob: float = 0.5
@@ -164,7 +171,11 @@ class AugmentConfig:
 
 @dataclass
 class DataConfig:
-    """Loading of batches. Numbers are per process."""
+    """Loading of batches. Numbers are per process.
+
+    >>> rvtssm.DataConfig(workers=0).eval_batch_size
+    8
+    """
 
     workers: int = 2
     """Loader processes; 0: load in the main process."""

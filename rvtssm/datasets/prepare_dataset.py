@@ -9,13 +9,14 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.filesize import decimal
 
-from rvtssm.datasets import sections
+from rvtssm.datasets import DatasetConfig, build_spec, copy_generated, custom, sections
 from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_recording import (
     Outcome,
@@ -29,6 +30,7 @@ from rvtssm.datasets.prepare_recording import (
 from rvtssm.datasets.sections import Job, SectionedRecording
 from rvtssm.datasets.tree import find_boxes_without_events, find_recordings
 from rvtssm.events.label_times import LabelTimes
+from rvtssm.events.windows import WindowsConfig
 from rvtssm.readers.index import index_folder
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.system.files import remove_abandoned
@@ -89,6 +91,46 @@ class PreprocessSummary:
         self.num_thinned += outcome.num_thinned
         self.label_times += [outcome.label_times] if outcome.label_times is not None else []
         self.label_notes += outcome.label_notes
+
+
+def preprocess(
+    raw_dir: str | Path,
+    prepared_dir: str | Path,
+    *,
+    dataset: DatasetConfig | None = None,
+    windows: WindowsConfig | None = None,
+    progress: bool = False,
+    **settings: Any,
+) -> PreprocessSummary:
+    """Turn the recordings of a folder into histograms on disk, as `rvtssm preprocess` does.
+
+    >>> summary = rvtssm.preprocess("street", "prepared", windows=rvtssm.WindowsConfig(stride_ms=100), workers=1)
+    >>> sorted(summary.written)
+    ['test/test_0000', 'train/train_0000', 'val/val_0000']
+
+    Args:
+        raw_dir: Folder or URL of the raw recordings.
+        prepared_dir: Folder for the prepared files.
+        dataset: Which dataset, if the folder does not say it.
+        windows: How events become frames.
+        progress: Whether to show a progress bar.
+        **settings: Fields of `PreprocessConfig`, such as splits=["train"].
+
+    Raises:
+        UserError: There is nothing to prepare, or the disk has less room than the files are likely to need.
+    """
+    spec = build_spec(replace(dataset or DatasetConfig(), raw_dir=str(raw_dir)))
+    is_described = spec.name == custom.SPEC.name
+    if is_described and not Path(prepared_dir, custom.FILE).exists():
+        custom.copy_description(raw_dir, prepared_dir)  # before the work, in case it is interrupted
+    config = PreprocessConfig(**settings)
+    counting = (windows or WindowsConfig()).settings
+    summary = preprocess_dataset(spec, raw_dir, prepared_dir, counting, config, progress)
+    if summary.written or summary.skipped:  # otherwise it may not fit the files that are there
+        if is_described:
+            custom.copy_description(raw_dir, prepared_dir)
+        copy_generated(spec.name, str(raw_dir), str(prepared_dir))
+    return summary
 
 
 def preprocess_dataset(

@@ -51,6 +51,12 @@ class StreamDetector:
 
     An event up to 10 ms earlier than an event before it gets the time of that event and counts in `num_late`.
 
+    >>> weights = rvtssm.load("street-tiny")
+    >>> stream = rvtssm.StreamDetector(weights.checkpoint, height=64, width=96)
+    >>> packet = rvtssm.open("street/test/test_0000_td.dat").between(0, 120_000)
+    >>> [window.t_us - window.start_us for window in stream.push(packet)]  # two windows have closed
+    [50000, 50000]
+
     Args:
         checkpoint: The weights.
         height: Height of the sensor, pixels.
@@ -470,6 +476,11 @@ def detect(
     source: EventSource, detector: StreamDetector, on_events: Callable[[Events], object] | None = None
 ) -> Iterator[WindowResult]:
     """Yield the results of all windows of a source, in order, as soon as they close.
+
+    >>> recording, weights = rvtssm.open("street/test/test_0000_td.dat"), rvtssm.load("street-tiny")
+    >>> stream = rvtssm.StreamDetector(weights.checkpoint, recording.height, recording.width)
+    >>> sum(1 for window in rvtssm.detect(recording, stream))
+    20
 
     Args:
         source: The events.

@@ -35,6 +35,9 @@ from rvtssm.system.user_error import UserError
 def load(path: str | Path | None = None, *, precision: str = "float32") -> "Predictor":
     """Load trained weights, onto the GPU if there is one. An exported file runs on the CPU.
 
+    >>> rvtssm.load("street-tiny").class_names
+    ('person', 'vehicle', 'two-wheeler')
+
     Args:
         path: A file, the name of weights that come with the package, such as "street-tiny", or `hf://OWNER/NAME` for
             safetensors on the Hugging Face Hub. None takes the weights that `rvtssm predict FILE` takes.
@@ -61,6 +64,12 @@ def live(
 ) -> Iterator[WindowResult]:
     """Yield the boxes of the newest window whenever one has closed, while a camera or a program sends events.
 
+    >>> recording = rvtssm.open("street/test/test_0000_td.dat")
+    >>> for window in rvtssm.live(recording.blocks(), "street-tiny", height=64, width=96, hz=20):
+    ...     last_us = window.t_us
+    >>> last_us <= recording.time_range_us[1] + 50_000
+    True
+
     Args:
         source: As in `Predictor.live`, such as a generator of packets.
         weights: As in `load`.
@@ -73,6 +82,10 @@ def live(
 
 class Predictor:
     """Trained weights, ready for recordings and live events. `rvtssm.load` returns one.
+
+    >>> weights = rvtssm.load("street-tiny")
+    >>> len(weights.predict("street/test/test_0000_td.dat", hz=100))
+    100
 
     Args:
         checkpoint: The weights.

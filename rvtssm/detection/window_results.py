@@ -144,7 +144,12 @@ class WindowResult:
 
 @dataclass(frozen=True, repr=False)
 class Prediction(Sequence[WindowResult]):
-    """The objects of every window of a recording, in order, and the summary of the run."""
+    """The objects of every window of a recording, in order, and the summary of the run.
+
+    >>> windows = rvtssm.load("street-tiny").predict("street/test/test_0000_td.dat", min_score=0.3)
+    >>> windows.summary.hz, windows[0].t_us - windows[0].start_us
+    (20.0, 50000)
+    """
 
     frames: list[WindowResult]
     summary: RunSummary

@@ -73,6 +73,10 @@ def shown_events(frame: np.ndarray, windows: WindowSettings) -> np.ndarray:
 def draw_events(events: Events | np.ndarray, height: int | None = None, width: int | None = None) -> Image.Image:
     """Return a picture of events, which a notebook displays. Brighter is red, darker is blue.
 
+    >>> recording = rvtssm.open("street/test/test_0000_td.dat")
+    >>> rvtssm.draw(recording.between(0, 50_000), recording.height, recording.width).size
+    (96, 64)
+
     Args:
         events: Events, or a structured array with the fields t, x, y and p.
         height: Height of the sensor, pixels; needed.

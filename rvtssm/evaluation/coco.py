@@ -43,6 +43,14 @@ def evaluate_detections(
 ) -> dict[str, float]:
     """Return the average precision over all recordings.
 
+    >>> boxes, ids = np.array([[10, 20, 30, 40]], np.float32), np.zeros(1, np.int64)
+    >>> labels = rvtssm.Labels(boxes, class_id=ids, t_us=ids + 1_000_000, window_index=ids, still_us=ids - 1)
+    >>> found = rvtssm.Detections(boxes + np.float32([0, 0, 10, 20]), np.ones(1, np.float32), ids, t_us=1_000_000)
+    >>> spec = rvtssm.load("street-tiny").checkpoint.spec
+    >>> scores = rvtssm.average_precision([("drive", labels, [found])], spec)
+    >>> round(scores["AP"], 2), round(scores["AP50"], 2)
+    (1.0, 1.0)
+
     Args:
         recordings: Labels and detections.
         spec: The dataset.

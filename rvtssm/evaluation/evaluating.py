@@ -47,6 +47,10 @@ def evaluate(
 ) -> EvaluationReport:
     """Return the average precision of weights at every rate, with intervals, a breakdown and the worst frames.
 
+    >>> report = rvtssm.evaluate("run/checkpoints/best.ckpt", hz=[20, 40], window="slide", bootstrap=0)
+    >>> [row.hz for row in report.rows], "AP" in report.rows[0].metrics
+    ([20, 40], True)
+
     Args:
         checkpoint: A file, the name of weights in the package, or `hf://OWNER/NAME`.
         raw_dir: Folder or URL of raw recordings; by default, like everything about the data, that of the training.

@@ -23,7 +23,11 @@ _USUAL = WindowSettings()
 
 @dataclass
 class WindowsConfig:
-    """How events become frames: the section `windows` of the configuration."""
+    """How events become frames: the section `windows` of the configuration.
+
+    >>> rvtssm.WindowsConfig(stride_ms=10, window_ms=50).settings.hz
+    100.0
+    """
 
     stride_ms: float = _USUAL.stride_us / 1000
     """Time between window ends."""

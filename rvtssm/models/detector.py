@@ -170,6 +170,11 @@ def build_detector(
 ) -> Detector:
     """Build a detector. See `Detector`.
 
+    >>> model = rvtssm.ModelConfig(embed_dim=8, head_dim=8)
+    >>> detector = rvtssm.build_detector(model, rvtssm.TemporalConfig(), height=64, width=96, num_classes=2)
+    >>> frames = torch.zeros(3, 1, 20, 64, 96, dtype=torch.uint8)  # three steps of one stream
+    >>> predictions, state = detector(frames, detector.init_state(1), step_scale=0.1)
+
     Args:
         model: Settings of the parts.
         temporal: Settings of the temporal layers.

@@ -15,6 +15,9 @@ class ModelConfig:
     """The parts and sizes of a detector, except those that follow from the dataset or belong to the temporal layer.
 
     A key that starts with the name of a part applies to that part only.
+
+    >>> rvtssm.ModelConfig(embed_dim=32, fpn_blocks=1).dim_multiplier
+    (1, 2, 4, 8)
     """
 
     size: str = "base"
@@ -101,7 +104,11 @@ MODEL_SIZES = {
 
 @dataclass
 class PostprocessConfig:
-    """Which boxes count as detections. A head without non-maximum suppression does not read `nms_iou` and `score`."""
+    """Which boxes count as detections. A head without non-maximum suppression does not read `nms_iou` and `score`.
+
+    >>> rvtssm.PostprocessConfig(min_score=0.1).nms_iou
+    0.45
+    """
 
     min_score: float = 0.001
     """Drop boxes whose objectness times class probability is lower."""

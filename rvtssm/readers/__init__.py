@@ -101,6 +101,10 @@ def open_recording(
     A bag with several topics of events is opened as `FILE:/TOPIC`, an AEDAT4 file with several cameras as `FILE:/0`. A
     ROS 2 bag can also be opened by the name of its folder. A URL is copied to the cache folder first, see `remote`.
 
+    >>> recording = rvtssm.open("street/test/test_0000_td.dat")
+    >>> recording.format, recording.height, recording.width, len(recording.between(0, 50_000)) > 0
+    ('dat', 64, 96, True)
+
     Args:
         path: The file, folder or URL.
         height: Height of the sensor in pixels, if the file does not state it.

@@ -54,6 +54,10 @@ class Recording(ABC):
     the state, the file, and attributes that `__init__` sets and that survive pickling. A
     damaged file raises a UserError that names it.
 
+    >>> recording = rvtssm.open("street/test/test_0000_td.dat")
+    >>> sum(len(events) for events in recording.blocks()) == len(recording.read())
+    True
+
     Args:
         path: The file.
         height: Height of the sensor, pixels.

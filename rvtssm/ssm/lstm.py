@@ -19,6 +19,11 @@ class LSTM(TemporalLayer):
     The first axis of the input is time: (steps, sequences, features). If you pass an
     input (batch, steps, features), the layer takes the batch for time and raises no error: both are three axes.
 
+    >>> layer = rvtssm.LSTM(16)
+    >>> y, state = layer(torch.zeros(5, 3, 16), layer.init_state(3))  # five steps of three sequences
+    >>> y.shape, len(state)
+    (torch.Size([5, 3, 16]), 2)
+
     Args:
         dim: Number of features D.
         config: Settings of the layer; None means the defaults.

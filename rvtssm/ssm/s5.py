@@ -237,6 +237,12 @@ class S5(SSMBlock):
     The first axis of the input is time: (steps, sequences, features). If you pass an
     input (batch, steps, features), the layer takes the batch for time and raises no error: both are three axes.
 
+    >>> layer = rvtssm.S5(16, rvtssm.TemporalConfig(discretization="zoh"))
+    >>> y, state = layer(torch.zeros(5, 3, 16), layer.init_state(3))  # five steps of three sequences
+    >>> y, state = layer(torch.zeros(50, 3, 16), state, step_scale=0.1)  # the same time at ten times the rate
+    >>> y.shape
+    torch.Size([50, 3, 16])
+
     Args:
         dim: Number of features H.
         config: Settings of the layer; None means the defaults.

@@ -146,6 +146,11 @@ def S7(dim: int, config: TemporalConfig | None = None) -> SSMBlock | GatedBlock:
     The first axis of the input is time: (steps, sequences, features). If you pass an
     input (batch, steps, features), the layer takes the batch for time and raises no error: both are three axes.
 
+    >>> layer = rvtssm.S7(16)
+    >>> y, state = layer(torch.zeros(5, 3, 16), layer.init_state(3), step_scale=0.5)
+    >>> y.shape
+    torch.Size([5, 3, 16])
+
     Args:
         dim: Number of features H.
         config: Settings of the layer; None means the defaults.

@@ -23,6 +23,9 @@ class TemporalConfig:
     support them. If `discretization` or `block` is None, it becomes the default of the layer, or stays None if the
     layer has no such choice.
 
+    >>> rvtssm.TemporalConfig(name="s5", bandlimit=0.5).discretization
+    'bilinear'
+
     Args:
         name: The layer: s4, s4d, s5, selective_s5, s7 or lstm.
         strides: Strides of the backbone at which state is carried; None: all. A layer alone ignores it.

@@ -10,11 +10,11 @@ class UserError(ValueError):
 
     >>> import rvtssm
     >>> try:
-    ...     rvtssm.open("street.raw")
+    ...     rvtssm.open("drive.raw")
     ... except rvtssm.UserError as error:
     ...     if error.key == "files.missing":
     ...         print(error)
-    street.raw does not exist; give an event recording
+    drive.raw does not exist; give an event recording
 
     Args:
         key: Names the mistake, as in `labels.outside_events`. A key stands for one mistake and stays the same.

@@ -8,6 +8,19 @@ from typing import Any
 def train(*, reports: Any = None, callbacks: Sequence[Any] = (), **sections: Any) -> Path:
     """Train a detector from Python, as `rvtssm train` does, and return the path of its best weights.
 
+    >>> best = rvtssm.train(
+    ...     dataset=rvtssm.DatasetConfig(raw_dir="street"),
+    ...     model=rvtssm.ModelConfig(embed_dim=8, head_dim=8, num_blocks=(1, 0, 0, 0), fpn_blocks=0),
+    ...     sampling=rvtssm.SamplingConfig(batch_size=2, chunk_length=2),
+    ...     data=rvtssm.DataConfig(workers=0),
+    ...     training=rvtssm.TrainingConfig(steps=1, pictures=False),
+    ...     out="run",
+    ... )
+    about to train 1 steps on 1 recordings (validation: 1) with about ...
+    trained 0.132 M parameters for 1 steps in ...; weights: run/checkpoints/best.ckpt, logs: run
+    >>> print(best)
+    run/checkpoints/best.ckpt
+
     Args:
         reports: A `rvtssm.training.reports.TrainReports` that hears what the training does; None prints it.
         callbacks: Further Lightning callbacks.

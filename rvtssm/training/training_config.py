@@ -18,7 +18,11 @@ ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
 
 @dataclass
 class OptimConfig:
-    """The optimiser, and its schedule over `training.steps`: one cycle of linear warm-up and decay (OneCycle)."""
+    """The optimiser, and its schedule over `training.steps`: one cycle of linear warm-up and decay (OneCycle).
+
+    >>> rvtssm.OptimConfig(name="muon", learning_rate=5e-3).clip_value
+    1.0
+    """
 
     name: str = "adamw"
     """adamw, or muon: weight matrices with Muon, all other parameters with AdamW."""
@@ -54,7 +58,11 @@ class OptimConfig:
 
 @dataclass
 class TrainingConfig:
-    """Settings of `rvtssm train`. The batch is described in `sampling`, the learning rate in `optim`."""
+    """Settings of `rvtssm train`. The batch is described in `sampling`, the learning rate in `optim`.
+
+    >>> rvtssm.TrainingConfig(steps=1_000, average=0.995).precision
+    'float32'
+    """
 
     steps: int = 400_000
     """Optimiser steps, over which the learning rate falls; with more of them, resume=auto extends a finished run."""

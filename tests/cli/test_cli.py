@@ -202,13 +202,14 @@ def test_a_verb_prints_the_sections_that_it_reads(capsys):
     ("verb", "override", "section", "key"),
     [
         ("preprocess", "stride_ms=5", "windows", "stride_ms"),
-        ("generate", "sensor=imx636", "synthetic", "sensor"),
+        ("generate", "sensor=gen1", "synthetic", "sensor"),
         ("generate", "seed=5", "synthetic", "seed"),
         ("train", "precision=bf16", "training", "precision"),
         ("demo", "hz=[20]", "evaluation", "hz"),
         ("audit", "width=48", "dataset", "width"),
         ("evaluate", "min_score=0.5", "postprocess", "min_score"),
-        ("predict", "hz=40", "detection", "hz"),
+        ("predict", "min_score=0.5", "detection", "min_score"),
+        ("live", "height=480", "dataset", "height"),
     ],
 )
 def test_a_verb_knows_the_keys_of_its_section(verb, override, section, key, does):
@@ -257,7 +258,11 @@ def test_a_quoted_path_is_taken_as_it_stands(path):
         ("evaluate", "training.steps=3", "training.steps: evaluate does not read it; demo, train and study do"),
         ("predict", "seed=1", "seed: predict does not read it; demo, train, evaluate, audit, simulate and study do"),
         ("evaluate", "model=tiny", "model: evaluate does not read it; demo, train, info and study do"),
-        ("inspect", "sensor=gen1", "sensor: inspect does not read it; demo, generate, simulate and study do"),
+        (
+            "inspect",
+            "synthetic.sensor=gen1",
+            "synthetic.sensor: inspect does not read it; demo, generate, simulate and study do",
+        ),
         ("serve", "recording.x=1", None),  # Hydra refuses what no verb reads
         ("train", "resume=auto", None),
         ("live", "resume=auto", "resume: live does not read it; train does"),

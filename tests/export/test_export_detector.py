@@ -181,7 +181,7 @@ def refused(live_checkpoint, tmp_path, capsys, monkeypatch):
     meta = CheckpointMeta(weights.spec, weights.model_config, weights.temporal_config, weights.windows)
     write_checkpoint(tmp_path / "model.ckpt", weights.detector, meta)
     monkeypatch.setattr(
-        "rvtssm.cli.export.export_detector",
+        "rvtssm.export.export_detector.export_detector",
         lambda checkpoint, path, *options: path.write_bytes(b"model") and {"frame_hw": [48, 64]},
     )
 
@@ -196,8 +196,8 @@ def refused(live_checkpoint, tmp_path, capsys, monkeypatch):
 
 @pytest.mark.parametrize("difference", [0.1, float("nan")])
 def test_a_file_that_is_not_the_weights_does_not_stay(refused, monkeypatch, difference):
-    monkeypatch.setattr("rvtssm.cli.export.read_exported", lambda path: None)
-    monkeypatch.setattr("rvtssm.cli.export.largest_difference", lambda *_, **options: (1e-6, difference))
+    monkeypatch.setattr("rvtssm.export.checked_export.read_exported", lambda path: None)
+    monkeypatch.setattr("rvtssm.export.checked_export.largest_difference", lambda *_, **options: (1e-6, difference))
     assert "differs from the weights" in refused("model.onnx")
 
 
@@ -210,7 +210,7 @@ def test_an_earlier_file_stays_until_another_has_been_checked(refused, tmp_path,
         assert path.read_bytes() == b"model"
         raise UserError("files.unreadable", "cannot be read")
 
-    monkeypatch.setattr("rvtssm.cli.export.read_exported", unreadable)
+    monkeypatch.setattr("rvtssm.export.checked_export.read_exported", unreadable)
     assert "cannot be read" in refused("earlier/model.onnx")
     assert earlier.read_bytes() == b"good" and list(earlier.parent.iterdir()) == [earlier]
 
