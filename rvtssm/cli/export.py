@@ -9,6 +9,7 @@ from rvtssm.detection.sources import find_sources
 from rvtssm.detection.summary import counted
 from rvtssm.export.calibration import CalibrationFrames
 from rvtssm.export.checked_export import CHECK_STEPS, export_checked, write_weights
+from rvtssm.export.export_config import CALIBRATION_WINDOWS
 from rvtssm.export.export_detector import FORMATS, check_export
 from rvtssm.export.exported import read_weights_file
 from rvtssm.models.checkpoint import SAFETENSORS
@@ -50,7 +51,7 @@ def export(config: Config) -> None:
     )
     writable(out.parent)
     with changing_line("reading") as show:
-        frames = CalibrationFrames(paths, spec, windows, frame_hw, options.calibration_windows) if paths else None
+        frames = CalibrationFrames(paths, spec, windows, frame_hw, CALIBRATION_WINDOWS) if paths else None
         if frames:
             num_read = frames.check()  # before the work as well
             judged = (

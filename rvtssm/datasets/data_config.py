@@ -21,8 +21,6 @@ class PreprocessConfig:
     """Number of worker processes; null: one per core."""
     overwrite: bool = False
     """Replace files that were made with other settings."""
-    check_disk: bool = True
-    """Refuse to start if the disk seems too small."""
 
     def __post_init__(self) -> None:
         check_choice("preprocess.labels", self.labels, ("required", "none"))

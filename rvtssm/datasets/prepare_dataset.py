@@ -184,8 +184,7 @@ def preprocess_dataset(
     jobs = _missing(jobs, config.overwrite, summary)
     if not jobs:
         return summary
-    if config.check_disk:
-        _check_disk(jobs, spec, settings, prepared_dir)
+    _check_disk(jobs, spec, settings, prepared_dir)
     try:
         with ExitStack() as stack:
             workers = workers or stack.enter_context(closing(_build_workers(config, jobs)))
@@ -241,7 +240,7 @@ def _check_disk(jobs: list[Job], spec: DatasetSpec, settings: WindowSettings, fo
         raise UserError(
             "output.disk_too_small",
             f"{folder} has {decimal(free)} free, but {len(jobs)} recordings need up to about {decimal(round(needed))} "
-            f"({stored:.2g} bytes per event); make room, choose another folder, or continue with check_disk=false",
+            f"({stored:.2g} bytes per event); make room, choose another folder, or prepare fewer splits at once",
         )
 
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from rvtssm.records import SMALLEST_SIDE
 from rvtssm.system.limits import check_at_least, check_choice, check_note
-from rvtssm.system.user_error import UserError
 
+CALIBRATION_WINDOWS = 200  # of all recordings together; half of them at ten times the rate of training
 EXPORT_PRECISIONS = ("float32", "bf16", "int8")
 
 
@@ -23,16 +23,8 @@ class ExportConfig:
     """One line about the weights, shown on terminals and pictures; null: as in the checkpoint."""
     calibrate: str | None = None
     """Recordings for int8: a file, or a folder of them."""
-    calibration_windows: int = 200
-    """Windows of all recordings together, at most 10,000."""
 
     def __post_init__(self) -> None:
         check_choice("export.precision", self.precision, EXPORT_PRECISIONS)
         check_note("export.note", self.note)
         check_at_least("export", self, SMALLEST_SIDE, "height", "width")
-        check_at_least("export", self, 1, "calibration_windows")
-        if self.calibration_windows > 10_000:
-            raise UserError(
-                "export.calibration_windows",
-                f"export.calibration_windows={self.calibration_windows} must be at most 10000",
-            )

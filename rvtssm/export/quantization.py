@@ -14,7 +14,7 @@ import torch
 
 from rvtssm.export.real_detector import DetectorStep
 
-_MOST_STEPS = 20_000  # above the limit of `calibration_windows`
+_MOST_STEPS = 20_000  # far above CALIBRATION_WINDOWS
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 _LAYOUTS = ("Reshape", "Resize", "Slice", "Transpose")
 

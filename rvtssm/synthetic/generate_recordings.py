@@ -140,7 +140,7 @@ def _check_folder(raw_dir: Path, config: SyntheticConfig, simulation: Simulation
     """
     settings = {"recipe": simulation.recipe, "dataset": simulation.spec.name, **asdict(config)}
     settings |= {"camera": asdict(config.camera), "scene": asdict(config.scene)}
-    for unread in ("workers", "sensor", "max_rate_hz", "num_actors", "stopping_share", *simulation.unread):
+    for unread in ("workers", "sensor", "num_actors", "stopping_share", *simulation.unread):
         del settings[unread]
     path = raw_dir / GENERATED_FILE
     if path.exists():

@@ -16,8 +16,8 @@ def train(*, reports: Any = None, callbacks: Sequence[Any] = (), **sections: Any
     ...     training=rvtssm.TrainingConfig(steps=1, pictures=False),
     ...     out="run",
     ... )
-    about to train 1 steps on 1 recordings (validation: 1) with about ...
-    trained 0.132 M parameters for 1 steps in ...; weights: run/checkpoints/best.ckpt, logs: run
+    about to train 1 steps of 2 x 2 windows on 1 recordings ...
+    trained 0.132 M parameters for 1 steps in ...
     >>> print(best)
     run/checkpoints/best.ckpt
 

@@ -17,6 +17,7 @@ from rvtssm.system.machine import check_memory
 from rvtssm.system.remote import is_url
 from rvtssm.system.user_error import UserError
 from rvtssm.training.optim import h2_term
+from rvtssm.training.training_config import H2_BAND
 
 _FRAME_HW = (32, 32)  # no weight depends on it
 _MOST_EARLY = 0.05  # of averaged weights that those of the first step may be
@@ -47,7 +48,7 @@ def check(config: Any) -> None:
     if config.optim.h2_weight:
         layer = build_temporal_layer(config.temporal, min(detector.backbone.channels.values()))
         try:  # the layer may have no such norm, or none may carry a state
-            h2_term([layer] if detector.backbone.memory_strides else [], config.optim.h2_band)
+            h2_term([layer] if detector.backbone.memory_strides else [], H2_BAND)
         except UserError as error:
             raise UserError(error.key, f"optim.h2_weight={config.optim.h2_weight:g}: {error}; or set it to 0") from None
 

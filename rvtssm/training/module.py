@@ -25,7 +25,7 @@ from rvtssm.system.user_error import UserError
 from rvtssm.training.checkpoints import file_names, read_states
 from rvtssm.training.optim import build_optimizer, h2_term
 from rvtssm.training.resume import is_extension
-from rvtssm.training.training_config import OptimConfig, TrainingConfig
+from rvtssm.training.training_config import H2_BAND, OptimConfig, TrainingConfig
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class DetectionModule(L.LightningModule):
             predictions, batch.targets, batch.num_targets, self.matched_per_process, **weights
         )
         if self.settings.optim.h2_weight:
-            losses["h2"] = h2_term(self.detector.backbone.remembering_layers(), self.settings.optim.h2_band)
+            losses["h2"] = h2_term(self.detector.backbone.remembering_layers(), H2_BAND)
             losses["total"] = losses["total"] + self.settings.optim.h2_weight * losses["h2"]
         idle = self.detector.backbone.idle_parameters()
         if not len(batch.frame_index):

@@ -34,7 +34,6 @@ WRONG = {
     "model.num_blocks": ("[1,1]", "[-1,1,1,1]"),
     "model.rtdetr_queries": ("0", "1025"),
     "model.rtdetr_denoising": ("-1", "1025"),
-    "optim.h2_band": ("[1]", "[2,1]"),
     "training.precision": ("16", "bf16-mixed", "bf16-true"),
     "temporal.name": ("S5",),
     "plugins": ("[gone.py]",),

@@ -86,7 +86,6 @@ def refused(capsys):
         (["evaluate", "hz=[20,40,20]"], "names a rate twice; name each once"),
         (["evaluate", "hz=[20,-1]"], "name positive rates"),
         (["evaluate", "evaluation.split="], r"evaluation.split=.*; choose from train, val, test$"),
-        (["export", "calibration_windows=10001"], "calibration_windows=10001 must be at most 10000"),
         (["export", "height=7"], "export.height=7 must be at least 8"),
         (["predict"], "recording=FILE is needed"),
         (["export", "checkpoint=/nowhere.ckpt", "out=model.so"], r": model\.so: cannot tell the format"),

@@ -157,4 +157,3 @@ def _literal(value) -> str:
 def test_a_sensor_is_the_camera_of_that_name(name):
     words = full_words("generate", [f"sensor={name}", "num_train=3"])
     assert compose(words).synthetic.camera == CAMERAS[name]
-    assert compose([*words, "synthetic.max_rate_hz=7"]).synthetic.camera == replace(CAMERAS[name], max_rate_hz=7)

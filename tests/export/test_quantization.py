@@ -36,7 +36,7 @@ def low_precision(exported, draw_events, made_once):
         shutil.copyfile(source / "model.onnx", folder / "exact.onnx")
         write_dat(folder / "events.dat", draw_events(20_000), 48, 64)
         arguments = [f"checkpoint={source / 'model.ckpt'}", f"out={folder / 'int8.xml'}"]
-        arguments += ["precision=int8", f"calibrate={folder / 'events.dat'}", "calibration_windows=4"]
+        arguments += ["precision=int8", f"calibrate={folder / 'events.dat'}"]
 
         def copied(*given):  # since the translation by torch takes long
             shutil.copyfile(folder / "exact.onnx", given[-1])

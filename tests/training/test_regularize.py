@@ -15,9 +15,9 @@ from rvtssm.ssm.temporal_layers import build_temporal_layer
 from rvtssm.training.checks import check
 from rvtssm.training.module import DetectionModule
 from rvtssm.training.optim import h2_term
-from rvtssm.training.training_config import OptimConfig
+from rvtssm.training.training_config import H2_BAND, OptimConfig
 
-BAND = OptimConfig().h2_band
+BAND = H2_BAND
 
 
 def build_layer(name: str) -> TemporalLayer:

@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import closing
+from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -19,6 +20,7 @@ from rvtssm.datasets import build_spec
 from rvtssm.datasets.tree import find_recordings
 from rvtssm.events.labels import find_nothing, read_boxes
 from rvtssm.readers import open_recording
+from rvtssm.synthetic.simulation_config import CAMERAS
 
 FPS, HEIGHT, WIDTH = 16.0, 108, 144
 
@@ -190,7 +192,8 @@ def test_clips_become_recordings_with_labels(clips, tmp_path, monkeypatch, capsy
         (top, left), (bottom, right) = (bright.min(0), bright.max(0) + 1) if len(bright) else ((0, 0), (0, 0))
         return np.array([[left, top, right, bottom, VEHICLE, 0.8]], float)[: len(bright)]
 
-    monkeypatch.setattr(recordings_of, "MAX_RATE_HZ", 0.0)
+    monkeypatch.setitem(CAMERAS, "any_unlimited", replace(CAMERAS["any"], max_rate_hz=0.0))
+    monkeypatch.setattr(recordings_of, "SENSOR", "any_unlimited")
     out = tmp_path / "real"
     words = [
         str(clips),

@@ -25,7 +25,7 @@ from rvtssm.synthetic.camera import drawn_camera
 from rvtssm.synthetic.simulation_config import FIRST_LABEL_US
 
 LABEL_US = SPEC.label_interval_us
-MAX_RATE_HZ = 80.0  # per pixel, as in the recipe
+SENSOR = "any_limited"  # as in the recipe
 
 
 def label_times_us(num_frames: int, fps: float) -> np.ndarray:
@@ -63,8 +63,7 @@ def write_recording(
     with tempfile.TemporaryDirectory() as temporary:
         pictures = Path(temporary) / name
         own = f"simulate.video={quoted(str(pictures))}", f"simulate.fps={fps:g}", f"out={quoted(str(out))}"
-        sensor = "synthetic.sensor=any", f"synthetic.max_rate_hz={MAX_RATE_HZ:g}"
-        config = cast(WorldsConfig, compose([*own, f"seed={seed}", *sensor], "simulate"))
+        config = cast(WorldsConfig, compose([*own, f"seed={seed}", f"synthetic.sensor={SENSOR}"], "simulate"))
         if not events_path.exists():  # without its boxes, it is of an interrupted call, or they were deleted
             pictures.mkdir()
             for index, frame in enumerate(frames):
