@@ -25,8 +25,7 @@ from rvtssm.cli.main import compose
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.detection.stream import stream
 from rvtssm.evaluation.bootstrap import resample
-from rvtssm.evaluation.coco import ScoredRecording, match_detections
-from rvtssm.evaluation.matches import RecordingMatches, average_precisions
+from rvtssm.evaluation.coco import RecordingMatches, ScoredRecording, average_precisions, match_detections
 from rvtssm.models.checkpoint import read_checkpoint
 from rvtssm.records import DatasetSpec
 

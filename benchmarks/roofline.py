@@ -34,7 +34,7 @@ from benchmarks.measuring import write_json
 from rvtssm.cli.composition import compose
 from rvtssm.cli.config import configs_dir
 from rvtssm.datasets import build_spec
-from rvtssm.evaluation.terminal_table import TerminalTable
+from rvtssm.evaluation.render import TerminalTable
 from rvtssm.models.backbones import attention
 from rvtssm.models.detector import build_detector
 from rvtssm.models.model_config import ModelConfig

@@ -16,7 +16,7 @@ import numpy as np
 from rich.console import Console
 
 from benchmarks.measuring import some_of, take_turns, write_json
-from rvtssm.evaluation.terminal_table import TerminalTable
+from rvtssm.evaluation.render import TerminalTable
 from rvtssm.system.provenance import commit, processor
 from rvtssm.system.workers import num_usable_cores
 

@@ -13,7 +13,7 @@ import yaml
 
 from benchmarks.events.__main__ import cpu_extensions
 from rvtssm.contrib.studies.study_config import StudyConfig
-from rvtssm.contrib.studies.study_tables import score_from_json
+from rvtssm.contrib.studies.study_report import score_from_json
 from rvtssm.datasets.tree import find_recordings
 from rvtssm.detection.engine import StreamDetector
 from rvtssm.models.checkpoint import read_checkpoint

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from rvtssm.contrib.studies.cells import markdown_table
 from rvtssm.evaluation.frequency import performance_drop
-from rvtssm.evaluation.result import markdown_table
 
 _HEADER = "# Backbones and heads on the demo's data"
 _COMMAND = "python -m benchmarks.parts --folder DIR --json benchmarks/parts/rows.json"
@@ -32,7 +32,7 @@ def markdown(result: dict[str, Any]) -> str:
         "from the events of a window to its boxes, batch 1, on one thread; the number is a median, and all rows were "
         "timed in one run, by turns.",
         "",
-        *markdown_table([_COLUMNS, *map(_cells, rows)], "|---|"),
+        *markdown_table([_COLUMNS, *map(_cells, rows)]),
         "",
         *map(_sentence, rows),
     ]

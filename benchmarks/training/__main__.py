@@ -45,7 +45,7 @@ from benchmarks.training.step import (
     take_turns,
 )
 from rvtssm.cli.composition import compose
-from rvtssm.evaluation.terminal_table import TerminalTable
+from rvtssm.evaluation.render import TerminalTable
 
 PARTS = ("layers", "memory", "data", "options", "compile")
 BARS = {"cpu": 1.1, "cuda": 1.33}  # s5 against RVT's LSTM run as a step-by-step loop, in both readings of that

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rvtssm.evaluation.result import markdown_table, percent
+from rvtssm.contrib.studies.cells import markdown_table
+from rvtssm.evaluation.result import percent
 
 Row = Mapping[str, Any]
 
@@ -31,7 +32,7 @@ def _scores(rows: Sequence[Row]) -> list[str]:
         [_source(row), row["class"], str(row["labels"]), *_size(row), *_scored(row, scores), _switches(row)]
         for row in rows
     ]
-    return markdown_table([head, *lines], "|---|")
+    return markdown_table([head, *lines])
 
 
 def _confident(rows: Sequence[Row]) -> list[str]:
@@ -40,7 +41,7 @@ def _confident(rows: Sequence[Row]) -> list[str]:
         [row["source"], f"{row['seconds']:.2f}", *_size(row), str(row["confident"]), f"{row['confident_per_s']:.1f}"]
         for row in rows
     ]
-    return markdown_table([head, *lines], "|---|")
+    return markdown_table([head, *lines])
 
 
 def _trainings(rows: Sequence[Row]) -> list[str]:
@@ -52,7 +53,7 @@ def _trainings(rows: Sequence[Row]) -> list[str]:
         ]
         for row in rows
     ]
-    return markdown_table([head, *lines], "|---|")
+    return markdown_table([head, *lines])
 
 
 def _switches(row: Row) -> str:

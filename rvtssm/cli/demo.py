@@ -23,7 +23,7 @@ from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.summary import RunSummary
 from rvtssm.evaluation.bootstrap import LEVEL
 from rvtssm.evaluation.frequency import RateRow, is_same_rate
-from rvtssm.evaluation.plots import comparison_png
+from rvtssm.evaluation.plots import comparison_figure, to_png
 from rvtssm.evaluation.protocol import has_stood_still
 from rvtssm.evaluation.render import render
 from rvtssm.evaluation.report import details
@@ -158,7 +158,7 @@ def demo_page(
         temporal_layer=config.temporal.name,
         rates=_rates(by_window),
         may_shrink=next(iter(reports)) == "shrink",  # the report begins with windows that the training had
-        rates_png=comparison_png({text: part.rows for text, part in by_window.items()}, {}),
+        rates_png=to_png(comparison_figure({text: part.rows for text, part in by_window.items()}, {})),
         level=f"{LEVEL:.0%}",
         memory=_memory(report, config.evaluation.still_ms),
         recording=recording.name,

@@ -12,10 +12,10 @@ from rvtssm.cli.run_files import run_files, unlike_others
 from rvtssm.cli.weights import precision_in_words, say_windows, weights_file, with_chosen_precision
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.evaluation import evaluate as evaluate_weights
-from rvtssm.evaluation.comparison import COMPARISON_FILES, write_comparison
+from rvtssm.evaluation.comparison import COMPARISON_FILES, comparison_table, write_comparison
 from rvtssm.evaluation.detector_run import DetectorRun
 from rvtssm.evaluation.evaluating import prepare
-from rvtssm.evaluation.fit import data_for
+from rvtssm.evaluation.fit import class_maps, data_for
 from rvtssm.evaluation.frequency import is_same_rate
 from rvtssm.evaluation.protocol import num_scored
 from rvtssm.evaluation.report import REPORT_FILES, console_table
@@ -67,6 +67,11 @@ def _compare(config: Config, out: Path) -> list[EvaluationReport]:
             f"evaluation.checkpoints: there is no checkpoint at {missing[0]}; give existing files",
         )
     configs = {path: with_chosen_precision(replace(config, checkpoint=path)) for path in paths}
+    class_map = config.evaluation.class_map
+    if class_map is not None:
+        maps = class_maps(class_map, {path: weights_file(one).read().spec.class_names for path, one in configs.items()})
+        for path, one in configs.items():
+            configs[path] = replace(one, evaluation=replace(one.evaluation, class_map=maps[path]))
     for one in configs.values():  # raises before hours of work if one of them cannot be evaluated
         prepare(weights_file(one), one.dataset, one.data, one.postprocess, one.evaluation)
     reports = {}
@@ -74,6 +79,7 @@ def _compare(config: Config, out: Path) -> list[EvaluationReport]:
         for number, (path, one) in enumerate(configs.items(), start=1):
             reports[path] = _evaluate_one(one, out / str(number))
         write_comparison(reports, staged)
+    console.print(comparison_table(reports))
     say("wrote " + ", ".join(str(out / name) for name in COMPARISON_FILES))
     _say_results(reports)
     return list(reports.values())

@@ -34,7 +34,7 @@ from rvtssm.detection.summary import RunSummary, Tally, counted
 from rvtssm.detection.sustained_rates import SustainedRate, sustained_rates
 from rvtssm.detection.track_objects import TRACK_MEMORY_S, Tracker
 from rvtssm.detection.window_results import WindowResult
-from rvtssm.evaluation.terminal_table import TerminalTable
+from rvtssm.evaluation.render import TerminalTable
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.readers import Recording
 from rvtssm.records import ReadOptions, WindowSettings

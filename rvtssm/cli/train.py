@@ -16,6 +16,7 @@ from rvtssm.cli.inputs import check_training
 from rvtssm.cli.run_files import run_files
 from rvtssm.cli.weight_settings import WeightSettings, pasted, settings_of
 from rvtssm.models.checkpoint_meta import CheckpointMeta
+from rvtssm.models.parts import head_class
 from rvtssm.models.transfer import CLASS_MAP_FORM, NO_CLASS, Transferred, TransferSource
 from rvtssm.system.output_folder import result_set
 from rvtssm.training import loop
@@ -61,6 +62,7 @@ class _OnTerminal(TrainReports):
             resumed_from=run.resume,
             device=run.device,
             precision=run.sections.training.precision,
+            score=head_class(run.sections.model).describe_scores(run.sections.postprocess),
             output=run.out,
         )
         with run_files(run.out, "train", run.sections.applied_to(self.config)):

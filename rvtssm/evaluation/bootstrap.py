@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.evaluation.matches import RecordingMatches, average_precisions, weighted_precisions
+from rvtssm.evaluation.coco import RecordingMatches, average_precisions, weighted_precisions
 from rvtssm.records import DatasetSpec
 
 LEVEL = 0.95
@@ -86,8 +86,8 @@ def resample(matches: Sequence[RecordingMatches], spec: DatasetSpec, num_replica
         num_replicates: Number of replicates, may be 0.
         seed: Seed of the draws.
     """
-    names, metrics = tuple(each.name for each in matches), average_precisions(matches, spec)
-    num_objects = tuple(int(each.num_truths[0].sum()) for each in matches)
+    names, metrics = tuple(match.name for match in matches), average_precisions(matches, spec)
+    num_objects = tuple(int(match.num_truths[0].sum()) for match in matches)
     if len(matches) < 2 or not num_replicates:
         return Resampled(names, metrics, {name: np.zeros(0) for name in metrics}, num_objects)
     drawn = np.random.default_rng(seed).multinomial(len(matches), [1 / len(matches)] * len(matches), num_replicates)

@@ -1,23 +1,34 @@
-"""Match the detections of recordings with their labels, by the rules of COCO (Lin et al., 2014) as in pycocotools."""
+"""Average precision by the rules of COCO (Lin et al., 2014), to the last digit as in pycocotools.
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+The detections of each recording are matched with its labels. Precision is then averaged over all recordings together.
+Matches are stored per recording, so that bootstrap replicates can weight recordings without matching again.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from rvtssm.boxes import xyxy_to_ltwh
-from rvtssm.evaluation.matches import OVERLAPS, RecordingMatches, average_precisions
 from rvtssm.evaluation.protocol import image_times_us, is_scored
 from rvtssm.records import DatasetSpec, Detections, Labels
 from rvtssm.system.jit import jit
 from rvtssm.system.user_error import UserError
 
 Only = Callable[[Labels], np.ndarray] | Mapping[str, np.ndarray]
+Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
+Precision = npt.NDArray[np.float64]
 
+OVERLAPS = np.linspace(0.5, 0.95, 10)  # smallest overlaps of a match
+RECALLS = np.linspace(0, 1, 101)
+SIZES = ("all", "small", "medium", "large")  # sizes of the objects that count
+METRICS = ("AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large")
 MOST_DETECTIONS = 100  # of one class in one image; the best ones are scored
-_NONE = np.zeros(0)
+MOST_CELLS = 4_000_000  # size of an array over the weightings that are accumulated together, 32 MB
 _AREAS_PX = np.array([(0, 1e10), (0, 32**2), (32**2, 96**2), (96**2, 1e10)])  # least and largest area, by SIZES
 
 
@@ -29,13 +40,19 @@ class ScoredRecording(NamedTuple):
     detections: Sequence[Detections]  # one per frame
 
 
-class _Boxes(NamedTuple):
-    """N boxes of the images of a recording. Boxes of one class in one image are a group."""
+@dataclass(frozen=True, slots=True)
+class RecordingMatches:
+    """The matches of one recording's detections, ordered by class, frame and score.
 
-    ltwh: npt.NDArray[np.float64]  # (N, 4)
-    area: npt.NDArray[np.float64]  # (N,)
-    group: Ints  # (N,) class times the number of images plus image, ascending
-    value: npt.NDArray[Any]  # (N,) the score of a detection; whether an object is ignored
+    Letters: D detections, S of SIZES (all of them, or only the first), T of OVERLAPS, K classes.
+    """
+
+    name: str
+    score: npt.NDArray[np.float64]  # (D,)
+    class_id: Ints  # (D,)
+    is_hit: Bools  # (S, T, D) the detection matches an object
+    is_ignored: Bools  # (S, T, D) the detection counts as neither right nor wrong
+    num_truths: Ints  # (S, K) number of objects that count
 
 
 def evaluate_detections(
@@ -96,17 +113,176 @@ def match_detections(
             raise UserError(
                 "scoring.unsorted_labels", f"{name}: labels must be ordered by time; sort them before scoring"
             )
-        is_ignored = np.zeros(len(labels), bool)
-        if only is not None:
-            is_ignored = ~np.asarray(only[name] if isinstance(only, Mapping) else only(labels), bool)
+        is_ignored = _is_ignored(name, labels, only)
         times_us = image_times_us(labels, spec, is_filtered)
         if not len(times_us):
             continue
         rules = spec if is_filtered else None
         truths = _truths(labels, is_ignored, times_us, rules)
-        found = _found(_frames_of_images(name, times_us, detections, time_tolerance_us), len(times_us), rules)
-        matches.append(_matched(name, truths, found, len(times_us), spec.num_classes, has_sizes))
+        frames = _frames_of_images(name, times_us, detections, time_tolerance_us)
+        boxes = _detected(frames, len(times_us), rules)
+        matches.append(_matched(name, truths, boxes, len(times_us), spec.num_classes, has_sizes))
     return matches
+
+
+def average_precisions(matches: Sequence[RecordingMatches], spec: DatasetSpec) -> dict[str, float]:
+    """Return the average precision over all recordings.
+
+    Args:
+        matches: The matches of each recording.
+        spec: The dataset.
+
+    Returns:
+        {AP, AP50, AP75, AP_small, AP_medium, AP_large, AP/<class>}, each in [0, 1], NaN without ground truth. Matches
+        without sizes have no AP_small, AP_medium and AP_large.
+    """
+    weights = np.ones((1, len(matches)), np.int64)
+    metrics = {}
+    for name, (value,) in weighted_precisions(matches, spec, weights).items():
+        metrics[name] = math.nan if np.isnan(value) else float(value)  # always the same NaN, so that results are equal
+    return metrics
+
+
+def weighted_precisions(
+    matches: Sequence[RecordingMatches], spec: DatasetSpec, weights: Ints
+) -> dict[str, npt.NDArray[np.float64]]:
+    """Return the numbers of `average_precisions` for each of B weightings.
+
+    Args:
+        matches: The matches of R recordings.
+        spec: The dataset.
+        weights: (B, R), how many times each recording counts. Copies of a detection come one after the other.
+
+    Returns:
+        Arrays (B,) by name.
+    """
+    columns: dict[str, list[float]] = {}
+    for precision in _precisions(matches, spec.num_classes, weights):
+        for name, value in _metrics(precision, spec).items():
+            columns.setdefault(name, []).append(value)
+    return {name: np.array(values) for name, values in columns.items()}
+
+
+def precision_curves(matches: Sequence[RecordingMatches], spec: DatasetSpec) -> dict[str, Precision]:
+    """Return the precision at overlap 0.5 and recall 0, 0.01, ..., 1.
+
+    Args:
+        matches: The matches of each recording.
+        spec: The dataset.
+
+    Returns:
+        Arrays (101,) by class, NaN without ground truth.
+    """
+    (precision,) = _precisions(matches, spec.num_classes, np.ones((1, len(matches)), np.int64))
+    return {name: precision[0, :, k, 0] for k, name in enumerate(spec.class_names)}
+
+
+def _metrics(precision: Precision, spec: DatasetSpec) -> dict[str, float]:
+    """Return all numbers of one table of precisions (T, 101, K, S)."""
+    parts = [precision[..., 0], precision[:1, :, :, 0], precision[5:6, :, :, 0]]
+    parts += [precision[..., size] for size in range(1, precision.shape[-1])]
+    metrics = dict(zip(METRICS, map(_mean, parts), strict=False))
+    for k, name in enumerate(spec.class_names):
+        metrics[f"AP/{name}"] = float(precision[:, :, k, 0].mean())
+    return metrics
+
+
+def _mean(values: Precision) -> float:
+    """Return the mean over the classes that have ground truth."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else math.nan
+
+
+def _precisions(matches: Sequence[RecordingMatches], num_classes: int, weights: Ints) -> Iterator[Precision]:
+    """Yield the precision (T, 101, K, S) of each weighting; NaN for a class or size without ground truth."""
+    num_sizes = len(matches[0].num_truths) if matches else len(SIZES)
+    if not matches:
+        yield from np.full((len(weights), len(OVERLAPS), len(RECALLS), num_classes, num_sizes), np.nan)
+        return
+    recording = np.repeat(np.arange(len(matches)), [len(match.score) for match in matches])
+    num_truths = np.stack([match.num_truths for match in matches])  # (R, S, K)
+    score = np.concatenate([match.score for match in matches])
+    class_id = np.concatenate([match.class_id for match in matches])
+    is_hit = np.concatenate([match.is_hit for match in matches], axis=-1)
+    is_counted = ~np.concatenate([match.is_ignored for match in matches], axis=-1)
+    best_first = []
+    for k in range(num_classes):
+        of_class = np.flatnonzero(class_id == k)
+        best_first.append(of_class[np.argsort(-score[of_class], kind="mergesort")])
+    table_cells = len(OVERLAPS) * len(RECALLS) * num_classes * num_sizes
+    at_once = max(1, MOST_CELLS // max(table_cells, int(is_hit.sum(axis=-1).max())))
+    for first in range(0, len(weights), at_once):
+        some = weights[first : first + at_once]
+        precision = np.full((len(some), len(OVERLAPS), len(RECALLS), num_classes, num_sizes), np.nan)
+        for k, size in np.ndindex(num_classes, num_sizes):
+            order, totals = best_first[k], some @ num_truths[:, size, k]
+            if not num_truths[:, size, k].any():
+                continue
+            curves = _curves(is_hit[size][:, order], is_counted[size][:, order], some, recording[order], totals)
+            for overlap, curve in enumerate(curves):
+                precision[totals > 0, overlap, :, k, size] = curve[totals > 0]
+        yield from precision
+
+
+def _curves(
+    is_hit: Bools,
+    is_counted: Bools,
+    weights: Ints,
+    recording: Ints,
+    totals: Ints,
+) -> Iterator[Precision]:
+    """Yield, for each overlap, the precision (B, 101) of detections in order of their scores.
+
+    Precision at a recall is the best of all points at or above that recall. Between two hits precision only falls, so
+    it is enough to look at hits.
+    """
+    needed = _hits_for_recalls(totals)
+    rows = np.arange(len(weights))[:, None]
+    above = rows * (int(totals.max()) + 2)
+    whole = weights.astype(np.float64)  # whole numbers, so that the products are exact
+    for overlap in range(len(is_hit)):
+        counted = recording[is_counted[overlap]]
+        at = np.flatnonzero(is_hit[overlap][is_counted[overlap]])
+        num_hits = whole @ _counts_until(np.arange(len(at)), counted[at], weights.shape[1])
+        precision = num_hits / (whole @ _counts_until(at, counted, weights.shape[1]) + np.spacing(1))
+        best = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
+        best = np.concatenate([best, np.zeros((len(weights), 1))], axis=1)  # recalls that are not reached
+        # One search for all rows, which are offset so that each lies above the previous one.
+        place = np.searchsorted((num_hits + above).ravel(), (needed + above).ravel()).reshape(needed.shape)
+        yield np.take_along_axis(best, place - rows * len(at), axis=1)
+
+
+def _counts_until(at: Ints, recording: Ints, num_recordings: int) -> Ints:
+    """Return how many detections of each recording there are up to and with each of the places `at`, (R, len(at))."""
+    following = np.searchsorted(at, np.arange(len(recording)))  # the next of these places
+    counts = np.bincount(recording * (len(at) + 1) + following, minlength=num_recordings * (len(at) + 1))
+    return counts.reshape(num_recordings, -1)[:, :-1].cumsum(axis=1)
+
+
+def _hits_for_recalls(totals: Ints) -> Ints:
+    """Return the smallest numbers of hits (B, 101) whose share of the totals (B,) reaches each of RECALLS."""
+    whole = np.maximum(totals, 1)[:, None]
+    hits = np.maximum(np.ceil(RECALLS * whole) - 1, 0)
+    for _ in range(2):  # the product may have been rounded; the quotient decides, as in pycocotools
+        hits += hits / whole < RECALLS
+    return hits.astype(np.int64)
+
+
+class _Boxes(NamedTuple):
+    """N boxes of the images of a recording. Boxes of one class in one image are a group."""
+
+    ltwh: npt.NDArray[np.float64]  # (N, 4)
+    area: npt.NDArray[np.float64]  # (N,)
+    group: Ints  # (N,) class times the number of images plus image, ascending
+    value: npt.NDArray[Any]  # (N,) the score of a detection; whether an object is ignored
+
+
+def _is_ignored(name: str, labels: Labels, only: Only | None) -> Bools:
+    """Return which labels of a recording neither need to be found nor count as found."""
+    if only is None:
+        return np.zeros(len(labels), bool)
+    is_wanted = only[name] if isinstance(only, Mapping) else only(labels)
+    return ~np.asarray(is_wanted, bool)
 
 
 def _frames_of_images(
@@ -123,34 +299,37 @@ def _frames_of_images(
             f"{name}: no detections were made at label time {times_us[missing][0]} us ({np.count_nonzero(missing)} of "
             f"{len(times_us)} label times); give one Detections per label time, empty or not, or set time_tolerance_us",
         )
-    return [(image, frame) for image in range(len(times_us)) for frame in frames[first[image] : last[image]]]
+    pairs = []
+    for image, (start, stop) in enumerate(zip(first, last, strict=True)):
+        pairs += [(image, frame) for frame in frames[start:stop]]
+    return pairs
 
 
 def _truths(labels: Labels, is_ignored: npt.NDArray[np.bool_], times_us: Ints, rules: DatasetSpec | None) -> _Boxes:
     """Return the objects that are scored, those of a group in order of the labels."""
     if rules is not None:
-        is_kept = is_scored(labels.boxes_ltwh, labels.t_us, rules)
-        labels, is_ignored = labels[is_kept], is_ignored[is_kept]
+        counts = is_scored(labels.boxes_ltwh, labels.t_us, rules)
+        labels, is_ignored = labels[counts], is_ignored[counts]
     group = labels.class_id * len(times_us) + np.searchsorted(times_us, labels.t_us)
     return _ordered(labels.boxes_ltwh, group, is_ignored, np.argsort(group, kind="stable"))
 
 
-def _found(frames: Sequence[tuple[int, Detections]], num_images: int, rules: DatasetSpec | None) -> _Boxes:
+def _detected(frames: Sequence[tuple[int, Detections]], num_images: int, rules: DatasetSpec | None) -> _Boxes:
     """Return the detections that are scored: of each group the best MOST_DETECTIONS, best first."""
+    if not frames:
+        return _Boxes(np.zeros((0, 4)), np.zeros(0), np.zeros(0, np.int64), np.zeros(0))
     lengths = [len(frame) for _, frame in frames]
-    image = np.repeat(np.array([image for image, _ in frames], np.int64), lengths)
-    t_us = np.repeat(np.array([frame.t_us for _, frame in frames], np.int64), lengths)
-    xyxy, score, class_id = (
-        np.concatenate([empty, *(getattr(frame, name) for _, frame in frames)])
-        for name, empty in (("xyxy", np.zeros((0, 4), np.float32)), ("score", _NONE), ("class_id", _NONE))
-    )
-    ltwh = xyxy_to_ltwh(xyxy)
-    group = class_id.astype(np.int64) * num_images + image
-    order = np.lexsort((-score.astype(np.float64), group))
+    image = np.repeat([image for image, _ in frames], lengths)
+    t_us = np.repeat([frame.t_us for _, frame in frames], lengths)
+    ltwh = xyxy_to_ltwh(np.concatenate([frame.xyxy for _, frame in frames]))
+    score = np.concatenate([frame.score for _, frame in frames]).astype(np.float64)
+    class_id = np.concatenate([frame.class_id for _, frame in frames]).astype(np.int64)
+    group = class_id * num_images + image
+    order = np.lexsort((-score, group))
     if rules is not None:
         order = order[is_scored(ltwh, t_us, rules)[order]]
     rank = np.arange(len(order)) - np.searchsorted(group[order], group[order])
-    return _ordered(ltwh, group, score.astype(np.float64), order[rank < MOST_DETECTIONS])
+    return _ordered(ltwh, group, score, order[rank < MOST_DETECTIONS])
 
 
 def _ordered(ltwh: np.ndarray, group: Ints, value: np.ndarray, order: Ints) -> _Boxes:
@@ -159,32 +338,43 @@ def _ordered(ltwh: np.ndarray, group: Ints, value: np.ndarray, order: Ints) -> _
 
 
 def _matched(
-    name: str, truths: _Boxes, found: _Boxes, num_images: int, num_classes: int, has_sizes: bool
+    name: str, truths: _Boxes, detected: _Boxes, num_images: int, num_classes: int, has_sizes: bool
 ) -> RecordingMatches:
     areas = _AREAS_PX if has_sizes else _AREAS_PX[:1]
     groups = np.arange(num_classes * num_images + 1)
-    shape = len(areas), len(OVERLAPS), len(found.value)
+    shape = len(areas), len(OVERLAPS), len(detected.value)
     is_hit, is_ignored = np.zeros(shape, bool), np.zeros(shape, bool)
     _match(
-        *(found.ltwh, found.area, np.searchsorted(found.group, groups)),
+        *(detected.ltwh, detected.area, np.searchsorted(detected.group, groups)),
         *(truths.ltwh, truths.area, np.searchsorted(truths.group, groups), truths.value.astype(bool)),
         *(areas, np.minimum(OVERLAPS, 1 - 1e-10), is_hit, is_ignored),
     )
     is_counted = ~truths.value & (truths.area >= areas[:, :1]) & (truths.area <= areas[:, 1:])
     class_id = truths.group // num_images
+    num_truths = [np.bincount(class_id[counted], minlength=num_classes) for counted in is_counted]
     return RecordingMatches(
         name,
-        score=found.value,
-        class_id=found.group // num_images,
+        score=detected.value,
+        class_id=detected.group // num_images,
         is_hit=is_hit,
         is_ignored=is_ignored,
-        num_truths=np.stack([np.bincount(class_id[counted], minlength=num_classes) for counted in is_counted]),
+        num_truths=np.stack(num_truths),
     )
 
 
 @jit
 def _match(  # type: ignore[no-untyped-def]
-    found, found_area, found_first, truth, truth_area, truth_first, is_ignored, areas, overlaps, is_hit, is_left_out
+    detected,
+    detected_area,
+    detected_first,
+    truth,
+    truth_area,
+    truth_first,
+    is_ignored,
+    areas,
+    overlaps,
+    is_hit,
+    is_left_out,
 ):
     """Match the detections of every group with its objects, for each size and overlap.
 
@@ -193,9 +383,9 @@ def _match(  # type: ignore[no-untyped-def]
     another size, is left out.
 
     Args:
-        found: (D, 4) left, top, width, height of the detections, best first within a group.
-        found_area: (D,)
-        found_first: (G + 1,) where each group of detections begins.
+        detected: (D, 4) left, top, width, height of the detections, best first within a group.
+        detected_area: (D,)
+        detected_first: (G + 1,) where each group of detections begins.
         truth: (N, 4) the same of the objects.
         truth_area: (N,)
         truth_first: (G + 1,)
@@ -205,10 +395,10 @@ def _match(  # type: ignore[no-untyped-def]
         is_hit: (S, T, D), filled with True where a detection takes an object.
         is_left_out: (S, T, D), filled with True where a detection is left out.
     """
-    for group in range(len(found_first) - 1):
-        start, stop = found_first[group], found_first[group + 1]
+    for group in range(len(detected_first) - 1):
+        start, stop = detected_first[group], detected_first[group + 1]
         begin, end = truth_first[group], truth_first[group + 1]
-        iou = _overlaps(found[start:stop], truth[begin:end])
+        iou = _overlaps(detected[start:stop], truth[begin:end])
         for size in range(len(areas)):
             least, largest = areas[size]
             area = truth_area[begin:end]
@@ -228,19 +418,19 @@ def _match(  # type: ignore[no-untyped-def]
                         is_hit[size, t, start + d] = True
                         is_left_out[size, t, start + d] = ignored[best]
                     else:
-                        own = found_area[start + d]
+                        own = detected_area[start + d]
                         is_left_out[size, t, start + d] = own < least or own > largest
 
 
 @jit
-def _overlaps(found, truth):  # type: ignore[no-untyped-def]
+def _overlaps(detected, truth):  # type: ignore[no-untyped-def]
     """Return intersection over union (D, N) of boxes given by left, top, width, height."""
-    iou = np.zeros((len(found), len(truth)))
-    for d in range(len(found)):
+    iou = np.zeros((len(detected), len(truth)))
+    for d in range(len(detected)):
         for n in range(len(truth)):
-            width = min(found[d, 2] + found[d, 0], truth[n, 2] + truth[n, 0]) - max(found[d, 0], truth[n, 0])
-            height = min(found[d, 3] + found[d, 1], truth[n, 3] + truth[n, 1]) - max(found[d, 1], truth[n, 1])
+            width = min(detected[d, 2] + detected[d, 0], truth[n, 2] + truth[n, 0]) - max(detected[d, 0], truth[n, 0])
+            height = min(detected[d, 3] + detected[d, 1], truth[n, 3] + truth[n, 1]) - max(detected[d, 1], truth[n, 1])
             if width > 0 and height > 0:
                 common = width * height
-                iou[d, n] = common / (found[d, 2] * found[d, 3] + truth[n, 2] * truth[n, 3] - common)
+                iou[d, n] = common / (detected[d, 2] * detected[d, 3] + truth[n, 2] * truth[n, 3] - common)
     return iou

@@ -1,73 +1,175 @@
-"""What is said of one rate in detail: its breakdown, its worst frames, and what the memory contributes."""
+"""What a report says beside the numbers of its rates: breakdown, worst frames, conditions, provenance."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 import numpy as np
 
+from rvtssm.detection.track_objects import TRACK_MEMORY_S
 from rvtssm.drawing.draw import draw_frame, shown_events
 from rvtssm.drawing.image_files import to_png
-from rvtssm.evaluation.bootstrap import Interval
-from rvtssm.evaluation.breakdown import Breakdown, break_down, track_speeds
-from rvtssm.evaluation.coco import evaluate_detections
+from rvtssm.evaluation.breakdown import Breakdown, break_down
 from rvtssm.evaluation.detector_run import DetectorRun
-from rvtssm.evaluation.protocol import has_stood_still
-from rvtssm.evaluation.rates import ScoredRate, read_tracks, score_rate
+from rvtssm.evaluation.evaluation_config import EvaluationConfig
+from rvtssm.evaluation.fit import differences_in_scoring
+from rvtssm.evaluation.frequency import RateRow
+from rvtssm.evaluation.protocol import num_images_left_out, num_scored, scoring_rules
+from rvtssm.evaluation.rates import ScoredRate
 from rvtssm.evaluation.result import Picture, percent_interval
 from rvtssm.evaluation.split_plan import PlannedRate, SplitPlan
-from rvtssm.records import DatasetSpec, Labels
+from rvtssm.evaluation.tracks import read_tracks, track_speeds
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
+from rvtssm.models.parts import head_class
+from rvtssm.records import SHOWN_SCORE, DatasetSpec
+from rvtssm.system.provenance import written_by
 
 
-@dataclass(frozen=True)
-class Memory:
-    """What the state contributes at the rate of training."""
+def title(checkpoint: LoadedCheckpoint, options: EvaluationConfig) -> str:
+    """Return which weights were scored on which recordings."""
+    words = [f"{checkpoint.spec.name} {options.split}"]
+    words.append(f"{checkpoint.model_config.size} {checkpoint.temporal_config.name}")
+    words += ["free grid"] if options.grid == "free" else []
+    words += ["streaming"] if options.streaming else []
+    words += [f"labels interpolated to {options.label_hz:g} Hz"] if options.label_hz else []
+    return ", ".join(words)
 
-    still_objects: Mapping[str, float] = field(default_factory=dict)  # AP by kind of memory: carried, reset
-    without: Interval | None = None  # AP with the state reset at every step
-    in_words: Mapping[str, str] = field(default_factory=dict)
 
-
-def memory_at(run: DetectorRun, split: SplitPlan, trained: PlannedRate | None, scored: ScoredRate, seed: int) -> Memory:
-    """Return what the state contributes; run the rate of training without memory if the options ask for it.
+def conditions(run: DetectorRun, split: SplitPlan, rates: Sequence[PlannedRate], scored: ScoredRate) -> dict[str, str]:
+    """Describe everything that decides the numbers of an evaluation.
 
     Args:
         run: The detector, and how it runs.
         split: The recordings and the options.
-        trained: The rate of training; None if it is not run.
-        scored: The rate that is described in detail.
-        seed: Seed of the bootstrap replicates.
+        rates: The rates.
+        scored: One of the rates, whose labels are those of all.
     """
-    if trained is None:
-        return Memory()
-    is_trained = scored.row.hz == trained.hz
-    still: dict[str, float] = {}
-    if is_trained and any(_stands_still(split, recording.labels).any() for recording in scored.recordings):
-        still["carried"] = _still_ap(run, split, scored)
-    if not split.options.ablate_memory:
-        return Memory(still)
-    reset = score_rate(run, split, trained, seed, is_reset=True)
-    assert reset.row.resampled is not None
-    without = reset.row.resampled.interval("AP")
-    in_words = {"AP without memory": f"{percent_interval(without)} at {trained.hz:g} Hz, state reset at every step"}
-    carried = scored.row.resampled if is_trained else None
-    if carried is not None and (gain := carried.minus(reset.row.resampled, "AP")):
-        in_words["AP gained by memory"] = percent_interval(gain)
-    if still:
-        still["reset"] = _still_ap(run, split, reset)
-    return Memory(still, without, in_words)
+    checkpoint, options = run.checkpoint, split.options
+    kinds = dict.fromkeys(kind for rate in rates for kind in rate.windows)
+    lines = {
+        "weights": f"{run.weights.path}, trained at {checkpoint.windows.hz:g} Hz",
+        "score": _score(run),
+        "scored": _scored(checkpoint.spec, scored),
+        "data": _data(split),
+        "frames": _frames(checkpoint),
+        "windows": f"{' and '.join(kinds)}, counted from {split.source} data, convention "
+        f"{checkpoint.windows.convention}, {_grid(options, rates)}",
+        "time step": "window end to window end over the stride of training",
+        "memory": options.memory or checkpoint.model_config.memory,
+        "precision": f"{run.weights.precision} on {checkpoint.detector.device.type}",
+        "still objects": f"no motion for {options.still_ms:g} ms or more, where labels tell; other boxes are ignored",
+    }
+    if options.step_scale is not None:
+        lines["time step"] = f"{options.step_scale:g} whatever the rate"
+    if checkpoint.temporal_config.bidirectional:
+        chunk = run.data.data.eval_chunk_length
+        lines["memory"] += f", and events after the label, to the end of each chunk of {chunk} steps"
+    if run.classes is not None:
+        lines["classes"] = _classes(run, options)
+    if options.label_hz is not None:
+        lines["labels"] = f"interpolated linearly along tracks to {options.label_hz:g} Hz; only some were annotated"
+    if options.track is not None:
+        lines["tracks"] = (
+            f"{options.track} on the outputs at label times, from a score of {SHOWN_SCORE:g}; an object that is not "
+            f"found is remembered for {TRACK_MEMORY_S:g} s; HOTA, MOTA and IDF1 over the labels with a track"
+        )
+    if options.streaming:
+        lines["streaming"] = _streaming(options)
+    return lines
 
 
-def _still_ap(run: DetectorRun, split: SplitPlan, scored: ScoredRate) -> float:
-    """Return AP on objects that stand still."""
-
-    def only(labels: Labels) -> np.ndarray:
-        return _stands_still(split, labels)
-
-    return evaluate_detections(scored.recordings, run.checkpoint.spec, only=only, has_sizes=False)["AP"]
+def _score(run: DetectorRun) -> str:
+    parts = [head_class(run.checkpoint.model_config).describe_scores(run.postprocess)]
+    if run.postprocess.max_detections is not None:
+        parts.append(f"at most {run.postprocess.max_detections} per frame")
+    return "; ".join([*parts, *differences_in_scoring(run.postprocess, run.checkpoint.scored_as)])
 
 
-def _stands_still(split: SplitPlan, labels: Labels) -> np.ndarray:
-    return has_stood_still(labels, round(1000 * split.options.still_ms))
+def _scored(spec: DatasetSpec, scored: ScoredRate) -> str:
+    labels = [recording.labels for recording in scored.recordings]
+    images = num_images_left_out(labels, spec)
+    left_out = f"; {images} label times without such a box are left out" if images else ""
+    return f"{num_scored(labels, spec)} boxes; {scoring_rules(spec)}{left_out}"
+
+
+def _data(split: SplitPlan) -> str:
+    """Describe which files were read, and how if that is unusual."""
+    dataset = split.data.config
+    parts = [str(dataset.raw_dir if split.source == "raw" else dataset.prepared_dir)]
+    parts += ["faulty recordings repaired"] if dataset.repair else []
+    parts += [f"{dataset.label_offset_us} us added to label times"] if dataset.label_offset_us else []
+    return "; ".join(parts)
+
+
+def _frames(checkpoint: LoadedCheckpoint) -> str:
+    """Describe how events become frames and how the frames fit the detector."""
+    spec, windows = checkpoint.spec, checkpoint.windows
+    length_us = windows.length_us or windows.stride_us
+    side = spec.downsample
+    reduced = f"downsample={side} by {windows.reduce}, " if side > 1 else ""
+    return (
+        f"{windows.representation} of {windows.num_bins} bins over {length_us / 1000:g} ms in training; "
+        f"{spec.frame_width} x {spec.frame_height} pixels, {reduced}padded with zeros at the right and the bottom"
+    )
+
+
+def _classes(run: DetectorRun, options: EvaluationConfig) -> str:
+    known = f"of the weights by evaluation.class_map={options.class_map}"
+    assert run.classes is not None
+    names = enumerate(run.checkpoint.spec.class_names)
+    unknown = [name for number, name in names if number not in run.classes]
+    if not unknown:
+        return known
+    return f"{known}; the weights do not know {', '.join(unknown)}, whose boxes all count as missed"
+
+
+def _grid(options: EvaluationConfig, rates: Sequence[PlannedRate]) -> str:
+    """Describe when windows end."""
+    if options.grid == "free":
+        late = "" if options.streaming else ", each label scored at the next window end"
+        return f"free grid: the exact rate from the first event on{late}"
+    grid = "every label time ends a window"
+    for rate in rates:
+        run = f"; {rate.hz:g} Hz was run for {rate.asked_hz:g} Hz"
+        if rate.hz != rate.asked_hz and run not in grid:
+            grid += run
+    return grid
+
+
+def _streaming(options: EvaluationConfig) -> str:
+    """Describe how streaming accuracy was measured."""
+    late = "takes the newest window" if options.when_late == "skip" else "takes every window in order"
+    source = options.latency_from or "measured on this machine"
+    if options.latency_ms is not None:
+        source = "given"
+    return (
+        "each label is scored with the newest output that had finished; time of a step: "
+        f"{source}; a detector that is late {late}"
+    )
+
+
+def best_rate(rows: Sequence[RateRow], options: EvaluationConfig) -> dict[str, str]:
+    """Describe at which rate the streaming accuracy is highest; empty without streaming."""
+    if not options.streaming:
+        return {}
+    best = max(rows, key=lambda row: row.metrics["AP"])
+    is_measured = options.latency_ms is None and options.latency_from is None
+    where = "on this machine" if is_measured else f"with {best.extra['latency_ms']:g} ms per step"
+    kinds = {row.windows for row in rows}
+    windows = f", window={best.windows[0]}" if len(kinds) > 1 else ""
+    assert best.resampled is not None
+    ap = percent_interval(best.resampled.interval("AP"))
+    return {"best rate": f"best {where}: {best.hz:g} Hz{windows}, AP {ap}"}
+
+
+def provenance(scored: ScoredRate, weights_sha256: str) -> dict[str, str]:
+    """Say where intervals come from, which program computed the numbers, and of which weights."""
+    program = written_by()
+    commit = f", commit {program['commit']}" if program["commit"] else ""
+    assert scored.row.resampled is not None
+    return {
+        "intervals": scored.row.resampled.sentence(),
+        "made by": f"rvtssm {program['rvtssm']}{commit}, {program['date']}",
+        "weights SHA-256": weights_sha256,
+    }
 
 
 def break_down_rate(split: SplitPlan, scored: ScoredRate) -> Breakdown:

@@ -103,8 +103,8 @@ class DetectorRun:
 
     def _batches(self, sequences: Sequence[FrameSequence], is_reset: bool) -> dict[tuple[int, ...], "_Batch"]:
         """Return the batches by the numbers of their recordings, the longest first."""
-        wanted = [number for number, sequence in enumerate(sequences) if len(sequence.wanted_steps)]
-        ordered = sorted(wanted, key=lambda number: -len(sequences[number].windows))  # similar lengths in a batch
+        asked = [number for number, sequence in enumerate(sequences) if len(sequence.wanted_steps)]
+        ordered = sorted(asked, key=lambda number: -len(sequences[number].windows))  # similar lengths in a batch
         memory_chunk = None if self.is_carried else self.checkpoint.model_config.memory_chunk
         how = self.postprocess, 1 if is_reset else memory_chunk, self.step_scale
         size = self.data.data.eval_batch_size

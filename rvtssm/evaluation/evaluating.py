@@ -9,18 +9,17 @@ from typing import Any
 from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.data_config import DataConfig
 from rvtssm.detection.stream import check_causal
-from rvtssm.evaluation.conditions import best_rate, conditions, provenance, title
-from rvtssm.evaluation.details import break_down_rate, memory_at, worst_pictures
+from rvtssm.evaluation.details import best_rate, break_down_rate, conditions, provenance, title, worst_pictures
 from rvtssm.evaluation.detector_run import DetectorRun, WeightsFile, num_processes
 from rvtssm.evaluation.evaluation_config import EvaluationConfig
 from rvtssm.evaluation.finished_rates import FinishedRates, row_conditions
 from rvtssm.evaluation.fit import class_indices, data_for, differences_in_scoring, for_data
 from rvtssm.evaluation.frequency import RateRow
-from rvtssm.evaluation.label_steps import after_latency
-from rvtssm.evaluation.rates import check_tracks, score_rate, score_shifts, step_latency_ms
+from rvtssm.evaluation.rates import late_steps, memory_at, score_rate, score_shifts, step_latency_ms
 from rvtssm.evaluation.report import REPORT_FILES, write_report
 from rvtssm.evaluation.result import EvaluationReport
 from rvtssm.evaluation.split_plan import PlannedRate, SplitPlan
+from rvtssm.evaluation.tracks import check_tracks
 from rvtssm.export.exported import chosen_precision
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.system.output_folder import locked, result_set
@@ -144,21 +143,19 @@ def _report(run: DetectorRun, split: SplitPlan, seed: int, out: Path | None, ann
             finished.add(rate, rows[rate])
     scored = score_rate(run, split, detailed, seed)
     rows[detailed] = scored.row
-    ordered = [rows[rate] for rate in rates]
     memory = memory_at(run, split, trained, scored, seed)
     breakdown = break_down_rate(split, scored)
+    ordered = [rows[rate] for rate in rates]
     window = rates[0].windows[0]
+    detailed_rows = tuple(row for row in ordered if window in row.windows)
+    others = tuple(row for row in ordered if window not in row.windows)
+    settings = {**conditions(run, split, rates, scored), **memory.in_words}
     return EvaluationReport(
         title=title(run.checkpoint, split.options),
         dataset=run.checkpoint.spec.name,
-        rows=tuple(row for row in ordered if window in row.windows),
-        others=tuple(row for row in ordered if window not in row.windows),
-        settings={
-            **conditions(run, split, rates, scored),
-            **memory.in_words,
-            **best_rate(ordered, split.options),
-            **provenance(scored, sha256),
-        },
+        rows=detailed_rows,
+        others=others,
+        settings={**settings, **best_rate(ordered, split.options), **provenance(scored, sha256)},
         reference_hz=trained.hz if trained else run.checkpoint.windows.hz,
         still_objects=memory.still_objects,
         without_memory=memory.without,
@@ -183,6 +180,4 @@ def _check_streaming(run: DetectorRun, split: SplitPlan, rates: Sequence[Planned
     is_known = options.latency_ms is not None or options.latency_from is not None
     for rate in rates if is_known or split.source != "raw" else ():
         sequences = split.sequences(rate)
-        latency_ms = step_latency_ms(run, split, sequences)
-        for sequence in sequences:
-            after_latency(sequence, latency_ms, options.when_late)
+        late_steps(sequences, step_latency_ms(run, split, sequences), options.when_late)

@@ -36,9 +36,9 @@ class FinishedRates:
         self._conditions = json.loads(json.dumps(conditions))
         self._rows: dict[str, dict[str, Any]] = {}
         if out is not None and (out / REPORT_FILES[0]).is_file():
-            kept = json.loads((out / REPORT_FILES[0]).read_text()).get(_KEY, {})
-            if kept.get("conditions") == self._conditions:
-                self._rows = kept["rows"]
+            unfinished = json.loads((out / REPORT_FILES[0]).read_text()).get(_KEY, {})
+            if unfinished.get("conditions") == self._conditions:
+                self._rows = unfinished["rows"]
 
     def get(self, rate: PlannedRate) -> RateRow | None:
         """Return the row of a rate; None if it is not done."""
@@ -50,8 +50,8 @@ class FinishedRates:
         self._rows[_name(rate)] = _to_plain(row)
         if self._out is not None:
             with result_set(self._out, "evaluation", REPORT_FILES) as staged:
-                kept = {_KEY: {"conditions": self._conditions, "rows": self._rows}}
-                (staged / REPORT_FILES[0]).write_text(json.dumps(kept) + "\n")
+                content = {_KEY: {"conditions": self._conditions, "rows": self._rows}}
+                (staged / REPORT_FILES[0]).write_text(json.dumps(content) + "\n")
 
 
 def row_conditions(
@@ -104,12 +104,12 @@ def _name(rate: PlannedRate) -> str:
 def _to_plain(row: RateRow) -> dict[str, Any]:
     assert row.resampled is not None
     plain = asdict(row)
-    plain["resampled"]["replicates"] = {name: each.tolist() for name, each in row.resampled.replicates.items()}
+    plain["resampled"]["replicates"] = {name: values.tolist() for name, values in row.resampled.replicates.items()}
     return plain
 
 
 def _from_plain(plain: Mapping[str, Any]) -> RateRow:
-    kept = plain["resampled"]
-    replicates = {name: np.array(values, np.float64) for name, values in kept["replicates"].items()}
-    resampled = Resampled(tuple(kept["recordings"]), kept["metrics"], replicates, tuple(kept["num_objects"]))
+    numbers = plain["resampled"]
+    replicates = {name: np.array(values, np.float64) for name, values in numbers["replicates"].items()}
+    resampled = Resampled(tuple(numbers["recordings"]), numbers["metrics"], replicates, tuple(numbers["num_objects"]))
     return RateRow(plain["hz"], plain["metrics"], plain["extra"], resampled, tuple(plain["windows"]))

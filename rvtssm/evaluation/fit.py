@@ -1,6 +1,6 @@
 """Bring weights and data together: settings that are not given, classes, scoring rules, and whether both fit."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from rvtssm.datasets import DatasetConfig, with_training
@@ -59,6 +59,32 @@ def class_indices(class_map: dict[str, str] | None, trained: DatasetSpec, data: 
     known = data.class_names
     mapped = mapped_classes("evaluation.class_map", class_map, trained.class_names, known)
     return tuple(known.index(name) if name in known else -1 for name in mapped)
+
+
+def class_maps(
+    class_map: Mapping[str, str], names_by_weights: Mapping[str, Sequence[str]]
+) -> dict[str, dict[str, str] | None]:
+    """Return, for each of several weights, the part of a class map that is about its classes.
+
+    Args:
+        class_map: See `class_indices`; an entry may be about some of the weights only.
+        names_by_weights: The classes of each of the weights.
+
+    Raises:
+        UserError: None of the weights has a class of the map.
+    """
+    known = set().union(*names_by_weights.values())
+    for name in class_map:
+        if name not in known:
+            raise UserError(
+                "class_map.no_such_class",
+                f"evaluation.class_map: none of the weights has a class {name!r}; "
+                f"choose from {', '.join(sorted(known))}",
+            )
+    maps: dict[str, dict[str, str] | None] = {}
+    for weights, names in names_by_weights.items():
+        maps[weights] = {name: other for name, other in class_map.items() if name in names}
+    return maps
 
 
 def for_data(

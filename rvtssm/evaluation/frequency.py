@@ -3,14 +3,17 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.evaluation.bootstrap import Interval, Resampled
+if TYPE_CHECKING:  # it imports torch, without which settings are checked
+    from rvtssm.evaluation.bootstrap import Interval, Resampled
 
 MAX_DEVIATION = 0.05  # largest relative deviation of the actual rate from the requested one
 REFERENCE_HZ = 20.0  # the rate at which the published models are trained
+TRACK_METRICS = ("HOTA", "MOTA", "IDF1")  # of a row whose objects were tracked
 
 # AP in percent at 20 / 40 / 80 / 100 / 200 Hz, trained at 20 Hz: Zubic et al., CVPR 2024, and the papers it cites
 PUBLISHED_HZ = (20.0, 40.0, 80.0, 100.0, 200.0)
@@ -35,11 +38,11 @@ class RateRow:
     hz: float  # rate of the steps that were run
     metrics: Mapping[str, float]  # from evaluate_detections, each in [0, 1]
     extra: Mapping[str, float] = field(default_factory=dict)  # further numbers, such as milliseconds per step
-    resampled: Resampled | None = None
+    resampled: "Resampled | None" = None
     windows: tuple[str, ...] = ()  # kinds of windows, see `PlannedRate`
 
     @property
-    def intervals(self) -> dict[str, Interval]:
+    def intervals(self) -> "dict[str, Interval]":
         """The metrics with their confidence intervals, by name; empty if there are none."""
         if self.resampled is None or not self.resampled.has_intervals:
             return {}
@@ -72,14 +75,14 @@ def nearest_rates(intervals_us: npt.NDArray[np.int64], asked_hz: float) -> list[
     """
     usual_us = float(np.median(intervals_us))
     below = math.floor(asked_hz * usual_us / 1e6)
-    found = []
+    nearest = []
     for num_steps in {max(below, 1), below + 1}:
         hz = 1e6 * num_steps / usual_us
         counts = np.maximum(1, np.rint(intervals_us * hz / 1e6)).astype(np.int64)
         step_us = float(np.median(np.repeat(intervals_us / counts, counts)))
         if is_reached(hz, 1e6 / step_us):
-            found.append(_to_four_digits(1e6 / step_us))
-    return sorted(found)
+            nearest.append(_to_four_digits(1e6 / step_us))
+    return sorted(nearest)
 
 
 def nearest_reference(rates_hz: Sequence[float], reference_hz: float) -> float:
@@ -106,10 +109,10 @@ def performance_drop(value_by_hz: Mapping[float, float], reference_hz: float = R
 
 def published_rows(dataset: str) -> dict[str, dict[float, float]]:
     """Return the published AP by model and rate, in [0, 1]; empty for a dataset without published numbers."""
-    return {
-        model: {hz: percent / 100 for hz, percent in zip(PUBLISHED_HZ, values, strict=True)}
-        for model, values in PUBLISHED.get(dataset, {}).items()
-    }
+    rows = {}
+    for model, percents in PUBLISHED.get(dataset, {}).items():
+        rows[model] = {hz: percent / 100 for hz, percent in zip(PUBLISHED_HZ, percents, strict=True)}
+    return rows
 
 
 def _to_four_digits(hz: float) -> float:

@@ -84,19 +84,19 @@ def read_latency_ms(path: Path, checkpoint: LoadedCheckpoint) -> float:
     """
     spec = checkpoint.spec
     try:
-        found: Any = json.loads(path.read_text())
-        if "step_ms" in found:
-            latency_ms, num_windows = float(found["step_ms"]["p50"]), found["windows_per_call"]
+        content: Any = json.loads(path.read_text())
+        if "step_ms" in content:
+            latency_ms, num_windows = float(content["step_ms"]["p50"]), content["windows_per_call"]
         else:
-            wanted = {
+            own = {
                 "size": checkpoint.model_config.size,
                 "layer": checkpoint.temporal_config.name,
                 "form": "eager",
                 "frame_hw": [spec.frame_height, spec.frame_width],
             }
-            rows = [row for row in found["rows"] if all(row[name] == value for name, value in wanted.items())]
-            latency_ms, num_windows = float(rows[0]["median_ms"]), 1
-    except (OSError, ValueError, LookupError, TypeError) as error:
+            row = next(row for row in content["rows"] if own.items() <= row.items())
+            latency_ms, num_windows = float(row["median_ms"]), 1
+    except (OSError, ValueError, LookupError, TypeError, StopIteration) as error:
         raise UserError(
             "evaluation.no_latency",
             f"evaluation.latency_from={path} has no latency of {checkpoint.model_config.size} "

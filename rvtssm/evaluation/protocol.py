@@ -54,7 +54,7 @@ def num_images_left_out(labels: Iterable[Labels], spec: DatasetSpec) -> int:
         spec: The dataset.
     """
     every = replace(spec, scores_empty_images=True)
-    return sum(len(image_times_us(each, every)) - len(image_times_us(each, spec)) for each in labels)
+    return sum(len(image_times_us(some, every)) - len(image_times_us(some, spec)) for some in labels)
 
 
 def scored_labels(labels: Labels, spec: DatasetSpec) -> Labels:
@@ -69,7 +69,7 @@ def num_scored(labels: Iterable[Labels], spec: DatasetSpec) -> int:
         labels: The labels of each recording.
         spec: The dataset.
     """
-    return sum(len(scored_labels(each, spec)) for each in labels)
+    return sum(len(scored_labels(some, spec)) for some in labels)
 
 
 def scored_detections(detections: Detections, spec: DatasetSpec) -> Detections:
@@ -93,14 +93,14 @@ def has_stood_still(labels: Labels, min_us: int = STILL_US) -> np.ndarray:
 def scoring_rules(spec: DatasetSpec) -> str:
     """Return the rules in this file as one sentence for a report."""
     side, diagonal = spec.min_side_px / spec.downsample, spec.min_diagonal_px / spec.downsample
-    limits = [
-        f"up to {spec.skip_us / 1e6:g} s" if spec.skip_us else "",
-        f"with a side under {side:g} px" if side else "",
-        f"with a diagonal under {diagonal:g} px" if diagonal else "",
-    ]
-    named = " or ".join(filter(None, limits))
+    limits = []
+    limits += [f"up to {spec.skip_us / 1e6:g} s"] if spec.skip_us else []
+    limits += [f"with a side under {side:g} px"] if side else []
+    limits += [f"with a diagonal under {diagonal:g} px"] if diagonal else []
     frame = f"{spec.frame_width} x {spec.frame_height} frame"
-    boxes = f"boxes and detections {named} ({frame}) are left out; " if named else f"all boxes ({frame}); "
+    boxes = f"all boxes ({frame}); "
+    if limits:
+        boxes = f"boxes and detections {' or '.join(limits)} ({frame}) are left out; "
     images = "only label times with a remaining box are scored; "
     if spec.scores_empty_images:
         images = "label times without a box are scored as well; "

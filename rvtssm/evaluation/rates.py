@@ -1,27 +1,40 @@
-"""Average precision of a detector at one inference rate: the definition, and what else is measured at a rate."""
+"""Average precision of a detector at one inference rate: the definition.
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+For example at 200 Hz, after a training at 20 Hz: every recording is cut into a window per 5 ms. The detector runs over
+all of them, with its time step multiplied by 0.1. Each label is scored with the output of the window that ends at its
+time. `rvtssm.evaluation.coco` matches outputs with labels and averages precision.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from rvtssm.datasets.sequence import FrameSequence
-from rvtssm.datasets.tree import find_recordings
-from rvtssm.detection.track_objects import TRACK_MEMORY_S, check_installed
-from rvtssm.evaluation.bootstrap import resample
-from rvtssm.evaluation.breakdown import label_tracks
-from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections, match_detections
+from rvtssm.detection.track_objects import TRACK_MEMORY_S
+from rvtssm.evaluation.bootstrap import Interval, resample
+from rvtssm.evaluation.coco import RecordingMatches, ScoredRecording, evaluate_detections, match_detections
 from rvtssm.evaluation.detector_run import DetectorRun
 from rvtssm.evaluation.frequency import RateRow
-from rvtssm.evaluation.label_steps import LabelSteps, after_latency, asking, at_labels, newest_steps, own_steps
-from rvtssm.evaluation.latency import measured_latency_ms, read_latency_ms
-from rvtssm.evaluation.matches import RecordingMatches
+from rvtssm.evaluation.latency import measured_latency_ms, newest, read_latency_ms, taken_steps
+from rvtssm.evaluation.protocol import has_stood_still
+from rvtssm.evaluation.result import percent_interval
 from rvtssm.evaluation.split_plan import PlannedRate, SplitPlan
-from rvtssm.evaluation.tracking import track_metrics
-from rvtssm.events.labels import annotated
-from rvtssm.records import DatasetSpec, Labels
+from rvtssm.evaluation.tracks import label_tracks, read_tracks, track_metrics
+from rvtssm.records import Detections, Labels
 from rvtssm.system.user_error import UserError
+
+Ints = npt.NDArray[np.int64]
+
+
+class LabelSteps(NamedTuple):
+    """The step whose output is scored at each label time of a recording."""
+
+    times_us: Ints  # (U,) ascending, times of labels with and without boxes
+    steps: Ints  # (U,) -1: nothing was detected, because the label precedes every output
 
 
 @dataclass(frozen=True)
@@ -57,20 +70,14 @@ def score_rate(
     measured = {"step_ms": rate.step_us / 1000}
     if options.streaming:
         latency_ms = step_latency_ms(run, split, sequences)
-        taken = [after_latency(sequence, latency_ms, options.when_late) for sequence in sequences]
-        sequences = [sequence for sequence, _ in taken]
-        label_steps = [newest_steps(sequence, finished_us) for sequence, finished_us in taken]
+        sequences, label_steps = late_steps(sequences, latency_ms, options.when_late)
         mean_step_us = float(np.concatenate([sequence.windows.dt_us for sequence in sequences]).mean())
         measured |= {"latency_ms": latency_ms, "taken_hz": 1e6 / mean_step_us}
     else:
         label_steps = [own_steps(sequence) for sequence in sequences]
-
     sequences = [asking(sequence, steps) for sequence, steps in zip(sequences, label_steps, strict=True)]
     outputs = run.outputs(sequences, f"evaluating {rate.hz:g} Hz", is_reset)
-    recordings = [
-        ScoredRecording(sequence.name, sequence.labels, at_labels(steps, sequence.wanted_steps, found))
-        for sequence, steps, found in zip(sequences, label_steps, outputs, strict=True)
-    ]
+    recordings = scored_recordings(sequences, label_steps, outputs)
 
     matches = match_detections(recordings, spec)
     resampled = resample(matches, spec, options.bootstrap, seed)
@@ -95,18 +102,15 @@ def score_shifts(
     if not shifts_ms:
         return {}
     sequences = split.sequences(rate, split.options.label_hz)
-    steps = [
-        {ms: newest_steps(sequence, sequence.windows.ends_us, round(1000 * ms)) for ms in shifts_ms}
-        for sequence in sequences
-    ]
-    sequences = [asking(sequence, *by_shift.values()) for sequence, by_shift in zip(sequences, steps, strict=True)]
+    by_shift: dict[float, list[LabelSteps]] = {}
+    for ms in sorted(shifts_ms):
+        by_shift[ms] = [newest_steps(sequence, sequence.windows.ends_us, round(1000 * ms)) for sequence in sequences]
+    of_sequence = zip(*by_shift.values(), strict=True)
+    sequences = [asking(sequence, *steps) for sequence, steps in zip(sequences, of_sequence, strict=True)]
     outputs = run.outputs(sequences, "evaluating shifts")
     ap = {}
-    for ms in sorted(shifts_ms):
-        recordings = [
-            ScoredRecording(sequence.name, sequence.labels, at_labels(by_shift[ms], sequence.wanted_steps, found))
-            for sequence, by_shift, found in zip(sequences, steps, outputs, strict=True)
-        ]
+    for ms, label_steps in by_shift.items():
+        recordings = scored_recordings(sequences, label_steps, outputs)
         ap[ms] = evaluate_detections(recordings, run.checkpoint.spec, has_sizes=False)["AP"]
     return ap
 
@@ -138,47 +142,135 @@ def step_latency_ms(run: DetectorRun, split: SplitPlan, sequences: Sequence[Fram
     return measured_latency_ms(run.checkpoint, longest.source.path, plan.spec, longest.settings, run.postprocess)
 
 
-def read_tracks(
-    split: SplitPlan,
-    recordings: Sequence[ScoredRecording],
-    sequences: Sequence[FrameSequence],
-    read: Callable[[Labels, np.ndarray, DatasetSpec], np.ndarray],
-) -> dict[str, np.ndarray]:
-    """Return the result of `read` on the annotated tracks, by recording; empty for prepared data, which has no tracks.
+def own_steps(sequence: FrameSequence) -> LabelSteps:
+    """Score each label with the window that it was assigned to: the one that ends at the label, or the next one."""
+    labels, windows = sequence.labels, sequence.windows
+    box_us, first = np.unique(labels.t_us, return_index=True)
+    empty_us = np.setdiff1d(labels.empty_us, box_us)
+    empty_steps = np.minimum(np.searchsorted(windows.ends_us, empty_us), len(windows) - 1)
+    empty_steps[empty_us < windows.ends_us[0] - windows.dt_us[0]] = -1
+    times_us, steps = np.concatenate([box_us, empty_us]), np.concatenate([labels.window_index[first], empty_steps])
+    order = np.argsort(times_us, kind="stable")
+    return LabelSteps(times_us[order], steps[order])
+
+
+def newest_steps(sequence: FrameSequence, known_us: npt.NDArray[np.generic], shift_us: int = 0) -> LabelSteps:
+    """Score each label with the newest output that is known at its time plus a shift.
 
     Args:
-        split: The recordings on disk.
-        recordings: Their labels.
-        sequences: The same recordings.
-        read: Called with the labels of a recording, its boxes on disk and its spec.
+        sequence: The recording.
+        known_us: When the output of each step becomes known, ascending.
+        shift_us: The shift.
     """
-    if split.source != "raw":
-        return {}
-    labels, spec = {recording.name: recording.labels for recording in recordings}, split.data.spec
-    own = {sequence.name: sequence.source.plan.spec for sequence in sequences}  # type: ignore[union-attr]  # of raw
-    return {
-        raw.name: read(labels[raw.name], annotated(raw.read_boxes(spec)), own[raw.name])
-        for raw in find_recordings(str(split.data.config.raw_dir), split.options.split, spec)
-        if raw.name in labels
-    }
+    times_us = np.union1d(sequence.labels.t_us, sequence.labels.empty_us)
+    return LabelSteps(times_us, newest(times_us + shift_us, known_us))
 
 
-def check_tracks(split: SplitPlan) -> None:
-    """Raise UserError now, before hours of work, if tracks are asked for and cannot be scored."""
-    options, spec = split.options, split.data.spec
-    if not options.track:
-        return
-    check_installed(f"evaluation.track={options.track}")
-    if split.source != "raw":
-        raise UserError(
-            "evaluation.tracks_need_raw",
-            "evaluation.track needs labels with tracks, which prepared recordings do not have; use the raw "
-            "recordings (evaluation.source=raw dataset.raw_dir=DIR)",
-        )
-    recordings = find_recordings(str(split.data.config.raw_dir), options.split, spec)
-    if not any(annotated(raw.read_boxes(spec))["track_id"].any() for raw in recordings):
-        raise UserError(
-            "labels.no_tracks",
-            f"the labels of the {options.split} split have no track_id, so tracks cannot be scored; set "
-            "evaluation.track=null",
-        )
+def late_steps(
+    sequences: Sequence[FrameSequence], latency_ms: float, when_late: str
+) -> tuple[list[FrameSequence], list[LabelSteps]]:
+    """Return recordings with the steps that a detector of this latency takes, and which of them labels are scored with.
+
+    Args:
+        sequences: The recordings.
+        latency_ms: Duration of a step.
+        when_late: See `taken_steps`.
+
+    Raises:
+        UserError: The detector would skip windows of a prepared recording.
+    """
+    taken, label_steps = [], []
+    for sequence in sequences:
+        steps, finished_us = taken_steps(sequence.windows.ends_us, 1000 * latency_ms, when_late)
+        taken.append(sequence.taking(steps))
+        label_steps.append(newest_steps(taken[-1], finished_us))
+    return taken, label_steps
+
+
+def asking(sequence: FrameSequence, *label_steps: LabelSteps) -> FrameSequence:
+    """Return the recording with the scored steps as its wanted steps."""
+    steps = np.unique(np.concatenate([scored.steps for scored in label_steps]))
+    return replace(sequence, asked=steps[steps >= 0])
+
+
+def at_labels(label_steps: LabelSteps, steps: Ints, outputs: Sequence[Detections]) -> list[Detections]:
+    """Return the detections to score at each label time.
+
+    Args:
+        label_steps: Which step is scored at each label time.
+        steps: (M,) the steps with outputs.
+        outputs: One per step.
+    """
+    by_step = dict(zip(steps.tolist(), outputs, strict=True))
+    by_step[-1] = Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64), 0)
+    pairs = zip(label_steps.times_us.tolist(), label_steps.steps.tolist(), strict=True)
+    return [replace(by_step[step], t_us=time_us) for time_us, step in pairs]
+
+
+def scored_recordings(
+    sequences: Sequence[FrameSequence], label_steps: Sequence[LabelSteps], outputs: Sequence[Sequence[Detections]]
+) -> list[ScoredRecording]:
+    """Return labels and detections of recordings.
+
+    Args:
+        sequences: The recordings.
+        label_steps: Which step of a recording is scored at each label time.
+        outputs: The detections of a recording at its wanted steps.
+    """
+    recordings = []
+    for sequence, steps, detections in zip(sequences, label_steps, outputs, strict=True):
+        frames = at_labels(steps, sequence.wanted_steps, detections)
+        recordings.append(ScoredRecording(sequence.name, sequence.labels, frames))
+    return recordings
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What the state contributes at the rate of training."""
+
+    still_objects: Mapping[str, float] = field(default_factory=dict)  # AP by kind of memory: carried, reset
+    without: Interval | None = None  # AP with the state reset at every step
+    in_words: Mapping[str, str] = field(default_factory=dict)
+
+
+def memory_at(run: DetectorRun, split: SplitPlan, trained: PlannedRate | None, scored: ScoredRate, seed: int) -> Memory:
+    """Return what the state contributes; run the rate of training without memory if the options ask for it.
+
+    Args:
+        run: The detector, and how it runs.
+        split: The recordings and the options.
+        trained: The rate of training; None if it is not run.
+        scored: The rate that is described in detail.
+        seed: Seed of the bootstrap replicates.
+    """
+    if trained is None:
+        return Memory()
+    is_trained = scored.row.hz == trained.hz
+    still: dict[str, float] = {}
+    if is_trained and any(_stands_still(split, recording.labels).any() for recording in scored.recordings):
+        still["carried"] = _still_ap(run, split, scored)
+    if not split.options.ablate_memory:
+        return Memory(still)
+    reset = score_rate(run, split, trained, seed, is_reset=True)
+    assert reset.row.resampled is not None
+    without = reset.row.resampled.interval("AP")
+    in_words = {"AP without memory": f"{percent_interval(without)} at {trained.hz:g} Hz, state reset at every step"}
+    carried = scored.row.resampled if is_trained else None
+    if carried is not None and (gain := carried.minus(reset.row.resampled, "AP")):
+        in_words["AP gained by memory"] = percent_interval(gain)
+    if still:
+        still["reset"] = _still_ap(run, split, reset)
+    return Memory(still, without, in_words)
+
+
+def _still_ap(run: DetectorRun, split: SplitPlan, scored: ScoredRate) -> float:
+    """Return AP on objects that stand still."""
+
+    def only(labels: Labels) -> np.ndarray:
+        return _stands_still(split, labels)
+
+    return evaluate_detections(scored.recordings, run.checkpoint.spec, only=only, has_sizes=False)["AP"]
+
+
+def _stands_still(split: SplitPlan, labels: Labels) -> np.ndarray:
+    return has_stood_still(labels, round(1000 * split.options.still_ms))

@@ -3,14 +3,18 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rvtssm.evaluation.bootstrap import LEVEL, Interval
 from rvtssm.evaluation.breakdown import Breakdown, json_number
-from rvtssm.evaluation.frequency import REFERENCE_HZ, RateRow, nearest_reference, performance_drop
-from rvtssm.evaluation.matches import METRICS
-from rvtssm.evaluation.tracking import TRACK_METRICS
+from rvtssm.evaluation.coco import METRICS
+from rvtssm.evaluation.frequency import REFERENCE_HZ, TRACK_METRICS, RateRow, nearest_reference, performance_drop
+from rvtssm.system.extras import check_extra
 from rvtssm.system.user_error import UserError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 NO_VALUE = "–"  # shown in place of a number without ground truth
 
@@ -24,7 +28,10 @@ class Picture(NamedTuple):
 
 @dataclass(frozen=True)
 class EvaluationReport:
-    """The complete result of an evaluation."""
+    """The complete result of an evaluation.
+
+    `table` gives text to print, `plot` a figure, and `to_pandas` the numbers for further work.
+    """
 
     title: str  # which weights on which recordings
     dataset: str
@@ -46,17 +53,48 @@ class EvaluationReport:
         """Return one row of cells per rate and kind of windows, starting with the head; AP in percent."""
         return rate_table(self)
 
+    def plot(self) -> "Figure":
+        """Return a matplotlib figure: AP over the rate with intervals, a line per kind of windows if there are two."""
+        from rvtssm.evaluation import plots  # which needs the rows of this file's reports
+        from rvtssm.evaluation.frequency import published_rows
+
+        if not self.others:
+            return plots.rates_figure(self.title, self.dataset, self.rows)
+        rows = {f"window={window}": report.rows for window, report in self.by_window.items()}
+        published = {f"{model}, published": ap_by_hz for model, ap_by_hz in published_rows(self.dataset).items()}
+        return plots.comparison_figure(rows, published)
+
+    def to_pandas(self) -> "DataFrame":
+        """Return one line per rate and kind of windows, with fractions and the limits of their intervals.
+
+        Raises:
+            UserError: The package pandas is missing.
+        """
+        check_extra("to_pandas", "tables", "pandas")
+        import pandas as pd
+
+        lines = []
+        for row in self.all_rows:
+            line: dict[str, float | str] = {"hz": row.hz, "window": window_name(row), **row.metrics, **row.extra}
+            for name, interval in row.intervals.items():
+                line |= {f"{name}_low": interval.low, f"{name}_high": interval.high}
+            lines.append(line)
+        return pd.DataFrame(lines)
+
     @property
     def by_window(self) -> dict[str, "EvaluationReport"]:
         """A report for each kind of windows, slide or shrink. The one described in detail comes first."""
         own = self.rows[0].windows[0] if self.rows[0].windows else ""
-        found = {own: replace(self, others=())}
-        for window in dict.fromkeys(row.windows[0] for row in self.others):
+        reports = {own: replace(self, others=())}
+        for row in self.others:
+            window = row.windows[0]
+            if window in reports:
+                continue
             shared = tuple(row for row in self.rows if window in row.windows)
-            found[window] = replace(self, rows=(*shared, *self.others), others=())
+            reports[window] = replace(self, rows=(*shared, *self.others), others=())
             if not shared:  # the details belong to the other kind of windows
-                found[window] = replace(found[window], still_objects={}, breakdown=None, worst=(), time_shifts={})
-        return found
+                reports[window] = replace(reports[window], still_objects={}, breakdown=None, worst=(), time_shifts={})
+        return reports
 
     @property
     def all_rows(self) -> tuple[RateRow, ...]:
@@ -66,7 +104,7 @@ class EvaluationReport:
     @property
     def metric_names(self) -> list[str]:
         """The names of all metrics: the common ones first, then one per class."""
-        return [*METRICS, *(name for name in self.rows[0].metrics if name not in METRICS)]
+        return list(dict.fromkeys([*METRICS, *self.rows[0].metrics]))
 
     @property
     def breakdown_hz(self) -> float:
@@ -83,37 +121,43 @@ class EvaluationReport:
         """AP minus the AP at `breakdown_hz`, with intervals, by rate; empty without intervals."""
         by_hz = {row.hz: row.resampled for row in self.rows if row.resampled}
         reference = by_hz.pop(self.breakdown_hz, None)
-        found = {hz: resampled.minus(reference, "AP") for hz, resampled in by_hz.items()} if reference else {}
-        return {hz: difference for hz, difference in found.items() if difference}
+        differences: dict[float, Interval] = {}
+        for hz, resampled in by_hz.items():
+            difference = resampled.minus(reference, "AP") if reference else None
+            if difference:
+                differences[hz] = difference
+        return differences
 
 
 def to_json(report: EvaluationReport) -> dict[str, Any]:
     """Return plain values for json.dump, as fractions. None means that there was no ground truth."""
+    by_window = {window: _rates_to_json(part) for window, part in report.by_window.items()}
+    shifts = {f"{shift:g}": ap for shift, ap in report.time_shifts.items()}
     return {
         "title": report.title,
         "dataset": report.dataset,
         "settings": dict(report.settings),
         **_rates_to_json(report),
-        "by_window": {window: _rates_to_json(each) for window, each in report.by_window.items()},
+        "by_window": by_window,
         "reference_hz": report.reference_hz,
-        "still_objects": {name: json_number(value) for name, value in report.still_objects.items()},
-        "time_shifts_ms": {f"{shift:g}": json_number(ap) for shift, ap in report.time_shifts.items()},
+        "still_objects": json_numbers(report.still_objects),
+        "without_memory": json_interval(report.without_memory) if report.without_memory else None,
+        "time_shifts_ms": json_numbers(shifts),
         "breakdown": report.breakdown.to_json() if report.breakdown else None,
     }
 
 
 def _rates_to_json(report: EvaluationReport) -> dict[str, Any]:
+    rates, intervals = {}, {}
+    for row in report.rows:
+        rates[f"{row.hz:g}"] = json_numbers({**row.metrics, **row.extra})
+        if row.intervals:
+            limits = {name: json_interval(interval)[1:] for name, interval in row.intervals.items()}
+            intervals[f"{row.hz:g}"] = limits
     return {
-        "rates": {
-            f"{row.hz:g}": {name: json_number(value) for name, value in {**row.metrics, **row.extra}.items()}
-            for row in report.rows
-        },
-        "intervals": {
-            f"{row.hz:g}": {name: json_interval(found)[1:] for name, found in row.intervals.items()}
-            for row in report.rows
-            if row.intervals
-        },
-        "differences": {f"{hz:g}": {"AP": json_interval(found)} for hz, found in report.differences.items()},
+        "rates": rates,
+        "intervals": intervals,
+        "differences": {f"{hz:g}": {"AP": json_interval(interval)} for hz, interval in report.differences.items()},
         "performance_drop": json_number(report.performance_drop),
     }
 
@@ -123,10 +167,25 @@ def percent(value: float) -> str:
     return NO_VALUE if math.isnan(value) else f"{100 * value:.1f}"
 
 
-def percent_interval(found: Interval) -> str:
+def percents(values: Mapping[Any, float], keys: Iterable[Any]) -> list[str]:
+    """Return `percent` of the values of some keys, with a dash for a missing key."""
+    return [percent(values.get(key, math.nan)) for key in keys]
+
+
+def percent_interval(interval: Interval) -> str:
     """Return a fraction as text in percent, with its confidence interval if it has one."""
-    interval = "" if math.isnan(found.low) else f" [{percent(found.low)}, {percent(found.high)}]"
-    return percent(found.value) + interval
+    limits = "" if math.isnan(interval.low) else f" [{percent(interval.low)}, {percent(interval.high)}]"
+    return percent(interval.value) + limits
+
+
+def json_interval(interval: Interval) -> list[float | None]:
+    """Return value, low and high as plain values. None means that there was no ground truth."""
+    return [json_number(value) for value in interval]
+
+
+def json_numbers(values: Mapping[str, float]) -> dict[str, float | None]:
+    """Return numbers as plain values by name. None means that there was no ground truth."""
+    return {name: json_number(value) for name, value in values.items()}
 
 
 def citation(report: EvaluationReport) -> str:
@@ -135,14 +194,14 @@ def citation(report: EvaluationReport) -> str:
     The number is that at the rate of training; without it, the line names the rate of training and the kind of windows.
     """
     row = next(row for row in report.rows if row.hz == report.breakdown_hz)
-    found = row.intervals.get("AP")
-    number = percent_interval(found) if found else percent(row.metrics["AP"])
-    sure = (
-        f" ({LEVEL:.0%} bootstrap over {len(row.resampled.recordings)} recordings)" if found and row.resampled else ""
-    )
-    other = f" (window={window_name(row)}, trained at {report.reference_hz:g} Hz)"
-    rate = f"{row.hz:g} Hz{'' if row.hz == report.reference_hz else other}"
-    line = f"AP {number}{sure} at {rate} on {report.title}"
+    line = f"AP {percent(row.metrics['AP'])}"
+    if row.intervals and row.resampled:
+        line = f"AP {percent_interval(row.intervals['AP'])}"
+        line += f" ({LEVEL:.0%} bootstrap over {len(row.resampled.recordings)} recordings)"
+    line += f" at {row.hz:g} Hz"
+    if row.hz != report.reference_hz:
+        line += f" (window={window_name(row)}, trained at {report.reference_hz:g} Hz)"
+    line += f" on {report.title}"
     if "made by" in report.settings:
         line += f"; weights SHA-256 {report.settings['weights SHA-256'][:16]}, {report.settings['made by']}"
     return line
@@ -156,39 +215,52 @@ def shift_sentence(report: EvaluationReport) -> str:
     return f"AP at {report.breakdown_hz:g} Hz with the newest output at the label time plus a shift: {values}."
 
 
-def json_interval(found: Interval) -> list[float | None]:
-    """Return value, low and high as plain values. None means that there was no ground truth."""
-    return [json_number(value) for value in found]
-
-
 def rate_table(report: EvaluationReport) -> list[list[str]]:
     """Return one row of cells per rate and kind of windows, starting with the head.
 
     The kind of windows is only shown if there are two. Intervals and differences are only shown if there are any.
     """
-    names, all_rows = report.metric_names, report.all_rows
-    head = ["Hz", *(name.removeprefix("AP/") for name in names)]
-    rows = [[f"{row.hz:g}", *percents(row.metrics, names)] for row in all_rows]
-    if any(row.intervals for row in all_rows):
-        head.insert(2, f"{LEVEL:.0%} of AP")
-        for row, cells in zip(all_rows, rows, strict=True):
-            found = row.intervals.get("AP")
-            cells.insert(2, f"{percent(found.low)} to {percent(found.high)}" if found else NO_VALUE)
-    if tracked := [name for name in TRACK_METRICS if name in report.rows[0].extra]:
-        head += tracked
-        for row, cells in zip(all_rows, rows, strict=True):
-            cells += percents(row.extra, tracked)
-    differences = {window: each.differences for window, each in report.by_window.items()}
+    names = report.metric_names
+    tracked = [name for name in TRACK_METRICS if name in report.rows[0].extra]
+    has_intervals = any(row.intervals for row in report.all_rows)
+    differences = {window: part.differences for window, part in report.by_window.items()}
+    head = ["Hz", *_heads(names), *tracked]
+    rows = [[f"{row.hz:g}", *percents(row.metrics, names), *percents(row.extra, tracked)] for row in report.all_rows]
     if any(differences.values()):
         head.append(f"AP minus {report.breakdown_hz:g} Hz")
-        for row, cells in zip(all_rows, rows, strict=True):
-            found = differences[row.windows[0] if row.windows else ""].get(row.hz)
-            cells.append(percent_interval(found) if found else NO_VALUE)
+        for row, cells in zip(report.all_rows, rows, strict=True):
+            difference = differences[row.windows[0] if row.windows else ""].get(row.hz)
+            cells.append(percent_interval(difference) if difference else NO_VALUE)
+    if has_intervals:
+        head.insert(2, f"{LEVEL:.0%} of AP")
+        for row, cells in zip(report.all_rows, rows, strict=True):
+            interval = row.intervals.get("AP")
+            cells.insert(2, f"{percent(interval.low)} to {percent(interval.high)}" if interval else NO_VALUE)
     if report.others:
         head.insert(1, "window")
-        for row, cells in zip(all_rows, rows, strict=True):
+        for row, cells in zip(report.all_rows, rows, strict=True):
             cells.insert(1, window_name(row))
     return [head, *rows]
+
+
+def interval_table(report: EvaluationReport) -> list[list[str]]:
+    """Return the confidence intervals of all numbers as rows of cells, starting with the head; empty without any."""
+    names = report.metric_names
+    head = ["Hz", *_heads(names)]
+    rows = []
+    for row in report.all_rows:
+        if row.intervals:
+            rows.append([f"{row.hz:g}", *(percent_interval(row.intervals[name]) for name in names)])
+            if report.others:
+                rows[-1].insert(1, window_name(row))
+    if report.others:
+        head.insert(1, "window")
+    return [head, *rows] if rows else []
+
+
+def _heads(names: Iterable[str]) -> list[str]:
+    """Return the heads of columns: the name of a class stands for its AP."""
+    return [name.removeprefix("AP/") for name in names]
 
 
 def window_name(row: RateRow) -> str:
@@ -198,25 +270,12 @@ def window_name(row: RateRow) -> str:
 
 def drop_sentences(report: EvaluationReport) -> list[str]:
     """Describe how much accuracy other rates cost, for each kind of windows; empty with a single rate."""
-    return [
-        f"Performance drop{f' with window={window}' if report.others else ''} (AP at {report.reference_hz:g} Hz minus "
-        f"the mean of the other rates): {percent(each.performance_drop)} points."
-        for window, each in report.by_window.items()
-        if not math.isnan(each.performance_drop)
-    ]
-
-
-def percents(values: Mapping[Any, float], keys: Iterable[Any]) -> list[str]:
-    """Return `percent` of the values of some keys, with a dash for a missing key."""
-    return [percent(values.get(key, math.nan)) for key in keys]
-
-
-def markdown_table(rows: Sequence[Sequence[str]], first_column: str) -> list[str]:
-    """Return the lines of a Markdown table with right-aligned numbers. Bars in cells are escaped.
-
-    Args:
-        rows: The cells; the first row is the head.
-        first_column: Alignment of the first column, "|---|" or "|--:|".
-    """
-    head, *body = (f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)
-    return [head, first_column + "--:|" * (len(rows[0]) - 1), *body]
+    sentences = []
+    for window, part in report.by_window.items():
+        which = f" with window={window}" if report.others else ""
+        if not math.isnan(part.performance_drop):
+            sentences.append(
+                f"Performance drop{which} (AP at {report.reference_hz:g} Hz minus the mean of the other rates): "
+                f"{percent(part.performance_drop)} points."
+            )
+    return sentences

@@ -126,5 +126,5 @@ class SplitPlan:
         settings, options = self.checkpoint.windows, self.options
         if window == "slide" or not is_same_rate(hz, settings.hz):
             settings = settings.at_rate(settings.hz if is_same_rate(hz, settings.hz) else hz, window)
-        found = self.data.eval_sequences(options.split, settings, self.source, options.grid, label_hz)
-        return [each for each in found if len(each.labels) or len(each.labels.empty_us)]
+        sequences = self.data.eval_sequences(options.split, settings, self.source, options.grid, label_hz)
+        return [sequence for sequence in sequences if len(sequence.labels) or len(sequence.labels.empty_us)]

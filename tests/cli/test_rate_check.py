@@ -12,7 +12,7 @@ from event_examples import boxes_of, random_events
 from rvtssm.cli.composition import compose
 from rvtssm.cli.evaluate import evaluate
 from rvtssm.cli.main import main
-from rvtssm.contrib.studies import study
+from rvtssm.contrib.studies import run_study as study
 from rvtssm.contrib.studies.grid import compose_study
 from rvtssm.evaluation.frequency import published_rows
 from rvtssm.events.labels import write_boxes
@@ -69,7 +69,7 @@ def test_official_weights_are_converted_and_scored_without_a_training(official, 
         return evaluate(config)
 
     monkeypatch.setattr(study, "evaluate", evaluated)
-    assert main([*command, *few]) == 130 and not (out / "study.md").exists()
+    assert main([*command, *few]) == 130 and not (out / "study.json").exists()
     assert main([*command, *few]) == 0
     assert len(calls) == 5 and len({*calls}) == 4
     converted = read_checkpoint(out / "weights.ckpt")
@@ -84,8 +84,8 @@ def test_official_weights_are_converted_and_scored_without_a_training(official, 
     assert all(set(row["rates"]) == {"20", "40"} for row in found["rows"])
     reports = [json.loads((out / row / "evaluation.json").read_text()) for row in rows]
     assert [report["settings"]["memory"] for report in reports] == ["chunk", "chunk", "carried", "carried"]
-    page = (out / "study.md").read_text()
-    assert "S5-ViT-B, published" in page and "| 44.5 |" in page and "seconds of training" not in page
+    page = (out / "study.html").read_text()
+    assert "S5-ViT-B, published" in page and "<td>44.5</td>" in page and "seconds of training" not in page
     page = (out / "cells.md").read_text()
     paragraph, _, table = page.partition("\n\n")
     assert (

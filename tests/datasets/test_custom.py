@@ -24,8 +24,8 @@ from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.sequence import RawSplit, open_prepared_split
 from rvtssm.datasets.tree import find_recordings
 from rvtssm.evaluation.coco import evaluate_detections
-from rvtssm.evaluation.label_steps import at_labels, own_steps
 from rvtssm.evaluation.protocol import image_times_us, num_images_left_out
+from rvtssm.evaluation.rates import at_labels, own_steps
 from rvtssm.events.label_files import read_label_file
 from rvtssm.readers.dat import write_dat
 from rvtssm.records import Detections, WindowSettings

@@ -8,7 +8,6 @@ from live_examples import draw_events, live_checkpoint  # noqa: F401
 def without_pictures():
     """Reports without plots, pictures and page."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rvtssm.evaluation.report.rates_png", lambda *_: b"")
         patch.setattr("rvtssm.evaluation.report.to_html", lambda *_: "")
         patch.setattr("rvtssm.evaluation.evaluating.worst_pictures", lambda *_: [])
         yield

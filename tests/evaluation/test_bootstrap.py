@@ -7,8 +7,7 @@ import pytest
 from test_coco import SPEC, make_labels, plain_coco, random_recording
 
 from rvtssm.evaluation.bootstrap import TRUSTED_RECORDINGS, resample
-from rvtssm.evaluation.coco import ScoredRecording, match_detections
-from rvtssm.evaluation.matches import METRICS, average_precisions, weighted_precisions
+from rvtssm.evaluation.coco import METRICS, ScoredRecording, average_precisions, match_detections, weighted_precisions
 from rvtssm.records import Detections
 
 
@@ -60,7 +59,7 @@ def test_how_many_weightings_are_computed_at_once_changes_nothing(monkeypatch):
     recordings = some_recordings(np.random.default_rng(0))
     matches = match_detections(recordings, SPEC)
     whole = resample(matches, SPEC, 20).replicates
-    monkeypatch.setattr("rvtssm.evaluation.matches.MOST_CELLS", 1)
+    monkeypatch.setattr("rvtssm.evaluation.coco.MOST_CELLS", 1)
     np.testing.assert_equal(resample(matches, SPEC, 20).replicates, whole)
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from test_coco import SPEC, make_detections, make_labels, perfect, plain_coco, random_recording
 
-from rvtssm.evaluation.breakdown import break_down, track_speeds
-from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections, match_detections
-from rvtssm.evaluation.matches import precision_curves
+from rvtssm.evaluation.breakdown import break_down
+from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections, match_detections, precision_curves
+from rvtssm.evaluation.tracks import track_speeds
 from rvtssm.records import DatasetSpec
 
 CAR, PEDESTRIAN = 0, 1

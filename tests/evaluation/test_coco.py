@@ -13,8 +13,7 @@ from user_errors import raises
 
 from rvtssm.boxes import ltwh_to_xyxy, pairwise_iou, xyxy_to_ltwh
 from rvtssm.datasets import DATASETS
-from rvtssm.evaluation.coco import evaluate_detections, match_detections
-from rvtssm.evaluation.matches import METRICS, SIZES
+from rvtssm.evaluation.coco import METRICS, SIZES, evaluate_detections, match_detections
 from rvtssm.evaluation.protocol import (
     has_stood_still,
     is_scored,

@@ -3,11 +3,18 @@ import math
 from dataclasses import replace
 
 import pytest
-from test_page import Page
+from html_page import Page
 from test_report import resampled_rows
 from user_errors import raises
 
-from rvtssm.evaluation.comparison import comparison_html, comparison_markdown, write_comparison
+from rvtssm.evaluation.comparison import (
+    COMPARISON_FILES,
+    comparison_html,
+    comparison_table,
+    difference_table,
+    rates_table,
+    write_comparison,
+)
 from rvtssm.evaluation.frequency import RateRow
 from rvtssm.evaluation.result import EvaluationReport, to_json
 
@@ -26,29 +33,29 @@ def reports():
 
 
 def test_every_rate_has_a_column_and_every_weight_a_row(reports):
-    lines = comparison_markdown(reports).splitlines()
-    assert "| weights | 20 Hz | 40 Hz | 200 Hz | drop |" in lines
-    assert "| a.ckpt (base s5) | 50.0 | – | 40.0 | 10.0 |" in lines
-    assert "| b.ckpt (base s5) | 45.0 | 30.0 | – | 15.0 |" in lines
+    head, a, b, *_ = rates_table(reports)
+    assert head == ["weights", "20 Hz", "40 Hz", "200 Hz", "drop"]
+    assert a == ["a.ckpt (base s5)", "50.0", "–", "40.0", "10.0"]
+    assert b == ["b.ckpt (base s5)", "45.0", "30.0", "–", "15.0"]
 
 
 def test_published_rows_are_marked_and_absent_where_nothing_is_published(reports):
-    page = comparison_markdown(reports)
-    assert "| S5-ViT-B on gen1, published | 47.7 | 46.4 | 39.8 | 4.6 |" in page  # 47.71 - (46.44 + 39.84) / 2
-    paper = {"c": make_report(dict.fromkeys((20, 40, 80, 100, 200), 0.5))}
-    assert "| 45.1 | 42.5 | 39.8 | 4.2 |" in comparison_markdown(paper)  # the drop of the paper: all of its rates
-    assert "published | – | – |" in comparison_markdown({"d": make_report({30: 0.5})})
-    assert "published" not in comparison_markdown({"c": make_report({20: 0.1}, "synthetic")})
+    name = "S5-ViT-B on gen1, published"
+    assert [name, "47.7", "46.4", "39.8", "4.6"] in rates_table(reports)  # 47.71 - (46.44 + 39.84) / 2
+    paper = rates_table({"c": make_report(dict.fromkeys((20, 40, 80, 100, 200), 0.5))})
+    assert [name, "47.7", "46.4", "45.1", "42.5", "39.8", "4.2"] in paper  # the drop of the paper: all of its rates
+    assert [name, "–", "–"] in rates_table({"d": make_report({30: 0.5})})
+    assert len(rates_table({"c": make_report({20: 0.1}, "synthetic")})) == 2
 
 
 def test_settings_that_agree_stand_once(reports):
-    page = comparison_markdown(reports)
-    assert page.count("shrink") == 1
-    assert "  - a.ckpt: carried" in page and "  - b.ckpt: chunk" in page
+    page = comparison_html(reports)
+    assert page.count("<dd>shrink</dd>") == 1
+    assert "<dd>a.ckpt: carried</dd>" in page and "<dd>b.ckpt: chunk</dd>" in page
 
 
 def test_a_number_without_ground_truth_is_a_dash():
-    assert "| a (base s5) | – | – |" in comparison_markdown({"a": make_report({20: math.nan})})
+    assert rates_table({"a": make_report({20: math.nan}, "synthetic")})[1] == ["a (base s5)", "–", "–"]
 
 
 def test_the_page_holds_every_report_and_loads_nothing(reports):
@@ -62,8 +69,8 @@ def test_the_page_holds_every_report_and_loads_nothing(reports):
 
 
 def test_files_hold_every_report(reports, tmp_path):
-    written = write_comparison(reports, tmp_path / "new")
-    assert {path.name for path in written} == {path.name for path in (tmp_path / "new").iterdir()}
+    write_comparison(reports, tmp_path / "new")
+    assert {path.name for path in (tmp_path / "new").iterdir()} == set(COMPARISON_FILES)
     found = json.loads((tmp_path / "new" / "comparison.json").read_text())
     assert found["a.ckpt"]["rates"]["200"]["AP"] == 0.4
     with raises("evaluation.no_report"):
@@ -75,13 +82,13 @@ def test_weights_that_saw_the_same_recordings_are_compared_in_pairs(tmp_path):
     second = replace(second, hz=20)
     reports = {"a.ckpt": make_report({20: 0.4}), "b.ckpt": make_report({20: 0.3})}
     reports = {name: replace(reports[name], rows=(row,)) for name, row in zip(reports, (first, second), strict=True)}
-    lines = comparison_markdown(reports).splitlines()
-    assert "| b.ckpt | -10.0 [-10.0, -10.0] |" in lines and "| b.ckpt (base s5) | 30.0 [20.5, 39.5] | – |" in lines
+    assert ["b.ckpt (base s5)", "30.0 [20.5, 39.5]", "–"] in rates_table(reports)
+    assert "b.ckpt minus a.ckpt, in points, paired: 20 Hz -10.0 [-10.0, -10.0]" in comparison_table(reports).lines
     page = Page(comparison_html(reports))
     assert page.tables["differences"] == [["weights", "20 Hz"], ["b.ckpt", "-10.0 [-10.0, -10.0]"]]
     assert json.loads(page.script)["b.ckpt"]["minus_the_first"]["20"]["AP"] == pytest.approx([-0.1] * 3)
     others = replace(second, resampled=replace(second.resampled, recordings=("other",) * 25))
-    assert "AP minus" not in comparison_markdown({**reports, "b.ckpt": replace(reports["b.ckpt"], rows=(others,))})
+    assert difference_table({**reports, "b.ckpt": replace(reports["b.ckpt"], rows=(others,))}) == []
 
 
 def test_the_numbers_of_both_kinds_of_windows_are_compared_in_every_file():
@@ -100,7 +107,7 @@ def test_the_numbers_of_both_kinds_of_windows_are_compared_in_every_file():
     reports = {"a.ckpt": make_report({20: 0.4}), "b.ckpt": make_report({20: 0.4})}
     reports["a.ckpt"] = replace(reports["a.ckpt"], **rows("slide", "shrink"))
     reports["b.ckpt"] = replace(reports["b.ckpt"], **rows("shrink", "slide"))
-    assert comparison_markdown(reports).count("0.0 [0.0, 0.0] | 0.0 [0.0, 0.0] |") == 2
+    assert [row[1:] for row in difference_table(reports)[1:]] == [["0.0 [0.0, 0.0]"] * 2] * 2
     found = json.loads(Page(comparison_html(reports)).script)["b.ckpt"]
     assert set(found["minus_the_first"]) == {"20", "40"} and list(found["by_window"]) == ["shrink", "slide"]
     assert all(set(each["minus_the_first"]) == {"20", "40"} for each in found["by_window"].values())

@@ -4,10 +4,10 @@ import base64
 import json
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from html_page import Page
 from test_report import make_report
 
 from rvtssm.evaluation.breakdown import break_down
@@ -16,48 +16,9 @@ from rvtssm.evaluation.report import to_html, write_report
 from rvtssm.evaluation.result import Picture, percent, to_json
 from tests.evaluation.test_coco import SPEC, random_recording
 
-VOID = {"meta", "img", "br", "hr", "link", "input"}
 PNG = base64.b64decode(  # one pixel
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
-
-
-class Page(HTMLParser):
-    """Tables by id, attributes that load something, the script, and whether every element is closed."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tables: dict[str, list[list[str]]] = {}
-        self.loaded: list[str] = []
-        self.ids: set[str] = set()
-        self.script = ""
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        values = dict(attrs)
-        assert values.get("id") not in self.ids, f"two elements have the id {values['id']}"
-        self.ids |= {values["id"]} if "id" in values else set()
-        self.loaded += [values[name] for name in ("src", "href", "action", "data", "srcset") if name in values]
-        if tag not in VOID:
-            self.open.append(tag)
-        if tag == "table":
-            self._rows = self.tables[values["id"]] = []
-        elif tag == "tr":
-            self._rows.append([])
-        elif tag in ("td", "th"):
-            self._rows[-1].append("")
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if self.open and self.open[-1] in ("td", "th"):
-            self._rows[-1][-1] += data
-        elif self.open and self.open[-1] == "script":
-            self.script += data
 
 
 @pytest.fixture(scope="module")
@@ -87,9 +48,9 @@ def test_nothing_is_loaded(report, text):
 
 
 def test_the_numbers_are_those_of_the_json(report, tmp_path):
-    paths = write_report(replace(report, worst=[Picture("x", PNG)]), tmp_path)
-    page, numbers = Page(paths["html"].read_text()), json.loads(paths["json"].read_text())
-    assert paths["html"].name == "report.html"
+    write_report(replace(report, worst=[Picture("x", PNG)]), tmp_path)
+    page = Page((tmp_path / "report.html").read_text())
+    numbers = json.loads((tmp_path / "evaluation.json").read_text())
     assert json.loads(page.script) == numbers == to_json(report)
 
     def shown(value):

@@ -1,4 +1,3 @@
-import csv
 import io
 import json
 import math
@@ -10,7 +9,7 @@ from jinja2 import UndefinedError
 from rich.console import Console
 from user_errors import raises
 
-from rvtssm.evaluation.bootstrap import Resampled
+from rvtssm.evaluation.bootstrap import Interval, Resampled
 from rvtssm.evaluation.frequency import (
     RateRow,
     is_reached,
@@ -21,9 +20,9 @@ from rvtssm.evaluation.frequency import (
     published_rows,
     true_rate,
 )
-from rvtssm.evaluation.plots import precision_png, rates_png
+from rvtssm.evaluation.plots import precision_figure, rates_figure, to_png
 from rvtssm.evaluation.render import render
-from rvtssm.evaluation.report import console_table, to_csv, to_markdown, write_report
+from rvtssm.evaluation.report import REPORT_FILES, console_table, to_html, write_report
 from rvtssm.evaluation.result import EvaluationReport, citation, to_json
 
 METRICS = {
@@ -75,82 +74,83 @@ def test_a_number_at_another_rate_is_cited_with_its_windows_and_the_rate_of_trai
     assert citation(alone) == "AP 40.0 at 100 Hz (window=slide, trained at 20 Hz) on demo.ckpt on gen1 test"
 
 
-def test_every_form_holds_the_table_the_drop_and_the_settings(tmp_path):
-    report = make_report(still_objects={"carried": 0.31, "reset": 0.04})
-    paths = write_report(report, tmp_path / "new")
-    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [
-        *(f"evaluation.{k}" for k in ("csv", "json", "md", "png")),
-        "report.html",
-    ]
-    data = json.loads(paths["json"].read_text())
+def printed(report, width=140):
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(console_table(report))
+    return console.export_text()
+
+
+def test_json_page_and_terminal_hold_the_table_the_drop_and_the_settings(tmp_path):
+    report = make_report(still_objects={"carried": 0.31, "reset": 0.04}, without_memory=Interval(0.1, 0.05, math.nan))
+    write_report(report, tmp_path / "new")
+    assert {path.name for path in (tmp_path / "new").iterdir()} == set(REPORT_FILES)
+    data = json.loads((tmp_path / "new" / "evaluation.json").read_text())
     assert data == to_json(report)
     assert data["rates"]["200"]["AP"] == 0.25 and data["rates"]["20"]["AP_large"] is None
     assert data["performance_drop"] == pytest.approx(0.1) and data["settings"] == SETTINGS
-    assert data["still_objects"] == {"carried": 0.31, "reset": 0.04}
-    rows = list(csv.DictReader(paths["csv"].read_text().splitlines()))
-    assert (
-        [row["hz"] for row in rows] == ["20", "40", "200"] and rows[2]["AP"] == "0.250000" and rows[0]["AP_large"] == ""
-    )
-    assert rows[0]["AP/car"] == "0.400000" and rows[0]["seconds"] == "1.500000"
-    markdown = paths["md"].read_text()
-    assert "| 200 | 25.0 | 70.0 |" in markdown and "10.0 points" in markdown and "Published, RVT" in markdown
-    assert "objectness_times_class" in markdown and "carried 31.0, reset 4.0" in markdown
-    assert paths["png"].read_bytes().startswith(b"\x89PNG") and paths["png"].stat().st_size > 10_000
+    assert data["still_objects"] == {"carried": 0.31, "reset": 0.04} and data["without_memory"] == [0.1, 0.05, None]
+    page, text = (tmp_path / "new" / "report.html").read_text(), printed(report)
+    assert "<td>200</td><td>25.0</td><td>70.0</td>" in page and "10.0 points" in page
+    assert "objectness_times_class" in page and "carried 31.0, reset 4.0" in page and "RVT (published)" in page
+    assert "AP on objects that stand still, carried: 31.0" in text and "│ drop │ 10.0" in text
 
 
-def test_rows_of_two_lengths_of_windows_are_named(tmp_path):
+def test_rows_of_two_lengths_of_windows_are_named():
     both, *sliding = (replace(row, windows=("slide",)) for row in make_report().rows)
     shrunk = tuple(
         replace(row, windows=("shrink",), metrics={**METRICS, "AP": ap})
         for row, ap in zip(sliding, (0.3, 0.1), strict=True)
     )
     report = make_report(rows=(replace(both, windows=("slide", "shrink")), *sliding), others=shrunk)
-    assert {name: each.performance_drop for name, each in report.by_window.items()} == pytest.approx(
+    assert {name: part.performance_drop for name, part in report.by_window.items()} == pytest.approx(
         {"slide": 0.1, "shrink": 0.2}
     )
     data = to_json(report)
     assert list(data["by_window"]) == ["slide", "shrink"]
-    assert all(list(each["rates"]) == ["20", "40", "200"] for each in data["by_window"].values())
+    assert all(list(part["rates"]) == ["20", "40", "200"] for part in data["by_window"].values())
     assert data["performance_drop"] == pytest.approx(0.1) and data["by_window"]["shrink"]["rates"]["200"]["AP"] == 0.1
-    rows = [(row["hz"], row["window"], row["AP"]) for row in csv.DictReader(to_csv(report).splitlines())]
-    assert rows == [
-        *(("20", "both", "0.400000"), ("40", "slide", "0.350000"), ("200", "slide", "0.250000")),
-        *(("40", "shrink", "0.300000"), ("200", "shrink", "0.100000")),
+    cells = [(row[0], row[1], row[2]) for row in report.table()]
+    assert cells == [
+        ("Hz", "window", "AP"),
+        *(("20", "both", "40.0"), ("40", "slide", "35.0"), ("200", "slide", "25.0")),
+        *(("40", "shrink", "30.0"), ("200", "shrink", "10.0")),
     ]
-    markdown = to_markdown(report)
-    assert "| 20 | both | 40.0 |" in markdown and "| 200 | shrink | 10.0 |" in markdown
-    assert "window=slide (AP at 20 Hz minus the mean of the other rates): 10.0 points" in markdown
-    assert "window=shrink (AP at 20 Hz minus the mean of the other rates): 20.0 points" in markdown
-    page = write_report(report, tmp_path)["html"].read_text()
+    page = to_html(report)
+    assert "window=slide (AP at 20 Hz minus the mean of the other rates): 10.0 points" in page
+    assert "window=shrink (AP at 20 Hz minus the mean of the other rates): 20.0 points" in page
     assert "<td>this evaluation, window=shrink</td>" in page and page.count("<td>both</td>") == 1
+    text = printed(report)
+    assert "│ drop │  slide │ 10.0" in text and "│ drop │ shrink │ 20.0" in text
+    assert len(report.plot().axes[0].get_lines()) >= 2
 
 
-def test_names_cannot_break_a_table_in_markdown():
-    rows = [replace(row, metrics={**row.metrics, "AP/a|b": 0.1}) for row in make_report().rows]
-    head = to_markdown(make_report(rows=tuple(rows))).splitlines()[2]
-    assert head.endswith(r"| car | a\|b |")
+def test_a_page_without_its_values_is_an_error():
+    with pytest.raises(UndefinedError, match="title"):
+        render("report.html")
 
 
-def test_a_template_without_its_values_is_an_error():
-    with pytest.raises(UndefinedError, match="report"):
-        render("report.md")
+def test_a_report_becomes_a_table_of_pandas():
+    pytest.importorskip("pandas")
+    table = make_report(rows=resampled_rows()).to_pandas()
+    assert list(table["hz"]) == [20, 200] and table["AP"].tolist() == pytest.approx([0.4, 0.3])
+    assert table["AP_low"].tolist() == pytest.approx([0.305, 0.205]) and math.isnan(table["AP_large_low"][0])
 
 
-def test_a_single_rate_has_no_drop_and_no_rate_is_an_error(tmp_path):
+def test_a_single_rate_has_no_drop_and_no_rate_is_an_error():
     report = make_report(rows=make_report().rows[:1])
-    assert to_json(report)["performance_drop"] is None and "drop" not in to_markdown(report)
-    assert to_csv(report).count("\n") == 2
+    assert to_json(report)["performance_drop"] is None and "drop" not in printed(report)
+    assert "Performance drop" not in to_html(report)
     with raises("evaluation.no_rate"):
         make_report(rows=())
-    write_report(report, tmp_path)
 
 
 def test_plots_take_names_as_they_stand_and_numbers_that_are_not_there():
     curve = np.linspace(1, 0, 101)
     names = {"$\\frac$": curve, "a$b_$": curve, "5 $": curve}
-    assert precision_png(names).startswith(b"\x89PNG")
+    assert to_png(precision_figure(names)).startswith(b"\x89PNG")
     nothing = dict.fromkeys(METRICS, math.nan)
-    assert rates_png("$\\x$", "synthetic", [RateRow(20, nothing), RateRow(40, nothing)]).startswith(b"\x89PNG")
+    figure = rates_figure("$\\x$", "synthetic", [RateRow(20, nothing), RateRow(40, nothing)])
+    assert to_png(figure).startswith(b"\x89PNG")
 
 
 def test_a_rate_may_be_stored_as_a_stride_of_whole_microseconds():
@@ -194,25 +194,20 @@ def resampled_rows():
     return tuple(rows)
 
 
-def test_every_form_holds_the_intervals_and_the_paired_differences(tmp_path):
+def test_json_page_and_terminal_hold_the_intervals_and_the_paired_differences():
     report = make_report(rows=resampled_rows())
-    paths = write_report(report, tmp_path)
-    data = json.loads(paths["json"].read_text())
+    data = to_json(report)
     assert data["intervals"]["20"]["AP"] == pytest.approx([0.305, 0.495])
     assert data["intervals"]["20"]["AP_large"] == [None, None]
     assert data["differences"] == {"200": {"AP": pytest.approx([-0.1, -0.1, -0.1])}}
-    markdown = paths["md"].read_text()
-    assert "| Hz | AP | 95% of AP | AP50 |" in markdown and "| AP minus 20 Hz |" in markdown
-    assert "| 200 | 30.0 | 20.5 to 39.5 | 70.0 |" in markdown and "| -10.0 [-10.0, -10.0] |" in markdown
-    (first, second) = csv.DictReader(paths["csv"].read_text().splitlines())
-    assert (first["AP_low"], first["AP_high"], second["AP_low"]) == ("0.305000", "0.495000", "0.205000")
-    assert first["AP_large_low"] == ""
-    console = Console(width=160, record=True, file=io.StringIO())
-    console.print(console_table(report))
-    text = console.export_text()
+    head, _, row = report.table()
+    assert head[:4] == ["Hz", "AP", "95% of AP", "AP50"] and head[-1] == "AP minus 20 Hz"
+    assert row[:4] == ["200", "30.0", "20.5 to 39.5", "70.0"] and row[-1] == "-10.0 [-10.0, -10.0]"
+    text = printed(report, width=160)
     assert "20.5 to 39.5" in text and "-10.0 [-10.0," in text
-    page = paths["html"].read_text()
+    page = to_html(report)
     assert "40.0 [30.5, 49.5]" in page and 'id="intervals"' in page
     plain = [RateRow(row.hz, row.metrics) for row in report.rows]
-    assert rates_png("a", "synthetic", report.rows) != rates_png("a", "synthetic", plain)  # a band is drawn
-    assert rates_png("a", "synthetic", report.rows[:1]) != rates_png("a", "synthetic", plain[:1])
+    for count in (2, 1):  # a band is drawn
+        with_band, without = (to_png(rates_figure("a", "synthetic", rows[:count])) for rows in (report.rows, plain))
+        assert with_band != without

@@ -88,6 +88,42 @@ def write_labels(path, frames=()) -> None:
     write_boxes(path, boxes)
 
 
+def test_every_setting_that_changes_ap_stands_beside_it(weights, tmp_path):
+    """docs/evaluation.md lists them: those that are not in the checkpoint, at other values than the defaults."""
+    raw = tmp_path / "raw"
+    (raw / "test").mkdir(parents=True)
+    write_dat(raw / "test/a_td.dat", random_events(30_000, 0, 1_700_000, 40_000, (64, 96)), 64, 96)
+    write_labels(raw / "test/a_bbox.npy")
+    where = f"checkpoint={weights}", "dataset=gen1", *SIZE, f"dataset.raw_dir={raw}", "bootstrap=0", "data.workers=0"
+    changed = {
+        "score": {
+            "postprocess.score=objectness_times_class": "objectness_times_class, from 0.01",
+            "postprocess.min_score=0.01": "postprocess.min_score=0.01; after the training",
+            "postprocess.nms_iou=0.6": "non-maximum suppression per class at IoU 0.6",
+            "postprocess.max_detections=5": "at most 5 per frame",
+        },
+        "data": {"dataset.repair=true": "faulty recordings repaired", "dataset.label_offset_us=7": "7 us added"},
+        "windows": {"window=shrink": "shrink, counted from raw", "grid=free": "free grid"},
+        "time step": {"step_scale=1": "1 whatever the rate"},
+        "memory": {"memory=carried": "carried"},
+        "precision": {"precision=bf16": "bf16 on cpu"},
+        "still objects": {"still_ms=150": "no motion for 150 ms"},
+        "classes": {"class_map={}": "evaluation.class_map={}"},
+    }
+    words = [word for by_word in changed.values() for word in by_word]
+    printed = []
+    for more in ([], words):
+        assert cli.main(["evaluate", *where, *more, f"out={tmp_path / 'out'}"]) == 0
+        printed.append(json.loads((tmp_path / "out/evaluation.json").read_text())["settings"])
+    usual, other = printed
+    for name, by_word in changed.items():
+        for word, text in by_word.items():
+            assert text in other[name] and other[name] != usual.get(name), word
+    rules = "boxes and detections up to 0.5 s or with a side under 10 px or with a diagonal under 30 px (96 x 64 frame)"
+    assert rules in usual["scored"] and "best 100 detections of each class" in usual["scored"]
+    assert "96 x 64 pixels, padded with zeros at the right and the bottom" in usual["frames"]
+
+
 def test_converted_weights_have_the_ap_of_the_public_code(weights, tmp_path, capsys):
     raw = tmp_path / "raw"
     (raw / "test").mkdir(parents=True)

@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from rvtssm.evaluation.terminal_table import TerminalTable
+from rvtssm.evaluation.render import TerminalTable
 
 HEAD = ["temporal layer", "AP at 20 Hz", "AP at 200 Hz", "drop", "AP on small objects"]
 ROWS = [["selective_s5", "43.7 ± 2.5", "43.6 ± 2.8", "0.1", "20.0"], ["lstm", "43.6", "29.5 ± 1.9", "9.1", "–"]]
@@ -20,7 +20,7 @@ def printed(table: TerminalTable, width: int) -> str:
 
 @pytest.mark.parametrize("width", [30, 50, 80, 200])
 def test_no_word_is_cut_and_columns_that_do_not_fit_are_named(width):
-    text = printed(TerminalTable("AP", [HEAD, *ROWS], elsewhere="study.md"), width)
+    text = printed(TerminalTable("AP", [HEAD, *ROWS], elsewhere="study.html"), width)
     assert "…" not in text and all(len(line) <= width for line in text.splitlines())
     table, _, below = text.partition("└")
     named = " ".join(below.split("do not fit in this terminal:")[-1].split())
@@ -32,7 +32,7 @@ def test_no_word_is_cut_and_columns_that_do_not_fit_are_named(width):
                 re.search(rf"(?<!\S){re.escape(part)}(?!\S)", table)
                 for part in (row[i].split() if number == 0 else [row[i]])
             )
-    assert (len(shown) < len(HEAD)) == ("study.md has all columns" in " ".join(below.split()))
+    assert (len(shown) < len(HEAD)) == ("study.html has all columns" in " ".join(below.split()))
 
 
 def test_a_long_first_column_leaves_room_for_the_numbers():

@@ -7,9 +7,8 @@ import pytest
 from test_breakdown import tracked
 from test_coco import SPEC, make_detections, make_labels, perfect
 
-from rvtssm.evaluation.breakdown import label_tracks
 from rvtssm.evaluation.coco import ScoredRecording
-from rvtssm.evaluation.tracking import track_metrics
+from rvtssm.evaluation.tracks import label_tracks, track_metrics
 from rvtssm.records import Detections
 
 TIMES_US = 1_000_000 + 50_000 * np.arange(10)

@@ -54,9 +54,7 @@ def label(config: LabelSettings) -> int:
     spec = _check_dataset(config, checkpoint)
     checkpoint = replace(checkpoint, spec=spec)  # ids of classes in files, and the usual interval, may be others
     label_every(checkpoint, config.label)
-    wanted = [split for split in _SPLITS if split in config.label.splits or has_split(raw_dir, split, spec)]
-    wanted += [split for split in config.label.splits if split not in _SPLITS]
-    recordings = [(split, raw) for split in wanted for raw in find_recordings(raw_dir, split, spec)]
+    recordings = _recordings(config, raw_dir, spec)
     announce(
         "label",
         weights=config.checkpoint,
@@ -89,12 +87,22 @@ def label(config: LabelSettings) -> int:
             else:
                 made += [] if done.result is None else [done.result]
             advance(1)
-    found = np.concatenate([np.zeros(0, BOX_DTYPE), *made])["pseudo_score"]
+    score = np.concatenate([np.zeros(0, BOX_DTYPE), *made])["pseudo_score"]
     say(
-        f"{len(made)} recordings labelled with {(found > 0).sum()} boxes and {(found < 0).sum()} uncertain ones beside "
-        f"{(found == 0).sum()} annotated ones, {num_failed} failed; train with dataset.raw_dir={out}"
+        f"{len(made)} recordings labelled with {(score > 0).sum()} boxes and {(score < 0).sum()} uncertain ones beside "
+        f"{(score == 0).sum()} annotated ones, {num_failed} failed; train with dataset.raw_dir={out}"
     )
     return 2 if num_failed else 0
+
+
+def _recordings(config: LabelSettings, raw_dir: Path, spec: DatasetSpec) -> list[tuple[str, RawRecording]]:
+    """Return the recordings of all splits with the name of their split: those to label, and those that are linked."""
+    splits = [split for split in _SPLITS if split in config.label.splits or has_split(raw_dir, split, spec)]
+    splits += [split for split in config.label.splits if split not in _SPLITS]
+    recordings = []
+    for split in splits:
+        recordings += [(split, raw) for raw in find_recordings(raw_dir, split, spec)]
+    return recordings
 
 
 def _write_elsewhere(weights: WeightsFile, *recording: Any) -> Boxes | None:
@@ -125,12 +133,12 @@ def _write(
     if split in config.label.splits:
         recording = open_with(raw.events_path, spec.read_options)
         try:
-            found = find_pseudo_boxes(checkpoint, recording, np.unique(boxes["t"]), config.label)
+            new = find_pseudo_boxes(checkpoint, recording, np.unique(boxes["t"]), config.label)
         finally:
             recording.close()
         if len(boxes):  # tracks of the detector are others than those of the annotations
-            found["track_id"][found["track_id"] > 0] += boxes["track_id"].max()
-        boxes = np.concatenate([boxes, found])
+            new["track_id"][new["track_id"] > 0] += boxes["track_id"].max()
+        boxes = np.concatenate([boxes, new])
         boxes = boxes[np.argsort(boxes["t"], kind="stable")]
     elif raw.boxes_path is None:
         return None
@@ -148,10 +156,7 @@ def _check_dataset(config: LabelSettings, checkpoint: LoadedCheckpoint) -> Datas
     """Return the spec of the dataset. Raise ValueError if its classes or its sensor are not those of the weights."""
     known = checkpoint.spec
     spec = build_spec(with_training(config.dataset, known))
-    asked, trained = (
-        f"{', '.join(each.class_names)}; {each.width} x {each.height} pixels, {each.downsample} to one"
-        for each in (spec, known)
-    )
+    asked, trained = _classes_and_size(spec), _classes_and_size(known)
     if asked != trained:
         raise UserError(
             "label.other_dataset",
@@ -159,6 +164,10 @@ def _check_dataset(config: LabelSettings, checkpoint: LoadedCheckpoint) -> Datas
             "of the weights",
         )
     return spec
+
+
+def _classes_and_size(spec: DatasetSpec) -> str:
+    return f"{', '.join(spec.class_names)}; {spec.width} x {spec.height} pixels, {spec.downsample} to one"
 
 
 def _check_settings(out: Path, config: LabelSettings) -> None:
@@ -171,11 +180,11 @@ def _check_settings(out: Path, config: LabelSettings) -> None:
     }
     path = out / _SETTINGS_FILE
     if path.exists():
-        found = json.loads(path.read_text())
-        if different := [key for key in settings if found.get(key) != settings[key]]:
-            listed = ", ".join(f"{key}={found.get(key)} instead of {settings[key]}" for key in different)
+        before = json.loads(path.read_text())
+        if different := [key for key in settings if before.get(key) != settings[key]]:
+            listed = ", ".join(f"{key}={before.get(key)} instead of {settings[key]}" for key in different)
             raise UserError("label.other_settings", f"{out} has labels of {listed}; delete it or choose another folder")
-    elif any(not each.name.startswith(".") for each in out.iterdir()):
+    elif any(not file.name.startswith(".") for file in out.iterdir()):
         raise UserError("label.foreign_files", f"{out} holds files but no {_SETTINGS_FILE}; choose another folder")
     else:
         with atomic_file(path) as staged:

@@ -89,12 +89,11 @@ def find_pseudo_boxes(
     back_at = {reversed_recording.at(frame.t_us): frame for frame in backward}
     seconds = _track_seconds(forward), _track_seconds(backward)
     labelled = set(labelled_us.tolist())
-    found = [
-        agreed_boxes(frame, back_at[frame.t_us], seconds, np.asarray(spec.disk_class_ids), config)
-        for frame, is_due in zip(forward, since % label_every(checkpoint, config) == 0, strict=True)
-        if is_due and frame.t_us not in labelled
-    ]
-    return np.concatenate([np.zeros(0, BOX_DTYPE), *found])
+    boxes = [np.zeros(0, BOX_DTYPE)]
+    for frame, is_due in zip(forward, since % label_every(checkpoint, config) == 0, strict=True):
+        if is_due and frame.t_us not in labelled:
+            boxes.append(agreed_boxes(frame, back_at[frame.t_us], seconds, np.asarray(spec.disk_class_ids), config))
+    return np.concatenate(boxes)
 
 
 def track_windows(

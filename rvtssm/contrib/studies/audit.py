@@ -23,7 +23,7 @@ from rvtssm.system.user_error import UserError
 
 
 def audit(config: AuditSettings, as_json: bool = False) -> None:
-    """Measure, print, and write `audit.md`, `audit.json` and `audit.png` to `out`.
+    """Measure, print, and write `audit.json` and `audit.html` to `out`.
 
     The events come from `recording` (the first one, if it is a folder), else from a test recording in
     `dataset.raw_dir`, else from simulated traffic in the frame size of the weights.
@@ -34,13 +34,15 @@ def audit(config: AuditSettings, as_json: bool = False) -> None:
     with result_set(out, "audit", AUDIT_FILES) as staged:
         checkpoint = read_weights(config)
         events, sensor_hw, downsample, source = _input(config, checkpoint)
-        found = audit_detector(checkpoint, events, sensor_hw, config.audit, downsample=downsample, progress=not as_json)
+        result = audit_detector(
+            checkpoint, events, sensor_hw, config.audit, downsample=downsample, progress=not as_json
+        )
         title = f"{config.checkpoint} ({checkpoint.model_config.size} {checkpoint.temporal_config.name})"
-        write_audit(found, title, source, staged)
+        write_audit(result, title, source, staged)
     if as_json:
-        say(json.dumps(to_json(found, title, source)))
+        say(json.dumps(to_json(result, title, source)))
         return
-    console.print(console_table(found, title))
+    console.print(console_table(result, title))
     say("wrote " + ", ".join(str(out / name) for name in AUDIT_FILES))
 
 

@@ -1,22 +1,22 @@
-"""An audit for people and machines: one page of Markdown with a plot, JSON, and a table for the terminal."""
+"""Show an audit: JSON with every number, one page with a plot, one table on the terminal."""
 
 import json
 import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from rvtssm.contrib.studies.memory_audit import Audit
-from rvtssm.evaluation.plots import figure_png
-from rvtssm.evaluation.render import render
-from rvtssm.evaluation.terminal_table import TerminalTable
+from rvtssm.evaluation.plots import to_png
+from rvtssm.evaluation.render import TerminalTable, render
 from rvtssm.ssm.spectrum import Spectrum
 from rvtssm.system.output_folder import write_files
 
 _TEMPLATES = Path(__file__).with_name("templates")
 
-AUDIT_FILES = ("audit.md", "audit.json", "audit.png")
+AUDIT_FILES = ("audit.json", "audit.html")
 _SPECTRUM_HEAD = [
     "stride",
     "modes",
@@ -26,10 +26,25 @@ _SPECTRUM_HEAD = [
     "remarks",
 ]
 _QUANTILES = {"shortest": 0.0, "median": 0.5, "longest": 1.0}
+_LEAST_EFFECT = 1e-9  # smaller ones are drawn there, on a logarithmic scale
 
 
 def to_json(audit: Audit, title: str, source: str) -> dict[str, Any]:
     """Return plain values for json.dump. None means that a memory does not end or does not exist, see `reached_end`."""
+    memory_length: dict[str, Any] = {}
+    spectra: dict[str, Any] = {}
+    for name in audit.outputs:
+        memory_length[name] = {
+            "ms": _finite(audit.memory_ms[name]),
+            "reached_end": audit.memory_ms[name] == math.inf,
+            "seen_ms": len(audit.memory_curves[name]) * audit.stride_ms,
+            "curve": audit.memory_curves[name],
+        }
+    for stride, spectrum in audit.spectra.items():
+        if isinstance(spectrum, str):
+            spectra[str(stride)] = spectrum
+        else:
+            spectra[str(stride)] = spectrum_numbers(spectrum, audit.stride_ms)
     return {
         "weights": title,
         "input": source,
@@ -38,21 +53,10 @@ def to_json(audit: Audit, title: str, source: str) -> dict[str, Any]:
         "num_windows": audit.num_windows,
         "border_steps": audit.border,
         "carry": audit.carry,
-        "memory_length": {
-            name: {
-                "ms": _finite(audit.memory_ms[name]),
-                "reached_end": audit.memory_ms[name] == math.inf,
-                "seen_ms": len(audit.memory_curves[name]) * audit.stride_ms,
-                "curve": audit.memory_curves[name],
-            }
-            for name in audit.outputs
-        },
+        "memory_length": memory_length,
         "emptied_window": audit.at_window,
         "threshold": audit.threshold,
-        "spectra": {
-            str(stride): spectrum if isinstance(spectrum, str) else spectrum_numbers(spectrum, audit.stride_ms)
-            for stride, spectrum in audit.spectra.items()
-        },
+        "spectra": spectra,
         "rescaled": _by_text(audit.rescaled),
         "not_rescaled": _by_text(audit.not_rescaled),
         "cost": _by_text(audit.cost),
@@ -80,17 +84,21 @@ def spectrum_numbers(spectrum: Spectrum, stride_ms: float) -> dict[str, Any]:
     }
 
 
-def to_markdown(audit: Audit, title: str, source: str) -> str:
+def to_html(audit: Audit, title: str, source: str) -> str:
     """Return one page: what is carried, for how long, by which modes, at which rates, and at what cost."""
     states = [f"state {stride}" for stride in audit.spectra]
+    lengths = [_length(audit, name) for name in audit.outputs]
+    spectra = [_spectrum_row(audit, stride) for stride in audit.spectra]
     return render(
-        _TEMPLATES / "audit.md",
-        title=title,
+        _TEMPLATES / "audit.html",
+        title=f"Audit of {title}",
         source=source,
         audit=audit,
+        numbers=to_json(audit, title, source),
+        curves_png=_plot(audit),
         carry=[["input", "state dropped", *audit.outputs], *_carry_rows(audit)],
-        lengths=[["", *audit.outputs], ["ms", *(_length(audit, name) for name in audit.outputs)]],
-        spectra=[_SPECTRUM_HEAD, *(_spectrum_row(audit, stride) for stride in audit.spectra)],
+        lengths=[["", *audit.outputs], ["ms", *lengths]],
+        spectra=[_SPECTRUM_HEAD, *spectra],
         rescaling=[["finer steps", "step scale", *states, "boxes", "scores"], *_rescaling_rows(audit, states)],
         costs=[["Hz", "ms per step (median)", "95 %", "times real time"], *_cost_rows(audit)],
     )
@@ -116,18 +124,17 @@ def console_table(audit: Audit, title: str) -> TerminalTable:
     ]
     for stride, spectrum in audit.spectra.items():
         _, _, times, _, masked, remarks = _spectrum_row(audit, stride)
-        said = remarks if isinstance(spectrum, str) else f"timescales {times} ms, masked {masked}; {remarks}"
-        lines.append(f"stride {stride}: {said}")
-    costs = [
-        f"{hz} Hz {ms} ms ({times} x real time)" if times else f"{hz} Hz {ms}"  # without a time, `ms` says why
-        for hz, ms, _, times in _cost_rows(audit)
-    ]
+        about = remarks if isinstance(spectrum, str) else f"timescales {times} ms, masked {masked}; {remarks}"
+        lines.append(f"stride {stride}: {about}")
+    costs = []
+    for hz, ms, _, times in _cost_rows(audit):
+        costs.append(f"{hz} Hz {ms} ms ({times} x real time)" if times else f"{hz} Hz {ms}")  # `ms` may say why not
     lines.append(f"cost per step: {', '.join(costs)}")
-    return TerminalTable(f"audit of {title}", [head, *rows], lines, "audit.md")
+    return TerminalTable(f"audit of {title}", [head, *rows], lines, "audit.html")
 
 
-def write_audit(audit: Audit, title: str, source: str, folder: Path) -> list[Path]:
-    """Write AUDIT_FILES to a folder and return their paths.
+def write_audit(audit: Audit, title: str, source: str, folder: Path) -> None:
+    """Write AUDIT_FILES to a folder.
 
     Args:
         audit: The measurements.
@@ -135,20 +142,17 @@ def write_audit(audit: Audit, title: str, source: str, folder: Path) -> list[Pat
         source: Describes the events.
         folder: The folder to write to.
     """
-    content = (
-        to_markdown(audit, title, source).encode(),
-        (json.dumps(to_json(audit, title, source), indent=1) + "\n").encode(),
-        _plot(audit, title),
-    )
-    return write_files(folder, dict(zip(AUDIT_FILES, content, strict=True)))
+    numbers = json.dumps(to_json(audit, title, source), indent=1) + "\n"
+    page = to_html(audit, title, source)
+    write_files(folder, {"audit.json": numbers.encode(), "audit.html": page.encode()})
 
 
 def _carry_rows(audit: Audit) -> list[list[str]]:
-    return [
-        [kind, where, *(_share(numbers[name]) for name in audit.outputs)]
-        for kind, by_place in audit.carry.items()
-        for where, numbers in by_place.items()
-    ]
+    rows = []
+    for kind, by_place in audit.carry.items():
+        for where, numbers in by_place.items():
+            rows.append([kind, where, *(_share(numbers[name]) for name in audit.outputs)])
+    return rows
 
 
 def _spectrum_row(audit: Audit, stride: int) -> list[str]:
@@ -156,9 +160,7 @@ def _spectrum_row(audit: Audit, stride: int) -> list[str]:
     if isinstance(spectrum, str):
         return [str(stride), "none", "", "", "", spectrum]
     numbers = spectrum_numbers(spectrum, audit.stride_ms)
-    times = ", ".join(
-        "endless" if t is None else f"{t:.0f}" if t >= 100 else f"{t:.3g}" for t in numbers["timescale_ms"].values()
-    )
+    times = ", ".join(map(_time_text, numbers["timescale_ms"].values()))
     limit = numbers["masked_from_hz"]
     remarks = [spectrum.note, f"{numbers['share_above_nyquist']:.0%} above {numbers['nyquist_hz']:g} Hz (Nyquist)"]
     if numbers["num_undamped"]:
@@ -166,6 +168,12 @@ def _spectrum_row(audit: Audit, stride: int) -> list[str]:
     masked = f"{numbers['share_masked']:.0%}" + (f" (from {limit:g} Hz)" if limit else "")
     frequencies = ", ".join(f"{hz:.3g}" for hz in numbers["frequency_hz"].values())
     return [str(stride), str(numbers["num_modes"]), times, frequencies, masked, "; ".join(remarks)]
+
+
+def _time_text(time_ms: float | None) -> str:
+    if time_ms is None:
+        return "endless"
+    return f"{time_ms:.0f}" if time_ms >= 100 else f"{time_ms:.3g}"
 
 
 def _rescaling_rows(audit: Audit, states: list[str]) -> list[list[str]]:
@@ -180,20 +188,21 @@ def _rescaling_rows(audit: Audit, states: list[str]) -> list[list[str]]:
 
 
 def _cost_rows(audit: Audit) -> list[list[str]]:
-    return [
-        [f"{hz:g}", cost, "", ""]
-        if isinstance(cost, str)
-        else [f"{hz:g}", f"{cost['ms']:.1f}", f"{cost['p95_ms']:.1f}", f"{cost['realtime']:.2f}"]
-        for hz, cost in audit.cost.items()
-    ]
+    rows = []
+    for hz, cost in audit.cost.items():
+        if isinstance(cost, str):
+            rows.append([f"{hz:g}", cost, "", ""])
+        else:
+            rows.append([f"{hz:g}", f"{cost['ms']:.1f}", f"{cost['p95_ms']:.1f}", f"{cost['realtime']:.2f}"])
+    return rows
 
 
 def _length(audit: Audit, name: str) -> str:
-    found = audit.memory_ms[name]
-    if found is None:
+    length_ms = audit.memory_ms[name]
+    if length_ms is None:
         return "none"
-    seen = len(audit.memory_curves[name]) * audit.stride_ms
-    return f"> {seen:g}" if found == math.inf else f"{found:g}"
+    seen_ms = len(audit.memory_curves[name]) * audit.stride_ms
+    return f"> {seen_ms:g}" if length_ms == math.inf else f"{length_ms:g}"
 
 
 def _share(value: float) -> str:
@@ -210,28 +219,26 @@ def _by_text(values: Any) -> Any:
     return values if isinstance(values, str) else {f"{key:g}": value for key, value in values.items()}
 
 
-def _plot(audit: Audit, title: str) -> bytes:
+def _plot(audit: Audit) -> bytes:
     """Draw the effect of one window over time, and the effect of finer steps, for each output."""
     from matplotlib.figure import Figure  # the import takes seconds and is only needed here
 
     figure = Figure(figsize=(10, 4), dpi=120, layout="constrained")
     left, right = figure.subplots(1, 2)
     for name in audit.outputs:
-        curve = audit.memory_curves[name]
-        times = [step * audit.stride_ms for step in range(len(curve))]
-        left.plot(times, [max(value, 1e-9) for value in curve], label=name, linewidth=1.5)
+        curve = np.maximum(audit.memory_curves[name], _LEAST_EFFECT)
+        left.plot(audit.stride_ms * np.arange(len(curve)), curve, label=name, linewidth=1.5)
     left.set(yscale="log", xlabel="ms after the window", ylabel="relative change", title="effect of one window")
     factors = sorted(factor for factor in audit.not_rescaled if factor > 1)  # one step is the reference itself
-    for style, label, found in (("o-", "rescaled", audit.rescaled), ("s--", "not rescaled", audit.not_rescaled)):
-        if isinstance(found, str):
+    for style, label, differences in (("o-", "rescaled", audit.rescaled), ("s--", "not rescaled", audit.not_rescaled)):
+        if isinstance(differences, str):
             continue
         for name, color in (("scores", "#1f4e8c"), ("stride 32", "#c05020")):
-            values = [max(found[factor][name], 1e-9) for factor in factors]
+            values = np.maximum([differences[factor][name] for factor in factors], _LEAST_EFFECT)
             right.plot(factors, values, style, color=color, label=f"{name}, {label}")
     right.set(yscale="log", xlabel="finer steps for one step", ylabel="relative difference", title="held input")
     right.set_xticks(factors, [str(factor) for factor in factors])
     for axes in (left, right):
         axes.grid(alpha=0.25)
         axes.legend(frameon=False, fontsize=7)
-    figure.suptitle(title, fontsize=9, parse_math=False)  # a path may contain dollar signs
-    return figure_png(figure)
+    return to_png(figure)

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rvtssm.contrib.studies.study_config import StudySettings
-from rvtssm.contrib.studies.study_tables import Score
+from rvtssm.contrib.studies.study_report import Score
 from rvtssm.evaluation.bootstrap import LEVEL
 from rvtssm.evaluation.protocol import scoring_rules
-from rvtssm.evaluation.result import NO_VALUE, markdown_table, percent, percent_interval
+from rvtssm.evaluation.result import NO_VALUE, percent, percent_interval
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.system.provenance import written_by
 
@@ -64,7 +64,7 @@ def cells_page(
     _, scores = scored[0]
     first = next(iter(scores.values()))
     text = [_what_was_run(meta, source, first), *_by_rate(cells, rates, columns)]
-    return "\n\n".join([" ".join(text), "\n".join(markdown_table(table, "|---|"))]) + "\n"
+    return "\n\n".join([" ".join(text), "\n".join(markdown_table(table))]) + "\n"
 
 
 def _cells(meta: CheckpointMeta, settings: StudySettings, scores: Mapping[str, Score]) -> Iterator[Cell]:
@@ -121,3 +121,16 @@ def _by_rate(
         if percent(low.ap) != percent(high.ap):
             ap = f"AP lies between {percent(low.ap)} ({low.condition}) and {percent(high.ap)} ({high.condition})"
         yield f"At {hz:g} Hz {ap}{f' [{published}]' if published else ''}."
+
+
+def markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table whose first column is text and whose others are numbers. Bars in cells are escaped.
+
+    Args:
+        rows: The cells; the first row is the head.
+    """
+    lines = []
+    for row in rows:
+        cells = [cell.replace("|", "\\|") for cell in row]
+        lines.append(f"| {' | '.join(cells)} |")
+    return [lines[0], "|---|" + "--:|" * (len(rows[0]) - 1), *lines[1:]]

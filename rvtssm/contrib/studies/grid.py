@@ -5,30 +5,44 @@ An axis is a word in Hydra's syntax of sweeps, such as `temporal=s5,selective_s5
 
 import functools
 import itertools
-from typing import cast
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ValueType
 from omegaconf import OmegaConf
 
 from rvtssm.cli.composition import compose, to_config
-from rvtssm.contrib.studies.study_config import StudySettings
+from rvtssm.contrib.studies.study_config import NOT_READ_WITH_WEIGHTS, StudySettings
 from rvtssm.system.user_error import UserError
+
+
+def as_words(settings: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Return the words of a command line for values by key, and for several values by key."""
+    words = [f"{key}={_as_text(value)}" for key, value in settings.items()]
+    for key, values in axes.items():
+        words.append(f"{key}={','.join(map(_as_text, values))}")
+    return words
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def split_axes(words: list[str]) -> tuple[list[str], dict[str, list[str]]]:
     """Return the words that have one value, and the values of all others by key."""
     plain, axes = [], {}
-    for word, each in zip(words, OverridesParser.create().parse_overrides(words), strict=True):
-        if not each.is_sweep_override():
+    for word, override in zip(words, OverridesParser.create().parse_overrides(words), strict=True):
+        if not override.is_sweep_override():
             plain.append(word)
             continue
-        is_listed = each.is_choice_sweep() and each.value_type is not ValueType.GLOB_CHOICE_SWEEP
-        if not (is_listed or each.is_range_sweep()):
+        is_listed = override.is_choice_sweep() and override.value_type is not ValueType.GLOB_CHOICE_SWEEP
+        if not (is_listed or override.is_range_sweep()):
             raise UserError(
-                "study.not_listed", f"{each.input_line}: the points of a study are listed; write key=value,value"
+                "study.not_listed", f"{override.input_line}: the points of a study are listed; write key=value,value"
             )
-        axes[each.key_or_group] = list(each.sweep_string_iterator())
+        axes[override.key_or_group] = list(override.sweep_string_iterator())
     return plain, axes
 
 
@@ -42,28 +56,51 @@ def compose_study(words: list[str]) -> tuple[StudySettings, list[tuple[dict[str,
     The points are the product of all axes, those of `study.axes` and then those of the command line, and of
     `study.variants`, whose key is "variant". An axis of the command line replaces the one of the same key. The last
     axis changes fastest.
+
+    Raises:
+        UserError: Weights are given, and a word sets something that only a training reads.
     """
     plain, given = split_axes(words)
     base = _composed(plain)
-    fixed = {word.partition("=")[0] for word in plain}
-    axes: dict[str, list[str]] = {}
-    for word in base.study.axes:
-        of_one_value, values = split_axes([word])
-        key, _, value = word.partition("=")
-        axes |= {key: [value]} if of_one_value else values
-    axes = {key: values for key, values in axes.items() if key not in fixed} | given
+    _check_read(base, plain)
+    axes = _axes_of_study(base, plain) | given
     base.study.axes = [f"{key}={','.join(values)}" for key, values in axes.items()]
     variants = dict(base.study.named_variants())
     composed = functools.cache(lambda *words: _composed([*plain, *words]))  # which takes most of the time
     choices = [[("variant", name) for name in variants]] if variants else []
-    choices += [[(key, value) for value in values] for key, values in axes.items()]
+    for key, values in axes.items():
+        choices.append([(key, value) for value in values])
     points = []
     for chosen in itertools.product(*choices):
         words = list(variants[dict(chosen)["variant"]] if variants else [])
         words += [f"{key}={value}" for key, value in chosen if key != "variant"]
         of_evaluation = [word for word in words if word.startswith("evaluation.")]
         config = OmegaConf.structured(composed(*(word for word in words if word not in of_evaluation)))
-        for each in OverridesParser.create().parse_overrides(of_evaluation):
-            OmegaConf.update(config, each.key_or_group, each.value())
+        for override in OverridesParser.create().parse_overrides(of_evaluation):
+            OmegaConf.update(config, override.key_or_group, override.value())
         points.append((dict(chosen), cast(StudySettings, to_config(config))))
     return base, points
+
+
+def _axes_of_study(base: StudySettings, plain: Sequence[str]) -> dict[str, list[str]]:
+    """Return the axes of `study.axes`, without those of which a word fixes the value."""
+    fixed = {word.partition("=")[0] for word in plain}
+    axes: dict[str, list[str]] = {}
+    for word in base.study.axes:
+        of_one_value, values = split_axes([word])
+        key, _, value = word.partition("=")
+        axes |= {key: [value]} if of_one_value else values
+    return {key: values for key, values in axes.items() if key not in fixed}
+
+
+def _check_read(base: StudySettings, plain: Sequence[str]) -> None:
+    """Raise UserError for words of a training if the study trains nothing."""
+    if not base.checkpoint and base.evaluation.checkpoints is None:
+        return
+    unread = [word for word in plain if word.partition("=")[0].partition(".")[0] in NOT_READ_WITH_WEIGHTS]
+    if unread:
+        raise UserError(
+            "study.trains_nothing",
+            f"{' '.join(unread)}: a study of weights that are given trains nothing, so nothing reads this; leave it "
+            "out, or leave the weights out",
+        )

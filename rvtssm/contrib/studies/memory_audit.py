@@ -90,8 +90,8 @@ def audit_detector(
         )
     with progress_bar("auditing" if progress else None, 4) as advance:
         carry = {
-            name: carried_and_dropped(checkpoint, detector, inputs, border)
-            for name, inputs in {"traffic": frames[: border + 2], "held": _held(frames, border + 2)}.items()
+            "traffic": carried_and_dropped(checkpoint, detector, frames[: border + 2], border),
+            "held": carried_and_dropped(checkpoint, detector, _held(frames, border + 2), border),
         }
         advance(1)
         # Early in the input, or in the first chunk if the state is reset after chunks, so that most of a memory shows.
@@ -105,6 +105,8 @@ def audit_detector(
         advance(1)
     stride_ms = checkpoint.windows.stride_us / 1000
     chunk = checkpoint.model_config.memory_chunk
+    memory_ms = {name: memory_steps(curve, config.threshold, stride_ms) for name, curve in curves.items()}
+    spectra = {stride: layer.spectrum() for stride, layer in detector.backbone.temporal_layers().items()}
     return Audit(
         stride_ms=stride_ms,
         memory="carried" if chunk is None else f"chunk of {chunk} steps",
@@ -114,8 +116,8 @@ def audit_detector(
         at_window=at,
         threshold=config.threshold,
         memory_curves={name: curve.tolist() for name, curve in curves.items()},
-        memory_ms={name: memory_steps(curve, config.threshold, stride_ms) for name, curve in curves.items()},
-        spectra={stride: layer.spectrum() for stride, layer in detector.backbone.temporal_layers().items()},
+        memory_ms=memory_ms,
+        spectra=spectra,
         rescaled=rescaled,
         not_rescaled=not_rescaled,
         cost=cost,
@@ -137,26 +139,26 @@ def cost_per_step(
     Returns:
         By rate, numbers in milliseconds and the real-time factor, or the reason why the rate is not possible.
     """
-    found: dict[float, Numbers | str] = {}
+    cost: dict[float, Numbers | str] = {}
     warm_up = 3
     for hz in config.hz:
         windows = checkpoint.windows_at(hz)
         start_us = int(events.t[0])
         live = StreamDetector(checkpoint, *sensor_hw, windows=windows, downsample=downsample, start_us=start_us)
-        wanted_us = int(events.t[0] + (config.num_timed + warm_up) * 1e6 / hz)
-        until_us = min(wanted_us, int(events.t[-1])) + 1  # windows after the last event would cost less
+        needed_us = int(events.t[0] + (config.num_timed + warm_up) * 1e6 / hz)
+        until_us = min(needed_us, int(events.t[-1])) + 1  # windows after the last event would cost less
         try:
             results = live.push(events.between(int(events.t[0]), until_us), until_us)
         except UserError as error:
-            found[hz] = str(error)
+            cost[hz] = str(error)
             continue
         if len(results) <= warm_up:
-            found[hz] = f"the events fill {len(results)} windows, and the first {warm_up} are not timed"
+            cost[hz] = f"the events fill {len(results)} windows, and the first {warm_up} are not timed"
             continue
         taken_ms = 1000 * np.array([window.seconds for window in results[warm_up:]])
         middle = float(np.median(taken_ms))
-        found[hz] = {"ms": middle, "p95_ms": float(np.percentile(taken_ms, 95)), "realtime": 1000 / hz / middle}
-    return found
+        cost[hz] = {"ms": middle, "p95_ms": float(np.percentile(taken_ms, 95)), "realtime": 1000 / hz / middle}
+    return cost
 
 
 def _frames(checkpoint: LoadedCheckpoint, events: Events, sensor_hw: tuple[int, int], downsample: int) -> Tensor:

@@ -38,10 +38,11 @@ def carried_and_dropped(
     """
     at_border = _differences(checkpoint, detector, frames, frames, {border})
     always = _differences(checkpoint, detector, frames, frames, set(range(len(frames))))
-    return {
-        "at the border": {name: float(found[border]) for name, found in at_border.items()},
-        "at every step": {name: float(found[1:].mean()) for name, found in always.items()},
-    }
+    numbers: dict[str, Numbers] = {"at the border": {}, "at every step": {}}
+    for name in at_border:
+        numbers["at the border"][name] = float(at_border[name][border])
+        numbers["at every step"][name] = float(always[name][1:].mean())
+    return numbers
 
 
 def memory_curves(checkpoint: LoadedCheckpoint, detector: Detector, frames: Tensor, at: int) -> dict[str, np.ndarray]:
@@ -55,8 +56,8 @@ def memory_curves(checkpoint: LoadedCheckpoint, detector: Detector, frames: Tens
     """
     emptied = frames.clone()
     emptied[at] = 0
-    found = _differences(checkpoint, detector, frames, emptied, set())
-    return {name: values[at:] for name, values in found.items()}
+    differences = _differences(checkpoint, detector, frames, emptied, set())
+    return {name: values[at:] for name, values in differences.items()}
 
 
 def memory_steps(curve: np.ndarray, threshold: float, stride_ms: float) -> float | None:
@@ -96,11 +97,11 @@ def rescaling(
     reference = _hold(detector, held, state, _HELD_STEPS, 1.0)
 
     def compared(scale_of: Any) -> dict[int, Numbers]:
-        found = {}
+        differences = {}
         for factor in finer:
             after = _hold(detector, held, state, _HELD_STEPS * factor, scale_of(factor))
-            found[factor] = {name: _relative(after[name], wanted) for name, wanted in reference.items()}
-        return found
+            differences[factor] = {name: _relative(after[name], values) for name, values in reference.items()}
+        return differences
 
     try:
         rescaled: dict[int, Numbers] | str = compared(lambda factor: 1 / factor)
@@ -115,7 +116,7 @@ def _differences(
     """Return, by output, how much (L,) a stream of `others`, restarted at `resets`, differs from one of `frames`."""
     stride_us = checkpoint.windows.stride_us
     streams = Streams(detector, stride_us, checkpoint.model_config.memory_chunk)
-    found: dict[str, list[float]] = defaultdict(list)
+    differences: dict[str, list[float]] = defaultdict(list)
     with _watched(detector) as maps:
         for step, pair in enumerate(zip(frames, others, strict=True)):
             predictions = streams.push(
@@ -126,8 +127,8 @@ def _differences(
                 is_first=[step == 0, step == 0 or step in resets],
             )
             for name, (ours, theirs) in _outputs(detector, maps, predictions).items():
-                found[name].append(_relative(theirs, ours))
-    return {name: np.array(values) for name, values in found.items()}
+                differences[name].append(_relative(theirs, ours))
+    return {name: np.array(values) for name, values in differences.items()}
 
 
 def _hold(detector: Detector, held: Tensor, state: Any, num_steps: int, step_scale: float) -> dict[str, Tensor]:
@@ -136,12 +137,12 @@ def _hold(detector: Detector, held: Tensor, state: Any, num_steps: int, step_sca
     with _watched(detector) as maps:
         for _ in range(num_steps):
             predictions, state = detector(frame, state, prepared)
-        found = {name: values[0] for name, values in _outputs(detector, maps, predictions).items()}
+        after = {name: values[0] for name, values in _outputs(detector, maps, predictions).items()}
     for stride, leaves in zip(detector.backbone.temporal_layers(), state, strict=True):
         flat = [leaves] if isinstance(leaves, Tensor) else list(leaves)
         real = [torch.view_as_real(leaf) if leaf.is_complex() else leaf for leaf in flat]
-        found[f"state {stride}"] = torch.cat([leaf.flatten() for leaf in real] or [held.new_zeros(1)])
-    return found
+        after[f"state {stride}"] = torch.cat([leaf.flatten() for leaf in real] or [held.new_zeros(1)])
+    return after
 
 
 @contextmanager
@@ -162,9 +163,10 @@ def _watched(detector: Detector) -> Iterator[dict[int, Tensor]]:
 def _outputs(detector: Detector, maps: dict[int, Tensor], predictions: Any) -> dict[str, Tensor]:
     """Return the outputs (B, ...) of one step by name."""
     boxes, scores = detector.head.compared(predictions)
-    return {**{f"stride {stride}": found[0] for stride, found in maps.items()}, "boxes": boxes, "scores": scores}
+    outputs = {f"stride {stride}": values[0] for stride, values in maps.items()}
+    return {**outputs, "boxes": boxes, "scores": scores}
 
 
-def _relative(found: Tensor, wanted: Tensor) -> float:
-    size = wanted.double().norm()
-    return float((found.double() - wanted.double()).norm() / size.clamp_min(torch.finfo(torch.float64).tiny))
+def _relative(values: Tensor, reference: Tensor) -> float:
+    size = reference.double().norm()
+    return float((values.double() - reference.double()).norm() / size.clamp_min(torch.finfo(torch.float64).tiny))

@@ -6,6 +6,9 @@ from rvtssm.cli.config import Config
 from rvtssm.cli.inputs import check_training, folders
 from rvtssm.system.user_error import UserError
 
+# sections of which a study that scores given weights reads nothing
+NOT_READ_WITH_WEIGHTS = ("training", "optim", "sampling", "augment", "temporal", "windows", "synthetic", "preprocess")
+
 
 @dataclass
 class StudyConfig:
@@ -28,26 +31,26 @@ class StudyConfig:
 
     def numbers_beside(self) -> dict[str, dict[float, float]]:
         """Return the numbers in `beside`, AP in percent, by name and rate. Raise UserError if one cannot be read."""
-        found: dict[str, dict[float, float]] = {}
+        numbers: dict[str, dict[float, float]] = {}
         for line in self.beside:
             name, _, words = line.rpartition(":")
-            if not name.strip() or name in found:
+            if not name.strip() or name in numbers:
                 raise UserError(
                     "study.beside_without_name",
                     f"study.beside: {line!r} needs a name of its own; write 'NAME: HZ=AP HZ=AP'",
                 )
             pairs = [word.partition("=")[::2] for word in words.split()]
             try:
-                found[name] = {float(hz): float(ap) for hz, ap in pairs}
+                numbers[name] = {float(hz): float(ap) for hz, ap in pairs}
             except ValueError:
                 raise UserError(
                     "study.beside_form", f"study.beside: {line!r} does not have the form 'NAME: HZ=AP HZ=AP'"
                 ) from None
-        return found
+        return numbers
 
     def named_variants(self) -> list[tuple[str, list[str]]]:
         """Return the variants by name. Raise UserError if one has no name."""
-        found = []
+        named = []
         for variant in self.variants:
             name, colon, words = variant.partition(":")
             if not colon or not name.strip() or "=" in name:
@@ -55,8 +58,8 @@ class StudyConfig:
                     "study.variant_without_name",
                     f"study.variants: {variant!r} has no name; write 'NAME: key=value key=value'",
                 )
-            found.append((name.strip(), words.split()))
-        return found
+            named.append((name.strip(), words.split()))
+        return named
 
 
 @dataclass
@@ -73,18 +76,18 @@ def makes_recordings(config: Config) -> bool:
 
 def check_study(config: StudySettings) -> None:
     """Raise UserError if the settings of a study do not fit together."""
-    if config.evaluation.checkpoints is not None:
+    is_given = bool(config.checkpoint or config.evaluation.checkpoints)
+    if config.checkpoint and config.evaluation.checkpoints is not None:
         raise UserError(
-            "study.checkpoints",
-            "a study trains its own weights, or scores those of checkpoint=FILE; leave evaluation.checkpoints out",
+            "study.two_kinds_of_weights", "give checkpoint=FILE or evaluation.checkpoints=[FILE,FILE], and not both"
         )
-    if config.evaluation.class_map is not None and not config.checkpoint:
+    if config.evaluation.class_map is not None and not is_given:
         raise UserError(
             "study.class_map",
             "evaluation.class_map is for weights of other data (checkpoint=FILE), and this study trains its own; write "
             "training.class_map for the classes of training.init_from",
         )
-    if config.checkpoint and not any(folders(config).values()):
+    if is_given and not any(folders(config).values()):
         raise UserError(
             "settings.missing",
             "dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed: what to score the weights on",

@@ -5,7 +5,7 @@ from rvtssm.cli.verbs import TRAINED, WEIGHTS, Verb
 STUDY = Verb(
     "train and evaluate every point of a grid, with tables of means and intervals; key=value,value ... out=DIR",
     "experiment=demo temporal=selective_s5,lstm seed=0,1,2 window=slide,shrink hz=[20,200] out=study",
-    "rvtssm.contrib.studies.study:study",
+    "rvtssm.contrib.studies.run_study:run_study",
     check="rvtssm.contrib.studies.study_config:check_study",
     settings="rvtssm.contrib.studies.study_config:StudySettings",
     grid="rvtssm.contrib.studies.grid:compose_study",

@@ -14,21 +14,22 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import yaml
+from html_page import Page
 from user_errors import raises
 
 from rvtssm.cli.main import main
-from rvtssm.contrib.studies import study as verb
+from rvtssm.contrib.studies import run_study as verb
+from rvtssm.contrib.studies import study
 from rvtssm.contrib.studies.grid import compose_study
 from rvtssm.contrib.studies.study_config import StudyConfig
-from rvtssm.contrib.studies.study_tables import (
+from rvtssm.contrib.studies.study_report import (
     STUDY_FILES,
     Score,
-    _lines,
-    _points,
+    StudyReport,
+    console_tables,
     score_from_json,
     score_to_json,
-    study_latex,
-    study_markdown,
+    study_html,
     write_study,
 )
 from rvtssm.evaluation.bootstrap import Resampled
@@ -60,53 +61,69 @@ def make_score(
 GRID = [make_score(row, seed, c) for c in ("window=slide", "window=shrink") for row in AP for seed in "01"]
 
 
+def tables(scores, **values) -> dict[str, list[list[str]]]:
+    """The tables of the page of a study by id."""
+    return Page(study_html(StudyReport(scores, **values))).tables
+
+
 def test_a_row_is_the_mean_over_its_seeds():
-    text = study_markdown(GRID)
-    assert text.count("| s5 | 2 | 35.0 ± 7.1 | 17.5 ± 3.5 | 17.5 ± 3.5 |") == 2  # once per condition
-    assert text.count("| lstm | 2 | 25.0 ± 7.1 | 12.5 ± 3.5 | 12.5 ± 3.5 |") == 2
-    assert "| model | still | speed below 0.05 |" in text and text.count("| s5 | 17.5 ± 3.5 | 8.8 ± 1.8 |") == 2
-    assert "| s5 | 1.23 M | 10 |" in text and text.index("`window=slide`") < text.index("`window=shrink`")
-    one = study_markdown([make_score(hz=(20.0,))])
-    table = one[one.index("| model") :]
-    assert "| s5 | 1 | 40.0 |" in table and "drop" not in table and "±" not in table and "Minus" not in table
+    report = StudyReport(GRID)
+    assert list(report.conditions) == ["window=slide", "window=shrink"]
+    for condition in report.conditions:
+        assert report.table(condition) == [
+            ["model", "seeds", "20 Hz", "40 Hz", "drop"],
+            ["s5", "2", "35.0 ± 7.1", "17.5 ± 3.5", "17.5 ± 3.5"],
+            ["lstm", "2", "25.0 ± 7.1", "12.5 ± 3.5", "12.5 ± 3.5"],
+        ]
+    page = tables(GRID)
+    assert page["table-1-1"] == report.table() and page["table-2-1"] == report.table("window=shrink")
+    assert page["table-1-4"][:2] == [["model", "still", "speed below 0.05"], ["s5", "17.5 ± 3.5", "8.8 ± 1.8"]]
+    assert page["costs"][1] == ["s5", "1.23 M", "10"]
+    one = StudyReport([make_score(hz=(20.0,))])
+    assert one.table() == [["model", "seeds", "20 Hz"], ["s5", "1", "40.0"]]
+    assert set(tables(one.scores)) == {"table-1-1", "table-1-2", "table-1-3", "costs"}
 
 
 def test_the_table_of_objects_names_the_rate_only_if_all_rows_have_it():
     slow, fast = make_score("s5"), replace(make_score("lstm"), reference_hz=40.0)
-    assert "in frame widths per second, at 20 Hz:" in study_markdown([slow, make_score("lstm")])
-    assert "in frame widths per second, at the rate of each training:" in study_markdown([slow, fast])
+    same, different = (study_html(StudyReport([slow, other])) for other in (make_score("lstm"), fast))
+    assert "in frame widths per second, at 20 Hz." in same
+    assert "in frame widths per second, at the rate of each training." in different
 
 
-def test_differences_of_rows_are_paired(tmp_path):
+def test_differences_of_rows_are_paired():
     """The same draws for both rows cancel out: the interval of the difference has no width."""
-    write_study(GRID, {}, tmp_path)
-    first, second, *_ = json.loads((tmp_path / "study.json").read_text())["rows"]
+    report = StudyReport(GRID)
+    first, second, *_ = report.to_json()["rows"]
     assert first["rates"]["20"]["minus_the_first"] is None
     assert np.allclose(second["rates"]["20"]["minus_the_first"], [-0.1] * 3)
     low, high = second["rates"]["20"]["interval"]
     assert low < second["rates"]["20"]["AP"] < high and high - low > 0.03
+    line = "lstm minus s5, in points, paired: 20 Hz -10.0 [-10.0, -10.0], 40 Hz -5.0 [-5.0, -5.0]"
+    assert [table.lines for table in console_tables(report)] == [[line], [line]]
 
 
 @pytest.mark.parametrize("change", [{"names": ("a", "b")}, {"num_replicates": 0}, {"num_objects": (5, 6, 8)}], ids=str)
 def test_rows_of_other_recordings_are_not_compared(change):
-    text = study_markdown([make_score("s5"), make_score("lstm", **change)])
-    assert "| lstm | – | – |" in text.split("Minus s5")[1]
+    page = tables([make_score("s5"), make_score("lstm", **change)])
+    assert page["table-1-3"] == [["model", "20 Hz", "40 Hz"], ["s5", "–", "–"], ["lstm", "–", "–"]]
 
 
-def test_every_file_has_the_numbers(tmp_path):
-    write_study(GRID, {"study": "seed=0,1"}, tmp_path)
+def test_both_files_have_the_numbers(tmp_path):
+    report = StudyReport(GRID, {"study": "seed=0,1 <b>"}, {"a paper": {20: 47.7}})
+    write_study(report, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == set(STUDY_FILES)
-    lines = (tmp_path / "study.csv").read_text().splitlines()
-    assert len(lines) == 1 + 2 * 2 * 2 and lines[1].startswith("s5,window=slide,20,2,0.350000,0.070711,0.3")
-    latex = (tmp_path / "study.tex").read_text()
-    assert latex.count("s5 & 2 & 35.0 $\\pm$ 7.1 & 17.5 $\\pm$ 3.5") == 2
-    assert latex.count("\\begin{tabular}{lrrrr}") == latex.count("\\end{tabular}") == 2
-    assert (tmp_path / "study.png").read_bytes().startswith(b"\x89PNG")
-    assert "- study: seed=0,1\n" in (tmp_path / "study.md").read_text()
+    page = Page((tmp_path / "study.html").read_text())
+    assert json.loads(page.script) == json.loads((tmp_path / "study.json").read_text()) == report.to_json()
+    assert page.tables["published"] == [["model", "20 Hz"], ["a paper", "47.7"]]
+    assert len(page.loaded) == 1 and page.loaded[0].startswith("data:image/png;base64,")
 
 
-def test_names_are_escaped_in_latex():
-    assert r"model\_size=a\% \& b" in study_latex([replace(make_score(), row="model_size=a% & b")])
+def test_a_study_becomes_a_table_of_pandas():
+    pytest.importorskip("pandas")
+    table = StudyReport(GRID).to_pandas()
+    assert len(table) == 2 * 2 * 2 and table["AP"][0] == pytest.approx(0.35)
+    assert table["minus_the_first"].isna().sum() == 4 and table["deviation"][0] == pytest.approx(0.0707, abs=1e-4)
 
 
 @pytest.mark.parametrize("has_replicates", [True, False])
@@ -118,13 +135,13 @@ def test_a_score_is_read_as_it_was_written(has_replicates):
     assert "NaN" not in json.dumps(plain)
 
 
-def test_a_row_without_ground_truth_has_no_deviation(tmp_path):
+def test_a_row_without_ground_truth_has_no_deviation():
     scores = [make_score(seed=seed) for seed in "01"]
     scores[0].rates[20.0].metrics["AP"] = math.nan
-    write_study(scores, {}, tmp_path)
-    (row,) = json.loads((tmp_path / "study.json").read_text())["rows"]
+    report = StudyReport(scores)
+    (row,) = report.to_json()["rows"]
     assert row["rates"]["20"]["deviation"] is None and row["rates"]["40"]["deviation"] > 0
-    assert _points(_lines(scores))["s5"][20.0][1] == 0
+    assert report.plot().axes[0].containers
 
 
 def test_the_points_are_the_product_of_all_axes():
@@ -203,11 +220,10 @@ def test_a_published_row_needs_a_name_of_its_own(beside):
             "windows cannot differ; name recordings by dataset.raw_dir or ",
         ),
         (["dataset=gen1", "dataset.raw_dir=/data", "temporal=glob(*)"], "write key=value,value"),
-        (
-            ["evaluation.checkpoints=[a.ckpt,b.ckpt]"],
-            "a study trains its own weights, or scores those of checkpoint=FILE",
-        ),
+        (["checkpoint=a.ckpt", "checkpoints=[b.ckpt,c.ckpt]"], "and not both"),
         (["checkpoint=a.ckpt"], "is needed: what to score the weights on"),
+        (["checkpoints=[a.ckpt,b.ckpt]"], "is needed: what to score the weights on"),
+        (["checkpoint=a.ckpt", "training.steps=9", "temporal=s5"], "training.steps=9 temporal=s5: a study of weights"),
         (["--multirun", "seed=0,1"], "--multirun does not go with study"),
     ],
     ids=str,
@@ -253,13 +269,33 @@ def test_a_study_from_nothing_to_its_tables(tmp_path, monkeypatch, capsys):
 
     for name in ("train", "evaluate", "generate"):  # nothing is left to be done
         monkeypatch.setattr(verb, name, None)
-    assert main(command) == 0
-    assert (tmp_path / "study.json").read_bytes() == found
+    axes = {"seed": [0, 1], "window": ["slide", "shrink"]}
+    settings = dict(word.split("=", 1) for word in TOY)
+    report = study(axes, settings, experiment="demo", hz=[20, 40], out=str(tmp_path))  # the same from Python
+    assert report.to_json() == plain and (tmp_path / "study.json").read_bytes() == found
     monkeypatch.undo()
+    _check_study_of_weights(tmp_path)
     assert main([*command, "hz=[33]"]) == 2  # the first training would say nothing of it
     assert "rvtssm study: seed=0/window=slide: evaluation.hz: 33 Hz" in capsys.readouterr().err
     assert main([*command, "training.steps=2"]) == 2  # another budget
     assert "seed=0: " in capsys.readouterr().err
+
+
+def _check_study_of_weights(folder):
+    """Two files of weights are two rows, whose differences are paired; classes may have other names in one of them."""
+    weights = [str(folder / f"seed={seed}" / "checkpoints" / "best.ckpt") for seed in (0, 1)]
+    settings = {"dataset": "synthetic", "dataset.raw_dir": str(folder / "raw"), "class_map": {}, "bootstrap": 50}
+    settings |= {"data.workers": 0, "postprocess.min_score": 0, "window": "slide", "hz": [20, 40]}
+    report = study({"step_scale": [None, 1]}, settings, checkpoints=weights, out=str(folder / "of_weights"))
+    assert list(report.conditions) == ["step_scale=null", "step_scale=1"]
+    for rows in report.conditions.values():
+        assert [row.row for row in rows] == ["seed=0_best", "seed=1_best"]
+        assert all(rows[1].minus_the_first(hz) is not None for hz in (20, 40))
+    again = json.loads((folder / "seed=0" / "window=slide" / "evaluation.json").read_text())
+    assert report.to_json()["scores"][0]["rates"]["20"]["AP"] == again["rates"]["20"]["AP"]
+    with pytest.raises(UserError) as refused:
+        study(settings={**settings, "class_map": {"boat": "car"}}, checkpoints=weights, out=str(folder / "other"))
+    assert refused.value.key == "class_map.no_such_class"
 
 
 @pytest.fixture(scope="module")
@@ -309,9 +345,9 @@ def fake(monkeypatch, composed):
     }
     for name, function in replaced.items():
         monkeypatch.setattr(verb, name, function)
-    monkeypatch.setattr("rvtssm.contrib.studies.study_tables.study_png", lambda points: b"picture")
+    monkeypatch.setattr("rvtssm.contrib.studies.study_report.to_png", lambda figure: b"picture")
     config, points = copy.deepcopy(composed)
-    return done, lambda folder: verb.study(replace(config, out=str(folder)), points), points
+    return done, lambda folder: verb.run_study(replace(config, out=str(folder)), points), points
 
 
 def test_trainings_go_seed_by_seed_and_are_not_repeated(fake, tmp_path):
@@ -347,8 +383,8 @@ def test_a_study_from_weights_states_the_settings_of_all_rows(fake, tmp_path):
     *_, points = fake
     words = ["dataset=gen1", "dataset.raw_dir=/data", "training.init_from=street-tiny", "temporal.dt_max=0.2"]
     config, points[:] = compose_study([*words, "temporal=s5,lstm"])
-    verb.study(replace(config, out=str(tmp_path)), points)
-    (settings,) = re.findall("settings: .*", (tmp_path / "study.md").read_text())
+    verb.run_study(replace(config, out=str(tmp_path)), points)
+    settings = json.loads((tmp_path / "study.json").read_text())["settings"]["settings"]
     assert "temporal.dt_max=0.2" in settings and "model.layer_scale=0.1" in settings
     assert "temporal.name" not in settings and 'temporal.block="gated"' not in settings
     again, others = compose_study(yaml.safe_load((tmp_path / "overrides.yaml").read_text()))
@@ -383,7 +419,7 @@ def test_rates_of_every_cell_are_planned_before_anything_is_trained(fake, tmp_pa
 def test_recordings_of_the_user_in_the_folder_of_the_study_are_not_generated(fake, tmp_path, monkeypatch):
     monkeypatch.setattr(verb, "generate", lambda config: pytest.fail("recordings were generated"))
     config, points = compose_study(["dataset=synthetic", f"dataset.raw_dir={tmp_path / 'raw'}", "temporal=s5,lstm"])
-    verb.study(replace(config, out=str(tmp_path)), points)
+    verb.run_study(replace(config, out=str(tmp_path)), points)
     assert any(word.startswith("train") for word in fake[0]) and (tmp_path / "study.json").is_file()
 
 
@@ -438,15 +474,13 @@ def test_a_study_that_is_killed_anywhere_goes_on_to_equal_numbers(fake, tmp_path
 def test_the_tables_of_the_pages_are_those_of_the_study():
     """One page has all rows; the first page has the means of three; frames without windows are shown once."""
     rows = set()
-    for window in ("slide", "shrink"):
-        part = study_markdown(committed_scores("windows")).split(f"`window={window}`:")[1].split("`window=")[0]
-        for line in part.splitlines():
-            if line.startswith(("| s", "| lstm")) and line.count("|") == 9:
-                name, *cells = line.strip("| ").split(" | ")
-                layer, _, kind = name.partition("-")
-                trained = {"": "50 ms", "random": "5 to 50 ms", "surfaces": "surfaces"}[kind]
-                seen = "none" if kind == "surfaces" else window
-                rows.add(f"| {' | '.join([layer, trained, cells[0], seen, *cells[1:]])} |")
+    report = StudyReport(committed_scores("windows"))
+    for condition in report.conditions:
+        for name, *cells in report.table(condition)[1:]:
+            layer, _, kind = name.partition("-")
+            trained = {"": "50 ms", "random": "5 to 50 ms", "surfaces": "surfaces"}[kind]
+            seen = "none" if kind == "surfaces" else condition.removeprefix("window=")
+            rows.add(f"| {' | '.join([layer, trained, cells[0], seen, *cells[1:]])} |")
     ours = re.compile(r"^\| (?:selective_s5|s5|s7|lstm) \| .*$", re.MULTILINE)
     assert rows == {*ours.findall((ROOT / "docs/any_rate.md").read_text())}
     readme = (ROOT / "README.md").read_text()

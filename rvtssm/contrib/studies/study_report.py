@@ -1,0 +1,418 @@
+"""The result of a study: the score of each training in each condition over rates, as JSON, a page and tables.
+
+The rows are what was varied. A number is the mean over the seeds of a row, with its standard deviation. Its interval is
+that of the mean over recordings. Differences between rows are paired: each replicate draws the same recordings for all
+trainings.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import mean, stdev
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from rvtssm.evaluation.bootstrap import LEVEL, Interval, Resampled
+from rvtssm.evaluation.breakdown import SPEED, json_number
+from rvtssm.evaluation.frequency import performance_drop
+from rvtssm.evaluation.plots import panels_figure, to_png
+from rvtssm.evaluation.render import TerminalTable, render
+from rvtssm.evaluation.result import NO_VALUE, EvaluationReport, json_interval, json_numbers, percent_interval
+from rvtssm.system.extras import check_extra
+from rvtssm.system.output_folder import write_files
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+_TEMPLATES = Path(__file__).with_name("templates")
+_DROP = "drop"  # head of a column
+STUDY_FILES = ("study.json", "study.html")
+
+
+@dataclass(frozen=True)
+class Score:
+    """One training in one condition, at every rate."""
+
+    row: str  # what was varied, apart from the seed
+    seed: str
+    condition: str  # how it was evaluated; empty if there is only one way
+    reference_hz: float
+    parameters: int
+    train_seconds: float
+    weights: str  # SHA-256 of the weights
+    rates: Mapping[float, Resampled]  # numbers by rate, with replicates of AP or none
+    objects: Mapping[str, float] = field(default_factory=dict)  # AP by group of objects, at `reference_hz`
+
+    @property
+    def drop(self) -> float:
+        """AP at the rate of training minus the mean AP at the other rates."""
+        ap_by_hz = {hz: resampled.metrics["AP"] for hz, resampled in self.rates.items()}
+        return performance_drop(ap_by_hz, self.reference_hz)
+
+
+def to_score(row: str, seed: str, condition: str, report: EvaluationReport, cost: tuple[int, float]) -> Score:
+    """Return the score of a training from its report.
+
+    Args:
+        row: What was varied, apart from the seed.
+        seed: The seed.
+        condition: How it was evaluated.
+        report: The report.
+        cost: Number of parameters, and seconds of training.
+    """
+    rates = {}
+    for rate in report.rows:
+        assert rate.resampled is not None
+        rates[rate.hz] = replace(rate.resampled, replicates={"AP": rate.resampled.replicates["AP"]})
+    weights = report.settings["weights SHA-256"]
+    return Score(row, seed, condition, report.reference_hz, *cost, weights, rates, _objects(report))
+
+
+def _objects(report: EvaluationReport) -> dict[str, float]:
+    """Return AP on objects that stand still and on objects by speed, if the labels tell.
+
+    It is empty if the rate of training was not evaluated.
+    """
+    if report.breakdown_hz != report.reference_hz:
+        return {}
+    objects = {"still": report.still_objects["carried"]} if "carried" in report.still_objects else {}
+    for group in report.breakdown.groups if report.breakdown else ():
+        if group.name == SPEED:
+            objects |= {f"{SPEED} {part}": ap for part, ap in group.ap.items()}
+    return objects
+
+
+def score_to_json(score: Score, has_replicates: bool) -> dict[str, Any]:
+    """Return plain values. None means that there was no ground truth.
+
+    Args:
+        score: The score.
+        has_replicates: Whether to include the bootstrap replicates.
+    """
+    plain = {name: value for name, value in vars(score).items() if name not in ("objects", "rates")}
+    plain |= {"objects": json_numbers(score.objects), "rates": {}}
+    for hz, resampled in score.rates.items():
+        numbers: dict[str, Any] = json_numbers(resampled.metrics)
+        if has_replicates:
+            numbers = {
+                "metrics": numbers,
+                "recordings": list(resampled.recordings),
+                "replicates": [json_number(value) for value in resampled.replicates["AP"].tolist()],
+                "num_objects": list(resampled.num_objects),
+            }
+        plain["rates"][f"{hz:g}"] = numbers
+    return plain
+
+
+def score_from_json(plain: Mapping[str, Any]) -> Score:
+    """Return the score from the result of `score_to_json`."""
+    rates = {}
+    for hz, numbers in plain["rates"].items():
+        if "metrics" not in numbers:
+            numbers = {"metrics": numbers, "recordings": (), "replicates": ()}
+        replicates = np.array(numbers["replicates"], np.float64)  # None becomes NaN
+        num_objects = tuple(numbers.get("num_objects", ()))
+        metrics = _from_json(numbers["metrics"])
+        rates[float(hz)] = Resampled(tuple(numbers["recordings"]), metrics, {"AP": replicates}, num_objects)
+    return Score(**{**plain, "rates": rates, "objects": _from_json(plain.get("objects", {}))})
+
+
+def _from_json(numbers: Mapping[str, float | None]) -> dict[str, float]:
+    return {name: math.nan if value is None else value for name, value in numbers.items()}
+
+
+@dataclass(frozen=True)
+class StudyRow:
+    """One row in one condition, with all its seeds."""
+
+    row: str
+    condition: str
+    scores: Sequence[Score]
+    first: "StudyRow | None"  # the first row of the condition, with which this one is compared
+
+    @property
+    def rates(self) -> list[float]:
+        """The rates at which all seeds were scored, ascending."""
+        return sorted(set.intersection(*(set(score.rates) for score in self.scores)))
+
+    @property
+    def drop(self) -> float:
+        return mean(score.drop for score in self.scores)
+
+    def ap(self, hz: float) -> list[float]:
+        return [score.rates[hz].metrics["AP"] for score in self.scores]
+
+    def mean_of_seeds(self, hz: float) -> Resampled | None:
+        """Return the mean AP with its replicates; None if the seeds were scored on different draws."""
+        of_seeds = [score.rates[hz] for score in self.scores if hz in score.rates]
+        draws = {(resampled.recordings, len(resampled.replicates["AP"])) for resampled in of_seeds}
+        if len(draws) != 1 or not of_seeds[0].has_intervals:
+            return None
+        replicates = np.mean([resampled.replicates["AP"] for resampled in of_seeds], axis=0)
+        return replace(of_seeds[0], metrics={"AP": mean(self.ap(hz))}, replicates={"AP": replicates})
+
+    def interval(self, hz: float) -> Interval | None:
+        resampled = self.mean_of_seeds(hz)
+        return resampled.interval("AP") if resampled else None
+
+    def minus_the_first(self, hz: float) -> Interval | None:
+        if self.first is None or hz not in self.first.rates:
+            return None
+        ours, first = self.mean_of_seeds(hz), self.first.mean_of_seeds(hz)
+        return ours.minus(first, "AP") if ours and first else None
+
+    def to_json(self) -> dict[str, Any]:
+        rates = {}
+        for hz in self.rates:
+            interval, difference = self.interval(hz), self.minus_the_first(hz)
+            rates[f"{hz:g}"] = {
+                "AP": json_number(mean(self.ap(hz))),
+                "deviation": _deviation(self.ap(hz)),
+                "interval": json_interval(interval)[1:] if interval else None,
+                "minus_the_first": json_interval(difference) if difference else None,
+            }
+        return {
+            "row": self.row,
+            "condition": self.condition,
+            "seeds": [score.seed for score in self.scores],
+            "drop": json_number(self.drop),
+            "rates": rates,
+        }
+
+
+class Table(NamedTuple):
+    """Rows of cells, starting with the head, and what they mean."""
+
+    caption: str
+    rows: list[list[str]]
+
+
+@dataclass(frozen=True)
+class StudyReport:
+    """The result of a study.
+
+    `table` gives text to print, `plot` a figure, and `to_pandas` the numbers for further work.
+    """
+
+    scores: Sequence[Score]
+    settings: Mapping[str, str] = field(default_factory=dict)  # what the study compares, and how
+    beside: Mapping[str, Mapping[float, float]] = field(default_factory=dict)  # published AP in percent, by name and Hz
+
+    @property
+    def conditions(self) -> dict[str, list[StudyRow]]:
+        """The rows of each condition, in the order of the scores."""
+        conditions: dict[str, list[StudyRow]] = {}
+        for condition, of_condition in _by(self.scores, "condition").items():
+            rows: list[StudyRow] = []
+            for name, of_row in _by(of_condition, "row").items():
+                rows.append(StudyRow(name, condition, of_row, rows[0] if rows else None))
+            conditions[condition] = rows
+        return conditions
+
+    def table(self, condition: str | None = None) -> list[list[str]]:
+        """Return the mean AP over seeds in percent by row and rate, starting with the head.
+
+        Args:
+            condition: One of `conditions`; None takes the first one.
+        """
+        rows = self.conditions[next(iter(self.conditions)) if condition is None else condition]
+        return _mean_table(rows)
+
+    def plot(self) -> "Figure":
+        """Return a matplotlib figure: AP over the rate, a panel per condition, a line per row."""
+        points = {}
+        for condition, rows in self.conditions.items():
+            points[condition] = {row.row: _points(row) for row in rows}
+        return panels_figure(points)
+
+    def to_pandas(self) -> "DataFrame":
+        """Return one line per row, condition and rate, with fractions.
+
+        Raises:
+            UserError: The package pandas is missing.
+        """
+        check_extra("to_pandas", "tables", "pandas")
+        import pandas as pd
+
+        lines = []
+        for rows in self.conditions.values():
+            for row in rows:
+                for hz in row.rates:
+                    line = {"row": row.row, "condition": row.condition, "hz": hz, "seeds": len(row.scores)}
+                    line |= {"AP": mean(row.ap(hz)), "deviation": _deviation(row.ap(hz))}
+                    line |= _limits("AP", row.interval(hz)) | _limits("minus_the_first", row.minus_the_first(hz))
+                    lines.append(line)
+        return pd.DataFrame(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for json.dump, as fractions. None means that there was no ground truth."""
+        rows, beside = [], {}
+        for of_condition in self.conditions.values():
+            rows += [row.to_json() for row in of_condition]
+        for name, ap_by_hz in self.beside.items():
+            beside[name] = {f"{hz:g}": ap for hz, ap in ap_by_hz.items()}
+        return {
+            "settings": dict(self.settings),
+            "scores": [score_to_json(score, has_replicates=False) for score in self.scores],
+            "rows": rows,
+            "beside": beside,
+        }
+
+
+def write_study(report: StudyReport, folder: Path) -> None:
+    """Write STUDY_FILES to a folder."""
+    numbers = json.dumps(report.to_json(), indent=1) + "\n"
+    write_files(folder, {"study.json": numbers.encode(), "study.html": study_html(report).encode()})
+
+
+def study_html(report: StudyReport) -> str:
+    """Return one page: means over seeds, intervals, paired differences, groups of objects, costs, settings."""
+    conditions = {}
+    for condition, rows in report.conditions.items():
+        conditions[condition] = [Table("AP in percent.", _mean_table(rows)), *_interval_tables(rows), *_by_object(rows)]
+    return render(
+        _TEMPLATES / "study.html",
+        title="Average precision over inference rates",
+        numbers=report.to_json(),
+        conditions=conditions,
+        rates_png=to_png(report.plot()),
+        beside=_beside_table(report.beside),
+        costs=_cost_table(report.scores),
+        settings=report.settings,
+    )
+
+
+def console_tables(report: StudyReport) -> list[TerminalTable]:
+    """Return a table for the terminal per condition, with the paired differences to the first row below."""
+    tables = []
+    for condition, rows in report.conditions.items():
+        lines = []
+        for row in rows[1:]:
+            numbers = {hz: row.minus_the_first(hz) for hz in row.rates}
+            cells = [f"{hz:g} Hz {percent_interval(pair)}" for hz, pair in numbers.items() if pair]
+            if cells:
+                lines.append(f"{row.row} minus {rows[0].row}, in points, paired: {', '.join(cells)}")
+        table = _mean_table(rows)
+        if table[0][-1] == _DROP:  # beside the names, since a narrow terminal has no room for the last columns
+            table = [[row[0], row[-1], *row[1:-1]] for row in table]
+        tables.append(TerminalTable(condition or "AP in percent", table, lines, "study.html"))
+    return tables
+
+
+def _mean_table(rows: Sequence[StudyRow]) -> list[list[str]]:
+    """Return mean and deviation of AP over seeds by row and rate, and the drop if there is one."""
+    rates = _rates(rows)
+    has_drop = not all(math.isnan(score.drop) for row in rows for score in row.scores)
+    table = [["model", "seeds", *(f"{hz:g} Hz" for hz in rates)]]
+    if has_drop:
+        table[0].append(_DROP)
+    for row in rows:
+        cells = [row.row, str(len(row.scores))]
+        cells += [spread(row.ap(hz)) if hz in row.rates else NO_VALUE for hz in rates]
+        if has_drop:
+            cells.append(spread([score.drop for score in row.scores]))
+        table.append(cells)
+    return table
+
+
+def _interval_tables(rows: Sequence[StudyRow]) -> list[Table]:
+    """Return the tables with confidence intervals; none if there are no intervals."""
+    if not any(row.interval(hz) for row in rows for hz in row.rates):
+        return []
+    tables = [Table(f"With {LEVEL:.0%} intervals over recordings.", _numbers_table(rows, StudyRow.interval))]
+    if len(rows) > 1:
+        caption = f"Minus {rows[0].row}, in points, paired."
+        tables.append(Table(caption, _numbers_table(rows, StudyRow.minus_the_first)))
+    return tables
+
+
+def _numbers_table(rows: Sequence[StudyRow], number: Callable[[StudyRow, float], Interval | None]) -> list[list[str]]:
+    rates = _rates(rows)
+    table = [["model", *(f"{hz:g} Hz" for hz in rates)]]
+    for row in rows:
+        cells = [row.row]
+        for hz in rates:
+            interval = number(row, hz) if hz in row.rates else None
+            cells.append(percent_interval(interval) if interval else NO_VALUE)
+        table.append(cells)
+    return table
+
+
+def _by_object(rows: Sequence[StudyRow]) -> list[Table]:
+    """Return the table of object groups, if there is one."""
+    scores = [score for row in rows for score in row.scores]
+    names = list(dict.fromkeys(name for score in scores for name in score.objects))
+    if not names:
+        return []
+    trained_hz = {score.reference_hz for score in scores}
+    rate = f"{trained_hz.pop():g} Hz" if len(trained_hz) == 1 else "the rate of each training"
+    table = [["model", *names]]
+    for row in rows:
+        cells = [row.row]
+        for name in names:
+            cells.append(spread([score.objects.get(name, math.nan) for score in row.scores]))
+        table.append(cells)
+    return [Table(f"On objects that stand still, and by speed in frame widths per second, at {rate}.", table)]
+
+
+def _beside_table(beside: Mapping[str, Mapping[float, float]]) -> list[list[str]]:
+    """Return published numbers as rows of cells; empty if there are none."""
+    if not beside:
+        return []
+    rates = sorted(set().union(*beside.values()))
+    table = [["model", *(f"{hz:g} Hz" for hz in rates)]]
+    for name, ap_by_hz in beside.items():
+        table.append([name, *(f"{ap_by_hz[hz]:.1f}" if hz in ap_by_hz else NO_VALUE for hz in rates)])
+    return table
+
+
+def _cost_table(scores: Sequence[Score]) -> list[list[str]]:
+    """Return parameters and seconds of training by row; empty if nothing was trained."""
+    table = [["model", "parameters", "seconds of training"]]
+    for row, of_row in _by([score for score in scores if score.train_seconds], "row").items():
+        seconds = {score.seed: score.train_seconds for score in of_row}
+        table.append([row, f"{of_row[0].parameters / 1e6:.2f} M", f"{mean(seconds.values()):.0f}"])
+    return table if len(table) > 1 else []
+
+
+def spread(values: Sequence[float]) -> str:
+    """Return mean and standard deviation of fractions in percent; only the value if there is one."""
+    if any(map(math.isnan, values)):
+        return NO_VALUE
+    percents = [100 * value for value in values]
+    deviation = f" ± {stdev(percents):.1f}" if len(percents) > 1 else ""
+    return f"{mean(percents):.1f}{deviation}"
+
+
+def _deviation(values: Sequence[float]) -> float | None:
+    """Return the standard deviation; None for a single value, or if a value is not a number."""
+    return None if len(values) < 2 or any(map(math.isnan, values)) else stdev(values)
+
+
+def _points(row: StudyRow) -> dict[float, tuple[float, float]]:
+    """Return mean and standard deviation in percent by rate."""
+    return {hz: (100 * mean(row.ap(hz)), 100 * (_deviation(row.ap(hz)) or 0.0)) for hz in row.rates}
+
+
+def _limits(name: str, interval: Interval | None) -> dict[str, float | None]:
+    """Return an interval as columns of a table; the value of AP itself is a column already."""
+    if interval is None:
+        return {}
+    limits: dict[str, float | None] = {f"{name}_low": interval.low, f"{name}_high": interval.high}
+    return limits if name == "AP" else {name: interval.value, **limits}
+
+
+def _rates(rows: Sequence[StudyRow]) -> list[float]:
+    return sorted(set().union(*(row.rates for row in rows)))
+
+
+def _by(items: Iterable[Any], name: str) -> dict[str, list[Any]]:
+    """Return the items by the value of a field, in the order in which values first occur."""
+    groups: dict[str, list[Any]] = {}
+    for item in items:
+        groups.setdefault(getattr(item, name), []).append(item)
+    return groups
