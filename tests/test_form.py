@@ -53,17 +53,7 @@ EXEMPT = {
         "predict",
     },
     "rvtssm/contrib/worlds": {
-        "generate",
         "people",
-        "perspective",
-        "simulate",
-        "surroundings",
-        "world_building",
-    },
-    "rvtssm/contrib/worlds/label_video": {
-        "__main__",
-        "recordings",
-        "tracks",
     },
     "rvtssm/datasets": {
         "chunks",

@@ -87,7 +87,8 @@ def with_events(boxes: Boxes, blocks: list[Events], noise_rate_hz: float) -> Box
         noise_rate_hz: Noise events per pixel and second.
     """
     t = np.concatenate([events.t for events in blocks])
-    x, y = (np.concatenate([getattr(events, name) for events in blocks]) for name in "xy")
+    x = np.concatenate([events.x for events in blocks])
+    y = np.concatenate([events.y for events in blocks])
     keep, seen = np.zeros(len(boxes), np.bool_), set()
     for i in np.argsort(boxes["t"], kind="stable"):
         box = boxes[i]

@@ -264,23 +264,10 @@ def _around(i, j, rows, columns, is_clamped):  # type: ignore[no-untyped-def]
 
 
 @jit
-def paint_limbs(
-    canvas: np.ndarray, limbs: np.ndarray, shot: Shot, pictures: Pictures, brightness: float, is_silhouette: bool
-) -> None:
-    """Paint limbs from the farthest to the nearest.
-
-    Args:
-        canvas: Picture (H, W) float32.
-        limbs: Limbs (K, LIMB_COLUMNS).
-        shot: The camera.
-        pictures: The pictures of the cloth.
-        brightness: Factor of the brightness.
-        is_silhouette: Paint limbs white.
-    """
-    matrix, position, light, flat = shot.matrix, shot.position, shot.light, pictures.flat
-    height, width = canvas.shape
-    num = len(limbs)
-    seen = np.empty((num, 7))  # x, y, radius of both ends in px, mean depth
+def _projected_limbs(limbs, shot):  # type: ignore[no-untyped-def]
+    """Return (K, 7): x, y and radius of both ends in pixels, and the mean depth, negative if an end is too near."""
+    matrix, position, num = shot.matrix, shot.position, len(limbs)
+    seen = np.empty((num, 7))
     for k in range(num):
         q = limbs[k]
         depth = 0.0
@@ -295,6 +282,26 @@ def paint_limbs(
             seen[k, 3 * end + 2] = q[4 * end + 3] * shot.focal_px / w
             depth += w / 2
         seen[k, 6] = depth
+    return seen
+
+
+@jit
+def paint_limbs(
+    canvas: np.ndarray, limbs: np.ndarray, shot: Shot, pictures: Pictures, brightness: float, is_silhouette: bool
+) -> None:
+    """Paint limbs from the farthest to the nearest.
+
+    Args:
+        canvas: Picture (H, W) float32.
+        limbs: Limbs (K, LIMB_COLUMNS).
+        shot: The camera.
+        pictures: The pictures of the cloth.
+        brightness: Factor of the brightness.
+        is_silhouette: Paint limbs white.
+    """
+    light, flat = shot.light, pictures.flat
+    height, width = canvas.shape
+    seen = _projected_limbs(limbs, shot)
     for k in np.argsort(-seen[:, 6]):
         if seen[k, 6] < 0:
             continue

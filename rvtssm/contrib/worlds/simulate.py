@@ -79,10 +79,12 @@ def simulate(config: WorldsConfig) -> None:
 
 def _origin(config: WorldsConfig, source: VideoSource) -> dict[str, object]:
     """Return what the events of a recording depend on."""
-    files = [file.stat() for file in (picture_files(source.path) if source.names else [source.path])]
+    paths = picture_files(source.path) if source.names else [source.path]
+    files = [path.stat() for path in paths]
+    num_bytes = sum(file.st_size for file in files)
     return {
         "video": str(source.path.resolve()),
-        "bytes": sum(file.st_size for file in files),
+        "bytes": num_bytes,
         "modified_ns": max(file.st_mtime_ns for file in files),
         "times": hashlib.sha256(np.array(source.times_us).tobytes()).hexdigest(),
         "linear": source.is_linear,

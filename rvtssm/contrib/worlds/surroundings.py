@@ -119,7 +119,9 @@ def build_outdoors(
     background.append(
         panel((-_FAR_M, 0, _FAR_M), (size, 0, 0), (0, 0, -size), picture, repeats=(size / cell_m, size / cell_m))
     )
-    half_m = rng.uniform(7, 12 if is_drive else 18) if has_houses else 40.0
+    half_m = 40.0
+    if has_houses:
+        half_m = rng.uniform(7, 12 if is_drive else 18)
     if has_houses or is_drive or rng.random() < 0.5:
         background += _road(half_m, atlas, rng)
     if has_houses:

@@ -209,7 +209,9 @@ def _body_and_speed(
         posture = int(rng.choice((WALKING, STANDING, SITTING), p=(0.72, 0.2, 0.08)))
         person = build_person(posture, first_cloth, rng)
         is_running = person.look[12] > 0.9
-        speed = 0.0 if posture != WALKING else rng.uniform(2.2, 4.5) if is_running else rng.uniform(0.5, 1.8)
+        speed = 0.0
+        if posture == WALKING:
+            speed = rng.uniform(2.2, 4.5) if is_running else rng.uniform(0.5, 1.8)
         return person, speed, person.height_m, 0.3
     if kind == VEHICLE:
         car = build_automobile(atlas, rng)

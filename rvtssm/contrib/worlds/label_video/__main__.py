@@ -105,11 +105,10 @@ def record_clip(
     source = open_video(clip, options.fps if clip.is_dir() else None, None)
     found, edges = watched(source, teacher, options.seconds, options.out / "teacher", teacher_name)
     moving = motion(source, found, edges)
-    scenes = [
-        {frame: np.concatenate([found[frame], moving[frame]]) for frame in found if start <= frame < end}
-        for start, end in itertools.pairwise(edges)
-    ]
-    tracks = [track for scene in scenes for track in link(scene, source.fps)]
+    tracks = []
+    for start, end in itertools.pairwise(edges):
+        scene = {frame: np.concatenate([found[frame], moving[frame]]) for frame in found if start <= frame < end}
+        tracks += link(scene, source.fps)
     stream = read_frames(source)
     reached = 0
     for k, (first, end) in enumerate(parts(edges, source.fps)):

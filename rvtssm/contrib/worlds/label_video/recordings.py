@@ -45,7 +45,9 @@ def labels(tracks: Sequence[Track], view: View, first: int, fps: float, frame_wi
             if (seen := view.box(box, index, frame_width)) is not None:
                 score = float(track.scores.mean())
                 left, top, w, h = xyxy_to_ltwh(seen)
-                class_id = track.class_id if track.class_id != MOVING else PERSON if h > w else VEHICLE
+                class_id = track.class_id
+                if class_id == MOVING:
+                    class_id = PERSON if h > w else VEHICLE
                 is_sure = is_sure and min(w, h) >= SPEC.min_side_px
                 row = (t_us, left, top, w, h, class_id, number + 1, score, score if is_sure else -score, -1)
                 rows.append(row)

@@ -117,17 +117,18 @@ def _links(found: Mapping[int, np.ndarray], fps: float) -> list[tuple[Place, Pla
 def _expected(track: list[tuple[int, np.ndarray]], frame: int, fps: float) -> np.ndarray:
     """Return the box of a track in a later frame, if it moves on as it did in the last tenths of a second."""
     last, row = track[-1]
-    before, earlier = next(each for each in track if abs(last - each[0]) / fps <= GAP_S)
+    before, earlier = next(part for part in track if abs(last - part[0]) / fps <= GAP_S)
     if last == before:
         return row[:4]
-    centres = [(each[:2] + each[2:4]) / 2 for each in (earlier, row)]
+    centres = [(box[:2] + box[2:4]) / 2 for box in (earlier, row)]
     move = (centres[1] - centres[0]) / (last - before) * (frame - last)
     return row[:4] + np.tile(move, 2)
 
 
 def _judged(track: list[tuple[int, np.ndarray]], fps: float) -> Iterator[Track]:
     """Yield a track with a box in every frame: a sure part, and unsure ones before and after it; or one unsure part."""
-    frames, rows = np.array([frame for frame, _ in track]), np.stack([row for _, row in track])
+    frames = np.array([frame for frame, _ in track])
+    rows = np.stack([row for _, row in track])
     every = np.arange(frames[0], frames[-1] + 1)
     t = (frames - every[:, None]) / fps
     near = np.exp(-((t / SMOOTHED_S) ** 2) / 2) * rows[:, 5] + 1e-9
