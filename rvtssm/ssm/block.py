@@ -31,7 +31,7 @@ class _Block(TemporalLayer):
     def init_state(self, num_sequences: int) -> State:
         return self.ssm.init_state(num_sequences)
 
-    def prepare(self, step_scale: StepScale = 1.0) -> Any:
+    def prepare(self, step_scale: Any = 1.0) -> Any:
         return self.ssm.prepare(step_scale)
 
     def forward(self, x: Tensor, state: State | None = None, step_scale: Any = 1.0) -> tuple[Tensor, State]:
@@ -130,8 +130,8 @@ class SSMBlock(_Block):
     def _leave(self, x: Tensor, entering: Tensor, y: Tensor) -> Tensor:
         normed: Tensor = self.ff_norm(F.gelu(y) + entering)
         value, gate = self.ff_enc(normed).chunk(2, dim=-1)
-        left: Tensor = self.ff_dec(value * F.gelu(gate))
-        return left + normed
+        mixed: Tensor = self.ff_dec(value * F.gelu(gate))
+        return mixed + normed
 
 
 class GLUBlock(_Block):

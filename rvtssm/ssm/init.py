@@ -83,7 +83,9 @@ def elementwise(function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
         function: A function of each element on its own.
         values: Its argument, real.
     """
-    return torch.empty(values.shape, dtype=values.dtype) if wants_shapes_only() else function(values)
+    if wants_shapes_only():
+        return torch.empty(values.shape, dtype=values.dtype)
+    return function(values)
 
 
 def initial_modes(name: str, size: int, num_blocks: int = 1, half: bool = False) -> tuple[Tensor, Tensor]:
@@ -116,7 +118,7 @@ def initial_modes(name: str, size: int, num_blocks: int = 1, half: bool = False)
             f"half_state and init={name!r} need an even temporal.state_size / temporal.num_blocks",
         )
     if wants_shapes_only():
-        num_modes = size // 2 if half else size
+        num_modes = size // (1 + half)
         return torch.empty(num_modes, dtype=torch.complex128), torch.empty(size, num_modes, dtype=torch.complex128)
     lambda_, v = INITIAL_MODES[name](block)
     if half:
@@ -155,7 +157,9 @@ def initial_c(v: Tensor, dim: int, is_real: bool) -> Tensor:
     if wants_shapes_only():
         return torch.empty(dim, v.shape[1], dtype=v.dtype)
     real, imag = truncated_normal(2, dim, len(v), std=len(v) ** -0.5)
-    return torch.complex(real, torch.zeros_like(imag) if is_real else imag) @ v
+    if is_real:
+        imag = torch.zeros_like(imag)
+    return torch.complex(real, imag) @ v
 
 
 def to_pairs(values: Tensor) -> Tensor:
@@ -209,7 +213,9 @@ def log_uniform_steps(num_modes: int, dt_min: float, dt_max: float) -> Tensor:
 
 def normal(size: int) -> Tensor:
     """Draw `size` standard normal numbers, (size,)."""
-    return torch.empty(size) if wants_shapes_only() else torch.randn(size)
+    if wants_shapes_only():
+        return torch.empty(size)
+    return torch.randn(size)
 
 
 def truncated_normal(*shape: int, std: float) -> Tensor:

@@ -42,14 +42,14 @@ class TemporalLayer(nn.Module, ABC):
             Zeros (N, *state_shape) or a tuple of them, with the device and precision of the parameters.
         """
 
-    def prepare(self, step_scale: StepScale = 1.0) -> Any:
+    def prepare(self, step_scale: Any = 1.0) -> Any:
         """Compute everything that depends only on the parameters and the step scale.
 
         A stream calls this once, without gradients, and passes the result to `forward` in place of the step scale until
         the parameters or the step scale change. With one step per call, this is most of the work.
 
         Args:
-            step_scale: As in `forward`.
+            step_scale: As in `forward`. A result of `prepare` is returned unchanged.
         """
         return step_scale
 
@@ -177,12 +177,13 @@ def to_constant(step_scale: StepScale) -> StepScale:
     Raises:
         UserError: If a tensor has more axes.
     """
-    if isinstance(step_scale, Tensor):
-        check_axes(step_scale)
-        if step_scale.requires_grad or not _can_be_read(step_scale):
-            return step_scale
+    if not isinstance(step_scale, Tensor):
+        return step_scale
+    check_axes(step_scale)
+    if not step_scale.requires_grad and _can_be_read(step_scale):
         lowest, highest = step_scale.aminmax()
-        return float(lowest) if bool(0 < lowest == highest) else step_scale
+        if bool(0 < lowest == highest):
+            return float(lowest)
     return step_scale
 
 
@@ -199,18 +200,19 @@ def check_step_scale(step_scale: StepScale) -> None:
         if not _can_be_read(step_scale):
             return
         lowest, highest = (float(limit) for limit in step_scale.detach().aminmax())
-        found = f"step_scale holds values from {lowest:g} to {highest:g}"
+        description = f"step_scale holds values from {lowest:g} to {highest:g}"
         is_valid = 0 <= lowest <= highest < math.inf
     else:
-        is_short = step_scale is None or isinstance(step_scale, Real | str)
-        found = f"step_scale={step_scale!r:.100}" if is_short else f"step_scale={type(step_scale).__name__}"
+        description = f"step_scale={type(step_scale).__name__}"
+        if step_scale is None or isinstance(step_scale, Real | str):
+            description = f"step_scale={step_scale!r:.100}"
         # a compiled number may be a symbol
         is_number = isinstance(step_scale, Real) and not isinstance(step_scale, bool)
         is_valid = torch.compiler.is_compiling() or (is_number and 0 < step_scale < math.inf)
     if not is_valid:
         raise UserError(
             "layer.step_scale",
-            f"{found}; give a positive number, the rate of training divided by the wanted rate, such as 0.1 for "
+            f"{description}; give a positive number, the rate of training divided by the wanted rate, such as 0.1 for "
             "200 Hz after training at 20 Hz, or a tensor: step_scale[:, None] has one value per step",
         )
 
@@ -231,8 +233,10 @@ def to_rows(step_scale: StepScale, like: Tensor | None = None) -> StepScale:
     check_step_scale(step_scale)
     if not isinstance(step_scale, Tensor) or step_scale.ndim == 0:
         return step_scale
-    step_scale = step_scale if like is None else step_scale.to(like)
-    return (step_scale if step_scale.ndim == 2 else step_scale[None])[:, :, None]
+    if like is not None:
+        step_scale = step_scale.to(like)
+    rows: Tensor = torch.atleast_2d(step_scale)
+    return rows[:, :, None]
 
 
 def _can_be_read(step_scale: Tensor) -> bool:

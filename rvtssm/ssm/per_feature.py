@@ -53,10 +53,10 @@ class SteppedChunk:
             matrix.flatten(0, 1) for matrix in (self.direct, self.readout, self.reach, self.carry)
         )
         y = torch.baddbmm(before @ readout, inputs, direct)
-        after = inputs @ reach if carry.is_complex() else torch.baddbmm(before @ carry, inputs, reach)
-        last = torch.view_as_complex(after.unflatten(-1, (-1, 2)))
         if carry.is_complex():
-            last = torch.addcmul(last, carry[:, None], modes)
+            last = torch.addcmul(_as_complex(inputs @ reach), carry[:, None], modes)
+        else:
+            last = _as_complex(torch.baddbmm(before @ carry, inputs, reach))
         y = y.unflatten(0, (groups, -1)).permute(3, 0, 2, 1).flatten(1, 2)
         return y, last.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)
 
@@ -112,7 +112,9 @@ class PerFeatureSystem(ABC):
                 chunk = self.chunk(start, start + length)
             y, state = chunk.run(part, state)
             outputs.append(y)
-        return torch.cat(outputs) if len(outputs) > 1 else outputs[0], state
+        if len(outputs) == 1:  # without a copy
+            return outputs[0], state
+        return torch.cat(outputs), state
 
 
 class PerFeatureLayer(TemporalLayer):
@@ -123,7 +125,7 @@ class PerFeatureLayer(TemporalLayer):
     discretization: str
 
     @abstractmethod
-    def prepare(self, step_scale: StepScale = 1.0) -> PerFeatureSystem: ...
+    def prepare(self, step_scale: StepScale | PerFeatureSystem = 1.0) -> PerFeatureSystem: ...
 
     def init_state(self, num_sequences: int) -> Tensor:
         """Return zeros (N, H, n), complex."""
@@ -146,7 +148,7 @@ class PerFeatureLayer(TemporalLayer):
         before: Tensor = fitting_state(
             x, state, self.init_state, len(self.D), self.D, self.log_real.shape, is_complex=True, step_scale=step_scale
         )
-        system = step_scale if isinstance(step_scale, PerFeatureSystem) else self.prepare(step_scale)
+        system = self.prepare(step_scale)
         with torch.autocast(x.device.type, enabled=False):
             y, last = system.run(x.to(self.D.dtype), before)
             return torch.addcmul(y, x.to(self.D.dtype), self.D).to(x.dtype), last
@@ -168,7 +170,7 @@ class PerFeatureLayer(TemporalLayer):
         No state is allocated, because a state is n times as large as the input of a step.
         """
         check_input(x, len(self.D), self.D, step_scale)
-        system = step_scale if isinstance(step_scale, PerFeatureSystem) else self.prepare(step_scale)
+        system = self.prepare(step_scale)
         scale_steps, groups = system.decay.shape[:2]
         check_fit(scale_steps, groups, *x.shape[:2])
         with torch.autocast(x.device.type, enabled=False):
@@ -253,7 +255,9 @@ class DenseSystem(PerFeatureSystem):
         This is 1, the plain recurrence, if the steps differ and a group has fewer sequences than the state has numbers:
         computing the matrices of a chunk would then cost more than it saves.
         """
-        return _LONGEST if len(self.decay) == 1 or per_group >= self.decay.shape[-1] else 1
+        if len(self.decay) > 1 and per_group < self.decay.shape[-1]:
+            return 1
+        return _LONGEST
 
     def chunk(self, start: int, stop: int) -> SteppedChunk:
         """Return the matrices of the steps [start, stop).
@@ -262,14 +266,16 @@ class DenseSystem(PerFeatureSystem):
         needs products of two matrices.
         """
         if len(self.decay) == 1 or stop - start == 1:
-            index = start if len(self.decay) > 1 else 0
+            index = min(start, len(self.decay) - 1)
             return self._even_chunk(self.decay[index], self.b[index], stop - start)
         c = self.c[:, None]  # (H, 1, S)
         carried = reached = None
         readout, direct = [], []
         for a, b in zip(self.decay[start:stop], self.b[start:stop, ..., None], strict=True):
-            carried = a if carried is None else a @ carried
-            reached = b if reached is None else torch.cat([a @ reached, b], -1)  # inputs so far, decayed to now
+            if carried is None or reached is None:
+                carried, reached = a, b
+            else:
+                carried, reached = a @ carried, torch.cat([a @ reached, b], -1)  # inputs so far, decayed to now
             readout.append(c @ carried)
             direct.append(F.pad(c @ reached, (0, stop - start - reached.shape[-1])))
         assert carried is not None and reached is not None
@@ -303,6 +309,11 @@ def toeplitz(kernel: Tensor) -> Tensor:
     lag = torch.arange(length, device=kernel.device)
     lag = lag - lag[:, None]
     return kernel[..., lag.clamp_min(0)] * (lag >= 0)
+
+
+def _as_complex(pairs: Tensor) -> Tensor:
+    """Return interleaved real and imaginary parts (..., 2n) as complex numbers (..., n)."""
+    return torch.view_as_complex(pairs.unflatten(-1, (-1, 2)))
 
 
 def _real_rows(values: Tensor) -> Tensor:

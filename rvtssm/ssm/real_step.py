@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rvtssm.ssm.layer import State, TemporalLayer
+from rvtssm.ssm.spectrum import bandlimit_mask
 from rvtssm.system.user_error import UserError
 
 
@@ -99,7 +100,9 @@ class RealStep(TemporalLayer):
     def keep(self, **tensors: Tensor) -> None:
         """Store constants under their names, a complex one as the two parts that `pair` returns."""
         for name, tensor in tensors.items():
-            parts = {f"{name}_re": tensor.real, f"{name}_im": tensor.imag} if tensor.is_complex() else {name: tensor}
+            parts = {name: tensor}
+            if tensor.is_complex():
+                parts = {f"{name}_re": tensor.real, f"{name}_im": tensor.imag}
             for key, part in parts.items():
                 self.register_buffer(key, part.detach().clone())
 
@@ -134,7 +137,9 @@ class RealStep(TemporalLayer):
         decay, gain = _held(lambda_, step)
         if self.discretization == "dirac":
             return decay, Pair(torch.ones_like(decay.re), torch.zeros_like(decay.re))
-        return decay, gain if self.discretization == "zoh" else _held(lambda_, dt)[1]
+        if self.discretization == "async":
+            _, gain = _held(lambda_, dt)
+        return decay, gain
 
 
 class RealSharedStep(RealStep):
@@ -151,7 +156,8 @@ class RealSharedStep(RealStep):
         super().__init__(layer.discretization, bandlimit)
         # Re(C x) = Re C Re x - Im C Im x, so C is stored with its imaginary part negated.
         c = layer.C * layer.C.new_tensor([1, -1]) * (1 + layer.half_state)
-        c = c if mask is None else c * mask[:, None]
+        if mask is not None:
+            c = c * mask[:, None]
         self.keep(b=torch.view_as_complex(layer.B), c=torch.view_as_complex(c), d=layer.D, **{"lambda": lambda_})
 
     @abstractmethod
@@ -171,6 +177,19 @@ class RealSharedStep(RealStep):
         after = decay.times(before).plus(gain.times(driven))
         seen, c = self.visible(after, step).of(lambda part: part.flatten(0, 1)), self.pair("c")
         return F.linear(seen.re, c.re) + F.linear(seen.im, c.im), after
+
+
+def split_bandlimit(layer: Any, lambda_: Tensor, dt: Tensor) -> tuple[Tensor | None, float]:
+    """Return the mask of a bandlimit at the training step, and the bandlimit at the current step; one of them is off.
+
+    Args:
+        layer: The layer, with `bandlimit` and `bandlimit_at`.
+        lambda_: Its modes.
+        dt: Its training steps.
+    """
+    if layer.bandlimit_at == "current_step":
+        return None, layer.bandlimit
+    return bandlimit_mask(lambda_, dt, layer.bandlimit), 0.0
 
 
 def check_modes(lambda_: Tensor) -> None:

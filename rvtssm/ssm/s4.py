@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from rvtssm.ssm.block import GLUBlock
 from rvtssm.ssm.init import elementwise, hippo_legs, log_uniform_steps, normal, parameter, to_pairs, wants_shapes_only
 from rvtssm.ssm.layer import StepScale, TemporalLayer, to_constant, to_rows
-from rvtssm.ssm.per_feature import STATE_SIZE, DenseSystem, PerFeatureLayer
+from rvtssm.ssm.per_feature import STATE_SIZE, DenseSystem, PerFeatureLayer, PerFeatureSystem
 from rvtssm.ssm.real_step import Pair, RealStep
 from rvtssm.ssm.spectrum import Spectrum, energy_quadrature, mode_spectrum
 from rvtssm.ssm.temporal_config import TemporalConfig
@@ -48,7 +48,7 @@ class S4SSM(PerFeatureLayer):
 
     def __init__(self, dim: int, config: TemporalConfig) -> None:
         super().__init__()
-        size = STATE_SIZE if config.state_size is None else config.state_size
+        size = config.state_size or STATE_SIZE
         config.refuse_bandlimit("it does not oscillate at the frequencies of its normal part")
         if config.init != "legs" or size % 2:
             raise UserError(
@@ -68,13 +68,18 @@ class S4SSM(PerFeatureLayer):
         self.D = nn.Parameter(normal(dim))
         self.discretization = config.step_rule()
 
-    def prepare(self, step_scale: StepScale = 1.0) -> DenseSystem:
+    def prepare(self, step_scale: StepScale | PerFeatureSystem = 1.0) -> PerFeatureSystem:
         """Return the discrete systems at a step scale, in real numbers. See `TemporalLayer.prepare`."""
+        if isinstance(step_scale, PerFeatureSystem):
+            return step_scale
         with torch.autocast(self.log_step.device.type, enabled=False):
             rows = to_rows(to_constant(step_scale), self.log_step)
             if not isinstance(rows, Tensor) or rows.ndim == 0:
                 rows = self.log_step.new_ones(1, 1, 1) * rows
-            a, b = self._bilinear(rows) if self.discretization == "bilinear" else self._exponential(rows)
+            if self.discretization == "bilinear":
+                a, b = self._bilinear(rows)
+            else:
+                a, b = self._exponential(rows)
             return DenseSystem(a, b, 2 * torch.view_as_real(self._modes()[3].conj().resolve_conj()).flatten(-2))
 
     def continuous(self) -> tuple[Tensor, Tensor]:
@@ -166,11 +171,11 @@ def _exponentials(generator: Tensor, rows: Tensor) -> Tensor:
     """
     is_unread = rows.device.type != "cpu" or torch.compiler.is_compiling()
     if rows.requires_grad or rows.numel() == 1 or is_unread:
-        every: Tensor = torch.linalg.matrix_exp(generator * rows[..., None, None])
-        return every
+        exponentials: Tensor = torch.linalg.matrix_exp(generator * rows[..., None, None])
+        return exponentials
     sizes, place = rows.unique(return_inverse=True)  # (U,), (T, G, 1)
-    each: Tensor = torch.linalg.matrix_exp(generator * sizes[:, None, None, None])
-    return each[place[..., 0]]
+    distinct: Tensor = torch.linalg.matrix_exp(generator * sizes[:, None, None, None])
+    return distinct[place[..., 0]]
 
 
 def _real_matrix(diagonal: Tensor) -> Tensor:
@@ -197,11 +202,11 @@ class _RealS4(RealStep):
         inverse = Pair(1 - half * lambda_.re, -half * lambda_.im).inverse()
         left, right = inverse.times(p), inverse.times(mirrored)
         weight = 4 * half / (1 + 2 * half * mirrored.times(left).re.sum(-1, keepdim=True))
-        kept = Pair(2 * inverse.re - 1, 2 * inverse.im).times(before)
+        decayed = Pair(2 * inverse.re - 1, 2 * inverse.im).times(before)
         low_rank = left.scaled(-weight * right.times(before).re.sum(-1, keepdim=True))
         entering = inverse.times(b).plus(left.scaled(-weight / 2 * right.times(b).re.sum(-1, keepdim=True)))
         drive = entering.scaled(2 * half * x.unflatten(0, (step_scale.shape[0], -1))[..., None])
-        after = kept.plus(low_rank).plus(drive)
+        after = decayed.plus(low_rank).plus(drive)
         return 2 * after.times(self.pair("c")).re.sum(-1).flatten(0, 1), after
 
 

@@ -9,9 +9,9 @@ from rvtssm.ssm.block import GLUBlock
 from rvtssm.ssm.discretize import DISCRETIZATIONS
 from rvtssm.ssm.init import elementwise, hippo_input, initial_modes, log_uniform_steps, normal, parameter, to_pairs
 from rvtssm.ssm.layer import StepScale, TemporalLayer, to_constant, to_rows
-from rvtssm.ssm.per_feature import STATE_SIZE, DiagonalSystem, PerFeatureLayer
-from rvtssm.ssm.real_step import Pair, RealStep, check_modes
-from rvtssm.ssm.spectrum import Spectrum, bandlimit_mask, energy_diagonal, mode_spectrum
+from rvtssm.ssm.per_feature import STATE_SIZE, DiagonalSystem, PerFeatureLayer, PerFeatureSystem
+from rvtssm.ssm.real_step import Pair, RealStep, check_modes, split_bandlimit
+from rvtssm.ssm.spectrum import Spectrum, bandlimit_mask, energy_diagonal, masked, mode_spectrum
 from rvtssm.ssm.temporal_config import TemporalConfig
 
 
@@ -34,9 +34,11 @@ class S4DSSM(PerFeatureLayer):
 
     def __init__(self, dim: int, config: TemporalConfig) -> None:
         super().__init__()
-        size = STATE_SIZE if config.state_size is None else config.state_size
+        size = config.state_size or STATE_SIZE
         lambda_, v = initial_modes(config.init, size, config.num_blocks, half=True)
-        b = hippo_input(v, config.num_blocks) if config.init == "legs" else torch.ones_like(lambda_)
+        b = torch.ones_like(lambda_)
+        if config.init == "legs":
+            b = hippo_input(v, config.num_blocks)
         self.log_step = parameter(log_uniform_steps(dim, config.dt_min, config.dt_max))
         self.log_real = parameter(elementwise(lambda real: (-real).log(), lambda_.real).repeat(dim, 1))
         self.imag = parameter(lambda_.imag.repeat(dim, 1))
@@ -50,8 +52,10 @@ class S4DSSM(PerFeatureLayer):
         """Return the modes in use, lambda (H, n) complex, and the training steps of the features, (H, 1)."""
         return torch.complex(-self.log_real.exp(), self.imag), self.log_step.exp()[:, None]
 
-    def prepare(self, step_scale: StepScale = 1.0) -> DiagonalSystem:
+    def prepare(self, step_scale: StepScale | PerFeatureSystem = 1.0) -> PerFeatureSystem:
         """Return the discrete modes at a step scale; the gain includes B, and C includes the bandlimit."""
+        if isinstance(step_scale, PerFeatureSystem):
+            return step_scale
         with torch.autocast(self.log_step.device.type, enabled=False):
             rows = to_rows(to_constant(step_scale), self.log_step)
             if isinstance(rows, Tensor) and rows.ndim:
@@ -59,10 +63,9 @@ class S4DSSM(PerFeatureLayer):
             lambda_, dt = self.modes()
             decay, gain = DISCRETIZATIONS[self.discretization](lambda_, dt, rows)
             mask = bandlimit_mask(lambda_, dt, self.bandlimit, self.bandlimit_at, rows)
-            c = torch.view_as_complex(self.C)
-            c = c if mask is None else c * mask
+            c = masked(torch.view_as_complex(self.C), mask)
             gain = gain * torch.view_as_complex(self.B)
-            return DiagonalSystem(*(v if v.ndim > 2 else v[None, None] for v in (decay, gain, c)))
+            return DiagonalSystem(_at_every_step(decay), _at_every_step(gain), _at_every_step(c))
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, bandlimit={self.bandlimit:g}"
@@ -80,25 +83,30 @@ class S4DSSM(PerFeatureLayer):
         """
         lambda_, dt = self.modes()
         residue = torch.view_as_complex(self.C) * torch.view_as_complex(self.B) * dt
-        mask = bandlimit_mask(lambda_, dt, self.bandlimit)
-        residue = residue if mask is None else residue * mask
+        residue = masked(residue, bandlimit_mask(lambda_, dt, self.bandlimit))
         lambda_ = torch.cat([lambda_ * dt, (lambda_ * dt).conj()], -1)
         residue = torch.cat([residue, residue.conj()], -1)
         weights = residue[:, :, None] * residue.conj()[:, None]
         return energy_diagonal(lambda_, weights, omega_min, omega_max)
 
 
+def _at_every_step(values: Tensor) -> Tensor:
+    """Return values (H, n), which no step changes, as (1, 1, H, n); others (T, G, H, n) unchanged."""
+    if values.ndim == 2:
+        return values[None, None]
+    return values
+
+
 class _RealS4D(RealStep):
     dt: Tensor
 
     def __init__(self, layer: S4DSSM) -> None:
-        at_training = layer.bandlimit_at == "train_step"
-        super().__init__(layer.discretization, 0.0 if at_training else layer.bandlimit)
         lambda_, dt = layer.modes()
         check_modes(lambda_)
-        mask = bandlimit_mask(lambda_, dt, layer.bandlimit) if at_training else None
+        mask, bandlimit = split_bandlimit(layer, lambda_, dt)
+        super().__init__(layer.discretization, bandlimit)
         b, c = torch.view_as_complex(layer.B), torch.view_as_complex(layer.C)
-        self.keep(dt=dt, d=layer.D, b=b, c=c if mask is None else c * mask, **{"lambda": lambda_})
+        self.keep(dt=dt, d=layer.D, b=b, c=masked(c, mask), **{"lambda": lambda_})
 
     def advance(self, x: Tensor, before: Pair, step_scale: Tensor) -> tuple[Tensor, Pair]:
         step = self.dt * step_scale[:, None, None, None]  # (G, 1, H, 1)

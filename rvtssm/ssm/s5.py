@@ -11,10 +11,10 @@ from rvtssm.ssm.block import SSMBlock
 from rvtssm.ssm.discretize import DISCRETIZATIONS
 from rvtssm.ssm.init import initial_b, initial_c, initial_modes, log_uniform_steps, normal, parameter, to_pairs
 from rvtssm.ssm.layer import State, StepScale, TemporalLayer, to_constant, to_rows
-from rvtssm.ssm.real_step import RealSharedStep, check_modes
+from rvtssm.ssm.real_step import RealSharedStep, check_modes, split_bandlimit
 from rvtssm.ssm.shapes import check_input, fitting_state
 from rvtssm.ssm.shared_state import SharedSystem, run_shared
-from rvtssm.ssm.spectrum import Spectrum, bandlimit_mask, energy_diagonal, mode_spectrum
+from rvtssm.ssm.spectrum import Spectrum, bandlimit_mask, energy_diagonal, masked, mode_spectrum
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.limits import check_number
 from rvtssm.system.user_error import UserError
@@ -52,7 +52,7 @@ class S5SSM(TemporalLayer):
 
     def __init__(self, dim: int, config: TemporalConfig) -> None:
         super().__init__()
-        size = dim if config.state_size is None else config.state_size
+        size = config.state_size or dim
         lambda_, v = initial_modes(config.init, size, config.num_blocks, config.half_state)
         b = initial_b(v, dim)
         c = initial_c(v, dim, config.half_state)
@@ -80,26 +80,32 @@ class S5SSM(TemporalLayer):
             real = real.clamp(max=_LARGEST_REAL)
         return torch.complex(real, imag), self.log_step.exp()
 
-    def prepare(self, step_scale: StepScale = 1.0) -> SharedSystem:
+    def prepare(self, step_scale: StepScale | SharedSystem = 1.0) -> SharedSystem:
         """Return the discrete modes at a step scale. The matrices include gain and bandlimit if these do not vary."""
+        if isinstance(step_scale, SharedSystem):
+            return step_scale
         # Autocast is off, because powers of decay amplify rounding errors.
         with torch.autocast(self.log_step.device.type, enabled=False):
             return self._prepare(to_rows(to_constant(step_scale), self.log_step), *self.modes())
 
     def _prepare(self, rows: StepScale, lambda_: Tensor, dt: Tensor) -> SharedSystem:
+        gain: Tensor | None
         decay, gain = DISCRETIZATIONS[self.discretization](lambda_, dt, rows)
         mask = bandlimit_mask(lambda_, dt, self.bandlimit, self.bandlimit_at, rows)
         # Real and imaginary parts stay interleaved: the matrix [[re, -im], [im, re]] of a complex factor turns a pair
         # of B into two rows of w_in, and Re(C x) = Re C Re x - Im C Im x gives two columns of w_out.
-        w_in, factor = self.B.transpose(1, 2), torch.full_like(dt, 2 if self.half_state else 1)
+        w_in, factor = self.B.transpose(1, 2), torch.full_like(dt, 1 + self.half_state)
+        if decay.ndim == 1:
+            decay = decay[None, None]
         if gain.ndim == 1:
             w_in = torch.stack([gain.real, -gain.imag, gain.imag, gain.real], -1).unflatten(-1, (2, 2)) @ w_in
+            gain = None
         if mask is not None and mask.ndim == 1:
-            factor = factor * mask
+            factor, mask = factor * mask, None
         return SharedSystem(
-            decay=decay if decay.ndim > 1 else decay[None, None],
-            gain=gain if gain.ndim > 1 else None,
-            mask=mask if mask is not None and mask.ndim > 1 else None,
+            decay=decay,
+            gain=gain,
+            mask=mask,
             w_in=w_in.flatten(0, 1),
             w_out=(self.C * torch.stack([factor, -factor], -1).repeat(1 + self.bidirectional, 1)).flatten(1),
             d=self.D,
@@ -121,10 +127,11 @@ class S5SSM(TemporalLayer):
         before: Tensor = fitting_state(
             x, state, self.init_state, len(self.D), self.D, self.log_step.shape, is_complex=True, step_scale=step_scale
         )
-        system = step_scale if isinstance(step_scale, SharedSystem) else self.prepare(step_scale)
-        run, dtype = self._both_ways if self.bidirectional else run_shared, _product_dtype(x)
+        system, dtype = self.prepare(step_scale), _product_dtype(x)
         with torch.autocast(x.device.type, enabled=False):
-            return run(system, x.to(dtype), before, self.scan)
+            if self.bidirectional:
+                return self._both_ways(system, x.to(dtype), before)
+            return run_shared(system, x.to(dtype), before, self.scan)
 
     def forward_without_memory(self, x: Tensor, step_scale: StepScale | SharedSystem = 1.0, **where: Any) -> Tensor:
         """Run every step from the zero state. See `TemporalLayer.forward_without_memory`.
@@ -132,7 +139,7 @@ class S5SSM(TemporalLayer):
         At a single step scale, this is one matrix from input to output.
         """
         check_input(x, len(self.D), self.D, step_scale)
-        system = step_scale if isinstance(step_scale, SharedSystem) else self.prepare(step_scale)
+        system = self.prepare(step_scale)
         if system.gain is not None or system.mask is not None:
             return super().forward_without_memory(x, step_scale)
         dtype = _product_dtype(x)
@@ -180,46 +187,51 @@ class S5SSM(TemporalLayer):
         b, c = torch.view_as_complex(self.B) * dt[:, None], torch.view_as_complex(self.C)
         if self.bidirectional:
             c = torch.cat(c.chunk(2, dim=1))  # both directions have the same modes
-        mask = bandlimit_mask(lambda_, dt, self.bandlimit)
-        c = c if mask is None else c * mask
-        # Re(C x) is half the sum of C x and its conjugate; half_state doubles it.
-        factor = 1.0 if self.half_state else 0.5
+        c = masked(c, bandlimit_mask(lambda_, dt, self.bandlimit))
+        factor = (1 + self.half_state) / 2  # Re(C x) is half the sum of C x and its conjugate; half_state doubles it
         lambda_ = torch.cat([lambda_ * dt, (lambda_ * dt).conj()])
         b, c = torch.cat([b, b.conj()]), factor * torch.cat([c, c.conj()], dim=1)
         weights = (c.mH @ c).mT * (b @ b.mH)
         return energy_diagonal(lambda_, weights, omega_min, omega_max)
 
-    def _both_ways(self, system: SharedSystem, x: Tensor, state: Tensor, method: str) -> tuple[Tensor, Tensor]:
+    def _both_ways(self, system: SharedSystem, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Run both scans; return the sum of their outputs and the last state of the forward scan."""
         forward_out, backward_out = system.w_out.chunk(2, dim=1)
-        y, last = run_shared(replace(system, w_out=forward_out), x, state, method)
+        y, last = run_shared(replace(system, w_out=forward_out), x, state, self.scan)
         back = replace(
             system,
             decay=system.decay.flip(0),
-            gain=None if system.gain is None else system.gain.flip(0),
-            mask=None if system.mask is None else system.mask.flip(0),
+            gain=_reversed(system.gain),
+            mask=_reversed(system.mask),
             w_out=backward_out,
             d=torch.zeros_like(system.d),
         )
-        y_back, _ = run_shared(back, x.flip(0), torch.zeros_like(state), method)
+        y_back, _ = run_shared(back, x.flip(0), torch.zeros_like(state), self.scan)
         return y + y_back.flip(0), last
 
 
 def _product_dtype(x: Tensor) -> torch.dtype:
     """Return the dtype of matrix products with x: the dtype of autocast if it is enabled, else the dtype of x."""
-    device = x.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+    if torch.is_autocast_enabled(x.device.type):
+        return torch.get_autocast_dtype(x.device.type)
+    return x.dtype
+
+
+def _reversed(values: Tensor | None) -> Tensor | None:
+    """Return values (T, G, P) with the last step first."""
+    if values is None:
+        return None
+    return values.flip(0)
 
 
 class _RealS5(RealSharedStep):
     dt: Tensor
 
     def __init__(self, layer: S5SSM) -> None:
-        at_training = layer.bandlimit_at == "train_step"
         lambda_, dt = layer.modes()
         check_modes(lambda_)
-        mask = bandlimit_mask(lambda_, dt, layer.bandlimit) if at_training else None
-        super().__init__(layer, lambda_, 0.0 if at_training else layer.bandlimit, mask)
+        mask, bandlimit = split_bandlimit(layer, lambda_, dt)
+        super().__init__(layer, lambda_, bandlimit, mask)
         self.keep(dt=dt)
 
     def steps(self, x: Tensor, step_scale: Tensor) -> tuple[Tensor, Tensor]:

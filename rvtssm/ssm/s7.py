@@ -57,7 +57,7 @@ class S7SSM(TemporalLayer):
     def __init__(self, dim: int, config: TemporalConfig) -> None:
         super().__init__()
         config.refuse_bandlimit("its modes depend on the input, so they have no fixed frequency")
-        size = dim if config.state_size is None else config.state_size
+        size = config.state_size or dim
         rate = elementwise(torch.exp, log_uniform_steps(size, config.dt_min, config.dt_max))
         bias = elementwise(lambda rate: ((1 / rate - _B) / _A).clamp_min(0).sqrt(), rate)
         self.to_w = linear_from(truncated_normal(size, dim, std=dim**-0.5), bias)

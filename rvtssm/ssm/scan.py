@@ -57,7 +57,9 @@ def sweeps(device_type: str, method: str = "auto") -> Sweeps:
                 raise
             _warn_of_loop(error)
             return scan_loop
-        return scan_triton if method == "triton" else KernelsOrLoop(scan_triton)
+        if method == "triton":
+            return scan_triton
+        return KernelsOrLoop(scan_triton)
     if device_type == "cuda" and method == "triton":
         raise UserError(
             "extras.missing",
@@ -189,4 +191,6 @@ def plain(values: Tensor) -> Tensor:
 
 
 def _real(values: Tensor) -> Tensor:
-    return torch.view_as_real(values).flatten(-2) if values.is_complex() else values
+    if values.is_complex():
+        return torch.view_as_real(values).flatten(-2)
+    return values

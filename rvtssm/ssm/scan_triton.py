@@ -63,7 +63,9 @@ def _launch(x: Tensor, decay: Tensor) -> tuple[tuple[int, ...], tuple[int, int],
 
 
 def _real(values: Tensor) -> Tensor:
-    return torch.view_as_real(values) if values.is_complex() else values
+    if values.is_complex():
+        return torch.view_as_real(values)
+    return values
 
 
 @triton.jit

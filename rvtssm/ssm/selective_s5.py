@@ -30,6 +30,8 @@ from rvtssm.ssm.shared_state import as_complex, as_pairs
 from rvtssm.ssm.spectrum import Spectrum, mode_spectrum
 from rvtssm.ssm.temporal_config import TemporalConfig
 
+_RULES = {**DISCRETIZATIONS, "zoh": zoh_of_many_steps}  # the steps differ at every input
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -68,7 +70,7 @@ class SelectiveS5SSM(TemporalLayer):
     def __init__(self, dim: int, config: TemporalConfig) -> None:
         super().__init__()
         config.refuse_bandlimit("its modes depend on the input, so they have no fixed frequency")
-        size = dim if config.state_size is None else config.state_size
+        size = config.state_size or dim
         lambda_, v = initial_modes(config.init, size, config.num_blocks, config.half_state)
         self.log_real = parameter(elementwise(lambda real: (-real).log(), lambda_.real))
         self.imag = parameter(lambda_.imag)
@@ -84,8 +86,10 @@ class SelectiveS5SSM(TemporalLayer):
         """Return zeros (N, P), complex."""
         return torch.view_as_complex(self.imag.new_zeros(num_sequences, len(self.imag), 2))
 
-    def prepare(self, step_scale: StepScale = 1.0) -> Prepared:
+    def prepare(self, step_scale: StepScale | Prepared = 1.0) -> Prepared:
         """Return the continuous modes, real matrices, and the step scale. The discrete modes depend on the input."""
+        if isinstance(step_scale, Prepared):
+            return step_scale
         with torch.autocast(self.imag.device.type, enabled=False):
             sign = self.imag.new_tensor([1, -1]) * (1 + self.half_state)
             return Prepared(
@@ -111,7 +115,7 @@ class SelectiveS5SSM(TemporalLayer):
         before: Tensor = fitting_state(
             x, state, self.init_state, len(self.D), self.D, self.imag.shape, is_complex=True, step_scale=step_scale
         )
-        system = step_scale if isinstance(step_scale, Prepared) else self.prepare(step_scale)
+        system = self.prepare(step_scale)
         inputs = x.to(self.D.dtype)
         driven = F.linear(inputs, system.w_in)
         with torch.autocast(x.device.type, enabled=False):
@@ -123,8 +127,7 @@ class SelectiveS5SSM(TemporalLayer):
             if self.discretization == "zoh" and x.device.type == "cpu" and self.scan != "loop":
                 states, last = held_scan(system.lambda_, (steps * rows).flatten(1, 2), drive, before)
             else:
-                rule = zoh_of_many_steps if self.discretization == "zoh" else DISCRETIZATIONS[self.discretization]
-                decay, gain = rule(system.lambda_, steps, rows)
+                decay, gain = _RULES[self.discretization](system.lambda_, steps, rows)
                 drive = (drive.unflatten(1, (groups, -1)) * gain).flatten(1, 2)
                 states, last = scan(decay.flatten(1, 2), drive, before, self.scan)
         return (F.linear(as_pairs(states, driven), system.w_out) + self.D * inputs).to(x.dtype), last

@@ -94,13 +94,17 @@ def fitting_state(
         return init_state(x.shape[1])
     if torch.compiler.is_compiling():
         return state
-    found = state if len(shapes) > 1 and isinstance(state, tuple) else (state,)
-    dtype, num_sequences = like.dtype.to_complex() if is_complex else like.dtype, x.shape[1]
-    if len(found) != len(shapes):
-        _refuse(x, found, shapes)
-    for leaf, shape in zip(found, shapes, strict=True):
-        if not isinstance(leaf, Tensor) or leaf.shape != (num_sequences, *shape):
-            _refuse(x, found, shapes)
+    leaves = (state,)
+    if len(shapes) > 1 and isinstance(state, tuple):
+        leaves = state
+    dtype = like.dtype
+    if is_complex:
+        dtype = dtype.to_complex()
+    if len(leaves) != len(shapes):
+        _refuse(x, leaves, shapes)
+    for leaf, shape in zip(leaves, shapes, strict=True):
+        if not isinstance(leaf, Tensor) or leaf.shape != (x.shape[1], *shape):
+            _refuse(x, leaves, shapes)
         if leaf.device != like.device:
             raise UserError(
                 "layer.state_kind",
@@ -197,14 +201,14 @@ def check_sweep(decay: Tensor, rows: tuple[Tensor, ...], states: tuple[Tensor, .
         raise UserError("scan.not_contiguous", "a scan got values that are not contiguous; pass values.contiguous()")
 
 
-def _refuse(x: Tensor, found: tuple[Any, ...], shapes: tuple[tuple[int, ...], ...]) -> NoReturn:
+def _refuse(x: Tensor, leaves: tuple[Any, ...], shapes: tuple[tuple[int, ...], ...]) -> NoReturn:
     num_steps, num_sequences = x.shape[:2]
     needed = " and ".join(str((num_sequences, *shape)) for shape in shapes)
     text = (
-        f"got an input of the shape {tuple(x.shape)} with a state of {' and '.join(map(_kind, found))}. Time comes "
+        f"got an input of the shape {tuple(x.shape)} with a state of {' and '.join(map(_kind, leaves))}. Time comes "
         f"first, so the input has {num_steps} steps of {num_sequences} sequences and needs a state {needed}"
     )
-    rows = [leaf.shape[0] for leaf in found if isinstance(leaf, Tensor) and leaf.ndim]
+    rows = [leaf.shape[0] for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim]
     if num_steps in rows and num_sequences not in rows:
         text += "; this input seems to be batch-first: pass x.transpose(0, 1)"
     else:
@@ -213,4 +217,6 @@ def _refuse(x: Tensor, found: tuple[Any, ...], shapes: tuple[tuple[int, ...], ..
 
 
 def _kind(value: Any) -> str:
-    return f"the shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"the type {type(value).__name__}"
+    if isinstance(value, Tensor):
+        return f"the shape {tuple(value.shape)}"
+    return f"the type {type(value).__name__}"

@@ -121,10 +121,11 @@ def _blocks(u: Tensor, state: Tensor, groups: int) -> list[_Block]:
     num_steps, num_sequences, _ = u.shape
     per_group, is_cpu = num_sequences // groups, u.device.type == "cpu"
     fitting = _BLOCK_BYTES[is_cpu] // (num_steps * state.shape[1] * state.element_size())
-    size = max(_MIN_BLOCK, min(fitting, _TILE_ROWS) if is_cpu else fitting)
-    at_once = num_steps
-    if is_cpu:  # so that the rows of input and output are contiguous
-        at_once = max(1, _TILE_ROWS // num_sequences) if num_sequences <= size else 1
+    size, at_once = max(_MIN_BLOCK, fitting), num_steps
+    if is_cpu:
+        size, at_once = max(_MIN_BLOCK, min(fitting, _TILE_ROWS)), 1
+        if num_sequences <= size:  # so that the rows of input and output are contiguous
+            at_once = max(1, _TILE_ROWS // num_sequences)
     tiles = [slice(step, min(step + at_once, num_steps)) for step in range(0, num_steps, at_once)]
     blocks = []
     if per_group > size:
@@ -162,11 +163,14 @@ def _run(
     u, state, decay, w_in, w_out, d = u.detach(), plain(state), plain(decay), w_in.detach(), w_out.detach(), d.detach()
     run = sweeps(u.device.type, method)
     y, last = torch.empty_like(u, memory_format=torch.contiguous_format), state.clone()
-    kept = u.new_empty(*u.shape[:2], len(w_in)) if keep else u.new_empty(0)
+    states = u.new_empty(_states_shape(u, w_in, keep))
     for block in _blocks(u, state, decay.shape[1]):
         for steps in block.tiles:
             rows = block.rows(u, steps)
-            x = kept[steps, block.sequences] if keep else block.tile(rows.new_empty(len(rows), len(w_in)), steps)
+            if keep:
+                x = states[steps, block.sequences]
+            else:
+                x = block.tile(rows.new_empty(len(rows), len(w_in)), steps)
             torch.mm(rows, w_in.t(), out=x.flatten(0, 1))
             if gain is not None:
                 _scale(x, block.of(gain, steps), state)
@@ -174,28 +178,38 @@ def _run(
             if mask is not None:
                 _scale(x, block.of(mask, steps), state)
             block.project(x.flatten(0, 1), w_out.t(), d, u, y, steps)
-    return y, last, kept
+    return y, last, states
+
+
+def _states_shape(u: Tensor, w_in: Tensor, keep: bool) -> tuple[int, ...]:
+    """Return the shape of the states that are stored for the backward pass; it is empty if they are computed again."""
+    if not keep:
+        return (0,)
+    return *u.shape[:2], w_in.shape[0]
 
 
 @operator("shared_backward")
 def _run_backward(
     grad_y: Tensor, grad_last: Tensor | None, u: Tensor, state: Tensor, decay: Tensor, gain: Tensor | None,
-    mask: Tensor | None, w_in: Tensor, w_out: Tensor, d: Tensor, kept: Tensor, method: str,
+    mask: Tensor | None, w_in: Tensor, w_out: Tensor, d: Tensor, states: Tensor, method: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     u, state, decay, w_in, w_out, d = u.detach(), plain(state), plain(decay), w_in.detach(), w_out.detach(), d.detach()
     run = sweeps(u.device.type, method)
     grad_u = torch.empty_like(u, memory_format=torch.contiguous_format)
-    grad_state = torch.zeros_like(state) if grad_last is None else plain(grad_last).clone()
-    grad_decay, grad_gain = torch.zeros_like(decay), torch.zeros_like(decay if gain is not None else decay[:0])
+    grad_state = torch.zeros_like(state)
+    if grad_last is not None:
+        grad_state.copy_(grad_last)
+    grad_decay, grad_gain = torch.zeros_like(decay), torch.zeros_like(_if_scaled(decay, gain))
     grad_w_in, grad_w_out = (torch.empty_like(w, memory_format=torch.contiguous_format) for w in (w_in, w_out))
     grad_d, beta = torch.zeros_like(d), 0  # the first product overwrites the gradient, the others add to it
     for block in _blocks(u, state, decay.shape[1]):
         driven = None
-        if len(kept):
-            x = kept[:, block.sequences]
+        if len(states):
+            x = states[:, block.sequences]
         else:
             x = u.new_empty(len(u), block.sequences.stop - block.sequences.start, len(w_in))
-            driven = torch.empty_like(x) if gain is not None else None
+            if gain is not None:
+                driven = torch.empty_like(x)
             carried = state[block.sequences].clone()
             for steps in block.tiles:
                 torch.mm(block.rows(u, steps), w_in.t(), out=x[steps].flatten(0, 1))
@@ -208,7 +222,9 @@ def _run_backward(
             grad = block.tile(grad_rows @ w_out, steps)
             if mask is not None:
                 _scale(grad, block.of(mask, steps), state)
-            before = as_complex(x[steps.start - 1], state) if steps.start else state[block.sequences]
+            before = state[block.sequences]
+            if steps.start:
+                before = as_complex(x[steps.start - 1], state)
             grad_decays = run.backward(grad, x[steps], before, block.of(decay, steps), grad_state[block.sequences])
             _add(grad_decay[:, block.groups], grad_decays, steps)
             if gain is not None and driven is not None:
@@ -228,15 +244,21 @@ def _run_backward(
     return grad_u, grad_state, grad_decay, grad_gain, grad_w_in, grad_w_out, grad_d
 
 
+def _if_scaled(decay: Tensor, gain: Tensor | None) -> Tensor:
+    """Return decay, whose shape the gradient of the gain has, or nothing of it if there is no gain."""
+    if gain is None:
+        return decay[:0]
+    return decay
+
+
 def _run_shapes(u: Tensor, state: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
     w_in, _, _, keep, _ = others[3:]
-    kept = (*u.shape[:2], w_in.shape[0]) if keep else (0,)
-    return u.new_empty(u.shape), state.new_empty(state.shape), u.new_empty(kept)
+    return u.new_empty(u.shape), state.new_empty(state.shape), u.new_empty(_states_shape(u, w_in, keep))
 
 
 def _run_backward_shapes(grad_y: Tensor, grad_last: Tensor | None, *saved: Any) -> tuple[Tensor, ...]:
     u, state, decay, gain, _, w_in, w_out, d, *_ = saved
-    shaped = (u, state, decay, decay if gain is not None else decay[:0], w_in, w_out, d)
+    shaped = (u, state, decay, _if_scaled(decay, gain), w_in, w_out, d)
     return tuple(value.new_empty(value.shape) for value in shaped)
 
 
@@ -251,9 +273,12 @@ def _gradients(
 ) -> tuple[Tensor | None, ...]:
     saved = ctx.saved_tensors  # activation checkpointing allows only a single read
     u, _, _, gain = saved[:4]
-    grad_y = torch.zeros_like(u) if grad_y is None else grad_y
-    grad_u, grad_state, grad_decay, grad_gain, *rest = _run_backward(grad_y, grad_last, *saved, ctx.method)
-    return grad_u, grad_state, grad_decay, grad_gain if gain is not None else None, None, *rest, None, None
+    if grad_y is None:
+        grad_y = torch.zeros_like(u)
+    grad_u, grad_state, grad_decay, grad_gain, *others = _run_backward(grad_y, grad_last, *saved, ctx.method)
+    if gain is None:
+        grad_gain = None
+    return grad_u, grad_state, grad_decay, grad_gain, None, *others, None, None
 
 
 torch.library.register_fake(_run, _run_shapes)

@@ -40,8 +40,9 @@ def mode_spectrum(
     mask = bandlimit_mask(lambda_, dt, bandlimit)
     lambda_, dt = lambda_.to("cpu", torch.complex128), dt.double().cpu()
     cycles = frequencies(lambda_, dt)
-    is_masked = torch.zeros(cycles.shape, dtype=torch.bool) if mask is None else ~mask.cpu().expand(cycles.shape)
-    note = note if mask is None else f"masked at {at.replace('_', ' ')}"
+    is_masked = torch.zeros(cycles.shape, dtype=torch.bool)
+    if mask is not None:
+        is_masked, note = ~mask.cpu().expand(cycles.shape), f"masked at {at.replace('_', ' ')}"
     timescale = 1 / (dt * -lambda_.real).clamp_min(0)
     return Spectrum(timescale.flatten(), cycles.flatten(), is_masked.flatten(), bandlimit, note)
 
@@ -74,8 +75,16 @@ def bandlimit_mask(
     if bandlimit == 0:
         return None
     with torch.no_grad():
-        step = dt * step_scale if at == "current_step" else dt
-        return frequencies(lambda_, step) < bandlimit / 2
+        if at == "current_step":
+            dt = dt * step_scale
+        return frequencies(lambda_, dt) < bandlimit / 2
+
+
+def masked(values: Tensor, mask: Tensor | None) -> Tensor:
+    """Return values with 0 where a mask of `bandlimit_mask` is False. Without a mask, they are returned unchanged."""
+    if mask is None:
+        return values
+    return values * mask
 
 
 def energy_diagonal(lambda_: Tensor, weights: Tensor, omega_min: float, omega_max: float) -> Tensor:
@@ -100,8 +109,10 @@ def energy_diagonal(lambda_: Tensor, weights: Tensor, omega_min: float, omega_ma
     # In float64, because a slow mode outside the band contributes the difference of two nearly equal angles.
     lambda_ = lambda_.to(torch.complex128)
     angle = -torch.log(1j * omega_min - lambda_)
-    # At infinity, only the angle of log(i omega) matters, because its real part cancels between p and q.
-    angle = angle + (0.5j * math.pi if math.isinf(omega_max) else torch.log(1j * omega_max - lambda_))
+    if math.isinf(omega_max):  # only the angle of log(i omega) matters, because its real part cancels between p and q
+        angle = angle + 0.5j * math.pi
+    else:
+        angle = angle + torch.log(1j * omega_max - lambda_)
     # On s = i omega, 1 / ((s - lambda_p) conj(s - lambda_q)) splits into two fractions whose integrals are logarithms.
     integral = 1j * (angle[..., :, None] - angle.conj()[..., None, :])
     integral = integral / (lambda_[..., :, None] + lambda_.conj()[..., None, :])

@@ -105,7 +105,10 @@ class TemporalConfig:
         if self.name in ("s7", "lstm"):
             self.discretization = None
         check_choice("temporal.block", self.block, (*_BLOCKS.values(), None))
-        self.block = (self.block or _BLOCKS[self.name]) if self.name in _BLOCKS else None
+        if self.name not in _BLOCKS:
+            self.block = None
+        elif self.block is None:
+            self.block = _BLOCKS[self.name]
         if self.bidirectional and self.name != "s5":
             raise UserError(
                 "temporal.bidirectional",
@@ -130,14 +133,18 @@ class TemporalConfig:
         if config is None:
             return cls(name=name)
         if not isinstance(config, cls):
-            size = config if isinstance(config, int) else 16
+            size = 16
+            if isinstance(config, int):
+                size = config
             raise UserError(
                 "temporal.not_a_config",
                 f"the settings of a layer are a TemporalConfig, not {config!r:.100}; for a number of modes, pass "
                 f"TemporalConfig(name={name!r}, state_size={size})",
             )
         if config.name != name:
-            default = " (the default name)" if config.name == cls.name else ""
+            default = ""
+            if config.name == cls.name:
+                default = " (the default name)"
             raise UserError(
                 "temporal.other_layer",
                 f"{name} got the settings of {config.name}{default}; name the layer in them, as in "
