@@ -53,18 +53,17 @@ def write_checkpoint(path: str | Path, detector: Detector, meta: CheckpointMeta,
         weights = detector.state_dict()
         save_file(path, {_META_KEY: meta.to_dict(), "state_dict": weights, WRITTEN_BY: made_by(weights)})
         return
-    weights = {name: weight.detach().clone().contiguous() for name, weight in detector.state_dict().items()}
-    stored = {name: _rounded(weight) for name, weight in weights.items()} if precision == "bf16" else weights
-    read = {name: weight.to(weights[name].dtype) for name, weight in stored.items()}
+    stored, read = {}, {}
+    for name, weight in detector.state_dict().items():
+        stored[name] = weight.detach().clone().contiguous()
+        if precision == "bf16" and weight.numel() > _FEW and weight.is_floating_point():
+            stored[name] = stored[name].to(torch.bfloat16)
+        read[name] = stored[name].to(weight.dtype)
     described = {_META_KEY: json.dumps(meta.to_dict()), WRITTEN_BY: json.dumps(made_by(read))}
     packed = save(stored, {**described, DIGEST_KEY: NO_DIGEST_YET})
     with atomic_file(path) as staged:
         staged.write_bytes(packed)
         add_digest(staged)
-
-
-def _rounded(weight: Tensor) -> Tensor:
-    return weight.to(torch.bfloat16) if weight.numel() > _FEW and weight.is_floating_point() else weight
 
 
 def made_by(weights: Mapping[str, Tensor]) -> dict[str, str]:
@@ -158,16 +157,7 @@ def load_file(path: str | Path, trust_pickle: bool = False) -> dict[str, Any]:
     """
     path = local_weights(path)
     if not Path(path).is_file():
-        is_folder = Path(path).is_dir()
-        of_run = Path(path if is_folder else Path(path).parent, "checkpoints", "best.ckpt")
-        advice = "" if is_folder else did_you_mean(path)
-        if of_run.is_file():
-            advice = f"; did you mean {of_run}?"
-        if not advice:
-            known = ", ".join(weights_names()) or "none"
-            advice = f"; give a file, or the name of bundled weights ({known})"
-        kind = ", which is a folder" if is_folder else ""
-        raise UserError("checkpoint.missing", f"there is no checkpoint at {path}{kind}{advice}")
+        raise _missing(Path(path))
     check_digest(path)
     if Path(path).suffix == SAFETENSORS:
         return _load_safetensors(path)
@@ -197,6 +187,20 @@ def load_file(path: str | Path, trust_pickle: bool = False) -> dict[str, Any]:
     return content
 
 
+def _missing(path: Path) -> UserError:
+    """Return the error of a file that does not exist, with what the user may have meant."""
+    folder, what, advice = path.parent, str(path), did_you_mean(path)
+    if path.is_dir():
+        folder, what, advice = path, f"{path}, which is a folder", ""
+    best = folder / "checkpoints" / "best.ckpt"
+    if best.is_file():
+        advice = f"; did you mean {best}?"
+    if not advice:
+        known = ", ".join(weights_names()) or "none"
+        advice = f"; give a file, or the name of bundled weights ({known})"
+    return UserError("checkpoint.missing", f"there is no checkpoint at {what}{advice}")
+
+
 def _check_sizes(meta: CheckpointMeta, weights: Mapping[str, Tensor]) -> None:
     """Raise a UserError if the description has numbers far larger than the weights allow, or weights lack storage.
 
@@ -212,23 +216,31 @@ def _check_sizes(meta: CheckpointMeta, weights: Mapping[str, Tensor]) -> None:
     model, spec = meta.model_config, meta.spec
     numbers = {f"temporal.{name}": value for name, value in asdict(meta.temporal_config).items()} | asdict(model)
     numbers |= {"widest stage": model.embed_dim * max(model.dim_multiplier), "num_bins": meta.windows.num_bins}
-    numbers |= {"frame": (spec.frame_height, spec.frame_width), "memory_chunk": None}
+    numbers["memory_chunk"] = None
     for name, value in numbers.items():
-        limit = _LARGEST_FRAME if name == "frame" else largest
-        for number in value if isinstance(value, (tuple, list)) else [value]:
-            if isinstance(number, (int, float)) and not number <= limit:
-                raise UserError(
-                    "checkpoint.size_of_model",
-                    f"the weights do not fit their description: {name}={number:g} is too large",
-                )
+        _refuse_large(name, value, largest)
+    _refuse_large("frame", (spec.frame_height, spec.frame_width), _LARGEST_FRAME)
+
+
+def _refuse_large(name: str, value: Any, limit: int) -> None:
+    """Raise a UserError if a number, or one of several, is larger than the limit."""
+    if isinstance(value, (tuple, list)):
+        for part in value:
+            _refuse_large(name, part, limit)
+    elif isinstance(value, (int, float)) and not value <= limit:
+        raise UserError(
+            "checkpoint.size_of_model", f"the weights do not fit their description: {name}={value:g} is too large"
+        )
 
 
 def _load_safetensors(path: str | Path) -> dict[str, Any]:
     try:
         with safe_open(path, "pt") as file:
             description = (file.metadata() or {}).get(_META_KEY)
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is not a dict
-        return {"state_dict": weights, **({_META_KEY: json.loads(description)} if description else {})}
+            content = {"state_dict": {name: file.get_tensor(name) for name in file.keys()}}  # noqa: SIM118  no dict
+        if description:
+            content[_META_KEY] = json.loads(description)
+        return content
     except (SafetensorError, ValueError) as error:
         raise UserError(
             "checkpoint.unreadable", f"{path} is not a checkpoint: safetensors cannot read it ({error})"

@@ -69,15 +69,19 @@ class CheckpointMeta:
             UserError: If an argument is out of range.
         """
         check_window("window", window)
-        windows = self.windows if reduce is None else replace(self.windows, reduce=reduce)
+        windows = self.windows
+        if reduce is not None:
+            windows = replace(windows, reduce=reduce)
         if hz is not None:
             check_number("hz", hz, 1e-3, 1e6)
         if hz is None or math.isclose(hz, self.windows.hz):
             return windows
         shrunk = windows.at_rate(hz, "shrink")
-        if window is None:
-            window = "shrink" if self.may_shrink_windows and self._has_trained(shrunk) else "slide"
-        return shrunk if window == "shrink" else windows.at_rate(hz, window)
+        if window is None and self.may_shrink_windows and self._has_trained(shrunk):
+            window = "shrink"
+        if window == "shrink":
+            return shrunk
+        return windows.at_rate(hz, window or "slide")
 
     def _has_trained(self, settings: WindowSettings) -> bool:
         """Return whether the length of the windows lies within the lengths used in training."""
@@ -183,8 +187,10 @@ class LoadedCheckpoint(CheckpointMeta):
 def _tuples(value: Any) -> Any:
     """Convert the lists of JSON to the tuples of records."""
     if isinstance(value, dict):
-        return {name: _tuples(each) for name, each in value.items()}
-    return tuple(value) if isinstance(value, list) else value
+        return {name: _tuples(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return tuple(value)
+    return value
 
 
 def usual_downsample(spec: DatasetSpec, height: int, width: int) -> int:
@@ -210,9 +216,10 @@ def downsample_by_size(checkpoint: LoadedCheckpoint, height: int, width: int) ->
 
     It is the one that gives the frames of an exported file, if there is one, and otherwise `usual_downsample`.
     """
-    frame_hw = None if isinstance(checkpoint.detector, Detector) else checkpoint.detector.frame_hw
-    fitting = fitting_downsample((height, width), frame_hw) if frame_hw else None
-    return fitting or usual_downsample(checkpoint.spec, height, width)
+    usual = usual_downsample(checkpoint.spec, height, width)
+    if isinstance(checkpoint.detector, Detector):
+        return usual
+    return fitting_downsample((height, width), checkpoint.detector.frame_hw) or usual
 
 
 def fitting_downsample(sensor_hw: tuple[int, int], frame_hw: tuple[int, int]) -> int | None:
@@ -255,5 +262,6 @@ def detector_for_frame(checkpoint: LoadedCheckpoint, height: int, width: int) ->
         )
     detector = checkpoint.build((height, width))
     detector.load_state_dict(trained.state_dict())
-    set_precision(detector, "float32" if trained.product_dtype is None else "bf16")
+    if trained.product_dtype is not None:
+        set_precision(detector, "bf16")
     return detector.to(trained.device).eval()

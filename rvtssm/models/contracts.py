@@ -87,10 +87,13 @@ class Backbone(nn.Module, ABC):
             num_streams: Number of streams B.
         """
         pixels = num_streams * self.padded_hw[0] * self.padded_hw[1]
-        return tuple(
-            layer.init_state(pixels // stride**2) if stride in self.memory_strides else ()
-            for stride, layer in self.temporal_layers().items()
-        )
+        states: list[Any] = []
+        for stride, layer in self.temporal_layers().items():
+            if stride in self.memory_strides:
+                states.append(layer.init_state(pixels // stride**2))
+            else:
+                states.append(())
+        return tuple(states)
 
     def prepare(self, step_scale: float) -> tuple[Any, ...]:
         """Return the result of `TemporalLayer.prepare` of each temporal layer.
@@ -108,22 +111,26 @@ class Backbone(nn.Module, ABC):
     @property
     def input_weight(self) -> str:
         """The name of the weight that reads the channels of the frames."""
-        return next(name for name, _ in self.named_parameters())
+        name, _ = next(self.named_parameters())
+        return name
 
     def parameters_by_room(self) -> dict[str, list[nn.Parameter]]:
         """Return the parameters of the temporal layers as `temporal`, and all others as `spatial`."""
-        temporal = [p for layer in self.temporal_layers().values() for p in layer.parameters()]
-        is_temporal = {id(p) for p in temporal}
+        temporal = list(nn.ModuleList(self.temporal_layers().values()).parameters())
+        is_temporal = set(map(id, temporal))
         return {"spatial": [p for p in self.parameters() if id(p) not in is_temporal], "temporal": temporal}
 
     def remembering_layers(self) -> list[TemporalLayer]:
         """Return the temporal layers that carry a state."""
-        return [layer for stride, layer in self.temporal_layers().items() if stride in self.memory_strides]
+        return self._layers(have_memory=True)
 
     def idle_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of layers without memory, some of which only act on the state and on no prediction."""
+        return list(nn.ModuleList(self._layers(have_memory=False)).parameters())
+
+    def _layers(self, have_memory: bool) -> list[TemporalLayer]:
         layers = self.temporal_layers().items()
-        return [p for stride, layer in layers if stride not in self.memory_strides for p in layer.parameters()]
+        return [layer for stride, layer in layers if (stride in self.memory_strides) == have_memory]
 
     def recompute(self, strides: Sequence[int]) -> None:
         """Compute the maps of some strides again in the backward pass, which saves memory.
@@ -168,7 +175,7 @@ class Backbone(nn.Module, ABC):
         """Set the mode of every part that is not frozen."""
         super().train(mode)
         if self.freezes_spatial:
-            trained = {id(part) for layer in self.temporal_layers().values() for part in layer.modules()}
+            trained = set(map(id, nn.ModuleList(self.temporal_layers().values()).modules()))
             for part in self.modules():
                 part.training = mode and id(part) in trained
         return self
@@ -300,8 +307,15 @@ def take_export_forms(part: nn.Module, height: int, width: int) -> None:
 
 def concatenate(parts: Sequence[Any]) -> Any:
     """Join predictions of the same head along their frames."""
-    joined = [None if field[0] is None else torch.cat(field) for field in zip(*parts, strict=True)]
-    return type(parts[0])(*joined)
+    if len(parts) == 1:
+        return parts[0]
+    return type(parts[0])(*map(_joined, zip(*parts, strict=True)))
+
+
+def _joined(fields: tuple[Any, ...]) -> Tensor | None:
+    if fields[0] is None:
+        return None
+    return torch.cat(fields)
 
 
 def check_memory_strides(strides: Sequence[int] | None, channels: Mapping[int, int]) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ Outside of training it can compute its products in bfloat16, with states, steps 
 Sources: RVT (Gehrig and Scaramuzza, 2023) and State Space Models for Event Cameras (Zubic et al., 2024).
 """
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from time import perf_counter
@@ -118,38 +118,46 @@ class Detector(nn.Module):
         Raises:
             UserError: If the frames have another size or number of channels.
         """
-        num_streams, lower = hist.shape[1], self.product_dtype
         if state is None:
-            state = self.init_state(num_streams)
+            state = self.init_state(hist.shape[1])
         if not isinstance(step_scale, PreparedStep):
             scale = to_constant(step_scale)
             if isinstance(scale, Tensor):
                 scale = on_device(scale, hist.device)
             step_scale = PreparedStep((scale,) * len(state))
-        with nullcontext() if lower is None else torch.autocast(self.device.type, lower):
+        rows = None
+        if frame_index is not None:
+            rows = on_device(frame_index[:, 0] * hist.shape[1] + frame_index[:, 1], hist.device)
+        with self._precision():
             maps, state = self.backbone(self._pad(hist), state, step_scale.layers)
-            chosen = {stride: maps[stride].flatten(0, 1) for stride in self.neck.strides}
-            if frame_index is not None:
-                rows = on_device(frame_index[:, 0] * num_streams + frame_index[:, 1], hist.device)
-                chosen = {stride: features[rows] for stride, features in chosen.items()}
-            num_frames = next(iter(chosen.values())).shape[0]
-            if num_frames == 0 and not any(isinstance(part, nn.SyncBatchNorm) for part in self.modules()):
+            chosen = {}
+            for stride in self.neck.strides:
+                features = maps[stride].flatten(0, 1)
+                if rows is not None:
+                    features = features[rows]
+                chosen[stride] = features.permute(0, 3, 1, 2)
+            if features.shape[0] == 0 and not any(isinstance(part, nn.SyncBatchNorm) for part in self.modules()):
                 # Batch norm refuses an empty batch. If it is synchronised, it must run: other processes wait for it.
                 return self.head.empty(), state
-            channels_first = {stride: features.permute(0, 3, 1, 2) for stride, features in chosen.items()}
-            return self.head(self.neck(channels_first), targets), state
+            return self.head(self.neck(chosen), targets), state
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        """Return the context in which products are computed."""
+        if self.product_dtype is None:
+            return nullcontext()
+        return torch.autocast(self.device.type, self.product_dtype)
 
     def _pad(self, hist: Tensor) -> Tensor:
         """Return frames (L, B, C, H, W) padded and with channels last, in the dtype of the backbone."""
-        size, wanted = tuple(hist.shape[2:]), (self.in_channels, *self.frame_hw)
-        if size != wanted:
+        size, own_size = tuple(hist.shape[2:]), (self.in_channels, *self.frame_hw)
+        if size != own_size:
             raise UserError(
                 "frames.other_size",
-                f"got frames of {size} (channels, height, width), but this detector was built for {wanted}; "
+                f"got frames of {size} (channels, height, width), but this detector was built for {own_size}; "
                 "detector_for_frame(checkpoint, height, width) builds one with the same weights for another size",
             )
         padded_height, padded_width = self.backbone.padded_hw
-        right, bottom = padded_width - wanted[2], padded_height - wanted[1]
+        right, bottom = padded_width - size[2], padded_height - size[1]
         dtype = next(self.backbone.parameters()).dtype
         if hist.dtype == torch.uint8 and torch.is_autocast_enabled(hist.device.type):
             dtype = torch.get_autocast_dtype(hist.device.type)  # dtype of the first layer; exact for counts below 256
@@ -212,9 +220,11 @@ def fastest_precision(device_type: str) -> str:
     Args:
         device_type: Type of a torch device, such as `cpu` or `cuda`.
     """
-    if device_type == "cuda":
-        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
-    return "bf16" if device_type == "cpu" and _bf16_is_faster() else "float32"
+    if device_type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
+        return "bf16"
+    if device_type == "cpu" and _bf16_is_faster():
+        return "bf16"
+    return "float32"
 
 
 def set_precision(detector: Detector, precision: str) -> None:
@@ -248,7 +258,8 @@ def _round_weights(module: nn.Module) -> None:
 
 @cache
 def _bf16_is_faster() -> bool:
-    matrices = [torch.ones(_PRODUCT_SIDE, _PRODUCT_SIDE, dtype=dtype) for dtype in (torch.float32, torch.bfloat16)]
+    matrix = torch.ones(_PRODUCT_SIDE, _PRODUCT_SIDE)
+    matrices = matrix, matrix.to(torch.bfloat16)
     seconds = [list(map(_seconds_of_product, matrices)) for _ in range(1 + _TIMED_PRODUCTS)]
     of_float32, of_bf16 = map(min, zip(*seconds[1:], strict=True))  # the first round also prepares the kernels
     return of_bf16 < of_float32

@@ -131,4 +131,6 @@ class PostprocessConfig:
 
     def with_score(self, score: str | None) -> "PostprocessConfig":
         """Return these settings with a score where they name none; None stands for objectness_times_class."""
-        return self if self.score is not None else replace(self, score=score or SCORES[0])
+        if self.score is not None:
+            return self
+        return replace(self, score=score or SCORES[0])

@@ -88,7 +88,9 @@ def convert_official(
             f"({', '.join(spec.class_names)}); name the dataset that it was trained on",
         )
     if memory is None:
-        memory = "carried" if temporal.name == "lstm" and memory_chunk is None else "chunk"
+        memory = "chunk"
+        if temporal.name == "lstm" and memory_chunk is None:
+            memory = "carried"
     if memory == "chunk" and memory_chunk is None:
         if spec.name not in RELEASED_CHUNKS:
             raise UserError(
@@ -123,8 +125,9 @@ def rename_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
             continue
         for pattern, name in OFFICIAL_KEYS:
             key = re.sub(pattern, name, key)
-        # A 1x1 convolution is a linear map of each pixel.
-        renamed[key] = value.flatten(1) if key.endswith(".temporal.gates.weight") else value
+        if key.endswith(".temporal.gates.weight"):  # a 1x1 convolution is a linear map of each pixel
+            value = value.flatten(1)
+        renamed[key] = value
     return renamed
 
 
@@ -167,7 +170,7 @@ def derive_configs(
             "official.lacks_weights",
             f"the checkpoint has no {error.args[0]}; only RVT and the official SSM release can be converted",
         ) from None
-    dims = [len(stem) for stem in stems]
+    dims = list(map(len, stems))
     if size is not None and MODEL_SIZES[size].embed_dim != dims[0]:
         raise UserError(
             "official.other_size",
@@ -191,11 +194,14 @@ def _derive_temporal(state_dict: Mapping[str, Tensor], dims: list[int]) -> Tempo
     if modes[0] is None:
         return TemporalConfig(name="lstm")
     sizes = [len(lambda_) for lambda_ in modes if lambda_ is not None]
+    state_size = None
+    if sizes != dims:
+        state_size = sizes[0]
     return TemporalConfig(
         name="s5",
         discretization="bilinear",
         bandlimit=0.0,  # the release masks only at initialisation and then trains without a mask
-        state_size=None if sizes == dims else sizes[0],
+        state_size=state_size,
         clip_real=False,  # the release does not clip
     )
 

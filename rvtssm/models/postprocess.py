@@ -79,14 +79,16 @@ def postprocess(
         config: Which boxes count as detections; None means the defaults.
     """
     config = config or PostprocessConfig()
-    found = []
+    detections = []
     for probabilities, time in zip(to_probabilities(predictions.float()), t_us, strict=True):
         rows = select_boxes(probabilities, config.min_score, config.nms_iou).cpu()
-        score = rows[:, 5] if config.score == "class_only" else rows[:, 4] * rows[:, 5]
+        score = rows[:, 5]
+        if config.score != "class_only":
+            score = rows[:, 4] * score
         order = score.argsort(descending=True, stable=True)[: config.max_detections]
         rows, score = rows[order], score[order]
-        found.append(Detections(rows[:, :4].numpy(), score.numpy(), rows[:, 6].long().numpy(), int(time)))
-    return found
+        detections.append(Detections(rows[:, :4].numpy(), score.numpy(), rows[:, 6].long().numpy(), int(time)))
+    return detections
 
 
 def to_sensor(frame: Detections, height: int, width: int, downsample: int) -> Detections:

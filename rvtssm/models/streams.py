@@ -5,7 +5,7 @@ only place that resets states after a fixed number of steps (`model.memory=chunk
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from typing import Any
 
@@ -79,7 +79,9 @@ class Streams:
         num_steps = len(batch.hist)
         if not self.with_gradients:  # skip padding, which comes last; training keeps it for a constant shape
             num_steps = max(1, int((~batch.is_pad).any(dim=1).sum()))
-        targets = (batch.targets, batch.num_targets) if self.with_gradients and self.detector.training else None
+        targets = None
+        if self.with_gradients and self.detector.training:
+            targets = batch.targets, batch.num_targets
         steps, slots, is_first = slice(num_steps), batch.slot.tolist(), batch.is_first.tolist()
         return self.push(batch.hist[steps], batch.dt_us[steps], batch.frame_index, slots, is_first, targets)
 
@@ -107,7 +109,7 @@ class Streams:
         Returns:
             The predictions of the head for the M frames.
         """
-        with nullcontext() if self.with_gradients else torch.inference_mode():
+        with self._mode():
             hist = hist.to(self.detector.device, non_blocking=True)
             step_scale = torch.from_numpy(exact_us(dt_us.numpy())) / self.trained_stride_us
             if self.step_scale is not None:
@@ -116,21 +118,26 @@ class Streams:
                 return self._push_without_memory(hist, step_scale, frame_index, targets)
             state, steps = self._gather(slots, is_first)
             predictions = []
-            segments = [(0, len(hist))] if self.memory_chunk is None else self._segments(steps, len(hist))
+            segments = self._segments(steps, len(hist))
             for start, stop in segments:
-                wanted, boxes = frame_index, targets
+                frames, boxes = frame_index, targets
                 if len(segments) > 1:
                     inside = ((frame_index[:, 0] >= start) & (frame_index[:, 0] < stop)).nonzero()[:, 0]
-                    wanted = frame_index[inside] - torch.tensor([start, 0])
+                    frames = frame_index[inside] - torch.tensor([start, 0])
                     boxes = targets and (targets[0][on_device(inside, targets[0].device)], targets[1][inside])
                 if self.memory_chunk is not None:
                     state = self._forgotten(state, [(count + start) % self.memory_chunk != 0 for count in steps])
-                found, state = self.detector(
-                    hist[start:stop], state, self._prepare(step_scale[start:stop]), wanted, boxes
-                )
-                predictions.append(found)
+                step = self._prepare(step_scale[start:stop])
+                of_segment, state = self.detector(hist[start:stop], state, step, frames, boxes)
+                predictions.append(of_segment)
             self._keep(slots, state, [count + len(hist) for count in steps])
-            return predictions[0] if len(predictions) == 1 else concatenate(predictions)
+            return concatenate(predictions)
+
+    def _mode(self) -> AbstractContextManager[Any]:
+        """Return the context in which the detector runs."""
+        if self.with_gradients:
+            return nullcontext()
+        return torch.inference_mode()
 
     def detect(
         self,
@@ -159,8 +166,8 @@ class Streams:
         """
         predictions = self.push(hist, dt_us, frame_index, slots, is_first)
         config = (config or PostprocessConfig()).with_score(self.detector.score)
-        found = self.detector.head.decode(predictions, t_us, config)
-        return [to_sensor(frame, *self.detector.frame_hw, downsample) for frame in found]
+        frames = self.detector.head.decode(predictions, t_us, config)
+        return [to_sensor(frame, *self.detector.frame_hw, downsample) for frame in frames]
 
     def detect_batch(
         self, batch: SequenceBatch, config: PostprocessConfig | None = None
@@ -183,7 +190,9 @@ class Streams:
 
         A later push replaces these tensors but does not write into them.
         """
-        return {"steps": dict(self._steps), "state": self._state if self._steps else None}
+        if not self._steps:
+            return {"steps": {}, "state": None}
+        return {"steps": dict(self._steps), "state": self._state}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of all streams as plain data and tensors on the CPU."""
@@ -225,18 +234,19 @@ class Streams:
     def _push_without_memory(
         self, hist: Tensor, step_scale: Tensor, frame_index: Tensor, targets: tuple[Tensor, Tensor] | None
     ) -> Any:
-        """Run only the wanted frames, each as a stream of one step."""
+        """Run only the frames that need predictions, each as a stream of one step."""
         if not len(frame_index):
             return self.detector.empty()
         rows = frame_index[:, 0] * hist.shape[1] + frame_index[:, 1]
-        each = torch.stack([torch.zeros_like(rows), torch.arange(len(rows))], dim=1)
+        one_step = torch.stack([torch.zeros_like(rows), torch.arange(len(rows))], dim=1)
         frames = hist.flatten(0, 1)[on_device(rows, self.detector.device)][None]
-        predictions, _ = self.detector(frames, None, self._prepare(step_scale.flatten()[rows][None]), each, targets)
+        predictions, _ = self.detector(frames, None, self._prepare(step_scale.flatten()[rows][None]), one_step, targets)
         return predictions
 
     def _segments(self, steps: Sequence[int], num_steps: int) -> list[tuple[int, int]]:
         """Return the ranges [start, stop) of steps within which no stream is reset."""
-        assert self.memory_chunk is not None
+        if self.memory_chunk is None:
+            return [(0, num_steps)]
         cuts = {0}
         for count in steps:
             cuts.update(range(-count % self.memory_chunk, num_steps, self.memory_chunk))
@@ -245,8 +255,10 @@ class Streams:
     def _gather(self, slots: Sequence[int], is_first: Sequence[bool]) -> tuple[State, list[int]]:
         """Return the state of the batch, zero where a stream starts, and the number of steps of each stream so far."""
         place = {slot: row for row, slot in enumerate(self._steps)}
-        goes_on = [slot in place and not first for slot, first in zip(slots, is_first, strict=True)]
-        steps = [self._steps[slot] if stays else 0 for slot, stays in zip(slots, goes_on, strict=True)]
+        goes_on, steps = [False] * len(slots), [0] * len(slots)
+        for row, (slot, starts) in enumerate(zip(slots, is_first, strict=True)):
+            if slot in place and not starts:
+                goes_on[row], steps[row] = True, self._steps[slot]
         if not any(goes_on):
             return self.detector.init_state(len(slots)), steps
         state = map_state(lambda leaf: leaf.to(self.detector.device), self._state)
@@ -257,24 +269,24 @@ class Streams:
         return self._forgotten(stored, goes_on), steps
 
     def _forgotten(self, state: State, keep: Sequence[bool]) -> State:
-        """Return the state with zeros for the streams that are not kept."""
+        """Return the state with zeros for the streams that are not to be kept."""
         if all(keep):
             return state
-        kept = on_device(torch.tensor(keep), self.detector.device)
+        is_old = on_device(torch.tensor(keep), self.detector.device)
 
         def mix(old_leaf: Tensor, new_leaf: Tensor) -> Tensor:
             old_leaf, new_leaf = _by_stream(old_leaf, len(keep)), _by_stream(new_leaf, len(keep))
-            return torch.where(kept.view(-1, *[1] * (old_leaf.ndim - 1)), old_leaf, new_leaf).flatten(0, 1)
+            return torch.where(is_old.view(-1, *[1] * (old_leaf.ndim - 1)), old_leaf, new_leaf).flatten(0, 1)
 
         return map_state(mix, state, self.detector.init_state(len(keep)))
 
     def _keep(self, slots: Sequence[int], state: State, steps: Sequence[int]) -> None:
         """Store the states of all streams that have a slot, detached from the graph."""
-        kept = [row for row, slot in enumerate(slots) if slot >= 0]
-        self._steps = {slots[row]: steps[row] for row in kept}
-        if self.with_gradients or len(kept) < len(slots):
+        carried = [row for row, slot in enumerate(slots) if slot >= 0]
+        self._steps = {slots[row]: steps[row] for row in carried}
+        if self.with_gradients or len(carried) < len(slots):
             # This must copy: a view would keep the states of all steps and of the random chunks in memory.
-            rows = on_device(torch.tensor(kept, dtype=torch.int64), self.detector.device)
+            rows = on_device(torch.tensor(carried, dtype=torch.int64), self.detector.device)
             state = map_state(lambda leaf: _by_stream(leaf.detach(), len(slots))[rows].flatten(0, 1), state)
         self._state = state
 

@@ -68,9 +68,9 @@ def read_source(path: str | Path) -> TransferSource:
     """
     weights = load_file(path).get("state_dict")
     if not isinstance(weights, dict) or not any(str(key).startswith(OFFICIAL_PREFIX) for key in weights):
-        found = read_checkpoint(path)
-        own, names = found.detector.state_dict(), found.spec.class_names
-        return TransferSource(own, found.temporal_config, found.windows, names, found.model_config)
+        ours = read_checkpoint(path)
+        own, names = ours.detector.state_dict(), ours.spec.class_names
+        return TransferSource(own, ours.temporal_config, ours.windows, names, ours.model_config)
     # The channels per attention head are not in such weights. We assume the number of the new detector.
     _, temporal, _, in_channels = derive_configs(weights, head_dim=1)
     return TransferSource(rename_official(weights), temporal, released_windows(in_channels), None, None)
@@ -127,7 +127,9 @@ def transfer(source: TransferSource, detector: Detector, meta: CheckpointMeta) -
         if value is not None:
             filled[name] = value
     if not any(name.startswith("backbone.") and value.ndim > 1 for name, value in filled.items()):
-        width = f" (they have {source.weights[stem].shape[0]})" if stem in source.weights else ""
+        width = ""
+        if stem in source.weights:
+            width = f" (they have {source.weights[stem].shape[0]})"
         model = meta.model_config
         raise UserError(
             "transfer.nothing_fits",
@@ -147,7 +149,9 @@ def _part(name: str, detector: Detector, layers: Mapping[str, int]) -> str:
     if _has_row_per_class(name, detector):
         return "head classes"
     room = name.split(".")[0]
-    return "spatial" if room == "backbone" else room
+    if room == "backbone":
+        return "spatial"
+    return room
 
 
 def _has_row_per_class(name: str, detector: Detector) -> bool:
@@ -184,11 +188,15 @@ def _fit(
     if value.shape != own.shape:
         return None, "left", _sizes(value, own)
     ratio = meta.windows.stride_us / source.windows.stride_us
-    rules = _IN_SELECTIVE_S5 if meta.temporal_config.name == "selective_s5" else _IN_OTHERS
-    rule = rules.get(name.rsplit(".", 1)[-1]) if any(name.startswith(layer) for layer in layers) else None
-    if rule and not math.isclose(ratio, 1):
-        return rule(value, ratio), "resized", f"for steps {ratio:g} times as long"
-    return value, "taken", ""
+    if math.isclose(ratio, 1) or not name.startswith(tuple(layers)):
+        return value, "taken", ""
+    rules = _IN_OTHERS
+    if meta.temporal_config.name == "selective_s5":
+        rules = _IN_SELECTIVE_S5
+    rule = rules.get(name.rsplit(".", 1)[-1])
+    if rule is None:
+        return value, "taken", ""
+    return rule(value, ratio), "resized", f"for steps {ratio:g} times as long"
 
 
 def _fit_classes(own: Tensor, value: Tensor, before: Sequence[str] | None, after: Sequence[str]) -> _Fitted:
@@ -208,9 +216,9 @@ def _fit_classes(own: Tensor, value: Tensor, before: Sequence[str] | None, after
     for class_name in known:
         filled[after.index(class_name)] = value[before.index(class_name)]
     new = [class_name for class_name in after if class_name not in known]
-    rest = "no class starts anew"
-    if new:
-        rest = f"{', '.join(new)} {'starts' if len(new) == 1 else 'start'} anew"
+    rest = f"{', '.join(new)} start anew"
+    if len(new) <= 1:
+        rest = f"{', '.join(new) or 'no class'} starts anew"
     return filled, "resized", f"the weights have {', '.join(known)}; {rest}"
 
 
@@ -248,7 +256,8 @@ def _foreign_layers(
     """
     own, foreign = detector.state_dict(), {}
     differing = [key for key in _LAYOUT if getattr(source.temporal, key) != getattr(meta.temporal_config, key)]
-    differing = ["name"] if "name" in differing else differing  # the name decides the other settings
+    if "name" in differing:
+        differing = ["name"]  # it decides the other settings
     for prefix in prefixes:
         shapes = {name: value.shape for name, value in own.items() if name.startswith(prefix)}
         if differing:
@@ -260,10 +269,14 @@ def _foreign_layers(
 
 
 def _bins(windows: WindowSettings) -> tuple[str, int | tuple[int, ...]]:
-    is_binned = windows.representation != "surfaces"
-    return windows.representation, windows.num_bins if is_binned else windows.time_constants_us
+    if windows.representation == "surfaces":
+        return windows.representation, windows.time_constants_us
+    return windows.representation, windows.num_bins
 
 
 def _sizes(value: Tensor, own: Tensor) -> str:
-    there, here = ("x".join(map(str, each.shape)) for each in (value, own))
-    return f"{there} in the weights, {here} in this detector"
+    return f"{_size(value)} in the weights, {_size(own)} in this detector"
+
+
+def _size(value: Tensor) -> str:
+    return "x".join(map(str, value.shape))

@@ -95,7 +95,9 @@ def named_weights(path: str | Path) -> Path | None:
         return None
     known = weights_names()
     if name not in known:
-        there = f"choose from {', '.join(known)}" if known else "this installation has none"
+        there = "this installation has none"
+        if known:
+            there = f"choose from {', '.join(known)}"
         raise UserError(
             "weights.no_such_name", f"there are no weights named {name!r}, and no such file; {there}, or give {_OTHERS}"
         )
@@ -106,8 +108,9 @@ def default_weights() -> str | None:
     """Return the name or path of the default weights, or None if this installation lacks them."""
     if DEFAULT_WEIGHTS not in weights_names():
         return None
-    # A local file or folder of that name, such as the folder of a training, would hide the weights.
-    return str(FOLDER / f"{DEFAULT_WEIGHTS}{_SUFFIX}") if Path(DEFAULT_WEIGHTS).exists() else DEFAULT_WEIGHTS
+    if Path(DEFAULT_WEIGHTS).exists():  # a file or folder of that name, such as that of a training, hides the weights
+        return str(FOLDER / f"{DEFAULT_WEIGHTS}{_SUFFIX}")
+    return DEFAULT_WEIGHTS
 
 
 def card_of(path: str | Path) -> str | None:
@@ -117,8 +120,9 @@ def card_of(path: str | Path) -> str | None:
         path: The name or the file of the weights.
     """
     file = named_weights(path) or Path(path)
-    is_ours = file.suffix == _SUFFIX and file.absolute().parent == FOLDER
-    return MODEL_CARDS.get(file.stem) if is_ours else None
+    if file.suffix != _SUFFIX or file.absolute().parent != FOLDER:
+        return None
+    return MODEL_CARDS.get(file.stem)
 
 
 def local_weights(path: str | Path) -> str | Path:
@@ -135,8 +139,8 @@ def local_weights(path: str | Path) -> str | Path:
     if prefix is None:
         return named_weights(path) or path
     address = f"hf://{str(path)[prefix.end() :]}"
-    found = _ADDRESS.fullmatch(address.removeprefix("hf://"))
-    if found is None:
+    parts = _ADDRESS.fullmatch(address.removeprefix("hf://"))
+    if parts is None:
         raise UserError(
             "hub.address",
             f"{address} is not of the form hf://OWNER/NAME, hf://OWNER/NAME@REVISION or "
@@ -144,7 +148,7 @@ def local_weights(path: str | Path) -> str | Path:
         )
     hub = _hub(address)
     with file_errors(address, " cannot be downloaded", "check name, network and token", errors=(Exception,)):
-        return Path(hub.hf_hub_download(found["repo"], found["file"] or WEIGHTS_FILE, revision=found["revision"]))
+        return Path(hub.hf_hub_download(parts["repo"], parts["file"] or WEIGHTS_FILE, revision=parts["revision"]))
 
 
 def upload_folder(repo: str, folder: Path, is_private: bool, message: str) -> str:
@@ -171,8 +175,10 @@ def upload_folder(repo: str, folder: Path, is_private: bool, message: str) -> st
             raise UserError(
                 "hub.is_public", f"{repo} exists and is public; choose another name, or make it private on its page"
             )
-        kept = [CARD_FILE] if hub.file_exists(repo, CARD_FILE) else None
-        hub.upload_folder(repo_id=repo, folder_path=folder, commit_message=message, ignore_patterns=kept)
+        ignored = None
+        if hub.file_exists(repo, CARD_FILE):
+            ignored = [CARD_FILE]
+        hub.upload_folder(repo_id=repo, folder_path=folder, commit_message=message, ignore_patterns=ignored)
     return f"hf://{repo}"
 
 
@@ -208,10 +214,10 @@ def check_digest(path: Path | str) -> bool:
     path = Path(path)
     if path.suffix in (".onnx", ".safetensors", ".xml"):
         data = path.read_bytes()
-        found = _DIGEST.findall(data)
-        if len(found) != 1:
+        digests = _DIGEST.findall(data)
+        if len(digests) != 1:
             return False
-        is_whole = _digest_of(data.replace(found[0], NO_DIGEST_YET.encode()) + _beside(path)) == found[0]
+        is_whole = _digest_of(data.replace(digests[0], NO_DIGEST_YET.encode()) + _beside(path)) == digests[0]
     else:
         try:
             if not zipfile.is_zipfile(path):  # before 2020, torch did not write zip archives

@@ -40,7 +40,9 @@ def check_extra(what: str, extra: str, *modules: str) -> None:
     """
     missing = [_NAMES.get(module, module) for module in modules if not is_installed(module)]
     if missing:
-        packages = f"package {missing[0]}" if len(missing) == 1 else f"packages {', '.join(missing)}"
+        packages = f"packages {', '.join(missing)}"
+        if len(missing) == 1:
+            packages = f"package {missing[0]}"
         raise UserError(
             "extras.missing", f"{what} needs the {packages}; run `bash scripts/install.sh {extra}` in the checkout"
         )
@@ -78,11 +80,11 @@ def import_plugins(paths: Iterable[str]) -> None:
             raise UserError("plugins.not_python", f"plugins=[{path}]: name a Python file, such as my_part.py")
         if str(file.parent) not in sys.path:
             sys.path.append(str(file.parent))  # so that child processes find it
-        found = getattr(importlib.import_module(file.stem), "__file__", None)
-        if found is None or Path(found).resolve() != file:
+        imported = getattr(importlib.import_module(file.stem), "__file__", None)
+        if imported is None or Path(imported).resolve() != file:
             raise UserError(
                 "plugins.same_name",
-                f"plugins=[{path}]: another module is named {file.stem} ({found or 'built in'}); rename the file",
+                f"plugins=[{path}]: another module is named {file.stem} ({imported or 'built in'}); rename the file",
             )
 
 

@@ -84,9 +84,9 @@ def staging_folder(folder: Path | str, name: str) -> Iterator[Path]:
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    for left in folder.glob(f".{glob.escape(name)}-*"):
-        if _TEMPORARY.search(left.name) and _is_orphan(left):
-            shutil.rmtree(left, ignore_errors=True)
+    for abandoned in folder.glob(f".{glob.escape(name)}-*"):
+        if _TEMPORARY.search(abandoned.name) and _is_orphan(abandoned):
+            shutil.rmtree(abandoned, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=f".{name}-", suffix=f".{_writer()}") as staged:
         yield Path(staged)
 
@@ -149,9 +149,12 @@ def _process_state(pid: int) -> list[str]:
 def did_you_mean(path: Path | str) -> str:
     """Return a question that names the file most like a missing one in its folder; empty if there is none."""
     path = Path(path)
-    names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-    found = difflib.get_close_matches(path.name, names, 1)
-    return f"; did you mean {found[0]}?" if found else ""
+    if not path.parent.is_dir():
+        return ""
+    names = [entry.name for entry in path.parent.iterdir()]
+    for name in difflib.get_close_matches(path.name, names, 1):
+        return f"; did you mean {name}?"
+    return ""
 
 
 @contextlib.contextmanager

@@ -153,4 +153,6 @@ def _is_number(value: object) -> bool:
 
 
 def _or_null(config: object, name: str) -> str:
-    return ", or null" if getattr(type(config), name, 0) is None else ""
+    if getattr(type(config), name, 0) is None:
+        return ", or null"
+    return ""

@@ -62,8 +62,8 @@ def return_freed_memory() -> None:
 def free_bytes() -> int | None:
     """Return the memory that the system and the container leave to this process; None if unknown (not Linux)."""
     try:
-        found = re.search(r"MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text())
-        free = [int(found[1]) << 10] if found else []
+        available = re.findall(r"MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text())
+        free = [int(kilobytes) << 10 for kilobytes in available]
         limit = Path("/sys/fs/cgroup/memory.max")
         if limit.exists() and (most := limit.read_text().strip()).isdecimal():
             free.append(int(most))

@@ -20,9 +20,10 @@ def commit() -> str:
     folder = Path(__file__).resolve().parents[1]
     if _git(folder, "ls-files", "--error-unmatch", "__init__.py") is None:  # inside another repository
         return ""
-    found = _git(folder, "rev-parse", "--short=12", "HEAD") or ""
-    has_changes = _git(folder, "status", "--porcelain", "--untracked-files=no", ".")
-    return found + ("+changes" if found and has_changes else "")
+    head = _git(folder, "rev-parse", "--short=12", "HEAD") or ""
+    if head and _git(folder, "status", "--porcelain", "--untracked-files=no", "."):
+        return f"{head}+changes"
+    return head
 
 
 def processor() -> str:
@@ -40,4 +41,6 @@ def _git(folder: Path, *words: str) -> str | None:
         done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    if done.returncode != 0:
+        return None
+    return done.stdout.strip()

@@ -194,6 +194,18 @@ def _scaled(left: Tensor, right: Tensor, head_dim: int, out: Tensor | None = Non
     return torch.baddbmm(left.new_empty(()), left, right, beta=0, alpha=head_dim**-0.5, out=out)
 
 
+def build_first_norm(dim: int, normed_input: bool) -> nn.Module:
+    """Return the norm at the start of a mixer, or nothing if its input is the output of a norm.
+
+    Args:
+        dim: Number of channels.
+        normed_input: Whether the input is the output of a norm.
+    """
+    if normed_input:
+        return nn.Identity()
+    return nn.LayerNorm(dim)
+
+
 def build_drop_path(rate: float) -> nn.Module:
     """Return a module that drops the branches of a random share of the samples: stochastic depth (Huang et al., 2016).
 
@@ -236,7 +248,7 @@ class PartitionAttention(nn.Module):
         super().__init__()
         self.partition = partition
         self.split, self.merge = PARTITIONS[kind]
-        self.norm1 = nn.Identity() if normed_input else nn.LayerNorm(dim)
+        self.norm1 = build_first_norm(dim, normed_input)
         self.attention = SelfAttention(dim, head_dim, layer_scale)
         self.norm2 = nn.LayerNorm(dim)
         self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), ScaledLinear(4 * dim, dim, layer_scale))
@@ -286,14 +298,19 @@ class ExportedSelfAttention(nn.Module):
         super().__init__()
         self.head_dim = attention.head_dim
         # The rows of the projection are ordered by head, and within a head by query, key and value.
-        weight, bias = (
-            parameter.detach().unflatten(0, (-1, 3, self.head_dim)).transpose(0, 1).flatten(1, 2)
-            for parameter in (attention.qkv.weight, attention.qkv.bias)
-        )
+        weight, bias = self._by_part(attention.qkv.weight), self._by_part(attention.qkv.bias)
         scale = self.head_dim**-0.5
         self.query = _linear(weight[0] * scale, bias[0] * scale)
         self.key, self.value = _linear(weight[1], bias[1]), _linear(weight[2], bias[2])
         self.proj = _linear(*attention.proj.scaled())
+
+    def _by_part(self, parameter: Tensor) -> Tensor:
+        """Return the rows of a parameter as (3, ...): those of query, key and value."""
+        return parameter.detach().unflatten(0, (-1, 3, self.head_dim)).transpose(0, 1).flatten(1, 2)
+
+    def _by_head(self, x: Tensor, num_tokens: int) -> Tensor:
+        """Return pixels (G * T, C) as (G, heads, T, head_dim)."""
+        return x.view(-1, num_tokens, x.shape[1] // self.head_dim, self.head_dim).transpose(1, 2)
 
     def forward(self, x: Tensor, num_tokens: int) -> Tensor:
         """Attend within groups of T consecutive pixels.
@@ -305,10 +322,8 @@ class ExportedSelfAttention(nn.Module):
         Returns:
             The pixels (G * T, C).
         """
-        query, key, value = (
-            layer(x).view(-1, num_tokens, x.shape[1] // self.head_dim, self.head_dim).transpose(1, 2)
-            for layer in (self.query, self.key, self.value)
-        )
+        query, key = self._by_head(self.query(x), num_tokens), self._by_head(self.key(x), num_tokens)
+        value = self._by_head(self.value(x), num_tokens)
         mixed = torch.softmax(query @ key.transpose(2, 3), dim=-1) @ value
         return self.proj(mixed.transpose(1, 2).reshape(x.shape))
 
@@ -331,13 +346,15 @@ class ExportedAttentionPair(nn.Module):
         super().__init__()
         self.partition, self.split, self.merge = pair.block.partition, pair.block.split, pair.grid.merge
         pixels = torch.arange(height * width).view(1, height, width, 1)
-        by_block, by_grid = (part.split(pixels, part.partition).flatten() for part in (pair.block, pair.grid))
+        by_block = pair.block.split(pixels, self.partition).flatten()
+        by_grid = pair.grid.split(pixels, self.partition).flatten()
         self.register_buffer("order", by_block.argsort()[by_grid])
         for name, part in (("block", pair.block), ("grid", pair.grid)):
             widen, activate, narrow = part.mlp
             mlp = nn.Sequential(widen, activate, _linear(*cast(ScaledLinear, narrow).scaled()))
-            kept = {"norm1": part.norm1, "norm2": part.norm2, "mlp": mlp}
-            setattr(self, name, nn.ModuleDict({**kept, "attention": ExportedSelfAttention(part.attention)}))
+            attention = ExportedSelfAttention(part.attention)
+            layers = {"norm1": part.norm1, "norm2": part.norm2, "mlp": mlp, "attention": attention}
+            setattr(self, name, nn.ModuleDict(layers))
 
     def forward(self, x: Tensor) -> Tensor:
         num_streams, height, width, dim = x.shape
@@ -355,5 +372,6 @@ class ExportedAttentionPair(nn.Module):
 def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
     """Return a linear layer with copies of a weight and a bias."""
     layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
-    layer.weight, layer.bias = (nn.Parameter(part.detach().clone(), requires_grad=False) for part in (weight, bias))
+    layer.weight = nn.Parameter(weight.detach().clone(), requires_grad=False)
+    layer.bias = nn.Parameter(bias.detach().clone(), requires_grad=False)
     return layer

@@ -195,12 +195,12 @@ class RvtBackbone(Backbone):
         self.channels = dict(zip(_STRIDES, dims, strict=True))
         self.memory_strides = check_memory_strides(temporal.strides, self.channels)
         layers = [build_temporal_layer(temporal, dim) for dim in dims]
-        self.stages: Sequence[Stage] = nn.ModuleList(  # type: ignore[assignment]
-            Stage(before, dim, factor, blocks, self.partition, layer, model, stride in self.memory_strides)
-            for before, (stride, dim), factor, blocks, layer in zip(
-                (in_channels, *dims[:-1]), self.channels.items(), _FACTORS, model.num_blocks, layers, strict=True
-            )
-        )
+        stages, before = [], in_channels
+        for stride, dim, factor, blocks, layer in zip(_STRIDES, dims, _FACTORS, model.num_blocks, layers, strict=True):
+            remembers = stride in self.memory_strides
+            stages.append(Stage(before, dim, factor, blocks, self.partition, layer, model, remembers))
+            before = dim
+        self.stages: Sequence[Stage] = nn.ModuleList(stages)  # type: ignore[assignment]
 
     def temporal_layers(self) -> dict[int, TemporalLayer]:
         return {stride: stage.temporal for stride, stage in zip(_STRIDES, self.stages, strict=True)}

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rvtssm.models.backbones.attention import ScaledLinear, build_drop_path
+from rvtssm.models.backbones.attention import ScaledLinear, build_drop_path, build_first_norm
 
 if TYPE_CHECKING:
     from rvtssm.models.model_config import ModelConfig
@@ -77,8 +77,9 @@ class SSM2D(nn.Module):
         total = self.C.new_zeros(())
         for responses, c, flips in zip(self.responses(height, width), self.C.unbind(1), _FLIPS, strict=True):
             quarter = F.pad(torch.einsum("nshw,cns->chw", responses, c), (0, width, 0, height))
-            # Along an axis that runs backwards, offset -1 comes last, and offset 0 stays first.
-            total = total + (quarter.flip(flips).roll([1] * len(flips), flips) if flips else quarter)
+            if flips:  # along an axis that runs backwards, offset -1 comes last, and offset 0 stays first
+                quarter = quarter.flip(flips).roll([1] * len(flips), flips)
+            total = total + quarter
         return total.permute(1, 2, 0)
 
     def responses(self, height: int, width: int) -> Tensor:
@@ -103,7 +104,7 @@ class SSM2D(nn.Module):
         first_h, other_h = _paths(width, num_turns, stay[0], turn[0])
         first_v, other_v = _paths(height, num_turns, stay[1], turn[1])
         # Paths that end in the other state than they started in have one turn back less.
-        late_h, late_v = (F.pad(first, (1, -1)) for first in (first_h, first_v))
+        late_h, late_v = F.pad(first_h, (1, -1)), F.pad(first_v, (1, -1))
         h = b_h * (other_v @ first_h.mT) + b_v * (late_v @ other_h.mT)
         v = b_h * (other_v @ late_h.mT) + b_v * (first_v @ other_h.mT)
         return torch.stack([h, v], dim=2)
@@ -149,7 +150,7 @@ class RealSSM2D(nn.Module):
     def __init__(self, layer: SSM2D, height: int, width: int) -> None:
         super().__init__()
         spectrum = torch.fft.rfft2(layer.kernel(height, width).double(), dim=(0, 1)).permute(2, 0, 1)
-        rows, columns = (_waves(length, count) for length, count in ((height, 2 * height), (width, width + 1)))
+        rows, columns = _waves(height, 2 * height), _waves(width, width + 1)
         # Half of the frequencies along columns suffice; all but the first and the last of them count twice.
         weight = torch.full((width + 1, 1), 2.0).double()
         weight[[0, -1]] = 1
@@ -162,7 +163,7 @@ class RealSSM2D(nn.Module):
         """Mix pixels (B, H, W, C) -> (B, H, W, C)."""
         u = x.permute(0, 3, 1, 2)
         cos_rows, sin_rows = self.rows.unbind(0)  # (2 H, H)
-        re, im = (u @ wave.mT for wave in self.columns.unbind(0))  # the transform along columns is re - i im
+        re, im = u @ self.columns[0].mT, u @ self.columns[1].mT  # the transform along columns is re - i im
         re, im = cos_rows @ re - sin_rows @ im, cos_rows @ im + sin_rows @ re
         by_re, by_im = self.spectrum.unbind(-1)
         re, im = re * by_re + im * by_im, im * by_re - re * by_im
@@ -190,7 +191,7 @@ class SSM2DBlock(nn.Module):
     def __init__(self, dim: int, model: ModelConfig, normed_input: bool) -> None:
         super().__init__()
         layer_scale = model.layer_scale
-        self.norm1 = nn.Identity() if normed_input else nn.LayerNorm(dim)
+        self.norm1 = build_first_norm(dim, normed_input)
         self.ssm: SSM2D | RealSSM2D = SSM2D(dim)
         self.mix = ScaledLinear(dim, dim, layer_scale)
         self.norm2 = nn.LayerNorm(dim)

@@ -55,7 +55,9 @@ class TimmBackbone(Backbone):
         self.name, self.weights, self.in_channels = _known(model.timm_name), model.timm_weights, in_channels
         height, width = frame_hw
         self.padded_hw = -(-height // _STRIDES[-1]) * _STRIDES[-1], -(-width // _STRIDES[-1]) * _STRIDES[-1]
-        self._options: dict[str, Any] = {"drop_path_rate": model.drop_path} if model.drop_path else {}
+        self._options: dict[str, Any] = {}
+        if model.drop_path:
+            self._options["drop_path_rate"] = model.drop_path
         if getattr(timm.get_pretrained_cfg(self.name), "fixed_input_size", False):
             self._options["img_size"] = self.padded_hw
         self.spatial = self._create()
@@ -84,13 +86,13 @@ class TimmBackbone(Backbone):
     def forward(
         self, frames: Tensor, state: tuple[Any, ...], step_scales: Sequence[Any]
     ) -> tuple[dict[int, Tensor], tuple[Any, ...]]:
-        found = self.spatial(frames.flatten(0, 1).permute(0, 3, 1, 2))
+        spatial_maps = self.spatial(frames.flatten(0, 1).permute(0, 3, 1, 2))
         maps: dict[int, Tensor] = {}
         states = []
         layers = self.temporal_layers()
         given = dict(zip(layers, zip(state, step_scales, strict=True), strict=True))
         for stride in self.channels:
-            x = found[self._index[stride]]
+            x = spatial_maps[self._index[stride]]
             if getattr(self.spatial, "output_fmt", "NCHW") == "NCHW":
                 x = x.permute(0, 2, 3, 1)
             if str(stride) in self.downwards:

@@ -128,8 +128,8 @@ class YoloxHead(Head):
 
     @staticmethod
     def compared(predictions: YoloxPredictions) -> tuple[Tensor, Tensor]:
-        found = to_probabilities(predictions.rows)
-        return found[..., :4], found[..., 4:5] * found[..., 5:]
+        probabilities = to_probabilities(predictions.rows)
+        return probabilities[..., :4], probabilities[..., 4:5] * probabilities[..., 5:]
 
 
 def locate(height: int, width: int, strides: Sequence[int] = (8, 16, 32)) -> Tensor:
@@ -249,20 +249,22 @@ def yolox_loss(
     frame, location = rows.clamp(min=0).unbind(1)
     answers = torch.where(is_row[:, None], predictions[frame, location], 1)
     target = matched[frame, location].clamp(min=0)
-    wanted = targets[frame, target]
+    objects = targets[frame, target]
     weight, location_weight, counts = is_row.to(predictions.dtype), None, [num_matched]
     if weights is not None:
         weight = weight * weights[frame, target].to(predictions.dtype)
-        by_location = weights.gather(1, matched.clamp(min=0)) if weights.shape[1] else weights.new_ones(())
+        by_location = weights.new_ones(())
+        if weights.shape[1]:
+            by_location = weights.gather(1, matched.clamp(min=0))
         location_weight = torch.where(is_object, by_location, 1).to(predictions.dtype)
         counts.insert(0, (weight > 0).sum())
     norm = divisor(*counts)
 
-    iou = overlap_cxcywh(answers[:, :4], wanted[:, 1:])
+    iou = overlap_cxcywh(answers[:, :4], objects[:, 1:])
     objectness = F.binary_cross_entropy_with_logits(
         predictions[..., 4], is_object.to(predictions.dtype), location_weight, reduction="sum"
     )
-    class_target = F.one_hot(wanted[:, 0].long(), predictions.shape[-1] - 5) * iou.detach()[:, None]
+    class_target = F.one_hot(objects[:, 0].long(), predictions.shape[-1] - 5) * iou.detach()[:, None]
     class_ = F.binary_cross_entropy_with_logits(answers[:, 5:], class_target, weight[:, None], reduction="sum")
     missing = (1 - iou**2) * weight
     losses = {"iou": IOU_WEIGHT * missing.sum() / norm, "objectness": objectness / norm, "class": class_ / norm}

@@ -100,7 +100,7 @@ class DeformableAttention(nn.Module):
         weights = self.weight(queries).unflatten(-1, by_head).to(boxes.dtype).softmax(dim=-1)
         # M A D -> (M heads) C A
         values = self.value(memory).to(boxes.dtype).transpose(1, 2).unflatten(1, by_head).flatten(0, 1)
-        parts = values.split([height * width for height, width in sizes], dim=-1)
+        parts = values.split(list(map(math.prod, sizes)), dim=-1)
         maps = [part.unflatten(-1, size) for part, size in zip(parts, sizes, strict=True)]
         read = sample_points(maps, points.transpose(1, 2).flatten(0, 1), weights.transpose(1, 2).flatten(0, 1))
         return self.out(read.unflatten(0, (-1, self.num_heads)).flatten(1, 2).transpose(1, 2))
@@ -156,11 +156,13 @@ class DecoderLayer(nn.Module):
         return after_network(x + self.network(x))
 
     def _attend(self, x: Tensor, position: Tensor, may_attend: Tensor | None) -> Tensor:
-        by_head = (self.num_heads, -1)
-        query, key = self.query_key(x + position).chunk(2, dim=-1)
-        query, key, value = (part.unflatten(-1, by_head).transpose(1, 2) for part in (query, key, self.value(x)))
-        found = F.scaled_dot_product_attention(query, key, value, attn_mask=may_attend)
-        return self.out(found.transpose(1, 2).flatten(2))
+        query, key = map(self._by_head, self.query_key(x + position).chunk(2, dim=-1))
+        mixed = F.scaled_dot_product_attention(query, key, self._by_head(self.value(x)), attn_mask=may_attend)
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+    def _by_head(self, x: Tensor) -> Tensor:
+        """Return features (M, Q, D) as (M, heads, Q, D / heads)."""
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
 
 class RtdetrDecoder(nn.Module):
@@ -213,8 +215,9 @@ class RtdetrDecoder(nn.Module):
             logits.append(layer.class_out(x).to(boxes.dtype))
             through = refine_boxes(boxes, change)
             boxes = through.detach()
-        first = 0 if self.training else -1
-        return torch.stack(refined[first:], dim=1), torch.stack(logits[first:], dim=1)
+        if not self.training:
+            refined, logits = refined[-1:], logits[-1:]
+        return torch.stack(refined, dim=1), torch.stack(logits, dim=1)
 
 
 def refine_boxes(boxes: Tensor, change: Tensor) -> Tensor:

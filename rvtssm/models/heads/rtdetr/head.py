@@ -62,7 +62,9 @@ class RtdetrHead(Head):
         self.features = nn.Sequential(nn.Linear(dim, dim), nn.LayerNorm(dim))
         self.class_out = build_class_out(dim, num_classes)
         self.box_out = build_box_out(dim)
-        self.embed_class = nn.Embedding(num_classes, dim) if self.num_denoising else None
+        self.embed_class = None
+        if self.num_denoising:
+            self.embed_class = nn.Embedding(num_classes, dim)
         self.decoder = RtdetrDecoder(dim, dim // HEAD_DIM, model.rtdetr_layers, len(channels), num_classes)
         height, width = padded_hw
         center, stride = locate(height, width, list(channels)).split([2, 1], dim=1)
@@ -71,9 +73,12 @@ class RtdetrHead(Head):
         self.register_buffer("frame", torch.tensor([width, height, width, height]).float(), persistent=False)
 
     def forward(self, maps: dict[int, Tensor], targets: tuple[Tensor, Tensor] | None = None) -> RtdetrPredictions:
-        projected = [project(x) for project, x in zip(self.projections, maps.values(), strict=True)]
-        sizes = [(x.shape[2], x.shape[3]) for x in projected]
-        memory = torch.cat([x.flatten(2).transpose(1, 2) for x in projected], dim=1)  # (M, A, D)
+        pixels, sizes = [], []
+        for project, features in zip(self.projections, maps.values(), strict=True):
+            projected = project(features)
+            pixels.append(projected.flatten(2).transpose(1, 2))
+            sizes.append((projected.shape[2], projected.shape[3]))
+        memory = torch.cat(pixels, dim=1)  # (M, A, D)
         x, selected_boxes, selected_logits = self._select(memory)
         x, boxes = x.detach(), selected_boxes.detach()
         if not self.training:
@@ -89,15 +94,15 @@ class RtdetrHead(Head):
         every_box, every_logit = self.decoder(x, boxes, memory, sizes, self.frame, mask)
         own_boxes, noisy_boxes = every_box.tensor_split([num_queries], dim=2)
         own_logits, noisy_logits = every_logit.tensor_split([num_queries], dim=2)
-        return RtdetrPredictions(
+        predictions = RtdetrPredictions(
             own_boxes[:, -1],
             own_logits[:, -1],
             torch.cat([selected_boxes[:, None], own_boxes[:, :-1]], dim=1),
             torch.cat([selected_logits[:, None], own_logits[:, :-1]], dim=1),
-            None if noisy_target is None else noisy_boxes,
-            None if noisy_target is None else noisy_logits,
-            noisy_target,
         )
+        if noisy_target is None:
+            return predictions
+        return predictions._replace(noisy_boxes=noisy_boxes, noisy_logits=noisy_logits, noisy_target=noisy_target)
 
     def _select(self, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return features (M, Q, D), boxes (M, Q, 4) px and class logits (M, Q, K) of the best pixels of the maps.
@@ -186,12 +191,12 @@ class RtdetrHead(Head):
         limit = min(config.max_detections or num_queries, num_queries * num_classes)
         score, index = probability.flatten(1).topk(limit, dim=1)
         chosen = cxcywh_to_xyxy(boxes).gather(1, (index // num_classes)[..., None].expand(-1, -1, 4))
-        found = []
-        frames = (x.cpu() for x in (chosen, score, index % num_classes))
+        detections = []
+        frames = chosen.cpu(), score.cpu(), (index % num_classes).cpu()
         for xyxy, scores, class_id, time in zip(*frames, t_us, strict=True):
             keep = scores >= config.min_score
-            found.append(Detections(xyxy[keep].numpy(), scores[keep].numpy(), class_id[keep].numpy(), int(time)))
-        return found
+            detections.append(Detections(xyxy[keep].numpy(), scores[keep].numpy(), class_id[keep].numpy(), int(time)))
+        return detections
 
     @staticmethod
     def compared(predictions: RtdetrPredictions) -> tuple[Tensor, Tensor]:

@@ -47,9 +47,9 @@ def match_queries(boxes: Tensor, logits: Tensor, targets: Tensor, num_targets: T
     class_id = targets[..., 0].long()  # (M, N)
     by_target = class_id[None, :, None].expand(*logits.shape[:-1], -1)  # (S, M, Q, N)
     class_cost = (is_class - is_not).gather(-1, by_target)
-    wanted = targets[None, :, None, :, 1:]
-    l1_cost = ((boxes[..., None, :] - wanted).abs() / frame).sum(-1)
-    giou_cost = _giou_loss(boxes[..., None, :], wanted)
+    target_boxes = targets[None, :, None, :, 1:]
+    l1_cost = ((boxes[..., None, :] - target_boxes).abs() / frame).sum(-1)
+    giou_cost = _giou_loss(boxes[..., None, :], target_boxes)
     cost = CLASS_COST * class_cost + L1_COST * l1_cost + GIOU_COST * giou_cost
     matched = match_cheapest(cost.flatten(0, 1), num_targets.repeat(len(boxes)))
     return matched.unflatten(0, boxes.shape[:2])
@@ -79,9 +79,9 @@ def query_losses(
         The terms (S, 3) [class, L1, generalised IoU].
     """
     stage, row, query = torch.where(matched >= 0)
-    answers, wanted = boxes[stage, row, query], targets[row, matched[stage, row, query]]
-    class_id = wanted[:, 0].long()
-    overlap = overlap_cxcywh(answers.detach(), wanted[:, 1:]).to(logits.dtype)
+    answers, objects = boxes[stage, row, query], targets[row, matched[stage, row, query]]
+    class_id, object_boxes = objects[:, 0].long(), objects[:, 1:]
+    overlap = overlap_cxcywh(answers.detach(), object_boxes).to(logits.dtype)
     where = (stage, row, query, class_id)
     target = torch.zeros_like(logits).index_put(where, overlap)
     is_object = torch.zeros_like(target).index_put(where, torch.ones_like(overlap))
@@ -89,8 +89,8 @@ def query_losses(
     class_ = F.binary_cross_entropy_with_logits(logits, target, background + target, reduction="none")
     if counts is not None:
         class_ = class_ * counts[..., None]
-    l1 = ((answers - wanted[:, 1:]).abs() / frame).sum(-1)
-    giou = _giou_loss(answers, wanted[:, 1:])
+    l1 = ((answers - object_boxes).abs() / frame).sum(-1)
+    giou = _giou_loss(answers, object_boxes)
     if weights is not None:
         weight = weights[row, matched[stage, row, query]].to(class_.dtype)
         class_ = class_ * torch.ones_like(class_[..., 0]).index_put((stage, row, query), weight)[..., None]
