@@ -336,7 +336,7 @@ def test_the_number_in_a_name_is_the_frame(clip, tmp_path, first):
 
 
 @pytest.mark.parametrize(
-    "key",
+    ("name", "label_format", "content", "key"),
     [
         ("late.txt", None, "30,7,155,20,24,24", "video_labels.frame_outside"),
         ("jump.txt", None, "1,7,10,20,24,24\n2,7,215,20,24,24", "video_labels.track_jumps"),
