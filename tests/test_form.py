@@ -44,21 +44,11 @@ EXEMPT = {
         "inspect_dataset",
     },
     "rvtssm/cli": {
-        "config",
         "demo",
-        "demo_report",
-        "info",
-        "init_from",
-        "inspect_data",
         "predict",
     },
     "rvtssm/contrib/worlds": {
         "people",
-    },
-    "rvtssm/datasets": {
-        "chunks",
-        "datamodule",
-        "dsec",
     },
     "rvtssm/events": {
         "label_formats",
@@ -70,7 +60,6 @@ EXEMPT = {
     },
     "rvtssm/synthetic": {
         "actors",
-        "camera",
     },
     "scripts": {
         "mean_weights",

@@ -134,7 +134,8 @@ def _table(path: str, report: Sequence[Transferred]) -> Table:
     for row in report:
         parts[row.part].append(row)
     for part, rows in parts.items():
-        counts = [str(sum(row.outcome == outcome for row in rows)) for outcome in OUTCOMES]
+        outcomes = [row.outcome for row in rows]
+        counts = [str(outcomes.count(outcome)) for outcome in OUTCOMES]
         reasons = dict.fromkeys(f"{OUTCOMES[row.outcome]}: {row.reason}" for row in rows if row.outcome != "taken")
         table.add_row(part, *counts, "\n".join(reasons))
     return table
