@@ -159,7 +159,7 @@ DESCRIPTIONS = [
 TOO_LARGE = DESCRIPTIONS[3:5]
 # the name of the file, what writes it, what reads it, and the key of its refusal
 HOSTILE: list[tuple[str, Callable[[Path], object], Callable[[Path], object], str]] = [
-    ("a.h5", link_of_a_group, read_events, "hdf5.no_events"),
+    ("a.h5", link_of_a_group, read_events, "hdf5.other_file"),
     ("a.h5", last_event_a_day_away, read_events, "reader.damaged_time"),
     ("a.h5", lambda path: block_of_the_driver(path, 0), read_events, "hdf5.several_parts"),
     ("a.h5", lambda path: block_of_the_driver(path, 1), read_events, "hdf5.several_parts"),
