@@ -34,8 +34,8 @@ def detect(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("cpp")
     (library,) = (Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*.*")
     (folder / "libonnxruntime.so.1").symlink_to(library)  # the name under which programs look for it
-    command = [compiler, "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", SOURCE, f"-I{include}"]
-    built = [folder / "libonnxruntime.so.1", f"-Wl,-rpath,{folder}", "-o", folder / "detect"]
+    command = [compiler, "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", str(SOURCE), f"-I{include}"]
+    built = [str(folder / "libonnxruntime.so.1"), f"-Wl,-rpath,{folder}", "-o", str(folder / "detect")]
     subprocess.run([*command, *built], check=True)
     return folder / "detect"
 
