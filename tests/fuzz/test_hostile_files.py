@@ -99,9 +99,9 @@ def link_of_a_group(path: Path) -> None:
         file["events"] = h5py.ExternalLink(str(path.with_name("other.h5")), "events")
 
 
-def last_event_a_day_away(path: Path) -> None:
+def half_of_the_events_a_day_away(path: Path) -> None:
     t = EVENTS.t.copy()
-    t[-1] += 86_400_000_000
+    t[len(t) // 2 :] += 86_400_000_000
     write_hdf5(path, EVENTS, t=t)
 
 
@@ -160,7 +160,7 @@ TOO_LARGE = DESCRIPTIONS[3:5]
 # the name of the file, what writes it, what reads it, and the key of its refusal
 HOSTILE: list[tuple[str, Callable[[Path], object], Callable[[Path], object], str]] = [
     ("a.h5", link_of_a_group, read_events, "hdf5.other_file"),
-    ("a.h5", last_event_a_day_away, read_events, "reader.damaged_time"),
+    ("a.h5", half_of_the_events_a_day_away, read_events, "reader.damaged_time"),
     ("a.h5", lambda path: block_of_the_driver(path, 0), read_events, "hdf5.several_parts"),
     ("a.h5", lambda path: block_of_the_driver(path, 1), read_events, "hdf5.several_parts"),
     ("a.h5", array_that_is_not_stored, open_sequence, "hdf5.not_in_one_piece"),
