@@ -1,5 +1,6 @@
 """The settings of predictions and of live detection. This file does not import torch."""
 
+import re
 from dataclasses import dataclass, field, replace
 
 from rvtssm.models.model_config import PostprocessConfig
@@ -53,6 +54,7 @@ class DetectionConfig:
         check_positive("detection", self, "hz")
         check_whole("detection", self, "downsample")
         check_share("detection", self, "min_score")
+        parse_tiles(self.tiles)
         if self.hz is not None and self.hz > 1e6:
             raise UserError(
                 "settings.rate_too_high",
@@ -106,3 +108,17 @@ class LiveConfig:
 def shown_boxes(config: PostprocessConfig) -> PostprocessConfig:
     """Return the rules for boxes that people look at: the given ones, with at most MOST_SHOWN boxes per frame."""
     return replace(config, max_detections=config.max_detections or MOST_SHOWN)
+
+
+def parse_tiles(text: str | None) -> tuple[int, int]:
+    """Return the numbers of tiles across and down, such as (2, 2) for 2x2; (1, 1) for None.
+
+    Raises:
+        UserError: The text does not give two numbers from 1 to 8.
+    """
+    match = re.fullmatch(r"([1-8])x([1-8])", "1x1" if text is None else str(text))
+    if match is None:
+        raise UserError(
+            "tiles.format", f"detection.tiles={text!r} must be two numbers from 1 to 8, across and down, such as 2x2"
+        )
+    return int(match[1]), int(match[2])

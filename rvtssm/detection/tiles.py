@@ -5,7 +5,6 @@ Tiles keep more pixels of a large sensor than one reduced frame, so that small o
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rvtssm.boxes import pairwise_iou
+from rvtssm.detection.inference_config import parse_tiles
 from rvtssm.records import SMALLEST_SIDE, Detections
 from rvtssm.system.user_error import UserError
 
@@ -138,18 +138,6 @@ def _same_object(piece: _Piece, others: list[_Piece]) -> _Piece | None:
         if iou >= best_iou and (end > start).all():
             best, best_iou = other, iou
     return best
-
-
-def parse_tiles(text: str | None) -> tuple[int, int]:
-    """Return the numbers of tiles across and down, such as (2, 2) for 2x2; (1, 1) for None.
-
-    Raises:
-        UserError: The text does not give two numbers from 1 to 8.
-    """
-    match = re.fullmatch(r"([1-8])x([1-8])", "1x1" if text is None else str(text))
-    if match is None:
-        raise UserError("tiles.format", f"tiles={text!r} must be two numbers from 1 to 8, across and down, such as 2x2")
-    return int(match[1]), int(match[2])
 
 
 def tile_size(sensor_hw: tuple[int, int], text: str | None) -> tuple[int, int]:

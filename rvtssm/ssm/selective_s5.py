@@ -30,8 +30,6 @@ from rvtssm.ssm.shared_state import as_complex, as_pairs
 from rvtssm.ssm.spectrum import Spectrum, mode_spectrum
 from rvtssm.ssm.temporal_config import TemporalConfig
 
-_RULES = {**DISCRETIZATIONS, "zoh": zoh_of_many_steps}  # the steps differ at every input
-
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -127,7 +125,10 @@ class SelectiveS5SSM(TemporalLayer):
             if self.discretization == "zoh" and x.device.type == "cpu" and self.scan != "loop":
                 states, last = held_scan(system.lambda_, (steps * rows).flatten(1, 2), drive, before)
             else:
-                decay, gain = _RULES[self.discretization](system.lambda_, steps, rows)
+                rule = DISCRETIZATIONS[self.discretization]
+                if self.discretization == "zoh":
+                    rule = zoh_of_many_steps  # the steps differ at every input
+                decay, gain = rule(system.lambda_, steps, rows)
                 drive = (drive.unflatten(1, (groups, -1)) * gain).flatten(1, 2)
                 states, last = scan(decay.flatten(1, 2), drive, before, self.scan)
         return (F.linear(as_pairs(states, driven), system.w_out) + self.D * inputs).to(x.dtype), last

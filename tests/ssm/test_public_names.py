@@ -162,7 +162,7 @@ def test_another_precision_is_refused_with_a_remedy(layer):
         layer(8).double()(x)
     if layer is not LSTM:  # its state is real
         for low in (torch.half, torch.bfloat16):
-            with raises("layer.precision"):
+            with raises("layer.weights_not_float32"):
                 layer(8).to(low)(x.to(low))
 
 

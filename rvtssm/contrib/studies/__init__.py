@@ -23,8 +23,8 @@ def study(
     Raises:
         UserError: The settings do not fit each other or the data.
     """
+    from rvtssm.cli.composition import full_words
     from rvtssm.cli.inputs import check_inputs
-    from rvtssm.cli.words import full_words
     from rvtssm.contrib.studies.grid import as_words, compose_study
     from rvtssm.contrib.studies.run_study import run_study
 
