@@ -32,7 +32,7 @@ esac
 
 def test_a_notebook_that_does_not_exist_is_refused(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["notebook_pages.py", "first_vide"])
-    with pytest.raises(SystemExit, match=r"there is no notebook first_vide; choose from .*first_video"):
+    with pytest.raises(SystemExit, match=r"there is no example first_vide; choose from .*first_video"):
         runpy.run_path(str(ROOT / "scripts/notebook_pages.py"), run_name="__main__")
 
 

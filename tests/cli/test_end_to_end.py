@@ -186,7 +186,7 @@ def test_the_weights_say_on_what_to_evaluate_them(demo, tmp_path):
             assert value == pytest.approx(metrics["rates"][hz][name], abs=1e-6), (hz, name)
     assert "objectness_times_class, from 0.001" in found["settings"]["score"]
     assert "0.5 s" in found["settings"]["scored"]
-    assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".csv", ".md", ".png", ".html", ".yaml"}
+    assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".html", ".yaml"}
     groups = found["breakdown"]["groups"]
     assert set(groups) == {"size", "time since last motion", "speed"}  # raw labels have tracks
     page = (tmp_path / "report.html").read_text()
