@@ -54,8 +54,9 @@ def test_links_within_the_checkout_lead_somewhere(page):
 
 def commands() -> list[str]:
     """Every `rvtssm ...` in the fenced blocks of the pages, except those whose words are all in another one."""
-    blocks = [block for page in PAGES for block in re.findall(r"^```\n(.*?)^```", page.read_text(), re.M | re.S)]
-    lines = [line.split("  #")[0] for block in blocks for line in block.splitlines()]
+    text = "\n".join(page.read_text() for page in PAGES)
+    blocks = re.findall(r"^```(.*?)\n(.*?)^```$", text, re.M | re.S)
+    lines = [line.split("  #")[0] for kind, block in blocks if not kind for line in block.splitlines()]
     found = [match.group().strip() for line in lines if (match := re.search(r"\brvtssm [a-z]+ .*", line))]
     assert len(found) > 30
     words = {command: set(command.split()) for command in found}
