@@ -92,11 +92,11 @@ def _differing(choices: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return each choice of a table, reduced to the keys whose value differs between choices."""
     settings = {name: asdict(choice) for name, choice in choices.items()}
     first = next(iter(settings.values()))
-    others = list(settings.values())[1:]
-    differing = {key for setting in others for key in first if setting[key] != first[key]}
+    differing = set()
     for setting in settings.values():
-        for key in first.keys() - differing:
-            del setting[key]
+        differing |= {key for key in first if setting[key] != first[key]}
+    for name, setting in settings.items():
+        settings[name] = {key: setting[key] for key in first if key in differing}
     return settings
 
 
