@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections import defaultdict
 from dataclasses import dataclass, field
 from inspect import signature
@@ -244,7 +245,9 @@ class DetectionModule(L.LightningModule):
             generator.manual_seed(generator.initial_seed() + self.global_rank)
 
     def _begin_extension(self) -> None:
-        self.lr_schedulers().step()  # type: ignore[union-attr, call-arg]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # PyTorch does not know the steps before the extension
+            self.lr_schedulers().step()  # type: ignore[union-attr, call-arg]
         loop, every = self.trainer.fit_loop, int(self.trainer.val_check_batch or 1)
         if (loop.total_batch_idx + 1) % every:
             # Lightning counts a step for the logs after its validation, also when it resumes there. It does not expect

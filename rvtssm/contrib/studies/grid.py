@@ -27,7 +27,13 @@ def as_words(settings: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]) -> 
 
 
 def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    """Return a value as Hydra reads it: texts inside have quotes, but not the keys of a mapping."""
+    if isinstance(value, Mapping):
+        pairs = [f"{key}: {_as_text(part)}" for key, part in value.items()]
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(value, str):
+        return value
+    return json.dumps(value)
 
 
 def split_axes(words: list[str]) -> tuple[list[str], dict[str, list[str]]]:

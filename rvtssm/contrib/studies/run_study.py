@@ -314,6 +314,7 @@ def _scores(cells: Sequence[_Cell]) -> list[list[Score]]:
         return [_stored_scores(cell) for cell in cells]
     else:
         if not is_complete:
+            _refuse_other_steps(cells[0])
             train(replace(cells[0].config, out=str(folder), resume="auto"))
         best = best_checkpoint(folder)
         seconds = round(load_file(latest_checkpoint(best.parents[1]))["train_seconds"], 1)
@@ -323,6 +324,19 @@ def _scores(cells: Sequence[_Cell]) -> list[list[Score]]:
     for cell in cells:
         _score(cell, best, digest, cost)
     return [_stored_scores(cell) for cell in cells]
+
+
+def _refuse_other_steps(cell: _Cell) -> None:
+    """Raise UserError if the training of a cell had another number of steps, with which it would go on."""
+    path, num_steps = latest_checkpoint(cell.folder), cell.config.training.steps
+    if not path.is_file():
+        return
+    trained_steps = load_file(path)["decisive"]["training.steps"]
+    if trained_steps != num_steps:
+        raise UserError(
+            "study.other_steps",
+            f"{path} is of a training of {trained_steps} steps, and the study is of {num_steps}; choose another out=",
+        )
 
 
 def _readable_weights(cell: _Cell) -> Path:

@@ -285,7 +285,8 @@ def _check_study_of_weights(folder):
     """Two files of weights are two rows, whose differences are paired; classes may have other names in one of them."""
     weights = [str(folder / f"seed={seed}" / "checkpoints" / "best.ckpt") for seed in (0, 1)]
     settings = {"dataset": "synthetic", "dataset.raw_dir": str(folder / "raw"), "class_map": {}, "bootstrap": 50}
-    settings |= {"data.workers": 0, "postprocess.min_score": 0, "window": "slide", "hz": [20, 40]}
+    settings |= {"data.workers": 0, "postprocess.min_score": 0, "postprocess.max_detections": 20}
+    settings |= {"window": "slide", "hz": [20, 40]}
     report = study({"step_scale": [None, 1]}, settings, checkpoints=weights, out=str(folder / "of_weights"))
     assert list(report.conditions) == ["step_scale=null", "step_scale=1"]
     for rows in report.conditions.values():
