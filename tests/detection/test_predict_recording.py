@@ -163,7 +163,7 @@ def test_the_pictures_are_there(predicted):
     capture = cv2.VideoCapture(str(out / "video.mp4"))
     assert capture.get(cv2.CAP_PROP_FRAME_COUNT) == 21 and capture.get(cv2.CAP_PROP_FPS) == pytest.approx(20)
     stills = sorted(path.name for path in out.glob("still_*.png"))
-    assert len(stills) == 2 and cv2.imread(str(out / stills[0])).shape == (15 * HEIGHT + 60, 15 * WIDTH, 3)
+    assert len(stills) == 4 and cv2.imread(str(out / stills[0])).shape == (15 * HEIGHT + 60, 15 * WIDTH, 3)
     assert sorted(summary.files) == sorted(path.name for path in out.glob("[!.]*"))
     assert json.loads((out / "prediction.json").read_text())["num_windows"] == 21
     text = "\n".join(summary.lines())
