@@ -144,6 +144,27 @@ def build_actors(view: View, duration_s: float, config: SceneConfig, rng: np.ran
     return tuple(actors)
 
 
+def _across_the_street(is_car: bool, heading: int, rng: np.random.Generator) -> tuple[float, tuple[float, float]]:
+    """Return pixels per metre and the velocity of an actor that crosses the view."""
+    if is_car:
+        px_per_m = rng.uniform(7, 15)
+        speed, slant = rng.uniform(45, 110) / px_per_m, 0.0
+    else:
+        px_per_m = rng.uniform(13, 28)
+        speed = rng.uniform(0.9, 2.2)
+        lowest = -0.4 if px_per_m < 20 else 0.0
+        slant = rng.uniform(lowest, 0.4)  # distance gained from the camera per distance moved across
+    return px_per_m, (heading * speed, slant * speed)
+
+
+def _along_the_street(is_car: bool, heading: int, rng: np.random.Generator) -> tuple[float, tuple[float, float]]:
+    """Return pixels per metre and the velocity of an actor that comes from far away, or goes there."""
+    if is_car:
+        px_per_m = 1.05 * HOUSES_PX_PER_M if heading < 0 else 0.95 * NEAREST_PX_PER_M
+        return px_per_m, (0.0, heading * rng.uniform(5, 9))
+    return rng.uniform(12, 18), (0.0, heading * rng.uniform(1.0, 2.0))
+
+
 def _build_actor(view: View, enter_s: float, config: SceneConfig, rng: np.random.Generator) -> Actor:
     """Return an actor at the border of the view that will cross the street, pass the camera or come from far away.
 
@@ -152,18 +173,16 @@ def _build_actor(view: View, enter_s: float, config: SceneConfig, rng: np.random
     is_car = rng.random() < config.car_share
     heading = int(rng.choice((-1, 1)))
     # A pedestrian along the street would take too long to come close, so only the first ones walk there.
-    is_crossing = rng.random() < 0.75 if is_car else enter_s >= 0 or rng.random() < 0.8
+    if is_car:
+        is_crossing = rng.random() < 0.75
+    else:
+        is_crossing = enter_s >= 0 or rng.random() < 0.8
     if is_crossing:
-        px_per_m = rng.uniform(7, 15) if is_car else rng.uniform(13, 28)
-        speed = rng.uniform(45, 110) / px_per_m if is_car else rng.uniform(0.9, 2.2)
-        # distance gained from the camera per distance moved across
-        slant = 0.0 if is_car else rng.uniform(-0.4 if px_per_m < 20 else 0.0, 0.4)
-        velocity = (heading * speed, slant * speed)
+        px_per_m, velocity = _across_the_street(is_car, heading, rng)
         view_from = "left" if heading < 0 else "right"
         max_px_per_m = px_per_m
     else:
-        px_per_m = {-1: 1.05 * HOUSES_PX_PER_M, 1: 0.95 * NEAREST_PX_PER_M}[heading] if is_car else rng.uniform(12, 18)
-        velocity = (0.0, heading * (rng.uniform(5, 9) if is_car else rng.uniform(1.0, 2.0)))
+        px_per_m, velocity = _along_the_street(is_car, heading, rng)
         view_from = "front" if heading < 0 else "rear"
         max_px_per_m = 40.0
     figure_rng = rng.spawn(1)[0]  # separate, because textures for a finer sensor consume more random numbers
