@@ -100,7 +100,7 @@ def validated(weights: LoadedCheckpoint, raw: Path) -> ByTime:
     module.eval()
     for index, batch in enumerate(data.val_dataloader()):
         module.validation_step(batch, index)
-    return {t_us: frame for (_, t_us), frame in module.found.items()}
+    return {t_us: frame for (_, t_us), frame in module.detections.items()}
 
 
 @pytest.mark.parametrize("stride_ms", [16.667, 50])
