@@ -70,6 +70,7 @@ def in_child(folder: Path, work: Callable[[], None]) -> tuple[int, str]:
             code = 1
             try:
                 os.dup2(told.fileno(), 2)
+                faulthandler.disable()  # another library may have replaced its handler
                 faulthandler.enable(2)  # a crash says where it was
                 os.environ["RVTSSM_CACHE_DIR"] = "/dev/null/cache"  # indexes of mutants are not kept
                 for number in (signal.SIGPROF, signal.SIGALRM):
