@@ -58,9 +58,6 @@ EXEMPT = {
         "csv_text",
         "recording",
     },
-    "rvtssm/synthetic": {
-        "actors",
-    },
     "scripts": {
         "mean_weights",
         "sizes",

@@ -342,7 +342,7 @@ def fake(monkeypatch, composed):
         "read_checkpoint": lambda path: Weights(Path(path).read_text()),
         "weights_digest": str,
         "count_parameters": lambda detector: {"total": 7},
-        "load_file": lambda path: {"train_seconds": 1.0},
+        "load_file": lambda path: {"train_seconds": 1.0, "decisive": {"training.steps": 400_000}},
     }
     for name, function in replaced.items():
         monkeypatch.setattr(verb, name, function)
