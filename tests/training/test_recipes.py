@@ -1,27 +1,40 @@
-"""Every recipe composes, and its detector takes a training and an evaluation step at toy size."""
+"""Recipes are those of the paper, and train on generated recordings in the layout in which their data are published.
+
+Chunks are short and the detector has few channels; all else is the recipe's own, frames included.
+"""
 
 import functools
+import math
 import re
-from dataclasses import replace
+from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
-import torch
+from dsec_examples import write_sequence
+from event_examples import boxes_of, random_events, write_hdf5
 
-from rvtssm.cli.config import Config, configs_dir
-from rvtssm.cli.main import compose
-from rvtssm.datasets import DATASETS
-from rvtssm.datasets.datamodule import SequenceDataModule
-from rvtssm.detection.stream import stream
-from rvtssm.models.checkpoint_meta import CheckpointMeta
+from benchmarks.roofline import counted_as, page_table, recipes
+from rvtssm.cli.composition import compose
+from rvtssm.cli.config import Config
+from rvtssm.cli.main import main
+from rvtssm.events.labels import write_boxes
+from rvtssm.models.checkpoint import load_file, read_checkpoint
+from rvtssm.readers.dat import write_dat
+from rvtssm.training.checkpoints import last_checkpoint
 from rvtssm.training.checks import check
-from rvtssm.training.module import DetectionModule, ModuleSettings
-from rvtssm.training.optim import build_optimizer
+from rvtssm.training.optim import build_optimizer, peak_learning_rate
 
-FILES = sorted((configs_dir() / "experiment").glob("*.yaml"))
-RECIPES = [path for path in FILES if path.stem.split("_")[0] in ("gen1", "onempx") and "check" not in path.stem]
-# with a part that the paper does not have, a head or a backbone
-OURS = [path for path in RECIPES if {"rtdetr", "timm"} & set(path.stem.split("_"))]
-# the rows that have a published number, on both datasets and on Gen1 only
+ROOT = Path(__file__).parents[2]
+SMALL = (
+    *("model.embed_dim=8", "model.head_dim=4", "temporal.state_size=null", "sampling.chunk_length=2"),
+    *("training.devices=1", "training.accelerator=cpu", "training.pictures=false", "data.workers=0"),
+    *("data.eval_batch_size=1", "data.eval_chunk_length=4", "training.steps=1"),
+)
+END_US = 600_000
+SPLITS = ("train", "val")
+
+# the rows that have a published number, on both datasets and on Gen1 only, and recipes with parts of other papers
 ROWS = {
     *("lstm_base", "lstm_small", "s4d_base", "s5_base", "s5_base_h2", "s5_convnext_base", "s5_small", "s5_ssm2d_base")
 }
@@ -29,23 +42,33 @@ GEN1_ROWS = {
     *("s4_base", "s4d_base_alpha0", "s4d_base_alpha1", "s4d_base_h2"),
     *("s5_base_alpha0", "s5_base_alpha1", "s5_small_h2"),
 }
-recipe = functools.cache(lambda name: compose([f"experiment={name}"], "study"))
-# one of the recipes of 1Mpx, which have the detectors of those of Gen1, and none that differ in one number
-TRAINED = [path.stem for path in FILES if not re.search("^onempx|alpha|worlds", path.stem)]
-TRAINED.append("onempx_s5_base")
+OURS = {"s5_rtdetr_base", "s5_timm_resnet18"}
+# they have every part that a recipe has: the others differ in numbers, or have the detectors of Gen1 on frames of 1Mpx
+TRAINED = (
+    *("gen1_lstm_small", "gen1_s4_base", "gen1_s4d_base_h2", "gen1_s5_base", "gen1_s5_convnext_base"),
+    *("gen1_s5_ssm2d_base", "gen1_s5_rtdetr_base", "gen1_s5_timm_resnet18", "onempx_s5_base"),
+)
+recipe = functools.cache(lambda name: compose([f"experiment={name}"]))
+
+
+def parts_of(config: Config) -> set[tuple[str, object]]:
+    model = config.model
+    return {
+        *(("dataset", config.dataset.name), ("layer", config.temporal.name), ("mixer", model.mixer)),
+        *(("head", model.head), ("backbone", model.timm_name), ("h2", bool(config.optim.h2_weight))),
+    }
 
 
 def test_the_rows_of_the_paper_are_there():
-    rows = {"gen1": ROWS | GEN1_ROWS, "onempx": ROWS}
-    names = {path.stem for path in RECIPES if path not in OURS}
-    assert names == {f"{dataset}_{row}" for dataset in rows for row in rows[dataset]}
+    rows = {"gen1": ROWS | GEN1_ROWS | OURS, "onempx": ROWS | OURS}
+    assert {*recipes()} == {f"{dataset}_{row}" for dataset in rows for row in rows[dataset]}
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_a_recipe_is_what_its_name_says(path):
-    config = recipe(path.stem)
+@pytest.mark.parametrize("name", recipes())
+def test_a_recipe_is_what_its_name_says(name):
+    config = recipe(name)
     check(config)
-    dataset, layer, *rest = path.stem.split("_")
+    dataset, layer, *rest = name.split("_")
     assert (config.dataset.name, config.temporal.name) == (dataset, layer)
     assert config.model.size in rest and config.training.steps == 400_000
     assert config.model.mixer == next((mixer for mixer in ("convnext", "ssm2d") if mixer in rest), "attention")
@@ -55,51 +78,134 @@ def test_a_recipe_is_what_its_name_says(path):
     assert bool(config.optim.h2_weight) == (rest[-1] == "h2")
 
 
-@functools.cache
-def batches(dataset: str, folders: tuple[str, ...]):
-    """The data of a recipe at toy size, a training batch and an evaluation batch; small boxes count as well."""
-    overrides = [f"dataset={dataset}", "dataset.height=64", "dataset.width=96", "dataset.source=raw", *folders]
-    few = ["sampling.batch_size=2", "sampling.chunk_length=3", "data.workers=0", "data.eval_chunk_length=4"]
-    config = compose([*overrides, *few])
-    with pytest.MonkeyPatch.context() as patch:
-        spec = replace(DATASETS[dataset], prepare_min_side_px=4, prepare_min_diagonal_px=8)
-        patch.setitem(DATASETS, dataset, spec)
-        data = SequenceDataModule(config.dataset, config.sampling, config.augment, config.data)
-    batch = next(batch for batch in data.train_dataloader() if len(batch.frame_index))
-    evaluated = next(iter(data.val_dataloader()))
-    return data, batch, evaluated
+def test_the_recipes_that_are_trained_have_the_parts_of_all():
+    trained_parts = set().union(*(parts_of(recipe(name)) for name in TRAINED))
+    assert all(parts_of(recipe(name)) <= trained_parts for name in recipes())
 
 
-def at_toy_size(config: Config) -> Config:
-    model = replace(config.model, embed_dim=8, head_dim=4, timm_name=config.model.timm_name and "test_resnet")
-    return replace(config, model=model, temporal=replace(config.temporal, state_size=None))
+def boxes(height: int, width: int, **fields):
+    """A box that is large enough to be scored, at times that are labelled in Gen1 and, thinned, in 1Mpx."""
+    size = (width // 4, height // 4)
+    return boxes_of(*((time, width // 3, height // 3, *size) for time in (250_000, 500_000, END_US - 1)), **fields)
+
+
+def write_gen1(folder: Path) -> None:
+    """`a_td.dat` and `a_bbox.npy`, as Prophesee publishes Gen1."""
+    for split in SPLITS:
+        (folder / split).mkdir(parents=True)
+        write_dat(folder / split / "a_td.dat", random_events(5000, 0, END_US, size_hw=(240, 304)), 240, 304)
+        write_boxes(folder / split / "a_bbox.npy", boxes(240, 304))
+
+
+def write_onempx(folder: Path) -> None:
+    """`a_td.h5` with columns and size in the group `events`, and `a_bbox.npy` with seven classes."""
+    for split in SPLITS:
+        (folder / split).mkdir(parents=True)
+        events = random_events(5000, 0, END_US, size_hw=(720, 1280))
+        write_hdf5(folder / split / "a_td.h5", events, size=(720, 1280))
+        write_boxes(folder / split / "a_bbox.npy", boxes(720, 1280, class_id=2))
+
+
+def write_rvt(folder: Path) -> None:
+    """A folder per recording, as in the archives of RVT: frames, their times, and labels per frame."""
+    ends_us = np.arange(50_000, END_US + 1, 50_000)
+    labels = boxes(240, 304)
+    labels["t"] = 250_000, 500_000, END_US  # ends of windows
+    for split in SPLITS:
+        frames = folder / split / "a/event_representations_v2/stacked_histogram_dt=50_nbins=10"
+        frames.mkdir(parents=True)
+        with h5py.File(frames / "event_representations.h5", "w") as file:
+            file["data"] = np.random.default_rng(0).integers(0, 3, (len(ends_us), 20, 240, 304), np.uint8)
+        np.save(frames / "timestamps_us.npy", ends_us)
+        (folder / split / "a/labels_v2").mkdir()
+        np.savez(folder / split / "a/labels_v2/labels.npz", labels=labels)
+
+
+def write_dsec(folder: Path) -> None:
+    """One sequence of each split, as DSEC and DSEC-Det publish them."""
+    for name in ("thun_00_a", "zurich_city_16_a"):
+        write_sequence(folder / "train" / name, num_images=6, has_images=False)
+
+
+@pytest.fixture(scope="session")
+def layouts(made_once):
+    """A function: the name of a layout -> the words that name its folder."""
+
+    def words(name: str) -> list[str]:
+        write = {"gen1": write_gen1, "onempx": write_onempx, "rvt": write_rvt, "dsec": write_dsec}[name]
+        key = "prepared_dir" if name == "rvt" else "raw_dir"
+        return [f"dataset.{key}={made_once(f'layout_{name}', write)}"]
+
+    return words
+
+
+def trained(out: Path, *words: str) -> dict:
+    assert main(["train", *words, *SMALL, f"out={out}"]) == 0
+    return load_file(last_checkpoint(out))
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_a_recipe_trains_and_evaluates(name, toy_data):
-    config = at_toy_size(recipe(name))
-    folders = tuple(word for word in toy_data if word.startswith("dataset.raw_dir"))
-    data, batch, evaluated = batches(config.dataset.name, folders)
-    torch.manual_seed(0)
-    detector = CheckpointMeta(data.spec, config.model, config.temporal, data.settings).build()
-    stride_us = data.settings.stride_us
-    settings = ModuleSettings(data.spec, stride_us, config.optim, memory_chunk=config.model.memory_chunk)
-    module = DetectionModule(detector, settings, {}, {}, [])
-    optimizer, schedule = build_optimizer(detector, config.optim, 10, 2)
-    before = {key: value.clone() for key, value in detector.named_parameters()}
-    with torch.autocast("cpu", torch.bfloat16, enabled=config.training.precision in ("bf16", "float16")):
-        loss = module.losses_of(batch)["total"]
-    loss.backward()
-    optimizer.step()
-    schedule.step()
-    assert torch.isfinite(loss)
-    learned = {
-        id(value)
-        for key, value in detector.named_parameters()
-        if value.grad is not None and value.grad.any() and not torch.equal(value, before[key])
-    }
+def test_a_recipe_runs_on_its_data(name, layouts, tmp_path, capsys):
+    config = recipe(name)
+    words = [f"experiment={name}", *layouts(config.dataset.name)]
+    if config.training.precision == "float16":  # which CPUs do not have
+        words.append("training.precision=bf16")
+    if config.model.timm_name:
+        words += ["model.timm_name=test_resnet", "model.timm_weights=null"]
+    state = trained(tmp_path, *words, "sampling.batch_size=2", "sampling.total_batch=4")
+    assert (state["global_step"], state["decisive"]["training.accumulate"]) == (1, 2)
+    assert "of 4 x 2 windows (2 accumulated batches x 2)" in " ".join(capsys.readouterr().out.split())
+    for key in ("temporal.bandlimit", "temporal.name", "optim.h2_weight", "model.mixer", "model.head"):
+        section, field = key.split(".")
+        assert state["decisive"][key] == getattr(getattr(config, section), field)
+    detector = read_checkpoint(last_checkpoint(tmp_path)).detector
+    optimizer, _ = build_optimizer(detector, config.optim, 1, 4)
+    optimizer.load_state_dict(state["optimizer_states"][0])
+    learned = {id(weight) for weight, averages in optimizer.state.items() if averages["exp_avg"].any()}
     parts = {"backbone": detector.backbone, "neck": detector.neck, "head": detector.head}
     parts |= {f"memory at {stride}": layer for stride, layer in detector.backbone.temporal_layers().items()}
-    assert [name for name, part in parts.items() if not learned & {id(value) for value in part.parameters()}] == []
-    found = stream(detector, [evaluated], trained_stride_us=stride_us, config=config.postprocess)
-    assert sum(map(len, found.values())) == len(evaluated.frame_index) > 0
+    assert [part for part, module in parts.items() if not learned & {*map(id, module.parameters())}] == []
+
+
+def test_the_recipe_of_gen1_runs_on_the_archives_of_rvt(layouts, tmp_path):
+    batch = ("sampling.batch_size=2", "sampling.total_batch=2")
+    state = trained(tmp_path, "experiment=gen1_s5_base", *layouts("rvt"), *batch)
+    assert state["global_step"] == 1 and state["rvtssm"]["windows"]["convention"] == "rvt"
+
+
+def test_dsec_runs_with_the_settings_of_the_paper(layouts, tmp_path):
+    words = ("dataset=dsec", "model=base", "temporal=s5", "temporal.bandlimit=0.5", "sampling.batch_size=2")
+    state = trained(tmp_path, *words, *layouts("dsec"))
+    assert state["global_step"] == 1 and len(state["rvtssm"]["spec"]["class_names"]) == 8
+
+
+def test_every_recipe_has_its_total_batch_and_the_rate_of_the_paper():
+    """The rule of the paper: 2e-4 for a batch of 8, and the square root of the batch."""
+    for name in recipes():
+        config = recipe(name)
+        sampling, training = config.sampling, config.training
+        assert sampling.total_batch == sampling.num_chunks * training.devices * training.num_nodes
+        rate = peak_learning_rate(config.optim, sampling.total_batch)
+        assert rate == pytest.approx(2e-4 * math.sqrt(sampling.total_batch / 8))
+
+
+def test_pages_train_gen1_and_1mpx_with_a_recipe():
+    """Without one, a training has no bandlimit. Weights bring their own settings."""
+    places = [ROOT / "README.md", ROOT / "scripts/train.py", *ROOT.glob("data_prep/*.md"), *ROOT.glob("docs/*.md")]
+    pages = "\n".join(path.read_text() for path in places)
+    trained = re.findall(
+        r"^(?:rvtssm train|python scripts/train.py|(?:bash|sbatch) scripts/train_\w+\.sh) (.*)$", pages, re.M
+    )
+    named = [words for words in trained if re.search("gen1|onempx", words) and "init_from" not in words]
+    assert len(named) > 5 and [words for words in named if not re.match("experiment=(gen1|onempx)_", words)] == []
+
+
+def test_the_page_has_a_row_per_recipe_with_its_settings():
+    """`python -m benchmarks.roofline --page` prints the table. Its estimates are counted, and not checked here."""
+    page = (ROOT / "docs/training.md").read_text()
+    counts = {"precision": "bf16", "products": 1, "bytes_moved": 1, "bytes_peak": 1}
+    rows = [{"recipe": counted_as(name), **counts} for name in recipes()]
+    for row in page_table(rows).splitlines()[2:]:
+        cells = row.split(" | ")
+        pattern = " | ".join([*cells[:6], "ESTIMATE", "ESTIMATE", *cells[8:]])
+        assert re.search(re.escape(pattern).replace("ESTIMATE", r"[\d.]*"), page), row

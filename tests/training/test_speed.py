@@ -247,7 +247,9 @@ def test_the_compiler_gives_the_same():
     torch._dynamo.reset()
     torch.manual_seed(0)
     parts, x = Parts(), torch.randn(5, 4)
-    with torch.no_grad():
+    # neither a precompiled header nor a search for vector units, which take longer than the kernel
+    options = {"cpp_cache_precompile_headers": False, "cpp.simdlen": 1}
+    with torch.no_grad(), torch._inductor.config.patch(options):
         wanted = parts(x)
         speed_up(parts, "cpu", compile_parts=True)
         torch.testing.assert_close(parts(x), wanted)
