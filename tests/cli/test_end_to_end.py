@@ -140,7 +140,7 @@ def test_an_example_runs(example, tmp_path, monkeypatch):
     """With fewer data and a shorter training."""
     monkeypatch.chdir(tmp_path)
     shorter = tmp_path / example.name
-    text = example.read_text().replace("STEPS, SECONDS = 20, 3", "STEPS, SECONDS = 3, 2")
+    text = example.read_text().replace("STEPS, SECONDS = 20, 3", "STEPS, SECONDS = 2, 1")
     shorter.write_text(
         text.replace("num_train=4", "num_train=2").replace('num_test=1", "d', 'num_test=1", "duration_s=1.5", "d')
     )

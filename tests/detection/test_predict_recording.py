@@ -1,6 +1,7 @@
 """Prediction on recordings written here, with a real detector of random weights."""
 
 import json
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -16,7 +17,6 @@ from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.summary import Tally
 from rvtssm.detection.window_results import WindowResult
 from rvtssm.drawing import pictures
-from rvtssm.drawing.pictures import PictureSettings, open_pictures
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.windows import free_grid
 from rvtssm.models.checkpoint_meta import CheckpointMeta, detector_for_frame, downsample_by_size, usual_downsample
@@ -117,7 +117,7 @@ def test_times_count_from_the_start_and_by_the_clock_of_the_camera(checkpoint, t
 def test_the_first_windows_do_not_count_as_speed(monkeypatch, num_warmup):
     """They take 2 s, in which code is compiled; then a window of 0.05 s takes 0.1 s."""
     now_s = [100.0]
-    monkeypatch.setattr("rvtssm.detection.summary.time.perf_counter", lambda: now_s[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: now_s[0])
     tally = Tally(num_warmup)
     nothing = Detections(np.empty((0, 4), np.float32), np.empty(0, np.float32), np.empty(0, np.int64), 0)
     for number in range(1, 10):
@@ -184,30 +184,6 @@ def test_another_rate_rescales_the_step_and_thins_the_video(checkpoint, tmp_path
     assert capture.get(cv2.CAP_PROP_FPS) == pytest.approx(25) and capture.get(cv2.CAP_PROP_FRAME_COUNT) == 6
 
 
-def test_a_picture_shows_the_events_of_all_its_windows(tmp_path, monkeypatch):
-    drawn = []
-
-    def keep(hist, frame, *_, **__):
-        drawn.append((frame.t_us, int(hist.mean())))
-        return np.zeros((16, 16, 3), np.uint8)
-
-    monkeypatch.setattr("rvtssm.drawing.pictures.draw_frame", keep)
-    settings = PictureSettings(
-        ("car",),
-        0.5,
-        WindowSettings(10_000),
-        windows_per_picture=4,
-        has_video=True,
-        num_stills=0,
-        downsample=1,
-    )
-    nothing = np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64)
-    with open_pictures(tmp_path, settings) as show:
-        for i in range(1, 11):
-            show(np.full((20, 8, 8), i, np.uint8), Detections(*nothing, 10_000 * i), 10_000 * (i - 1))
-    assert drawn == [(40_000, 1 + 2 + 3 + 4), (80_000, 5 + 6 + 7 + 8), (100_000, 9 + 10)]
-
-
 @pytest.mark.parametrize("options", [{}, {"window": "shrink", "hz": 60}, {"window": "slide", "hz": 40}])
 def test_pictures_show_the_events_of_the_sensor(checkpoint, tmp_path, monkeypatch, options):
     """At 60 Hz and 30 pictures a second one shows two windows; windows that slide share events."""
@@ -217,7 +193,7 @@ def test_pictures_show_the_events_of_the_sensor(checkpoint, tmp_path, monkeypatc
         drawn.append((hist.copy(), frame))
         return np.zeros((16, 16, 3), np.uint8)
 
-    monkeypatch.setattr("rvtssm.drawing.pictures.draw_frame", keep)
+    monkeypatch.setattr(pictures, "draw_frame", keep)
     recording = write_recording(tmp_path, duration_us=150_000)
     results = []
     config = settings_of(formats=["mp4"], downsample=3, **options)  # 30 pictures a second
