@@ -12,8 +12,8 @@ from user_errors import raises
 from rvtssm.cli.main import compose
 from rvtssm.contrib.worlds.label_video import __main__ as command
 from rvtssm.contrib.worlds.label_video import recordings as recordings_of
-from rvtssm.contrib.worlds.label_video import ssd, views, watching, yolox
 from rvtssm.contrib.worlds.label_video import tracks as tracks_of
+from rvtssm.contrib.worlds.label_video import views, watching, yolox
 from rvtssm.contrib.worlds.label_video.boxes import MOVING, PERSON, TWO_WHEELER, VEHICLE
 from rvtssm.contrib.worlds.label_video.tracks import boxes_at, link
 from rvtssm.datasets import build_spec
@@ -33,21 +33,6 @@ def row(left, top, width, height, class_id=0, score=0.6):
 def frames(*rows):
     """Boxes of consecutive frames, one row or None each."""
     return {k: np.array([each] if each else [], float).reshape(-1, 6) for k, each in enumerate(rows)}
-
-
-def test_the_teacher_answers_relative_to_its_anchors():
-    own, place = ssd.anchors(), 3 * (19 * 4 + 7) + 2  # third anchor of row 4, column 7: half as wide as high
-    assert own.shape == (1917, 4)
-    np.testing.assert_allclose(own[place], [7.5 / 19, 4.5 / 19, 0.2 / 2**0.5, 0.2 * 2**0.5])
-    np.testing.assert_allclose(own[-1], [0.5, 0.5, (0.95) ** 0.5, (0.95) ** 0.5])
-    encoded, logits = np.zeros((1917, 4)), np.full((1917, 24), -9.0)
-    encoded[place] = 5, 10, 5 * np.log(2), 0  # half a height down, a width to the right, twice as high
-    logits[place, 4], logits[place, 5] = 1.0, 9.0  # a person, and a chair
-    (found,) = ssd.decode(encoded, logits)
-    x, y, w, h = own[place]
-    np.testing.assert_allclose(found[:4], [x + w / 2, y - h / 2, x + 1.5 * w, y + 1.5 * h])
-    assert found[4] == PERSON
-    assert found[5] == pytest.approx(1 / (1 + np.exp(-1)))
 
 
 def test_yolox_answers_relative_to_the_places_of_its_grids():
@@ -84,28 +69,6 @@ def test_boxes_of_the_own_vehicle_are_unsure():
     assert (changed[0][1] == found[0][1]).all()
     once = {k: np.array([bonnet] if k == 3 else []).reshape(-1, 6) for k in range(12)}
     assert watching.without_own_vehicle(once, 100, 160) is once
-
-
-def test_a_frame_is_seen_in_tiles_whose_cut_boxes_do_not_count():
-    views = []
-
-    def teacher(picture):
-        views.append(picture.shape[:2])
-        bright = np.argwhere(picture[:, :, 0] > 128)
-        if not len(bright):
-            return np.zeros((0, 6))
-        (top, left), (bottom, right) = bright.min(0), bright.max(0) + 1
-        return np.array([[left, top, right, bottom, 0, 0.9 if len(picture) < 100 else 0.5]], float)
-
-    frame = np.zeros((100, 160, 3), np.uint8)
-    frame[40:60, 80:100] = 255
-    (found,) = watching.find_boxes(frame, teacher)
-    assert found.tolist() == [80, 40, 100, 60, 0, 0.9]
-    assert views[0] == (100, 160)
-    assert set(views[1:]) == {(65, 65)}
-    frame[:, 60:110] = 255  # every tile cuts it at the top or at the bottom, except at the edge of the frame
-    (found,) = watching.find_boxes(frame, teacher)
-    assert found.tolist() == [60, 0, 110, 100, 0, 0.5]
 
 
 def test_tracks_are_sure_between_high_scores_and_bridge_a_miss():
@@ -237,10 +200,13 @@ def test_clips_become_recordings_with_labels(clips, tmp_path, monkeypatch, capsy
 
 
 def test_a_missing_package_or_file_is_one_line(clips, tmp_path, monkeypatch, capsys):
-    words = [str(clips), "--teacher", str(tmp_path / "none"), "--out", str(tmp_path / "real")]
-    monkeypatch.setitem(sys.modules, "ai_edge_litert", None)
+    words = [str(clips), "--teacher", str(tmp_path / "teacher.onnx"), "--out", str(tmp_path / "real")]
     assert command.main(words) == 2
-    assert capsys.readouterr().err == "error: the teacher needs a package that is missing; pip install ai-edge-litert\n"
+    assert "does not exist" in capsys.readouterr().err
+    (tmp_path / "teacher.onnx").touch()
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert command.main(words) == 2
+    assert "the teacher needs onnxruntime" in capsys.readouterr().err
     assert command.main(words, lambda picture: np.zeros((0, 6))) == 2
     assert "set fps=HZ" in capsys.readouterr().err
 

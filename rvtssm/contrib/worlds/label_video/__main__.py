@@ -4,9 +4,7 @@ r"""Turn clips of real streets into recordings with boxes, for the training of t
     python -m rvtssm.contrib.worlds.label_video CLIPS --teacher yolox_nano.onnx --out DIR/real
 
 CLIPS is a folder of videos and of folders of pictures (for these, give --fps). A detector that was trained on pictures,
-the teacher, finds people, bicycles and vehicles eight times per second. `yolox.py` and `ssd.py` say where the files of
-both teachers are found; `.onnx` means YOLOX, which sees the frame, any other suffix the SSD, which sees the frame and
-overlapping tiles.
+the teacher, finds people, bicycles and vehicles eight times per second. `yolox.py` says where its file is found.
 
 Boxes become tracks that end at scene cuts. Two boxes are joined if tracks forwards and backwards in time both do so. A
 track is sure from its first to its last high score if it lasts and has several of them; a moment in which the teacher
@@ -34,7 +32,6 @@ import argparse
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 
 import cv2
@@ -43,10 +40,9 @@ import numpy as np
 from rvtssm.cli.console import say, say_error
 from rvtssm.contrib.worlds.label_video.boxes import MOVING, Teacher
 from rvtssm.contrib.worlds.label_video.recordings import labels, write_recording
-from rvtssm.contrib.worlds.label_video.ssd import open_ssd
 from rvtssm.contrib.worlds.label_video.tracks import Track, boxes_at, link
 from rvtssm.contrib.worlds.label_video.views import draw_view, parts
-from rvtssm.contrib.worlds.label_video.watching import find_boxes, motion, read_frames, watched
+from rvtssm.contrib.worlds.label_video.watching import motion, read_frames, watched
 from rvtssm.contrib.worlds.label_video.yolox import open_yolox
 from rvtssm.contrib.worlds.open_world import SPEC
 from rvtssm.contrib.worlds.video import open_video
@@ -133,15 +129,6 @@ def record_clip(
             yield name, (end - first) / source.fps, boxes
 
 
-def open_teacher(path: Path) -> Teacher:
-    """Return the teacher of an ONNX file, or that of a TFLite file, which also sees tiles."""
-    if path.suffix.lower() != ".onnx":
-        return partial(find_boxes, teacher=open_ssd(path))
-    if not path.is_file():
-        raise UserError("label_video.no_teacher", f"{path} does not exist; give the file of the teacher")
-    return open_yolox(path)
-
-
 def check_seed(out: Path, seed: int) -> None:
     """Raise UserError if an earlier call wrote to `out` with another seed: its events and our boxes would not fit."""
     path = out / "teacher" / "seed.txt"
@@ -176,7 +163,7 @@ def main(argv: Sequence[str] | None = None, teacher: Teacher | None = None) -> i
     try:
         seconds, counts, unsure = 0.0, np.zeros(len(SPEC.class_names), int), 0
         teacher_name = str(options.teacher.stat().st_size) if options.teacher.is_file() else ""
-        teacher = teacher or open_teacher(options.teacher)
+        teacher = teacher or open_yolox(options.teacher)
         number, found = 0, clips(options.clips)
         check_seed(options.out, options.seed)
         for clip in found:

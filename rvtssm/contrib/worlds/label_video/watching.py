@@ -10,13 +10,11 @@ import cv2
 import numpy as np
 
 from rvtssm.boxes import pairwise_iou
-from rvtssm.contrib.worlds.label_video.boxes import INSIDE, LOW, MOVING, SAME_IOU, Teacher, without_doubles
+from rvtssm.contrib.worlds.label_video.boxes import INSIDE, LOW, MOVING, SAME_IOU, Teacher
 from rvtssm.contrib.worlds.video import VideoSource, picture_files
 from rvtssm.system.files import atomic_file
 
 WATCHED_HZ = 8.0
-TILE, TILE_STEP = 0.65, 0.5  # side of a tile and most distance between two, in heights of the frame
-EDGE_PX = 4.0  # a box that ends this close to an inner edge of a tile is cut off
 
 MOTION_PX = 320  # width in which motion is found
 CHANGE = 18.0  # of a grey value that is motion
@@ -27,34 +25,6 @@ OWN_WIDTH, OWN_LOWEST = 0.5, 0.9  # shares of the frame: least width and lower e
 OWN_SHARE = 0.1  # least share of the frames in which it is found
 
 CUT = 25.0  # mean change of a small grey picture, of 255, between two scenes
-
-
-def tiles(height: int, width: int) -> list[tuple[int, int, int, int]]:
-    """Return what the teacher sees of a frame, as left, top, right, bottom: all of it, and overlapping squares."""
-    side = round(TILE * height)
-
-    def starts(length: int) -> list[int]:
-        count = math.ceil(max(length - side, 0) / (TILE_STEP * height)) + 1
-        return [round(start) for start in np.linspace(0, max(length - side, 0), count)]
-
-    squares = itertools.product(starts(height), starts(width))
-    return [(0, 0, width, height), *((x, y, min(x + side, width), y + side) for y, x in squares)]
-
-
-def find_boxes(frame: np.ndarray, teacher: Teacher) -> np.ndarray:
-    """Return the teacher's boxes in a frame (H, W, 3), rows (N, 6) in pixels of the frame."""
-    height, width = frame.shape[:2]
-    rows = [np.zeros((0, 6))]
-    for left, top, right, bottom in tiles(height, width):
-        found = teacher(frame[top:bottom, left:right]).reshape(-1, 6) + np.array([left, top, left, top, 0, 0])
-        is_cut = np.zeros(len(found), bool)
-        for side, edge, outer in ((0, left, 0), (1, top, 0), (2, right, width), (3, bottom, height)):
-            if edge != outer:
-                is_cut |= np.abs(found[:, side] - edge) < EDGE_PX
-        rows.append(found[~is_cut])
-    together = np.concatenate(rows)
-    together[:, :4] = np.clip(together[:, :4], 0, (width, height, width, height))
-    return without_doubles(together)
 
 
 def find_motion(before: np.ndarray, after: np.ndarray) -> np.ndarray:
@@ -104,7 +74,7 @@ def watched(
     """Return what `watch` does, from a file of an earlier call if there is one."""
     files = picture_files(source.path) if source.names else [source.path]
     facts = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    settings = longest_s, WATCHED_HZ, TILE, TILE_STEP, EDGE_PX, LOW, SAME_IOU, INSIDE, CUT
+    settings = longest_s, WATCHED_HZ, LOW, SAME_IOU, INSIDE, CUT
     digest = hashlib.sha256(repr((facts, teacher_name, settings)).encode()).hexdigest()[:16]
     path = folder / f"{source.path.stem}_{digest}.npz"
     if not path.exists():

@@ -54,6 +54,8 @@ def decode(output: np.ndarray, side_px: int) -> np.ndarray:
 
 def open_yolox(path: Path) -> Teacher:
     """Return the teacher of an ONNX file; raise UserError if onnxruntime is missing or the file is no such model."""
+    if not path.is_file():
+        raise UserError("label_video.no_teacher", f"{path} does not exist; give the file of the teacher")
     try:
         import onnxruntime
     except ImportError:
