@@ -29,7 +29,8 @@ from rvtssm.models.checkpoint_meta import LoadedCheckpoint, usual_downsample
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers import open_recording
 from rvtssm.readers.usual_sensors import usual_sensor
-from rvtssm.records import SHOWN_SCORE, DatasetSpec, Detections, Labels, ReadOptions, Windows, WindowSettings
+from rvtssm.records import DatasetSpec, Detections, Labels, ReadOptions, Windows, WindowSettings
+from rvtssm.records.settings import SHOWN_SCORE
 
 CONFIDENT = 0.5  # the score from which a box counts as confident
 MATCHING = 0.5  # overlap of a box that is one of the labels

@@ -8,7 +8,8 @@ from typing import Any
 
 from rvtssm.datasets import custom, dsec, prophesee, synthetic
 from rvtssm.datasets.synthetic import GENERATED_FILE
-from rvtssm.records import TIME_UNITS, DatasetSpec
+from rvtssm.records import DatasetSpec
+from rvtssm.records.settings import TIME_UNITS
 from rvtssm.system.extras import installed_parts
 from rvtssm.system.files import CONTENT_ERRORS, file_errors
 from rvtssm.system.limits import check_at_least, check_choice

@@ -19,7 +19,8 @@ from typing import Any
 import yaml
 
 from rvtssm.events.label_files import LABEL_SUFFIXES
-from rvtssm.records import EVENT_SUFFIXES, DatasetSpec
+from rvtssm.records import DatasetSpec
+from rvtssm.records.settings import EVENT_SUFFIXES
 from rvtssm.system.files import atomic_file, file_errors
 from rvtssm.system.remote import is_url, local_path
 from rvtssm.system.user_error import UserError

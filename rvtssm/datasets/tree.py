@@ -18,7 +18,8 @@ from rvtssm.events.label_files import LABEL_SUFFIXES, LabelFiles
 from rvtssm.events.labels import BOX_DTYPE, Boxes
 from rvtssm.readers import Recording, open_with
 from rvtssm.readers.header import UnknownSensorSize
-from rvtssm.records import EVENT_SUFFIXES, DatasetSpec, ReadOptions
+from rvtssm.records import DatasetSpec, ReadOptions
+from rvtssm.records.settings import EVENT_SUFFIXES
 from rvtssm.system.remote import local_path
 from rvtssm.system.user_error import UserError
 

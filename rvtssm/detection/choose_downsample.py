@@ -10,7 +10,8 @@ from rvtssm.detection.tiles import tile_size
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint, downsample_by_size
 from rvtssm.models.detector import Detector
 from rvtssm.models.model_config import PostprocessConfig
-from rvtssm.records import SHOWN_SCORE, Events
+from rvtssm.records import Events
+from rvtssm.records.settings import SHOWN_SCORE
 
 NUM_TRIED = 4  # windows at the start of a recording that are tried
 _SURE_SCORE = 0.5

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field, replace
 
 from rvtssm.models.model_config import PostprocessConfig
-from rvtssm.records import REDUCTIONS, SHOWN_SCORE, check_window
+from rvtssm.records.settings import REDUCTIONS, SHOWN_SCORE, check_window
 from rvtssm.system.limits import check_choice, check_positive, check_share, check_whole
 from rvtssm.system.user_error import UserError
 

@@ -27,7 +27,8 @@ from rvtssm.readers import Recording
 from rvtssm.readers.event_checks import to_events
 from rvtssm.readers.filters import FilterChain, Filters
 from rvtssm.readers.header import sensor_size
-from rvtssm.records import SHOWN_SCORE, Events, ReadOptions, WindowSettings
+from rvtssm.records import Events, ReadOptions, WindowSettings
+from rvtssm.records.settings import SHOWN_SCORE
 from rvtssm.system.limits import check_choice, check_counts
 from rvtssm.system.user_error import UserError
 

@@ -21,7 +21,8 @@ from rvtssm.readers.filters import FilterChain, Filters
 from rvtssm.readers.gate import Gate
 from rvtssm.readers.header import UnknownSensorSize
 from rvtssm.readers.usual_sensors import usual_sensor
-from rvtssm.records import EVENT_SUFFIXES, Events, ReadOptions
+from rvtssm.records import Events, ReadOptions
+from rvtssm.records.settings import EVENT_SUFFIXES
 from rvtssm.system.files import did_you_mean
 from rvtssm.system.remote import is_url, local_path
 from rvtssm.system.user_error import UserError

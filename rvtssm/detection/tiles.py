@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from rvtssm.boxes import pairwise_iou
 from rvtssm.detection.inference_config import parse_tiles
-from rvtssm.records import SMALLEST_SIDE, Detections
+from rvtssm.records import Detections
+from rvtssm.records.settings import SMALLEST_SIDE
 from rvtssm.system.user_error import UserError
 
 _OVERLAP = 0.25  # of neighbouring tiles, relative to their side; objects up to this size lie inside a tile

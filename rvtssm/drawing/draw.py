@@ -12,7 +12,8 @@ from PIL import Image
 from rvtssm.boxes import ltwh_to_xyxy
 from rvtssm.events.surfaces import to_sums
 from rvtssm.readers.event_checks import check_events, to_events
-from rvtssm.records import SHOWN_SCORE, STILL_US, Detections, Events, Labels, WindowSettings
+from rvtssm.records import Detections, Events, Labels, WindowSettings
+from rvtssm.records.settings import SHOWN_SCORE, STILL_US
 from rvtssm.system.limits import check_number
 from rvtssm.system.user_error import UserError
 

@@ -17,7 +17,8 @@ from rvtssm.evaluation.coco import (
 )
 from rvtssm.evaluation.protocol import scored_detections, scored_labels
 from rvtssm.events.labels import LONGEST_TRACK_GAP_US
-from rvtssm.records import SHOWN_SCORE, STILL_US, DatasetSpec, Detections, Labels
+from rvtssm.records import DatasetSpec, Detections, Labels
+from rvtssm.records.settings import SHOWN_SCORE, STILL_US
 
 MIN_IOU = 0.5
 _AREAS_PX = (0, 32**2, 96**2, math.inf)  # limits between the sizes, as in COCO

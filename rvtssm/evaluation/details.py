@@ -19,7 +19,8 @@ from rvtssm.evaluation.split_plan import PlannedRate, SplitPlan
 from rvtssm.evaluation.tracks import read_tracks, track_speeds
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.parts import head_class
-from rvtssm.records import SHOWN_SCORE, DatasetSpec
+from rvtssm.records import DatasetSpec
+from rvtssm.records.settings import SHOWN_SCORE
 from rvtssm.system.provenance import written_by
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rvtssm.detection.inference_config import TRACKERS
-from rvtssm.records import STILL_US, check_window
+from rvtssm.records.settings import STILL_US, check_window
 from rvtssm.system.limits import check_at_least, check_choice, check_class_map, check_positive
 from rvtssm.system.user_error import UserError
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from rvtssm.boxes import xyxy_to_ltwh
-from rvtssm.records import STILL_US, DatasetSpec, Detections, Labels
+from rvtssm.records import DatasetSpec, Detections, Labels
+from rvtssm.records.settings import STILL_US
 
 
 def is_scored(boxes_ltwh: np.ndarray, t_us: np.ndarray | int, spec: DatasetSpec) -> np.ndarray:

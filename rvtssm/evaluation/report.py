@@ -23,7 +23,7 @@ from rvtssm.evaluation.result import (
     shift_sentence,
     to_json,
 )
-from rvtssm.records import SHOWN_SCORE
+from rvtssm.records.settings import SHOWN_SCORE
 from rvtssm.system.output_folder import write_files
 
 REPORT_FILES = ("evaluation.json", "report.html")

@@ -10,7 +10,7 @@ from rvtssm.evaluation.evaluation_config import EvaluationConfig
 from rvtssm.evaluation.frequency import is_reached, is_same_rate, nearest_rates, true_rate
 from rvtssm.evaluation.protocol import scored_labels, scoring_rules
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
-from rvtssm.records import exact_us
+from rvtssm.records.settings import exact_us
 from rvtssm.system.user_error import UserError
 
 

@@ -17,7 +17,8 @@ from rvtssm.evaluation.frequency import TRACK_METRICS
 from rvtssm.evaluation.protocol import is_scored, scored_detections
 from rvtssm.evaluation.split_plan import SplitPlan
 from rvtssm.events.labels import LONGEST_TRACK_GAP_US, annotated
-from rvtssm.records import SHOWN_SCORE, DatasetSpec, Labels
+from rvtssm.records import DatasetSpec, Labels
+from rvtssm.records.settings import SHOWN_SCORE
 from rvtssm.system.user_error import UserError
 
 

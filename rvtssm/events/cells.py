@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.records import REDUCTIONS, Events
+from rvtssm.records import Events
+from rvtssm.records.settings import REDUCTIONS
 from rvtssm.system.jit import jit
 from rvtssm.system.limits import check_choice
 from rvtssm.system.user_error import UserError
@@ -64,7 +65,7 @@ def frame_pixels(
         row_sources: (h,), row i of the frame shows row `row_sources[i]` of the downsampled sensor; a negative value
             leaves the row empty. None shows all rows in their order.
         column_sources: (w,), the same for columns.
-        reduce: One of `rvtssm.records.REDUCTIONS`.
+        reduce: One of `rvtssm.records.settings.REDUCTIONS`.
 
     Raises:
         UserError: `downsample` is below 1, or `reduce` is unknown.

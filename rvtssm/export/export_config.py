@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rvtssm.records import SMALLEST_SIDE
+from rvtssm.records.settings import SMALLEST_SIDE
 from rvtssm.system.limits import check_at_least, check_choice, check_note
 
 CALIBRATION_WINDOWS = 200  # of all recordings together; half of them at ten times the rate of training

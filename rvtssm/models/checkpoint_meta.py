@@ -12,7 +12,8 @@ from typing import Any
 
 from rvtssm.models.detector import Detector, build_detector, set_precision
 from rvtssm.models.model_config import ModelConfig, PostprocessConfig
-from rvtssm.records import SMALLEST_SIDE, DatasetSpec, WindowSettings, check_window
+from rvtssm.records import DatasetSpec, WindowSettings
+from rvtssm.records.settings import SMALLEST_SIDE, check_window
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.limits import check_note, check_number
 from rvtssm.system.user_error import UserError

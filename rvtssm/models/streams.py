@@ -16,7 +16,8 @@ from rvtssm.models.contracts import concatenate
 from rvtssm.models.detector import Detector, PreparedStep
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.postprocess import to_sensor
-from rvtssm.records import Detections, SequenceBatch, exact_us
+from rvtssm.records import Detections, SequenceBatch
+from rvtssm.records.settings import exact_us
 from rvtssm.ssm.layer import to_constant
 from rvtssm.system.machine import on_device
 from rvtssm.system.user_error import UserError

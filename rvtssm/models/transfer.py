@@ -16,7 +16,8 @@ from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.detector import Detector
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.official import derive_configs, released_windows, rename_official
-from rvtssm.records import CHANNELS_PER_BIN, WindowSettings
+from rvtssm.records import WindowSettings
+from rvtssm.records.settings import CHANNELS_PER_BIN
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.user_error import UserError
 

@@ -13,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rvtssm.readers.header import LARGEST_SIDE
-from rvtssm.records import COLUMNS_EXAMPLE, ReadOptions, is_polarity
+from rvtssm.records import ReadOptions
+from rvtssm.records.arrays import is_polarity
+from rvtssm.records.settings import COLUMNS_EXAMPLE
 from rvtssm.system.user_error import UserError
 
 NAMES = ("t", "x", "y", "p")

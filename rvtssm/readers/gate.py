@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.records import Events, is_polarity
+from rvtssm.records import Events
+from rvtssm.records.arrays import is_polarity
 from rvtssm.system.jit import jit
 from rvtssm.system.user_error import UserError
 

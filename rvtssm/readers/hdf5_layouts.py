@@ -8,7 +8,8 @@ import h5py
 import numpy as np
 
 from rvtssm.readers.columns import NAMES, Columns, agreed_unit, find_columns, listed, matching, order_of_unnamed
-from rvtssm.records import COLUMNS_EXAMPLE, TIME_UNITS, ReadOptions
+from rvtssm.records import ReadOptions
+from rvtssm.records.settings import COLUMNS_EXAMPLE, TIME_UNITS
 from rvtssm.system.user_error import UserError
 
 _EVENTS = "events"  # the group or table that is taken if there are others

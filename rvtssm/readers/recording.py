@@ -30,7 +30,8 @@ from rvtssm.readers.other_clock import (
     may_start_later,
     num_before_other_clock,
 )
-from rvtssm.records import Events, check_time_range
+from rvtssm.records import Events
+from rvtssm.records.arrays import check_time_range
 from rvtssm.system.user_error import UserError
 
 MAX_EVENTS_PER_UNIT = 36  # an EVT2.1 word, which is written as three vectors of 12 pixels

@@ -10,7 +10,8 @@ from rvtssm.datasets import build_spec
 from rvtssm.datasets.augment import Placement, Window
 from rvtssm.datasets.packed_batch import count_frames, scatter_frames, stack_events, stack_frames
 from rvtssm.datasets.sequence import RawSplit
-from rvtssm.records import CHANNELS_PER_BIN, WindowSettings
+from rvtssm.records import WindowSettings
+from rvtssm.records.settings import CHANNELS_PER_BIN
 
 CHOICES = [("exact", name) for name in CHANNELS_PER_BIN] + [("rvt", "histogram")]
 ZOOM = Placement(Window(0, 0, 64, 48), True, Window(10, 5, 50, 37), Window(0, 0, 64, 48))

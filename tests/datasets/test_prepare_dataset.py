@@ -27,7 +27,8 @@ from rvtssm.events.labels import write_boxes
 from rvtssm.events.windows import WindowsConfig
 from rvtssm.readers import open_recording
 from rvtssm.readers.dat import write_dat
-from rvtssm.records import WindowSettings, exact_us
+from rvtssm.records import WindowSettings
+from rvtssm.records.settings import exact_us
 from rvtssm.system.workers import SameProcess
 
 CONFIG = PreprocessConfig(splits=("train",), workers=1)

@@ -11,7 +11,8 @@ from rvtssm.detection.choose_downsample import choose_downsample
 from rvtssm.detection.sources import EventsInMemory, OpenedSource
 from rvtssm.drawing.pictures import _StillChoice
 from rvtssm.readers.recording import copy_events, join_events
-from rvtssm.records import CONVENTIONS, Events
+from rvtssm.records import Events
+from rvtssm.records.settings import CONVENTIONS
 from rvtssm.synthetic.generate_recordings import simulated_recording
 from rvtssm.synthetic.simulation_config import SyntheticConfig
 

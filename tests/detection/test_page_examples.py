@@ -17,7 +17,8 @@ from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.postprocess import postprocess, to_sensor
 from rvtssm.readers.dat import write_dat
-from rvtssm.records import REDUCTIONS, Events, Windows, WindowSettings
+from rvtssm.records import Events, Windows, WindowSettings
+from rvtssm.records.settings import REDUCTIONS
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = "outputs/sample/test/test_0000_td.dat"  # what the programs open, written by the command before them

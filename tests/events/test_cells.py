@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from rvtssm.events.cells import frame_pixels
 from rvtssm.events.frame_counter import FrameCounter, count_windows
-from rvtssm.records import CHANNELS_PER_BIN, Windows, WindowSettings
+from rvtssm.records import Windows, WindowSettings
+from rvtssm.records.settings import CHANNELS_PER_BIN
 
 BOUNDS = np.array([[0, 300_000], [100_000, 400_000], [400_000, 1_000_000]])
 WINDOWS = Windows(BOUNDS, np.full(3, 1))

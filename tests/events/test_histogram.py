@@ -11,7 +11,8 @@ from user_errors import raises
 from rvtssm.events.cells import frame_pixels
 from rvtssm.events.frame_counter import FrameCounter, count_as_they_close, count_windows
 from rvtssm.events.windows import free_grid
-from rvtssm.records import CONVENTIONS, Events, Windows, WindowSettings
+from rvtssm.records import Events, Windows, WindowSettings
+from rvtssm.records.settings import CONVENTIONS
 
 
 def windows_of(*bounds) -> Windows:

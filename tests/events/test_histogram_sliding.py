@@ -13,7 +13,8 @@ from user_errors import raises
 from rvtssm.events.cells import frame_pixels
 from rvtssm.events.frame_counter import FrameCounter, count_windows
 from rvtssm.events.representations import num_shared_slices
-from rvtssm.records import CHANNELS_PER_BIN, Events, Windows, WindowSettings
+from rvtssm.records import Events, Windows, WindowSettings
+from rvtssm.records.settings import CHANNELS_PER_BIN
 
 CHOICES = [("exact", name) for name in CHANNELS_PER_BIN] + [("rvt", "histogram")]
 

@@ -12,7 +12,8 @@ from user_errors import raises
 from rvtssm.events.label_rules import clean_boxes, unusable_boxes
 from rvtssm.events.labels import interpolated_boxes, read_boxes, to_labels, write_boxes
 from rvtssm.events.windows import free_grid, label_grid
-from rvtssm.records import CONVENTIONS, WindowSettings
+from rvtssm.records import WindowSettings
+from rvtssm.records.settings import CONVENTIONS
 
 
 def test_boxes_are_read_back_ordered_by_time(tmp_path):

@@ -13,7 +13,8 @@ from user_errors import raises
 from rvtssm.events.cells import frame_pixels
 from rvtssm.events.frame_counter import FrameCounter, count_as_they_close, count_windows
 from rvtssm.events.windows import free_grid
-from rvtssm.records import CHANNELS_PER_BIN, REDUCTIONS, Events, Windows, WindowSettings
+from rvtssm.records import Events, Windows, WindowSettings
+from rvtssm.records.settings import CHANNELS_PER_BIN, REDUCTIONS
 
 BOUNDS = np.array([[0, 300_000], [100_000, 400_000], [400_000, 1_000_000]])
 WINDOWS = Windows(BOUNDS, np.full(3, 1))

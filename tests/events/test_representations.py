@@ -6,7 +6,8 @@ from event_examples import HEIGHT, WIDTH, random_events, to_events
 
 from rvtssm.events.cells import frame_pixels
 from rvtssm.events.frame_counter import FrameCounter, count_as_they_close, count_windows
-from rvtssm.records import CHANNELS_PER_BIN, Windows, WindowSettings
+from rvtssm.records import Windows, WindowSettings
+from rvtssm.records.settings import CHANNELS_PER_BIN
 
 
 @pytest.mark.parametrize("name", CHANNELS_PER_BIN)

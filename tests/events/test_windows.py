@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from user_errors import raises
 
 from rvtssm.events.windows import FreeGrid, WindowsConfig, free_grid, label_grid
-from rvtssm.records import WindowSettings, exact_us
+from rvtssm.records import WindowSettings
+from rvtssm.records.settings import exact_us
 
 times = st.lists(st.integers(0, 20_000_000), min_size=1, max_size=20, unique=True)
 strides = st.one_of(st.sampled_from([5000, 7812.5, 12_500, 50_000]), st.floats(1000, 300_000))

@@ -21,7 +21,7 @@ from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.readers import open_recording
 from rvtssm.readers.bags import bag_topics, is_bag, split_topic
 from rvtssm.readers.header import UnknownSensorSize
-from rvtssm.records import BAG_SUFFIXES
+from rvtssm.records.settings import BAG_SUFFIXES
 from rvtssm.system.extras import check_extra
 from rvtssm.system.remote import is_url
 from rvtssm.system.user_error import UserError

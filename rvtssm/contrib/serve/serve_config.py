@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from rvtssm.cli.config import Config
-from rvtssm.records import check_window
+from rvtssm.records.settings import check_window
 from rvtssm.system.limits import check_at_least, check_positive
 from rvtssm.system.user_error import UserError
 

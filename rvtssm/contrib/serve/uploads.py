@@ -12,7 +12,7 @@ from pathlib import Path
 from rvtssm.contrib.serve.session import Opening
 from rvtssm.readers.header import UNSAID_SIZE
 from rvtssm.readers.index import index_path
-from rvtssm.records import EVENT_SUFFIXES
+from rvtssm.records.settings import EVENT_SUFFIXES
 from rvtssm.system.files import cache_folder, is_running
 from rvtssm.system.user_error import UserError
 

@@ -1,0 +1,283 @@
+"""Arrays of one recording or one frame: events, windows, labels and detections, which check their dtypes and shapes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import NoReturn
+
+import numpy as np
+
+from rvtssm.system.user_error import UserError
+
+_UNSIGNED = tuple(int(np.iinfo(kind).max) for kind in (np.uint8, np.uint16, np.uint32, np.uint64))  # a stored -1
+_PARTS = (
+    "give a forward slice of whole numbers, as in events[:100], a mask, as in events[events.p == 1], or a range of "
+    "time, as in events.between(start_us, end_us)"
+)
+_ORDER = "the order of the arguments is t, x, y, p"
+
+
+def _check(name: str, array: np.ndarray, dtype: type, shape: tuple[int | None, ...]) -> None:
+    if not isinstance(array, np.ndarray):
+        raise UserError(
+            "arrays.not_numpy", f"{name} is a {type(array).__name__}; give a numpy array of {np.dtype(dtype)}"
+        )
+    if array.dtype != dtype:
+        raise UserError("arrays.dtype", f"{name} must be {np.dtype(dtype)}, got {array.dtype}")
+    if array.shape != shape and (
+        array.ndim != len(shape) or any(s not in (None, a) for s, a in zip(shape, array.shape, strict=True))
+    ):
+        needed = str(shape).replace("None", "N")
+        raise UserError("arrays.dimensions", f"{name} must have shape {needed}, got {array.shape}")
+
+
+def _whole(name: str, array: np.ndarray, dtype: type) -> np.ndarray:
+    """Return whole numbers as another type. Raise UserError if they are fractions or do not fit."""
+    limits, holds = np.iinfo(dtype), f"{name} holds {array.dtype}"
+    if array.dtype.kind not in "iub":
+        if name == "Events.t" and array.dtype.kind in "fmM":
+            of_unit = f'give t.astype("{array.dtype.name.partition("[")[0]}[us]").astype(np.int64)'
+            of_number = (
+                "if it is in seconds, give np.rint(t * 1e6).astype(np.int64); if in milliseconds, "
+                "np.rint(t * 1e3).astype(np.int64)"
+            )
+            advice = of_number if array.dtype.kind == "f" else of_unit
+            raise UserError("arrays.not_whole", f"{holds}, but needs whole microseconds; {advice}")
+        raise UserError(
+            "arrays.not_whole",
+            f"{holds}, but needs whole numbers; convert it, as in array.astype(np.{np.dtype(dtype)})",
+        )
+    if array.size and not limits.min <= array.min() <= array.max() <= limits.max:
+        raise UserError(
+            "arrays.out_of_range",
+            f"{holds} from {array.min()} to {array.max()}; allowed are {limits.min} to {limits.max} ({_ORDER})",
+        )
+    return array.astype(dtype)
+
+
+def _is_forward_slice(part: object) -> bool:
+    if not isinstance(part, slice):
+        return False
+    limits = part.start, part.stop, part.step
+    is_whole = all(limit is None or isinstance(limit, int | np.integer) for limit in limits)
+    return is_whole and (part.step is None or part.step > 0)
+
+
+def is_polarity(p: np.ndarray) -> np.ndarray:
+    """Return which numbers are polarities: 1 and True are brighter; 0, -1 and False are darker.
+
+    A -1 that was stored without a sign (255, 65535, 4294967295) is darker as well, unless there are 0 but no 1: then
+    it stands for brighter, as in pictures, or for something else.
+    """
+    valid: np.ndarray = (p == 0) | (p == 1) | (p == -1)
+    if valid.all() or ((p == 0).any() and not (p == 1).any()):
+        return valid
+    for unsigned in _UNSIGNED:
+        valid |= p == unsigned
+    return valid
+
+
+def check_time_range(start_us: int | None, end_us: int | None, method: str = "between") -> None:
+    """Raise UserError unless the times are whole microseconds and the end does not lie before the start.
+
+    Args:
+        start_us: Start of the time range; None: the first event.
+        end_us: End of the time range; None: after the last event.
+        method: Name of the called method, for the message.
+    """
+    call = f"{method}(start_us={start_us!r:.40}, end_us={end_us!r:.40})"
+    if not all(isinstance(time_us, int | np.integer | None) for time_us in (start_us, end_us)):
+        raise UserError("times.not_whole", f"{call} needs whole microseconds; for seconds, give round(1e6 * seconds)")
+    if start_us is not None and end_us is not None and end_us < start_us:
+        raise UserError("times.reversed", f"{call} ends before it starts; give the earlier time first")
+
+
+def _polarity(p: np.ndarray) -> np.ndarray:
+    """Return polarities of another type as uint8, 1 for brighter and 0 for darker. Raise UserError for other values."""
+    if p.dtype.kind not in "iufb":
+        raise UserError(
+            "events.polarity", f"Events.p holds {p.dtype}; give numbers: 1 for brighter, and 0 or -1 for darker"
+        )
+    if not (valid := is_polarity(p)).all():
+        raise UserError(
+            "events.polarity",
+            f"Events.p holds the value {p[~valid][0]}; 1 is brighter, and 0 or -1 is darker ({_ORDER})",
+        )
+    brighter: np.ndarray = (p == 1).astype(np.uint8)
+    return brighter
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """The events of one recording, or of a slice of it, as parallel arrays of length N.
+
+    Whole numbers of other types are converted if they fit; anything else raises a UserError. Polarities follow one rule
+    in `Events`, structured arrays and files: 1 and True are brighter; 0, -1 and False are darker, and become 0. Order,
+    pixels and polarities that are already uint8 are only checked where events are counted or drawn.
+
+    >>> t, x, y = np.array([0, 40, 90]), np.array([3, 3, 4]), np.array([7, 7, 7])
+    >>> events = rvtssm.Events(t, x, y, p=np.array([1, 0, 1]))
+    >>> events, events.between(0, 90), events[events.x == 4]
+    (Events(3 from 0 to 90 us), Events(2 from 0 to 40 us), Events(1 from 90 to 90 us))
+    """
+
+    t: np.ndarray  # (N,) int64, microseconds, non-decreasing
+    x: np.ndarray  # (N,) uint16, pixels, 0 at the left
+    y: np.ndarray  # (N,) uint16, pixels, 0 at the top
+    p: np.ndarray  # (N,) uint8, 0 = darker, 1 = brighter
+
+    def __post_init__(self) -> None:
+        for name, dtype in (("t", np.int64), ("x", np.uint16), ("y", np.uint16), ("p", np.uint8)):
+            array = getattr(self, name)
+            if isinstance(array, np.ndarray) and array.dtype != dtype:
+                array = _polarity(array) if name == "p" else _whole(f"Events.{name}", array, dtype)
+                object.__setattr__(self, name, array)
+            _check(f"Events.{name}", array, dtype, (None if name == "t" else len(self.t),))
+
+    def __len__(self) -> int:
+        return len(self.t)
+
+    def __repr__(self) -> str:
+        span = f" from {self.t[0]} to {self.t[-1]} us" if len(self.t) else ""
+        return f"Events({len(self.t)}{span})"
+
+    def __getitem__(self, part: slice | np.ndarray) -> Events:
+        """Return the events in a slice, `events[:100]`, as views without a copy, or those that a mask selects.
+
+        Args:
+            part: A slice that goes forward, or a boolean array (N,), such as `events.x < 320`, which copies.
+
+        Raises:
+            UserError: The argument is anything else, such as the number of one event.
+        """
+        is_mask = isinstance(part, np.ndarray) and part.dtype == np.bool_ and part.shape == self.t.shape
+        if not is_mask and not _is_forward_slice(part):
+            raise UserError("events.index", f"got {part!r:.60} of {len(self)} events; {_PARTS}")
+        return Events(self.t[part], self.x[part], self.y[part], self.p[part])
+
+    def __iter__(self) -> NoReturn:
+        """Raise UserError, since single events are too slow to work with."""
+        raise UserError(
+            "events.not_iterable", f"Events has no single events; use its arrays t, x, y and p, or {_PARTS}"
+        )
+
+    def between(self, start_us: int, end_us: int) -> Events:
+        """Return the events with start_us <= t < end_us as views, without a copy.
+
+        Args:
+            start_us: Start of the time range, whole microseconds.
+            end_us: End of the time range, not before its start.
+
+        Raises:
+            UserError: A time is not a whole number, or the end lies before the start.
+        """
+        check_time_range(start_us, end_us)
+        i, j = np.searchsorted(self.t, np.array((start_us, end_us), np.int64), side="left")
+        return Events(self.t[i:j], self.x[i:j], self.y[i:j], self.p[i:j])
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """T windows of time, half-open [start, end), with increasing ends. Length and stride are independent.
+
+    >>> recording = rvtssm.open("street/test/test_0000_td.dat")
+    >>> windows = rvtssm.Windows(bounds_us=np.array([[0, 50_000], [20_000, 70_000]]), dt_us=np.array([50_000, 20_000]))
+    >>> parts = [recording.between(start_us, end_us) for start_us, end_us in windows.bounds_us.tolist()]
+    >>> [bool(part.t.max() < end_us) for part, end_us in zip(parts, windows.ends_us)]
+    [True, True]
+    """
+
+    bounds_us: np.ndarray  # (T, 2) int64
+    dt_us: np.ndarray  # (T,) int64, time from the previous window end to this one: the step of the model
+
+    def __post_init__(self) -> None:
+        _check("Windows.bounds_us", self.bounds_us, np.int64, (None, 2))
+        _check("Windows.dt_us", self.dt_us, np.int64, (len(self.bounds_us),))
+
+    def __len__(self) -> int:
+        return len(self.bounds_us)
+
+    def __getitem__(self, part: slice) -> Windows:
+        """Return consecutive windows as views, without a copy."""
+        return Windows(self.bounds_us[part], self.dt_us[part])
+
+    @property
+    def ends_us(self) -> np.ndarray:
+        return self.bounds_us[:, 1]
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """N boxes of one recording, in order of time. `window_index` says which window each box belongs to.
+
+    On the label grid, this is the window that ends at the time of the box; see `to_labels` for the free grid.
+
+    >>> boxes = np.array([[10, 20, 30, 15], [50, 20, 12, 12]], np.float32)
+    >>> zeros = np.zeros(2, np.int64)
+    >>> labels = rvtssm.Labels(boxes, class_id=zeros, t_us=zeros + 50_000, window_index=zeros, still_us=zeros - 1)
+    >>> len(labels[labels.boxes_ltwh[:, 2] > 20])
+    1
+    """
+
+    boxes_ltwh: np.ndarray  # (N, 4) float32, pixels
+    class_id: np.ndarray  # (N,) int64, index into DatasetSpec.class_names
+    t_us: np.ndarray  # (N,) int64
+    window_index: np.ndarray  # (N,) int64
+    still_us: np.ndarray  # (N,) int64, time since the object last moved; -1 if unknown
+    # (N,) float32. 0: an annotated box. Otherwise a detector made the box and this is its score, negative if the box is
+    # uncertain. None: all boxes are annotated.
+    pseudo_score: np.ndarray = None  # type: ignore[assignment]
+    # (E,) int64, ascending. Label times at which there is no object.
+    empty_us: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def __post_init__(self) -> None:
+        _check("Labels.empty_us", self.empty_us, np.int64, (None,))
+        if self.pseudo_score is None:
+            object.__setattr__(self, "pseudo_score", np.zeros(len(self.boxes_ltwh), np.float32))
+        _check("Labels.pseudo_score", self.pseudo_score, np.float32, (len(self.boxes_ltwh),))
+        _check("Labels.boxes_ltwh", self.boxes_ltwh, np.float32, (None, 4))
+        for name in ("class_id", "t_us", "window_index", "still_us"):
+            _check(f"Labels.{name}", getattr(self, name), np.int64, (len(self.boxes_ltwh),))
+
+    def __len__(self) -> int:
+        return len(self.t_us)
+
+    def __getitem__(self, index: slice | np.ndarray) -> Labels:
+        """Return the labels selected by a slice, a boolean mask or an index array. `empty_us` stays as it is."""
+        names = [field.name for field in fields(self) if field.name != "empty_us"]
+        return Labels(**{name: getattr(self, name)[index] for name in names}, empty_us=self.empty_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Detections:
+    """N boxes found in one frame, in order of decreasing score.
+
+    >>> boxes = np.array([[10, 20, 40, 35], [50, 20, 62, 32]], np.float32)
+    >>> detections = rvtssm.Detections(boxes, np.array([0.9, 0.2], np.float32), np.zeros(2, np.int64), t_us=50_000)
+    >>> detections, detections[detections.score > 0.5]
+    (Detections(2 at 50000 us), Detections(1 at 50000 us))
+    """
+
+    xyxy: np.ndarray  # (N, 4) float32, pixels of the frame
+    score: np.ndarray  # (N,) float32
+    class_id: np.ndarray  # (N,) int64
+    t_us: int
+    track_id: np.ndarray | None = None  # (N,) int64, 0 for a box without a track; None: not tracked
+
+    def __post_init__(self) -> None:
+        _check("Detections.xyxy", self.xyxy, np.float32, (None, 4))
+        _check("Detections.score", self.score, np.float32, (len(self.xyxy),))
+        _check("Detections.class_id", self.class_id, np.int64, (len(self.xyxy),))
+        if self.track_id is not None:
+            _check("Detections.track_id", self.track_id, np.int64, (len(self.xyxy),))
+
+    def __len__(self) -> int:
+        return len(self.score)
+
+    def __repr__(self) -> str:
+        return f"Detections({len(self.score)} at {self.t_us} us)"
+
+    def __getitem__(self, index: np.ndarray) -> Detections:
+        """Return the detections selected by a boolean mask or an index array."""
+        track_id = None if self.track_id is None else self.track_id[index]
+        return Detections(self.xyxy[index], self.score[index], self.class_id[index], self.t_us, track_id)
