@@ -92,8 +92,8 @@ def rows() -> list[dict[str, Any]]:
 
 
 def simulated(height: int, width: int, seconds: float) -> Events:
-    config = SyntheticConfig(height=height, width=width, duration_s=seconds, ego_motion_share=1.0)
-    return join_events(list(simulated_recording(config, "train", 0)[0]))
+    config = SyntheticConfig(duration_s=seconds, ego_motion_share=1.0)
+    return join_events(list(simulated_recording(config, "train", 0, (height, width))[0]))
 
 
 def at_rate(scene: Events, rate: float, num_events: int) -> Iterator[Events]:

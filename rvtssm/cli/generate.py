@@ -8,7 +8,6 @@ from rvtssm.cli.console import announce, say
 from rvtssm.cli.inputs import needed
 from rvtssm.datasets import build_spec
 from rvtssm.synthetic.generate_recordings import SYNTHETIC, Simulation, generate_dataset
-from rvtssm.synthetic.simulation_config import SyntheticConfig
 from rvtssm.system.output_folder import locked
 from rvtssm.system.user_error import UserError
 
@@ -24,14 +23,8 @@ def generate(
         raise UserError(
             "generate.not_simulated", f"{spec.name} is not a simulated dataset, which can be generated; use {names}"
         )
+    simulation = by_name[spec.name].sized(spec.height, spec.width)
     folder = needed(config.dataset.raw_dir, "dataset.raw_dir=DIR", "where to write the recordings")
-    sensor, asked = (spec.height, spec.width), (config.synthetic.height, config.synthetic.width)
-    if asked not in (sensor, (SyntheticConfig.height, SyntheticConfig.width)):
-        raise UserError(
-            "generate.sensor_size",
-            f"synthetic.height and width {asked} differ from the sensor of the dataset {sensor}; set dataset.height "
-            "and dataset.width, which every verb reads",
-        )
     settings = config.synthetic
     counts = f"{settings.num_train} + {settings.num_val} + {settings.num_test}" if only is None else ", ".join(only)
     announce(
@@ -42,6 +35,5 @@ def generate(
         output=folder,
     )
     with locked(folder):
-        settings = replace(settings, height=spec.height, width=spec.width)
-        generate_dataset(settings, folder, by_name[spec.name], only=only)
+        generate_dataset(settings, folder, simulation, only=only)
     say(f"recordings are in {folder}")

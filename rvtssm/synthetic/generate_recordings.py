@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,8 +29,18 @@ class Simulation:
 
     spec: DatasetSpec
     recipe: int  # increased when the same settings give other recordings than before
-    draw: Callable[[Any, str, int], tuple[Iterable[Events], Boxes]]  # see `simulated_recording`
+    draw: Callable[[Any, str, int, tuple[int, int]], tuple[Iterable[Events], Boxes]]  # see `simulated_recording`
     unread: tuple[str, ...] = ()  # settings that do not change the recordings
+
+    def sized(self, height: int, width: int) -> "Simulation":
+        """Return the same dataset with another sensor. Raise UserError if it is too small for a scene."""
+        if min(height, width) < 16:
+            raise UserError(
+                "simulation.sensor_too_small",
+                f"a sensor of {width} x {height} pixels is too small for a scene; set dataset.height and "
+                "dataset.width to 16 or more",
+            )
+        return replace(self, spec=replace(self.spec, height=height, width=width))
 
 
 def generate_dataset(
@@ -79,8 +89,10 @@ def generate_dataset(
     return sorted(written)
 
 
-def simulated_recording(config: SyntheticConfig, split: str, index: int) -> tuple[Iterable[Events], Boxes]:
-    """Return the events and the boxes of one recording, which depend only on settings, split and index.
+def simulated_recording(
+    config: SyntheticConfig, split: str, index: int, sensor_hw: tuple[int, int] = synthetic.SPEC.sensor_hw
+) -> tuple[Iterable[Events], Boxes]:
+    """Return the events and the boxes of one recording, which depend only on settings, split, index and sensor.
 
     A box contains the whole object exactly at its time, clipped to the frame. The first label is at 100 ms or just
     after.
@@ -89,13 +101,14 @@ def simulated_recording(config: SyntheticConfig, split: str, index: int) -> tupl
         config: What to generate.
         split: `train`, `val` or `test`.
         index: Number of the recording in its split.
+        sensor_hw: Height and width of the sensor in pixels.
 
     Returns:
         The events, in blocks, and the boxes.
     """
     is_moving = config.is_ego_moving(index)
     scene_rng, camera_rng = random_generators(config, split, index)
-    scene = build_scene(config.height, config.width, config.duration_us, config.scene, scene_rng, is_moving)
+    scene = build_scene(*sensor_hw, config.duration_us, config.scene, scene_rng, is_moving)
     camera = drawn_camera(config.camera, camera_rng)
     return simulate_events(scene.frames(), camera, camera_rng), boxes_of(scene, config, synthetic.SPEC)
 
@@ -140,6 +153,7 @@ def _check_folder(raw_dir: Path, config: SyntheticConfig, simulation: Simulation
     """
     settings = {"recipe": simulation.recipe, "dataset": simulation.spec.name, **asdict(config)}
     settings |= {"camera": asdict(config.camera), "scene": asdict(config.scene)}
+    settings |= {"height": simulation.spec.height, "width": simulation.spec.width}
     for unread in ("workers", "sensor", "num_actors", "stopping_share", *simulation.unread):
         del settings[unread]
     path = raw_dir / GENERATED_FILE
@@ -164,9 +178,10 @@ def _check_folder(raw_dir: Path, config: SyntheticConfig, simulation: Simulation
 
 
 def _write(config: SyntheticConfig, raw_dir: Path, split: str, index: int, simulation: Simulation) -> None:
-    events, boxes = simulation.draw(config, split, index)
+    sensor_hw = simulation.spec.sensor_hw
+    events, boxes = simulation.draw(config, split, index, sensor_hw)
     path = raw_dir / split / f"{_name(split, index)}{simulation.spec.event_suffixes[0]}"
-    write_dat(path, events, config.height, config.width)
+    write_dat(path, events, *sensor_hw)
     write_boxes(_boxes_path(raw_dir, split, index, simulation), boxes)
 
 

@@ -91,7 +91,10 @@ class SceneConfig:
 
 @dataclass
 class SyntheticConfig:
-    """What to generate. A recording depends on its split, its index and the settings, but not on the counts."""
+    """What to generate. A recording depends on split, index, sensor and settings, but not on the counts.
+
+    The size of the sensor is that of the dataset, `dataset.height` and `dataset.width`.
+    """
 
     seed: int = 0
     """Another seed gives other scenes."""
@@ -103,10 +106,6 @@ class SyntheticConfig:
     """Recordings of the test split."""
     duration_s: float = 5.0
     """Length of a recording."""
-    height: int = SPEC.height
-    """Height of the sensor in pixels; set dataset.height, which every verb reads."""
-    width: int = SPEC.width
-    """Width of the sensor in pixels; set dataset.width, which every verb reads."""
     label_interval_us: int = SPEC.label_interval_us
     """Time between two labels."""
     ego_motion_share: float = 0.3
@@ -160,12 +159,6 @@ class SyntheticConfig:
 
     def check(self) -> None:
         """Raise a UserError for settings that cannot be generated."""
-        if min(self.height, self.width) < 16:
-            raise UserError(
-                "simulation.sensor_too_small",
-                f"a sensor of {self.width} x {self.height} pixels is too small for a scene; set dataset.height and "
-                "dataset.width to 16 or more",
-            )
         check_at_least("synthetic", self, 0, "seed", "num_train", "num_val", "num_test")
         check_at_least("synthetic", self, 1, "label_interval_us", "workers")
         first_s = self.first_label_us / 1e6

@@ -17,7 +17,7 @@ from test_prepare_dataset import contents, write_recording
 from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.records import WindowSettings
-from rvtssm.synthetic.generate_recordings import generate_dataset
+from rvtssm.synthetic.generate_recordings import SYNTHETIC, generate_dataset
 from rvtssm.synthetic.simulation_config import SyntheticConfig
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes by /proc")
@@ -34,7 +34,7 @@ function(*arguments, progress=False)
 SECTION_BYTES = 200_000  # so that the long recording is cut, and the others are done whole
 NAMES = ["long", "a", "b", "c"]
 PREPROCESS = PreprocessConfig(splits=("train",), workers=2)
-GENERATE = SyntheticConfig(num_train=3, num_val=1, num_test=0, duration_s=0.5, height=60, width=80, workers=2)
+GENERATE = SyntheticConfig(num_train=3, num_val=1, num_test=0, duration_s=0.5, workers=2)
 
 
 def preprocessing(folder: Path, config=PREPROCESS):
@@ -42,7 +42,7 @@ def preprocessing(folder: Path, config=PREPROCESS):
 
 
 def generating(folder: Path, config=GENERATE):
-    return generate_dataset, (config, folder / "out")
+    return generate_dataset, (config, folder / "out", SYNTHETIC.sized(60, 80))
 
 
 def processes_below(folder: Path) -> set[int]:

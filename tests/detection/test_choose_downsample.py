@@ -58,8 +58,8 @@ def test_the_sensor_of_the_training_and_smaller_ones_are_not_reduced_otherwise(l
 
 def test_weights_find_small_objects_on_a_large_sensor():
     """A simulated street of 128 x 96 pixels in the middle of a sensor of 640 x 480."""
-    config = SyntheticConfig(seed=5, duration_s=0.2, height=96, width=128)
-    street = join_events([copy_events(block) for block in simulated_recording(config, "test", 0)[0]])
+    config = SyntheticConfig(seed=5, duration_s=0.2)
+    street = join_events([copy_events(block) for block in simulated_recording(config, "test", 0, (96, 128))[0]])
     events = Events(street.t, street.x + np.uint16(250), street.y + np.uint16(190), street.p)
     found = rvtssm.load("street-tiny").predict(events, height=480, width=640)
     assert found.summary.downsample == 2 and sum(map(len, found)) > 4

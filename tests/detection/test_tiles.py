@@ -24,8 +24,8 @@ CONFIG = PostprocessConfig(min_score=0.3, max_detections=100)
 @pytest.fixture(scope="module")
 def street() -> Events:
     """A simulated street as large as a tile."""
-    config = SyntheticConfig(seed=5, duration_s=0.4, height=TILE_HW[0], width=TILE_HW[1])
-    return join_events([copy_events(block) for block in simulated_recording(config, "test", 0)[0]])
+    config = SyntheticConfig(seed=5, duration_s=0.4)
+    return join_events([copy_events(block) for block in simulated_recording(config, "test", 0, TILE_HW)[0]])
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,11 @@ from rvtssm.datasets.synthetic import SPEC
 from rvtssm.datasets.tree import find_recordings
 from rvtssm.events.labels import read_boxes
 from rvtssm.readers import open_recording
-from rvtssm.synthetic.generate_recordings import SPLITS, generate_dataset, simulated_recording
+from rvtssm.synthetic.generate_recordings import SPLITS, SYNTHETIC, generate_dataset, simulated_recording
 from rvtssm.synthetic.simulation_config import SyntheticConfig
 
-SMALL = SyntheticConfig(seed=5, num_train=2, num_val=1, num_test=1, duration_s=0.6, height=48, width=64, workers=1)
+SMALL = SyntheticConfig(seed=5, num_train=2, num_val=1, num_test=1, duration_s=0.6, workers=1)
+STREET = SYNTHETIC.sized(48, 64)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -25,7 +26,7 @@ def files(folder: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def raw_dir(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("synthetic") / "raw"
-    generate_dataset(SMALL, folder, progress=False)
+    generate_dataset(SMALL, folder, STREET, progress=False)
     return folder
 
 
@@ -46,24 +47,24 @@ def test_it_lies_on_disk_like_gen1(raw_dir):
 
 def test_a_second_run_does_only_what_is_missing(raw_dir):
     before = files(raw_dir)
-    assert generate_dataset(SMALL, raw_dir, progress=False) == []
+    assert generate_dataset(SMALL, raw_dir, STREET, progress=False) == []
     boxes = raw_dir / "train" / "train_0001_bbox.npy"
     boxes.unlink()  # as after a kill between the two files
     (raw_dir / "train" / "train_0001_td.dat").write_bytes(b"cut off")
-    assert generate_dataset(SMALL, raw_dir, progress=False, only=["test/test_0000"]) == []
-    assert generate_dataset(SMALL, raw_dir, progress=False) == ["train/train_0001"]
+    assert generate_dataset(SMALL, raw_dir, STREET, progress=False, only=["test/test_0000"]) == []
+    assert generate_dataset(SMALL, raw_dir, STREET, progress=False) == ["train/train_0001"]
     assert files(raw_dir) == before
 
 
 def test_neither_recordings_written_first_nor_the_number_of_workers_changes_anything(raw_dir, tmp_path):
-    assert generate_dataset(SMALL, tmp_path / "raw", progress=False, only=["val/val_0000"]) == ["val/val_0000"]
-    assert len(generate_dataset(replace(SMALL, workers=2), tmp_path / "raw", progress=False)) == 3
+    assert generate_dataset(SMALL, tmp_path / "raw", STREET, progress=False, only=["val/val_0000"]) == ["val/val_0000"]
+    assert len(generate_dataset(replace(SMALL, workers=2), tmp_path / "raw", STREET, progress=False)) == 3
     assert files(tmp_path / "raw") == files(raw_dir)
 
 
 def test_recordings_differ_by_seed_split_and_index_and_not_by_the_counts():
     def boxes(config: SyntheticConfig, split: str, index: int) -> bytes:
-        return simulated_recording(config, split, index)[1].tobytes()
+        return simulated_recording(config, split, index, STREET.spec.sensor_hw)[1].tobytes()
 
     one = boxes(SMALL, "train", 0)
     assert one == boxes(replace(SMALL, num_train=100), "train", 0)
@@ -74,32 +75,37 @@ def test_recordings_differ_by_seed_split_and_index_and_not_by_the_counts():
 def test_a_folder_of_other_settings_is_refused(raw_dir, tmp_path):
     before = files(raw_dir)
     with raises("generate.other_settings"):
-        generate_dataset(replace(SMALL, seed=9), raw_dir, progress=False)
+        generate_dataset(replace(SMALL, seed=9), raw_dir, STREET, progress=False)
     with raises("generate.other_settings"):
-        generate_dataset(replace(SMALL, num_train=1), raw_dir, progress=False)
+        generate_dataset(replace(SMALL, num_train=1), raw_dir, STREET, progress=False)
     assert files(raw_dir) == before
     (tmp_path / "train").mkdir()
     with raises("generate.foreign_recordings"):
-        generate_dataset(SMALL, tmp_path, progress=False)
+        generate_dataset(SMALL, tmp_path, STREET, progress=False)
     assert json.loads((raw_dir / "synthetic.json").read_text())["seed"] == 5
     for content in ('{"seed": 5', "[]"):
         (tmp_path / "synthetic.json").write_text(content)
         with raises("files.content", "synthetic.json"):
-            generate_dataset(SMALL, tmp_path, progress=False)
+            generate_dataset(SMALL, tmp_path, STREET, progress=False)
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        *({"num_val": -1}, {"ego_motion_share": 1.5}, {"height": 8}, {"duration_s": 0.05}, {"duration_s": 4295.0}),
+        *({"num_val": -1}, {"ego_motion_share": 1.5}, {"duration_s": 0.05}, {"duration_s": 4295.0}),
         *({"label_interval_us": 0}, {"label_interval_us": 700_000}),
     ],
 )
 def test_impossible_settings_are_refused(change, tmp_path):
     """Before the folder has settings, which would be in the way of other ones."""
-    with pytest.raises(ValueError, match=r"^synthetic\.|dataset\.height and dataset\.width to 16 or more"):
-        generate_dataset(replace(SMALL, **change), tmp_path / "raw", progress=False)
+    with pytest.raises(ValueError, match=r"^synthetic\."):
+        generate_dataset(replace(SMALL, **change), tmp_path / "raw", STREET, progress=False)
     assert not (tmp_path / "raw").exists()
+
+
+def test_a_sensor_that_is_too_small_is_refused():
+    with raises("simulation.sensor_too_small", "dataset.height and dataset.width to 16 or more"):
+        SYNTHETIC.sized(8, 64)
 
 
 @pytest.mark.parametrize("interval_us, first_us", [(50_000, 100_000), (30_000, 120_000), (250_000, 250_000)])

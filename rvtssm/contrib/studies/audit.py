@@ -61,8 +61,8 @@ def _input(config: AuditSettings, checkpoint: LoadedCheckpoint) -> tuple[Events,
         where = str(recordings[0].events_path)
     if where is None:
         size = checkpoint.spec.frame_height, checkpoint.spec.frame_width
-        scene = SyntheticConfig(seed=config.seed, duration_s=seconds, height=size[0], width=size[1])
-        blocks, _ = simulated_recording(scene, "test", 0)
+        scene = SyntheticConfig(seed=config.seed, duration_s=seconds)
+        blocks, _ = simulated_recording(scene, "test", 0, size)
         return join_events(list(blocks)), size, 1, f"{seconds:g} s of simulated traffic, seed {config.seed}"
     path = next(iter(find_sources(where).values()))
     options = replace(spec.read_options, height=height, width=width, repair=dataset.repair or spec.repair)

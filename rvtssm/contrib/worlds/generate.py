@@ -24,8 +24,10 @@ def generate(config: WorldsConfig, only: Collection[str] | None = None) -> None:
     generate_simulated(config, only, SIMULATIONS)
 
 
-def open_world_recording(config: OpenWorldConfig, split: str, index: int) -> tuple[Iterable[Events], Boxes]:
-    """Return the events and the boxes of one recording, which depend only on settings, split and index.
+def open_world_recording(
+    config: OpenWorldConfig, split: str, index: int, sensor_hw: tuple[int, int] = SPEC.sensor_hw
+) -> tuple[Iterable[Events], Boxes]:
+    """Return the events and the boxes of one recording, which depend only on settings, split, index and sensor.
 
     A box contains the whole object exactly at its time, clipped to the frame. A world without any label is drawn again,
     up to _MOST_WORLDS times, unless it is to be empty. In training, label times without a box have an entry that says
@@ -35,6 +37,7 @@ def open_world_recording(config: OpenWorldConfig, split: str, index: int) -> tup
         config: What to generate.
         split: `train`, `val` or `test`.
         index: Number of the recording in its split.
+        sensor_hw: Height and width of the sensor in pixels.
 
     Returns:
         The events, in blocks, and the boxes.
@@ -44,22 +47,26 @@ def open_world_recording(config: OpenWorldConfig, split: str, index: int) -> tup
     if is_empty:
         config = replace(config, world=config.world.empty())
     for attempt in range(_MOST_WORLDS):
-        blocks, boxes = _drawn(config, split, random_generators(config, split, index, attempt), is_moving)
+        blocks, boxes = _drawn(config, split, sensor_hw, random_generators(config, split, index, attempt), is_moving)
         if is_empty or (boxes["w"] > 0).any():
             break
     return blocks, boxes
 
 
 def _drawn(
-    config: OpenWorldConfig, split: str, generators: list[np.random.Generator], is_moving: bool
+    config: OpenWorldConfig,
+    split: str,
+    sensor_hw: tuple[int, int],
+    generators: list[np.random.Generator],
+    is_moving: bool,
 ) -> tuple[Iterable[Events], Boxes]:
     """Return the events and boxes of one world, whose sensor may fill only a part of the frame."""
     scene_rng, camera_rng = generators
     is_plain = split == "train" and config.world.plain_share and scene_rng.random() < config.world.plain_share
     world = config.world.plain() if is_plain else config.world
-    scene = build_world(config.height, config.width, config.duration_us, world, scene_rng, is_moving)
-    left = int(scene_rng.integers(config.width - scene.width + 1))
-    top = int(scene_rng.integers(config.height - scene.height + 1))
+    scene = build_world(*sensor_hw, config.duration_us, world, scene_rng, is_moving)
+    left = int(scene_rng.integers(sensor_hw[1] - scene.width + 1))
+    top = int(scene_rng.integers(sensor_hw[0] - scene.height + 1))
     boxes, camera = boxes_of(scene, config, SPEC), drawn_camera(config.camera, camera_rng)
     events = list(simulate_events(scene.frames(), camera, camera_rng))
     boxes = with_events(boxes, events, camera.shot_rate_hz + camera.background_rate_hz + camera.leak_rate_hz)

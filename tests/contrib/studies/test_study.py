@@ -236,7 +236,7 @@ def test_a_mistake_is_named_before_anything_is_done(words, answer, tmp_path, mon
 
 
 TOY = (
-    *("dataset.height=64", "dataset.width=96", "synthetic.height=64", "synthetic.width=96", "synthetic.workers=1"),
+    *("dataset.height=64", "dataset.width=96", "synthetic.workers=1"),
     *("synthetic.num_train=2", "synthetic.num_val=1", "synthetic.num_test=2", "synthetic.duration_s=1.2"),
     *("preprocess.workers=1", "model.embed_dim=8", "model.head_dim=8", "model.num_blocks=[0,0,0,1]"),
     *("model.fpn_blocks=0", "temporal.num_blocks=1", "sampling.batch_size=2", "sampling.chunk_length=2"),

@@ -259,15 +259,15 @@ def test_a_label_waits_for_the_first_events():
 
 def test_a_dataset_of_worlds_is_written_and_a_recording_does_not_depend_on_the_others(tmp_path):
     config = OpenWorldConfig(
-        seed=3, num_train=2, num_val=0, num_test=0, duration_s=0.25, height=48, width=64, workers=1,
+        seed=3, num_train=2, num_val=0, num_test=0, duration_s=0.25, workers=1,
         sensor="any", ego_motion_share=0.5,
     )  # fmt: skip
-    assert generate_dataset(config, tmp_path / "raw", OPEN_WORLD, progress=False) == [
+    assert generate_dataset(config, tmp_path / "raw", OPEN_WORLD.sized(48, 64), progress=False) == [
         "train/train_0000",
         "train/train_0001",
     ]
-    assert generate_dataset(config, tmp_path / "raw", OPEN_WORLD, progress=False) == []
-    blocks, boxes = open_world_recording(config, "train", 1)
+    assert generate_dataset(config, tmp_path / "raw", OPEN_WORLD.sized(48, 64), progress=False) == []
+    blocks, boxes = open_world_recording(config, "train", 1, (48, 64))
     t = np.concatenate([block.t for block in blocks])
     assert len(t) and np.diff(t).min() >= 0 and set(boxes["class_id"]) <= set(range(SPEC.num_classes))
     with raises("generate.other_settings"):
@@ -281,22 +281,22 @@ def test_the_simulated_datasets_agree_on_the_names_of_classes():
 
 
 def test_a_world_without_labels_is_drawn_again():
-    config = OpenWorldConfig(duration_s=0.25, height=48, width=64, world=WorldConfig(max_actors=1))
+    config = OpenWorldConfig(duration_s=0.25, world=WorldConfig(max_actors=1))
     for index in (1, 4):  # their first worlds have none
-        blocks, boxes = open_world_recording(config, "train", index)
+        blocks, boxes = open_world_recording(config, "train", index, (48, 64))
         assert (boxes["w"] > 0).any() and sum(len(block.t) for block in blocks)
     nobody = replace(config, world=WorldConfig(max_actors=0, crowd_share=0.0))
-    assert len(open_world_recording(nobody, "val", 0)[1]) == 0
+    assert len(open_world_recording(nobody, "val", 0, (48, 64))[1]) == 0
 
 
 def test_an_empty_recording_says_at_every_label_time_that_nobody_is_there():
     world = WorldConfig(empty_share=1.0)
-    config = OpenWorldConfig(duration_s=0.25, height=48, width=64, world=world, ego_motion_share=1.0)
-    blocks, boxes = open_world_recording(config, "train", 0)
+    config = OpenWorldConfig(duration_s=0.25, world=world, ego_motion_share=1.0)
+    blocks, boxes = open_world_recording(config, "train", 0, (48, 64))
     times_us = [100_000, 150_000, 200_000, 250_000]
     assert nothing_times_us(boxes, boxes["t"][:0]).tolist() == boxes["t"].tolist() == times_us
     assert sum(len(block.t) for block in blocks)
-    assert (open_world_recording(config, "val", 0)[1]["w"] > 0).all()
+    assert (open_world_recording(config, "val", 0, (48, 64))[1]["w"] > 0).all()
     some = replace(config, world=replace(world, empty_share=0.25))
     assert 10 < sum(some.is_empty(index) for index in range(100)) < 40
 
@@ -350,12 +350,12 @@ def test_a_share_of_the_training_recordings_shows_plain_worlds(monkeypatch):
     whole = WorldConfig(max_actors=2)
     for share, plain_trainings in ((0.0, {False}), (0.5, {False, True}), (1.0, {True})):
         world = replace(whole, plain_share=share)
-        config = OpenWorldConfig(duration_s=0.1, height=32, width=48, world=world)
+        config = OpenWorldConfig(duration_s=0.1, world=world)
         for split, expected in (("train", plain_trainings), ("test", {False})):
             asked = set()
             for index in range(8):
                 with pytest.raises(Asked) as world_asked:
-                    open_world_recording(config, split, index)
+                    open_world_recording(config, split, index, (32, 48))
                 asked.add(world_asked.value.args[0] == world.plain())
             assert asked == expected
     easy = whole.plain()
