@@ -9,7 +9,7 @@ from rich.table import Table
 
 from rvtssm.cli.config import Config
 from rvtssm.cli.console import console, say
-from rvtssm.cli.weight_settings import pasted, settings_of
+from rvtssm.cli.weights import pasted, read_weights, settings_of
 from rvtssm.datasets import build_spec
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.detector import Detector, count_parameters
@@ -21,8 +21,6 @@ def info(config: Config, as_json: bool = False) -> dict[str, int]:
     described: CheckpointMeta
     has_digest = None
     if config.checkpoint:
-        from rvtssm.cli.weights import read_weights  # imports what runs exported files
-
         described = read_weights(config)
         has_digest = check_digest(local_weights(config.checkpoint))
     else:

@@ -5,8 +5,13 @@ import json
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+from rich.filesize import decimal
+from rich.table import Table
 
 from rvtssm.checks.inspect_dataset import (
+    SIZES,
     SPLITS,
     TreeInspection,
     inspect_prepared,
@@ -20,7 +25,6 @@ from rvtssm.checks.verification import verify_dataset
 from rvtssm.cli.config import Config
 from rvtssm.cli.console import console, say, say_error
 from rvtssm.cli.inputs import needed
-from rvtssm.cli.inspect_tables import print_tree, recording_table
 from rvtssm.datasets import DATASETS, DatasetConfig, build_spec, with_described
 from rvtssm.datasets.custom import FILE
 from rvtssm.datasets.tree import find_event_files, sensor_above
@@ -32,6 +36,9 @@ from rvtssm.system.files import did_you_mean
 from rvtssm.system.output_folder import result_set, write_files
 from rvtssm.system.remote import local_path
 from rvtssm.system.user_error import UserError
+
+_BY_SENSOR = ("gen1", "onempx")  # same names of files; the size in the files tells which
+_MOST_HOT_PIXELS = 5  # that the table names
 
 
 def inspect(config: Config, as_json: bool = False) -> int:
@@ -51,9 +58,9 @@ def inspect(config: Config, as_json: bool = False) -> int:
     if as_json:
         say(json.dumps(inspection.to_json(), indent=1))
     elif isinstance(inspection, RecordingInspection):
-        console.print(recording_table(inspection))
+        console.print(_recording_table(inspection))
     else:
-        print_tree(inspection)
+        _print_tree(inspection)
     if config.out or not as_json:
         name = f"{path.resolve().name}{(topic or '').replace('/', '_')}"
         files = _write_pictures(Path(config.out or "outputs/inspect"), name, inspection, path, spec)
@@ -158,9 +165,6 @@ def _spec(config: Config, path: Path) -> DatasetSpec | None:
     return build_spec(dataset) if dataset.name else None
 
 
-_BY_SENSOR = ("gen1", "onempx")  # same names of files; the size in the files tells which
-
-
 def with_recognised(dataset: DatasetConfig, folder: Path) -> DatasetConfig:
     """Return the settings with the name of the dataset in a folder, unchanged if it cannot be told.
 
@@ -220,3 +224,98 @@ def _sensor_hw(path: Path) -> tuple[int, int] | None:
             return recording.height, recording.width
     except UnknownSensorSize:
         return None
+
+
+def _recording_table(inspection: RecordingInspection) -> Table:
+    """Return what a recording holds."""
+    table = _two_columns(inspection.name)
+    hot, faults = inspection.hot_pixels, inspection.faults
+    table.add_row("format", f"{inspection.format}, {decimal(inspection.num_bytes)}")
+    table.add_row("sensor", f"{inspection.width} x {inspection.height}")
+    table.add_row("time", f"{inspection.t_first_us} to {inspection.t_last_us} us, {inspection.duration_us / 1e6:.6f} s")
+    table.add_row("events", f"{inspection.num_events}, {inspection.num_bytes / inspection.num_events:.2f} bytes each")
+    bins = f"busiest {inspection.bin_us / 1000:g} ms"
+    table.add_row(
+        "rate", f"{inspection.mean_rate / 1e6:.3f} million per second, {inspection.peak_rate / 1e6:.3f} in the {bins}"
+    )
+    table.add_row("polarity", f"{100 * inspection.num_on / inspection.num_events:.1f} % brighter")
+    table.add_row("longest gap", f"{inspection.longest_gap_us} us, it starts at {inspection.longest_gap_at_us} us")
+    table.add_row("time backwards", f"{faults.backward_steps} events, moved to the time of the event before")
+    table.add_row("out of frame", f"{faults.out_of_frame} events, left out")
+    table.add_row("unreadable", f"{faults.unreadable} events, left out")
+    table.add_row("other clock", f"{faults.other_clock} events, left out")
+    table.add_row("cut off", f"{faults.truncated_bytes} bytes after the last whole event")
+    if inspection.refusal:
+        table.add_row("other commands", f"refuse it, since it {inspection.refusal}")
+    share = 100 * hot[:, 2].sum() / inspection.num_events
+    named = "; ".join(f"x={x} y={y}: {count}" for x, y, count in hot[:_MOST_HOT_PIXELS])
+    table.add_row("hot pixels", f"{len(hot)} with {share:.1f} % of the events" + (f" ({named})" if named else ""))
+    return table
+
+
+def _print_tree(inspection: TreeInspection) -> None:
+    """Print what a dataset holds: its settings, its splits, its boxes by size, and what its files do not say."""
+    title = f"{inspection.name}: {inspection.kind} {inspection.dataset}"
+    if inspection.settings:
+        table = _two_columns(title)
+        for name, value in inspection.settings.items():
+            values = value if isinstance(value, list) else [value]
+            table.add_row(name.replace("_", " "), ", ".join(map(str, values)))
+        console.print(table)
+    console.print(_splits(inspection, title))
+    console.print(_boxes(inspection))
+    for note in inspection.notes:
+        say(note, style="yellow")
+    if inspection.kind == "raw" and any(inspection.labels(split).any() for split in inspection.splits):
+        say(
+            "these are all boxes of the label files; training and scoring leave out duplicates, and boxes of which the "
+            "sensor sees nothing or too little"
+        )
+
+
+def _splits(inspection: TreeInspection, title: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("", style="bold")
+    columns = []
+    for split in inspection.splits:
+        table.add_column(split or "file", justify="right")
+        columns.append(_column(inspection.totals(split)))
+    # raw recordings have no windows, and only histograms tell the number of events
+    needed = {"windows": "windows", "events": "events", "million events per second": "events"}
+    for name in columns[0]:
+        if name not in needed or any(column[needed[name]] for column in columns):
+            table.add_row(name, *(str(column[name]) for column in columns))
+    return table
+
+
+def _column(totals: dict[str, int]) -> dict[str, Any]:
+    seconds = totals["duration_us"] / 1e6
+    return {
+        "recordings": totals["recordings"],
+        "size": decimal(totals["num_bytes"]),
+        "minutes": f"{seconds / 60:.2f}",
+        "events": totals["num_events"],
+        "million events per second": f"{totals['num_events'] / max(seconds, 1e-6) / 1e6:.3f}",
+        "windows": totals["num_windows"],
+        "events repaired": totals["repaired"],
+        "label times": totals["num_label_times"],
+    }
+
+
+def _boxes(inspection: TreeInspection) -> Table:
+    table = Table(title="boxes by area (COCO)", title_justify="left")
+    for name in ("split", "class"):
+        table.add_column(name)
+    for name in SIZES:
+        table.add_column(name, justify="right")
+    for split in inspection.splits:
+        for name, row in zip(inspection.class_names, inspection.labels(split).tolist(), strict=True):
+            table.add_row(split or "file", name, *map(str, row))
+    return table
+
+
+def _two_columns(title: str) -> Table:
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    return table

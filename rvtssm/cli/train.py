@@ -14,7 +14,7 @@ from rvtssm.cli.config import Config
 from rvtssm.cli.console import announce, console, say, with_labels
 from rvtssm.cli.inputs import check_training
 from rvtssm.cli.run_files import run_files
-from rvtssm.cli.weight_settings import WeightSettings, pasted, settings_of
+from rvtssm.cli.weights import WeightSettings, pasted, settings_of
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.parts import head_class
 from rvtssm.models.transfer import CLASS_MAP_FORM, NO_CLASS, Transferred, TransferSource

@@ -1,17 +1,34 @@
-"""Reads the weights that `checkpoint=FILE` names, and says what everyone who uses them should know."""
+"""The weights that a command names: reading them, what to say of them, and their settings as words or as defaults."""
 
-from dataclasses import replace
+from __future__ import annotations
 
-from rvtssm.cli.config import Config
+import shlex
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
+
+from rvtssm.cli.composition import as_written
+from rvtssm.cli.config import Config, configs_dir
 from rvtssm.cli.console import say
-from rvtssm.cli.inputs import weights_path
-from rvtssm.datasets import build_spec
+from rvtssm.cli.inputs import TRAIN_OUT, weights_path
+from rvtssm.datasets import DatasetConfig, build_spec
+from rvtssm.datasets.tree import find_sequences
 from rvtssm.evaluation.detector_run import WeightsFile
+from rvtssm.events.windows import WindowsConfig
 from rvtssm.export.exported import ExportedDetector, chosen_precision, read_weights_file
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint
+from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.models.weights import card_of
 from rvtssm.records import WindowSettings
+from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.user_error import UserError
+
+PRIMARY = "of_files"  # the configuration whose defaults are the settings of weights or prepared frames
 
 
 def read_weights(config: Config) -> LoadedCheckpoint:
@@ -59,3 +76,112 @@ def say_windows(checkpoint: CheckpointMeta, settings: WindowSettings) -> None:
     """Print one line if the weights have not seen windows of such a length in training."""
     if warning := checkpoint.warn_of_windows(settings):
         say(warning)
+
+
+@dataclass(frozen=True)
+class WeightSettings:
+    """The sections of the configuration that decide what a checkpoint is."""
+
+    model: ModelConfig | None  # None where the weights do not tell
+    temporal: TemporalConfig
+    windows: WindowsConfig
+
+    def words(self) -> list[str]:
+        """Return the settings as words `key=value`; those that are the defaults of the layer or the size are left out.
+
+        A configuration that is composed from them has the same settings.
+        """
+        words = []
+        if self.model is not None:
+            known = MODEL_SIZES.get(self.model.size)
+            words += [f"model={self.model.size}"] if known else []
+            words += _differing("model", self.model, known or ModelConfig())
+        return [*words, *self._temporal_words(), *_differing("windows", self.windows, WindowsConfig())]
+
+    def _temporal_words(self) -> list[str]:
+        name = self.temporal.name
+        return [f"temporal={name}", *_differing("temporal", self.temporal, TemporalConfig(name=name))]
+
+    def others(self, own: WeightSettings) -> list[str]:
+        """Return the words that a training with the settings `own` lacks to have these."""
+        is_same_layer = self.temporal.name == own.temporal.name
+        return [
+            *([] if self.model is None else _differing("model", self.model, own.model or ModelConfig())),
+            *(_differing("temporal", self.temporal, own.temporal) if is_same_layer else self._temporal_words()),
+            *_differing("windows", self.windows, own.windows),
+        ]
+
+
+def pasted(words: list[str]) -> str:
+    """Return words as one line for a shell."""
+    return " ".join(map(shlex.quote, words))
+
+
+def settings_of(model: ModelConfig | None, temporal: TemporalConfig, windows: WindowSettings) -> WeightSettings:
+    """Return the settings of weights by what their description says."""
+    return WeightSettings(model, temporal, _windows_config(windows))
+
+
+def _windows_config(windows: WindowSettings) -> WindowsConfig:
+    return WindowsConfig(
+        windows.stride_us / 1000,
+        None if windows.length_us is None else windows.length_us / 1000,
+        windows.num_bins,
+        windows.count_cutoff,
+        windows.convention,
+        windows.representation,
+        [tau / 1000 for tau in windows.time_constants_us],
+        windows.reduce,
+    )
+
+
+def store_defaults(settings: type[Config], weights: WeightSettings | None, windows: WindowsConfig | None) -> None:
+    """Let Hydra compose PRIMARY, whose defaults are the settings of weights and of frames."""
+    schema = OmegaConf.structured(settings)
+    schema.temporal = OmegaConf.structured(weights.temporal if weights else TemporalConfig)
+    unset: tuple[str, ...] = ()  # groups that would choose again
+    if weights:
+        unset = ("model", "mixer", "temporal") if weights.model else ("temporal",)
+        schema.model = OmegaConf.structured(weights.model or ModelConfig())
+        schema.windows = OmegaConf.structured(weights.windows)
+    if windows:
+        schema.windows = OmegaConf.structured(windows)
+    composed: Any = OmegaConf.to_container(OmegaConf.load(configs_dir() / "config.yaml"))
+    usual = composed["defaults"]
+    defaults = [{group: None} if (group := next(iter(entry))) in unset else entry for entry in usual]
+    defaults[usual.index("schema")] = f"schema_{PRIMARY}"
+    store = ConfigStore.instance()
+    store.store(f"schema_{PRIMARY}", schema)
+    store.store(PRIMARY, {"defaults": defaults})
+
+
+def read_settings(start: str, resume: str | None, out: str | None) -> WeightSettings:
+    """Return the settings of the weights that a training starts from, or of the run that it continues, if there is one.
+
+    Raise UserError for a file that holds no weights.
+    """
+    from rvtssm.training.checkpoints import latest_checkpoint
+    from rvtssm.training.loop import read_start
+
+    continued = latest_checkpoint(Path(out or TRAIN_OUT)) if resume == "auto" else Path(resume or "")
+    source = read_start(str(continued) if continued.is_file() else start)
+    return settings_of(source.model, source.temporal, source.windows)
+
+
+def read_windows(dataset: DatasetConfig) -> WindowsConfig | None:
+    """Return how the frames of a training were prepared, by the first file; None if it counts raw events instead."""
+    from rvtssm.datasets.datamodule import SequenceDataModule  # imports take seconds
+    from rvtssm.datasets.sequence import open_prepared
+
+    with suppress(UserError):  # the training says what is wrong when it reads them
+        data = SequenceDataModule(dataset)
+        if data.source == "prepared" and (paths := find_sequences(str(dataset.prepared_dir), "train")):
+            return _windows_config(open_prepared(paths[0], data.spec).settings)
+    return None
+
+
+def _differing(section: str, settings: Any, others: Any) -> Iterator[str]:
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if value != getattr(others, field.name):
+            yield f"{section}.{field.name}={as_written(value)}"

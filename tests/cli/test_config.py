@@ -13,7 +13,7 @@ from rvtssm.cli.composition import full_words
 from rvtssm.cli.config import Config
 from rvtssm.cli.help import keys_of, purpose
 from rvtssm.cli.main import compose
-from rvtssm.cli.weight_settings import settings_of
+from rvtssm.cli.weights import settings_of
 from rvtssm.datasets import DATASETS, build_spec
 from rvtssm.events.windows import WindowsConfig
 from rvtssm.models.backbones.rvt import SPATIAL_MIXERS

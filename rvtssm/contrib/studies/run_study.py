@@ -14,7 +14,7 @@ from rvtssm.cli.inputs import check_training, weights_label, writable
 from rvtssm.cli.preprocess import preprocess
 from rvtssm.cli.run_files import SETTINGS_OF_WEIGHTS, overrides, run_files
 from rvtssm.cli.train import train
-from rvtssm.cli.weight_settings import WeightSettings, read_settings
+from rvtssm.cli.weights import WeightSettings, read_settings
 from rvtssm.contrib.studies.cells import CELLS_FILE, cells_page
 from rvtssm.contrib.studies.study_config import NOT_READ_WITH_WEIGHTS, StudyConfig, StudySettings, makes_recordings
 from rvtssm.contrib.studies.study_report import (
