@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rvtssm.ssm.operators import no_second_derivative, operator
+from rvtssm.ssm.scan import no_second_derivative, operator
 from rvtssm.ssm.scan_cpu import compiled
 from rvtssm.ssm.shapes import check_recurrence
 from rvtssm.system.user_error import UserError

@@ -7,14 +7,14 @@ on a GPU with Triton, `scan_loop` otherwise. The setting `temporal.scan` can ask
 import importlib.util
 import subprocess
 import warnings
+from collections.abc import Callable
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor
 
 from rvtssm.ssm import scan_loop
-from rvtssm.ssm.operators import no_second_derivative, operator
 from rvtssm.ssm.shapes import check_recurrence
 from rvtssm.system.user_error import UserError
 
@@ -140,6 +140,33 @@ def scan(decay: Tensor, drive: Tensor, state: Tensor, method: str = "auto") -> t
     check_recurrence(decay, tuple(drive.shape), state)
     states, last = _scan(decay.to(state.dtype), drive.to(state.dtype), state, method)
     return states, last
+
+
+def operator(name: str) -> Callable[[Callable[..., Any]], Any]:
+    """Make an operator of a function that changes none of its arguments and returns new tensors.
+
+    `torch.compile` calls it without looking inside. `torch.library.custom_op` does the same, but its first call loads
+    PyTorch's compiler, which would add a second to every command that detects, and it compares inputs and outputs for
+    shared memory at every call.
+
+    Args:
+        name: Name of the operator within the namespace `rvtssm`.
+    """
+
+    def register(run: Callable[..., Any]) -> Any:
+        torch.library.define(f"rvtssm::{name}", torch.library.infer_schema(run, mutates_args=()))
+        torch.library.impl(f"rvtssm::{name}", "default", run)
+        return getattr(torch.ops.rvtssm, name).default
+
+    return register
+
+
+def no_second_derivative(*_: Any) -> NoReturn:
+    """Raise a UserError. It is the derivative of operators that compute a gradient."""
+    raise UserError(
+        "layer.second_derivative",
+        "s5, selective_s5 and s7 have no second derivative, as after create_graph=True; use s4, s4d or lstm, which do",
+    )
 
 
 @operator("scan")

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rvtssm.ssm.operators import no_second_derivative, operator
-from rvtssm.ssm.scan import plain, sweeps
+from rvtssm.ssm.scan import no_second_derivative, operator, plain, sweeps
 from rvtssm.ssm.shapes import check_input, check_recurrence
 
 _TILE_ROWS = 2048  # rows of a matrix product on the CPU: more do not fit the cache, fewer make the product slow
