@@ -73,16 +73,11 @@ def measure_steps(exact: Path, low: Path, counts: torch.Tensor, rounds: int = RO
             detector(counts, state)
             if round_ >= 0:
                 times.append(1000 * (time.process_time() - start))
-    return [
-        {
-            "file": path.name,
-            "precision": precision,
-            "ms": median(times),
-            "least_ms": min(times),
-            "times": median(first / own for first, own in zip(taken[0], times, strict=True)),
-        }
-        for (path, precision), times in zip(forms, taken, strict=True)
-    ]
+    rows = []
+    for (path, precision), times in zip(forms, taken, strict=True):
+        row = {"file": path.name, "precision": precision, "ms": median(times), "least_ms": min(times)}
+        rows.append(row | {"times": median(first / own for first, own in zip(taken[0], times, strict=True))})
+    return rows
 
 
 @torch.inference_mode()

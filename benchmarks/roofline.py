@@ -101,11 +101,12 @@ def count_step(
             predictions, _ = torch.func.functional_call(detector, fakes, (hist,), frames)
             outputs = [each for each in tree_leaves(predictions) if isinstance(each, torch.Tensor)]
             torch.stack([each.float().sum() for each in outputs if each.requires_grad]).sum().backward()
+    bytes_kept = sum(size for size, _ in kept.values())
     return {
         "products": products.get_total_flops(),
         "bytes_moved": traffic.num_bytes,
         "operations": traffic.num_operations,
-        "bytes_kept": sum(size for size, _ in kept.values()),
+        "bytes_kept": bytes_kept,
         "bytes_frames": hist.numel(),
         "bytes_gradients": sum(4 * each.numel() for each in detector.parameters()),
     }

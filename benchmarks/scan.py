@@ -168,7 +168,9 @@ def measure_times(
             shape = f"L={length} N={num_sequences} H={dim}"
             at_stage = {key: times[index] for key, times in taken.items()}
             rows += _compared(shape, at_stage, {key: floor[index] for key, floor in floors.items()})
-        sums = {key: [sum(times) for times in zip(*per_stage, strict=True)] for key, per_stage in taken.items()}
+        sums = {}
+        for key, per_stage in taken.items():
+            sums[key] = [sum(times) for times in zip(*per_stage, strict=True)]
         rows += _compared(f"L={length} sum", sums, {key: sum(floor) for key, floor in floors.items()})
     return rows
 

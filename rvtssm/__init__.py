@@ -78,38 +78,39 @@ __all__ = [
 ]
 
 _DETECTION = "rvtssm.detection.predictor"
-_HOMES = {
-    "average_precision": ("rvtssm.evaluation.coco", "evaluate_detections"),
-    "build_detector": ("rvtssm.models.detector", "build_detector"),
-    "draw": ("rvtssm.drawing.draw", "draw_events"),
-    "DatasetConfig": ("rvtssm.datasets", "DatasetConfig"),
-    "evaluate": ("rvtssm.evaluation.evaluating", "evaluate"),
-    "export_detector": ("rvtssm.export.checked_export", "export_detector"),
-    "generate": ("rvtssm.synthetic", "generate"),
-    "open": ("rvtssm.readers", "open_recording"),
-    "Prediction": ("rvtssm.detection.window_results", "Prediction"),
-    "preprocess": ("rvtssm.datasets.prepare_dataset", "preprocess"),
-    "Recording": ("rvtssm.readers", "Recording"),
-    "train": ("rvtssm.training", "train"),
-    "UserError": ("rvtssm.system.user_error", "UserError"),
-    "WindowsConfig": ("rvtssm.events.windows", "WindowsConfig"),
-    **{name: ("rvtssm.datasets.data_config", name) for name in ("AugmentConfig", "DataConfig", "SamplingConfig")},
-    **{name: ("rvtssm.models.model_config", name) for name in ("ModelConfig", "PostprocessConfig")},
-    **{name: ("rvtssm.training.training_config", name) for name in ("OptimConfig", "TrainingConfig")},
-    **{name: (_DETECTION, name) for name in ("Predictor", "live", "load")},
-    **{name: ("rvtssm.detection.engine", name) for name in ("StreamDetector", "detect")},
-    **{name: ("rvtssm.records", name) for name in ("Detections", "Events", "Labels", "WindowSettings", "Windows")},
-    **{name: ("rvtssm.ssm", name) for name in ("LSTM", "S4", "S4D", "S5", "S7", "SelectiveS5", "TemporalConfig")},
+_NAMES_OF = {
+    "rvtssm.datasets": ("DatasetConfig",),
+    "rvtssm.datasets.data_config": ("AugmentConfig", "DataConfig", "SamplingConfig"),
+    "rvtssm.datasets.prepare_dataset": ("preprocess",),
+    "rvtssm.detection.engine": ("StreamDetector", "detect"),
+    _DETECTION: ("Predictor", "live", "load"),
+    "rvtssm.detection.window_results": ("Prediction",),
+    "rvtssm.drawing.draw": ("draw",),
+    "rvtssm.evaluation.coco": ("average_precision",),
+    "rvtssm.evaluation.evaluating": ("evaluate",),
+    "rvtssm.events.windows": ("WindowsConfig",),
+    "rvtssm.export.checked_export": ("export_detector",),
+    "rvtssm.models.detector": ("build_detector",),
+    "rvtssm.models.model_config": ("ModelConfig", "PostprocessConfig"),
+    "rvtssm.readers": ("Recording", "open"),
+    "rvtssm.records": ("Detections", "Events", "Labels", "WindowSettings", "Windows"),
+    "rvtssm.ssm": ("LSTM", "S4", "S4D", "S5", "S7", "SelectiveS5", "TemporalConfig"),
+    "rvtssm.synthetic": ("generate",),
+    "rvtssm.system.user_error": ("UserError",),
+    "rvtssm.training": ("train",),
+    "rvtssm.training.training_config": ("OptimConfig", "TrainingConfig"),
 }
+_THERE = {"average_precision": "evaluate_detections", "draw": "draw_events", "open": "open_recording"}
+_HOMES = {name: module for module, names in _NAMES_OF.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'rvtssm' has no attribute {name!r}")
-    module, attribute = _HOMES[name]
+    module = _HOMES[name]
     if module == _DETECTION:
         share_processors()
-    return getattr(import_module(module), attribute)
+    return getattr(import_module(module), _THERE.get(name, name))
 
 
 def __dir__() -> list[str]:

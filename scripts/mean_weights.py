@@ -45,10 +45,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         if other.spec.class_names != first.spec.class_names:
             parser.error(f"{source} knows {other.spec.class_names}, not {first.spec.class_names}")
     states = [each.detector.state_dict() for each in read]
-    mean = {
-        name: torch.stack([state[name] for state in states]).mean(0) if value.dtype.is_floating_point else value
-        for name, value in states[0].items()
-    }
+    mean = dict(states[0])
+    for name, value in states[0].items():
+        if value.dtype.is_floating_point:
+            mean[name] = torch.stack([state[name] for state in states]).mean(0)
     first.detector.load_state_dict(mean)
     if options.slide:
         first.window_lengths_us = (first.windows.nominal_length_us,)

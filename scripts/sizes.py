@@ -110,6 +110,11 @@ def room_of(path: Path) -> str:
     return "/".join(parts[:2]) if parts[0] == "contrib" and len(parts) > 2 else parts[0]
 
 
+def sizes_of(paths: list[Path]) -> dict[Path, Size]:
+    """Return the size of each file."""
+    return {path: size_of(path) for path in paths}
+
+
 def total(sizes: dict[Path, Size]) -> Size:
     """Return the size of several files together."""
     return sum(sizes.values(), Size())
@@ -171,13 +176,13 @@ def print_rooms(title: str, sizes: dict[str, Size]) -> None:
 def main() -> None:
     """Print the tables and the summary."""
     package = files_below("rvtssm")
-    sizes = {path: size_of(path) for path in package}
+    sizes = sizes_of(package)
     core = {path: size for path, size in sizes.items() if not room_of(path).startswith("contrib")}
     rooms: dict[str, Size] = {}
     for path, size in sizes.items():
         rooms[room_of(path)] = rooms.get(room_of(path), Size()) + size
     print_rooms("room", dict(sorted(rooms.items(), key=lambda item: (item[0].startswith("contrib"), item[0]))))
-    beside = {name: total({path: size_of(path) for path in files_below(name)}) for name in BESIDE}
+    beside = {name: total(sizes_of(files_below(name))) for name in BESIDE}
     print_rooms("beside the package", beside)
     whole, contrib = total(core), total({path: size for path, size in sizes.items() if path not in core})
     print(f"{'summary':<72}{'now':>9}{'at most':>9}")

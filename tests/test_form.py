@@ -17,38 +17,8 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 SIMPLE_STATEMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Return, ast.Raise, ast.Assert, ast.Delete)
 EXEMPT = {
-    "benchmarks": {
-        "quantization",
-        "roofline",
-        "scan",
-    },
-    "benchmarks/events": {
-        "__main__",
-        "histogram",
-    },
-    "benchmarks/parts": {
-        "live_steps",
-    },
-    "benchmarks/training": {
-        "__main__",
-    },
-    "benchmarks/transfer": {
-        "__main__",
-        "offsets",
-        "scoring",
-    },
-    "rvtssm": {
-        "__init__",
-    },
     "rvtssm/checks": {
         "inspect_dataset",
-    },
-    "rvtssm/cli": {
-        "demo",
-        "predict",
-    },
-    "rvtssm/contrib/worlds": {
-        "people",
     },
     "rvtssm/events": {
         "label_formats",
@@ -57,10 +27,6 @@ EXEMPT = {
     "rvtssm/readers": {
         "csv_text",
         "recording",
-    },
-    "scripts": {
-        "mean_weights",
-        "sizes",
     },
 }
 

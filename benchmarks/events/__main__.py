@@ -78,7 +78,10 @@ def copy_bandwidth() -> float:
 def table(title: str, rows: list[dict[str, Any]]) -> TerminalTable:
     """Return a table with one column per key, in the order of the rows."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
-    return TerminalTable(title, [keys, *([_shown(row.get(key)) for key in keys] for row in rows)])
+    cells = [keys]
+    for row in rows:
+        cells.append([_shown(row.get(key)) for key in keys])
+    return TerminalTable(title, cells)
 
 
 def _shown(value: Any) -> str:

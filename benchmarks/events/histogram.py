@@ -85,7 +85,10 @@ def _counting_row(
     size, length_us = round(1e3 * rate * length_ms), 1000 * length_ms
     num_runs = min(MAX_WINDOWS, len(events) // size - 1)
     parts = [_part(events, number, size, length_us) for number in range(num_runs)]
-    tensors = [tuple(torch.from_numpy(array.astype(np.int64)) for array in (e.t, e.x, e.y, e.p)) for e in parts]
+    tensors = []
+    for part in parts:
+        columns = part.t, part.x, part.y, part.p
+        tensors.append(tuple(torch.from_numpy(array.astype(np.int64)) for array in columns))
     bounds_us, settings = np.array([[0, length_us]]), WindowSettings(length_us, length_us, "rvt")
     pixels = frame_pixels(height, width, downsample)
     out = np.empty((1, 20, height // downsample, width // downsample), np.uint8)

@@ -37,23 +37,30 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
     scores = [score_from_json(each) for each in json.loads((folder / "study.json").read_text())["scores"]]
     trainings = [folder / f"variant={score.row}" for score in scores]
     files, raw_dir = [best_checkpoint(training) for training in trainings], settings["dataset"]["raw_dir"]
-    turns = [[live_ms(read_checkpoint(file), raw_dir) for file in files] for _ in range(TURNS)]
+    turns = []
+    for _ in range(TURNS):
+        turns.append([live_ms(read_checkpoint(file), raw_dir) for file in files])
     rows = []
     for score, training, *times in zip(scores, trainings, *turns, strict=True):
         ran = json.loads((training / "environment.json").read_text())
-        row = {
+        scored = {}
+        for name in ("AP", "AP50"):
+            scored[name] = {f"{hz:g}": row.metrics[name] for hz, row in score.rates.items()}
+        facts = {
             "name": score.row,
             "overrides": overrides[score.row],
             "steps": settings["training"]["steps"],
             "precision": settings["training"]["precision"],
             "parameters": score.parameters,
             "train_seconds": score.train_seconds,
-            **{name: {f"{hz:g}": each.metrics[name] for hz, each in score.rates.items()} for name in ("AP", "AP50")},
-            **{"cpu": ran["processor"], **{name: ran[name] for name in ("python", "torch", "commit")}},
-            **{"cores": num_usable_cores(), "cpu_extensions": cpu_extensions()},
+            **scored,
+            "cpu": ran["processor"],
+            **{name: ran[name] for name in ("python", "torch", "commit")},
+            "cores": num_usable_cores(),
+            "cpu_extensions": cpu_extensions(),
             "live_ms": round(median(times), 2),
         }
-        rows.append(row)
+        rows.append(facts)
     return rows
 
 

@@ -64,8 +64,9 @@ def main(arguments: Sequence[str] | None = None, shape: Shape | None = None) -> 
         batch, length = demo.sampling.batch_size, demo.sampling.chunk_length
         shape = Shape(batch, length, options.device, demo.dataset.height, demo.dataset.width, demo.model)
     elif shape is None:
-        batch, length = (1, 5 if options.quick else 10) if is_cpu else (8, 21)
-        shape = Shape(batch, length, options.device)
+        shape = Shape(8, 21, options.device)
+        if is_cpu:
+            shape = Shape(1, 5 if options.quick else 10, options.device)
     rounds = 2 if options.quick else 5
     console, progress = Console(), Console(stderr=True)
     found = {**machine(options.device), "batch": shape.batch, "length": shape.length, "rounds": rounds}
@@ -92,15 +93,11 @@ def measure_layers(shape: Shape, rounds: int, say: Say) -> list[dict[str, Any]]:
     """Measure every layer and both baselines."""
     say(f"{len(LAYERS) + len(BASELINES)} layers, {rounds} rounds")
     taken = take_turns(build_trainings([*BASELINES, *LAYERS], shape), shape, rounds)
-    return [
-        {
-            "name": name,
-            "steps_per_s": 1 / median(seconds),
-            "seconds": median(seconds),
-            **{f"ratio_{baseline}": times_faster(seconds, taken[baseline]) for baseline in BASELINES},
-        }
-        for name, seconds in taken.items()
-    ]
+    rows = []
+    for name, seconds in taken.items():
+        ratios = {f"ratio_{baseline}": times_faster(seconds, taken[baseline]) for baseline in BASELINES}
+        rows.append({"name": name, "steps_per_s": 1 / median(seconds), "seconds": median(seconds), **ratios})
+    return rows
 
 
 def measure_memory(names: Sequence[str], shape: Shape, say: Say) -> list[dict[str, Any]]:
@@ -163,7 +160,10 @@ def results_table(rows: Sequence[dict[str, Any]], title: str) -> TerminalTable:
     columns = list(dict.fromkeys(key for row in rows for key in row))
     named = ({"bytes": "MiB"}.get(column, column).replace("ratio_", "times faster than ") for column in columns)
     head = [name.replace("_", " ") for name in named]
-    return TerminalTable(title, [head, *([_shown(column, row[column]) for column in columns] for row in rows)])
+    cells = [head]
+    for row in rows:
+        cells.append([_shown(column, row[column]) for column in columns])
+    return TerminalTable(title, cells)
 
 
 def _shown(column: str, value: Any) -> str:

@@ -110,7 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             except (ValueError, OSError) as error:
                 print(f"left out: {' '.join(map(str, job.key.values()))}: {' '.join(str(error).split())}")
                 continue
-            result["rows"] += [{**job.key, **{name: _plain(value) for name, value in row.items()}} for row in made]
+            for row in made:
+                result["rows"].append({**job.key, **{name: _plain(value) for name, value in row.items()}})
             options.json.parent.mkdir(parents=True, exist_ok=True)
             with atomic_file(options.json) as staged:
                 staged.write_text(json.dumps(result, indent=1) + "\n")

@@ -15,8 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.transfer.flicker import switches_per_second
-from benchmarks.transfer.offsets import offsets, without_offsets
 from rvtssm.boxes import ltwh_to_xyxy, pairwise_iou
 from rvtssm.datasets.tree import find_recordings
 from rvtssm.detection.engine import StreamDetector, detect
@@ -34,6 +32,8 @@ from rvtssm.records.settings import SHOWN_SCORE
 
 CONFIDENT = 0.5  # the score from which a box counts as confident
 MATCHING = 0.5  # overlap of a box that is one of the labels
+COMPARED = 0.4  # overlap of a box and a label whose distance counts for the offset
+SAME_OBJECT = 0.3  # overlap of the labels of one object at consecutive times
 COVERED = 0.5  # share of a box that lies in a region without labels
 WINDOWS_PER_CALL = 8  # that go through the detector together
 
@@ -95,11 +95,12 @@ def score(
 ) -> list[dict[str, Any]]:
     """Return AP, AP50 and the number of labels for each class that has some, and for `all` if these are several.
 
-    A class also has its switches between found and missed per second (`benchmarks.transfer.flicker`), its offset, and
-    AP without the offsets (`benchmarks.transfer.offsets`). Labels up to `skip_us` are not scored, by default as in the
-    training. If `smooth_s` is given, scores are averaged along tracks, as `Tracker` does.
+    A class also has its switches between found and missed per second, its offset, and AP without the offsets. Labels up
+    to `skip_us` are not scored, by default as in the training. With `smooth_s`, scores are averaged along tracks,
+    as `Tracker` does.
     """
-    height, width = (max(each.sensor_hw[side] for each in recordings) for side in (0, 1))
+    height = max(recording.sensor_hw[0] for recording in recordings)
+    width = max(recording.sensor_hw[1] for recording in recordings)
     skip_us = checkpoint.spec.skip_us if skip_us is None else skip_us
     spec = replace(checkpoint.spec, height=height, width=width, downsample=1, skip_us=skip_us)
     scored = [detected(checkpoint, recording, reduction, smooth_s) for recording in recordings]
@@ -212,3 +213,75 @@ def watch(checkpoint: LoadedCheckpoint, path: Path, reduction: int, out: Path) -
         "confident": confident,
         "confident_per_s": confident / seconds,
     }
+
+
+def switches_per_second(recordings: Iterable[ScoredRecording], class_id: int) -> float | None:
+    """Return how often the objects of a class switch between found and missed, per second that they are in view.
+
+    An object is found in a frame if a detection of its class with a score of at least SHOWN_SCORE overlaps its label by
+    MATCHING or more. Labels need no tracks: the labels of consecutive times that overlap most belong to one object.
+    Return None if no object is labelled twice in a row.
+    """
+    switches, seconds = 0, 0.0
+    for _, labels, detections in recordings:
+        mine = labels[labels.class_id == class_id]
+        boxes_at = {}
+        for frame in detections:
+            boxes_at[frame.t_us] = frame.xyxy[(frame.class_id == class_id) & (frame.score >= SHOWN_SCORE)]
+        before_us, before, was_found = 0, np.zeros((0, 4)), np.zeros(0, np.bool_)
+        for t_us in np.unique(labels.t_us).tolist():
+            now = ltwh_to_xyxy(mine.boxes_ltwh[mine.t_us == t_us])
+            is_found = (pairwise_iou(now, boxes_at.get(t_us, now[:0])) >= MATCHING).any(axis=1)
+            if len(before) and len(now):
+                overlap = pairwise_iou(before, now)
+                best = overlap.argmax(axis=1)
+                rows = np.arange(len(before))
+                same = (overlap[rows, best] >= SAME_OBJECT) & (overlap.argmax(axis=0)[best] == rows)
+                switches += int(np.count_nonzero(was_found[same] != is_found[best[same]]))
+                seconds += np.count_nonzero(same) * (t_us - before_us) / 1e6
+            before_us, before, was_found = t_us, now, is_found
+    return switches / seconds if seconds else None
+
+
+def offsets(scored: Sequence[ScoredRecording], num_classes: int) -> np.ndarray:
+    """Return the median of (box - label) / side of the box for left, top, right and bottom, (num_classes, 4) float64.
+
+    Labels of one source can be drawn around the trunk and those of another around hands and feet. AP asks for overlaps
+    of up to 0.95 and counts such a habit as an error, which a few labels of the source would remove. The offset is
+    measured on the labels that are scored, so that AP without it says where errors come from, and is no score of the
+    weights. A label is compared with the box of its class and time that overlaps it most, if that is by COMPARED or
+    more. A class without such a pair has zeros.
+    """
+    distances: list[list[np.ndarray]] = [[] for _ in range(num_classes)]
+    for recording in scored:
+        labels = recording.labels
+        for frame in recording.detections:
+            for number in np.flatnonzero(labels.t_us == frame.t_us):
+                boxes = frame.xyxy[frame.class_id == labels.class_id[number]].astype(np.float64)
+                label = ltwh_to_xyxy(labels.boxes_ltwh[number : number + 1]).astype(np.float64)
+                overlaps = pairwise_iou(boxes, label)[:, 0]
+                if len(boxes) and overlaps.max() >= COMPARED:
+                    best = boxes[overlaps.argmax()]
+                    distances[labels.class_id[number]].append((best - label[0]) / _sides(best))
+    medians = np.zeros((num_classes, 4))
+    for class_id, of_class in enumerate(distances):
+        if of_class:
+            medians[class_id] = np.median(of_class, axis=0)
+    return medians
+
+
+def without_offsets(scored: Sequence[ScoredRecording], offset: np.ndarray) -> list[ScoredRecording]:
+    """Return the recordings with every box moved by the offset (num_classes, 4) of its class."""
+    moved = []
+    for recording in scored:
+        frames = []
+        for frame in recording.detections:
+            xyxy = frame.xyxy - offset[frame.class_id] * _sides(frame.xyxy)
+            frames.append(replace(frame, xyxy=xyxy.astype(np.float32)))
+        moved.append(ScoredRecording(recording.name, recording.labels, frames))
+    return moved
+
+
+def _sides(xyxy: np.ndarray) -> np.ndarray:
+    """Return width, height, width and height of boxes (..., 4)."""
+    return np.tile(xyxy[..., 2:] - xyxy[..., :2], 2)

@@ -145,6 +145,8 @@ def demo_page(
     reports = report.by_window
     by_window = {text: reports[window] for window, text in _WINDOWS.items() if window in reports}
     words = {"weights": str(config.checkpoint), "file": str(recording), "folder": str(recording.parent)}
+    stills = [path.read_bytes() for path in sorted(prediction.glob("still_*.png"))]
+    figure = comparison_figure({text: part.rows for text, part in by_window.items()}, {})
     return render(
         "demo.html",
         title="A detector for event cameras, trained from nothing",
@@ -152,13 +154,13 @@ def demo_page(
         tiles=_tiles(report, by_window),
         short=(steps, default_steps) if is_too_short else None,
         mp4=mp4.read_bytes() if mp4.exists() else None,
-        stills=[path.read_bytes() for path in sorted(prediction.glob("still_*.png"))],
+        stills=stills,
         summary=summary,
         min_score=config.detection.min_score,
         temporal_layer=config.temporal.name,
         rates=_rates(by_window),
         may_shrink=next(iter(reports)) == "shrink",  # the report begins with windows that the training had
-        rates_png=to_png(comparison_figure({text: part.rows for text, part in by_window.items()}, {})),
+        rates_png=to_png(figure),
         level=f"{LEVEL:.0%}",
         memory=_memory(report, config.evaluation.still_ms),
         recording=recording.name,

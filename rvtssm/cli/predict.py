@@ -155,13 +155,14 @@ def _scores(
     """Print and return as JSON the average precision over all sequences, and how their classes map to the model's."""
     spec = replace(dsec.SPEC, class_names=trained.class_names, class_ids=())
     metrics = evaluate_detections(recordings, spec, only=is_scored)
+    plain = {name: None if np.isnan(value) else value for name, value in metrics.items()}
     mapping = dsec.mapping_in_words(spec.class_names)
     content = {
         "recordings": [recording.name for recording in recordings],
         "classes": mapping,
         "scored": scoring_rules(spec),
         "label_times_without_events": num_unseen,
-        "metrics": {name: None if np.isnan(value) else value for name, value in metrics.items()},
+        "metrics": plain,
     }
     say(
         f"AP {percent(metrics['AP'])}, AP50 {percent(metrics['AP50'])} over {len(recordings)} labelled sequences; "

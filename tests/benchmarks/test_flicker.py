@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.transfer.flicker import switches_per_second
+from benchmarks.transfer.scoring import switches_per_second
 from rvtssm.evaluation.coco import ScoredRecording
 from rvtssm.records import Detections, Labels
 

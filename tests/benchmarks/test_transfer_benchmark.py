@@ -20,8 +20,7 @@ from benchmarks.transfer.footage import (
     unsure_boxes,
     write_mot,
 )
-from benchmarks.transfer.offsets import offsets, without_offsets
-from benchmarks.transfer.scoring import LabelledRecording, read_split, score, without_regions
+from benchmarks.transfer.scoring import LabelledRecording, offsets, read_split, score, without_offsets, without_regions
 from rvtssm.cli import main as cli
 from rvtssm.contrib.worlds.video import open_video
 from rvtssm.contrib.worlds.video_labels import read_video_labels

@@ -89,62 +89,32 @@ def _joint(ax: float, ay: float, bx: float, by: float, first: float, second: flo
 def _body(place: Place, phase: float, t_s: float, scale: float, posture: int, look: np.ndarray) -> np.ndarray:
     """Return the limbs of a person: built as (ahead, up, right) of the body, then turned, scaled and moved."""
     limbs = np.zeros((_NUM_LIMBS, LIMB_COLUMNS))
-    girth, swing, bend, lean = look[5], look[12], look[13], look[14]
+    girth, lean = look[5], look[14]
     hip_u = 0.92
-    is_gesturing = posture in (STANDING, SITTING)
     if posture == SITTING:
         hip_u = 0.5
     elif posture == CYCLING:
         hip_u, lean = 0.98, 0.45
     elif posture == MOTORCYCLING:
         hip_u, lean = 0.85, 0.2
-    sway = 0.04 * math.sin(1.7 * t_s + look[15]) if is_gesturing else 0.0
+    sway = 0.0
+    if posture in (STANDING, SITTING):
+        sway = 0.04 * math.sin(1.7 * t_s + look[15])
     chest_f, chest_u = lean * 0.5 + sway, hip_u + 0.42 * math.cos(lean)
     shoulder_f, shoulder_u = lean * 0.55 + sway, hip_u + 0.5 * math.cos(lean)
     lowest = 1e9
     for side in range(2):
         sign = 2.0 * side - 1
         r, rs = 0.1 * sign, 0.2 * sign * (0.7 + 0.3 * girth)
-        leg = phase + math.pi * side
-        if posture in (WALKING, SCOOTING, STANDING):
-            if posture == STANDING:
-                thigh, shin = 0.06 * sign, 0.05 * sign
-            elif posture == SCOOTING:
-                thigh, shin = (0.15, -0.1) if side else (-0.12, -0.3)
-            else:
-                thigh = swing * math.sin(leg) + 0.3 * max(swing - 0.6, 0.0)
-                shin = thigh - 1.3 * swing * max(0.0, math.cos(leg)) - 0.15 * swing
-            knee_f, knee_u = 0.44 * math.sin(thigh), hip_u - 0.44 * math.cos(thigh)
-            foot_f, foot_u = knee_f + 0.43 * math.sin(shin), knee_u - 0.43 * math.cos(shin)
-        elif posture == SITTING:
-            knee_f, knee_u = 0.43, hip_u + 0.02
-            foot_f, foot_u = 0.43 + 0.08 * sign * math.sin(0.7 * t_s), 0.07
-        elif posture == CYCLING:
-            foot_f, foot_u = 0.22 + 0.17 * math.sin(leg), 0.3 - 0.17 * math.cos(leg)
-            knee_f, knee_u = _joint(0.0, hip_u, foot_f, foot_u, 0.44, 0.43, 1.0)
-        else:
-            foot_f, foot_u = 0.28, 0.32
-            knee_f, knee_u = _joint(0.0, hip_u, foot_f, foot_u, 0.44, 0.43, 1.0)
+        knee_f, knee_u, foot_f, foot_u = _leg(posture, sign, phase + math.pi * side, hip_u, t_s, look)
         lowest = min(lowest, foot_u)
         _set(limbs, 3 * side, 0, hip_u, r, 0.09 * girth, knee_f, knee_u, r, 0.065 * girth, look[1], look[7])
         _set(limbs, 3 * side + 1, knee_f, knee_u, r, 0.062 * girth, foot_f, foot_u, r, 0.045, look[9], look[7])
         _set(limbs, 3 * side + 2, foot_f - 0.04, foot_u - 0.02, r, 0.045, foot_f + 0.16, foot_u - 0.03, 1.2 * r, 0.035,
              look[4], -1)  # fmt: skip
-        if posture in (CYCLING, MOTORCYCLING, SCOOTING):
-            hand_f, hand_u, hand_r = 0.6, hip_u + 0.08, 0.25 * sign
-            if posture == SCOOTING:
-                hand_f, hand_u, hand_r = 0.42, 1.02, 0.2 * sign
-            elbow_f, elbow_u = _joint(shoulder_f, shoulder_u, hand_f, hand_u, 0.29, 0.29, -1.0)
-        else:
-            arm = -0.8 * swing * math.sin(leg)
-            crook = bend + 0.25 * max(0.0, arm)
-            if is_gesturing:
-                lively = 0.3 + 0.7 * math.sin(0.31 * t_s + look[15]) ** 2
-                arm = 0.1 + lively * (0.5 + 0.4 * math.sin((2.1 + sign) * t_s + 3 * look[15]))
-                crook = 0.3 + lively * (1.2 + 0.6 * math.sin((2.9 + 0.7 * sign) * t_s))
-            elbow_f, elbow_u = shoulder_f + 0.29 * math.sin(arm), shoulder_u - 0.29 * math.cos(arm)
-            hand_f, hand_u = elbow_f + 0.27 * math.sin(arm + crook), elbow_u - 0.27 * math.cos(arm + crook)
-            hand_r = 1.1 * rs
+        elbow_f, elbow_u, hand_f, hand_u, hand_r = _arm(
+            posture, sign, phase + math.pi * side, hip_u, shoulder_f, shoulder_u, t_s, look
+        )
         _set(limbs, 6 + 3 * side, shoulder_f, shoulder_u, rs, 0.06 * girth, elbow_f, elbow_u, 1.15 * rs, 0.048 * girth,
              look[0], look[6])  # fmt: skip
         _set(limbs, 7 + 3 * side, elbow_f, elbow_u, 1.15 * rs, 0.045, hand_f, hand_u, hand_r, 0.035, look[8],
@@ -157,12 +127,7 @@ def _body(place: Place, phase: float, t_s: float, scale: float, posture: int, lo
              0.115 * girth, look[0], look[6])  # fmt: skip
         if side == 1 and look[10] == 2:
             _set(limbs, 22, hand_f, hand_u - 0.22, hand_r, 0.1, hand_f, hand_u - 0.35, hand_r, 0.13, look[11], look[6])
-    head_f, head_u = shoulder_f + 0.35 * lean * 0.5 + 0.02, shoulder_u + 0.21
-    _set(limbs, 16, shoulder_f, shoulder_u - 0.02, -0.1, 0.075, shoulder_f, shoulder_u - 0.02, 0.1, 0.075, look[0],
-         look[6])  # fmt: skip
-    _set(limbs, 17, shoulder_f, shoulder_u, 0, 0.055, head_f, head_u, 0, 0.055, look[2], -1)
-    _set(limbs, 18, head_f + 0.02, head_u - 0.03, 0, 0.085, head_f + 0.01, head_u + 0.06, 0, 0.1, look[2], -1)
-    _set(limbs, 19, head_f - 0.035, head_u + 0.02, 0, 0.1, head_f - 0.01, head_u + 0.085, 0, 0.1, look[3], -1)
+    _add_head(limbs, shoulder_f, shoulder_u, lean, look)
     if look[10] == 1:
         _set(
             limbs, 20, chest_f - 0.21, hip_u + 0.12, 0, 0.13, chest_f - 0.2, chest_u + 0.02, 0, 0.12, look[11], look[7]
@@ -170,11 +135,74 @@ def _body(place: Place, phase: float, t_s: float, scale: float, posture: int, lo
     elif look[10] == 3 and posture in (WALKING, STANDING):
         _set(limbs, 20, 0, hip_u + 0.1, 0, 0.17 * girth, 0, hip_u - 0.35, 0, 0.22 * girth, look[0], look[6])
     if posture in (WALKING, STANDING, SCOOTING):
-        down = lowest - 0.06 - (0.12 if posture == SCOOTING else 0.0)
+        down = lowest - 0.06
+        if posture == SCOOTING:
+            down = lowest - 0.06 - 0.12
         for k in range(_NUM_LIMBS):
             limbs[k, 1] -= down
             limbs[k, 5] -= down
     return _placed(limbs, place, scale, look[17])
+
+
+@jit
+def _leg(
+    posture: int, sign: float, phase: float, hip_u: float, t_s: float, look: np.ndarray
+) -> tuple[float, float, float, float]:
+    """Return knee and foot of the left (sign -1) or right leg (1), each as (ahead, up)."""
+    if posture == SITTING:
+        return 0.43, hip_u + 0.02, 0.43 + 0.08 * sign * math.sin(0.7 * t_s), 0.07
+    if posture in (CYCLING, MOTORCYCLING):
+        foot_f, foot_u = 0.28, 0.32
+        if posture == CYCLING:
+            foot_f, foot_u = 0.22 + 0.17 * math.sin(phase), 0.3 - 0.17 * math.cos(phase)
+        knee_f, knee_u = _joint(0.0, hip_u, foot_f, foot_u, 0.44, 0.43, 1.0)
+        return knee_f, knee_u, foot_f, foot_u
+    swing = look[12]
+    if posture == STANDING:
+        thigh, shin = 0.06 * sign, 0.05 * sign
+    elif posture == SCOOTING:
+        thigh, shin = -0.12, -0.3
+        if sign > 0:
+            thigh, shin = 0.15, -0.1
+    else:
+        thigh = swing * math.sin(phase) + 0.3 * max(swing - 0.6, 0.0)
+        shin = thigh - 1.3 * swing * max(0.0, math.cos(phase)) - 0.15 * swing
+    knee_f, knee_u = 0.44 * math.sin(thigh), hip_u - 0.44 * math.cos(thigh)
+    return knee_f, knee_u, knee_f + 0.43 * math.sin(shin), knee_u - 0.43 * math.cos(shin)
+
+
+@jit
+def _arm(
+    posture: int, sign: float, phase: float, hip_u: float, shoulder_f: float, shoulder_u: float, t_s: float,
+    look: np.ndarray,
+) -> tuple[float, float, float, float, float]:  # fmt: skip
+    """Return elbow and hand of the left (sign -1) or right arm (1), each as (ahead, up), and the hand to the right."""
+    if posture in (CYCLING, MOTORCYCLING, SCOOTING):
+        hand_f, hand_u, hand_r = 0.6, hip_u + 0.08, 0.25 * sign
+        if posture == SCOOTING:
+            hand_f, hand_u, hand_r = 0.42, 1.02, 0.2 * sign
+        elbow_f, elbow_u = _joint(shoulder_f, shoulder_u, hand_f, hand_u, 0.29, 0.29, -1.0)
+        return elbow_f, elbow_u, hand_f, hand_u, hand_r
+    arm = -0.8 * look[12] * math.sin(phase)
+    crook = look[13] + 0.25 * max(0.0, arm)
+    if posture in (STANDING, SITTING):
+        lively = 0.3 + 0.7 * math.sin(0.31 * t_s + look[15]) ** 2
+        arm = 0.1 + lively * (0.5 + 0.4 * math.sin((2.1 + sign) * t_s + 3 * look[15]))
+        crook = 0.3 + lively * (1.2 + 0.6 * math.sin((2.9 + 0.7 * sign) * t_s))
+    elbow_f, elbow_u = shoulder_f + 0.29 * math.sin(arm), shoulder_u - 0.29 * math.cos(arm)
+    hand_f, hand_u = elbow_f + 0.27 * math.sin(arm + crook), elbow_u - 0.27 * math.cos(arm + crook)
+    return elbow_f, elbow_u, hand_f, hand_u, 1.1 * (0.2 * sign * (0.7 + 0.3 * look[5]))
+
+
+@jit
+def _add_head(limbs: np.ndarray, shoulder_f: float, shoulder_u: float, lean: float, look: np.ndarray) -> None:
+    """Add shoulders, neck, face and hair."""
+    head_f, head_u = shoulder_f + 0.35 * lean * 0.5 + 0.02, shoulder_u + 0.21
+    _set(limbs, 16, shoulder_f, shoulder_u - 0.02, -0.1, 0.075, shoulder_f, shoulder_u - 0.02, 0.1, 0.075, look[0],
+         look[6])  # fmt: skip
+    _set(limbs, 17, shoulder_f, shoulder_u, 0, 0.055, head_f, head_u, 0, 0.055, look[2], -1)
+    _set(limbs, 18, head_f + 0.02, head_u - 0.03, 0, 0.085, head_f + 0.01, head_u + 0.06, 0, 0.1, look[2], -1)
+    _set(limbs, 19, head_f - 0.035, head_u + 0.02, 0, 0.1, head_f - 0.01, head_u + 0.085, 0, 0.1, look[3], -1)
 
 
 @jit
