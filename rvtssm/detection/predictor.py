@@ -18,11 +18,10 @@ from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.sources import EventsInMemory, EventSource, OpenedSource, filtered, find_sources, opened_source
 from rvtssm.detection.track_objects import Tracker
 from rvtssm.detection.window_results import Prediction, WindowResult
-from rvtssm.export.exported import ExportedDetector, read_weights_file
-from rvtssm.models.checkpoint import write_checkpoint
+from rvtssm.export.exported import read_weights_file
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.model_config import PostprocessConfig
-from rvtssm.models.weights import CARD_FILE, WEIGHTS_FILE, default_weights, model_card, upload_folder
+from rvtssm.models.weights import default_weights
 from rvtssm.readers import Recording
 from rvtssm.readers.event_checks import to_events
 from rvtssm.readers.filters import FilterChain, Filters
@@ -272,33 +271,6 @@ class Predictor:
             live_source.end()
         if live_source.broke_off:
             raise UserError("live.broke_off", live_source.broke_off)
-
-    def push_to_hub(self, repo: str, *, private: bool = False) -> str:
-        """Upload the weights as safetensors, with a model card, to the Hugging Face Hub.
-
-        Paths of the training data are left out. A card (README.md) that is already there is kept.
-
-        Args:
-            repo: OWNER/NAME, created if missing.
-            private: Make the repository private.
-
-        Returns:
-            The address for `load`.
-
-        Raises:
-            UserError: The upload fails, the weights are an exported file, or `private` is set and the repository is
-                public.
-        """
-        if isinstance(self.checkpoint.detector, ExportedDetector):
-            raise UserError(
-                "hub.is_exported",
-                f"{repo}: an exported file has no weights to share; load the checkpoint it was made from",
-            )
-        with tempfile.TemporaryDirectory() as folder:
-            public = self.checkpoint.without_folders()
-            write_checkpoint(Path(folder) / WEIGHTS_FILE, self.checkpoint.detector, public)
-            (Path(folder) / CARD_FILE).write_text(model_card(repo, self.checkpoint))
-            return upload_folder(repo, Path(folder), private, "Weights and card, written by rvtssm")
 
     def __repr__(self) -> str:
         checkpoint = self.checkpoint

@@ -1,4 +1,4 @@
-"""Weight files: by name, or from the Hugging Face Hub; digests that show damage; the page of shared weights.
+"""Weight files: by name, or from the Hugging Face Hub, and digests that show damage.
 
 `checkpoint=street-tiny` means `rvtssm/weights/street-tiny.safetensors`. `hf://OWNER/NAME` means the file
 `model.safetensors` of a repository, `hf://OWNER/NAME@REVISION/FILE.safetensors` another file. Only safetensors are
@@ -16,15 +16,11 @@ import hashlib
 import re
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rvtssm.system.extras import check_extra
 from rvtssm.system.files import file_errors
-from rvtssm.system.provenance import written_by
 from rvtssm.system.user_error import UserError
-
-if TYPE_CHECKING:
-    from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 
 FOLDER = Path(__file__).parents[1] / "weights"
 DEFAULT_WEIGHTS = "street-tiny"  # for verbs to which no weights are given
@@ -34,46 +30,12 @@ _OTHERS = (
     "a file (.ckpt, .safetensors, .onnx, .xml, or ./NAME without a suffix), or hf://OWNER/NAME for weights on the "
     "Hugging Face Hub"
 )
-WEIGHTS_FILE, CARD_FILE = "model.safetensors", "README.md"
+WEIGHTS_FILE = "model.safetensors"  # of a repository, if its address names none
 _PREFIX = re.compile("hf:/{1,2}")  # pathlib collapses two slashes into one
 _ADDRESS = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+))?(/(?P<file>[\w./-]+\.safetensors))?")
-_REPO = re.compile(r"[\w.-]+/[\w.-]+")
 DIGEST_KEY = "rvtssm_digest"  # key in the metadata
 NO_DIGEST_YET = "sha256:" + 64 * "0"  # its value before `add_digest`
 _DIGEST = re.compile(rb"sha256:[0-9a-f]{64}")
-_CARD = """---
-library_name: rvtssm
-pipeline_tag: object-detection
-tags:
-- event-camera
-- object-detection
-- state-space-model
----
-
-# {repo}
-
-A detector for event cameras, made with the package rvtssm. It carries a state through time and runs at any rate.
-
-| | |
-|---|---|
-{rows}
-
-## Use
-
-```python
-import rvtssm
-
-detector = rvtssm.load("hf://{repo}")
-result = detector.predict("recording.raw", hz={hz:g})
-```
-
-or `rvtssm predict recording.raw checkpoint=hf://{repo}`. The file holds numbers only (safetensors).
-
-## Limits
-
-The weights were trained for the classes and the sensor above. Measure how well they work on other sensors and scenes,
-for example with `rvtssm evaluate hf://{repo}`. The licence of the training data may restrict their use.
-"""
 
 
 def weights_names() -> list[str]:
@@ -151,37 +113,6 @@ def local_weights(path: str | Path) -> str | Path:
         return Path(hub.hf_hub_download(parts["repo"], parts["file"] or WEIGHTS_FILE, revision=parts["revision"]))
 
 
-def upload_folder(repo: str, folder: Path, is_private: bool, message: str) -> str:
-    """Create a repository if it is missing, upload all files of a folder, and return its address.
-
-    If the repository has a README.md, it is kept, because its owner may have written it.
-
-    Args:
-        repo: The repository, OWNER/NAME.
-        folder: The folder to upload.
-        is_private: Whether the repository must be private.
-        message: The commit message.
-
-    Raises:
-        UserError: If the upload fails, or if `is_private` is set and the repository exists and is public.
-    """
-    if not _REPO.fullmatch(repo):
-        raise UserError("hub.repository", f"{repo!r} is not of the form OWNER/NAME; name the repository to upload to")
-    hub = _hub(repo)
-    advice = "check the name, and log in by `hf auth login`"
-    with file_errors(repo, " cannot be uploaded", advice, errors=(Exception,)):
-        hub.create_repo(repo, private=is_private, exist_ok=True)
-        if is_private and not hub.repo_info(repo).private:
-            raise UserError(
-                "hub.is_public", f"{repo} exists and is public; choose another name, or make it private on its page"
-            )
-        ignored = None
-        if hub.file_exists(repo, CARD_FILE):
-            ignored = [CARD_FILE]
-        hub.upload_folder(repo_id=repo, folder_path=folder, commit_message=message, ignore_patterns=ignored)
-    return f"hf://{repo}"
-
-
 def _hub(what: str) -> Any:
     check_extra(what, "hub", "huggingface_hub")
     from huggingface_hub import HfApi  # an optional package
@@ -245,35 +176,3 @@ def _beside(path: Path) -> bytes:
     if not weights.is_file():
         raise UserError("exported.no_weights_beside", f"{path} needs {weights.name} in the same folder; copy both")
     return weights.read_bytes()
-
-
-def model_card(repo: str, checkpoint: LoadedCheckpoint) -> str:
-    """Return the model card in Markdown.
-
-    Args:
-        repo: The repository, OWNER/NAME.
-        checkpoint: The weights.
-    """
-    spec, model, windows = checkpoint.spec, checkpoint.model_config, checkpoint.windows
-    written = written_by()
-    commit = ""
-    if written["commit"]:
-        commit = f", commit {written['commit']}"
-    lengths_ms = ", ".join(f"{us / 1000:g}" for us in checkpoint.window_lengths_us)
-    num_parameters = sum(weight.numel() for weight in checkpoint.detector.parameters())
-    facts = {
-        "classes": ", ".join(spec.class_names),
-        "trained on": f"{spec.name}, sensor of {spec.width} x {spec.height} pixels",
-        "frames": f"{spec.frame_width} x {spec.frame_height} pixels",
-        "rate of the training": f"{windows.hz:g} Hz",
-        "windows of the training": f"{lengths_ms} ms",
-        "events as": f"{windows.representation}, {windows.num_channels} channels",
-        "model": f"{model.size}: {model.backbone}, {model.neck}, {model.head}",
-        "temporal layers": checkpoint.temporal_config.name,
-        "parameters": f"{num_parameters / 1e6:.2f} million",
-        "written by": f"rvtssm {written['rvtssm']}{commit}",
-    }
-    if checkpoint.note:
-        facts["note"] = checkpoint.note
-    rows = "\n".join(f"| {name} | {value} |" for name, value in facts.items())
-    return _CARD.format(repo=repo, rows=rows, hz=windows.hz)

@@ -1,4 +1,4 @@
-"""Weights go to a hub and come back the same; everything else is one line. The hub is a stand-in on this machine."""
+"""Weights come from a hub as they went there; every mistake is one line. The hub is a stand-in on this machine."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from user_errors import raises
 import rvtssm
 from rvtssm.cli.main import compose, main
 from rvtssm.contrib.labeling.label import _check_settings
-from rvtssm.detection.predictor import Predictor
+from rvtssm.export.checked_export import write_weights
 from rvtssm.models.transfer import read_source
 from rvtssm.models.weights import local_weights
 
@@ -33,43 +33,33 @@ def hub(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def shared(hub, live_checkpoint):
-    """The address of weights that were pushed, and the weights."""
+def shared(hub, live_checkpoint, tmp_path):
+    """The address of weights that `rvtssm export` wrote, and the weights."""
     weights = live_checkpoint()
     weights.raw_dir = "/home/someone/data"
-    return Predictor(weights).push_to_hub("someone/street-tiny", private=True), weights
+    write_weights(weights, tmp_path / "model.safetensors", "float32")
+    hub.files["someone/street-tiny"] = {"model.safetensors": (tmp_path / "model.safetensors").read_bytes()}
+    return "hf://someone/street-tiny", weights
 
 
 def test_weights_come_back_as_they_went(hub, shared, capsys):
     address, weights = shared
-    assert address == "hf://someone/street-tiny" and hub.private == {"someone/street-tiny": True}
-    assert set(hub.files["someone/street-tiny"]) >= {"model.safetensors", "README.md"}
-    found = rvtssm.load(address)
-    wanted = weights.detector.state_dict()
-    assert all(torch.equal(value, wanted[name]) for name, value in found.checkpoint.detector.state_dict().items())
-    assert found.checkpoint.windows == weights.windows and weights.raw_dir == "/home/someone/data"
+    loaded = rvtssm.load(address)
+    stored = weights.detector.state_dict()
+    assert all(torch.equal(value, stored[name]) for name, value in loaded.checkpoint.detector.state_dict().items())
+    assert loaded.checkpoint.windows == weights.windows and weights.raw_dir == "/home/someone/data"
     num_downloads = hub.num_downloads
-    assert rvtssm.load(f"{address}@main/model.safetensors").class_names == found.class_names
+    assert rvtssm.load(f"{address}@main/model.safetensors").class_names == loaded.class_names
     assert main(["info", f"checkpoint={address}", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["classes"] == ["car", "pedestrian"]
     assert hub.num_downloads == num_downloads == 1  # then from the cache
     assert read_source(address).model == weights.model_config  # training.init_from
 
 
-def test_nothing_private_is_shared_and_the_card_says_what_there_is(hub, shared, tmp_path):
-    files = hub.files["someone/street-tiny"]
-    (tmp_path / "a.safetensors").write_bytes(files["model.safetensors"])
-    with safe_open(tmp_path / "a.safetensors", "pt") as content:
+def test_no_folder_of_this_machine_is_in_the_file(hub, shared, tmp_path):
+    with safe_open(tmp_path / "model.safetensors", "pt") as content:
         described = json.loads(content.metadata()["rvtssm"])
-    assert described["raw_dir"] is None and b"/home/" not in b"".join(files.values())
-    card = files["README.md"].decode()
-    assert card.startswith("---\nlibrary_name: rvtssm\npipeline_tag: object-detection\n")
-    for words in (
-        "| classes | car, pedestrian |",
-        'rvtssm.load("hf://someone/street-tiny")',
-        "| rate of the training |",
-    ):
-        assert words in card
+    assert described["raw_dir"] is None and b"/home/" not in hub.files["someone/street-tiny"]["model.safetensors"]
 
 
 def test_labels_and_evaluations_take_the_address(hub, shared, tmp_path, capsys):
@@ -98,26 +88,6 @@ def test_what_is_not_there_is_one_line_and_exit_code_2(hub, shared, address, key
         local_weights(address)
     assert main(["info", f"checkpoint={address}"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
-
-
-def test_an_upload_that_fails_is_one_line(hub, live_checkpoint, monkeypatch):
-    predictor = Predictor(live_checkpoint())
-    with raises("hub.repository"):
-        predictor.push_to_hub("street")
-    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
-    with raises("files.content", "someone/x") as error:
-        predictor.push_to_hub("someone/x")
-    assert len(str(error.value).splitlines()) == 1 and not hub.files
-
-
-def test_a_repository_that_exists_keeps_its_card_and_is_not_private_by_wish(hub, live_checkpoint):
-    predictor = Predictor(live_checkpoint())
-    hub.files["someone/x"] = {"README.md": b"mine"}
-    with raises("hub.is_public"):
-        predictor.push_to_hub("someone/x", private=True)
-    assert set(hub.files["someone/x"]) == {"README.md"}
-    predictor.push_to_hub("someone/x")
-    assert hub.files["someone/x"]["README.md"] == b"mine" and "model.safetensors" in hub.files["someone/x"]
 
 
 def test_without_the_library_a_line_names_the_extra(monkeypatch):
