@@ -87,9 +87,12 @@ def with_labels(sequences: Sequence[FrameSequence], num_without: int = 0) -> str
     """Return the number of recordings and of their labels in words. `num_without` others were left out: no boxes."""
     num_labels = sum(len(sequence.labels) for sequence in sequences)
     num_thinned = sum(sequence.num_thinned for sequence in sequences)
-    left_out = f" ({thinned_in_words(num_thinned, num_labels)})" if num_thinned else ""
-    without = f", {num_without} without boxes left out" if num_without else ""
-    return f"{len(sequences)} with {num_labels} labels{left_out}{without}"
+    text = f"{len(sequences)} with {num_labels} labels"
+    if num_thinned:
+        text += f" ({thinned_in_words(num_thinned, num_labels)})"
+    if num_without:
+        text += f", {num_without} without boxes left out"
+    return text
 
 
 def thinned_in_words(num_thinned: int, num_kept: int) -> str:

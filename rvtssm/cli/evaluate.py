@@ -34,15 +34,19 @@ def evaluate(config: Config) -> list[EvaluationReport]:
     Each of `evaluation.checkpoints` gets a folder of its own, and `comparison.*` compares them all. If an evaluation
     was interrupted and is called again with the same settings, it takes the rates that were done.
     """
-    is_comparison = config.evaluation.checkpoints is not None
-    config = config if is_comparison else with_chosen_precision(config)
-    default = default_out("evaluate", "comparison" if is_comparison else weights_label(str(config.checkpoint)))
-    out = writable(Path(config.out) if config.out else unlike_others(default, "evaluate", config))
-    if is_comparison:
-        return _compare(config, out)
-    report = _evaluate_one(config, out)
+    if config.evaluation.checkpoints is not None:
+        return _compare(config, _folder(config, "comparison"))
+    config = with_chosen_precision(config)
+    report = _evaluate_one(config, _folder(config, weights_label(config.checkpoint)))
     _say_results({str(config.checkpoint): report})
     return [report]
+
+
+def _folder(config: Config, label: str) -> Path:
+    """Return `out`, or else a folder without results of other settings."""
+    if config.out:
+        return writable(Path(config.out))
+    return writable(unlike_others(default_out("evaluate", label), "evaluate", config))
 
 
 def check_rates(config: Config) -> None:

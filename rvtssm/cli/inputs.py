@@ -35,7 +35,9 @@ def weights_path(config: Config) -> str:
 
 def with_default_weights(config: Config) -> Config:
     """Return the configuration, with the default weights if it names none and this installation has them."""
-    return config if config.checkpoint else replace(config, checkpoint=default_weights())
+    if config.checkpoint:
+        return config
+    return replace(config, checkpoint=default_weights())
 
 
 def check_weights_or_default(config: Config) -> None:
@@ -70,10 +72,20 @@ def default_out(verb: str, *parts: str) -> Path:
     return Path("outputs", verb, "_".join(part for part in parts if part))
 
 
-def weights_label(path: str) -> str:
-    """Return a name of weights for folders: the run and the file of a checkpoint, or the name of any other."""
-    run = Path(path).resolve().parent.parent.name if Path(path).parent.name == "checkpoints" else ""
-    return "_".join(part for part in (run, Path(path).stem) if part)
+def out_folder(config: Config, verb: str, *parts: str) -> Path:
+    """Return the folder `out`, or that of a verb that is given none."""
+    if config.out:
+        return Path(config.out)
+    return default_out(verb, *parts)
+
+
+def weights_label(path: str | None) -> str:
+    """Return a name of weights for folders: run and file of a checkpoint, the name of other weights, "" for none."""
+    if not path:
+        return ""
+    if Path(path).parent.name != "checkpoints":
+        return Path(path).stem
+    return f"{Path(path).resolve().parent.parent.name}_{Path(path).stem}"
 
 
 def calibration_path(config: Config) -> str | None:

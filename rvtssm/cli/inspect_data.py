@@ -142,27 +142,25 @@ def _inspect_fully(config: Config, as_json: bool) -> int:
     options = replace(config.preprocess, overwrite=False)
     spec, windows = build_spec(dataset), config.windows.settings
     verification = verify_dataset(spec, dataset.raw_dir, dataset.prepared_dir, windows, options)
+    num_checked, faults, notes = verification.num_checked, verification.faults, verification.notes
     if as_json:
-        say(
-            json.dumps(
-                {"checked": verification.num_checked, "faults": verification.faults, "notes": verification.notes},
-                indent=1,
-            )
-        )
-        return 2 if verification.faults else 0
-    for name, message in verification.faults:
-        say_error(f"{name}: {message}")
-    for name, message in verification.notes:
-        say(f"{name}: {message}", style="yellow")
-    say(f"{verification.num_checked} checked, {len(verification.faults)} faults, {len(verification.notes)} notes")
-    return 2 if verification.faults else 0
+        say(json.dumps({"checked": num_checked, "faults": faults, "notes": notes}, indent=1))
+    else:
+        for name, message in faults:
+            say_error(f"{name}: {message}")
+        for name, message in notes:
+            say(f"{name}: {message}", style="yellow")
+        say(f"{num_checked} checked, {len(faults)} faults, {len(notes)} notes")
+    return 2 if faults else 0
 
 
 def _spec(config: Config, path: Path) -> DatasetSpec | None:
     dataset = replace(config.dataset, raw_dir=str(path)) if path.is_dir() else config.dataset
     if not dataset.name and path.is_dir():
         dataset = with_recognised(dataset, path)
-    return build_spec(dataset) if dataset.name else None
+    if not dataset.name:
+        return None
+    return build_spec(dataset)
 
 
 def with_recognised(dataset: DatasetConfig, folder: Path) -> DatasetConfig:
@@ -247,9 +245,10 @@ def _recording_table(inspection: RecordingInspection) -> Table:
     table.add_row("cut off", f"{faults.truncated_bytes} bytes after the last whole event")
     if inspection.refusal:
         table.add_row("other commands", f"refuse it, since it {inspection.refusal}")
-    share = 100 * hot[:, 2].sum() / inspection.num_events
-    named = "; ".join(f"x={x} y={y}: {count}" for x, y, count in hot[:_MOST_HOT_PIXELS])
-    table.add_row("hot pixels", f"{len(hot)} with {share:.1f} % of the events" + (f" ({named})" if named else ""))
+    pixels = f"{len(hot)} with {100 * hot[:, 2].sum() / inspection.num_events:.1f} % of the events"
+    if len(hot):
+        pixels += f" ({'; '.join(f'x={x} y={y}: {count}' for x, y, count in hot[:_MOST_HOT_PIXELS])})"
+    table.add_row("hot pixels", pixels)
     return table
 
 

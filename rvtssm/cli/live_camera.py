@@ -12,7 +12,7 @@ import torch
 
 from rvtssm.cli.config import Config
 from rvtssm.cli.console import announce, changing_line, console, say, say_error, say_replaced
-from rvtssm.cli.inputs import default_out, weights_label, with_default_weights
+from rvtssm.cli.inputs import out_folder, weights_label, with_default_weights
 from rvtssm.cli.weights import (
     check_classes,
     precision_in_words,
@@ -50,13 +50,13 @@ def live(config: Config, as_json: bool = False) -> int:
     With `as_json`, print a line of JSON for every window at once. Return 2 also if the program that reads them ends,
     and if events cannot be used. The boxes before are written.
     """
-    label = weights_label(config.checkpoint) if config.checkpoint else ""
+    label = weights_label(config.checkpoint)
     config = with_chosen_precision(with_default_weights(config))
     checkpoint, detection = read_weights(config), config.detection
     check_classes(config, checkpoint)
     windows = checkpoint.windows_at(detection.hz, detection.window, detection.reduce)
     source_name = next(iter(find_sources(config.recording))) if config.recording else "camera"
-    out = Path(config.out) if config.out else default_out("live", source_name, label)
+    out = out_folder(config, "live", source_name, label)
     if config.live.benchmark:
         return _benchmark(config, checkpoint, windows, out, as_json)
     with (
@@ -131,8 +131,9 @@ def _opened(config: Config) -> Iterator[tuple[LiveSource, OpenedSource]]:
     recording, camera = config.recording, config.live.camera
     if recording is None and Path(camera).is_file():
         raise UserError("live.camera_is_file", f"camera={camera} is a file; to play it, set recording={camera}")
-    serial = "" if camera == "auto" else camera
-    where = f"{CAMERA}{serial}" if recording is None else recording
+    where = recording
+    if where is None:
+        where = CAMERA if camera == "auto" else f"{CAMERA}{camera}"
     options = replace(ReadOptions.of(config.dataset), filters=config.filters)
     with opened_source(where, options, config.detection.camera_settings) as opened:
         events = opened.events

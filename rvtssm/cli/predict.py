@@ -9,7 +9,7 @@ import numpy as np
 
 from rvtssm.cli.config import Config
 from rvtssm.cli.console import announce, say, say_error, say_replaced
-from rvtssm.cli.inputs import default_out, events_path, weights_label, with_default_weights
+from rvtssm.cli.inputs import events_path, out_folder, weights_label, with_default_weights
 from rvtssm.cli.weights import (
     check_classes,
     precision_in_words,
@@ -40,14 +40,14 @@ def predict(config: Config) -> int:
     Return 2 if one of several recordings cannot be read, or if a stream breaks off, and 130 after an interruption. What
     was found before is written.
     """
-    label = weights_label(config.checkpoint) if config.checkpoint else ""
+    label = weights_label(config.checkpoint)
     where = events_path(config)
     sources = find_sources(where)
     config = with_chosen_precision(with_default_weights(config))
     checkpoint = read_weights(config)
     check_classes(config, checkpoint)
     name = next(iter(sources)) if len(sources) == 1 else Path(where).resolve().name
-    out = Path(config.out) if config.out else default_out("predict", name, label)
+    out = out_folder(config, "predict", name, label)
     announce(
         "predict",
         weights=config.checkpoint,

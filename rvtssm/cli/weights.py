@@ -44,7 +44,9 @@ def with_chosen_precision(config: Config) -> Config:
 def precision_in_words(precision: str, checkpoint: LoadedCheckpoint) -> str:
     """Return in what weights compute: in `precision`, and the products of an exported file of 8 bits in int8."""
     detector = checkpoint.detector
-    return f"int8 and {precision}" if isinstance(detector, ExportedDetector) and detector.has_int8 else precision
+    if isinstance(detector, ExportedDetector) and detector.has_int8:
+        return f"int8 and {precision}"
+    return precision
 
 
 def check_classes(config: Config, checkpoint: LoadedCheckpoint) -> None:
@@ -68,8 +70,10 @@ def weights_file(config: Config) -> WeightsFile:
 def say_note(path: str | None, checkpoint: LoadedCheckpoint) -> None:
     """Print the note of weights that were read from `path`, and where their model card is. Most weights have none."""
     if checkpoint.note:
-        card = card_of(str(path))
-        say(f"{path}: {checkpoint.note}" + (f"; its model card is {card}" if card else ""))
+        text = f"{path}: {checkpoint.note}"
+        if card := card_of(str(path)):
+            text += f"; its model card is {card}"
+        say(text)
 
 
 def say_windows(checkpoint: CheckpointMeta, settings: WindowSettings) -> None:
@@ -94,7 +98,8 @@ class WeightSettings:
         words = []
         if self.model is not None:
             known = MODEL_SIZES.get(self.model.size)
-            words += [f"model={self.model.size}"] if known else []
+            if known:
+                words.append(f"model={self.model.size}")
             words += _differing("model", self.model, known or ModelConfig())
         return [*words, *self._temporal_words(), *_differing("windows", self.windows, WindowsConfig())]
 
@@ -104,12 +109,14 @@ class WeightSettings:
 
     def others(self, own: WeightSettings) -> list[str]:
         """Return the words that a training with the settings `own` lacks to have these."""
-        is_same_layer = self.temporal.name == own.temporal.name
-        return [
-            *([] if self.model is None else _differing("model", self.model, own.model or ModelConfig())),
-            *(_differing("temporal", self.temporal, own.temporal) if is_same_layer else self._temporal_words()),
-            *_differing("windows", self.windows, own.windows),
-        ]
+        words: list[str] = []
+        if self.model is not None:
+            words += _differing("model", self.model, own.model or ModelConfig())
+        if self.temporal.name == own.temporal.name:
+            words += _differing("temporal", self.temporal, own.temporal)
+        else:
+            words += self._temporal_words()
+        return [*words, *_differing("windows", self.windows, own.windows)]
 
 
 def pasted(words: list[str]) -> str:
@@ -148,8 +155,14 @@ def store_defaults(settings: type[Config], weights: WeightSettings | None, windo
         schema.windows = OmegaConf.structured(windows)
     composed: Any = OmegaConf.to_container(OmegaConf.load(configs_dir() / "config.yaml"))
     usual = composed["defaults"]
-    defaults = [{group: None} if (group := next(iter(entry))) in unset else entry for entry in usual]
-    defaults[usual.index("schema")] = f"schema_{PRIMARY}"
+    defaults: list[Any] = []
+    for entry in usual:
+        if entry == "schema":
+            defaults.append(f"schema_{PRIMARY}")
+        elif (group := next(iter(entry))) in unset:
+            defaults.append({group: None})
+        else:
+            defaults.append(entry)
     store = ConfigStore.instance()
     store.store(f"schema_{PRIMARY}", schema)
     store.store(PRIMARY, {"defaults": defaults})

@@ -117,7 +117,9 @@ class Actor:
         left, bottom, right, top = self.figure.extent_m(gait_m)
         box = (x + left * px_per_m, y - top * px_per_m, x + right * px_per_m, y - bottom * px_per_m)
         is_inside = box[2] > 0 and box[0] < self.view.width and box[3] > 0 and box[1] < self.view.height
-        return Sighting(box, (x, y), px_per_m, gait_m) if is_inside else None
+        if not is_inside:
+            return None
+        return Sighting(box, (x, y), px_per_m, gait_m)
 
 
 def build_actors(view: View, duration_s: float, config: SceneConfig, rng: np.random.Generator) -> tuple[Actor, ...]:
@@ -160,7 +162,9 @@ def _across_the_street(is_car: bool, heading: int, rng: np.random.Generator) -> 
 def _along_the_street(is_car: bool, heading: int, rng: np.random.Generator) -> tuple[float, tuple[float, float]]:
     """Return pixels per metre and the velocity of an actor that comes from far away, or goes there."""
     if is_car:
-        px_per_m = 1.05 * HOUSES_PX_PER_M if heading < 0 else 0.95 * NEAREST_PX_PER_M
+        px_per_m = 0.95 * NEAREST_PX_PER_M
+        if heading < 0:
+            px_per_m = 1.05 * HOUSES_PX_PER_M
         return px_per_m, (0.0, heading * rng.uniform(5, 9))
     return rng.uniform(12, 18), (0.0, heading * rng.uniform(1.0, 2.0))
 
@@ -179,20 +183,20 @@ def _build_actor(view: View, enter_s: float, config: SceneConfig, rng: np.random
         is_crossing = enter_s >= 0 or rng.random() < 0.8
     if is_crossing:
         px_per_m, velocity = _across_the_street(is_car, heading, rng)
-        view_from = "left" if heading < 0 else "right"
-        max_px_per_m = px_per_m
+        views, max_px_per_m = ("left", "right"), px_per_m
     else:
         px_per_m, velocity = _along_the_street(is_car, heading, rng)
-        view_from = "front" if heading < 0 else "rear"
-        max_px_per_m = 40.0
+        views, max_px_per_m = ("front", "rear"), 40.0
     figure_rng = rng.spawn(1)[0]  # separate, because textures for a finer sensor consume more random numbers
     if is_car:
-        figure: Figure = build_car(view_from, 1.3 * max_px_per_m * view.unit, figure_rng)
+        figure: Figure = build_car(views[heading > 0], 1.3 * max_px_per_m * view.unit, figure_rng)
     else:
-        figure = build_pedestrian(heading if is_crossing else 0, figure_rng)
+        figure = build_pedestrian(heading * is_crossing, figure_rng)
     if is_crossing:
         left, _, right, _ = figure.extent_m(0.0)
-        edge_px = -right * px_per_m * view.unit if heading > 0 else view.width - left * px_per_m * view.unit
+        edge_px = -right * px_per_m * view.unit
+        if heading < 0:
+            edge_px = view.width - left * px_per_m * view.unit
         x_m = view.metres_right(edge_px, px_per_m * view.unit, enter_s)
     else:  # far enough to the side that it leaves the frame before it reaches the camera
         x_m = float(rng.choice((-1, 1))) * rng.uniform(2.2, 4.5) + view.pose(enter_s)[2]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from rvtssm.synthetic.painting import SHADOW_OPACITY, Extent, Point, blotches, paint_capsules, paint_picture
+from rvtssm.synthetic.painting import SHADOW_OPACITY, Extent, Point, blotches, either, paint_capsules, paint_picture
 
 SUPERSAMPLING = 4  # cars are drawn at this multiple of the resolution and then averaged
 LENS_BLUR_PX = 0.5  # standard deviation
@@ -79,13 +79,15 @@ class Car:
             reach = 0.42 * width_m * px_per_m
             paint_capsules(canvas, np.array([[x - reach, y, x + reach, y, 0.1 * px_per_m, 0.0, SHADOW_OPACITY]]))
         grey, opacity = self._picture(px_per_m)
+        if is_silhouette:
+            grey = opacity
         across, above, below = (px_per_m * (length + self.margin_m) for length in (width_m / 2, height_m, 0.0))
-        paint_picture(canvas, opacity if is_silhouette else grey, opacity, x - across, y - above, x + across, y + below)
+        paint_picture(canvas, grey, opacity, x - across, y - above, x + across, y + below)
 
     def _picture(self, px_per_m: float) -> tuple[np.ndarray, np.ndarray]:
         """Return the coarsest picture that is enlarged by at most a tenth; a finer one would cause aliasing."""
-        wanted = 0.9 * px_per_m * (self.size_m[0] + 2 * self.margin_m)
-        return next((pair for pair in reversed(self.pictures) if pair[0].shape[1] >= wanted), self.pictures[0])
+        columns = 0.9 * px_per_m * (self.size_m[0] + 2 * self.margin_m)
+        return next((pair for pair in reversed(self.pictures) if pair[0].shape[1] >= columns), self.pictures[0])
 
 
 def build_car(view: str, max_px_per_m: float, rng: np.random.Generator) -> Car:
@@ -97,13 +99,15 @@ def build_car(view: str, max_px_per_m: float, rng: np.random.Generator) -> Car:
         rng: Random generator.
     """
     is_side = view in ("left", "right")
-    make = SIDE_VIEWS[rng.integers(len(SIDE_VIEWS))] if is_side else END_VIEW
+    make = END_VIEW
+    if is_side:
+        make = SIDE_VIEWS[rng.integers(len(SIDE_VIEWS))]
     stretch = rng.uniform(0.92, 1.08, 2)
     length = max(x for x, _ in make.body)
     width_m, height_m = (float(side) for side in np.max(make.body, axis=0) * stretch)
     margin_m, scale = 3 / max_px_per_m, SUPERSAMPLING * max_px_per_m
     columns, rows = math.ceil((width_m + 2 * margin_m) * scale), math.ceil((height_m + 2 * margin_m) * scale)
-    lacquer = rng.uniform(0.6, 0.95) if rng.random() < 0.6 else rng.uniform(0.08, 0.25)
+    lacquer = either(0.6, (0.6, 0.95), (0.08, 0.25), rng)
     glass = rng.uniform(0.03, 0.1) if lacquer > 0.3 else rng.uniform(0.35, 0.6)
     grey = (lacquer * (1 + 0.1 * blotches(rows, columns, 0.35 * scale, rng))).astype(np.float32)
     opacity = np.zeros((rows, columns), np.float32)
@@ -134,8 +138,9 @@ def build_car(view: str, max_px_per_m: float, rng: np.random.Generator) -> Car:
             tyre = _rectangle(middle - 0.16, 0, middle + 0.16, 0.4)
             fill(grey, tyre, 0.03)
             fill(opacity, tyre, 1.0)
+        lamp = {"front": 1.0, "rear": 0.4}[view]
         for left in (0.08, 1.4):
-            fill(grey, _rectangle(left, 0.6, left + 0.32, 0.8), 1.0 if view == "front" else 0.4)
+            fill(grey, _rectangle(left, 0.6, left + 0.32, 0.8), lamp)
         fill(grey, _rectangle(0.62, 0.4, 1.18, 0.54), 0.95)  # plate
     if view == "left":
         grey, opacity = np.ascontiguousarray(grey[:, ::-1]), np.ascontiguousarray(opacity[:, ::-1])

@@ -42,6 +42,20 @@ class Figure(Protocol):
         """
 
 
+def either(share: float, usual: tuple[float, float], other: tuple[float, float], rng: np.random.Generator) -> float:
+    """Return a random number from one of two ranges.
+
+    Args:
+        share: Probability of the usual range.
+        usual: Its ends.
+        other: The ends of the other range.
+        rng: Random generator.
+    """
+    if rng.random() < share:
+        return rng.uniform(*usual)
+    return rng.uniform(*other)
+
+
 def blotches(rows: int, columns: int, size_px: float, rng: np.random.Generator) -> np.ndarray:
     """Return a smooth random texture (rows, columns) float32 with mean 0 and deviation 1.
 

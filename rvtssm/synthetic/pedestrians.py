@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rvtssm.synthetic.painting import SHADOW_OPACITY, Extent, Point, paint_capsules
+from rvtssm.synthetic.painting import SHADOW_OPACITY, Extent, Point, either, paint_capsules
 from rvtssm.system.jit import jit
 
 WALKER_M = 1.8  # body height to which the lengths below refer
@@ -64,7 +64,7 @@ def build_pedestrian(facing: int, rng: np.random.Generator) -> Pedestrian:
         girth=rng.uniform(1.0, 1.35),
         greys=(
             rng.uniform(0.05, 0.2) if dark_top else rng.uniform(0.6, 0.95),
-            rng.uniform(0.05, 0.25) if rng.random() < 0.6 else rng.uniform(0.5, 0.85),
+            either(0.6, (0.05, 0.25), (0.5, 0.85), rng),
             rng.uniform(0.25, 0.8),
             rng.uniform(0.03, 0.5),
             rng.uniform(0.05, 0.9) if rng.random() < 0.35 else -1.0,
@@ -79,13 +79,18 @@ def _walking_capsules(
 ) -> np.ndarray:
     """Return the parts of a pedestrian of height WALKER_M times `scale` at one angle of the walk."""
     shirt, trousers, skin, hair, bag = greys
-    swing = 0.5 if facing else 0.12
-    ahead = facing if facing else 1
+    swing, ahead = 0.12, 1
+    if facing:
+        swing, ahead = 0.5, facing
     hip, shoulder, lean = 0.9, 1.38, 0.04 * ahead
     parts = np.ones((15, 7))
     for side in (-1, 1):  # the far leg and arm, then the near leg and arm
-        dark = 0.8 if side < 0 else 1.0
-        x = 0.0 if facing else 0.1 * side
+        dark, leg, sleeve = 1.0, 5, 13
+        if side < 0:
+            dark, leg, sleeve = 0.8, 2, 0
+        x = 0.1 * side
+        if facing:
+            x = 0.0
         thigh = swing * math.sin(angle) * side
         shin = thigh - 1.1 * swing * max(0.0, math.cos(angle) * side)  # the leg that moves forward bends its knee
         knee_x, knee_y = x + ahead * 0.44 * math.sin(thigh), hip - 0.44 * math.cos(thigh)
@@ -93,13 +98,14 @@ def _walking_capsules(
         arm = -0.8 * thigh
         elbow_x, elbow_y = 2.3 * x + ahead * 0.3 * math.sin(arm), shoulder - 0.3 * math.cos(arm)
         hand_x, hand_y = elbow_x + ahead * 0.28 * math.sin(arm + 0.4 * swing), elbow_y - 0.28 * math.cos(arm)
-        leg, sleeve = (2, 0) if side < 0 else (5, 13)
         parts[leg, :6] = np.array((x, hip, knee_x, knee_y, 0.095 * girth, dark * trousers))
         parts[leg + 1, :6] = np.array((knee_x, knee_y, ankle_x, ankle_y, 0.07 * girth, dark * trousers))
         parts[leg + 2, :6] = np.array((ankle_x, ankle_y, ankle_x + 0.14 * facing, ankle_y, 0.05, 0.05))
         parts[sleeve, :6] = np.array((2.3 * x, shoulder, elbow_x, elbow_y, 0.065 * girth, 0.85 * dark * shirt))
         parts[sleeve + 1, :6] = np.array((elbow_x, elbow_y, hand_x, hand_y, 0.05, dark * skin))
-    back = -0.2 * ahead if bag >= 0 else 0.0  # without a backpack, this part is hidden in the trunk
+    back = 0.0  # without a backpack, this part is hidden in the trunk
+    if bag >= 0:
+        back = -0.2 * ahead
     parts[8, :6] = np.array((back, 1.12, 0.85 * back, 1.34, 0.13, max(bag, 0.0)))
     parts[9, :6] = np.array((0.0, 0.98, lean, 1.36, 0.17 * girth, shirt))
     parts[10, :6] = np.array((lean, 1.5, lean, 1.62, 0.06, skin))  # neck, hair, face

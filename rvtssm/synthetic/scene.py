@@ -44,7 +44,9 @@ class Scene:
         yield t_us
         while t_us < self.duration_us:
             speed = self._max_speed_px_per_s(t_us)
-            step_us = FRAME_STEP_US[1] if speed == 0 else int(MAX_MOTION_PX / speed * 1e6)
+            step_us = FRAME_STEP_US[1]
+            if speed:
+                step_us = int(MAX_MOTION_PX / speed * 1e6)
             t_us = min(t_us + min(max(step_us, FRAME_STEP_US[0]), FRAME_STEP_US[1]), self.duration_us)
             yield t_us
 
@@ -79,12 +81,12 @@ class Scene:
 
     def _visible(self, t_us: int) -> list[tuple[int, Actor, Sighting]]:
         """Return track id, actor and sighting of the actors in the frame, nearest first."""
-        found = [
-            (track_id, actor, sighting)
-            for track_id, actor in enumerate(self.actors)
-            if (sighting := actor.sighting(t_us * 1e-6)) is not None
-        ]
-        return sorted(found, key=lambda entry: -entry[2].px_per_m)
+        visible = []
+        for track_id, actor in enumerate(self.actors):
+            sighting = actor.sighting(t_us * 1e-6)
+            if sighting is not None:
+                visible.append((track_id, actor, sighting))
+        return sorted(visible, key=lambda entry: -entry[2].px_per_m)
 
     def _backdrop(self, t_us: int) -> np.ndarray:
         canvas = np.empty((self.view.height, self.view.width), np.float32)

@@ -168,7 +168,9 @@ def _draw_house(
 ) -> None:
     wall = rng.uniform(0.3, 0.65)
     _fill(image, left, top, right, foot + 2, wall)
-    pane = wall * rng.uniform(0.35, 0.7) if rng.random() < 0.7 else min(1.0, wall * 1.5)
+    pane = min(1.0, wall * 1.5)
+    if rng.random() < 0.7:
+        pane = wall * rng.uniform(0.35, 0.7)
     wide, high, gap = unit * rng.uniform(3.5, 6), unit * rng.uniform(5, 8), unit * rng.uniform(3.5, 6)
     for x in np.arange(left + gap, right - wide - 0.5 * gap, wide + gap):
         for y in np.arange(top + gap, foot - high - gap, high + gap):
@@ -208,11 +210,11 @@ def _paint_street(canvas, houses, ground, pose, depth):  # type: ignore[no-untyp
         b = v - j
         share = min(1.0, max(0.0, v + 0.5 - foot + 0.5))  # share of the ground in this row
         for layer in range(2):
-            weight = share if layer else 1 - share
+            weight, picture, px_per_m = 1 - share, houses, houses_px_per_m
+            if layer:
+                weight, picture, px_per_m = share, ground, (v + 0.5 - horizon) / camera_m
             if weight == 0:
                 continue
-            picture = ground if layer else houses
-            px_per_m = (v + 0.5 - horizon) / camera_m if layer else houses_px_per_m
             shift = margin - right + driven * px_per_m
             i = int(np.floor(shift))
             a = shift - i

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rvtssm.cli.console import console, say, say_replaced
-from rvtssm.cli.inputs import default_out, weights_label, weights_path, writable
+from rvtssm.cli.inputs import out_folder, weights_label, weights_path, writable
 from rvtssm.cli.weights import read_weights
 from rvtssm.contrib.studies.audit_config import AuditSettings
 from rvtssm.contrib.studies.audit_report import AUDIT_FILES, console_table, to_json, write_audit
@@ -28,7 +28,7 @@ def audit(config: AuditSettings, as_json: bool = False) -> None:
     The events come from `recording` (the first one, if it is a folder), else from a test recording in
     `dataset.raw_dir`, else from simulated traffic in the frame size of the weights.
     """
-    out = writable(Path(config.out or default_out("audit", weights_label(weights_path(config)))))
+    out = writable(out_folder(config, "audit", weights_label(weights_path(config))))
     if not as_json:
         say_replaced(out, "audit")
     with result_set(out, "audit", AUDIT_FILES) as staged:
