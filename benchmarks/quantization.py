@@ -23,13 +23,12 @@ from rich.console import Console
 from torch import Tensor
 
 from benchmarks.measuring import write_json
-from benchmarks.scan import machine, print_bars
+from benchmarks.scan import machine
 from rvtssm.export.calibration import CalibrationFrames
 from rvtssm.export.exported import read_exported
 
 ROUNDS, WARM_UP = 25, 3
 _LAST = 100  # steps of which the largest difference counts, since it changes from window to window
-_MOST_GROWTH = 1.1  # of the largest difference from one decade to the next
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -53,10 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         console.print(f"{row['file']} in {row['precision']}: {times}")
     exact, low = (read_exported(path).detector for path in (options.exact, options.low))
     found["drift"] = measure_drift(exact, low, counts, options.steps)
-    found["bars"] = [drift_bar(found["drift"])]
     by_steps = (f"{step}: {max(differences):.1e}" for step, differences in found["drift"].items())
     console.print(f"drift by steps: {', '.join(by_steps)}")
-    print_bars(found["bars"], console)
     write_json(options.json, found)
 
 
@@ -102,17 +99,6 @@ def measure_drift(exact: Any, low: Any, frames: Sequence[Tensor] | Tensor, num_s
             before = found.get(str(decade), differences)
             found[str(decade)] = [max(pair) for pair in zip(before, differences, strict=True)]
     return found
-
-
-def drift_bar(drift: dict[str, list[float]]) -> dict[str, Any]:
-    """Return whether the largest difference stayed as it was over the last decade of steps."""
-    (before, early), (after, late) = list(drift.items())[-2:]
-    growth = max(late) / max(early)
-    return {
-        "bar": f"states after {after} steps against {before}: {growth:.2f} times as far apart",
-        "wanted": f"<= {_MOST_GROWTH:g}",
-        "met": growth <= _MOST_GROWTH,
-    }
 
 
 if __name__ == "__main__":

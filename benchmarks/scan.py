@@ -60,17 +60,6 @@ ROUNDS = {21: 7, 1: 21}
 CALLS = {21: 1, 1: 5}  # timed together
 OURS, BASELINES = ("s5-full", "s5-half"), ("textbook", "lstm")
 PASSES = ("forward", "forward+backward")
-# (ours, baseline) -> how many times faster, in both passes, summed over the stages
-BARS = {
-    "cpu": {
-        ("s5-full", "textbook"): 4.0,
-        ("s5-half", "textbook"): 7.0,
-        ("s5-full", "lstm"): 1.5,
-        ("s5-half", "lstm"): 2.5,
-    },
-    "cuda": {("s5-full", "textbook"): 10.0, ("s5-half", "textbook"): 10.0},
-}
-MEMORY_BAR = 0.35  # of the textbook form
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
 
 
@@ -222,28 +211,6 @@ def peak_bytes(name: str, length: int, stage: Stage, device: str) -> int:
     return peak_of_run(build_case(name, length, stage, device).both, device)
 
 
-def met_bars(rows: Sequence[Row], device: str) -> list[dict[str, Any]]:
-    """Return every goal with the measured value."""
-    bars = []
-    for row in rows:
-        wanted = BARS[device].get((row.name, row.baseline))
-        if row.pass_ == "peak memory" and row.baseline == "textbook":
-            bars.append({"bar": _label(row), "wanted": f"<= {MEMORY_BAR}", "met": row.ratio <= MEMORY_BAR})
-        elif wanted is not None and row.shape.endswith("sum"):
-            bars.append({"bar": _label(row), "wanted": f">= {wanted:g}", "met": row.ratio >= wanted})
-    return bars
-
-
-def print_bars(bars: Sequence[dict[str, Any]], console: Console) -> None:
-    """Print a line per goal."""
-    for bar in bars:
-        console.print(f"{'met   ' if bar['met'] else 'MISSED'} {bar['wanted']:>7}  {bar['bar']}")
-
-
-def _label(row: Row) -> str:
-    return f"{row.name} against {row.baseline}, {row.pass_}, {row.shape}: {row.ratio:.2f}"
-
-
 def table_of(rows: Sequence[Row], title: str) -> TerminalTable:
     """Return all rows as a table."""
     is_memory = bool(rows) and rows[0].pass_ == "peak memory"
@@ -292,11 +259,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     progress = Console(stderr=True)
     rows = measure_times(STAGES, LENGTHS, ROUNDS, options.device, progress.print)
     memory = measure_memory(STAGES, LENGTHS[0], options.device, progress.print)
-    bars = met_bars([*rows, *memory], options.device)
     console.print(table_of(rows, f"Layers with their projections, {found['device']}, {found['threads']} threads"))
     console.print(table_of(memory, "Peak memory of forward + backward"))
-    print_bars(bars, console)
-    write_json(options.json, {**found, "rows": [row.to_json() for row in [*rows, *memory]], "bars": bars})
+    write_json(options.json, {**found, "rows": [row.to_json() for row in [*rows, *memory]]})
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ import torch
 from rich.console import Console
 
 from benchmarks.measuring import at_least_1, some_of, times_faster, usable_device, write_json
-from benchmarks.scan import keep_freed_memory, machine, print_bars
+from benchmarks.scan import keep_freed_memory, machine
 from benchmarks.training import loading
 from benchmarks.training.step import (
     BASELINES,
@@ -48,7 +48,6 @@ from rvtssm.cli.composition import compose
 from rvtssm.evaluation.render import TerminalTable
 
 PARTS = ("layers", "memory", "data", "options", "compile")
-BARS = {"cpu": 1.1, "cuda": 1.33}  # s5 against RVT's LSTM run as a step-by-step loop, in both readings of that
 
 
 def main(arguments: Sequence[str] | None = None, shape: Shape | None = None) -> None:
@@ -83,9 +82,6 @@ def main(arguments: Sequence[str] | None = None, shape: Shape | None = None) -> 
     for part in options.only:
         rows = found[part] = measures[part]()
         console.print(results_table(rows, f"{part}: {where}"))
-        if part == "layers":
-            found["bars"] = met_bars(rows, options.device)
-            print_bars(found["bars"], console)
         write_json(options.json, found)  # after each part, whatever becomes of the next
 
 
@@ -141,19 +137,6 @@ def measure_options(names: Sequence[str], shape: Shape, rounds: int, say: Say) -
             }
         )
     return rows
-
-
-def met_bars(rows: Sequence[dict[str, Any]], device: str) -> list[dict[str, Any]]:
-    """Return every goal with the measured value."""
-    s5 = next((row for row in rows if row["name"] == "s5"), None)
-    if s5 is None:
-        return []
-    ratios = {baseline: s5[f"ratio_{baseline}"] for baseline in BASELINES}
-    wanted = BARS[device]
-    return [
-        {"bar": f"s5 against {baseline}: {ratio:.2f}", "wanted": f">= {wanted:g}", "met": ratio >= wanted}
-        for baseline, ratio in ratios.items()
-    ]
 
 
 def results_table(rows: Sequence[dict[str, Any]], title: str) -> TerminalTable:

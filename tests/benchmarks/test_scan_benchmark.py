@@ -42,8 +42,6 @@ def test_every_layer_meets_every_baseline_at_every_stage():
     }
     assert len(rows) == len(compared)
     assert all(row.seconds > 0 and row.ratio > 0 and row.floor > 0 for row in rows)
-    bars = scan.met_bars(rows, "cpu")
-    assert len(bars) == 2 * len(scan.PASSES) * len(scan.BARS["cpu"])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -66,7 +64,7 @@ def test_the_command_prints_and_writes(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(scan, "keep_freed_memory", lambda: None)
     scan.main(["--json", str(tmp_path / "found.json")])
     found = json.loads((tmp_path / "found.json").read_text())
-    assert {"device", "threads", "torch", "python", "commit", "rows", "bars"} == set(found)
+    assert {"device", "threads", "torch", "python", "commit", "rows"} == set(found)
     assert {"name", "shape", "pass", "seconds", "baseline", "ratio"} <= set(found["rows"][0])
     assert found["rows"][-1] == {
         "name": "s5-full",
@@ -77,4 +75,4 @@ def test_the_command_prints_and_writes(tmp_path, monkeypatch, capsys):
         "baseline_bytes": 100,
         "ratio": 0.1,
     }
-    assert "s5-half against lstm" in capsys.readouterr().out
+    assert "s5-half" in capsys.readouterr().out
