@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from rvtssm.cli.config import Config
 
 _OPTIONS = ("-h", "--help", "--json", "--config", "--traceback", "--version")
-# Options that Hydra itself reads, with the number of values that follow.
-_HYDRA_OPTIONS = {"--multirun": 0, "-m": 0, "--cfg": 1, "-c": 1, "--package": 1, "-p": 1, "--resolve": 0}
+_SWEEP = ("--multirun", "-m")  # as in Hydra
 _DETECTING = ("predict", "live", "serve")  # verbs that run beside other programs
 _A_BUG = "this is a bug of rvtssm; please report it where you got rvtssm, with the command and all lines below"
 # Lines of Hydra's and OmegaConf's messages that only help their own developers.
@@ -36,7 +35,7 @@ _HYDRA_NOISE = ("full_key:", "object_type=", "reference_type=", "Config search p
 
 def main(argv: list[str] | None = None) -> int:
     """Run one verb and return the exit code."""
-    arguments, of_hydra = _without_hydra_options(sys.argv[1:] if argv is None else argv)
+    arguments = sys.argv[1:] if argv is None else argv
     for stream in (sys.stdout, sys.stderr):  # a letter that the terminal lacks must not end what was computed
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -52,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
     verb, *words = words
     try:
         with plain_warnings():
-            return _run(verb, words, flags, of_hydra)
+            return _run(verb, words, flags)
     except Exception as error:
         line = _line_for_users(error, verb)
         say_error(f"rvtssm {verb}: {line or _A_BUG}")
@@ -65,29 +64,11 @@ def main(argv: list[str] | None = None) -> int:
         return 130
 
 
-def _without_hydra_options(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Return the arguments without the options of Hydra, and those options with their values."""
-    ours: list[str] = []
-    of_hydra: list[str] = []
-    num_values = 0  # values of an option that are still to come
-    for argument in arguments:
-        option, equals, _ = argument.partition("=")
-        if option in _HYDRA_OPTIONS:
-            of_hydra.append(argument)
-            num_values = 0 if equals else _HYDRA_OPTIONS[option]
-        elif num_values:
-            of_hydra.append(argument)
-            num_values -= 1
-        else:
-            ours.append(argument)
-    return ours, of_hydra
-
-
-def _run(verb: str, words: list[str], flags: list[str], of_hydra: list[str]) -> int:
+def _run(verb: str, words: list[str], flags: list[str]) -> int:
     """Run a verb and return the exit code."""
     known = known_verb(verb)
     for flag in flags:
-        if flag not in _OPTIONS:
+        if flag not in (*_OPTIONS, *_SWEEP):
             raise UserError("command.no_such_option", f"there is no option {flag}; values are given as key=value")
     if "--json" in flags and not known.has_json:
         raise UserError(
@@ -107,15 +88,16 @@ def _run(verb: str, words: list[str], flags: list[str], of_hydra: list[str]) -> 
     words = full_words(verb, words)
     if known.recipe and not any(word.startswith("experiment=") for word in words):
         words.insert(0, f"experiment={known.recipe}")
-    if of_hydra:
-        if known.grid or set(flags) - {"--traceback"}:
+    if sweep := {*_SWEEP} & {*flags}:
+        others = {*flags} - sweep - {"--traceback"}
+        if known.grid or others:
             raise UserError(
                 "command.option_of_hydra",
-                f"{of_hydra[0]} does not go with {verb} {' '.join(flags)}".rstrip() + "; leave it out",
+                f"{sweep.pop()} does not go with {' '.join([verb, *others])}; leave it out",
             )
-        from rvtssm.cli.sweeps import run_with_hydra
+        from rvtssm.cli.sweeps import sweep_with_hydra
 
-        run_with_hydra(verb, words, of_hydra)
+        sweep_with_hydra(verb, words)
         return 0
     config, options = _composed(verb, words)
     if "--config" in flags:

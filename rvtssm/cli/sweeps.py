@@ -24,22 +24,12 @@ _PLUGINS = {
 }
 
 
-def run_with_hydra(verb: str, words: list[str], options: list[str]) -> None:
+def sweep_with_hydra(verb: str, words: list[str]) -> None:
     """Let Hydra run a verb: once for each point of a sweep, by any launcher and sweeper that is installed.
 
     Each run has a folder of its own below `out`, which is named by its values. Its result for sweepers that search is
     `run.objective`. An error in a run is raised.
     """
-    shows = any(option.startswith(("--cfg", "-c")) for option in options)
-    if {"--multirun", "-m"} & {*options} and shows:
-        raise UserError(
-            "command.cfg_and_multirun",
-            "--cfg shows one configuration, and --multirun runs several; leave one of them out",
-        )
-    if shows and not {option.rpartition("=")[2] for option in options} & {"job", "hydra", "all"}:
-        raise UserError("command.cfg_of_what", "--cfg needs what to show: --cfg job, hydra or all")
-    if "--resolve" in options and not shows:
-        raise UserError("command.resolve_without_cfg", "--resolve changes what --cfg shows; give --cfg job as well")
     register_schema(verbs()[verb].settings_class)
     parsed = OverridesParser.create().parse_overrides(words)
     plain = [word for word, override in zip(words, parsed, strict=True) if not override.is_sweep_override()]
@@ -52,10 +42,9 @@ def run_with_hydra(verb: str, words: list[str], options: list[str]) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra would end the process and show a part of the error
     sys.argv = [
         f"rvtssm {verb}",
-        *options,
+        "--multirun",
         *words,
         f"hydra.job.name={verb}",
-        f"hydra.run.dir={out}",
         f"hydra.sweep.dir={out}",
         "hydra.sweep.subdir=${hydra.job.override_dirname}",
         f"hydra.job.config.override_dirname.exclude_keys=[{fixed}]",

@@ -69,7 +69,6 @@ def test_a_run_that_could_not_do_all_is_an_error(swept, capsys):
     ("words", "answer"),
     [
         (["train", "--config"], "-m does not go with train --config"),
-        (["train", "--cfg", "job"], "--multirun runs several; leave one of them out"),
         (["doctor", "--json"], "doctor has no --json"),
         (["inspect", "--json", "a.dat"], "-m does not go with inspect --json"),
     ],
@@ -78,18 +77,6 @@ def test_a_run_that_could_not_do_all_is_an_error(swept, capsys):
 def test_what_a_sweep_would_ignore_is_refused(words, answer, swept, capsys):
     assert cli.main([*words, "-m", "out=a,b"]) == 2
     assert answer in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("options", [["--cfg"], ["--cfg=jobs"], ["--resolve"]])
-def test_an_option_of_hydra_that_lacks_another_word_is_one_line(options, swept, capsys):
-    assert swept(*options)[0] == 2
-    assert "--cfg job" in capsys.readouterr().err
-
-
-def test_the_composed_configuration_is_printed(swept, capsys):
-    code, configs = swept("--cfg", "job", "steps=77")
-    assert code == 0 and not configs
-    assert "steps: 77" in capsys.readouterr().out
 
 
 def test_a_sweep_searches_for_the_best_average_precision(tmp_path):
