@@ -40,9 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     seconds = take_turns(runs, options.rounds)
     faster = times_faster(seconds["ours"], seconds["pycocotools"])
     is_equal = np.array_equal(runs["ours"](), runs["pycocotools"]())
-    found = {"seconds": {name: median(taken) for name, taken in seconds.items()}, "times_faster": faster}
-    print(f"{options.images} images: {found['seconds']} s, {faster:.1f} times faster, equal numbers: {is_equal}")
-    write_json(options.json, {**machine("cpu"), "images": options.images, **found, "equal": is_equal})
+    result = {"seconds": {name: median(taken) for name, taken in seconds.items()}, "times_faster": faster}
+    print(f"{options.images} images: {result['seconds']} s, {faster:.1f} times faster, equal numbers: {is_equal}")
+    write_json(options.json, {**machine("cpu"), "images": options.images, **result, "equal": is_equal})
 
 
 def random_recording(seed: int, num_images: int) -> ScoredRecording:

@@ -46,14 +46,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     matches, spec = measured_matches(options.checkpoint, options.folder, options.recordings, options.seconds)
     rows = [coverage(matches, spec, int(size)) for size in options.sizes.split(",")]
-    found: dict[str, Any] = {**machine("cpu"), "recordings": len(matches), "seconds": options.seconds}
-    found["replicates"] = REPLICATES
-    found |= {"AP": average_precisions(matches, spec)["AP"], "rows": rows}
-    table = Table(*rows[0], title=f"AP over {len(matches)} recordings together: {100 * found['AP']:.2f}")
+    result: dict[str, Any] = {**machine("cpu"), "recordings": len(matches), "seconds": options.seconds}
+    result["replicates"] = REPLICATES
+    result |= {"AP": average_precisions(matches, spec)["AP"], "rows": rows}
+    table = Table(*rows[0], title=f"AP over {len(matches)} recordings together: {100 * result['AP']:.2f}")
     for row in rows:
         table.add_row(*(f"{value:.4g}" for value in row.values()))
     Console().print(table)
-    write_json(options.json, found)
+    write_json(options.json, result)
 
 
 def coverage(matches: Sequence[RecordingMatches], spec: DatasetSpec, size: int) -> dict[str, float]:

@@ -45,16 +45,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         (options.recording,), checkpoint.spec, checkpoint.windows, checkpoint.detector.frame_hw, 200
     )
     counts = [torch.from_numpy(frame) for frame in frames.first(100)]
-    found: dict[str, Any] = {**machine("cpu"), "rows": measure_steps(options.exact, options.low, counts[0][None, None])}
+    result: dict[str, Any] = {
+        **machine("cpu"),
+        "rows": measure_steps(options.exact, options.low, counts[0][None, None]),
+    }
     console = Console()
-    for row in found["rows"]:
+    for row in result["rows"]:
         times = f"{row['ms']:.1f} ms (least {row['least_ms']:.1f}), {row['times']:.2f} times as fast"
         console.print(f"{row['file']} in {row['precision']}: {times}")
     exact, low = (read_exported(path).detector for path in (options.exact, options.low))
-    found["drift"] = measure_drift(exact, low, counts, options.steps)
-    by_steps = (f"{step}: {max(differences):.1e}" for step, differences in found["drift"].items())
+    result["drift"] = measure_drift(exact, low, counts, options.steps)
+    by_steps = (f"{step}: {max(differences):.1e}" for step, differences in result["drift"].items())
     console.print(f"drift by steps: {', '.join(by_steps)}")
-    write_json(options.json, found)
+    write_json(options.json, result)
 
 
 @torch.inference_mode()
@@ -89,16 +92,16 @@ def measure_drift(exact: Any, low: Any, frames: Sequence[Tensor] | Tensor, num_s
     states: list[Any] = [detector.init_state(1) for detector, _ in detectors]
     no_frame = torch.zeros(0, 2, dtype=torch.int64)  # neither neck nor head needs to run
     decades = [10**power for power in range(1, len(str(num_steps))) if 10**power < num_steps] + [num_steps]
-    found: dict[str, list[float]] = {}
+    drift: dict[str, list[float]] = {}
     for step in range(1, num_steps + 1):
         frame = frames[(step - 1) % len(frames)][None, None]
         states = [run(frame, state, scale, no_frame)[1] for (run, scale), state in zip(detectors, states, strict=True)]
-        decade = next(each for each in decades if step <= each)
+        decade = next(last for last in decades if step <= last)
         if step > decade - _LAST:
             differences = [float((ours - theirs).norm() / theirs.norm()) for theirs, ours in zip(*states, strict=True)]
-            before = found.get(str(decade), differences)
-            found[str(decade)] = [max(pair) for pair in zip(before, differences, strict=True)]
-    return found
+            before = drift.get(str(decade), differences)
+            drift[str(decade)] = [max(pair) for pair in zip(before, differences, strict=True)]
+    return drift
 
 
 if __name__ == "__main__":

@@ -255,13 +255,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.device == "cpu":
         keep_freed_memory()
     console = Console()
-    found = machine(options.device)
+    result = machine(options.device)
     progress = Console(stderr=True)
     rows = measure_times(STAGES, LENGTHS, ROUNDS, options.device, progress.print)
     memory = measure_memory(STAGES, LENGTHS[0], options.device, progress.print)
-    console.print(table_of(rows, f"Layers with their projections, {found['device']}, {found['threads']} threads"))
+    console.print(table_of(rows, f"Layers with their projections, {result['device']}, {result['threads']} threads"))
     console.print(table_of(memory, "Peak memory of forward + backward"))
-    write_json(options.json, {**found, "rows": [row.to_json() for row in [*rows, *memory]]})
+    write_json(options.json, {**result, "rows": [row.to_json() for row in [*rows, *memory]]})
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--recordings", type=int, help="the first so many of the test split, default: all")
     parser.add_argument("--precision", choices=PRECISIONS, default="bf16")
     options = parser.parse_args(arguments)
-    found: dict[str, Any] = json.loads(options.json.read_text()) if options.json.is_file() else {"scores": {}}
+    result: dict[str, Any] = json.loads(options.json.read_text()) if options.json.is_file() else {"scores": {}}
     names = []
     for word in options.weights:
         name, _, file = word.partition("=")
@@ -65,12 +65,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         names.append(name)
         for condition, rule, settings in conditions(checkpoint.windows, options.hz):
             asked = [digest, str(settings), options.recordings, options.precision]
-            row = found["scores"].setdefault(name, {}).setdefault(rule, {})
+            row = result["scores"].setdefault(name, {}).setdefault(rule, {})
             if row.get(condition, {}).get("asked") != asked:
                 ap = score(checkpoint, options.raw, settings, rule, options.recordings)
                 row[condition] = {"AP": ap, "asked": asked}
-                write_json(options.json, {**machine("cpu"), **found})
-    Console(width=200).print(to_table({name: found["scores"][name] for name in names}))
+                write_json(options.json, {**machine("cpu"), **result})
+    Console(width=200).print(to_table({name: result["scores"][name] for name in names}))
 
 
 def conditions(trained: WindowSettings, rates_hz: Sequence[float]) -> Iterator[tuple[str, str, WindowSettings]]:

@@ -301,7 +301,7 @@ def table_of(rows: Sequence[Row], title: str) -> Table:
         table.add_column(column, justify="left" if column in ("size", "layer", "form") else "right")
     for row in rows:
         numbers = (row.median_ms, row.p95_ms, row.times_eager, row.times_lstm)
-        table.add_row(row.size, row.layer, row.form, *("" if each is None else f"{each:.2f}" for each in numbers))
+        table.add_row(row.size, row.layer, row.form, *("" if number is None else f"{number:.2f}" for number in numbers))
     return table
 
 
@@ -311,29 +311,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(options.threads)
     console, progress = Console(), Console(stderr=True)
     sizes, forms, device, say = options.sizes, options.forms, options.device, progress.print
-    found: dict[str, Any] = machine(device)
-    where = f"{found['device']}, {found['threads']} threads"
+    result: dict[str, Any] = machine(device)
+    where = f"{result['device']}, {result['threads']} threads"
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.models or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         if "steps" in options.only:
             rows = measure_steps(sizes, options.layers, forms, folder, ROUNDS, device, say)
-            found["rows"] = [asdict(row) for row in rows]
+            result["rows"] = [asdict(row) for row in rows]
             console.print(table_of(rows, f"One step at batch 1, {where}"))
         if "rates" in options.only:
-            found["rates"] = measure_rates(sizes, [form for form in forms if form != "cuda graph"], folder, device, say)
+            result["rates"] = measure_rates(
+                sizes, [form for form in forms if form != "cuda graph"], folder, device, say
+            )
             table = Table("size", "form", "Hz", "95 % of windows, ms", title=f"Highest sustained rate, {where}")
-            for row in found["rates"]:
+            for row in result["rates"]:
                 table.add_row(row["size"], row["form"], f"{row['hz']:g}", f"{row['p95_ms']:.1f}")
             console.print(table)
     if "memory" in options.only:
         say(f"memory over {MEMORY_STEPS[1]} steps")
-        memory = found["memory"] = measure_memory(MEMORY_STEPS)
+        memory = result["memory"] = measure_memory(MEMORY_STEPS)
         console.print(
             f"resident after {memory['steps']} steps {memory['bytes'] / 2**20:.1f} MiB, after {memory['later_steps']} "
             f"{memory['later_bytes'] / 2**20:.1f} MiB ({memory['growth']:+.2%})"
         )
-    write_json(options.json, found)
+    write_json(options.json, result)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 )
         if other.spec.class_names != first.spec.class_names:
             parser.error(f"{source} knows {other.spec.class_names}, not {first.spec.class_names}")
-    states = [each.detector.state_dict() for each in read]
+    states = [checkpoint.detector.state_dict() for checkpoint in read]
     mean = dict(states[0])
     for name, value in states[0].items():
         if value.dtype.is_floating_point:

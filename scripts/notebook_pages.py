@@ -37,14 +37,14 @@ class Cell(NamedTuple):
 
 def cells(notebook: Path) -> list[Cell]:
     """Return the cells of a notebook in the percent format."""
-    found = []
+    listed = []
     for part in re.split(rf"^{_MARK}", notebook.read_text(), flags=re.M)[1:]:
         mark, _, text = part.partition("\n")
         is_prose = mark.strip() == "[markdown]"
         if is_prose:
             text = "\n".join(line.removeprefix("#").removeprefix(" ") for line in text.splitlines())
-        found.append(Cell(is_prose, text.strip()))
-    return found
+        listed.append(Cell(is_prose, text.strip()))
+    return listed
 
 
 def outputs(notebook: Path) -> Iterator[tuple[Cell, str, Any]]:

@@ -57,8 +57,8 @@ def main() -> None:
         detector.windows = predictor.checkpoint.windows_at(hz, "slide")
         for _ in range(PICTURES_PER_RATE):
             time_us += PICTURE_US
-            found = detector.push(recording.between(time_us - PICTURE_US, time_us), until_us=time_us)
-            last = found[-1].found if found else last
+            windows = detector.push(recording.between(time_us - PICTURE_US, time_us), until_us=time_us)
+            last = windows[-1].found if windows else last
             window = Windows(np.array([[time_us - length_us, time_us]]), np.array([PICTURE_US]))
             (hist,) = count_windows(recording.between(time_us - length_us, time_us), window, height, width)
             at_s = (time_us - first_us) / 1e6

@@ -39,7 +39,7 @@ Summary = tuple[int, int, int, int, int]
 def rows() -> list[dict[str, Any]]:
     """Return one row per file and reader."""
     logging.disable(logging.INFO)  # evlib tells of what it lacks
-    found = []
+    of_files = []
     with tempfile.TemporaryDirectory() as folder:
         for name, make in SCENES.items():
             events = make()
@@ -48,19 +48,19 @@ def rows() -> list[dict[str, Any]]:
                     continue
                 path = Path(folder) / f"a{SUFFIXES.get(kind, '.raw')}"
                 write(path, events, HEIGHT, WIDTH)
-                found += _rows_of(path, kind, name, events)
+                of_files += _rows_of(path, kind, name, events)
                 path.unlink()
-    return found
+    return of_files
 
 
 def _rows_of(path: Path, kind: str, name: str, events: Events) -> list[dict[str, Any]]:
-    wanted = _summary([events])
+    expected = _summary([events])
     readers: dict[str, Callable[[Path], int]] = {"rvtssm": _count}
-    verdicts = {"rvtssm": _verdict(_blocks, path, kind, wanted)}
+    verdicts = {"rvtssm": _verdict(_blocks, path, kind, expected)}
     for library, (kinds, whole) in LIBRARIES.items():
         if kind not in kinds:
             continue
-        verdicts[library] = _verdict(whole, path, kind, wanted)
+        verdicts[library] = _verdict(whole, path, kind, expected)
         if verdicts[library] in ("equal", "wrong"):
             readers[library] = lambda path, whole=whole: sum(map(len, whole(path, kind)))  # type: ignore[misc]
     seconds: dict[str, list[float]] = {reader: [] for reader in readers}
@@ -97,9 +97,9 @@ def _count(path: Path) -> int:
     return num_events
 
 
-def _verdict(whole: Callable[[Path, str], Any], path: Path, kind: str, wanted: Summary) -> str:
+def _verdict(whole: Callable[[Path, str], Any], path: Path, kind: str, expected: Summary) -> str:
     try:
-        return "equal" if _summary(whole(path, kind)) == wanted else "wrong"
+        return "equal" if _summary(whole(path, kind)) == expected else "wrong"
     except ModuleNotFoundError:
         return "not installed"
     except BaseException as error:  # a panic of a Rust library is no Exception

@@ -33,15 +33,15 @@ STRIDE_US, NUM_STRIDES = 5_000, 150  # of sliding windows
 def rows() -> list[dict[str, Any]]:
     """Return one row per sensor, rate and window: seconds per window of ours and of the baseline, and their ratio."""
     torch.set_num_threads(1)
-    found = []
+    of_windows = []
     for sensor, (height, width, downsample) in SENSORS.items():
         events = traffic(NUM_EVENTS, height, width)
         for rate, length_ms in WINDOWS:
-            found.append(_counting_row(sensor, events, height, width, downsample, rate, length_ms))
+            of_windows.append(_counting_row(sensor, events, height, width, downsample, rate, length_ms))
         for rate in SLIDING_RATES:
-            found.append(_sliding_row(events, height, width, downsample, rate))
-            found.append(_surfaces_row(events, height, width, downsample, rate))
-    return found
+            of_windows.append(_sliding_row(events, height, width, downsample, rate))
+            of_windows.append(_surfaces_row(events, height, width, downsample, rate))
+    return of_windows
 
 
 def traffic(num_events: int, height: int, width: int, seed: int = 0) -> Events:

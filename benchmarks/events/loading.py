@@ -62,7 +62,7 @@ class CountedInWorkers:
 def rows() -> list[dict[str, Any]]:
     """Return one row per kind of recording, rate, source and number of workers; the baseline is prepared files."""
     torch.set_num_threads(1)
-    found = []
+    of_loaders = []
     for kind in KINDS:
         with tempfile.TemporaryDirectory(prefix="rvtssm-loading-") as folder:
             raw_dir = Path(folder) / "raw"
@@ -74,8 +74,8 @@ def rows() -> list[dict[str, Any]]:
                 preprocess_dataset(build_spec(config), raw_dir, prepared_dir, windows, how, progress=False)
                 for num_workers in (0, 2):
                     for is_augmented in (False, True) if hz == RATES_HZ[0] else (False,):
-                        found += _rows_of(kind, config, windows, num_workers, is_augmented)
-    return found
+                        of_loaders += _rows_of(kind, config, windows, num_workers, is_augmented)
+    return of_loaders
 
 
 def _rows_of(

@@ -108,13 +108,13 @@ def memory_row(kind: str, num_bytes: int, folder: Path) -> dict[str, Any]:
         child = [sys.executable, "-c", _READ_AND_SAY_PEAK, str(path)]
         environment = {**os.environ, "RVTSSM_CACHE_DIR": own}  # for the index
         told = subprocess.run(child, stdout=subprocess.PIPE, text=True, check=True, env=environment).stdout
-        found = json.loads(told)
+        measured = json.loads(told)
     num_events, last_us = written
-    read, faults = found.pop("read"), found.pop("faults")
+    read, faults = measured.pop("read"), measured.pop("faults")
     if read != [num_events, num_events, 0, last_us] or any(faults):
         raise AssertionError(f"{kind}: {read} was read with the faults {faults}, {written} was written")
-    reached = {"reach": f"<= {LIMIT_MB} MB", "is_reached": found["peak_mb"] <= LIMIT_MB}
-    return {"format": kind, "bytes": size, "events": num_events, "recorded_s": last_us / 1e6, **found, **reached}
+    reached = {"reach": f"<= {LIMIT_MB} MB", "is_reached": measured["peak_mb"] <= LIMIT_MB}
+    return {"format": kind, "bytes": size, "events": num_events, "recorded_s": last_us / 1e6, **measured, **reached}
 
 
 def write_recording(path: Path, kind: str, num_bytes: int) -> tuple[int, int]:

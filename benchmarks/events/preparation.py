@@ -81,14 +81,14 @@ print(int(peak) // 1000)
 def rows() -> list[dict[str, Any]]:
     """Return the seconds per window of both, the sizes, and the codecs on the same frames."""
     torch.set_num_threads(1)
-    found: list[dict[str, Any]] = []
+    of_recordings: list[dict[str, Any]] = []
     for sensor, (height, width, downsample, seconds) in SENSORS.items():
         scene = simulated(height, width, seconds)
         for rate in RATES:
             spec = spec_of(sensor, height, width, downsample)
             with tempfile.TemporaryDirectory() as folder:
-                found += _rows_of_recording(Path(folder), spec, scene, rate)
-    return found
+                of_recordings += _rows_of_recording(Path(folder), spec, scene, rate)
+    return of_recordings
 
 
 def simulated(height: int, width: int, seconds: float) -> Events:

@@ -68,8 +68,8 @@ def main(arguments: Sequence[str] | None = None, shape: Shape | None = None) -> 
             shape = Shape(1, 5 if options.quick else 10, options.device)
     rounds = 2 if options.quick else 5
     console, progress = Console(), Console(stderr=True)
-    found = {**machine(options.device), "batch": shape.batch, "length": shape.length, "rounds": rounds}
-    where = f"{found['device']}, {found['threads']} threads, batch {shape.batch}, L = {shape.length}"
+    result = {**machine(options.device), "batch": shape.batch, "length": shape.length, "rounds": rounds}
+    where = f"{result['device']}, {result['threads']} threads, batch {shape.batch}, L = {shape.length}"
     say = progress.print
     optional, waits = [f"s5+{name}" for name in OPTIONS], 2 if options.quick else 4
     measures: dict[str, Callable[[], list[dict[str, Any]]]] = {
@@ -80,9 +80,9 @@ def main(arguments: Sequence[str] | None = None, shape: Shape | None = None) -> 
         "compile": lambda: measure_options(("compile",), shape, min(rounds, 3), say),
     }
     for part in options.only:
-        rows = found[part] = measures[part]()
+        rows = result[part] = measures[part]()
         console.print(results_table(rows, f"{part}: {where}"))
-        write_json(options.json, found)  # after each part, whatever becomes of the next
+        write_json(options.json, result)  # after each part, whatever becomes of the next
 
 
 def measure_layers(shape: Shape, rounds: int, say: Say) -> list[dict[str, Any]]:

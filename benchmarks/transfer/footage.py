@@ -129,8 +129,8 @@ def find_places(folder: Path, footage: Footage) -> Places | None:
 
 
 def _in_clone(folder: Path, clone: str, inside: str) -> Path | None:
-    found = (path / inside for path in (folder / clone, *sorted(folder.glob(f"*+{clone}"))))
-    return next((path for path in found if path.exists()), None)
+    paths = (path / inside for path in (folder / clone, *sorted(folder.glob(f"*+{clone}"))))
+    return next((path for path in paths if path.exists()), None)
 
 
 def read_rectangles(path: Path) -> list[Box]:
@@ -268,11 +268,11 @@ def link_pictures(files: Sequence[Path], folder: Path, shrink: int = 1) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if shrink > 1:
         files = [_smaller(file, folder.with_name(f"{folder.name}_{shrink}"), shrink) for file in files]
-    wanted = {folder / f"{number:06d}{file.suffix}": file.resolve() for number, file in enumerate(files, start=1)}
+    targets = {folder / f"{number:06d}{file.suffix}": file.resolve() for number, file in enumerate(files, start=1)}
     for link in folder.iterdir():
-        if link.is_symlink() and link.readlink() != wanted.get(link):
+        if link.is_symlink() and link.readlink() != targets.get(link):
             link.unlink()
-    for link, file in wanted.items():
+    for link, file in targets.items():
         if not link.is_symlink():
             link.symlink_to(file)
 

@@ -32,24 +32,24 @@ def simulate(config: WorldsConfig) -> None:
     Raise ValueError if the recording or its boxes exist and were made from anything else. Frames are read one after
     the other, so that a video of any length needs the same memory.
     """
-    wanted, out = config.simulate, Path(str(config.out))
+    options, out = config.simulate, Path(str(config.out))
     check_choice("synthetic.sensor", config.synthetic.sensor, CAMERAS)
-    source = open_video(video_path(config), wanted.fps, wanted.linear)
+    source = open_video(video_path(config), options.fps, options.linear)
     if source.times_us[-1] > 1e6 * LONGEST_S:
         raise UserError(
             "video.too_long", f"{source.path} is longer than {LONGEST_S} s, the clock of the files; cut it into parts"
         )
     boxes: Boxes | None = None
     names: tuple[str, ...] = ()
-    if wanted.labels:
-        boxes, names = read_video_labels(wanted.labels, wanted.label_format, source, wanted.classes)
-        if wanted.label_hz is not None and len(boxes):
+    if options.labels:
+        boxes, names = read_video_labels(options.labels, options.label_format, source, options.classes)
+        if options.label_hz is not None and len(boxes):
             if not (boxes["track_id"] > 0).any():
                 raise UserError(
                     "video_labels.no_tracks",
-                    f"{wanted.labels} has no tracks, which label_hz={wanted.label_hz:g} needs; leave it out",
+                    f"{options.labels} has no tracks, which label_hz={options.label_hz:g} needs; leave it out",
                 )
-            boxes = interpolated_boxes(boxes, wanted.label_hz, source.path.name)
+            boxes = interpolated_boxes(boxes, options.label_hz, source.path.name)
     announce(
         "simulate",
         video=f"{source.path}, {source.num_frames} frames at {source.fps:.6g} Hz",
@@ -57,7 +57,7 @@ def simulate(config: WorldsConfig) -> None:
         labels=f"{len(boxes)} boxes of {', '.join(names)}" if boxes is not None else "none",
         output=out,
     )
-    folder, name = out / wanted.split, source.path.resolve().stem
+    folder, name = out / options.split, source.path.resolve().stem
     events_path, boxes_path = folder / f"{name}_td.dat", folder / f"{name}_bbox.npy"
     written = []
     with locked(out):
@@ -68,7 +68,7 @@ def simulate(config: WorldsConfig) -> None:
             rng = np.random.default_rng(np.random.SeedSequence((config.seed, *name.encode())))
             camera = drawn_camera(config.synthetic.camera, rng)
             with progress_bar("frames", source.num_frames) as advance:
-                frames = _counted(source, wanted.max_motion_px, advance)
+                frames = _counted(source, options.max_motion_px, advance)
                 write_dat(events_path, simulate_events(frames, camera, rng), source.height, source.width)
             written.append(str(events_path))
         if boxes is not None:

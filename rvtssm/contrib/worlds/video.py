@@ -62,10 +62,10 @@ class VideoSource:
 
     def _checked(self, path: Path, frame: np.ndarray) -> np.ndarray:
         if frame.shape[:2] != (self.height, self.width):
-            found = f"{frame.shape[1]}x{frame.shape[0]}"
+            size = f"{frame.shape[1]}x{frame.shape[0]}"
             raise UserError(
                 "video.frame_sizes",
-                f"{path} has {found} pixels, but the first frame has {self.width}x{self.height}; use one size",
+                f"{path} has {size} pixels, but the first frame has {self.width}x{self.height}; use one size",
             )
         return frame
 
@@ -94,8 +94,8 @@ def files_in(folder: Path, *suffixes: str) -> list[Path]:
 
     `._NAME` is left out: macOS keeps the properties of NAME in such a file.
     """
-    found = (path for path in folder.iterdir() if path.suffix.lower() in suffixes and not path.name.startswith("._"))
-    return sorted(found, key=lambda path: (by_number(path.name), path.name))
+    paths = (path for path in folder.iterdir() if path.suffix.lower() in suffixes and not path.name.startswith("._"))
+    return sorted(paths, key=lambda path: (by_number(path.name), path.name))
 
 
 def picture_files(folder: Path) -> list[Path]:

@@ -52,9 +52,9 @@ def read_video_labels(
         rows, stems = _READERS[kind](path, source)
     _check_names(path, stems, source)
     rows = _of_frames(path, rows, source)
-    found = sorted({row[5] for row in rows}, key=str)
+    kinds = sorted({row[5] for row in rows}, key=str)
     if kind in ("mot", "yolo"):
-        highest = max((int(k) for k in found), default=0)
+        highest = max((int(k) for k in kinds), default=0)
         if highest >= _MOST_CLASSES:
             raise UserError(
                 "video_labels.class_number",
@@ -64,14 +64,14 @@ def read_video_labels(
             lines = (path / _YOLO_NAMES).read_text("utf-8-sig").splitlines()
             classes = [line.strip() for line in lines if line.strip()]
         names = tuple(classes or map(str, range(highest + 1)))
-        if found and highest >= len(names):
+        if kinds and highest >= len(names):
             raise UserError(
                 "video_labels.class_without_name",
                 f"{path} has class {highest}, but there are only {len(names)} names; add names to classes=[...]",
             )
         rows = [row for row in rows if int(row[5]) >= 0]
     else:
-        names = tuple(classes or (str(name) for name in found))
+        names = tuple(classes or (str(name) for name in kinds))
         rows = [row for row in rows if row[5] in names]
     if not names:
         raise UserError("video_labels.no_box", f"{path} has no box; name other labels, or leave labels=FILE out")
@@ -103,10 +103,10 @@ def _of_frames(path: Path, rows: list[Row], source: VideoSource) -> list[Row]:
             f"{path} has labels of frame {max(frames) + 1}, but {source.path} has {source.num_frames} frames; name the "
             "labels of this video",
         )
-    kept = [row for row in rows if row[0] < source.num_frames]
-    if len(kept) < len(rows):
-        warnings.warn(f"{path}: {len(rows) - len(kept)} labels of later frames are left out", stacklevel=3)
-    return kept
+    present = [row for row in rows if row[0] < source.num_frames]
+    if len(present) < len(rows):
+        warnings.warn(f"{path}: {len(rows) - len(present)} labels of later frames are left out", stacklevel=3)
+    return present
 
 
 def _check_names(path: Path, stems: Sequence[str], source: VideoSource) -> None:
@@ -152,9 +152,9 @@ def _read_images(path: Path, source: VideoSource, suffix: str) -> tuple[list[Row
         images.sort(key=lambda image: by_number(_stem(image)))
     stems = [_stem(image) for image in images]
     frames = _frames_of(path, stems, source)
-    found = [frames.get(stem) for stem in stems] if frames or not is_coco else list(range(len(images)))
+    frame_of_image = [frames.get(stem) for stem in stems] if frames or not is_coco else list(range(len(images)))
     rows: list[Row] = []
-    for image, frame in zip(images, found, strict=True):
+    for image, frame in zip(images, frame_of_image, strict=True):
         if frame is not None:  # None: the folder has no picture with this name
             rows += [(frame, *box.sides, box.kind, box.track) for box in image.boxes]
         elif image.boxes and not is_coco:

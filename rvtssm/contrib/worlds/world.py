@@ -139,7 +139,7 @@ class World:
         t_s = t_us * 1e-6
         shot = self._shot(t_s)
         unhidden = np.ones((self.height, self.width), np.float32)
-        found = []
+        rows = []
         for index, thing in self._nearest_first(t_s, shot):
             parts = thing.parts(t_s, shot.position)
             covered = np.zeros((self.height, self.width), np.float32)
@@ -157,9 +157,9 @@ class World:
                     is_resting = not (self.camera.is_moving or thing.is_gesturing)
                     if shown >= MIN_VISIBLE:
                         still_us = thing.trip.still_us(t_us) if is_resting else 0
-                        found.append((t_us, left, top, w, h, thing.class_id, index, 1.0, 0.0, still_us))
+                        rows.append((t_us, left, top, w, h, thing.class_id, index, 1.0, 0.0, still_us))
             unhidden *= 1 - covered
-        return np.array(found, BOX_DTYPE)
+        return np.array(rows, BOX_DTYPE)
 
     def _shot(self, t_s: float) -> Shot:
         return self.camera.shot(t_s, self.surroundings.light)

@@ -99,11 +99,11 @@ def _traffic(
     """Return a car ahead that hardly moves in the picture, parked cars on both sides, and cars that come towards it."""
     cars = [build_automobile(atlas, rng) for _ in range(4)]
     own_x = float(camera.rows[0, 0])
-    found = []
+    players = []
     if rng.random() < 0.75:
         lead = build_automobile(atlas, rng)
         gap_m = lead.size_m[0] / 2 + _log_uniform(4, 25, rng)
-        found.append(Player(VEHICLE, lead, build_trip_ahead(camera, gap_m, rng), is_dark))
+        players.append(Player(VEHICLE, lead, build_trip_ahead(camera, gap_m, rng), is_dark))
     for side in (-1, 1):
         x, share = own_x + side * rng.uniform(3.0, 4.5), rng.choice((0.0, 0.4, 0.8))
         z = rng.uniform(3, 12)
@@ -112,15 +112,15 @@ def _traffic(
                 heading = rng.normal(0, 0.04) + math.pi * (side < 0)
                 car = cars[rng.integers(len(cars))]
                 trip = build_trip(duration_s, 0.0, x + rng.normal(0, 0.15), z, heading, 0.0, rng, 0, 0)
-                found.append(Player(VEHICLE, car, trip))
+                players.append(Player(VEHICLE, car, trip))
             z += rng.uniform(6.0, 9.0)
     z, speed = rng.uniform(15, 60), rng.uniform(5, 15)  # all that come have one speed, so that none passes another
     for _ in range(int(rng.integers(0, 4))):
         x = own_x - 2.6 - rng.uniform(0, 0.3)
         trip = build_trip(duration_s, 0.0, x, z, math.pi, speed, rng, 0, 0)
-        found.append(Player(VEHICLE, cars[rng.integers(len(cars))], trip, is_dark))
+        players.append(Player(VEHICLE, cars[rng.integers(len(cars))], trip, is_dark))
         z += rng.uniform(12, 40)
-    return tuple(found)
+    return tuple(players)
 
 
 def _camera(
@@ -155,7 +155,7 @@ def _players(
     config: WorldConfig, atlas: Atlas, first_cloth: int, rng: np.random.Generator, traffic: tuple[Player, ...] = (),
 ) -> tuple[Player, ...]:  # fmt: skip
     """Return `traffic`, and players who are seen at some time and do not pass through others, the camera or a wall."""
-    found = [*traffic]
+    players = [*traffic]
     largest_px = max(min(config.max_object_px, 1.3 * size[0]), config.min_object_px)
     beside: Player | None = None  # someone whose way the next person may share
     times_s = np.arange(0.0, duration_s + 0.05, 0.1)
@@ -193,12 +193,14 @@ def _players(
                 speed = float(np.ptp(beside.trip.rows[:, 3])) / duration_s
             trip = build_trip(duration_s, at_s, x, z, heading, speed, rng, turn_share)
             player = Player(kind, body, trip, is_dark and kind in (VEHICLE, TWO_WHEELER))
-            if _fits(player, radius_m, found, camera, around, times_s) and _is_seen(player, at_s, camera, around, size):
-                found.append(player)
+            if _fits(player, radius_m, players, camera, around, times_s) and _is_seen(
+                player, at_s, camera, around, size
+            ):
+                players.append(player)
                 if kind == PERSON and speed > 0:
                     beside = player
                 break
-    return tuple(found)
+    return tuple(players)
 
 
 def _body_and_speed(

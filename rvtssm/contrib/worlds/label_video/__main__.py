@@ -73,20 +73,20 @@ def clips(folder: Path) -> list[Path]:
     """
     if not folder.is_dir():
         raise UserError("label_video.no_folder", f"{folder} is no folder; give the folder of the clips")
-    found = [path for path in sorted(folder.iterdir()) if path.suffix.lower() in VIDEOS or path.is_dir()]
-    if not found:
+    paths = [path for path in sorted(folder.iterdir()) if path.suffix.lower() in VIDEOS or path.is_dir()]
+    if not paths:
         raise UserError(
             "label_video.no_video",
             f"{folder} has no video ({', '.join(VIDEOS)}) and no folder of pictures; give another folder",
         )
     by_name: dict[str, Path] = {}
-    for path in found:
+    for path in paths:
         if (other := by_name.setdefault(name_of(path), path)) != path:
             raise UserError(
                 "label_video.same_name",
                 f"the recordings of {other} and {path} would have the same names; rename one of the two",
             )
-    return found
+    return paths
 
 
 def name_of(clip: Path) -> str:
@@ -99,11 +99,11 @@ def record_clip(
 ) -> Iterator[tuple[str, float, Boxes]]:
     """Write the recordings of a clip, except complete ones, and yield name, seconds and boxes of each."""
     source = open_video(clip, options.fps if clip.is_dir() else None, None)
-    found, edges = watched(source, teacher, options.seconds, options.out / "teacher", teacher_name)
-    moving = motion(source, found, edges)
+    seen, edges = watched(source, teacher, options.seconds, options.out / "teacher", teacher_name)
+    moving = motion(source, seen, edges)
     tracks = []
     for start, end in itertools.pairwise(edges):
-        scene = {frame: np.concatenate([found[frame], moving[frame]]) for frame in found if start <= frame < end}
+        scene = {frame: np.concatenate([seen[frame], moving[frame]]) for frame in seen if start <= frame < end}
         tracks += link(scene, source.fps)
     stream = read_frames(source)
     reached = 0
@@ -164,9 +164,9 @@ def main(argv: Sequence[str] | None = None, teacher: Teacher | None = None) -> i
         seconds, counts, unsure = 0.0, np.zeros(len(SPEC.class_names), int), 0
         teacher_name = str(options.teacher.stat().st_size) if options.teacher.is_file() else ""
         teacher = teacher or open_yolox(options.teacher)
-        number, found = 0, clips(options.clips)
+        number, videos = 0, clips(options.clips)
         check_seed(options.out, options.seed)
-        for clip in found:
+        for clip in videos:
             for name, length, boxes in record_clip(clip, teacher, teacher_name, options):
                 is_sure = boxes["pseudo_score"] > 0
                 counts += np.bincount(boxes["class_id"][is_sure], minlength=len(counts))

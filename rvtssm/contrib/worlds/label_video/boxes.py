@@ -21,13 +21,13 @@ Teacher = Callable[[np.ndarray], np.ndarray]
 def without_doubles(rows: np.ndarray) -> np.ndarray:
     """Return the boxes without those that another one of the class with a higher score covers."""
     rows = rows[np.argsort(-rows[:, 5], kind="stable")]
-    kept: list[int] = []
+    best: list[int] = []
     area = np.prod(rows[:, 2:4] - rows[:, :2], axis=1)
     for i in range(len(rows)):
-        better = rows[kept]
+        better = rows[best]
         better = better[better[:, 4] == rows[i, 4]]
         inner = np.clip(np.minimum(better[:, 2:4], rows[i, 2:4]) - np.maximum(better[:, :2], rows[i, :2]), 0, None)
         is_part = (np.prod(inner, axis=1) > INSIDE * area[i]).any()
         if not is_part and not (pairwise_iou(better[:, :4], rows[i : i + 1, :4]) > SAME_IOU).any():
-            kept.append(i)
-    return rows[kept]
+            best.append(i)
+    return rows[best]

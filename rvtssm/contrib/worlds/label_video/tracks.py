@@ -53,8 +53,8 @@ class Track:
 
     def part(self, start: int, end: int) -> Track:
         """Return the boxes of the frames from `start` to before `end`, counted in the clip."""
-        kept = slice(start - self.first, end - self.first)
-        return replace(self, first=start, boxes=self.boxes[kept], scores=self.scores[kept])
+        frames = slice(start - self.first, end - self.first)
+        return replace(self, first=start, boxes=self.boxes[frames], scores=self.scores[frames])
 
     def at(self, frame: float) -> np.ndarray | None:
         """Return the box at a time between two frames, or None if the track does not reach it."""
@@ -66,36 +66,36 @@ class Track:
         return (1 - share) * self.boxes[before] + share * self.boxes[after]
 
 
-def link(found: Mapping[int, np.ndarray], fps: float) -> list[Track]:
+def link(rows_at: Mapping[int, np.ndarray], fps: float) -> list[Track]:
     """Join the boxes of a scene to tracks, and return the sure and the unsure ones.
 
     Two boxes belong together if the tracks that run forwards in time and those that run backwards both join them.
 
     Args:
-        found: Rows (N, 6) by the number of the frame, in order.
+        rows_at: Rows (N, 6) by the number of the frame, in order.
         fps: Frames per second.
     """
-    backwards = {(later, earlier) for earlier, later in _links(dict(reversed(list(found.items()))), fps)}
-    following = dict(pair for pair in _links(found, fps) if pair in backwards)
+    backwards = {(later, earlier) for earlier, later in _links(dict(reversed(list(rows_at.items()))), fps)}
+    following = dict(pair for pair in _links(rows_at, fps) if pair in backwards)
     tracks = []
     followers = set(following.values())
-    for frame, rows in found.items():
+    for frame, rows in rows_at.items():
         for row in range(len(rows)):
             if (frame, row) in followers:
                 continue
             places = [(frame, row)]
             while places[-1] in following:
                 places.append(following[places[-1]])
-            tracks.append([(at, found[at][number]) for at, number in places])
+            tracks.append([(at, rows_at[at][number]) for at, number in places])
     return with_riders([part for track in tracks for part in _judged(track, fps)])
 
 
-def _links(found: Mapping[int, np.ndarray], fps: float) -> list[tuple[Place, Place]]:
+def _links(rows_at: Mapping[int, np.ndarray], fps: float) -> list[tuple[Place, Place]]:
     """Return which box of a frame follows which one of an earlier frame, in the order in which frames are given."""
     running: list[list[tuple[int, np.ndarray]]] = []
     last_places: list[Place] = []
     links = []
-    for frame, rows in found.items():
+    for frame, rows in rows_at.items():
         is_near = [abs(frame - track[-1][0]) / fps <= GAP_S for track in running]
         running = list(itertools.compress(running, is_near))
         last_places = list(itertools.compress(last_places, is_near))
@@ -195,10 +195,10 @@ def boxes_at(tracks: Sequence[Track], frame: float) -> list[tuple[int, Track, np
     Parts of a two-wheeler are joined to it. What is unsure and lies on something sure is left out. Unsure are also
     people inside a vehicle, and vehicles or people of which one contains the other: one of them is a group or a part.
     """
-    found = [(k, track, box) for k, track in enumerate(tracks) if (box := track.at(frame)) is not None]
-    corners = np.array([box for *_, box in found]).reshape(-1, 4)
-    classes = np.array([track.class_id for _, track, _ in found], int)
-    is_sure = np.array([track.is_sure for _, track, _ in found], bool)
+    seen = [(k, track, box) for k, track in enumerate(tracks) if (box := track.at(frame)) is not None]
+    corners = np.array([box for *_, box in seen]).reshape(-1, 4)
+    classes = np.array([track.class_id for _, track, _ in seen], int)
+    is_sure = np.array([track.is_sure for _, track, _ in seen], bool)
     area = np.prod(corners[:, 2:] - corners[:, :2], axis=1)
     ends = np.minimum(corners[:, None, 2:], corners[None, :, 2:])
     inner = np.prod(np.clip(ends - np.maximum(corners[:, None, :2], corners[None, :, :2]), 0, None), axis=2)
@@ -208,7 +208,8 @@ def boxes_at(tracks: Sequence[Track], frame: float) -> list[tuple[int, Track, np
     is_on_wheels = (classes == TWO_WHEELER) & ((classes == PERSON) | (classes == TWO_WHEELER))[:, None]
     is_part = is_on_wheels & is_smaller & (is_inside | (is_same & (inner > 0.4 * area[:, None])))
     for i, j in np.argwhere(is_part):
-        found[j][2][:] = *np.minimum(corners[i, :2], found[j][2][:2]), *np.maximum(corners[i, 2:], found[j][2][2:])
+        box = seen[j][2]
+        box[:2], box[2:] = np.minimum(corners[i, :2], box[:2]), np.maximum(corners[i, 2:], box[2:])
     is_covered = is_sure & ~is_sure[:, None] & ((pairwise_iou(corners, corners) > SAME_IOU) | (is_same & is_inside))
     is_explained = (inner > COVERED * area) | (is_sure & (inner > TOUCHED * area[:, None]))
     is_covered |= (classes == MOVING)[:, None] & (classes != MOVING) & is_explained
@@ -217,6 +218,4 @@ def boxes_at(tracks: Sequence[Track], frame: float) -> list[tuple[int, Track, np
     is_group = is_inside & is_same & is_sure[:, None] & (area[:, None] > LEAST_OF_GROUP * area)
     is_in_vehicle = is_inside & ((classes == PERSON)[:, None] & (classes == VEHICLE))
     is_sure = is_sure & ~(is_group | is_in_vehicle).any(axis=1) & ~is_group.any(axis=0)
-    return [
-        (k, track, box, bool(sure)) for (k, track, box), sure, kept in zip(found, is_sure, is_kept, strict=True) if kept
-    ]
+    return [(*seen[k], bool(is_sure[k])) for k in np.flatnonzero(is_kept)]

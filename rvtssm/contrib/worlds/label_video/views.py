@@ -51,7 +51,7 @@ class View:
         offset = [np.interp(index, every, self.offsets[:, side]) for side in (0, 1)]
         moved = box * self.scale - np.tile(offset, 2)
         inside = np.clip(moved, 0, (self.width, self.height, self.width, self.height))
-        visible, whole = (np.prod(np.maximum(each[2:] - each[:2], 0)) for each in (inside, moved))
+        visible, whole = (np.prod(np.maximum(corners[2:] - corners[:2], 0)) for corners in (inside, moved))
         return inside if visible >= LEAST_VISIBLE * whole > 0 else None
 
 

@@ -36,9 +36,9 @@ def find_motion(before: np.ndarray, after: np.ndarray) -> np.ndarray:
     size = MOTION_PX, round(after.shape[0] * scale)
     one, two = (
         cv2.GaussianBlur(
-            cv2.resize(cv2.cvtColor(each, cv2.COLOR_BGR2GRAY), size, interpolation=cv2.INTER_AREA), (5, 5), 0
+            cv2.resize(cv2.cvtColor(frame, cv2.COLOR_BGR2GRAY), size, interpolation=cv2.INTER_AREA), (5, 5), 0
         )
-        for each in (before, after)
+        for frame in (before, after)
     )
     mask = (cv2.absdiff(one, two) > CHANGE).astype(np.uint8)
     if mask.mean() > MOST_MOTION:
@@ -52,20 +52,20 @@ def find_motion(before: np.ndarray, after: np.ndarray) -> np.ndarray:
 
 def watch(source: VideoSource, teacher: Teacher, longest_s: float) -> tuple[dict[int, np.ndarray], list[int]]:
     """Return the teacher's boxes by frame, and the frames with which a scene begins, last the end of the clip."""
-    found: dict[int, np.ndarray] = {}
+    boxes_at: dict[int, np.ndarray] = {}
     edges: list[int] = []
     before, last, number = np.full((18, 32), np.inf), np.empty(0), -1
     for number, frame in enumerate(itertools.islice(read_frames(source), math.ceil(longest_s * source.fps))):
         grey = cv2.resize(cv2.cvtColor(frame, cv2.COLOR_BGR2GRAY), (32, 18), interpolation=cv2.INTER_AREA).astype(float)
         if np.abs(grey - before).mean() > CUT:
             if number:
-                found[number - 1] = teacher(last)  # so that tracks reach to the end of a scene
+                boxes_at[number - 1] = teacher(last)  # so that tracks reach to the end of a scene
             edges.append(number)
         if (number - edges[-1]) % max(1, round(source.fps / WATCHED_HZ)) == 0:
-            found[number] = teacher(frame)
+            boxes_at[number] = teacher(frame)
         before, last = grey, frame
-    found[number] = teacher(last)
-    return found, [*edges, number + 1]
+    boxes_at[number] = teacher(last)
+    return boxes_at, [*edges, number + 1]
 
 
 def watched(
@@ -78,33 +78,33 @@ def watched(
     digest = hashlib.sha256(repr((facts, teacher_name, settings)).encode()).hexdigest()[:16]
     path = folder / f"{source.path.stem}_{digest}.npz"
     if not path.exists():
-        found, edges = watch(source, teacher, longest_s)
+        boxes_at, edges = watch(source, teacher, longest_s)
         folder.mkdir(parents=True, exist_ok=True)
         with atomic_file(path) as staged, open(staged, "wb") as file:
-            np.savez(file, edges=edges, **{f"{frame:08d}": rows for frame, rows in found.items()})  # type: ignore[arg-type]
-    with np.load(path) as kept:
-        found = {int(name): kept[name] for name in sorted(kept.files) if name != "edges"}
-        return without_own_vehicle(found, source.height, source.width), kept["edges"].tolist()
+            np.savez(file, edges=edges, **{f"{frame:08d}": rows for frame, rows in boxes_at.items()})  # type: ignore[arg-type]
+    with np.load(path) as stored:
+        boxes_at = {int(name): stored[name] for name in sorted(stored.files) if name != "edges"}
+        return without_own_vehicle(boxes_at, source.height, source.width), stored["edges"].tolist()
 
 
-def without_own_vehicle(found: dict[int, np.ndarray], height: int, width: int) -> dict[int, np.ndarray]:
+def without_own_vehicle(boxes_at: dict[int, np.ndarray], height: int, width: int) -> dict[int, np.ndarray]:
     """Return the boxes of a clip, in which those of the bonnet or handlebar of the camera's own vehicle are unsure.
 
     Such boxes are wide, end at the lower edge of the frame, and stay at one place through the clip.
     """
-    rows = np.concatenate([np.zeros((0, 6)), *found.values()])
+    rows = np.concatenate([np.zeros((0, 6)), *boxes_at.values()])
     low = _is_wide_and_low(rows, height, width)
     usual = np.median(rows[low, :4], axis=0, keepdims=True) if low.any() else np.zeros((1, 4))
     in_place = {
-        frame: _is_wide_and_low(each, height, width) & (pairwise_iou(each[:, :4], usual)[:, 0] > SAME_IOU)
-        for frame, each in found.items()
+        frame: _is_wide_and_low(boxes, height, width) & (pairwise_iou(boxes[:, :4], usual)[:, 0] > SAME_IOU)
+        for frame, boxes in boxes_at.items()
     }
-    if sum(mask.any() for mask in in_place.values()) < OWN_SHARE * len(found):
-        return found
+    if sum(mask.any() for mask in in_place.values()) < OWN_SHARE * len(boxes_at):
+        return boxes_at
     own = np.array([MOVING, LOW])
     return {
-        frame: np.where(in_place[frame][:, None], np.column_stack([each[:, :4], np.tile(own, (len(each), 1))]), each)
-        for frame, each in found.items()
+        frame: np.where(in_place[frame][:, None], np.column_stack([boxes[:, :4], np.tile(own, (len(boxes), 1))]), boxes)
+        for frame, boxes in boxes_at.items()
     }
 
 
@@ -115,15 +115,15 @@ def _is_wide_and_low(rows: np.ndarray, height: int, width: int) -> np.ndarray:
 
 def motion(source: VideoSource, frames: Collection[int], edges: Collection[int]) -> dict[int, np.ndarray]:
     """Return what moves before a static camera, from each of these frames of a clip to the next one of the scene."""
-    found: dict[int, np.ndarray] = {}
+    moving: dict[int, np.ndarray] = {}
     before: np.ndarray | None = None
     for number, frame in enumerate(itertools.islice(read_frames(source), max(frames) + 1)):
         if number in edges:
             before = None
         if number in frames:
-            found[number] = np.zeros((0, 6)) if before is None else find_motion(before, frame)
+            moving[number] = np.zeros((0, 6)) if before is None else find_motion(before, frame)
             before = frame
-    return found
+    return moving
 
 
 def read_frames(source: VideoSource) -> Iterator[np.ndarray]:

@@ -47,8 +47,8 @@ def decode(output: np.ndarray, side_px: int) -> np.ndarray:
     rows = [np.zeros((0, 6))]
     for theirs, ours in OF_COCO.items():
         score = answers[:, 4] * answers[:, 5 + theirs]
-        kept = score >= LOW
-        rows.append(np.column_stack([boxes[kept], np.full(kept.sum(), ours), score[kept]]))
+        is_likely = score >= LOW
+        rows.append(np.column_stack([boxes[is_likely], np.full(is_likely.sum(), ours), score[is_likely]]))
     return without_doubles(np.concatenate(rows))
 
 
