@@ -4,20 +4,17 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
 from rvtssm.boxes import xyxy_to_ltwh
-from rvtssm.cli.composition import quoted
-from rvtssm.cli.main import compose
 from rvtssm.contrib.worlds.generate import with_events
 from rvtssm.contrib.worlds.label_video.boxes import MOVING, PERSON, VEHICLE
 from rvtssm.contrib.worlds.label_video.tracks import Track, boxes_at
 from rvtssm.contrib.worlds.label_video.views import View
 from rvtssm.contrib.worlds.open_world import SPEC
 from rvtssm.contrib.worlds.simulate import simulate
-from rvtssm.contrib.worlds.worlds_config import WorldsConfig
+from rvtssm.contrib.worlds.worlds_config import OpenWorldConfig, SimulateConfig, WorldsConfig
 from rvtssm.drawing.image_files import write_png
 from rvtssm.events.labels import BOX_DTYPE, Boxes, nothing_at, write_boxes
 from rvtssm.readers import open_recording
@@ -64,8 +61,8 @@ def write_recording(
     events_path = out / "train" / f"{name}_td.dat"
     with tempfile.TemporaryDirectory() as temporary:
         pictures = Path(temporary) / name
-        own = f"simulate.video={quoted(str(pictures))}", f"simulate.fps={fps:g}", f"out={quoted(str(out))}"
-        config = cast(WorldsConfig, compose([*own, f"seed={seed}", f"synthetic.sensor={SENSOR}"], "simulate"))
+        settings = SimulateConfig(video=str(pictures), fps=fps)
+        config = WorldsConfig(simulate=settings, synthetic=OpenWorldConfig(sensor=SENSOR), out=str(out), seed=seed)
         if not events_path.exists():  # without its boxes, it is of an interrupted call, or they were deleted
             pictures.mkdir()
             for index, frame in enumerate(frames):
