@@ -51,8 +51,9 @@ def verb_help(name: str, topics: list[str]) -> str:
         parts.append(_table(f"Keys of {' and '.join(verb.own)}, which need no prefix here", own))
     if verb.keys:
         parts.append(_table("Other keys", [key for key in keys_of(config) if key.name in (*verb.keys, "plugins")]))
+    if choices := _choices(verb.reads):
+        parts.append("\n  ".join(["Named files of settings", *choices]))
     if verb.sections:
-        parts.append("\n".join(["Named files of settings", *(f"  {line}" for line in _choices(verb.reads))]))
         title = f"Other sections; `rvtssm {name} {verb.sections[-1]} --help` describes the keys of one"
         parts.append(_rows(title, [(section, purpose(getattr(config, section))) for section in verb.sections]))
     return "\n\n".join(parts)

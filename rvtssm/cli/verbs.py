@@ -77,8 +77,7 @@ VERBS: dict[str, Verb] = {
         "write recordings of a simulated dataset; dataset=synthetic dataset.raw_dir=DIR",
         "dataset=synthetic dataset.raw_dir=data/synthetic num_train=20 duration_s=5",
         "rvtssm.cli.generate:generate",
-        own=("synthetic",),
-        sections=("dataset",),
+        own=("synthetic", "dataset"),
         writes=("out", "dataset.raw_dir"),
     ),
     "preprocess": Verb(

@@ -73,7 +73,6 @@ def refused(capsys):
         (["train", "dataset=gen1", "dataset.prepared_dir=/nowhere"], "/nowhere/train does not exist; prepare"),
         (["preprocess", "dataset=gen1"], "dataset.raw_dir=DIR is needed"),
         (["generate", "dataset=gen1"], "gen1 is not a simulated dataset, which can be generated"),
-        (["generate", "dataset=synthetic", "height=64", "dataset.raw_dir=/nowhere"], "set dataset.height"),
         (["evaluate"], "checkpoint=FILE is needed"),
         (["evaluate", "checkpoint=/nowhere.ckpt"], "there is no checkpoint at /nowhere.ckpt"),
         (["evaluate", "window=grow"], r"evaluation.window='grow'; choose from slide \(.*\), shrink \(.*\), both"),
