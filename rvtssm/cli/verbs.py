@@ -124,7 +124,7 @@ VERBS: dict[str, Verb] = {
     "live": Verb(
         "find objects while events arrive: a camera, -, tcp://HOST:PORT, or a FILE played; [camera=NAME] [--json]",
         "checkpoint=best.ckpt camera=auto hz=100 out=boxes",
-        "rvtssm.cli.live_camera:live",
+        "rvtssm.cli.live:live",
         check="rvtssm.cli.inputs:check_weights_or_default",
         own=("detection", "live", "dataset"),
         sections=("postprocess",),
@@ -154,7 +154,7 @@ VERBS: dict[str, Verb] = {
     "inspect": Verb(
         "describe a recording or a dataset; FILE|FOLDER [dataset=NAME] [full=true] [out=DIR] [--json]",
         "drive.raw height=720 width=1280 out=inspection",
-        "rvtssm.cli.inspect_data:inspect",
+        "rvtssm.cli.inspect:inspect",
         own=("dataset",),
         sections=("preprocess", "windows"),
         keys=("recording", "filters", "out", "full"),

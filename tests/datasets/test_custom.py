@@ -14,7 +14,7 @@ from user_errors import raises
 from rvtssm import datasets
 from rvtssm.boxes import ltwh_to_xyxy
 from rvtssm.cli.config import configs_dir
-from rvtssm.cli.inspect_data import inspect
+from rvtssm.cli.inspect import inspect
 from rvtssm.cli.main import compose
 from rvtssm.cli.preprocess import preprocess
 from rvtssm.datasets import DatasetConfig, build_spec, custom
