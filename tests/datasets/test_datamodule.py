@@ -5,7 +5,6 @@ from collections import defaultdict
 from dataclasses import fields, replace
 from types import SimpleNamespace
 
-import lightning as L
 import numpy as np
 import pytest
 import torch
@@ -100,18 +99,6 @@ def test_evaluation_streams_every_recording_and_every_label(small_tree, source):
         np.testing.assert_array_equal(targets[:, 3:], ltwh[:, 2:])
 
 
-def test_loaders_are_as_the_configuration_says(small_tree):
-    options = DataConfig(workers=1, eval_batch_size=1, eval_chunk_length=5)
-    data = SequenceDataModule(small_tree, replace(SAMPLING, frames_per_chunk=1), AugmentConfig(), options)
-    trained, evaluated = data.train_dataloader(), data.val_dataloader()
-    for loader in (trained, evaluated):
-        assert loader.num_workers == 1
-    assert trained.collate_fn.collate.pad_dt_us == evaluated.collate_fn.collate.pad_dt_us == 50_000  # the usual one
-    assert trained.dataset.frames_per_chunk == 1 and evaluated.dataset.frames_per_chunk is None
-    shapes = {batch.hist.shape[:2] for batch in evaluated}
-    assert (5, 1) in shapes and max(shapes) == (5, 1)
-
-
 def test_a_higher_rate_has_more_steps_and_the_same_labels(small_tree):
     data = module(small_tree)
     slow, fast = (
@@ -160,49 +147,3 @@ def test_what_is_missing_is_named(small_tree):
         module(small_tree).eval_sequences("val", WindowSettings(), "disk")
     with raises("settings.choice", "dataset.source"):
         module(replace(small_tree, source="disk"))
-
-
-class CountingModule(L.LightningModule):
-    """Sums what it sees, so that a run can be compared with an interrupted one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(1))
-        self.seen: list[float] = []
-
-    def training_step(self, batch: SequenceBatch, batch_idx: int) -> torch.Tensor:
-        self.seen.append(float(batch.hist.sum()) + batch_idx / 1000)
-        return self.weight.sum()
-
-    def validation_step(self, batch: SequenceBatch, batch_idx: int) -> None:
-        assert batch.hist.dtype == torch.uint8
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
-def test_lightning_trains_and_resumes_in_the_middle_of_an_epoch(small_tree, tmp_path):
-    def run(max_steps: int, checkpoint=None) -> tuple[list[float], L.Trainer]:
-        trainer = L.Trainer(
-            max_steps=max_steps,
-            max_epochs=-1,
-            logger=False,
-            accelerator="cpu",
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            use_distributed_sampler=False,
-            num_sanity_val_steps=0,
-            default_root_dir=tmp_path,
-        )
-        counting = CountingModule()
-        trainer.fit(counting, datamodule=module(small_tree), ckpt_path=checkpoint)
-        return counting.seen, trainer
-
-    length = len(module(small_tree).train_dataloader())
-    whole, _ = run(2 * length + 1)
-    assert len(whole) == 2 * length + 1 and len(set(whole)) > length
-    begun, trainer = run(length + 2)
-    trainer.save_checkpoint(tmp_path / "middle.ckpt")
-    ended, _ = run(2 * length + 1, tmp_path / "middle.ckpt")
-    assert begun + ended == whole

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import socket
 import sys
 import threading
@@ -31,7 +30,6 @@ from rvtssm.contrib.serve.serve import _recordings
 from rvtssm.contrib.serve.serve_config import ServeConfig
 from rvtssm.contrib.serve.server import build_app
 from rvtssm.contrib.serve.session import Opening, Session
-from rvtssm.detection.live_run import LiveRun
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.readers import open_recording
 from rvtssm.readers.dat import write_dat
@@ -211,17 +209,6 @@ def test_a_recording_shorter_than_a_window_shows_its_events_boxes_and_why(weight
         page.session.handle({"hz": 200})
         page.until(lambda page: page.pictures[-1][0]["hz"] == 200 and not page.pictures[-1][0]["notice"])
         page.until(lambda page: page.pictures[-1][0]["t_s"] < header["t_s"])  # it begins again
-
-
-def test_the_last_boxes_are_shown_for_a_while_however_long_they_take(weights, draw_events, tmp_path, monkeypatch):
-    path = written(tmp_path / "short_td.dat", draw_events, 2_000, 20_000)
-    with Page(weights) as page:
-        finish = LiveRun.finish
-        monkeypatch.setattr(LiveRun, "finish", lambda *args: (time.sleep(1.2), finish(*args))[1])
-        page.play(path)
-        page.until(lambda page: page.results() and page.pictures[-1][0]["boxes"])
-        time.sleep(0.4)
-        assert page.session._boxes
 
 
 def test_the_last_window_is_computed_though_the_recording_ends_in_it(weights, recordings):
@@ -543,21 +530,6 @@ def test_an_upload_ends_with_its_page(address):
     with sending:
         until(lambda: not opened_uploads() and not stored())
         assert b" 404 " in sending.recv(100)
-
-
-def test_a_page_and_its_upload_may_delete_the_file_at_once(monkeypatch):
-    files = uploads.Uploads(1000)
-    folder = files.folder / "deleted twice"
-    folder.mkdir()
-    (folder / "upload.raw").touch()
-
-    def index_path(path):
-        shutil.rmtree(folder)  # as the other one may at this moment
-        return path
-
-    monkeypatch.setattr(uploads, "index_path", index_path)
-    files.delete(folder.name)
-    assert not folder.exists()
 
 
 def test_an_upload_that_stalls_does_not_block_its_page(monkeypatch):
