@@ -21,7 +21,8 @@ from benchmarks.measuring import take_turns, times_faster, write_json
 from benchmarks.scan import machine
 from rvtssm.boxes import ltwh_to_xyxy, xyxy_to_ltwh
 from rvtssm.datasets import DATASETS
-from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections
+from rvtssm.evaluation.coco import evaluate_detections
+from rvtssm.evaluation.matching import ScoredRecording
 from rvtssm.records import Detections, Labels
 
 SPEC = DATASETS["gen1"]

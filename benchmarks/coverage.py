@@ -25,7 +25,8 @@ from rvtssm.cli.main import compose
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.detection.stream import stream
 from rvtssm.evaluation.bootstrap import resample
-from rvtssm.evaluation.coco import RecordingMatches, ScoredRecording, average_precisions, match_detections
+from rvtssm.evaluation.coco import average_precisions
+from rvtssm.evaluation.matching import RecordingMatches, ScoredRecording, match_detections
 from rvtssm.models.checkpoint import read_checkpoint
 from rvtssm.records import DatasetSpec
 

@@ -21,7 +21,8 @@ from rvtssm.detection.engine import StreamDetector, detect
 from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.track_objects import TRACK_MEMORY_S, Tracker
-from rvtssm.evaluation.coco import ScoredRecording, average_precisions, match_detections, precision_curves
+from rvtssm.evaluation.coco import average_precisions, precision_curves
+from rvtssm.evaluation.matching import ScoredRecording, match_detections
 from rvtssm.events.sequence_plan import plan_sequence
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint, usual_downsample
 from rvtssm.models.model_config import PostprocessConfig

@@ -24,7 +24,8 @@ from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.sources import DSEC_TRACKS, Interruption, find_sources
 from rvtssm.detection.summary import RunSummary
 from rvtssm.detection.window_results import WindowResult
-from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections
+from rvtssm.evaluation.coco import evaluate_detections
+from rvtssm.evaluation.matching import ScoredRecording
 from rvtssm.evaluation.protocol import scoring_rules
 from rvtssm.evaluation.result import percent
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint

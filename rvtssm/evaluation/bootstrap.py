@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.evaluation.coco import RecordingMatches, average_precisions, weighted_precisions
+from rvtssm.evaluation.coco import average_precisions, weighted_precisions
+from rvtssm.evaluation.matching import RecordingMatches
 from rvtssm.records import DatasetSpec
 
 LEVEL = 0.95

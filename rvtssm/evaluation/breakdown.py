@@ -8,13 +8,8 @@ from typing import Any
 import numpy as np
 
 from rvtssm.boxes import ltwh_to_xyxy, pairwise_iou
-from rvtssm.evaluation.coco import (
-    RecordingMatches,
-    ScoredRecording,
-    average_precisions,
-    match_detections,
-    precision_curves,
-)
+from rvtssm.evaluation.coco import average_precisions, precision_curves
+from rvtssm.evaluation.matching import RecordingMatches, ScoredRecording, match_detections
 from rvtssm.evaluation.protocol import scored_detections, scored_labels
 from rvtssm.events.labels import LONGEST_TRACK_GAP_US
 from rvtssm.records import DatasetSpec, Detections, Labels

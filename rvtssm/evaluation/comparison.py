@@ -16,6 +16,7 @@ from rvtssm.evaluation.result import (
     percent,
     percent_interval,
     percents,
+    table_by_rate,
     to_json,
 )
 from rvtssm.system.output_folder import write_files
@@ -94,15 +95,10 @@ def rates_table(reports: Mapping[str, EvaluationReport]) -> list[list[str]]:
 
 def difference_table(reports: Mapping[str, EvaluationReport]) -> list[list[str]]:
     """Return the paired differences to the first report as rows of cells; empty if no report is comparable."""
-    differences = _differences(reports)
-    if not differences:
-        return []
-    rates = sorted(set().union(*differences.values()))
-    table = [["weights", *(f"{hz:g} Hz" for hz in rates)]]
-    for name, by_hz in differences.items():
-        cells = [percent_interval(by_hz[hz]) if hz in by_hz else NO_VALUE for hz in rates]
-        table.append([name, *cells])
-    return table
+    cells = {}
+    for name, by_hz in _differences(reports).items():
+        cells[name] = {hz: percent_interval(difference) for hz, difference in by_hz.items()}
+    return table_by_rate("weights", cells)
 
 
 def _named(reports: Mapping[str, EvaluationReport]) -> dict[str, EvaluationReport]:

@@ -28,9 +28,12 @@ def title(checkpoint: LoadedCheckpoint, options: EvaluationConfig) -> str:
     """Return which weights were scored on which recordings."""
     words = [f"{checkpoint.spec.name} {options.split}"]
     words.append(f"{checkpoint.model_config.size} {checkpoint.temporal_config.name}")
-    words += ["free grid"] if options.grid == "free" else []
-    words += ["streaming"] if options.streaming else []
-    words += [f"labels interpolated to {options.label_hz:g} Hz"] if options.label_hz else []
+    if options.grid == "free":
+        words.append("free grid")
+    if options.streaming:
+        words.append("streaming")
+    if options.label_hz:
+        words.append(f"labels interpolated to {options.label_hz:g} Hz")
     return ", ".join(words)
 
 
@@ -86,29 +89,32 @@ def _score(run: DetectorRun) -> str:
 
 def _scored(spec: DatasetSpec, scored: ScoredRate) -> str:
     labels = [recording.labels for recording in scored.recordings]
-    images = num_images_left_out(labels, spec)
-    left_out = f"; {images} label times without such a box are left out" if images else ""
-    return f"{num_scored(labels, spec)} boxes; {scoring_rules(spec)}{left_out}"
+    parts = [f"{num_scored(labels, spec)} boxes", scoring_rules(spec)]
+    if images := num_images_left_out(labels, spec):
+        parts.append(f"{images} label times without such a box are left out")
+    return "; ".join(parts)
 
 
 def _data(split: SplitPlan) -> str:
     """Describe which files were read, and how if that is unusual."""
     dataset = split.data.config
     parts = [str(dataset.raw_dir if split.source == "raw" else dataset.prepared_dir)]
-    parts += ["faulty recordings repaired"] if dataset.repair else []
-    parts += [f"{dataset.label_offset_us} us added to label times"] if dataset.label_offset_us else []
+    if dataset.repair:
+        parts.append("faulty recordings repaired")
+    if dataset.label_offset_us:
+        parts.append(f"{dataset.label_offset_us} us added to label times")
     return "; ".join(parts)
 
 
 def _frames(checkpoint: LoadedCheckpoint) -> str:
     """Describe how events become frames and how the frames fit the detector."""
     spec, windows = checkpoint.spec, checkpoint.windows
-    length_us = windows.length_us or windows.stride_us
-    side = spec.downsample
-    reduced = f"downsample={side} by {windows.reduce}, " if side > 1 else ""
+    parts = [f"{spec.frame_width} x {spec.frame_height} pixels"]
+    if spec.downsample > 1:
+        parts.append(f"downsample={spec.downsample} by {windows.reduce}")
     return (
-        f"{windows.representation} of {windows.num_bins} bins over {length_us / 1000:g} ms in training; "
-        f"{spec.frame_width} x {spec.frame_height} pixels, {reduced}padded with zeros at the right and the bottom"
+        f"{windows.representation} of {windows.num_bins} bins over {windows.nominal_length_us / 1000:g} ms in "
+        f"training; {', '.join(parts)}, padded with zeros at the right and the bottom"
     )
 
 
@@ -125,8 +131,10 @@ def _classes(run: DetectorRun, options: EvaluationConfig) -> str:
 def _grid(options: EvaluationConfig, rates: Sequence[PlannedRate]) -> str:
     """Describe when windows end."""
     if options.grid == "free":
-        late = "" if options.streaming else ", each label scored at the next window end"
-        return f"free grid: the exact rate from the first event on{late}"
+        grid = "free grid: the exact rate from the first event on"
+        if not options.streaming:
+            grid += ", each label scored at the next window end"
+        return grid
     grid = "every label time ends a window"
     for rate in rates:
         run = f"; {rate.hz:g} Hz was run for {rate.asked_hz:g} Hz"
@@ -137,7 +145,7 @@ def _grid(options: EvaluationConfig, rates: Sequence[PlannedRate]) -> str:
 
 def _streaming(options: EvaluationConfig) -> str:
     """Describe how streaming accuracy was measured."""
-    late = "takes the newest window" if options.when_late == "skip" else "takes every window in order"
+    late = {"skip": "takes the newest window", "queue": "takes every window in order"}[options.when_late]
     source = options.latency_from or "measured on this machine"
     if options.latency_ms is not None:
         source = "given"
@@ -152,13 +160,14 @@ def best_rate(rows: Sequence[RateRow], options: EvaluationConfig) -> dict[str, s
     if not options.streaming:
         return {}
     best = max(rows, key=lambda row: row.metrics["AP"])
-    is_measured = options.latency_ms is None and options.latency_from is None
-    where = "on this machine" if is_measured else f"with {best.extra['latency_ms']:g} ms per step"
-    kinds = {row.windows for row in rows}
-    windows = f", window={best.windows[0]}" if len(kinds) > 1 else ""
     assert best.resampled is not None
-    ap = percent_interval(best.resampled.interval("AP"))
-    return {"best rate": f"best {where}: {best.hz:g} Hz{windows}, AP {ap}"}
+    where = f"with {best.extra['latency_ms']:g} ms per step"
+    if options.latency_ms is None and options.latency_from is None:
+        where = "on this machine"
+    rate = f"{best.hz:g} Hz"
+    if len({row.windows for row in rows}) > 1:
+        rate += f", window={best.windows[0]}"
+    return {"best rate": f"best {where}: {rate}, AP {percent_interval(best.resampled.interval('AP'))}"}
 
 
 def provenance(scored: ScoredRate, weights_sha256: str) -> dict[str, str]:

@@ -15,7 +15,8 @@ from rvtssm.evaluation.evaluation_config import EvaluationConfig
 from rvtssm.evaluation.finished_rates import FinishedRates, row_conditions
 from rvtssm.evaluation.fit import class_indices, data_for, differences_in_scoring, for_data
 from rvtssm.evaluation.frequency import RateRow
-from rvtssm.evaluation.rates import late_steps, memory_at, score_rate, score_shifts, step_latency_ms
+from rvtssm.evaluation.latency import late_steps, step_latency_ms
+from rvtssm.evaluation.rates import memory_at, score_rate, score_shifts
 from rvtssm.evaluation.report import REPORT_FILES, write_report
 from rvtssm.evaluation.result import EvaluationReport
 from rvtssm.evaluation.split_plan import PlannedRate, SplitPlan

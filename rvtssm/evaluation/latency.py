@@ -1,17 +1,21 @@
-"""How long a detector takes from the end of a window to its boxes, and which boxes are available at a given moment.
+"""Streaming accuracy (Li, Wang and Ramanan, 2020): each label is scored with the newest boxes that are ready by then.
 
-The latency is measured here or read from the file of a benchmark. Streaming accuracy (Li, Wang and Ramanan, 2020)
-scores each label with the newest boxes that are available at its time.
+The time from the end of a window to its boxes is given, read from the file of a benchmark, or measured here.
 """
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.detection.engine import StreamDetector
+from rvtssm.evaluation.detector_run import DetectorRun
+from rvtssm.evaluation.split_plan import SplitPlan
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers import open_with
@@ -20,6 +24,41 @@ from rvtssm.system.user_error import UserError
 
 _WARM_UP = 5  # first windows, which compile and allocate and are not timed
 _TIMED = 60  # windows to time
+Ints = npt.NDArray[np.int64]
+
+
+class LabelSteps(NamedTuple):
+    """The step whose output is scored at each label time of a recording."""
+
+    times_us: Ints  # (U,) ascending, times of labels with and without boxes
+    steps: Ints  # (U,) -1: nothing was detected, because the label precedes every output
+
+
+def step_latency_ms(run: DetectorRun, split: SplitPlan, sequences: Sequence[FrameSequence]) -> float:
+    """Return the duration of a step in milliseconds: given, read from a file, or measured on the longest recording.
+
+    Args:
+        run: The detector.
+        split: The options.
+        sequences: The recordings in windows at the rate.
+
+    Raises:
+        UserError: The file has no latency, or prepared recordings do not allow to measure one.
+    """
+    options = split.options
+    if options.latency_ms is not None:
+        return options.latency_ms
+    if options.latency_from is not None:
+        return read_latency_ms(Path(options.latency_from), run.checkpoint)
+    if split.source != "raw":
+        raise UserError(
+            "evaluation.latency_needs_raw",
+            "evaluation.streaming=true measures the latency on raw recordings; use them (evaluation.source=raw "
+            "dataset.raw_dir=DIR), or give evaluation.latency_ms",
+        )
+    longest = max(sequences, key=lambda sequence: len(sequence.windows))
+    plan = longest.source.plan  # type: ignore[union-attr]  # of a raw recording
+    return measured_latency_ms(run.checkpoint, longest.source.path, plan.spec, longest.settings, run.postprocess)
 
 
 def measured_latency_ms(
@@ -153,3 +192,36 @@ def taken_steps(ends_us: np.ndarray, latency_us: float, when_late: str) -> tuple
         if when_late == "skip":
             step = max(step, int(newest(np.array([free_us]), ends_us)[0]))
     return np.array(steps, np.int64), np.array(finished_us)
+
+
+def newest_steps(sequence: FrameSequence, known_us: npt.NDArray[np.generic], shift_us: int = 0) -> LabelSteps:
+    """Score each label with the newest output that is known at its time plus a shift.
+
+    Args:
+        sequence: The recording.
+        known_us: When the output of each step becomes known, ascending.
+        shift_us: The shift.
+    """
+    times_us = np.union1d(sequence.labels.t_us, sequence.labels.empty_us)
+    return LabelSteps(times_us, newest(times_us + shift_us, known_us))
+
+
+def late_steps(
+    sequences: Sequence[FrameSequence], latency_ms: float, when_late: str
+) -> tuple[list[FrameSequence], list[LabelSteps]]:
+    """Return recordings with the steps that a detector of this latency takes, and which of them labels are scored with.
+
+    Args:
+        sequences: The recordings.
+        latency_ms: Duration of a step.
+        when_late: See `taken_steps`.
+
+    Raises:
+        UserError: The detector would skip windows of a prepared recording.
+    """
+    taken, label_steps = [], []
+    for sequence in sequences:
+        steps, finished_us = taken_steps(sequence.windows.ends_us, 1000 * latency_ms, when_late)
+        taken.append(sequence.taking(steps))
+        label_steps.append(newest_steps(taken[-1], finished_us))
+    return taken, label_steps

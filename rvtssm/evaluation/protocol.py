@@ -95,9 +95,12 @@ def scoring_rules(spec: DatasetSpec) -> str:
     """Return the rules in this file as one sentence for a report."""
     side, diagonal = spec.min_side_px / spec.downsample, spec.min_diagonal_px / spec.downsample
     limits = []
-    limits += [f"up to {spec.skip_us / 1e6:g} s"] if spec.skip_us else []
-    limits += [f"with a side under {side:g} px"] if side else []
-    limits += [f"with a diagonal under {diagonal:g} px"] if diagonal else []
+    if spec.skip_us:
+        limits.append(f"up to {spec.skip_us / 1e6:g} s")
+    if side:
+        limits.append(f"with a side under {side:g} px")
+    if diagonal:
+        limits.append(f"with a diagonal under {diagonal:g} px")
     frame = f"{spec.frame_width} x {spec.frame_height} frame"
     boxes = f"all boxes ({frame}); "
     if limits:

@@ -2,39 +2,27 @@
 
 For example at 200 Hz, after a training at 20 Hz: every recording is cut into a window per 5 ms. The detector runs over
 all of them, with its time step multiplied by 0.1. Each label is scored with the output of the window that ends at its
-time. `rvtssm.evaluation.coco` matches outputs with labels and averages precision.
+time. `matching.py` then matches outputs with labels, and `coco.py` averages precision.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.detection.track_objects import TRACK_MEMORY_S
 from rvtssm.evaluation.bootstrap import Interval, resample
-from rvtssm.evaluation.coco import RecordingMatches, ScoredRecording, evaluate_detections, match_detections
+from rvtssm.evaluation.coco import evaluate_detections
 from rvtssm.evaluation.detector_run import DetectorRun
 from rvtssm.evaluation.frequency import RateRow
-from rvtssm.evaluation.latency import measured_latency_ms, newest, read_latency_ms, taken_steps
+from rvtssm.evaluation.latency import Ints, LabelSteps, late_steps, newest_steps, step_latency_ms
+from rvtssm.evaluation.matching import RecordingMatches, ScoredRecording, match_detections
 from rvtssm.evaluation.protocol import has_stood_still
 from rvtssm.evaluation.result import percent_interval
 from rvtssm.evaluation.split_plan import PlannedRate, SplitPlan
 from rvtssm.evaluation.tracks import label_tracks, read_tracks, track_metrics
 from rvtssm.records import Detections, Labels
-from rvtssm.system.user_error import UserError
-
-Ints = npt.NDArray[np.int64]
-
-
-class LabelSteps(NamedTuple):
-    """The step whose output is scored at each label time of a recording."""
-
-    times_us: Ints  # (U,) ascending, times of labels with and without boxes
-    steps: Ints  # (U,) -1: nothing was detected, because the label precedes every output
 
 
 @dataclass(frozen=True)
@@ -115,33 +103,6 @@ def score_shifts(
     return ap
 
 
-def step_latency_ms(run: DetectorRun, split: SplitPlan, sequences: Sequence[FrameSequence]) -> float:
-    """Return the duration of a step in milliseconds: given, read from a file, or measured on the longest recording.
-
-    Args:
-        run: The detector.
-        split: The options.
-        sequences: The recordings in windows at the rate.
-
-    Raises:
-        UserError: The file has no latency, or prepared recordings do not allow to measure one.
-    """
-    options = split.options
-    if options.latency_ms is not None:
-        return options.latency_ms
-    if options.latency_from is not None:
-        return read_latency_ms(Path(options.latency_from), run.checkpoint)
-    if split.source != "raw":
-        raise UserError(
-            "evaluation.latency_needs_raw",
-            "evaluation.streaming=true measures the latency on raw recordings; use them (evaluation.source=raw "
-            "dataset.raw_dir=DIR), or give evaluation.latency_ms",
-        )
-    longest = max(sequences, key=lambda sequence: len(sequence.windows))
-    plan = longest.source.plan  # type: ignore[union-attr]  # of a raw recording
-    return measured_latency_ms(run.checkpoint, longest.source.path, plan.spec, longest.settings, run.postprocess)
-
-
 def own_steps(sequence: FrameSequence) -> LabelSteps:
     """Score each label with the window that it was assigned to: the one that ends at the label, or the next one."""
     labels, windows = sequence.labels, sequence.windows
@@ -152,39 +113,6 @@ def own_steps(sequence: FrameSequence) -> LabelSteps:
     times_us, steps = np.concatenate([box_us, empty_us]), np.concatenate([labels.window_index[first], empty_steps])
     order = np.argsort(times_us, kind="stable")
     return LabelSteps(times_us[order], steps[order])
-
-
-def newest_steps(sequence: FrameSequence, known_us: npt.NDArray[np.generic], shift_us: int = 0) -> LabelSteps:
-    """Score each label with the newest output that is known at its time plus a shift.
-
-    Args:
-        sequence: The recording.
-        known_us: When the output of each step becomes known, ascending.
-        shift_us: The shift.
-    """
-    times_us = np.union1d(sequence.labels.t_us, sequence.labels.empty_us)
-    return LabelSteps(times_us, newest(times_us + shift_us, known_us))
-
-
-def late_steps(
-    sequences: Sequence[FrameSequence], latency_ms: float, when_late: str
-) -> tuple[list[FrameSequence], list[LabelSteps]]:
-    """Return recordings with the steps that a detector of this latency takes, and which of them labels are scored with.
-
-    Args:
-        sequences: The recordings.
-        latency_ms: Duration of a step.
-        when_late: See `taken_steps`.
-
-    Raises:
-        UserError: The detector would skip windows of a prepared recording.
-    """
-    taken, label_steps = [], []
-    for sequence in sequences:
-        steps, finished_us = taken_steps(sequence.windows.ends_us, 1000 * latency_ms, when_late)
-        taken.append(sequence.taking(steps))
-        label_steps.append(newest_steps(taken[-1], finished_us))
-    return taken, label_steps
 
 
 def asking(sequence: FrameSequence, *label_steps: LabelSteps) -> FrameSequence:

@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,9 @@ from rvtssm.evaluation.result import (
     EvaluationReport,
     interval_table,
     percent,
-    percents,
     rate_table,
     shift_sentence,
+    table_by_rate,
     to_json,
 )
 from rvtssm.records.settings import SHOWN_SCORE
@@ -111,14 +110,10 @@ def _beside_published(report: EvaluationReport) -> list[list[str]]:
     published = published_rows(report.dataset)
     if not published:
         return []
-    by_name: dict[str, Mapping[float, float]] = {}
+    cells: dict[str, dict[float, str]] = {}
     for window, part in report.by_window.items():
         which = f", window={window}" if report.others else ""
-        by_name[f"this evaluation{which}"] = {row.hz: row.metrics["AP"] for row in part.rows}
-    for model, published_ap in published.items():
-        by_name[f"{model} (published)"] = published_ap
-    rates = sorted(set().union(*by_name.values()))
-    rows = [["", *(f"{hz:g} Hz" for hz in rates)]]
-    for name, ap_by_hz in by_name.items():
-        rows.append([name, *percents(ap_by_hz, rates)])
-    return rows
+        cells[f"this evaluation{which}"] = {row.hz: percent(row.metrics["AP"]) for row in part.rows}
+    for model, ap_by_hz in published.items():
+        cells[f"{model} (published)"] = {hz: percent(ap) for hz, ap in ap_by_hz.items()}
+    return table_by_rate("", cells)

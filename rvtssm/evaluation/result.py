@@ -172,6 +172,22 @@ def percents(values: Mapping[Any, float], keys: Iterable[Any]) -> list[str]:
     return [percent(values.get(key, math.nan)) for key in keys]
 
 
+def table_by_rate(head: str, cells: Mapping[str, Mapping[float, str]]) -> list[list[str]]:
+    """Return a row per name with a column per rate, starting with the head; empty without names.
+
+    Args:
+        head: Head of the column of names.
+        cells: Text by name and rate. A rate that a name does not have becomes a dash.
+    """
+    if not cells:
+        return []
+    rates = sorted(set().union(*cells.values()))
+    table = [[head, *(f"{hz:g} Hz" for hz in rates)]]
+    for name, by_hz in cells.items():
+        table.append([name, *(by_hz.get(hz, NO_VALUE) for hz in rates)])
+    return table
+
+
 def percent_interval(interval: Interval) -> str:
     """Return a fraction as text in percent, with its confidence interval if it has one."""
     limits = "" if math.isnan(interval.low) else f" [{percent(interval.low)}, {percent(interval.high)}]"

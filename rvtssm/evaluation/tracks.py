@@ -12,8 +12,8 @@ from rvtssm.boxes import ltwh_to_xyxy, pairwise_iou
 from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.datasets.tree import find_recordings
 from rvtssm.detection.track_objects import Tracker, check_installed
-from rvtssm.evaluation.coco import ScoredRecording
 from rvtssm.evaluation.frequency import TRACK_METRICS
+from rvtssm.evaluation.matching import ScoredRecording
 from rvtssm.evaluation.protocol import is_scored, scored_detections
 from rvtssm.evaluation.split_plan import SplitPlan
 from rvtssm.events.labels import LONGEST_TRACK_GAP_US, annotated

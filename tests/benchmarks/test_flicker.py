@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.transfer.scoring import switches_per_second
-from rvtssm.evaluation.coco import ScoredRecording
+from rvtssm.evaluation.matching import ScoredRecording
 from rvtssm.records import Detections, Labels
 
 

@@ -27,7 +27,7 @@ from rvtssm.contrib.worlds.video_labels import read_video_labels
 from rvtssm.datasets import custom
 from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
 from rvtssm.detection.predict_recording import predict_recording
-from rvtssm.evaluation.coco import ScoredRecording
+from rvtssm.evaluation.matching import ScoredRecording
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.models.heads.yolox import YoloxHead
 from rvtssm.records import Detections, Labels

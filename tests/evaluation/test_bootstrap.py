@@ -7,7 +7,8 @@ import pytest
 from test_coco import SPEC, make_labels, plain_coco, random_recording
 
 from rvtssm.evaluation.bootstrap import TRUSTED_RECORDINGS, resample
-from rvtssm.evaluation.coco import METRICS, ScoredRecording, average_precisions, match_detections, weighted_precisions
+from rvtssm.evaluation.coco import METRICS, average_precisions, weighted_precisions
+from rvtssm.evaluation.matching import ScoredRecording, match_detections
 from rvtssm.records import Detections
 
 

@@ -8,7 +8,8 @@ import pytest
 from test_coco import SPEC, make_detections, make_labels, perfect, plain_coco, random_recording
 
 from rvtssm.evaluation.breakdown import break_down
-from rvtssm.evaluation.coco import ScoredRecording, evaluate_detections, match_detections, precision_curves
+from rvtssm.evaluation.coco import evaluate_detections, precision_curves
+from rvtssm.evaluation.matching import ScoredRecording, match_detections
 from rvtssm.evaluation.tracks import track_speeds
 from rvtssm.records import DatasetSpec
 

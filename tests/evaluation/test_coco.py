@@ -13,7 +13,8 @@ from user_errors import raises
 
 from rvtssm.boxes import ltwh_to_xyxy, pairwise_iou, xyxy_to_ltwh
 from rvtssm.datasets import DATASETS
-from rvtssm.evaluation.coco import METRICS, SIZES, evaluate_detections, match_detections
+from rvtssm.evaluation.coco import METRICS, evaluate_detections
+from rvtssm.evaluation.matching import SIZES, match_detections
 from rvtssm.evaluation.protocol import (
     has_stood_still,
     is_scored,

@@ -15,8 +15,8 @@ from rvtssm.cli import main as cli
 from rvtssm.datasets import DATASETS
 from rvtssm.detection.stream import stream
 from rvtssm.evaluation import evaluating, rates
-from rvtssm.evaluation.coco import match_detections
 from rvtssm.evaluation.detector_run import WeightsFile
+from rvtssm.evaluation.matching import match_detections
 from rvtssm.events.labels import write_boxes
 from rvtssm.export.exported import ExportedDetector
 from rvtssm.models.checkpoint import read_checkpoint, weights_digest, write_checkpoint

@@ -11,7 +11,7 @@ from html_page import Page
 from test_report import make_report
 
 from rvtssm.evaluation.breakdown import break_down
-from rvtssm.evaluation.coco import ScoredRecording
+from rvtssm.evaluation.matching import ScoredRecording
 from rvtssm.evaluation.report import to_html, write_report
 from rvtssm.evaluation.result import Picture, percent, to_json
 from tests.evaluation.test_coco import SPEC, random_recording

@@ -5,8 +5,8 @@ import pytest
 from test_coco import SPEC, make_detections, make_labels
 
 from rvtssm.evaluation.coco import evaluate_detections
-from rvtssm.evaluation.latency import newest, taken_steps
-from rvtssm.evaluation.rates import LabelSteps, at_labels
+from rvtssm.evaluation.latency import LabelSteps, newest, taken_steps
+from rvtssm.evaluation.rates import at_labels
 
 ENDS_US = np.array([600_000, 700_000, 800_000])
 BOX_AT = {600_000: [0, 0, 50, 50], 700_000: [100, 0, 50, 50], 800_000: [200, 0, 50, 50]}

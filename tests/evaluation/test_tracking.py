@@ -7,7 +7,7 @@ import pytest
 from test_breakdown import tracked
 from test_coco import SPEC, make_detections, make_labels, perfect
 
-from rvtssm.evaluation.coco import ScoredRecording
+from rvtssm.evaluation.matching import ScoredRecording
 from rvtssm.evaluation.tracks import label_tracks, track_metrics
 from rvtssm.records import Detections
 
