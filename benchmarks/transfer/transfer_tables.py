@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rvtssm.contrib.studies.cells import markdown_table
+from rvtssm.contrib.studies.cells_page import markdown_table
 from rvtssm.evaluation.result import percent
 
 Row = Mapping[str, Any]

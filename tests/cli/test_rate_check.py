@@ -99,7 +99,7 @@ def test_official_weights_are_converted_and_scored_without_a_training(official, 
     assert lines[-1].startswith("| 40 Hz | 25 ms every 25 ms | x 0.5 | carried | class_only | ")
     assert lines[-1].endswith(" | 46.44 | 35.13 |")
     assert main([*command, "seed=0,1"]) == 2
-    assert "seed=0: a study with checkpoint=" in capsys.readouterr().err
+    assert "seed: a study of weights that are given trains nothing" in capsys.readouterr().err
 
 
 def test_the_rate_check_has_every_cell_and_the_published_rows():
@@ -107,6 +107,7 @@ def test_the_rate_check_has_every_cell_and_the_published_rows():
     cells = {(each.evaluation.memory, each.evaluation.step_scale, each.postprocess.score) for _, each in points}
     assert cells == {*itertools.product((None, "carried"), (None, 1), SCORES)} and len(points) == 8
     config = compose(["experiment=gen1_rate_check"], "study")
+    assert config.checkpoint == "gen1_base.ckpt"  # without weights, the study would train
     assert (config.evaluation.window, config.evaluation.hz) == ("both", [20, 40, 80, 100, 200])
     beside = config.study.numbers_beside()
     for model in ("S5-ViT-B", "RVT"):

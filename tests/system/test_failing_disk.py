@@ -39,7 +39,7 @@ def words_of(verb: str, made: Path, out: Path) -> list[str]:
             "evaluate": (checkpoint, f"out={out}", "hz=[20]", "data.workers=0"),
             "predict": (checkpoint, recording, f"out={out}"),
             "export": (checkpoint, f"out={out / 'model.safetensors'}"),
-            "audit": (checkpoint, f"out={out}", "duration_s=1.2", "num_timed=1", "hz=[20]", "finer=[1]"),
+            "audit": (checkpoint, f"out={out}", "duration_s=1.2", "hz=[20]", "finer=[1]"),
             "inspect": (recording.removeprefix("recording="), f"out={out}"),
         }[verb],
     ]

@@ -18,10 +18,6 @@ class AuditConfig:
     """Rates at which a step is timed."""
     finer: list[int] = field(default_factory=lambda: [1, 2, 4, 10])
     """Finer steps that replace one step of training."""
-    threshold: float = 0.01
-    """A window is forgotten when its effect falls below this share of its initial effect."""
-    num_timed: int = 20
-    """Windows to time per rate, fewer if the events end before."""
 
     def __post_init__(self) -> None:
         if not (self.hz and all(0 < hz <= 1e6 for hz in self.hz)):
@@ -32,9 +28,7 @@ class AuditConfig:
             raise UserError(
                 "audit.finer", f"audit.finer={self.finer}; name whole numbers of at least 1, such as [1,10]"
             )
-        check_positive("audit", self, "threshold", "num_timed", "duration_s")
-        if self.threshold >= 1:
-            raise UserError("audit.threshold", f"audit.threshold={self.threshold:g} must be less than 1")
+        check_positive("audit", self, "duration_s")
 
 
 @dataclass
@@ -46,6 +40,5 @@ class AuditSettings(Config):
 
 def check_audit(config: AuditSettings) -> None:
     """Raise UserError if the weights are missing."""
-    what = "weights of the detector whose memory is measured"
-    needed(config.checkpoint, "checkpoint=FILE", what)
+    needed(config.checkpoint, "checkpoint=FILE", "weights of the detector whose memory is measured")
     weights_path(config)

@@ -2,13 +2,14 @@
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from rvtssm.contrib.studies.memory_audit import Audit
+from rvtssm.contrib.studies.memory_audit import FORGOTTEN, Audit
 from rvtssm.evaluation.plots import to_png
 from rvtssm.evaluation.render import TerminalTable, render
 from rvtssm.ssm.spectrum import Spectrum
@@ -17,14 +18,9 @@ from rvtssm.system.output_folder import write_files
 _TEMPLATES = Path(__file__).with_name("templates")
 
 AUDIT_FILES = ("audit.json", "audit.html")
-_SPECTRUM_HEAD = [
-    "stride",
-    "modes",
-    "timescale ms (shortest, median, longest)",
-    "Hz (median, highest)",
-    "masked",
-    "remarks",
-]
+_SPECTRUM_HEAD = (
+    *("stride", "modes", "timescale ms (shortest, median, longest)", "Hz (median, highest)", "masked", "remarks"),
+)
 _QUANTILES = {"shortest": 0.0, "median": 0.5, "longest": 1.0}
 _LEAST_EFFECT = 1e-9  # smaller ones are drawn there, on a logarithmic scale
 
@@ -55,7 +51,7 @@ def to_json(audit: Audit, title: str, source: str) -> dict[str, Any]:
         "carry": audit.carry,
         "memory_length": memory_length,
         "emptied_window": audit.at_window,
-        "threshold": audit.threshold,
+        "threshold": FORGOTTEN,
         "spectra": spectra,
         "rescaled": _by_text(audit.rescaled),
         "not_rescaled": _by_text(audit.not_rescaled),
@@ -94,6 +90,7 @@ def to_html(audit: Audit, title: str, source: str) -> str:
         title=f"Audit of {title}",
         source=source,
         audit=audit,
+        forgotten=f"{100 * FORGOTTEN:g}",
         numbers=to_json(audit, title, source),
         curves_png=_plot(audit),
         carry=[["input", "state dropped", *audit.outputs], *_carry_rows(audit)],
@@ -107,13 +104,13 @@ def to_html(audit: Audit, title: str, source: str) -> str:
 def console_table(audit: Audit, title: str) -> TerminalTable:
     """Return the main numbers for the terminal: what the state contributes, and how long a window is remembered."""
     finest = max(audit.not_rescaled)
-    finer, forgotten = f"{finest} finer steps", f"{100 * audit.threshold:g} %"
+    finer, forgotten = f"{finest} finer steps", f"{100 * FORGOTTEN:g} %"
     head = ["output", "state dropped", "dropped, input held", "memory ms", finer, "not rescaled"]
     rows = []
     for name in audit.outputs:
-        rescaled = "none" if isinstance(audit.rescaled, str) else _share(audit.rescaled[finest][name])
-        carried = (_share(audit.carry[kind]["at the border"][name]) for kind in ("traffic", "held"))
-        rows.append([name, *carried, _length(audit, name), rescaled, _share(audit.not_rescaled[finest][name])])
+        numbers = [audit.carry[kind]["at the border"][name] for kind in ("traffic", "held")]
+        of_finer = [audit.rescaled[finest][name], audit.not_rescaled[finest][name]]
+        rows.append([name, *map(_share, numbers), _length(audit, name), *map(_share, of_finer)])
     lines = [
         "Shares are relative differences of an output:",
         f"state dropped: if the state is dropped before step {audit.border}; 0 % means that nothing is remembered",
@@ -180,8 +177,7 @@ def _rescaling_rows(audit: Audit, states: list[str]) -> list[list[str]]:
     names = [*states, "boxes", "scores"]
     rows = []
     for factor in audit.not_rescaled:
-        if not isinstance(audit.rescaled, str):
-            rows.append([str(factor), f"{1 / factor:g}", *(_share(audit.rescaled[factor][name]) for name in names)])
+        rows.append([str(factor), f"{1 / factor:g}", *(_share(audit.rescaled[factor][name]) for name in names)])
         if factor > 1:
             rows.append([str(factor), "1", *(_share(audit.not_rescaled[factor][name]) for name in names)])
     return rows
@@ -214,9 +210,9 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _by_text(values: Any) -> Any:
+def _by_text(values: Mapping[float, Any]) -> dict[str, Any]:
     """Return the values with their keys as text, as JSON needs them."""
-    return values if isinstance(values, str) else {f"{key:g}": value for key, value in values.items()}
+    return {f"{key:g}": value for key, value in values.items()}
 
 
 def _plot(audit: Audit) -> bytes:
@@ -231,8 +227,6 @@ def _plot(audit: Audit) -> bytes:
     left.set(yscale="log", xlabel="ms after the window", ylabel="relative change", title="effect of one window")
     factors = sorted(factor for factor in audit.not_rescaled if factor > 1)  # one step is the reference itself
     for style, label, differences in (("o-", "rescaled", audit.rescaled), ("s--", "not rescaled", audit.not_rescaled)):
-        if isinstance(differences, str):
-            continue
         for name, color in (("scores", "#1f4e8c"), ("stride 32", "#c05020")):
             values = np.maximum([differences[factor][name] for factor in factors], _LEAST_EFFECT)
             right.plot(factors, values, style, color=color, label=f"{name}, {label}")

@@ -14,7 +14,7 @@ from hydra.core.override_parser.types import ValueType
 from omegaconf import OmegaConf
 
 from rvtssm.cli.composition import compose, to_config
-from rvtssm.contrib.studies.study_config import NOT_READ_WITH_WEIGHTS, StudySettings
+from rvtssm.contrib.studies.study_config import NOT_READ_WITH_WEIGHTS, READ_BY_EVALUATION, StudySettings, given_weights
 from rvtssm.system.user_error import UserError
 
 
@@ -68,8 +68,8 @@ def compose_study(words: list[str]) -> tuple[StudySettings, list[tuple[dict[str,
     """
     plain, given = split_axes(words)
     base = _composed(plain)
-    _check_read(base, plain)
     axes = _axes_of_study(base, plain) | given
+    _check_read(base, plain, axes)
     base.study.axes = [f"{key}={','.join(values)}" for key, values in axes.items()]
     variants = dict(base.study.named_variants())
     composed = functools.cache(lambda *words: _composed([*plain, *words]))  # which takes most of the time
@@ -99,14 +99,16 @@ def _axes_of_study(base: StudySettings, plain: Sequence[str]) -> dict[str, list[
     return {key: values for key, values in axes.items() if key not in fixed}
 
 
-def _check_read(base: StudySettings, plain: Sequence[str]) -> None:
-    """Raise UserError for words of a training if the study trains nothing."""
-    if not base.checkpoint and base.evaluation.checkpoints is None:
+def _check_read(base: StudySettings, plain: Sequence[str], axes: Mapping[str, Sequence[str]]) -> None:
+    """Raise UserError for settings and axes of a training if the study trains nothing."""
+    if not given_weights(base):
         return
     unread = [word for word in plain if word.partition("=")[0].partition(".")[0] in NOT_READ_WITH_WEIGHTS]
-    if unread:
+    varied = ["study.variants"] if base.study.variants else []
+    varied += [key for key in axes if key.partition(".")[0] not in READ_BY_EVALUATION]
+    if unread or varied:
         raise UserError(
             "study.trains_nothing",
-            f"{' '.join(unread)}: a study of weights that are given trains nothing, so nothing reads this; leave it "
-            "out, or leave the weights out",
+            f"{' '.join([*unread, *varied])}: a study of weights that are given trains nothing, so nothing reads this; "
+            f"leave it out (its axes are keys of {', '.join(READ_BY_EVALUATION)}), or leave the weights out",
         )

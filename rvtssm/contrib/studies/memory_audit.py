@@ -19,7 +19,9 @@ from rvtssm.ssm.spectrum import Spectrum
 from rvtssm.system.progress import progress_bar
 from rvtssm.system.user_error import UserError
 
+FORGOTTEN = 0.01  # a window is forgotten when its effect falls below this share of its initial effect
 _BORDER = 21  # steps before the state is dropped, for weights without a chunk length
+_WARM_UP, _TIMED = 3, 20  # windows per rate that are not timed, and that are timed, fewer if the events end before
 
 
 @dataclass(frozen=True)
@@ -33,12 +35,11 @@ class Audit:
     # By input: the change at the border if the state is dropped there, and the mean change if it is dropped always.
     carry: dict[str, dict[str, Numbers]]
     at_window: int  # the window whose events were removed
-    threshold: float  # see `AuditConfig`
     memory_curves: dict[str, list[float]]  # by output: the effect 0, 1, 2, ... steps later
-    memory_ms: dict[str, float | None]  # inf: the effect stays above the threshold; None: no effect at all
+    memory_ms: dict[str, float | None]  # inf: the effect stays above FORGOTTEN; None: no effect at all
     spectra: dict[int, Spectrum | str]  # by stride
     # By number of finer steps: difference of states (`state 8`) and outputs, with and without rescaling.
-    rescaled: dict[int, Numbers] | str
+    rescaled: dict[int, Numbers]
     not_rescaled: dict[int, Numbers]
     cost: dict[float, Numbers | str]  # by rate: median and 95th percentile of ms per step, real-time factor
 
@@ -105,7 +106,7 @@ def audit_detector(
         advance(1)
     stride_ms = checkpoint.windows.stride_us / 1000
     chunk = checkpoint.model_config.memory_chunk
-    memory_ms = {name: memory_steps(curve, config.threshold, stride_ms) for name, curve in curves.items()}
+    memory_ms = {name: memory_steps(curve, FORGOTTEN, stride_ms) for name, curve in curves.items()}
     spectra = {stride: layer.spectrum() for stride, layer in detector.backbone.temporal_layers().items()}
     return Audit(
         stride_ms=stride_ms,
@@ -114,7 +115,6 @@ def audit_detector(
         border=border,
         carry=carry,
         at_window=at,
-        threshold=config.threshold,
         memory_curves={name: curve.tolist() for name, curve in curves.items()},
         memory_ms=memory_ms,
         spectra=spectra,
@@ -140,22 +140,17 @@ def cost_per_step(
         By rate, numbers in milliseconds and the real-time factor, or the reason why the rate is not possible.
     """
     cost: dict[float, Numbers | str] = {}
-    warm_up = 3
     for hz in config.hz:
         windows = checkpoint.windows_at(hz)
         start_us = int(events.t[0])
         live = StreamDetector(checkpoint, *sensor_hw, windows=windows, downsample=downsample, start_us=start_us)
-        needed_us = int(events.t[0] + (config.num_timed + warm_up) * 1e6 / hz)
+        needed_us = int(start_us + (_WARM_UP + _TIMED) * 1e6 / hz)
         until_us = min(needed_us, int(events.t[-1])) + 1  # windows after the last event would cost less
-        try:
-            results = live.push(events.between(int(events.t[0]), until_us), until_us)
-        except UserError as error:
-            cost[hz] = str(error)
+        results = live.push(events.between(start_us, until_us), until_us)
+        if len(results) <= _WARM_UP:
+            cost[hz] = f"the events fill {len(results)} windows, and the first {_WARM_UP} are not timed"
             continue
-        if len(results) <= warm_up:
-            cost[hz] = f"the events fill {len(results)} windows, and the first {warm_up} are not timed"
-            continue
-        taken_ms = 1000 * np.array([window.seconds for window in results[warm_up:]])
+        taken_ms = 1000 * np.array([window.seconds for window in results[_WARM_UP:]])
         middle = float(np.median(taken_ms))
         cost[hz] = {"ms": middle, "p95_ms": float(np.percentile(taken_ms, 95)), "realtime": 1000 / hz / middle}
     return cost

@@ -13,7 +13,6 @@ from torch import Tensor
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.detector import Detector
 from rvtssm.models.streams import Streams
-from rvtssm.system.user_error import UserError
 
 _HELD_STEPS = 4  # steps of training for which an input is held
 
@@ -33,8 +32,7 @@ def carried_and_dropped(
 
     Returns:
         The difference at step `border` if the state is dropped there, and the mean difference after the first step if
-        it is
-        dropped at every step.
+        it is dropped at every step.
     """
     at_border = _differences(checkpoint, detector, frames, frames, {border})
     always = _differences(checkpoint, detector, frames, frames, set(range(len(frames))))
@@ -79,7 +77,7 @@ def memory_steps(curve: np.ndarray, threshold: float, stride_ms: float) -> float
 
 def rescaling(
     detector: Detector, before: Tensor, held: Tensor, finer: Sequence[int]
-) -> tuple[dict[int, Numbers] | str, dict[int, Numbers]]:
+) -> tuple[dict[int, Numbers], dict[int, Numbers]]:
     """Compare finer steps with steps of training over the same time.
 
     Args:
@@ -89,25 +87,17 @@ def rescaling(
         finer: How many finer steps replace one step of training.
 
     Returns:
-        Differences of states and outputs, first with the step scale of the finer steps (or a sentence if the layers
-        have no
-        step), then with the step scale of training.
+        Differences of states and outputs, first with the step scale of the finer steps, then with that of training.
     """
     _, state = detector(before[:, None].to(detector.device))
     reference = _hold(detector, held, state, _HELD_STEPS, 1.0)
 
-    def compared(scale_of: Any) -> dict[int, Numbers]:
-        differences = {}
-        for factor in finer:
-            after = _hold(detector, held, state, _HELD_STEPS * factor, scale_of(factor))
-            differences[factor] = {name: _relative(after[name], values) for name, values in reference.items()}
-        return differences
+    def compared(factor: int, step_scale: float) -> Numbers:
+        after = _hold(detector, held, state, _HELD_STEPS * factor, step_scale)
+        return {name: _relative(after[name], values) for name, values in reference.items()}
 
-    try:
-        rescaled: dict[int, Numbers] | str = compared(lambda factor: 1 / factor)
-    except UserError as error:
-        rescaled = str(error)
-    return rescaled, compared(lambda factor: 1.0)
+    rescaled = {factor: compared(factor, 1 / factor) for factor in finer}
+    return rescaled, {factor: compared(factor, 1.0) for factor in finer}
 
 
 def _differences(

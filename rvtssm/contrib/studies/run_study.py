@@ -1,36 +1,38 @@
 """`rvtssm study`: trains every point of a grid that is not trained, scores each at every rate, writes the report."""
 
-import itertools
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from rvtssm.cli.console import console, say
 from rvtssm.cli.evaluate import check_rates, evaluate
 from rvtssm.cli.generate import generate
-from rvtssm.cli.inputs import check_training, weights_label, writable
+from rvtssm.cli.inputs import check_training, writable
 from rvtssm.cli.preprocess import preprocess
 from rvtssm.cli.run_files import SETTINGS_OF_WEIGHTS, overrides, run_files
 from rvtssm.cli.train import train
 from rvtssm.cli.weights import WeightSettings, read_settings
-from rvtssm.contrib.studies.cells import CELLS_FILE, cells_page
-from rvtssm.contrib.studies.study_config import NOT_READ_WITH_WEIGHTS, StudyConfig, StudySettings, makes_recordings
+from rvtssm.contrib.studies.cells_page import CELLS_FILE, cells_page
+from rvtssm.contrib.studies.study_cells import Cell, Point, in_words, study_cells
+from rvtssm.contrib.studies.study_config import (
+    NOT_READ_WITH_WEIGHTS,
+    READ_BY_EVALUATION,
+    StudySettings,
+    given_weights,
+    makes_recordings,
+)
 from rvtssm.contrib.studies.study_report import (
     STUDY_FILES,
     Score,
     StudyReport,
     console_tables,
-    score_from_json,
     score_to_json,
     to_score,
     write_study,
 )
 from rvtssm.datasets import build_spec
 from rvtssm.detection.track_objects import check_installed
-from rvtssm.evaluation.fit import class_maps
-from rvtssm.export.exported import read_weights_file
 from rvtssm.models.checkpoint import OFFICIAL_PREFIX, load_file, read_checkpoint, weights_digest, write_checkpoint
 from rvtssm.models.detector import count_parameters
 from rvtssm.models.official import convert_official
@@ -41,31 +43,10 @@ from rvtssm.system.user_error import UserError
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint, latest_checkpoint
 from rvtssm.training.checks import check
 
-Point = tuple[Mapping[str, str], StudySettings]  # its values by key, and its settings
-
-_OF_EVALUATION = ("evaluation", "precision")  # what axes vary without another training
-_PLAIN = "as configured"  # a row of which nothing was varied
-_SEED = "seed"  # what rows are the mean over
 # of every bootstrap, so that the scores of parts of a study that were made apart can be compared
 _BOOTSTRAP_SEED = 0
 # of the settings that decide the weights, those that `train` may not compare with the run it goes on from
 _NOT_COMPARED_BY_TRAIN = ("dataset.", "training.validate_every=")
-_READ_BY_EVALUATION = ("dataset", "data", "postprocess", "evaluation", "precision")
-
-
-@dataclass(frozen=True)
-class _Cell:
-    """One training, or weights that were given, in one condition."""
-
-    row: str
-    seed: str
-    condition: str
-    folder: Path  # of the training, or of the weights
-    out: Path  # where its evaluation is written
-    weights: str | None  # given ones; None: they are trained here
-    config: StudySettings
-    words: list[str]  # its settings as they were asked for
-    is_row_per_condition: bool = False  # as the only file of weights has it
 
 
 def run_study(config: StudySettings, points: Sequence[Point]) -> StudyReport:
@@ -80,21 +61,21 @@ def run_study(config: StudySettings, points: Sequence[Point]) -> StudyReport:
         points: The points.
     """
     out = writable(Path(config.out or "outputs/study"))
-    makes_own = makes_recordings(config) and not _given(config)
+    makes_own = makes_recordings(config) and not given_weights(config)
     if makes_own:
         _check_shared_recordings(config, points)
         config = _with_own_recordings(config, out)
         points = [(values, _with_own_recordings(point, out)) for values, point in points]
-    cells = _cells(config, points, out)
+    cells = study_cells(config, points, out)
     _check(cells)
     of_all = set.intersection(*(set(cell.words) for cell in cells))
     shared = [word for word in cells[0].words if word in of_all]
     with locked(out):
         with run_files(out, "study", config, _not_to_repeat(config, shared)):
             pass
-        if makes_own and not all(_is_complete(cell) for cell in cells):
+        if makes_own and not all(cell.is_complete for cell in cells):
             _make_recordings(config, cells, out)
-        if not _given(config):
+        if not given_weights(config):
             _check_rates(cells)
         report = _run(cells, config, shared, out)
     for table in console_tables(report):
@@ -104,24 +85,26 @@ def run_study(config: StudySettings, points: Sequence[Point]) -> StudyReport:
     return report
 
 
-def _run(cells: Sequence[_Cell], config: StudySettings, shared: Sequence[str], out: Path) -> StudyReport:
+def _run(cells: Sequence[Cell], config: StudySettings, shared: Sequence[str], out: Path) -> StudyReport:
     """Train and score what is missing, and write the report after every training."""
-    by_folder: dict[Path, list[_Cell]] = {}
+    by_folder: dict[Path, list[Cell]] = {}
     seeds = list(dict.fromkeys(cell.seed for cell in cells))
     for cell in sorted(cells, key=lambda cell: seeds.index(cell.seed)):
         by_folder.setdefault(cell.folder, []).append(cell)
-    scores: dict[int, list[Score]] = {}
+    scored: set[Path] = set()
     for number, (folder, of_folder) in enumerate(by_folder.items(), start=1):
         weights = of_folder[0].weights
         name = Path(weights).name if weights else folder.name
         console.rule(f"{number} of {len(by_folder)}: {name}", align="left")
         try:
-            of_cells = _scores(of_folder)
+            _train_and_score(of_folder)
         except UserError as error:
             raise UserError(error.key, f"{name}: {error}") from error
-        for cell, by_window in zip(of_folder, of_cells, strict=True):
-            scores[cells.index(cell)] = by_window
-        done = list(itertools.chain.from_iterable(scores[place] for place in sorted(scores)))
+        scored.add(folder)
+        done: list[Score] = []
+        for cell in cells:
+            if cell.folder in scored:
+                done += cell.scores.values()
         report = StudyReport(done, _settings(config, shared), config.study.numbers_beside())
         with result_set(out, "study", (*STUDY_FILES, CELLS_FILE)) as staged:
             write_study(report, staged)
@@ -130,100 +113,11 @@ def _run(cells: Sequence[_Cell], config: StudySettings, shared: Sequence[str], o
     return report
 
 
-def _cells_page(cells: Sequence[_Cell], config: StudySettings) -> str:
+def _cells_page(cells: Sequence[Cell], config: StudySettings) -> str:
     """Return the page of all cells of one file of weights."""
     converted = cells[0].folder / "weights.ckpt"
     meta = read_checkpoint(converted if converted.is_file() else str(config.checkpoint))
-    scored = [(cell.config, _by_window(cell)) for cell in cells]
-    return cells_page(meta, Path(str(config.checkpoint)).name, scored, config.study.numbers_beside())
-
-
-def _given(config: StudySettings) -> list[str]:
-    """Return the weights that a study scores instead of training its own; empty if it trains."""
-    return [config.checkpoint] if config.checkpoint else list(config.evaluation.checkpoints or [])
-
-
-def _cells(config: StudySettings, points: Sequence[Point], out: Path) -> list[_Cell]:
-    """Return the cells of all points: one per point, or one per point and file of weights."""
-    given = _given(config)
-    if not given:
-        return [_trained_cell(values, point, out) for values, point in points]
-    for values, _ in points:
-        if trained := _of_training(values, is_given=True):
-            raise UserError(
-                "study.trains_nothing",
-                f"{_words(trained)}: a study with checkpoint={','.join(given)} trains nothing; vary keys of the "
-                "section evaluation, or leave the weights out",
-            )
-    if config.checkpoint:
-        return [_scored_cell(values, point, config.checkpoint, out, None) for values, point in points]
-    labels, maps = _labels(given), _class_maps(given, config.evaluation.class_map)
-    cells = []
-    for path in given:
-        for values, point in points:
-            own = replace(point, evaluation=replace(point.evaluation, checkpoints=None, class_map=maps[path]))
-            cells.append(_scored_cell(values, own, path, out / _file_name(labels[path]), labels[path]))
-    return cells
-
-
-def _trained_cell(values: Mapping[str, str], config: StudySettings, out: Path) -> _Cell:
-    trained, condition = _of_training(values), _words(_of_evaluation(values))
-    varied = {key: value for key, value in trained.items() if key != _SEED}
-    row = next(iter(varied.values())) if len(varied) == 1 else _words(varied).removeprefix("variant=")
-    folder = out / _file_name(_words(dict(sorted(trained.items()))) or "point")
-    evaluated = folder / (_file_name(condition) or "evaluation")
-    settings = _settings_of_cell(config)
-    return _Cell(row or _PLAIN, str(config.seed), condition, folder, evaluated, None, settings, overrides(settings))
-
-
-def _scored_cell(
-    values: Mapping[str, str], config: StudySettings, weights: str, folder: Path, row: str | None
-) -> _Cell:
-    """Return a cell of given weights. Without a name for its row, its condition is the row."""
-    condition = _words(_of_evaluation(values, is_given=True))
-    evaluated = folder / (_file_name(condition) or "evaluation")
-    settings = _settings_of_cell(config)
-    cell = _Cell(row or "", str(config.seed), condition, folder, evaluated, weights, settings, overrides(settings))
-    if row is not None:
-        return cell
-    return replace(cell, row=condition or _PLAIN, condition="", is_row_per_condition=True)
-
-
-def _settings_of_cell(config: StudySettings) -> StudySettings:
-    return replace(config, out=None, study=StudyConfig(), checkpoint=None, resume=None)
-
-
-def _of_training(values: Mapping[str, str], is_given: bool = False) -> dict[str, str]:
-    """Return the values of a point that change the training; of weights that are given, those that nothing reads."""
-    of_evaluation = (*_OF_EVALUATION, "postprocess") if is_given else _OF_EVALUATION
-    return {key: value for key, value in values.items() if key.split(".")[0] not in of_evaluation}
-
-
-def _of_evaluation(values: Mapping[str, str], is_given: bool = False) -> dict[str, str]:
-    """Return the values of a point that change the evaluation only, by short keys."""
-    trained = _of_training(values, is_given)
-    return {key.rpartition(".")[2]: value for key, value in values.items() if key not in trained}
-
-
-def _labels(paths: Sequence[str]) -> dict[str, str]:
-    """Return a short name for each file of weights; the paths if two short names are equal."""
-    labels = {path: weights_label(path) for path in paths}
-    return labels if len(set(labels.values())) == len(paths) else {path: path for path in paths}
-
-
-def _class_maps(paths: Sequence[str], class_map: dict[str, str] | None) -> Mapping[str, dict[str, str] | None]:
-    """Return the class map of each file of weights."""
-    if class_map is None:
-        return dict.fromkeys(paths)
-    return class_maps(class_map, {path: read_weights_file(path).spec.class_names for path in paths})
-
-
-def _words(values: Mapping[str, str]) -> str:
-    return ",".join(f"{key}={value}" for key, value in values.items())
-
-
-def _file_name(words: str) -> str:
-    return words.replace("/", "_")
+    return cells_page(meta, Path(str(config.checkpoint)).name, cells, config.study.numbers_beside())
 
 
 def _with_own_recordings(config: StudySettings, out: Path) -> StudySettings:
@@ -231,7 +125,7 @@ def _with_own_recordings(config: StudySettings, out: Path) -> StudySettings:
     return replace(config, dataset=dataset)
 
 
-def _make_recordings(config: StudySettings, cells: Sequence[_Cell], out: Path) -> None:
+def _make_recordings(config: StudySettings, cells: Sequence[Cell], out: Path) -> None:
     generate(config)
     if any(cell.config.dataset.source != "raw" for cell in cells) and preprocess(config):
         raise UserError(
@@ -239,9 +133,9 @@ def _make_recordings(config: StudySettings, cells: Sequence[_Cell], out: Path) -
         )
 
 
-def _check(cells: Sequence[_Cell]) -> None:
+def _check(cells: Sequence[Cell]) -> None:
     """Raise UserError for what would fail after hours."""
-    by_folder: dict[Path, _Cell] = {}
+    by_folder: dict[Path, Cell] = {}
     for cell in cells:
         if (other := by_folder.setdefault(cell.out, cell)) is not cell:
             raise UserError(
@@ -256,11 +150,11 @@ def _check(cells: Sequence[_Cell]) -> None:
                 _check_same_training(cell, json.loads(path.read_text())["point"])
 
 
-def _check_rates(cells: Sequence[_Cell]) -> None:
+def _check_rates(cells: Sequence[Cell]) -> None:
     """Raise UserError if labels do not allow the rates of a cell that is not complete, before anything is trained."""
-    by_settings: dict[str, _Cell] = {}
+    by_settings: dict[str, Cell] = {}
     for cell in cells:
-        if not _is_complete(cell):
+        if not cell.is_complete:
             sections = asdict(cell.config.dataset), asdict(cell.config.windows), asdict(cell.config.evaluation)
             by_settings.setdefault(json.dumps(sections), cell)
     for cell in by_settings.values():
@@ -270,7 +164,7 @@ def _check_rates(cells: Sequence[_Cell]) -> None:
             raise UserError(error.key, f"{cell.out.relative_to(cell.folder.parent)}: {error}") from error
 
 
-def _check_same_training(cell: _Cell, stored: Sequence[str]) -> None:
+def _check_same_training(cell: Cell, stored: Sequence[str]) -> None:
     """Raise UserError if scores in the folder of a training are of other settings that `train` does not compare."""
     before = {word for word in stored if word.startswith(_NOT_COMPARED_BY_TRAIN)}
     now = {word for word in cell.words if word.startswith(_NOT_COMPARED_BY_TRAIN)}
@@ -294,24 +188,24 @@ def _check_shared_recordings(config: StudySettings, points: Sequence[Point]) -> 
         if differ:
             raise UserError(
                 "study.shared_recordings",
-                f"{_words(values)}: the study makes the same recordings for all points, so {' and '.join(differ)} "
+                f"{in_words(values)}: the study makes the same recordings for all points, so {' and '.join(differ)} "
                 "cannot differ; name recordings by dataset.raw_dir or dataset.prepared_dir"
                 + ("" if {"dataset", "synthetic"} & {*differ} else ", or set dataset.source=raw"),
             )
 
 
-def _scores(cells: Sequence[_Cell]) -> list[list[Score]]:
-    """Return the scores of one training, or of weights that are given, in its conditions; make what is missing.
+def _train_and_score(cells: Sequence[Cell]) -> None:
+    """Store the scores of one training, or of weights that are given, in its conditions; make what is missing.
 
     An evaluation with both lengths of windows gives two scores, whose conditions name them.
     All evaluations of a study draw the same recordings in their bootstraps, so that they can be compared.
     Scores that are complete are taken as they are if their weights were deleted.
     """
-    folder, is_complete = cells[0].folder, all(_is_complete(cell) for cell in cells)
+    folder, is_complete = cells[0].folder, all(cell.is_complete for cell in cells)
     if cells[0].weights is not None:
         best, seconds = _readable_weights(cells[0]), 0.0
     elif is_complete and not last_checkpoint(folder).is_file():
-        return [_stored_scores(cell) for cell in cells]
+        return
     else:
         if not is_complete:
             _refuse_other_steps(cells[0])
@@ -323,10 +217,9 @@ def _scores(cells: Sequence[_Cell]) -> list[list[Score]]:
     cost = count_parameters(detector)["total"], seconds
     for cell in cells:
         _score(cell, best, digest, cost)
-    return [_stored_scores(cell) for cell in cells]
 
 
-def _refuse_other_steps(cell: _Cell) -> None:
+def _refuse_other_steps(cell: Cell) -> None:
     """Raise UserError if the training of a cell had another number of steps, with which it would go on."""
     path, num_steps = latest_checkpoint(cell.folder), cell.config.training.steps
     if not path.is_file():
@@ -339,7 +232,7 @@ def _refuse_other_steps(cell: _Cell) -> None:
         )
 
 
-def _readable_weights(cell: _Cell) -> Path:
+def _readable_weights(cell: Cell) -> Path:
     """Return the weights of a cell, which are converted into its folder if they are official ones."""
     path = Path(local_weights(str(cell.weights)))
     content = load_file(path)
@@ -351,13 +244,13 @@ def _readable_weights(cell: _Cell) -> Path:
     return cell.folder / "weights.ckpt"
 
 
-def _score(cell: _Cell, weights: Path, digest: str, cost: tuple[int, float]) -> None:
+def _score(cell: Cell, weights: Path, digest: str, cost: tuple[int, float]) -> None:
     """Evaluate weights as a cell asks, unless its file holds these scores, and write its file."""
     sections = asdict(cell.config)
-    read = {name: sections[name] for name in _READ_BY_EVALUATION}
+    read = {name: sections[name] for name in READ_BY_EVALUATION}
     settings = json.loads(json.dumps({"bootstrap seed": _BOOTSTRAP_SEED, **read}))  # as they are read again
     now = {"settings": settings, "weights": digest}
-    stored = _stored(cell)
+    stored = cell.stored
     if stored is None or any(stored[key] != value for key, value in now.items()):
         asked = replace(cell.config, out=str(cell.out), checkpoint=str(weights), seed=_BOOTSTRAP_SEED)
         (report,) = evaluate(asked)
@@ -366,43 +259,8 @@ def _score(cell: _Cell, weights: Path, digest: str, cost: tuple[int, float]) -> 
             scores[window] = score_to_json(to_score(cell.row, cell.seed, "", part, cost), has_replicates=True)
         stored = {**now, "scores": scores}
     stored["point"] = cell.words
-    with atomic_file(_file_of(cell)) as staged:
+    with atomic_file(cell.file) as staged:
         staged.write_text(json.dumps(stored) + "\n")
-
-
-def _stored_scores(cell: _Cell) -> list[Score]:
-    return list(_by_window(cell).values())
-
-
-def _by_window(cell: _Cell) -> dict[str, Score]:
-    """Return the scores of a cell by kind of windows; the name is empty if there is one kind."""
-    scores = json.loads(_file_of(cell).read_text())["scores"]
-    return {window: score_from_json(plain | _names(cell, window)) for window, plain in scores.items()}
-
-
-def _names(cell: _Cell, window: str) -> dict[str, str]:
-    """Return how the tables name a score. `window` is empty unless an evaluation has two lengths of windows."""
-    named = {"row": cell.row, "seed": cell.seed, "condition": cell.condition}
-    if not window:
-        return named
-    which = "row" if cell.is_row_per_condition else "condition"
-    return named | {which: ",".join(filter(None, [named[which], f"window={window}"]))}
-
-
-def _is_complete(cell: _Cell) -> bool:
-    """Return whether a cell was trained and scored with the same settings."""
-    stored = _stored(cell)
-    return stored is not None and stored["point"] == cell.words
-
-
-def _stored(cell: _Cell) -> dict[str, Any] | None:
-    path = _file_of(cell)
-    stored = json.loads(path.read_text()) if path.is_file() else {}
-    return stored if "scores" in stored else None
-
-
-def _file_of(cell: _Cell) -> Path:
-    return cell.out / "score.json"
 
 
 def _not_to_repeat(config: StudySettings, shared: Sequence[str]) -> list[str]:
@@ -412,7 +270,7 @@ def _not_to_repeat(config: StudySettings, shared: Sequence[str]) -> list[str]:
     that keeps them takes them from the weights. Words in `shared` are those of all rows. Words that were named are not
     returned, because rows may keep them.
     """
-    if _given(config):
+    if given_weights(config):
         return [word for word in overrides(config) if word.split(".")[0] in NOT_READ_WITH_WEIGHTS]
     if not config.training.init_from:
         return []

@@ -8,6 +8,7 @@ from rvtssm.system.user_error import UserError
 
 # sections of which a study that scores given weights reads nothing
 NOT_READ_WITH_WEIGHTS = ("training", "optim", "sampling", "augment", "temporal", "windows", "synthetic", "preprocess")
+READ_BY_EVALUATION = ("dataset", "data", "postprocess", "evaluation", "precision")
 
 
 @dataclass
@@ -69,6 +70,11 @@ class StudySettings(Config):
     study: StudyConfig = field(default_factory=StudyConfig)
 
 
+def given_weights(config: Config) -> list[str]:
+    """Return the weights that a study scores instead of training its own; empty if it trains."""
+    return [config.checkpoint] if config.checkpoint else list(config.evaluation.checkpoints or [])
+
+
 def makes_recordings(config: Config) -> bool:
     """Return whether a study makes its recordings itself: those of the synthetic dataset, if no folder is named."""
     return config.dataset.name == "synthetic" and not any(folders(config).values())
@@ -76,7 +82,7 @@ def makes_recordings(config: Config) -> bool:
 
 def check_study(config: StudySettings) -> None:
     """Raise UserError if the settings of a study do not fit together."""
-    is_given = bool(config.checkpoint or config.evaluation.checkpoints)
+    is_given = bool(given_weights(config))
     if config.checkpoint and config.evaluation.checkpoints is not None:
         raise UserError(
             "study.two_kinds_of_weights", "give checkpoint=FILE or evaluation.checkpoints=[FILE,FILE], and not both"

@@ -20,7 +20,14 @@ from rvtssm.evaluation.breakdown import SPEED, json_number
 from rvtssm.evaluation.frequency import performance_drop
 from rvtssm.evaluation.plots import panels_figure, to_png
 from rvtssm.evaluation.render import TerminalTable, render
-from rvtssm.evaluation.result import NO_VALUE, EvaluationReport, json_interval, json_numbers, percent_interval
+from rvtssm.evaluation.result import (
+    NO_VALUE,
+    EvaluationReport,
+    json_interval,
+    json_numbers,
+    percent_interval,
+    table_by_rate,
+)
 from rvtssm.system.extras import check_extra
 from rvtssm.system.output_folder import write_files
 
@@ -280,7 +287,7 @@ def study_html(report: StudyReport) -> str:
         numbers=report.to_json(),
         conditions=conditions,
         rates_png=to_png(report.plot()),
-        beside=_beside_table(report.beside),
+        beside=table_by_rate("model", _beside(report.beside)),
         costs=_cost_table(report.scores),
         settings=report.settings,
     )
@@ -305,17 +312,16 @@ def console_tables(report: StudyReport) -> list[TerminalTable]:
 
 def _mean_table(rows: Sequence[StudyRow]) -> list[list[str]]:
     """Return mean and deviation of AP over seeds by row and rate, and the drop if there is one."""
-    rates = _rates(rows)
     has_drop = not all(math.isnan(score.drop) for row in rows for score in row.scores)
-    table = [["model", "seeds", *(f"{hz:g} Hz" for hz in rates)]]
+    table = table_by_rate("model", {row.row: {hz: spread(row.ap(hz)) for hz in row.rates} for row in rows})
+    head, *lines = table
+    head.insert(1, "seeds")
+    for cells, row in zip(lines, rows, strict=True):
+        cells.insert(1, str(len(row.scores)))
     if has_drop:
-        table[0].append(_DROP)
-    for row in rows:
-        cells = [row.row, str(len(row.scores))]
-        cells += [spread(row.ap(hz)) if hz in row.rates else NO_VALUE for hz in rates]
-        if has_drop:
+        head.append(_DROP)
+        for cells, row in zip(lines, rows, strict=True):
             cells.append(spread([score.drop for score in row.scores]))
-        table.append(cells)
     return table
 
 
@@ -331,15 +337,13 @@ def _interval_tables(rows: Sequence[StudyRow]) -> list[Table]:
 
 
 def _numbers_table(rows: Sequence[StudyRow], number: Callable[[StudyRow, float], Interval | None]) -> list[list[str]]:
-    rates = _rates(rows)
-    table = [["model", *(f"{hz:g} Hz" for hz in rates)]]
+    cells: dict[str, dict[float, str]] = {}
     for row in rows:
-        cells = [row.row]
-        for hz in rates:
-            interval = number(row, hz) if hz in row.rates else None
-            cells.append(percent_interval(interval) if interval else NO_VALUE)
-        table.append(cells)
-    return table
+        cells[row.row] = {}
+        for hz in row.rates:
+            interval = number(row, hz)
+            cells[row.row][hz] = percent_interval(interval) if interval else NO_VALUE
+    return table_by_rate("model", cells)
 
 
 def _by_object(rows: Sequence[StudyRow]) -> list[Table]:
@@ -359,15 +363,12 @@ def _by_object(rows: Sequence[StudyRow]) -> list[Table]:
     return [Table(f"On objects that stand still, and by speed in frame widths per second, at {rate}.", table)]
 
 
-def _beside_table(beside: Mapping[str, Mapping[float, float]]) -> list[list[str]]:
-    """Return published numbers as rows of cells; empty if there are none."""
-    if not beside:
-        return []
-    rates = sorted(set().union(*beside.values()))
-    table = [["model", *(f"{hz:g} Hz" for hz in rates)]]
+def _beside(beside: Mapping[str, Mapping[float, float]]) -> dict[str, dict[float, str]]:
+    """Return published numbers as text."""
+    cells = {}
     for name, ap_by_hz in beside.items():
-        table.append([name, *(f"{ap_by_hz[hz]:.1f}" if hz in ap_by_hz else NO_VALUE for hz in rates)])
-    return table
+        cells[name] = {hz: f"{ap:.1f}" for hz, ap in ap_by_hz.items()}
+    return cells
 
 
 def _cost_table(scores: Sequence[Score]) -> list[list[str]]:
@@ -404,10 +405,6 @@ def _limits(name: str, interval: Interval | None) -> dict[str, float | None]:
         return {}
     limits: dict[str, float | None] = {f"{name}_low": interval.low, f"{name}_high": interval.high}
     return limits if name == "AP" else {name: interval.value, **limits}
-
-
-def _rates(rows: Sequence[StudyRow]) -> list[float]:
-    return sorted(set().union(*(row.rates for row in rows)))
 
 
 def _by(items: Iterable[Any], name: str) -> dict[str, list[Any]]:

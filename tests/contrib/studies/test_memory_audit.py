@@ -20,13 +20,12 @@ from rvtssm.models.official import convert_official
 from rvtssm.readers.dat import write_dat
 from rvtssm.readers.recording import join_events
 from rvtssm.records import Events
-from rvtssm.ssm.lstm import LSTM
 from rvtssm.ssm.s5 import S5SSM
 from rvtssm.ssm.spectrum import Spectrum
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.user_error import UserError
 
-SMALL_AUDIT = AuditConfig(hz=[20.0, 200.0], finer=[1, 5], num_timed=3)
+SMALL_AUDIT = AuditConfig(hz=[20.0, 200.0], finer=[1, 5])
 
 
 def random_frames(num_steps, seed=0):
@@ -133,18 +132,9 @@ def test_the_mask_of_a_layer_is_in_its_spectrum():
     assert spectrum_numbers(layer.spectrum(), 50.0)["num_undamped"] == 1
 
 
-@pytest.mark.parametrize(("name", "refuses"), [("s5", False), ("lstm", False), ("lstm", True)])
-def test_an_audit_says_everything_on_one_page(live_checkpoint, draw_events, monkeypatch, name, refuses):
-    """`refuses`: as a layer from outside the package may, for which no step scale but 1 has a meaning."""
-    checkpoint, forward = live_checkpoint(name), LSTM.forward
-
-    def forward_at_one_rate(self, x, state=None, step_scale=1.0):
-        if step_scale != 1:
-            raise UserError("audit.one_rate", "it runs at the rate of training only")
-        return forward(self, x, state, step_scale)
-
-    if refuses:
-        monkeypatch.setattr(LSTM, "forward", forward_at_one_rate)
+@pytest.mark.parametrize("name", ["s5", "lstm"])
+def test_an_audit_says_everything_on_one_page(live_checkpoint, draw_events, name):
+    checkpoint = live_checkpoint(name)
     events = draw_events(20_000, duration_us=1_300_000)
     audit = audit_detector(checkpoint, events, (48, 64), SMALL_AUDIT, progress=False)
     page, numbers = to_html(audit, "weights", "noise"), to_json(audit, "weights", "noise")
@@ -154,14 +144,10 @@ def test_an_audit_says_everything_on_one_page(live_checkpoint, draw_events, monk
     assert numbers["carry"]["traffic"]["at the border"]["scores"] > 0
     assert numbers["cost"]["20"]["ms"] > 0
     assert len(numbers["memory_length"]["boxes"]["curve"]) == 26 - numbers["emptied_window"]
-    if refuses:
-        assert "the rate of training only" in numbers["rescaled"] and "the rate of training" in numbers["cost"]["200"]
-        assert "Not rescaled" in page
-    else:
-        assert numbers["rescaled"]["5"]["scores"] >= 0
-        assert numbers["cost"]["200"]["realtime"] == pytest.approx(5 / numbers["cost"]["200"]["ms"])
+    assert numbers["rescaled"]["5"]["scores"] >= 0
+    assert numbers["cost"]["200"]["realtime"] == pytest.approx(5 / numbers["cost"]["200"]["ms"])
     assert ("no eigenvalues" in page) == (name == "lstm")
-    assert ("ignore the step scale" in page) == (name == "lstm" and not refuses)
+    assert ("ignore the step scale" in page) == (name == "lstm")
     assert page.count("<h2>") == 5
 
 
@@ -178,7 +164,7 @@ def weights(live_checkpoint, tmp_path_factory):
     return path
 
 
-SHORT = ("duration_s=1.3", "hz=[20]", "finer=[2]", "num_timed=2")
+SHORT = ("duration_s=1.3", "hz=[20]", "finer=[2]")
 
 
 def test_the_command_audits_simulated_traffic(weights, tmp_path, capsys):
@@ -249,7 +235,6 @@ def test_a_recording_is_read_as_its_dataset_says(weights, draw_events, tmp_path,
         (["duration_s=0.5"], "but an audit of these weights needs 23; give a longer recording"),
         (["finer=[0]"], r"audit.finer=[0]; name whole numbers"),
         (["hz=[20,2000000]"], "name positive rates up to 1000000 Hz"),
-        (["threshold=2"], "audit.threshold=2 must be less than 1"),
     ],
 )
 def test_what_cannot_be_audited_is_one_line(weights, tmp_path, capsys, change, answer):

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rvtssm.contrib.studies.study_config import StudySettings
+from rvtssm.contrib.studies.study_cells import Cell
 from rvtssm.contrib.studies.study_report import Score
 from rvtssm.evaluation.bootstrap import LEVEL
 from rvtssm.evaluation.protocol import scoring_rules
@@ -20,8 +20,8 @@ PUBLISHED = ", published"  # at the end of the names in `study.beside` that are 
 
 
 @dataclass(frozen=True)
-class Cell:
-    """Weights at one rate in one condition."""
+class _Line:
+    """The score of weights at one rate in one condition."""
 
     hz: float
     windows: str  # their length and the distance between their ends
@@ -39,7 +39,7 @@ class Cell:
 def cells_page(
     meta: CheckpointMeta,
     source: str,
-    scored: Sequence[tuple[StudySettings, Mapping[str, Score]]],
+    cells: Sequence[Cell],
     beside: Mapping[str, Mapping[float, float]],
 ) -> str:
     """Return the paragraph and the table of all cells in Markdown, ordered by rate.
@@ -47,40 +47,38 @@ def cells_page(
     Args:
         meta: The description of the weights.
         source: The file that was given, for the text.
-        scored: The settings of each evaluation, and its scores by kind of windows; empty if there is one kind.
+        cells: The cells, all of which are scored.
         beside: Published AP in percent, by name and rate.
     """
-    cells: list[Cell] = []
-    for settings, scores in scored:
-        cells += _cells(meta, settings, scores)
-    cells.sort(key=lambda cell: cell.hz)
-    rates = sorted({cell.hz for cell in cells})
+    lines: list[_Line] = []
+    for cell in cells:
+        lines += _lines(meta, cell)
+    lines.sort(key=lambda line: line.hz)
     columns = {name: ap for name, ap in beside.items() if name.endswith(PUBLISHED)}
     table = [["rate", "windows", "step", "memory", "score", "AP re-run", *columns]]
-    for cell in cells:
-        published = [_number(ap, cell.hz) for ap in columns.values()]
-        row = [f"{cell.hz:g} Hz", cell.windows, f"x {cell.step_scale:g}", cell.memory, cell.score, cell.ap_text]
+    for line in lines:
+        published = [_number(ap, line.hz) for ap in columns.values()]
+        row = [f"{line.hz:g} Hz", line.windows, f"x {line.step_scale:g}", line.memory, line.score, line.ap_text]
         table.append([*row, *published])
-    _, scores = scored[0]
-    first = next(iter(scores.values()))
-    text = [_what_was_run(meta, source, first), *_by_rate(cells, rates, columns)]
+    first = next(iter(cells[0].scores.values()))
+    text = [_what_was_run(meta, source, first), *_by_rate(lines, columns)]
     return "\n\n".join([" ".join(text), "\n".join(markdown_table(table))]) + "\n"
 
 
-def _cells(meta: CheckpointMeta, settings: StudySettings, scores: Mapping[str, Score]) -> Iterator[Cell]:
-    evaluation = settings.evaluation
-    for window, score in scores.items():
+def _lines(meta: CheckpointMeta, cell: Cell) -> Iterator[_Line]:
+    evaluation = cell.config.evaluation
+    for window, score in cell.scores.items():
         for hz, resampled in score.rates.items():
             windows = meta.windows_at(hz, window or evaluation.window)
             length_ms, stride_ms = windows.nominal_length_us / 1000, windows.stride_us / 1000
             scale = evaluation.step_scale
             ap = resampled.metrics["AP"]
-            yield Cell(
+            yield _Line(
                 hz,
                 f"{length_ms:g} ms every {stride_ms:g} ms",
                 windows.stride_us / meta.windows.stride_us if scale is None else scale,
                 evaluation.memory or meta.model_config.memory,
-                settings.postprocess.score or str(meta.scored_as.score),
+                cell.config.postprocess.score or str(meta.scored_as.score),
                 ap,
                 percent_interval(resampled.interval("AP")) if resampled.has_intervals else percent(ap),
             )
@@ -106,16 +104,14 @@ def _number(ap_by_hz: Mapping[float, float], hz: float) -> str:
     return f"{ap_by_hz[hz]:.2f}" if hz in ap_by_hz else NO_VALUE
 
 
-def _by_rate(
-    cells: Sequence[Cell], rates: Sequence[float], columns: Mapping[str, Mapping[float, float]]
-) -> Iterator[str]:
+def _by_rate(lines: Sequence[_Line], columns: Mapping[str, Mapping[float, float]]) -> Iterator[str]:
     """Yield one sentence per rate: the lowest and the highest AP with their conditions, and the published ones."""
-    for hz in rates:
-        at_rate = [cell for cell in cells if cell.hz == hz and not math.isnan(cell.ap)]
+    for hz in dict.fromkeys(line.hz for line in lines):
+        at_rate = [line for line in lines if line.hz == hz and not math.isnan(line.ap)]
         if not at_rate:
             yield f"At {hz:g} Hz no box is scored."
             continue
-        low, high = (choose(at_rate, key=lambda cell: cell.ap) for choose in (min, max))
+        low, high = min(at_rate, key=lambda line: line.ap), max(at_rate, key=lambda line: line.ap)
         published = "; ".join(f"{name}: {_number(ap, hz)}" for name, ap in columns.items())
         ap = f"AP is {percent(high.ap)} ({high.condition})"
         if percent(low.ap) != percent(high.ap):
