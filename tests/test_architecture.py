@@ -49,7 +49,7 @@ MAY_IMPORT |= {f"contrib.{name}": GROUND | ROOMS | {"cli"} for name in CONTRIB} 
 TORCH = {"torch", "torchvision", "lightning", "pytorch_lightning", "timm"}
 WITHOUT_TORCH = (*sorted(GROUND), "records", "readers", "events", "synthetic", "checks", "writers", "contrib.worlds")
 PREPARING = {
-    *("compress", "prepare_dataset", "prepare_recording", "sections", "store"),
+    *("compress", "prepare_dataset", "prepare_recording", "sections", "store", "store_writer"),
     *("tree", "rvt_layout", "custom", "prophesee", "dsec", "synthetic", "data_config"),
 }
 MAY_NOT_IMPORT = {

@@ -66,13 +66,12 @@ def read_spec(*folders: Path | str) -> DatasetSpec:
                 "dataset.folder_missing",
                 f"the folder {gone[0]} does not exist; check dataset.raw_dir and dataset.prepared_dir",
             )
-        names = " and ".join(map(str, paths))
-        found = next((each for each in paths if each.with_name(_ULTRALYTICS).is_file()), None)
-        of_names = f"; {found.with_name(_ULTRALYTICS)} gives the classes" if found else ""
-        raise UserError(
-            "dataset.not_described",
-            f"{names} does not exist; it must describe the custom dataset, with {', '.join(_NEEDED)}{of_names}",
-        )
+        text = f"{' and '.join(map(str, paths))} does not exist; it must describe the custom dataset, with "
+        text += ", ".join(_NEEDED)
+        beside = [path.with_name(_ULTRALYTICS) for path in paths]
+        if names := next((path for path in beside if path.is_file()), None):
+            text += f"; {names} gives the classes"
+        raise UserError("dataset.not_described", text)
     content = _loaded(path)
     if not isinstance(content, dict):
         raise UserError("dataset.no_keys", f"{path} holds no keys; it needs {', '.join(_NEEDED)}")
@@ -113,11 +112,13 @@ def _loaded(path: Path) -> Any:
 
 def _ultralytics_names(path: Path) -> dict[str, Any]:
     """Return the classes of a `data.yaml` of ultralytics and their numbers; nothing without such a file."""
-    content = _loaded(path) if path.is_file() else None
-    names = content.get("names") if isinstance(content, dict) else None
+    content = _loaded(path) if path.is_file() else {}
+    if not isinstance(content, dict) or "names" not in content:
+        return {}
+    names = content["names"]
     if isinstance(names, dict):
         return {"classes": list(names.values()), "class_ids": list(names)}
-    return {} if names is None else {"classes": names}
+    return {"classes": names}
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -178,7 +179,7 @@ def _checked(path: Path, key: str, value: Any) -> Any:
     if kind is bool and isinstance(value, bool):
         return value
     if key in ("classes", "event_suffixes"):
-        wanted = "a list of different names, such as [car, person]"
+        needed = "a list of different names, such as [car, person]"
         are_names = isinstance(value, list) and value and all(isinstance(name, str) and name for name in value)
         are_suffixes = key == "classes" or (are_names and all(map(_is_name, value)))
         if are_names and are_suffixes and len(set(value)) == len(value):
@@ -190,15 +191,15 @@ def _checked(path: Path, key: str, value: Any) -> Any:
                 )
             return tuple(value)
     elif key == "ignored_classes":
-        wanted = "a list of names or numbers, such as [rider, 7]"
+        needed = "a list of names or numbers, such as [rider, 7]"
         if isinstance(value, list) and all(type(name) in (str, int) for name in value):
             return tuple(map(str, value))
     elif key == "class_ids":
-        wanted = "a list of numbers, such as [0, 2]"
+        needed = "a list of numbers, such as [0, 2]"
         if isinstance(value, list) and all(type(number) is int and 0 <= number < 1 << 32 for number in value):
             return tuple(value)
     elif key == "split_sources":
-        wanted = "patterns by split, such as val: [train/day3_*]"
+        needed = "patterns by split, such as val: [train/day3_*]"
         value = value if isinstance(value, dict) else {"": None}
         lists = list(value.values())
         are_lists = all(isinstance(patterns, list) and patterns for patterns in lists)
@@ -206,16 +207,16 @@ def _checked(path: Path, key: str, value: Any) -> Any:
             return {str(split): tuple(patterns) for split, patterns in value.items()}
     elif kind in (int, float):
         lowest = 1 if key in ("height", "width", "downsample", "label_interval_us") else 0
-        wanted = f"a {'whole number' if kind is int else 'number'} of at least {lowest}"
+        needed = f"a {'whole number' if kind is int else 'number'} of at least {lowest}"
         is_number = isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
         if is_number and lowest <= value < math.inf:
             return value
     else:
         is_folder = key in ("events_dir", "boxes_dir", "labels")
-        wanted = "a path inside the folder of this file" if is_folder else "true or false"
+        needed = "a path inside the folder of this file" if is_folder else "true or false"
         if isinstance(value, str) and value and (_is_inside(value) if is_folder else _is_name(value)):
             return value
-    raise UserError("dataset.value", f"{path} has {key}: {value!r}; write {wanted}")
+    raise UserError("dataset.value", f"{path} has {key}: {value!r}; write {needed}")
 
 
 def _is_inside(name: str) -> bool:

@@ -103,7 +103,8 @@ class SequenceDataModule(L.LightningDataModule):
             else:
                 folder = _given(self.config.prepared_dir, "dataset.prepared_dir")
                 sequences = open_prepared_split(folder, split, self.spec)
-                sequences = sequences if is_trained else _annotated(sequences)
+                if not is_trained:
+                    sequences = _annotated(sequences)
             self._sequences[split, source] = sequences
         return self._sequences[split, source]
 
@@ -115,7 +116,9 @@ class SequenceDataModule(L.LightningDataModule):
             sequences: The sequences of the split.
             source: raw or prepared; None for the source of training. Prepared files without boxes do not exist.
         """
-        return self._raw_split(split).num_recordings - len(sequences) if (source or self.source) == "raw" else 0
+        if (source or self.source) != "raw":
+            return 0
+        return self._raw_split(split).num_recordings - len(sequences)
 
     @property
     def settings(self) -> WindowSettings:
@@ -147,11 +150,13 @@ class SequenceDataModule(L.LightningDataModule):
         """Return the windows that random chunks draw from, and the windows that streams draw from."""
         if self.augment is None or not self.draws_windows:
             return [self.windows], [self.windows]
-        lengths_ms = self.augment.stream_window_ms or self.augment.window_ms
-        of_random = drawn_windows(self.windows, self.augment)
-        of_stream = drawn_windows(self.windows, replace(self.augment, stream_window_ms=None, window_ms=lengths_ms))
-        draws = self.augment.draws
-        return of_random if draws != "stream" else [self.windows], of_stream if draws != "random" else [self.windows]
+        of_random = of_stream = [self.windows]
+        if self.augment.draws != "stream":
+            of_random = drawn_windows(self.windows, self.augment)
+        if self.augment.draws != "random":
+            lengths_ms = self.augment.stream_window_ms or self.augment.window_ms
+            of_stream = drawn_windows(self.windows, replace(self.augment, stream_window_ms=None, window_ms=lengths_ms))
+        return of_random, of_stream
 
     def sequences_to_draw(self) -> tuple[list[FrameSequence], list[int], list[int]]:
         """Return the training sequences for every kind of windows that training draws.
@@ -261,11 +266,11 @@ class SequenceDataModule(L.LightningDataModule):
         """Return a loader that counts on the trainer's device; without a trainer, on a GPU if there is one."""
         frames = dataset.sequences[0]
         num_bytes = math.prod(frames.frame_shape) * frames.settings.dtype.itemsize
-        batch = (num_steps or self.data.eval_chunk_length, self.sampling.num_chunks if num_steps else 1)
-        what = (
-            f"a batch of {batch[0]} steps of {batch[1]} frames of {frames.frame_shape}, use fewer or a smaller num_bins"
-        )
-        check_memory(math.prod(batch) * num_bytes, what)
+        steps, streams = self.data.eval_chunk_length, 1
+        if num_steps:
+            steps, streams = num_steps, self.sampling.num_chunks
+        what = f"a batch of {steps} steps of {streams} frames of {frames.frame_shape}, use fewer or a smaller num_bins"
+        check_memory(steps * streams * num_bytes, what)
         dt_us = np.concatenate([sequence.windows.dt_us for sequence in dataset.sequences])
         loader = kind(
             dataset,  # type: ignore[arg-type]  # its chunks become batches
@@ -285,17 +290,18 @@ class SequenceDataModule(L.LightningDataModule):
 
 def drawn_windows(windows: WindowSettings, augment: AugmentConfig) -> list[WindowSettings]:
     """Return the windows that training draws from: every rate of the augmentation with every window length."""
-    return [
-        _with_length(windows.at_rate(hz, "slide") if augment.hz else windows, window_ms)
-        for hz in augment.hz or [windows.hz]
-        for window_ms in augment.window_ms or (None,)
-    ]
-
-
-def _with_length(windows: WindowSettings, window_ms: float | None) -> WindowSettings:
-    """Return windows of this length. If they have it already, return them unchanged."""
-    length_us = windows.nominal_length_us if window_ms is None else round(window_ms * 1000)
-    return windows if length_us == windows.nominal_length_us else replace(windows, length_us=length_us)
+    at_rates = [windows]
+    if augment.hz:
+        at_rates = [windows.at_rate(hz, "slide") for hz in augment.hz]
+    if augment.window_ms is None:
+        return at_rates
+    drawn = []
+    for at_rate in at_rates:
+        for window_ms in augment.window_ms:
+            length_us = round(window_ms * 1000)
+            has_length = length_us == at_rate.nominal_length_us
+            drawn.append(at_rate if has_length else replace(at_rate, length_us=length_us))
+    return drawn
 
 
 def _annotated(sequences: list[FrameSequence]) -> list[FrameSequence]:

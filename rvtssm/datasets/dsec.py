@@ -69,11 +69,11 @@ def labels_for(path: Path | str, class_names: Sequence[str]) -> tuple[Labels, np
 
     Returns:
         The labels in sensor pixels, ordered by time, without those that no class of the model stands for;
-        `window_index` is
-        -1, since there are no windows yet. Also (N,), which of them the model has to find; the others are ignored.
+        `window_index` is -1, since there are no windows yet. Also (N,), which of them the model has to find; the others
+        are ignored.
     """
     boxes = clean_boxes(read_boxes(path), SPEC, "exact", is_train=False)
-    stands_for = np.array([-1 if place is None else place for place in _places(class_names)])
+    stands_for = np.array(_places(class_names))
     boxes = boxes[stands_for[boxes["class_id"]] >= 0]
     own = boxes["class_id"].astype(np.int64)
     labels = Labels(
@@ -83,8 +83,9 @@ def labels_for(path: Path | str, class_names: Sequence[str]) -> tuple[Labels, np
         window_index=np.full(len(own), -1),
         still_us=boxes["still_us"].copy(),
     )
-    ignored = [] if tuple(class_names) == SPEC.class_names else [SPEC.class_names.index(name) for name in _IGNORED]
-    return labels, ~np.isin(own, ignored)
+    if tuple(class_names) == SPEC.class_names:
+        return labels, np.ones(len(own), bool)
+    return labels, ~np.isin(own, [SPEC.class_names.index(name) for name in _IGNORED])
 
 
 def mapping_in_words(class_names: Sequence[str]) -> str:
@@ -93,19 +94,19 @@ def mapping_in_words(class_names: Sequence[str]) -> str:
         return "classes as labelled"
     parts: dict[str, list[str]] = {"scored": [], "ignored": [], "left out": []}
     for name, place in zip(SPEC.class_names, _places(class_names), strict=True):
-        if place is None:
+        if place < 0:
             parts["left out"].append(name)
         else:
             parts["ignored" if name in _IGNORED else "scored"].append(f"{name} as {class_names[place]}")
     return "; ".join(f"{part}: {', '.join(names)}" for part, names in parts.items() if names or part == "scored")
 
 
-def _places(class_names: Sequence[str]) -> list[int | None]:
-    """Return, for each class of SPEC, the index of the class that it counts as, or None."""
+def _places(class_names: Sequence[str]) -> list[int]:
+    """Return, for each class of SPEC, the index of the class that it counts as, or -1."""
     if tuple(class_names) == SPEC.class_names:
         return list(range(len(class_names)))
-    places: list[int | None] = []
+    places = []
     for own in SPEC.class_names:
-        counted_as = [name for name in _STANDS_FOR[own] if name in class_names]
-        places.append(list(class_names).index(counted_as[0]) if counted_as else None)
+        counted_as = next((name for name in _STANDS_FOR[own] if name in class_names), None)
+        places.append(-1 if counted_as is None else list(class_names).index(counted_as))
     return places

@@ -50,7 +50,7 @@ from rvtssm.system.workers import (
 
 WORTH_A_WORKER = 1 << 23  # bytes; starting a process takes about a second
 # For the estimate of disk space: the smallest measured size of raw files, and the largest of prepared files.
-# Bytes per event in a raw file:
+# Bytes per event in a raw file
 _LEAST_RAW_BYTES = {".dat": 8.0, ".npy": 8.0, ".csv": 8.0}
 _LEAST_RAW_BYTES_ELSEWHERE = 2.5  # EVT3 with vectors, HDF5 with blosc
 # bytes per event and frame that shows it
@@ -68,9 +68,8 @@ class PreprocessSummary:
     dropped: list[tuple[str, str]] = field(default_factory=list)  # names and reasons
     failed: list[tuple[str, str]] = field(default_factory=list)  # names and reasons, one line each
     repaired: dict[str, int] = field(default_factory=dict)  # number of events that were out of order
-    event_notes: dict[str, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # what was left out of the events, doubts on times
+    # what was left out of the events, and doubts about their times
+    event_notes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     unusable_boxes: dict[str, str] = field(default_factory=dict)  # number of boxes by reason, as text
     num_labels: int = 0  # of the recordings that were written now
     num_thinned: int = 0  # boxes of these recordings that were dropped because of their time
@@ -79,8 +78,10 @@ class PreprocessSummary:
 
     def add(self, name: str, outcome: Outcome) -> None:
         """Add the outcome of one recording."""
-        has_reason = outcome.status in ("dropped", "failed")
-        getattr(self, outcome.status).append((name, outcome.message) if has_reason else name)
+        if outcome.status in ("dropped", "failed"):
+            getattr(self, outcome.status).append((name, outcome.message))
+        else:
+            getattr(self, outcome.status).append(name)
         if outcome.backward_steps:
             self.repaired[name] = outcome.backward_steps
         if outcome.event_notes:
@@ -89,7 +90,8 @@ class PreprocessSummary:
             self.unusable_boxes[name] = outcome.unusable_boxes
         self.num_labels += outcome.num_labels
         self.num_thinned += outcome.num_thinned
-        self.label_times += [outcome.label_times] if outcome.label_times is not None else []
+        if outcome.label_times is not None:
+            self.label_times.append(outcome.label_times)
         self.label_notes += outcome.label_notes
 
 
@@ -166,7 +168,9 @@ def preprocess_dataset(
         folder, recipe = prepared_dir / split, Recipe(spec, settings, split == "train", config.is_labelled)
         for recording in find_recordings(raw_dir, split, spec):
             jobs.append(Job(split, recording, folder / f"{recording.name}.h5", recipe))
-        for boxes_path in find_boxes_without_events(raw_dir, split, spec) if config.is_labelled else ():
+        if not config.is_labelled:
+            continue
+        for boxes_path in find_boxes_without_events(raw_dir, split, spec):
             suffixes = ", *".join(spec.event_suffixes)
             message = f"{boxes_path} has no event file beside it (*{suffixes}); copy one there or delete it"
             summary.add(f"{split}/{boxes_path.name.removesuffix(spec.boxes_suffix)}", Outcome("failed", message))

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rvtssm.datasets.compress import FrameCompressor
-from rvtssm.datasets.store import Meta, StoredSequence, open_sequence, sequence_writer
+from rvtssm.datasets.store import Meta, StoredSequence, open_sequence
+from rvtssm.datasets.store_writer import sequence_writer
 from rvtssm.datasets.tree import RawRecording
 from rvtssm.events.frame_counter import count_as_they_close
 from rvtssm.events.label_rules import unusable_boxes

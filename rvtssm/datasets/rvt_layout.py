@@ -51,7 +51,9 @@ def write_rvt_tree(
     num_recordings = num_frames = num_left_out = 0
     with staging_folder(out.absolute().parent, out.name) as staged:
         for split in _SPLITS:
-            for path in find_sequences(prepared_dir, split) if (prepared_dir / split).is_dir() else ():
+            if not (prepared_dir / split).is_dir():
+                continue
+            for path in find_sequences(prepared_dir, split):
                 stored = open_sequence(path, spec)
                 num_left_out += write_rvt_sequence(stored, staged / out.name / split / stored.name, spec)
                 num_recordings, num_frames = num_recordings + 1, num_frames + len(stored.windows)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rvtssm.datasets.prepare_recording import Outcome, Plan, Recipe
-from rvtssm.datasets.store import SequenceWriter, sequence_writer
+from rvtssm.datasets.store_writer import SequenceWriter, sequence_writer
 from rvtssm.datasets.tree import RawRecording
 
 SECTION_BYTES = 1 << 23  # smallest section in bytes of the raw file; recordings below two sections stay whole

@@ -1,4 +1,4 @@
-"""The prepared sequence on disk: one HDF5 file per recording. Folders prepared by RVT are read through the same class.
+"""Prepared sequences are read here: one HDF5 file per recording, or a folder prepared by RVT.
 
 Layout: `frames` (bytes,) uint8, the compressed frames one after another, with their shape (C, h, w) and dtype as
 attributes; `offsets` (T + 1,) int64, where each frame begins and the last one ends; `bounds_us` (T, 2), `dt_us` (T,); a
@@ -7,16 +7,12 @@ times); an attribute `meta`, JSON, which records the settings and the source of 
 CRC-32: one of `frames`, and one of all other content and the name of the file.
 """
 
-import contextlib
-import io
 import json
 import math
 import os
 import re
-import signal
-import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -32,74 +28,19 @@ from rvtssm.events.label_rules import with_class_indices
 from rvtssm.events.labels import to_boxes, to_labels
 from rvtssm.readers.hdf5 import check_storage, open_hdf5, read_array, read_rows, reading
 from rvtssm.records import DatasetSpec, Labels, Windows, WindowSettings
-from rvtssm.system.files import CONTENT_ERRORS, atomic_file, file_errors
+from rvtssm.system.files import CONTENT_ERRORS, file_errors
 from rvtssm.system.machine import check_memory
 from rvtssm.system.user_error import UserError
 
 FORMAT_VERSION = 2
-_CHUNK_BYTES = 1 << 16
-_WRITE_BYTES = 1 << 20  # frames are collected until this many bytes can be written
 _AGAIN = "delete it and prepare it again"
 _CHECK_BYTES = 1 << 24
-_TABLES = ("offsets", "bounds_us", "dt_us", *(f"labels/{field.name}" for field in fields(Labels)))
+TABLES = ("offsets", "bounds_us", "dt_us", *(f"labels/{field.name}" for field in fields(Labels)))
 # A file without them means that all boxes are annotated, and that no label time is known to be without an object.
-_OPTIONAL = ("labels/pseudo_score", "labels/empty_us")
+OPTIONAL = ("labels/pseudo_score", "labels/empty_us")
 _RVT_PUBLISHED = "stacked_histogram_dt=50_nbins=10"
 Meta = dict[str, Any]
 Read = TypeVar("Read")
-
-
-class UnfailingFile(io.FileIO):
-    """A new file whose writes never raise. After the first error it writes nothing more.
-
-    After a write that fails, libhdf5 crashes the process some time later, so errors are raised only after the call.
-    Pass it to `h5py.File`, and put every call that makes h5py write into a block of `errors_at_end`.
-
-    Args:
-        path: The file to create.
-    """
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, "w+")
-        self._error: OSError | None = None
-
-    def write(self, data: Any) -> int:
-        rest = memoryview(data)
-        with self._noted():
-            while rest and self._error is None:
-                rest = rest[super().write(rest) :]
-        return len(data)
-
-    def truncate(self, size: int | None = None) -> int:
-        with self._noted():
-            super().truncate(size)
-        return self.tell() if size is None else size
-
-    @contextlib.contextmanager
-    def errors_at_end(self) -> Iterator[None]:
-        """Raise the first error when the block ends. KeyboardInterrupt waits too, since it must not end `write`."""
-        usual: Any = signal.getsignal(signal.SIGINT)
-        if threading.current_thread() is not threading.main_thread() or not callable(usual):
-            yield  # signals are not handled here
-        else:
-            interruptions: list[Any] = []
-            signal.signal(signal.SIGINT, lambda *arguments: interruptions.append(arguments))
-            try:
-                yield
-            finally:
-                signal.signal(signal.SIGINT, usual)
-                for arguments in interruptions[:1]:
-                    usual(*arguments)
-        if self._error is not None:
-            raise self._error
-
-    @contextlib.contextmanager
-    def _noted(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            # without its traceback, which refers to memory of libhdf5
-            self._error = self._error or error.with_traceback(None)
 
 
 @dataclass(eq=False)
@@ -185,95 +126,6 @@ class StoredSequence:
         return {**self.__dict__, "_file": None}
 
 
-class SequenceWriter:
-    """Takes the compressed frames of a recording in order. `meta` must be set before the file is completed.
-
-    Args:
-        stored: The dataset to which frames are appended.
-        disk: The file that holds it.
-    """
-
-    def __init__(self, stored: h5py.Dataset, disk: UnfailingFile) -> None:
-        self.meta: Meta = {}
-        self.crc = 0
-        self._stored, self._disk = stored, disk
-        self._waiting: list[bytes] = []
-        self._waiting_bytes = 0
-        self._lengths: list[int] = []
-
-    def append(self, frames: Sequence[bytes]) -> None:
-        """Append compressed frames."""
-        self._waiting += frames
-        self._lengths += map(len, frames)
-        self._waiting_bytes += sum(map(len, frames))
-        if self._waiting_bytes >= _WRITE_BYTES:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write the frames that are still in memory."""
-        waiting = b"".join(self._waiting)
-        self.crc = zlib.crc32(waiting, self.crc)
-        data = np.frombuffer(waiting, np.uint8)
-        size = len(self._stored)
-        with self._disk.errors_at_end():
-            self._stored.resize(size + len(data), axis=0)
-            self._stored[size:] = data
-        self._waiting, self._waiting_bytes = [], 0
-
-    @property
-    def num_frames(self) -> int:
-        return len(self._lengths)
-
-    @property
-    def offsets(self) -> npt.NDArray[np.int64]:
-        return np.cumsum([0, *self._lengths], dtype=np.int64)
-
-
-@contextlib.contextmanager
-def sequence_writer(
-    path: Path | str, windows: Windows, labels: Labels, frame_shape: tuple[int, int, int], dtype: npt.DTypeLike
-) -> Iterator[SequenceWriter]:
-    """Write a prepared recording with one frame per window. The file only appears if the block ends without an error.
-
-    The same frames and `meta` always give the same bytes.
-
-    Args:
-        path: The file to write.
-        windows: T windows.
-        labels: The labels, in sensor pixels.
-        frame_shape: (C, h, w).
-        dtype: Data type of the frames.
-
-    Raises:
-        UserError: The number of frames differs from the number of windows.
-    """
-    with atomic_file(path) as staged, UnfailingFile(staged) as disk:
-        file = h5py.File(disk, "w")
-        try:
-            stored = file.create_dataset("frames", (0,), np.uint8, maxshape=(None,), chunks=(_CHUNK_BYTES,))
-            stored.attrs["shape"], stored.attrs["dtype"] = frame_shape, np.bytes_(np.dtype(dtype).name)
-            writer = SequenceWriter(stored, disk)
-            yield writer
-            writer.flush()
-            offsets = writer.offsets
-            if len(offsets) != len(windows) + 1:
-                raise UserError(
-                    "prepared.number_of_frames", f"{path} received {len(offsets) - 1} frames for {len(windows)} windows"
-                )
-            stored_labels = (getattr(labels, field.name) for field in fields(Labels))
-            tables = dict(zip(_TABLES, (offsets, windows.bounds_us, windows.dt_us, *stored_labels), strict=True))
-            tables = {name: table for name, table in tables.items() if name not in _OPTIONAL or table.any()}
-            meta = {"format_version": FORMAT_VERSION, **writer.meta}
-            digest = [writer.crc, _crc_of_all(Path(path).stem, writer.crc, meta, tables)]
-            with disk.errors_at_end():
-                for name, table in tables.items():
-                    file[name] = table
-                file.attrs["meta"] = np.bytes_(json.dumps({**meta, "digest": digest}))
-        finally:
-            with disk.errors_at_end():
-                file.close()
-
-
 def shared_settings(meta: Meta) -> Meta:
     """Return the metadata that all prepared files of a dataset share, from the metadata of one file."""
     return {name: value for name, value in meta.items() if name not in ("source", "num_events", "faults", "is_train")}
@@ -303,12 +155,12 @@ def open_sequence(path: Path | str, spec: DatasetSpec | None = None) -> StoredSe
             )
         with file_errors(path, advice="copy the folder again", errors=CONTENT_ERRORS):
             return open_rvt_sequence(path, spec)
-    meta, digest, tables = _read_tables(path, _TABLES)
+    meta, digest, tables = _read_tables(path, TABLES)
     with file_errors(path, advice=_AGAIN, errors=CONTENT_ERRORS):
         windows = Windows(tables["bounds_us"], tables["dt_us"])
         labels = Labels(**{name.partition("/")[2]: table for name, table in tables.items() if "/" in name})
         frames_crc, crc_of_all = digest
-        if _crc_of_all(path.stem, frames_crc, meta, tables) != crc_of_all:
+        if crc_of_all_but_frames(path.stem, frames_crc, meta, tables) != crc_of_all:
             raise UserError("prepared.changed", "its labels, times, settings or name have changed since it was written")
     return StoredSequence(path.stem, path, windows, labels, meta, tables["offsets"], frames_crc)
 
@@ -374,7 +226,7 @@ def _decompressed(stored: h5py.Dataset, offsets: npt.NDArray[np.int64]) -> npt.N
     return frames
 
 
-def _crc_of_all(name: str, frames_crc: int, meta: Meta, tables: Mapping[str, npt.NDArray[Any]]) -> int:
+def crc_of_all_but_frames(name: str, frames_crc: int, meta: Meta, tables: Mapping[str, npt.NDArray[Any]]) -> int:
     crc = zlib.crc32(f"{name} {frames_crc} {json.dumps(meta)}".encode())
     for key, table in tables.items():
         crc = zlib.crc32(f"{key} {table.dtype.str} {table.shape}".encode(), crc)
@@ -405,7 +257,7 @@ def _read_tables(path: Path, names: Sequence[str]) -> tuple[Meta, list[int], dic
     """Return the metadata, the digest and the tables of a file written with `sequence_writer`."""
     with reading(path, advice=_AGAIN), open_hdf5(path) as file:
         meta, digest = _checked_meta(path, file)
-        stored = [name for name in names if name not in _OPTIONAL or name in file]
+        stored = [name for name in names if name not in OPTIONAL or name in file]
         return meta, digest, {name: read_array(file, name) for name in stored}
 
 

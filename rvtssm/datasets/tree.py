@@ -1,11 +1,13 @@
-"""Find raw recordings and prepared sequences: one folder per split, one name per recording.
+"""Find raw recordings with their labels, and prepared sequences: one folder per split, one name per recording.
 
+The labels of a recording are a file of its own, one file per labelled frame, or a COCO file of many recordings.
 A folder may also be given by its URL. The returned paths then point to copies on this machine.
 """
 
+import unicodedata
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from rvtssm.datasets.custom import FILE, read_spec
-from rvtssm.datasets.find_labels import find_labels, is_label_file, shared_paths
 from rvtssm.events.label_files import LABEL_SUFFIXES, LabelFiles
+from rvtssm.events.label_names import RecordingNames, counts_from_one, frame_number, image_stem
 from rvtssm.events.labels import BOX_DTYPE, Boxes
 from rvtssm.readers import Recording, open_with
 from rvtssm.readers.header import UnknownSensorSize
@@ -28,6 +30,8 @@ _PLAIN_SUFFIXES = ("_td.raw", ".raw")
 _LABEL_SUFFIXES = ("_bbox.npy", *sorted({*LABEL_SUFFIXES} - {".npy"}))  # a plain .npy may hold events
 RVT_FOLDER = "event_representations_v2"
 _SPLITS = ("train", "val", "test")
+_PER_FRAME = (".txt", ".xml")  # labels that may lie in one file per frame
+_NO_LABELS = ("classes",)  # the names of classes beside YOLO text
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +135,7 @@ def find_recordings(raw_dir: Path | str, split: str, spec: DatasetSpec) -> list[
     raw_dir = _folders_of(raw_dir, split, spec)
     events = _find_events(raw_dir, split, spec)
     folders = {name: folder for name, (_, folder) in events.items()}
-    labels = find_labels(raw_dir, split, spec, folders, lambda: _all_names(raw_dir, spec))
+    labels = _find_labels(raw_dir, split, spec, folders, lambda: _all_names(raw_dir, spec))
     return [RawRecording(name, events[name][0], labels.get(name)) for name in sorted(events)]
 
 
@@ -190,7 +194,7 @@ def find_boxes_without_events(raw_dir: Path | str, split: str, spec: DatasetSpec
     recordings = find_recordings(raw_dir, split, spec)
     used = {path for recording in recordings if recording.labels is not None for path in recording.labels.paths}
     matches = _matches(raw_dir, spec.boxes_dir, split, spec, spec.boxes_suffix)
-    return sorted(path for path, _, _ in matches if path not in used and is_label_file(path))
+    return sorted(path for path, _, _ in matches if path not in used and _is_label_file(path))
 
 
 def find_sequences(prepared_dir: Path | str, split: str) -> list[Path]:
@@ -216,7 +220,7 @@ def _folders_of(raw_dir: Path | str, split: str, spec: DatasetSpec) -> Path:
     """Return the folder of a dataset on this machine. Of a URL, only the folders of the split are copied."""
     folders = {pattern.partition("/")[0] for pattern in _patterns(split, spec)}
     parts = {f"{kind or ''}/{folder}".lstrip("/") for kind in (spec.events_dir, spec.boxes_dir) for folder in folders}
-    parts |= {f"{spec.boxes_dir or ''}/{path}".lstrip("/") for path in shared_paths(split, spec, ())}
+    parts |= {f"{spec.boxes_dir or ''}/{path}".lstrip("/") for path in _shared_paths(split, spec, ())}
     return local_path(raw_dir, *sorted(parts))
 
 
@@ -242,6 +246,81 @@ def _matches(
         for path in sorted(root.glob(pattern + suffix)):
             if not path.name.startswith("."):
                 yield path, folder, path.relative_to(root / folder).as_posix().removesuffix(suffix)
+
+
+def _find_labels(
+    raw_dir: Path,
+    split: str,
+    spec: DatasetSpec,
+    folders: Mapping[str, str],
+    all_names: Callable[[], Collection[str]],
+) -> dict[str, LabelFiles]:
+    """Return the labels of the recordings of a split by name; recordings without labels are missing.
+
+    Args:
+        raw_dir: Folder of the dataset.
+        split: train, val or test.
+        spec: The dataset.
+        folders: The folder of the split in which each recording lies, by the name of the recording.
+        all_names: Returns the names of the recordings of all splits, which may share a file or a folder.
+    """
+    root = raw_dir / (spec.boxes_dir or "")
+    paths = [root / path for path in _shared_paths(split, spec, sorted(set(folders.values())))]
+    if shared := next((path for path in paths if path.is_file()), None):
+        sharing = tuple(sorted(all_names()))
+        first = min(folders, default="")
+        return {name: LabelFiles(name, (shared,), sharing=sharing, tells_strangers=name == first) for name in folders}
+    own = {name: path for name, folder in folders.items() if (path := _own_file(root / folder, name, spec))}
+    labels = {name: LabelFiles(name, (path,)) for name, path in own.items()}
+    if spec.boxes_suffix in _PER_FRAME and len(labels) < len(folders):
+        labels |= _of_frames(root, spec, folders, own, all_names())
+    return labels
+
+
+def _shared_paths(split: str, spec: DatasetSpec, folders: Collection[str]) -> list[str]:
+    """Return where a file with the labels of many recordings may lie, relative to the labels of the dataset.
+
+    Args:
+        split: train, val or test.
+        spec: The dataset, with `labels: annotations/instances_{split}.json` or `labels: _annotations.coco.json`.
+        folders: The folders of the split.
+    """
+    if spec.boxes_suffix.startswith(".") or not spec.boxes_suffix.endswith(".json"):
+        return []
+    name = spec.boxes_suffix.replace("{split}", split)
+    return [name, *(f"{folder}/{name}" for folder in folders)]
+
+
+def _own_file(folder: Path, name: str, spec: DatasetSpec) -> Path | None:
+    """Return the label file with the name of a recording. Systems write letters such as ü in one or two characters."""
+    forms = (name, *(unicodedata.normalize(form, name) for form in ("NFC", "NFD")))
+    paths = (Path(f"{folder}/{form}{spec.boxes_suffix}") for form in forms)
+    return next((path for path in paths if path.exists()), None)
+
+
+def _of_frames(
+    root: Path, spec: DatasetSpec, folders: Mapping[str, str], own: Mapping[str, Path], all_names: Collection[str]
+) -> Iterator[tuple[str, LabelFiles]]:
+    """Yield the names of recordings and their label files per frame, such as `walk_0010.txt` or `walk/0010.txt`."""
+    names, files, numbers = RecordingNames(all_names), dict[str, list[Path]](), []
+    for folder in sorted(set(folders.values())):
+        for path in sorted((root / folder).rglob(f"*{spec.boxes_suffix}")):
+            stem = image_stem(path.relative_to(root / folder).as_posix())
+            place = names.split(stem)
+            number = frame_number(place[1]) if place is not None else None
+            if place is None or number is None or path.name.startswith("."):
+                continue
+            if place[0] in folders and place[0] not in own:
+                files.setdefault(place[0], []).append(path)
+                numbers.append(number)
+    is_from_one = counts_from_one(numbers)
+    for name, paths in files.items():
+        yield name, LabelFiles(name, tuple(paths), is_per_frame=True, is_from_one=is_from_one)
+
+
+def _is_label_file(path: Path) -> bool:
+    """Return whether a file with the suffix of labels may hold some."""
+    return path.stem not in _NO_LABELS and not path.name.startswith(".")
 
 
 def sensor_above(path: Path, options: ReadOptions) -> ReadOptions:

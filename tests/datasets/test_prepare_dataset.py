@@ -20,7 +20,8 @@ from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.prepare_recording import count_section
 from rvtssm.datasets.sequence import RawSplit
-from rvtssm.datasets.store import SequenceWriter, open_sequence
+from rvtssm.datasets.store import open_sequence
+from rvtssm.datasets.store_writer import SequenceWriter
 from rvtssm.datasets.tree import find_sequences
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.labels import write_boxes

@@ -14,7 +14,8 @@ import pytest
 from user_errors import raises
 
 from rvtssm.datasets.compress import FrameCompressor
-from rvtssm.datasets.store import UnfailingFile, open_sequence, read_meta, sequence_writer
+from rvtssm.datasets.store import open_sequence, read_meta
+from rvtssm.datasets.store_writer import UnfailingFile, sequence_writer
 from rvtssm.records import Labels, Windows
 
 NUM_WINDOWS, FRAME = 7, (20, 6, 8)

@@ -13,7 +13,8 @@ from event_examples import HEIGHT, WIDTH, random_events, write_hdf5
 from user_errors import raises
 
 from rvtssm.datasets.compress import FrameCompressor
-from rvtssm.datasets.store import open_sequence, sequence_writer
+from rvtssm.datasets.store import open_sequence
+from rvtssm.datasets.store_writer import sequence_writer
 from rvtssm.events.labels import read_boxes
 from rvtssm.readers import open_recording
 from rvtssm.readers.hdf5 import open_hdf5, read_rows

@@ -8,7 +8,8 @@ import torch
 from test_module import STRIDE_US, build_module, draw_counts, make_batch
 from user_errors import raises
 
-from rvtssm.datasets.store import open_sequence, sequence_writer
+from rvtssm.datasets.store import open_sequence
+from rvtssm.datasets.store_writer import sequence_writer
 from rvtssm.events.labels import BOX_DTYPE, read_boxes, to_labels, write_boxes
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.parts import HEADS

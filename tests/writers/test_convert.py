@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from rvtssm.cli.main import main
 from rvtssm.datasets.compress import FrameCompressor
 from rvtssm.datasets.rvt_layout import write_rvt_sequence, write_rvt_tree
-from rvtssm.datasets.store import open_rvt_sequence, open_sequence, sequence_writer
+from rvtssm.datasets.store import open_rvt_sequence, open_sequence
+from rvtssm.datasets.store_writer import sequence_writer
 from rvtssm.datasets.tree import find_sequences
 from rvtssm.events.labels import to_labels
 from rvtssm.readers import open_recording

@@ -1,0 +1,166 @@
+"""Prepared sequences are written here, in the layout that `store.py` describes and reads."""
+
+import contextlib
+import io
+import json
+import signal
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from rvtssm.datasets.store import FORMAT_VERSION, OPTIONAL, TABLES, Meta, crc_of_all_but_frames
+from rvtssm.records import Labels, Windows
+from rvtssm.system.files import atomic_file
+from rvtssm.system.user_error import UserError
+
+_CHUNK_BYTES = 1 << 16
+_WRITE_BYTES = 1 << 20  # frames are collected until this many bytes can be written
+
+
+class UnfailingFile(io.FileIO):
+    """A new file whose writes never raise. After the first error it writes nothing more.
+
+    After a write that fails, libhdf5 crashes the process some time later, so errors are raised only after the call.
+    Pass it to `h5py.File`, and put every call that makes h5py write into a block of `errors_at_end`.
+
+    Args:
+        path: The file to create.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "w+")
+        self._error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        rest = memoryview(data)
+        with self._noted():
+            while rest and self._error is None:
+                rest = rest[super().write(rest) :]
+        return len(data)
+
+    def truncate(self, size: int | None = None) -> int:
+        with self._noted():
+            super().truncate(size)
+        return self.tell() if size is None else size
+
+    @contextlib.contextmanager
+    def errors_at_end(self) -> Iterator[None]:
+        """Raise the first error when the block ends. KeyboardInterrupt waits too, since it must not end `write`."""
+        usual: Any = signal.getsignal(signal.SIGINT)
+        if threading.current_thread() is not threading.main_thread() or not callable(usual):
+            yield  # signals are not handled here
+        else:
+            interruptions: list[Any] = []
+            signal.signal(signal.SIGINT, lambda *arguments: interruptions.append(arguments))
+            try:
+                yield
+            finally:
+                signal.signal(signal.SIGINT, usual)
+                for arguments in interruptions[:1]:
+                    usual(*arguments)
+        if self._error is not None:
+            raise self._error
+
+    @contextlib.contextmanager
+    def _noted(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            # without its traceback, which refers to memory of libhdf5
+            self._error = self._error or error.with_traceback(None)
+
+
+class SequenceWriter:
+    """Takes the compressed frames of a recording in order. `meta` must be set before the file is completed.
+
+    Args:
+        stored: The dataset to which frames are appended.
+        disk: The file that holds it.
+    """
+
+    def __init__(self, stored: h5py.Dataset, disk: UnfailingFile) -> None:
+        self.meta: Meta = {}
+        self.crc = 0
+        self._stored, self._disk = stored, disk
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+        self._lengths: list[int] = []
+
+    def append(self, frames: Sequence[bytes]) -> None:
+        """Append compressed frames."""
+        self._waiting += frames
+        self._lengths += map(len, frames)
+        self._waiting_bytes += sum(map(len, frames))
+        if self._waiting_bytes >= _WRITE_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the frames that are still in memory."""
+        waiting = b"".join(self._waiting)
+        self.crc = zlib.crc32(waiting, self.crc)
+        data = np.frombuffer(waiting, np.uint8)
+        size = len(self._stored)
+        with self._disk.errors_at_end():
+            self._stored.resize(size + len(data), axis=0)
+            self._stored[size:] = data
+        self._waiting, self._waiting_bytes = [], 0
+
+    @property
+    def num_frames(self) -> int:
+        return len(self._lengths)
+
+    @property
+    def offsets(self) -> npt.NDArray[np.int64]:
+        return np.cumsum([0, *self._lengths], dtype=np.int64)
+
+
+@contextlib.contextmanager
+def sequence_writer(
+    path: Path | str, windows: Windows, labels: Labels, frame_shape: tuple[int, int, int], dtype: npt.DTypeLike
+) -> Iterator[SequenceWriter]:
+    """Write a prepared recording with one frame per window. The file only appears if the block ends without an error.
+
+    The same frames and `meta` always give the same bytes.
+
+    Args:
+        path: The file to write.
+        windows: T windows.
+        labels: The labels, in sensor pixels.
+        frame_shape: (C, h, w).
+        dtype: Data type of the frames.
+
+    Raises:
+        UserError: The number of frames differs from the number of windows.
+    """
+    with atomic_file(path) as staged, UnfailingFile(staged) as disk:
+        file = h5py.File(disk, "w")
+        try:
+            stored = file.create_dataset("frames", (0,), np.uint8, maxshape=(None,), chunks=(_CHUNK_BYTES,))
+            stored.attrs["shape"], stored.attrs["dtype"] = frame_shape, np.bytes_(np.dtype(dtype).name)
+            writer = SequenceWriter(stored, disk)
+            yield writer
+            writer.flush()
+            offsets = writer.offsets
+            if len(offsets) != len(windows) + 1:
+                raise UserError(
+                    "prepared.number_of_frames", f"{path} received {len(offsets) - 1} frames for {len(windows)} windows"
+                )
+            stored_labels = (getattr(labels, field.name) for field in fields(Labels))
+            tables = dict(zip(TABLES, (offsets, windows.bounds_us, windows.dt_us, *stored_labels), strict=True))
+            tables = {name: table for name, table in tables.items() if name not in OPTIONAL or table.any()}
+            meta = {"format_version": FORMAT_VERSION, **writer.meta}
+            digest = [writer.crc, crc_of_all_but_frames(Path(path).stem, writer.crc, meta, tables)]
+            with disk.errors_at_end():
+                for name, table in tables.items():
+                    file[name] = table
+                file.attrs["meta"] = np.bytes_(json.dumps({**meta, "digest": digest}))
+        finally:
+            with disk.errors_at_end():
+                file.close()
