@@ -25,7 +25,7 @@ from rvtssm.models.weights import local_weights
 from rvtssm.system.output_folder import locked, result_set
 from rvtssm.system.user_error import UserError
 from rvtssm.training.loop import describe
-from rvtssm.training.sections import TrainSections
+from rvtssm.training.training_config import TrainSections
 
 
 def evaluate(config: Config) -> list[EvaluationReport]:

@@ -21,7 +21,7 @@ from rvtssm.models.transfer import CLASS_MAP_FORM, NO_CLASS, Transferred, Transf
 from rvtssm.system.output_folder import result_set
 from rvtssm.training import loop
 from rvtssm.training.reports import AboutToTrain, TrainReports
-from rvtssm.training.sections import TrainSections
+from rvtssm.training.training_config import TrainSections
 
 OUTCOMES = {"taken": "taken", "resized": "adapted", "left": "new"}  # as columns of the table
 

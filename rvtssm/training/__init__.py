@@ -24,13 +24,13 @@ def train(*, reports: Any = None, callbacks: Sequence[Any] = (), **sections: Any
     Args:
         reports: A `rvtssm.training.reports.TrainReports` that hears what the training does; None prints it.
         callbacks: Further Lightning callbacks.
-        **sections: The fields of `rvtssm.training.sections.TrainSections`: `dataset=DatasetConfig(raw_dir=DIR)`,
+        **sections: The fields of `rvtssm.training.training_config.TrainSections`: `dataset=DatasetConfig(raw_dir=DIR)`,
             `training=TrainingConfig(steps=1000)`, `out=DIR`, and so on.
 
     Raises:
         UserError: The settings do not fit each other, the data or this machine.
     """
     from rvtssm.training.loop import train as run  # it imports torch
-    from rvtssm.training.sections import TrainSections
+    from rvtssm.training.training_config import TrainSections
 
     return run(TrainSections(**sections), reports, callbacks)

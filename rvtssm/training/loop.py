@@ -33,7 +33,7 @@ from rvtssm.training.reports import (
     say_trained,
 )
 from rvtssm.training.resume import check_same_run, decisive_settings, find_resume, is_extension
-from rvtssm.training.sections import TrainSections
+from rvtssm.training.training_config import TrainSections
 
 OUT = "outputs/train"  # the folder of a training that names none
 

@@ -22,7 +22,7 @@ from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.detector import Detector
 from rvtssm.system.machine import free_bytes
 from rvtssm.system.user_error import UserError
-from rvtssm.training.sections import TrainSections
+from rvtssm.training.training_config import TrainSections
 
 _PROBED = 2  # frames
 _OVER_KEPT = 1.15  # peak over kept bytes: gradients of maps, and workspace of products, during the backward pass
@@ -194,8 +194,9 @@ def _free(sections: TrainSections, device: torch.device) -> int | None:
     """Return the free memory of one process of this machine in bytes; None if unknown."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    free = free_bytes() if device.type == "cpu" else None
-    return None if free is None else free // sections.training.devices
+    if device.type != "cpu" or (free := free_bytes()) is None:
+        return None
+    return free // sections.training.devices
 
 
 def _uses_gpu(sections: TrainSections) -> bool:

@@ -83,5 +83,7 @@ class NonFiniteStop(L.Callback):
 
 
 def _first_of(names: list[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return ", ".join(names[:_MOST_NAMED]) + more
+    text = ", ".join(names[:_MOST_NAMED])
+    if len(names) > _MOST_NAMED:
+        text += f" and {len(names) - _MOST_NAMED} more"
+    return text

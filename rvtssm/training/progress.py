@@ -64,15 +64,14 @@ class Pace(L.Callback):
 
         Returns:
             Seconds, and whether they include validations, which needs at least one measured validation. None before the
-            second
-            step.
+            second step.
         """
         done = step - self._first_step
         if self._first_step < 0 or done < 1:
             return None
         per_step = (time.perf_counter() - self._first_ended_at - self._validation_s) / done
         to_validate = -(-num_steps // self.validate_every) - step // self.validate_every
-        per_validation = self._validation_s / self._num_validations if self._num_validations else 0.0
+        per_validation = self._validation_s / max(self._num_validations, 1)
         return per_step * (num_steps - step) + per_validation * to_validate, bool(self._num_validations)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

@@ -20,7 +20,7 @@ from rvtssm.training.checks import early_weights, outdated_recordings
 from rvtssm.training.module import DetectionModule
 from rvtssm.training.optim import learning_rate_at, learning_rate_rule
 from rvtssm.training.progress import pace_of
-from rvtssm.training.sections import TrainSections
+from rvtssm.training.training_config import TrainSections
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,10 @@ class AboutToTrain:
         sampling, training = self.sections.sampling, self.sections.training
         parts = {"processes": training.devices * training.num_nodes, "accumulated batches": training.accumulate}
         factors = [f"{number} {name}" for name, number in parts.items() if number > 1]
-        divided = f" ({' x '.join([*factors, str(sampling.num_chunks)])})" if factors else ""
-        return f"{self.total_batch} x {sampling.chunk_length} windows{divided}"
+        text = f"{self.total_batch} x {sampling.chunk_length} windows"
+        if factors:
+            text += f" ({' x '.join([*factors, str(sampling.num_chunks)])})"
+        return text
 
 
 class TrainReports:

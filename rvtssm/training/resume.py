@@ -9,7 +9,7 @@ from rvtssm.models.checkpoint import load_file
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.system.user_error import UserError
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint, latest_checkpoint
-from rvtssm.training.sections import TrainSections
+from rvtssm.training.training_config import TrainSections
 
 _OF_TRAINING = (
     *("steps", "init_from", "average", "class_map", "accumulate", "devices", "num_nodes", "precision"),
@@ -71,12 +71,13 @@ def find_resume(resume: str | None, out_dir: Path) -> Path | None:
     Raises:
         UserError: The file is not a checkpoint of a run, or `out_dir` holds a run that would be overwritten.
     """
-    own = (last_checkpoint(out_dir), best_checkpoint(out_dir))
-    if resume == "auto" and not latest_checkpoint(out_dir).is_file():
-        return None
-    path = Path(resume) if resume else None
+    own, path = (last_checkpoint(out_dir), best_checkpoint(out_dir)), None
     if resume == "auto":
         path = latest_checkpoint(out_dir)
+        if not path.is_file():
+            return None
+    elif resume:
+        path = Path(resume)
     if path is not None and not path.is_file():
         raise UserError(
             "resume.missing",

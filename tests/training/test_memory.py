@@ -16,8 +16,7 @@ from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.training import loop, memory
 from rvtssm.training.checkpoints import last_checkpoint
 from rvtssm.training.memory import with_divided_batch
-from rvtssm.training.sections import TrainSections
-from rvtssm.training.training_config import TrainingConfig
+from rvtssm.training.training_config import TrainingConfig, TrainSections
 
 SMALL = ModelConfig(embed_dim=8, head_dim=8, num_blocks=(1, 0, 0, 0), fpn_blocks=0)
 
