@@ -210,7 +210,7 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _by_text(values: Mapping[float, Any]) -> dict[str, Any]:
+def _by_text(values: Mapping[Any, Any]) -> dict[str, Any]:
     """Return the values with their keys as text, as JSON needs them."""
     return {f"{key:g}": value for key, value in values.items()}
 

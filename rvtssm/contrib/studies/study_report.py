@@ -313,7 +313,10 @@ def console_tables(report: StudyReport) -> list[TerminalTable]:
 def _mean_table(rows: Sequence[StudyRow]) -> list[list[str]]:
     """Return mean and deviation of AP over seeds by row and rate, and the drop if there is one."""
     has_drop = not all(math.isnan(score.drop) for row in rows for score in row.scores)
-    table = table_by_rate("model", {row.row: {hz: spread(row.ap(hz)) for hz in row.rates} for row in rows})
+    means = {}
+    for row in rows:
+        means[row.row] = {hz: spread(row.ap(hz)) for hz in row.rates}
+    table = table_by_rate("model", means)
     head, *lines = table
     head.insert(1, "seeds")
     for cells, row in zip(lines, rows, strict=True):
