@@ -45,7 +45,6 @@ def predict_recording(
     postprocess: PostprocessConfig | None = None,
     options: ReadOptions | None = None,
     ground_truth: Labels | None = None,
-    ends_us: np.ndarray | None = None,
     on_window: Callable[[WindowResult], object] | None = None,
     progress: bool = True,
     interruption: Interruption | None = None,
@@ -67,7 +66,6 @@ def predict_recording(
         postprocess: Which boxes count as detections.
         options: What the caller says about the recording.
         ground_truth: Labels in sensor pixels, ordered by time, which are only drawn.
-        ends_us: int64, times at which a window must end.
         on_window: Called with every window and all of its boxes.
         progress: Whether to show a progress bar.
         interruption: Lets Ctrl-C and SIGTERM end the prediction after a window; what was found before is written, and
@@ -87,7 +85,7 @@ def predict_recording(
         else opened_source(str(recording), options or ReadOptions(), detection.camera_settings)
     )
     with opened as source:
-        plan = _plan(checkpoint, source, detection, config, ends_us)
+        plan = _plan(checkpoint, source, detection, config)
         detector = _detector(checkpoint, plan, detection, config, postprocess or PostprocessConfig())
         with (
             nullcontext() if interruption is None else ended_by_signals(interruption),
@@ -147,18 +145,13 @@ class _Plan:
 
 
 def _plan(
-    checkpoint: LoadedCheckpoint,
-    source: OpenedSource,
-    detection: DetectionConfig,
-    config: PredictConfig,
-    ends_us: np.ndarray | None,
+    checkpoint: LoadedCheckpoint, source: OpenedSource, detection: DetectionConfig, config: PredictConfig
 ) -> _Plan:
     """Return the plan. Raise UserError without events, or if no pixel is left after downsampling."""
     events, settings = source.events, checkpoint.windows_at(detection.hz, detection.window, detection.reduce)
     windows, num_windows = None, None
-    if isinstance(events, Recording):
-        given = [times for times in (ends_us, source.images and source.images.times_us) if times is not None]
-        windows = _windows_at(events, np.concatenate([np.empty(0, np.int64), *given]), settings)
+    if isinstance(events, Recording) and source.images is not None:
+        windows = _windows_at(events, source.images.times_us, settings)
     if isinstance(events, Recording | EventsInMemory):
         first_us, last_us = events.time_range_us
         num_windows = FreeGrid(first_us, settings).num_until(last_us) if windows is None else len(windows)

@@ -29,7 +29,6 @@ from rvtssm.system.user_error import UserError
 
 STDIN = "-"
 DSEC_EVENTS = "events/left/events.h5"
-DSEC_TRACKS = "object_detections/left/tracks.npy"
 
 
 class EventSource(Protocol):

@@ -4,7 +4,6 @@ import contextlib
 import errno
 import io
 import json
-import shutil
 import signal
 import socket
 import sys
@@ -14,7 +13,7 @@ from dataclasses import replace
 import cv2
 import numpy as np
 import pytest
-from dsec_examples import CAR, OFFSET_US, boxes_at, image_times, write_sequence
+from dsec_examples import OFFSET_US, image_times, write_sequence
 from event_examples import assert_same
 from test_predict_recording import (
     HEIGHT,
@@ -30,7 +29,7 @@ from test_predict_recording import (
 from user_errors import raises
 
 from rvtssm.cli import main as cli
-from rvtssm.datasets import DATASETS, dsec
+from rvtssm.datasets import DATASETS
 from rvtssm.detection.inference_config import RESULT_WRITERS, DetectionConfig, PredictConfig
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.sources import find_sources
@@ -43,7 +42,6 @@ from rvtssm.readers.dat import write_dat
 from rvtssm.readers.piped import PipedRecording
 from rvtssm.readers.recording import join_events
 from rvtssm.records import Events, ReadOptions
-from rvtssm.system.output_folder import result_set
 from tests.readers.format_encoders import WRITERS
 
 PICTURES = ("formats=[jsonl,png]", "postprocess.max_detections=5")
@@ -266,9 +264,7 @@ def test_a_socket_that_breaks_off_is_one_line(weights, tmp_path, capfd, monkeypa
 
     monkeypatch.setattr("rvtssm.detection.sources.connected_to", lambda where: Connection())
     where, out = "tcp://camera:1234", tmp_path / "out"
-    if found := num_bytes == 20_000:
-        with result_set(out, "scores", ["scores.json"]) as staged:
-            (staged / "scores.json").write_text("of an earlier prediction")
+    found = num_bytes == 20_000
     assert cli.main(["predict", f"checkpoint={weights / 'small.ckpt'}", f"recording={where}", f"out={out}"]) == 2
     line = f"{where} broke off (Connection reset by peer); start the sender again"
     line = f"{line}; what was found before is kept" if found else f"rvtssm predict: {line}"
@@ -277,7 +273,6 @@ def test_a_socket_that_breaks_off_is_one_line(weights, tmp_path, capfd, monkeypa
     assert out.exists() == found
     if found:
         assert json.loads((out / "prediction.json").read_text())["num_windows"] == len(read_lines(out)) > 1
-        assert not (out / "scores.json").exists()
 
 
 def test_a_closed_standard_input_is_named(checkpoint, tmp_path, monkeypatch):
@@ -320,19 +315,12 @@ def sequence(tmp_path_factory):
     return write_sequence(tmp_path_factory.mktemp("dsec") / "test/thun_01_a", 4)
 
 
-def test_a_dsec_sequence_is_predicted_overlaid_and_scored(weights, sequence, tmp_path, capsys):
+def test_a_dsec_sequence_is_predicted_and_drawn_on_its_images(weights, sequence, tmp_path, capsys):
     out = tmp_path / "out"
     code, said, _ = call(
         capsys, f"checkpoint={weights / 'onempx.ckpt'}", f"recording={sequence}", f"out={out}", *PICTURES
     )
     assert code == 0 and "dsec, 12000 events" in said and "computing per window" in said
-    scores = json.loads((out / "scores.json").read_text())
-    assert scores["recordings"] == ["thun_01_a"] and 0 <= scores["metrics"]["AP"] <= 1
-    assert scores["classes"] == (
-        "scored: pedestrian as pedestrian, car as car, bicycle as two-wheeler, motorcycle as two-wheeler; "
-        "ignored: rider as two-wheeler, bus as car, truck as car, train as car"
-    )
-    assert "scored: pedestrian as pedestrian, car as car" in said
     lines = read_lines(out)
     assert [line["t_us"] for line in lines] == image_times(4).tolist()  # every window ends at an image
     assert {found["class"] for line in lines for found in line["detections"]} <= {"pedestrian", "two-wheeler", "car"}
@@ -340,21 +328,6 @@ def test_a_dsec_sequence_is_predicted_overlaid_and_scored(weights, sequence, tmp
     picture = cv2.imread(str(stills[0]))
     assert len(stills) == 4 and picture.shape == (480 * 2 + 60, 640 * 2, 3)
     assert picture.mean() > 70  # grey images, not a dark ground
-
-
-def test_perfect_detections_score_perfectly_whatever_lorries_there_are(sequence):
-    classes = DATASETS["onempx"].class_names
-    labels, counted = dsec.labels_for(sequence / "object_detections/left/tracks.npy", classes)
-    assert [classes[i] for i in np.unique(labels.class_id)] == ["pedestrian", "car"]
-    assert counted.sum() == 6 and (~counted).sum() == 3  # the train is ignored
-    np.testing.assert_allclose(labels.boxes_ltwh[labels.class_id == 2][:1], boxes_at(image_times(4)[1:2])[0, :1])
-    everything, counted = dsec.labels_for(sequence / "object_detections/left/tracks.npy", dsec.SPEC.class_names)
-    assert counted.all() and CAR in everything.class_id
-    assert dsec.mapping_in_words(dsec.SPEC.class_names) == "classes as labelled"
-    assert dsec.mapping_in_words(("car",)) == (
-        "scored: car as car; ignored: bus as car, truck as car, train as car; "
-        "left out: pedestrian, rider, bicycle, motorcycle"
-    )
 
 
 def test_without_images_labels_or_clock_a_sequence_is_still_predicted(checkpoint, tmp_path):
@@ -368,45 +341,12 @@ def test_without_images_labels_or_clock_a_sequence_is_still_predicted(checkpoint
     assert first_us >= OFFSET_US and read_lines(tmp_path / "without")[0]["t_us"] == first_us + 50_000
 
 
-def test_labels_are_scored_at_their_times_where_there_are_no_images(weights, sequence, tmp_path, capsys):
-    """Windows end at all labels between the events, and the recording is predicted to its end."""
-    folder = tmp_path / "a"
-    shutil.copytree(sequence, folder)
-    shutil.rmtree(folder / "images")
-    path = folder / "object_detections/left/tracks.npy"
-    tracks = np.load(path)
-    tracks = tracks[tracks["t"] < np.unique(tracks["t"])[-1]]  # no object later
-    tracks["t"] += 7_000  # at no image
-    tracks["t"][tracks["t"] == tracks["t"].min()] = OFFSET_US - 5  # before the first event
-    np.save(path, tracks)
-    arguments = (f"checkpoint={weights / 'onempx.ckpt'}", f"recording={folder}", f"out={tmp_path / 'out'}")
-    code, said, _ = call(capsys, *arguments, "formats=[jsonl]", "downsample=8")
-    scores = json.loads((tmp_path / "out/scores.json").read_text())
-    assert code == 0 and "AP 0.0" in said and scores["metrics"]["AP/car"] == 0
-    assert scores["label_times_without_events"] == 1
-    ends_us = [line["t_us"] for line in read_lines(tmp_path / "out")]
-    assert np.unique(tracks["t"])[-1] in ends_us and max(ends_us) > np.unique(tracks["t"])[-1]
-    tracks["t"] = OFFSET_US - 5
-    np.save(path, tracks)
-    code, said, _ = call(capsys, *arguments, "formats=[jsonl]", "downsample=8")
-    assert code == 0 and "AP –" in said  # nothing that could be scored
-
-
-def test_scores_of_an_earlier_prediction_do_not_stay(weights, sequence, tmp_path, capsys):
-    plain = write_sequence(tmp_path / "plain", 4, has_tracks=False, has_images=False)
-    for recording, has_scores in ((sequence, True), (plain, False)):
-        arguments = (f"checkpoint={weights / 'onempx.ckpt'}", f"recording={recording}", f"out={tmp_path / 'out'}")
-        assert call(capsys, *arguments, "formats=[jsonl]", "downsample=8")[0] == 0
-        assert (tmp_path / "out/scores.json").exists() == has_scores
-
-
-def test_a_folder_of_sequences_is_scored_as_one(weights, sequence, tmp_path, capsys):
+def test_a_folder_of_sequences_is_predicted(weights, sequence, tmp_path, capsys):
     write_sequence(tmp_path / "test/other", 4, has_images=False, seed=3)
     (tmp_path / "test/thun_01_a").symlink_to(sequence)
     arguments = (f"checkpoint={weights / 'onempx.ckpt'}", f"recording={tmp_path / 'test'}", f"out={tmp_path / 'out'}")
     code, said, _ = call(capsys, *arguments, "formats=[npy]", "downsample=4")
-    assert code == 0 and "over 2 labelled sequences" in said
-    assert json.loads((tmp_path / "out/scores.json").read_text())["recordings"] == ["other", "thun_01_a"]
+    assert code == 0 and "detections" in said
     assert (tmp_path / "out/other/detections.npy").exists() and (tmp_path / "out/thun_01_a/prediction.json").exists()
 
 
