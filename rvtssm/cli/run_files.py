@@ -83,6 +83,8 @@ def _leaves(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         value = getattr(settings, field.name)
         if is_dataclass(value):
             yield from _leaves(value, f"{prefix}{field.name}.")
+        elif isinstance(value, tuple):  # of which Hydra makes a list
+            yield prefix + field.name, list(value)
         else:
             yield prefix + field.name, value
 

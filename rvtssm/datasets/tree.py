@@ -81,7 +81,7 @@ class RawRecording:
     def why_unlabelled(self, spec: DatasetSpec) -> str:
         """Return in words that the recording has no boxes, and which file was expected."""
         if self.labels is not None:
-            return f"{self.boxes_path} holds no boxes"
+            return f"{self.boxes_path} holds no boxes of {self.name}"
         beside = (self.events_path.with_name(f"{Path(self.name).name}{suffix}") for suffix in _LABEL_SUFFIXES)
         label_file = next((path for path in beside if path.is_file() and path != self.events_path), None)
         advice = ""
