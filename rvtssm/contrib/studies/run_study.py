@@ -80,8 +80,8 @@ def run_study(config: StudySettings, points: Sequence[Point]) -> StudyReport:
         report = _run(cells, config, shared, out)
     for table in console_tables(report):
         console.print(table)
-    written = [*STUDY_FILES, *([CELLS_FILE] if config.checkpoint else [])]
-    say("wrote " + ", ".join(str(out / name) for name in written))
+    written = [out / name for name in (*STUDY_FILES, CELLS_FILE)]
+    say("wrote " + ", ".join(str(path) for path in written if path.is_file()))
     return report
 
 
@@ -283,10 +283,9 @@ def _not_to_repeat(config: StudySettings, shared: Sequence[str]) -> list[str]:
 
 def _settings(config: StudySettings, shared: Sequence[str]) -> dict[str, str]:
     """Return what the page says of the study; `shared` are the settings of all rows."""
-    given = StudySettings(checkpoint=config.checkpoint)
-    given.evaluation.checkpoints = config.evaluation.checkpoints
+    given = [word for word in overrides(config) if word.startswith(("checkpoint=", "evaluation.checkpoints="))]
     settings = {"axes": " ".join(config.study.axes) or "none"}
     if config.study.variants:
         settings["variants"] = "; ".join(config.study.variants)
-    settings["settings"] = " ".join([*overrides(given), *shared])
+    settings["settings"] = " ".join([*given, *shared])
     return settings

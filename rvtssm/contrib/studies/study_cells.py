@@ -77,27 +77,23 @@ def study_cells(config: StudySettings, points: Sequence[Point], out: Path) -> li
     if not given:
         return [_trained_cell(values, point, out) for values, point in points]
     if config.checkpoint:
-        return [_scored_cell(values, point, config.checkpoint, out, "") for values, point in points]
+        return [_cell("", _condition(values), out, config.checkpoint, point) for values, point in points]
     labels, maps = _labels(given), _class_maps(given, config.evaluation.class_map)
     cells = []
     for path in given:
         for values, point in points:
             own = replace(point, evaluation=replace(point.evaluation, checkpoints=None, class_map=maps[path]))
-            cells.append(_scored_cell(values, own, path, out / _file_name(labels[path]), labels[path]))
+            cells.append(_cell(labels[path], _condition(values), out / _file_name(labels[path]), path, own))
     return cells
 
 
 def _trained_cell(values: Mapping[str, str], config: StudySettings, out: Path) -> Cell:
     trained = {key: value for key, value in values.items() if key.split(".")[0] not in _OF_EVALUATION}
-    condition = in_words(_by_short_key({key: value for key, value in values.items() if key not in trained}))
+    condition = _condition({key: value for key, value in values.items() if key not in trained})
     varied = {key: value for key, value in trained.items() if key != _SEED}
     row = next(iter(varied.values())) if len(varied) == 1 else in_words(varied).removeprefix("variant=")
     folder = out / _file_name(in_words(dict(sorted(trained.items()))) or "point")
     return _cell(row or _PLAIN, condition, folder, None, config)
-
-
-def _scored_cell(values: Mapping[str, str], config: StudySettings, weights: str, folder: Path, row: str) -> Cell:
-    return _cell(row, in_words(_by_short_key(values)), folder, weights, config)
 
 
 def _cell(row: str, condition: str, folder: Path, weights: str | None, config: StudySettings) -> Cell:
@@ -106,8 +102,9 @@ def _cell(row: str, condition: str, folder: Path, weights: str | None, config: S
     return Cell(row, str(config.seed), condition, folder, out, weights, settings, overrides(settings))
 
 
-def _by_short_key(values: Mapping[str, str]) -> dict[str, str]:
-    return {key.rpartition(".")[2]: value for key, value in values.items()}
+def _condition(values: Mapping[str, str]) -> str:
+    """Return values in words, by short keys."""
+    return in_words({key.rpartition(".")[2]: value for key, value in values.items()})
 
 
 def _labels(paths: Sequence[str]) -> dict[str, str]:

@@ -25,9 +25,7 @@ class StudyConfig:
     def __post_init__(self) -> None:
         names = [name for name, _ in self.named_variants()]
         if len(set(names)) != len(names):
-            raise UserError(
-                "study.variant_twice", f"study.variants names one of {', '.join(names)} twice; name each once"
-            )
+            raise UserError("study.variant_twice", f"study.variants names {', '.join(names)}; name each once")
         self.numbers_beside()
 
     def numbers_beside(self) -> dict[str, dict[float, float]]:

@@ -278,7 +278,9 @@ def write_study(report: StudyReport, folder: Path) -> None:
 
 def study_html(report: StudyReport) -> str:
     """Return one page: means over seeds, intervals, paired differences, groups of objects, costs, settings."""
-    conditions = {}
+    conditions, beside = {}, {}
+    for name, ap_by_hz in report.beside.items():
+        beside[name] = {hz: f"{ap:.1f}" for hz, ap in ap_by_hz.items()}
     for condition, rows in report.conditions.items():
         conditions[condition] = [Table("AP in percent.", _mean_table(rows)), *_interval_tables(rows), *_by_object(rows)]
     return render(
@@ -287,7 +289,7 @@ def study_html(report: StudyReport) -> str:
         numbers=report.to_json(),
         conditions=conditions,
         rates_png=to_png(report.plot()),
-        beside=table_by_rate("model", _beside(report.beside)),
+        beside=table_by_rate("model", beside),
         costs=_cost_table(report.scores),
         settings=report.settings,
     )
@@ -319,11 +321,11 @@ def _mean_table(rows: Sequence[StudyRow]) -> list[list[str]]:
     table = table_by_rate("model", means)
     head, *lines = table
     head.insert(1, "seeds")
-    for cells, row in zip(lines, rows, strict=True):
-        cells.insert(1, str(len(row.scores)))
     if has_drop:
         head.append(_DROP)
-        for cells, row in zip(lines, rows, strict=True):
+    for cells, row in zip(lines, rows, strict=True):
+        cells.insert(1, str(len(row.scores)))
+        if has_drop:
             cells.append(spread([score.drop for score in row.scores]))
     return table
 
@@ -364,14 +366,6 @@ def _by_object(rows: Sequence[StudyRow]) -> list[Table]:
             cells.append(spread([score.objects.get(name, math.nan) for score in row.scores]))
         table.append(cells)
     return [Table(f"On objects that stand still, and by speed in frame widths per second, at {rate}.", table)]
-
-
-def _beside(beside: Mapping[str, Mapping[float, float]]) -> dict[str, dict[float, str]]:
-    """Return published numbers as text."""
-    cells = {}
-    for name, ap_by_hz in beside.items():
-        cells[name] = {hz: f"{ap:.1f}" for hz, ap in ap_by_hz.items()}
-    return cells
 
 
 def _cost_table(scores: Sequence[Score]) -> list[list[str]]:
