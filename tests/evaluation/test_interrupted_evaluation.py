@@ -2,10 +2,8 @@
 
 import json
 import os
-import pickle
 import signal
 from collections.abc import Callable
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
@@ -22,7 +20,6 @@ from rvtssm.models.model_config import ModelConfig
 from rvtssm.readers.dat import write_dat
 from rvtssm.records import WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.system.workers import SameProcess
 from tests.evaluation.test_evaluate import SPEC
 
 NUM_RECORDINGS = 3
@@ -150,21 +147,9 @@ def test_rates_of_another_evaluation_are_not_taken(weights, whole, tmp_path, mon
     assert run == every
 
 
-class Pickled(SameProcess):
-    """Runs tasks in this process as others would get them."""
-
-    def __init__(self, num_workers: int, environments: object) -> None:
-        self.num_workers = num_workers
-
-    def submit(self, function, /, *arguments):
-        function, arguments = pickle.loads(pickle.dumps((function, arguments)))
-        return super().submit(function, *arguments)
-
-
-@pytest.mark.parametrize("is_real", [False, pytest.param(True, marks=pytest.mark.distributed)])
-def test_several_processes_give_equal_numbers(weights, whole, tmp_path, monkeypatch, is_real):
-    if not is_real:
-        monkeypatch.setattr("rvtssm.evaluation.detector_run.Processes", Pickled)
+@pytest.mark.distributed
+def test_several_processes_give_equal_numbers(weights, whole, tmp_path, prepared, monkeypatch):
+    monkeypatch.setattr("multiprocessing.get_context", lambda kind: prepared)
     assert evaluate(weights, tmp_path, "workers=2") == 0
     assert numbers(tmp_path) == whole[0]
 
@@ -180,19 +165,6 @@ def test_each_process_has_its_threads_and_a_gpu(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
     assert detector_processes(3) == [{**each, "OMP_NUM_THREADS": "7"} for each in expected]
-
-
-class Dying(Pickled):
-    """Its processes die."""
-
-    def submit(self, function, /, *arguments):
-        raise BrokenProcessPool
-
-
-def test_a_process_that_died_ends_the_evaluation(weights, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("rvtssm.evaluation.detector_run.Processes", Dying)
-    assert evaluate(weights, tmp_path, "workers=2") == 2
-    assert "a worker process ended" in capsys.readouterr().err
 
 
 @pytest.mark.gpu

@@ -28,7 +28,6 @@ from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.readers import open_recording
 from rvtssm.readers.dat import write_dat
 from rvtssm.records import Detections
-from tests.evaluation.test_interrupted_evaluation import Pickled
 
 CONFIG = LabelConfig(min_score=0.4, min_iou=0.5, min_track_ms=100)
 
@@ -203,14 +202,6 @@ def test_an_interrupted_run_goes_on_and_other_settings_are_refused(labelled, tmp
     assert "has labels of min_score=0.2 instead of 0.3; delete it or choose another folder" in capsys.readouterr().err
     assert cli.main([*words, f"out={raw}"]) == 2
     assert "holds the recordings; choose another folder" in capsys.readouterr().err
-
-
-def test_several_processes_give_equal_labels(labelled, tmp_path, monkeypatch):
-    _, _, words, whole = labelled
-    monkeypatch.setattr("rvtssm.evaluation.detector_run.Processes", Pickled)
-    assert cli.main([*words, f"out={tmp_path}", "workers=2"]) == 0
-    assert labelled_bytes(tmp_path) == labelled_bytes(whole)
-    assert cli.main([*words, f"out={tmp_path}"]) == 0  # the same settings
 
 
 @pytest.mark.parametrize("source", ["raw", "prepared"])

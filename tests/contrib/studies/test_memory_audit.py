@@ -212,19 +212,16 @@ def test_a_recording_of_any_sensor_is_audited(weights, draw_events, tmp_path, ca
 
 
 @pytest.mark.parametrize("source", ["recording={}/test/a.npz", "dataset.raw_dir={}"])
-def test_a_recording_is_read_as_its_dataset_says(weights, draw_events, tmp_path, monkeypatch, capsys, source):
+def test_a_recording_is_read_as_its_dataset_says(weights, draw_events, tmp_path, capsys, source):
     (tmp_path / "test").mkdir()
     (tmp_path / "dataset.yaml").write_text("height: 96\nwidth: 128\nclasses: [vehicle]\n")
-    events = draw_events(2_000)
+    events = draw_events(20_000, duration_us=3_000_000)
     columns = {name: getattr(events, name) for name in "txyp"} | {"x": 2 * events.x, "y": 2 * events.y}
-    np.savez(tmp_path / "test/a.npz", **{name: np.roll(column, 500) for name, column in columns.items()})
-
-    def look(checkpoint, events, sensor_hw, *_, **__):
-        raise UserError("audit.seen", f"{len(events)} events of {sensor_hw}")
-
-    monkeypatch.setattr("rvtssm.contrib.studies.audit.audit_detector", look)
-    assert cli.main(["audit", f"checkpoint={weights}", source.format(tmp_path), "dataset.repair=true"]) == 2
-    assert "2000 events of (96, 128)" in capsys.readouterr().err
+    columns["t"] = np.concatenate([events.t[:5_000], events.t[5_000:5_500] - 300_000, events.t[5_500:]])
+    np.savez(tmp_path / "test/a.npz", **columns)
+    words = [f"checkpoint={weights}", source.format(tmp_path), "dataset.repair=true", f"out={tmp_path / 'out'}"]
+    assert cli.main(["audit", *words, *SHORT, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["num_windows"] == 26
 
 
 @pytest.mark.parametrize(
