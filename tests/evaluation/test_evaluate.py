@@ -14,7 +14,7 @@ from rvtssm.boxes import ltwh_to_xyxy
 from rvtssm.cli import main as cli
 from rvtssm.datasets import DATASETS
 from rvtssm.detection.stream import stream
-from rvtssm.evaluation import evaluating, rates
+from rvtssm.evaluation import detector_run, evaluating, rates
 from rvtssm.evaluation.detector_run import WeightsFile
 from rvtssm.evaluation.matching import match_detections
 from rvtssm.events.labels import write_boxes
@@ -64,17 +64,40 @@ def weights(tmp_path, raw):
 
 
 @pytest.fixture
-def refused(tmp_path, capsys, monkeypatch):
+def batches_run(monkeypatch):
+    """The recordings of each batch that the detector has run."""
+    batches = []
+
+    def noted_stream(detector, loader, **options):
+        batches.append(loader.dataset.sequences)
+        return stream(detector, loader, **options)
+
+    monkeypatch.setattr(detector_run, "stream", noted_stream)
+    return batches
+
+
+@pytest.fixture
+def scored(monkeypatch):
+    """The recordings that were scored, with their labels and detections."""
+    recordings = []
+
+    def noted_match(those, spec, **options):
+        recordings.extend(those)
+        return match_detections(those, spec, **options)
+
+    monkeypatch.setattr(rates, "match_detections", noted_match)
+    return recordings
+
+
+@pytest.fixture
+def refused(tmp_path, capsys, batches_run):
     """A function: arguments -> the line that refuses them before a single window was looked at."""
 
-    def never(*_, **__):
-        raise AssertionError("the detector was run")
-
     def run_it(*arguments: str) -> str:
-        monkeypatch.setattr("rvtssm.evaluation.detector_run.stream", never)
+        batches_run.clear()
         assert cli.main(["evaluate", *arguments, f"out={tmp_path / 'out'}"]) == 2
         lines = [line for line in capsys.readouterr().err.splitlines() if "━" not in line]
-        assert len(lines) == 1 and not (tmp_path / "out").exists()
+        assert len(lines) == 1 and not (tmp_path / "out").exists() and not batches_run
         return lines[0]
 
     return run_it
@@ -133,7 +156,7 @@ def test_a_file_exported_for_other_frames_is_refused(weights, refused, monkeypat
     trained = read_checkpoint(weights())
     exported = ExportedDetector(lambda *_: ([], []), trained, {"frame_hw": [96, 128], "state": {}, "predictions": {}})
     monkeypatch.setattr(WeightsFile, "read", lambda _: trained.with_detector(exported))
-    monkeypatch.setattr("rvtssm.evaluation.evaluating.chosen_precision", lambda *_: "float32")
+    monkeypatch.setattr(evaluating, "chosen_precision", lambda *_: "float32")
     answer = refused("checkpoint=model.onnx")
     assert "was exported for frames of 128 x 96 pixels, but frames of 64 x 48 are needed; export it again" in answer
 
@@ -149,17 +172,11 @@ def test_what_was_measured_is_on_disk_before_it_is_shown(weights, tmp_path, caps
 
 @pytest.mark.parametrize(("window", "lengths_us"), [("shrink", [25_000, 50_000]), ("both", [50_000, 25_000, 50_000])])
 def test_windows_slide_or_shrink_or_both_and_the_rate_of_training_runs_once(
-    weights, tmp_path, monkeypatch, window, lengths_us
+    weights, tmp_path, batches_run, window, lengths_us
 ):
-    lengths = []
-
-    def look_and_stream(detector, loader, **options):
-        lengths.append(np.ptp(loader.dataset.sequences[0].windows.bounds_us, axis=1))
-        return stream(detector, loader, **options)
-
-    monkeypatch.setattr("rvtssm.evaluation.detector_run.stream", look_and_stream)
     arguments = [f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.workers=0"]
     assert cli.main(["evaluate", *arguments, "hz=[20,40]", f"window={window}"]) == 0
+    lengths = [np.ptp(recording.windows.bounds_us, axis=1) for (recording,) in batches_run]
     assert [set(each) for each in lengths] == [{length_us} for length_us in lengths_us]  # the most steps first
     report = json.loads((tmp_path / "out/evaluation.json").read_text())
     kinds = ["slide", "shrink"] if window == "both" else [window]
@@ -205,15 +222,8 @@ def test_the_rate_of_training_is_run_where_labels_do_not_allow_it_and_carries_it
 
 
 def test_on_the_free_grid_every_rate_is_exact_and_labels_are_scored_at_the_next_window_end(
-    weights, raw, tmp_path, monkeypatch
+    weights, raw, tmp_path, scored
 ):
-    scored = []
-
-    def look(recordings, spec, **options):
-        scored.extend(recordings)
-        return match_detections(recordings, spec, **options)
-
-    monkeypatch.setattr("rvtssm.evaluation.rates.match_detections", look)
     arguments = [f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.workers=0", "postprocess.min_score=0"]
     assert cli.main(["evaluate", *arguments, "grid=free", "hz=[30,5]", "window=shrink"]) == 0
     steps_ms = {hz: row["step_ms"] for hz, row in rates_of(tmp_path / "out").items()}
@@ -246,14 +256,7 @@ def evaluated(out: Path, *arguments: str) -> dict:
     return json.loads((out / "evaluation.json").read_text())
 
 
-def test_streaming_without_latency_is_average_precision_to_the_last_digit(weights, tmp_path, capsys, monkeypatch):
-    scored = []
-
-    def look(recordings, spec, **options):
-        scored.extend(recordings)
-        return match_detections(recordings, spec, **options)
-
-    monkeypatch.setattr("rvtssm.evaluation.rates.match_detections", look)
+def test_streaming_without_latency_is_average_precision_to_the_last_digit(weights, tmp_path, capsys, scored):
     where = f"checkpoint={weights()}", "hz=[20,40]", "window=shrink", *STREAMING[1:]
     plain = evaluated(tmp_path / "plain", *where)
     shifts = "time_shifts_ms=[-50,0,50]"
@@ -324,18 +327,11 @@ def test_the_rate_is_that_of_the_steps_between_labels(weights, refused, tmp_path
     assert "which makes it 40 Hz" in refused(f"checkpoint={weights()}", f"dataset.raw_dir={raw}", "hz=[30]")
 
 
-def test_a_late_detector_counts_all_events_since_the_window_it_took_before(weights, raw, tmp_path, monkeypatch):
-    seen = []
-
-    def look_and_stream(detector, loader, **options):
-        seen.append(loader.dataset.sequences[0])
-        return stream(detector, loader, **options)
-
-    monkeypatch.setattr("rvtssm.evaluation.detector_run.stream", look_and_stream)
+def test_a_late_detector_counts_all_events_since_the_window_it_took_before(weights, raw, tmp_path, batches_run):
     (tmp_path / "prediction.json").write_text(json.dumps({"step_ms": {"p50": 120}, "windows_per_call": 1}))
     told = f"latency_from={tmp_path / 'prediction.json'}"
     found = evaluated(tmp_path / "out", f"checkpoint={weights()}", told, "window=shrink", *STREAMING)
-    (sequence,) = seen
+    ((sequence,),) = batches_run
     bounds_us = sequence.windows.bounds_us
     assert (bounds_us[1:, 0] == bounds_us[:-1, 1]).all()  # no event is lost
     assert set(np.diff(bounds_us[:, 1])) == {100_000, 150_000}
@@ -391,7 +387,7 @@ def test_weights_are_scored_as_they_are_on_data_with_other_classes_and_frames(we
             ]
         }
 
-    monkeypatch.setattr("rvtssm.evaluation.detector_run.stream", find_all)  # vehicles, class 0 of the weights
+    monkeypatch.setattr(detector_run, "stream", find_all)  # vehicles, class 0 of the weights
     found = evaluated(tmp_path / "found", *where, "class_map={vehicle: car}")
     assert found["rates"]["20"]["AP/car"] == 1 and found["rates"]["20"]["AP/bus"] is None
     said = "of the weights by evaluation.class_map={'vehicle': 'car'}; the weights do not know bus, whose boxes all"
