@@ -5,19 +5,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
 from user_errors import raises
 
-from rvtssm.datasets.chunks import ChunkDataset, Collate
-from rvtssm.datasets.sampling import EvalBatchSampler
-from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.detection.stream import stream
 from rvtssm.models.detector import build_detector
 from rvtssm.models.heads.yolox import YoloxHead, YoloxPredictions
 from rvtssm.models.model_config import MODEL_SIZES
-from rvtssm.models.postprocess import postprocess
 from rvtssm.models.streams import Streams
-from rvtssm.records import Labels, SequenceBatch, Windows, WindowSettings
+from rvtssm.records import SequenceBatch
 from rvtssm.ssm.temporal_config import TemporalConfig
 
 STRIDE_US = 50_000
@@ -99,21 +94,6 @@ def test_cutting_changes_nothing(hist, dt_us, cuts, memory_chunk):
     torch.testing.assert_close(push_all(Streams(Leaky(), STRIDE_US, memory_chunk), hist, dt_us, cuts), whole)
 
 
-def test_states_follow_their_slots(hist, dt_us):
-    expected = push_all(Streams(Leaky(), STRIDE_US), hist, dt_us, [])
-    streams = Streams(Leaky(), STRIDE_US)
-    streams.push(hist[:4], dt_us[:4], every_frame(4, 2), [5, 6], [True, True])
-    (swapped,) = streams.push(hist[4:6].flip(1), dt_us[4:6], every_frame(2, 2), [6, 5], [False, False])
-    torch.testing.assert_close(swapped.unflatten(0, (2, 2)), expected[4:6].flip(1))
-    (alone,) = streams.push(hist[6:8, 1:], dt_us[6:8, 1:], every_frame(2, 1), [6], [False])
-    torch.testing.assert_close(alone[:, None], expected[6:8, 1:])
-    # slot 5 was left out once: it is a new stream when it comes back
-    (back,) = streams.push(hist[8:9], dt_us[8:9], every_frame(1, 2), [5, 6], [False, False])
-    fresh = push_all(Streams(Leaky(), STRIDE_US), hist[8:9], dt_us[8:9], [])
-    torch.testing.assert_close(back[:1, None], fresh[:, :1])
-    torch.testing.assert_close(back[1:, None], expected[8:9, 1:])
-
-
 def test_the_step_scale_is_a_number_where_it_can_be(hist):
     detector = Leaky()
     Streams(detector, STRIDE_US).push(hist, torch.full((12, 2), 5_000), every_frame(12, 2), [0, 1], [True, True])
@@ -193,58 +173,6 @@ def test_resetting_runs_only_the_labelled_frames(hist):
 
 def test_a_recording_without_labels_has_no_result(hist):
     assert stream(Leaky(), make_batches(hist, PLAN, set()), trained_stride_us=STRIDE_US) == {}
-
-
-class Stored:
-    """Histograms in memory."""
-
-    def __init__(self, hist):
-        self.hist = hist
-
-    def frames(self, start, stop, placement=None):
-        return self.hist[start:stop]
-
-    def close(self):
-        pass
-
-
-def make_sequence(name, hist, every):
-    num_steps = len(hist)
-    ends_us = STRIDE_US * np.arange(1, num_steps + 1)
-    steps = np.arange(every - 1, num_steps, every)
-    box = np.tile(np.array([[5, 5, 20, 20]], np.float32), (len(steps), 1))
-    labels = Labels(box, np.zeros_like(steps), ends_us[steps], steps, np.full_like(steps, -1))
-    windows = Windows(np.stack([ends_us - STRIDE_US, ends_us], axis=1), np.full(num_steps, STRIDE_US))
-    settings = WindowSettings(STRIDE_US, None, "exact", 10, 10)
-    return FrameSequence(name, windows, labels, hist.shape[1:], settings, Stored(hist))
-
-
-@pytest.mark.parametrize("batch_size", [1, 3])
-def test_the_evaluation_loader_streams_each_recording_as_if_alone(batch_size):
-    torch.manual_seed(0)
-    detector = build_detector(MODEL_SIZES["tiny"], TemporalConfig(), 30, 32, num_classes=2).eval()
-    rng = np.random.default_rng(1)
-    lengths = (4, 9, 2, 5)
-    sequences = [
-        make_sequence(str(i), rng.integers(0, 4, (n, 20, 30, 32), dtype=np.uint8), every=i + 1)
-        for i, n in enumerate(lengths)
-    ]
-    loader = DataLoader(
-        ChunkDataset(sequences),
-        batch_sampler=EvalBatchSampler(lengths, chunk_length=4, batch_size=batch_size),
-        collate_fn=Collate(None, STRIDE_US),
-    )
-    batches = list(loader)
-    results = stream(detector, batches, trained_stride_us=STRIDE_US)
-    assert [*results] == [0, 1, 3]  # the third one is too short for a label
-    for recording, frames in results.items():
-        sequence = sequences[recording]
-        with torch.inference_mode():
-            (whole,), _ = detector(torch.from_numpy(sequence.source.hist)[:, None])
-        expected = postprocess(whole[sequence.label_steps], sequence.windows.ends_us[sequence.label_steps].tolist())
-        assert [frame.t_us for frame in frames] == [frame.t_us for frame in expected]
-        for frame, alone in zip(frames, expected, strict=True):
-            np.testing.assert_allclose(np.sort(frame.score)[-20:], np.sort(alone.score)[-20:], rtol=1e-4)
 
 
 @pytest.mark.gpu
