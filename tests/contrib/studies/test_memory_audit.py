@@ -23,7 +23,6 @@ from rvtssm.records import Events
 from rvtssm.ssm.s5 import S5SSM
 from rvtssm.ssm.spectrum import Spectrum
 from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.system.user_error import UserError
 
 SMALL_AUDIT = AuditConfig(hz=[20.0, 200.0], finer=[1, 5])
 
