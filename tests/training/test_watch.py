@@ -1,10 +1,8 @@
 """What a run writes for a person to look at: losses, learning rate, gradients, AP, pictures and spectra."""
 
 import csv
-import functools
 import math
 import sys
-from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,17 +14,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from user_errors import raises
 
 from rvtssm.cli.train import train
-from rvtssm.drawing.draw import draw_frame
 from rvtssm.models.detector import count_parameters, parameters_by_room
-from rvtssm.records import WindowSettings
 from rvtssm.ssm.s5 import S5SSM
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
-from rvtssm.training import logs, progress
-from rvtssm.training.fit import build_trainer
+from rvtssm.training import logs
 from rvtssm.training.logs import GradientNorms, build_loggers
 from rvtssm.training.training_config import TrainingConfig
-from tests.training.test_module import build_module, draw_counts, labels_near, make_batch, validate
+from tests.training.test_module import build_module, draw_counts, make_batch
 
 STRIDE_US = 50_000
 
@@ -82,35 +77,6 @@ def test_tensorboard_shows_numbers_and_pictures(watched):
     assert stages | {"val/detections_0"} <= set(board.Tags()["images"])
 
 
-@pytest.mark.parametrize("is_first_process", [True, False])
-def test_a_picture_shows_what_was_found_and_what_is_there(monkeypatch, is_first_process):
-    module, hist = build_module(), draw_counts(3, 2)
-    module.val_labels = labels_near(module, hist)
-    module.checkpoint_meta = {"windows": asdict(WindowSettings())}
-    batch = make_batch(hist, [0, 1], [True, True])
-    validate(module, [batch])
-    trainer, shown = SimpleNamespace(is_global_zero=is_first_process), {}
-    monkeypatch.setattr(logs, "shows_images", lambda trainer: True)
-    monkeypatch.setattr(logs, "show_image", lambda trainer, name, image: shown.update({name: image}))
-    monkeypatch.setattr(logs, "draw_frame", functools.partial(draw_frame, min_score=0.2))
-    images = logs.DetectionImages()
-    for batch_idx in range(logs.NUM_IMAGES + 2):
-        images.on_validation_batch_end(trainer, module, None, batch, batch_idx)
-    if not is_first_process:  # whose loggers are the only ones
-        assert shown == {}
-        return
-    assert len(shown) == logs.NUM_IMAGES
-    image = shown["val/detections_0"]
-    found, there = module.detections[1, 3 * STRIDE_US], module.val_labels[1]
-    there = there[there.t_us == 3 * STRIDE_US]
-    assert len(there) == 1 and found.score.max() > 0.2
-    arguments = {"class_names": module.settings.spec.class_names, "min_score": 0.2}
-    np.testing.assert_array_equal(image, draw_frame(hist[2, 1].numpy(), found, there, **arguments))
-    nothing = replace(found, xyxy=found.xyxy[:0], score=found.score[:0], class_id=found.class_id[:0])
-    for less in ((found, there[:0]), (nothing, there)):
-        assert not np.array_equal(image, draw_frame(hist[2, 1].numpy(), *less, **arguments))
-
-
 def test_csv_has_the_same_numbers(watched):
     with open(watched / "csv" / "version_0" / "metrics.csv", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -119,15 +85,6 @@ def test_csv_has_the_same_numbers(watched):
         shown = tensorboard(watched).Scalars(name)[-1].value
         assert shown == pytest.approx(found[name], rel=1e-5, nan_ok=True), name
     assert found["grad_norm/head"] > 1e-2, "the norm is that before clipping"
-
-
-def test_a_trainer_is_as_the_configuration_says(tmp_path):
-    config = TrainingConfig(pictures=False, accelerator="cpu")
-    trainer = build_trainer(config, tmp_path, clip_value=0)
-    assert trainer.gradient_clip_val is None
-    kinds = {type(callback) for callback in trainer.callbacks}
-    assert progress.TrainingProgress in kinds
-    assert not {logs.DetectionImages, logs.SpectrumMonitor} & kinds
 
 
 @pytest.mark.parametrize("temporal", TEMPORAL_LAYERS)
