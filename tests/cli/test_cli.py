@@ -17,7 +17,7 @@ from event_examples import HEIGHT, WIDTH, boxes_of, random_events
 from rvtssm.cli import main as cli
 from rvtssm.cli.composition import full_words, quoted, short_keys
 from rvtssm.cli.help import keys_of
-from rvtssm.cli.verbs import usage, verbs
+from rvtssm.cli.verbs import verbs
 from rvtssm.contrib.studies.grid import compose_study
 from rvtssm.datasets import DATASETS
 from rvtssm.events.labels import write_boxes
@@ -574,10 +574,6 @@ def test_memory_that_is_full_is_one_line(does, capsys):
     assert cli.main(["preprocess"]) == 2
     message = "rvtssm preprocess: memory is full (Unable to allocate 9 PiB); give it less at once\n"
     assert capsys.readouterr().err == message
-
-
-def test_help_says_which_files_are_programs():
-    assert ".onnx and .xml are read as data. The files of plugins=[FILE] are\nprograms" in usage()
 
 
 LOAD = """

@@ -139,20 +139,6 @@ def test_defaults_are_written_as_the_command_line_takes_them():
     assert plain(compose([f"{key.name}={key.default}" for key in keys_of(Config())])) == plain(Config())
 
 
-def test_what_is_printed_composes_to_the_same():
-    config = composed("experiment=demo")
-    overrides = [f"{key}={_literal(value)}" for key, _, value in leaves(config)]
-    assert plain(compose(overrides)) == plain(config)
-
-
-def _literal(value) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, (list, tuple)):
-        return "[" + ",".join(_literal(item) for item in value) + "]"
-    return f"'{value}'" if isinstance(value, str) else str(value)
-
-
 @pytest.mark.parametrize("name", CAMERAS)
 def test_a_sensor_is_the_camera_of_that_name(name):
     words = full_words("generate", [f"sensor={name}", "num_train=3"])
