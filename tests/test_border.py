@@ -23,9 +23,8 @@ CORE = (
 
 
 def copied(folder: Path, *left_out: str) -> Path:
-    """Return a copy of the package and its settings without these folders."""
-    without = shutil.ignore_patterns("__pycache__", *left_out)
-    shutil.copytree(ROOT / "rvtssm", folder / "rvtssm", ignore=without)
+    """Return a copy of the package, with what is compiled of it, and its settings without these folders."""
+    shutil.copytree(ROOT / "rvtssm", folder / "rvtssm", ignore=shutil.ignore_patterns(*left_out))
     shutil.copytree(ROOT / "configs", folder / "configs")
     return folder
 

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from event_examples import HEIGHT, WIDTH, any_events, assert_same, random_events, to_events
-from hypothesis import given, settings
+from event_examples import HEIGHT, WIDTH, assert_same, random_events, to_events
 from user_errors import raises
 
 from rvtssm.readers import ReadFaults, open_recording
@@ -16,17 +15,6 @@ def write_words(path, t, x, y, p, header=b"% Version 2\n% Height 48\n% Width 64\
     words[:, 1] = np.asarray(x) | np.asarray(y) << 14 | np.asarray(p) << 28
     path.write_bytes(header + words.tobytes() + tail)
     return path
-
-
-@settings(max_examples=30)
-@given(events=any_events(max_start_us=1 << 31))
-def test_round_trip(tmp_path_factory, events):
-    path = tmp_path_factory.mktemp("dat") / "a_td.dat"
-    write_dat(path, events, HEIGHT, WIDTH)
-    recording = open_recording(path)
-    assert (recording.format, recording.height, recording.width) == ("dat", HEIGHT, WIDTH)
-    assert_same(recording.read(), events)
-    assert recording.faults == ReadFaults()
 
 
 def test_blocks_are_written_like_the_whole(tmp_path):

@@ -286,12 +286,12 @@ def _check_study_of_weights(folder):
     weights = [str(folder / f"seed={seed}" / "checkpoints" / "best.ckpt") for seed in (0, 1)]
     settings = {"dataset": "synthetic", "dataset.raw_dir": str(folder / "raw"), "class_map": {}, "bootstrap": 50}
     settings |= {"data.workers": 0, "postprocess.min_score": 0, "postprocess.max_detections": 20}
-    settings |= {"window": "slide", "hz": [20, 40]}
+    settings |= {"window": "slide", "hz": [20]}
     report = study({"step_scale": [None, 1]}, settings, checkpoints=weights, out=str(folder / "of_weights"))
     assert list(report.conditions) == ["step_scale=null", "step_scale=1"]
     for rows in report.conditions.values():
         assert [row.row for row in rows] == ["seed=0_best", "seed=1_best"]
-        assert all(rows[1].minus_the_first(hz) is not None for hz in (20, 40))
+        assert rows[1].minus_the_first(20) is not None
     again = json.loads((folder / "seed=0" / "window=slide" / "evaluation.json").read_text())
     assert report.to_json()["scores"][0]["rates"]["20"]["AP"] == again["rates"]["20"]["AP"]
     with pytest.raises(UserError) as refused:
