@@ -1,32 +1,26 @@
-// Boxes from events with an exported file, in C++ and with onnxruntime alone.
+// Boxes from events with an exported file, in C++ and with OpenVINO alone, as its wheel brings it.
 //
 //   rvtssm export street-tiny out=model.onnx
-//   g++ -std=c++17 -O2 detect.cpp -I ORT/include -L ORT/lib -l onnxruntime -o detect
+//   OV=$(python -c "import openvino; print(openvino.__path__[0])")
+//   g++ -std=c++17 -O2 detect.cpp -I $OV/include $OV/libs/libopenvino.so.* -Wl,-rpath,$OV/libs -o detect
 //   ./detect model.onnx 0.3 < events.txt
 //
-// ORT is an unpacked release of onnxruntime, whose C interface this program uses, so that any release does. Each line of
-// events.txt is "t x y p": microseconds, pixels of the frame, and 1 for brighter. Each line that comes out is a box:
-// end of the window in microseconds, class, score, left, top, right, bottom. The state is carried from window to window.
-// The program is for histograms (docs/live.md) and for frames as large as the sensor.
+// It reads model.xml as well. Each line of events.txt is "t x y p": microseconds, pixels of the frame, and 1 for
+// brighter. Each line that comes out is a box: end of the window in microseconds, class, score, left, top, right, bottom.
+// The state is carried from window to window. The program is for histograms (docs/live.md) and for frames as large as the
+// sensor. With another runtime, only the class Network differs.
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include <onnxruntime_c_api.h>
-
-static const OrtApi* ort = OrtGetApiBase()->GetApi(ORT_API_VERSION);
-
-static void check(OrtStatus* status) {
-    if (status == nullptr) return;
-    std::fprintf(stderr, "onnxruntime: %s\n", ort->GetErrorMessage(status));
-    std::exit(1);
-}
+#include <openvino/openvino.hpp>
 
 struct Event {
     int64_t t, x, y, p;
@@ -35,18 +29,6 @@ struct Event {
 struct Box {
     float score, left, top, right, bottom;
     int class_id;
-};
-
-struct Tensor {
-    std::string name;
-    std::vector<int64_t> shape;  // for one stream
-    std::vector<float> values;
-
-    size_t size() const {
-        size_t product = 1;
-        for (int64_t side : shape) product *= side;
-        return product;
-    }
 };
 
 // The number after a key of the description, which is JSON; `otherwise` if it is null.
@@ -59,20 +41,63 @@ static double number(const std::string& json, const std::string& key, double oth
     return end == text ? otherwise : value;
 }
 
+// One step of the exported network, with the state that it carries.
+class Network {
+public:
+    std::string description;  // JSON
+    ov::Shape frame_shape;    // 1, channels, height, width
+
+    explicit Network(const std::string& path) {
+        ov::Core core;
+        std::shared_ptr<ov::Model> model = core.read_model(path);
+        description = model->get_rt_info<std::string>("framework", "rvtssm");
+        std::map<std::string, ov::PartialShape> shapes;
+        for (const auto& input : model->inputs()) {
+            shapes[input.get_any_name()] = input.get_partial_shape();
+            shapes[input.get_any_name()][0] = 1;  // one stream
+        }
+        model->reshape(shapes);
+        request_ = core.compile_model(model, "CPU", ov::hint::inference_precision(ov::element::f32)).create_infer_request();
+        frame_shape = shapes["hist"].to_shape();
+        for (const auto& input : model->inputs()) {
+            if (input.get_any_name().rfind("state_", 0) == 0) state_names_.push_back(input.get_any_name());
+        }
+        begin();
+    }
+
+    // Start from a state of zeros.
+    void begin() {
+        for (const std::string& name : state_names_) {
+            ov::Tensor state = request_.get_tensor(name);
+            std::fill_n(state.data<float>(), state.get_size(), 0.0f);
+        }
+    }
+
+    // Return the predictions for a frame: rows [cx, cy, w, h, objectness, classes...].
+    ov::Tensor step(std::vector<uint8_t>& frame, float step_scale) {
+        request_.set_tensor("hist", ov::Tensor(ov::element::u8, frame_shape, frame.data()));
+        request_.set_tensor("step_scale", ov::Tensor(ov::element::f32, {1}, &step_scale));
+        request_.infer();
+        for (const std::string& name : state_names_) {
+            request_.get_tensor("next_" + name).copy_to(request_.get_tensor(name));
+        }
+        return request_.get_output_tensor(0);
+    }
+
+private:
+    ov::InferRequest request_;
+    std::vector<std::string> state_names_;
+};
+
 class Detector {
 public:
-    explicit Detector(const char* path) {
-        OrtEnv* environment = nullptr;
-        OrtSessionOptions* options = nullptr;
-        check(ort->CreateEnv(ORT_LOGGING_LEVEL_WARNING, "detect", &environment));
-        check(ort->CreateSessionOptions(&options));
-        // Threads that wait leave the processor to other programs.
-        check(ort->AddSessionConfigEntry(options, "session.intra_op.allow_spinning", "0"));
-        check(ort->CreateSession(environment, path, options, &session_));
-        check(ort->GetAllocatorWithDefaultOptions(&allocator_));
-        check(ort->CreateCpuMemoryInfo(OrtArenaAllocator, OrtMemTypeDefault, &memory_));
-        read_names();
-        read_description();
+    explicit Detector(const std::string& path) : network_(path) {
+        const std::string& json = network_.description;
+        trained_stride_us_ = number(json, "stride_us", 50000);
+        stride_us = std::llround(trained_stride_us_);
+        length_us = std::llround(number(json, "length_us", trained_stride_us_));
+        num_bins_ = int64_t(number(json, "num_bins", 10));
+        count_cutoff_ = int(number(json, "count_cutoff", 10));
     }
 
     int64_t stride_us, length_us;
@@ -82,64 +107,19 @@ public:
         std::vector<uint8_t> frame = histogram(first, last, start_us, end_us);
         float step_scale = float(double(end_us - last_end_us_) / trained_stride_us_);
         last_end_us_ = end_us;
-        std::vector<float> predictions = step(frame, step_scale);
-        return suppressed(above(predictions, min_score));
+        return suppressed(above(network_.step(frame, step_scale), min_score));
     }
 
     void begin(int64_t first_us) {
         last_end_us_ = first_us;
-        for (Tensor& state : state_) std::fill(state.values.begin(), state.values.end(), 0.0f);
+        network_.begin();
     }
 
 private:
-    void read_names() {
-        size_t num_inputs = 0, num_outputs = 0;
-        check(ort->SessionGetInputCount(session_, &num_inputs));
-        check(ort->SessionGetOutputCount(session_, &num_outputs));
-        for (size_t i = 0; i < num_inputs; i++) {
-            char* name = nullptr;
-            OrtTypeInfo* type = nullptr;
-            const OrtTensorTypeAndShapeInfo* info = nullptr;
-            size_t num_axes = 0;
-            check(ort->SessionGetInputName(session_, i, allocator_, &name));
-            check(ort->SessionGetInputTypeInfo(session_, i, &type));
-            check(ort->CastTypeInfoToTensorInfo(type, &info));
-            check(ort->GetDimensionsCount(info, &num_axes));
-            Tensor tensor{name, std::vector<int64_t>(num_axes), {}};
-            check(ort->GetDimensions(info, tensor.shape.data(), num_axes));
-            tensor.shape[0] = 1;  // one stream
-            if (tensor.name == "hist") {
-                frame_shape_ = tensor.shape;
-            } else if (tensor.name != "step_scale") {
-                tensor.values.assign(tensor.size(), 0.0f);
-                state_.push_back(tensor);
-            }
-            ort->ReleaseTypeInfo(type);
-        }
-        for (size_t i = 0; i < num_outputs; i++) {  // the predictions, then the next state in the order of the inputs
-            char* name = nullptr;
-            check(ort->SessionGetOutputName(session_, i, allocator_, &name));
-            outputs_.push_back(name);
-        }
-    }
-
-    void read_description() {
-        OrtModelMetadata* metadata = nullptr;
-        char* text = nullptr;
-        check(ort->SessionGetModelMetadata(session_, &metadata));
-        check(ort->ModelMetadataLookupCustomMetadataMap(metadata, allocator_, "rvtssm", &text));
-        std::string json = text == nullptr ? "" : text;
-        trained_stride_us_ = number(json, "stride_us", 50000);
-        stride_us = std::llround(trained_stride_us_);
-        length_us = std::llround(number(json, "length_us", trained_stride_us_));
-        num_bins_ = int64_t(number(json, "num_bins", 10));
-        count_cutoff_ = int(number(json, "count_cutoff", 10));
-    }
-
     // Events per polarity, time bin and pixel; counts saturate.
     std::vector<uint8_t> histogram(const Event* first, const Event* last, int64_t start_us, int64_t end_us) const {
-        const int64_t height = frame_shape_[2], width = frame_shape_[3];
-        std::vector<uint8_t> counts(frame_shape_[1] * height * width, 0);
+        const int64_t height = network_.frame_shape[2], width = network_.frame_shape[3];
+        std::vector<uint8_t> counts(network_.frame_shape[1] * height * width, 0);
         for (const Event* event = first; event != last; event++) {
             int64_t bin = (event->t - start_us) * num_bins_ / (end_us - start_us);
             uint8_t& count = counts[((event->p * num_bins_ + bin) * height + event->y) * width + event->x];
@@ -148,56 +128,15 @@ private:
         return counts;
     }
 
-    // Runs the network, keeps the next state, and returns the rows [cx, cy, w, h, objectness, classes...].
-    std::vector<float> step(std::vector<uint8_t>& frame, float step_scale) {
-        std::vector<const char*> names = {"hist", "step_scale"};
-        std::vector<OrtValue*> inputs(2 + state_.size(), nullptr), outputs(outputs_.size(), nullptr);
-        const int64_t one = 1;
-        check(ort->CreateTensorWithDataAsOrtValue(memory_, frame.data(), frame.size(), frame_shape_.data(), 4,
-                                                  ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8, &inputs[0]));
-        check(ort->CreateTensorWithDataAsOrtValue(memory_, &step_scale, sizeof(float), &one, 1,
-                                                  ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, &inputs[1]));
-        for (size_t i = 0; i < state_.size(); i++) {
-            Tensor& state = state_[i];
-            names.push_back(state.name.c_str());
-            check(ort->CreateTensorWithDataAsOrtValue(
-                memory_, state.values.data(), state.values.size() * sizeof(float), state.shape.data(),
-                state.shape.size(), ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, &inputs[2 + i]));
-        }
-        check(ort->Run(session_, nullptr, names.data(), inputs.data(), inputs.size(), outputs_.data(),
-                       outputs_.size(), outputs.data()));
-        std::vector<float> predictions = values_of(outputs[0]);
-        OrtTensorTypeAndShapeInfo* info = nullptr;
-        std::array<int64_t, 3> shape{};
-        check(ort->GetTensorTypeAndShape(outputs[0], &info));
-        check(ort->GetDimensions(info, shape.data(), 3));
-        row_length_ = shape[2];
-        ort->ReleaseTensorTypeAndShapeInfo(info);
-        for (size_t i = 0; i < state_.size(); i++) state_[i].values = values_of(outputs[1 + i]);
-        for (OrtValue* value : inputs) ort->ReleaseValue(value);
-        for (OrtValue* value : outputs) ort->ReleaseValue(value);
-        return predictions;
-    }
-
-    static std::vector<float> values_of(OrtValue* value) {
-        OrtTensorTypeAndShapeInfo* info = nullptr;
-        size_t count = 0;
-        float* data = nullptr;
-        check(ort->GetTensorTypeAndShape(value, &info));
-        check(ort->GetTensorShapeElementCount(info, &count));
-        ort->ReleaseTensorTypeAndShapeInfo(info);
-        check(ort->GetTensorMutableData(value, reinterpret_cast<void**>(&data)));
-        return std::vector<float>(data, data + count);
-    }
-
     static float sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
 
     // The boxes from a score on: objectness times the probability of the best class.
-    std::vector<Box> above(const std::vector<float>& predictions, float min_score) const {
+    static std::vector<Box> above(const ov::Tensor& predictions, float min_score) {
         std::vector<Box> boxes;
-        for (size_t start = 0; start < predictions.size(); start += row_length_) {
-            const float* row = predictions.data() + start;
-            const float* best = std::max_element(row + 5, row + row_length_);
+        const size_t num_rows = predictions.get_shape()[1], row_length = predictions.get_shape()[2];
+        for (size_t i = 0; i < num_rows; i++) {
+            const float* row = predictions.data<float>() + i * row_length;
+            const float* best = std::max_element(row + 5, row + row_length);
             float score = sigmoid(row[4]) * sigmoid(*best);
             if (score < min_score) continue;
             boxes.push_back({score, row[0] - row[2] / 2, row[1] - row[3] / 2, row[0] + row[2] / 2, row[1] + row[3] / 2,
@@ -209,6 +148,7 @@ private:
 
     // Non-maximum suppression within each class, of boxes that come best first; then they are clipped to the frame.
     std::vector<Box> suppressed(const std::vector<Box>& boxes) const {
+        const float height = network_.frame_shape[2], width = network_.frame_shape[3];
         std::vector<Box> result;
         for (const Box& box : boxes) {
             bool is_new = std::none_of(result.begin(), result.end(), [&](const Box& better) {
@@ -217,10 +157,10 @@ private:
             if (is_new) result.push_back(box);
         }
         for (Box& box : result) {
-            box.left = std::clamp(box.left, 0.0f, float(frame_shape_[3]));
-            box.right = std::clamp(box.right, 0.0f, float(frame_shape_[3]));
-            box.top = std::clamp(box.top, 0.0f, float(frame_shape_[2]));
-            box.bottom = std::clamp(box.bottom, 0.0f, float(frame_shape_[2]));
+            box.left = std::clamp(box.left, 0.0f, width);
+            box.right = std::clamp(box.right, 0.0f, width);
+            box.top = std::clamp(box.top, 0.0f, height);
+            box.bottom = std::clamp(box.bottom, 0.0f, height);
         }
         auto is_outside = [](const Box& box) { return box.right <= box.left || box.bottom <= box.top; };
         result.erase(std::remove_if(result.begin(), result.end(), is_outside), result.end());
@@ -236,14 +176,9 @@ private:
         return width * height / (areas - width * height);
     }
 
-    OrtSession* session_ = nullptr;
-    OrtAllocator* allocator_ = nullptr;
-    OrtMemoryInfo* memory_ = nullptr;
-    std::vector<int64_t> frame_shape_;
-    std::vector<Tensor> state_;
-    std::vector<const char*> outputs_;
+    Network network_;
     double trained_stride_us_ = 0;
-    int64_t num_bins_ = 0, last_end_us_ = 0, row_length_ = 0;
+    int64_t num_bins_ = 0, last_end_us_ = 0;
     int count_cutoff_ = 0;
 };
 

@@ -1,12 +1,8 @@
-"""The C++ program in `examples/export` is compiled against onnxruntime and finds the boxes that Python finds.
+"""The programs in `examples/export`, in C++ with OpenVINO's wheel and in Python, find the boxes of this package."""
 
-It needs the headers of onnxruntime, which its wheel does not hold: those of a release, in /usr/include or in the folder
-ONNXRUNTIME_INCLUDE. The library is that of the wheel.
-"""
-
-import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,35 +14,35 @@ from rvtssm.export.exported import read_exported
 from rvtssm.models.model_config import PostprocessConfig
 
 SOURCE = Path(__file__).parents[2] / "examples" / "export" / "detect.cpp"
-INCLUDES = ("/usr/include/onnxruntime", "/usr/local/include/onnxruntime", "/usr/local/include", "/usr/include")
 MIN_SCORE = 0.002  # the weights have not learned
 
 
 @pytest.fixture(scope="module")
 def detect(tmp_path_factory) -> Path:
     """The compiled program."""
-    onnxruntime = pytest.importorskip("onnxruntime")
+    openvino = pytest.importorskip("openvino")
     compiler = shutil.which("g++") or shutil.which("clang++")
-    folders = [os.environ.get("ONNXRUNTIME_INCLUDE", ""), *INCLUDES]
-    include = next((folder for folder in folders if (Path(folder) / "onnxruntime_c_api.h").is_file()), None)
-    if compiler is None or include is None:
-        pytest.skip("needs a C++ compiler and onnxruntime_c_api.h (set ONNXRUNTIME_INCLUDE to its folder)")
-    folder = tmp_path_factory.mktemp("cpp")
-    (library,) = (Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*.*")
-    (folder / "libonnxruntime.so.1").symlink_to(library)  # the name under which programs look for it
-    command = [compiler, "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", str(SOURCE), f"-I{include}"]
-    built = [str(folder / "libonnxruntime.so.1"), f"-Wl,-rpath,{folder}", "-o", str(folder / "detect")]
-    subprocess.run([*command, *built], check=True)
-    return folder / "detect"
+    if compiler is None:
+        pytest.skip("needs a C++ compiler")
+    program, wheel = tmp_path_factory.mktemp("cpp") / "detect", Path(openvino.__path__[0])
+    command = [compiler, "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", SOURCE, "-isystem", wheel / "include"]
+    (library,) = (wheel / "libs").glob("libopenvino.so.*")
+    subprocess.run([*command, library, f"-Wl,-rpath,{wheel / 'libs'}", "-o", program], check=True)
+    return program
+
+
+def rows_of(command: list, lines: list[str], folder: Path) -> np.ndarray:
+    """What a program prints for events, (N, 7)."""
+    text = "\n".join(lines)
+    printed = subprocess.run(command, input=text, text=True, capture_output=True, check=True, cwd=folder).stdout
+    return np.array([line.split() for line in printed.splitlines()], np.float64).reshape(-1, 7)
 
 
 def test_the_boxes_are_those_of_python_over_carried_windows(detect, exported):
     _, folder = exported()
     events = random_events(30_000, 5, 430_000, 7_000_000, fills_span=True)
     lines = [f"{t} {x} {y} {p}" for t, x, y, p in zip(events.t, events.x, events.y, events.p, strict=True)]
-    command = [detect, folder / "model.onnx", str(MIN_SCORE)]
-    printed = subprocess.run(command, input="\n".join(lines), text=True, capture_output=True, check=True).stdout
-    rows = np.array([line.split() for line in printed.splitlines()], np.float64).reshape(-1, 7)
+    rows = rows_of([detect, folder / "model.onnx", str(MIN_SCORE)], lines, folder)
     config = PostprocessConfig(min_score=MIN_SCORE)
     detector = StreamDetector(read_exported(folder / "model.onnx"), 48, 64, config=config, skip="never")
     num_boxes = 0
@@ -57,3 +53,7 @@ def test_the_boxes_are_those_of_python_over_carried_windows(detect, exported):
         np.testing.assert_allclose(mine[:, 3:], result.xyxy, atol=2e-2)
         num_boxes += len(result)
     assert num_boxes == len(rows) > 20
+    text = SOURCE.with_suffix(".py").read_text()
+    assert "import rvtssm" not in text and "from rvtssm" not in text
+    alike = rows_of([sys.executable, "-c", text.replace("20, 0.3", f"20, {MIN_SCORE}")], lines, folder)
+    np.testing.assert_allclose(alike, rows, atol=2e-2)
