@@ -110,11 +110,11 @@ class HotPixels(Filter):
 
 @dataclass(frozen=True)
 class Flicker(Filter):
-    """Remove the events of pixels that flicker like lamps, at twice the frequency of the mains (100 or 120 Hz).
+    """Remove the events of pixels that flicker like lamps at the frequency of the mains (50 or 60 Hz) or twice as fast.
 
     A cycle of a pixel begins with an event that is brighter after one that is darker. Events are removed while the last
-    `cycles` cycles together took at most as long as at `lowest_hz`. When a stream begins, all events of that time are
-    removed, because it is not known yet which pixels flicker.
+    `cycles` cycles and the one that is under way together took at most as long as at `lowest_hz`. When a stream begins,
+    all events of that time are removed, because it is not known yet which pixels flicker.
 
     Source: own. Metavision's filter against flicker looks for the period of each pixel as well.
     """
@@ -128,7 +128,7 @@ class Flicker(Filter):
 
     @property
     def _longest_us(self) -> int:
-        return round(1e6 * self.cycles / self.lowest_hz)
+        return round(1e6 * (self.cycles + 1) / self.lowest_hz)
 
     def start(self, height: int, width: int, begin_us: int) -> State:
         begins_us = np.full((height, width, int(self.cycles) + 1), _NEVER_US, np.int64)  # of the last cycles, a ring

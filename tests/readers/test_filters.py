@@ -60,7 +60,7 @@ def hot_pixels_twin(events, period_ms, rate_hz, factor):
 
 
 def flicker_twin(events, lowest_hz, cycles):
-    longest_us = round(1e6 * cycles / lowest_hz)
+    longest_us = round(1e6 * (cycles + 1) / lowest_hz)
     pasts = defaultdict(list)
     for t, x, y, p in zip(events.t.tolist(), events.x.tolist(), events.y.tolist(), events.p.tolist(), strict=True):
         past = pasts[x, y]
@@ -143,10 +143,10 @@ def test_a_clock_that_is_set_back_begins_again():
 
 def test_lamps_at_the_mains_are_removed_and_moving_edges_stay():
     rng, size_hw = np.random.default_rng(0), (240, 304)
-    for flicker_hz, parameters in ((100.0, {}), (120.0, {}), (50.0, {"lowest_hz": 30})):
-        flicker = FilterChain([{"flicker": parameters}], *size_hw)
+    for flicker_hz in (50.0, 60.0, 100.0, 120.0):
+        flicker = FilterChain(["flicker"], *size_hw)
         kept = flicker(ordered(lamps(rng, size_hw, flicker_hz, 600_000)))
-        assert flicker.removed()["flicker"] > 0.97, (flicker_hz, len(kept))
+        assert flicker.removed()["flicker"] > 0.96, (flicker_hz, len(kept))
     column = np.arange(304).repeat(240)  # an edge that moves by a pixel per ms, each pixel fires once
     row = np.tile(np.arange(240), 304)
     edge = ordered((1000 * column, column, row, np.ones(len(column))))
