@@ -50,7 +50,7 @@ def main() -> None:
             f"--start-s={options.start_s:g} needs a recording of {needed_s:g} s and a window before it; "
             f"{options.recording} has {(last_us - first_us) / 1e6:g} s, give another number"
         )
-    last = before[-1].found
+    last = before[-1].detections
     slower = 1e6 / (FPS * PICTURE_US)
     pictures = []
     for hz in RATES_HZ:
@@ -58,7 +58,7 @@ def main() -> None:
         for _ in range(PICTURES_PER_RATE):
             time_us += PICTURE_US
             windows = detector.push(recording.between(time_us - PICTURE_US, time_us), until_us=time_us)
-            last = windows[-1].found if windows else last
+            last = windows[-1].detections if windows else last
             window = Windows(np.array([[time_us - length_us, time_us]]), np.array([PICTURE_US]))
             (hist,) = count_windows(recording.between(time_us - length_us, time_us), window, height, width)
             at_s = (time_us - first_us) / 1e6

@@ -161,7 +161,7 @@ def detected(
             tracker=tracker,
         )
         for result in detect(opened, detector):
-            frame = result.found
+            frame = result.detections
             if frame.t_us in wanted:
                 truth = ltwh_to_xyxy(labels.boxes_ltwh[labels.t_us == frame.t_us])
                 regions = ltwh_to_xyxy(recording.unsure.get(frame.t_us, np.zeros((0, 4), np.float32)))
@@ -201,7 +201,7 @@ def watch(checkpoint: LoadedCheckpoint, path: Path, reduction: int, out: Path) -
         DetectionConfig(downsample=reduction, min_score=CONFIDENT),
         PredictConfig(formats=["png"]),
         options=ReadOptions(*usual[1]) if usual else None,
-        on_window=lambda result: frames.append(result.found),
+        on_window=lambda result: frames.append(result.detections),
         progress=False,
     )
     seconds, confident = found.num_windows / found.hz, count_confident(frames)

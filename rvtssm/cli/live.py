@@ -21,17 +21,15 @@ from rvtssm.cli.weights import (
     say_windows,
     with_chosen_precision,
 )
-from rvtssm.detection.choose_downsample import choose_downsample
+from rvtssm.detection.downsample import SustainedRate, choose_downsample, sustained_rates
 from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.event_camera import CAMERA
-from rvtssm.detection.feed import Feed
 from rvtssm.detection.inference_config import shown_boxes
-from rvtssm.detection.live_run import LiveRun, LiveSource
+from rvtssm.detection.live_run import Feed, LiveRun, LiveSource
 from rvtssm.detection.replay import Replay
 from rvtssm.detection.result_files import ResultContext, detection_objects, open_result_files, result_file_names
 from rvtssm.detection.sources import OpenedSource, ended_by_signals, find_sources, opened_source
 from rvtssm.detection.summary import RunSummary, Tally, counted
-from rvtssm.detection.sustained_rates import SustainedRate, sustained_rates
 from rvtssm.detection.track_objects import TRACK_MEMORY_S, Tracker
 from rvtssm.detection.window_results import WindowResult
 from rvtssm.evaluation.render import TerminalTable
@@ -217,7 +215,7 @@ def _printed_lines(class_names: tuple[str, ...]) -> Callable[[WindowResult], Non
             "t_us": result.t_us,
             "lag_ms": round(1000 * result.lag_s, 2),
             "num_passed": result.num_passed,
-            "detections": detection_objects(result.found, class_names),
+            "detections": detection_objects(result.detections, class_names),
         }
         say(json.dumps(content))
 

@@ -16,18 +16,18 @@ import torch
 
 from rvtssm.detection.sources import EventSource
 from rvtssm.detection.stream import check_causal
-from rvtssm.detection.stream_packets import KeptEvents, check_silence, in_order
-from rvtssm.detection.tiles import Tiles, tile_size
+from rvtssm.detection.stream_packets import CLOCK_TIMES, KeptEvents, WindowClock, check_silence, in_order
+from rvtssm.detection.tiles import TiledDetector, Tiles, tile_size
 from rvtssm.detection.track_objects import Tracker
 from rvtssm.detection.window_results import WindowResult
 from rvtssm.events.cells import frame_pixels
 from rvtssm.events.frame_counter import FrameCounter
 from rvtssm.events.representations import adds_up
 from rvtssm.events.windows import FreeGrid
-from rvtssm.models.checkpoint_meta import LoadedCheckpoint, detector_for_frame, downsample_by_size, reduced_hw
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint, downsample_by_size, reduced_hw
 from rvtssm.models.model_config import PostprocessConfig
-from rvtssm.models.streams import Streams
 from rvtssm.readers.event_checks import check_events, to_events
+from rvtssm.readers.filters import FilterChain, Filters
 from rvtssm.records import Detections, Events, Windows, WindowSettings
 from rvtssm.system.limits import check_choice, check_counts, check_number
 from rvtssm.system.user_error import UserError
@@ -38,7 +38,6 @@ _LATEST_US = 1 << 61  # latest time that a caller may give
 _LONGEST_US = 60_000_000  # longest window of a stream, which keeps the events of a window in memory
 _FEWEST_EMPTY = 4  # empty windows that are one gap; fewer are computed one by one
 _SILENCE_US = 1_000_000  # shortest gap that is stepped over with skip="late"
-_STEPS_PER_CALL = 16  # steps of a gap per call of a detector whose layers have no step to rescale
 
 
 class StreamDetector:
@@ -67,6 +66,7 @@ class StreamDetector:
         downsample: Each downsample x downsample square of the sensor is one pixel of the frame; by default the largest
             value that leaves frames as large as in training.
         tiles: Cut frames into overlapping tiles, such as 2x2, each with a state of its own, and merge their boxes.
+        filters: Filters of the events, see `FilterChain`; `filters.removed()` says how much each has removed.
         config: Post-processing.
         windows_per_call: Windows per call of the detector, if a packet closes several. It affects speed and memory.
         skip: Which windows have no result of their own. `never`: all have one, as for files. `empty`: at least four
@@ -91,6 +91,7 @@ class StreamDetector:
         start_us: int | None = None,
         downsample: int | None = None,
         tiles: str | None = None,
+        filters: Filters = (),
         config: PostprocessConfig | None = None,
         windows_per_call: int = 1,
         skip: str = "empty",
@@ -101,23 +102,20 @@ class StreamDetector:
         check_causal(checkpoint.detector)
         check_counts(height=height, width=width, downsample=downsample, windows_per_call=windows_per_call)
         check_choice("skip", skip, SKIPS)
-        self.checkpoint, self.config, self.tracker = checkpoint, config, tracker
+        self.checkpoint, self.tracker = checkpoint, tracker
         self.sensor_hw = height, width = int(height), int(width)
         self.downsample = int(downsample or downsample_by_size(checkpoint, *tile_size(self.sensor_hw, tiles)))
         self.frame_hw = reduced_hw(height, width, self.downsample)
-        self.tiles, self._tiles = tiles, Tiles.of(tiles, self.frame_hw)
+        self.tiles = tiles
         self.windows_per_call, self.skip, self.keeps_frames = int(windows_per_call), skip, keeps_frames
+        self.filters = FilterChain(filters, height, width)
         self.num_late = 0  # events whose time was raised to that of an event before them
-        self._grid, self._given_start_us = grid, _whole_us("start_us", start_us)
+        self._given_start_us = _whole_us("start_us", start_us)
         self._kept = KeptEvents() if keeps_events else None
-        self._streams = Streams(
-            detector_for_frame(checkpoint, *self._tiles.tile_hw),
-            checkpoint.windows.stride_us,
-            checkpoint.model_config.memory_chunk,
-        )
-        self._anchor_us: int | None = None  # start of the windows at a fixed stride; None: not known yet
-        self._windows = windows or checkpoint.windows
-        self._check_length(self._windows)
+        self._network = TiledDetector(checkpoint, Tiles.of(tiles, self.frame_hw), self.downsample, config)
+        windows = windows or checkpoint.windows
+        self._check_length(windows)
+        self._clock = WindowClock(windows, grid, self._given_start_us)
         self.restart()
 
     @property
@@ -126,28 +124,21 @@ class StreamDetector:
 
         If its windows are longer, the first of them may lack events that were already forgotten.
         """
-        return self._windows
+        return self._clock.windows
 
     @windows.setter
     def windows(self, windows: WindowSettings) -> None:
         self._check_length(windows)
-        self._windows = windows
-        self._anchor_us = self._end_us
-        self._done = 0
+        self._clock.change_windows(windows)
 
     def restart(self) -> None:
         """Forget all events and the state, and begin a new stream with the next events, as after a jump of a clock."""
-        self._streams.load_state_dict({"steps": {}})
-        pixels = frame_pixels(*self.sensor_hw, self.downsample, reduce=self._windows.reduce)
-        self._counter = FrameCounter(self._windows, pixels)
-        self._counts_ahead = self.skip == "never" and adds_up(self._windows) and self._is_apart()
-        start_us: int | None = self._given_start_us
-        self._known_us: int | None = start_us  # all events before this time are known; None: no event yet
-        self._last_us: int | None = None  # time of the last event
-        self._anchor_us = start_us
-        self._end_us: int | None = start_us  # end of the last window
-        self._done = 0  # windows since the anchor
-        self._is_first = True
+        self._network.forget()
+        self._clock = clock = WindowClock(self.windows, self._clock.grid, self._given_start_us)
+        self._counter = FrameCounter(
+            self.windows, frame_pixels(*self.sensor_hw, self.downsample, reduce=self.windows.reduce)
+        )
+        self._counts_ahead = self.skip == "never" and adds_up(self.windows) and clock.is_apart()
         self._was_silent = False  # whether the last frame was all zero; only looked at for surfaces
         if self._kept is not None:
             self._kept.forget()
@@ -175,18 +166,19 @@ class StreamDetector:
             self._kept.begin_push()
         if self.skip == "late":
             newest = self.newest()
-            yield from [] if newest is None else [newest]
+            if newest is not None:
+                yield newest
         else:
-            yield from self._closed(self._num_closed())
+            yield from self._closed(self._clock.num_closed())
             self._forget()
 
     def feed(self, events: Events | np.ndarray, until_us: int | None = None) -> None:
         """Take in events like `push`, but compute nothing. With skip="late", call `newest` afterwards."""
         until_us = _whole_us("until_us", until_us)
-        packet, num_late = in_order(to_events(events), self._known_us)
+        packet, num_late = in_order(to_events(events), self._clock.known_us)
         check_events(packet, *self.sensor_hw)
         if self.skip != "never":
-            check_silence(packet, self._known_us, until_us)
+            check_silence(packet, self._clock.known_us, until_us)
         self.num_late += num_late
         if len(packet):
             if len(self._counter.times_us) + len(packet) > MOST_PENDING:
@@ -195,14 +187,15 @@ class StreamDetector:
                     f"more than {MOST_PENDING} events wait for a window to close at {packet.t[-1]} us; the clock "
                     "stands still: start again",
                 )
+            self._clock.advance(int(packet.t[-1]))
+            packet = self.filters(packet)
+        if len(packet):
             self._counter.push(packet, is_lent=self._counts_ahead)
             if self._kept is not None:
                 self._kept.add(packet)
-            self._last_us = self._known_us = int(packet.t[-1])
-            if self._anchor_us is None:
-                self._anchor_us = self._end_us = int(packet.t[0])
+            self._clock.note(packet)
         if until_us is not None:
-            self._known_us = until_us if self._known_us is None else max(self._known_us, until_us)
+            self._clock.advance(until_us)
 
     def newest(self) -> WindowResult | None:
         """Compute the newest closed window and pass over those before it. Return None if no window has closed.
@@ -213,29 +206,29 @@ class StreamDetector:
         rate. A gap of a second is stepped over as with skip="empty". Shorter gaps join the windows that are
         passed over, because a late detector has no time for more than one step.
         """
-        stop, begun = self._num_closed(), self._done
+        stop, begun = self._clock.num_closed(), self._clock.done
         if stop <= begun:
             return None
-        fewest = max(_FEWEST_EMPTY, math.ceil(_SILENCE_US / self._windows.stride_us))
+        fewest = max(_FEWEST_EMPTY, math.ceil(_SILENCE_US / self.windows.stride_us))
         if self._num_empty(stop) < fewest <= self._num_empty(stop, 1):
             result = self._merged(begun + 1)  # the window before a gap, which the events after it have closed
         num_empty = self._num_empty(stop)
         if num_empty >= fewest:
             result = self._step_over(num_empty)
-        if self._done < stop:
+        if self._clock.done < stop:
             result = self._merged(stop)
         self._forget()
         return replace(result, num_passed=stop - begun - 1)
 
     def _merged(self, stop: int) -> WindowResult:
         """Compute the last of the windows until `stop`, in one step over all of them."""
-        closed = self._part(self._done, stop)
+        closed = self._clock.part(self._clock.done, stop)
         start_us, end_us = closed.bounds_us[-1].tolist()
-        if self._windows.length_us is None:
+        if self.windows.length_us is None:
             start_us = int(closed.bounds_us[0, 0])
         window = Windows(np.array([[start_us, end_us]]), np.array([end_us - start_us]))
-        (result,) = self._compute(window, np.array([len(closed) * self._windows.stride_us]))
-        self._done = stop
+        (result,) = self._compute(window, np.array([len(closed) * self.windows.stride_us]))
+        self._clock.done = stop
         return result
 
     def finish(self) -> list[WindowResult]:
@@ -247,12 +240,10 @@ class StreamDetector:
 
     def closed_by_the_end(self) -> Iterator[WindowResult]:
         """Do the same as `finish`, but yield every result as soon as it is computed."""
-        if self._last_us is None:
-            return
-        num_windows = len(self._grid) if self._grid is not None else self._free_grid().num_ended(self._last_us) + 1
-        if num_windows > self._done:
+        num_windows = self._clock.num_at_the_end()
+        if num_windows > self._clock.done:
             yield from self._closed(num_windows)
-            self._known_us = max(self._last_us, (self._end_us or 0) + self._windows.includes_end)
+            self._clock.close()
 
     def warm_up(self) -> None:
         """Compute two windows and forget them, so that the first window of the stream takes no longer than the others.
@@ -260,7 +251,7 @@ class StreamDetector:
         The first computations compile code and allocate memory, and the second window shares events with the first.
         Call this before the first events.
         """
-        grid, stride_us = FreeGrid(0, self._windows), np.array([self._windows.stride_us])
+        grid, stride_us = FreeGrid(0, self.windows), np.array([self.windows.stride_us])
         corner, tracker, self.tracker = np.zeros(1, np.uint16), self.tracker, None
         for number in range(2):
             windows = grid.windows(number, number + 1)
@@ -275,19 +266,21 @@ class StreamDetector:
         The rate is not included. If the other detector has another one, it applies from the end of the last window on.
 
         Raises:
-            UserError: With skip="never", whose pending events are counted ahead.
+            UserError: With skip="never", whose pending events are counted ahead, or with filters.
         """
-        if self._counts_ahead:
+        if self._counts_ahead or self.filters.filters:
             raise UserError(
-                "stream.no_state", 'a detector with skip="never" has no state to store; use another value of skip'
+                "stream.no_state", 'a detector with filters or skip="never" has no state to store; use neither'
             )
         stored = {
-            "streams": self._streams.state_dict(),
+            "streams": self._network.streams.state_dict(),
             "sensor_hw": list(self.sensor_hw),
             "pending": [torch.from_numpy(array) for array in self._counter.state()],
-            "windows": repr(self._windows),
+            "windows": repr(self.windows),
+            "is_first": self._network.is_first,
+            "was_silent": self._was_silent,
         }
-        return stored | {name: getattr(self, f"_{name}") for name in _TIMES}
+        return stored | self._clock.times()
 
     def load_state_dict(self, stored: dict[str, Any]) -> None:
         """Continue from a `state_dict`.
@@ -306,12 +299,12 @@ class StreamDetector:
                 f"the stored state is for a sensor of {_pixels(stored['sensor_hw'])} pixels, but this detector has "
                 f"{_pixels(self.sensor_hw)}; use the same height and width",
             )
-        self._streams.load_state_dict(stored["streams"])
+        self._network.streams.load_state_dict(stored["streams"])
         self._counter.load_state(tuple(array.numpy() for array in stored["pending"]))
-        for name in _TIMES:
-            setattr(self, f"_{name}", stored[name])
-        if stored["windows"] != repr(self._windows):
-            self.windows = self._windows
+        self._network.is_first, self._was_silent = stored["is_first"], stored["was_silent"]
+        self._clock.set_times(stored)
+        if stored["windows"] != repr(self.windows):
+            self._clock.change_windows(self.windows)
 
     @property
     def num_pending(self) -> int:
@@ -319,10 +312,10 @@ class StreamDetector:
         return len(self._counter.times_us)
 
     def __repr__(self) -> str:
-        length_ms = self._windows.nominal_length_us / 1000
+        length_ms = self.windows.nominal_length_us / 1000
         return (
             f"StreamDetector({_pixels(self.sensor_hw)} pixels in frames of {_pixels(self.frame_hw)}, "
-            f"{self._windows.hz:g} Hz with windows of {length_ms:g} ms, now at {(self._end_us or 0) / 1e6:.3f} s)"
+            f"{self.windows.hz:g} Hz with windows of {length_ms:g} ms, now at {(self._clock.end_us or 0) / 1e6:.3f} s)"
         )
 
     def _check_length(self, windows: WindowSettings) -> None:
@@ -333,87 +326,49 @@ class StreamDetector:
                 f"windows of {longest_us:g} us are too long for a stream; give at most {_LONGEST_US} us",
             )
 
-    def _is_apart(self) -> bool:
-        """Return whether windows share no events."""
-        if self._grid is not None:
-            return bool((self._grid.bounds_us[1:, 0] >= self._grid.bounds_us[:-1, 1]).all())
-        return self._windows.length_us is None or self._windows.length_us <= int(self._windows.stride_us)
-
-    def _free_grid(self) -> FreeGrid:
-        assert self._anchor_us is not None
-        return FreeGrid(self._anchor_us, self._windows)
-
-    def _part(self, start: int, stop: int) -> Windows:
-        """Return the windows [start, stop) since the anchor."""
-        return self._free_grid().windows(start, stop) if self._grid is None else self._grid[start:stop]
-
-    def _num_closed(self, known_us: int | None = None) -> int:
-        """Return how many windows since the anchor end by a time, by default by what is known."""
-        known_us = self._known_us if known_us is None else known_us
-        if self._anchor_us is None or known_us is None:
-            return self._done
-        closed_us = known_us - self._windows.includes_end  # if closed, more events may come at the end
-        if self._grid is None:
-            return self._free_grid().num_ended(closed_us)
-        return int(np.searchsorted(self._grid.ends_us, closed_us, "right"))
-
     def _closed(self, stop: int) -> Iterator[WindowResult]:
         """Compute the windows until `stop`, and step over gaps if `skip` says so."""
-        while self._done < stop:
-            num_empty = self._num_empty(stop) if self.skip == "empty" else 0
-            if num_empty >= _FEWEST_EMPTY:
+        clock = self._clock
+        while clock.done < stop:
+            if self.skip == "empty" and (num_empty := self._num_empty(stop)) >= _FEWEST_EMPTY:
                 yield self._step_over(num_empty)
                 continue
-            num_windows = 1 if self._counter.is_ahead else min(self.windows_per_call, stop - self._done)
-            windows = self._part(self._done, self._done + num_windows)
-            dt_us = windows.dt_us if self._grid is not None else np.full(num_windows, self._windows.stride_us)
-            self._done += num_windows
-            yield from self._compute(windows, dt_us)
+            num_windows = min(self.windows_per_call, stop - clock.done)
+            if self._counter.is_ahead:
+                num_windows = 1
+            windows = clock.part(clock.done, clock.done + num_windows)
+            clock.done += num_windows
+            yield from self._compute(windows, clock.steps_us(windows))
 
     def _compute(self, windows: Windows, dt_us: npt.NDArray[Any]) -> Iterator[WindowResult]:
         """Yield the results of consecutive windows, computed in one call."""
         began_s, num_windows = time.perf_counter(), len(windows)
         frames = self._counter.take(windows.bounds_us)
-        if self._windows.warmup_us:
+        if self.windows.warmup_us:
             self._was_silent = not frames[-1].any()
-        detections = self._detect(frames, dt_us, np.arange(num_windows), windows.ends_us.tolist())
-        self._end_us = int(windows.ends_us[-1])
+        detections = self._network.detect(frames, dt_us, np.arange(num_windows), windows.ends_us.tolist())
+        self._clock.end_us = int(windows.ends_us[-1])
         seconds = (time.perf_counter() - began_s) / num_windows
         starts_us = windows.bounds_us[:, 0].tolist()
         for frame, boxes, start_us, step_us in zip(frames, detections, starts_us, dt_us.tolist(), strict=True):
             yield self._result(boxes, start_us, seconds, step_us, frame)
 
-    def _detect(
-        self, frames: np.ndarray, dt_us: npt.NDArray[Any], indices: npt.NDArray[np.int64], ends_us: list[int]
-    ) -> list[Detections]:
-        """Return the detections of the steps `indices`, which end at `ends_us`. Each tile is a stream."""
-        num = len(self._tiles)
-        index = np.stack([np.repeat(indices, num), np.tile(np.arange(num), len(indices))], axis=1)
-        config = self.config or PostprocessConfig()
-        detections = self._streams.detect(
-            torch.from_numpy(self._tiles.cut(frames)),
-            torch.from_numpy(np.repeat(dt_us[:, None], num, axis=1)),
-            torch.from_numpy(index),
-            slots=range(num),
-            is_first=[self._is_first] * num,
-            t_us=np.repeat(ends_us, num).tolist(),
-            config=config,
-            downsample=self.downsample,
-        )
-        self._is_first = False
-        by_step = (detections[start : start + num] for start in range(0, len(detections), num))
-        return [self._tiles.merged(tiles, self.downsample, config.max_detections) for tiles in by_step]
-
     def _result(
         self, detections: Detections, start_us: int, seconds: float, step_us: float, frame: np.ndarray
     ) -> WindowResult:
+        read = None
+        if self._kept is not None:
+            self._kept.note(start_us)
+            read = self._kept.between
+        if self.tracker is not None:
+            detections = self.tracker.update(detections)
         return WindowResult(
-            detections if self.tracker is None else self.tracker.update(detections),
+            detections,
             start_us,
             self.sensor_hw,
             self.checkpoint.spec,
             self.checkpoint.note,
-            None if self._kept is None else self._kept.note(start_us).between,
+            read,
             seconds=seconds,
             step_us=step_us,
             frame=frame if self.keeps_frames else None,
@@ -421,52 +376,42 @@ class StreamDetector:
 
     def _num_empty(self, stop: int, ahead: int = 0) -> int:
         """Return how many of the windows from the next one (or `ahead` of it) to `stop` have frames of zeros."""
-        begin = self._done + ahead
-        if begin >= stop or self._streams.memory_chunk is not None:
+        begin = self._clock.done + ahead
+        if begin >= stop or self._network.streams.memory_chunk is not None:
             return 0
-        if self._windows.warmup_us and (ahead or not self._was_silent):  # surfaces remember earlier events
+        if self.windows.warmup_us and (ahead or not self._was_silent):  # surfaces remember earlier events
             return 0
-        start_us, times_us = int(self._part(begin, begin + 1).bounds_us[0, 0]), self._counter.times_us
+        start_us, times_us = int(self._clock.part(begin, begin + 1).bounds_us[0, 0]), self._counter.times_us
         first = int(np.searchsorted(times_us, start_us))
         if first == len(times_us):
             return stop - begin
-        return min(stop, self._num_closed(int(times_us[first]))) - begin
+        return min(stop, self._clock.num_closed(int(times_us[first]))) - begin
 
     def _step_over(self, num_windows: int) -> WindowResult:
-        """Compute the last of empty windows. The state takes steps of 1, 1, 2, 4, ... windows up to it.
-
-        A single long step would turn around the modes of the bilinear rule. Layers without a step to rescale (LSTM)
-        take one step per window.
-        """
-        began_s = time.perf_counter()
-        windows = self._part(self._done + num_windows - 1, self._done + num_windows)
-        strides = gap_steps(num_windows) if _can_rescale(self.checkpoint) else np.ones(num_windows)
-        shape = self._counter.frame_shape
-        for start in range(0, len(strides), _STEPS_PER_CALL):
-            steps = strides[start : start + _STEPS_PER_CALL]
-            frames = np.zeros((len(steps), *shape), self._windows.dtype)
-            indices, ends_us = np.empty(0, np.int64), list[int]()
-            if start + len(steps) == len(strides):
-                indices, ends_us = np.array([len(steps) - 1]), windows.ends_us.tolist()
-            detections = self._detect(frames, steps * self._windows.stride_us, indices, ends_us)
-        self._done += num_windows
-        self._end_us = int(windows.ends_us[0])
-        step_us, start_us = num_windows * self._windows.stride_us, int(windows.bounds_us[0, 0])
-        result = self._result(detections[0], start_us, time.perf_counter() - began_s, step_us, frames[-1])
+        """Compute the last of empty windows, and carry the state over those before it."""
+        began_s, clock = time.perf_counter(), self._clock
+        windows = clock.part(clock.done + num_windows - 1, clock.done + num_windows)
+        frame = np.zeros(self._counter.frame_shape, self.windows.dtype)
+        clock.done += num_windows
+        clock.end_us = int(windows.ends_us[0])
+        detections = self._network.detect_after_gap(frame, num_windows, self.windows.stride_us, clock.end_us)
+        step_us, start_us = num_windows * self.windows.stride_us, int(windows.bounds_us[0, 0])
+        result = self._result(detections, start_us, time.perf_counter() - began_s, step_us, frame)
         return replace(result, num_passed=num_windows - 1)
 
     def _forget(self) -> None:
         """Forget the events that no later window needs."""
-        if self._anchor_us is None or self._end_us is None or self._last_us is None:
+        clock = self._clock
+        if clock.last_us is None or clock.end_us is None:
             return
-        if self._grid is None and not self._counts_ahead:
-            self._counter.forget_before(self._end_us - (self._windows.length_us or 0))
+        if clock.grid is None and not self._counts_ahead:
+            self._counter.forget_before(clock.end_us - (self.windows.length_us or 0))
             return
-        if self._grid is not None and self._done >= len(self._grid):
-            self._counter.forget_before(self._last_us + 1)
+        if clock.grid is not None and clock.done >= len(clock.grid):
+            self._counter.forget_before(clock.last_us + 1)
             return
-        bounds_us = self._part(self._done, self._done + 1).bounds_us
-        if self._counts_ahead and self._last_us >= bounds_us[0, 0]:
+        bounds_us = clock.part(clock.done, clock.done + 1).bounds_us
+        if self._counts_ahead and clock.last_us >= bounds_us[0, 0]:
             self._counter.count_ahead(bounds_us)
         else:
             self._counter.forget_before(int(bounds_us[0, 0]))
@@ -494,20 +439,7 @@ def detect(
     yield from detector.closed_by_the_end()
 
 
-def gap_steps(num_windows: int) -> npt.NDArray[np.float64]:
-    """Return the steps over a gap of empty windows, in windows: 1, 1, 2, 4, ..., and what is left."""
-    doubled = [1.0] + [2.0**power for power in range(int(math.log2(num_windows)))]
-    rest = num_windows - sum(doubled)
-    return np.array(doubled + [rest] * (rest > 0))
-
-
-def _can_rescale(checkpoint: LoadedCheckpoint) -> bool:
-    """Return whether the layers of a detector have a step to rescale."""
-    return checkpoint.temporal_config.name != "lstm"
-
-
-_TIMES = ("known_us", "last_us", "anchor_us", "end_us", "done", "is_first", "was_silent")
-_STORED = ("streams", "sensor_hw", "pending", "windows", *_TIMES)
+_STORED = ("streams", "sensor_hw", "pending", "windows", "is_first", "was_silent", *CLOCK_TIMES)
 
 
 def _whole_us(name: str, time_us: int | None) -> int | None:

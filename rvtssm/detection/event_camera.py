@@ -111,7 +111,8 @@ class Camera:
             return []
         arrived_s = float(status.ring.system_time)
         dropped = int(status.ring.dropped_packets)
-        self.num_lost += 0 if self._num_dropped_before is None else max(dropped - self._num_dropped_before, 0)
+        if self._num_dropped_before is not None:
+            self.num_lost += max(dropped - self._num_dropped_before, 0)
         self._num_dropped_before = dropped
         events = packet.polarity_events
         arrivals = [] if events is None else self._parts(events, arrived_s)
@@ -199,17 +200,19 @@ def open_camera(serial: str = "", settings: Path | str | None = None) -> Iterato
     check_extra("a camera", "camera", "neuromorphic_drivers")
     import neuromorphic_drivers as drivers
 
-    configuration = None if settings is None else read_camera_settings(Path(settings), drivers)
-    name = f"camera {serial}" if serial else "the camera"
+    configuration, name = None, f"camera {serial}" if serial else "the camera"
+    if settings is not None:
+        configuration = read_camera_settings(Path(settings), drivers)
+        name += f" of the kind {configuration.type()}"
     try:
         device = drivers.open(configuration=configuration, iterator_timeout=_WAIT_S, serial=serial or None)
     except Exception as error:  # as in `arrivals`
-        kind = "" if configuration is None else f" of the kind {configuration.type()}"
-        found = f"found: {', '.join(connected_cameras()) or 'no camera'}"
-        reason = found if _in_words(error) == _SAYS_NOTHING else f"{_in_words(error)}; {found}"
+        reason = f"found: {', '.join(connected_cameras()) or 'no camera'}"
+        if _in_words(error) != _SAYS_NOTHING:
+            reason = f"{_in_words(error)}; {reason}"
         raise UserError(
             "camera.not_opened",
-            f"{name}{kind} cannot be opened ({reason}); plug it in, close other programs that use it, and on "
+            f"{name} cannot be opened ({reason}); plug it in, close other programs that use it, and on "
             "Linux run `neuromorphic-drivers-install-udev-rules` once",
         ) from None
     with device:
@@ -252,20 +255,22 @@ def _filled(settings: Any, given: Any, where: str, sensor: Any) -> Any:
     if unknown := [name for name in given if name not in names]:
         raise UserError("camera.no_such_setting", f"{where} has {unknown[0]!r}; choose from {', '.join(names)}")
     kinds, values = typing.get_type_hints(settings), {}
+    masks = {"x_mask": int(sensor.width), "y_mask": int(sensor.height)}
     for name, value in given.items():
         kind, place = kinds[name], f"{where}: {name}"
         if options := [option for option in typing.get_args(kind) if dataclasses.is_dataclass(option)]:
             kind = options[0]  # the class inside an optional type
         if dataclasses.is_dataclass(kind):
-            value = None if value is None else _filled(kind, value, place, sensor)
+            if value is not None:
+                value = _filled(kind, value, place, sensor)
         elif isinstance(kind, type) and issubclass(kind, enum.Enum):
             if not isinstance(value, str) or value.upper() not in kind.__members__:
                 raise UserError(
                     "camera.no_such_choice", f"{place} is {value!r}; choose from {', '.join(kind.__members__).lower()}"
                 )
             value = kind[value.upper()]
-        elif name in ("x_mask", "y_mask") and isinstance(value, list) and value and isinstance(value[0], list):
-            value = _mask(value, int(sensor.width if name == "x_mask" else sensor.height), place)
+        elif name in masks and isinstance(value, list) and value and isinstance(value[0], list):
+            value = _mask(value, masks[name], place)
         elif isinstance(value, list):
             value = tuple(value)
         values[name] = value

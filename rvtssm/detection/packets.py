@@ -1,7 +1,7 @@
-"""Packets of events as bytes, so that any program can send the events of a camera to `rvtssm live -` or over TCP.
+"""Packets of events as bytes, and events from a pipe or a socket: such packets, RAW or DAT, as the first bytes say.
 
-A stream begins with 12 bytes: the letters RVTE, then height and width of the sensor in pixels (uint32). Packets follow.
-A packet of n events is
+Any program can send the events of a camera to `rvtssm live -` or over TCP. A stream of packets begins with 12 bytes:
+the letters RVTE, then height and width of the sensor in pixels (uint32). A packet of n events is
 
     n                uint32
     until_us         int64      no event before this time follows; -1 says nothing
@@ -12,8 +12,9 @@ A packet of n events is
 All numbers are little-endian, without gaps. A packet without events (n = 0) closes windows while nothing happens.
 """
 
+import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import numpy as np
@@ -21,10 +22,13 @@ import numpy as np
 from rvtssm.readers import ReadFaults
 from rvtssm.readers.gate import Column
 from rvtssm.readers.live_gate import LiveGate
-from rvtssm.records import Events
+from rvtssm.readers.piped import PipedRecording
+from rvtssm.records import Events, ReadOptions
 from rvtssm.system.user_error import UserError
 
 MAGIC = b"RVTE"
+SOCKET = "tcp://"
+_CONNECT_S = 10.0
 _HEAD, _PACKET = struct.Struct("<4sII"), struct.Struct("<Iq")
 _COLUMNS = ("<i8", "<u2", "<u2", "u1")  # t, x, y, p
 _EVENT_BYTES = 13
@@ -156,3 +160,47 @@ def _columns(content: bytes, num_events: int) -> list[Column]:
         columns.append(np.frombuffer(content, dtype, num_events, offset))
         offset += columns[-1].nbytes
     return columns
+
+
+class _Pushed:
+    """Bytes of a pipe or a socket, of which the first can be looked at."""
+
+    def __init__(self, read: Callable[[int], bytes]) -> None:
+        self._read, self._head = read, b""
+
+    def head(self, size: int) -> bytes:
+        while len(self._head) < size:
+            part = self._read(1 << 16)
+            if not part:
+                break
+            self._head += part
+        return self._head[:size]
+
+    def read1(self, size: int, /) -> bytes:
+        if not self._head:
+            return self._read(size)
+        part, self._head = self._head[:size], self._head[size:]
+        return part
+
+
+def piped_events(read: Callable[[int], bytes], name: str, options: ReadOptions) -> PipedRecording | PacketStream:
+    """Return the events of a pipe: packets if it begins as they do, otherwise RAW or DAT."""
+    stream = _Pushed(read)
+    if stream.head(len(MAGIC)) == MAGIC:
+        return PacketStream(stream, name)
+    return PipedRecording(stream, name, options)  # type: ignore[arg-type]
+
+
+def connected_to(where: str) -> socket.socket:
+    """Return a connection to tcp://HOST:PORT; raise UserError if there is none."""
+    host, _, port = where.removeprefix(SOCKET).rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise UserError("pipes.address", f"{where} is not of the form {SOCKET}HOST:PORT; name the sender of the events")
+    try:
+        connection = socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S)
+    except OSError as error:
+        raise UserError(
+            "pipes.not_reached", f"{where} cannot be reached ({error}); start the sender first, it must listen there"
+        ) from None
+    connection.settimeout(None)
+    return connection

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rvtssm.detection.choose_downsample import choose_downsample
+from rvtssm.detection.downsample import choose_downsample
 from rvtssm.detection.engine import StreamDetector, detect
 from rvtssm.detection.inference_config import DetectionConfig, PredictConfig, shown_boxes
 from rvtssm.detection.result_files import ResultContext, Write, open_result_files, result_file_names
@@ -21,8 +21,7 @@ from rvtssm.detection.summary import RunSummary, Tally
 from rvtssm.detection.track_objects import TRACK_MEMORY_S, Tracker
 from rvtssm.detection.window_results import WindowResult
 from rvtssm.drawing.draw import SHOWN_US
-from rvtssm.drawing.pictures import MAX_FPS, NUM_STILLS, PictureSettings, open_pictures
-from rvtssm.drawing.sensor_frames import SensorFrames
+from rvtssm.drawing.pictures import MAX_FPS, NUM_STILLS, PictureSettings, SensorFrames, open_pictures
 from rvtssm.events.windows import FreeGrid, label_grid
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint, reduced_hw
 from rvtssm.models.model_config import PostprocessConfig
@@ -139,9 +138,12 @@ class _Plan:
         is_needed = has_listeners or not self.pictures.is_empty
         if not is_needed or self.pictures.downsample == self.downsample:
             return None
-        is_surfaces = self.settings.representation == "surfaces"
-        overlap_us = SHOWN_US if is_surfaces else self.settings.length_us or 0
-        return SensorFrames(self.sensor_hw, overlap_us, None if self.windows is None else int(self.windows.ends_us[-1]))
+        overlap_us, until_us = self.settings.length_us or 0, None
+        if self.settings.representation == "surfaces":
+            overlap_us = SHOWN_US
+        if self.windows is not None:
+            until_us = int(self.windows.ends_us[-1])
+        return SensorFrames(self.sensor_hw, overlap_us, until_us)
 
 
 def _plan(
@@ -152,9 +154,11 @@ def _plan(
     windows, num_windows = None, None
     if isinstance(events, Recording) and source.images is not None:
         windows = _windows_at(events, source.images.times_us, settings)
-    if isinstance(events, Recording | EventsInMemory):
+    if windows is not None:
+        num_windows = len(windows)
+    elif isinstance(events, Recording | EventsInMemory):
         first_us, last_us = events.time_range_us
-        num_windows = FreeGrid(first_us, settings).num_until(last_us) if windows is None else len(windows)
+        num_windows = FreeGrid(first_us, settings).num_until(last_us)
     downsample = detection.downsample or choose_downsample(checkpoint, source, detection.reduce, detection.tiles)
     reduced_hw(events.height, events.width, downsample)
     pictures = PictureSettings(
@@ -163,7 +167,7 @@ def _plan(
         windows=settings,
         windows_per_picture=max(1, math.ceil(settings.hz / MAX_FPS - 1e-9)),
         has_video="mp4" in config.formats,
-        num_stills=NUM_STILLS if "png" in config.formats else 0,
+        num_stills=NUM_STILLS * ("png" in config.formats),
         downsample=downsample if config.view == "network" else 1,
         scale=config.scale,
         note=checkpoint.note,
@@ -214,10 +218,12 @@ def _opened_outputs(
         with open_pictures(folder, plan.pictures, ground_truth, source.images, sensor, listeners) as show:
 
             def write(result: WindowResult) -> int:
-                written = result if config.all_scores else result.above(plan.pictures.min_score)
+                written = result
+                if not config.all_scores:
+                    written = result.above(plan.pictures.min_score)
                 for append in writers:
                     append(written)
-                shown = result.found
+                shown = result.detections
                 if sensor is None:
                     shown = replace(shown, xyxy=shown.xyxy / np.float32(plan.downsample))
                 assert result.frame is not None

@@ -11,9 +11,8 @@ from typing import Any, cast
 import numpy as np
 
 from rvtssm.detection.engine import StreamDetector
-from rvtssm.detection.feed import Feed, Packet, PythonSource
 from rvtssm.detection.inference_config import TRACKERS, DetectionConfig, PredictConfig, shown_boxes
-from rvtssm.detection.live_run import LiveRun, LiveSource
+from rvtssm.detection.live_run import Feed, LiveRun, LiveSource, Packet, PythonSource
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.sources import EventsInMemory, EventSource, OpenedSource, filtered, find_sources, opened_source
 from rvtssm.detection.track_objects import Tracker
@@ -46,7 +45,8 @@ def load(path: str | Path | None = None, *, precision: str = "float32") -> "Pred
     Raises:
         UserError: The file is neither a checkpoint nor an exported detector.
     """
-    path = default_weights() if path is None else path
+    if path is None:
+        path = default_weights()
     if path is None:
         raise UserError(
             "weights.not_installed", 'this installation lacks its weights; name yours, as in rvtssm.load("best.ckpt")'
@@ -187,6 +187,7 @@ class Predictor:
         min_score: float = SHOWN_SCORE,
         track: str | None = None,
         track_memory_s: float = 1.0,
+        filters: Filters = (),
         latest: bool = False,
     ) -> StreamDetector:
         """Return a detector for the events of a live camera.
@@ -207,6 +208,7 @@ class Predictor:
             min_score: Return boxes with at least this score.
             track: "bytetrack" gives each object a constant number.
             track_memory_s: How long a lost object keeps its number, in seconds.
+            filters: As in `predict`.
             latest: Compute only the newest window that a push closes, as `rvtssm live` does, so that a detector that is
                 slower than the events does not fall behind. `num_passed` of a result counts the windows before it.
         """
@@ -220,6 +222,7 @@ class Predictor:
             windows=windows,
             downsample=downsample,
             tiles=tiles,
+            filters=filters,
             config=shown_boxes(PostprocessConfig(min_score=min_score)),
             skip="late" if latest else "empty",
             tracker=Tracker(track, *tracking) if track else None,
@@ -245,7 +248,7 @@ class Predictor:
             height: Height of the sensor in pixels, if the source does not give it.
             width: Width of the sensor in pixels, if the source does not give it.
             filters: Filters of the events, see `FilterChain`.
-            **options: As in `stream`, without `latest`.
+            **options: As in `stream`.
 
         Raises:
             UserError: The source broke off, its events cannot be used, or an option is invalid.
@@ -274,10 +277,11 @@ class Predictor:
 
     def __repr__(self) -> str:
         checkpoint = self.checkpoint
+        note = f"; {checkpoint.note}" * bool(checkpoint.note)
         return (
             f"Predictor({checkpoint.model_config.size} {checkpoint.temporal_config.name}, "
             f"{', '.join(self.class_names)}, trained at {checkpoint.windows.hz:g} Hz on {checkpoint.spec.name}"
-            f"{f'; {checkpoint.note}' if checkpoint.note else ''})"
+            f"{note})"
         )
 
 

@@ -50,7 +50,7 @@ class Replay:
     @property
     def backlog(self) -> int:
         """1 if the replay is more than 10 ms behind, otherwise 0."""
-        return int(not self.is_ended and not self._is_paused and self._due_us() > self._now_us + _BEHIND_US)
+        return int(not self.is_ended and self._due_us() > self._now_us + _BEHIND_US)
 
     def end(self) -> None:
         """Stop after the events read so far."""
@@ -86,7 +86,7 @@ class Replay:
 
     def arrivals(self) -> list[Arrival]:
         """Return the events that are due, or nothing after a short wait."""
-        due_us = self._now_us if self._is_paused else self._due_us()
+        due_us = self._due_us()
         if due_us <= self._now_us or self.is_ended:
             self._sleep(_PAUSE_S)
             return []
@@ -110,5 +110,7 @@ class Replay:
         self._began_s, self._began_us = self.clock(), self._now_us
 
     def _due_us(self) -> int:
+        if self._is_paused:
+            return self._now_us
         due_us = self._began_us + int((self.clock() - self._began_s) * 1e6 * self._speed)
         return min(due_us, self._now_us + _MOST_AT_ONCE_US)

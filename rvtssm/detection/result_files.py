@@ -93,7 +93,7 @@ def open_json_lines(path: Path, context: ResultContext) -> Iterator[Write]:
     with open(path, "w") as lines:
 
         def append(result: WindowResult) -> None:
-            objects = detection_objects(result.found, context.spec.class_names)
+            objects = detection_objects(result.detections, context.spec.class_names)
             lines.write(json.dumps({"t_us": result.t_us, "detections": objects}) + "\n")
 
         yield append
@@ -108,7 +108,7 @@ def open_array(path: Path, context: ResultContext) -> Iterator[Write]:
 
         def append(result: WindowResult) -> None:
             nonlocal num_rows
-            frame = result.found
+            frame = result.detections
             boxes = np.zeros(len(frame), DETECTION_DTYPE)
             boxes["t"] = frame.t_us
             boxes["x"], boxes["y"], boxes["w"], boxes["h"] = xyxy_to_ltwh(frame.xyxy).T
@@ -130,15 +130,15 @@ def open_array(path: Path, context: ResultContext) -> Iterator[Write]:
 @contextmanager
 def open_coco_results(path: Path, context: ResultContext) -> Iterator[Write]:
     """Write one list of JSON."""
-    is_first = True
+    separator = "\n"
     with open(path, "w") as results:
         results.write("[")
 
         def append(result: WindowResult) -> None:
-            nonlocal is_first
-            for box in coco_results(result.found, context.spec):
-                results.write(("\n" if is_first else ",\n") + json.dumps(box))
-                is_first = False
+            nonlocal separator
+            for box in coco_results(result.detections, context.spec):
+                results.write(separator + json.dumps(box))
+                separator = ",\n"
 
         yield append
         results.write("\n]\n")

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar, cast
 from rvtssm.datasets.tree import find_event_files
 from rvtssm.detection.camera_images import Images, dsec_images
 from rvtssm.detection.event_camera import CAMERA, Arrival, open_camera
-from rvtssm.detection.pipes import SOCKET, connected_to, piped_events
+from rvtssm.detection.packets import SOCKET, connected_to, piped_events
 from rvtssm.readers import ReadFaults, Recording, open_with
 from rvtssm.readers.bags import is_bag, split_topic
 from rvtssm.readers.event_checks import gated
@@ -180,7 +180,9 @@ class OpenedSource:
     def removed(self) -> dict[str, float]:
         """The share of events that each filter removed so far, 0 to 1."""
         filters: FilterChain | None = getattr(self.events, "filters", None)
-        return {} if filters is None else filters.removed()
+        if filters is None:
+            return {}
+        return filters.removed()
 
     @property
     def broke_off(self) -> str:
@@ -210,7 +212,8 @@ def find_sources(where: str) -> dict[str, str]:
     Raises:
         UserError: The file does not exist, or the folder holds no recording.
     """
-    where = str(local_path(where)) if is_url(where) and not _is_stream(where) else where
+    if is_url(where) and not _is_stream(where):
+        where = str(local_path(where))
     path = Path(where)
     if not _is_stream(where) and not (file := split_topic(where)[0]).exists():
         raise UserError(
@@ -221,17 +224,16 @@ def find_sources(where: str) -> dict[str, str]:
         return {_short_name(where): where}
     if (path / DSEC_EVENTS).is_file() or is_bag(path):
         return {path.resolve().name: where}
-    sequences = sorted(found.parents[2] for found in path.glob(f"*/{DSEC_EVENTS}"))
+    sequences = sorted(events.parents[2] for events in path.glob(f"*/{DSEC_EVENTS}"))
     bags = sorted(folder for folder in path.iterdir() if is_bag(folder))
-    found = {folder.name: str(folder) for folder in (*sequences, *bags)}
-    found.update({file.name: str(file) for file in find_event_files(path)})
-    if not found:
+    by_name = {source.name: str(source) for source in (*sequences, *bags, *find_event_files(path))}
+    if not by_name:
         suffixes = ", ".join(suffix for suffix in EVENT_SUFFIXES if suffix.startswith("."))
         raise UserError(
             "predict.no_recording",
             f"{where} holds no recording ({suffixes}) and no DSEC sequence ({DSEC_EVENTS}); name a file or its folder",
         )
-    return found
+    return by_name
 
 
 def filtered(source: Source, filters: Filters) -> Source:
@@ -280,11 +282,12 @@ def opened_source(
                     "live.broke_off", f"{where} broke off ({error.strerror}); start the sender again"
                 ) from None
     else:
-        path = local_path(where)
-        is_sequence = (path / DSEC_EVENTS).is_file()
-        recording, assumed = _open_sized(path / DSEC_EVENTS if is_sequence else path, options, unsaid_hw)
+        path, images = local_path(where), None
+        if (path / DSEC_EVENTS).is_file():
+            path, images = path / DSEC_EVENTS, dsec_images(path)
+        recording, assumed = _open_sized(path, options, unsaid_hw)
         try:
-            yield OpenedSource(where, recording, dsec_images(path) if is_sequence else None, assumed)
+            yield OpenedSource(where, recording, images, assumed)
         finally:
             recording.close()
 
@@ -357,7 +360,7 @@ def _short_name(where: str) -> str:
     if where.startswith(SOCKET):
         return where.removeprefix(SOCKET).replace(":", "_")
     path, topic = split_topic(where)
-    return path.stem if topic is None else path.stem + topic.replace("/", "_")  # each topic of a bag has its own folder
+    return path.stem + (topic or "").replace("/", "_")  # each topic of a bag has its own folder
 
 
 def _open_sized(path: Path, options: ReadOptions, unsaid_hw: tuple[int, int] | None) -> tuple[Recording, str]:

@@ -20,7 +20,7 @@ def stream(
     config: PostprocessConfig | None = None,
     advance: Callable[[int], object] = lambda steps: None,
 ) -> dict[int, list[Detections]]:
-    """Return the detections at every wanted frame of an evaluation loader.
+    """Return the detections at every labelled frame of an evaluation loader.
 
     Args:
         detector: The detector.
@@ -33,10 +33,10 @@ def stream(
         advance: Called with 1 after every batch.
 
     Returns:
-        Detections ordered by time, by the number of their recording in its split. Recordings without a wanted frame are
-        left out.
+        Detections ordered by time, by the number of their recording in its split. Recordings without a labelled frame
+        are left out.
     """
-    found: dict[int, list[Detections]] = defaultdict(list)
+    by_recording: dict[int, list[Detections]] = defaultdict(list)
     streams = Streams(detector, trained_stride_us, memory_chunk, step_scale)
     was_training = detector.training
     detector.eval()
@@ -44,11 +44,11 @@ def stream(
         for batch in loader:
             if not bool(batch.is_pad.all()):
                 for recording, frame in streams.detect_batch(batch, config):
-                    found[recording].append(frame)
+                    by_recording[recording].append(frame)
             advance(1)
     finally:
         detector.train(was_training)
-    return {recording: sorted(frames, key=lambda frame: frame.t_us) for recording, frames in sorted(found.items())}
+    return {number: sorted(frames, key=lambda frame: frame.t_us) for number, frames in sorted(by_recording.items())}
 
 
 def check_causal(detector: Detector) -> None:

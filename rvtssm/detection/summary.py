@@ -78,8 +78,10 @@ class RunSummary:
         return lines + ["wrote " + ", ".join(self.files)] * bool(self.files)
 
     def _filter_lines(self) -> list[str]:
+        if not self.removed:
+            return []
         shares = ", ".join(f"{100 * share:.1f} % ({name})" for name, share in self.removed.items())
-        return [f"filters removed {shares} of the events before them"] if shares else []
+        return [f"filters removed {shares} of the events before them"]
 
 
 def counted(count: int, noun: str) -> str:
@@ -121,7 +123,10 @@ class Tally:
         self.num_detections += num_written
         self.highest_score = max(self.highest_score, float(result.score.max(initial=0)))
         self._done_us = result.t_us
-        (self._steps_s if self.num_windows > self._num_warmup else self._first_s).append(result.seconds)
+        if self.num_windows > self._num_warmup:
+            self._steps_s.append(result.seconds)
+        else:
+            self._first_s.append(result.seconds)
         if result.lag_s:
             self._lags_s.append(result.lag_s)
             self._longest_lag_s = max(self._longest_lag_s, result.lag_s)
@@ -159,8 +164,9 @@ class Tally:
 
     def _lag_ms(self) -> dict[str, float]:
         """Return percentiles and the maximum of the lag, in milliseconds; empty unless the run was live."""
-        found = _percentiles_ms(self._lags_s)
-        return {**found, "max": 1000 * self._longest_lag_s} if found else {}
+        if not self._lags_s:
+            return {}
+        return {**_percentiles_ms(self._lags_s), "max": 1000 * self._longest_lag_s}
 
 
 def _percentiles_ms(seconds: Iterable[float]) -> dict[str, float]:

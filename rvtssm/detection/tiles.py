@@ -1,24 +1,31 @@
-"""Cut frames into overlapping tiles, each a stream of the detector, and merge their boxes over the seams.
+"""Run a detector on overlapping tiles of frames, each a stream of its own, and merge their boxes over the seams.
 
 Tiles keep more pixels of a large sensor than one reduced frame, so that small objects are found.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from rvtssm.boxes import pairwise_iou
 from rvtssm.detection.inference_config import parse_tiles
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint, detector_for_frame
+from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.models.streams import Streams
 from rvtssm.records import Detections
 from rvtssm.records.settings import SMALLEST_SIDE
 from rvtssm.system.user_error import UserError
 
 _OVERLAP = 0.25  # of neighbouring tiles, relative to their side; objects up to this size lie inside a tile
 _EDGE_PX = 1.5  # a box that ends this close to an inner edge of its tile is cut off by it
+_STEPS_PER_CALL = 16  # steps of a gap per call of a detector whose layers have no step to rescale
 _SAME_IOU = 0.5  # boxes of two tiles are one object if they overlap this much where both tiles look
 
 
@@ -62,7 +69,7 @@ class Tiles:
         height, width = self.tile_hw
         return np.stack([frames[..., y : y + height, x : x + width] for x, y in self.corners], axis=1)
 
-    def merged(self, found: Sequence[Detections], downsample: int, most: int | None) -> Detections:
+    def merged(self, of_tiles: Sequence[Detections], downsample: int, most: int | None) -> Detections:
         """Return the boxes of one frame from those of its tiles.
 
         Two boxes of the same class in different tiles show one object if they agree where the tiles overlap. The object
@@ -70,16 +77,16 @@ class Tiles:
         are cut off, the box around both.
 
         Args:
-            found: The detections of each tile, in pixels of the sensor from the corner of the tile.
+            of_tiles: The detections of each tile, in pixels of the sensor from the corner of the tile.
             downsample: Side of a pixel of the frame in pixels of the sensor.
             most: The most boxes to return, those with the highest scores; None returns all.
         """
         if len(self) == 1:
-            return found[0]
+            return of_tiles[0]
         rectangles = downsample * np.concatenate([self.corners, self.corners + self.tile_hw[::-1]], axis=1)
         frame = downsample * np.array([0, 0, *self.frame_hw[::-1]])
         pieces = []
-        for tile, (boxes, rectangle) in enumerate(zip(found, rectangles, strict=True)):
+        for tile, (boxes, rectangle) in enumerate(zip(of_tiles, rectangles, strict=True)):
             for xyxy, score, class_id in zip(boxes.xyxy, boxes.score, boxes.class_id, strict=True):
                 pieces.append(_Piece(xyxy + np.tile(rectangle[:2], 2), score, class_id, rectangle, {tile}))
         count = None
@@ -90,7 +97,86 @@ class Tiles:
         xyxy = np.array([piece.xyxy for piece in pieces], np.float32).reshape(-1, 4)
         score = np.array([piece.score for piece in pieces], np.float32)
         classes = np.array([piece.class_id for piece in pieces], np.int64)
-        return Detections(xyxy, score, classes, found[0].t_us)
+        return Detections(xyxy, score, classes, of_tiles[0].t_us)
+
+
+class TiledDetector:
+    """A detector with its state, one step or several at a time. Each tile is a stream.
+
+    Args:
+        checkpoint: The weights.
+        tiles: The tiles of a frame, often a single one.
+        downsample: Side of a pixel of the frame in pixels of the sensor.
+        config: Post-processing.
+    """
+
+    def __init__(
+        self, checkpoint: LoadedCheckpoint, tiles: Tiles, downsample: int, config: PostprocessConfig | None
+    ) -> None:
+        self.tiles, self.downsample, self.config = tiles, downsample, config or PostprocessConfig()
+        detector, stride_us = detector_for_frame(checkpoint, *tiles.tile_hw), checkpoint.windows.stride_us
+        self.streams = Streams(detector, stride_us, checkpoint.model_config.memory_chunk)
+        self.is_first = True  # whether the next step is the first of a stream
+        self._can_rescale = checkpoint.temporal_config.name != "lstm"
+
+    def forget(self) -> None:
+        """Begin a new stream."""
+        self.streams.load_state_dict({"steps": {}})
+        self.is_first = True
+
+    def detect(
+        self, frames: np.ndarray, dt_us: npt.NDArray[Any], indices: npt.NDArray[np.int64], ends_us: list[int]
+    ) -> list[Detections]:
+        """Run L steps, and return the detections, in pixels of the sensor, of those at `indices`.
+
+        Args:
+            frames: The frames (L, C, H, W).
+            dt_us: The time of each step (L,), microseconds.
+            indices: Steps (M,).
+            ends_us: When these M steps end, microseconds.
+        """
+        num = len(self.tiles)
+        index = np.stack([np.repeat(indices, num), np.tile(np.arange(num), len(indices))], axis=1)
+        detections = self.streams.detect(
+            torch.from_numpy(self.tiles.cut(frames)),
+            torch.from_numpy(np.repeat(dt_us[:, None], num, axis=1)),
+            torch.from_numpy(index),
+            slots=range(num),
+            is_first=[self.is_first] * num,
+            t_us=np.repeat(ends_us, num).tolist(),
+            config=self.config,
+            downsample=self.downsample,
+        )
+        self.is_first = False
+        by_step = (detections[start : start + num] for start in range(0, len(detections), num))
+        return [self.tiles.merged(tiles, self.downsample, self.config.max_detections) for tiles in by_step]
+
+    def detect_after_gap(self, frame: np.ndarray, num_windows: int, stride_us: float, end_us: int) -> Detections:
+        """Return the detections after empty windows. The state takes steps of 1, 1, 2, 4, ... windows.
+
+        A single long step would turn around the modes of the bilinear rule. Layers without a step to rescale (LSTM)
+        take one step per window.
+
+        Args:
+            frame: A frame of zeros (C, H, W).
+            num_windows: Number of windows.
+            stride_us: Time of a window, microseconds.
+            end_us: When the last one ends, microseconds.
+        """
+        strides = gap_steps(num_windows) if self._can_rescale else np.ones(num_windows)
+        *before, last = np.split(strides, range(_STEPS_PER_CALL, len(strides), _STEPS_PER_CALL))
+        for steps in before:
+            self.detect(np.stack([frame] * len(steps)), steps * stride_us, np.empty(0, np.int64), [])
+        frames, index = np.stack([frame] * len(last)), np.array([len(last) - 1])
+        (detections,) = self.detect(frames, last * stride_us, index, [end_us])
+        return detections
+
+
+def gap_steps(num_windows: int) -> npt.NDArray[np.float64]:
+    """Return the steps over a gap of empty windows, in windows: 1, 1, 2, 4, ..., and the rest."""
+    doubled = [1.0] + [2.0**power for power in range(int(math.log2(num_windows)))]
+    rest = num_windows - sum(doubled)
+    return np.array(doubled + [rest] * (rest > 0))
 
 
 @dataclass
@@ -118,11 +204,16 @@ def _joined(pieces: list[_Piece], frame: np.ndarray, edge_px: float) -> list[_Pi
             objects.append(piece)
             continue
         if same.is_cut(frame, edge_px):
-            around = np.concatenate([np.minimum(same.xyxy, piece.xyxy)[:2], np.maximum(same.xyxy, piece.xyxy)[2:]])
-            same.xyxy = around if piece.is_cut(frame, edge_px) else piece.xyxy
-        same.seen = np.concatenate([np.minimum(same.seen, piece.seen)[:2], np.maximum(same.seen, piece.seen)[2:]])
+            is_cut = piece.is_cut(frame, edge_px)
+            same.xyxy = _around(same.xyxy, piece.xyxy) if is_cut else piece.xyxy
+        same.seen = _around(same.seen, piece.seen)
         same.tiles |= piece.tiles
     return objects
+
+
+def _around(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return the rectangle (4,) around two."""
+    return np.concatenate([np.minimum(one, other)[:2], np.maximum(one, other)[2:]])
 
 
 def _may_be_same(piece: _Piece, other: _Piece) -> bool:
@@ -149,6 +240,7 @@ def tile_size(sensor_hw: tuple[int, int], text: str | None) -> tuple[int, int]:
 
 def _cut(size: int, count: int) -> tuple[int, list[int]]:
     """Return the side of `count` overlapping tiles of an axis, and where each begins."""
-    side = -(-size // (count - _OVERLAP * (count - 1))) if count > 1 else size
-    starts = [0] if count == 1 else np.linspace(0, size - side, count).round().astype(int).tolist()
-    return int(side), starts
+    if count == 1:
+        return size, [0]
+    side = int(-(-size // (count - _OVERLAP * (count - 1))))
+    return side, np.linspace(0, size - side, count).round().astype(int).tolist()

@@ -81,7 +81,9 @@ class Tracker:
                 own = tracked.tracker_id  # counted from 0 within the class; -1 without a track
                 track_id[tracked.data["row"]] = np.where(own < 0, 0, 1 + class_id + own * self._num_classes)
         detections = replace(detections, track_id=track_id)
-        return self._smoothed(detections) if self._smooth_us else detections
+        if self._smooth_us:
+            return self._smoothed(detections)
+        return detections
 
     def _smoothed(self, detections: Detections) -> Detections:
         assert detections.track_id is not None

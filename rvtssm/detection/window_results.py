@@ -30,7 +30,7 @@ _SHOWN_OBJECTS = 3  # objects listed in the text of a frame
 class WindowResult:
     """The objects of one window, best score first."""
 
-    found: Detections  # in sensor pixels
+    detections: Detections  # in sensor pixels
     start_us: int  # start of the window, which ends at `t_us`
     sensor_hw: tuple[int, int]  # height and width of the sensor, pixels
     spec: DatasetSpec  # the dataset of the training, which names the classes
@@ -44,41 +44,41 @@ class WindowResult:
     lag_s: float = 0.0  # live: from the arrival of the window's last events to its boxes
 
     def __len__(self) -> int:
-        return len(self.found)
+        return len(self.detections)
 
     @property
     def t_us(self) -> int:
         """End of the window, microseconds."""
-        return self.found.t_us
+        return self.detections.t_us
 
     @property
     def xyxy(self) -> np.ndarray:
         """The boxes, (N, 4) float32: left, top, right and bottom in sensor pixels."""
-        return self.found.xyxy
+        return self.detections.xyxy
 
     @property
     def score(self) -> np.ndarray:
         """The scores, (N,) float32."""
-        return self.found.score
+        return self.detections.score
 
     @property
     def class_id(self) -> np.ndarray:
         """The class of every object as a number, (N,) int64."""
-        return self.found.class_id
+        return self.detections.class_id
 
     @property
     def track_id(self) -> np.ndarray | None:
         """The track number of every object, (N,) int64, 0 without a track; None if objects were not tracked."""
-        return self.found.track_id
+        return self.detections.track_id
 
     @property
     def names(self) -> list[str]:
         """The class name of every object."""
-        return [class_name(self.spec.class_names, class_id) for class_id in self.found.class_id.tolist()]
+        return [class_name(self.spec.class_names, class_id) for class_id in self.detections.class_id.tolist()]
 
     def above(self, min_score: float) -> "WindowResult":
         """Return the result with only the objects of at least this score."""
-        return replace(self, found=self.found[self.found.score >= min_score])
+        return replace(self, detections=self.detections[self.detections.score >= min_score])
 
     def draw(self, events: object | None = None, min_score: float = 0.0) -> Image.Image:
         """Return a picture of the objects on the events of the window. A notebook displays it.
@@ -106,11 +106,11 @@ class WindowResult:
         check_events(shown, *self.sensor_hw)
         window = Windows(np.array([[start_us, self.t_us]]), np.array([self.t_us - start_us]))
         (hist,) = count_windows(shown.between(start_us, self.t_us), window, *self.sensor_hw)
-        return draw_frame(hist, self.found, None, self.spec.class_names, min_score=min_score, note=self.note)
+        return draw_frame(hist, self.detections, None, self.spec.class_names, min_score=min_score, note=self.note)
 
     def to_coco(self) -> list[dict[str, object]]:
         """Return results for COCO's tools. `image_id` is the end of the window in microseconds."""
-        return coco_results(self.found, self.spec)
+        return coco_results(self.detections, self.spec)
 
     def to_supervision(self) -> Any:
         """Return `supervision.Detections`.
@@ -122,10 +122,10 @@ class WindowResult:
         import supervision
 
         return supervision.Detections(
-            xyxy=self.found.xyxy,
-            confidence=self.found.score,
-            class_id=self.found.class_id,
-            tracker_id=self.found.track_id,
+            xyxy=self.detections.xyxy,
+            confidence=self.detections.score,
+            class_id=self.detections.class_id,
+            tracker_id=self.detections.track_id,
             data={"class_name": np.array(self.names)},
         )
 
@@ -210,7 +210,7 @@ class Prediction(Sequence[WindowResult]):
     def __repr__(self) -> str:
         counts = ", ".join(f"{count} {name}" for name, count in self._counts()) or "no boxes"
         windows, guess = counted(len(self), "window"), ""
-        reduced = f", downsample={self.summary.downsample}" if self.summary.downsample > 1 else ""
+        reduced = f", downsample={self.summary.downsample}" * (self.summary.downsample > 1)
         if self.summary.assumed_sensor:
             height, width = self.summary.sensor_hw
             guess = f", assuming {width} x {height} ({self.summary.assumed_sensor})"
@@ -243,7 +243,9 @@ def coco_results(frame: Detections, spec: DatasetSpec) -> list[dict[str, object]
 
 def track_fields(frame: Detections) -> list[dict[str, int]]:
     """Return the track fields of every box, empty if objects are not tracked."""
-    return [{}] * len(frame) if frame.track_id is None else [{"track_id": int(number)} for number in frame.track_id]
+    if frame.track_id is None:
+        return [{}] * len(frame)
+    return [{"track_id": int(number)} for number in frame.track_id]
 
 
 def _table(caption: str, names: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

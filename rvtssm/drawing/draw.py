@@ -170,16 +170,19 @@ def draw_frame(
     tags: list[Box] = []
     for i in chosen[::-1]:  # the tags of the best get their places first
         class_id = int(detections.class_id[i])
-        text = class_name(class_names, class_id) + (f" {detections.score[i]:.2f}" if has_scores else "")
+        text = class_name(class_names, class_id)
+        if has_scores:
+            text += f" {detections.score[i]:.2f}"
         if detections.track_id is not None and detections.track_id[i]:
             text += f" #{detections.track_id[i]}"
         tags.append(_draw_tag(canvas, _scaled(detections.xyxy[i], scale), colors[i], text, tags))
-    caption = f"t = {detections.t_us / 1e6:.3f} s" if caption is None else caption
+    if caption is None:
+        caption = f"t = {detections.t_us / 1e6:.3f} s"
     width = canvas.shape[1]
     caption_bar = np.full((_BAR_PX, width, 3), BAR, np.uint8)
     cv2.putText(caption_bar, caption, (10, 20), _FONT, 0.5, TEXT, 1, cv2.LINE_AA)
     legend_bar = _legend_bar(width, class_names, ground_truth is not None)
-    picture = np.concatenate([caption_bar, canvas, legend_bar, *(_note_bars(width, note) if note else [])])
+    picture = np.concatenate([caption_bar, canvas, legend_bar, *_note_bars(width, note or "")])
     # Video codecs store colour at half resolution and need even sizes.
     return np.pad(picture, ((0, picture.shape[0] % 2), (0, width % 2), (0, 0)), mode="edge")
 
@@ -200,8 +203,10 @@ def strip_of(pictures: Sequence[np.ndarray]) -> np.ndarray:
         pictures: Pictures (h, w, 3).
     """
     between = np.full((len(pictures[0]), _GAP_PX, 3), TEXT, np.uint8)
-    parts = [part for picture in pictures for part in (between, picture)][1:]
-    strip = np.concatenate(parts, axis=1)
+    parts = []
+    for picture in pictures:
+        parts += [between, picture]
+    strip = np.concatenate(parts[1:], axis=1)
     height, width = strip.shape[:2]
     if width <= _SLIDE_PX:
         return strip
@@ -219,9 +224,11 @@ def class_colors(class_names: Sequence[str]) -> list[Color]:
     """
     places: dict[str, int] = {}
     for name in sorted(class_names, key=lambda name: (name.lower() not in _COLOR_OF, name)):
-        free = [place for place in range(len(CLASS_COLORS)) if place not in places.values()]
+        free = sorted({*range(len(CLASS_COLORS))} - {*places.values()})
         usual = _COLOR_OF.get(name.lower())
-        places[name] = next(iter(([usual] if usual in free else []) + free), len(places) % len(CLASS_COLORS))
+        if usual in free:
+            free = [usual]
+        places[name] = (free or [len(places) % len(CLASS_COLORS)])[0]
     return [CLASS_COLORS[places[name]] for name in class_names]
 
 
@@ -270,11 +277,8 @@ def _draw_tag(canvas: np.ndarray, box: Box, color: Color, text: str, taken: Sequ
 
 
 def _is_taken(place: Box, taken: Sequence[Box]) -> bool:
-    return any(_overlap(place, other) for other in taken)
-
-
-def _overlap(a: Box, b: Box) -> bool:
-    return a[0] <= b[2] and b[0] <= a[2] and a[1] <= b[3] and b[1] <= a[3]
+    left, top, right, bottom = place
+    return any(left <= x2 and x1 <= right and top <= y2 and y1 <= bottom for x1, y1, x2, y2 in taken)
 
 
 def _draw_dashed(canvas: np.ndarray, box: Box, dash: int = 7, gap: int = 5) -> None:
@@ -299,7 +303,8 @@ def _legend_bar(width: int, class_names: Sequence[str], has_ground_truth: bool) 
     """Draw the colours with their names, from left to right, as many as fit."""
     bar = np.full((_BAR_PX, width, 3), BAR, np.uint8)
     entries = [(name, color, "box") for name, color in zip(class_names, class_colors(class_names), strict=True)]
-    entries += [("ground truth", GROUND_TRUTH, "dashed")] if has_ground_truth else []
+    if has_ground_truth:
+        entries.append(("ground truth", GROUND_TRUTH, "dashed"))
     entries += [("brighter", BRIGHTER, "dot"), ("darker", DARKER, "dot")]
     x = 10
     for name, color, kind in entries:
@@ -325,12 +330,11 @@ def _note_bars(width: int, note: str) -> list[np.ndarray]:
             lines[-1] = longer
         else:
             lines.append(word)
-    bars = [np.full((_BAR_PX, width, 3), BAR, np.uint8) for _ in lines]
+    bars = np.full((len(lines), _BAR_PX, width, 3), BAR, np.uint8)
     for bar, line in zip(bars, lines, strict=True):
         sizes = [size for size in np.linspace(_NOTE_SIZE, 0.1, 21) if _text_width(line, size) <= width - 20]
-        size = sizes[0] if sizes else 0.1
-        cv2.putText(bar, line, (10, 20), _FONT, size, TEXT, 1, cv2.LINE_AA)
-    return bars
+        cv2.putText(bar, line, (10, 20), _FONT, (sizes or [0.1])[0], TEXT, 1, cv2.LINE_AA)
+    return [*bars]
 
 
 def _text_width(text: str, size: float) -> int:

@@ -10,8 +10,9 @@ import numpy as np
 from rvtssm.detection.camera_images import Images
 from rvtssm.drawing.draw import SHOWN_US, draw_frame, shown_events, strip_of
 from rvtssm.drawing.image_files import open_video, write_png
-from rvtssm.drawing.sensor_frames import SensorFrames
-from rvtssm.records import Detections, Labels, WindowSettings
+from rvtssm.events.cells import frame_pixels
+from rvtssm.events.frame_counter import FrameCounter
+from rvtssm.records import Detections, Events, Labels, WindowSettings
 
 MAX_FPS = 30.0  # of a video; above this rate of windows, each picture covers several
 NUM_STILLS = 4  # evenly spread over the recording; as many as the strip shows side by side
@@ -42,6 +43,45 @@ class PictureSettings:
         return self.windows.length_us is None and not self.windows.warmup_us
 
 
+class SensorFrames:
+    """Counts the events per pixel of the sensor, which often has more of them than a detector's frames.
+
+    Args:
+        sensor_hw: Height and width of the sensor in pixels.
+        overlap_us: How long before the end of a picture the next one may start, in microseconds.
+        until_us: Events from this time on are left out.
+    """
+
+    def __init__(self, sensor_hw: tuple[int, int], overlap_us: int = 0, until_us: int | None = None) -> None:
+        self._counter = FrameCounter(WindowSettings(num_bins=1, count_cutoff=255), frame_pixels(*sensor_hw))
+        self._overlap_us = overlap_us
+        self._until_us = np.iinfo(np.int64).max if until_us is None else until_us
+
+    def add(self, block: Events) -> None:
+        """Keep the events of the next block for `take`. Its arrays may be overwritten later."""
+        self._counter.push(block.between(np.iinfo(np.int64).min, self._until_us))
+
+    def take(self, start_us: int, end_us: int) -> np.ndarray:
+        """Return the numbers of darker and brighter events with start_us <= t < end_us, at most 255 per pixel.
+
+        Later calls must not start before `end_us - overlap_us`.
+
+        Args:
+            start_us: Start of the span in microseconds.
+            end_us: End of the span in microseconds.
+
+        Returns:
+            The numbers (2, H, W) uint8, darker first.
+        """
+        (counts,) = self._counter.take(np.array([[start_us, end_us]]))
+        self.forget(end_us)
+        return counts
+
+    def forget(self, end_us: int) -> None:
+        """Forget events before `end_us - overlap_us`, which later pictures do not show."""
+        self._counter.forget_before(end_us - self._overlap_us)
+
+
 @contextmanager
 def open_pictures(
     folder: Path,
@@ -67,7 +107,9 @@ def open_pictures(
     """
     fps = settings.windows.hz / settings.windows_per_picture
     with ExitStack() as stack:
-        video = stack.enter_context(open_video(folder / "video.mp4", fps)) if settings.has_video else None
+        video = None
+        if settings.has_video:
+            video = stack.enter_context(open_video(folder / "video.mp4", fps))
         pictures = _Pictures(settings, ground_truth, images, sensor, on_events, video)
         yield pictures.show
         pictures.flush()
@@ -111,8 +153,9 @@ class _Pictures:
         self._num_seen += 1
         self._last = hist, frame
         if settings.is_summed and settings.windows_per_picture > 1:
-            wide = np.uint16 if hist.dtype.kind == "u" else np.float32
-            self._summed = hist.astype(wide) if self._summed is None else self._summed + hist
+            if self._summed is None:
+                self._summed = np.zeros(hist.shape, np.result_type(hist, np.uint16))
+            self._summed = self._summed + hist
         if self._num_seen % settings.windows_per_picture == 0:
             self.flush()
 
@@ -141,12 +184,16 @@ class _Pictures:
 
     def _events(self, hist: np.ndarray, t_us: int) -> np.ndarray:
         if self.sensor is None:
-            return shown_events(hist if self._summed is None else self._summed, self.settings.windows)
+            if self._summed is not None:
+                hist = self._summed
+            return shown_events(hist, self.settings.windows)
         assert self._shown_from_us is not None
         return self.sensor.take(self._shown_from_us, t_us)
 
     def _drawn(self, events: np.ndarray, frame: Detections, seconds: float) -> np.ndarray:
-        settings, truth = self.settings, None
+        settings, truth, behind = self.settings, None, None
+        if self.images is not None:
+            behind = self.images.at(frame.t_us)
         if self.ground_truth is not None:
             begin_us = frame.t_us - 1e6 * settings.windows_per_picture / settings.windows.hz
             truth = _latest_labels(self.ground_truth, begin_us, frame.t_us)
@@ -160,7 +207,7 @@ class _Pictures:
             min_score=settings.min_score,
             caption=f"t = {seconds:.3f} s    camera {frame.t_us / 1e6:.3f} s    {settings.windows.hz:g} Hz    "
             f"score from {settings.min_score:g}",
-            behind=self.images.at(frame.t_us) if self.images else None,
+            behind=behind,
             note=settings.note,
         )
 
@@ -187,16 +234,20 @@ class _StillChoice:
         self._kept[(self._seen - 1) // self._step :] = [(scores, seconds, picture)]
         if len(self._kept) > 4 * self._count:
             pairs = [self._kept[i : i + 2] for i in range(0, len(self._kept), 2)]
-            self._kept, self._step = [max(pair, key=lambda kept: kept[0]) for pair in pairs], 2 * self._step
+            self._kept, self._step = [max(pair, key=_sum_of_scores) for pair in pairs], 2 * self._step
 
     def chosen(self) -> list[tuple[float, np.ndarray]]:
         """Return seconds and picture of the best in each of `count` equal parts; among equals, the middle one."""
-        num_chosen, found = min(self._count, len(self._kept)), []
+        num_chosen, best = min(self._count, len(self._kept)), []
         for i in range(num_chosen):
             part = self._kept[i * len(self._kept) // num_chosen : (i + 1) * len(self._kept) // num_chosen]
             middle = part[len(part) // 2 :] + part[: len(part) // 2]
-            found.append(max(middle, key=lambda kept: kept[0])[1:])
-        return found
+            best.append(max(middle, key=_sum_of_scores)[1:])
+        return best
+
+
+def _sum_of_scores(picture: tuple[float, float, np.ndarray]) -> float:
+    return picture[0]
 
 
 def _latest_labels(labels: Labels, begin_us: float, end_us: int) -> Labels:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from rvtssm.export import export_detector as conversion
-from rvtssm.export.calibration import CalibrationFrames
 from rvtssm.export.exported import largest_difference, read_exported, read_weights_file
+from rvtssm.export.quantization import CalibrationFrames
 from rvtssm.models.checkpoint import SAFETENSORS, write_checkpoint
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.detector import Detector

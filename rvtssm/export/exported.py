@@ -99,8 +99,7 @@ def chosen_precision(path: Path | str, precision: str) -> str:
     """
     if precision != "auto":
         return precision
-    device_type = "cuda" if torch.cuda.is_available() else "cpu"
-    return "float32" if is_exported(path) else fastest_precision(device_type)
+    return "float32" if is_exported(path) else fastest_precision(_device_type())
 
 
 def read_weights_file(path: Path | str, precision: str = "float32") -> LoadedCheckpoint:
@@ -116,9 +115,13 @@ def read_weights_file(path: Path | str, precision: str = "float32") -> LoadedChe
     path, precision = local_weights(path), chosen_precision(path, precision)
     if is_exported(path):
         return read_exported(path, precision)
-    checkpoint = read_checkpoint(path, "cuda" if torch.cuda.is_available() else "cpu")
+    checkpoint = read_checkpoint(path, _device_type())
     set_precision(checkpoint.detector, precision)
     return checkpoint
+
+
+def _device_type() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def read_exported(path: Path | str, precision: str = "float32") -> LoadedCheckpoint:

@@ -206,7 +206,7 @@ def test_what_is_detected_is_what_a_prediction_finds(trees, checkpoint, tmp_path
             DetectionConfig(downsample=reduction),
             PredictConfig(formats=[]),
             ends_us=np.unique(recording.labels.t_us),
-            on_window=lambda result, wanted=wanted: wanted.setdefault(result.t_us, result.found),
+            on_window=lambda result, wanted=wanted: wanted.setdefault(result.t_us, result.detections),
             progress=False,
         )
         _, labels, found = scoring.detected(checkpoint, recording, reduction)

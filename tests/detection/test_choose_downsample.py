@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import rvtssm
-from rvtssm.detection import choose_downsample as module
-from rvtssm.detection.choose_downsample import choose_downsample
+from rvtssm.detection import downsample as module
+from rvtssm.detection.downsample import choose_downsample
 from rvtssm.detection.sources import EventsInMemory, OpenedSource
 from rvtssm.drawing.pictures import _StillChoice
 from rvtssm.readers.recording import copy_events, join_events

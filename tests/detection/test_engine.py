@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from user_errors import raises
 
 from rvtssm.detection import engine
-from rvtssm.detection.engine import StreamDetector, detect, gap_steps
+from rvtssm.detection.engine import StreamDetector, detect
 from rvtssm.detection.sources import EventsInMemory
+from rvtssm.detection.tiles import gap_steps
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.windows import FreeGrid, free_grid, label_grid
 from rvtssm.models.model_config import PostprocessConfig

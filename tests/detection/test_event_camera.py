@@ -108,12 +108,12 @@ def test_live_is_predict_on_the_file(live_checkpoint, real, tmp_path, name, hz, 
         PredictConfig(formats=[]),
         postprocess=CONFIG,
         options=ReadOptions(height, width),
-        on_window=lambda result: wanted.append(result.found),
+        on_window=lambda result: wanted.append(result.detections),
         progress=False,
     )
     run = run_of(camera_of(packets_of(events), height, width), checkpoint, checkpoint.windows_at(hz, window, reduce))
     results = results_of(run)
-    found = [result.found for result in results]
+    found = [result.detections for result in results]
     assert not any(result.num_passed for result in results) and len(wanted) - 1 <= len(found) <= len(wanted)
     for mine, theirs in zip(found, wanted, strict=False):
         assert mine.t_us == theirs.t_us and len(mine) == len(theirs)

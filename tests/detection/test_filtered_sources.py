@@ -8,14 +8,18 @@ from event_examples import HEIGHT, WIDTH
 
 import rvtssm
 from rvtssm.cli import main as cli
+from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.event_camera import Arrival
 from rvtssm.detection.packets import PacketStream, packet_bytes, stream_head
 from rvtssm.detection.sources import EventsInMemory, FilteredSource, filtered
+from rvtssm.detection.window_results import WindowResult
 from rvtssm.models.checkpoint import write_checkpoint
+from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers.filters import FilterChain
 from rvtssm.records import Events
 from tests.noise_examples import lamps, noise, ordered
 from tests.readers.format_encoders import write_dat_file
+from tests.user_errors import raises
 
 SENSOR_HW = 240, 304
 
@@ -27,9 +31,10 @@ def boxes(events: Events, size_hw, filters=(), downsample=1) -> int:
     return sum(map(len, found))
 
 
-def test_before_lamps_there_is_no_box_with_filters():
+@pytest.mark.parametrize("flicker_hz", [50.0, 100.0])
+def test_before_lamps_there_is_no_box_with_filters(flicker_hz):
     rng = np.random.default_rng(0)
-    events = ordered(lamps(rng, SENSOR_HW, 100.0, 400_000), noise(rng, SENSOR_HW, 1.0, 400_000))
+    events = ordered(lamps(rng, SENSOR_HW, flicker_hz, 400_000), noise(rng, SENSOR_HW, 1.0, 400_000))
     assert boxes(events, SENSOR_HW) > 10  # persons
     assert boxes(events, SENSOR_HW, ["flicker", "background"]) == 0
 
@@ -112,3 +117,20 @@ def test_live_in_python_filters_packets(noisy, live_checkpoint, tmp_path):
     assert len(windows) == 1 and 0 < len(kept) < len(noisy)
     expected = detector.stream(HEIGHT, WIDTH, min_score=0.0, latest=True).push(kept)
     np.testing.assert_array_equal(windows[0].score, expected[0].score)
+
+
+def test_a_stream_filters_packets_and_refuses_to_store_their_state(noisy, live_checkpoint):
+    weights = live_checkpoint()
+    kept = FilterChain(FILTERS, HEIGHT, WIDTH)(noisy)
+    config = PostprocessConfig(min_score=0.0)
+    filtering = StreamDetector(weights, HEIGHT, WIDTH, filters=FILTERS, config=config)
+    windows = list[WindowResult]()
+    for i in range(0, len(noisy), 97):
+        windows += filtering.push(noisy[i : i + 97])
+    windows += filtering.finish()
+    plain = StreamDetector(weights, HEIGHT, WIDTH, config=config)
+    for window, expected in zip(windows, plain.push(kept) + plain.finish(), strict=True):
+        np.testing.assert_array_equal(window.score, expected.score)
+    assert 0.0 < filtering.filters.removed()["background"] < 1.0
+    with raises("stream.no_state"):
+        filtering.state_dict()

@@ -14,7 +14,7 @@ import pytest
 from user_errors import raises
 
 from rvtssm.cli import main as cli
-from rvtssm.detection.feed import Feed, PythonSource
+from rvtssm.detection.live_run import Feed, PythonSource
 from rvtssm.detection.packets import PacketStream, packet_bytes, stream_head
 from rvtssm.detection.predictor import Predictor
 from rvtssm.models.checkpoint import write_checkpoint

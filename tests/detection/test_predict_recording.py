@@ -198,7 +198,7 @@ def test_pictures_show_the_events_of_the_sensor(checkpoint, tmp_path, monkeypatc
     results = []
     config = settings_of(formats=["mp4"], downsample=3, **options)  # 30 pictures a second
     predict_recording(checkpoint, recording, tmp_path / "out", **config, on_window=results.append, progress=False)
-    found = [(result.found, result.start_us) for result in results]
+    found = [(result.detections, result.start_us) for result in results]
     period, events = 2 if "hz" in options else 1, open_recording(recording).read()
     last = list(range(period - 1, len(found), period))
     last += [] if last[-1] == len(found) - 1 else [len(found) - 1]

@@ -85,10 +85,14 @@ def test_file_recording_events_stream_and_command_find_the_same(
     frames += stream.finish()
     assert stream.finish() == []
     for frame, wanted in zip(frames, results[0], strict=True):
-        assert (frame.found.t_us, frame.start_us, frame.names) == (wanted.found.t_us, wanted.start_us, wanted.names)
-        length = frame.found.t_us - frame.start_us
+        assert (frame.detections.t_us, frame.start_us, frame.names) == (
+            wanted.detections.t_us,
+            wanted.start_us,
+            wanted.names,
+        )
+        length = frame.detections.t_us - frame.start_us
         assert length == (12_500 if window == "shrink" else length_us or 50_000)
-        np.testing.assert_allclose(frame.found.xyxy, wanted.found.xyxy, atol=1e-3)
+        np.testing.assert_allclose(frame.detections.xyxy, wanted.detections.xyxy, atol=1e-3)
 
 
 def test_a_result_has_class_names_and_fits_other_tools(predictor, draw_events, monkeypatch):
@@ -104,14 +108,14 @@ def test_a_result_has_class_names_and_fits_other_tools(predictor, draw_events, m
     stand_in.__spec__, stand_in.Detections = ModuleSpec("supervision", None), lambda **fields: fields
     monkeypatch.setitem(sys.modules, "supervision", stand_in)
     fields = frame.to_supervision()
-    assert fields["data"]["class_name"].tolist() == frame.names and fields["xyxy"] is frame.found.xyxy
-    assert fields["class_id"].tolist() == frame.found.class_id.tolist() and len(fields["confidence"]) == len(frame)
+    assert fields["data"]["class_name"].tolist() == frame.names and fields["xyxy"] is frame.detections.xyxy
+    assert fields["class_id"].tolist() == frame.detections.class_id.tolist() and len(fields["confidence"]) == len(frame)
 
 
 def test_a_picture_shows_the_events_of_its_window_only(predictor, draw_events):
     events = draw_events()
     frame = predictor.predict(events, height=48, width=64, min_score=0.1)[2]
-    part = events.between(frame.start_us, frame.found.t_us)
+    part = events.between(frame.start_us, frame.detections.t_us)
     pictures = [np.asarray(frame.draw(given)) for given in (events, part, events.between(0, frame.start_us))]
     assert (pictures[0] == pictures[1]).all() and (pictures[0] != pictures[2]).any()
     assert pictures[0].shape[1] >= 64 * 6
@@ -133,13 +137,17 @@ def test_a_result_draws_itself_and_a_prediction_saves_its_video(predictor, draw_
     for found in results:
         assert (np.asarray(found[2].draw()) == wanted).all()
     frame = results[0][2]
-    assert frame.class_id is frame.found.class_id and frame.track_id is None
+    assert frame.class_id is frame.detections.class_id and frame.track_id is None
     assert results[1].count("car") == sum(frame.names.count("car") for frame in results[1]) > 0
     with raises("settings.choice", "class"):
         results[1].count("person")
     assert results[1].summary.files == () and "wrote" not in " ".join(results[1].summary.lines())
     assert np.array_equal(rvtssm.draw(structured(events), 48, 64), rvtssm.draw(events, 48, 64))
-    assert frame.t_us == frame.found.t_us and frame.xyxy is frame.found.xyxy and frame.score is frame.found.score
+    assert (
+        frame.t_us == frame.detections.t_us
+        and frame.xyxy is frame.detections.xyxy
+        and frame.score is frame.detections.score
+    )
     results[1].save(tmp_path / "a.mp4")
     with av.open(str(tmp_path / "a.mp4")) as video:
         shapes = [picture.to_ndarray(format="rgb24").shape for picture in video.decode(video=0)]
@@ -329,14 +337,14 @@ def test_everything_has_one_line_to_print(predictor, draw_events, tmp_path):
     assert repr(events) == "Events(6000 from 7000000 to 7429999 us)"
     frame = max(found, key=len)
     assert repr(frame).startswith(f"WindowResult({len(frame)} objects at {frame.t_us / 1e6:.3f} s: {frame.names[0]} 0.")
-    assert repr(frame.found) == f"Detections({len(frame)} at {frame.t_us} us)"
+    assert repr(frame.detections) == f"Detections({len(frame)} at {frame.t_us} us)"
     assert repr(found).startswith("Prediction(a_td.dat: 9 windows at 20 Hz, ")
     stream = predictor.stream(48, 64, hz=100)
     stream.push(events)
     assert re.fullmatch(
         r"StreamDetector\(64x48 pixels in frames of 64x48, 100 Hz with windows of 50 ms, now at 7.420 s\)", repr(stream)
     )
-    for printed in (recording, found, frame, frame.found, events, stream, predictor):
+    for printed in (recording, found, frame, frame.detections, events, stream, predictor):
         assert "\n" not in repr(printed) and len(repr(printed)) < 160
 
 

@@ -9,8 +9,8 @@ import pytest
 from event_examples import HEIGHT, WIDTH, random_events
 
 from rvtssm.cli import main as cli
+from rvtssm.detection.downsample import sustained_rates
 from rvtssm.detection.packets import stream_head
-from rvtssm.detection.sustained_rates import sustained_rates
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers import open_recording

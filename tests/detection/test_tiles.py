@@ -35,7 +35,7 @@ def weights():
 
 def boxes_of(weights, events, sensor_hw, tiles=None) -> list[Detections]:
     detector = StreamDetector(weights, *sensor_hw, tiles=tiles, downsample=1, config=CONFIG)
-    return [result.found for result in detector.push(events, int(events.t[-1]) + 1)]
+    return [result.detections for result in detector.push(events, int(events.t[-1]) + 1)]
 
 
 def moved(events: Events, x: int, y: int) -> Events:
@@ -115,7 +115,7 @@ def test_predict_and_live_cut_frames_as_the_engine_does(weights, street):
     predictor = rvtssm.load("street-tiny")
     predicted = predictor.predict(events, height=168, width=224, downsample=1, tiles="2x2", min_score=0.3)
     streamed = predictor.stream(168, 224, downsample=1, tiles="2x2", min_score=0.3)
-    live = [result.found for result in streamed.push(events, int(events.t[-1]) + 1)]
+    live = [result.detections for result in streamed.push(events, int(events.t[-1]) + 1)]
     assert predicted.summary.tiles == "2x2" and "tiles=2x2" in "".join(predicted.summary.lines())
     assert len(live) == 7 and len(predicted) == 8  # the last window of a file ends after its last event
     for mine, theirs, expected in zip(predicted, live, boxes_of(weights, events, SENSOR_HW, "2x2"), strict=False):

@@ -110,7 +110,7 @@ def test_every_file_has_the_ids_and_the_same_boxes_as_without(live_checkpoint, d
             DetectionConfig(track=track),
             PredictConfig(formats=["jsonl", "npy", "coco"]),
             postprocess=PostprocessConfig(min_score=0.1, max_detections=5),
-            on_window=partial(lambda kept, result: kept.append(result.found), frames[track]),
+            on_window=partial(lambda kept, result: kept.append(result.detections), frames[track]),
             progress=False,
         )
     for plain, tracked in zip(frames[None], frames["bytetrack"], strict=True):
@@ -133,9 +133,9 @@ def test_ids_do_not_depend_on_the_packets_of_a_stream(live_checkpoint, draw_even
     stream = predictor.stream(48, 64, min_score=0.1, track="bytetrack")
     edges = [0, *cuts_us, 1 << 40]
     frames = [found for start, end in pairwise(edges) for found in stream.push(events.between(start, end))]
-    assert len(frames) >= len(whole) - 1 and any((found.found.track_id > 0).any() for found in frames)
+    assert len(frames) >= len(whole) - 1 and any((found.detections.track_id > 0).any() for found in frames)
     for found, wanted in zip(frames, whole, strict=False):
-        assert found.found.track_id.tolist() == wanted.found.track_id.tolist()
+        assert found.detections.track_id.tolist() == wanted.detections.track_id.tolist()
 
 
 def test_the_picture_names_the_track():

@@ -69,7 +69,7 @@ def predicted(weights: LoadedCheckpoint, raw: Path, folder: Path, hz: float) -> 
         DetectionConfig(hz, "shrink", downsample=1),
         PredictConfig(formats=[], windows_per_call=CHUNK),
         postprocess=LIKELY,
-        on_window=lambda result: found.update({result.t_us: result.found}),
+        on_window=lambda result: found.update({result.t_us: result.detections}),
         progress=False,
     )
     return found

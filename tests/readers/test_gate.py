@@ -14,7 +14,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from user_errors import raises
 
-from rvtssm.detection.feed import PythonSource
+from rvtssm.detection.live_run import PythonSource
 from rvtssm.detection.packets import PacketStream, packet_bytes, stream_head
 from rvtssm.detection.sources import EventsInMemory
 from rvtssm.readers import ReadFaults, open_recording

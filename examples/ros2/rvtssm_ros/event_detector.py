@@ -13,7 +13,7 @@ from typing import Any
 
 import rvtssm
 from rvtssm.contrib.ros.message_source import MessageSource
-from rvtssm.detection.feed import Feed
+from rvtssm.detection.live_run import Feed
 from rvtssm.detection.window_results import WindowResult
 from rvtssm.system.limits import check_choice
 
@@ -47,6 +47,7 @@ class EventDetector(Node):
         self._predictor = rvtssm.load(self._values["checkpoint"])
         self._options: dict[str, Any] = {name: self._values[name] or None for name in _OPTIONS}
         self._options["min_score"] = self._values["min_score"]
+        self._options["filters"] = self._values["filters"].split(",") if self._values["filters"] else []
         spec = self._predictor.checkpoint.spec
         self._predictor.stream(spec.height, spec.width, **self._options)  # raises now if a parameter is wrong
         self.source = MessageSource(self._values["type"], self._values["queue"], self.get_logger().error)

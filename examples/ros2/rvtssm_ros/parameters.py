@@ -7,6 +7,7 @@ PARAMETERS: dict[str, tuple[str | float | int, str]] = {
     "downsample": (0, "frames are smaller than the sensor by this factor per side; 0: as large as in training"),
     "min_score": (0.3, "lowest score of boxes that are published"),
     "track": ("", "bytetrack gives each object a constant id; empty: no tracks"),
+    "filters": ("", "filters of the events, separated by commas, such as flicker,background; empty: none"),
     "stamp": ("ros", "clock of the published stamps: ros (for TF and message filters) or sensor"),
     "type": ("event_camera_msgs/msg/EventPacket", "type of the messages on the topic `events`"),
     "queue": (1000, "messages that may wait, in the middleware and in the node"),

@@ -125,7 +125,7 @@ def track_windows(
         skip="never",
         tracker=tracker,
     )
-    return [window.found for window in detect(source, detector)]
+    return [window.detections for window in detect(source, detector)]
 
 
 def _track_seconds(frames: Sequence[Detections]) -> dict[int, float]:

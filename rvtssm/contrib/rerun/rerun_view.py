@@ -43,21 +43,23 @@ class RerunLog:
         """Log the objects of a window, the rate, and the time of the step."""
         import rerun
 
-        found = result.found[result.score >= self._min_score]
+        shown = result.detections[result.score >= self._min_score]
         labels = []
-        for i, class_id in enumerate(found.class_id.tolist()):
-            track = f" #{found.track_id[i]}" if found.track_id is not None and found.track_id[i] else ""
-            labels.append(f"{class_name(self._class_names, class_id)} {found.score[i]:.2f}{track}")
+        for i, class_id in enumerate(shown.class_id.tolist()):
+            label = f"{class_name(self._class_names, class_id)} {shown.score[i]:.2f}"
+            if shown.track_id is not None and shown.track_id[i]:
+                label += f" #{shown.track_id[i]}"
+            labels.append(label)
         boxes = rerun.Boxes2D(
-            array=found.xyxy,
+            array=shown.xyxy,
             array_format=rerun.Box2DFormat.XYXY,
             labels=labels,
-            colors=box_colors(self._class_names, found),
-            class_ids=found.class_id,
+            colors=box_colors(self._class_names, shown),
+            class_ids=shown.class_id,
         )
-        numbers = 1e6 / max(result.step_us, 1), 1000 * result.seconds, len(found)
+        numbers = 1e6 / max(result.step_us, 1), 1000 * result.seconds, len(shown)
         scalars = {plot: rerun.Scalars(number) for plot, number in zip(PLOTS, numbers, strict=True)}
-        self._log(found.t_us, {OBJECTS: boxes, **scalars})
+        self._log(shown.t_us, {OBJECTS: boxes, **scalars})
 
     def picture(self, events: np.ndarray, t_us: int) -> None:
         """Log the events of a picture, enlarged to the sensor if the frame is smaller.

@@ -61,7 +61,7 @@ def open_detection_bag(path: Path, context: ResultContext) -> Iterator[Write]:
         connection = writer.add_connection(TOPIC, _ARRAY, typestore=store)
 
         def append(result: WindowResult) -> None:
-            frame = result.found
+            frame = result.detections
             if not 0 <= frame.t_us < _LATEST_US:
                 raise UserError(
                     "ros.time_of_message",

@@ -108,8 +108,11 @@ class MessageSource:
 
     def _next(self) -> bytes | None:
         """Wait for the next message. Return None after `end`."""
-        message = None if self.is_ended else self._waiting.get()
-        return None if self.is_ended else message
+        if not self.is_ended:
+            message = self._waiting.get()
+            if not self.is_ended:
+                return message
+        return None
 
     def _decoded(self, message: bytes) -> Events | None:
         """Return the events of a message, and note its number and its time; None if it cannot be used."""

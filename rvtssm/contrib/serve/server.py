@@ -170,7 +170,7 @@ class _Server:
             "rates": session.rates,
             "hz": session.hz,
             "window": session.window or ("shrink" if checkpoint.may_shrink_windows else "slide"),
-            "sources": [*self.recordings] + (["camera"] if is_camera_there else []),
+            "sources": [*self.recordings] + ["camera"] * is_camera_there,
         }
 
     def _obey(self, session: Session, command: dict[str, Any], is_camera_there: bool) -> None:
@@ -191,7 +191,10 @@ async def _send(socket: WebSocket, session: Session, is_ready: asyncio.Event) ->
             await is_ready.wait()
             is_ready.clear()
             for part in session.taken():
-                await (socket.send_bytes(part) if isinstance(part, bytes) else socket.send_text(part))
+                if isinstance(part, bytes):
+                    await socket.send_bytes(part)
+                else:
+                    await socket.send_text(part)
 
 
 def _end(session: Session, uploads: Uploads, page_id: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from rvtssm.contrib.serve.recent_events import SHOWN_US, RecentEvents
 from rvtssm.contrib.serve.serve_config import MAX_HZ, MIN_HZ, ServeConfig
-from rvtssm.detection.choose_downsample import choose_downsample
+from rvtssm.detection.downsample import choose_downsample
 from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.event_camera import open_camera
 from rvtssm.detection.live_run import LiveRun
@@ -108,12 +108,12 @@ class Session:
     def taken(self) -> list[str | bytes]:
         """Return what to send: messages as JSON, and at most one picture. The next picture is made after this call."""
         with self._lock:
-            found: list[str | bytes] = [*self._messages]
+            messages: list[str | bytes] = [*self._messages]
             self._messages.clear()
             if self._picture is not None:
-                found.append(self._picture)
+                messages.append(self._picture)
                 self._picture = None
-            return found
+            return messages
 
     def _work(self) -> None:
         with self._opened:
@@ -171,10 +171,11 @@ class Session:
         self._shown = RecentEvents(source.height, source.width)
         self._run = LiveRun(source, self._detector(source), self._shown.add)
         self._run.warm_up()
+        duration_s = None
         if isinstance(source, Replay):
             self._seek(source, source.first_us)
             source.set_speed(self._speed)
-        duration_s = (source.last_us - source.first_us) / 1e6 if isinstance(source, Replay) else None
+            duration_s = (source.last_us - source.first_us) / 1e6
         shape = {"height": source.height, "width": source.width, "downsample": self._run.detector.downsample}
         self._tell(kind="opened", name=opening.name, duration_s=duration_s, assumed=assumed, **shape)
 
@@ -192,7 +193,7 @@ class Session:
 
     def _set(self, command: dict[str, Any]) -> None:
         """Change settings during playback. The state of the detector is kept, except when the page jumps in time."""
-        run, replay = self._run, self._run.source if self._run is not None else None
+        run, replay = self._run, getattr(self._run, "source", None)
         if "hz" in command or "window" in command or "precision" in command:
             self.hz = _number(command.get("hz", self.hz), *self.rates)
             if "window" in command:
@@ -256,7 +257,7 @@ class Session:
             self._seek(replay, replay.first_us)
 
     def _note(self, result: WindowResult) -> None:
-        self._boxes = _rows(result.found)
+        self._boxes = _rows(result.detections)
         delays = (result.seconds, result.lag_s)
         self._results.append([round(result.t_us / 1e6, 6), *(round(1000 * s, 2) for s in delays), result.num_passed])
 
@@ -287,7 +288,7 @@ class Session:
         """Explain why a picture is empty or has no boxes; empty if there is nothing to explain."""
         if isinstance(source, Replay) and source.last_us - source.first_us < 1e6 / self.hz:
             return "the recording is shorter than a window; its boxes appear at its end, as in `rvtssm predict`"
-        return "" if has_events else f"no events in {SHOWN_US / 1000:g} ms"
+        return f"no events in {SHOWN_US / 1000:g} ms" * (not has_events)
 
     def _tell(self, **message: Any) -> None:
         with self._lock:
@@ -295,9 +296,13 @@ class Session:
         self._notify()
 
 
-def _rows(found: Detections) -> list[list[float]]:
+def _rows(detections: Detections) -> list[list[float]]:
     """Return left, top, right, bottom, class and score of every box."""
-    edges, classes, scores = found.xyxy.round(1).tolist(), found.class_id.tolist(), found.score.round(3).tolist()
+    edges, classes, scores = (
+        detections.xyxy.round(1).tolist(),
+        detections.class_id.tolist(),
+        detections.score.round(3).tolist(),
+    )
     return [[*xyxy, class_id, score] for xyxy, class_id, score in zip(edges, classes, scores, strict=True)]
 
 

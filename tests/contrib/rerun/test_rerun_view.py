@@ -90,7 +90,7 @@ def test_predict_logs_every_window_and_shows_them_live(live_checkpoint, draw_eve
         tmp_path / "out",
         DetectionConfig(hz=10, min_score=0.1),
         PredictConfig(formats=["rrd", "rerun"]),
-        on_window=lambda result: frames.append(result.found),
+        on_window=lambda result: frames.append(result.detections),
         progress=False,
     )
     found = rows_of(tmp_path / "out/prediction.rrd")

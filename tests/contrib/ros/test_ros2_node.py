@@ -117,7 +117,7 @@ def test_the_node_publishes_what_a_stream_finds(node_with, weights, draw_events,
             (found.bbox.center.position.x, found.bbox.center.position.y, found.bbox.size_x, found.bbox.size_y)
             for found in message.detections
         ]
-        left, top, right, bottom = result.found.xyxy.T
+        left, top, right, bottom = result.detections.xyxy.T
         centred = np.stack([(left + right) / 2, (top + bottom) / 2, right - left, bottom - top], axis=1)
         np.testing.assert_allclose(np.reshape(boxes, (-1, 4)), centred, rtol=1e-6)
         assert {found.id for found in message.detections} <= {""}
@@ -244,7 +244,7 @@ def test_the_launch_file_and_the_package_name_what_the_node_declares(fake_ros, m
         module = ModuleType(name)
         vars(module).update(content)
         monkeypatch.setitem(sys.modules, name, module)
-    assert len(load_module(PACKAGE / "launch" / "event_detector.launch.py").generate_launch_description()) == 11
+    assert len(load_module(PACKAGE / "launch" / "event_detector.launch.py").generate_launch_description()) == 12
     (node,) = given["node"]
     parameters = load_module(PACKAGE / "rvtssm_ros" / "parameters.py").PARAMETERS
     assert node["parameters"] == [{name: (name, type(value)) for name, (value, _) in parameters.items()}]

@@ -134,7 +134,7 @@ def test_the_rate_changes_while_it_plays(weights, recordings):
         start = len(page.pictures)
         page.until(lambda page: len(page.results(start)) > 6)
         run = page.session._run
-        assert run.num_restarts == 0 and not run.detector._is_first
+        assert run.num_restarts == 0 and not run.detector._network.is_first
         found = page.results(start)
         for (before, *_), (after, _, _, passed) in pairwise(found):
             assert after - before == pytest.approx(0.005 * (passed + 1), abs=1e-5)
@@ -142,8 +142,8 @@ def test_the_rate_changes_while_it_plays(weights, recordings):
         page.session.handle({"window": "slide"})
         page.until(lambda page: run.detector.windows.length_us == 50_000)
         page.session.handle({"precision": "bf16"})
-        page.until(lambda page: run.detector._streams.detector is weights("bf16").detector)
-        assert not run.detector._is_first and run.detector.windows.length_us == 50_000
+        page.until(lambda page: run.detector._network.streams.detector is weights("bf16").detector)
+        assert not run.detector._network.is_first and run.detector.windows.length_us == 50_000
         page.session.handle({"hz": 1e9})
         page.until(lambda page: run.detector.windows.hz == 200)
         assert [message["kind"] for message in page.messages] == ["opened"]

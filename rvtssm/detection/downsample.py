@@ -1,0 +1,180 @@
+"""How much to reduce a sensor that is larger than in training: what finds objects, and what a processor sustains."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from rvtssm.detection.engine import StreamDetector
+from rvtssm.detection.sources import OpenedSource
+from rvtssm.detection.tiles import tile_size
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint, downsample_by_size
+from rvtssm.models.detector import Detector
+from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.readers import Recording
+from rvtssm.records import Events, WindowSettings
+from rvtssm.records.settings import SHOWN_SCORE
+
+NUM_TRIED = 4  # windows at the start of a recording that are tried
+FEWEST_WINDOWS = 20  # per factor
+_SURE_SCORE = 0.5
+
+
+def choose_downsample(
+    checkpoint: LoadedCheckpoint, source: OpenedSource, reduce: str | None = None, tiles: str | None = None
+) -> int:
+    """Return the factor by which the frames of a recording are smaller than its sensor.
+
+    The first NUM_TRIED windows are tried at the rate of training, with the factor `downsample_by_size` and smaller ones
+    down to 1. The largest factor wins with which at least half of the windows have a box with a score of at least 0.5;
+    failing that, of at least SHOWN_SCORE; failing that, the usual factor. Streams, whose first windows are not known in
+    advance, and exported files, whose frames have a fixed size, always use the usual factor.
+
+    Args:
+        checkpoint: The weights.
+        source: The opened recording.
+        reduce: How a square of the sensor becomes a pixel; None means as in training.
+        tiles: How frames are cut, see `StreamDetector`.
+    """
+    events, windows = source.seekable, checkpoint.windows
+    sensor_hw = source.events.height, source.events.width
+    usual = downsample_by_size(checkpoint, *tile_size(sensor_hw, tiles))
+    is_of_training = sensor_hw == (checkpoint.spec.height, checkpoint.spec.width)
+    if usual == 1 or is_of_training or events is None or not isinstance(checkpoint.detector, Detector):
+        return usual
+    assert events.time_range_us is not None
+    first_us, last_us = events.time_range_us
+    num_windows = min(NUM_TRIED, math.ceil((last_us + 1 - first_us) / windows.stride_us))
+    until_us = first_us + round(num_windows * windows.stride_us)
+    tried = source.between(first_us, until_us)
+    best: dict[int, np.ndarray] = {}
+    for downsample in _halved(usual):
+        best[downsample] = best_scores(checkpoint, tried, sensor_hw, downsample, until_us, reduce, tiles)
+        if np.mean(best[downsample] >= _SURE_SCORE) >= 0.5:
+            return downsample
+    for downsample, scores in best.items():
+        if np.mean(scores >= SHOWN_SCORE) >= 0.5:
+            return downsample
+    return usual
+
+
+def _halved(usual: int) -> list[int]:
+    """Return a factor, half of it, and so on down to 1."""
+    factors = [usual]
+    while factors[-1] > 1:
+        factors.append((factors[-1] + 1) // 2)
+    return factors
+
+
+def best_scores(
+    checkpoint: LoadedCheckpoint,
+    events: Events,
+    sensor_hw: tuple[int, int],
+    downsample: int,
+    until_us: int,
+    reduce: str | None = None,
+    tiles: str | None = None,
+) -> np.ndarray:
+    """Return the best score of every window that ends by `until_us`.
+
+    Args:
+        checkpoint: The weights.
+        events: The events from the first window on.
+        sensor_hw: Height and width of the sensor, pixels.
+        downsample: The factor to try.
+        until_us: End of the last window.
+        reduce: As in `choose_downsample`.
+        tiles: As in `choose_downsample`.
+
+    Returns:
+        (N,) float32, 0 for a window without a box.
+    """
+    config = PostprocessConfig(min_score=SHOWN_SCORE, max_detections=1)
+    windows = checkpoint.windows_at(reduce=reduce)
+    detector = StreamDetector(
+        checkpoint, *sensor_hw, windows=windows, downsample=downsample, tiles=tiles, config=config, skip="never"
+    )
+    closed_us = until_us + detector.windows.includes_end  # an event at the end may belong to the last window
+    return np.array([window.score.max(initial=0) for window in detector.push(events, closed_us)], np.float32)
+
+
+@dataclass(frozen=True)
+class SustainedRate:
+    """The time of a window at one factor, measured one window at a time as in live detection."""
+
+    downsample: int  # frames are smaller than the sensor by this factor per side
+    frame_hw: tuple[int, int]  # pixels
+    smallest_object_px: float  # diagonal of the smallest objects of the training, in pixels of the sensor
+    num_windows: int
+    p50_ms: float  # time of a window, from counting its events to its boxes
+    p95_ms: float
+    hz: float  # windows per second of which 95 % are ready before the next one ends: 1000 / p95_ms
+
+
+def sustained_rates(
+    checkpoint: LoadedCheckpoint,
+    recording: Recording,
+    windows: WindowSettings,
+    config: PostprocessConfig,
+    downsample: int | None = None,
+) -> Iterator[SustainedRate]:
+    """Yield the rates of the usual factor, of half of it, and so on down to 1.
+
+    Args:
+        checkpoint: The weights.
+        recording: Its first windows are measured; a short recording is repeated.
+        windows: Stride and length of windows.
+        config: Post-processing.
+        downsample: Measure only this factor.
+    """
+    sensor_hw = recording.height, recording.width
+    usual = downsample_by_size(checkpoint, *sensor_hw)
+    factors = [downsample or usual]
+    if downsample is None and isinstance(checkpoint.detector, Detector):  # exported frames have one size
+        factors = _halved(usual)
+    events = _first_windows(recording, windows)
+    for factor in factors:
+        yield _sustained(checkpoint, events, sensor_hw, windows, config, factor)
+
+
+def _first_windows(recording: Recording, windows: WindowSettings) -> list[Events]:
+    """Return the events of consecutive windows, which begin again with the first events if the recording is short."""
+    first_us, last_us = recording.time_range_us
+    stride_us, span_us = round(windows.stride_us), last_us + 1 - first_us
+    parts = list[Events]()
+    for number in range(FEWEST_WINDOWS + 1):
+        start_us = number * stride_us % max(span_us - stride_us, 1)
+        part = recording.between(first_us + start_us, first_us + start_us + stride_us)
+        shifted_us = part.t - first_us - start_us + number * stride_us
+        parts.append(Events(shifted_us, part.x, part.y, part.p))
+    return parts
+
+
+def _sustained(
+    checkpoint: LoadedCheckpoint,
+    events: list[Events],
+    sensor_hw: tuple[int, int],
+    windows: WindowSettings,
+    config: PostprocessConfig,
+    downsample: int,
+) -> SustainedRate:
+    detector = StreamDetector(
+        checkpoint, *sensor_hw, windows=windows, start_us=0, downsample=downsample, config=config, skip="never"
+    )
+    detector.warm_up()
+    times_ms = []
+    for number, part in enumerate(events, 1):
+        closed = detector.push(part, until_us=number * round(windows.stride_us))
+        times_ms += [1000 * result.seconds for result in closed]
+    p50_ms, p95_ms = (float(np.percentile(times_ms, share)) for share in (50, 95))
+    spec = checkpoint.spec
+    return SustainedRate(
+        downsample=downsample,
+        frame_hw=detector.frame_hw,
+        smallest_object_px=downsample * spec.prepare_min_diagonal_px / spec.downsample,
+        num_windows=len(times_ms),
+        p50_ms=p50_ms,
+        p95_ms=p95_ms,
+        hz=1000 / p95_ms,
+    )
