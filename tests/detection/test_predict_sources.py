@@ -6,7 +6,6 @@ import io
 import json
 import signal
 import socket
-import struct
 import sys
 import threading
 from dataclasses import replace
@@ -251,29 +250,22 @@ def test_any_failure_of_a_stream_and_ctrl_c_keep_what_was_found(checkpoint, tmp_
     assert summary.num_windows == len(read_lines(tmp_path / "out")) == 5
 
 
-@contextlib.contextmanager
-def sender_that_resets(content: bytes):
-    """The address of a program that sends this content and resets its connection."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def send() -> None:
-            connection, _ = server.accept()
-            with connection:
-                connection.sendall(content)
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-
-        sender = threading.Thread(target=send)
-        sender.start()
-        yield f"tcp://127.0.0.1:{server.getsockname()[1]}"
-        sender.join()
-
-
 @pytest.mark.parametrize("num_bytes", [10, 40, 20_000])
-def test_a_socket_that_breaks_off_is_one_line(weights, tmp_path, capfd, num_bytes):
-    content, out = write_recording(tmp_path, duration_us=230_000, n=2_000).read_bytes()[:num_bytes], tmp_path / "out"
+def test_a_socket_that_breaks_off_is_one_line(weights, tmp_path, capfd, monkeypatch, num_bytes):
+    content = write_recording(tmp_path, duration_us=230_000, n=2_000).read_bytes()[:num_bytes]
+
+    class Connection(contextlib.AbstractContextManager):
+        def __exit__(self, *error) -> None:
+            pass
+
+        def __init__(self) -> None:
+            error = ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+            self.recv = Failing(content, 4096, error).read1
+
+    monkeypatch.setattr("rvtssm.detection.sources.connected_to", lambda where: Connection())
+    where, out = "tcp://camera:1234", tmp_path / "out"
     found = num_bytes == 20_000
-    with sender_that_resets(content) as where:
-        assert cli.main(["predict", f"checkpoint={weights / 'small.ckpt'}", f"recording={where}", f"out={out}"]) == 2
+    assert cli.main(["predict", f"checkpoint={weights / 'small.ckpt'}", f"recording={where}", f"out={out}"]) == 2
     line = f"{where} broke off (Connection reset by peer); start the sender again"
     line = f"{line}; what was found before is kept" if found else f"rvtssm predict: {line}"
     bar, errors = [] if not found else ["predicting"], capfd.readouterr().err.splitlines()
