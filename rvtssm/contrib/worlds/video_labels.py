@@ -18,12 +18,11 @@ from rvtssm.contrib.worlds.video import VideoSource, by_number, files_in
 from rvtssm.events.label_files import FROM_ONE
 from rvtssm.events.label_formats import LabelledImage, parse_labels
 from rvtssm.events.label_names import counts_from_one, frame_number, image_stem
-from rvtssm.events.labels import BOX_DTYPE, LONGEST_TRACK_GAP_US, Boxes, number_of_track
+from rvtssm.events.labels import BOX_DTYPE, Boxes, number_of_track
 from rvtssm.system.files import file_errors
 from rvtssm.system.user_error import UserError
 
 _MOST_CLASSES = 1 << 16
-_LARGEST_JUMP = 2.0  # largest jump of a track between two labels, in sizes of its box
 _YOLO_NAMES = "classes.txt"  # in the folder of the labels
 
 Row = tuple[int, float, float, float, float, str | int, int]  # frame from 0, left, top, width, height, class, track
@@ -42,7 +41,7 @@ def read_video_labels(
             None means the names in the labels, all classes.
 
     Raises:
-        UserError: If the labels cannot be read, belong to other frames, or have a track that jumps.
+        UserError: If the labels cannot be read, belong to other frames, or have a track twice in a frame.
     """
     path = Path(path)
     if not path.exists():
@@ -201,7 +200,7 @@ def _frames_of(path: Path, stems: Sequence[str], source: VideoSource) -> dict[st
 
 
 def _check_tracks(path: Path, boxes: Boxes, times_us: Sequence[int]) -> None:
-    """Raise a UserError if two consecutive boxes of a track are too far apart to be one object."""
+    """Raise a UserError if a track has two boxes in a frame."""
     for track in np.unique(boxes["track_id"][boxes["track_id"] > 0]):
         mine = boxes[boxes["track_id"] == track]
         if (np.diff(mine["t"]) == 0).any():
@@ -209,18 +208,6 @@ def _check_tracks(path: Path, boxes: Boxes, times_us: Sequence[int]) -> None:
             raise UserError(
                 "video_labels.track_twice",
                 f"{path} has track {track} twice in frame {frame}; give each object a track of its own",
-            )
-        cx, cy = mine["x"] + mine["w"] / 2, mine["y"] + mine["h"] / 2
-        size = np.maximum(np.hypot(mine["w"], mine["h"])[:-1], np.hypot(mine["w"], mine["h"])[1:])
-        jumps = (np.hypot(np.diff(cx), np.diff(cy)) > _LARGEST_JUMP * size) & (
-            np.diff(mine["t"]) <= LONGEST_TRACK_GAP_US
-        )
-        if jumps.any():
-            frame = times_us.index(mine["t"][1:][jumps][0]) + 1
-            raise UserError(
-                "video_labels.track_jumps",
-                f"{path} has a track {track} that jumps by more than {_LARGEST_JUMP:g} sizes of its box to frame "
-                f"{frame}; give the objects tracks of their own",
             )
 
 

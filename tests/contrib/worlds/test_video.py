@@ -339,7 +339,6 @@ def test_the_number_in_a_name_is_the_frame(clip, tmp_path, first):
     ("name", "label_format", "content", "key"),
     [
         ("late.txt", None, "30,7,155,20,24,24", "video_labels.frame_outside"),
-        ("jump.txt", None, "1,7,10,20,24,24\n2,7,215,20,24,24", "video_labels.track_jumps"),
         ("gt.txt", "coco", "1,7,10,20,24,24", "labels.content"),
         ("other/x9.txt", None, "0 0.5 0.5 0.2 0.2", "video_labels.no_frame"),
         ("short/000.txt", None, "0 0.5 0.5", "labels.numbers_per_line"),
