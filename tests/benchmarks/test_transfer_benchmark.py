@@ -25,8 +25,10 @@ from rvtssm.cli import main as cli
 from rvtssm.contrib.worlds.video import open_video
 from rvtssm.contrib.worlds.video_labels import read_video_labels
 from rvtssm.datasets import custom
+from rvtssm.detection.camera_images import Images
 from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
 from rvtssm.detection.predict_recording import predict_recording
+from rvtssm.detection.sources import opened_source
 from rvtssm.evaluation.matching import ScoredRecording
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.models.heads.yolox import YoloxHead
@@ -199,16 +201,17 @@ def test_what_is_detected_is_what_a_prediction_finds(trees, checkpoint, tmp_path
     (recording,) = read_split(tree, "test", custom.read_spec(tree), checkpoint)
     for reduction in (1, 2):
         wanted: dict[int, Detections] = {}
-        predict_recording(
-            checkpoint,
-            str(recording.path),
-            tmp_path / str(reduction),
-            DetectionConfig(downsample=reduction),
-            PredictConfig(formats=[]),
-            ends_us=np.unique(recording.labels.t_us),
-            on_window=lambda result, wanted=wanted: wanted.setdefault(result.t_us, result.detections),
-            progress=False,
-        )
+        with opened_source(str(recording.path)) as source:
+            source = replace(source, images=Images(np.unique(recording.labels.t_us), []))  # windows end at their times
+            predict_recording(
+                checkpoint,
+                source,
+                tmp_path / str(reduction),
+                DetectionConfig(downsample=reduction),
+                PredictConfig(formats=[]),
+                on_window=lambda result, wanted=wanted: wanted.setdefault(result.t_us, result.detections),
+                progress=False,
+            )
         _, labels, found = scoring.detected(checkpoint, recording, reduction)
         assert [frame.t_us for frame in found] == np.unique(labels.t_us).tolist() and len(found) == 6
         for frame in found:
