@@ -248,6 +248,7 @@ def _score(cell: Cell, weights: Path, digest: str, cost: tuple[int, float]) -> N
     """Evaluate weights as a cell asks, unless its file holds these scores, and write its file."""
     sections = asdict(cell.config)
     read = {name: sections[name] for name in READ_BY_EVALUATION}
+    del read["data"]["workers"], read["evaluation"]["workers"]  # which change no number
     settings = json.loads(json.dumps({"bootstrap seed": _BOOTSTRAP_SEED, **read}))  # as they are read again
     now = {"settings": settings, "weights": digest}
     stored = cell.stored

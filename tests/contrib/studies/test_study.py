@@ -433,6 +433,16 @@ def test_other_weights_are_scored_again(fake, tmp_path):
     assert done == [f"evaluate seed=0,temporal=s5/window={window}" for window in ("slide", "shrink")]
 
 
+def test_scores_do_not_depend_on_the_number_of_processes(fake, tmp_path):
+    done, run, points = fake
+    run(tmp_path)
+    del done[:]
+    for _, config in points:
+        config.data.workers = config.evaluation.workers = 3
+    run(tmp_path)
+    assert not [word for word in done if word.startswith("evaluate")]
+
+
 def test_scores_outlive_their_weights(fake, tmp_path):
     done, run, _ = fake
     run(tmp_path)
