@@ -234,7 +234,6 @@ class Predictor:
         source: LiveSource | EventSource | Iterable[Packet],
         height: int | None = None,
         width: int | None = None,
-        filters: Filters = (),
         **options: Any,
     ) -> Iterator[WindowResult]:
         """Yield the newest window whenever one has closed, while a camera or a program sends events.
@@ -247,7 +246,6 @@ class Predictor:
                 such as a camera.
             height: Height of the sensor in pixels, if the source does not give it.
             width: Width of the sensor in pixels, if the source does not give it.
-            filters: Filters of the events, see `FilterChain`.
             **options: As in `stream`.
 
         Raises:
@@ -259,7 +257,6 @@ class Predictor:
                     "stream.sensor_unknown", "packets do not tell the size of their sensor; give height= and width="
                 )
             source = PythonSource(source, height, width)
-        source = filtered(source, filters)
         if not hasattr(source, "arrivals"):
             source = Feed(cast(EventSource, source))
         live_source = cast(LiveSource, source)

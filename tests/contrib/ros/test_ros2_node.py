@@ -100,8 +100,8 @@ def test_without_ros_the_node_says_in_one_line_what_it_needs(monkeypatch, fake_r
 @pytest.mark.parametrize("stamp", ["ros", "sensor"])
 def test_the_node_publishes_what_a_stream_finds(node_with, weights, draw_events, stamp):
     events = draw_events(3_000)
-    node = node_with(checkpoint=weights, hz=15.0, min_score=0.1, stamp=stamp)
-    stream, wanted = rvtssm.load(weights).stream(HEIGHT, WIDTH, hz=15, min_score=0.1), []
+    node = node_with(checkpoint=weights, hz=15.0, min_score=0.1, stamp=stamp, filters="hot_pixels")
+    stream, wanted = rvtssm.load(weights).stream(HEIGHT, WIDTH, hz=15, min_score=0.1, filters=["hot_pixels"]), []
     for number, part in enumerate(np.array_split(np.arange(len(events)), 7)):
         packet = events[part[0] : part[-1] + 1]
         wanted += stream.push(packet)
