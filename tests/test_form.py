@@ -1,8 +1,4 @@
-"""Bodies read at their length: what ruff has no rule for, read from the source with `ast`.
-
-A file of EXEMPT does not keep the rules yet. Whoever mends a file takes its name off the list, in the same commit; the
-last test names those that can go. Nothing is added to it.
-"""
+"""Bodies read at their length: what ruff has no rule for, read from the source with `ast`."""
 
 import ast
 from collections import Counter
@@ -16,19 +12,6 @@ MOST_LINES = 60  # of a function, without its docstring
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 SIMPLE_STATEMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Return, ast.Raise, ast.Assert, ast.Delete)
-EXEMPT = {
-    "rvtssm/checks": {
-        "inspect_dataset",
-    },
-    "rvtssm/events": {
-        "label_formats",
-        "label_times",
-    },
-    "rvtssm/readers": {
-        "csv_text",
-        "recording",
-    },
-}
 
 
 def is_docstring(node: ast.stmt) -> bool:
@@ -56,21 +39,12 @@ def faults(tree: ast.Module) -> Iterator[str]:
             yield f"{node.lineno}: {node.name} has {num_lines(node)} lines; at most {MOST_LINES}"
 
 
-def exempt_paths() -> list[Path]:
-    return [ROOT / folder / f"{name}.py" for folder, names in EXEMPT.items() for name in names]
-
-
 def test_bodies_read_at_their_length():
     paths = {
         path for folder in ("rvtssm", "benchmarks", "scripts", "examples") for path in (ROOT / folder).rglob("*.py")
     }
-    broken = {str(path.relative_to(ROOT)): [*faults(ast.parse(path.read_text()))] for path in paths - {*exempt_paths()}}
+    broken = {str(path.relative_to(ROOT)): [*faults(ast.parse(path.read_text()))] for path in paths}
     assert {path: lines for path, lines in broken.items() if lines} == {}
-
-
-def test_exempt_files_need_it():
-    kept = [path for path in exempt_paths() if not path.exists() or not [*faults(ast.parse(path.read_text()))]]
-    assert not kept, "take these off EXEMPT"
 
 
 @pytest.mark.parametrize(

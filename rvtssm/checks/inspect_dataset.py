@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,8 @@ class TreeInspection:
         """Return the sums over the readable recordings of a split."""
         parts = [part for part in self.parts if part.split == split and not part.error]
         names = ("num_bytes", "duration_us", "num_events", "num_windows", "repaired", "num_label_times")
-        return {"recordings": len(parts), **{name: sum(getattr(part, name) for part in parts) for name in names}}
+        sums = {name: sum(map(attrgetter(name), parts)) for name in names}
+        return {"recordings": len(parts), **sums}
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for json.dumps."""
@@ -253,12 +255,12 @@ def _prepared_part(split: str, path: Path, spec: DatasetSpec | None, num_classes
 
 
 def _raw_part(split: str, recording: RawRecording, spec: DatasetSpec) -> Part:
-    found = inspect_recording(open_with(recording.events_path, spec.read_options))
+    inspected = inspect_recording(open_with(recording.events_path, spec.read_options))
     boxes, notes = recording.read_labels(spec)
     boxes, times = with_class_indices(boxes, spec), None
     if len(times_us := np.unique(boxes["t"])):
         try:
-            range_us = found.t_first_us, found.t_last_us
+            range_us = inspected.t_first_us, inspected.t_last_us
             times = LabelTimes.check(str(recording.events_path), times_us, range_us, spec)
         except UserError as error:
             times = LabelTimes(recording.name, len(times_us), len(times_us), str(error))
@@ -266,10 +268,10 @@ def _raw_part(split: str, recording: RawRecording, spec: DatasetSpec) -> Part:
     return Part(
         split,
         recording.name,
-        num_bytes=found.num_bytes,
-        duration_us=found.duration_us,
-        num_events=found.num_events,
-        repaired=found.faults.backward_steps + found.faults.out_of_frame,
+        num_bytes=inspected.num_bytes,
+        duration_us=inspected.duration_us,
+        num_events=inspected.num_events,
+        repaired=inspected.faults.backward_steps + inspected.faults.out_of_frame,
         num_label_times=len(times_us),
         labels=count_labels(boxes["class_id"], boxes["w"], boxes["h"], spec.num_classes),
         label_times=times,

@@ -50,10 +50,10 @@ def time_faults(recording: RawRecording, boxes: Boxes, range_us: tuple[int, int]
     """
     path, times_us = recording.boxes_path, np.unique(boxes["t"])
     try:
-        found = LabelTimes.check(str(recording.events_path), times_us, range_us, spec)
+        times = LabelTimes.check(str(recording.events_path), times_us, range_us, spec)
     except UserError as error:
         return [str(error)]
-    notes: list[str] = [Note(found.note)] if found.num_outside else []
+    notes: list[str] = [Note(times.note)] if times.num_outside else []
     if len(times_us) == 1:
         text = (
             f"{path}: all {len(boxes)} boxes are at {times_us[0]} us; labels of several frames need their times, in "

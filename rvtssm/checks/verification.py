@@ -169,8 +169,8 @@ def _verify_prepared(path: Path, recording: RawRecording | None, recipe: Recipe,
     mine = shared_settings(sequence.meta)
     if shared is not None and mine != shared:
         names = [name for name in {**shared, **mine} if shared.get(name) != mine.get(name)]
-        found = "; ".join(f"{name}={mine.get(name)}, others with {shared.get(name)}" for name in names)
-        faults.append(f"{path} was made with {found}; prepare it again")
+        differences = "; ".join(f"{name}={mine.get(name)}, others with {shared.get(name)}" for name in names)
+        faults.append(f"{path} was made with {differences}; prepare it again")
     return faults
 
 
@@ -196,8 +196,8 @@ def _source_faults(sequence: StoredSequence, recording: RawRecording, recipe: Re
     if num_events not in (None, now):
         faults.append(f"{recording.events_path} has {now} events, not {num_events} as before; copy it again")
     for name in ("windows", "labels"):
-        stored, wanted = getattr(sequence, name), getattr(plan.sequence, name)
-        if not all(np.array_equal(getattr(stored, f.name), getattr(wanted, f.name)) for f in fields(wanted)):
+        stored, planned = getattr(sequence, name), getattr(plan.sequence, name)
+        if not all(np.array_equal(getattr(stored, f.name), getattr(planned, f.name)) for f in fields(planned)):
             faults.append(f"{path} has other {name} than its recording gives; prepare it again")
     if not faults and (window := _first_other_frame(sequence, plan.sequence)) is not None:
         faults.append(
@@ -255,9 +255,9 @@ def _frame_faults(sequence: StoredSequence, spec: DatasetSpec) -> list[str]:
         stop = min(start + _FRAMES_AT_ONCE, len(sequence.windows))
         frames = sequence.histograms(start, stop)
         if len(frames) != stop - start or frames.shape[2:] != (spec.frame_height, spec.frame_width):
-            found = f"{frames.shape[-1]}x{frames.shape[-2]}"
-            wanted = f"{spec.frame_width}x{spec.frame_height}"
-            return [f"{sequence.path} has frames of {found}, but {spec.name} has {wanted}; prepare it again"]
+            frame_size = f"{frames.shape[-1]}x{frames.shape[-2]}"
+            spec_size = f"{spec.frame_width}x{spec.frame_height}"
+            return [f"{sequence.path} has frames of {frame_size}, but {spec.name} has {spec_size}; prepare it again"]
         is_over = settings.representation == "histogram" and frames.max() > settings.count_cutoff
         if is_over or frames.shape[1] != settings.num_channels:
             return [f"{sequence.path} has frames that its settings do not allow, from window {start} on"]

@@ -66,7 +66,7 @@ def parse_labels(path: Path, size_wh: tuple[int, int], suffix: str = "") -> list
 
 @functools.lru_cache(maxsize=2)  # many recordings may share one large file
 def _parsed(path: Path, size_wh: tuple[int, int], suffix: str, *version: int) -> list[LabelledImage]:
-    parse, what, wanted = LABEL_PARSERS[suffix]
+    parse, what, form = LABEL_PARSERS[suffix]
     try:
         return parse(path, size_wh)
     except UnicodeDecodeError:
@@ -79,7 +79,7 @@ def _parsed(path: Path, size_wh: tuple[int, int], suffix: str, *version: int) ->
     ) as error:
         text = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
         raise UserError(
-            key_of(error, "labels.content"), f"{path} cannot be read as {what} ({text}); it needs {wanted}"
+            key_of(error, "labels.content"), f"{path} cannot be read as {what} ({text}); it needs {form}"
         ) from None
 
 
@@ -160,7 +160,8 @@ def _has_times(lines: Sequence[list[str]]) -> bool:
     is_timed = all(words[0].lstrip("-").isdigit() and words[1].isdigit() for words in six)
     is_boxed = all(_is_class(words[0]) and all(map(_is_fraction, words[1:5])) for words in six)
     if six and is_timed and is_boxed:  # whole numbers at the edges of the image
-        is_timed, is_boxed = (all(_is_inside(words[first : first + 4]) for words in six) for first in (2, 1))
+        is_timed = all(_is_inside(words[2:6]) for words in six)
+        is_boxed = all(_is_inside(words[1:5]) for words in six)
         if is_timed == is_boxed:
             raise UserError(
                 "labels.ambiguous_line",
@@ -207,10 +208,10 @@ def _yolo_box(words: Sequence[str], size_wh: tuple[int, int]) -> FoundBox:
         raise UserError("labels.numbers_per_line", f"{len(words)} numbers")
     shape = rest if is_polygon else rest[:4]
     if not (min(shape) >= -_ROUNDING and max(shape) <= 1 + _ROUNDING):
-        found = " ".join(f"{side:g}" for side in shape)
+        numbers = " ".join(f"{side:g}" for side in shape)
         raise UserError(
             "labels.not_fractions",
-            f"a box of {found}, outside 0 to 1; YOLO text has fractions of the sensor size, divide by its width and "
+            f"a box of {numbers}, outside 0 to 1; YOLO text has fractions of the sensor size, divide by its width and "
             "height",
         )
     if is_polygon:
@@ -225,14 +226,14 @@ def _yolo_box(words: Sequence[str], size_wh: tuple[int, int]) -> FoundBox:
 def _parse_voc(path: Path, size_wh: tuple[int, int]) -> list[LabelledImage]:
     root = ElementTree.parse(path).getroot()
     image = LabelledImage(str(path), None, (root.findtext("size/width"), root.findtext("size/height")))
-    for found in root.iter("object"):
-        edges = [float(found.findtext(f"bndbox/{edge}") or "") for edge in _VOC_EDGES]
+    for item in root.iter("object"):
+        edges = [float(item.findtext(f"bndbox/{edge}") or "") for edge in _VOC_EDGES]
         left, top, right, bottom = edges
         if left > right or top > bottom:
             image.notes[EXCHANGED] += 1
         sides = min(left, right), min(top, bottom), abs(right - left), abs(bottom - top)
-        name = (found.findtext("name") or "").strip()
-        image.boxes.append(FoundBox(sides, name, number_of_track(found.findtext("track_id"))))
+        name = (item.findtext("name") or "").strip()
+        image.boxes.append(FoundBox(sides, name, number_of_track(item.findtext("track_id"))))
     return [image]
 
 

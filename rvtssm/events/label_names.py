@@ -45,8 +45,8 @@ class RecordingNames:
         Args:
             stem: The path of the image without its suffix.
         """
-        found = self._pattern.search(f"/{stem}")
-        return (found[1], f"/{stem}"[found.end() :]) if found else None
+        match = self._pattern.search(f"/{stem}")
+        return (match[1], f"/{stem}"[match.end() :]) if match else None
 
 
 def counts_from_one(numbers: Iterable[int]) -> bool:

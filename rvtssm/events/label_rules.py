@@ -130,7 +130,9 @@ def unusable_boxes(boxes: Boxes, spec: DatasetSpec, is_train: bool) -> str:
         is_huge = is_visible & is_train & (width > 9 * spec.width // 10)
     is_outside = is_box & ~is_visible
     counts = {"with a negative or non-finite side": ~is_box, "outside the sensor": is_outside, "too wide": is_huge}
-    return ", ".join(f"{np.count_nonzero(found)} {reason}" for reason, found in counts.items() if found.any())
+    return ", ".join(
+        f"{np.count_nonzero(is_counted)} {reason}" for reason, is_counted in counts.items() if is_counted.any()
+    )
 
 
 def find_usable(boxes: Boxes, spec: DatasetSpec) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
@@ -181,11 +183,11 @@ def _kept_label_times(times_us: npt.NDArray[np.int64], spec: DatasetSpec, conven
         return candidates
     multiple = round(spec.label_interval_us / interval_us)
     base_us = int(multiple * interval_us) if multiple > 1 else spec.label_interval_us
-    kept = candidates[:1]
+    times = candidates[:1]
     for time in candidates[1:]:
-        distance = time - kept[-1]
+        distance = time - times[-1]
         multiple = round(distance / base_us)
         is_multiple = multiple > 0 and abs(distance - multiple * base_us) <= _JITTER_US
         if is_multiple or (convention == "exact" and distance > _LONGEST_WAIT_US):
-            kept.append(time)
-    return kept
+            times.append(time)
+    return times

@@ -58,19 +58,20 @@ class LabelTimes:
         return cls(name, len(times_us), 0, f"{where}; {unit}" if unit and is_crowded else "")
 
 
-def summary(found: Sequence[LabelTimes]) -> str:
+def summary(recordings: Sequence[LabelTimes]) -> str:
     """Return the notes of the recordings of a split as one line, with the first as an example; empty without a note.
 
     Args:
-        found: The label times of each recording.
+        recordings: The label times of each recording.
     """
-    noted = [each for each in found if each.note]
+    noted = [times for times in recordings if times.note]
     if len(noted) < 2:
-        return "".join(each.note for each in noted)
-    counts = [sum(getattr(each, name) for each in noted) for name in ("num_outside", "num_times")]
+        return "".join(times.note for times in noted)
+    num_outside = sum(times.num_outside for times in noted)
+    num_times = sum(times.num_times for times in noted)
     return (
-        f"{counts[0]} of {counts[1]} label times in {len(noted)} of {len(found)} recordings have no events or seem to "
-        f"have another unit: {noted[0].note}"
+        f"{num_outside} of {num_times} label times in {len(noted)} of {len(recordings)} recordings have no events or "
+        f"seem to have another unit: {noted[0].note}"
     )
 
 
@@ -102,5 +103,5 @@ def unit_advice(last_label_us: int, last_us: int) -> str:
         last_us: Time of the last event.
     """
     ratio = last_label_us / max(last_us, 1)
-    found = [unit for factor, unit in _OTHER_UNITS.items() if factor / 3 < ratio < 3 * factor]
-    return f"label times must be microseconds; these look like {found[0]}" if found else ""
+    units = [unit for factor, unit in _OTHER_UNITS.items() if factor / 3 < ratio < 3 * factor]
+    return f"label times must be microseconds; these look like {units[0]}" if units else ""

@@ -54,43 +54,43 @@ def read_boxes(path: Path | str) -> Boxes:
     """
     with file_errors(path, " is not a file of boxes"):
         try:
-            found = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: a damaged length is not allocated
+            rows = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: a damaged length is not allocated
         except ValueError as error:
             if "pickle" in str(error) or "objects" in str(error):  # numpy suggests to unpickle, which would run code
                 raise UserError("labels.not_numpy", "it is not a numpy array of numbers") from None
             raise
-    boxes = to_boxes(found, path)
+    boxes = to_boxes(rows, path)
     return boxes[np.argsort(boxes["t"], kind="stable")]
 
 
-def to_boxes(found: npt.NDArray[Any], path: Path | str) -> Boxes:
+def to_boxes(rows: npt.NDArray[Any], path: Path | str) -> Boxes:
     """Convert a structured array to BOX_DTYPE.
 
     Args:
-        found: (N,), a structured array.
+        rows: (N,), a structured array.
         path: The file of the array, for messages.
 
     Raises:
         UserError: A field is missing or is not a number.
     """
-    names = {_OLD_NAMES.get(name, name): name for name in getattr(found, "dtype", np.dtype("u1")).names or ()}
+    names = {_OLD_NAMES.get(name, name): name for name in getattr(rows, "dtype", np.dtype("u1")).names or ()}
     needed = [name for name in BOX_DTYPE.names or () if name not in _DEFAULTS]
     if missing := [name for name in needed if name not in names]:
         raise UserError(
             "labels.missing_fields", f"{path} has no box fields {', '.join(missing)}; it needs {', '.join(needed)}"
         )
-    kinds = {found.dtype[names[name]].kind for name in BOX_DTYPE.names or () if name in names}
-    if found.ndim != 1 or not kinds <= set("iuf"):
+    kinds = {rows.dtype[names[name]].kind for name in BOX_DTYPE.names or () if name in names}
+    if rows.ndim != 1 or not kinds <= set("iuf"):
         raise UserError(
-            "labels.shape", f"{path} is not one row of numbers per box (its shape is {found.shape}); save it so"
+            "labels.shape", f"{path} is not one row of numbers per box (its shape is {rows.shape}); save it so"
         )
-    columns = {name: found[names[name]] for name in BOX_DTYPE.names or () if name in names}
+    columns = {name: rows[names[name]] for name in BOX_DTYPE.names or () if name in names}
     if "track_id" in columns:
         columns["track_id"] = np.where(_is_no_track(columns["track_id"]), 0, columns["track_id"])
     for name in ("t", "class_id", "track_id", "still_us"):
         if name in columns:
             _check_whole(columns[name], BOX_DTYPE[name], f"{path} has boxes whose {names[name]}")
-    boxes = np.empty(len(found), BOX_DTYPE)
+    boxes = np.empty(len(rows), BOX_DTYPE)
     for name in BOX_DTYPE.names or ():
         with np.errstate(over="ignore"):  # infinite boxes are removed or reported later
             boxes[name] = columns.get(name, _DEFAULTS.get(name))
@@ -121,12 +121,12 @@ def _check_whole(values: npt.NDArray[Any], dtype: np.dtype[Any], what: str) -> N
     limits = np.iinfo(dtype)
     if dtype.kind == "i":
         is_wrong = ~((np.abs(values) < _BEYOND_ANY) & (values == np.floor(values)))
-        wanted = "it must be a whole number of microseconds; if it is in seconds, give np.rint(t * 1e6)"
+        advice = "it must be a whole number of microseconds; if it is in seconds, give np.rint(t * 1e6)"
     else:
         is_wrong = ~((values >= limits.min) & (values <= limits.max) & (values == np.floor(values)))
-        wanted = f"it must be a whole number from {limits.min} to {limits.max}"
+        advice = f"it must be a whole number from {limits.min} to {limits.max}"
     if is_wrong.any():
-        raise UserError("labels.not_whole", f"{what} is {values[is_wrong][0]}; {wanted}")
+        raise UserError("labels.not_whole", f"{what} is {values[is_wrong][0]}; {advice}")
 
 
 def write_boxes(path: Path | str, boxes: Boxes) -> None:
@@ -153,8 +153,8 @@ def write_boxes(path: Path | str, boxes: Boxes) -> None:
 
 def annotated(boxes: Boxes) -> Boxes:
     """Return the boxes that were annotated, without those that a detector made."""
-    kept: Boxes = boxes[boxes["pseudo_score"] == 0]
-    return kept
+    annotated: Boxes = boxes[boxes["pseudo_score"] == 0]
+    return annotated
 
 
 def nothing_at(times_us: npt.NDArray[np.int64]) -> Boxes:
@@ -238,11 +238,11 @@ def interpolated_boxes(boxes: Boxes, hz: float, name: str) -> Boxes:
         after = np.minimum(before + 1, len(known) - 1)
         gap_us = known["t"][after] - known["t"][before]
         share = (at - known["t"][before]) / np.maximum(gap_us, 1)
-        found = known[before].copy()
-        found["t"] = at
+        between = known[before].copy()
+        between["t"] = at
         for side in "xywh":
-            found[side] += (share * (known[side][after].astype(np.float64) - known[side][before])).astype(np.float32)
-        found["still_us"][share > 0] = -1
-        parts.append(found[(share == 0) | (gap_us <= LONGEST_TRACK_GAP_US)])
+            between[side] += (share * (known[side][after].astype(np.float64) - known[side][before])).astype(np.float32)
+        between["still_us"][share > 0] = -1
+        parts.append(between[(share == 0) | (gap_us <= LONGEST_TRACK_GAP_US)])
     together = np.concatenate(parts)
     return together[np.argsort(together["t"], kind="stable")]

@@ -109,10 +109,10 @@ def plan_sequence(
     """
     num_left_out, empty_us = 0, _NO_TIMES
     if boxes is not None:
-        num_left_out, found = num_thinned(boxes, spec, settings.convention, is_train), boxes
+        num_left_out, all_boxes = num_thinned(boxes, spec, settings.convention, is_train), boxes
         boxes = clean_boxes(boxes, spec, settings.convention, is_train)
         if is_train or spec.scores_empty_images:
-            empty_us = nothing_times_us(found, boxes["t"])
+            empty_us = nothing_times_us(all_boxes, boxes["t"])
         label_us = np.union1d(boxes["t"], empty_us)
         if not len(label_us):
             return None

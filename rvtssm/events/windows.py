@@ -146,10 +146,10 @@ def label_grid(label_times_us: npt.NDArray[np.int64], start_us: int, settings: W
     reach_us = stride_us if settings.length_us is None else settings.length_us
     num_before = max(0, int((times[0] - reach_us - start_us + 0.5) // stride_us))
     parts = [np.rint(times[0] - stride_us * np.arange(num_before + 1, -1, -1)).astype(np.int64)]
-    for left, right in pairwise(times):
-        num_steps = max(1, round((right - left) / stride_us))
+    for earlier, later in pairwise(times):
+        num_steps = max(1, round((later - earlier) / stride_us))
         # Rounded down as in RVT, so that its files can be reproduced.
-        parts.append(np.linspace(left, right, num_steps + 1).astype(np.int64)[1:])
+        parts.append(np.linspace(earlier, later, num_steps + 1).astype(np.int64)[1:])
     ends = np.concatenate(parts)
     return Windows(_bounds_us(ends, settings.length_us), np.diff(ends))
 
