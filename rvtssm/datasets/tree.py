@@ -19,6 +19,7 @@ from rvtssm.events.label_files import LABEL_SUFFIXES, LabelFiles
 from rvtssm.events.label_names import RecordingNames, counts_from_one, frame_number, image_stem
 from rvtssm.events.labels import BOX_DTYPE, Boxes
 from rvtssm.readers import Recording, open_with
+from rvtssm.readers.csv_text import is_event_text
 from rvtssm.readers.header import UnknownSensorSize
 from rvtssm.records import DatasetSpec, ReadOptions
 from rvtssm.records.settings import EVENT_SUFFIXES
@@ -147,7 +148,8 @@ def _find_events(raw_dir: Path, split: str, spec: DatasetSpec) -> dict[str, tupl
     claimed: set[Path] = set()  # `a_td.raw` has two fitting suffixes; the longer one comes first
     for suffix in (*spec.event_suffixes, *_PLAIN_SUFFIXES):
         for path, folder, name in _matches(raw_dir, spec.events_dir, split, spec, suffix):
-            if path in claimed or (path.name.endswith(spec.boxes_suffix) and spec.boxes_dir is None):
+            is_label = path.name.endswith(spec.boxes_suffix) and spec.boxes_dir is None
+            if path in claimed or is_label or not _may_hold_events(path):
                 continue
             claimed.add(path)
             if folders.setdefault(name, folder) != folder:
@@ -179,7 +181,13 @@ def _all_names(raw_dir: Path, spec: DatasetSpec) -> set[str]:
 def find_event_files(folder: Path | str) -> list[Path]:
     """Return the files in a folder that have the suffix of a recording, sorted by name."""
     paths = [path for path in Path(folder).iterdir() if path.is_file() and not path.name.startswith(".")]
-    return sorted(path for path in paths if path.name.endswith(EVENT_SUFFIXES) and not path.name.endswith("_bbox.npy"))
+    paths = [path for path in paths if path.name.endswith(EVENT_SUFFIXES) and not path.name.endswith("_bbox.npy")]
+    return sorted(filter(_may_hold_events, paths))
+
+
+def _may_hold_events(path: Path) -> bool:
+    """Return whether a file with the suffix of a recording may be one: text can also be notes or boxes."""
+    return path.suffix != ".txt" or is_event_text(path)
 
 
 def find_boxes_without_events(raw_dir: Path | str, split: str, spec: DatasetSpec) -> list[Path]:

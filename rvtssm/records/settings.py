@@ -18,7 +18,7 @@ STILL_US = 300_000  # an object that has not moved for this long emits almost no
 BAG_SUFFIXES = (".bag", ".mcap", ".db3")  # ROS 1 and ROS 2
 # The file suffixes of all readable recordings. A longer suffix comes before a shorter one that also fits.
 EVENT_SUFFIXES = (
-    *("_td.dat", ".dat", "_td.raw", ".raw", ".h5", ".hdf5", ".aedat4", ".npz", ".npy", ".csv"),
+    *("_td.dat", ".dat", "_td.raw", ".raw", ".h5", ".hdf5", ".aedat4", ".npz", ".npy", ".csv", ".txt"),
     *BAG_SUFFIXES,
 )
 TIME_UNITS = ("us", "ns", "ms", "s")
