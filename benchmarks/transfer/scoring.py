@@ -26,8 +26,7 @@ from rvtssm.evaluation.matching import ScoredRecording, match_detections
 from rvtssm.events.sequence_plan import plan_sequence
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint, usual_downsample
 from rvtssm.models.model_config import PostprocessConfig
-from rvtssm.readers import open_recording
-from rvtssm.readers.usual_sensors import usual_sensor
+from rvtssm.readers import open_recording, usual_sensor
 from rvtssm.records import DatasetSpec, Detections, Labels, ReadOptions, Windows, WindowSettings
 from rvtssm.records.settings import SHOWN_SCORE
 

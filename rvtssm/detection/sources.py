@@ -13,14 +13,13 @@ from rvtssm.datasets.tree import find_event_files
 from rvtssm.detection.camera_images import Images, dsec_images
 from rvtssm.detection.event_camera import CAMERA, Arrival, open_camera
 from rvtssm.detection.packets import SOCKET, connected_to, piped_events
-from rvtssm.readers import ReadFaults, Recording, open_with
+from rvtssm.readers import ReadFaults, Recording, open_with, usual_sensor
 from rvtssm.readers.bags import is_bag, split_topic
 from rvtssm.readers.event_checks import gated
 from rvtssm.readers.faults import UnitDoubt, warn_of_unit
 from rvtssm.readers.filters import FilterChain, Filters
 from rvtssm.readers.gate import Gate
 from rvtssm.readers.header import UnknownSensorSize
-from rvtssm.readers.usual_sensors import usual_sensor
 from rvtssm.records import Events, ReadOptions
 from rvtssm.records.settings import EVENT_SUFFIXES
 from rvtssm.system.files import did_you_mean

@@ -6,6 +6,8 @@ and a function that opens it. Then add a line to READERS and the first bytes of 
 
 import tarfile
 from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -32,14 +34,14 @@ from rvtssm.readers.faults import ReadFaults
 from rvtssm.readers.filters import FilterChain, Filters
 from rvtssm.readers.hdf5 import open_hdf5, reading
 from rvtssm.readers.hdf5_events import is_dsec, open_hdf5_events
-from rvtssm.readers.header import TextHeader, read_text_header
+from rvtssm.readers.header import LARGEST_SIDE, TextHeader, UnknownSensorSize, read_text_header
 from rvtssm.readers.recording import Recording
 from rvtssm.records import ReadOptions
 from rvtssm.system.files import did_you_mean, file_errors
 from rvtssm.system.remote import local_path
 from rvtssm.system.user_error import UserError
 
-__all__ = ["READERS", "ReadFaults", "Recording", "open_recording", "open_with", "recording_format"]
+__all__ = ["READERS", "ReadFaults", "Recording", "open_recording", "open_with", "recording_format", "usual_sensor"]
 
 READERS: dict[str, Callable[[Path, ReadOptions], Recording]] = {
     "dat": open_dat,
@@ -61,6 +63,15 @@ _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _ENCODINGS = {"EVT2": "evt2", "EVT21": "evt21", "EVT3": "evt3"}
 _BAG_SIGNATURES = {ROS1_SIGNATURE: "ros1", MCAP_SIGNATURE: "ros2", SQLITE_SIGNATURE: "ros2"}
 _SIGNATURES = {AEDAT4_SIGNATURE: "aedat4", NPY_SIGNATURE: "npy", NPZ_SIGNATURE: "npz", **_BAG_SIGNATURES}
+USUAL_SENSORS_HW = {  # in order of their number of pixels
+    "DAVIS240": (180, 240),
+    "the sensor of Gen1": (240, 304),
+    "DAVIS346": (260, 346),
+    "GenX320": (320, 320),
+    "VGA": (480, 640),
+    "720p": (720, 1280),
+}
+_NO_OPTIONS = ReadOptions()
 _TO_AEDAT4 = "open it in the software DV of iniVation and save it as AEDAT4, or export it from jAER as text"
 _TO_ARRAYS = "save t, x, y and p with `numpy.savez`, or as text"
 _OTHERS = {  # what files are that no reader knows, and what to do
@@ -161,6 +172,38 @@ def open_with(path: Path | str, options: ReadOptions) -> Recording:
         return recording
 
 
+def usual_sensor(path: Path | str, options: ReadOptions = _NO_OPTIONS) -> tuple[str, tuple[int, int]] | None:
+    """Return the most likely sensor of a file.
+
+    The whole file is read.
+
+    Args:
+        path: The file.
+        options: What the caller says about the file, without a size.
+
+    Returns:
+        Name, and height and width in pixels. None if the file states its size.
+
+    Raises:
+        UnknownSensorSize: No common sensor is large enough, or the file has no events.
+        UserError: The file cannot be read.
+    """
+    try:
+        open_with(path, options).close()
+        return None
+    except UnknownSensorSize as unknown:
+        error = unknown
+    height = width = 0
+    with closing(open_with(path, replace(options, height=LARGEST_SIDE, width=LARGEST_SIDE, repair=True))) as recording:
+        for events in recording.iterate(reuse=True):
+            if len(events.t):
+                height, width = max(height, int(events.y.max()) + 1), max(width, int(events.x.max()) + 1)
+    for name, (rows, columns) in USUAL_SENSORS_HW.items():
+        if 0 < height <= rows and width <= columns:
+            return name, (rows, columns)
+    raise error
+
+
 def recording_format(path: Path, given: str | None = None) -> str:
     """Return the key of READERS that fits the first bytes of a file.
 
@@ -175,14 +218,14 @@ def recording_format(path: Path, given: str | None = None) -> str:
         raise UserError("reader.no_such_format", f"format={given} is unknown; choose from {', '.join(READERS)}")
     with open(path, "rb") as file:
         head = file.read(max(map(len, (*_SIGNATURES, *_OTHERS))))
-    found = _told_format(path, head)
-    if found is None and given is None and path.suffix == ".dat" and not read_text_header(path).lines:
+    told = _told_format(path, head)
+    if told is None and given is None and path.suffix == ".dat" and not read_text_header(path).lines:
         return "dat"  # the oldest DAT files start with their first event
-    if found is None and given is None:
+    if told is None and given is None:
         raise UserError("reader.unknown_format", _unknown(path, head))
-    if found is not None and given is not None and READERS[given] is not READERS[found]:
-        raise UserError("reader.other_format", f"{path} is {found}, but format={given} was given; leave it out")
-    return found or given or ""
+    if told is not None and given is not None and READERS[given] is not READERS[told]:
+        raise UserError("reader.other_format", f"{path} is {told}, but format={given} was given; leave it out")
+    return told or given or ""
 
 
 def _told_format(path: Path, head: bytes) -> str | None:

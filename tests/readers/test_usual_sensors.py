@@ -4,9 +4,8 @@ import pytest
 from event_examples import to_events
 from user_errors import raises
 
-from rvtssm.readers import open_recording
+from rvtssm.readers import USUAL_SENSORS_HW, open_recording, usual_sensor
 from rvtssm.readers.dat import write_dat
-from rvtssm.readers.usual_sensors import USUAL_SENSORS_HW, usual_sensor
 
 
 def write_csv(path, rows):

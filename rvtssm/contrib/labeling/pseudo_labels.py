@@ -6,7 +6,8 @@ directions, and a box is trusted only if both directions agree on it.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,12 +22,12 @@ from rvtssm.events.windows import FreeGrid, label_grid
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers import Recording
-from rvtssm.readers.reversed_time import ReversedRecording
-from rvtssm.records import Detections, Windows
+from rvtssm.records import Detections, Events, Windows
 from rvtssm.system.user_error import UserError
 
 _MOST_DETECTIONS = 100  # the most detections in a frame
 _WINDOWS_PER_CALL = 8  # windows per call of the detector; affects speed and memory, not results
+_SPAN_US = 400_000  # length of the block of a reversed recording that is decoded at once
 
 
 def label_every(checkpoint: LoadedCheckpoint, config: LabelConfig) -> int:
@@ -184,3 +185,47 @@ def agreed_boxes(
         boxes["class_id"], boxes["class_confidence"] = disk_class_ids[class_ids], scores
         boxes["pseudo_score"] = np.where(trusted, scores, -scores)
     return boxes
+
+
+@dataclass(frozen=True)
+class ReversedRecording:
+    """The events of a recording in reversed order, between the same first and last time.
+
+    A window [s, e) of the recording becomes [`at(e)`, `at(s)`).
+    """
+
+    recording: Recording
+
+    def at(self, time_us: int) -> int:
+        """Return where the edge of a window lies in the reversed recording. Applied twice, it returns the same time."""
+        first_us, last_us = self.recording.time_range_us
+        return first_us + last_us + 1 - time_us
+
+    @property
+    def name(self) -> str:
+        return self.recording.name
+
+    @property
+    def height(self) -> int:
+        return self.recording.height
+
+    @property
+    def width(self) -> int:
+        return self.recording.width
+
+    @property
+    def time_range_us(self) -> tuple[int, int]:
+        return self.recording.time_range_us
+
+    def blocks(self) -> Iterator[Events]:
+        """Yield all events in blocks."""
+        first_us, last_us = self.time_range_us
+        for stop_us in range(last_us + 1, first_us, -_SPAN_US):
+            block = self.recording.between(max(first_us, stop_us - _SPAN_US), stop_us)
+            if len(block):
+                yield Events(
+                    first_us + last_us - block.t[::-1],
+                    block.x[::-1].copy(),
+                    block.y[::-1].copy(),
+                    np.uint8(1) - block.p[::-1],
+                )

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from rvtssm.contrib.labeling.pseudo_labels import ReversedRecording
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.readers import open_recording
 from rvtssm.readers.dat import write_dat
 from rvtssm.readers.recording import join_events
-from rvtssm.readers.reversed_time import ReversedRecording
 from rvtssm.records import Events, Windows
 
 HEIGHT, WIDTH, FIRST_US, LAST_US = 24, 32, 5_000, 1_204_999
