@@ -8,6 +8,7 @@ Source: the schemas of dv-processing; the byte layout as described by faery and 
 
 import struct
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 from xml.etree import ElementTree
@@ -17,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
-from rvtssm.readers.gate import NUM_COMMON, POSITION, EventBuffer, Gate, State
+from rvtssm.readers.gate import MOST_STRAYS, NUM_COMMON, POSITION, Column, EventBuffer, Gate, State
 from rvtssm.readers.header import sensor_size
 from rvtssm.readers.recording import Recording
 from rvtssm.records import ReadOptions
@@ -74,22 +75,34 @@ class Aedat4Recording(Recording):
         return open(self.path, "rb")
 
     def _decode(self, state: State, buffer: EventBuffer) -> int:
-        kept = 0
-        while state[POSITION] < self._num_units and kept < len(buffer.t):
+        num_kept = 0
+        while state[POSITION] < self._num_units and num_kept < len(buffer.t):
             position = self._header.num_bytes + int(state[POSITION])
             stream, size = self._packet_header(position)
             done = int(state[_DONE])
             if stream == self._stream:
                 events = self._events_at(position, size)
-                part = events[done : done + len(buffer.t) - kept]
+                part = events[done : done + len(buffer.t) - num_kept]
                 columns = (part["t"], part["x"], part["y"], part["p"])
-                kept += self._gate.keep(columns, f"in the packet at byte {position}", state, buffer.after(kept))
-                if done + len(part) < len(events):
-                    state[_DONE] = done + len(part)
+                place, done = f"in the packet at byte {position}", done + len(part)
+                next_times = partial(self._next_times, position, done)
+                num_kept += self._gate.keep(columns, place, state, buffer.after(num_kept), next_times)
+                if done < len(events):
+                    state[_DONE] = done
                     continue
             state[_DONE] = 0
             state[POSITION] += _PACKET_HEADER.size + size
-        return kept
+        return num_kept
+
+    def _next_times(self, position: int, done: int) -> Column:
+        """Return the times after the first `done` events of the packet at a byte."""
+        end = self._header.num_bytes + self._num_units
+        while position < end:
+            stream, size = self._packet_header(position)
+            if stream == self._stream and len(times := self._events_at(position, size)["t"][done:]):
+                return times[:MOST_STRAYS]
+            position, done = position + _PACKET_HEADER.size + size, 0
+        return np.empty(0, np.int64)
 
     def _packet_header(self, position: int) -> tuple[int, int]:
         file = self._file()

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rvtssm.readers.columns import NAMES, Columns, check_kinds, find_columns, matching, order_of_unnamed
-from rvtssm.readers.gate import POSITION, Column, EventBuffer, Gate, State
+from rvtssm.readers.gate import MOST_STRAYS, POSITION, Column, EventBuffer, Gate, State
 from rvtssm.readers.header import sensor_size
 from rvtssm.readers.recording import Recording
 from rvtssm.records import ReadOptions
@@ -90,10 +90,15 @@ class ArraysRecording(Recording):
     def _decode(self, state: State, buffer: EventBuffer) -> int:
         start = int(state[POSITION])
         stop = min(start + len(buffer.t), self._num_units)
-        columns = [column for rows in self._file().read(start, stop) for column in _split(rows)]
         state[POSITION] = stop
-        raw = [np.ascontiguousarray(columns[i]) for i in self._table.columns.index]
-        return self._gate.keep(raw, f"in rows {start} to {stop}", state, buffer)
+        place = f"in rows {start} to {stop}"
+        return self._gate.keep(self._columns(start, stop), place, state, buffer, lambda: self._columns(stop)[0])
+
+    def _columns(self, start: int, stop: int | None = None) -> list[Column]:
+        """Return the rows [start, stop) of t, x, y, p; without an end, those that show whether a jump lasts."""
+        stop = min(start + MOST_STRAYS, self._num_units) if stop is None else stop
+        columns = [column for rows in self._file().read(start, stop) for column in _split(rows)]
+        return [np.ascontiguousarray(columns[i]) for i in self._table.columns.index]
 
 
 class _OpenStripes:
@@ -118,23 +123,23 @@ class _OpenStripes:
 
     def read(self, start: int, stop: int) -> list[npt.NDArray[Any]]:
         """Return the rows [start, stop) of every stripe."""
-        found = []
+        parts = []
         for stripe, stream in zip(self._stripes, self._streams, strict=True):
-            position, wanted = stripe.offset + start * stripe.dtype.itemsize, (stop - start) * stripe.dtype.itemsize
+            position, num_bytes = stripe.offset + start * stripe.dtype.itemsize, (stop - start) * stripe.dtype.itemsize
             try:
                 stream.seek(position)
-                data = stream.read(wanted)
+                data = stream.read(num_bytes)
             except _UNREADABLE as error:
                 raise UserError(
                     "arrays.stripe", f"{self._path}, {_place(stripe.member, position)}: {error}; copy it again"
                 ) from None
-            if len(data) != wanted:
+            if len(data) != num_bytes:
                 raise UserError(
                     "arrays.cut_off",
-                    f"{self._path}, {_place(stripe.member, position)}: {wanted} bytes are missing; copy it again",
+                    f"{self._path}, {_place(stripe.member, position)}: {num_bytes} bytes are missing; copy it again",
                 )
-            found.append(np.frombuffer(data, stripe.dtype))
-        return found
+            parts.append(np.frombuffer(data, stripe.dtype))
+        return parts
 
     def close(self) -> None:
         self._files.close()
@@ -218,14 +223,14 @@ def _opened(path: Path, table: _Table, in_file_hw: tuple[int, int] | None, optio
 
 def _columns_apart(path: Path, arrays: dict[str, _Array], options: ReadOptions) -> _Table:
     """Return the table of an archive with one array per column."""
-    found = find_columns(path, list(arrays), options)
-    chosen = [list(arrays.values())[i] for i in found.index]
+    columns = find_columns(path, list(arrays), options)
+    chosen = [list(arrays.values())[i] for i in columns.index]
     check_kinds(path, [array.dtype for array in chosen])
     lengths = {array.shape[0] for array in chosen}
     if len(lengths) > 1:
         raise UserError("arrays.lengths", f"{path} has columns of different lengths {sorted(lengths)}; save it again")
     stripes = [_Stripe(array.member, array.offset, array.dtype) for array in chosen]
-    return _Table(stripes, Columns((0, 1, 2, 3), found.time_unit), lengths.pop())
+    return _Table(stripes, Columns((0, 1, 2, 3), columns.time_unit), lengths.pop())
 
 
 def _one_array(path: Path, array: _Array, options: ReadOptions) -> _Table:
@@ -234,7 +239,7 @@ def _one_array(path: Path, array: _Array, options: ReadOptions) -> _Table:
         array = replace(array, shape=array.shape[::-1], is_fortran=not array.is_fortran)  # four rows of events
     dtype, num_rows = array.dtype, array.shape[0] if array.shape else 0
     if dtype.names and len(array.shape) == 1:
-        found, kinds = find_columns(path, dtype.names, options), [dtype[name] for name in dtype.names]
+        columns, kinds = find_columns(path, dtype.names, options), [dtype[name] for name in dtype.names]
         stripes = [_Stripe(array.member, array.offset, dtype)]
     elif not dtype.names and len(array.shape) == 2 and array.shape[1] >= 4:
         num_columns = array.shape[1]
@@ -245,15 +250,15 @@ def _one_array(path: Path, array: _Array, options: ReadOptions) -> _Table:
             stripes = [_Stripe(array.member, start, dtype) for start in starts]
         else:
             stripes = [_Stripe(array.member, array.offset, np.dtype((dtype, (num_columns,))))]
-        found = order_of_unnamed(path, _first_rows(path, stripes, num_rows), options, "t, x, y, p")
+        columns = order_of_unnamed(path, _first_rows(path, stripes, num_rows), options, "t, x, y, p")
     else:
         raise UserError(
             "arrays.shape",
             f"{path} holds an array of {dtype} of shape {array.shape}; save events as a structured array "
             "with t, x, y, p or as an array of shape (N, 4)",
         )
-    check_kinds(path, [kinds[i] for i in found.index])
-    return _Table(stripes, found, num_rows, array.truncated_bytes)
+    check_kinds(path, [kinds[i] for i in columns.index])
+    return _Table(stripes, columns, num_rows, array.truncated_bytes)
 
 
 def _first_rows(path: Path, stripes: list[_Stripe], num_rows: int) -> npt.NDArray[Any]:
@@ -289,15 +294,15 @@ def _read_array(path: Path, member: str | None, stream: IO[bytes], num_bytes: in
             "arrays.not_numbers",
             f"{path}, {_place(member, 0)}: an array of {dtype} of shape {shape} does not contain numbers; save numbers",
         )
-    offset, wanted = head.tell(), dtype.itemsize * math.prod(shape)
+    offset, array_bytes = head.tell(), dtype.itemsize * math.prod(shape)
     row_bytes = dtype.itemsize * math.prod(shape[1:])
-    if member is None and offset <= num_bytes < offset + wanted and not (is_fortran and len(shape) > 1):
+    if member is None and offset <= num_bytes < offset + array_bytes and not (is_fortran and len(shape) > 1):
         num_rows, truncated_bytes = divmod(num_bytes - offset, row_bytes)
         return _Array(member, offset, dtype, (num_rows, *shape[1:]), is_fortran, truncated_bytes)
-    if offset + wanted != num_bytes:
+    if offset + array_bytes != num_bytes:
         raise UserError(
             "arrays.cut_off",
-            f"{path}, {_place(member, offset)}: an array of {dtype} of shape {shape} takes {wanted} bytes, "
+            f"{path}, {_place(member, offset)}: an array of {dtype} of shape {shape} takes {array_bytes} bytes, "
             f"but there are {num_bytes - offset}; the file is cut off or damaged, copy or save it again",
         )
     return _Array(member, offset, dtype, shape, is_fortran)

@@ -74,17 +74,17 @@ class BagRecording(Recording):
         return _Bag(self.path).choose(self.topic)
 
     def _decode(self, state: State, buffer: EventBuffer) -> int:
-        bag, kept = self._file(), 0
-        while state[POSITION] < self._num_units and len(buffer.t) - kept >= self.smallest_block:
+        bag, num_kept = self._file(), 0
+        while state[POSITION] < self._num_units and len(buffer.t) - num_kept >= self.smallest_block:
             log_ns, message = bag.message_after(int(state[_LOG_NS]), int(state[_NUM_AT_LOG]))
             self._check(message)
-            kept += decode_message(message, state, self._gate, buffer.after(kept))
+            num_kept += decode_message(message, state, self._gate, buffer.after(num_kept))
             if state[DONE] < len(message):
                 continue
             state[_NUM_AT_LOG] = state[_NUM_AT_LOG] + 1 if log_ns == state[_LOG_NS] else 1
             state[_LOG_NS], state[DONE] = log_ns, 0
             state[POSITION] += 1
-        return kept
+        return num_kept
 
     def _check(self, message: EventMessage) -> None:
         if (message.height, message.width, message.encoding) != (*self._size_in_file, self._encoding):
@@ -131,8 +131,8 @@ def bag_topics(path: Path) -> list[str]:
 
 def split_topic(path: Path | str) -> tuple[Path, str | None]:
     """Return file and topic of `FILE:/TOPIC`. A path that exists or names no topic is returned as it is, with None."""
-    found = None if Path(path).exists() else _WITH_TOPIC.fullmatch(str(path))
-    return (Path(found[1]), found[2]) if found and Path(found[1]).exists() else (Path(path), None)
+    match = None if Path(path).exists() else _WITH_TOPIC.fullmatch(str(path))
+    return (Path(match[1]), match[2]) if match and Path(match[1]).exists() else (Path(path), None)
 
 
 def is_bag(folder: Path) -> bool:
@@ -187,8 +187,8 @@ class _Bag:
     def choose(self, topic: str | None) -> "_Bag":
         """Read this topic from now on; None chooses the only topic with events. Raise UserError if that is unclear."""
         self.topic = self._topic(topic)
-        self._connections = [each for each in self._reader.connections if each.topic == self.topic]
-        self.num_messages = sum(each.msgcount for each in self._connections)
+        self._connections = [connection for connection in self._reader.connections if connection.topic == self.topic]
+        self.num_messages = sum(connection.msgcount for connection in self._connections)
         return self
 
     def _errors(self) -> Any:
@@ -196,7 +196,7 @@ class _Bag:
 
     def topics(self) -> list[str]:
         """Return the topics that hold events. Raise UserError if there are none."""
-        kinds: dict[str, str] = {each.topic: each.msgtype for each in self._reader.connections}
+        kinds: dict[str, str] = {connection.topic: connection.msgtype for connection in self._reader.connections}
         topics = sorted(name for name, kind in kinds.items() if kind in (*ARRAYS, *PACKETS))
         if not topics:
             others = ", ".join(sorted(set(kinds.values()))[:8]) or "no messages at all"
@@ -236,14 +236,14 @@ class _Bag:
                     for _ in range(num_at_log):
                         next(self._messages, None)
                 self._next_place = (-1, -1)  # in case the next message cannot be read
-                found = next(self._messages, None)
-                if found is None:
+                message = next(self._messages, None)
+                if message is None:
                     raise UserError(
                         "bags.fewer_messages",
                         f"{self._path} claims {self.num_messages} messages of {self.topic} but holds fewer; "
                         "copy it again",
                     )
-                connection, at_ns, data = found
+                connection, at_ns, data = message
                 # A cell of a database can hold a value of any type, no matter what its column declares.
                 if not (isinstance(at_ns, int) and isinstance(data, bytes | memoryview)):
                     raise UserError(

@@ -30,6 +30,7 @@ class ByteRecording(Recording):
     """
 
     unit_bytes: int
+    ahead_units = 2048  # that follow those to decode, to find out whether a jump of the clock lasts
     index_events = 1 << 13
 
     def __init__(self, path: Path, height: int, width: int, data_offset: int) -> None:
@@ -80,10 +81,14 @@ class ByteRecording(Recording):
     def _open(self) -> Any:
         return open(self.path, "rb", buffering=0)
 
-    def _read_units(self, state: State, max_units: int) -> Bytes:
-        """Return the bytes of the next units at the position of the state, in a buffer that later reads overwrite."""
+    def _read_units(self, state: State, max_units: int) -> tuple[Bytes, int]:
+        """Return the bytes of the next units at the position of the state, and how many to decode.
+
+        The other units are there to look ahead. Later reads overwrite the bytes.
+        """
         position = int(state[POSITION])
-        num_units = min(max_units, _READ_BYTES // self.unit_bytes, self._num_units - position)
+        num_left = self._num_units - position
+        num_units = min(max_units + self.ahead_units, _READ_BYTES // self.unit_bytes, num_left)
         num_bytes = num_units * self.unit_bytes
         if len(self._bytes) < num_bytes:
             self._bytes = np.empty(num_bytes, np.uint8)
@@ -96,7 +101,8 @@ class ByteRecording(Recording):
                 f"{self.path} became shorter while it was read and ends before byte {offset + num_bytes}; "
                 "read it again when it is complete",
             )
-        return self._bytes[:num_bytes]
+        is_last = num_units == num_left
+        return self._bytes[:num_bytes], min(num_units if is_last else num_units - self.ahead_units, max_units)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_bytes": np.empty(0, np.uint8)}

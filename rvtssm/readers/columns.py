@@ -52,35 +52,35 @@ def find_columns(path: Path, names: Sequence[str], options: ReadOptions) -> Colu
     """
     if options.columns:
         return _given(path, names, options)
-    found, time_unit = matching(names)
-    for meaning, places in found.items():
+    places_of, time_unit = matching(names)
+    for meaning, places in places_of.items():
         if len(places) > 1:
             both = " and ".join(names[i] for i in places)
             raise UserError(
                 "columns.twice", f"{path} has two columns for {meaning}: {both}; choose one, as in {COLUMNS_EXAMPLE}"
             )
-    if missing := [name for name in NAMES if name not in found]:
+    if missing := [name for name in NAMES if name not in places_of]:
         raise UserError(
             "columns.missing",
             f"{path} has columns {', '.join(names)} and none for {', '.join(missing)}; "
             f"name them, as in {COLUMNS_EXAMPLE}",
         )
-    t, x, y, p = (found[name][0] for name in NAMES)
+    t, x, y, p = (places_of[name][0] for name in NAMES)
     return Columns((t, x, y, p), agreed_unit(path, time_unit, options))
 
 
 def matching(names: Sequence[str]) -> tuple[dict[str, list[int]], str | None]:
     """Return the places of the names for t, x, y and p, and the unit of time that a name gives."""
-    found: dict[str, list[int]] = {}
+    places_of: dict[str, list[int]] = {}
     time_unit = None
     for i, name in enumerate(names):
         word, unit = _word_and_unit(name)
         meaning = _MEANINGS.get(word)
         if meaning is None or (unit and meaning != "t"):
             continue
-        found.setdefault(meaning, []).append(i)
+        places_of.setdefault(meaning, []).append(i)
         time_unit = unit or time_unit
-    return found, time_unit
+    return places_of, time_unit
 
 
 def agreed_unit(path: Path, in_file: str | None, options: ReadOptions) -> str | None:
@@ -175,7 +175,7 @@ def listed(names: Mapping[str, tuple[int, ...]]) -> str:
 
 def _word_and_unit(name: str) -> tuple[str, str | None]:
     word = name.strip().lower().replace("_", " ")
-    if pixel := re.fullmatch(r"([xy]) ?(pos|position|coord|coordinate|addr|address|pixel|px)", word):
+    if pixel := re.fullmatch(r"([xy]) ?[\[(]?(pos|position|coord|coordinate|addr|address|pixel|pixels|px)[\])]?", word):
         return pixel[1], None
     match = re.fullmatch(r"(.+?)[_\s]*[\[(]?\b(s|sec|ms|us|ns)[\])]?", word)
     if match is None:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rvtssm.readers.columns import NAMES, Columns, find_columns, matching, order_of_unnamed
-from rvtssm.readers.gate import POSITION, EventBuffer, Gate, State
+from rvtssm.readers.gate import MOST_STRAYS, POSITION, Column, EventBuffer, Gate, State
 from rvtssm.readers.header import sensor_size
 from rvtssm.readers.recording import Recording
 from rvtssm.records import ReadOptions
@@ -71,7 +71,7 @@ class CsvRecording(Recording):
         super().__init__(path, gate.height, gate.width, num_bytes, len(rest))
         self.is_unit_certain = columns.time_unit is not None
         self._layout = layout
-        self._columns = columns
+        self._places = columns
         self._dtype = _dtype(layout, columns)
         self._gate = gate
 
@@ -81,16 +81,21 @@ class CsvRecording(Recording):
     def _decode(self, state: State, buffer: EventBuffer) -> int:
         start = int(state[POSITION])
         lines = self._lines(start, len(buffer.t))
-        state[POSITION] += len(lines)
-        if not lines.strip():
-            return 0
+        stop = start + len(lines)
+        state[POSITION] = stop
         place = f"in the lines from byte {self._layout.offset + start}"
+        columns = self._columns(lines)
+        return self._gate.keep(columns, place, state, buffer, lambda: self._columns(self._lines(stop, MOST_STRAYS))[0])
+
+    def _columns(self, lines: bytes) -> list[Column]:
+        """Return t, x, y, p of some lines. A line that is not numbers becomes an event without a valid time."""
+        if not lines.strip():
+            return [np.empty(0, self._dtype[name]) for name in NAMES]
         try:
             rows = self._parsed(lines, self._dtype)
-        except ValueError:  # a line that is not numbers becomes an event without a valid time
-            rows = self._parsed(_with_whole_lines(lines, self._layout, self._columns), _AS_FLOATS)
-        columns = [np.ascontiguousarray(rows[name]) for name in NAMES]
-        return self._gate.keep(columns, place, state, buffer)
+        except ValueError:
+            rows = self._parsed(_with_whole_lines(lines, self._layout, self._places), _AS_FLOATS)
+        return [np.ascontiguousarray(rows[name]) for name in NAMES]
 
     def _parsed(self, lines: bytes, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         rows: npt.NDArray[Any] = np.loadtxt(
@@ -98,7 +103,7 @@ class CsvRecording(Recording):
             dtype,
             comments=None,
             delimiter=self._layout.delimiter,
-            usecols=self._columns.index,
+            usecols=self._places.index,
             ndmin=1,
             quotechar='"',
             encoding="latin1",
@@ -109,8 +114,8 @@ class CsvRecording(Recording):
         """Return at most `max_lines` whole lines from `start` on. The last line of the file may lack its newline."""
         file = self._file()
         file.seek(self._layout.offset + start)
-        wanted = min(max(max_lines * _BYTES_PER_LINE, _MAX_LINE_BYTES), self._num_units - start)
-        data: bytes = file.read(wanted)
+        num_bytes = min(max(max_lines * _BYTES_PER_LINE, _MAX_LINE_BYTES), self._num_units - start)
+        data: bytes = file.read(num_bytes)
         ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE)[:max_lines]
         if len(ends) < max_lines and len(data) == self._num_units - start:
             return data
@@ -156,6 +161,17 @@ def is_csv(path: Path) -> bool:
         return False
 
 
+def is_event_text(path: Path) -> bool:
+    """Return whether a file begins with events, and not with notes or boxes, which `.txt` files hold as well."""
+    try:
+        layout = _read_layout(path)
+    except (UnicodeDecodeError, UserError):
+        return False
+    if layout is None or not layout.first_rows:
+        return False
+    return layout.names is not None or len(layout.first_rows[0]) == len(NAMES)
+
+
 def _read_layout(path: Path) -> _Layout | None:
     """Return the layout of a text file, or None if the file does not start like text of this form.
 
@@ -170,7 +186,7 @@ def _read_layout(path: Path) -> _Layout | None:
         if len(line) > _MAX_LINE_BYTES or any(byte < 9 or 13 < byte < 32 for byte in line):
             return None
         text = line.decode().strip()
-        if text.startswith(("#", "%")):
+        if text.startswith(("#", "%", "//")):
             notes += text
             noted = noted or _names_in(text)
         elif text:
@@ -216,8 +232,9 @@ def _rows(lines: bytes, delimiter: str | None, num_fields: int) -> tuple[tuple[s
 
 def _numbers(layout: _Layout) -> npt.NDArray[np.float64]:
     """Return the first rows as numbers, without those that are none."""
-    rows = [[_WORDS.get(text.lower(), text) for text in row] for row in layout.first_rows if all(map(_is_number, row))]
-    return np.array(rows, np.float64).reshape(len(rows), len(layout.first_rows[0]) if layout.first_rows else 0)
+    rows = [row for row in layout.first_rows if all(map(_is_number, row))]
+    fields = [_WORDS.get(text.lower(), text) for row in rows for text in row]
+    return np.array(fields, np.float64).reshape(len(rows), len(layout.first_rows[0]) if layout.first_rows else 0)
 
 
 def _dtype(layout: _Layout, columns: Columns) -> np.dtype[Any]:
@@ -249,7 +266,7 @@ def _with_whole_lines(lines: bytes, layout: _Layout, columns: Columns) -> bytes:
 
 def _names_in(note: str) -> tuple[str, ...] | None:
     """Return the columns named in a line with `#` (numpy.savetxt writes such a header), or None if it names none."""
-    text = note.lstrip("#% ")
+    text = note.lstrip("#%/ ")
     fields = tuple(field.strip() for field in text.split(_delimiter(text)))
     return fields if set(matching(fields)[0]) == set(NAMES) else None
 

@@ -13,9 +13,19 @@ import numpy as np
 import numpy.typing as npt
 
 from rvtssm.readers.byte_recording import ByteRecording
-from rvtssm.readers.gate import BACKWARD, LATEST_US, NUM_COMMON, POSITION, EventBuffer, State, fault_of
+from rvtssm.readers.gate import (
+    AHEAD_US,
+    CLOCK_BITS,
+    LATEST_US,
+    MOST_STRAYS,
+    NEVER_US,
+    POSITION,
+    WRAPPED_US,
+    EventBuffer,
+    State,
+    keep_block,
+)
 from rvtssm.readers.header import read_text_header, sensor_size
-from rvtssm.readers.words import num_wraps
 from rvtssm.records import Events, ReadOptions
 from rvtssm.system.files import atomic_file
 from rvtssm.system.jit import jit
@@ -25,9 +35,8 @@ _CD_TYPES = (0x00, 0x0C)  # "2D" in the automotive datasets, "CD" in newer softw
 _WORD = np.dtype([("t", "<u4"), ("xyp", "<u4")])
 _BLOCK = 2048  # events that are decoded at once if they are all valid, otherwise one by one
 _VERSION = 2  # of files that do not say it
-_CLOCK_US = 1 << 32  # after which the clock begins again
-_LATE_US = 1_000_000  # an event that comes just after the clock has begun again may be older by less than this
-_PREVIOUS, _WRAPPED = NUM_COMMON, NUM_COMMON + 1  # last raw time, microseconds added by wraps of the 32-bit clock
+_CLOCK_US = 1 << CLOCK_BITS  # after which the clock begins again
+_CLOCK = 0, _CLOCK_US, _CLOCK_US >> 1  # see `keep_block`: also after a silence, the clock begins again
 
 
 class DatRecording(ByteRecording):
@@ -43,22 +52,20 @@ class DatRecording(ByteRecording):
 
     format = "dat"
     unit_bytes = 8
-    own_state = (0, 0)
+    ahead_units = MOST_STRAYS
 
     def __init__(self, path: Path, height: int, width: int, data_offset: int, version: int = _VERSION) -> None:
         super().__init__(path, height, width, data_offset)
         self._version = version
 
     def _decode(self, state: State, buffer: EventBuffer) -> int:
-        words = self._read_units(state, len(buffer.t)).view("<u8")
+        units, num_words = self._read_units(state, len(buffer.t))
+        words = units.view("<u8")
         if self._version < _VERSION:
             words = _of_version_2(words)
-        kept: int = _decode_words(words, state, self.height, self.width, buffer.t, buffer.x, buffer.y, buffer.p)
-        return kept
-
-    def _with_new_clock(self, state: State) -> State:
-        state[[_PREVIOUS, _WRAPPED]] = self.own_state
-        return state
+        size_hw = self.height, self.width
+        num_kept: int = _decode_words(words, num_words, state, *size_hw, buffer.t, buffer.x, buffer.y, buffer.p)
+        return num_kept
 
 
 def open_dat(path: Path, options: ReadOptions) -> DatRecording:
@@ -139,20 +146,24 @@ def _to_words(events: Events, height: int, width: int) -> npt.NDArray[np.void]:
 
 
 @jit
-def _decode_words(words, state, height, width, t, x, y, p):  # type: ignore[no-untyped-def]
-    """Decode the u64 in `words` into t, x, y, p (each at least as long). Return the number of events kept.
+def _decode_words(words, num_words, state, height, width, t, x, y, p):  # type: ignore[no-untyped-def]
+    """Decode the first u64 in `words` into t, x, y, p (each at least as long). Return the number of events kept.
 
-    The loop detects faults without a branch, so that it compiles to vector instructions. A block with a fault is
-    decoded again, event by event.
+    The loop detects faults without a branch, so that it compiles to vector instructions. A block with a fault goes
+    through the gate event by event.
     """
-    kept = 0
-    for start in range(0, len(words), _BLOCK):
-        block = words[start : start + _BLOCK]
+    num_kept = 0
+    for start in range(0, num_words, _BLOCK):
+        block = words[start : min(start + _BLOCK, num_words)]
         size = len(block)
-        times, columns, rows = t[kept : kept + size], x[kept : kept + size], y[kept : kept + size]
-        polarities, wrapped = p[kept : kept + size], state[_WRAPPED]
+        times, columns, rows = (
+            t[num_kept : num_kept + size],
+            x[num_kept : num_kept + size],
+            y[num_kept : num_kept + size],
+        )
+        polarities, latest, wrapped = p[num_kept : num_kept + size], state[LATEST_US], state[WRAPPED_US]
         largest_column = largest_row = np.uint16(0)
-        step, before = np.int64(0), np.int64(block[0] & np.uint64(0xFFFFFFFF))
+        step, before = np.uint64(0), np.int64(block[0] & np.uint64(0xFFFFFFFF))
         for i in range(size):
             word = block[i]
             time = np.int64(word & np.uint64(0xFFFFFFFF))
@@ -162,40 +173,15 @@ def _decode_words(words, state, height, width, t, x, y, p):  # type: ignore[no-u
             columns[i], rows[i] = column, row
             polarities[i] = np.uint8((word >> np.uint64(60)) != np.uint64(0))
             largest_column, largest_row = max(largest_column, column), max(largest_row, row)
-            step, before = min(step, time - before), time
-        has_fault = step < 0 or largest_column >= width or largest_row >= height
-        has_fault |= times[0] < state[LATEST_US] or times[0] - wrapped < state[_PREVIOUS]
-        has_fault |= times[size - 1] - wrapped - state[_PREVIOUS] > _CLOCK_US - _LATE_US
+            step, before = max(step, np.uint64(time - before)), time  # a step back is a very long one
+        has_fault = step > np.uint64(AHEAD_US) or largest_column >= width or largest_row >= height
+        has_fault |= times[0] < latest or (latest != NEVER_US and times[0] - latest > AHEAD_US)
         if has_fault:
-            kept = _decode_block(block, state, height, width, t, x, y, p, kept)
+            raw_t = (words[start : start + size + MOST_STRAYS] & np.uint64(0xFFFFFFFF)).astype(np.int64)
+            raw_x, raw_y, raw_p = columns.copy(), rows.copy(), polarities.copy()
+            num_kept = keep_block(raw_t, raw_x, raw_y, raw_p, state, height, width, _CLOCK, t, x, y, p, num_kept)
         else:
             state[LATEST_US] = times[size - 1]
-            state[_PREVIOUS] = times[size - 1] - wrapped
-            kept += size
-    state[POSITION] += len(words)
-    return kept
-
-
-@jit
-def _decode_block(words, state, height, width, t, x, y, p, kept):  # type: ignore[no-untyped-def]
-    """Decode word by word, with every repair, into t, x, y, p from `kept` on. Return the number kept so far."""
-    latest, previous, wrapped = state[LATEST_US], state[_PREVIOUS], state[_WRAPPED]
-    for word in words:
-        raw, place = np.int64(word & np.uint64(0xFFFFFFFF)), np.int64(word >> np.uint64(32))
-        wrapped += num_wraps(previous, raw, _CLOCK_US, _LATE_US, wrapped) * _CLOCK_US
-        previous = raw
-        time = raw + wrapped
-        column, row = place & 0x3FFF, (place >> 14) & 0x3FFF
-        fault = fault_of(time, column, row, latest, height, width)
-        if fault:
-            state[fault] += 1
-            if fault != BACKWARD:
-                continue
-        latest = max(time, latest)
-        t[kept] = latest
-        x[kept] = column
-        y[kept] = row
-        p[kept] = (place >> 28) != 0
-        kept += 1
-    state[LATEST_US], state[_PREVIOUS], state[_WRAPPED] = latest, previous, wrapped
-    return kept
+            num_kept += size
+    state[POSITION] += num_words
+    return num_kept

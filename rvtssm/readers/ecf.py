@@ -52,16 +52,16 @@ class EcfRecording(Recording):
         return OpenDatasets(self.path, [TABLE])
 
     def _decode(self, state: State, buffer: EventBuffer) -> int:
-        kept = filled = 0
+        num_kept = filled = 0
         while filled < len(buffer.t) and state[POSITION] < self._num_units:
             number, start = divmod(int(state[POSITION]), self._chunk_events)
             columns = self._columns(number)
             stop = min(len(columns[0]), start + len(buffer.t) - filled)
             part = [column[start:stop] for column in columns]
-            kept += self._gate.keep(part, f"in chunk {number}", state, buffer.after(kept))
+            num_kept += self._gate.keep(part, f"in chunk {number}", state, buffer.after(num_kept))
             state[POSITION] += stop - start
             filled += stop - start
-        return kept
+        return num_kept
 
     def _columns(self, number: int) -> _Parts:
         """Return t, x, y, p of one chunk, in arrays that the next chunk overwrites."""

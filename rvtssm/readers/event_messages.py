@@ -48,7 +48,7 @@ _PLAIN_CDR = b"\0\1"  # little-endian, without parameter lists
 _MOST_PADDING = 7  # bytes after the last event
 _MIN_WORDS = 1 << 14  # the fewest words decoded at once, because sparse recordings have several words per event
 _LIVE_EVENTS = 1 << 16  # events of a live message that are decoded at once
-_WORD_SLOTS = 6  # the most that a decoder of words needs
+_WORD_SLOTS = 7  # the most that a decoder of words needs
 DONE = NUM_COMMON + _WORD_SLOTS  # slot of the state: how many words or events of a message have been read
 _EVENT_BYTES = {False: 13, True: 16}  # distance between events of an array in ROS 1 (packed) and in ROS 2 (aligned)
 _AGAIN = "copy the file again"
@@ -240,9 +240,10 @@ def decode_message(message: EventMessage, state: State, gate: Gate, buffer: Even
     most = max(_MIN_WORDS, len(buffer.t))
     state[POSITION] = done  # decoders count their words in this slot
     part = message.words[words.unit_bytes * done :][: words.unit_bytes * most]
-    kept = words.decode_units(part, state, (gate.height, gate.width), buffer)
+    num_units = len(part) // words.unit_bytes
+    num_kept = words.decode_units(part, num_units, state, (gate.height, gate.width), buffer)
     state[DONE], state[POSITION] = state[POSITION], position
-    return kept
+    return num_kept
 
 
 _NO_COLUMNS = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_))

@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rvtssm.readers.byte_recording import ByteRecording
-from rvtssm.readers.gate import LATEST_US, NUM_COMMON, POSITION, EventBuffer, State
+from rvtssm.readers.evt2 import MOST_STEPS
+from rvtssm.readers.gate import JUMP_US, LATEST_US, NUM_COMMON, POSITION, EventBuffer, State
 from rvtssm.readers.header import read_text_header
 from rvtssm.readers.recording import MAX_EVENTS_PER_UNIT, Bytes
-from rvtssm.readers.words import VECTOR, keep_pixels, num_wraps, put_vector
+from rvtssm.readers.words import VECTOR, is_glitch, keep_vector, num_wraps, put_vector
 from rvtssm.system.jit import jit
 
 _LAST_EVENT, _TIME_HIGH = 1, 8  # word types, as in EVT2
@@ -49,16 +50,22 @@ class Evt21Recording(ByteRecording):
 
     def _decode(self, state: State, buffer: EventBuffer) -> int:
         units = self._read_units(state, max(_MIN_WORDS, len(buffer.t) // 4))
-        return self.decode_units(units, state, (self.height, self.width), buffer, self.has_swapped_halves)
+        return self.decode_units(*units, state, (self.height, self.width), buffer, self.has_swapped_halves)
 
     @staticmethod
     def decode_units(
-        units: Bytes, state: State, size_hw: tuple[int, int], buffer: EventBuffer, has_swapped_halves: bool = False
+        units: Bytes,
+        num_units: int,
+        state: State,
+        size_hw: tuple[int, int],
+        buffer: EventBuffer,
+        has_swapped_halves: bool = False,
     ) -> int:
         """Decode whole words until they end or the buffer is full.
 
         Args:
-            units: Bytes of the words.
+            units: Bytes of the words, and of words to look ahead.
+            num_units: Number of words to decode.
             state: Decoder state, advanced in place.
             size_hw: Height and width of the sensor, pixels.
             buffer: Output.
@@ -68,22 +75,22 @@ class Evt21Recording(ByteRecording):
             The number of events kept.
         """
         halves, heads = units.view("<u4").reshape(-1, 2), int(not has_swapped_halves)
-        kept: int = _decode_words(halves, heads, state, *size_hw, buffer.t, buffer.x, buffer.y, buffer.p)
-        return kept
+        num_kept: int = _decode_words(halves, num_units, heads, state, *size_hw, buffer.t, buffer.x, buffer.y, buffer.p)
+        return num_kept
 
 
 @jit
-def _decode_words(halves, heads, state, height, width, t, x, y, p):  # type: ignore[no-untyped-def]
-    """Decode `halves` (N, 2) u32 until they end or t, x, y, p might overflow. Return the number of events kept.
+def _decode_words(halves, num_words, heads, state, height, width, t, x, y, p):  # type: ignore[no-untyped-def]
+    """Decode the first of `halves` (N, 2) u32 until they end or t, x, y, p might overflow. Return the number kept.
 
     `heads` is the column of `halves` with type, time and pixel; the other column holds the masks.
     """
     latest, high, wrapped = state[LATEST_US], state[_HIGH], state[_WRAPPED]
     base = wrapped + (high << 6)
     last_start = len(t) - MAX_EVENTS_PER_UNIT
-    kept = np.uint64(0)
+    num_kept = np.uint64(0)
     position = 0
-    while position < len(halves) and np.int64(kept) <= last_start:
+    while position < num_words and np.int64(num_kept) <= last_start:
         head, mask = np.int64(halves[position, heads]), np.int64(halves[position, 1 - heads])
         position += 1
         kind = head >> 28
@@ -92,21 +99,25 @@ def _decode_words(halves, heads, state, height, width, t, x, y, p):  # type: ign
                 continue
             time = base + ((head >> 22) & 0x3F)
             column, row = (head >> 11) & 0x7FF, head & 0x7FF
-            if time >= latest and row < height and column + 3 * VECTOR <= width:
-                latest = time if mask else latest
-                while mask:
-                    kept = put_vector(mask & (1 << VECTOR) - 1, column, row, kind, time, t, x, y, p, kept)
-                    mask >>= VECTOR
-                    column += VECTOR
-            else:
-                kept, latest = keep_pixels(
-                    mask, column, row, kind, time, latest, state, height, width, t, x, y, p, kept
-                )
+            is_sound = time >= latest and row < height and column + 3 * VECTOR <= width
+            while mask:
+                part = mask & (1 << VECTOR) - 1
+                if is_sound:
+                    num_kept, latest = put_vector(part, column, row, kind, time, t, x, y, p, num_kept), time
+                else:
+                    num_kept, latest = keep_vector(
+                        part, column, row, kind, time, latest, state, height, width, t, x, y, p, num_kept
+                    )
+                mask >>= VECTOR
+                column += VECTOR
         elif kind == _TIME_HIGH:
             value = head & 0xFFFFFFF
+            if is_glitch(halves[:, heads], position, _HIGH_BITS, high, value, MOST_STEPS, latest):
+                base = latest - JUMP_US - (1 << 6)
+                continue
             wrapped += num_wraps(high, value, 1 << _HIGH_BITS, _LATE, wrapped) << (_HIGH_BITS + 6)
             high = value
             base = wrapped + (high << 6)
     state[POSITION] += position
     state[LATEST_US], state[_HIGH], state[_WRAPPED] = latest, high, wrapped
-    return np.int64(kept)
+    return np.int64(num_kept)

@@ -7,20 +7,21 @@ vector word holds up to 12 pixels of a row. Source: OpenEB 0499c95, hal/cpp/incl
 import numpy as np
 
 from rvtssm.readers.byte_recording import ByteRecording
-from rvtssm.readers.gate import LATEST_US, NUM_COMMON, POSITION, EventBuffer, State
+from rvtssm.readers.gate import AHEAD_US, JUMP_US, LATEST_US, NUM_COMMON, POSITION, EventBuffer, State
 from rvtssm.readers.recording import MAX_EVENTS_PER_UNIT, Bytes
-from rvtssm.readers.words import VECTOR, keep_pixels, num_wraps, put_vector
+from rvtssm.readers.words import VECTOR, is_glitch, keep_vector, num_wraps, put_vector
 from rvtssm.system.jit import jit
 
 # word types; all others (triggers, IMU, OTHERS and CONTINUED) carry no events
 _ADDR_Y, _OTHER_Y, _ADDR_X, _VECT_BASE_X, _VECT_12, _VECT_8, _TIME_LOW, _TIME_HIGH = 0, 1, 2, 3, 4, 5, 6, 8
 
+_MOST_STEPS = AHEAD_US >> 12  # of the upper time; more is a jump of the clock
 _GLITCH = 16  # a glitch of the upper time goes back by fewer steps, 66 ms
 _MIN_WORDS = 8192  # the fewest words read at once, because sparse recordings have several words per event
 
-# slots of the state: upper and lower 12 bits of time (-1: not seen yet), microseconds added by wraps, row, and the
-# next column and the polarity of vectors
-_HIGH, _LOW, _WRAPPED, _ROW, _COLUMN, _POLARITY = range(NUM_COMMON, NUM_COMMON + 6)
+# slots of the state: upper and lower 12 bits of time (-1: not seen yet), microseconds added by wraps, row, the next
+# column and the polarity of vectors, and the time to which the lower bits are added
+_HIGH, _LOW, _WRAPPED, _ROW, _COLUMN, _POLARITY, _BASE = range(NUM_COMMON, NUM_COMMON + 7)
 
 
 class Evt3Recording(ByteRecording):
@@ -29,18 +30,19 @@ class Evt3Recording(ByteRecording):
     format = "evt3"
     unit_bytes = 2
     smallest_block = MAX_EVENTS_PER_UNIT
-    own_state = (-1, 0, 0, -1, 0, 0)
+    own_state = (-1, 0, 0, -1, 0, 0, 0)
 
     def _decode(self, state: State, buffer: EventBuffer) -> int:
         units = self._read_units(state, max(_MIN_WORDS, len(buffer.t)))
-        return self.decode_units(units, state, (self.height, self.width), buffer)
+        return self.decode_units(*units, state, (self.height, self.width), buffer)
 
     @staticmethod
-    def decode_units(units: Bytes, state: State, size_hw: tuple[int, int], buffer: EventBuffer) -> int:
+    def decode_units(units: Bytes, num_units: int, state: State, size_hw: tuple[int, int], buffer: EventBuffer) -> int:
         """Decode whole words until they end or the buffer is full.
 
         Args:
-            units: Bytes of the words.
+            units: Bytes of the words, and of words to look ahead.
+            num_units: Number of words to decode.
             state: Decoder state, advanced in place.
             size_hw: Height and width of the sensor, pixels.
             buffer: Output.
@@ -49,47 +51,56 @@ class Evt3Recording(ByteRecording):
             The number of events kept.
         """
         words = units.view("<u2")
-        kept: int = _decode_words(words, state, *size_hw, buffer.t, buffer.x, buffer.y, buffer.p)
-        return kept
+        num_kept: int = _decode_words(words, num_units, state, *size_hw, buffer.t, buffer.x, buffer.y, buffer.p)
+        return num_kept
 
 
 @jit
-def _decode_words(words, state, height, width, t, x, y, p):  # type: ignore[no-untyped-def]
-    """Decode words until they end or t, x, y, p might overflow. Return the number of events kept."""
-    latest, high, low, wrapped = state[LATEST_US], state[_HIGH], state[_LOW], state[_WRAPPED]
+def _decode_words(words, num_words, state, height, width, t, x, y, p):  # type: ignore[no-untyped-def]
+    """Decode the first words until they end or t, x, y, p might overflow. Return the number of events kept.
+
+    The loop over sound words calls nothing, which keeps its values in registers.
+    """
+    position, num_kept = np.uint64(0), np.uint64(0)
+    stop, last_start = np.uint64(num_words), np.int64(len(t) - MAX_EVENTS_PER_UNIT)
+    while position < stop and np.int64(num_kept) <= last_start:
+        position, num_kept = _decode_sound(
+            words, position, stop, last_start, state, height, width, t, x, y, p, num_kept
+        )
+        if position < stop and np.int64(num_kept) <= last_start:
+            num_kept = _decode_word(words, position, state, height, width, t, x, y, p, num_kept)
+            position += np.uint64(1)
+    state[POSITION] += np.int64(position)
+    return np.int64(num_kept)
+
+
+@jit
+def _decode_sound(words, position, stop, last_start, state, height, width, t, x, y, p, num_kept):  # type: ignore[no-untyped-def]
+    """Decode up to a word that needs a check. Return its position and the number of events kept so far."""
+    latest, high, low, base = state[LATEST_US], state[_HIGH], state[_LOW], state[_BASE]
     row, column, polarity = state[_ROW], state[_COLUMN], state[_POLARITY]
-    time = wrapped + (high << 12) + low
+    time = base + low
+    known_high = high if base == state[_WRAPPED] + (high << 12) else np.int64(-1)  # repeated, unless after a glitch
     is_sound = high >= 0 and 0 <= row < height and time >= latest  # if true, events need no further check
-    last_start = len(t) - MAX_EVENTS_PER_UNIT
-    kept = position = np.uint64(0)
-    num_words, one = np.uint64(len(words)), np.uint64(1)
-    while position < num_words and np.int64(kept) <= last_start:
+    while position < stop and np.int64(num_kept) <= last_start:
         kind = words[position] >> 12
         payload = np.int64(words[position] & 0xFFF)
-        position += one
         if kind in (_VECT_12, _VECT_8):
-            length = 12 if kind == _VECT_12 else 8
-            mask = payload & ((1 << length) - 1)
-            if is_sound and column + VECTOR <= width:
-                kept = put_vector(mask, column, row, polarity, time, t, x, y, p, kept)
-                latest = time if mask else latest
-            elif high >= 0 and row >= 0:
-                kept, latest = keep_pixels(
-                    mask, column, row, polarity, time, latest, state, height, width, t, x, y, p, kept
-                )
-            column += length
+            if not is_sound or column + VECTOR > width:
+                break
+            mask = payload & (0xFFF if kind == _VECT_12 else 0xFF)
+            num_kept = put_vector(mask, column, row, polarity, time, t, x, y, p, num_kept)
+            latest = time if mask else latest
+            column += 12 if kind == _VECT_12 else 8
         elif kind == _ADDR_X:
             first = payload & 0x7FF
-            if is_sound and first < width:
-                t[kept] = latest = time
-                x[kept] = first
-                y[kept] = row
-                p[kept] = payload >> 11
-                kept += one
-            elif high >= 0 and row >= 0:
-                kept, latest = keep_pixels(
-                    1, first, row, payload >> 11, time, latest, state, height, width, t, x, y, p, kept
-                )
+            if not is_sound or first >= width:
+                break
+            t[num_kept] = latest = time
+            x[num_kept] = first
+            y[num_kept] = row
+            p[num_kept] = payload >> 11
+            num_kept += np.uint64(1)
         elif kind == _VECT_BASE_X:
             column, polarity = payload & 0x7FF, payload >> 11
         elif kind == _ADDR_Y:
@@ -97,18 +108,43 @@ def _decode_words(words, state, height, width, t, x, y, p):  # type: ignore[no-u
             is_sound = high >= 0 and row < height and time >= latest
         elif kind == _TIME_LOW:
             low = payload
-            time = wrapped + (high << 12) + low
+            time = base + low
             is_sound = high >= 0 and 0 <= row < height and time >= latest
-        elif kind == _TIME_HIGH:
-            if payload != high:  # the camera repeats this word; only a new value clears the lower bits
-                wrapped += num_wraps(high, payload, 1 << 12, _GLITCH, wrapped) << 24
-                high, low = payload, np.int64(0)
-                time = wrapped + (high << 12)
-                is_sound = 0 <= row < height and time >= latest
         elif kind == _OTHER_Y:  # events up to the next row come from another kind of pixel
             row = np.int64(-1)
             is_sound = False
-    state[POSITION] += np.int64(position)
-    state[LATEST_US], state[_HIGH], state[_LOW], state[_WRAPPED] = latest, high, low, wrapped
+        elif kind == _TIME_HIGH and payload != known_high:
+            break
+        position += np.uint64(1)
+    state[LATEST_US], state[_LOW] = latest, low
     state[_ROW], state[_COLUMN], state[_POLARITY] = row, column, polarity
-    return np.int64(kept)
+    return position, num_kept
+
+
+@jit
+def _decode_word(words, position, state, height, width, t, x, y, p, num_kept):  # type: ignore[no-untyped-def]
+    """Decode one word of events or of the upper time with every repair. Return the number of events kept so far."""
+    kind, payload = words[position] >> 12, np.int64(words[position] & 0xFFF)
+    latest, high, row, column = state[LATEST_US], state[_HIGH], state[_ROW], state[_COLUMN]
+    if kind == _TIME_HIGH:
+        state[_LOW] = 0
+        if is_glitch(words, np.int64(position) + 1, 12, high, payload, _MOST_STEPS, latest):
+            state[_BASE] = latest - JUMP_US - (1 << 12)
+            return num_kept
+        state[_WRAPPED] += num_wraps(high, payload, 1 << 12, _GLITCH, state[_WRAPPED]) << 24
+        state[_HIGH] = payload
+        state[_BASE] = state[_WRAPPED] + (payload << 12)
+        return num_kept
+    mask, polarity = np.int64(1), payload >> 11
+    if kind == _ADDR_X:
+        column = payload & 0x7FF
+    else:
+        mask, polarity = payload & (0xFFF if kind == _VECT_12 else 0xFF), state[_POLARITY]
+        state[_COLUMN] += 12 if kind == _VECT_12 else 8
+    if high < 0 or row < 0:
+        return num_kept
+    time = state[_BASE] + state[_LOW]
+    num_kept, state[LATEST_US] = keep_vector(
+        mask, column, row, polarity, time, latest, state, height, width, t, x, y, p, num_kept
+    )
+    return num_kept

@@ -37,12 +37,12 @@ class Reach:
 
     def advice(self, height: int, width: int) -> str:
         """Return why events may lie outside a sensor of this size, and what to do."""
-        found = f"x runs from {self.x[0]} to {self.x[1]} and y from {self.y[0]} to {self.y[1]}"
+        extent = f"x runs from {self.x[0]} to {self.x[1]} and y from {self.y[0]} to {self.y[1]}"
         if self.x[1] < height and self.y[1] < width:
-            return f"{found}: give height and width, or columns=, with x and y exchanged"
+            return f"{extent}: give height and width, or columns=, with x and y exchanged"
         if self.x[0] >= 1 and self.y[0] >= 1 and self.x[1] <= width and self.y[1] <= height:
-            return f"{found}: the pixels are counted from 1, subtract 1 from both"
-        return f"{found}: {_FITTING}"
+            return f"{extent}: the pixels are counted from 1, subtract 1 from both"
+        return f"{extent}: {_FITTING}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +178,10 @@ def warn_of_unit(
     height, width = size_hw
     span_us = range_us[1] - range_us[0]
     per_pixel = num_events / (height * width) / max(span_us, 1) * 1e6
-    found = f"{name} has {num_events} events in "
+    count = f"{name} has {num_events} events in "
     if num_events >= (_ENOUGH_EVENTS if span_us >= _INSTANT_US else MANY_EVENTS) and per_pixel > _MOST_PER_PIXEL:
         say(
-            f"{found}{span_us / 1000:g} ms on {width} x {height} pixels, that is {per_pixel:.0f} per pixel and second, "
+            f"{count}{span_us / 1000:g} ms on {width} x {height} pixels, that is {per_pixel:.0f} per pixel and second, "
             "more than any sensor gives; if the times are milliseconds or seconds, give time_unit=ms or time_unit=s "
             "(of an array, multiply them by 1000 or by 1000000)"
         )
@@ -191,7 +191,7 @@ def warn_of_unit(
         return False
     odd = "and all times are multiples of 1000" if is_multiple else "fewer than sensors give"
     say(
-        f"{found}{span_us / 1e6:.0f} s, {odd}; if the times are nanoseconds, give time_unit=ns (of an array, divide "
+        f"{count}{span_us / 1e6:.0f} s, {odd}; if the times are nanoseconds, give time_unit=ns (of an array, divide "
         "them by 1000: t // 1000)"
     )
     return True

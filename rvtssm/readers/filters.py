@@ -137,8 +137,8 @@ class Flicker(Filter):
 
     def keep(self, events: Events, state: State) -> Keep:
         *state_of_pixels, known_us = state
-        kept: Keep = _keep_steady(events.t, events.x, events.y, events.p, *state_of_pixels, self._longest_us)
-        return kept & (events.t >= known_us[0])
+        is_kept: Keep = _keep_steady(events.t, events.x, events.y, events.p, *state_of_pixels, self._longest_us)
+        return is_kept & (events.t >= known_us[0])
 
 
 @dataclass(frozen=True)
@@ -186,8 +186,8 @@ class Region(Filter):
 
     def keep(self, events: Events, state: State) -> Keep:
         x, y = events.x, events.y
-        kept: Keep = (x >= self.left) & (x < self.right) & (y >= self.top) & (y < self.bottom)
-        return kept
+        is_inside: Keep = (x >= self.left) & (x < self.right) & (y >= self.top) & (y < self.bottom)
+        return is_inside
 
 
 FILTERS: dict[str, type[Filter]] = {
@@ -237,9 +237,9 @@ class FilterChain:
         for (name, one), state in zip(self.filters.items(), self._states, strict=True):
             if not len(events):
                 break
-            kept = one.keep(events, state)
+            is_kept = one.keep(events, state)
             before = len(events)
-            events = events[kept]
+            events = events[is_kept]
             self.num_removed[name] += before - len(events)
         return events
 
@@ -266,9 +266,9 @@ class FilterChain:
     def blocks(self, blocks: Iterator[Events]) -> Iterator[Events]:
         """Yield what is left of consecutive blocks, without empty ones."""
         for block in blocks:
-            kept = self(block)
-            if len(kept):
-                yield kept
+            filtered = self(block)
+            if len(filtered):
+                yield filtered
 
     def removed(self) -> dict[str, float]:
         """Return the share of all events that each filter removed, 0 to 1."""
@@ -297,7 +297,7 @@ def checked_filters(given: Filters) -> dict[str, Filter]:
 @jit
 def _keep_background(t, x, y, last_us, within_us, neighbours):
     """See `Background`; last_us (h + 2, w + 2) is the time of the last event of each pixel."""
-    kept = np.empty(len(t), np.bool_)
+    is_kept = np.empty(len(t), np.bool_)
     for i in range(len(t)):
         row, column, since_us = int(y[i]), int(x[i]), t[i] - within_us
         count = 0
@@ -305,15 +305,15 @@ def _keep_background(t, x, y, last_us, within_us, neighbours):
             for dx in range(3):
                 if (dy != 1 or dx != 1) and last_us[row + dy, column + dx] >= since_us:
                     count += 1
-        kept[i] = count >= neighbours
+        is_kept[i] = count >= neighbours
         last_us[row + 1, column + 1] = t[i]
-    return kept
+    return is_kept
 
 
 @jit
 def _keep_not_hot(t, x, y, period_begin_us, counts, is_hot, period_us, least, factor):
     """See `HotPixels`; counts (h + 2, w + 2) of the period that begins at period_begin_us[0], is_hot (h, w)."""
-    kept = np.empty(len(t), np.bool_)
+    is_kept = np.empty(len(t), np.bool_)
     height, width = is_hot.shape
     for i in range(len(t)):
         begin_us = t[i] // period_us * period_us
@@ -329,8 +329,8 @@ def _keep_not_hot(t, x, y, period_begin_us, counts, is_hot, period_us, least, fa
             counts[:] = 0
             period_begin_us[0] = begin_us
         counts[int(y[i]) + 1, int(x[i]) + 1] += 1
-        kept[i] = not is_hot[y[i], x[i]]
-    return kept
+        is_kept[i] = not is_hot[y[i], x[i]]
+    return is_kept
 
 
 @jit
@@ -339,7 +339,7 @@ def _keep_steady(t, x, y, p, begins_us, places, darker_us, longest_us):
 
     darker_us (h, w) is the time of the pixel's last event if that was darker.
     """
-    kept = np.empty(len(t), np.bool_)
+    is_kept = np.empty(len(t), np.bool_)
     num_places = begins_us.shape[2]
     for i in range(len(t)):
         row, column, since_us = y[i], x[i], t[i] - longest_us
@@ -350,16 +350,16 @@ def _keep_steady(t, x, y, p, begins_us, places, darker_us, longest_us):
                 begins_us[row, column, places[row, column]] = t[i]
                 places[row, column] = (places[row, column] + 1) % num_places
             darker_us[row, column] = _NEVER_US
-        kept[i] = begins_us[row, column, places[row, column]] < since_us
-    return kept
+        is_kept[i] = begins_us[row, column, places[row, column]] < since_us
+    return is_kept
 
 
 @jit
 def _keep_first(t, x, y, p, last_us, last_p, within_us):
     """See `TrailingEdge`; last_us and last_p (h, w) are time and polarity of the last event of each pixel."""
-    kept = np.empty(len(t), np.bool_)
+    is_kept = np.empty(len(t), np.bool_)
     for i in range(len(t)):
         row, column = y[i], x[i]
-        kept[i] = last_p[row, column] != p[i] or last_us[row, column] < t[i] - within_us
+        is_kept[i] = last_p[row, column] != p[i] or last_us[row, column] < t[i] - within_us
         last_us[row, column], last_p[row, column] = t[i], p[i]
-    return kept
+    return is_kept

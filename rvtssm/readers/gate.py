@@ -6,7 +6,7 @@ event that is not plainly valid, so that all formats drop, move and count events
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,9 +33,10 @@ NUM_COMMON = 9
 NEVER_US = np.iinfo(np.int64).min  # LATEST_US before the first event
 
 JUMP_US = 500_000  # an event that is earlier than the one before it by more than this comes from another clock
-_AHEAD_US = 100_000  # events ahead of their neighbours by more than this come from another clock if times fall back
+AHEAD_US = 100_000  # events ahead of their neighbours by more than this come from another clock if times fall back
 MOST_STRAYS = 100  # so many events in a row, at most, are taken for events of another clock
-_CLOCK_BITS = 32  # of times that programs copy from a camera into a column, whose clock begins again after 71.6 minutes
+CLOCK_BITS = 32  # of times that programs copy from a camera into a column, whose clock begins again after 71.6 minutes
+_EXACT_WRAP = 12  # a step back by the period of the clock, to a part in 2^12 (1 s), is the clock that begins again
 _BEGUN_US = 10_000  # a row of zeros is an empty row if the clock has passed this time
 TIME_UNITS_US = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}  # microseconds in one unit
 LATEST_POSSIBLE_US = 1 << 61  # the sum of two later times would not fit in int64
@@ -84,7 +85,14 @@ class Gate:
     time_unit: str | None = None  # a key of TIME_UNITS_US; None: whole numbers are microseconds
     offset_us: int = 0  # added to every time
 
-    def keep(self, raw: Sequence[Column], where: str, state: State, buffer: EventBuffer) -> int:
+    def keep(
+        self,
+        raw: Sequence[Column],
+        where: str,
+        state: State,
+        buffer: EventBuffer,
+        next_times: Callable[[], Column] | None = None,
+    ) -> int:
         """Write the events of raw columns into the buffer.
 
         An event that is earlier than one before it gets the latest time so far. An event outside the sensor, without a
@@ -95,6 +103,8 @@ class Gate:
             where: The place in the file, for messages.
             state: Decoder state, advanced in place.
             buffer: Output with room for N events.
+            next_times: Returns the raw times of the next MOST_STRAYS events. It is called if the last times jump, to
+                find out whether they fall back.
 
         Returns:
             The number of events kept.
@@ -119,9 +129,15 @@ class Gate:
                 is_readable &= True if is_valid is None else is_valid
             state[UNREADABLE] += len(t) - int(np.count_nonzero(is_readable))
             columns = [column[is_readable] for column in columns]
-        period_us = round(2**_CLOCK_BITS * TIME_UNITS_US[self.time_unit or "us"])
-        clock = self.offset_us, period_us
-        num_kept: int = _keep(*columns, state, self.height, self.width, *clock, buffer.t, buffer.x, buffer.y, buffer.p)
+        period_us = round(2**CLOCK_BITS * TIME_UNITS_US[self.time_unit or "us"])
+        clock = self.offset_us, period_us, period_us >> _EXACT_WRAP
+        next_t = np.empty(0, np.int64)
+        earlier = t[-MOST_STRAYS] if len(t) >= MOST_STRAYS else state[LATEST_US] - state[WRAPPED_US]
+        if next_times is not None and int(t[-1]) - int(earlier) > AHEAD_US and len(raw_t := next_times()):
+            next_t = self._microseconds(raw_t, where, state)[0].astype(np.int64)
+        num_kept: int = _keep(
+            *columns, next_t, state, self.height, self.width, clock, buffer.t, buffer.x, buffer.y, buffer.p
+        )
         return num_kept
 
     def _microseconds(self, t: Column, where: str, state: State) -> tuple[Column, npt.NDArray[np.bool_] | None]:
@@ -227,12 +243,12 @@ def fault_of(time, column, row, latest, height, width):  # type: ignore[no-untyp
 
 
 @jit
-def _keep(raw_t, raw_x, raw_y, raw_p, state, height, width, zero_us, period_us, t, x, y, p):  # type: ignore[no-untyped-def]
+def _keep(raw_t, raw_x, raw_y, raw_p, next_t, state, height, width, clock, t, x, y, p):  # type: ignore[no-untyped-def]
     """Copy block by block, with one simple loop per column, which compiles to vector instructions.
 
     The few blocks with a fault, or with a long gap, are copied event by event.
     """
-    kept = 0
+    num_kept = 0
     for start in range(0, len(raw_t), _BLOCK):
         block_t, block_x = raw_t[start : start + _BLOCK], raw_x[start : start + _BLOCK]
         block_y, block_p = raw_y[start : start + _BLOCK], raw_p[start : start + _BLOCK]
@@ -240,22 +256,20 @@ def _keep(raw_t, raw_x, raw_y, raw_p, state, height, width, zero_us, period_us, 
         latest, wrapped = state[LATEST_US], state[WRAPPED_US]
         first = np.int64(block_t[0]) + wrapped
         has_fault = first < 0 or np.int64(block_t[size - 1]) + wrapped >= LATEST_POSSIBLE_US
-        has_fault |= first < latest or (latest != NEVER_US and first - latest > _AHEAD_US)
+        has_fault |= first < latest or (latest != NEVER_US and first - latest > AHEAD_US)
         earlier, later = block_t[: size - 1], block_t[1:]
         for i in range(size - 1):  # a step back is a very long one if it is read as unsigned
-            has_fault |= np.uint64(np.int64(later[i]) - np.int64(earlier[i])) > np.uint64(_AHEAD_US)
+            has_fault |= np.uint64(np.int64(later[i]) - np.int64(earlier[i])) > np.uint64(AHEAD_US)
         for i in range(size):
             has_fault |= (np.int64(block_x[i]) < 0) | (np.int64(block_x[i]) >= width)
         for i in range(size):
             has_fault |= (np.int64(block_y[i]) < 0) | (np.int64(block_y[i]) >= height)
         if has_fault:
-            stop = start + size
-            kept = _keep_block(
-                raw_t, raw_x, raw_y, raw_p, start, stop, state, height, width, zero_us, period_us, t, x, y, p, kept
-            )
+            times = np.concatenate((raw_t[start : start + size + MOST_STRAYS].astype(np.int64), next_t))
+            num_kept = keep_block(times, block_x, block_y, block_p, state, height, width, clock, t, x, y, p, num_kept)
             continue
-        out_t, out_x = t[kept : kept + size], x[kept : kept + size]
-        out_y, out_p = y[kept : kept + size], p[kept : kept + size]
+        out_t, out_x = t[num_kept : num_kept + size], x[num_kept : num_kept + size]
+        out_y, out_p = y[num_kept : num_kept + size], p[num_kept : num_kept + size]
         for i in range(size):
             out_t[i] = np.int64(block_t[i]) + wrapped
         for i in range(size):
@@ -265,28 +279,39 @@ def _keep(raw_t, raw_x, raw_y, raw_p, state, height, width, zero_us, period_us, 
         for i in range(size):
             out_p[i] = block_p[i] > 0
         state[LATEST_US] = np.int64(block_t[size - 1]) + wrapped
-        kept += size
-    return kept
+        num_kept += size
+    return num_kept
 
 
 @jit
-def _keep_block(raw_t, raw_x, raw_y, raw_p, start, stop, state, height, width, zero_us, period_us, t, x, y, p, kept):  # type: ignore[no-untyped-def]
-    """Write event by event, with every repair, into t, x, y, p from `kept` on. Return the number kept so far."""
+def keep_block(raw_t, raw_x, raw_y, raw_p, state, height, width, clock, t, x, y, p, num_kept):  # type: ignore[no-untyped-def]
+    """Write event by event, with every repair, into t, x, y, p from `num_kept` on. Return the number kept so far.
+
+    `raw_t`, int64, may go on with the times of the next events. `clock` is the time of a row of zeros, the period after
+    which the clock begins again, and by how much a step back may differ from it, microseconds.
+    """
     latest, wrapped = state[LATEST_US], state[WRAPPED_US]
-    for i in range(start, stop):
+    zero_us, period_us, tolerance_us = clock
+    exact_us = period_us >> _EXACT_WRAP
+    for i in range(len(raw_x)):
         column, row = np.int64(raw_x[i]), np.int64(raw_y[i])
-        time = np.int64(raw_t[i]) + wrapped
+        time = raw_t[i] + wrapped
         if latest != NEVER_US:
             if time - wrapped == zero_us and column == 0 and row == 0 and latest - zero_us > _BEGUN_US:
                 state[EMPTY] += 1
                 continue
-            if abs(latest - time - period_us) <= period_us >> 12:
+            from_period = abs(latest - time - period_us)
+            if from_period <= exact_us or (
+                from_period <= tolerance_us and not _returns(raw_t, i, latest - wrapped, -1)
+            ):
                 wrapped += period_us
                 time += period_us
+            elif wrapped and abs(time - latest - period_us) <= exact_us:  # late, from before the clock began again
+                time -= period_us
         if time < 0 or time >= LATEST_POSSIBLE_US:
             state[UNREADABLE] += 1
             continue
-        if latest != NEVER_US and time - latest > _AHEAD_US and _falls_back(raw_t, i, latest - wrapped):
+        if latest != NEVER_US and time - latest > AHEAD_US and _returns(raw_t, i, latest - wrapped, 1):
             state[OTHER_CLOCK] += 1
             continue
         fault = fault_of(time, column, row, latest, height, width)
@@ -295,20 +320,26 @@ def _keep_block(raw_t, raw_x, raw_y, raw_p, start, stop, state, height, width, z
             if fault != BACKWARD:
                 continue
         latest = max(time, latest)
-        t[kept] = latest
-        x[kept] = raw_x[i]
-        y[kept] = raw_y[i]
-        p[kept] = raw_p[i] > 0
-        kept += 1
+        t[num_kept] = latest
+        x[num_kept] = raw_x[i]
+        y[num_kept] = raw_y[i]
+        p[num_kept] = raw_p[i] > 0
+        num_kept += 1
     state[LATEST_US], state[WRAPPED_US] = latest, wrapped
-    return kept
+    return num_kept
 
 
 @jit
-def _falls_back(raw_t, i, latest):  # type: ignore[no-untyped-def]
-    """Return whether the times go back soon after a jump at event i, so that the events between have another clock."""
+def _returns(raw_t, i, latest, direction):  # type: ignore[no-untyped-def]
+    """Return whether the times return soon after a jump at event i, so that the events between have another clock.
+
+    Args:
+        raw_t: Times of the events, microseconds.
+        i: The first event after the jump.
+        latest: Time of the event before the jump.
+        direction: 1 for a jump ahead, -1 for a jump back.
+    """
     for j in range(i + 1, min(i + 1 + MOST_STRAYS, len(raw_t))):
-        time = np.int64(raw_t[j])
-        if np.int64(raw_t[i]) - time > _AHEAD_US and time >= latest - _AHEAD_US:
+        if (raw_t[i] - raw_t[j]) * direction > AHEAD_US and raw_t[j] >= latest - AHEAD_US:
             return True
     return False

@@ -51,11 +51,11 @@ class _OwnFile(h5py.File):  # type: ignore[misc]
     """A file that only gives data it contains. Otherwise a stranger's file could expose any file of this machine."""
 
     def __getitem__(self, name: str) -> Any:
-        found = super().__getitem__(name)
-        is_elsewhere = isinstance(found, h5py.Dataset) and (found.is_virtual or found.external)
-        if is_elsewhere or h5py.h5f.get_name(found.id) != self.id.name:
+        item = super().__getitem__(name)
+        is_elsewhere = isinstance(item, h5py.Dataset) and (item.is_virtual or item.external)
+        if is_elsewhere or h5py.h5f.get_name(item.id) != self.id.name:
             raise UserError("hdf5.other_file", f"{self.filename} takes {name} from another file; copy the data into it")
-        return found
+        return item
 
     def get(self, name: str, *default: Any, **what: Any) -> Any:
         if what:  # of a link, which is not followed
@@ -106,12 +106,12 @@ def read_array(file: h5py.File, name: str) -> npt.NDArray[Any]:
     Raises:
         UserError: The dataset is not stored contiguously.
     """
-    found = h5py.h5d.open(file.id, name.encode())
-    shape, is_own = found.shape, h5py.h5f.get_name(found) == file.id.name
-    if not is_own or (found.get_offset() is None and 0 not in shape):  # as with external storage
+    dataset = h5py.h5d.open(file.id, name.encode())
+    shape, is_own = dataset.shape, h5py.h5f.get_name(dataset) == file.id.name
+    if not is_own or (dataset.get_offset() is None and 0 not in shape):  # as with external storage
         raise UserError("hdf5.not_in_one_piece", f"{file.filename} does not hold {name} in one piece; prepare it again")
-    values = np.empty(shape, found.dtype)
-    found.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
+    values = np.empty(shape, dataset.dtype)
+    dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
     return values
 
 
@@ -133,8 +133,8 @@ def read_rows(dataset: h5py.Dataset, start: int, stop: int) -> npt.NDArray[Any]:
         others = (range(0, size, step) for size, step in zip(dataset.shape[1:], steps[1:], strict=True))
         for corner in itertools.product(starts, *others):
             _check_blosc_chunk(dataset, corner)
-    found: npt.NDArray[Any] = dataset[start:stop]
-    return found
+    rows: npt.NDArray[Any] = dataset[start:stop]
+    return rows
 
 
 def is_blosc(dataset: h5py.Dataset) -> bool:

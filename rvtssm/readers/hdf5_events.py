@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 
 from rvtssm.readers.columns import check_kinds
-from rvtssm.readers.gate import LATEST_POSSIBLE_US, POSITION, Column, EventBuffer, Gate, State
+from rvtssm.readers.gate import LATEST_POSSIBLE_US, MOST_STRAYS, POSITION, Column, EventBuffer, Gate, State
 from rvtssm.readers.hdf5 import OpenDatasets, check_storage, is_blosc, open_hdf5, read_rows, reading
 from rvtssm.readers.hdf5_layouts import Layout, find_layout, is_vector
 from rvtssm.readers.header import sensor_size
@@ -24,6 +24,7 @@ _MOST_AT_ONCE = 1 << 16  # events that are read at once, which bounds the memory
 # Sensors of files in the layout of DSEC, which does not say the size: halved by DAGr, DSEC, TUM-VIE.
 _DSEC_SIZES_HW = ((240, 320), (480, 640), (720, 1280))
 _SAMPLES, _SAMPLE_EVENTS = 16, 1 << 12  # events that tell the size
+_RESOLUTION = "sensor_resolution"  # height and width, as rpg_e2vid and its successors write them
 
 
 class Hdf5Recording(Recording):
@@ -56,10 +57,15 @@ class Hdf5Recording(Recording):
     def _decode(self, state: State, buffer: EventBuffer) -> int:
         start = int(state[POSITION])
         stop = min(start + len(buffer.t), start + _MOST_AT_ONCE, self._num_units)
-        with reading(self.path, f", events {start} to {stop}"):
-            columns = _columns(self._file(), self._layout, start, stop)
         state[POSITION] = stop
-        return self._gate.keep(columns, f"in events {start} to {stop}", state, buffer)
+        place = f"in events {start} to {stop}"
+        return self._gate.keep(self._columns(start, stop), place, state, buffer, lambda: self._columns(stop)[0])
+
+    def _columns(self, start: int, stop: int | None = None) -> list[Column]:
+        """Return the events [start, stop); without an end, those that show whether a jump of the clock lasts."""
+        stop = min(start + MOST_STRAYS, self._num_units) if stop is None else stop
+        with reading(self.path, f", events {start} to {stop}"):
+            return _columns(self._file(), self._layout, start, stop)
 
 
 def open_hdf5_events(path: Path, options: ReadOptions) -> Hdf5Recording:
@@ -93,8 +99,8 @@ def is_dsec(file: h5py.File) -> bool:
 
 def _columns(opened: OpenDatasets, layout: Layout, start: int, stop: int) -> list[Column]:
     """Return the stored t, x, y, p of the events [start, stop) in the byte order of this machine."""
-    found = zip(layout.datasets, opened.datasets, strict=True)
-    rows = {name: _rows(dataset, start, stop) for name, dataset in found}
+    named = zip(layout.datasets, opened.datasets, strict=True)
+    rows = {name: _rows(dataset, start, stop) for name, dataset in named}
     columns = []
     for name, part in layout.columns:
         column = rows[name]
@@ -144,6 +150,9 @@ def _stated_size(file: h5py.File, layout: Layout) -> tuple[int, int] | None:
         stated = file[place].attrs
         if "height" in stated and "width" in stated:
             return _whole(stated["height"]), _whole(stated["width"])
+        if np.shape(stated.get(_RESOLUTION)) == (2,):
+            height, width = map(_whole, stated[_RESOLUTION])
+            return height, width
     return None
 
 

@@ -51,9 +51,9 @@ def find_layout(path: Path, file: h5py.File, options: ReadOptions) -> Layout:
     for name, item in datasets.items():
         if item.ndim == 1 or is_vector(item):
             groups.setdefault(name.rpartition("/")[0], []).append(name)
-    found = {group: names for group, names in groups.items() if _is_complete(names)}
+    complete = {group: names for group, names in groups.items() if _is_complete(names)}
     tables = [name for name, item in datasets.items() if _is_table(item) and not is_vector(item)]
-    places = [*found, *tables]
+    places = [*complete, *tables]
     if _EVENTS in places:
         places = [_EVENTS]
     if len(places) != 1:
@@ -70,24 +70,24 @@ def find_layout(path: Path, file: h5py.File, options: ReadOptions) -> Layout:
             "columns={t: GROUP/t, x: GROUP/x, y: GROUP/y, p: GROUP/p}",
         )
     (place,) = places
-    if place in found:
-        return _of_group(path, file, found[place], options)
+    if place in complete:
+        return _of_group(path, file, complete[place], options)
     return _of_table(path, place, file[place], options)
 
 
 def _datasets(file: h5py.File) -> tuple[dict[str, tuple[int, ...]], dict[str, Any]]:
     """Return the shapes of all datasets, and those of one or two dimensions, by name."""
     shapes: dict[str, tuple[int, ...]] = {}
-    found: dict[str, Any] = {}
+    datasets: dict[str, Any] = {}
 
     def note(name: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset):
             shapes[name] = item.shape or ()
             if item.ndim in (1, 2):
-                found[name] = item
+                datasets[name] = item
 
     file.visititems(note)
-    return shapes, found
+    return shapes, datasets
 
 
 def _links_elsewhere(file: h5py.File) -> list[str]:
@@ -108,8 +108,8 @@ def is_vector(item: Any) -> bool:
 
 
 def _is_complete(names: list[str]) -> bool:
-    found, _ = matching([name.rpartition("/")[2] for name in names])
-    return set(found) == set(NAMES) and all(len(places) == 1 for places in found.values())
+    places_of, _ = matching([name.rpartition("/")[2] for name in names])
+    return set(places_of) == set(NAMES) and all(len(places) == 1 for places in places_of.values())
 
 
 def _is_table(item: Any) -> bool:

@@ -10,12 +10,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from rvtssm.readers.faults import UnitDoubt
+from rvtssm.readers.gate import LATEST_US, EventBuffer
 from rvtssm.system.files import atomic_file, cache_folder
 
 _MAGIC = b"rvtssm index 4\n"  # increase the number when a decoder or this layout changes
@@ -51,6 +54,35 @@ class RecordingIndex:
         first, stop = self.blocks(start_us, end_us)
         states, latest_us = self.states[first:stop], self.latest_us[first:stop]
         return replace(self, states=states, latest_us=latest_us, num_before=self.num_before[first : stop + 1])
+
+
+def index_of(
+    block_sizes: Iterator[int], state: Ints, buffer: EventBuffer, first_state: Callable[[], Ints]
+) -> RecordingIndex:
+    """Return the index of a recording that is decoded from its start.
+
+    Args:
+        block_sizes: Decodes block after block into the buffer, advances the state, and yields the number of events.
+        state: The state at the start of the file.
+        buffer: Room for the events of a block.
+        first_state: Returns the state at the first event, once it was decoded.
+    """
+    states: list[Ints] = []
+    latest_us: list[np.int64] = []
+    counts = [0]
+    first_us, doubt = 0, UnitDoubt()
+    before = state.copy()
+    for count in block_sizes:
+        if not states:
+            first_us = int(buffer.t[0])
+            before = first_state()
+        doubt.look(buffer.t[:count])
+        states.append(before)
+        latest_us.append(state[LATEST_US])
+        counts.append(count)
+        before = state.copy()
+    blocks = np.array(states, np.int64).reshape(len(states), len(state)), np.array(latest_us, np.int64)
+    return RecordingIndex(*blocks, np.cumsum(counts, dtype=np.int64), state, first_us, doubt.is_multiple)
 
 
 def identity_of(path: Path, settings: bytes) -> bytes:

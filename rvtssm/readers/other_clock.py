@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rvtssm.readers.gate import (
+    AHEAD_US,
     BACKWARD,
     JUMP_US,
     LATEST_US,
@@ -36,7 +37,8 @@ def may_start_later(times_us: npt.NDArray[np.int64], state: State) -> bool:
         times_us: Times of the first events.
         state: The decoder state after them.
     """
-    return bool(state[OTHER_CLOCK]) or bool((np.diff(times_us[:_NUM_PROBED]) > _LONGEST_GAP_US).any())
+    first_us = times_us[:_NUM_PROBED]
+    return bool(state[OTHER_CLOCK] or (first_us[-1] - first_us[0] > _LONGEST_GAP_US and _has_gap(first_us)))
 
 
 def after_other_clock(decode: Decode, first: State, num_units: int, smallest_block: int) -> State:
@@ -65,7 +67,8 @@ def after_other_clock(decode: Decode, first: State, num_units: int, smallest_blo
         if times_us and all(_is_jump(time_us - earlier_us) for earlier_us in times_us):
             probe = EventBuffer(max(2 * _MORE * num_strays, smallest_block))
             after, num_after, strays = _next_events(decode, before.copy(), num_units, probe)
-            if num_after >= _MORE * num_strays and not _has_jump(after, num_after, strays - num_strays):
+            is_clock = num_after >= _MORE * num_strays and not _has_jump(after, num_after, strays - num_strays)
+            if is_clock and not _jumps_to(times_us[-1], after.t[:num_after]):
                 return before
         times_us.append(time_us)
         num_strays += count
@@ -132,7 +135,17 @@ def _next_events(decode: Decode, state: State, num_units: int, buffer: EventBuff
 
 
 def _has_jump(events: EventBuffer, count: int, num_strays: int) -> bool:
-    return num_strays > 0 or bool((np.diff(events.t[:count]) > _LONGEST_GAP_US).any())
+    return num_strays > 0 or _has_gap(events.t[:count])
+
+
+def _has_gap(times_us: npt.NDArray[np.int64]) -> bool:
+    return bool((np.diff(times_us) > _LONGEST_GAP_US).any())
+
+
+def _jumps_to(time_us: int, times_us: npt.NDArray[np.int64]) -> bool:
+    """Return whether times jump ahead to a time, so that only those before the jump come from another clock."""
+    is_there = np.abs(times_us[1:] - time_us) <= JUMP_US
+    return bool((is_there & (np.diff(times_us) > AHEAD_US)).any())
 
 
 def _is_jump(step_us: int) -> bool:

@@ -1,49 +1,38 @@
 """An opened event file of any format: a stream of repaired events with access by time.
 
-A format provides the state of its decoder at the start of the file, and a function that decodes one block of events and
-advances the state. States are small vectors of integers. A copy of a state is enough to resume decoding, so an index of
-a few states gives exact access by time in any format. The index is built in one pass and kept on disk.
+An index of a few states of the decoder gives exact access by time in any format. It is built in one pass and kept on
+disk.
 """
 
 from __future__ import annotations
 
 import copy
-import os
 import pickle
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.readers.faults import Reach, ReadFaults, UnitDoubt, say, warn_of_unit
+from rvtssm.readers.decoder import Decoder
+from rvtssm.readers.faults import ReadFaults, UnitDoubt, say, warn_of_unit
 from rvtssm.readers.filters import FilterChain
 from rvtssm.readers.gate import LATEST_US, POSITION, EventBuffer, State, first_state
-from rvtssm.readers.header import LARGEST_SIDE
-from rvtssm.readers.index import RecordingIndex, identity_of, load_index, save_index
-from rvtssm.readers.other_clock import (
-    after_other_clock,
-    may_end_earlier,
-    may_start_later,
-    num_before_other_clock,
-)
+from rvtssm.readers.index import RecordingIndex, identity_of, index_of, load_index, save_index
 from rvtssm.records import Events
 from rvtssm.records.arrays import check_time_range
 from rvtssm.system.user_error import UserError
 
 MAX_EVENTS_PER_UNIT = 36  # an EVT2.1 word, which is written as three vectors of 12 pixels
 _LATEST_US = np.iinfo(np.int64).max
-_ENOUGH_EVENTS = 1 << 22  # that tell which pixels a recording has
 _LONGEST_GAP_US = 6 * 3_600_000_000  # longest gap in a recording; every empty window in it is computed
-_NOT_SETTINGS = ("path", "faults", "repair", "filters", "_index", "_handle", "_handle_owner", "_begin", "_is_told")
+_NOT_SETTINGS = ("path", "_counted", "repair", "filters", "_index", "_handle", "_handle_owner", "_begin", "_is_told")
 
 Bytes = npt.NDArray[np.uint8]
 
 
-class Recording(ABC):
+class Recording(Decoder):
     """One event file. Use `iterate` to stream all of it and `between` for the events of a time range.
 
     Times never decrease, coordinates lie on the sensor, polarity is 0 or 1. A recording can be pickled; each process
@@ -68,68 +57,18 @@ class Recording(ABC):
     """
 
     format: str
-    own_state: tuple[int, ...] = ()
-    smallest_block = 1  # the least room for events that `_decode` needs
     is_unit_fixed = True  # the format defines that times are microseconds
     is_unit_certain = True  # the file or the caller says the unit of time; otherwise unusual times are doubted
     index_events = 1 << 15  # events between two index entries; a smaller number makes short slices cheaper
 
     def __init__(self, path: Path, height: int, width: int, num_units: int, truncated_bytes: int = 0) -> None:
-        self.path = path
-        self.height = height
-        self.width = width
-        self._num_units = num_units
-        self.faults = ReadFaults(truncated_bytes=truncated_bytes)
+        super().__init__(path, height, width, num_units)
+        self._truncated_bytes = truncated_bytes
+        self._counted = first_state()  # the state whose faults were counted last
         self.repair = False  # read the file even if many events are faulty
         self.filters: FilterChain | None = None  # of `iterate` and `between`; counts those of the latest iteration
         self._is_told = False  # whether the faults were said
-        self._begin: State | None = None  # the state before the first event of the recording's clock
         self._index: RecordingIndex | None = None
-        self._handle: Any = None
-        self._handle_owner = 0
-
-    def _first_state(self) -> State:
-        """Return the decoder state at the first event, as far as it is known."""
-        return first_state(*self.own_state) if self._begin is None else self._begin.copy()
-
-    def _start(self) -> State:
-        """Return the decoder state at the first event, after a few events of another clock if there are any."""
-        if self._begin is None:
-            first = first_state(*self.own_state)
-            self._begin = after_other_clock(self._decode, first, self._num_units, self.smallest_block)
-            self._begin = self._with_new_clock(self._begin)
-        return self._begin.copy()
-
-    def _with_new_clock(self, state: State) -> State:
-        """Return the state after events of another clock, without what the decoder has concluded from their times."""
-        return state
-
-    @abstractmethod
-    def _decode(self, state: State, buffer: EventBuffer) -> int:
-        """Write the next events into the buffer, advance the state and return the number of events written.
-
-        The buffer has room for at least `smallest_block` events. The result is 0 if the units held no events.
-        """
-
-    @abstractmethod
-    def _open(self) -> Any:
-        """Open the file for reading and return an object with a `close` method."""
-
-    def _file(self) -> Any:
-        # A handle inherited through a fork shares its read position with the parent, so every process opens its own.
-        if self._handle is None or self._handle_owner != os.getpid():
-            self._handle, self._handle_owner = self._open(), os.getpid()
-        return self._handle
-
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None) is not None:  # __init__ may have failed
-            self.close()
-
-    def close(self) -> None:
-        """Close the file. Reading opens it again."""
-        if self._handle is not None:
-            self._handle.close()
-            self._handle = None
 
     def iterate(
         self, max_events: int = 1 << 16, start_us: int | None = None, end_us: int | None = None, *, reuse: bool = False
@@ -175,13 +114,13 @@ class Recording(ABC):
         state, num_left = self._first_state(), None
         if start_us is not None:
             state, num_left = self._state_at(start_us)
+        self._counted = state
         is_whole, limits = start_us is None and end_us is None, np.iinfo(np.int64)
         start_us, end_us = limits.min if start_us is None else start_us, limits.max if end_us is None else end_us
         num_events, first_us, doubt = 0, 0, UnitDoubt()
         for count in self._block_sizes(state, buffer, num_left):
             first_us = first_us if num_events else int(buffer.t[0])
             num_events += count
-            self.faults = ReadFaults.of(state, self.faults.truncated_bytes)
             block = buffer.events(count)
             if is_whole:
                 doubt.look(block.t)
@@ -191,42 +130,8 @@ class Recording(ABC):
                 yield block if reuse else copy_events(block)
             if state[LATEST_US] >= end_us:
                 return
-        self.faults = ReadFaults.of(state, self.faults.truncated_bytes)
         if is_whole:
             self._conclude(num_events, (first_us, int(state[LATEST_US])), doubt.is_multiple)
-
-    def _block_sizes(self, state: State, buffer: EventBuffer, num_left: int | None = None) -> Iterator[int]:
-        """Decode block after block into the buffer, advance the state, and yield the number of events of each block.
-
-        A few events of another clock at the start and at the end of the file are left out. Blocks without events are
-        passed over.
-
-        Args:
-            state: The state to start from.
-            buffer: Room for events, which each block overwrites.
-            num_left: Number of events from this state to the end; None: unknown, since the state is at the start.
-        """
-        num_events = 0
-        while state[POSITION] < self._num_units and num_left != 0:
-            before_us = int(state[LATEST_US])
-            count = self._decode(state, buffer)
-            if not count:
-                continue
-            if num_left is not None:
-                count = min(count, num_left)
-                num_left -= count
-            elif self._begin is None and may_start_later(buffer.t[:count], state):
-                state[:] = self._start()
-                continue
-            elif may_end_earlier(buffer.t[:count], before_us):
-                count = num_before_other_clock(
-                    self._decode, state, self._num_units, self.smallest_block, buffer.t[:count], (num_events, before_us)
-                )
-            if self._begin is None:
-                self._begin = self._first_state()
-            num_events += count
-            if count:
-                yield count
 
     def read(self) -> Events:
         """Return all events. Use this only for files that fit in memory."""
@@ -269,6 +174,11 @@ class Recording(ABC):
     def name(self) -> str:
         """The name of the file."""
         return self.path.name
+
+    @property
+    def faults(self) -> ReadFaults:
+        """What was moved or left out from the start of the file to the end of the latest block, or of the index."""
+        return ReadFaults.of(self._counted, self._truncated_bytes)
 
     @property
     def time_shift_us(self) -> int | None:
@@ -326,23 +236,6 @@ class Recording(ABC):
         """Return why a recording with the faults found so far is refused, see `ReadFaults.refusal`."""
         return self.faults.refusal(num_events, self.height, self.width, is_repaired, self._reach)
 
-    def _reach(self) -> Reach:
-        """Return the pixels of the first millions of events, wherever they lie."""
-        limits, num_read = np.array([[LARGEST_SIDE, 0], [LARGEST_SIDE, 0]]), 0
-        wide = copy.copy(self)
-        wide._handle, wide.height, wide.width = None, LARGEST_SIDE, LARGEST_SIDE
-        if gate := getattr(self, "_gate", None):
-            wide._gate = replace(gate, height=LARGEST_SIDE, width=LARGEST_SIDE)  # type: ignore[attr-defined]
-        state, buffer = wide._first_state(), EventBuffer(1 << 16)
-        for count in wide._block_sizes(state, buffer):
-            for limit, pixels in zip(limits, (buffer.x[:count], buffer.y[:count]), strict=True):
-                limit[:] = min(limit[0], pixels.min()), max(limit[1], pixels.max())
-            num_read += count
-            if num_read > _ENOUGH_EVENTS:
-                break
-        wide.close()
-        return Reach(tuple(limits[0].tolist()), tuple(limits[1].tolist()))
-
     def fault_note(self, num_events: int) -> str:
         """Return what was left out so far, see `ReadFaults.note`."""
         return self.faults.note(num_events, self.height, self.width)
@@ -374,30 +267,16 @@ class Recording(ABC):
                 # An index of one block saves no time. A file that changed during the pass has a new identity.
                 if len(index.states) > 1 and identity_of(self.path, settings) == identity:
                     save_index(self.path, identity, index)
-            self.faults = ReadFaults.of(index.last_state, self.faults.truncated_bytes)
+            self._counted = index.last_state
             last_us = int(index.latest_us[-1]) if len(index.states) else 0
             self._conclude(index.num_events, (index.first_us, last_us), index.is_multiple)
             self._index = index
         return self._index
 
     def build_index(self) -> RecordingIndex:
+        """Return a new index, after decoding the whole file."""
         state, buffer = self._first_state(), EventBuffer(self.index_events)
-        states: list[State] = []
-        latest_us: list[np.int64] = []
-        counts = [0]
-        first_us, doubt = 0, UnitDoubt()
-        before = state.copy()
-        for count in self._block_sizes(state, buffer):
-            if not states:
-                first_us = int(buffer.t[0])
-                before = self._first_state()
-            doubt.look(buffer.t[:count])
-            states.append(before)
-            latest_us.append(state[LATEST_US])
-            counts.append(count)
-            before = state.copy()
-        blocks = np.array(states, np.int64).reshape(len(states), len(state)), np.array(latest_us, np.int64)
-        return RecordingIndex(*blocks, np.cumsum(counts, dtype=np.int64), state, first_us, doubt.is_multiple)
+        return index_of(self._block_sizes(state, buffer), state, buffer, self._first_state)
 
     def _settings(self) -> bytes:
         """Return everything besides the content of the file that decides which events are read."""
@@ -417,4 +296,5 @@ def join_events(parts: list[Events]) -> Events:
     """Concatenate consecutive parts; an empty list gives no events."""
     if not parts:
         return EventBuffer(0).events(0)
-    return Events(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("t", "x", "y", "p")))
+    columns = zip(*((part.t, part.x, part.y, part.p) for part in parts), strict=True)
+    return Events(*map(np.concatenate, columns))

@@ -1,6 +1,7 @@
 """Text: every way to write columns is read back, the unit of time is never guessed, damage names file and place."""
 
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from user_errors import raises
 
+from rvtssm.datasets.custom import SPEC
+from rvtssm.datasets.tree import find_event_files, find_recordings
 from rvtssm.readers import ReadFaults, open_recording, recording_format
 from rvtssm.records import Events
 
@@ -190,3 +193,22 @@ def test_an_order_that_is_not_certain_is_asked_for(tmp_path):
     assert str(path) in str(error.value)
     columns = {"t": 3, "x": 1, "y": 2, "p": 0}
     assert rows_of(open_recording(path, *SIZE, columns=columns).read()).tolist() == [[1, 1, 0, 0], [1, 0, 0, 1]]
+
+
+def test_text_files_of_a_folder_are_recordings_if_they_hold_events(tmp_path):
+    texts = {
+        "rpg.txt": "0.1 3 4 1\n0.2 3 4 0\n",
+        "named.txt": "t x y p other\n1 2 3 1 0\n",
+        "boxes.txt": "0 0.5 0.5 0.1 0.1\n",
+        "classes.txt": "car\nperson\n",
+        "empty.txt": "",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    assert [path.name for path in find_event_files(tmp_path)] == ["named.txt", "rpg.txt"]
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train/rpg.txt").write_text(texts["rpg.txt"])
+    spec = replace(SPEC, boxes_suffix="_bbox.npy")
+    assert [recording.name for recording in find_recordings(tmp_path, "train", spec)] == ["rpg"]
+    spec = replace(spec, boxes_suffix=".txt")
+    assert find_recordings(tmp_path, "train", spec) == []

@@ -51,6 +51,7 @@ def named(*names):
 
 
 T, X, Y, P = COLUMNS.values()
+SIZE_NOTE = {"events__sensor_resolution": (HEIGHT, WIDTH)}
 READ = {
     "MATLAB rows": lambda path: hdf5(path, {name: values[None] for name, values in COLUMNS.items()}),
     "MATLAB columns": lambda path: hdf5(path, {f"ev/{name}": values[:, None] for name, values in COLUMNS.items()}),
@@ -71,6 +72,9 @@ READ = {
     ),
     "ON and OFF": lambda path: text(path, ["t,x,y,p"], T, X, Y, np.where(P, "ON", "OFF")),
     "true and false": lambda path: text(path, ["t,x,y,p"], T, X, Y, np.where(P, "True", "False")),
+    "units in brackets": lambda path: text(path, ["timestamp [us], x [px], y [px], polarity"], T, X, Y, P, mark=", "),
+    "notes of C": lambda path: text(path, ["// from a recorder", "t,x,y,p"], T, X, Y, P),
+    "resolution": lambda path: hdf5(path, {f"events/{name}s": values for name, values in COLUMNS.items()}, **SIZE_NOTE),
     "a column of numbers first": lambda path: text(path, [",t,x,y,p"], range(len(T)), T, X, Y, P),
 }
 REFUSED = {
