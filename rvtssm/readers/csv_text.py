@@ -284,7 +284,7 @@ def _is_number(text: str) -> bool:
         float(_WORDS.get(text.lower(), text))
     except ValueError:
         return False
-    return True
+    return "_" not in text  # which Python allows between digits, but numpy does not
 
 
 def _up_to_last_newline(path: Path, offset: int) -> tuple[int, bytes]:

@@ -69,7 +69,13 @@ def _decode_words(words, num_words, state, height, width, t, x, y, p):  # type: 
 
     The loop over sound words calls nothing, which keeps its values in registers.
     """
-    position, num_kept, stop = np.uint64(0), np.uint64(0), np.uint64(num_words)
+    num_written = np.int64(num_words)
+    while num_written > 0 and words[num_written - 1] == 0:
+        num_written -= 1
+    if num_words - num_written == 1 and not (num_words < len(words) and words[num_words] == 0):
+        num_written += 1  # a single word of zeros is an event; a pixel does not give two in a row
+    state[EMPTY] += num_words - num_written
+    position, num_kept, stop = np.uint64(0), np.uint64(0), np.uint64(num_written)
     while position < stop:
         position, num_kept = _decode_sound(words, position, stop, state, height, width, t, x, y, p, num_kept)
         if position < stop:
@@ -83,7 +89,8 @@ def _decode_words(words, num_words, state, height, width, t, x, y, p):  # type: 
 def _decode_sound(words, position, stop, state, height, width, t, x, y, p, num_kept):  # type: ignore[no-untyped-def]
     """Decode up to a word that needs a check. Return its position and the number of events kept so far."""
     latest, high, wrapped, base = state[LATEST_US], state[_HIGH], state[_WRAPPED], state[_BASE]
-    earliest = latest if high >= 0 else np.int64(np.iinfo(np.int64).max)
+    if high < 0:
+        return position, num_kept
     largest_column, largest_row = np.uint32(width - 1), np.uint32(height - 1)
     while position < stop:  # the counts are unsigned, so that no index is tested for being negative
         word = words[position]
@@ -91,9 +98,9 @@ def _decode_sound(words, position, stop, state, height, width, t, x, y, p, num_k
         if kind <= np.uint32(_LAST_EVENT):
             time = base + np.int64((word >> np.uint32(22)) & np.uint32(0x3F))
             column, row = (word >> np.uint32(11)) & np.uint32(0x7FF), word & np.uint32(0x7FF)
-            if (column > largest_column) | (row > largest_row) | (time < earliest) | (word == 0):
+            if (column > largest_column) | (row > largest_row) | (time < latest):
                 break
-            earliest = latest = time
+            latest = time
             t[num_kept] = time
             x[num_kept] = np.uint16(column)
             y[num_kept] = np.uint16(row)
@@ -101,7 +108,7 @@ def _decode_sound(words, position, stop, state, height, width, t, x, y, p, num_k
             num_kept += np.uint64(1)
         elif kind == np.uint32(_TIME_HIGH):
             value = np.int64(word & np.uint32(0xFFFFFFF))
-            if high < 0 or not 0 <= value - high <= MOST_STEPS:
+            if np.uint64(value - high) > np.uint64(MOST_STEPS):  # a step back is a very long one
                 break
             high = value
             base = wrapped + (high << _LOW_BITS)
@@ -124,9 +131,6 @@ def _decode_word(words, position, state, height, width, t, x, y, p, num_kept):  
         return num_kept
     if high < 0:
         return num_kept
-    if word == 0 and _is_beside_zero(words, position):
-        state[EMPTY] += 1
-        return num_kept
     time, column, row = state[_BASE] + ((word >> 22) & 0x3F), (word >> 11) & 0x7FF, word & 0x7FF
     fault = fault_of(time, column, row, latest, height, width)
     if fault:
@@ -138,9 +142,3 @@ def _decode_word(words, position, state, height, width, t, x, y, p, num_kept):  
         p[num_kept] = word >> 28
         num_kept += np.uint64(1)
     return num_kept
-
-
-@jit
-def _is_beside_zero(words, i):  # type: ignore[no-untyped-def]
-    """Return whether a word before or after is 0: no pixel gives two events in a row, but files have unwritten ends."""
-    return (i > 0 and words[i - 1] == 0) or (i + 1 < len(words) and words[i + 1] == 0)

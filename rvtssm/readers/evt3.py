@@ -86,21 +86,23 @@ def _decode_sound(words, position, stop, last_start, state, height, width, t, x,
         kind = words[position] >> 12
         payload = np.int64(words[position] & 0xFFF)
         if kind in (_VECT_12, _VECT_8):
-            if not is_sound or column + VECTOR > width:
+            if is_sound and column + VECTOR <= width:
+                mask = payload & (0xFFF if kind == _VECT_12 else 0xFF)
+                num_kept = put_vector(mask, column, row, polarity, time, t, x, y, p, num_kept)
+                latest = time if mask else latest
+            elif row >= 0:
                 break
-            mask = payload & (0xFFF if kind == _VECT_12 else 0xFF)
-            num_kept = put_vector(mask, column, row, polarity, time, t, x, y, p, num_kept)
-            latest = time if mask else latest
             column += 12 if kind == _VECT_12 else 8
         elif kind == _ADDR_X:
             first = payload & 0x7FF
-            if not is_sound or first >= width:
+            if is_sound and first < width:
+                t[num_kept] = latest = time
+                x[num_kept] = first
+                y[num_kept] = row
+                p[num_kept] = payload >> 11
+                num_kept += np.uint64(1)
+            elif row >= 0:
                 break
-            t[num_kept] = latest = time
-            x[num_kept] = first
-            y[num_kept] = row
-            p[num_kept] = payload >> 11
-            num_kept += np.uint64(1)
         elif kind == _VECT_BASE_X:
             column, polarity = payload & 0x7FF, payload >> 11
         elif kind == _ADDR_Y:
@@ -141,7 +143,7 @@ def _decode_word(words, position, state, height, width, t, x, y, p, num_kept):  
     else:
         mask, polarity = payload & (0xFFF if kind == _VECT_12 else 0xFF), state[_POLARITY]
         state[_COLUMN] += 12 if kind == _VECT_12 else 8
-    if high < 0 or row < 0:
+    if high < 0:
         return num_kept
     time = state[_BASE] + state[_LOW]
     num_kept, state[LATEST_US] = keep_vector(

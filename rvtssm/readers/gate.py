@@ -207,7 +207,8 @@ class Gate:
 
 def _without_empty_rows(raw: Sequence[Column], state: State) -> Sequence[Column]:
     """Return the rows without those of NaN alone, as in arrays that were not filled to their end."""
-    if any(column.dtype.kind != "f" for column in raw[:3]) or not np.isnan(raw[0][-1:]).any():
+    is_float = raw[0].dtype.kind == raw[1].dtype.kind == raw[2].dtype.kind == "f"
+    if not is_float or not np.isnan(raw[0][-1:]).any():
         return raw
     is_empty = np.isnan(raw[0]) & np.isnan(raw[1]) & np.isnan(raw[2])
     state[EMPTY] += int(np.count_nonzero(is_empty))
@@ -216,7 +217,7 @@ def _without_empty_rows(raw: Sequence[Column], state: State) -> Sequence[Column]
 
 def _pixels(values: Column) -> tuple[Column, npt.NDArray[np.bool_] | None]:
     """Return coordinates as whole numbers, -1 where no sensor has such a pixel, and which are readable; None: all."""
-    if values.dtype == _UINT16 or (values.dtype == _INT16 and values.min() >= 0):
+    if values.dtype == _UINT16 or values.dtype == _INT16:
         return values, None
     is_readable = None
     if values.dtype.kind == "f":
