@@ -20,7 +20,7 @@ from rvtssm.datasets.data_config import SamplingConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.detector import Detector
-from rvtssm.system.machine import free_bytes
+from rvtssm.system.machine import free_bytes, return_freed_memory
 from rvtssm.system.user_error import UserError
 from rvtssm.training.training_config import TrainSections
 
@@ -173,7 +173,9 @@ def _probe(detector: Detector, sections: TrainSections) -> StepMemory:
     detector.backbone.recompute(sections.training.recompute_strides)
     types = {"bf16": torch.bfloat16, "float16": torch.bfloat16}  # CPUs have no float16 products, of the same size
     frame_bytes = detector.in_channels * math.prod(detector.frame_hw)
-    return probe_step(detector, frame_bytes, types.get(sections.training.precision))
+    memory = probe_step(detector, frame_bytes, types.get(sections.training.precision))
+    return_freed_memory()  # so that what the probe has freed counts as free
+    return memory
 
 
 def _labelled_share(data: SequenceDataModule) -> float:
@@ -244,7 +246,7 @@ def _counting(detector: Detector) -> Iterator[dict[int, int]]:
         storage = value.untyped_storage()
         if storage.data_ptr() not in own:
             stored[storage.data_ptr()] = storage.nbytes()
-        return value
+        return value.detach()  # an output that its own node keeps would never be freed
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
         yield stored

@@ -1,6 +1,7 @@
 """The memory of a training step, estimated before the first one."""
 
 import copy
+import gc
 from dataclasses import replace
 
 import pytest
@@ -50,6 +51,18 @@ def test_what_two_frames_keep_tells_what_a_batch_keeps_and_nothing_is_changed():
     frames_per_batch = found.peak(12, 0) - found.peak(0, 0) - 12 * 2 * 4 * 64 * 96
     kept = kept_by_autograd(detector, 6, 2)
     assert kept == pytest.approx(frames_per_batch / memory._OVER_KEPT, rel=0.1)
+
+
+def bytes_of_tensors() -> int:
+    gc.collect()
+    return sum(alive.nbytes for alive in gc.get_objects() if issubclass(type(alive), torch.Tensor))
+
+
+def test_the_probe_frees_what_autograd_has_kept():
+    detector = build_detector(SMALL, TemporalConfig(), 64, 96, 2, 4).train()
+    before = bytes_of_tensors()
+    memory.probe_step(detector, 4 * 64 * 96)
+    assert bytes_of_tensors() == before
 
 
 def test_a_step_that_does_not_fit_is_refused_with_a_batch_that_fits(toy_config, tmp_path, free):
