@@ -94,7 +94,7 @@ def test_official_weights_are_converted_and_scored_without_a_training(official, 
     )
     assert "S5-ViT-B, published: 46.44; RVT, published: 35.13" in paragraph
     lines = table.splitlines()
-    assert lines[0].endswith("| AP re-run | S5-ViT-B, published | RVT, published |") and len(lines) == 2 + 2 * 4
+    assert lines[0].endswith("| AP re-run | S5-ViT-B, published | RVT, published |") and len(lines) == 2 + 2 + 4
     assert lines[2].startswith("| 20 Hz | 50 ms every 50 ms | x 1 | chunk | class_only | ")
     assert lines[-1].startswith("| 40 Hz | 25 ms every 25 ms | x 0.5 | carried | class_only | ")
     assert lines[-1].endswith(" | 46.44 | 35.13 |")

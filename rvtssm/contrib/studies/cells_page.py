@@ -53,7 +53,7 @@ def cells_page(
     lines: list[_Line] = []
     for cell in cells:
         lines += _lines(meta, cell)
-    lines.sort(key=lambda line: line.hz)
+    lines = sorted(dict.fromkeys(lines), key=lambda line: line.hz)  # at the trained rate some conditions are one
     columns = {name: ap for name, ap in beside.items() if name.endswith(PUBLISHED)}
     table = [["rate", "windows", "step", "memory", "score", "AP re-run", *columns]]
     for line in lines:
