@@ -183,8 +183,8 @@ class Windows:
     >>> recording = rvtssm.open("street/test/test_0000_td.dat")
     >>> windows = rvtssm.Windows(bounds_us=np.array([[0, 50_000], [20_000, 70_000]]), dt_us=np.array([50_000, 20_000]))
     >>> parts = [recording.between(start_us, end_us) for start_us, end_us in windows.bounds_us.tolist()]
-    >>> [bool(part.t.max() < end_us) for part, end_us in zip(parts, windows.ends_us)]
-    [True, True]
+    >>> print(*(part.t.max() < end_us for part, end_us in zip(parts, windows.ends_us)))
+    True True
     """
 
     bounds_us: np.ndarray  # (T, 2) int64
