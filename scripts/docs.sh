@@ -7,7 +7,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/install.sh"
 install_package docs
 
-rm -rf outputs/pages outputs/site # of an earlier build, which may have other pages
+rm -rf .cache outputs/pages outputs/site # of an earlier build, which may have other pages
 .venv/bin/python scripts/site_pages.py outputs/pages
 PYTHONPATH=. .venv/bin/zensical build --strict
 .venv/bin/python scripts/site_search.py outputs/site
