@@ -81,21 +81,13 @@ def _decode_sound(words, position, stop, last_start, state, height, width, t, x,
     row, column, polarity = state[_ROW], state[_COLUMN], state[_POLARITY]
     time = base + low
     known_high = high if base == state[_WRAPPED] + (high << 12) else np.int64(-1)  # repeated, unless after a glitch
-    is_sound = high >= 0 and 0 <= row < height and time >= latest  # if true, events need no further check
+    num_rows = np.uint64(height if high >= 0 else 0)  # an event of such a row that is not late needs no further check
     while position < stop and np.int64(num_kept) <= last_start:
         kind = words[position] >> 12
         payload = np.int64(words[position] & 0xFFF)
-        if kind in (_VECT_12, _VECT_8):
-            if is_sound and column + VECTOR <= width:
-                mask = payload & (0xFFF if kind == _VECT_12 else 0xFF)
-                num_kept = put_vector(mask, column, row, polarity, time, t, x, y, p, num_kept)
-                latest = time if mask else latest
-            elif row >= 0:
-                break
-            column += 12 if kind == _VECT_12 else 8
-        elif kind == _ADDR_X:
+        if kind == _ADDR_X:
             first = payload & 0x7FF
-            if is_sound and first < width:
+            if np.uint64(row) < num_rows and time >= latest and first < width:
                 t[num_kept] = latest = time
                 x[num_kept] = first
                 y[num_kept] = row
@@ -103,20 +95,25 @@ def _decode_sound(words, position, stop, last_start, state, height, width, t, x,
                 num_kept += np.uint64(1)
             elif row >= 0:
                 break
-        elif kind == _VECT_BASE_X:
-            column, polarity = payload & 0x7FF, payload >> 11
         elif kind == _ADDR_Y:
             row = payload & 0x7FF
-            is_sound = high >= 0 and row < height and time >= latest
         elif kind == _TIME_LOW:
             low = payload
             time = base + low
-            is_sound = high >= 0 and 0 <= row < height and time >= latest
-        elif kind == _OTHER_Y:  # events up to the next row come from another kind of pixel
-            row = np.int64(-1)
-            is_sound = False
+        elif kind in (_VECT_12, _VECT_8):
+            if np.uint64(row) < num_rows and time >= latest and column + VECTOR <= width:
+                mask = payload & (0xFFF if kind == _VECT_12 else 0xFF)
+                num_kept = put_vector(mask, column, row, polarity, time, t, x, y, p, num_kept)
+                latest = time if mask else latest
+            elif row >= 0:
+                break
+            column += 12 if kind == _VECT_12 else 8
+        elif kind == _VECT_BASE_X:
+            column, polarity = payload & 0x7FF, payload >> 11
         elif kind == _TIME_HIGH and payload != known_high:
             break
+        elif kind == _OTHER_Y:  # events up to the next row come from another kind of pixel
+            row = np.int64(-1)
         position += np.uint64(1)
     state[LATEST_US], state[_LOW] = latest, low
     state[_ROW], state[_COLUMN], state[_POLARITY] = row, column, polarity
