@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
@@ -18,7 +18,6 @@ from rvtssm.cli.console import say
 from rvtssm.cli.inputs import TRAIN_OUT, weights_path
 from rvtssm.datasets import DatasetConfig, build_spec
 from rvtssm.datasets.tree import find_sequences
-from rvtssm.evaluation.detector_run import WeightsFile
 from rvtssm.events.windows import WindowsConfig
 from rvtssm.export.exported import ExportedDetector, chosen_precision, read_weights_file
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint
@@ -27,6 +26,9 @@ from rvtssm.models.weights import card_of
 from rvtssm.records import WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.user_error import UserError
+
+if TYPE_CHECKING:
+    from rvtssm.evaluation.detector_run import WeightsFile
 
 PRIMARY = "of_files"  # the configuration whose defaults are the settings of weights or prepared frames
 
@@ -64,6 +66,8 @@ def check_classes(config: Config, checkpoint: LoadedCheckpoint) -> None:
 
 def weights_file(config: Config) -> WeightsFile:
     """Return what other processes need to read the weights of `checkpoint=FILE`."""
+    from rvtssm.evaluation.detector_run import WeightsFile  # imports Lightning, which takes seconds
+
     return WeightsFile(weights_path(config), config.precision, tuple(config.plugins))
 
 

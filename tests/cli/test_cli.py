@@ -590,3 +590,10 @@ def test_a_loading_process_that_is_killed_ends_a_verb_with_one_line():
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert line.startswith("rvtssm train: ") and "killed by signal: Killed" in line
+
+
+@pytest.mark.parametrize("verb", ["predict", "live", "export", "convert", "inspect"])
+def test_a_verb_that_trains_nothing_loads_neither_lightning_nor_a_compiler(verb):
+    slow = ("lightning", "torch._dynamo", "torchvision")
+    program = f"import sys, rvtssm.cli.{verb}; print(*(name for name in {slow} if name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "\n"

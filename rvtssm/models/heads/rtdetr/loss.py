@@ -15,7 +15,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torchvision.ops import generalized_box_iou_loss
 
 from rvtssm.boxes import cxcywh_to_xyxy
 from rvtssm.models.heads.yolox import overlap_cxcywh
@@ -101,6 +100,8 @@ def query_losses(
 
 def _giou_loss(a: Tensor, b: Tensor) -> Tensor:
     """Return 1 - generalised IoU of corresponding boxes [cx, cy, w, h]: (..., 4), (..., 4) -> (...); they broadcast."""
+    from torchvision.ops import generalized_box_iou_loss  # loads PyTorch's compiler: 1.5 s
+
     return generalized_box_iou_loss(*torch.broadcast_tensors(cxcywh_to_xyxy(a), cxcywh_to_xyxy(b)))
 
 
