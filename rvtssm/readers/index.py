@@ -21,7 +21,7 @@ from rvtssm.readers.faults import UnitDoubt
 from rvtssm.readers.gate import LATEST_US, EventBuffer
 from rvtssm.system.files import atomic_file, cache_folder
 
-_MAGIC = b"rvtssm index 4\n"  # increase the number when a decoder or this layout changes
+_MAGIC = b"rvtssm index 5\n"  # increase the number when a decoder or this layout changes
 _SAMPLES, _SAMPLE_BYTES = 16, 4096  # parts of the file that distinguish recordings with the same size and time stamp
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
