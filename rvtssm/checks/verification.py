@@ -1,10 +1,9 @@
 """Check a raw or prepared dataset completely and in parallel: every event, frame and label is decoded."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -24,7 +23,6 @@ from rvtssm.system.user_error import UserError
 from rvtssm.system.workers import Task
 
 _FRAMES_AT_ONCE = 16
-_FAILURES = (ValueError, OSError, MemoryError, RuntimeError)
 
 
 @dataclass
@@ -263,15 +261,6 @@ def _frame_faults(sequence: StoredSequence, spec: DatasetSpec) -> list[str]:
             return [f"{sequence.path} has frames that its settings do not allow, from window {start} on"]
         if not np.isfinite(frames.max()):
             return [f"{sequence.path} has frames with values that are not finite, from window {start} on"]
-    return []
-
-
-def _said(check: Callable[..., None], *arguments: Any) -> list[str]:
-    """Return the message of the error that a check raises, or an empty list."""
-    try:
-        check(*arguments)
-    except _FAILURES as error:
-        return [_one_line(error)]
     return []
 
 
