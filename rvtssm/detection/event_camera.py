@@ -22,7 +22,7 @@ import yaml
 
 from rvtssm.events.windows import LATE_US, LONGEST_SILENCE_US
 from rvtssm.readers import ReadFaults
-from rvtssm.readers.live_gate import LiveGate
+from rvtssm.readers.event_checks import LiveGate
 from rvtssm.records import Events
 from rvtssm.system.extras import check_extra, is_installed
 from rvtssm.system.files import CONTENT_ERRORS, file_errors

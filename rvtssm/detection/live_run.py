@@ -21,8 +21,7 @@ from rvtssm.detection.sources import EventSource
 from rvtssm.detection.window_results import WindowResult
 from rvtssm.events.windows import LATE_US, LONGEST_SILENCE_US
 from rvtssm.readers import ReadFaults
-from rvtssm.readers.event_checks import columns_of
-from rvtssm.readers.live_gate import LiveGate
+from rvtssm.readers.event_checks import LiveGate, columns_of
 from rvtssm.readers.recording import copy_events
 from rvtssm.records import Events
 from rvtssm.system.user_error import UserError

@@ -20,8 +20,8 @@ from typing import Protocol
 import numpy as np
 
 from rvtssm.readers import ReadFaults
+from rvtssm.readers.event_checks import LiveGate
 from rvtssm.readers.gate import Column
-from rvtssm.readers.live_gate import LiveGate
 from rvtssm.readers.piped import PipedRecording
 from rvtssm.records import Events, ReadOptions
 from rvtssm.system.user_error import UserError

@@ -288,7 +288,8 @@ def _opened(
 ) -> Iterator[OpenedSource]:
     """Open what `Predictor.predict` accepts. Raise UserError for anything else."""
     if isinstance(recording, Recording):
-        sensor_size(recording.path, (recording.height, recording.width), (height, width))  # both agree, or an error
+        size_hw = recording.height, recording.width
+        sensor_size(recording.path, size_hw, ReadOptions(height, width))  # both agree, or an error
         before = recording.repair, recording.filters
         recording.repair |= repair
         if filters:

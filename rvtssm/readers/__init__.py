@@ -27,9 +27,8 @@ from rvtssm.readers.bags import (
 from rvtssm.readers.csv_text import is_csv, open_csv
 from rvtssm.readers.dat import open_dat
 from rvtssm.readers.ecf import is_ecf, open_ecf
-from rvtssm.readers.evt2 import Evt2Recording
+from rvtssm.readers.evt2 import Evt2Recording, Evt21Recording
 from rvtssm.readers.evt3 import Evt3Recording
-from rvtssm.readers.evt21 import Evt21Recording
 from rvtssm.readers.faults import ReadFaults
 from rvtssm.readers.filters import FilterChain, Filters
 from rvtssm.readers.hdf5 import open_hdf5, reading

@@ -181,7 +181,7 @@ def open_aedat4(path: Path, options: ReadOptions, stream: int | None = None) -> 
             "aedat4.no_such_stream", f"{path} has no event stream {chosen}; choose from {', '.join(map(str, streams))}"
         )
     in_file = streams[chosen]
-    height, width = sensor_size(path, None if in_file == (0, 0) else in_file, (options.height, options.width))
+    height, width = sensor_size(path, None if in_file == (0, 0) else in_file, options)
     return Aedat4Recording(path, height, width, header, chosen)
 
 

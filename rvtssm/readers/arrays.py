@@ -20,10 +20,17 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.readers.columns import NAMES, Columns, check_kinds, find_columns, matching, order_of_unnamed
-from rvtssm.readers.gate import MOST_STRAYS, POSITION, Column, EventBuffer, Gate, State
+from rvtssm.readers.columns import (
+    NAMES,
+    Columns,
+    ColumnsRecording,
+    check_kinds,
+    find_columns,
+    matching,
+    order_of_unnamed,
+)
+from rvtssm.readers.gate import Column, Gate
 from rvtssm.readers.header import sensor_size
-from rvtssm.readers.recording import Recording
 from rvtssm.records import ReadOptions
 from rvtssm.system.user_error import UserError
 
@@ -67,7 +74,7 @@ class _Table:
     truncated_bytes: int = 0
 
 
-class ArraysRecording(Recording):
+class ArraysRecording(ColumnsRecording):
     """A numpy file of events.
 
     Args:
@@ -75,28 +82,15 @@ class ArraysRecording(Recording):
         gate: The conversion of columns to events.
     """
 
-    is_unit_fixed = False
-
     def __init__(self, table: _Table, gate: Gate) -> None:
-        super().__init__(gate.path, gate.height, gate.width, table.num_rows, table.truncated_bytes)
+        super().__init__(gate, table.num_rows, table.truncated_bytes)
         self.format = "npy" if table.stripes[0].member is None else "npz"
-        self.is_unit_certain = gate.time_unit is not None
         self._table = table
-        self._gate = gate
 
     def _open(self) -> Any:
         return _OpenStripes(self.path, self._table.stripes)
 
-    def _decode(self, state: State, buffer: EventBuffer) -> int:
-        start = int(state[POSITION])
-        stop = min(start + len(buffer.t), self._num_units)
-        state[POSITION] = stop
-        place = f"in rows {start} to {stop}"
-        return self._gate.keep(self._columns(start, stop), place, state, buffer, lambda: self._columns(stop)[0])
-
-    def _columns(self, start: int, stop: int | None = None) -> list[Column]:
-        """Return the rows [start, stop) of t, x, y, p; without an end, those that show whether a jump lasts."""
-        stop = min(start + MOST_STRAYS, self._num_units) if stop is None else stop
+    def _columns(self, start: int, stop: int) -> list[Column]:
         columns = [column for rows in self._file().read(start, stop) for column in _split(rows)]
         return [np.ascontiguousarray(columns[i]) for i in self._table.columns.index]
 
@@ -217,7 +211,7 @@ def open_npz(path: Path, options: ReadOptions) -> ArraysRecording:
 
 
 def _opened(path: Path, table: _Table, in_file_hw: tuple[int, int] | None, options: ReadOptions) -> ArraysRecording:
-    height, width = sensor_size(path, in_file_hw, (options.height, options.width))
+    height, width = sensor_size(path, in_file_hw, options)
     return ArraysRecording(table, Gate(path, height, width, table.columns.time_unit))
 
 

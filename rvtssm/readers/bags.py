@@ -114,7 +114,7 @@ def open_bag(path: Path, options: ReadOptions, topic: str | None = None) -> BagR
             raise UserError("bags.no_messages", f"{path} has no messages of {bag.topic}; remove it or record it again")
         _, first = bag.message_after(0, 0)
         in_file = (first.height, first.width) if first.height or first.width else None
-        size_hw = sensor_size(path, in_file, (options.height, options.width))
+        size_hw = sensor_size(path, in_file, options)
         return BagRecording(path, *size_hw, bag, first)
 
 

@@ -1,9 +1,10 @@
-"""Which columns of a file are t, x, y and p: by their names, by the caller, or by the only order that fits the values.
+"""Files of columns, and which of them are t, x, y and p: by name, by the caller, or by the only order that fits.
 
 Names may say the unit of time (`t_s`, `timestamp_us`); otherwise the caller can (`time_unit=`).
 """
 
 import re
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rvtssm.readers.gate import MOST_STRAYS, POSITION, Column, EventBuffer, Gate, State
 from rvtssm.readers.header import LARGEST_SIDE
+from rvtssm.readers.recording import Recording
 from rvtssm.records import ReadOptions
 from rvtssm.records.arrays import is_polarity
 from rvtssm.records.settings import COLUMNS_EXAMPLE
@@ -37,6 +40,36 @@ class Columns:
 
     index: tuple[int, int, int, int]  # positions of t, x, y, p in the file
     time_unit: str | None  # a key of TIME_UNITS_US, or None if neither the file nor the caller names one
+
+
+class ColumnsRecording(Recording):
+    """A file of columns that can be read from any row on.
+
+    Args:
+        gate: The conversion of columns to events.
+        num_rows: Number of rows.
+        truncated_bytes: Bytes after the last whole row.
+    """
+
+    is_unit_fixed = False
+    most_rows = 1 << 62  # that are read at once
+
+    def __init__(self, gate: Gate, num_rows: int, truncated_bytes: int = 0) -> None:
+        super().__init__(gate.path, gate.height, gate.width, num_rows, truncated_bytes)
+        self.is_unit_certain = gate.time_unit is not None
+        self._gate = gate
+
+    def _decode(self, state: State, buffer: EventBuffer) -> int:
+        start = int(state[POSITION])
+        stop = min(start + len(buffer.t), start + self.most_rows, self._num_units)
+        after = min(stop + MOST_STRAYS, self._num_units)  # these show whether a jump of the clock lasts
+        state[POSITION] = stop
+        place = f"in events {start} to {stop}"
+        return self._gate.keep(self._columns(start, stop), place, state, buffer, lambda: self._columns(stop, after)[0])
+
+    @abstractmethod
+    def _columns(self, start: int, stop: int) -> list[Column]:
+        """Return t, x, y and p of the rows [start, stop)."""
 
 
 def find_columns(path: Path, names: Sequence[str], options: ReadOptions) -> Columns:

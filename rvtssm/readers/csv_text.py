@@ -142,7 +142,7 @@ def open_csv(path: Path, options: ReadOptions) -> CsvRecording:
     layout = _read_layout(path)
     if layout is None:
         raise UserError("csv.not_text", f"{path} is not a text file with one event per line; choose another reader")
-    height, width = sensor_size(path, layout.size_hw, (options.height, options.width))
+    height, width = sensor_size(path, layout.size_hw, options)
     if layout.names is not None:
         columns = find_columns(path, layout.names, options)
     else:

@@ -98,7 +98,7 @@ def open_dat(path: Path, options: ReadOptions) -> DatRecording:
         raise UserError(
             "dat.version", f"{path} has version {version} of DAT, but only 1 and 2 can be read; convert it to version 2"
         )
-    height, width = sensor_size(path, header.size_hw, (options.height, options.width))
+    height, width = sensor_size(path, header.size_hw, options)
     return DatRecording(path, height, width, data_offset, int(version))
 
 

@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from rvtssm.events.windows import LATE_US
-from rvtssm.readers.evt2 import Evt2Recording
+from rvtssm.readers.byte_recording import RawRecording
+from rvtssm.readers.event_checks import LiveGate
+from rvtssm.readers.evt2 import Evt2Recording, Evt21Recording
 from rvtssm.readers.evt3 import Evt3Recording
-from rvtssm.readers.evt21 import Evt21Recording
 from rvtssm.readers.faults import ReadFaults
 from rvtssm.readers.gate import (
     BACKWARD,
@@ -30,19 +31,14 @@ from rvtssm.readers.gate import (
     State,
     first_state,
 )
-from rvtssm.readers.live_gate import LiveGate
 from rvtssm.readers.recording import Bytes, copy_events, join_events
 from rvtssm.records import Events
 from rvtssm.system.user_error import UserError
 
 ARRAYS = ("dvs_msgs/msg/EventArray", "prophesee_event_msgs/msg/EventArray")
 PACKETS = ("event_camera_msgs/msg/EventPacket", "event_array_msgs/msg/EventArray")
-_WordReader = type[Evt2Recording] | type[Evt21Recording] | type[Evt3Recording]
-WORDS: dict[str, _WordReader] = {  # keys are the names of the encodings
-    "evt2": Evt2Recording,
-    "evt21": Evt21Recording,
-    "evt3": Evt3Recording,
-}
+# by the names of the encodings
+WORDS: dict[str, type[RawRecording]] = {"evt2": Evt2Recording, "evt21": Evt21Recording, "evt3": Evt3Recording}
 _MONO = "mono"
 _PLAIN_CDR = b"\0\1"  # little-endian, without parameter lists
 _MOST_PADDING = 7  # bytes after the last event

@@ -1,13 +1,26 @@
-"""Prophesee RAW files in EVT2: a text header, then 32-bit words, each of which holds one event or a time.
+"""Prophesee RAW files in EVT2 and EVT2.1: a text header, then words that hold events or a time.
 
 The upper four bits of a word are its type. Time has 34 bits and wraps every 4 h 46 min: time words, sent every 64 us,
-carry the upper 28 bits, and events carry the lower six. Source: OpenEB 0499c95,
-hal/cpp/include/metavision/hal/decoders/evt2.
+carry the upper 28 bits, and events carry the lower six. A word of EVT2 has 32 bits and one event. A word of EVT2.1 has
+64 bits and up to 32 pixels of a row: its lower half is a mask, in which bit i is the pixel at x + i. Early cameras
+wrote the upper half first ("legacy"). Source: OpenEB 0499c95, hal/cpp/include/metavision/hal/decoders/evt2 and evt21.
 """
 
-import numpy as np
+from pathlib import Path
+from typing import Any
 
-from rvtssm.readers.byte_recording import ByteRecording
+import numpy as np
+import numpy.typing as npt
+
+from rvtssm.readers.byte_recording import (
+    TIME_HIGH,
+    VECTOR,
+    RawRecording,
+    is_glitch,
+    keep_vector,
+    num_wraps,
+    put_vector,
+)
 from rvtssm.readers.gate import (
     AHEAD_US,
     BACKWARD,
@@ -20,44 +33,32 @@ from rvtssm.readers.gate import (
     State,
     fault_of,
 )
-from rvtssm.readers.recording import Bytes
-from rvtssm.readers.words import is_glitch, num_wraps
+from rvtssm.readers.header import read_text_header
+from rvtssm.readers.recording import MAX_EVENTS_PER_UNIT, Bytes
 from rvtssm.system.jit import jit
 
-_LAST_EVENT, _TIME_HIGH = 1, 8  # word types 0 (darker) and 1 (brighter) are events; others are triggers etc.
+_LAST_EVENT = 1  # word types 0 (darker) and 1 (brighter) are events; others are triggers etc.
 _HIGH_BITS, _LOW_BITS = 28, 6
-MOST_STEPS = AHEAD_US >> _LOW_BITS  # of the upper bits; more is a jump of the clock
+_MOST_STEPS = AHEAD_US >> _LOW_BITS  # of the upper bits; more is a jump of the clock
 _LATE = 1 << 14  # a late event of at most so many time words, 1 s, may be from before a wrap
+_LEAST_MASKS = 2048  # the fewest words of EVT2.1 read at once, because most words hold few events
 
-# slots of the state: upper 28 bits of time (-1: not seen yet), microseconds added by wraps, and the time to which the
-# lower bits are added
+# slots of the state: upper 28 bits of time (-1: not seen yet), microseconds added by wraps, and (only in EVT2) the time
+# to which the lower bits are added
 _HIGH, _WRAPPED, _BASE = range(NUM_COMMON, NUM_COMMON + 3)
 
 
-class Evt2Recording(ByteRecording):
+class Evt2Recording(RawRecording):
     """A Prophesee RAW file in EVT2."""
 
     format = "evt2"
     unit_bytes = 4
     own_state = (-1, 0, 0)
-
-    def _decode(self, state: State, buffer: EventBuffer) -> int:
-        return self.decode_units(*self._read_units(state, len(buffer.t)), state, (self.height, self.width), buffer)
+    time_dtype, time_bits, time_step_us = "<u4", _HIGH_BITS, 1 << _LOW_BITS
 
     @staticmethod
     def decode_units(units: Bytes, num_units: int, state: State, size_hw: tuple[int, int], buffer: EventBuffer) -> int:
-        """Decode whole words until they end or the buffer is full.
-
-        Args:
-            units: Bytes of the words, and of words to look ahead.
-            num_units: Number of words to decode.
-            state: Decoder state, advanced in place.
-            size_hw: Height and width of the sensor, pixels.
-            buffer: Output.
-
-        Returns:
-            The number of events kept.
-        """
+        """Decode whole words. See `RawRecording.decode_units`."""
         words, num_words = units.view("<u4"), min(num_units, len(buffer.t))
         num_kept: int = _decode_words(words, num_words, state, *size_hw, buffer.t, buffer.x, buffer.y, buffer.p)
         return num_kept
@@ -106,9 +107,9 @@ def _decode_sound(words, position, stop, state, height, width, t, x, y, p, num_k
             y[num_kept] = np.uint16(row)
             p[num_kept] = np.uint8(kind)
             num_kept += np.uint64(1)
-        elif kind == np.uint32(_TIME_HIGH):
+        elif kind == np.uint32(TIME_HIGH):
             value = np.int64(word & np.uint32(0xFFFFFFF))
-            if np.uint64(value - high) > np.uint64(MOST_STEPS):  # a step back is a very long one
+            if np.uint64(value - high) > np.uint64(_MOST_STEPS):  # a step back is a very long one
                 break
             high = value
             base = wrapped + (high << _LOW_BITS)
@@ -121,9 +122,9 @@ def _decode_sound(words, position, stop, state, height, width, t, x, y, p, num_k
 def _decode_word(words, position, state, height, width, t, x, y, p, num_kept):  # type: ignore[no-untyped-def]
     """Decode one word of an event or of the upper time with every repair. Return the number of events kept so far."""
     word, latest, high = np.int64(words[position]), state[LATEST_US], state[_HIGH]
-    if word >> 28 == _TIME_HIGH:
+    if word >> 28 == TIME_HIGH:
         value = word & 0xFFFFFFF
-        if is_glitch(words, position + 1, _HIGH_BITS, high, value, MOST_STEPS, latest):
+        if is_glitch(words, position + 1, _HIGH_BITS, high, value, _MOST_STEPS, latest):
             state[_BASE] = latest - JUMP_US - (1 << _LOW_BITS)
             return num_kept
         state[_WRAPPED] += num_wraps(high, value, 1 << _HIGH_BITS, _LATE, state[_WRAPPED]) << (_HIGH_BITS + _LOW_BITS)
@@ -142,3 +143,92 @@ def _decode_word(words, position, state, height, width, t, x, y, p, num_kept):  
         p[num_kept] = word >> 28
         num_kept += np.uint64(1)
     return num_kept
+
+
+class Evt21Recording(RawRecording):
+    """A Prophesee RAW file in EVT2.1.
+
+    Args:
+        path: The file.
+        height: Height of the sensor, pixels.
+        width: Width of the sensor, pixels.
+        data_offset: Byte of the first word.
+    """
+
+    format = "evt21"
+    unit_bytes = 8
+    smallest_block = MAX_EVENTS_PER_UNIT
+    own_state = (-1, 0)
+    time_dtype, time_bits, time_step_us = "<u4", _HIGH_BITS, 1 << _LOW_BITS
+
+    def __init__(self, path: Path, height: int, width: int, data_offset: int) -> None:
+        super().__init__(path, height, width, data_offset)
+        self.has_swapped_halves = read_text_header(path).has_swapped_halves
+
+    def _time_words(self, words: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return words[int(not self.has_swapped_halves) :: 2]  # the upper halves, which have the layout of EVT2
+
+    def _decode(self, state: State, buffer: EventBuffer) -> int:
+        units = self._read_units(state, max(_LEAST_MASKS, len(buffer.t) // 4))
+        return self.decode_units(*units, state, (self.height, self.width), buffer, self.has_swapped_halves)
+
+    @staticmethod
+    def decode_units(
+        units: Bytes,
+        num_units: int,
+        state: State,
+        size_hw: tuple[int, int],
+        buffer: EventBuffer,
+        has_swapped_halves: bool = False,
+    ) -> int:
+        """Decode whole words. See `RawRecording.decode_units`.
+
+        Early cameras swapped the halves of a word, with the upper half first.
+        """
+        halves, heads = units.view("<u4").reshape(-1, 2), int(not has_swapped_halves)
+        num_kept: int = _decode_masks(halves, num_units, heads, state, *size_hw, buffer.t, buffer.x, buffer.y, buffer.p)
+        return num_kept
+
+
+@jit
+def _decode_masks(halves, num_words, heads, state, height, width, t, x, y, p):  # type: ignore[no-untyped-def]
+    """Decode the first of `halves` (N, 2) u32 until they end or t, x, y, p might overflow. Return the number kept.
+
+    `heads` is the column of `halves` with type, time and pixel; the other column holds the masks.
+    """
+    latest, high, wrapped = state[LATEST_US], state[_HIGH], state[_WRAPPED]
+    base = wrapped + (high << 6)
+    last_start = len(t) - MAX_EVENTS_PER_UNIT
+    num_kept = np.uint64(0)
+    position = 0
+    while position < num_words and np.int64(num_kept) <= last_start:
+        head, mask = np.int64(halves[position, heads]), np.int64(halves[position, 1 - heads])
+        position += 1
+        kind = head >> 28
+        if kind <= _LAST_EVENT:
+            if high < 0:
+                continue
+            time = base + ((head >> 22) & 0x3F)
+            column, row = (head >> 11) & 0x7FF, head & 0x7FF
+            is_sound = time >= latest and row < height and column + 3 * VECTOR <= width
+            while mask:
+                part = mask & (1 << VECTOR) - 1
+                if is_sound:
+                    num_kept, latest = put_vector(part, column, row, kind, time, t, x, y, p, num_kept), time
+                else:
+                    num_kept, latest = keep_vector(
+                        part, column, row, kind, time, latest, state, height, width, t, x, y, p, num_kept
+                    )
+                mask >>= VECTOR
+                column += VECTOR
+        elif kind == TIME_HIGH:
+            value = head & 0xFFFFFFF
+            if is_glitch(halves[:, heads], position, _HIGH_BITS, high, value, _MOST_STEPS, latest):
+                base = latest - JUMP_US - (1 << 6)
+                continue
+            wrapped += num_wraps(high, value, 1 << _HIGH_BITS, _LATE, wrapped) << (_HIGH_BITS + 6)
+            high = value
+            base = wrapped + (high << 6)
+    state[POSITION] += position
+    state[LATEST_US], state[_HIGH], state[_WRAPPED] = latest, high, wrapped
+    return np.int64(num_kept)

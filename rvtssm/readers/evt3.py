@@ -6,50 +6,43 @@ vector word holds up to 12 pixels of a row. Source: OpenEB 0499c95, hal/cpp/incl
 
 import numpy as np
 
-from rvtssm.readers.byte_recording import ByteRecording
+from rvtssm.readers.byte_recording import (
+    TIME_HIGH,
+    VECTOR,
+    RawRecording,
+    is_glitch,
+    keep_vector,
+    num_wraps,
+    put_vector,
+)
 from rvtssm.readers.gate import AHEAD_US, JUMP_US, LATEST_US, NUM_COMMON, POSITION, EventBuffer, State
 from rvtssm.readers.recording import MAX_EVENTS_PER_UNIT, Bytes
-from rvtssm.readers.words import VECTOR, is_glitch, keep_vector, num_wraps, put_vector
 from rvtssm.system.jit import jit
 
 # word types; all others (triggers, IMU, OTHERS and CONTINUED) carry no events
-_ADDR_Y, _OTHER_Y, _ADDR_X, _VECT_BASE_X, _VECT_12, _VECT_8, _TIME_LOW, _TIME_HIGH = 0, 1, 2, 3, 4, 5, 6, 8
+_ADDR_Y, _OTHER_Y, _ADDR_X, _VECT_BASE_X, _VECT_12, _VECT_8, _TIME_LOW = 0, 1, 2, 3, 4, 5, 6
 
 _MOST_STEPS = AHEAD_US >> 12  # of the upper time; more is a jump of the clock
 _GLITCH = 16  # a glitch of the upper time goes back by fewer steps, 66 ms
-_MIN_WORDS = 8192  # the fewest words read at once, because sparse recordings have several words per event
 
 # slots of the state: upper and lower 12 bits of time (-1: not seen yet), microseconds added by wraps, row, the next
 # column and the polarity of vectors, and the time to which the lower bits are added
 _HIGH, _LOW, _WRAPPED, _ROW, _COLUMN, _POLARITY, _BASE = range(NUM_COMMON, NUM_COMMON + 7)
 
 
-class Evt3Recording(ByteRecording):
+class Evt3Recording(RawRecording):
     """A Prophesee RAW file in EVT3."""
 
     format = "evt3"
     unit_bytes = 2
     smallest_block = MAX_EVENTS_PER_UNIT
     own_state = (-1, 0, 0, -1, 0, 0, 0)
-
-    def _decode(self, state: State, buffer: EventBuffer) -> int:
-        units = self._read_units(state, max(_MIN_WORDS, len(buffer.t)))
-        return self.decode_units(*units, state, (self.height, self.width), buffer)
+    least_units = 8192  # because sparse recordings have several words per event
+    time_dtype, time_bits, time_step_us, steps_back = "<u2", 12, 1 << 12, 1
 
     @staticmethod
     def decode_units(units: Bytes, num_units: int, state: State, size_hw: tuple[int, int], buffer: EventBuffer) -> int:
-        """Decode whole words until they end or the buffer is full.
-
-        Args:
-            units: Bytes of the words, and of words to look ahead.
-            num_units: Number of words to decode.
-            state: Decoder state, advanced in place.
-            size_hw: Height and width of the sensor, pixels.
-            buffer: Output.
-
-        Returns:
-            The number of events kept.
-        """
+        """Decode whole words. See `RawRecording.decode_units`."""
         words = units.view("<u2")
         num_kept: int = _decode_words(words, num_units, state, *size_hw, buffer.t, buffer.x, buffer.y, buffer.p)
         return num_kept
@@ -110,7 +103,7 @@ def _decode_sound(words, position, stop, last_start, state, height, width, t, x,
             column += 12 if kind == _VECT_12 else 8
         elif kind == _VECT_BASE_X:
             column, polarity = payload & 0x7FF, payload >> 11
-        elif kind == _TIME_HIGH and payload != known_high:
+        elif kind == TIME_HIGH and payload != known_high:
             break
         elif kind == _OTHER_Y:  # events up to the next row come from another kind of pixel
             row = np.int64(-1)
@@ -125,7 +118,7 @@ def _decode_word(words, position, state, height, width, t, x, y, p, num_kept):  
     """Decode one word of events or of the upper time with every repair. Return the number of events kept so far."""
     kind, payload = words[position] >> 12, np.int64(words[position] & 0xFFF)
     latest, high, row, column = state[LATEST_US], state[_HIGH], state[_ROW], state[_COLUMN]
-    if kind == _TIME_HIGH:
+    if kind == TIME_HIGH:
         state[_LOW] = 0
         if is_glitch(words, np.int64(position) + 1, 12, high, payload, _MOST_STEPS, latest):
             state[_BASE] = latest - JUMP_US - (1 << 12)

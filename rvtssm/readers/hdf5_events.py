@@ -1,33 +1,62 @@
 """Events in HDF5 files: those of RVT and DSEC, and any file whose columns t, x, y, p can be told.
 
-RVT stores `events/{t, x, y, p, height, width}`. DSEC stores `events/{t, x, y, p}`, `ms_to_idx` and `t_offset`, which is
-added to all times; pixels are those of the sensor (the distorted frame), as in the labels of DSEC-Det.
+The columns are four datasets in one group, a table of four columns, or those that the caller names. RVT stores
+`events/{t, x, y, p, height, width}`. DSEC stores `events/{t, x, y, p}`, `ms_to_idx` and `t_offset`, which is added to
+all times; pixels are those of the sensor (the distorted frame), as in the labels of DSEC-Det.
 Sources: RVT scripts/genx/preprocess_dataset.py; Gehrig et al., DSEC, 2021, and its published code.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
-from rvtssm.readers.columns import check_kinds
-from rvtssm.readers.gate import LATEST_POSSIBLE_US, MOST_STRAYS, POSITION, Column, EventBuffer, Gate, State
+from rvtssm.readers.columns import (
+    NAMES,
+    Columns,
+    ColumnsRecording,
+    agreed_unit,
+    check_kinds,
+    find_columns,
+    listed,
+    matching,
+    order_of_unnamed,
+)
+from rvtssm.readers.gate import LATEST_POSSIBLE_US, Column, Gate
 from rvtssm.readers.hdf5 import OpenDatasets, check_storage, is_blosc, open_hdf5, read_rows, reading
-from rvtssm.readers.hdf5_layouts import Layout, find_layout, is_vector
 from rvtssm.readers.header import sensor_size
-from rvtssm.readers.recording import Recording
 from rvtssm.records import ReadOptions
+from rvtssm.records.settings import COLUMNS_EXAMPLE, TIME_UNITS
 from rvtssm.system.user_error import UserError
 
-_MOST_AT_ONCE = 1 << 16  # events that are read at once, which bounds the memory
 # Sensors of files in the layout of DSEC, which does not say the size: halved by DAGr, DSEC, TUM-VIE.
 _DSEC_SIZES_HW = ((240, 320), (480, 640), (720, 1280))
 _SAMPLES, _SAMPLE_EVENTS = 16, 1 << 12  # events that tell the size
 _RESOLUTION = "sensor_resolution"  # height and width, as rpg_e2vid and its successors write them
+_EVENTS = "events"  # the group or table that is taken if there are others
+_MVSEC = "davis/"  # tables of MVSEC are x, y, t, p with times in seconds
+_UNITS = {"seconds": "s", "milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}  # as attributes name them
+_UNITS |= {unit: unit for unit in TIME_UNITS}
+_LOOKED_AT = 4096  # rows of a table whose order is not certain
 
 
-class Hdf5Recording(Recording):
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the columns t, x, y and p are: a dataset each, with the field or the number of the column in a table."""
+
+    columns: tuple[tuple[str, str | int | None], ...]
+    time_unit: str | None
+    format: str = "hdf5"
+
+    @property
+    def datasets(self) -> list[str]:
+        """The names of the datasets, each once."""
+        return list(dict.fromkeys(name for name, _ in self.columns))
+
+
+class Hdf5Recording(ColumnsRecording):
     """The events of an HDF5 file.
 
     Args:
@@ -37,14 +66,12 @@ class Hdf5Recording(Recording):
     """
 
     index_events = 1 << 16
-    is_unit_fixed = False
+    most_rows = 1 << 16  # which bounds the memory
 
     def __init__(self, layout: Layout, num_events: int, gate: Gate) -> None:
-        super().__init__(gate.path, gate.height, gate.width, num_events)
+        super().__init__(gate, num_events)
         self.format = layout.format
-        self.is_unit_certain = layout.time_unit is not None
         self._layout = layout
-        self._gate = gate
 
     @property
     def time_shift_us(self) -> int | None:
@@ -54,16 +81,7 @@ class Hdf5Recording(Recording):
     def _open(self) -> OpenDatasets:
         return OpenDatasets(self.path, self._layout.datasets)
 
-    def _decode(self, state: State, buffer: EventBuffer) -> int:
-        start = int(state[POSITION])
-        stop = min(start + len(buffer.t), start + _MOST_AT_ONCE, self._num_units)
-        state[POSITION] = stop
-        place = f"in events {start} to {stop}"
-        return self._gate.keep(self._columns(start, stop), place, state, buffer, lambda: self._columns(stop)[0])
-
-    def _columns(self, start: int, stop: int | None = None) -> list[Column]:
-        """Return the events [start, stop); without an end, those that show whether a jump of the clock lasts."""
-        stop = min(start + MOST_STRAYS, self._num_units) if stop is None else stop
+    def _columns(self, start: int, stop: int) -> list[Column]:
         with reading(self.path, f", events {start} to {stop}"):
             return _columns(self._file(), self._layout, start, stop)
 
@@ -88,7 +106,7 @@ def open_hdf5_events(path: Path, options: ReadOptions) -> Hdf5Recording:
         size_hw = _stated_size(file, layout)
         if layout.format == "dsec" and size_hw is None:
             usual_hw = _dsec_size(path, layout, num_events)
-    height, width = sensor_size(path, size_hw, (options.height, options.width), usual_hw)
+    height, width = sensor_size(path, size_hw, options, usual_hw)
     return Hdf5Recording(layout, num_events, Gate(path, height, width, layout.time_unit, offset_us))
 
 
@@ -197,3 +215,128 @@ def _offset(path: Path, item: Any) -> int:
             "hdf5.t_offset", f"{path} has a t_offset of {offset_us} us, which is impossible; write it again"
         )
     return offset_us
+
+
+def find_layout(path: Path, file: h5py.File, options: ReadOptions) -> Layout:
+    """Find the events of an HDF5 file.
+
+    Args:
+        path: The file, for messages.
+        file: The opened file.
+        options: What the caller says about the file.
+
+    Raises:
+        UserError: The file holds no events, or in several places.
+    """
+    shapes, datasets = _datasets(file)
+    if options.columns:
+        return _given(path, file, datasets, options)
+    groups: dict[str, list[str]] = {}
+    for name, item in datasets.items():
+        if item.ndim == 1 or is_vector(item):
+            groups.setdefault(name.rpartition("/")[0], []).append(name)
+    complete = {group: names for group, names in groups.items() if _is_complete(names)}
+    tables = [name for name, item in datasets.items() if _is_table(item) and not is_vector(item)]
+    places = [*complete, *tables]
+    if _EVENTS in places:
+        places = [_EVENTS]
+    if len(places) != 1:
+        if links := _links_elsewhere(file):
+            raise UserError(
+                "hdf5.other_file",
+                f"{path} has links to other files, which are not followed ({', '.join(links)}); copy the data into one "
+                "file, as with `h5copy`",
+            )
+        held = f"events in {', '.join(place or '/' for place in places)}" if places else "no events that can be told"
+        raise UserError(
+            "hdf5.no_events",
+            f"{path} holds {held}; its datasets are {listed(shapes)}: say which are the events, as in "
+            "columns={t: GROUP/t, x: GROUP/x, y: GROUP/y, p: GROUP/p}",
+        )
+    (place,) = places
+    if place in complete:
+        return _of_group(path, file, complete[place], options)
+    return _of_table(path, place, file[place], options)
+
+
+def _datasets(file: h5py.File) -> tuple[dict[str, tuple[int, ...]], dict[str, Any]]:
+    """Return the shapes of all datasets, and those of one or two dimensions, by name."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    datasets: dict[str, Any] = {}
+
+    def note(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset):
+            shapes[name] = item.shape or ()
+            if item.ndim in (1, 2):
+                datasets[name] = item
+
+    file.visititems(note)
+    return shapes, datasets
+
+
+def _links_elsewhere(file: h5py.File) -> list[str]:
+    """Return the links into other files in words."""
+    links: list[str] = []
+
+    def note(name: str, link: Any) -> None:
+        if isinstance(link, h5py.ExternalLink):
+            links.append(f"{name} leads to {link.path} in {link.filename}")
+
+    file.visititems_links(note)
+    return links
+
+
+def is_vector(item: Any) -> bool:
+    """Return whether a dataset of two dimensions is a vector, as MATLAB writes them: (1, N) or (N, 1)."""
+    return item.ndim == 2 and 1 in item.shape and not item.dtype.names
+
+
+def _is_complete(names: list[str]) -> bool:
+    places_of, _ = matching([name.rpartition("/")[2] for name in names])
+    return set(places_of) == set(NAMES) and all(len(places) == 1 for places in places_of.values())
+
+
+def _is_table(item: Any) -> bool:
+    if item.dtype.names:
+        return item.ndim == 1 and set(matching(item.dtype.names)[0]) == set(NAMES)
+    return item.ndim == 2 and item.shape[1] == len(NAMES) and item.dtype.kind in "iuf"
+
+
+def _of_group(path: Path, file: h5py.File, names: list[str], options: ReadOptions) -> Layout:
+    columns = find_columns(path, [name.rpartition("/")[2] for name in names], options)
+    chosen = [names[i] for i in columns.index]
+    is_rvt = chosen == [f"{_EVENTS}/{name}" for name in NAMES]
+    stated = [file[chosen[0]].attrs.get(name) for name in ("unit", "units")]
+    in_words = next((_UNITS[unit] for unit in stated if isinstance(unit, str) and unit in _UNITS), None)
+    time_unit = columns.time_unit or agreed_unit(path, in_words, options)
+    return Layout(tuple((name, None) for name in chosen), time_unit, "rvt_hdf5" if is_rvt else "hdf5")
+
+
+def _of_table(path: Path, name: str, table: Any, options: ReadOptions) -> Layout:
+    if table.dtype.names:
+        columns = find_columns(path, table.dtype.names, options)
+        return Layout(tuple((name, table.dtype.names[i]) for i in columns.index), columns.time_unit)
+    is_mvsec = name.startswith(_MVSEC)
+    if is_mvsec and not options.columns:
+        columns = Columns((2, 0, 1, 3), agreed_unit(path, "s", options))
+    else:
+        usual = "t, x, y, p" if name == _EVENTS else None
+        columns = order_of_unnamed(path, np.asarray(table[:_LOOKED_AT]), options, usual)
+    return Layout(tuple((name, i) for i in columns.index), columns.time_unit)
+
+
+def _given(path: Path, file: h5py.File, datasets: dict[str, Any], options: ReadOptions) -> Layout:
+    """Return the layout that the caller names: datasets, or columns of the only table."""
+    given = [str(options.columns[name]).strip("/") for name in NAMES]
+    if all(name in datasets for name in given):
+        time_unit = matching([given[0].rpartition("/")[2]])[1]
+        return Layout(tuple((name, None) for name in given), agreed_unit(path, time_unit, options))
+    tables = [name for name, item in datasets.items() if item.dtype.names or item.ndim == 2]
+    if len(tables) != 1:
+        shapes = {name: item.shape for name, item in datasets.items()}
+        raise UserError(
+            "hdf5.no_such_dataset",
+            f"{path} does not hold all of {', '.join(given)}; its datasets are {listed(shapes)}: name those, as in "
+            f"{COLUMNS_EXAMPLE}",
+        )
+    return _of_table(path, tables[0], file[tables[0]], options)

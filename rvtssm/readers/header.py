@@ -6,6 +6,7 @@ Source: OpenEB 0499c95, hal_psee_plugins (keys and sizes of cameras).
 from dataclasses import dataclass
 from pathlib import Path
 
+from rvtssm.records import ReadOptions
 from rvtssm.system.user_error import UserError
 
 _MAX_HEADER_BYTES = 1 << 16
@@ -145,24 +146,21 @@ def _number(text: str) -> int:
 
 
 def sensor_size(
-    path: Path,
-    in_file: tuple[int, int] | None,
-    asked: tuple[int | None, int | None],
-    of_camera: tuple[int, int] | None = None,
+    path: Path, in_file: tuple[int, int] | None, options: ReadOptions, of_camera: tuple[int, int] | None = None
 ) -> tuple[int, int]:
     """Return height and width of the sensor: from the file or the caller, otherwise those of the camera in the header.
 
     Args:
         path: The file, for messages.
         in_file: Height and width in the file, pixels; None if the file does not state them.
-        asked: Height and width that the caller gives, each may be None.
+        options: What the caller says; height and width may each be None.
         of_camera: Full size of the camera that the header names, if any.
 
     Raises:
         UnknownSensorSize: No size is known.
         UserError: The file and the caller disagree, or a size is impossible.
     """
-    height, width = asked
+    asked = height, width = options.height, options.width
     if in_file is None and (height is None or width is None):
         in_file = of_camera
     if in_file is not None and not all(1 <= side <= LARGEST_SIDE for side in in_file):

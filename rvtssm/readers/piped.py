@@ -17,9 +17,9 @@ import numpy.typing as npt
 from rvtssm.events.windows import LONGEST_SILENCE_US, first_jump
 from rvtssm.readers import open_with
 from rvtssm.readers.byte_recording import ByteRecording
+from rvtssm.readers.event_checks import say_faults
 from rvtssm.readers.faults import ReadFaults
 from rvtssm.readers.gate import POSITION, EventBuffer
-from rvtssm.readers.live_gate import say_faults
 from rvtssm.readers.recording import copy_events
 from rvtssm.records import Events, ReadOptions
 from rvtssm.system.user_error import UserError, key_of

@@ -18,11 +18,10 @@ from rvtssm.detection.live_run import PythonSource
 from rvtssm.detection.packets import PacketStream, packet_bytes, stream_head
 from rvtssm.detection.sources import EventsInMemory
 from rvtssm.readers import ReadFaults, open_recording
-from rvtssm.readers.event_checks import columns_of, gated
+from rvtssm.readers.event_checks import LiveGate, columns_of, gated
 from rvtssm.readers.event_checks import to_events as events_of_array
 from rvtssm.readers.event_messages import MessageDecoder
 from rvtssm.readers.gate import JUMP_US, Gate
-from rvtssm.readers.live_gate import LiveGate
 from rvtssm.readers.piped import PipedRecording
 from rvtssm.readers.recording import join_events
 from rvtssm.records import Events

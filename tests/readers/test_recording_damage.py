@@ -14,7 +14,7 @@ from user_errors import raises
 from rvtssm.readers import open_recording
 from rvtssm.readers.aedat4 import SIGNATURE as AEDAT4_SIGNATURE
 from rvtssm.readers.arrays import NPY_SIGNATURE, NPZ_SIGNATURE
-from rvtssm.readers.ecf_codec import SLACK, decode_chunk
+from rvtssm.readers.ecf import SLACK, decode_chunk
 from rvtssm.readers.gate import EventBuffer
 from rvtssm.records import Events
 
