@@ -1,1 +1,1 @@
-"""Is the data all right? Recordings and datasets described and checked."""
+"""Recordings and datasets are described, and checked for faults."""

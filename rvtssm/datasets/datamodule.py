@@ -1,4 +1,4 @@
-"""The batches of a dataset for training, validation, test, and evaluation at any rate, with or without Lightning."""
+"""The LightningDataModule: batches for training, validation, and evaluation at any rate. It works without a Trainer."""
 
 import functools
 import math

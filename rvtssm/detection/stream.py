@@ -1,4 +1,4 @@
-"""Run the recordings of an evaluation loader through a detector, in constant memory."""
+"""For evaluation: run the recordings of a loader through a detector, in constant memory."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""The summary of a run, and the counts from which it is made. docs/live.md says what to do about its numbers."""
+"""Counts and times of one run of `predict` or `live`, as in its JSON file. docs/live.md says what to do about them."""
 
 from __future__ import annotations
 

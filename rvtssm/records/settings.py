@@ -1,4 +1,4 @@
-"""What is said about recordings and frames: how files are read, what a dataset is, how events become frames."""
+"""Records of settings: how files are read, what a dataset is, and how events become frames."""
 
 from __future__ import annotations
 

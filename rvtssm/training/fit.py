@@ -1,4 +1,4 @@
-"""Fit a run to its launcher and its machine: the trainer, the precision, and options that save time or memory."""
+"""Set up Lightning's trainer for a launcher and a machine: precision, and options that save time or memory."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""A training from its settings to its best weights: decide, check, build, announce, fit."""
+"""One training run, from its settings to its best weights. Lightning loops over the steps."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext

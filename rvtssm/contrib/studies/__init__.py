@@ -1,4 +1,4 @@
-"""A folder of the shelf: studies over settings and seeds, and audits of memory and time step; README.md says more."""
+"""Optional: studies over settings and seeds, and audits of memory and time step; README.md says more."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
