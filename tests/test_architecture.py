@@ -50,7 +50,7 @@ TORCH = {"torch", "torchvision", "lightning", "pytorch_lightning", "timm"}
 WITHOUT_TORCH = (*sorted(GROUND), "records", "readers", "events", "synthetic", "checks", "writers", "contrib.worlds")
 PREPARING = {
     *("compress", "prepare_dataset", "prepare_recording", "sections", "store", "store_writer"),
-    *("tree", "rvt_layout", "custom", "prophesee", "dsec", "synthetic", "data_config"),
+    *("tree", "rvt_layout", "custom", "specs", "data_config"),
 }
 MAY_NOT_IMPORT = {
     **{room: {"hydra", "omegaconf"} for room in ROOMS | GROUND},

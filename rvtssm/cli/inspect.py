@@ -19,8 +19,7 @@ from rvtssm.checks.inspect_dataset import (
     is_prepared,
     is_sequence,
 )
-from rvtssm.checks.inspect_recording import RecordingInspection, inspect_recording
-from rvtssm.checks.recording_picture import recording_png
+from rvtssm.checks.inspect_recording import RecordingInspection, inspect_recording, recording_png
 from rvtssm.checks.verification import verify_dataset
 from rvtssm.cli.config import Config
 from rvtssm.cli.console import console, say, say_error

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rvtssm.datasets import custom, dsec, prophesee, synthetic
-from rvtssm.datasets.synthetic import GENERATED_FILE
+from rvtssm.datasets import custom
+from rvtssm.datasets.specs import DSEC, GEN1, GENERATED_FILE, ONEMPX, SYNTHETIC
 from rvtssm.records import DatasetSpec
 from rvtssm.records.settings import TIME_UNITS
 from rvtssm.system.extras import installed_parts
@@ -17,15 +17,15 @@ from rvtssm.system.remote import local_path
 from rvtssm.system.user_error import UserError
 
 DATASETS: dict[str, DatasetSpec] = {
-    "gen1": prophesee.GEN1,
-    "onempx": prophesee.ONEMPX,
-    "dsec": dsec.SPEC,
-    "synthetic": synthetic.SPEC,
+    "gen1": GEN1,
+    "onempx": ONEMPX,
+    "dsec": DSEC,
+    "synthetic": SYNTHETIC,
     "custom": custom.SPEC,
     **installed_parts("rvtssm.simulated"),
 }
 SOURCES = ("raw", "prepared")
-_GENERATED = (synthetic.SPEC.name, *installed_parts("rvtssm.simulated"))
+_GENERATED = (SYNTHETIC.name, *installed_parts("rvtssm.simulated"))
 _READ_KEYS = ("repair", "time_unit", "format", "columns")  # of DatasetConfig and DatasetSpec
 _LARGEST_SENSOR = 1 << 16  # pixels; no sensor has larger coordinates
 

@@ -15,8 +15,14 @@ from pathlib import Path
 import numpy as np
 
 from rvtssm.datasets.custom import FILE, read_spec
-from rvtssm.events.label_files import LABEL_SUFFIXES, LabelFiles
-from rvtssm.events.label_names import RecordingNames, counts_from_one, frame_number, image_stem
+from rvtssm.events.label_files import (
+    LABEL_SUFFIXES,
+    LabelFiles,
+    RecordingNames,
+    counts_from_one,
+    frame_number,
+    image_stem,
+)
 from rvtssm.events.labels import BOX_DTYPE, Boxes
 from rvtssm.readers import Recording, open_with
 from rvtssm.readers.csv_text import is_event_text

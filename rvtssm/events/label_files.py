@@ -3,10 +3,15 @@
 A recording has a file of its own, a file for each labelled frame, or a part of a COCO file of several recordings. All
 become arrays of BOX_DTYPE with the class ids of the dataset, so that they are all cleaned by the same rules. An
 image without objects becomes an entry of `nothing_at`.
+
+The name of an image says the recording: a folder of the path or the beginning of the file name, as in
+`walk/frame_0010.png` or `walk_0010.txt`. The number at its end is that of a frame, or without a rate of frames a time
+in microseconds.
 """
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +19,14 @@ from typing import Any
 import numpy as np
 
 from rvtssm.events.label_formats import LABEL_PARSERS, LabelledImage, parse_labels
-from rvtssm.events.label_names import RecordingNames, counts_from_one, frame_number, frame_times_us, image_stem
 from rvtssm.events.labels import BOX_DTYPE, Boxes, find_nothing, nothing_at, read_boxes
 from rvtssm.records import DatasetSpec
 from rvtssm.system.files import file_errors
 from rvtssm.system.user_error import UserError
 
+# Roboflow writes `walk_0010_png.rf.0f3a.jpg`.
+_EXPORTED = re.compile(r"_(?:png|jpe?g|bmp)\.rf\.[0-9a-zA-Z]+$")
+_SHORTEST_US = 1000  # numbers of images closer than this are not times in microseconds
 LABEL_SUFFIXES = (".npy", *LABEL_PARSERS)
 CORNERS = "boxes reach past the right or bottom edge; are they x1, y1, x2, y2 instead of x, y, w, h?"
 FROM_ONE = "labelled images are numbered from 1, so the number 1 is the frame at time 0"
@@ -236,3 +243,66 @@ def _to_boxes(path: Path, rows: Sequence[tuple[Any, ...]]) -> Boxes:
     if not all(np.isfinite(boxes[name]).all() for name in "xywh"):
         raise UserError("labels.not_finite", f"{path} cannot be read: a box is not finite")
     return boxes
+
+
+def image_stem(name: str) -> str:
+    """Return the path of an image without suffix, with / between folders; tools on Windows write a backslash."""
+    path = name.replace("\\", "/")
+    folder, _, file = path.rpartition("/")
+    stem = re.sub(r"\.[A-Za-z]\w*$", "", file)
+    return f"{folder}/{_EXPORTED.sub('', stem)}".lstrip("/")
+
+
+def frame_number(stem: str) -> int | None:
+    """Return the number at the end of a name, or None."""
+    digits = re.search(r"(\d+)$", stem)
+    return int(digits[1]) if digits else None
+
+
+class RecordingNames:
+    """Finds the recording that the name of an image contains. Of several, the longest name wins.
+
+    Args:
+        names: The names of all recordings.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        ordered = sorted(names, key=len, reverse=True)
+        self._pattern = re.compile(f"/({'|'.join(map(re.escape, ordered))})(?![0-9A-Za-z])")
+
+    def split(self, stem: str) -> tuple[str, str] | None:
+        """Return the recording and the rest of the name of an image, or None if it belongs to no recording.
+
+        Args:
+            stem: The path of the image without its suffix.
+        """
+        match = self._pattern.search(f"/{stem}")
+        return (match[1], f"/{stem}"[match.end() :]) if match else None
+
+
+def counts_from_one(numbers: Iterable[int]) -> bool:
+    """Return whether frames are numbered from 1: 1 is the smallest number."""
+    return min(numbers, default=0) == 1
+
+
+def frame_times_us(numbers: list[int], fps: float, is_from_one: bool) -> list[int]:
+    """Return the times of frames in microseconds.
+
+    Args:
+        numbers: The numbers in the names of the images.
+        fps: Frames per second. 0: the numbers are times in microseconds.
+        is_from_one: Whether the first frame has the number 1.
+
+    Raises:
+        UserError: The numbers count frames, but their rate is not known.
+    """
+    if fps > 0:
+        return [round(1e6 * (number - is_from_one) / fps) for number in numbers]
+    ascending = sorted(set(numbers))
+    if len(ascending) > 1 and (ascending[-1] - ascending[0]) / (len(ascending) - 1) < _SHORTEST_US:
+        raise UserError(
+            "labels.no_frame_rate",
+            f"the names of the images have the numbers {ascending[0]} to {ascending[-1]}, which count frames; give "
+            "their rate, as in `label_fps: 30` in dataset.yaml",
+        )
+    return numbers

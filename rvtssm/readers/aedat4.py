@@ -25,7 +25,7 @@ from rvtssm.records import ReadOptions
 from rvtssm.system.user_error import UserError
 
 SIGNATURE = b"#!AER-DAT4.0\r\n"
-_EVENT = np.dtype([("t", "<i8"), ("x", "<i2"), ("y", "<i2"), ("p", "u1"), ("unused", "V3")])
+EVENT = np.dtype([("t", "<i8"), ("x", "<i2"), ("y", "<i2"), ("p", "u1"), ("unused", "V3")])
 _CODECS = {0: "none", 1: "lz4", 2: "lz4", 3: "zstd", 4: "zstd"}
 _PACKET_HEADER = struct.Struct("<ii")
 _MAX_HEADER_BYTES = 1 << 20
@@ -69,7 +69,7 @@ class Aedat4Recording(Recording):
         self._gate = Gate(path, height, width)
         self._header = header
         self._stream = stream
-        self._packet = (-1, np.empty(0, _EVENT))  # start and events of the packet that was decompressed last
+        self._packet = (-1, np.empty(0, EVENT))  # start and events of the packet that was decompressed last
 
     def _open(self) -> Any:
         return open(self.path, "rb")
@@ -137,7 +137,7 @@ class Aedat4Recording(Recording):
         return self._packet[1]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_packet": (-1, np.empty(0, _EVENT))}
+        return {**super().__getstate__(), "_packet": (-1, np.empty(0, EVENT))}
 
 
 def open_aedat4(path: Path, options: ReadOptions, stream: int | None = None) -> Aedat4Recording:
@@ -266,12 +266,12 @@ def _events_of(data: bytes) -> npt.NDArray[np.void]:
     """Return the events in an unpacked packet as a view."""
     (vector,) = _root_fields(data, b"EVTS")[:1]
     if vector == 0:
-        return np.empty(0, _EVENT)
+        return np.empty(0, EVENT)
     vector += _number(data, "<I", vector)
     count = _number(data, "<I", vector)
-    if vector + 4 + count * _EVENT.itemsize > len(data):
+    if vector + 4 + count * EVENT.itemsize > len(data):
         raise _DamagedError(f"it claims {count} events but holds {len(data)} bytes")
-    return np.frombuffer(data, _EVENT, count, vector + 4)
+    return np.frombuffer(data, EVENT, count, vector + 4)
 
 
 def _root_fields(data: bytes, identifier: bytes) -> tuple[int, int, int]:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from rvtssm.datasets.synthetic import SPEC
+from rvtssm.datasets.specs import SYNTHETIC as SPEC
 
 
 def generate(raw_dir: str | Path, *, height: int = SPEC.height, width: int = SPEC.width, **settings: Any) -> list[str]:

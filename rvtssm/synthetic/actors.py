@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rvtssm.synthetic.cars import build_car
+from rvtssm.synthetic.figures import build_car, build_pedestrian
 from rvtssm.synthetic.painting import Figure
-from rvtssm.synthetic.pedestrians import build_pedestrian
 from rvtssm.synthetic.simulation_config import SceneConfig
 from rvtssm.synthetic.street import FOCAL_PX, HOUSES_PX_PER_M, View
 

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rvtssm.datasets import synthetic
-from rvtssm.datasets.synthetic import GENERATED_FILE
+from rvtssm.datasets import specs
+from rvtssm.datasets.specs import GENERATED_FILE
 from rvtssm.events.labels import BOX_DTYPE, Boxes, write_boxes
 from rvtssm.readers.dat import write_dat
 from rvtssm.records import DatasetSpec, Events
@@ -90,7 +90,7 @@ def generate_dataset(
 
 
 def simulated_recording(
-    config: SyntheticConfig, split: str, index: int, sensor_hw: tuple[int, int] = synthetic.SPEC.sensor_hw
+    config: SyntheticConfig, split: str, index: int, sensor_hw: tuple[int, int] = specs.SYNTHETIC.sensor_hw
 ) -> tuple[Iterable[Events], Boxes]:
     """Return the events and the boxes of one recording, which depend only on settings, split, index and sensor.
 
@@ -110,10 +110,10 @@ def simulated_recording(
     scene_rng, camera_rng = random_generators(config, split, index)
     scene = build_scene(*sensor_hw, config.duration_us, config.scene, scene_rng, is_moving)
     camera = drawn_camera(config.camera, camera_rng)
-    return simulate_events(scene.frames(), camera, camera_rng), boxes_of(scene, config, synthetic.SPEC)
+    return simulate_events(scene.frames(), camera, camera_rng), boxes_of(scene, config, specs.SYNTHETIC)
 
 
-SYNTHETIC = Simulation(synthetic.SPEC, recipe=1, draw=simulated_recording)
+SYNTHETIC = Simulation(specs.SYNTHETIC, recipe=1, draw=simulated_recording)
 
 
 def random_generators(config: SyntheticConfig, split: str, index: int, attempt: int = 0) -> list[np.random.Generator]:

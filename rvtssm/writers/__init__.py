@@ -13,9 +13,7 @@ from rvtssm.readers.dat import write_dat
 from rvtssm.records import Events
 from rvtssm.system.files import atomic_file
 from rvtssm.system.user_error import UserError
-from rvtssm.writers.aedat4 import write_aedat4
-from rvtssm.writers.evt import write_evt2, write_evt3
-from rvtssm.writers.tables import write_csv, write_npy, write_rvt_hdf5
+from rvtssm.writers.formats import write_aedat4, write_csv, write_evt2, write_evt3, write_npy, write_rvt_hdf5
 
 Write = Callable[[Path, Iterable[Events], int, int], None]  # path, blocks, height and width of the sensor
 

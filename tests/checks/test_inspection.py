@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from user_errors import raises
 
 from rvtssm.checks.inspect_dataset import count_labels, inspect_prepared, inspect_raw, is_prepared
-from rvtssm.checks.inspect_recording import inspect_recording
-from rvtssm.checks.recording_picture import recording_png
+from rvtssm.checks.inspect_recording import inspect_recording, recording_png
 from rvtssm.cli.inspect_pictures import labelled_frames, tree_png
 from rvtssm.cli.main import main
 from rvtssm.datasets.data_config import PreprocessConfig

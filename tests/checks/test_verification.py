@@ -15,7 +15,7 @@ from rvtssm.checks.verification import verify_dataset
 from rvtssm.cli.main import main
 from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
-from rvtssm.datasets.prophesee import GEN1, ONEMPX
+from rvtssm.datasets.specs import GEN1, ONEMPX
 from rvtssm.datasets.store import open_sequence
 from rvtssm.events.labels import read_boxes, write_boxes
 from rvtssm.readers import open_recording

@@ -6,7 +6,7 @@ import pytest
 from user_errors import raises
 
 from rvtssm.datasets import DatasetConfig, build_spec
-from rvtssm.datasets.synthetic import GENERATED_FILE
+from rvtssm.datasets.specs import GENERATED_FILE
 
 
 def generated(folder, name="synthetic", **settings):

@@ -8,8 +8,8 @@ from user_errors import raises
 from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.data_config import DataConfig, PreprocessConfig, SamplingConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
-from rvtssm.datasets.dsec import SPEC
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
+from rvtssm.datasets.specs import DSEC as SPEC
 from rvtssm.datasets.tree import find_boxes_without_events, find_recordings
 from rvtssm.events.label_rules import clean_boxes
 from rvtssm.readers import open_recording

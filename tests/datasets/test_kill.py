@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="fi
 RUN = """
 import pickle, sys
 sys.path[:0] = {path!r}
-import rvtssm.datasets.synthetic, rvtssm.datasets.prepare_dataset
+import rvtssm.datasets.specs, rvtssm.datasets.prepare_dataset
 rvtssm.datasets.sections.SECTION_BYTES = {section_bytes}
 print("ready", flush=True)
 function, arguments = pickle.loads({task!r})

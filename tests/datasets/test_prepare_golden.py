@@ -11,7 +11,7 @@ import pytest
 from user_errors import raises
 
 from rvtssm.datasets.prepare_recording import Recipe, prepare_recording
-from rvtssm.datasets.prophesee import GEN1, ONEMPX
+from rvtssm.datasets.specs import GEN1, ONEMPX
 from rvtssm.datasets.store import StoredSequence, open_rvt_sequence, open_sequence
 from rvtssm.datasets.tree import RawRecording, find_recordings, find_sequences
 from rvtssm.events.cells import frame_pixels

@@ -12,9 +12,8 @@ from user_errors import raises
 
 from rvtssm.synthetic.actors import CAR, PEDESTRIAN, Actor, Journey
 from rvtssm.synthetic.camera import simulate_events
-from rvtssm.synthetic.cars import build_car
+from rvtssm.synthetic.figures import build_car, build_pedestrian
 from rvtssm.synthetic.painting import Figure
-from rvtssm.synthetic.pedestrians import build_pedestrian
 from rvtssm.synthetic.scene import MIN_VISIBLE, Scene, build_scene
 from rvtssm.synthetic.simulation_config import CameraConfig, SceneConfig
 from rvtssm.synthetic.street import View, build_street

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from user_errors import raises
 
-from rvtssm.datasets.synthetic import SPEC
+from rvtssm.datasets.specs import SYNTHETIC as SPEC
 from rvtssm.datasets.tree import find_recordings
 from rvtssm.events.labels import read_boxes
 from rvtssm.readers import open_recording

@@ -10,7 +10,7 @@ import numpy as np
 from rvtssm.contrib.worlds.atlas import Atlas, poster, rough, spoked_wheel
 from rvtssm.contrib.worlds.people import CYCLING, MOTORCYCLING, SCOOTING, Person, build_person
 from rvtssm.contrib.worlds.perspective import LIMB_COLUMNS, NO_PANELS, PANEL_COLUMNS, Parts, Place, panel
-from rvtssm.synthetic.cars import HATCHBACK, OFFROADER, SEDAN, VAN, Make
+from rvtssm.synthetic.figures import HATCHBACK, OFFROADER, SEDAN, VAN, Make
 from rvtssm.system.jit import jit
 
 BICYCLE, MOTORCYCLE, SCOOTER = range(3)

@@ -15,9 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from rvtssm.contrib.worlds.video import VideoSource, by_number, files_in
-from rvtssm.events.label_files import FROM_ONE
+from rvtssm.events.label_files import FROM_ONE, counts_from_one, frame_number, image_stem
 from rvtssm.events.label_formats import LabelledImage, parse_labels
-from rvtssm.events.label_names import counts_from_one, frame_number, image_stem
 from rvtssm.events.labels import BOX_DTYPE, Boxes, number_of_track
 from rvtssm.system.files import file_errors
 from rvtssm.system.user_error import UserError

@@ -21,7 +21,7 @@ from rvtssm.datasets.custom import read_spec
 from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
-from rvtssm.datasets.synthetic import SPEC
+from rvtssm.datasets.specs import SYNTHETIC as SPEC
 from rvtssm.datasets.tree import find_recordings
 from rvtssm.events.labels import BOX_DTYPE, annotated, read_boxes, write_boxes
 from rvtssm.models.checkpoint import write_checkpoint
