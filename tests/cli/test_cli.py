@@ -597,3 +597,14 @@ def test_a_verb_that_trains_nothing_loads_neither_lightning_nor_a_compiler(verb)
     slow = ("lightning", "torch._dynamo", "torchvision")
     program = f"import sys, rvtssm.cli.{verb}; print(*(name for name in {slow} if name in sys.modules))"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "\n"
+
+
+def test_nothing_that_a_command_imports_is_searched_for_garbage(tmp_path):
+    command = ["info", "checkpoint=street-tiny"]
+    program = (
+        "import gc, sys; from rvtssm.cli.main import main; before = gc.get_stats()[2]['collections']; "
+        f"sys.argv = ['rvtssm', *{command}]; main(); "
+        "print(gc.isenabled(), gc.get_freeze_count() > 100_000, gc.get_stats()[2]['collections'] - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "True True 0"
