@@ -21,16 +21,15 @@ from rvtssm.cli.weights import (
     say_windows,
     with_chosen_precision,
 )
-from rvtssm.detection.downsample import SustainedRate, choose_downsample, sustained_rates
-from rvtssm.detection.engine import StreamDetector
+from rvtssm.detection.downsample import SustainedRate, sustained_rates
 from rvtssm.detection.event_camera import CAMERA
 from rvtssm.detection.inference_config import shown_boxes
 from rvtssm.detection.live_run import Feed, LiveRun, LiveSource
+from rvtssm.detection.predict_recording import settings_detector
 from rvtssm.detection.replay import Replay
 from rvtssm.detection.result_files import ResultContext, detection_objects, open_result_files, result_file_names
 from rvtssm.detection.sources import OpenedSource, ended_by_signals, find_sources, opened_source
-from rvtssm.detection.summary import RunSummary, Tally, counted
-from rvtssm.detection.track_objects import TRACK_MEMORY_S, Tracker
+from rvtssm.detection.summary import Tally, counted, run_summary
 from rvtssm.detection.window_results import WindowResult
 from rvtssm.evaluation.render import TerminalTable
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
@@ -64,11 +63,15 @@ def live(config: Config, as_json: bool = False) -> int:
         if not as_json:
             say_replaced(out, "live")
             _announce(config, checkpoint, source, windows, out)
-        detector = _detector(checkpoint, config, windows, opened)
+        lowest = max(config.postprocess.min_score, detection.min_score)
+        postprocess = replace(config.postprocess, min_score=lowest)
+        detector = settings_detector(checkpoint, opened, detection, postprocess, skip="late")
         tally = Tally(1)
         run = LiveRun(source, detector, tally.see)
         broke_off = _run(run, tally, config, staged, as_json)
-        summary = _summary(run, tally, opened, broke_off)
+        summary = run_summary(
+            opened, detector, tally, num_lost=source.num_lost, num_restarts=run.num_restarts, broke_off=broke_off
+        )
         (staged / "live.json").write_text(json.dumps(asdict(summary), indent=2) + "\n")
     if not as_json:
         for line in [*summary.lines(), f"in {out}"]:
@@ -161,24 +164,6 @@ def _announce(
     say_windows(checkpoint, windows)
 
 
-def _detector(
-    checkpoint: LoadedCheckpoint, config: Config, windows: WindowSettings, opened: OpenedSource
-) -> StreamDetector:
-    detection, rules = config.detection, shown_boxes(config.postprocess)
-    tracking = checkpoint.spec.num_classes, windows.hz, TRACK_MEMORY_S, detection.min_score
-    return StreamDetector(
-        checkpoint,
-        opened.events.height,
-        opened.events.width,
-        windows=windows,
-        downsample=detection.downsample or choose_downsample(checkpoint, opened, detection.reduce, detection.tiles),
-        tiles=detection.tiles,
-        config=replace(rules, min_score=max(rules.min_score, detection.min_score)),
-        skip="late",
-        tracker=Tracker(detection.track, *tracking) if detection.track else None,
-    )
-
-
 def _run(run: LiveRun, tally: Tally, config: Config, folder: Path, as_json: bool) -> str:
     """Run until the source ends, write and show what is found, and return why the events broke off, if they did."""
     source, spec = run.source, run.detector.checkpoint.spec
@@ -236,27 +221,3 @@ def _changing_lines(run: LiveRun, tally: Tally, show: Callable[[str], None]) -> 
             )
 
     return tell
-
-
-def _summary(run: LiveRun, tally: Tally, opened: OpenedSource, broke_off: str) -> RunSummary:
-    detector = run.detector
-    return RunSummary(
-        source=run.source.name,
-        format=opened.format,
-        sensor_hw=detector.sensor_hw,
-        frame_hw=detector.frame_hw,
-        downsample=detector.downsample,
-        reduce=detector.windows.reduce,
-        tiles=detector.tiles,
-        assumed_sensor=opened.assumed_sensor,
-        hz=detector.windows.hz,
-        window_ms=detector.windows.nominal_length_us / 1000,
-        windows_per_call=1,
-        **tally.counts(),
-        classes=detector.checkpoint.spec.names_on_disk,
-        faults=asdict(opened.faults),
-        removed=opened.removed,
-        num_lost_packets=run.source.num_lost,
-        num_restarts=run.num_restarts,
-        broke_off=broke_off,
-    )

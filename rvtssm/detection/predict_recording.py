@@ -7,8 +7,9 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,13 +18,13 @@ from rvtssm.detection.engine import StreamDetector, detect
 from rvtssm.detection.inference_config import DetectionConfig, PredictConfig, shown_boxes
 from rvtssm.detection.result_files import ResultContext, Write, open_result_files, result_file_names
 from rvtssm.detection.sources import EventsInMemory, Interruption, OpenedSource, ended_by_signals, opened_source
-from rvtssm.detection.summary import RunSummary, Tally
-from rvtssm.detection.track_objects import TRACK_MEMORY_S, Tracker
+from rvtssm.detection.summary import RunSummary, Tally, run_summary
+from rvtssm.detection.track_objects import tracker_of
 from rvtssm.detection.window_results import WindowResult
 from rvtssm.drawing.draw import SHOWN_US
 from rvtssm.drawing.pictures import MAX_FPS, NUM_STILLS, PictureSettings, SensorFrames, open_pictures
 from rvtssm.events.windows import FreeGrid, label_grid
-from rvtssm.models.checkpoint_meta import LoadedCheckpoint, reduced_hw
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers import Recording
 from rvtssm.records import Events, Labels, ReadOptions, Windows, WindowSettings
@@ -84,15 +85,26 @@ def predict_recording(
         else opened_source(str(recording), options or ReadOptions(), detection.camera_settings)
     )
     with opened as source:
-        plan = _plan(checkpoint, source, detection, config)
-        detector = _detector(checkpoint, plan, detection, config, postprocess or PostprocessConfig())
+        windows = checkpoint.windows_at(detection.hz, detection.window, detection.reduce)
+        grid, num_windows = _planned(source, windows)
+        detector = settings_detector(
+            checkpoint,
+            source,
+            detection,
+            postprocess or PostprocessConfig(),
+            grid=grid,
+            windows_per_call=config.windows_per_call,
+            skip="never",
+            keeps_frames=True,
+        )
+        pictures = _pictures(detector, detection, config)
         with (
             nullcontext() if interruption is None else ended_by_signals(interruption),
             result_set(out, "prediction", [*result_file_names(), *_PICTURES, "prediction.json"]) as staged,
         ):
             with (
-                _opened_outputs(staged, checkpoint, plan, source, config, ground_truth) as (write, sensor),
-                progress_bar("predicting" if progress else None, plan.num_windows) as advance,
+                _opened_outputs(staged, detector, grid, pictures, source, config, ground_truth) as (write, sensor),
+                progress_bar("predicting" if progress else None, num_windows) as advance,
             ):
 
                 def see(block: Events) -> None:
@@ -111,98 +123,92 @@ def predict_recording(
                         break
                 if source.seekable is None:
                     _check_stream(source, tally.num_events)
-            summary = _summary(checkpoint, plan, source, config, tally, interrupted)
-            summary = replace(summary, files=(*sorted(path.name for path in staged.iterdir()), "prediction.json"))
+            files = (*sorted(path.name for path in staged.iterdir()), "prediction.json")
+            num_lost, broke_off = getattr(source.events, "num_lost", 0), source.broke_off or interrupted
+            summary = run_summary(source, detector, tally, num_lost=num_lost, broke_off=broke_off, files=files)
             (staged / "prediction.json").write_text(json.dumps(asdict(summary), indent=2) + "\n")
     return summary
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """The windows, frames and pictures of one recording."""
-
-    settings: WindowSettings
-    windows: Windows | None  # None: windows at a fixed stride from the first event on
-    num_windows: int | None  # None: unknown before the end
-    sensor_hw: tuple[int, int]
-    downsample: int
-    tiles: str | None
-    pictures: PictureSettings
-
-    @property
-    def frame_hw(self) -> tuple[int, int]:
-        return reduced_hw(*self.sensor_hw, self.downsample)
-
-    def sensor_frames(self, has_listeners: bool) -> SensorFrames | None:
-        """Return what counts events for pictures; None without pictures, or if they show the detector's frames."""
-        is_needed = has_listeners or not self.pictures.is_empty
-        if not is_needed or self.pictures.downsample == self.downsample:
-            return None
-        overlap_us, until_us = self.settings.length_us or 0, None
-        if self.settings.representation == "surfaces":
-            overlap_us = SHOWN_US
-        if self.windows is not None:
-            until_us = int(self.windows.ends_us[-1])
-        return SensorFrames(self.sensor_hw, overlap_us, until_us)
-
-
-def _plan(
-    checkpoint: LoadedCheckpoint, source: OpenedSource, detection: DetectionConfig, config: PredictConfig
-) -> _Plan:
-    """Return the plan. Raise UserError without events, or if no pixel is left after downsampling."""
-    events, settings = source.events, checkpoint.windows_at(detection.hz, detection.window, detection.reduce)
-    windows, num_windows = None, None
+def _planned(source: OpenedSource, windows: WindowSettings) -> tuple[Windows | None, int | None]:
+    """Return the windows if they do not end at a fixed stride, and their number; None: unknown before the end."""
+    events = source.events
     if isinstance(events, Recording) and source.images is not None:
-        windows = _windows_at(events, source.images.times_us, settings)
-    if windows is not None:
-        num_windows = len(windows)
-    elif isinstance(events, Recording | EventsInMemory):
+        grid = _windows_at(events, source.images.times_us, windows)
+        if grid is not None:
+            return grid, len(grid)
+    if isinstance(events, Recording | EventsInMemory):
         first_us, last_us = events.time_range_us
-        num_windows = FreeGrid(first_us, settings).num_until(last_us)
-    downsample = detection.downsample or choose_downsample(checkpoint, source, detection.reduce, detection.tiles)
-    reduced_hw(events.height, events.width, downsample)
-    pictures = PictureSettings(
-        class_names=checkpoint.spec.class_names,
-        min_score=detection.min_score,
-        windows=settings,
-        windows_per_picture=max(1, math.ceil(settings.hz / MAX_FPS - 1e-9)),
-        has_video="mp4" in config.formats,
-        num_stills=NUM_STILLS * ("png" in config.formats),
-        downsample=downsample if config.view == "network" else 1,
-        scale=config.scale,
-        note=checkpoint.note,
-    )
-    return _Plan(settings, windows, num_windows, (events.height, events.width), downsample, detection.tiles, pictures)
+        return None, FreeGrid(first_us, windows).num_until(last_us)
+    return None, None
 
 
-def _detector(
+def settings_detector(
     checkpoint: LoadedCheckpoint,
-    plan: _Plan,
+    source: OpenedSource,
     detection: DetectionConfig,
-    config: PredictConfig,
     postprocess: PostprocessConfig,
+    **how: Any,
 ) -> StreamDetector:
-    tracking = checkpoint.spec.num_classes, plan.settings.hz, TRACK_MEMORY_S, detection.min_score
+    """Return the detector of a source that the settings describe.
+
+    Args:
+        checkpoint: The weights.
+        source: The opened source, whose first windows may be tried to choose the frames.
+        detection: Rate, windows, frames and tracks.
+        postprocess: Which boxes count as detections.
+        how: Further arguments of `StreamDetector`.
+    """
+    windows = checkpoint.windows_at(detection.hz, detection.window, detection.reduce)
+    downsample = detection.downsample or choose_downsample(checkpoint, source, detection.reduce, detection.tiles)
     return StreamDetector(
         checkpoint,
-        *plan.sensor_hw,
-        windows=plan.settings,
-        grid=plan.windows,
-        downsample=plan.downsample,
-        tiles=plan.tiles,
+        source.events.height,
+        source.events.width,
+        windows=windows,
+        downsample=downsample,
+        tiles=detection.tiles,
         config=shown_boxes(postprocess),
-        windows_per_call=config.windows_per_call,
-        skip="never",
-        keeps_frames=True,
-        tracker=Tracker(detection.track, *tracking) if detection.track else None,
+        tracker=tracker_of(detection.track, checkpoint.spec.num_classes, windows.hz, detection.min_score),
+        **how,
     )
+
+
+def _pictures(detector: StreamDetector, detection: DetectionConfig, config: PredictConfig) -> PictureSettings:
+    return PictureSettings(
+        class_names=detector.checkpoint.spec.class_names,
+        min_score=detection.min_score,
+        windows=detector.windows,
+        windows_per_picture=max(1, math.ceil(detector.windows.hz / MAX_FPS - 1e-9)),
+        has_video="mp4" in config.formats,
+        num_stills=NUM_STILLS * ("png" in config.formats),
+        downsample=detector.downsample if config.view == "network" else 1,
+        scale=config.scale,
+        note=detector.checkpoint.note,
+    )
+
+
+def _sensor_frames(
+    detector: StreamDetector, grid: Windows | None, pictures: PictureSettings, has_listeners: bool
+) -> SensorFrames | None:
+    """Return what counts events for pictures; None without pictures, or if they show the detector's frames."""
+    is_needed = has_listeners or not pictures.is_empty
+    if not is_needed or pictures.downsample == detector.downsample:
+        return None
+    overlap_us, until_us = detector.windows.length_us or 0, None
+    if detector.windows.representation == "surfaces":
+        overlap_us = SHOWN_US
+    if grid is not None:
+        until_us = int(grid.ends_us[-1])
+    return SensorFrames(detector.sensor_hw, overlap_us, until_us)
 
 
 @contextmanager
 def _opened_outputs(
     folder: Path,
-    checkpoint: LoadedCheckpoint,
-    plan: _Plan,
+    detector: StreamDetector,
+    grid: Windows | None,
+    pictures: PictureSettings,
     source: OpenedSource,
     config: PredictConfig,
     ground_truth: Labels | None,
@@ -211,56 +217,26 @@ def _opened_outputs(
 
     The second is None if pictures need no other events than those in the detector's frames.
     """
-    context = ResultContext(checkpoint.spec, plan.sensor_hw, plan.pictures.min_score)
+    context = ResultContext(detector.checkpoint.spec, detector.sensor_hw, pictures.min_score)
     with open_result_files(folder, config.formats, context) as writers:
         listeners = _picture_listeners(writers)
-        sensor = plan.sensor_frames(bool(listeners))
-        with open_pictures(folder, plan.pictures, ground_truth, source.images, sensor, listeners) as show:
+        sensor = _sensor_frames(detector, grid, pictures, bool(listeners))
+        with open_pictures(folder, pictures, ground_truth, source.images, sensor, listeners) as show:
 
             def write(result: WindowResult) -> int:
                 written = result
                 if not config.all_scores:
-                    written = result.above(plan.pictures.min_score)
+                    written = result.above(pictures.min_score)
                 for append in writers:
                     append(written)
                 shown = result.detections
                 if sensor is None:
-                    shown = replace(shown, xyxy=shown.xyxy / np.float32(plan.downsample))
+                    shown = replace(shown, xyxy=shown.xyxy / np.float32(detector.downsample))
                 assert result.frame is not None
                 show(result.frame, shown, result.start_us)
                 return len(written)
 
             yield write, sensor
-
-
-def _summary(
-    checkpoint: LoadedCheckpoint,
-    plan: _Plan,
-    source: OpenedSource,
-    config: PredictConfig,
-    tally: Tally,
-    interrupted: str,
-) -> RunSummary:
-    return RunSummary(
-        source=source.name,
-        format=source.format,
-        sensor_hw=plan.sensor_hw,
-        frame_hw=plan.frame_hw,
-        downsample=plan.downsample,
-        reduce=plan.settings.reduce,
-        tiles=plan.tiles,
-        assumed_sensor=source.assumed_sensor,
-        hz=plan.settings.hz,
-        window_ms=plan.settings.nominal_length_us / 1000,
-        windows_per_call=config.windows_per_call,
-        **tally.counts(),
-        classes=checkpoint.spec.names_on_disk,
-        faults=asdict(source.faults),
-        removed=source.removed,
-        num_lost_packets=getattr(source.events, "num_lost", 0),
-        num_restarts=0,
-        broke_off=source.broke_off or interrupted,
-    )
 
 
 def _picture_listeners(writers: Sequence[Write]) -> list[Callable[[np.ndarray, int], None]]:

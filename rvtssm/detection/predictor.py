@@ -15,7 +15,7 @@ from rvtssm.detection.inference_config import TRACKERS, DetectionConfig, Predict
 from rvtssm.detection.live_run import Feed, LiveRun, LiveSource, Packet, PythonSource
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.sources import EventsInMemory, EventSource, OpenedSource, filtered, find_sources, opened_source
-from rvtssm.detection.track_objects import Tracker
+from rvtssm.detection.track_objects import tracker_of
 from rvtssm.detection.window_results import Prediction, WindowResult
 from rvtssm.export.exported import read_weights_file
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
@@ -214,7 +214,6 @@ class Predictor:
         """
         windows = self.checkpoint.windows_at(hz, window, reduce)
         _warn(self.checkpoint, windows)
-        tracking = len(self.class_names), windows.hz, track_memory_s, SHOWN_SCORE
         return StreamDetector(
             self.checkpoint,
             height,
@@ -225,7 +224,7 @@ class Predictor:
             filters=filters,
             config=shown_boxes(PostprocessConfig(min_score=min_score)),
             skip="late" if latest else "empty",
-            tracker=Tracker(track, *tracking) if track else None,
+            tracker=tracker_of(track, len(self.class_names), windows.hz, SHOWN_SCORE, track_memory_s),
             keeps_events=True,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +13,8 @@ import numpy as np
 from rvtssm.records import Events
 
 if TYPE_CHECKING:
+    from rvtssm.detection.engine import StreamDetector
+    from rvtssm.detection.sources import OpenedSource
     from rvtssm.detection.window_results import WindowResult
 
 _TIMED = 100_000  # windows whose times are kept for the percentiles, the last ones, because a camera can send for days
@@ -82,6 +84,50 @@ class RunSummary:
             return []
         shares = ", ".join(f"{100 * share:.1f} % ({name})" for name, share in self.removed.items())
         return [f"filters removed {shares} of the events before them"]
+
+
+def run_summary(
+    source: OpenedSource,
+    detector: StreamDetector,
+    tally: Tally,
+    *,
+    num_lost: int,
+    num_restarts: int = 0,
+    broke_off: str,
+    files: tuple[str, ...] = (),
+) -> RunSummary:
+    """Return the summary of a run that has ended.
+
+    Args:
+        source: The opened source.
+        detector: The detector of the run.
+        tally: What was counted.
+        num_lost: Packets of a camera that were lost.
+        num_restarts: Jumps of the clock.
+        broke_off: Why the run ended early; empty if it did not.
+        files: The files that were written.
+    """
+    return RunSummary(
+        source=source.name,
+        format=source.format,
+        sensor_hw=detector.sensor_hw,
+        frame_hw=detector.frame_hw,
+        downsample=detector.downsample,
+        reduce=detector.windows.reduce,
+        tiles=detector.tiles,
+        assumed_sensor=source.assumed_sensor,
+        hz=detector.windows.hz,
+        window_ms=detector.windows.nominal_length_us / 1000,
+        windows_per_call=detector.windows_per_call,
+        **tally.counts(),
+        classes=detector.checkpoint.spec.names_on_disk,
+        faults=asdict(source.faults),
+        removed=source.removed,
+        num_lost_packets=num_lost,
+        num_restarts=num_restarts,
+        broke_off=broke_off,
+        files=files,
+    )
 
 
 def counted(count: int, noun: str) -> str:

@@ -100,6 +100,15 @@ class Tracker:
         return replace(detections, score=score)[np.argsort(-score, kind="stable")]
 
 
+def tracker_of(
+    name: str | None, num_classes: int, hz: float, start_score: float, memory_s: float = TRACK_MEMORY_S
+) -> Tracker | None:
+    """Return the tracker that `track` names; None without a name. See `Tracker`."""
+    if not name:
+        return None
+    return Tracker(name, num_classes, hz, memory_s, start_score)
+
+
 def check_installed(key: str) -> None:
     """Raise UserError, which says what needs the package, if it is not installed."""
     check_extra(key, "tracks", "trackers")
