@@ -50,7 +50,7 @@ def with_settings_of_files(config: Config, overrides: list[str], verb: str) -> C
 
     from rvtssm.cli.weights import PRIMARY, read_settings, read_windows, store_defaults
 
-    weights = read_settings(start, config.resume, config.out) if start else None
+    weights = read_settings(config) if start else None
     windows = read_windows(dataset) if reads_frames else None
     if not weights and not windows:
         return config

@@ -25,7 +25,6 @@ from rvtssm.models.weights import local_weights
 from rvtssm.system.output_folder import locked, result_set
 from rvtssm.system.user_error import UserError
 from rvtssm.training.loop import describe
-from rvtssm.training.training_config import TrainSections
 
 
 def evaluate(config: Config) -> list[EvaluationReport]:
@@ -52,7 +51,7 @@ def _folder(config: Config, label: str) -> Path:
 def check_rates(config: Config) -> None:
     """Raise ValueError, before a detector is trained as configured, if it could not be evaluated at its rates."""
     data = SequenceDataModule(config.dataset, data=config.data, windows=config.windows.settings)
-    meta = describe(TrainSections.of(config), data)
+    meta = describe(config, data)
     checkpoint = meta.with_detector(meta.build())
     data = data_for("the detector", checkpoint, config.dataset, config.data, config.evaluation.class_map)
     SplitPlan(config.evaluation, checkpoint, data).plan_rates()

@@ -16,8 +16,9 @@ from types import ModuleType
 from typing import Any
 
 from rvtssm.cli.composition import as_written, short_keys
-from rvtssm.cli.config import CHOICES, configs_dir
+from rvtssm.cli.config import configs_dir
 from rvtssm.cli.verbs import GROUPS, known_verb, verbs
+from rvtssm.models.model_config import MODEL_SIZES
 from rvtssm.system.user_error import UserError
 
 
@@ -81,7 +82,7 @@ def _choices(sections: tuple[str, ...]) -> list[str]:
     for group, section in [*GROUPS.items(), ("experiment", "training")]:
         if section in sections:
             files = sorted(path.stem for path in Path(configs_dir(), group).glob("*.yaml"))
-            lines.append(f"{group}={'|'.join(files or CHOICES[group][1])}")
+            lines.append(f"{group}={'|'.join(files or MODEL_SIZES)}")
     return lines
 
 

@@ -16,8 +16,6 @@ from rvtssm.models.weights import default_weights, named_weights
 from rvtssm.system.remote import check_local
 from rvtssm.system.user_error import UserError
 
-TRAIN_OUT = "outputs/train"  # the folder of a training that names none
-
 
 def needed(value: str | None, key: str, what: str) -> str:
     """Return the value; raise UserError, which names the key, if it is missing."""
@@ -129,7 +127,7 @@ def check_demo(config: Config) -> None:
 
 def check_training(config: Config) -> None:
     """Raise ValueError if the data of a training are not named."""
-    if config.dataset.name and not any(folders(config).values()):
+    if config.dataset.name and not any(config.folders.values()):
         raise UserError(
             "settings.missing", "dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed: what to train on"
         )
@@ -182,8 +180,3 @@ def writable(folder: Path) -> Path:
             "output.not_writable", f"{place} is not writable; choose another folder, or change its permissions"
         )
     return folder
-
-
-def folders(config: Config) -> dict[str, str | None]:
-    """Return the folders of the data by their key in the section `dataset`."""
-    return {"raw_dir": config.dataset.raw_dir, "prepared_dir": config.dataset.prepared_dir}

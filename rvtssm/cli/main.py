@@ -12,7 +12,6 @@ import os
 import re
 import sys
 import traceback
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rvtssm import __version__
@@ -138,10 +137,9 @@ def _composed(verb: str, words: list[str]) -> tuple[Config, dict[str, Any]]:
         return config, {"points": points}
     config = compose(words, verb)
     if verb == "train" and config.resume == "auto":  # a run goes on with its own settings
-        from rvtssm.cli.inputs import TRAIN_OUT
         from rvtssm.cli.run_files import words_of_run
 
-        config = compose([*words_of_run(Path(config.out or TRAIN_OUT), verb), *words], verb)
+        config = compose([*words_of_run(config.run_dir, verb), *words], verb)
     return config, {}
 
 

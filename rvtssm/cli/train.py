@@ -21,7 +21,6 @@ from rvtssm.models.transfer import CLASS_MAP_FORM, NO_CLASS, Transferred, Transf
 from rvtssm.system.output_folder import result_set
 from rvtssm.training import loop
 from rvtssm.training.reports import AboutToTrain, TrainReports
-from rvtssm.training.training_config import TrainSections
 
 OUTCOMES = {"taken": "taken", "resized": "adapted", "left": "new"}  # as columns of the table
 
@@ -29,7 +28,7 @@ OUTCOMES = {"taken": "taken", "resized": "adapted", "left": "new"}  # as columns
 def train(config: Config, callbacks: Sequence[Callback] = ()) -> Path:
     """Train and validate a detector, write `checkpoints/best.ckpt` and `last.ckpt` to `out`; return the best one."""
     check_training(config)
-    return loop.train(TrainSections.of(config), _OnTerminal(config), callbacks)
+    return loop.train(config, _OnTerminal(config), callbacks)
 
 
 class _OnTerminal(TrainReports):
@@ -47,7 +46,7 @@ class _OnTerminal(TrainReports):
     def transferred(
         self, path: str, source: TransferSource, meta: CheckpointMeta, report: Sequence[Transferred]
     ) -> None:
-        report_transfer(path, source, meta, report, Path(self.config.out or loop.OUT))
+        report_transfer(path, source, meta, report, self.config.run_dir)
 
     def about_to_train(self, run: AboutToTrain) -> None:
         recordings = {split: _with_labels(run, split) for split in ("train", "val")}
@@ -65,7 +64,8 @@ class _OnTerminal(TrainReports):
             score=head_class(run.sections.model).describe_scores(run.sections.postprocess),
             output=run.out,
         )
-        with run_files(run.out, "train", run.sections.applied_to(self.config)):
+        assert isinstance(run.sections, Config)
+        with run_files(run.out, "train", run.sections):
             pass
 
 

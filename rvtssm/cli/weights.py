@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from rvtssm.cli.composition import as_written
 from rvtssm.cli.config import Config, configs_dir
 from rvtssm.cli.console import say
-from rvtssm.cli.inputs import TRAIN_OUT, weights_path
+from rvtssm.cli.inputs import weights_path
 from rvtssm.datasets import DatasetConfig, build_spec
 from rvtssm.datasets.tree import find_sequences
 from rvtssm.events.windows import WindowsConfig
@@ -172,7 +172,7 @@ def store_defaults(settings: type[Config], weights: WeightSettings | None, windo
     store.store(PRIMARY, {"defaults": defaults})
 
 
-def read_settings(start: str, resume: str | None, out: str | None) -> WeightSettings:
+def read_settings(config: Config) -> WeightSettings:
     """Return the settings of the weights that a training starts from, or of the run that it continues, if there is one.
 
     Raise UserError for a file that holds no weights.
@@ -180,8 +180,10 @@ def read_settings(start: str, resume: str | None, out: str | None) -> WeightSett
     from rvtssm.training.checkpoints import latest_checkpoint
     from rvtssm.training.loop import read_start
 
-    continued = latest_checkpoint(Path(out or TRAIN_OUT)) if resume == "auto" else Path(resume or "")
-    source = read_start(str(continued) if continued.is_file() else start)
+    start = Path(config.resume or "")
+    if config.resume == "auto":
+        start = latest_checkpoint(config.run_dir)
+    source = read_start(str(start if start.is_file() else config.training.init_from))
     return settings_of(source.model, source.temporal, source.windows)
 
 

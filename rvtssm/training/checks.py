@@ -1,7 +1,6 @@
 """Find mistakes of a training before its first step: in its settings, in its recordings, in its labels."""
 
 from contextlib import suppress
-from typing import Any
 
 import torch
 
@@ -17,18 +16,14 @@ from rvtssm.system.machine import check_memory
 from rvtssm.system.remote import is_url
 from rvtssm.system.user_error import UserError
 from rvtssm.training.optim import h2_term
-from rvtssm.training.training_config import H2_BAND
+from rvtssm.training.training_config import H2_BAND, TrainSections
 
 _FRAME_HW = (32, 32)  # no weight depends on it
 _MOST_EARLY = 0.05  # of averaged weights that those of the first step may be
 
 
-def check(config: Any) -> None:
-    """Raise UserError, which names key and value, if sections of the configuration do not fit together.
-
-    Args:
-        config: A `TrainSections`, or a configuration with the same sections.
-    """
+def check(config: TrainSections) -> None:
+    """Raise UserError, which names key and value, if sections of the configuration do not fit together."""
     with torch.device("meta"):
         detector = build_detector(
             config.model,

@@ -35,8 +35,6 @@ from rvtssm.training.reports import (
 from rvtssm.training.resume import check_same_run, decisive_settings, find_resume, is_extension
 from rvtssm.training.training_config import TrainSections
 
-OUT = "outputs/train"  # the folder of a training that names none
-
 
 def train(sections: TrainSections, reports: TrainReports | None = None, callbacks: Sequence[Callback] = ()) -> Path:
     """Train and validate a detector, write `checkpoints/best.ckpt` and `last.ckpt` to `out`; return the best one.
@@ -49,7 +47,7 @@ def train(sections: TrainSections, reports: TrainReports | None = None, callback
     Raises:
         UserError: The settings do not fit each other, the data or this machine.
     """
-    out = Path(sections.out or OUT)
+    out = sections.run_dir
     resume = find_resume(sections.resume, out)
     decided = _decided(sections, resume)
     check(decided)  # like all that can fail without data, before any data are read

@@ -1,7 +1,8 @@
 """The settings of a training and of its optimiser. This file does not import torch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from rvtssm.datasets import DatasetConfig
@@ -141,12 +142,12 @@ def check_loggers(names: Sequence[str]) -> None:
 
 @dataclass
 class TrainSections:
-    """All settings of a training. The defaults are those of the command line."""
+    """All settings of a training. Those of the command line, `rvtssm.cli.config.Config`, extend them."""
 
     dataset: DatasetConfig = field(default_factory=DatasetConfig)
-    windows: WindowsConfig = field(default_factory=WindowsConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     temporal: TemporalConfig = field(default_factory=TemporalConfig)
+    windows: WindowsConfig = field(default_factory=WindowsConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     data: DataConfig = field(default_factory=DataConfig)
@@ -154,17 +155,16 @@ class TrainSections:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     postprocess: PostprocessConfig = field(default_factory=PostprocessConfig)
     seed: int = 0
-    out: str | None = None  # the folder of the run; None: outputs/train
-    resume: str | None = None  # a checkpoint to continue from; `auto`: the latest one in `out`, if any
+    """Seed of all random numbers."""
+    out: str | None = None
+    """Folder to write to; null: outputs/<command>."""
+    resume: str | None = None
+    """Checkpoint to resume from; auto: the last one in `out`, if any."""
 
-    @classmethod
-    def of(cls, config: Any) -> "TrainSections":
-        """Return the sections of a larger configuration, which has them under the same names."""
-        return cls(**{section.name: getattr(config, section.name) for section in fields(cls)})
-
-    def applied_to(self, config: Any) -> Any:
-        """Return a larger configuration with these sections in place of its own."""
-        return replace(config, **{section.name: getattr(self, section.name) for section in fields(self)})
+    @property
+    def run_dir(self) -> Path:
+        """The folder of the run."""
+        return Path(self.out or "outputs/train")
 
     @property
     def folders(self) -> dict[str, str | None]:

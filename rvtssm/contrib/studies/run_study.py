@@ -275,7 +275,7 @@ def _not_to_repeat(config: StudySettings, shared: Sequence[str]) -> list[str]:
         return [word for word in overrides(config) if word.split(".")[0] in NOT_READ_WITH_WEIGHTS]
     if not config.training.init_from:
         return []
-    of_weights = read_settings(config.training.init_from, None, None)
+    of_weights = read_settings(replace(config, resume=None))
     others = WeightSettings(config.model, config.temporal, config.windows).others(of_weights)
     named = {word.partition("=")[0] for word in others}
     words = [word for word in overrides(config) if word.split(".")[0] in SETTINGS_OF_WEIGHTS and word not in shared]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from rvtssm.cli.config import Config
-from rvtssm.cli.inputs import check_training, folders
+from rvtssm.cli.inputs import check_training
 from rvtssm.system.user_error import UserError
 
 # sections of which a study that scores given weights reads nothing
@@ -75,7 +75,7 @@ def given_weights(config: Config) -> list[str]:
 
 def makes_recordings(config: Config) -> bool:
     """Return whether a study makes its recordings itself: those of the synthetic dataset, if no folder is named."""
-    return config.dataset.name == "synthetic" and not any(folders(config).values())
+    return config.dataset.name == "synthetic" and not any(config.folders.values())
 
 
 def check_study(config: StudySettings) -> None:
@@ -91,7 +91,7 @@ def check_study(config: StudySettings) -> None:
             "evaluation.class_map is for weights of other data (checkpoint=FILE), and this study trains its own; write "
             "training.class_map for the classes of training.init_from",
         )
-    if is_given and not any(folders(config).values()):
+    if is_given and not any(config.folders.values()):
         raise UserError(
             "settings.missing",
             "dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed: what to score the weights on",
