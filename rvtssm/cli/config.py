@@ -60,9 +60,10 @@ def register_schema(settings: type[Config] = Config) -> None:
     store.store("schema", schema)
     sizes = {name: asdict(size) for name, size in MODEL_SIZES.items()}
     first = next(iter(sizes.values()))
-    differing = [key for key in first if any(size[key] != first[key] for size in sizes.values())]
+    differing = {key for size in sizes.values() for key, value in size.items() if value != first[key]}
     for name, size in sizes.items():
-        store.store(name, {key: size[key] for key in differing}, group="model", package="model")
+        own = {key: value for key, value in size.items() if key in differing}
+        store.store(name, own, group="model", package="model")
 
 
 @functools.cache

@@ -33,7 +33,7 @@ def convert(config: Config) -> None:
     format = format_for(out)
     writable(out.absolute().parent)
     options = ReadOptions.of(config.dataset)
-    if options.height is options.width is None and topic is None:
+    if topic is None:
         options = sensor_above(path, options)
     recording = open_with(where, options)
     with progress_bar("events converted", None) as advance:

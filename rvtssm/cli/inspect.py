@@ -94,7 +94,7 @@ def _inspected(
     if is_folder or is_sequence(path):
         return inspect_prepared(path, spec, progress=is_folder)
     options = replace(ReadOptions.of(spec or config.dataset), filters=config.filters)
-    if options.height is options.width is None and topic is None:
+    if topic is None:
         options = sensor_above(path, options)
     return inspect_recording(open_with(where, options), has_checksum=as_json)
 

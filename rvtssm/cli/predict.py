@@ -88,7 +88,7 @@ def _predict_one(
     config: Config, checkpoint: LoadedCheckpoint, path: str, out: Path, interruption: Interruption
 ) -> RunSummary:
     options = replace(ReadOptions.of(config.dataset), filters=config.filters)
-    if options.height is options.width is None and Path(path).is_file():
+    if Path(path).is_file():
         options = sensor_above(Path(path), options)
     return predict_recording(
         checkpoint,

@@ -340,9 +340,11 @@ def _is_label_file(path: Path) -> bool:
 def sensor_above(path: Path, options: ReadOptions) -> ReadOptions:
     """Return the options with the size in the nearest `dataset.yaml` above a recording that does not state its size.
 
-    Return the options unchanged if the recording states its size, or if there is no such file. Raise UserError if the
-    recording cannot be read, or if the content of `dataset.yaml` is wrong.
+    Return the options unchanged if they or the recording state the size, or if there is no such file. Raise UserError
+    if the recording cannot be read, or if the content of `dataset.yaml` is wrong.
     """
+    if options.height is not None or options.width is not None:
+        return options
     try:
         open_with(path, options).close()
     except UnknownSensorSize:

@@ -85,8 +85,7 @@ def predict_recording(
         else opened_source(str(recording), options or ReadOptions(), detection.camera_settings)
     )
     with opened as source:
-        windows = checkpoint.windows_at(detection.hz, detection.window, detection.reduce)
-        grid, num_windows = _planned(source, windows)
+        grid, num_windows = _planned(checkpoint, source, detection)
         detector = settings_detector(
             checkpoint,
             source,
@@ -97,13 +96,12 @@ def predict_recording(
             skip="never",
             keeps_frames=True,
         )
-        pictures = _pictures(detector, detection, config)
         with (
             nullcontext() if interruption is None else ended_by_signals(interruption),
             result_set(out, "prediction", [*result_file_names(), *_PICTURES, "prediction.json"]) as staged,
         ):
             with (
-                _opened_outputs(staged, detector, grid, pictures, source, config, ground_truth) as (write, sensor),
+                _opened_outputs(staged, detector, grid, source, detection, config, ground_truth) as (write, sensor),
                 progress_bar("predicting" if progress else None, num_windows) as advance,
             ):
 
@@ -123,16 +121,26 @@ def predict_recording(
                         break
                 if source.seekable is None:
                     _check_stream(source, tally.num_events)
-            files = (*sorted(path.name for path in staged.iterdir()), "prediction.json")
-            num_lost, broke_off = getattr(source.events, "num_lost", 0), source.broke_off or interrupted
-            summary = run_summary(source, detector, tally, num_lost=num_lost, broke_off=broke_off, files=files)
-            (staged / "prediction.json").write_text(json.dumps(asdict(summary), indent=2) + "\n")
+            summary = _written_summary(staged, source, detector, tally, source.broke_off or interrupted)
     return summary
 
 
-def _planned(source: OpenedSource, windows: WindowSettings) -> tuple[Windows | None, int | None]:
+def _written_summary(
+    folder: Path, source: OpenedSource, detector: StreamDetector, tally: Tally, broke_off: str
+) -> RunSummary:
+    """Write `prediction.json` beside the other files, and return its content."""
+    files = (*sorted(path.name for path in folder.iterdir()), "prediction.json")
+    num_lost = getattr(source.events, "num_lost", 0)
+    summary = run_summary(source, detector, tally, num_lost=num_lost, broke_off=broke_off, files=files)
+    (folder / "prediction.json").write_text(json.dumps(asdict(summary), indent=2) + "\n")
+    return summary
+
+
+def _planned(
+    checkpoint: LoadedCheckpoint, source: OpenedSource, detection: DetectionConfig
+) -> tuple[Windows | None, int | None]:
     """Return the windows if they do not end at a fixed stride, and their number; None: unknown before the end."""
-    events = source.events
+    events, windows = source.events, checkpoint.windows_at(detection.hz, detection.window, detection.reduce)
     if isinstance(events, Recording) and source.images is not None:
         grid = _windows_at(events, source.images.times_us, windows)
         if grid is not None:
@@ -208,8 +216,8 @@ def _opened_outputs(
     folder: Path,
     detector: StreamDetector,
     grid: Windows | None,
-    pictures: PictureSettings,
     source: OpenedSource,
+    detection: DetectionConfig,
     config: PredictConfig,
     ground_truth: Labels | None,
 ) -> Iterator[tuple[Callable[[WindowResult], int], SensorFrames | None]]:
@@ -217,7 +225,8 @@ def _opened_outputs(
 
     The second is None if pictures need no other events than those in the detector's frames.
     """
-    context = ResultContext(detector.checkpoint.spec, detector.sensor_hw, pictures.min_score)
+    pictures = _pictures(detector, detection, config)
+    context = ResultContext(detector.checkpoint.spec, detector.sensor_hw, detection.min_score)
     with open_result_files(folder, config.formats, context) as writers:
         listeners = _picture_listeners(writers)
         sensor = _sensor_frames(detector, grid, pictures, bool(listeners))
@@ -226,7 +235,7 @@ def _opened_outputs(
             def write(result: WindowResult) -> int:
                 written = result
                 if not config.all_scores:
-                    written = result.above(pictures.min_score)
+                    written = result.above(detection.min_score)
                 for append in writers:
                     append(written)
                 shown = result.detections

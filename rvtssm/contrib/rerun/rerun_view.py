@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +80,8 @@ class RerunLog:
             self._stream.log(entity, value)
 
 
-@contextmanager
-def open_rerun_file(path: Path, context: ResultContext) -> Iterator[RerunLog]:
-    """Yield the log of a file of Rerun (`formats=[rrd]`).
+def open_rerun_file(path: Path, context: ResultContext) -> AbstractContextManager[RerunLog]:
+    """Return the log of a file of Rerun (`formats=[rrd]`).
 
     Args:
         path: The file.
@@ -91,13 +90,11 @@ def open_rerun_file(path: Path, context: ResultContext) -> Iterator[RerunLog]:
     Raises:
         UserError: The package `rerun-sdk` is missing, or the file cannot be written.
     """
-    with _opened("formats=[rrd]", path, context) as log_:
-        yield log_
+    return _opened("formats=[rrd]", path, context)
 
 
-@contextmanager
-def open_rerun_viewer(path: Path, context: ResultContext) -> Iterator[RerunLog]:
-    """Yield the log of the viewer, which opens (`formats=[rerun]`). If it was closed meanwhile, there is a warning.
+def open_rerun_viewer(path: Path, context: ResultContext) -> AbstractContextManager[RerunLog]:
+    """Return the log of the viewer, which opens (`formats=[rerun]`). If it was closed meanwhile, there is a warning.
 
     Args:
         path: Not used, because there is no file.
@@ -106,8 +103,7 @@ def open_rerun_viewer(path: Path, context: ResultContext) -> Iterator[RerunLog]:
     Raises:
         UserError: The package `rerun-sdk` is missing, or the viewer cannot be started.
     """
-    with _opened("formats=[rerun]", None, context) as log_:
-        yield log_
+    return _opened("formats=[rerun]", None, context)
 
 
 @contextmanager

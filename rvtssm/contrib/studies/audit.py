@@ -50,7 +50,7 @@ def _input(config: AuditSettings, checkpoint: LoadedCheckpoint) -> tuple[Events,
     """Return the events, the size of the sensor, the downsampling if it is known, and a description of the events."""
     seconds, dataset = config.audit.duration_s, with_described(config.dataset)
     spec = build_spec(dataset) if dataset.name else checkpoint.spec
-    where, height, width = config.recording, config.dataset.height, config.dataset.width
+    where = config.recording
     if where is None and config.dataset.raw_dir:
         recordings = find_recordings(config.dataset.raw_dir, "test", spec)
         if not recordings:
@@ -65,8 +65,9 @@ def _input(config: AuditSettings, checkpoint: LoadedCheckpoint) -> tuple[Events,
         blocks, _ = simulated_recording(scene, "test", 0, size)
         return join_events(list(blocks)), size, 1, f"{seconds:g} s of simulated traffic, seed {config.seed}"
     path = next(iter(find_sources(where).values()))
+    height, width = config.dataset.height, config.dataset.width
     options = replace(spec.read_options, height=height, width=width, repair=dataset.repair or spec.repair)
-    if height is width is None and Path(path).is_file():
+    if Path(path).is_file():
         options = sensor_above(Path(path), options)
     events, size, name = first_events(path, seconds, (spec.height, spec.width), options)
     return events, size, None, f"the first {seconds:g} s of {name}"

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 
 from rvtssm.cli.config import Config
-from rvtssm.cli.inputs import needed, weights_path
 from rvtssm.system.limits import check_positive
 from rvtssm.system.user_error import UserError
 
@@ -36,9 +35,3 @@ class AuditSettings(Config):
     """All settings, with those of `audit`."""
 
     audit: AuditConfig = field(default_factory=AuditConfig)
-
-
-def check_audit(config: AuditSettings) -> None:
-    """Raise UserError if the weights are missing."""
-    needed(config.checkpoint, "checkpoint=FILE", "weights of the detector whose memory is measured")
-    weights_path(config)

@@ -19,7 +19,7 @@ AUDIT = Verb(
     "measure memory and time step of a detector; FILE [recording=FILE] out=DIR [--json]",
     "best.ckpt recording=drive.raw out=audit",
     "rvtssm.contrib.studies.audit:audit",
-    check="rvtssm.contrib.studies.audit_config:check_audit",
+    check="rvtssm.cli.inputs:weights_path",
     settings="rvtssm.contrib.studies.audit_config:AuditSettings",
     own=("audit", "dataset"),
     keys=(*WEIGHTS, "recording", "out", "seed"),
