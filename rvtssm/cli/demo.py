@@ -27,7 +27,7 @@ from rvtssm.evaluation.plots import comparison_figure, to_png
 from rvtssm.evaluation.protocol import has_stood_still
 from rvtssm.evaluation.render import render
 from rvtssm.evaluation.report import details
-from rvtssm.evaluation.result import EvaluationReport, percent, percent_interval, to_json
+from rvtssm.evaluation.result import EvaluationReport, percent, percent_ap, percent_interval, to_json
 from rvtssm.models.checkpoint import load_file, read_checkpoint
 from rvtssm.models.detector import count_parameters
 from rvtssm.models.weights import default_weights
@@ -188,7 +188,7 @@ def _rates(by_window: Mapping[str, EvaluationReport]) -> list[list[str]]:
     reports = by_window.values()
     cells = [["Hz", *by_window]]
     for hz in sorted(row.hz for row in next(iter(reports)).rows):
-        cells.append([f"{hz:g}", *(_with_interval(_row_at(report, hz)) for report in reports)])
+        cells.append([f"{hz:g}", *(percent_ap(_row_at(report, hz)) for report in reports)])
     if len(cells) > 2:
         cells.append(["drop", *(percent(report.performance_drop) for report in reports)])
     return cells
@@ -198,7 +198,7 @@ def _memory(report: EvaluationReport, still_ms: float) -> list[list[str]]:
     """Return what the state is worth, or nothing if that was not measured."""
     if report.without_memory is None:
         return []
-    still, carried = report.still_objects, _with_interval(_row_at(report, report.reference_hz))
+    still, carried = report.still_objects, percent_ap(_row_at(report, report.reference_hz))
     head = ["state", "all objects"]
     rows = [["carried", carried], ["reset at every step", percent_interval(report.without_memory)]]
     if len(still) == 2:
@@ -206,8 +206,3 @@ def _memory(report: EvaluationReport, still_ms: float) -> list[list[str]]:
         for row, name in zip(rows, ("carried", "reset"), strict=True):
             row.append(percent(still[name]))
     return [head, *rows]
-
-
-def _with_interval(row: RateRow) -> str:
-    interval = row.intervals.get("AP")
-    return percent_interval(interval) if interval else percent(row.metrics["AP"])

@@ -37,7 +37,7 @@ class Resampled:
     recordings: tuple[str, ...]  # the recordings that replicates draw from
     metrics: Mapping[str, float]
     replicates: Mapping[str, npt.NDArray[np.float64]]  # (B,) by name
-    num_objects: tuple[int, ...] = ()  # of each recording; empty in scores of an earlier version
+    num_objects: tuple[int, ...] = ()  # of each recording; empty if unknown
 
     @property
     def has_intervals(self) -> bool:
@@ -90,7 +90,7 @@ def resample(matches: Sequence[RecordingMatches], spec: DatasetSpec, num_replica
     names, metrics = tuple(match.name for match in matches), average_precisions(matches, spec)
     num_objects = tuple(int(match.num_truths[0].sum()) for match in matches)
     if len(matches) < 2 or not num_replicates:
-        return Resampled(names, metrics, {name: np.zeros(0) for name in metrics}, num_objects)
+        return Resampled(names, metrics, dict.fromkeys(metrics, np.zeros(0)), num_objects)
     drawn = np.random.default_rng(seed).multinomial(len(matches), [1 / len(matches)] * len(matches), num_replicates)
     return Resampled(names, metrics, weighted_precisions(matches, spec, drawn), num_objects)
 

@@ -118,21 +118,24 @@ def _metrics(precision: Precision, spec: DatasetSpec) -> dict[str, float]:
 def _mean(values: Precision) -> float:
     """Return the mean over the classes that have ground truth."""
     known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else math.nan
+    if not len(known):
+        return math.nan
+    return float(known.mean())
 
 
 def _precisions(matches: Sequence[RecordingMatches], num_classes: int, weights: Ints) -> Iterator[Precision]:
     """Yield the precision (T, 101, K, S) of each weighting; NaN for a class or size without ground truth."""
-    num_sizes = len(matches[0].num_truths) if matches else len(SIZES)
     if not matches:
-        yield from np.full((len(weights), len(OVERLAPS), len(RECALLS), num_classes, num_sizes), np.nan)
+        yield from np.full((len(weights), len(OVERLAPS), len(RECALLS), num_classes, len(SIZES)), np.nan)
         return
+
+    def joined(field: str) -> Any:
+        return np.concatenate([getattr(match, field) for match in matches], axis=-1)
+
     recording = np.repeat(np.arange(len(matches)), [len(match.score) for match in matches])
     num_truths = np.stack([match.num_truths for match in matches])  # (R, S, K)
-    score = np.concatenate([match.score for match in matches])
-    class_id = np.concatenate([match.class_id for match in matches])
-    is_hit = np.concatenate([match.is_hit for match in matches], axis=-1)
-    is_counted = ~np.concatenate([match.is_ignored for match in matches], axis=-1)
+    num_sizes = num_truths.shape[1]
+    score, class_id, is_hit, is_counted = joined("score"), joined("class_id"), joined("is_hit"), ~joined("is_ignored")
     best_first = []
     for k in range(num_classes):
         of_class = np.flatnonzero(class_id == k)

@@ -14,6 +14,7 @@ from rvtssm.evaluation.result import (
     EvaluationReport,
     json_interval,
     percent,
+    percent_ap,
     percent_interval,
     percents,
     table_by_rate,
@@ -84,8 +85,7 @@ def rates_table(reports: Mapping[str, EvaluationReport]) -> list[list[str]]:
     for name, report in _named(reports).items():
         cells = dict.fromkeys(rates, NO_VALUE)
         for row in report.rows:
-            interval = row.intervals.get("AP")
-            cells[row.hz] = percent_interval(interval) if interval else percent(row.metrics["AP"])
+            cells[row.hz] = percent_ap(row)
         table.append([f"{name} ({report.title})", *cells.values(), percent(report.performance_drop)])
     for name, published in _published(reports).items():
         ap_by_hz = {hz: ap for hz, ap in published.items() if hz in rates}  # so that the drop uses the same rates
@@ -120,9 +120,8 @@ def _differences(reports: Mapping[str, EvaluationReport]) -> dict[str, dict[floa
     differences: dict[str, dict[float, Interval]] = {}
     for name, report in _named(dict(others)).items():
         for row in report.rows:
-            base = base_of.get((row.hz, row.windows[0] if row.windows else ""))
-            difference = row.resampled.minus(base, "AP") if row.resampled and base else None
-            if difference:
+            base = base_of.get((row.hz, row.window))
+            if row.resampled and base and (difference := row.resampled.minus(base, "AP")):
                 differences.setdefault(name, {})[row.hz] = difference
     return differences
 

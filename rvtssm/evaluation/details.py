@@ -166,7 +166,7 @@ def best_rate(rows: Sequence[RateRow], options: EvaluationConfig) -> dict[str, s
         where = "on this machine"
     rate = f"{best.hz:g} Hz"
     if len({row.windows for row in rows}) > 1:
-        rate += f", window={best.windows[0]}"
+        rate += f", window={best.window}"
     return {"best rate": f"best {where}: {rate}, AP {percent_interval(best.resampled.interval('AP'))}"}
 
 

@@ -105,8 +105,12 @@ class DetectorRun:
         """Return the batches by the numbers of their recordings, the longest first."""
         asked = [number for number, sequence in enumerate(sequences) if len(sequence.wanted_steps)]
         ordered = sorted(asked, key=lambda number: -len(sequences[number].windows))  # similar lengths in a batch
-        memory_chunk = None if self.is_carried else self.checkpoint.model_config.memory_chunk
-        how = self.postprocess, 1 if is_reset else memory_chunk, self.step_scale
+        memory_chunk = self.checkpoint.model_config.memory_chunk
+        if is_reset:
+            memory_chunk = 1
+        elif self.is_carried:
+            memory_chunk = None
+        how = self.postprocess, memory_chunk, self.step_scale
         size = self.data.data.eval_batch_size
         batches = {}
         for first in range(0, len(ordered), size):

@@ -42,6 +42,11 @@ class RateRow:
     windows: tuple[str, ...] = ()  # kinds of windows, see `PlannedRate`
 
     @property
+    def window(self) -> str:
+        """The kind of windows; the first one if the windows of two kinds are the same."""
+        return next(iter(self.windows), "")
+
+    @property
     def intervals(self) -> "dict[str, Interval]":
         """The metrics with their confidence intervals, by name; empty if there are none."""
         if self.resampled is None or not self.resampled.has_intervals:
@@ -56,7 +61,9 @@ def is_same_rate(hz: float, other_hz: float) -> bool:
 
 def true_rate(asked_hz: float, step_us: float) -> float:
     """Return the rate of steps of `step_us`, to four digits; `asked_hz` itself if both are equal up to rounding."""
-    return asked_hz if is_same_rate(1e6 / step_us, asked_hz) else _to_four_digits(1e6 / step_us)
+    if is_same_rate(1e6 / step_us, asked_hz):
+        return asked_hz
+    return _to_four_digits(1e6 / step_us)
 
 
 def is_reached(asked_hz: float, hz: float) -> bool:

@@ -105,8 +105,9 @@ def _is_ignored(name: str, labels: Labels, only: Only | None) -> Bools:
     """Return which labels of a recording neither need to be found nor count as found."""
     if only is None:
         return np.zeros(len(labels), bool)
-    is_wanted = only[name] if isinstance(only, Mapping) else only(labels)
-    return ~np.asarray(is_wanted, bool)
+    if isinstance(only, Mapping):
+        return ~np.asarray(only[name], bool)
+    return ~np.asarray(only(labels), bool)
 
 
 def _frames_of_images(
@@ -142,12 +143,12 @@ def _detected(frames: Sequence[tuple[int, Detections]], num_images: int, rules: 
     """Return the detections that are scored: of each group the best MOST_DETECTIONS, best first."""
     if not frames:
         return _Boxes(np.zeros((0, 4)), np.zeros(0), np.zeros(0, np.int64), np.zeros(0))
-    lengths = [len(frame) for _, frame in frames]
-    image = np.repeat([image for image, _ in frames], lengths)
-    t_us = np.repeat([frame.t_us for _, frame in frames], lengths)
-    ltwh = xyxy_to_ltwh(np.concatenate([frame.xyxy for _, frame in frames]))
-    score = np.concatenate([frame.score for _, frame in frames]).astype(np.float64)
-    class_id = np.concatenate([frame.class_id for _, frame in frames]).astype(np.int64)
+    images, found = zip(*frames, strict=True)
+    lengths = list(map(len, found))
+    image, t_us = np.repeat(images, lengths), np.repeat([frame.t_us for frame in found], lengths)
+    ltwh = xyxy_to_ltwh(np.concatenate([frame.xyxy for frame in found]))
+    score = np.concatenate([frame.score for frame in found]).astype(np.float64)
+    class_id = np.concatenate([frame.class_id for frame in found]).astype(np.int64)
     group = class_id * num_images + image
     order = np.lexsort((-score, group))
     if rules is not None:

@@ -41,7 +41,7 @@ def console_table(report: EvaluationReport) -> TerminalTable:
     drops = {window: part.performance_drop for window, part in report.by_window.items()}
     if not all(map(math.isnan, drops.values())):
         for window, drop in drops.items():
-            cells = ["drop", *([window] if report.others else []), percent(drop)]
+            cells = ["drop", *[window] * bool(report.others), percent(drop)]
             rows.append(cells + [""] * (len(head) - len(cells)))
     # APs of sizes come last: they are the first to be left out in a narrow terminal, before the classes of the user.
     order = sorted(range(len(head)), key=lambda column: head[column] in METRICS[3:])

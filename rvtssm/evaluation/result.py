@@ -84,10 +84,9 @@ class EvaluationReport:
     @property
     def by_window(self) -> dict[str, "EvaluationReport"]:
         """A report for each kind of windows, slide or shrink. The one described in detail comes first."""
-        own = self.rows[0].windows[0] if self.rows[0].windows else ""
-        reports = {own: replace(self, others=())}
-        for row in self.others:
-            window = row.windows[0]
+        reports = {self.rows[0].window: replace(self, others=())}
+        for other in self.others:
+            window = other.window
             if window in reports:
                 continue
             shared = tuple(row for row in self.rows if window in row.windows)
@@ -123,8 +122,7 @@ class EvaluationReport:
         reference = by_hz.pop(self.breakdown_hz, None)
         differences: dict[float, Interval] = {}
         for hz, resampled in by_hz.items():
-            difference = resampled.minus(reference, "AP") if reference else None
-            if difference:
+            if reference and (difference := resampled.minus(reference, "AP")):
                 differences[hz] = difference
         return differences
 
@@ -188,10 +186,20 @@ def table_by_rate(head: str, cells: Mapping[str, Mapping[float, str]]) -> list[l
     return table
 
 
-def percent_interval(interval: Interval) -> str:
-    """Return a fraction as text in percent, with its confidence interval if it has one."""
-    limits = "" if math.isnan(interval.low) else f" [{percent(interval.low)}, {percent(interval.high)}]"
-    return percent(interval.value) + limits
+def percent_interval(interval: Interval | None) -> str:
+    """Return a fraction as text in percent, with its confidence interval if it has one; a dash for None."""
+    if interval is None:
+        return NO_VALUE
+    if math.isnan(interval.low):
+        return percent(interval.value)
+    return f"{percent(interval.value)} [{percent(interval.low)}, {percent(interval.high)}]"
+
+
+def percent_ap(row: RateRow) -> str:
+    """Return the AP of a row as text in percent, with its confidence interval if it has one."""
+    if row.intervals:
+        return percent_interval(row.intervals["AP"])
+    return percent(row.metrics["AP"])
 
 
 def json_interval(interval: Interval) -> list[float | None]:
@@ -210,9 +218,8 @@ def citation(report: EvaluationReport) -> str:
     The number is that at the rate of training; without it, the line names the rate of training and the kind of windows.
     """
     row = next(row for row in report.rows if row.hz == report.breakdown_hz)
-    line = f"AP {percent(row.metrics['AP'])}"
+    line = f"AP {percent_ap(row)}"
     if row.intervals and row.resampled:
-        line = f"AP {percent_interval(row.intervals['AP'])}"
         line += f" ({LEVEL:.0%} bootstrap over {len(row.resampled.recordings)} recordings)"
     line += f" at {row.hz:g} Hz"
     if row.hz != report.reference_hz:
@@ -245,8 +252,7 @@ def rate_table(report: EvaluationReport) -> list[list[str]]:
     if any(differences.values()):
         head.append(f"AP minus {report.breakdown_hz:g} Hz")
         for row, cells in zip(report.all_rows, rows, strict=True):
-            difference = differences[row.windows[0] if row.windows else ""].get(row.hz)
-            cells.append(percent_interval(difference) if difference else NO_VALUE)
+            cells.append(percent_interval(differences[row.window].get(row.hz)))
     if has_intervals:
         head.insert(2, f"{LEVEL:.0%} of AP")
         for row, cells in zip(report.all_rows, rows, strict=True):
@@ -271,7 +277,9 @@ def interval_table(report: EvaluationReport) -> list[list[str]]:
                 rows[-1].insert(1, window_name(row))
     if report.others:
         head.insert(1, "window")
-    return [head, *rows] if rows else []
+    if not rows:
+        return []
+    return [head, *rows]
 
 
 def _heads(names: Iterable[str]) -> list[str]:
@@ -281,7 +289,9 @@ def _heads(names: Iterable[str]) -> list[str]:
 
 def window_name(row: RateRow) -> str:
     """Return slide, shrink or both: the length of a row's windows at rates other than that of training."""
-    return "both" if len(row.windows) > 1 else "".join(row.windows)
+    if len(row.windows) > 1:
+        return "both"
+    return row.window
 
 
 def drop_sentences(report: EvaluationReport) -> list[str]:

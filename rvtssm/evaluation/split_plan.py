@@ -75,10 +75,14 @@ class SplitPlan:
             return [options.window]
         if self.source == "prepared":  # already counted with one window length
             (sequence, *_) = self.data.sequences(options.split, "prepared")
-            return ["shrink" if sequence.settings.length_us is None else "slide"]
+            if sequence.settings.length_us is None:
+                return ["shrink"]
+            return ["slide"]
         if self.checkpoint.windows.warmup_us:  # frames do not depend on where their window begins
             return ["shrink"]
-        return ["shrink", "slide"] if self.checkpoint.may_shrink_windows else ["slide", "shrink"]
+        if self.checkpoint.may_shrink_windows:
+            return ["shrink", "slide"]
+        return ["slide", "shrink"]
 
     def _are_same_windows(self, rate: PlannedRate, window: str) -> bool:
         pairs = zip(self.sequences(rate), self.sequences(replace(rate, windows=(window,))), strict=True)
@@ -124,7 +128,9 @@ class SplitPlan:
 
     def _sequences(self, hz: float, window: str, label_hz: float | None = None) -> list[FrameSequence]:
         settings, options = self.checkpoint.windows, self.options
-        if window == "slide" or not is_same_rate(hz, settings.hz):
-            settings = settings.at_rate(settings.hz if is_same_rate(hz, settings.hz) else hz, window)
+        if is_same_rate(hz, settings.hz):
+            hz = settings.hz
+        if window == "slide" or hz != settings.hz:
+            settings = settings.at_rate(hz, window)
         sequences = self.data.eval_sequences(options.split, settings, self.source, options.grid, label_hz)
         return [sequence for sequence in sequences if len(sequence.labels) or len(sequence.labels.empty_us)]

@@ -344,10 +344,7 @@ def _interval_tables(rows: Sequence[StudyRow]) -> list[Table]:
 def _numbers_table(rows: Sequence[StudyRow], number: Callable[[StudyRow, float], Interval | None]) -> list[list[str]]:
     cells: dict[str, dict[float, str]] = {}
     for row in rows:
-        cells[row.row] = {}
-        for hz in row.rates:
-            interval = number(row, hz)
-            cells[row.row][hz] = percent_interval(interval) if interval else NO_VALUE
+        cells[row.row] = {hz: percent_interval(number(row, hz)) for hz in row.rates}
     return table_by_rate("model", cells)
 
 
