@@ -56,11 +56,11 @@ def _device() -> str:
 
 
 def _forward_pass() -> str:
-    from rvtssm.models.detector import build_detector, torch
+    from rvtssm.models.detector import build_detector, torch, usual_device
     from rvtssm.models.model_config import MODEL_SIZES
     from rvtssm.ssm.temporal_config import TemporalConfig
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = usual_device()
     detector = build_detector(MODEL_SIZES["tiny"], TemporalConfig(), 64, 64, num_classes=2).to(device).eval()
     with torch.inference_mode():
         hist = torch.zeros(1, 1, 20, 64, 64, dtype=torch.uint8, device=device)
@@ -72,9 +72,10 @@ def _recurrence() -> str:
     """Compare the states that this device computes, by its fastest code and by the loop, with those of the formula."""
     import torch
 
+    from rvtssm.models.detector import usual_device
     from rvtssm.ssm.scan import KernelsOrLoop, scan, sweeps
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = usual_device()
     decay = torch.polar(torch.full((1, 1, 40), 0.9), torch.rand(1, 1, 40)).to(device)
     drive = torch.randn(30, 7, 40, dtype=decay.dtype).to(device)
     state = torch.zeros(7, 40, dtype=decay.dtype).to(device)

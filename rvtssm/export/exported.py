@@ -19,7 +19,7 @@ from rvtssm.export.export_detector import (
 )
 from rvtssm.models.checkpoint import read_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint, detector_for_frame
-from rvtssm.models.detector import fastest_precision, set_precision
+from rvtssm.models.detector import fastest_precision, set_precision, usual_device
 from rvtssm.models.model_config import PRECISIONS
 from rvtssm.models.parts import head_class
 from rvtssm.models.weights import check_digest, local_weights
@@ -99,7 +99,9 @@ def chosen_precision(path: Path | str, precision: str) -> str:
     """
     if precision != "auto":
         return precision
-    return "float32" if is_exported(path) else fastest_precision(_device_type())
+    if is_exported(path):
+        return "float32"
+    return fastest_precision(usual_device())
 
 
 def read_weights_file(path: Path | str, precision: str = "float32") -> LoadedCheckpoint:
@@ -115,13 +117,9 @@ def read_weights_file(path: Path | str, precision: str = "float32") -> LoadedChe
     path, precision = local_weights(path), chosen_precision(path, precision)
     if is_exported(path):
         return read_exported(path, precision)
-    checkpoint = read_checkpoint(path, _device_type())
+    checkpoint = read_checkpoint(path, usual_device())
     set_precision(checkpoint.detector, precision)
     return checkpoint
-
-
-def _device_type() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def read_exported(path: Path | str, precision: str = "float32") -> LoadedCheckpoint:

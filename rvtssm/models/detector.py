@@ -211,6 +211,13 @@ def count_parameters(detector: Detector) -> dict[str, int]:
     return {**counts, "total": sum(counts.values())}
 
 
+def usual_device() -> str:
+    """Return the type of the device on which detectors run if nothing else is asked for: a GPU if there is one."""
+    if torch.cuda.is_available():
+        return "cuda"
+    return "cpu"
+
+
 def fastest_precision(device_type: str) -> str:
     """Return `bf16` if a type of device computes matrix products faster in it, else `float32`.
 

@@ -145,12 +145,15 @@ class Checkpoints(Checkpoint):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         ap = float(trainer.callback_metrics.get("val/AP", math.nan))
-        ap = -1.0 if math.isnan(ap) else ap  # there was no ground truth
+        if math.isnan(ap):  # there was no ground truth
+            ap = -1.0
         if trainer.global_step == 0:
             self.start_ap = ap
             return
         is_best = ap >= self.best_ap
-        self.num_without_gain = 0 if ap > self.best_ap else self.num_without_gain + 1
+        self.num_without_gain += 1
+        if ap > self.best_ap:
+            self.num_without_gain = 0
         if is_best:
             self.best_ap = ap
             self._save(trainer, self.best)

@@ -17,7 +17,7 @@ from lightning.pytorch.plugins import DoublePrecision
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from rvtssm.models.detector import Detector, fastest_precision
+from rvtssm.models.detector import Detector, fastest_precision, usual_device
 from rvtssm.system.user_error import UserError
 from rvtssm.training.checkpoints import (
     Checkpoints,
@@ -152,7 +152,7 @@ def build_trainer(
             accelerator=config.accelerator,
             devices=config.devices,
             num_nodes=config.num_nodes,
-            precision=None if config.precision == "float64" else LIGHTNING_PRECISIONS[config.precision],  # type: ignore[arg-type]
+            precision=LIGHTNING_PRECISIONS[config.precision],  # type: ignore[arg-type]
             plugins=[*build_plugins(config.precision), DirectCheckpointIO()],
             sync_batchnorm=config.sync_batchnorm,
             accumulate_grad_batches=config.accumulate,
@@ -240,15 +240,17 @@ def choose_precision(precision: str, accelerator: str, num_processes: int = 1) -
     """
     if precision not in ("auto", "float16"):
         return precision
-    device_type = {"auto": "cuda" if torch.cuda.is_available() else "cpu", "gpu": "cuda"}.get(accelerator, accelerator)
+    device_type = {"auto": usual_device(), "gpu": "cuda"}.get(accelerator, accelerator)
+    if precision == "float16" and device_type == "cpu":
+        raise UserError(
+            "training.float16_on_cpu",
+            "training.precision=float16 needs a GPU; on a CPU, set training.precision=bf16 or float32",
+        )
     if precision == "float16":
-        if device_type == "cpu":
-            raise UserError(
-                "training.float16_on_cpu",
-                "training.precision=float16 needs a GPU; on a CPU, set training.precision=bf16 or float32",
-            )
         return precision
-    return "float32" if device_type == "cpu" and num_processes > 1 else fastest_precision(device_type)
+    if device_type == "cpu" and num_processes > 1:
+        return "float32"
+    return fastest_precision(device_type)
 
 
 def check_compiler(device_type: str) -> None:

@@ -34,12 +34,7 @@ def build_loggers(names: Sequence[str], out_dir: Path) -> list[Logger]:
     Raises:
         UserError: A logger does not exist or needs arguments.
     """
-    loggers = [
-        TensorBoardLogger(out_dir, name="", version="tensorboard")
-        if name == "tensorboard"
-        else _build_logger(name, out_dir)
-        for name in names
-    ]
+    loggers = [_build_logger(name, out_dir) for name in names]
     return [*loggers, CSVLogger(out_dir, name="csv")]
 
 
@@ -64,6 +59,8 @@ def shows_images(trainer: L.Trainer) -> bool:
 
 
 def _build_logger(name: str, out_dir: Path) -> Logger:
+    if name == "tensorboard":
+        return TensorBoardLogger(out_dir, name="", version="tensorboard")
     module, _, attribute = name.rpartition(".")
     try:
         logger_class = getattr(importlib.import_module(module), attribute)

@@ -91,7 +91,8 @@ def _train(run: Run) -> Path:
     if run.resume is not None and (weights := _weights_if_complete(run, run.resume, module)):
         return weights
     about = _about(run, data, meta, module)
-    _speed_up(run, module.detector)
+    training = sections.training
+    speed_up(module.detector, device, recompute_strides=training.recompute_strides, compile_parts=training.compile)
     announce(run, about)
     _fit(run, module, data)
     say_trained(run, module)
@@ -221,16 +222,6 @@ def _about(run: Run, data: SequenceDataModule, meta: CheckpointMeta, module: Det
     batch_size = module.settings.batch_size
     return AboutToTrain(
         run.sections, data, meta, run.out, run.resume, run.device_in_words, batch_size, peak_bytes, scored
-    )
-
-
-def _speed_up(run: Run, detector: Detector) -> None:
-    training = run.sections.training
-    speed_up(
-        detector,
-        run.trainer.strategy.root_device,
-        recompute_strides=training.recompute_strides,
-        compile_parts=training.compile,
     )
 
 

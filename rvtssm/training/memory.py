@@ -19,7 +19,7 @@ from rvtssm.datasets import build_spec
 from rvtssm.datasets.data_config import SamplingConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.models.checkpoint_meta import CheckpointMeta
-from rvtssm.models.detector import Detector
+from rvtssm.models.detector import Detector, usual_device
 from rvtssm.system.machine import free_bytes, return_freed_memory
 from rvtssm.system.user_error import UserError
 from rvtssm.training.training_config import TrainSections
@@ -155,7 +155,9 @@ def _with_batch(sections: TrainSections, batch_size: int) -> TrainSections:
 
 def _fitting_batch(sections: TrainSections, share: int) -> int:
     """Return the largest batch that divides the chunks of a process and fits in memory, otherwise the smallest."""
-    device = torch.device("cuda" if _uses_gpu(sections) else "cpu")
+    device = torch.device("cpu")
+    if sections.training.accelerator in ("auto", "gpu", "cuda"):
+        device = torch.device(usual_device())
     spec, windows = build_spec(sections.dataset), sections.windows.settings
     with torch.random.fork_rng(devices=[]):
         detector = CheckpointMeta(spec, sections.model, sections.temporal, windows).build()
@@ -201,10 +203,6 @@ def _free(sections: TrainSections, device: torch.device) -> int | None:
     return free // sections.training.devices
 
 
-def _uses_gpu(sections: TrainSections) -> bool:
-    return sections.training.accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
-
-
 def _what_fits(memory: StepMemory, sections: TrainSections, share: float, free: int) -> str:
     """Return advice: the largest batch that fits, else the longest chunk of the smallest batch, else less to keep."""
     sampling = sections.sampling
@@ -225,12 +223,14 @@ def _kept_bytes(detector: Detector, is_labelled: bool, autocast: torch.dtype | N
     """Return the bytes that autograd keeps for the backward pass of two frames, beside the weights."""
     device = detector.device
     hist = torch.zeros(_PROBED, 1, detector.in_channels, *detector.frame_hw, dtype=torch.uint8, device=device)
-    steps = torch.arange(_PROBED if is_labelled else 0)
+    steps = torch.arange(_PROBED * is_labelled)
     frame_index = torch.stack([steps, torch.zeros_like(steps)], dim=1)
-    targets = (torch.zeros(len(steps), 1, 5, device=device), torch.zeros(len(steps), dtype=torch.int64))
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), _counting(detector) as stored:
+    targets = None
+    if is_labelled:
+        targets = (torch.zeros(_PROBED, 1, 5, device=device), torch.zeros(_PROBED, dtype=torch.int64))
+    with torch.random.fork_rng(devices=[device] * (device.type == "cuda")), _counting(detector) as stored:
         with torch.autocast(device.type, autocast, enabled=autocast is not None):
-            outputs = detector(hist, None, 1.0, frame_index, targets if is_labelled else None)
+            outputs = detector(hist, None, 1.0, frame_index, targets)
         total = sum(stored.values())
         del outputs
     return total

@@ -98,7 +98,9 @@ class DetectionModule(L.LightningModule):
     def losses_of(self, batch: SequenceBatch) -> dict[str, Tensor]:
         """Return the terms of the loss of a training batch and their `total`. The stored states advance."""
         predictions = self.train_streams.push_batch(batch)
-        weights = {} if batch.pseudo_scores is None else {"weights": self.weights_of(batch, batch.pseudo_scores)}
+        weights = {}
+        if batch.pseudo_scores is not None:
+            weights["weights"] = self.weights_of(batch, batch.pseudo_scores)
         losses = self.detector.head.loss(
             predictions, batch.targets, batch.num_targets, self.matched_per_process, **weights
         )
@@ -139,7 +141,8 @@ class DetectionModule(L.LightningModule):
             num_counted: Number of matches that count in this process.
             num_matched: Number of all matches in this process; None if all count.
         """
-        num_matched = num_counted if num_matched is None else num_matched
+        if num_matched is None:
+            num_matched = num_counted
         if not has_others():
             return at_least_one(num_counted, num_matched)
         own = [torch.as_tensor(number, dtype=torch.float64) for number in (num_counted, num_matched)]
@@ -256,7 +259,9 @@ class DetectionModule(L.LightningModule):
 
     def random_generator(self) -> torch.Generator:
         """Return the generator of the random numbers in the forward pass (drop path)."""
-        return torch.cuda.default_generators[self.device.index] if self.on_gpu else torch.default_generator
+        if self.on_gpu:
+            return torch.cuda.default_generators[self.device.index]
+        return torch.default_generator
 
 
 def _leave_schedule_to_the_run(schedules: list[dict[str, Any]]) -> None:

@@ -30,7 +30,9 @@ _START_DIVISOR, _END_DIVISOR = 20.0, 10_000.0
 
 def peak_learning_rate(config: OptimConfig, batch_size: int) -> float:
     """Return the peak learning rate of `config` for a batch of `batch_size` sequences over all processes."""
-    return config.learning_rate * (math.sqrt(batch_size / 8) if config.scale_with_batch else 1.0)
+    if config.scale_with_batch:
+        return config.learning_rate * math.sqrt(batch_size / 8)
+    return config.learning_rate
 
 
 def learning_rate_rule(config: OptimConfig, batch_size: int) -> str:
@@ -91,8 +93,11 @@ def parameter_groups(detector: nn.Module, config: OptimConfig, peak: float) -> l
         if parameter.requires_grad:
             key = id(parameter)
             is_matrix = config.name == "muon" and key in weights and key not in of_ssm and key not in ends
-            rate = peak * (config.ssm_factor if key in of_ssm else 1.0)
-            decay = config.weight_decay if key in weights else 0.0
+            rate, decay = peak, 0.0
+            if key in of_ssm:
+                rate *= config.ssm_factor
+            if key in weights:
+                decay = config.weight_decay
             groups.setdefault((rate, decay, is_matrix), []).append(parameter)
     return [
         {"params": params, "lr": rate, "weight_decay": decay, "is_matrix": is_matrix}

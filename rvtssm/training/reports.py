@@ -92,7 +92,9 @@ class Run:
     @property
     def device_in_words(self) -> str:
         device = str(self.trainer.strategy.root_device)
-        return device if self.trainer.world_size == 1 else f"{device} x {self.trainer.world_size}"
+        if self.trainer.world_size > 1:
+            device += f" x {self.trainer.world_size}"
+        return device
 
     def say(self, text: str, is_warning: bool = False) -> None:
         if self.is_first:
@@ -103,8 +105,9 @@ def say_choices(run: Run, asked: TrainSections) -> None:
     """Tell what was chosen for this machine in place of `auto`."""
     sections = run.sections
     if asked.training.precision == "auto":
-        is_measured = run.trainer.world_size == 1 or run.trainer.strategy.root_device.type != "cpu"
-        reason = "by what this machine computes fastest" if is_measured else "the same in all processes"
+        reason = "by what this machine computes fastest"
+        if run.trainer.world_size > 1 and run.trainer.strategy.root_device.type == "cpu":
+            reason = "the same in all processes"
         run.say(f"training.precision=auto: {sections.training.precision}, {reason}")
     if asked.sampling.batch_size == "auto":
         run.say(
@@ -172,8 +175,9 @@ def _percent(ap: float) -> str:
 
 def say_complete(run: Run, checkpoint: Path, state: dict[str, int]) -> Path:
     """Tell that a run has ended already, and return its weights."""
-    best = best_checkpoint(run.out)
-    weights = best if best.is_file() else checkpoint
+    weights = best_checkpoint(run.out)
+    if not weights.is_file():
+        weights = checkpoint
     step = state["global_step"]
     reason = f"all {step} steps"
     if step < run.sections.training.steps:

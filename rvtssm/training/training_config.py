@@ -13,9 +13,9 @@ from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.limits import check_at_least, check_choice, check_class_map, check_positive
 from rvtssm.system.user_error import UserError
 
-# Precisions of a training, with Lightning's name for each. Only products use 16 bits. Weights stay in float32, since
-# torch has no complex numbers in bf16.
-LIGHTNING_PRECISIONS = {"float32": "32-true", "bf16": "bf16-mixed", "float16": "16-mixed", "float64": "64-true"}
+# Precisions of a training, with Lightning's name for each; float64 is a plugin of ours. Only products use 16 bits.
+# Weights stay in float32, since torch has no complex numbers in bf16.
+LIGHTNING_PRECISIONS = {"float32": "32-true", "bf16": "bf16-mixed", "float16": "16-mixed", "float64": None}
 PRECISIONS = ("auto", *LIGHTNING_PRECISIONS)
 OPTIMIZERS = ("adamw", "muon")
 H2_BAND = (0.5, 10.0)  # frequencies that the H2 term covers, in Nyquist rates of the training step
