@@ -1,7 +1,7 @@
 """Check values of a configuration. Messages name the key, the value and what is allowed."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from numbers import Integral, Real
 from typing import Any
 
@@ -65,15 +65,10 @@ def check_at_least(section: str, config: object, lowest: float, *names: str) -> 
         lowest: The smallest allowed value.
         names: The fields to check.
     """
-    for name in names:
-        value = getattr(config, name)
+    for key, value, or_null in _fields(section, config, names):
         if value is not None and not (_is_number(value) and lowest <= value < math.inf):
-            _refuse_text(f"{section}.{name}", value)
-            finite = "" if isinstance(value, int) else ", and finite"
-            raise UserError(
-                "settings.at_least",
-                f"{section}.{name}={value!r} must be at least {lowest:g}{finite}{_or_null(config, name)}",
-            )
+            finite = ", and finite" * (not isinstance(value, int))
+            raise UserError("settings.at_least", f"{key}={value!r} must be at least {lowest:g}{finite}{or_null}")
 
 
 def check_positive(section: str, config: object, *names: str) -> None:
@@ -84,13 +79,9 @@ def check_positive(section: str, config: object, *names: str) -> None:
         config: The object with the fields.
         names: The fields to check.
     """
-    for name in names:
-        value = getattr(config, name)
+    for key, value, or_null in _fields(section, config, names):
         if value is not None and not (_is_number(value) and 0 < value < math.inf):
-            _refuse_text(f"{section}.{name}", value)
-            raise UserError(
-                "settings.positive", f"{section}.{name}={value!r} must be positive, and finite{_or_null(config, name)}"
-            )
+            raise UserError("settings.positive", f"{key}={value!r} must be positive, and finite{or_null}")
 
 
 def check_counts(**values: Any) -> None:
@@ -119,11 +110,9 @@ def check_share(section: str, config: object, *names: str) -> None:
         config: The object with the fields.
         names: The fields to check.
     """
-    for name in names:
-        value = getattr(config, name)
+    for key, value, _ in _fields(section, config, names):
         if not (_is_number(value) and 0 <= value <= 1):
-            _refuse_text(f"{section}.{name}", value)
-            raise UserError("settings.share", f"{section}.{name}={value!r} must lie between 0 and 1")
+            raise UserError("settings.share", f"{key}={value!r} must lie between 0 and 1")
 
 
 def check_note(key: str, value: object) -> None:
@@ -141,18 +130,16 @@ def check_note(key: str, value: object) -> None:
         )
 
 
-def _refuse_text(key: str, value: object) -> None:
-    if isinstance(value, str):
-        raise UserError(
-            "settings.number", f"{key}={value!r:.100} must be a number, got a text; write it without quotes"
-        )
+def _fields(section: str, config: object, names: Collection[str]) -> Iterator[tuple[str, Any, str]]:
+    """Yield key and value of each field, and what to say if None is allowed. Raise UserError for a text."""
+    for name in names:
+        key, value = f"{section}.{name}", getattr(config, name)
+        if isinstance(value, str):
+            raise UserError(
+                "settings.number", f"{key}={value!r:.100} must be a number, got a text; write it without quotes"
+            )
+        yield key, value, ", or null" * (getattr(type(config), name, 0) is None)
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def _or_null(config: object, name: str) -> str:
-    if getattr(type(config), name, 0) is None:
-        return ", or null"
-    return ""
