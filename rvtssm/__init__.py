@@ -78,6 +78,8 @@ __all__ = [
 ]
 
 _DETECTION = "rvtssm.detection.predictor"
+_EVALUATION = "rvtssm.evaluation.evaluating"
+_TRAINING = "rvtssm.training"
 _NAMES_OF = {
     "rvtssm.datasets": ("DatasetConfig",),
     "rvtssm.datasets.data_config": ("AugmentConfig", "DataConfig", "SamplingConfig"),
@@ -87,7 +89,7 @@ _NAMES_OF = {
     "rvtssm.detection.window_results": ("Prediction",),
     "rvtssm.drawing.draw": ("draw",),
     "rvtssm.evaluation.coco": ("average_precision",),
-    "rvtssm.evaluation.evaluating": ("evaluate",),
+    _EVALUATION: ("evaluate",),
     "rvtssm.events.windows": ("WindowsConfig",),
     "rvtssm.export.checked_export": ("export_detector",),
     "rvtssm.models.detector": ("build_detector",),
@@ -97,7 +99,7 @@ _NAMES_OF = {
     "rvtssm.ssm": ("LSTM", "S4", "S4D", "S5", "S7", "SelectiveS5", "TemporalConfig"),
     "rvtssm.synthetic": ("generate",),
     "rvtssm.system.user_error": ("UserError",),
-    "rvtssm.training": ("train",),
+    _TRAINING: ("train",),
     "rvtssm.training.training_config": ("OptimConfig", "TrainingConfig"),
 }
 _THERE = {"average_precision": "evaluate_detections", "draw": "draw_events", "open": "open_recording"}
@@ -108,7 +110,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'rvtssm' has no attribute {name!r}")
     module = _HOMES[name]
-    if module == _DETECTION:
+    if module in (_DETECTION, _EVALUATION, _TRAINING):
         share_processors()
     return getattr(import_module(module), _THERE.get(name, name))
 

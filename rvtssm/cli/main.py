@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _OPTIONS = ("-h", "--help", "--json", "--config", "--traceback", "--version")
 _SWEEP = ("--multirun", "-m")  # as in Hydra
-_DETECTING = ("predict", "live", "serve")  # verbs that run beside other programs
+_COMPUTING = ("demo", "train", "evaluate", "predict", "live", "serve")  # verbs that may run beside other programs
 _A_BUG = "this is a bug of rvtssm; please report it where you got rvtssm, with the command and all lines below"
 # Lines of Hydra's and OmegaConf's messages that only help their own developers.
 _HYDRA_NOISE = ("full_key:", "object_type=", "reference_type=", "Config search path:", "provider=", "To append to your")
@@ -84,6 +84,8 @@ def _run(verb: str, words: list[str], flags: list[str]) -> int:
         return 0
     if verb == "doctor":
         return int(named(known.work)())
+    if verb in _COMPUTING:  # before plugins and weights, which import PyTorch
+        share_processors(may_use_one=True)
     from rvtssm.cli.composition import full_words
     from rvtssm.cli.inputs import check_inputs
 
@@ -107,8 +109,6 @@ def _run(verb: str, words: list[str], flags: list[str]) -> int:
         _show(config, known)
         return 0
     check_inputs(verb, config)
-    if verb in _DETECTING:
-        share_processors(may_use_one=True)
     if "--json" in flags:
         options["as_json"] = True
     work = named(known.work)

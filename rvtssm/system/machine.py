@@ -22,11 +22,10 @@ _SMALL = 1 << 27  # bytes; smaller amounts are not worth a check
 
 
 def share_processors(may_use_one: bool = False) -> None:
-    """Let the threads of a detector sleep while they wait, because a machine with a camera does other work as well.
+    """Let the threads of a detector sleep while they wait, because the machine may do other work as well.
 
     Threads that wait actively take processors from the programs that they wait for: a recording took ten times as long
-    beside other programs (docs/live.md). What the user has set stays. Training does not call this, because on an idle
-    machine it is faster with threads that wait actively.
+    beside other programs (docs/live.md). What the user has set stays.
 
     Args:
         may_use_one: Use one thread on a machine with at most two processors, unless the user has set a number.

@@ -1,6 +1,7 @@
 """What is set for the threads of PyTorch, and that a setting of the user stays."""
 
 import os
+import subprocess
 import sys
 
 import pytest
@@ -30,3 +31,25 @@ def test_it_is_too_late_once_torch_is_there(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", object())
     share_processors(may_use_one=True)
     assert "OMP_WAIT_POLICY" not in os.environ
+
+
+@pytest.mark.parametrize("verb", ["demo", "train", "evaluate", "predict", "live", "serve"])
+def test_a_verb_sets_its_threads_before_a_plugin_imports_torch(tmp_path, verb):
+    plugin = tmp_path / "plugin.py"
+    plugin.write_text("import os, torch; print(os.environ.get('OMP_WAIT_POLICY'), os.environ.get('OMP_NUM_THREADS'))")
+    program = (
+        "import os; from rvtssm.cli.main import main; os.cpu_count = lambda: 2; "
+        f"main(['{verb}', 'plugins=[{plugin}]', '--config'])"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_", "KMP_"))}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[0] == "PASSIVE 1"
+
+
+@pytest.mark.parametrize("name", ["load", "train", "evaluate"])
+def test_in_python_threads_sleep_while_they_wait(name):
+    program = f"import os, rvtssm; rvtssm.{name}; print(os.environ['OMP_WAIT_POLICY'], os.environ['OMP_NUM_THREADS'])"
+    environment = {key: value for key, value in os.environ.items() if key not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
+    environment["OMP_NUM_THREADS"] = "3"
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "PASSIVE 3\n"
