@@ -21,13 +21,12 @@ from rvtssm.events.labels import find_nothing
 from rvtssm.readers import open_with
 from rvtssm.readers.hdf5 import open_hdf5, reading
 from rvtssm.records import DatasetSpec
+from rvtssm.records.settings import SPLITS
 from rvtssm.system.progress import progress_bar
 from rvtssm.system.user_error import UserError
 
-SPLITS = ("train", "val", "test")
 SIZES = ("small", "medium", "large")
 _AREAS_PX = (32**2, 96**2)  # the limits between the sizes, as in COCO
-_FRAMES_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -83,8 +82,11 @@ class TreeInspection:
 
     def labels(self, split: str) -> npt.NDArray[np.int64]:
         """Return the number of boxes (K, 3) by class and size."""
-        tables = [part.labels for part in self.parts if part.split == split and len(part.labels)]
-        return np.sum(tables, axis=0) if tables else np.zeros((len(self.class_names), 3), np.int64)
+        table = np.zeros((len(self.class_names), 3), np.int64)
+        for part in self.parts:
+            if part.split == split and len(part.labels):
+                table += part.labels
+        return table
 
     def totals(self, split: str) -> dict[str, int]:
         """Return the sums over the readable recordings of a split."""
@@ -236,9 +238,9 @@ def _prepared_part(split: str, path: Path, spec: DatasetSpec | None, num_classes
     with closing(open_sequence(path, spec)) as sequence:
         num_windows, num_events = len(sequence.windows), 0
         is_counted = sequence.meta.get("representation", "histogram") == "histogram"
-        for start in range(0, num_windows, _FRAMES_AT_ONCE):
-            frames = sequence.histograms(start, min(start + _FRAMES_AT_ONCE, num_windows))
-            num_events += int(frames.sum(dtype=np.int64)) if is_counted else 0
+        for _, frames in sequence.batches():
+            if is_counted:
+                num_events += int(frames.sum(dtype=np.int64))
     labels, faults = sequence.labels, sequence.meta.get("faults", {})
     duration_us, counted_us = int(sequence.windows.dt_us.sum()), int(np.diff(sequence.windows.bounds_us).sum())
     return Part(

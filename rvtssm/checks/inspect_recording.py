@@ -127,10 +127,12 @@ def inspect_recording(recording: Recording, has_checksum: bool = False) -> Recor
     rate, bin_us = np.zeros((_NUM_BINS, 2), np.int64), _SHORTEST_BIN_US
     pixels = np.zeros((recording.height, recording.width), np.uint32)
     gap = np.zeros(3, np.int64)  # longest gap, time at its start, time of the last event
-    first_us = None
+    first_us = digest = None
     with ExitStack() as stack:
         stack.enter_context(closing(recording))
-        checksum = _Checksum(stack) if has_checksum else None
+        checksum = None
+        if has_checksum:
+            checksum = _Checksum(stack)
         for block in recording.iterate(reuse=True):
             if first_us is None:
                 first_us = int(block.t[0])
@@ -143,7 +145,8 @@ def inspect_recording(recording: Recording, has_checksum: bool = False) -> Recor
                 checksum.add(block.t, block.x, block.y, block.p)
         if first_us is None:
             raise recording.error_without_events()
-        digest = checksum.digest() if checksum is not None else None
+        if checksum is not None:
+            digest = checksum.digest()
     last_us = int(gap[2])
     return RecordingInspection(
         name=recording.name,

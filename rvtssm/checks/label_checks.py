@@ -53,13 +53,17 @@ def time_faults(recording: RawRecording, boxes: Boxes, range_us: tuple[int, int]
         times = LabelTimes.check(str(recording.events_path), times_us, range_us, spec)
     except UserError as error:
         return [str(error)]
-    notes: list[str] = [Note(times.note)] if times.num_outside else []
+    notes: list[str] = []
+    if times.num_outside:
+        notes.append(Note(times.note))
     if len(times_us) == 1:
-        text = (
-            f"{path}: all {len(boxes)} boxes are at {times_us[0]} us; labels of several frames need their times, in "
-            "YOLO text as the first number of each line"
-        )
-        return [*notes, Note(text)] if len(boxes) > _MOST_AT_ONCE else notes
+        if len(boxes) > _MOST_AT_ONCE:
+            text = (
+                f"{path}: all {len(boxes)} boxes are at {times_us[0]} us; labels of several frames need their times, "
+                "in YOLO text as the first number of each line"
+            )
+            notes.append(Note(text))
+        return notes
     span_us, apart_us = int(times_us[-1] - times_us[0]), int(np.median(np.diff(times_us)))
     duration_us = range_us[1] - range_us[0]
     is_short, is_dense = 10 * span_us < duration_us, 10 * apart_us < spec.label_interval_us
@@ -68,8 +72,10 @@ def time_faults(recording: RawRecording, boxes: Boxes, range_us: tuple[int, int]
         f"label_interval_us is {spec.label_interval_us}"
     )
     if is_short and is_dense:
-        return [*notes, f"{text}; {unit_advice(int(times_us[-1]), range_us[1]) or 'label times must be microseconds'}"]
-    return [*notes, Note(text)] if is_short or is_dense else notes
+        notes.append(f"{text}; {unit_advice(int(times_us[-1]), range_us[1]) or 'label times must be microseconds'}")
+    elif is_short or is_dense:
+        notes.append(Note(text))
+    return notes
 
 
 def box_faults(recording: RawRecording, boxes: Boxes, spec: DatasetSpec, is_train: bool) -> list[str]:

@@ -9,13 +9,14 @@ import numpy as np
 
 from rvtssm.checks.label_checks import Note, box_faults, sensor_notes, time_faults
 from rvtssm.datasets.data_config import PreprocessConfig
-from rvtssm.datasets.prepare_recording import EventBlocks, Plan, Recipe, is_made_from, plan_recording
+from rvtssm.datasets.prepare_recording import Plan, Recipe, is_made_from, plan_recording
 from rvtssm.datasets.store import Meta, StoredSequence, open_sequence, read_meta, shared_settings
 from rvtssm.datasets.tree import RawRecording, find_boxes_without_events, find_recordings, find_sequences
 from rvtssm.events.frame_counter import count_as_they_close
 from rvtssm.events.sequence_plan import SequencePlan
 from rvtssm.readers import open_with
 from rvtssm.readers.faults import noted
+from rvtssm.readers.recording import EventBlocks
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.system.progress import run_all
 from rvtssm.system.remote import local_path
@@ -71,9 +72,12 @@ def verify_dataset(
         )
     for done in run_all(tasks, config.workers, "checking" if progress else None):
         verification.num_checked += 1
-        messages = [_one_line(done.error)] if done.error is not None else done.result
+        messages = done.result
+        if done.error is not None:
+            messages = [_one_line(done.error)]
         for message in messages:
-            (verification.notes if isinstance(message, Note) else verification.faults).append((done.key, message))
+            found = verification.notes if isinstance(message, Note) else verification.faults
+            found.append((done.key, message))
     verification.faults.sort()
     verification.notes.sort()
     return verification
@@ -161,14 +165,16 @@ def _verify_prepared(path: Path, recording: RawRecording | None, recipe: Recipe,
         if path.is_dir():  # a folder of RVT has no digest that it could be compared with
             faults = [*_window_faults(sequence), *_label_faults(sequence, spec), *_frame_faults(sequence, spec)]
         else:
-            faults = _source_faults(sequence, recording, recipe) if recording is not None else []
+            faults = _source_faults(sequence, recording, recipe)
     if sequence.meta.get("dataset") != spec.name:
         faults.append(f"{path} holds {sequence.meta.get('dataset')}, not {spec.name}; choose the dataset that fits")
     mine = shared_settings(sequence.meta)
     if shared is not None and mine != shared:
-        names = [name for name in {**shared, **mine} if shared.get(name) != mine.get(name)]
-        differences = "; ".join(f"{name}={mine.get(name)}, others with {shared.get(name)}" for name in names)
-        faults.append(f"{path} was made with {differences}; prepare it again")
+        differences = []
+        for name in {**shared, **mine}:
+            if shared.get(name) != mine.get(name):
+                differences.append(f"{name}={mine.get(name)}, others with {shared.get(name)}")
+        faults.append(f"{path} was made with {'; '.join(differences)}; prepare it again")
     return faults
 
 
@@ -179,7 +185,9 @@ def _verify_absence(recording: RawRecording, recipe: Recipe) -> list[str]:
     return []
 
 
-def _source_faults(sequence: StoredSequence, recording: RawRecording, recipe: Recipe) -> list[str]:
+def _source_faults(sequence: StoredSequence, recording: RawRecording | None, recipe: Recipe) -> list[str]:
+    if recording is None:
+        return []
     path = sequence.path
     try:
         if not is_made_from(recording, sequence, recipe):
@@ -214,7 +222,7 @@ def _first_other_frame(sequence: StoredSequence, plan: SequencePlan) -> int | No
         ):
             stored = sequence.histograms(start, start + len(windows))
             if not np.array_equal(stored, frames):
-                return start + int(np.argmax([np.any(a != b) for a, b in zip(stored, frames, strict=True)]))
+                return start + int(np.argmax((stored != frames).any(axis=(1, 2, 3))))
             start += len(windows)
     return None
 
@@ -249,10 +257,8 @@ def _label_faults(sequence: StoredSequence, spec: DatasetSpec) -> list[str]:
 
 def _frame_faults(sequence: StoredSequence, spec: DatasetSpec) -> list[str]:
     settings = sequence.settings
-    for start in range(0, len(sequence.windows), _FRAMES_AT_ONCE):
-        stop = min(start + _FRAMES_AT_ONCE, len(sequence.windows))
-        frames = sequence.histograms(start, stop)
-        if len(frames) != stop - start or frames.shape[2:] != (spec.frame_height, spec.frame_width):
+    for start, frames in sequence.batches():
+        if frames.shape[2:] != (spec.frame_height, spec.frame_width):
             frame_size = f"{frames.shape[-1]}x{frames.shape[-2]}"
             spec_size = f"{spec.frame_width}x{spec.frame_height}"
             return [f"{sequence.path} has frames of {frame_size}, but {spec.name} has {spec_size}; prepare it again"]

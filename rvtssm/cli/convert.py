@@ -14,8 +14,8 @@ from rvtssm.records import ReadOptions
 from rvtssm.system.progress import progress_bar
 from rvtssm.system.remote import local_path
 from rvtssm.system.user_error import UserError
+from rvtssm.writers import FORMATS, format_for
 from rvtssm.writers import convert as convert_recording
-from rvtssm.writers import format_for
 
 
 def convert(config: Config) -> None:
@@ -39,13 +39,12 @@ def convert(config: Config) -> None:
     with progress_bar("events converted", None) as advance:
         written = convert_recording(recording, out, format, advance)
     seconds = "no events"
-    if written.time_range_us is not None:
-        first_us, last_us = written.time_range_us
-        seconds = f"{written.num_events} events from {first_us} to {last_us} us"
-    say(f"wrote {out}: {written.format}, {recording.width} x {recording.height} pixels, {seconds}")
-    if not written.holds_size:
+    if written.num_events:
+        seconds = f"{written.num_events} events from {written.first_us} to {written.last_us} us"
+    say(f"wrote {out}: {format}, {recording.width} x {recording.height} pixels, {seconds}")
+    if not FORMATS[format].holds_size:
         size = f"dataset.height={recording.height} dataset.width={recording.width}"
-        say(f"{written.format} does not hold the size of the sensor; name it when you open the file ({size})")
+        say(f"{format} does not hold the size of the sensor; name it when you open the file ({size})")
     if note := recording.fault_note(written.num_events):
         say(note)
 

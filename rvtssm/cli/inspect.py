@@ -12,7 +12,6 @@ from rich.table import Table
 
 from rvtssm.checks.inspect_dataset import (
     SIZES,
-    SPLITS,
     TreeInspection,
     inspect_prepared,
     inspect_raw,
@@ -31,6 +30,7 @@ from rvtssm.readers import open_recording, open_with
 from rvtssm.readers.bags import is_bag, split_topic
 from rvtssm.readers.header import UNSAID_SIZE, UnknownSensorSize
 from rvtssm.records import DatasetSpec, ReadOptions
+from rvtssm.records.settings import SPLITS
 from rvtssm.system.files import did_you_mean
 from rvtssm.system.output_folder import result_set, write_files
 from rvtssm.system.remote import local_path

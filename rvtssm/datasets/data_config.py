@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+from rvtssm.records.settings import SPLITS
 from rvtssm.system.limits import check_at_least, check_choice, check_share
 from rvtssm.system.user_error import UserError
 
@@ -13,7 +14,7 @@ class PreprocessConfig:
 
     labels: str = "required"
     """required: a window ends at every label; none: a fixed stride from the first event."""
-    splits: tuple[str, ...] = ("train", "val", "test")
+    splits: tuple[str, ...] = SPLITS
     """The splits to prepare."""
     scheduler: str | None = None
     """Address of a dask cluster that sees the same folders, such as tcp://node1:8786; null: none."""
@@ -60,8 +61,10 @@ class SamplingConfig:
     @property
     def num_streams(self) -> int:
         """Number of chunks in a batch that continue an earlier chunk."""
-        if self.mode != "mixed":
-            return self.num_chunks if self.mode == "stream" else 0
+        if self.mode == "random":
+            return 0
+        if self.mode == "stream":
+            return self.num_chunks
         return min(max(round(self.num_chunks * self.stream_share), 1), self.num_chunks - 1)
 
     @property
@@ -73,7 +76,9 @@ class SamplingConfig:
     @property
     def smallest_batch(self) -> int:
         """The fewest chunks of a batch."""
-        return 2 if self.mode == "mixed" else 1
+        if self.mode == "mixed":
+            return 2
+        return 1
 
     def __post_init__(self) -> None:
         check_choice("sampling.mode", self.mode, ("mixed", "random", "stream"))

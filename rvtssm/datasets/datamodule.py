@@ -86,7 +86,9 @@ class SequenceDataModule(L.LightningDataModule):
         if self.config.source is not None:
             return self.config.source
         is_prepared = self.config.prepared_dir is not None and has_sequences(self.config.prepared_dir, "train")
-        return "prepared" if is_prepared or self.config.raw_dir is None else "raw"
+        if is_prepared or self.config.raw_dir is None:
+            return "prepared"
+        return "raw"
 
     def sequences(self, split: str, source: str | None = None) -> list[FrameSequence]:
         """Return the sequences of a split, in the order in which `SequenceBatch.recording` numbers them.
@@ -176,22 +178,13 @@ class SequenceDataModule(L.LightningDataModule):
 
     def train_dataloader(self) -> ResumableLoader:
         sequences, random_kinds, stream_kinds = self.sequences_to_draw()
-        rank, world_size = self._place()
-        num_kinds = len({*random_kinds, *stream_kinds})
-        accumulate = self.trainer.accumulate_grad_batches if self.trainer is not None else 1
+        num_kinds, accumulate = len({*random_kinds, *stream_kinds}), 1
+        if self.trainer is not None:
+            accumulate = self.trainer.accumulate_grad_batches
         num_steps = [len(sequence.windows) for sequence in sequences]
         label_steps = [sequence.label_steps for sequence in sequences]
-        sampler = MixedBatchSampler(
-            num_steps,
-            label_steps,
-            self.sampling,
-            self.seed,
-            rank,
-            world_size,
-            random_kinds,
-            stream_kinds,
-            accumulate,
-        )
+        of_run = self.sampling, self.seed, *self._place()
+        sampler = MixedBatchSampler(num_steps, label_steps, *of_run, random_kinds, stream_kinds, accumulate)
         dataset = ChunkDataset(sequences, self.augment, self.sampling.frames_per_chunk, num_kinds=num_kinds)
         return self._loader(ResumableLoader, dataset, sampler, self.sampling.chunk_length)
 
@@ -258,19 +251,20 @@ class SequenceDataModule(L.LightningDataModule):
 
     def _place(self) -> tuple[int, int]:
         """Return the rank of this process and the number of processes."""
-        return (self.trainer.global_rank, self.trainer.world_size) if self.trainer is not None else (0, 1)
+        if self.trainer is None:
+            return 0, 1
+        return self.trainer.global_rank, self.trainer.world_size
 
     def _loader(
         self, kind: type[Loader], dataset: ChunkDataset, sampler: Sampler[list[ChunkRequest]], num_steps: int | None
     ) -> Loader:
         """Return a loader that counts on the trainer's device; without a trainer, on a GPU if there is one."""
         frames = dataset.sequences[0]
-        num_bytes = math.prod(frames.frame_shape) * frames.settings.dtype.itemsize
         steps, streams = self.data.eval_chunk_length, 1
         if num_steps:
             steps, streams = num_steps, self.sampling.num_chunks
         what = f"a batch of {steps} steps of {streams} frames of {frames.frame_shape}, use fewer or a smaller num_bins"
-        check_memory(steps * streams * num_bytes, what)
+        check_memory(steps * streams * math.prod(frames.frame_shape), what)
         dt_us = np.concatenate([sequence.windows.dt_us for sequence in dataset.sequences])
         loader = kind(
             dataset,  # type: ignore[arg-type]  # its chunks become batches

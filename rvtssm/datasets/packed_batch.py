@@ -88,7 +88,7 @@ def count_frames(packed: PackedEvents, device: torch.device | str = "cpu", pin_m
     if device.type != "cpu":
         return scatter_frames(packed, device)
     # numpy asks for large pages. With small ones, touching new memory costs more than counting.
-    frames = torch.from_numpy(np.empty(packed.shape, packed.settings.dtype))
+    frames = torch.from_numpy(np.empty(packed.shape, np.uint8))
     if pin_memory:
         frames = torch.empty_like(frames, pin_memory=True)
     flat = frames.view(-1, *packed.shape[-3:]).numpy()

@@ -37,16 +37,7 @@ from rvtssm.system.files import remove_abandoned
 from rvtssm.system.progress import progress_bar
 from rvtssm.system.remote import check_local
 from rvtssm.system.user_error import UserError
-from rvtssm.system.workers import (
-    DaskCluster,
-    Done,
-    Processes,
-    SameProcess,
-    Task,
-    Workers,
-    finished,
-    num_usable_cores,
-)
+from rvtssm.system.workers import DaskCluster, Done, Processes, SameProcess, Task, Workers, finished, num_usable_cores
 
 WORTH_A_WORKER = 1 << 23  # bytes; starting a process takes about a second
 # For the estimate of disk space: the smallest measured size of raw files, and the largest of prepared files.

@@ -21,8 +21,9 @@ from rvtssm.events.label_rules import unusable_boxes
 from rvtssm.events.label_times import LabelTimes
 from rvtssm.events.labels import annotated
 from rvtssm.events.sequence_plan import SequencePlan, plan_sequence
-from rvtssm.readers import Recording, open_with
+from rvtssm.readers import open_with
 from rvtssm.readers.faults import noted
+from rvtssm.readers.recording import EventBlocks
 from rvtssm.records import DatasetSpec, Events, WindowSettings
 from rvtssm.system.user_error import UserError
 
@@ -122,7 +123,7 @@ def prepare_recording(
     with (
         noted() as event_notes,
         closing(sequence.recording),
-        sequence_writer(path, sequence.windows, sequence.labels, sequence.frame_shape, recipe.settings.dtype) as writer,
+        sequence_writer(path, sequence.windows, sequence.labels, sequence.frame_shape) as writer,
     ):
         for frames in _compressed(sequence, blocks):
             writer.append(frames)
@@ -180,27 +181,6 @@ def _compressor(num_bytes: int) -> FrameCompressor:
     if getattr(_kept, "num_bytes", None) != num_bytes:
         _kept.num_bytes, _kept.compressor = num_bytes, FrameCompressor(num_bytes)
     return _kept.compressor
-
-
-class EventBlocks:
-    """The blocks of a recording. While they are iterated, it counts the events and records the first and last time.
-
-    Args:
-        recording: The recording.
-        span: Optional limits `start_us` and `end_us`, as in `Recording.iterate`.
-    """
-
-    def __init__(self, recording: Recording, **span: int) -> None:
-        self._blocks = recording.iterate(**span, reuse=True)
-        self.num_events = self.first_us = self.last_us = 0
-
-    def __iter__(self) -> Iterator[Events]:
-        for block in self._blocks:
-            if not self.num_events:
-                self.first_us = int(block.t[0])
-            self.last_us = int(block.t[-1])
-            self.num_events += len(block)
-            yield block
 
 
 def is_complete(recording: RawRecording, path: Path, recipe: Recipe, overwrite: bool = False) -> bool:

@@ -13,15 +13,14 @@ import h5py
 import hdf5plugin
 import numpy as np
 
-from rvtssm.datasets.store import StoredSequence, open_sequence
+from rvtssm.datasets.store import StoredSequence, open_sequence, rvt_frames_name
 from rvtssm.datasets.tree import RVT_FOLDER, find_sequences
 from rvtssm.events.labels import BOX_DTYPE
 from rvtssm.records import DatasetSpec, Labels
+from rvtssm.records.settings import SPLITS
 from rvtssm.system.files import staging_folder
 from rvtssm.system.user_error import UserError
 
-_SPLITS = ("train", "val", "test")
-_AT_ONCE = 32  # frames in memory
 _RVT_FIELDS = ["t", "x", "y", "w", "h", "class_id", "track_id", "class_confidence"]
 
 
@@ -50,7 +49,7 @@ def write_rvt_tree(
     """
     num_recordings = num_frames = num_left_out = 0
     with staging_folder(out.absolute().parent, out.name) as staged:
-        for split in _SPLITS:
+        for split in SPLITS:
             if not (prepared_dir / split).is_dir():
                 continue
             for path in find_sequences(prepared_dir, split):
@@ -90,15 +89,12 @@ def write_rvt_sequence(stored: StoredSequence, folder: Path, spec: DatasetSpec) 
     labels = stored.labels[is_annotated]
     times_us, first_label = np.unique(labels.t_us, return_index=True)
     np.savez(
-        labels_dir / "labels.npz",
-        labels=_boxes(labels, spec),
-        objframe_idx_2_label_idx=first_label.astype(np.int64),
+        labels_dir / "labels.npz", labels=_boxes(labels, spec), objframe_idx_2_label_idx=first_label.astype(np.int64)
     )
     np.save(labels_dir / "timestamps_us.npy", times_us)
     np.save(frames_dir / "timestamps_us.npy", stored.windows.ends_us)
     np.save(frames_dir / "objframe_idx_2_repr_idx.npy", labels.window_index[first_label].astype(np.int64))
-    name = f"event_representations{'_ds2_nearest' if spec.downsample == 2 else ''}.h5"
-    _write_frames(frames_dir / name, stored)
+    _write_frames(frames_dir / rvt_frames_name(spec), stored)
     return int(np.count_nonzero(~is_annotated))
 
 
@@ -128,15 +124,12 @@ def _length_us(stored: StoredSequence, spec: DatasetSpec) -> int:
 
 def _boxes(labels: Labels, spec: DatasetSpec) -> np.ndarray:
     """Return labels as RVT stores them: sensor pixels, class ids as in the files of the dataset, no tracks."""
-    boxes = np.zeros(len(labels), BOX_DTYPE)
+    boxes = np.zeros(len(labels), [(name, BOX_DTYPE[name]) for name in _RVT_FIELDS])
     boxes["t"], boxes["class_confidence"] = labels.t_us, 1
     for column, name in enumerate("xywh"):
         boxes[name] = labels.boxes_ltwh[:, column]
     boxes["class_id"] = np.asarray(spec.disk_class_ids)[labels.class_id]
-    packed = np.zeros(len(labels), [(name, BOX_DTYPE[name]) for name in _RVT_FIELDS])
-    for name in _RVT_FIELDS:
-        packed[name] = boxes[name]
-    return packed
+    return boxes
 
 
 def _write_frames(path: Path, stored: StoredSequence) -> None:
@@ -146,6 +139,5 @@ def _write_frames(path: Path, stored: StoredSequence) -> None:
         data = file.create_dataset(
             "data", (len(stored.windows), *shape), np.uint8, maxshape=(None, *shape), chunks=(1, *shape), **packing
         )
-        for start in range(0, len(stored.windows), _AT_ONCE):
-            stop = min(start + _AT_ONCE, len(stored.windows))
-            data[start:stop] = stored.histograms(start, stop)
+        for start, frames in stored.batches():
+            data[start : start + len(frames)] = frames

@@ -268,12 +268,7 @@ class EvalBatchSampler(Sampler[list[ChunkRequest]]):
     """
 
     def __init__(
-        self,
-        num_steps: Sequence[int],
-        chunk_length: int,
-        batch_size: int,
-        rank: int = 0,
-        world_size: int = 1,
+        self, num_steps: Sequence[int], chunk_length: int, batch_size: int, rank: int = 0, world_size: int = 1
     ) -> None:
         queue = [(0, slot) for slot in range(batch_size * world_size)]
         contents: list[list[tuple[int, int, int]]] = [[] for _ in queue]

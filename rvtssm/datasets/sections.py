@@ -56,7 +56,7 @@ class SectionedRecording:
         self._waiting: dict[int, list[bytes]] = {}  # sections that finished before their turn
         self._stack = ExitStack()
         self._writer: SequenceWriter = self._stack.enter_context(
-            sequence_writer(job.path, sequence.windows, sequence.labels, sequence.frame_shape, sequence.settings.dtype)
+            sequence_writer(job.path, sequence.windows, sequence.labels, sequence.frame_shape)
         )
 
     @property

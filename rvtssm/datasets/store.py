@@ -12,7 +12,7 @@ import math
 import os
 import re
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ from rvtssm.system.user_error import UserError
 FORMAT_VERSION = 2
 _AGAIN = "delete it and prepare it again"
 _CHECK_BYTES = 1 << 24
+_FRAMES_AT_ONCE = 16
 TABLES = ("offsets", "bounds_us", "dt_us", *(f"labels/{field.name}" for field in fields(Labels)))
 # A file without them means that all boxes are annotated, and that no label time is known to be without an object.
 OPTIONAL = ("labels/pseudo_score", "labels/empty_us")
@@ -82,6 +83,11 @@ class StoredSequence:
             return self._read(lambda file: read_rows(file["data"], start, stop))
         offsets = self.offsets[start : stop + 1]
         return self._read(lambda file: _decompressed(file["frames"], offsets))
+
+    def batches(self) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+        """Yield all frames in order, a few at a time, each time after the number of the first one."""
+        for start in range(0, len(self.windows), _FRAMES_AT_ONCE):
+            yield start, self.histograms(start, min(start + _FRAMES_AT_ONCE, len(self.windows)))
 
     def check_frames(self, at_once: int = _CHECK_BYTES) -> None:
         """Raise UserError if the frames have changed since they were written. All else is checked on opening.
@@ -177,7 +183,7 @@ def open_rvt_sequence(folder: Path | str, spec: DatasetSpec) -> StoredSequence:
     """
     folder = Path(folder)
     histograms_dir, length_us, num_bins = _rvt_histograms_dir(folder / RVT_FOLDER)
-    path = histograms_dir / f"event_representations{'_ds2_nearest' if spec.downsample == 2 else ''}.h5"
+    path = histograms_dir / rvt_frames_name(spec)
     ends_us = _loaded(histograms_dir / "timestamps_us.npy").astype(np.int64)
     with reading(path, advice=_AGAIN), open_hdf5(path) as file:
         check_storage(path, file["data"])
@@ -206,6 +212,13 @@ def open_rvt_sequence(folder: Path | str, spec: DatasetSpec) -> StoredSequence:
         "downsample": spec.downsample,
     }
     return StoredSequence(folder.name, path, windows, to_labels(boxes, windows), meta)
+
+
+def rvt_frames_name(spec: DatasetSpec) -> str:
+    """Return the name of the file with the frames of a recording prepared by RVT."""
+    if spec.downsample == 2:
+        return "event_representations_ds2_nearest.h5"
+    return "event_representations.h5"
 
 
 def _frame_bytes(file: h5py.File, part: slice) -> Any:
@@ -250,7 +263,9 @@ def _rvt_histograms_dir(folder: Path) -> tuple[Path, int, int]:
 def _loaded(path: Path, member: str | None = None) -> npt.NDArray[Any]:
     with file_errors(path, " cannot be read", "copy the folder again"):
         content: Any = np.load(path, allow_pickle=False)
-        return content[member] if member else content
+        if member is not None:
+            content = content[member]
+        return content
 
 
 def _read_tables(path: Path, names: Sequence[str]) -> tuple[Meta, list[int], dict[str, npt.NDArray[Any]]]:

@@ -123,7 +123,7 @@ class SequenceWriter:
 
 @contextlib.contextmanager
 def sequence_writer(
-    path: Path | str, windows: Windows, labels: Labels, frame_shape: tuple[int, int, int], dtype: npt.DTypeLike
+    path: Path | str, windows: Windows, labels: Labels, frame_shape: tuple[int, int, int]
 ) -> Iterator[SequenceWriter]:
     """Write a prepared recording with one frame per window. The file only appears if the block ends without an error.
 
@@ -134,7 +134,6 @@ def sequence_writer(
         windows: T windows.
         labels: The labels, in sensor pixels.
         frame_shape: (C, h, w).
-        dtype: Data type of the frames.
 
     Raises:
         UserError: The number of frames differs from the number of windows.
@@ -143,7 +142,7 @@ def sequence_writer(
         file = h5py.File(disk, "w")
         try:
             stored = file.create_dataset("frames", (0,), np.uint8, maxshape=(None,), chunks=(_CHUNK_BYTES,))
-            stored.attrs["shape"], stored.attrs["dtype"] = frame_shape, np.bytes_(np.dtype(dtype).name)
+            stored.attrs["shape"], stored.attrs["dtype"] = frame_shape, np.bytes_("uint8")
             writer = SequenceWriter(stored, disk)
             yield writer
             writer.flush()

@@ -28,7 +28,7 @@ from rvtssm.readers import Recording, open_with
 from rvtssm.readers.csv_text import is_event_text
 from rvtssm.readers.header import UnknownSensorSize
 from rvtssm.records import DatasetSpec, ReadOptions
-from rvtssm.records.settings import EVENT_SUFFIXES
+from rvtssm.records.settings import EVENT_SUFFIXES, SPLITS
 from rvtssm.system.remote import local_path
 from rvtssm.system.user_error import UserError
 
@@ -36,7 +36,6 @@ from rvtssm.system.user_error import UserError
 _PLAIN_SUFFIXES = ("_td.raw", ".raw")
 _LABEL_SUFFIXES = ("_bbox.npy", *sorted({*LABEL_SUFFIXES} - {".npy"}))  # a plain .npy may hold events
 RVT_FOLDER = "event_representations_v2"
-_SPLITS = ("train", "val", "test")
 _PER_FRAME = (".txt", ".xml")  # labels that may lie in one file per frame
 _NO_LABELS = ("classes",)  # the names of classes beside YOLO text
 
@@ -54,7 +53,9 @@ class RawRecording:
         """The file of its labels, or the folder of its label files per frame."""
         if self.labels is None:
             return None
-        return self.labels.paths[0].parent if self.labels.is_per_frame else self.labels.paths[0]
+        if self.labels.is_per_frame:
+            return self.labels.paths[0].parent
+        return self.labels.paths[0]
 
     def read_boxes(self, spec: DatasetSpec) -> Boxes:
         """Return the boxes of the recording in order of time; none if it has no label file. See `read_labels`."""
@@ -140,16 +141,15 @@ def find_recordings(raw_dir: Path | str, split: str, spec: DatasetSpec) -> list[
         UserError: The folder of the split does not exist, or two folders of the split hold recordings of one name.
     """
     raw_dir = _folders_of(raw_dir, split, spec)
-    events = _find_events(raw_dir, split, spec)
-    folders = {name: folder for name, (_, folder) in events.items()}
+    events, folders = _find_events(raw_dir, split, spec)
     labels = _find_labels(raw_dir, split, spec, folders, lambda: _all_names(raw_dir, spec))
-    return [RawRecording(name, events[name][0], labels.get(name)) for name in sorted(events)]
+    return [RawRecording(name, events[name], labels.get(name)) for name in sorted(events)]
 
 
-def _find_events(raw_dir: Path, split: str, spec: DatasetSpec) -> dict[str, tuple[Path, str]]:
-    """Return the event file and the folder of the split of each recording, by name."""
-    events: dict[str, tuple[Path, str]] = {}
-    folders: dict[str, str] = {}  # of each name
+def _find_events(raw_dir: Path, split: str, spec: DatasetSpec) -> tuple[dict[str, Path], dict[str, str]]:
+    """Return the event file of each recording, and the folder of the split that it lies in, by name."""
+    events: dict[str, Path] = {}
+    folders: dict[str, str] = {}
     unused: list[tuple[Path, Path]] = []  # the event file that is used, and another of the same name
     claimed: set[Path] = set()  # `a_td.raw` has two fitting suffixes; the longer one comes first
     for suffix in (*spec.event_suffixes, *_PLAIN_SUFFIXES):
@@ -161,13 +161,11 @@ def _find_events(raw_dir: Path, split: str, spec: DatasetSpec) -> dict[str, tupl
             if folders.setdefault(name, folder) != folder:
                 raise UserError(
                     "dataset.same_name",
-                    f"{events[name][0]} and {path} have the same name, but a split needs one name per "
+                    f"{events[name]} and {path} have the same name, but a split needs one name per "
                     "recording; rename one of them, with its labels",
                 )
-            if name in events:
-                unused.append((events[name][0], path))
-                continue
-            events[name] = path, folder
+            if events.setdefault(name, path) != path:
+                unused.append((events[name], path))
     if unused:
         used, other = unused[0]
         warnings.warn(
@@ -175,20 +173,23 @@ def _find_events(raw_dir: Path, split: str, spec: DatasetSpec) -> dict[str, tupl
             "name; rename or delete one of the two",
             stacklevel=2,
         )
-    return events
+    return events, folders
 
 
 def _all_names(raw_dir: Path, spec: DatasetSpec) -> set[str]:
     """Return the names of the recordings of all splits that are there."""
-    splits = [split for split in {*_SPLITS, *spec.split_sources} if has_split(raw_dir, split, spec)]
-    return {name for split in splits for name in _find_events(raw_dir, split, spec)}
+    splits = [split for split in {*SPLITS, *spec.split_sources} if has_split(raw_dir, split, spec)]
+    return {name for split in splits for name in _find_events(raw_dir, split, spec)[0]}
 
 
 def find_event_files(folder: Path | str) -> list[Path]:
     """Return the files in a folder that have the suffix of a recording, sorted by name."""
-    paths = [path for path in Path(folder).iterdir() if path.is_file() and not path.name.startswith(".")]
-    paths = [path for path in paths if path.name.endswith(EVENT_SUFFIXES) and not path.name.endswith("_bbox.npy")]
-    return sorted(filter(_may_hold_events, paths))
+    paths = []
+    for path in sorted(Path(folder).iterdir()):
+        is_hidden, is_label = path.name.startswith("."), path.name.endswith("_bbox.npy")
+        if path.name.endswith(EVENT_SUFFIXES) and path.is_file() and not is_hidden and not is_label:
+            paths.append(path)
+    return list(filter(_may_hold_events, paths))
 
 
 def _may_hold_events(path: Path) -> bool:
@@ -263,11 +264,7 @@ def _matches(
 
 
 def _find_labels(
-    raw_dir: Path,
-    split: str,
-    spec: DatasetSpec,
-    folders: Mapping[str, str],
-    all_names: Callable[[], Collection[str]],
+    raw_dir: Path, split: str, spec: DatasetSpec, folders: Mapping[str, str], all_names: Callable[[], Collection[str]]
 ) -> dict[str, LabelFiles]:
     """Return the labels of the recordings of a split by name; recordings without labels are missing.
 

@@ -391,7 +391,7 @@ class StreamDetector:
         """Compute the last of empty windows, and carry the state over those before it."""
         began_s, clock = time.perf_counter(), self._clock
         windows = clock.part(clock.done + num_windows - 1, clock.done + num_windows)
-        frame = np.zeros(self._counter.frame_shape, self.windows.dtype)
+        frame = np.zeros(self._counter.frame_shape, np.uint8)
         clock.done += num_windows
         clock.end_us = int(windows.ends_us[0])
         detections = self._network.detect_after_gap(frame, num_windows, self.windows.stride_us, clock.end_us)

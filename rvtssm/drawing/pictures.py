@@ -110,36 +110,33 @@ def open_pictures(
         video = None
         if settings.has_video:
             video = stack.enter_context(open_video(folder / "video.mp4", fps))
-        pictures = _Pictures(settings, ground_truth, images, sensor, on_events, video)
+        stills = _StillChoice(settings.num_stills)
+        pictures = _Pictures(settings, ground_truth, images, sensor, on_events, video, stills)
         yield pictures.show
         pictures.flush()
-        chosen = pictures.stills.chosen()
+        chosen = stills.chosen()
         for seconds, picture in chosen:
             write_png(folder / f"still_{seconds:09.3f}s.png", picture)
         if chosen:
             write_png(folder / "strip.png", strip_of([picture for _, picture in chosen]))
 
 
+@dataclass
 class _Pictures:
-    """Collects the windows of each picture and draws it. The arguments are those of `open_pictures`."""
+    """Collects the windows of each picture and draws it. The first fields are the arguments of `open_pictures`."""
 
-    def __init__(
-        self,
-        settings: PictureSettings,
-        ground_truth: Labels | None,
-        images: Images | None,
-        sensor: SensorFrames | None,
-        on_events: Sequence[Callable[[np.ndarray, int], None]],
-        video: Callable[[np.ndarray], None] | None,
-    ) -> None:
-        self.settings, self.ground_truth, self.images = settings, ground_truth, images
-        self.sensor, self.on_events, self.video = sensor, on_events, video
-        self.stills = _StillChoice(settings.num_stills)
-        self._start_us: int | None = None  # start of the first window
-        self._shown_from_us: int | None = None  # start of the events in the next picture
-        self._num_seen = 0
-        self._summed: np.ndarray | None = None
-        self._last: tuple[np.ndarray, Detections] | None = None
+    settings: PictureSettings
+    ground_truth: Labels | None
+    images: Images | None
+    sensor: SensorFrames | None
+    on_events: Sequence[Callable[[np.ndarray, int], None]]
+    video: Callable[[np.ndarray], None] | None
+    stills: "_StillChoice"
+    _start_us: int | None = None  # start of the first window
+    _shown_from_us: int | None = None  # start of the events in the next picture
+    _num_seen: int = 0
+    _summed: np.ndarray | None = None
+    _last: tuple[np.ndarray, Detections] | None = None
 
     def show(self, hist: np.ndarray, frame: Detections, window_start_us: int) -> None:
         """Take in a window, and draw a picture if it is the last one of the picture."""

@@ -23,6 +23,7 @@ from rvtssm.events.representations import (
 from rvtssm.events.surfaces import Surfaces
 from rvtssm.events.windows import FreeGrid
 from rvtssm.records import Events, PackedEvents, Windows, WindowSettings
+from rvtssm.records.arrays import outside_frame
 from rvtssm.system.machine import check_memory
 from rvtssm.system.user_error import UserError
 
@@ -51,7 +52,7 @@ class FrameCounter:
         self.settings = settings
         self.pixels = pixels
         self.frame_shape = settings.num_channels, pixels.height, pixels.width
-        num_bytes = math.prod(self.frame_shape) * settings.dtype.itemsize
+        num_bytes = math.prod(self.frame_shape)
         check_memory(2 * num_bytes, f"num_bins={settings.num_bins} gives frames of {self.frame_shape}, use fewer")
         self._surfaces: Surfaces | None = None
         if settings.representation == "surfaces":
@@ -92,10 +93,7 @@ class FrameCounter:
             return
         height, width = self.pixels.sensor_height, self.pixels.sensor_width
         if not all_below(events.x, width, events.y, height):
-            raise UserError(
-                "events.outside_frame",
-                f"events reach x={events.x.max()}, y={events.y.max()} outside {width}x{height} pixels",
-            )
+            raise outside_frame(events, height, width)
         if events.t[0] < self._latest_us:
             raise UserError(
                 "events.unsorted", f"events at {events.t[0]} us follow events at {self._latest_us} us; push in order"
@@ -125,12 +123,14 @@ class FrameCounter:
         shape = len(bounds_us), *self.frame_shape
         ring = self._ring_for(bounds_us)
         if out is None and ring is None and adds_up(self.settings):
-            frames = np.zeros(shape, self.settings.dtype) if self._ahead is None else self._ahead
+            frames, self._ahead = self._ahead, None
+            if frames is None:
+                frames = np.zeros(shape, np.uint8)
             assert frames.shape == shape, "a window that is counted ahead is taken alone"
-            self._ahead = None
             add_events(self._cells, self._cell_ranges(bounds_us), self.settings, frames)
             return frames
-        out = np.empty(shape, self.settings.dtype) if out is None else out
+        if out is None:
+            out = np.empty(shape, np.uint8)
         if self._surfaces is not None:
             for end_us, frame in zip(bounds_us[:, 1].tolist(), out, strict=True):
                 self._add_until(end_us)
@@ -148,7 +148,7 @@ class FrameCounter:
             bounds_us: (1, 2), the next window. It must be taken alone.
         """
         if self._ahead is None:
-            self._ahead = np.zeros((1, *self.frame_shape), self.settings.dtype)
+            self._ahead = np.zeros((1, *self.frame_shape), np.uint8)
         add_events(self._cells, self._cell_ranges(bounds_us), self.settings, self._ahead)
         self.forget_before(int(bounds_us[0, 1]))
 
@@ -162,10 +162,10 @@ class FrameCounter:
             Views that are valid until the next call.
         """
         assert self._surfaces is None, "frames of surfaces need more than the events of their windows"
-        ranges = bin_ranges(self.times_us, bounds_us, self.settings) + self._begin
-        first, last = (int(ranges.min()), int(ranges.max())) if ranges.size else (self._begin, self._begin)
-        places = ranges if self._is_whole else self._before[ranges].astype(np.int64)
-        low, high = self._place(first), self._place(last)
+        places = self._cell_ranges(bounds_us)
+        low = high = self._place(self._begin)
+        if places.size:
+            low, high = int(places.min()), int(places.max())
         return PackedEvents(
             self.settings,
             (len(bounds_us), *self.frame_shape),
@@ -187,8 +187,7 @@ class FrameCounter:
 
         Returns:
             Times and cells of the kept events, and the index of the first cell of each event followed by the total
-            number of
-            cells (empty if every event has exactly one cell). For `surfaces`, the state of the sums follows.
+            number of cells (empty if every event has exactly one cell). For `surfaces`, the state of the sums follows.
         """
         first, last = self._place(self._begin), self._place(self._end)
         before = self._before[:0] if self._is_whole else self._before[self._begin : self._end + 1] - first
@@ -210,14 +209,19 @@ class FrameCounter:
     def _ring_for(self, bounds_us: Ints) -> SliceRing | None:
         """Return the ring of recently counted bins if later windows at this stride will need them again."""
         ends_us = bounds_us[:, 1].tolist()
-        before_us = ends_us[-2] if len(ends_us) > 1 else self._last_end_us
-        self._last_end_us = ends_us[-1] if ends_us else before_us
-        if not ends_us or before_us is None:
+        if not ends_us:
+            return None
+        before_us, self._last_end_us = self._last_end_us, ends_us[-1]
+        if len(ends_us) > 1:
+            before_us = ends_us[-2]
+        if before_us is None:
             return None
         num_slices = num_shared_slices(ends_us[-1] - int(bounds_us[-1, 0]), ends_us[-1] - before_us, self.settings)
-        if num_slices and (self.ring is None or len(self.ring.keys) < num_slices):
+        if not num_slices:
+            return None
+        if self.ring is None or len(self.ring.keys) < num_slices:
             self.ring = SliceRing(num_slices, self.pixels.height * self.pixels.width)
-        return self.ring if num_slices else None
+        return self.ring
 
     def _add_until(self, end_us: int) -> None:
         """Add the events before a time to the surfaces, unless they were added already."""
@@ -232,7 +236,9 @@ class FrameCounter:
         """Return the index ranges (n, R, 2) of the cells in each bin of windows (n, 2)."""
         ranges = bin_ranges(self.times_us, bounds_us, self.settings)
         ranges += self._begin
-        return ranges if self._is_whole else self._before[ranges].astype(np.int64)
+        if self._is_whole:
+            return ranges
+        return self._before[ranges].astype(np.int64)
 
     def _times_of_cells(self, first: int, last: int) -> Ints:
         """Return the time of every cell of the kept events [first, last)."""
@@ -362,9 +368,7 @@ def count_windows(
 
 
 def _moved(array: npt.NDArray[Any], begin: int, end: int, room: int) -> npt.NDArray[Any]:
-    """Return an array with `room` or more elements that begins with array[begin:end]; `array` itself if it is long
-    enough.
-    """
+    """Return an array of at least `room` elements that begins with array[begin:end]; `array` itself if long enough."""
     moved = array if len(array) >= room else np.empty(room, array.dtype)
     moved[: end - begin] = array[begin:end]
     return moved

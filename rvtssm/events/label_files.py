@@ -110,8 +110,8 @@ class LabelFiles:
         notes = sum((image.notes for image in images), Counter[str]())
         if is_from_one:
             notes[FROM_ONE] += len(images)
-        ids: dict[str | int, int] = {number: number for number in spec.disk_class_ids}
-        ids |= zip(spec.class_names, spec.disk_class_ids, strict=True)
+        names = *spec.disk_class_ids, *spec.class_names  # YOLO text has numbers
+        ids: dict[str | int, int] = dict(zip(names, 2 * spec.disk_class_ids, strict=True))
         rows, empty_us = [], []
         for image, t_us in zip(images, times_us, strict=True):
             known = [box for box in image.boxes if box.kind in ids]
@@ -200,9 +200,8 @@ def _check_classes(path: Path, spec: DatasetSpec, counts: Counter[Any]) -> None:
                 f"({', '.join(spec.class_names)}); use the names of the labels as class names",
             )
         return
-    unknown = {kind: count for kind, count in counts.items() if kind not in known}
-    unknown = {kind: count for kind, count in unknown.items() if str(kind) not in spec.ignored_classes}
-    if unknown:
+    known |= {kind for kind in counts if str(kind) in spec.ignored_classes}
+    if unknown := {kind: count for kind, count in counts.items() if kind not in known}:
         listed = ", ".join(f"{kind} ({count} boxes)" for kind, count in unknown.items())
         raise UserError(
             "labels.unnamed_classes",
@@ -230,7 +229,9 @@ def _num_corners(boxes: Boxes, spec: DatasetSpec) -> int:
     is_over = (boxes["x"] + boxes["w"] > spec.width + 1) | (boxes["y"] + boxes["h"] > spec.height + 1)
     may_be_corners = np.all((boxes["w"] > boxes["x"]) & (boxes["h"] > boxes["y"]))
     num_over = int(np.count_nonzero(is_over))
-    return num_over if may_be_corners and 4 * num_over > len(boxes) else 0
+    if may_be_corners and 4 * num_over > len(boxes):
+        return num_over
+    return 0
 
 
 def _to_boxes(path: Path, rows: Sequence[tuple[Any, ...]]) -> Boxes:

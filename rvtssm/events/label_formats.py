@@ -6,6 +6,7 @@ before a confidence, a track or both; polygons become the boxes around them.
 
 import functools
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -77,7 +78,9 @@ def _parsed(path: Path, size_wh: tuple[int, int], suffix: str, *version: int) ->
         *(KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError),
         *(ElementTree.ParseError, LookupError),  # LookupError means an unknown encoding
     ) as error:
-        text = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
+        text = " ".join(str(error).split())
+        if isinstance(error, KeyError):
+            text = f"no {error}"
         raise UserError(
             key_of(error, "labels.content"), f"{path} cannot be read as {what} ({text}); it needs {form}"
         ) from None
@@ -96,8 +99,11 @@ def _parse_coco(path: Path, size_wh: tuple[int, int]) -> list[LabelledImage]:
     for annotation in content["annotations"]:
         image = images[_key(annotation["image_id"])]
         sides = _coco_sides(annotation)
-        if annotation.get("iscrowd") or sides is None:
-            image.notes[CROWD if annotation.get("iscrowd") else NO_BOX] += 1
+        if annotation.get("iscrowd"):
+            image.notes[CROWD] += 1
+            continue
+        if sides is None:
+            image.notes[NO_BOX] += 1
             continue
         track = annotation.get("track_id", (annotation.get("attributes") or {}).get("track_id"))
         image.boxes.append(FoundBox(sides, names[_key(annotation["category_id"])], number_of_track(track)))
@@ -141,13 +147,17 @@ def _parse_yolo(path: Path, size_wh: tuple[int, int]) -> list[LabelledImage]:
     lines = [line.split() for line in path.read_text(_ENCODING).splitlines()]
     numbered = [(number, words) for number, words in enumerate(lines, 1) if words]
     has_times = _has_times([words for _, words in numbered])
-    images: dict[int | None, LabelledImage] = {} if has_times else {None: LabelledImage(str(path))}
+    images: dict[int | None, LabelledImage] = {}
+    if not has_times:
+        images[None] = LabelledImage(str(path))
     for number, words in numbered:
         try:
-            t_us = int(words[0]) if has_times else None
+            t_us = None
+            if has_times:
+                t_us, words = int(words[0]), words[1:]
             if t_us is not None and abs(t_us) >= _LARGEST_TIME_US:
                 raise UserError("labels.time_too_large", f"time {t_us}")
-            box = _yolo_box(words[1:] if has_times else words, size_wh)
+            box = _yolo_box(words, size_wh)
         except ValueError as error:
             raise UserError(key_of(error, "labels.content"), f"line {number}: {error}") from None
         images.setdefault(t_us, LabelledImage(str(path), t_us)).boxes.append(box)
@@ -175,18 +185,20 @@ def _has_times(lines: Sequence[list[str]]) -> bool:
     return True
 
 
-def _is_class(word: str) -> bool:
+def _number(word: str) -> float:
+    """Return the number that a word is; NaN if it is none."""
     try:
-        return float(word).is_integer() and 0 <= float(word) <= _MOST_CLASSES
+        return float(word)
     except ValueError:
-        return False
+        return math.nan
+
+
+def _is_class(word: str) -> bool:
+    return _number(word).is_integer() and 0 <= _number(word) <= _MOST_CLASSES
 
 
 def _is_fraction(word: str) -> bool:
-    try:
-        return -_ROUNDING <= float(word) <= 1 + _ROUNDING
-    except ValueError:
-        return False
+    return -_ROUNDING <= _number(word) <= 1 + _ROUNDING
 
 
 def _is_inside(words: Sequence[str]) -> bool:
@@ -200,13 +212,15 @@ def _is_inside(words: Sequence[str]) -> bool:
 def _yolo_box(words: Sequence[str], size_wh: tuple[int, int]) -> FoundBox:
     """Return the box of `class cx cy w h[ confidence][ track]` or `class x y x y x y ...`, in fractions."""
     number, *rest = map(float, words)
-    if not number.is_integer() or not 0 <= number <= _MOST_CLASSES:
+    if not _is_class(words[0]):
         raise UserError("labels.class_number", f"class {words[0]}")
     track = number_of_track(rest[-1]) if len(rest) in (5, 6) and words[-1].lstrip("-").isdigit() else 0
     is_polygon = len(rest) >= 6 and len(rest) % 2 == 0 and not track
     if len(rest) < 4 or (len(rest) > 6 and not is_polygon):
         raise UserError("labels.numbers_per_line", f"{len(words)} numbers")
-    shape = rest if is_polygon else rest[:4]
+    shape = rest
+    if not is_polygon:
+        shape = rest[:4]
     if not (min(shape) >= -_ROUNDING and max(shape) <= 1 + _ROUNDING):
         numbers = " ".join(f"{side:g}" for side in shape)
         raise UserError(

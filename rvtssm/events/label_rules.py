@@ -130,9 +130,11 @@ def unusable_boxes(boxes: Boxes, spec: DatasetSpec, is_train: bool) -> str:
         is_huge = is_visible & is_train & (width > 9 * spec.width // 10)
     is_outside = is_box & ~is_visible
     counts = {"with a negative or non-finite side": ~is_box, "outside the sensor": is_outside, "too wide": is_huge}
-    return ", ".join(
-        f"{np.count_nonzero(is_counted)} {reason}" for reason, is_counted in counts.items() if is_counted.any()
-    )
+    reasons = []
+    for reason, is_counted in counts.items():
+        if is_counted.any():
+            reasons.append(f"{np.count_nonzero(is_counted)} {reason}")
+    return ", ".join(reasons)
 
 
 def find_usable(boxes: Boxes, spec: DatasetSpec) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
@@ -182,7 +184,9 @@ def _kept_label_times(times_us: npt.NDArray[np.int64], spec: DatasetSpec, conven
     if convention == "exact" and interval_us >= FASTEST_LABELS_US:
         return candidates
     multiple = round(spec.label_interval_us / interval_us)
-    base_us = int(multiple * interval_us) if multiple > 1 else spec.label_interval_us
+    base_us = spec.label_interval_us
+    if multiple > 1:
+        base_us = int(multiple * interval_us)
     times = candidates[:1]
     for time in candidates[1:]:
         distance = time - times[-1]

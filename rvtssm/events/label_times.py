@@ -41,21 +41,22 @@ class LabelTimes:
         (first_us, last_us), late_us = range_us, spec.label_interval_us
         where = f"{name} has events from {first_us} to {last_us} us but labels from {times_us[0]} to {times_us[-1]} us"
         unit = unit_advice(int(times_us[-1]), last_us)
+        advice = offset_advice(times_us - (spec.label_offset_us or 0), (first_us, last_us + late_us))
         if not first_us <= times_us[-1] <= last_us + _LATE_LABEL_US:
-            advice = offset_advice(times_us - (spec.label_offset_us or 0), (first_us, last_us + late_us))
             missing = "events are missing, or the labels are of another recording"
             raise UserError(
                 "labels.outside_events", f"{where}; {'; otherwise, '.join(filter(None, (unit, advice))) or missing}"
             )
         is_outside = (times_us < first_us) | (times_us > last_us + late_us)
         num_outside = int(np.count_nonzero(is_outside))
+        is_crowded = len(times_us) > 1 and 10 * (times_us[-1] - times_us[0]) < last_us - first_us
+        note = ""
         if num_outside:
-            advice = offset_advice(times_us - (spec.label_offset_us or 0), (first_us, last_us + late_us))
             missing = "if something moved at these times, the recording lacks its events"
             note = f"{where}, so {num_outside} of {len(times_us)} label times have no events; {advice or missing}"
-            return cls(name, len(times_us), num_outside, note)
-        is_crowded = len(times_us) > 1 and 10 * (times_us[-1] - times_us[0]) < last_us - first_us
-        return cls(name, len(times_us), 0, f"{where}; {unit}" if unit and is_crowded else "")
+        elif unit and is_crowded:
+            note = f"{where}; {unit}"
+        return cls(name, len(times_us), num_outside, note)
 
 
 def summary(recordings: Sequence[LabelTimes]) -> str:
@@ -103,5 +104,7 @@ def unit_advice(last_label_us: int, last_us: int) -> str:
         last_us: Time of the last event.
     """
     ratio = last_label_us / max(last_us, 1)
-    units = [unit for factor, unit in _OTHER_UNITS.items() if factor / 3 < ratio < 3 * factor]
-    return f"label times must be microseconds; these look like {units[0]}" if units else ""
+    for factor, unit in _OTHER_UNITS.items():
+        if factor / 3 < ratio < 3 * factor:
+            return f"label times must be microseconds; these look like {unit}"
+    return ""

@@ -29,6 +29,7 @@ BOX_DTYPE = np.dtype(
     ],
     align=True,
 )
+_FIELDS = tuple(BOX_DTYPE.names or ())
 _OLD_NAMES = {"ts": "t", "confidence": "class_confidence"}
 _DEFAULTS = {"track_id": 0, "class_confidence": 1.0, "pseudo_score": 0.0, "still_us": -1}
 
@@ -74,24 +75,24 @@ def to_boxes(rows: npt.NDArray[Any], path: Path | str) -> Boxes:
         UserError: A field is missing or is not a number.
     """
     names = {_OLD_NAMES.get(name, name): name for name in getattr(rows, "dtype", np.dtype("u1")).names or ()}
-    needed = [name for name in BOX_DTYPE.names or () if name not in _DEFAULTS]
+    needed = [name for name in _FIELDS if name not in _DEFAULTS]
     if missing := [name for name in needed if name not in names]:
         raise UserError(
             "labels.missing_fields", f"{path} has no box fields {', '.join(missing)}; it needs {', '.join(needed)}"
         )
-    kinds = {rows.dtype[names[name]].kind for name in BOX_DTYPE.names or () if name in names}
+    kinds = {rows.dtype[names[name]].kind for name in _FIELDS if name in names}
     if rows.ndim != 1 or not kinds <= set("iuf"):
         raise UserError(
             "labels.shape", f"{path} is not one row of numbers per box (its shape is {rows.shape}); save it so"
         )
-    columns = {name: rows[names[name]] for name in BOX_DTYPE.names or () if name in names}
+    columns = {name: rows[names[name]] for name in _FIELDS if name in names}
     if "track_id" in columns:
         columns["track_id"] = np.where(_is_no_track(columns["track_id"]), 0, columns["track_id"])
     for name in ("t", "class_id", "track_id", "still_us"):
         if name in columns:
             _check_whole(columns[name], BOX_DTYPE[name], f"{path} has boxes whose {names[name]}")
     boxes = np.empty(len(rows), BOX_DTYPE)
-    for name in BOX_DTYPE.names or ():
+    for name in _FIELDS:
         with np.errstate(over="ignore"):  # infinite boxes are removed or reported later
             boxes[name] = columns.get(name, _DEFAULTS.get(name))
     return boxes
@@ -146,7 +147,7 @@ def write_boxes(path: Path | str, boxes: Boxes) -> None:
             "labels.dtype", f"boxes must have the fields of BOX_DTYPE, got {boxes.dtype}; fill np.empty(n, BOX_DTYPE)"
         )
     if not boxes["pseudo_score"].any():
-        boxes = boxes[[name for name in BOX_DTYPE.names or () if name != "pseudo_score"]]
+        boxes = boxes[[name for name in _FIELDS if name != "pseudo_score"]]
     with atomic_file(path) as staged, open(staged, "wb") as file:
         np.save(file, boxes)
 

@@ -58,7 +58,9 @@ def num_shared_slices(length_us: int, stride_us: int, settings: WindowSettings) 
     bin_us = length_us // settings.num_bins
     # after this many strides, bins coincide with earlier bins
     num_strides = bin_us // math.gcd(bin_us, stride_us)
-    return 0 if num_strides * stride_us >= length_us else num_strides * (settings.num_bins + 1)
+    if num_strides * stride_us >= length_us:
+        return 0
+    return num_strides * (settings.num_bins + 1)
 
 
 def bin_ranges(t: Ints, bounds_us: Ints, settings: WindowSettings) -> Ints:
@@ -72,11 +74,10 @@ def bin_ranges(t: Ints, bounds_us: Ints, settings: WindowSettings) -> Ints:
     Returns:
         (T, R, 2), index ranges [start, stop) into `t`.
     """
-    ranges: Ints
+    find_bins = _equal_bins
     if settings.convention == "rvt":
-        ranges = _closed_bins(t, bounds_us, settings.num_bins)
-        return ranges
-    ranges = _equal_bins(t, bounds_us, settings.num_bins)
+        find_bins = _closed_bins
+    ranges: Ints = find_bins(t, bounds_us, settings.num_bins)
     return ranges
 
 

@@ -84,9 +84,7 @@ class FreeGrid:
         """
         stride_us = self.settings.stride_us
         _check_span(round(self.first_us + start * stride_us), round(self.first_us + stop * stride_us), stride_us)
-        ends_us = np.rint(self.first_us + stride_us * np.arange(start + 1, stop + 1))
-        rounded: npt.NDArray[np.int64] = ends_us.astype(np.int64)
-        return rounded
+        return np.rint(self.first_us + stride_us * np.arange(start + 1, stop + 1)).astype(np.int64)
 
     def windows(self, start: int, stop: int) -> Windows:
         """Return the windows [start, stop), counted from 0."""
@@ -143,7 +141,7 @@ def label_grid(label_times_us: npt.NDArray[np.int64], start_us: int, settings: W
         )
     _check_span(start_us, int(times[-1]), stride_us)
     # Windows begin at a rounded end, or at a whole length before one, and the first may begin at `start_us` itself.
-    reach_us = stride_us if settings.length_us is None else settings.length_us
+    reach_us = settings.length_us or stride_us
     num_before = max(0, int((times[0] - reach_us - start_us + 0.5) // stride_us))
     parts = [np.rint(times[0] - stride_us * np.arange(num_before + 1, -1, -1)).astype(np.int64)]
     for earlier, later in pairwise(times):

@@ -31,7 +31,7 @@ from rvtssm.readers.evt2 import Evt2Recording, Evt21Recording
 from rvtssm.readers.evt3 import Evt3Recording
 from rvtssm.readers.faults import ReadFaults
 from rvtssm.readers.filters import FilterChain, Filters
-from rvtssm.readers.hdf5 import open_hdf5, reading
+from rvtssm.readers.hdf5 import HDF5_SIGNATURE, open_hdf5, reading
 from rvtssm.readers.hdf5_events import is_dsec, open_hdf5_events
 from rvtssm.readers.header import LARGEST_SIDE, TextHeader, UnknownSensorSize, read_text_header
 from rvtssm.readers.recording import Recording
@@ -58,7 +58,6 @@ READERS: dict[str, Callable[[Path, ReadOptions], Recording]] = {
     "ros1": open_bag,
     "ros2": open_bag,
 }
-_HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _ENCODINGS = {"EVT2": "evt2", "EVT21": "evt21", "EVT3": "evt3"}
 _BAG_SIGNATURES = {ROS1_SIGNATURE: "ros1", MCAP_SIGNATURE: "ros2", SQLITE_SIGNATURE: "ros2"}
 _SIGNATURES = {AEDAT4_SIGNATURE: "aedat4", NPY_SIGNATURE: "npy", NPZ_SIGNATURE: "npz", **_BAG_SIGNATURES}
@@ -229,7 +228,7 @@ def recording_format(path: Path, given: str | None = None) -> str:
 
 def _told_format(path: Path, head: bytes) -> str | None:
     """Return the format that the content of a file tells; None if it tells none."""
-    if head.startswith(_HDF5_SIGNATURE):
+    if head.startswith(HDF5_SIGNATURE):
         return _hdf5_format(path)
     for signature, name in _SIGNATURES.items():
         if head.startswith(signature):
@@ -250,7 +249,9 @@ def _told_format(path: Path, head: bytes) -> str | None:
         return "dat"
     if h5py.is_hdf5(path):  # after a block of another program, as in files of MATLAB 7.3
         return _hdf5_format(path)
-    return "csv" if not _is_raw(header) and is_csv(path) else None
+    if not _is_raw(header) and is_csv(path):
+        return "csv"
+    return None
 
 
 def _is_raw(header: TextHeader) -> bool:
@@ -276,4 +277,6 @@ def _hdf5_format(path: Path) -> str:
     with reading(path), open_hdf5(path) as file:
         if is_ecf(file):
             return "ecf"
-        return "dsec" if is_dsec(file) else "hdf5"
+        if is_dsec(file):
+            return "dsec"
+        return "hdf5"

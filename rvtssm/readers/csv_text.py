@@ -45,6 +45,10 @@ class _Layout:
     first_rows: tuple[tuple[str, ...], ...]  # empty if the file has no events
     size_hw: tuple[int, int] | None
 
+    @property
+    def num_fields(self) -> int:
+        return len(self.first_rows[0]) if self.first_rows else 0
+
 
 class CsvRecording(Recording):
     """A text file of events in a given layout.
@@ -64,7 +68,7 @@ class CsvRecording(Recording):
     def __init__(self, path: Path, layout: _Layout, columns: Columns, gate: Gate) -> None:
         num_bytes, rest = _up_to_last_newline(path, layout.offset)
         fields = rest.decode("latin1").strip().split(layout.delimiter)
-        num_fields = len(layout.first_rows[0]) if layout.first_rows else 0
+        num_fields = layout.num_fields
         is_polarity_last = columns.index[3] == num_fields - 1
         if is_polarity_last and len(fields) == num_fields and fields[-1].strip() in _POLARITIES:
             num_bytes, rest = num_bytes + len(rest), b""
@@ -234,15 +238,15 @@ def _numbers(layout: _Layout) -> npt.NDArray[np.float64]:
     """Return the first rows as numbers, without those that are none."""
     rows = [row for row in layout.first_rows if all(map(_is_number, row))]
     fields = [_WORDS.get(text.lower(), text) for row in rows for text in row]
-    return np.array(fields, np.float64).reshape(len(rows), len(layout.first_rows[0]) if layout.first_rows else 0)
+    return np.array(fields, np.float64).reshape(len(rows), layout.num_fields)
 
 
 def _dtype(layout: _Layout, columns: Columns) -> np.dtype[Any]:
     """Return the types of t, x, y and p: integers for columns that start with some."""
     kinds: list[type] = []
     for i in columns.index:
-        is_whole = layout.first_rows and all(re.fullmatch(r"[+-]?\d+", row[i]) for row in layout.first_rows[:1])
-        kinds.append(np.int64 if is_whole or not layout.first_rows else np.float64)
+        has_fraction = layout.first_rows and not re.fullmatch(r"[+-]?\d+", layout.first_rows[0][i])
+        kinds.append(np.float64 if has_fraction else np.int64)
     if columns.time_unit in ("s", "ms", "us"):  # later times may have decimals even if the first one is a plain 0
         kinds[0] = np.float64
     return np.dtype(list(zip(NAMES, kinds, strict=True)))

@@ -27,6 +27,7 @@ from rvtssm.readers.gate import (
 )
 from rvtssm.readers.header import read_text_header, sensor_size
 from rvtssm.records import Events, ReadOptions
+from rvtssm.records.arrays import outside_frame
 from rvtssm.system.files import atomic_file
 from rvtssm.system.jit import jit
 from rvtssm.system.user_error import UserError
@@ -64,8 +65,7 @@ class DatRecording(ByteRecording):
         if self._version < _VERSION:
             words = _of_version_2(words)
         size_hw = self.height, self.width
-        num_kept: int = _decode_words(words, num_words, state, *size_hw, buffer.t, buffer.x, buffer.y, buffer.p)
-        return num_kept
+        return int(_decode_words(words, num_words, state, *size_hw, buffer.t, buffer.x, buffer.y, buffer.p))
 
 
 def open_dat(path: Path, options: ReadOptions) -> DatRecording:
@@ -135,10 +135,7 @@ def _to_words(events: Events, height: int, width: int) -> npt.NDArray[np.void]:
             "dat.times", f"DAT holds times from 0 to 2^32 us, got {events.t[0]} to {events.t[-1]}; subtract the first"
         )
     if events.x.max() >= width or events.y.max() >= height:
-        raise UserError(
-            "events.outside_frame",
-            f"events reach x={events.x.max()}, y={events.y.max()} outside {width}x{height}; clip them",
-        )
+        raise outside_frame(events, height, width)
     words = np.empty(len(events), _WORD)
     words["t"] = events.t
     words["xyp"] = events.x | events.y.astype(np.uint32) << 14 | events.p.astype(np.uint32) << 28

@@ -19,12 +19,7 @@ import numpy as np
 from rvtssm.readers.faults import Reach
 from rvtssm.readers.gate import LATEST_US, POSITION, EventBuffer, State, first_state
 from rvtssm.readers.header import LARGEST_SIDE
-from rvtssm.readers.other_clock import (
-    after_other_clock,
-    may_end_earlier,
-    may_start_later,
-    num_before_other_clock,
-)
+from rvtssm.readers.other_clock import after_other_clock, may_end_earlier, may_start_later, num_before_other_clock
 
 _ENOUGH_EVENTS = 1 << 22  # that tell which pixels a recording has
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from rvtssm.readers.columns import NAMES, agreed_unit
 from rvtssm.readers.gate import LATEST_POSSIBLE_US, POSITION, Column, EventBuffer, Gate, State
-from rvtssm.readers.hdf5 import OpenDatasets, check_storage, open_hdf5, reading
+from rvtssm.readers.hdf5 import OpenDatasets, check_storage, filters_of, open_hdf5, reading
 from rvtssm.readers.header import sensor_size
 from rvtssm.readers.recording import Recording
 from rvtssm.records import ReadOptions
@@ -115,9 +115,9 @@ def open_ecf(path: Path, options: ReadOptions) -> EcfRecording:
         if not is_table or not all(table.dtype[name].kind in "iu" for name in NAMES):
             raise UserError("ecf.no_table", f"{path} has no table {TABLE} of whole numbers t, x, y, p; write it again")
         check_storage(path, table)
-        filters = table.id.get_create_plist()
-        is_packed = [filters.get_filter(i)[0] for i in range(filters.get_nfilters())] == [_FILTER]
-        chunk_events = table.chunks[0] if table.chunks else EcfRecording.index_events
+        filters = filters_of(table)
+        is_packed = len(filters) == 1 and filters[0][0] == _FILTER
+        chunk_events, *_ = table.chunks or (EcfRecording.index_events,)
         if is_packed and chunk_events > MAX_CHUNK_EVENTS:
             raise UserError(
                 "ecf.chunk_size",
@@ -138,8 +138,12 @@ def _geometry(text: Any) -> tuple[int, int] | None:
     """Return height and width from `WIDTHxHEIGHT`, None for None, and (0, 0), an invalid size, for anything else."""
     if text is None:
         return None
-    width, _, height = (text.decode("ascii", "replace") if isinstance(text, bytes) else str(text)).partition("x")
-    return (int(height), int(width)) if height.isdecimal() and width.isdecimal() else (0, 0)
+    if isinstance(text, bytes):
+        text = text.decode("ascii", "replace")
+    width, _, height = str(text).partition("x")
+    if not (height.isdecimal() and width.isdecimal()):
+        return 0, 0
+    return int(height), int(width)
 
 
 def _fields(rows: npt.NDArray[np.void]) -> _Parts:

@@ -13,6 +13,7 @@ from rvtssm.readers.gate import LATEST_US, NEVER_US, POSITION, WRAPPED_US, Colum
 from rvtssm.readers.other_clock import Decode, after_other_clock, may_end_earlier, num_before_other_clock
 from rvtssm.readers.recording import Recording
 from rvtssm.records import Events, ReadOptions
+from rvtssm.records.arrays import outside_frame
 from rvtssm.system.user_error import UserError
 
 _UNSORTED = (
@@ -38,11 +39,7 @@ def check_events(events: Events, height: int, width: int) -> None:
     if np.any(events.t[1:] < events.t[:-1]):
         raise UserError("events.unsorted", _UNSORTED)
     if events.x.max() >= width or events.y.max() >= height:
-        raise UserError(
-            "events.outside_frame",
-            f"events reach x={events.x.max()}, y={events.y.max()} outside {width}x{height} (width x height) pixels; "
-            "give the right height and width",
-        )
+        raise outside_frame(events, height, width)
     if events.p.max() > 1:
         raise UserError("events.polarity", f"polarity is {events.p.max()}, but must be 0 or 1; replace -1 with 0")
 
@@ -58,7 +55,9 @@ def to_events(given: object) -> Events:
         UserError: The argument is anything else, or its values are not valid. The message does not print the array.
     """
     if isinstance(given, Events):
-        return given if not len(given) or given.p.max() <= 1 else replace(given, p=given.p.astype(np.int64))
+        if not len(given) or given.p.max() <= 1:
+            return given
+        return replace(given, p=given.p.astype(np.int64))
     raw, time_unit = columns_of(given)
     return gated(raw, Gate(Path("the array"), _LARGEST_SIDE, _LARGEST_SIDE, time_unit))[0]
 

@@ -70,18 +70,19 @@ class EventMessage:
 
     def __len__(self) -> int:
         """Return the number of words, or of events if there are no words."""
-        is_words = self.encoding in WORDS
-        return len(self.words) // WORDS[self.encoding].unit_bytes if is_words else len(self.columns[0])
+        if self.encoding in WORDS:
+            return len(self.words) // WORDS[self.encoding].unit_bytes
+        return len(self.columns[0])
 
     @property
     def smallest_block(self) -> int:
         """The least room for events that decoding needs."""
-        return WORDS[self.encoding].smallest_block if self.encoding in WORDS else 1
+        return WORDS.get(self.encoding, RawRecording).smallest_block
 
     @property
     def decoder_state(self) -> tuple[int, ...]:
         """The initial values of the slots that `decode_message` adds to a decoder state; DONE is the last one."""
-        own_state = WORDS[self.encoding].own_state if self.encoding in WORDS else ()
+        own_state = WORDS.get(self.encoding, RawRecording).own_state
         return (*own_state, *[0] * (_WORD_SLOTS - len(own_state)), 0)
 
 
@@ -140,13 +141,18 @@ class MessageDecoder:
         else:
             events = self._gate.push(message.columns)
         if len(events) and self._kind in PACKETS:  # the events of ARRAYS have times of ROS
-            self.ros_offset_us = message.stamp_us - (int(events.t[0]) if message.base_us is None else message.base_us)
+            base_us = message.base_us
+            if base_us is None:
+                base_us = int(events.t[0])
+            self.ros_offset_us = message.stamp_us - base_us
         return events, size_hw
 
     @property
     def faults(self) -> ReadFaults:
         """What was moved or left out of the stream so far."""
-        return ReadFaults.of(self._state) if self._shape and self._shape[2] in WORDS else self._gate.faults
+        if self._shape and self._shape[2] in WORDS:
+            return ReadFaults.of(self._state)
+        return self._gate.faults
 
     def _of_words(self, message: EventMessage) -> Events:
         """Return the events of a message of words, whose times are only known once they are decoded."""
@@ -204,7 +210,9 @@ def read_message(kind: str, data: bytes, is_cdr: bool) -> EventMessage:
         raise MessageError(
             "bags.big_endian", "its events were written by a big-endian machine; record little-endian ones"
         )
-    unit_bytes = WORDS[encoding].unit_bytes if encoding in WORDS else 8
+    unit_bytes = 8
+    if encoding in WORDS:
+        unit_bytes = WORDS[encoding].unit_bytes
     if len(payload) % unit_bytes:
         raise MessageError(
             "bags.not_whole_words", f"its {len(payload)} bytes are not whole words of {unit_bytes} bytes; {_AGAIN}"
@@ -253,7 +261,9 @@ def _array_columns(fields: "_Fields") -> tuple[Column, Column, Column, Column]:
     first.
     """
     count, size = fields.number("I"), _EVENT_BYTES[fields.is_cdr]
-    num_bytes = size * count if not fields.is_cdr or not count else size * count - 3
+    num_bytes = size * count
+    if fields.is_cdr and count:
+        num_bytes -= 3
     content = fields.rest(num_bytes)
 
     def column(code: str, offset: int) -> Column:

@@ -12,15 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.readers.byte_recording import (
-    TIME_HIGH,
-    VECTOR,
-    RawRecording,
-    is_glitch,
-    keep_vector,
-    num_wraps,
-    put_vector,
-)
+from rvtssm.readers.byte_recording import TIME_HIGH, VECTOR, RawRecording, is_glitch, keep_vector, num_wraps, put_vector
 from rvtssm.readers.gate import (
     AHEAD_US,
     BACKWARD,
@@ -60,8 +52,7 @@ class Evt2Recording(RawRecording):
     def decode_units(units: Bytes, num_units: int, state: State, size_hw: tuple[int, int], buffer: EventBuffer) -> int:
         """Decode whole words. See `RawRecording.decode_units`."""
         words, num_words = units.view("<u4"), min(num_units, len(buffer.t))
-        num_kept: int = _decode_words(words, num_words, state, *size_hw, buffer.t, buffer.x, buffer.y, buffer.p)
-        return num_kept
+        return int(_decode_words(words, num_words, state, *size_hw, buffer.t, buffer.x, buffer.y, buffer.p))
 
 
 @jit
@@ -186,8 +177,8 @@ class Evt21Recording(RawRecording):
         Early cameras swapped the halves of a word, with the upper half first.
         """
         halves, heads = units.view("<u4").reshape(-1, 2), int(not has_swapped_halves)
-        num_kept: int = _decode_masks(halves, num_units, heads, state, *size_hw, buffer.t, buffer.x, buffer.y, buffer.p)
-        return num_kept
+        columns = buffer.t, buffer.x, buffer.y, buffer.p
+        return int(_decode_masks(halves, num_units, heads, state, *size_hw, *columns))
 
 
 @jit

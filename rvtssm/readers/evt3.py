@@ -6,15 +6,7 @@ vector word holds up to 12 pixels of a row. Source: OpenEB 0499c95, hal/cpp/incl
 
 import numpy as np
 
-from rvtssm.readers.byte_recording import (
-    TIME_HIGH,
-    VECTOR,
-    RawRecording,
-    is_glitch,
-    keep_vector,
-    num_wraps,
-    put_vector,
-)
+from rvtssm.readers.byte_recording import TIME_HIGH, VECTOR, RawRecording, is_glitch, keep_vector, num_wraps, put_vector
 from rvtssm.readers.gate import AHEAD_US, JUMP_US, LATEST_US, NUM_COMMON, POSITION, EventBuffer, State
 from rvtssm.readers.recording import MAX_EVENTS_PER_UNIT, Bytes
 from rvtssm.system.jit import jit
@@ -44,8 +36,7 @@ class Evt3Recording(RawRecording):
     def decode_units(units: Bytes, num_units: int, state: State, size_hw: tuple[int, int], buffer: EventBuffer) -> int:
         """Decode whole words. See `RawRecording.decode_units`."""
         words = units.view("<u2")
-        num_kept: int = _decode_words(words, num_units, state, *size_hw, buffer.t, buffer.x, buffer.y, buffer.p)
-        return num_kept
+        return int(_decode_words(words, num_units, state, *size_hw, buffer.t, buffer.x, buffer.y, buffer.p))
 
 
 @jit

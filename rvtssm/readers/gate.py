@@ -126,7 +126,8 @@ class Gate:
         if not (is_time is is_column is is_row is None):
             is_readable = np.ones(len(t), np.bool_)
             for is_valid in (is_time, is_column, is_row):
-                is_readable &= True if is_valid is None else is_valid
+                if is_valid is not None:
+                    is_readable &= is_valid
             state[UNREADABLE] += len(t) - int(np.count_nonzero(is_readable))
             columns = [column[is_readable] for column in columns]
         period_us = round(2**CLOCK_BITS * TIME_UNITS_US[self.time_unit or "us"])
@@ -135,10 +136,8 @@ class Gate:
         earlier = t[-MOST_STRAYS] if len(t) >= MOST_STRAYS else state[LATEST_US] - state[WRAPPED_US]
         if next_times is not None and int(t[-1]) - int(earlier) > AHEAD_US and len(raw_t := next_times()):
             next_t = self._microseconds(raw_t, where, state)[0].astype(np.int64)
-        num_kept: int = _keep(
-            *columns, next_t, state, self.height, self.width, clock, buffer.t, buffer.x, buffer.y, buffer.p
-        )
-        return num_kept
+        room = buffer.t, buffer.x, buffer.y, buffer.p
+        return int(_keep(*columns, next_t, state, self.height, self.width, clock, *room))
 
     def _microseconds(self, t: Column, where: str, state: State) -> tuple[Column, npt.NDArray[np.bool_] | None]:
         """Return times in microseconds and which of them are valid; None: all are."""

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from rvtssm.system.files import CONTENT_ERRORS, file_errors
 from rvtssm.system.user_error import UserError
 
-_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _MOST_PACKED = 1 << 16  # no known file unpacks a stored byte to more bytes than this
 _MAX_CHUNK_BYTES = 1 << 28
 _BLOSC, _BLOSC_VALUES = 32001, 4  # the filter reads this many settings without checking that they are there
@@ -33,7 +33,9 @@ def reading(path: Path | str, where: str = "", advice: str = "copy it again") ->
         where: The place in the file, such as ", events 0 to 10".
         advice: What the user should do.
     """
-    fault = f"{where} are damaged" if where else " cannot be opened as HDF5"
+    fault = " cannot be opened as HDF5"
+    if where:
+        fault = f"{where} are damaged"
     with file_errors(path, fault, advice, CONTENT_ERRORS):
         try:
             yield
@@ -84,7 +86,7 @@ def _check_driver(path: Path | str, file: io.BufferedReader) -> None:
     In a damaged file, libhdf5 would allocate as many bytes as that block claims to have.
     """
     start = file.read(64)
-    if start.startswith(_SIGNATURE) and start[8:9] in (b"\0", b"\1"):  # versions with such an address
+    if start.startswith(HDF5_SIGNATURE) and start[8:9] in (b"\0", b"\1"):  # versions with such an address
         size = start[13]  # bytes of an address
         at = 24 + 4 * start[8] + 3 * size
         if start[at : at + size] != b"\xff" * size:
@@ -137,11 +139,16 @@ def read_rows(dataset: h5py.Dataset, start: int, stop: int) -> npt.NDArray[Any]:
     return rows
 
 
+def filters_of(dataset: h5py.Dataset) -> list[tuple[Any, ...]]:
+    """Return code, flags, settings and name of each filter of a dataset, the first to be applied first."""
+    properties = dataset.id.get_create_plist()
+    return [properties.get_filter(i) for i in range(properties.get_nfilters())]
+
+
 def is_blosc(dataset: h5py.Dataset) -> bool:
     """Return whether the last filter of a dataset is Blosc."""
-    properties = dataset.id.get_create_plist()
-    codes = [properties.get_filter(i)[0] for i in range(properties.get_nfilters())]
-    return codes[-1:] == [_BLOSC]
+    filters = filters_of(dataset)
+    return bool(filters) and filters[-1][0] == _BLOSC
 
 
 def _check_blosc_chunk(dataset: h5py.Dataset, corner: tuple[int, ...]) -> None:
@@ -188,8 +195,7 @@ def check_storage(path: Path, dataset: h5py.Dataset) -> None:
             f"{path} claims {num_bytes} bytes of {dataset.name} in chunks of {chunk_bytes} but stores {stored}; "
             "it is damaged, copy it again",
         )
-    properties = dataset.id.get_create_plist()
-    for code, _, settings, _ in map(properties.get_filter, range(properties.get_nfilters())):
+    for code, _, settings, _ in filters_of(dataset):
         if code == _BLOSC and len(settings) < _BLOSC_VALUES:
             raise UserError(
                 "hdf5.compression",

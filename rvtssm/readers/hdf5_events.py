@@ -38,7 +38,7 @@ _RESOLUTION = "sensor_resolution"  # height and width, as rpg_e2vid and its succ
 _EVENTS = "events"  # the group or table that is taken if there are others
 _MVSEC = "davis/"  # tables of MVSEC are x, y, t, p with times in seconds
 _UNITS = {"seconds": "s", "milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}  # as attributes name them
-_UNITS |= {unit: unit for unit in TIME_UNITS}
+_UNITS |= dict(zip(TIME_UNITS, TIME_UNITS, strict=True))
 _LOOKED_AT = 4096  # rows of a table whose order is not certain
 
 

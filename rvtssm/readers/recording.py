@@ -119,7 +119,8 @@ class Recording(Decoder):
         start_us, end_us = limits.min if start_us is None else start_us, limits.max if end_us is None else end_us
         num_events, first_us, doubt = 0, 0, UnitDoubt()
         for count in self._block_sizes(state, buffer, num_left):
-            first_us = first_us if num_events else int(buffer.t[0])
+            if not num_events:
+                first_us = int(buffer.t[0])
             num_events += count
             block = buffer.events(count)
             if is_whole:
@@ -167,7 +168,9 @@ class Recording(Decoder):
         return part
 
     def __repr__(self) -> str:
-        counted = f", {self._index.num_events} events" if self._index is not None else ""
+        counted = ""
+        if self._index is not None:
+            counted = f", {self._index.num_events} events"
         return f"Recording({self.name}: {self.format}, {self.width} x {self.height} pixels{counted})"
 
     @property
@@ -255,7 +258,9 @@ class Recording(Decoder):
         index = self._built_index()
         first, _ = index.blocks(time_us, time_us)
         num_left = int(index.num_before[-1] - index.num_before[first])
-        return (index.states[first].copy() if num_left else index.last_state.copy()), num_left
+        if not num_left:
+            return index.last_state.copy(), 0
+        return index.states[first].copy(), num_left
 
     def _built_index(self) -> RecordingIndex:
         if self._index is None:
@@ -285,6 +290,27 @@ class Recording(Decoder):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_handle": None}
+
+
+class EventBlocks:
+    """The blocks of a recording. While they are iterated, it counts the events and records the first and last time.
+
+    Args:
+        recording: The recording.
+        span: Optional limits `start_us` and `end_us`, as in `Recording.iterate`.
+    """
+
+    def __init__(self, recording: Recording, **span: int) -> None:
+        self._blocks = recording.iterate(**span, reuse=True)
+        self.num_events = self.first_us = self.last_us = 0
+
+    def __iter__(self) -> Iterator[Events]:
+        for block in self._blocks:
+            if not self.num_events:
+                self.first_us = int(block.t[0])
+            self.last_us = int(block.t[-1])
+            self.num_events += len(block)
+            yield block
 
 
 def copy_events(events: Events) -> Events:

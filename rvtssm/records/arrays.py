@@ -176,6 +176,15 @@ class Events:
         return Events(self.t[i:j], self.x[i:j], self.y[i:j], self.p[i:j])
 
 
+def outside_frame(events: Events, height: int, width: int) -> UserError:
+    """Return the error to raise for events outside a sensor."""
+    return UserError(
+        "events.outside_frame",
+        f"events reach x={events.x.max()}, y={events.y.max()} outside {width}x{height} (width x height) pixels; "
+        "give the right height and width",
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Windows:
     """T windows of time, half-open [start, end), with increasing ends. Length and stride are independent.

@@ -21,6 +21,7 @@ EVENT_SUFFIXES = (
     *("_td.dat", ".dat", "_td.raw", ".raw", ".h5", ".hdf5", ".aedat4", ".npz", ".npy", ".csv", ".txt"),
     *BAG_SUFFIXES,
 )
+SPLITS = ("train", "val", "test")
 TIME_UNITS = ("us", "ns", "ms", "s")
 COLUMNS_EXAMPLE = "columns={t: timestamp, x: col, y: row, p: polarity}, or by number, columns={t: 0, x: 1, y: 2, p: 3}"
 CONVENTIONS = ("exact", "rvt")
@@ -216,7 +217,9 @@ class WindowSettings:
     @property
     def num_channels(self) -> int:
         """Number of channels of a frame, which is also the number of input channels of a model."""
-        num_parts = len(self.time_constants_us) if self.representation == "surfaces" else self.num_bins
+        num_parts = self.num_bins
+        if self.representation == "surfaces":
+            num_parts = len(self.time_constants_us)
         return CHANNELS_PER_BIN[self.representation] * num_parts
 
     @property
@@ -226,12 +229,9 @@ class WindowSettings:
         A frame of `surfaces` depends on all earlier events. After five of the longest time constants, an event
         contributes less than 1 % of its initial weight.
         """
-        return 5 * max(self.time_constants_us) if self.representation == "surfaces" else 0
-
-    @property
-    def dtype(self) -> np.dtype[np.generic]:
-        """Data type of a frame."""
-        return np.dtype(np.uint8)
+        if self.representation != "surfaces":
+            return 0
+        return 5 * max(self.time_constants_us)
 
     @property
     def hz(self) -> float:
@@ -254,5 +254,9 @@ class WindowSettings:
             hz: The new rate, windows per second.
             window: `shrink` makes windows as long as the new stride; `slide` keeps the window length of these settings.
         """
-        length_us = None if window == "shrink" else self.nominal_length_us
-        return replace(self, stride_us=self.stride_us if hz == self.hz else 1e6 / float(hz), length_us=length_us)
+        length_us, stride_us = None, self.stride_us
+        if window != "shrink":
+            length_us = self.nominal_length_us
+        if hz != self.hz:
+            stride_us = 1e6 / float(hz)
+        return replace(self, stride_us=stride_us, length_us=length_us)

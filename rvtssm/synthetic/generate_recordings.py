@@ -13,14 +13,13 @@ from rvtssm.datasets.specs import GENERATED_FILE
 from rvtssm.events.labels import BOX_DTYPE, Boxes, write_boxes
 from rvtssm.readers.dat import write_dat
 from rvtssm.records import DatasetSpec, Events
+from rvtssm.records.settings import SPLITS
 from rvtssm.synthetic.camera import drawn_camera, simulate_events
 from rvtssm.synthetic.scene import build_scene
 from rvtssm.synthetic.simulation_config import CameraConfig, SyntheticConfig
 from rvtssm.system.files import CONTENT_ERRORS, atomic_file, file_errors, remove_abandoned
 from rvtssm.system.progress import run_all
 from rvtssm.system.user_error import UserError
-
-SPLITS = ("train", "val", "test")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rvtssm.readers import Recording
 from rvtssm.readers.dat import write_dat
+from rvtssm.readers.recording import EventBlocks
 from rvtssm.records import Events
 from rvtssm.system.files import atomic_file
 from rvtssm.system.user_error import UserError
@@ -40,17 +41,6 @@ FORMATS: dict[str, Format] = {
 }
 
 
-@dataclass(frozen=True)
-class Converted:
-    """What `convert` has written."""
-
-    path: Path
-    format: str  # a key of FORMATS
-    num_events: int
-    time_range_us: tuple[int, int] | None  # of the first and the last event; None without events
-    holds_size: bool
-
-
 def format_for(path: Path) -> str:
     """Return the key of FORMATS that the end of a file name means; of several ends the longest counts.
 
@@ -71,7 +61,7 @@ def format_for(path: Path) -> str:
 
 def convert(
     recording: Recording, out: Path, format: str, advance: Callable[[int], object] = lambda num_events: None
-) -> Converted:
+) -> EventBlocks:
     """Write the events of a recording in another format. The file only appears when it is complete.
 
     The new file holds the same times, pixels and polarities. Events that the reader of the recording leaves out or
@@ -83,6 +73,9 @@ def convert(
         format: A key of FORMATS.
         advance: Called with the number of events of each block.
 
+    Returns:
+        The blocks of the recording, with their counts.
+
     Raises:
         UserError: The format cannot hold the times or the size of the sensor, or the recording is damaged.
     """
@@ -93,33 +86,19 @@ def convert(
             f"{format} holds sensors of up to {known.largest_side} pixels per side, but {recording.path} has "
             f"{width} x {height}; choose another format",
         )
-    counted = _Counted(recording, format, advance)
-    with atomic_file(out) as staged:
-        known.write(staged, counted.blocks(), height, width)
-    return Converted(out, format, counted.num_events, counted.time_range_us, known.holds_size)
+    blocks = EventBlocks(recording)
 
-
-class _Counted:
-    """The blocks of a recording, checked for a format and counted while they pass."""
-
-    def __init__(self, recording: Recording, format: str, advance: Callable[[int], object]) -> None:
-        self.num_events = 0
-        self.time_range_us: tuple[int, int] | None = None
-        self._recording, self._format, self._advance = recording, format, advance
-
-    def blocks(self) -> Iterator[Events]:
-        end_us = FORMATS[self._format].end_us
-        for block in self._recording.blocks():
-            if not len(block):
-                continue
-            first_us, last_us = int(block.t[0]), int(block.t[-1])
-            if end_us is not None and not 0 <= first_us <= last_us < end_us:
+    def checked() -> Iterator[Events]:
+        for block in blocks:
+            if known.end_us is not None and not 0 <= blocks.first_us <= blocks.last_us < known.end_us:
                 raise UserError(
                     "convert.time",
-                    f"{self._format} holds times from 0 to {end_us} us, but {self._recording.path} has events at "
-                    f"{first_us if first_us < 0 else last_us} us; choose another format",
+                    f"{format} holds times from 0 to {known.end_us} us, but {recording.path} has events from "
+                    f"{blocks.first_us} to {blocks.last_us} us; choose another format",
                 )
-            self.time_range_us = (self.time_range_us or (first_us,))[0], last_us
-            self.num_events += len(block)
             yield block
-            self._advance(len(block))
+            advance(len(block))
+
+    with atomic_file(out) as staged:
+        known.write(staged, checked(), height, width)
+    return blocks

@@ -38,7 +38,7 @@ def test_packed_chunks_become_the_frames_that_are_read(small_tree, stride_us, le
         found = stack_frames(chunks, num_steps).numpy()
     else:
         found = count_frames(stack_events(chunks, num_steps)).numpy()
-    assert found.shape == (num_steps, 3, *sequences[0].frame_shape) and found.dtype == settings.dtype
+    assert found.shape == (num_steps, 3, *sequences[0].frame_shape) and found.dtype == np.uint8
     for stream, (sequence, (start, stop), placement) in enumerate(zip(sequences, spans, places, strict=True)):
         wanted = sequence.read(start, stop)
         wanted = wanted if placement is None else placement.histograms(wanted)

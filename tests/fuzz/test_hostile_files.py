@@ -33,7 +33,7 @@ def write_prepared(path: Path) -> Path:
     ones = np.ones(1, np.int64)
     labels = Labels(np.ones((1, 4), np.float32), 0 * ones, ends[1:], ones, 0 * ones)
     compressor = FrameCompressor(int(np.prod(FRAME)))
-    with sequence_writer(path, windows, labels, FRAME, np.uint8) as writer:
+    with sequence_writer(path, windows, labels, FRAME) as writer:
         writer.append([compressor.compress(np.ones(FRAME, np.uint8)) for _ in ends])
         writer.meta = META
     return path

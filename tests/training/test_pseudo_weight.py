@@ -129,7 +129,7 @@ def test_scores_survive_a_label_file_and_a_prepared_file(tmp_path):
         assert read_boxes(path)["pseudo_score"].tolist() == scores
         assert ("pseudo_score" in (np.load(path).dtype.names or ())) == (name == "pseudo")
         labels = to_labels(read_boxes(path), windows)
-        with sequence_writer(tmp_path / f"{name}.h5", windows, labels, (2, 4, 4), np.uint8) as writer:
+        with sequence_writer(tmp_path / f"{name}.h5", windows, labels, (2, 4, 4)) as writer:
             writer.append([b"", b""])
         stored = open_sequence(tmp_path / f"{name}.h5").labels
         assert isinstance(stored, Labels) and stored.pseudo_score.tolist() == scores

@@ -122,7 +122,7 @@ def prepared(folder: Path, length_us: int = 50_000):
     frames = rng.integers(0, 10, (4, 20, HEIGHT, WIDTH), np.uint8)
     labels = to_labels(boxes, windows)
     compressor = FrameCompressor(frames[0].nbytes)
-    with sequence_writer(folder / "test" / "a.h5", windows, labels, frames.shape[1:], "u1") as writer:
+    with sequence_writer(folder / "test" / "a.h5", windows, labels, frames.shape[1:]) as writer:
         writer.append([compressor.compress(frame) for frame in frames])
         writer.meta = {"dataset": SPEC.name, "stride_us": 50_000, "length_us": length_us, "num_bins": 10}
     return frames, windows
