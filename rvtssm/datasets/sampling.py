@@ -129,13 +129,9 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
         self.num_streams = config.num_streams
         self.num_random = config.num_chunks - self.num_streams
         # (N, 2): recording of each labelled step, and its number among the labelled steps of this recording
-        self._labelled = np.concatenate(
-            [np.zeros((0, 2), np.int64)]
-            + [
-                np.stack([np.full(len(steps), r), np.arange(len(steps))], axis=1)
-                for r, steps in enumerate(self.label_steps[: self.num_recordings])
-            ]
-        )
+        counts = np.array([*map(len, self.label_steps[: self.num_recordings])], np.int64)
+        recording, first = np.repeat([np.arange(len(counts)), counts.cumsum() - counts], counts, axis=1)
+        self._labelled = np.stack([recording, np.arange(len(recording)) - first], axis=1)
         self._order: tuple[int, npt.NDArray[np.int64]] | None = None
         if self.num_random and not len(self._labelled):
             raise UserError(

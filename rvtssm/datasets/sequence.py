@@ -38,7 +38,7 @@ class FrameSequence:
     labels: Labels  # in frame pixels
     frame_shape: tuple[int, int, int]  # (C, h, w)
     settings: WindowSettings
-    source: StoredFrames | CountedFrames
+    source: StoredSequence | CountedFrames
     asked: npt.NDArray[np.int64] | None = None  # steps whose outputs are wanted, ascending; None: all with labels
     num_thinned: int = 0  # boxes of a raw recording that are left out because of their time
 
@@ -141,7 +141,7 @@ def open_prepared(path: Path | str, spec: DatasetSpec) -> FrameSequence:
         raise UserError("prepared.not_finite", f"{path} holds boxes that are not finite; prepare the recordings again")
     settings = replace(stored.settings, stride_us=_RVT_STRIDE_US) if path.is_dir() else stored.settings
     labels, shape = to_frame_labels(labels, spec), (settings.num_channels, spec.frame_height, spec.frame_width)
-    return FrameSequence(stored.name, stored.windows, labels, shape, settings, StoredFrames(stored))
+    return FrameSequence(stored.name, stored.windows, labels, shape, settings, stored)
 
 
 def has_sequences(prepared_dir: Path | str, split: str) -> bool:
@@ -167,33 +167,6 @@ def open_prepared_split(prepared_dir: Path | str, split: str, spec: DatasetSpec)
             "prepared.none_in_split", f"{prepared_dir}/{split} holds no prepared recording; run `rvtssm preprocess`"
         )
     return [open_prepared(path, spec) for path in paths]
-
-
-@dataclass(frozen=True, slots=True)
-class StoredFrames:
-    """The frames of a prepared recording."""
-
-    stored: StoredSequence
-
-    @property
-    def path(self) -> Path:
-        return self.stored.path
-
-    def counted_anew(self, windows: Windows) -> StoredFrames:
-        """Raise UserError, since prepared frames cannot be counted again."""
-        raise UserError(
-            "prepared.cannot_skip",
-            f"{self.path} is prepared, so its frames cannot be counted for a detector that skips windows; use the raw "
-            "recordings (evaluation.source=raw dataset.raw_dir=DIR), or evaluation.when_late=queue",
-        )
-
-    def frames(self, start: int, stop: int, placement: Placement | None = None) -> npt.NDArray[np.generic]:
-        """Return the frames of the steps [start, stop), moved by `placement`."""
-        hist = self.stored.histograms(start, stop)
-        return placement.histograms(hist) if placement else hist
-
-    def close(self) -> None:
-        self.stored.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import h5py
 import numpy as np
 import numpy.typing as npt
 
+from rvtssm.datasets.augment import Placement
 from rvtssm.datasets.compress import decompress_into
 from rvtssm.datasets.tree import RVT_FOLDER
 from rvtssm.events.label_rules import with_class_indices
@@ -83,6 +84,21 @@ class StoredSequence:
             return self._read(lambda file: read_rows(file["data"], start, stop))
         offsets = self.offsets[start : stop + 1]
         return self._read(lambda file: _decompressed(file["frames"], offsets))
+
+    def frames(self, start: int, stop: int, placement: Placement | None = None) -> npt.NDArray[Any]:
+        """Return the frames of the windows [start, stop), moved by `placement`."""
+        frames = self.histograms(start, stop)
+        if placement is not None:
+            frames = placement.histograms(frames)
+        return frames
+
+    def counted_anew(self, windows: Windows) -> NoReturn:
+        """Raise UserError, since prepared frames cannot be counted again."""
+        raise UserError(
+            "prepared.cannot_skip",
+            f"{self.path} is prepared, so its frames cannot be counted for a detector that skips windows; use the raw "
+            "recordings (evaluation.source=raw dataset.raw_dir=DIR), or evaluation.when_late=queue",
+        )
 
     def batches(self) -> Iterator[tuple[int, npt.NDArray[Any]]]:
         """Yield all frames in order, a few at a time, each time after the number of the first one."""

@@ -42,7 +42,7 @@ class _Header:
     num_bytes: int  # from the start of the file to the first packet
     codec: str
     table_position: int  # where the packets end, -1 if the recorder was interrupted
-    event_streams: dict[int, tuple[int, int]]  # height and width by stream id
+    event_streams: dict[int, tuple[int, int] | None]  # height and width by stream id; None: not given
 
 
 class Aedat4Recording(Recording):
@@ -175,14 +175,17 @@ def open_aedat4(path: Path, options: ReadOptions, stream: int | None = None) -> 
             f"{path} holds the event streams {', '.join(map(str, streams))}; "
             f"choose one, as in {path}:/{next(iter(streams))}",
         )
-    chosen = next(iter(streams)) if stream is None else stream
-    if chosen not in streams:
+    if stream is None:
+        stream = next(iter(streams))
+    if stream not in streams:
         raise UserError(
-            "aedat4.no_such_stream", f"{path} has no event stream {chosen}; choose from {', '.join(map(str, streams))}"
+            "aedat4.no_such_stream", f"{path} has no event stream {stream}; choose from {', '.join(map(str, streams))}"
         )
-    in_file = streams[chosen]
-    height, width = sensor_size(path, None if in_file == (0, 0) else in_file, options)
-    return Aedat4Recording(path, height, width, header, chosen)
+    in_file = streams[stream]
+    if in_file == (0, 0):
+        in_file = None
+    height, width = sensor_size(path, in_file, options)
+    return Aedat4Recording(path, height, width, header, stream)
 
 
 def _read_header(file: BinaryIO) -> _Header:
@@ -205,12 +208,12 @@ def _read_header(file: BinaryIO) -> _Header:
     return _Header(len(head) + size, _CODECS[compression], table_position, streams)
 
 
-def _event_streams(xml: bytes) -> dict[int, tuple[int, int]]:
+def _event_streams(xml: bytes) -> dict[int, tuple[int, int] | None]:
     try:
         if b"<!" in xml:  # entities, which DV does not write, can make a short text very long
             raise _DamagedError("its description of the streams is not plain XML")
         root = ElementTree.fromstring(xml.rstrip(b"\0"))
-        streams = {}
+        streams: dict[int, tuple[int, int] | None] = {}
         for node in root.iterfind("node[@name='outInfo']/node"):
             if (node.findtext("attr[@key='typeIdentifier']") or "") == "EVTS":
                 sides = [node.findtext(f"node[@name='info']/attr[@key='{key}']") for key in ("sizeY", "sizeX")]

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rvtssm.readers.columns import (
+    FIRST_ROWS,
     NAMES,
     Columns,
     ColumnsRecording,
@@ -36,7 +37,6 @@ from rvtssm.system.user_error import UserError
 
 NPY_SIGNATURE, NPZ_SIGNATURE = b"\x93NUMPY", b"PK\x03\x04"
 _MAX_HEADER_BYTES = 1 << 16
-_LOOKED_AT = 4096  # rows of an array without names
 _SIZE_NAMES = ("height", "width")
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, NotImplementedError, RuntimeError)
 
@@ -56,19 +56,10 @@ class _Array:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stripe:
-    """Consecutive rows of one dtype, which hold one column or all columns."""
-
-    member: str | None
-    offset: int
-    dtype: np.dtype[Any]
-
-
-@dataclass(frozen=True, slots=True)
 class _Table:
-    """The stripes of all columns in a file."""
+    """The stripes of all columns in a file: consecutive rows of one dtype, which hold one column or all columns."""
 
-    stripes: list[_Stripe]
+    stripes: list[_Array]
     columns: Columns  # their places among the columns of all stripes
     num_rows: int
     truncated_bytes: int = 0
@@ -98,7 +89,7 @@ class ArraysRecording(ColumnsRecording):
 class _OpenStripes:
     """A file that is opened once per stripe, so that each stripe is read forwards."""
 
-    def __init__(self, path: Path, stripes: list[_Stripe]) -> None:
+    def __init__(self, path: Path, stripes: list[_Array]) -> None:
         self._path = path
         self._stripes = stripes
         self._files = ExitStack()
@@ -223,8 +214,7 @@ def _columns_apart(path: Path, arrays: dict[str, _Array], options: ReadOptions) 
     lengths = {array.shape[0] for array in chosen}
     if len(lengths) > 1:
         raise UserError("arrays.lengths", f"{path} has columns of different lengths {sorted(lengths)}; save it again")
-    stripes = [_Stripe(array.member, array.offset, array.dtype) for array in chosen]
-    return _Table(stripes, Columns((0, 1, 2, 3), columns.time_unit), lengths.pop())
+    return _Table(chosen, Columns((0, 1, 2, 3), columns.time_unit), lengths.pop())
 
 
 def _one_array(path: Path, array: _Array, options: ReadOptions) -> _Table:
@@ -234,16 +224,16 @@ def _one_array(path: Path, array: _Array, options: ReadOptions) -> _Table:
     dtype, num_rows = array.dtype, array.shape[0] if array.shape else 0
     if dtype.names and len(array.shape) == 1:
         columns, kinds = find_columns(path, dtype.names, options), [dtype[name] for name in dtype.names]
-        stripes = [_Stripe(array.member, array.offset, dtype)]
+        stripes = [array]
     elif not dtype.names and len(array.shape) == 2 and array.shape[1] >= 4:
         num_columns = array.shape[1]
         kinds = [dtype] * num_columns
         check_kinds(path, kinds[:4])
         if array.is_fortran:
-            starts = [array.offset + i * num_rows * dtype.itemsize for i in range(num_columns)]
-            stripes = [_Stripe(array.member, start, dtype) for start in starts]
+            column_bytes = num_rows * dtype.itemsize
+            stripes = [replace(array, offset=array.offset + i * column_bytes) for i in range(num_columns)]
         else:
-            stripes = [_Stripe(array.member, array.offset, np.dtype((dtype, (num_columns,))))]
+            stripes = [replace(array, dtype=np.dtype((dtype, (num_columns,))))]
         columns = order_of_unnamed(path, _first_rows(path, stripes, num_rows), options, "t, x, y, p")
     else:
         raise UserError(
@@ -255,9 +245,9 @@ def _one_array(path: Path, array: _Array, options: ReadOptions) -> _Table:
     return _Table(stripes, columns, num_rows, array.truncated_bytes)
 
 
-def _first_rows(path: Path, stripes: list[_Stripe], num_rows: int) -> npt.NDArray[Any]:
+def _first_rows(path: Path, stripes: list[_Array], num_rows: int) -> npt.NDArray[Any]:
     opened = _OpenStripes(path, stripes)
-    parts = opened.read(0, min(num_rows, _LOOKED_AT))
+    parts = opened.read(0, min(num_rows, FIRST_ROWS))
     opened.close()
     return np.stack([column for rows in parts for column in _split(rows)], axis=1)
 

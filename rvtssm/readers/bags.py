@@ -81,7 +81,9 @@ class BagRecording(Recording):
             num_kept += decode_message(message, state, self._gate, buffer.after(num_kept))
             if state[DONE] < len(message):
                 continue
-            state[_NUM_AT_LOG] = state[_NUM_AT_LOG] + 1 if log_ns == state[_LOG_NS] else 1
+            if log_ns != state[_LOG_NS]:
+                state[_NUM_AT_LOG] = 0
+            state[_NUM_AT_LOG] += 1
             state[_LOG_NS], state[DONE] = log_ns, 0
             state[POSITION] += 1
         return num_kept
@@ -131,8 +133,10 @@ def bag_topics(path: Path) -> list[str]:
 
 def split_topic(path: Path | str) -> tuple[Path, str | None]:
     """Return file and topic of `FILE:/TOPIC`. A path that exists or names no topic is returned as it is, with None."""
-    match = None if Path(path).exists() else _WITH_TOPIC.fullmatch(str(path))
-    return (Path(match[1]), match[2]) if match and Path(match[1]).exists() else (Path(path), None)
+    match = _WITH_TOPIC.fullmatch(str(path))
+    if match and Path(match[1]).exists() and not Path(path).exists():
+        return Path(match[1]), match[2]
+    return Path(path), None
 
 
 def is_bag(folder: Path) -> bool:
@@ -166,9 +170,10 @@ class _Bag:
         with open(path, "rb") as file:
             head = file.read(len(SQLITE_SIGNATURE))
         self.format = "ros1" if head.startswith(ROS1_SIGNATURE) else "ros2"
-        tools = {ROS1_SIGNATURE: "rosbag reindex", MCAP_SIGNATURE: "mcap recover"}
-        tool = next((tool for signature, tool in tools.items() if head.startswith(signature)), None)
-        self._advice = "copy it again" + (f", or if its recorder was stopped early, use `{tool}`" if tool else "")
+        self._advice = "copy it again"
+        for signature, tool in ((ROS1_SIGNATURE, "rosbag reindex"), (MCAP_SIGNATURE, "mcap recover")):
+            if head.startswith(signature):
+                self._advice += f", or if its recorder was stopped early, use `{tool}`"
         for database in path.parent.glob("*.db3") if path.name == BAG_METADATA else [path]:
             _check_size(database)
         with self._errors():

@@ -31,6 +31,7 @@ _ALIASES = {
 _MEANINGS = {alias: name for name, aliases in _ALIASES.items() for alias in aliases}
 # The orders that programs write, as the places of t, x, y, p.
 ORDERS = {"t, x, y, p": (0, 1, 2, 3), "x, y, t, p": (2, 0, 1, 3), "x, y, p, t": (3, 0, 1, 2)}
+FIRST_ROWS = 4096  # of a table whose order is not certain
 _MOST_FAULTS = 0.01  # share of faulty events among the rows that tell the order
 
 

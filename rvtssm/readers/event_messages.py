@@ -46,7 +46,9 @@ _MIN_WORDS = 1 << 14  # the fewest words decoded at once, because sparse recordi
 _LIVE_EVENTS = 1 << 16  # events of a live message that are decoded at once
 _WORD_SLOTS = 7  # the most that a decoder of words needs
 DONE = NUM_COMMON + _WORD_SLOTS  # slot of the state: how many words or events of a message have been read
-_EVENT_BYTES = {False: 13, True: 16}  # distance between events of an array in ROS 1 (packed) and in ROS 2 (aligned)
+_PACKED = np.dtype([("x", "<u2"), ("y", "<u2"), ("s", "<u4"), ("ns", "<u4"), ("p", "u1")])  # an event in ROS 1
+# An event in ROS 2, where every number is aligned to its size.
+_ALIGNED = np.dtype([("x", "<u2"), ("y", "<u2"), ("_", "V2"), ("s", "<u4"), ("ns", "<u4"), ("p", "u1"), ("end", "V1")])
 _AGAIN = "copy the file again"
 
 
@@ -256,32 +258,22 @@ _NO_COLUMNS = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int6
 def _array_columns(fields: "_Fields") -> tuple[Column, Column, Column, Column]:
     """Return the columns of a list of events {u16 x, u16 y, time {u32 s, u32 ns}, bool p}.
 
-    In CDR every number is aligned to its size. The first event has x at byte 0, y at 2, seconds at 4, nanoseconds at 8
-    and p at 12. Event k > 0 has x at byte 16 k - 2 and y at 16 k; its other fields lie 16 k bytes after those of the
-    first.
+    In CDR, x and y of the first event come two bytes closer to its time than those of all others, since they are
+    aligned already, and the last byte of the last event is missing.
     """
-    count, size = fields.number("I"), _EVENT_BYTES[fields.is_cdr]
-    num_bytes = size * count
-    if fields.is_cdr and count:
-        num_bytes -= 3
-    content = fields.rest(num_bytes)
-
-    def column(code: str, offset: int) -> Column:
-        return np.ndarray((count,), code, content, offset, (size,)).copy()
-
+    count = fields.number("I")
     if not count:
+        fields.rest(0)
         return _NO_COLUMNS
-    seconds, nanoseconds, p = column("<u4", 4), column("<u4", 8), column("u1", 12)
     if fields.is_cdr:
-        x, y = (np.empty(count, np.int64) for _ in range(2))
-        x[0], y[0] = content[:4].view("<u2")
-        for values, offset in ((x, 14), (y, 16)):
-            values[1:] = np.ndarray((count - 1,), "<u2", content, offset if count > 1 else 0, (size,))
+        content = np.pad(fields.rest(_ALIGNED.itemsize * count - 3), (2, 1))
+        content[:4] = content[2:6].copy()
+        events = content.view(_ALIGNED)
     else:
-        x, y = (column("<u2", offset).astype(np.int64) for offset in (0, 2))
-    t = seconds.astype(np.int64) * 1_000_000 + nanoseconds // 1000
-    t[nanoseconds >= 1_000_000_000] = LATEST_POSSIBLE_US  # no valid time, so the gate leaves the event out
-    return t, x, y, p
+        events = fields.rest(_PACKED.itemsize * count).view(_PACKED)
+    t = events["s"].astype(np.int64) * 1_000_000 + events["ns"] // 1000
+    t[events["ns"] >= 1_000_000_000] = LATEST_POSSIBLE_US  # no valid time, so the gate leaves the event out
+    return t, events["x"].astype(np.int64), events["y"].astype(np.int64), events["p"].copy()
 
 
 def _mono_columns(words: Column, base_ns: int) -> tuple[Column, Column, Column, Column]:

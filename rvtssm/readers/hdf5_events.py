@@ -14,6 +14,7 @@ import h5py
 import numpy as np
 
 from rvtssm.readers.columns import (
+    FIRST_ROWS,
     NAMES,
     Columns,
     ColumnsRecording,
@@ -39,7 +40,6 @@ _EVENTS = "events"  # the group or table that is taken if there are others
 _MVSEC = "davis/"  # tables of MVSEC are x, y, t, p with times in seconds
 _UNITS = {"seconds": "s", "milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}  # as attributes name them
 _UNITS |= dict(zip(TIME_UNITS, TIME_UNITS, strict=True))
-_LOOKED_AT = 4096  # rows of a table whose order is not certain
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,11 +305,13 @@ def _is_table(item: Any) -> bool:
 def _of_group(path: Path, file: h5py.File, names: list[str], options: ReadOptions) -> Layout:
     columns = find_columns(path, [name.rpartition("/")[2] for name in names], options)
     chosen = [names[i] for i in columns.index]
-    is_rvt = chosen == [f"{_EVENTS}/{name}" for name in NAMES]
     stated = [file[chosen[0]].attrs.get(name) for name in ("unit", "units")]
     in_words = next((_UNITS[unit] for unit in stated if isinstance(unit, str) and unit in _UNITS), None)
     time_unit = columns.time_unit or agreed_unit(path, in_words, options)
-    return Layout(tuple((name, None) for name in chosen), time_unit, "rvt_hdf5" if is_rvt else "hdf5")
+    columns_of = tuple((name, None) for name in chosen)
+    if chosen == [f"{_EVENTS}/{name}" for name in NAMES]:
+        return Layout(columns_of, time_unit, "rvt_hdf5")
+    return Layout(columns_of, time_unit)
 
 
 def _of_table(path: Path, name: str, table: Any, options: ReadOptions) -> Layout:
@@ -321,7 +323,7 @@ def _of_table(path: Path, name: str, table: Any, options: ReadOptions) -> Layout
         columns = Columns((2, 0, 1, 3), agreed_unit(path, "s", options))
     else:
         usual = "t, x, y, p" if name == _EVENTS else None
-        columns = order_of_unnamed(path, np.asarray(table[:_LOOKED_AT]), options, usual)
+        columns = order_of_unnamed(path, np.asarray(table[:FIRST_ROWS]), options, usual)
     return Layout(tuple((name, i) for i in columns.index), columns.time_unit)
 
 

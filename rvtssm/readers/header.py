@@ -9,7 +9,7 @@ from pathlib import Path
 from rvtssm.records import ReadOptions
 from rvtssm.system.user_error import UserError
 
-_MAX_HEADER_BYTES = 1 << 16
+MAX_HEADER_BYTES = 1 << 16
 LARGEST_SIDE = 1 << 14  # pixels; coordinates have at most 14 bits, in DAT
 _CAMERA_SIZES_HW = {"gen3": (480, 640), "gen4": (720, 1280), "imx636": (720, 1280), "genx320": (320, 320)}
 _SYSTEM_SIZES_HW = {
@@ -57,9 +57,13 @@ class TextHeader:
         if version is not None:
             return _ENCODINGS.get(version, f"EVT{version}")
         plugin = self.value("plugin_name") or ""
-        by_plugin = next((encoding for name, encoding in _PLUGIN_ENCODINGS.items() if name in plugin), None)
-        by_system = _SYSTEM_ENCODINGS.get(_number(self.value("system_ID") or "")) if self._is_of_prophesee else None
-        return by_system or by_plugin
+        system = _number(self.value("system_ID") or "")
+        if self._is_of_prophesee and system in _SYSTEM_ENCODINGS:
+            return _SYSTEM_ENCODINGS[system]
+        for name, encoding in _PLUGIN_ENCODINGS.items():
+            if name in plugin:
+                return encoding
+        return None
 
     @property
     def size_hw(self) -> tuple[int, int] | None:
@@ -112,7 +116,7 @@ def read_text_header(path: Path) -> TextHeader:
     Raise ValueError if the file ends within a line.
     """
     with open(path, "rb") as file:
-        head = file.read(_MAX_HEADER_BYTES)
+        head = file.read(MAX_HEADER_BYTES)
     lines: list[str] = []
     position = 0
     while head.startswith(b"% ", position) and "end" not in lines[-1:]:

@@ -20,12 +20,12 @@ from rvtssm.readers.byte_recording import ByteRecording
 from rvtssm.readers.event_checks import say_faults
 from rvtssm.readers.faults import ReadFaults
 from rvtssm.readers.gate import POSITION, EventBuffer
+from rvtssm.readers.header import MAX_HEADER_BYTES
 from rvtssm.readers.recording import copy_events
 from rvtssm.records import Events, ReadOptions
 from rvtssm.system.user_error import UserError, key_of
 
 _READ_BYTES = 1 << 16  # the most that is read at once; less is read if less has arrived
-_MAX_HEADER_BYTES = 1 << 16
 _CLOCK_US, _MOST_EVENTS = 10_000, 1 << 25  # three times as many events as the fastest sensors send in this time
 _MIN_HEAD_BYTES = 16  # bytes needed to recognise a format
 
@@ -199,7 +199,7 @@ class _Undecoded:
 def _read_head(stream: BinaryIO) -> bytes:
     """Read until the header is complete and the format can be recognised."""
     head = b""
-    while len(head) < _MAX_HEADER_BYTES:
+    while len(head) < MAX_HEADER_BYTES:
         data = stream.read1(_READ_BYTES)  # type: ignore[attr-defined]
         head += data
         if not data or _is_complete(head):

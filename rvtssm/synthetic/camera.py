@@ -122,20 +122,14 @@ class _Pixels:
     now: Thresholds  # of the next event, which differ if there is noise
     chance: np.ndarray  # (1,) uint64, state of the generator of that noise
     hot: np.ndarray  # numbers of the pixels that send events without a reason
-    dead: np.ndarray | None  # (H, W) bool
-    leak: np.ndarray | None  # (H, W) float32, a slow rise of the signal, in thresholds per second
+    dead: np.ndarray | None = None  # (H, W) bool
+    leak: np.ndarray | None = None  # (H, W) float32, a slow rise of the signal, in thresholds per second
 
 
 def _draw_pixels(shape: tuple[int, ...], config: CameraConfig, rng: np.random.Generator) -> _Pixels:
     thresholds, size = _thresholds(shape, config, rng), math.prod(shape)
-    pixels = _Pixels(
-        thresholds,
-        thresholds,
-        np.zeros(1, np.uint64),
-        rng.choice(size, rng.binomial(size, config.hot_pixel_share), replace=False),
-        None,
-        None,
-    )
+    hot = rng.choice(size, rng.binomial(size, config.hot_pixel_share), replace=False)
+    pixels = _Pixels(thresholds, thresholds, np.zeros(1, np.uint64), hot)
     if config.dead_pixel_share:
         pixels.dead = rng.random(shape) < config.dead_pixel_share
     if config.leak_rate_hz:

@@ -50,7 +50,7 @@ def test_events_are_the_same_in_any_pair_of_formats(source, target, events):
         recording = opened(path, source)
         result = convert(recording, out, target)
         assert format_for(out) == target
-        assert (result.num_events, result.time_range_us) == (len(events), (int(events.t[0]), int(events.t[-1])))
+        assert (result.num_events, result.first_us, result.last_us) == (len(events), events.t[0], events.t[-1])
         assert_same(opened(out, target).read(), events)
         recording.close()
 
