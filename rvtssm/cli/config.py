@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.detection.inference_config import DetectionConfig, LiveConfig, PredictConfig
@@ -54,16 +54,22 @@ class Config(TrainSections):
 def register_schema(settings: type[Config] = Config) -> None:
     """Register a class of settings with Hydra, so that it checks every key and type, and the sizes of models."""
     store = ConfigStore.instance()
-    schema = OmegaConf.structured(settings)
-    # The class, not an instance: an instance has already filled in the defaults of its layer.
-    schema.temporal = OmegaConf.structured(TemporalConfig)
-    store.store("schema", schema)
+    store.store("schema", _schema(settings))
     sizes = {name: asdict(size) for name, size in MODEL_SIZES.items()}
     first = next(iter(sizes.values()))
     differing = {key for size in sizes.values() for key, value in size.items() if value != first[key]}
     for name, size in sizes.items():
         own = {key: value for key, value in size.items() if key in differing}
         store.store(name, own, group="model", package="model")
+
+
+@functools.cache
+def _schema(settings: type[Config]) -> DictConfig:
+    """Return the keys and types of a class of settings; Hydra takes a copy of it."""
+    schema = OmegaConf.structured(settings)
+    # The class, not an instance: an instance has already filled in the defaults of its layer.
+    schema.temporal = OmegaConf.structured(TemporalConfig)
+    return schema
 
 
 @functools.cache
