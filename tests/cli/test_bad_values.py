@@ -34,6 +34,8 @@ WRONG = {
     "model.num_blocks": ("[1,1]", "[-1,1,1,1]"),
     "model.rtdetr_queries": ("0", "1025"),
     "model.rtdetr_denoising": ("-1", "1025"),
+    "training.average": ("1", "-0.1"),
+    "training.loggers": ("[wandb]",),
     "training.precision": ("16", "bf16-mixed", "bf16-true"),
     "temporal.name": ("S5",),
     "plugins": ("[gone.py]",),
@@ -97,11 +99,6 @@ def test_what_is_free_is_there():
 @pytest.mark.parametrize(
     ("overrides", "key"),
     [
-        (("dataset.name=gen2",), "settings.choice"),
-        (("temporal.name=s6",), "plugins.no_such_part"),
-        (("training.precision=bf16-mixed",), "settings.choice"),
-        (("model.mixer=pool",), "settings.choice"),
-        (("model.head=hydra",), "plugins.no_such_part"),
         (("model.backbone=timm",), "timm.name_needed"),
         (("model.backbone=timm", "model.timm_name=resnet81"), "timm.no_such_model"),
         (("model.backbone=timm", "model.timm_name=vit_tiny_patch16_224"), "model.parts"),
@@ -120,7 +117,6 @@ def test_settings_that_do_not_fit_are_refused(overrides, key):
 @pytest.mark.parametrize(
     ("override", "key"),
     [
-        ("model.head_dim=7", "model.head_dim"),
         ("resume=/gone.ckpt", "resume.missing"),
         ("training.init_from=/gone.ckpt", "checkpoint.missing"),
         ("training.accelerator=mps", "training.trainer_refuses"),

@@ -7,7 +7,6 @@ import lightning.pytorch as L
 import pytest
 import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
-from user_errors import raises
 
 from rvtssm.cli.train import train
 from rvtssm.models.checkpoint import load_file, read_checkpoint
@@ -58,12 +57,6 @@ def test_the_average_lies_on_the_device_of_the_training(tmp_path, monkeypatch):
     module.layer = torch.nn.Linear(1, 1)  # Lightning moves it later
     trainer.callbacks[0].setup(trainer, module, "fit")
     assert {weight.device.type for weight in trainer.callbacks[0]._average_model.parameters()} == {"meta"}
-
-
-@pytest.mark.parametrize("decay", [1.0, -0.1])
-def test_a_decay_is_a_share(decay):
-    with raises("training.average"):
-        TrainingConfig(average=decay)
 
 
 def test_a_training_that_is_too_short_for_its_average_is_told(runs):

@@ -106,6 +106,9 @@ def streams(out: Path) -> list:
 
 def test_two_processes_train_as_one(whole, alone, logged):
     found, wanted = weights(whole), weights(alone)
+    assert load_file(last_checkpoint(whole))["global_step"] == NUM_STEPS
+    first, second = (found["weights"] for found in notes(whole))
+    assert all(torch.equal(first[name], value) for name, value in second.items())
     for name, value in wanted.items():
         torch.testing.assert_close(found[name], value, rtol=0, atol=1e-8)
         assert value.dtype in (torch.float64, torch.complex128, torch.int64), name
@@ -121,13 +124,6 @@ def test_two_processes_train_as_one(whole, alone, logged):
     assert len(streams(alone)) == BATCH // 2
     for state, wanted_state in zip(streams(whole), streams(alone), strict=True):
         torch.testing.assert_close(state, wanted_state, rtol=0, atol=1e-8)
-
-
-def test_all_processes_end_with_the_same_weights(whole):
-    first, second = (found["weights"] for found in notes(whole))
-    assert all(torch.equal(first[name], value) for name, value in second.items())
-    changed = load_file(last_checkpoint(whole))
-    assert changed["global_step"] == NUM_STEPS
 
 
 def test_each_process_writes_its_own_states(whole):

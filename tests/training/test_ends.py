@@ -7,8 +7,9 @@ from user_errors import raises
 from rvtssm.cli.train import train
 from rvtssm.models.checkpoint import load_file
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint
-from rvtssm.training.optim import build_optimizer, learning_rate_at
+from rvtssm.training.optim import learning_rate_at
 from rvtssm.training.training_config import OptimConfig
+from tests.training.conftest import die
 
 STILL = ("optim.learning_rate=1e-12", "training.freeze_batchnorm=true")  # weights that do not change
 
@@ -45,10 +46,6 @@ def test_weights_that_a_run_starts_from_are_validated_before_the_first_step(
     assert capsys.readouterr().out.count("step 0: validation AP") == 1
     assert same_weights(tmp_path / "resumed", tmp_path / "whole")
     assert logged(tmp_path / "resumed") == log
-
-
-def die() -> None:
-    raise MemoryError("killed")
 
 
 def test_a_run_from_nothing_is_not_validated_at_its_start(finished, logged):
@@ -101,18 +98,3 @@ def test_only_a_finished_run_takes_more_steps(toy_config, tmp_path, finished, tr
             train(toy_config(tmp_path, f"training.steps={steps}", "resume=auto"))
     with raises("resume.other_settings"):
         train(toy_config(finished, "training.steps=3", "model.drop_path=0.2", "resume=auto"))
-
-
-def test_the_rate_of_a_step_is_that_of_the_schedule():
-    config, rates = OptimConfig(warmup_fraction=0.2), []
-    weight = torch.nn.Parameter(torch.zeros(1))
-    module = torch.nn.Module()
-    module.weight = weight
-    optimizer, schedule = build_optimizer(module, config, 20, 8)
-    for _ in range(21):
-        rates.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        if len(rates) < 21:
-            schedule.step()
-    for step in range(4, 21):
-        assert learning_rate_at(step, config, 20, 8) == pytest.approx(rates[step], rel=1e-9)

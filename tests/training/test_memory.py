@@ -121,19 +121,13 @@ def test_the_total_batch_of_a_recipe_is_divided_over_processes_and_accumulated_b
 @pytest.mark.parametrize(
     ("words", "key", "numbers"),
     [
-        (
-            {"words": "8", "devices": 3},
-            "sampling.total_batch",
-            "= 3 parts, each with a random chunk and a stream; use 1, 2",
-        ),
-        ({"words": "8", "devices": 4, "num_nodes": 2}, "sampling.total_batch", "= 8 parts, each"),
+        ({"words": "8", "devices": 3}, "sampling.total_batch", "use 1, 2"),
         ({"words": "12", "batch_size": 5}, "sampling.batch_of_process", "batch_size to 12, 6, 4, 3 or 2"),
     ],
 )
 def test_a_total_batch_that_cannot_be_divided_is_refused_with_the_numbers(words, key, numbers):
-    with raises(key) as refused:
+    with raises(key, numbers):
         divided(**words)
-    assert numbers in str(refused.value)
 
 
 def test_a_run_keeps_its_total_batch_and_says_how_it_is_divided(toy_config, tmp_path, capsys):

@@ -124,8 +124,3 @@ def test_which_parameters_are_matrices_which_decay_and_which_learn_at_another_ra
     kept = ("bias", "norm", "log_real", "imag", "log_step", "gamma", ".D", ".B", ".C")
     assert not any(name.endswith(kept[1:]) or name.endswith("bias") for name in decayed)
     assert sum(len(group["params"]) for group in groups) == len(list(module.parameters()))
-
-
-def test_without_options_all_parameters_are_one_group():
-    (group,) = groups_of(detector("lstm"), OptimConfig())
-    assert not group["is_matrix"]

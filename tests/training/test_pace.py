@@ -11,7 +11,7 @@ from rvtssm.datasets.loader import ResumableLoader
 from rvtssm.models.checkpoint import load_file
 from rvtssm.training import progress as pace_module
 from rvtssm.training.checkpoints import last_checkpoint
-from rvtssm.training.progress import Pace, left_text, pace_text
+from rvtssm.training.progress import Pace, left_text
 
 
 class Run:
@@ -82,13 +82,6 @@ def test_the_time_left_is_that_of_the_steps_and_of_the_validations(monkeypatch):
     assert left_text(run.pace, 10, 35) == "0:05:05 left"
 
 
-def test_accumulated_batches_are_one_iteration(monkeypatch):
-    run = Run(Pace(100, 8), monkeypatch)
-    for index in range(5):
-        run.batch(0.5, 1.5, steps=index % 2)
-    assert pace_text(run.pace, accumulate=2) == "0.25 it/s  25% data wait"
-
-
 def test_a_run_says_that_its_loader_is_slow(toy_config, tmp_path, monkeypatch, capsys, logged):
     iterate = ResumableLoader.__iter__
 
@@ -98,7 +91,7 @@ def test_a_run_says_that_its_loader_is_slow(toy_config, tmp_path, monkeypatch, c
             yield batch
 
     monkeypatch.setattr(ResumableLoader, "__iter__", slowly)
-    monkeypatch.setattr("rvtssm.training.progress.LINE_EVERY_S", 0)
+    monkeypatch.setattr(pace_module, "LINE_EVERY_S", 0)
     train(toy_config(tmp_path, "training.steps=3"))
     told = capsys.readouterr().out
     (share,) = re.findall(r"([\d.]+)% data wait; weights", told)

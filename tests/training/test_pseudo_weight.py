@@ -14,6 +14,7 @@ from rvtssm.events.labels import BOX_DTYPE, read_boxes, to_labels, write_boxes
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.parts import HEADS
 from rvtssm.records import Labels, Windows
+from rvtssm.training import module
 from rvtssm.training.training_config import TrainingConfig
 
 CHANNELS = {8: 8, 16: 16, 32: 32}
@@ -85,7 +86,7 @@ def test_whether_a_match_counts_is_decided_for_all_processes_together(own, of_ot
     def add_others(totals):
         totals += torch.tensor(of_others)
 
-    monkeypatch.setattr("rvtssm.training.module.has_others", lambda: True)
+    monkeypatch.setattr(module, "has_others", lambda: True)
     monkeypatch.setattr(torch.distributed, "all_reduce", add_others)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
     assert float(build_module().matched_per_process(*own)) == wanted
@@ -102,11 +103,11 @@ def test_a_head_tells_the_divisor_what_counts_and_what_there_is(name, weights):
 
 
 def test_targets_of_a_batch_count_by_score_and_setting():
-    module = build_module()
-    module.settings = replace(module.settings, training=TrainingConfig(pseudo_weight=0.5))
+    built = build_module()
+    built.settings = replace(built.settings, training=TrainingConfig(pseudo_weight=0.5))
     batch = make_batch(draw_counts(1, 2), [0, 1], [True, True])
     scores = torch.tensor([[0.0, 0.8, -0.9], [0.6, 0.0, 0.0]])
-    found = module.weights_of(replace(batch, num_targets=torch.tensor([3, 1])), scores)
+    found = built.weights_of(replace(batch, num_targets=torch.tensor([3, 1])), scores)
     torch.testing.assert_close(found, torch.tensor([[1.0, 0.4, 0.0], [0.3, 0.0, 0.0]]))
     assert batch.dt_us[0, 0] == STRIDE_US and batch.to("cpu").pseudo_scores is None
 
@@ -136,8 +137,8 @@ def test_scores_survive_a_label_file_and_a_prepared_file(tmp_path):
 
 
 def test_a_head_that_takes_no_weights_says_how_to_go_on(monkeypatch):
-    module = build_module()
-    monkeypatch.setattr(module.detector.head, "loss", lambda predictions, targets, num_targets, divisor: {})
+    built = build_module()
+    monkeypatch.setattr(built.detector.head, "loss", lambda predictions, targets, num_targets, divisor: {})
     batch = replace(make_batch(draw_counts(1, 2), [0, 1], [True, True]), pseudo_scores=torch.zeros(2, 3))
     with raises("training.weights_of_loss"):
-        module.losses_of(batch)
+        built.losses_of(batch)

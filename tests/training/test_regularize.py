@@ -32,12 +32,6 @@ def test_by_default_it_is_off_and_its_band_is_that_of_the_layers():
     torch.testing.assert_close(h2_term(layers, BAND), layers[0].h2_norm() + layers[1].h2_norm())
 
 
-def test_a_band_is_in_nyquist_rates_of_the_training_step():
-    layer = build_layer("s5")
-    torch.testing.assert_close(h2_term([layer], (0.1, 0.3)), layer.h2_norm(0.1 * math.pi, 0.3 * math.pi))
-    assert h2_term([layer], (0.1, 0.3)) != h2_term([layer], BAND)
-
-
 @pytest.mark.parametrize(
     ("name", "parameters"),
     [

@@ -29,8 +29,8 @@ from rvtssm.training.optim import build_optimizer
 from rvtssm.training.resume import find_resume
 from rvtssm.training.training_config import OptimConfig
 
-NUM_STEPS = 9  # the toy data hold 6 batches per epoch: a run crosses one border
-SETTINGS = (f"training.steps={NUM_STEPS}", "training.validate_every=4", "model.drop_path=0.2")
+NUM_STEPS = 7  # the toy data hold 6 batches per epoch: a run crosses one border
+SETTINGS = (f"training.steps={NUM_STEPS}", "training.validate_every=3", "model.drop_path=0.2")
 
 
 def ask_to_stop(number: int) -> None:
@@ -55,10 +55,6 @@ def whole(toy_config, tmp_path_factory) -> Path:
     return out
 
 
-def exit_with_code(arguments: list[str]) -> None:
-    sys.exit(main(["train", *arguments]))
-
-
 def test_a_second_training_into_the_same_folder_is_refused(
     interrupted, toy_data, toy_config, tmp_path, prepared, whole, logged
 ):
@@ -66,8 +62,8 @@ def test_a_second_training_into_the_same_folder_is_refused(
     codes = []
 
     def start_another() -> None:
-        arguments = [*toy_data, f"out={tmp_path}", *SETTINGS, "resume=auto"]
-        another = prepared.Process(target=exit_with_code, args=(arguments,))
+        words = ["train", *toy_data, f"out={tmp_path}", *SETTINGS, "resume=auto"]
+        another = prepared.Process(target=exit_with_code_of, args=(words,))
         another.start()
         another.join()
         codes.append(another.exitcode)
@@ -79,6 +75,10 @@ def test_a_second_training_into_the_same_folder_is_refused(
     assert codes == [2] and not (tmp_path / ".rvtssm.lock").exists()
     train(toy_config(tmp_path, *SETTINGS, every, "resume=auto"))  # the lock ended with the run
     assert_same_run(tmp_path, whole, logged)
+
+
+def exit_with_code_of(words: list[str]) -> None:
+    sys.exit(main(words))
 
 
 wanted_weights = functools.cache(lambda path: load_file(path)["state_dict"])
@@ -99,7 +99,7 @@ def test_every_step_is_logged_and_the_last_one_is_validated(whole, logged):
     losses = [log[step]["train/total"] for step in range(NUM_STEPS)]
     assert len(set(losses)) == NUM_STEPS
     # what Lightning calls a step is the number of those before it
-    assert [step for step in log if "val/AP" in log[step]] == [3, 7, 8]
+    assert [step for step in log if "val/AP" in log[step]] == [2, 5, 6]
 
 
 def assert_on_schedule(log: dict[int, dict[str, str]], num_steps: int) -> None:

@@ -3,6 +3,7 @@
 import csv
 import math
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,12 +16,12 @@ from user_errors import raises
 
 from rvtssm.cli.train import train
 from rvtssm.models.detector import count_parameters, parameters_by_room
+from rvtssm.records import Detections, Labels, WindowSettings
 from rvtssm.ssm.s5 import S5SSM
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 from rvtssm.training import logs
-from rvtssm.training.logs import GradientNorms, build_loggers
-from rvtssm.training.training_config import TrainingConfig
+from rvtssm.training.logs import DetectionImages, GradientNorms, build_loggers
 from tests.training.test_module import build_module, draw_counts, make_batch
 
 STRIDE_US = 50_000
@@ -135,21 +136,6 @@ def test_every_layer_with_modes_is_drawn(name, bandlimit):
     assert picture.dtype == np.uint8 and picture.shape[2] == 3 and len(np.unique(picture.reshape(-1, 3), axis=0)) > 5
 
 
-def test_a_mode_that_never_decays_is_left_out_of_the_picture():
-    layer = S5SSM(4, TemporalConfig(clip_real=False))
-    with torch.no_grad():
-        layer.Lambda[0, 0] = 1.0
-    spectrum = layer.spectrum()
-    assert logs.summary(spectrum, STRIDE_US)["timescale_ms_max"] == math.inf
-    logs.spectrum_figure(spectrum, STRIDE_US, "stage 1")
-
-
-def test_an_lstm_has_no_spectrum():
-    module, trainer = build_module("lstm"), SimpleNamespace(is_global_zero=False)
-    logs.SpectrumMonitor().on_validation_epoch_end(trainer, module)
-    assert module.logged == {}
-
-
 def test_any_logger_of_lightning_takes_numbers_and_pictures(watched, tmp_path, logged):
     rows = {step: row for step, row in logged(watched).items() if "train/total" in row}
     assert list(rows) == [1, 2], "the last step is logged too"
@@ -160,16 +146,34 @@ def test_any_logger_of_lightning_takes_numbers_and_pictures(watched, tmp_path, l
     assert [type(logger).__name__ for logger in chosen] == ["Notebook", "CSVLogger"]
 
 
+def draw_validation(is_global_zero: bool, has_labels: bool = True, has_detections: bool = True) -> list[np.ndarray]:
+    """The pictures of a validation batch with one frame, in which the detector finds something beside the object."""
+    module, batch = build_module(), make_batch(draw_counts(1, 1), [0], [True])
+    boxes, one = np.array([[20, 10, 24, 20]], np.float32)[: int(has_labels)], np.zeros(int(has_labels), np.int64)
+    found = np.array([[60, 30, 90, 60]], np.float32)[: int(has_detections)]
+    score, class_id = np.ones(len(found), np.float32), np.ones(len(found), np.int64)
+    module.val_labels = [Labels(boxes, one, one + STRIDE_US, one, one)]
+    module.detections = {(0, STRIDE_US): Detections(found, score, class_id, STRIDE_US)}
+    module.checkpoint_meta = {"windows": asdict(WindowSettings(STRIDE_US))}
+    pictures: list[np.ndarray] = []
+    logger = SimpleNamespace(log_image=lambda name, images, step: pictures.extend(images))
+    trainer = SimpleNamespace(is_global_zero=is_global_zero, global_step=1, loggers=[logger])
+    DetectionImages().on_validation_batch_end(trainer, module, None, batch, 0)
+    return pictures
+
+
+def test_a_picture_shows_the_true_boxes_and_those_that_were_found_and_one_process_draws_it():
+    cases = [(True, True), (True, False), (False, True), (False, False)]
+    pictures = [picture for case in cases for picture in draw_validation(True, *case)]
+    assert len(pictures) == len({picture.tobytes() for picture in pictures}) == 4
+    assert draw_validation(is_global_zero=False) == []
+
+
 class Demanding(Notebook):
     """A logger that needs an argument."""
 
     def __init__(self, project: str) -> None:
         super().__init__("")
-
-
-def test_a_wrong_choice_of_loggers_fails_at_once():
-    with pytest.raises(ValueError, match="'wandb'; choose from tensorboard and the full name"):
-        TrainingConfig(loggers=["wandb"])
 
 
 @pytest.mark.parametrize(
