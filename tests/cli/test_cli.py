@@ -576,27 +576,16 @@ def test_memory_that_is_full_is_one_line(does, capsys):
     assert capsys.readouterr().err == message
 
 
-LOAD = """
-import os, sys
-from torch.utils.data import DataLoader
-from rvtssm.cli import main as cli
-cli._run = lambda *arguments: list(DataLoader([0], num_workers=1, collate_fn=lambda batch: os.kill(os.getpid(), 9)))
-sys.exit(cli.main(["train"]))
+def test_a_verb_that_trains_nothing_loads_neither_lightning_nor_a_compiler():
+    program = """
+import importlib, sys
+for verb in ("convert", "inspect", "export", "predict", "live"):
+    importlib.import_module(f"rvtssm.cli.{verb}")
+    slow = [name for name in ("lightning", "torch._dynamo", "torchvision") if name in sys.modules]
+    assert not slow, (verb, slow)
 """
-
-
-def test_a_loading_process_that_is_killed_ends_a_verb_with_one_line():
-    done = subprocess.run([sys.executable, "-c", LOAD], stderr=subprocess.PIPE, text=True, timeout=300, check=False)
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("rvtssm train: ") and "killed by signal: Killed" in line
-
-
-@pytest.mark.parametrize("verb", ["predict", "live", "export", "convert", "inspect"])
-def test_a_verb_that_trains_nothing_loads_neither_lightning_nor_a_compiler(verb):
-    slow = ("lightning", "torch._dynamo", "torchvision")
-    program = f"import sys, rvtssm.cli.{verb}; print(*(name for name in {slow} if name in sys.modules))"
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "\n"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_nothing_that_a_command_imports_is_searched_for_garbage(tmp_path):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from test_coco import SPEC, make_labels, plain_coco, random_recording
 
+from rvtssm.evaluation import coco
 from rvtssm.evaluation.bootstrap import TRUSTED_RECORDINGS, resample
 from rvtssm.evaluation.coco import METRICS, average_precisions, weighted_precisions
 from rvtssm.evaluation.matching import ScoredRecording, match_detections
@@ -60,7 +61,7 @@ def test_how_many_weightings_are_computed_at_once_changes_nothing(monkeypatch):
     recordings = some_recordings(np.random.default_rng(0))
     matches = match_detections(recordings, SPEC)
     whole = resample(matches, SPEC, 20).replicates
-    monkeypatch.setattr("rvtssm.evaluation.coco.MOST_CELLS", 1)
+    monkeypatch.setattr(coco, "MOST_CELLS", 1)
     np.testing.assert_equal(resample(matches, SPEC, 20).replicates, whole)
 
 

@@ -1,7 +1,9 @@
 """What an evaluation refuses before it begins, and what it says about rates that label times do not allow."""
 
 import json
+import os
 import re
+import signal
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +15,7 @@ from event_examples import boxes_of, random_events
 from rvtssm.boxes import ltwh_to_xyxy
 from rvtssm.cli import main as cli
 from rvtssm.datasets import DATASETS
+from rvtssm.datasets.chunks import Collate
 from rvtssm.detection.stream import stream
 from rvtssm.evaluation import detector_run, evaluating, rates
 from rvtssm.evaluation.detector_run import WeightsFile
@@ -168,6 +171,13 @@ def test_what_was_measured_is_on_disk_before_it_is_shown(weights, tmp_path, caps
     monkeypatch.setattr("rvtssm.cli.evaluate.console_table", print_in_latin)
     assert cli.main(["evaluate", f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.workers=0"]) == 1
     assert json.loads((tmp_path / "out/evaluation.json").read_text())["rates"]["20"]["AP"] == 0
+
+
+def test_a_loading_process_that_dies_ends_an_evaluation_with_one_line(weights, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(Collate, "__call__", lambda *_: os.kill(os.getpid(), signal.SIGKILL))  # of the process
+    assert cli.main(["evaluate", f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.workers=1"]) == 2
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if "━" not in line)
+    assert line.startswith("rvtssm evaluate: ") and "DataLoader worker" in line
 
 
 @pytest.mark.parametrize(("window", "lengths_us"), [("shrink", [25_000, 50_000]), ("both", [50_000, 25_000, 50_000])])

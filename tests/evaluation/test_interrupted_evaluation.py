@@ -12,6 +12,7 @@ from event_examples import boxes_of, random_events
 
 from rvtssm.cli import main as cli
 from rvtssm.detection.stream import stream
+from rvtssm.evaluation import detector_run
 from rvtssm.evaluation.detector_run import detector_processes
 from rvtssm.events.labels import write_boxes
 from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
@@ -78,7 +79,7 @@ def interrupt_after(monkeypatch, number: int, interrupt: Callable[[], object]) -
         run.append(len(loader.dataset.sequences[0].windows))
         return stream(detector, loader, **options)
 
-    monkeypatch.setattr("rvtssm.evaluation.detector_run.stream", look_and_stream)
+    monkeypatch.setattr(detector_run, "stream", look_and_stream)
     return run
 
 
@@ -126,7 +127,7 @@ def test_an_interrupted_evaluation_takes_the_rates_that_were_done(
     assert "unfinished" not in json.loads((tmp_path / "evaluation.json").read_text())
 
 
-@pytest.mark.parametrize("change", ["postprocess.nms_iou=0.6", "step_scale=1", "seed=1", "weights", "recording"])
+@pytest.mark.parametrize("change", ["postprocess.nms_iou=0.6", "weights", "recording"])
 def test_rates_of_another_evaluation_are_not_taken(weights, whole, tmp_path, monkeypatch, change):
     _, every = whole
     interrupt_after(monkeypatch, NUM_RECORDINGS, stop)
@@ -156,8 +157,8 @@ def test_several_processes_give_equal_numbers(weights, whole, tmp_path, prepared
 
 def test_each_process_has_its_threads_and_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr("rvtssm.evaluation.detector_run.num_usable_cores", lambda: 12)
-    monkeypatch.setattr("rvtssm.evaluation.detector_run.Processes", lambda number, environments: environments)
+    monkeypatch.setattr(detector_run, "num_usable_cores", lambda: 12)
+    monkeypatch.setattr(detector_run, "Processes", lambda number, environments: environments)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     expected = [{"OMP_NUM_THREADS": "4", "CUDA_VISIBLE_DEVICES": gpu} for gpu in "353"]

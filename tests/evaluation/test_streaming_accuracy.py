@@ -52,7 +52,7 @@ def test_a_late_detector_skips_to_the_newest_window_or_queues():
 
 
 @pytest.mark.parametrize("when_late", ["skip", "queue"])
-@pytest.mark.parametrize("latency_us", [0, 3_000, 9_999, 10_000, 17_000, 250_000])
+@pytest.mark.parametrize("latency_us", [0, 9_999, 17_000, 250_000])
 def test_no_output_is_known_before_its_window_has_ended_and_was_computed(latency_us, when_late):
     ends_us = np.sort(np.random.default_rng(0).choice(500_000, 40, replace=False))
     steps, finished_us = taken_steps(ends_us, latency_us, when_late)
