@@ -28,7 +28,8 @@ from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
 
-LENGTHS = (1, 2, 3, 70)  # the last one is longer than two chunks of a layer
+# lengths, of which the last is longer than two chunks of a layer, and a precision for each
+LENGTHS = [(1, torch.float32), (2, torch.float64), (3, torch.float32), (70, torch.float32), (70, torch.float64)]
 
 
 def scale_at(scale: float | Tensor, part: slice) -> float | Tensor:
@@ -57,8 +58,7 @@ def assert_cuts_change_nothing(
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-@pytest.mark.parametrize("num_steps", LENGTHS)
+@pytest.mark.parametrize(("num_steps", "dtype"), LENGTHS)
 @every_layer
 def test_cut_anywhere_is_whole_is_step_by_step(case, num_steps, dtype):
     layer, x = build(case).to(dtype), steps(num_steps).to(dtype)
@@ -95,11 +95,8 @@ def test_a_step_without_a_duration_may_stand_alone(case):
     layer.forward_without_memory(steps(1), torch.zeros(1, 1))
 
 
-@pytest.mark.parametrize("scale_shape", [(1, 2), (3, 2)])
 @every_layer
-def test_gradcheck_through_input_state_scale_and_parameters(case, scale_shape):
-    if case in RATELESS and scale_shape[0] > 1:
-        return
+def test_gradcheck_through_input_state_scale_and_parameters(case):
     limit = {"bandlimit": 0.4} if case in MASKED_CASES else {}
     layer = build(case, dim=2, state_size=4, dt_min=0.1, dt_max=0.9, **limit).double()
     layer = getattr(layer, "ssm", layer)
@@ -107,7 +104,7 @@ def test_gradcheck_through_input_state_scale_and_parameters(case, scale_shape):
     parameters = [p.detach().clone().requires_grad_() for p in layer.parameters()]
     x = torch.randn(3, 2, 2, dtype=torch.float64, requires_grad=True)
     state = tuple(s.requires_grad_() for s in as_tuple(random_state(layer.double(), 2)))
-    scale = () if case in RATELESS else ((torch.rand(scale_shape, dtype=torch.float64) + 0.5).requires_grad_(),)
+    scale = () if case in RATELESS else ((torch.rand(3, 2, dtype=torch.float64) + 0.5).requires_grad_(),)
 
     def run(x, *values):
         states, values = values[: len(state)], values[len(state) :]
@@ -223,16 +220,6 @@ def test_names_that_do_not_exist_are_refused_with_the_ones_that_do():
     for name in ("s4", "s4d", "s5", "selective_s5"):
         with raises("settings.choice", "temporal.discretization"):
             build_temporal_layer(TemporalConfig(name=name, discretization="euler"), DIM)
-    wrong: dict[str, object]
-    for wrong in (
-        {"bandlimit": -1.0},
-        {"bandlimit": 50},
-        {"bandlimit_at": "never"},
-        {"dt_min": 0.0},
-        {"dt_min": "a"},
-        {"dt_max": None},
-        {"dt_min": 0.2, "dt_max": 0.1},
-        {"name": "s7", "block": "glu"},
-    ):
+    for wrong in ({"bandlimit": 50}, {"dt_min": 0.2, "dt_max": 0.1}, {"name": "s7", "block": "glu"}):
         with pytest.raises(ValueError, match=list(wrong)[-1]):
             TemporalConfig(**wrong)

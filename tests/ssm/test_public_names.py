@@ -17,6 +17,7 @@ from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
 from rvtssm.system.user_error import UserError
 
 LAYERS = {label: build(label) for label in CASES}
+every_layer = pytest.mark.parametrize("layer", TEMPORAL_LAYERS.values())
 LINEAR = {label: config for label, config in CASES.items() if config.name in ("s4", "s4d", "s5")}
 
 
@@ -83,6 +84,7 @@ def test_an_output_is_the_input_convolved_with_the_kernel(case, scale):
         lambda: S5(8).kernel(0),
         lambda: S4D(8).kernel(2.5),
         lambda: S5("8"),
+        lambda: build_temporal_layer(32, TemporalConfig()),
         lambda: LSTM(0),
         lambda: S5(8, TemporalConfig(name="s6")),
         lambda: S4(8)(torch.zeros(2, 3, 8), (1, 2)),
@@ -103,7 +105,7 @@ def test_sizes_of_numpy_are_taken():
     assert S5(np.int64(8), config)(torch.zeros(2, 6, 8))[0].shape == (2, 6, 8)
 
 
-@pytest.mark.parametrize("layer", [S4, S4D, S5, S7, SelectiveS5, LSTM])
+@every_layer
 def test_a_layer_follows_the_default_precision(layer):
     torch.set_default_dtype(torch.float64)
     try:
@@ -116,7 +118,7 @@ def test_a_layer_follows_the_default_precision(layer):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("layer", [S4, S4D, S5, S7, SelectiveS5, LSTM])
+@every_layer
 def test_a_layer_follows_the_default_device(layer):
     with torch.device("cuda"):
         built = layer(8)
@@ -125,7 +127,7 @@ def test_a_layer_follows_the_default_device(layer):
     assert {p.device.type for p in [y, *built.parameters(), *built.buffers()]} == {"cuda"}
 
 
-@pytest.mark.parametrize("layer", [S4, S4D, S5, S7, SelectiveS5, LSTM])
+@every_layer
 def test_a_step_scale_in_double_precision_is_taken(layer):
     layer, x = layer(8), torch.randn(4, 6, 8)
     for scale in (torch.tensor([[0.1], [0.5], [1.0], [2.0]]), torch.tensor([[0.1, 0.5]])):
@@ -152,7 +154,7 @@ def test_step_scales_that_are_no_positive_numbers_are_refused(case):
             layer(x, step_scale=torch.tensor([[1.0], [wrong]]))
 
 
-@pytest.mark.parametrize("layer", [S4, S4D, S5, S7, SelectiveS5, LSTM])
+@every_layer
 def test_another_precision_is_refused_with_a_remedy(layer):
     x = torch.zeros(2, 3, 8)
     for given in (x.double(), x.half(), x.bfloat16()):
@@ -166,7 +168,7 @@ def test_another_precision_is_refused_with_a_remedy(layer):
                 layer(8).to(low)(x.to(low))
 
 
-@pytest.mark.parametrize("layer", [S4, S4D, S5, S7, SelectiveS5, LSTM])
+@every_layer
 def test_a_step_scale_of_a_wrong_shape_is_refused_even_if_its_values_are_equal(layer):
     layer, x = layer(8), torch.zeros(4, 3, 8)
     with raises("layer.step_scale_shape"):
@@ -177,25 +179,3 @@ def test_a_step_scale_of_a_wrong_shape_is_refused_even_if_its_values_are_equal(l
             with raises("layer.step_scale_shape"):
                 run(x, step_scale=torch.full(shape, 0.1))
         run(x, step_scale=torch.full((4, 1), 0.1))
-
-
-def test_the_error_of_a_wrong_number_of_features_does_not_suggest_a_transpose():
-    with raises("layer.input_shape"):
-        S5(8)(torch.zeros(5, 2, 6))
-
-
-@pytest.mark.parametrize(
-    ("layer", "name", "sizes"),
-    [
-        (S4(8), "s4", "features=8, modes=32 per feature, discretization=bilinear"),
-        (S4D(8), "s4d", "features=8, modes=32 per feature, discretization=bilinear, bandlimit=0"),
-        (S5(8, TemporalConfig(bandlimit=0.5)), "s5", "features=8, modes=8, discretization=bilinear, bandlimit=0.5"),
-        (SelectiveS5(8), "selective_s5", "features=8, modes=8, discretization=zoh"),
-        (S7(8, TemporalConfig(name="s7", state_size=4)), "s7", "features=8, modes=4"),
-        (LSTM(8), "LSTM", "features=8"),
-    ],
-)
-def test_a_printed_layer_tells_its_name_and_its_sizes(layer, name, sizes):
-    head = "".join(repr(layer).splitlines()[:2])
-    assert name in head
-    assert sizes in repr(layer)

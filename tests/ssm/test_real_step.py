@@ -99,10 +99,3 @@ def test_every_layer_has_a_spectrum_or_a_reason(case):
     assert spectrum.bandlimit == limit
     assert spectrum.is_masked.any() <= (limit > 0)
     assert ("no mask" in spectrum.note) == (limit == 0)
-
-
-def test_a_spectrum_says_what_it_is_of():
-    assert "eigenvalues of the whole matrix" in build("s4-bilinear-legs").spectrum().note
-    assert "at zero input" in build("selective_s5-zoh-gated-legs").spectrum().note
-    assert "at zero input" in build("s7-dirac").spectrum().note
-    assert build("s5-masked-now").spectrum().note == "masked at current step"

@@ -17,8 +17,10 @@ from rvtssm.ssm.temporal_layers import build_temporal_layer
 
 NUM_GROUPS, GROUP_SIZE, NUM_MODES = 2, 3, 5
 TOLERANCE = {torch.complex64: 1e-5, torch.complex128: 1e-13, torch.float32: 1e-5, torch.float64: 1e-13}
-LENGTHS = [1, 2, 3, 10, 21, 210]
+LENGTHS = [1, 2, 3, 21, 210]
 KINDS = ["constant", "per_sequence", "per_step", "own"]
+TYPED = [(kind, torch.complex64) for kind in KINDS[:3]] + [("own", torch.float32)]
+TYPED += [("constant", torch.complex128), ("per_step", torch.float32), ("own", torch.float64)]
 
 
 def example(num_steps: int, kind: str, dtype: torch.dtype, group_size: int = GROUP_SIZE) -> tuple[Tensor, ...]:
@@ -59,8 +61,7 @@ def _fast_twin(monkeypatch, request):
 
 
 @pytest.mark.usefixtures("_fast_twin")
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "dtype"), TYPED)
 @pytest.mark.parametrize("num_steps", LENGTHS)
 def test_scan_equals_the_loop_forward_and_backward(num_steps, kind, dtype):
     inputs = example(num_steps, kind, dtype)
@@ -177,8 +178,7 @@ class FailingKernels:
         return getattr(scan_loop, name)(*values)
 
 
-@pytest.mark.parametrize("name", ["forward", "backward"])
-@pytest.mark.parametrize("kind", ["resources", "compiler", "import"])
+@pytest.mark.parametrize(("name", "kind"), [("forward", "resources"), ("backward", "compiler"), ("forward", "import")])
 def test_the_loop_takes_over_from_a_kernel_that_cannot_be_built(monkeypatch, name, kind):
     resources = pytest.importorskip("triton.runtime.errors").OutOfResources
     error = {
@@ -223,7 +223,7 @@ def test_the_operator_keeps_the_rules_of_pytorch(kind):
     torch.library.opcheck(scan_module._scan, (*inputs, "auto"), test_utils=("test_schema", "test_faketensor"))
 
 
-@pytest.mark.parametrize("name", ["s5", "selective_s5", "s7"])
+@pytest.mark.parametrize("name", ["selective_s5", "s7"])
 def test_layers_compile_without_a_graph_break(name):
     torch.manual_seed(0)
     layer = build_temporal_layer(TemporalConfig(name=name), 4)

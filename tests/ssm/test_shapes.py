@@ -14,7 +14,6 @@ from rvtssm.ssm.s5 import S5SSM
 from rvtssm.ssm.scan import scan
 from rvtssm.ssm.shared_state import run_shared
 from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.ssm.temporal_layers import build_temporal_layer
 from rvtssm.system.user_error import UserError
 
 LAYERS = {label: build(label) for label in CASES}
@@ -146,19 +145,3 @@ def test_no_state_is_the_zero_state(case):
         for one, other in zip(as_tuple(found), as_tuple(wanted), strict=True):
             assert torch.equal(one, other)
     assert not torch.equal(layer(x)[0], layer(x, random_state(layer))[0])
-
-
-def test_a_state_of_the_wrong_type_is_told_the_type_it_needs():
-    layer = build_temporal_layer(TemporalConfig(), DIM)
-    state = layer.init_state(3)
-    with pytest.raises(
-        UserError, match=r"got a state of torch.float32, but the layer needs torch.complex64; pass state"
-    ):
-        layer(steps(2, 3), state.real)
-
-
-def test_arguments_in_the_wrong_order_are_told_the_order():
-    with pytest.raises(
-        UserError, match=r"is 32; give the settings first, .* build_temporal_layer\(TemporalConfig\(\), 32"
-    ):
-        build_temporal_layer(32, TemporalConfig())
