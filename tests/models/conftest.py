@@ -7,13 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from rvtssm.models.backbones import rvt
 from rvtssm.models.detector import Detector, build_detector
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.official import derive_configs, rename_official
 from rvtssm.ssm.temporal_config import TemporalConfig
 
 # the attention branches start at full weight, so that a mistake in them shows
-SMALL = ModelConfig(size="custom", embed_dim=8, head_dim=4, fpn_blocks=1, layer_scale=1.0)
+SMALL = ModelConfig(size="custom", embed_dim=8, head_dim=4, num_blocks=(1, 0, 0, 1), fpn_blocks=1, layer_scale=1.0)
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ def read_golden(path) -> Golden:
     model, temporal, num_classes, in_channels = derive_configs(weights, head_dim=head_dim)
     height, width = arrays["input"].shape[-2:]
     with pytest.MonkeyPatch.context() as patch:  # recorded with one window over the coarsest map, of any size
-        patch.setattr("rvtssm.models.backbones.rvt.LARGEST_PARTITION", max(height, width))
+        patch.setattr(rvt, "LARGEST_PARTITION", max(height, width))
         detector = build_detector(model, temporal, height, width, num_classes, in_channels)
     detector.load_state_dict(rename_official(weights))
     return Golden(arrays, weights, head_dim, detector.eval())

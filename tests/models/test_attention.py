@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from rvtssm.models.backbones import attention
 from rvtssm.models.backbones.attention import WRITTEN_OUT, PartitionAttention, ScaledLinear, SelfAttention, attend
 
 HEIGHT, WIDTH, DIM = 8, 12, 8
@@ -65,7 +66,7 @@ def test_written_out_is_the_call_of_pytorch_forward_and_backward(
     weight = torch.randn(num_groups, num_tokens, num_heads * head_dim, dtype=torch.float64)
     found = []
     for chosen in (frozenset(), frozenset({("cpu", torch.float64)})):
-        monkeypatch.setattr("rvtssm.models.backbones.attention.WRITTEN_OUT", chosen)
+        monkeypatch.setattr(attention, "WRITTEN_OUT", chosen)
         inputs = qkv.clone().requires_grad_()
         mixed = attend(inputs, head_dim)
         assert ("WrittenOut" in type(mixed.grad_fn).__name__) == bool(chosen)

@@ -4,14 +4,11 @@ import pytest
 import torch
 from timm.models.convnext import ConvNeXtBlock
 from torch import Tensor
-from user_errors import raises
 
 from rvtssm.export.real_detector import DetectorStep
 from rvtssm.models.backbones.rvt import SPATIAL_MIXERS
 from rvtssm.models.backbones.ssm2d import SSM2D, RealSSM2D
-from rvtssm.models.detector import build_detector
 from rvtssm.models.model_config import ModelConfig
-from rvtssm.ssm.temporal_config import TemporalConfig
 
 every_mixer = pytest.mark.parametrize("mixer", SPATIAL_MIXERS)
 DIM, PARTITION = 8, (2, 3)
@@ -83,11 +80,6 @@ def test_what_is_exported_has_no_transform_and_no_complex_number(build_small):
         value = node.meta.get("val")
         assert "fft" not in str(node.target)
         assert not (isinstance(value, Tensor) and value.is_complex()), node
-
-
-def test_a_mixer_that_is_none_is_refused():
-    with raises("settings.choice", "model.mixer"):
-        build_detector(ModelConfig(mixer="pooling"), TemporalConfig(), 64, 64, num_classes=2)
 
 
 @torch.no_grad()

@@ -36,8 +36,7 @@ def reset_by_hand(plain: Detector, hist, scale, strides):
     return torch.cat(parts)
 
 
-@every_layer
-@SOME
+@pytest.mark.parametrize(("name", "strides"), [("s5", ()), *((name, (4, 16)) for name in TEMPORAL_LAYERS)])
 def test_stages_that_forget_start_every_step_from_zero(build_small, draw_counts, name, strides):
     hist, scale = draw_counts(L, B), torch.linspace(0.2, 1.5, L * B).view(L, B)
     detector, plain = build_small(name, strides=strides), build_small(name)
@@ -52,7 +51,7 @@ def test_stages_that_forget_start_every_step_from_zero(build_small, draw_counts,
             assert (one.grad - other.grad).abs().max() <= 1e-4 * other.grad.abs().max(), key
 
 
-@every_layer
+@pytest.mark.parametrize("name", ["s4d", "lstm"])
 @SOME
 @torch.no_grad()
 def test_cut_anywhere_is_whole_is_one_step_at_a_time(build_small, draw_counts, name, strides):
