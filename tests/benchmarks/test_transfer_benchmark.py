@@ -20,7 +20,7 @@ from benchmarks.transfer.footage import (
     unsure_boxes,
     write_mot,
 )
-from benchmarks.transfer.scoring import LabelledRecording, offsets, read_split, score, without_offsets, without_regions
+from benchmarks.transfer.scoring import read_split, score, without_regions
 from rvtssm.cli import main as cli
 from rvtssm.contrib.worlds.video import open_video
 from rvtssm.contrib.worlds.video_labels import read_video_labels
@@ -29,10 +29,9 @@ from rvtssm.detection.camera_images import Images
 from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.sources import opened_source
-from rvtssm.evaluation.matching import ScoredRecording
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.models.heads.yolox import YoloxHead
-from rvtssm.records import Detections, Labels
+from rvtssm.records import Detections
 
 HEIGHT, WIDTH, NUM = 48, 64, 16  # of the drawn pictures, which show a square
 CROSSING, HIGHWAY, PATHS = (
@@ -162,22 +161,6 @@ def test_simulate_reads_what_is_written_and_leaves_out_what_is_not_sure(tmp_path
     assert list(unsure) == [boxes["t"][1]] and unsure[boxes["t"][1]].tolist() == [[0, 0, 9, 9]]
 
 
-def test_labels_that_do_not_fit_the_pictures_are_refused(clones, tmp_path):
-    clone = tmp_path / "OpenTracker"
-    (clone / CROSSING.pictures).mkdir(parents=True)
-    for number in (1, 2):
-        (clone / CROSSING.pictures / f"{number}.png").touch()
-    for text, reason in (
-        ("1,2,3,4\n", "has labels of 1 pictures, and there are 2"),
-        ("1,2,3\n", "in line 1; `left,top"),
-    ):
-        (clone / CROSSING.labels).write_text(text)
-        with pytest.raises(ValueError, match=reason):
-            mot_rows(CROSSING, find_places(tmp_path, CROSSING))
-    with pytest.raises(ValueError, match="has no box of a vehicle"):
-        mot_rows(replace(HIGHWAY, first_labelled=99), find_places(clones, HIGHWAY))
-
-
 # scores
 
 
@@ -255,31 +238,6 @@ def test_scores_are_those_of_the_evaluation(trees, checkpoint, moved, tmp_path, 
     assert row["AP_without_offset"] > row["AP"] and row["offset"][0] > 0  # boxes of `moved` lie too far to the right
 
 
-def test_a_habit_of_boxes_is_found_and_can_be_taken_away():
-    rng = np.random.default_rng(0)
-    t_us = np.repeat(np.arange(1, 21) * 50_000, 2)
-    truth = np.concatenate((rng.uniform(5, 40, (40, 2)), rng.uniform(10, 60, (40, 2))), axis=1).astype(np.float32)
-    labels = Labels(truth, np.tile(np.arange(2), 20), t_us, np.repeat(np.arange(20), 2), np.full(40, -1))
-    habit = np.array([[-0.1, 0.0, 0.05, 0.2], [0.0, -0.2, 0.0, 0.0]])  # in sides of the label
-    frames = []
-    for number, time in enumerate(np.unique(t_us)):
-        own = truth[2 * number : 2 * number + 2]
-        boxes = np.concatenate((own[:, :2], own[:, :2] + own[:, 2:]), axis=1) + habit * np.tile(own[:, 2:], 2)
-        far = np.array([[150, 150, 170, 170]])  # of no label
-        found = np.concatenate((boxes, far)).astype(np.float32)
-        frames.append(Detections(found, np.array([0.9, 0.8, 0.1], np.float32), np.array([0, 1, 0]), int(time)))
-    scored = [ScoredRecording("a", labels, frames)]
-    found = offsets(scored, 3)
-    larger = np.tile([[1.15, 1.2], [1.0, 1.2], [1.0, 1.0]], 2)  # a side of the box, in sides of the label
-    np.testing.assert_allclose(found, np.concatenate((habit, np.zeros((1, 4)))) / larger, atol=1e-5)
-    (moved,) = without_offsets(scored, found)
-    for frame, old in zip(moved.detections, frames, strict=True):
-        own = truth[t_us == frame.t_us]
-        np.testing.assert_allclose(frame.xyxy[:2], np.c_[own[:, :2], own[:, :2] + own[:, 2:]], atol=1e-3)
-        np.testing.assert_array_equal(frame.score, old.score)
-    assert not offsets([ScoredRecording("empty", labels, [])], 2).any()
-
-
 def test_regions_without_labels_change_the_score(trees, checkpoint, moved):
     tree, unsure = trees["crossing"]
     recordings = read_split(tree, "test", custom.read_spec(tree), checkpoint)
@@ -299,15 +257,6 @@ def test_regions_without_labels_change_the_score(trees, checkpoint, moved):
 
 
 # trainings on a few windows
-
-
-def test_the_first_part_is_for_training_and_the_rest_is_scored():
-    times_us = np.repeat(np.arange(0, 10_000_001, 250_000), 2)
-    training, scored = finetune.split_times(times_us)
-    assert training[0] == 0 and training[-1] == 6_000_000 and len(training) == 25
-    assert scored[0] > training[-1] + finetune.GAP_US and scored[-1] == 10_000_000
-    assert not set(training) & set(scored)
-    assert [len(part) for part in finetune.split_times(np.zeros(0, np.int64))] == [0, 0]
 
 
 def test_few_windows_are_spread_over_the_training_part():
@@ -332,22 +281,13 @@ def test_a_training_sees_no_other_label_and_the_scores_no_label_of_the_training(
     assert len(apart.labels) and apart.labels.t_us.min() > chosen.max() + finetune.GAP_US
 
 
-def test_a_training_has_the_model_of_the_weights(checkpoint):
-    config = finetune.config_of(checkpoint, [*finetune.RECIPE, "training.steps=3"])
-    assert config.model == checkpoint.model_config and config.temporal == checkpoint.temporal_config
-    assert config.windows.settings == checkpoint.windows
-    assert (config.dataset.name, config.training.steps, config.optim.learning_rate) == ("custom", 3, 3e-4)
-    assert config.dataset.height is config.dataset.width is None  # the size of the footage
-
-
-@pytest.mark.parametrize("start", finetune.STARTS)
-def test_weights_are_trained_on_a_few_windows_and_scored_on_the_rest(trees, checkpoint, tmp_path, start):
+def test_weights_are_trained_on_a_few_windows_and_scored_on_the_rest(trees, checkpoint, tmp_path):
     (tree, unsure), path = trees["crossing"], tmp_path / "weights.ckpt"
     write_checkpoint(path, checkpoint.detector, checkpoint)
     words = ["sampling.batch_size=2", "sampling.chunk_length=2", "training.precision=float32"]
-    (row,) = finetune.finetune(tree, checkpoint, str(path), 2, start, 1, tmp_path / "runs", unsure, words)
+    (row,) = finetune.finetune(tree, checkpoint, str(path), 2, "weights", 1, tmp_path / "runs", unsure, words)
     assert row["class"] == "person" and row["labels"] > 0 and row["AP"] is not None
-    assert (tmp_path / f"runs/2_{start}/run/init_from.csv").exists() == (start == "weights")
+    assert (tmp_path / "runs/2_weights/run/init_from.csv").exists()
 
 
 # the command
@@ -389,33 +329,6 @@ def test_every_source_has_a_row_per_reduction_and_is_not_done_twice(command, clo
     assert command(*words) == rows
 
 
-def test_footage_is_seen_at_other_rates_with_windows_of_both_lengths(command, clones, capsys, monkeypatch):
-    seen = []
-    score = transfer.score
-    monkeypatch.setattr(transfer, "score", lambda of, read, *rest, **more: seen.append(read) or score(of, read, *rest))
-    rows = command("--footage", str(clones), "--only", "footage", "--reductions", "1", "--rates", "100")
-    crossing = [row for row in rows if row["source"].startswith("crossing")]
-    names = ["crossing", "crossing at 100 Hz, windows slide", "crossing at 100 Hz, windows shrink"]
-    assert [row["source"] for row in crossing] == names and {row["labels"] for row in crossing} == {15}
-    settings = [recording.settings for (recording,) in seen[:3]]
-    assert [(each.stride_us, each.nominal_length_us) for each in settings] == [
-        *((50_000, 50_000), (10_000, 50_000), (10_000, 10_000)),
-    ]
-    assert "| crossing at 100 Hz, windows shrink | person | 15 |" in capsys.readouterr().out
-
-
-def test_scores_averaged_along_tracks_are_those_of_the_tracker(checkpoint, trees):
-    """Also windows without a label reach the tracker."""
-    tree, _ = trees["crossing"]
-    (recording,) = read_split(tree, "test", custom.read_spec(tree), checkpoint, hz=100.0, window="slide")
-    plain, smooth = (scoring.detected(checkpoint, recording, 1, smooth_s).detections for smooth_s in (0.0, 0.2))
-    assert [frame.t_us for frame in plain] == [frame.t_us for frame in smooth]
-    assert sorted(plain[-1].xyxy.tolist()) == sorted(smooth[-1].xyxy.tolist())
-    assert plain[-1].track_id is None and smooth[-1].track_id.any()
-    assert sorted(plain[-1].score.tolist()) != sorted(smooth[-1].score.tolist())
-    assert np.all(np.diff(smooth[-1].score) <= 0)
-
-
 def test_what_is_held_apart_is_scored_only_by_name_and_no_training_sees_it(command, clones, capsys):
     words = ["--footage", str(clones), "--reductions", "1", "--only", "apart"]
     rows = command(*words, "--finetune", "1", "--steps", "1")
@@ -426,25 +339,3 @@ def test_what_is_held_apart_is_scored_only_by_name_and_no_training_sees_it(comma
         capsys.readouterr().out
     )
     assert transfer.APART not in transfer.PARTS and [part.held_apart for part in FOOTAGE[:2]] == [False, False]
-
-
-def test_windows_of_pedro_are_scored_each_by_itself(checkpoint, tmp_path):
-    rng, given = np.random.default_rng(0), tmp_path
-    tmp_path = tmp_path / "examples"
-    for number in range(2):
-        t = np.sort(rng.integers(10**12, 10**12 + 40_000, 500))
-        columns = [t, rng.integers(0, 346, 500), rng.integers(0, 260, 500), rng.integers(0, 2, 500)]
-        for kind in ("numpy", "xml"):
-            (tmp_path / kind / "test").mkdir(parents=True, exist_ok=True)
-        np.save(tmp_path / f"numpy/test/frame{number}.npy", np.stack(columns, axis=1))
-        edges = "<xmin>20</xmin><ymin>30</ymin><xmax>60</xmax><ymax>130</ymax>"
-        found = f"<object><name>person</name><bndbox>{edges}</bndbox></object>"
-        size = "<size><width>346</width><height>260</height></size>"
-        (tmp_path / f"xml/test/frame{number}.xml").write_text(f"<annotation>{size}{found}</annotation>")
-    assert len(transfer.read_pedro(tmp_path, checkpoint)) == 2
-    recordings = transfer.read_pedro(given, checkpoint)
-    assert [recording.name for recording in recordings] == ["test/frame0", "test/frame1"]
-    assert all(isinstance(each, LabelledRecording) and len(each.windows) == 1 for each in recordings)
-    assert [int(each.windows.dt_us[0]) for each in recordings] == [40_000, 40_000]
-    (row,) = score(checkpoint, recordings, 2, skip_us=0)
-    assert (row["class"], row["labels"], row["frame"]) == ("person", 2, [173, 130])
