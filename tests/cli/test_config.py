@@ -1,7 +1,7 @@
 """Every YAML composes, says what the code says, and can be chosen; what is mistyped is refused by name."""
 
 import functools
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from rvtssm.cli.composition import full_words
 from rvtssm.cli.config import Config
-from rvtssm.cli.help import keys_of, purpose
+from rvtssm.cli.help import keys_of
 from rvtssm.cli.main import compose
 from rvtssm.cli.weights import settings_of
 from rvtssm.datasets import DATASETS, build_spec
@@ -72,18 +72,13 @@ def test_a_model_is_the_size_of_that_name(size):
     assert composed(f"model={size}").model == MODEL_SIZES[size]
 
 
-@pytest.mark.parametrize("experiment", [[], ["experiment=demo"]])
 @pytest.mark.parametrize("name", TEMPORAL_LAYERS)
-def test_a_temporal_file_says_no_more_than_the_name(name, experiment):
-    by_file, by_name = (composed(*experiment, f"{key}={name}") for key in ("temporal", "temporal.name"))
+def test_a_temporal_file_says_no_more_than_the_name_and_goes_with_an_experiment(name):
+    by_file, by_name = (composed("experiment=demo", f"{key}={name}") for key in ("temporal", "temporal.name"))
     assert by_file.temporal == by_name.temporal
     own = TemporalConfig(name=name)
     assert (by_file.temporal.discretization, by_file.temporal.block) == (own.discretization, own.block)
-
-
-@pytest.mark.parametrize("name", TEMPORAL_LAYERS)
-def test_an_experiment_takes_every_temporal_layer(name):
-    config = composed("experiment=demo", f"temporal={name}")
+    config = by_file
     spec = build_spec(config.dataset)
     detector = build_detector(config.model, config.temporal, spec.frame_height, spec.frame_width, spec.num_classes)
     assert len(detector.init_state(1)) == len(detector.backbone.stages)
@@ -110,29 +105,6 @@ def test_the_command_line_has_the_last_word():
 def test_every_key_says_what_it_means():
     assert [key.name for key in keys_of(Config()) if len(key.meaning) < 5 or "None" in key.meaning] == []  # null there
     assert {key.name for key in keys_of(Config())} == {name for name, _, _ in leaves(Config())}
-
-
-@dataclass
-class ExampleSettings:
-    """What this is. It is read by a test."""
-
-    first: int = 1
-    """What this means,
-    on two lines."""
-    second: list[str] = field(default_factory=lambda: ["#a"])
-    """one of CHOICES"""
-    third: bool = False
-    """The last one."""
-
-
-CHOICES = ("x", "y")
-
-
-def test_the_meaning_of_a_key_is_the_docstring_below_it():
-    keys = list(keys_of(ExampleSettings(), "a."))
-    assert [key.meaning for key in keys] == ["What this means, on two lines", "one of x, y", "The last one"]
-    assert [f"{key.name}={key.default}" for key in keys] == ["a.first=1", "a.second=[#a]", "a.third=false"]
-    assert purpose(ExampleSettings()) == "What this is"
 
 
 def test_defaults_are_written_as_the_command_line_takes_them():

@@ -51,8 +51,7 @@ def test_a_set_that_is_replaced_is_named_with_its_time(tmp_path, capsys):
     assert " ".join(capsys.readouterr().out.split()).startswith("replaces the results of 2")
 
 
-@pytest.mark.parametrize("name", ["best.ckpt", "street-tiny.safetensors", "model.onnx"])
-def test_inspect_says_that_a_checkpoint_is_one(name, tmp_path, capsys):
-    (tmp_path / name).touch()
-    assert cli.main(["inspect", str(tmp_path / name)]) == 2
+def test_inspect_says_that_a_checkpoint_is_one(tmp_path, capsys):
+    (tmp_path / "model.onnx").touch()
+    assert cli.main(["inspect", str(tmp_path / "model.onnx")]) == 2
     assert "is a checkpoint; `rvtssm info" in capsys.readouterr().err

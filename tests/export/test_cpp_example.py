@@ -25,7 +25,7 @@ def detect(tmp_path_factory) -> Path:
     if compiler is None:
         pytest.skip("needs a C++ compiler")
     program, wheel = tmp_path_factory.mktemp("cpp") / "detect", Path(openvino.__path__[0])
-    command: list[str | Path] = [compiler, "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", SOURCE]
+    command: list[str | Path] = [compiler, "-std=c++17", "-O0", "-Wall", "-Wextra", "-Werror", SOURCE]
     command += ["-isystem", wheel / "include"]
     (library,) = (wheel / "libs").glob("libopenvino.so.*")
     subprocess.run([*command, library, f"-Wl,-rpath,{wheel / 'libs'}", "-o", program], check=True)

@@ -16,6 +16,7 @@ from user_errors import raises
 
 from rvtssm.cli import main as cli
 from rvtssm.detection.engine import StreamDetector
+from rvtssm.export import checked_export
 from rvtssm.export.export_detector import (
     METADATA_KEY,
     export_detector,
@@ -24,6 +25,7 @@ from rvtssm.export.export_detector import (
 )
 from rvtssm.export.exported import is_exported, largest_difference, read_exported
 from rvtssm.export.real_detector import DetectorStep
+from rvtssm.models import detector
 from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta, detector_for_frame
 from rvtssm.models.heads.yolox import YoloxPredictions
@@ -111,7 +113,7 @@ def test_a_file_says_what_it_is(exported):
 def test_weights_are_exported_alone(exported, tmp_path, monkeypatch):
     checkpoint, folder = exported()
     path = tmp_path / "model.safetensors"
-    monkeypatch.setattr("rvtssm.models.detector._bf16_is_faster", lambda: True)
+    monkeypatch.setattr(detector, "_bf16_is_faster", lambda: True)
     recipe = "experiment=demo"  # whose precision=auto is that of scores
     assert cli.main(["export", recipe, f"checkpoint={folder / 'model.ckpt'}", f"out={path}"]) == 0
     found = read_checkpoint(path)
@@ -205,8 +207,8 @@ def refused(live_checkpoint, tmp_path, capsys, monkeypatch):
 
 @pytest.mark.parametrize("difference", [0.1, float("nan")])
 def test_a_file_that_is_not_the_weights_does_not_stay(refused, monkeypatch, difference):
-    monkeypatch.setattr("rvtssm.export.checked_export.read_exported", lambda path: None)
-    monkeypatch.setattr("rvtssm.export.checked_export.largest_difference", lambda *_, **options: (1e-6, difference))
+    monkeypatch.setattr(checked_export, "read_exported", lambda path: None)
+    monkeypatch.setattr(checked_export, "largest_difference", lambda *_, **options: (1e-6, difference))
     assert "differs from the weights" in refused("model.onnx")
 
 
@@ -219,7 +221,7 @@ def test_an_earlier_file_stays_until_another_has_been_checked(refused, tmp_path,
         assert path.read_bytes() == b"model"
         raise UserError("files.unreadable", "cannot be read")
 
-    monkeypatch.setattr("rvtssm.export.checked_export.read_exported", unreadable)
+    monkeypatch.setattr(checked_export, "read_exported", unreadable)
     assert "cannot be read" in refused("earlier/model.onnx")
     assert earlier.read_bytes() == b"good" and list(earlier.parent.iterdir()) == [earlier]
 

@@ -14,7 +14,7 @@ from live_examples import SMALL
 from user_errors import raises
 
 from rvtssm.cli import main as cli
-from rvtssm.export import export_detector
+from rvtssm.export import export_detector, quantization
 from rvtssm.export.export_detector import METADATA_KEY, check_export, describe, move_file, to_openvino
 from rvtssm.export.exported import largest_difference, read_exported
 from rvtssm.export.quantization import CalibrationFrames, quantize
@@ -243,7 +243,7 @@ def test_a_recording_gives_enough_windows_for_a_state(draw_events, monkeypatch, 
         opened.append(int(path))
         return draw_events(5_000, duration_us=round(1e6 * seconds)), (48, 64), path
 
-    monkeypatch.setattr("rvtssm.export.quantization.first_events", first)
+    monkeypatch.setattr(quantization, "first_events", first)
     paths = tuple(map(str, range(num_paths)))
     frames = CalibrationFrames(paths, SMALL, WindowSettings(50_000), (48, 64), num_windows)
     assert {len(windows) for windows, _ in frames} == {each} and opened == read
