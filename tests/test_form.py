@@ -1,11 +1,8 @@
 """Bodies read at their length: what ruff has no rule for, read from the source with `ast`."""
 
 import ast
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[1]
 MOST_LINES = 60  # of a function, without its docstring
@@ -45,20 +42,3 @@ def test_bodies_read_at_their_length():
     }
     broken = {str(path.relative_to(ROOT)): [*faults(ast.parse(path.read_text()))] for path in paths}
     assert {path: lines for path, lines in broken.items() if lines} == {}
-
-
-@pytest.mark.parametrize(
-    ("source", "line"),
-    [
-        ("a = 1 if b else 2 if c else 3", 1),
-        ("a = f(1 if b else 2, 1 if c else 2)", None),
-        ("a = [b for b in c], [d for d in e]", 1),
-        ("if b:\n    return [[d for d in c] for c in b]", 2),
-        ("for b in [c for c in d]:\n    yield [e for e in f]", None),
-        ("def f():\n" + MOST_LINES * "    a()\n", 1),
-        ('def f():\n    """A\n\n    b.\n    """\n' + (MOST_LINES - 1) * "    a()\n", None),
-    ],
-)
-def test_the_rules_see_what_they_should(source: str, line: int | None):
-    lines = Counter(int(fault.partition(":")[0]) for fault in faults(ast.parse(source)))
-    assert [*lines] == ([] if line is None else [line])

@@ -147,10 +147,6 @@ def test_a_verb_or_a_key_that_the_search_lacks_is_named():
     assert not_found(less) == ["windows.stride_ms"]
 
 
-def test_what_is_no_markup_is_shown_as_it_is():
-    assert SITE["_plain"]("a[0] | `b[0]` <c>") == "a&#91;0] \\| `b[0]` &lt;c>"
-
-
 def test_the_pages_replace_no_folder_of_other_files(site, tmp_path):
     (tmp_path / "thesis.md").write_text("")
     with pytest.raises(ValueError, match="holds other files than the pages"):

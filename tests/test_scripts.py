@@ -121,11 +121,6 @@ def test_where_the_index_of_pytorch_cannot_be_reached_the_ordinary_one_serves(ch
     assert f"PyTorch's own index cannot be reached (RVTSSM_TORCH={choice or 'auto'}), so" in done.stderr
 
 
-def test_any_other_error_of_the_choice_is_told_by_the_installation_itself(checkout):
-    assert install(checkout, RVTSSM_TORCH="cup", UV_DRY_RUN="error: invalid value 'cup'").returncode == 0
-    assert "--torch-backend=cup" in installs(checkout)[0]
-
-
 def test_the_registry_of_pip_is_that_of_uv(checkout):
     """uv does not read the settings of pip; its own come first."""
     settings = "global.cert='a.crt'\nglobal.index-url='https://mirror.example/simple'"
