@@ -30,14 +30,6 @@ def test_a_recording_is_the_same_turn_after_turn_and_read_without_faults(tmp_pat
         np.testing.assert_array_equal(column, np.broadcast_to(column[0], column.shape))
 
 
-def test_the_clock_of_evt3_is_carried_over_its_wraps(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "NUM_EVENTS", 1)  # 20 bytes and 4096 us a turn
-    num_events, last_us = memory.write_recording(tmp_path / "a", "evt3", 100_000)
-    assert last_us > 1 << 24
-    found = open_recording(tmp_path / "a").read()
-    assert (len(found), found.t[-1]) == (num_events, last_us)
-
-
 def test_the_command_measures_every_format_and_leaves_only_its_file(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(memory, "FORMATS", ("evt3", "rvt"))  # a process for each
     result = tmp_path / "found.json"

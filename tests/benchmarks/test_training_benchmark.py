@@ -42,13 +42,6 @@ def test_trainings_that_take_turns_learn_each_with_its_own_layers():
         assert any(moved), name
 
 
-@pytest.mark.parametrize("option", ["bf16", "recompute"])
-def test_options_give_the_loss_of_the_detector_without_them(option):
-    batch = step.make_batch(SHAPE)
-    plain, found = (step.build_training(f"s5+{name}", SHAPE).step(batch) for name in ("", option))
-    assert found == pytest.approx(plain, rel=2e-2 if option == "bf16" else 1e-5)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_the_memory_of_a_step_is_that_of_its_chunk(prepared, monkeypatch):
     monkeypatch.setattr("multiprocessing.get_context", lambda kind: prepared)

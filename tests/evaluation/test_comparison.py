@@ -1,5 +1,4 @@
 import json
-import math
 from dataclasses import replace
 
 import pytest
@@ -46,16 +45,6 @@ def test_published_rows_are_marked_and_absent_where_nothing_is_published(reports
     assert [name, "47.7", "46.4", "45.1", "42.5", "39.8", "4.2"] in paper  # the drop of the paper: all of its rates
     assert [name, "–", "–"] in rates_table({"d": make_report({30: 0.5})})
     assert len(rates_table({"c": make_report({20: 0.1}, "synthetic")})) == 2
-
-
-def test_settings_that_agree_stand_once(reports):
-    page = comparison_html(reports)
-    assert page.count("<dd>shrink</dd>") == 1
-    assert "<dd>a.ckpt: carried</dd>" in page and "<dd>b.ckpt: chunk</dd>" in page
-
-
-def test_a_number_without_ground_truth_is_a_dash():
-    assert rates_table({"a": make_report({20: math.nan}, "synthetic")})[1] == ["a (base s5)", "–", "–"]
 
 
 def test_the_page_holds_every_report_and_loads_nothing(reports):

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from jinja2 import UndefinedError
 from rich.console import Console
 from user_errors import raises
 
@@ -21,7 +20,6 @@ from rvtssm.evaluation.frequency import (
     true_rate,
 )
 from rvtssm.evaluation.plots import precision_figure, rates_figure, to_png
-from rvtssm.evaluation.render import render
 from rvtssm.evaluation.report import REPORT_FILES, console_table, to_html, write_report
 from rvtssm.evaluation.result import EvaluationReport, citation, to_json
 
@@ -122,11 +120,6 @@ def test_rows_of_two_lengths_of_windows_are_named():
     text = printed(report)
     assert "│ drop │  slide │ 10.0" in text and "│ drop │ shrink │ 20.0" in text
     assert len(report.plot().axes[0].get_lines()) >= 2
-
-
-def test_a_page_without_its_values_is_an_error():
-    with pytest.raises(UndefinedError, match="title"):
-        render("report.html")
 
 
 def test_a_report_becomes_a_table_of_pandas():

@@ -145,14 +145,6 @@ def test_gradient_reaches_the_carried_state_and_every_parameter(case):
 
 @torch.no_grad()
 @every_layer
-def test_prepared_once_is_prepared_every_time(case):
-    layer, x, state = build(case), steps(4), random_state(build(case))
-    for scale in (rate(case, 0.5), rate(case, torch.linspace(0.5, 1.5, NUM_SEQUENCES)[None])):
-        assert_near(layer(x, state, layer.prepare(scale))[0], layer(x, state, scale)[0])
-
-
-@torch.no_grad()
-@every_layer
 def test_no_weights_make_it_unstable(case):
     """Whatever training does to the parameters, a constant input leads to a state that stays where it is."""
     layer = build(case)
