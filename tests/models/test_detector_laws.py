@@ -10,16 +10,17 @@ from rvtssm.models.contracts import concatenate
 from rvtssm.models.detector import parameters_by_room, set_precision
 from rvtssm.models.parts import BACKBONES, HEADS
 from rvtssm.models.streams import map_state
-from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 
-every_layer = pytest.mark.parametrize("name", TEMPORAL_LAYERS)
+# one layer of each kind of state: per feature, shared, real, and two at once. The laws of all layers are in tests/ssm.
+KINDS_OF_STATE = ("s4d", "s5", "s7", "lstm")
+every_layer = pytest.mark.parametrize("name", KINDS_OF_STATE)
 L, B = 4, 2
 # small values of the keys that a backbone or a head needs, by its name
 SMALL_PARTS = {"timm": {"timm_name": "test_convnext"}, "rtdetr": {"rtdetr_queries": 20, "rtdetr_layers": 2}}
 
 
 PARTS = [(backbone, head, "s5") for backbone in BACKBONES for head in HEADS]
-LAYERS = [("rvt", "yolox", name) for name in TEMPORAL_LAYERS if name != "s5"]
+LAYERS = [("rvt", "yolox", name) for name in KINDS_OF_STATE if name != "s5"]
 
 
 @pytest.fixture(params=PARTS, ids="-".join)
@@ -30,7 +31,7 @@ def detector_of_parts(request, build_small):
     return build_small(name, backbone=backbone, head=head, **keys)
 
 
-# the same with every temporal layer of the table as well
+# the same with every kind of state as well
 of_every_kind = pytest.mark.parametrize("detector_of_parts", PARTS + LAYERS, ids="-".join, indirect=True)
 
 
