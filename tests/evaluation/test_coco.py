@@ -11,7 +11,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from user_errors import raises
 
-from rvtssm.boxes import ltwh_to_xyxy, pairwise_iou, xyxy_to_ltwh
+from rvtssm.boxes import ltwh_to_xyxy, xyxy_to_ltwh
 from rvtssm.datasets import DATASETS
 from rvtssm.evaluation.coco import METRICS, evaluate_detections
 from rvtssm.evaluation.matching import SIZES, match_detections
@@ -268,43 +268,6 @@ def test_ignored_objects_are_neither_missed_nor_false(rng):
     assert score["both"] == score["only_still"] == pytest.approx(1)
     assert score["wrong"] == score["inside"] == pytest.approx(0.5)
     assert evaluate_detections([("a", labels, [only_still])], SPEC)["AP"] < 0.6
-
-
-def average_precision_by_hand(labels, frames, threshold, is_ignored):
-    """101-point AP of one class at one overlap, greedy in order of score, ignored truth taken last."""
-    rows = []
-    for frame in frames:
-        at = labels.t_us == frame.t_us
-        iou = pairwise_iou(frame.xyxy, ltwh_to_xyxy(labels.boxes_ltwh[at]))
-        ignored, taken = is_ignored[at], np.zeros(at.sum(), bool)
-        for d in np.argsort(-frame.score, kind="stable"):
-            for group in (~ignored, ignored):
-                candidates = np.where(group & ~taken & (iou[d] >= threshold), iou[d], -1)
-                if len(candidates) and candidates.max() > 0:
-                    taken[candidates.argmax()] = True
-                    rows.append((frame.score[d], 1 if group is not ignored else None))
-                    break
-            else:
-                rows.append((frame.score[d], 0))
-    hits = np.array([hit for _, hit in sorted(rows, key=lambda row: -row[0]) if hit is not None])
-    recall, precision = hits.cumsum() / (~is_ignored).sum(), hits.cumsum() / np.arange(1, len(hits) + 1)
-    best = np.maximum.accumulate(precision[::-1])[::-1]
-    at_recall = np.searchsorted(recall, np.linspace(0, 1, 101))
-    return np.mean([best[i] if i < len(best) else 0 for i in at_recall])
-
-
-@pytest.mark.parametrize("only", [None, has_stood_still])
-def test_ap_equals_a_calculation_by_hand(rng, only):
-    labels, frames = random_recording(rng, num_frames=12, noise=6)
-    labels = make_labels(labels.boxes_ltwh, labels.t_us, still_us=labels.still_us)  # one class
-    frames = [Detections(f.xyxy, f.score, np.zeros(len(f), np.int64), f.t_us) for f in frames]
-    frames = [scored_detections(f, SPEC) for f in frames]
-    is_ignored = np.zeros(len(labels), bool) if only is None else ~only(labels)
-    metrics = evaluate_detections([("a", labels, frames)], SPEC, only=only)
-    by_hand = [average_precision_by_hand(labels, frames, iou, is_ignored) for iou in np.linspace(0.5, 0.95, 10)]
-    assert metrics["AP"] == pytest.approx(np.mean(by_hand), abs=1e-9)
-    assert metrics["AP50"] == pytest.approx(by_hand[0], abs=1e-9)
-    assert metrics["AP75"] == pytest.approx(by_hand[5], abs=1e-9)
 
 
 def test_scoring_limits_are_inclusive_and_shrink_with_the_frame():

@@ -195,29 +195,18 @@ def test_the_two_files_of_an_xml_are_replaced_together_and_no_other_file_is(tmp_
 
 
 @pytest.mark.parametrize(
-    ("keys", "missing", "message"),
+    ("name", "precision", "missing", "key"),
     [
-        (["out=a.onnx", "precision=int8"], (), "calibrate=RECORDINGS is needed"),
-        (
-            ["out=a.ckpt", "precision=int8", "calibrate=b"],
-            (),
-            r"precision=int8 needs a name that ends in .onnx or .xml",
-        ),
-        (["out=a.safetensors", "precision=int8", "calibrate=b"], (), r"a name that ends in .onnx or .xml, not a.safet"),
-        (["out=a.xml", "precision=fp8"], (), "export.precision='fp8'; choose from float32, bf16, int8"),
-        (["out=a.xml", "precision=bf16"], (), "precision=bf16 needs a name that ends in .safetensors, not a.xml"),
-        (["out=a.xml"], ("openvino",), r"needs the package openvino; run `bash scripts/install.sh openvino`"),
-        (
-            ["out=a.onnx", "precision=int8", "calibrate=b"],
-            ("nncf",),
-            r"needs the package nncf; run `bash scripts/install.sh int8`",
-        ),
+        ("a.ckpt", "int8", None, "export.precision_of_format"),
+        ("a.xml", "bf16", None, "export.precision_of_format"),
+        ("a.xml", "float32", "openvino", "extras.missing"),
+        ("a.onnx", "int8", "nncf", "extras.missing"),
     ],
 )
-def test_what_cannot_be_exported_is_one_line(monkeypatch, capsys, keys, missing, message):
-    monkeypatch.setattr(extras, "find_spec", lambda name: None if name in missing else name)
-    assert cli.main(["export", "checkpoint=a.ckpt", *keys]) == 2
-    assert re.search(message, " ".join(capsys.readouterr().err.split()))
+def test_what_cannot_be_exported_is_refused(monkeypatch, name, precision, missing, key):
+    monkeypatch.setattr(extras, "find_spec", lambda package: None if package == missing else package)
+    with raises(key):
+        check_export(name, precision)
 
 
 def test_calibration_frames_are_those_of_both_rates_and_fit_the_file(draw_events, tmp_path):

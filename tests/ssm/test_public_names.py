@@ -1,9 +1,7 @@
 """A layer used alone: names and defaults in `rvtssm.ssm`, the impulse response, errors that say what to do."""
 
-import re
 import subprocess
 import sys
-from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -39,11 +37,6 @@ def test_settings_without_the_name_of_the_layer_and_numbers_of_modes_are_refused
         layer(8, TemporalConfig(state_size=4))
     with raises("temporal.not_a_config"):
         layer(8, 24)
-
-
-def test_the_help_of_the_settings_explains_each_one():
-    explained = re.findall(r"^        (\w+): \w", TemporalConfig.__doc__, re.M)
-    assert explained == [field.name for field in fields(TemporalConfig)]
 
 
 def test_the_settings_need_no_torch_and_the_layers_no_triton():

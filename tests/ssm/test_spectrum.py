@@ -103,19 +103,6 @@ def test_the_h2_norm_is_that_of_the_transfer_function(name):
         assert float(layer.h2_norm()) == pytest.approx(wanted, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", H2_LAYERS)
-def test_descending_its_gradient_takes_high_frequencies_out(name):
-    layer = h2_layer(name)
-    before = layer.h2_norm().item()
-    optimizer = torch.optim.Adam([layer.C], lr=0.02)
-    for _ in range(30):
-        optimizer.zero_grad()
-        layer.h2_norm().backward()
-        assert layer.log_step.grad.isfinite().all()
-        optimizer.step()
-    assert layer.h2_norm().item() < 0.8 * before
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("real", [1e-1, 1e-4, 1e-7])
 def test_a_narrow_resonance_counts_where_it_is(real):

@@ -28,7 +28,7 @@ from tests.training.watched import train_as_script
 NUM_STEPS = 5
 BOUND_TO_END_S = 30  # for the others, when the first process has ended
 # in float64, and with nothing that depends on what else is in a batch, sums do not care how they are split
-EXACT = ("training.precision=float64", "training.freeze_batchnorm=true", "optim.clip_value=0.05")
+EXACT = ("training.precision=float64", "training.freeze_batchnorm=true", "optim.clip_value=0.05", "optim.h2_weight=0.1")
 SETTINGS = (*EXACT, f"training.steps={NUM_STEPS}", "training.checkpoint_every=2", "sampling.chunk_length=3")
 # untrained weights find nothing with certainty: every box counts, so that there is something to compare
 FOUND = ("postprocess.min_score=0", "data.eval_batch_size=1")
@@ -114,7 +114,7 @@ def test_two_processes_train_as_one(whole, alone, logged):
         assert value.dtype in (torch.float64, torch.complex128, torch.int64), name
     found_log, log = logged(whole), logged(alone)
     for step in range(NUM_STEPS):
-        for name in ("total", "iou", "objectness", "class"):
+        for name in ("total", "iou", "objectness", "class", "h2"):
             losses = float(found_log[step][f"train/{name}"]), float(log[step][f"train/{name}"])
             assert losses[0] == pytest.approx(losses[1], rel=1e-6), (step, name)
     assert not any(value.any() for name, value in found.items() if name.endswith("running_mean"))  # frozen

@@ -20,7 +20,7 @@ from rvtssm.records import Detections, Labels, SequenceBatch
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.training.checkpoints import last_checkpoint
 from rvtssm.training.module import DetectionModule, ModuleSettings
-from rvtssm.training.training_config import OptimConfig, TrainingConfig
+from rvtssm.training.training_config import TrainingConfig
 
 HEIGHT, WIDTH, STRIDE_US = 64, 96, 50_000
 SPEC = replace(event_examples.SPEC, height=HEIGHT, width=WIDTH, label_interval_us=STRIDE_US, skip_us=0)
@@ -119,21 +119,6 @@ def test_a_batch_without_labels_moves_the_streams_and_nothing_else():
     assert all(parameter.grad is not None and not parameter.grad.any() for parameter in module.parameters())
     (found,) = module.train_streams.push_batch(make_batch(hist[4:], [0, 1], [False, False]))
     torch.testing.assert_close(found.unflatten(0, (2, 2)), whole[4:], rtol=1e-5, atol=1e-4)
-
-
-def test_two_processes_with_equal_batches_have_the_losses_of_one(monkeypatch):
-    """Gradients are averaged over processes: what does not depend on the data counts in each of them whole."""
-    module = build_module()
-    module.settings = replace(module.settings, optim=OptimConfig(h2_weight=0.1))
-    batch = make_batch(draw_counts(2, 2), [0, 1], [True, True])
-    alone = module.training_step(batch, 0)
-    logged = {name: float(value) for name, value in module.logged.items()}
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
-    monkeypatch.setattr(torch.distributed, "all_reduce", lambda values: values.mul_(2))
-    torch.testing.assert_close(module.training_step(batch, 0), alone, check_dtype=False)
-    assert {name: float(value) for name, value in module.logged.items()} == pytest.approx(logged)
-    assert logged["train/h2"] > 0
 
 
 def test_a_process_goes_on_with_its_own_streams_and_random_numbers(tmp_path):

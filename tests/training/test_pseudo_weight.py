@@ -92,16 +92,6 @@ def test_whether_a_match_counts_is_decided_for_all_processes_together(own, of_ot
     assert float(build_module().matched_per_process(*own)) == wanted
 
 
-@pytest.mark.parametrize("name", ["yolox", "rtdetr"])
-@pytest.mark.parametrize("weights", [None, torch.tensor([[0.0, 0.5], [0.0, 0.0]])])
-def test_a_head_tells_the_divisor_what_counts_and_what_there_is(name, weights):
-    head, predictions, _ = losses_of(name)
-    asked = []
-    head.loss(predictions, TARGETS, NUM_TARGETS, lambda *counts: asked.append(counts) or 1, weights=weights)
-    (counts,) = asked
-    assert len(counts) == 1 if weights is None else 0 < counts[0] < counts[1]
-
-
 def test_targets_of_a_batch_count_by_score_and_setting():
     built = build_module()
     built.settings = replace(built.settings, training=TrainingConfig(pseudo_weight=0.5))
