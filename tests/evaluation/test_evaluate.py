@@ -309,7 +309,7 @@ def test_memory_is_taken_away_at_the_true_rate_of_training_and_its_latency(weigh
         return scored
 
     def look_at_shifts(run, split, rate, shifts_ms):
-        calls.append((rate.asked_hz, shifts_ms))
+        calls.append((rate.asked_hz, list(shifts_ms)))
         return score_shifts(run, split, rate, shifts_ms)
 
     for module in (evaluating, rates):
