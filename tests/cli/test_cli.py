@@ -87,7 +87,7 @@ def refused(capsys):
             ["export", "best.ckpt", "out=a.xml", "calibrate=a.raw"],
             "=a.raw has no effect on float32; add precision=int8",
         ),
-        (["audit"], r"checkpoint=FILE is needed: weights of the detector"),
+        (["audit"], "checkpoint=FILE is needed: weights, such as"),
         (["demo", "synthetic.num_test=0"], "must be at least 1: a demo uses every split"),
         (["demo", "evaluation.hz=[40]"], "lacks the rate of training, 20 Hz"),
     ],
