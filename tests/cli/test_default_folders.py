@@ -6,7 +6,6 @@ import pytest
 
 from rvtssm.cli import main as cli
 from rvtssm.cli.composition import compose
-from rvtssm.cli.console import say_replaced
 from rvtssm.cli.inputs import default_out, weights_label
 from rvtssm.cli.run_files import run_files, unlike_others
 
@@ -41,14 +40,6 @@ def test_a_report_with_other_settings_keeps_its_folder(tmp_path):
         "best_3",
     ]
     assert [evaluated(), evaluated("evaluation.hz=[20]")] == ["best", "best_2"]  # the same command again
-
-
-def test_a_set_that_is_replaced_is_named_with_its_time(tmp_path, capsys):
-    say_replaced(tmp_path, "audit")
-    assert not capsys.readouterr().out
-    (tmp_path / "audit.json").write_text("{}")
-    say_replaced(tmp_path, "audit")
-    assert " ".join(capsys.readouterr().out.split()).startswith("replaces the results of 2")
 
 
 def test_inspect_says_that_a_checkpoint_is_one(tmp_path, capsys):

@@ -102,14 +102,6 @@ def test_groups_are_scored_apart():
     assert json.loads(text)["groups"]["size"]["parts"]["small"] == {"boxes": 0, "AP": None}
 
 
-def test_masks_by_recording_are_masks_of_labels():
-    recordings = [(name, *random_recording(np.random.default_rng(i))) for i, name in enumerate("ab")]
-    masks = {name: labels.still_us > 0 for name, labels, _ in recordings}
-    by_name = evaluate_detections(recordings, SPEC, only=masks)
-    assert by_name == evaluate_detections(recordings, SPEC, only=lambda labels: labels.still_us > 0)
-    assert by_name != evaluate_detections(recordings, SPEC)
-
-
 def tracked(*rows):
     boxes = np.zeros(len(rows), TRACKS)
     for i, (t, x, y, class_id, track_id) in enumerate(rows):

@@ -98,11 +98,6 @@ def test_the_noisy_queries_of_a_class_are_known_by_its_name(start):
     assert outcomes(report, "resized") == {name for name in report if report[name].part == "head classes"}
 
 
-def test_no_class_is_called_new_if_the_weights_have_all(start):
-    _, _, report = start(META, replace(META, spec=replace(SPEC, class_names=("pedestrian",))))
-    assert report["head.levels.0.class_out.weight"].reason == "the weights have pedestrian; no class starts anew"
-
-
 @pytest.mark.parametrize("name", ["selective_s5", "lstm"])
 def test_another_temporal_layer_stays_new_as_a_whole(start, name):
     _, _, report = start(META, replace(META, temporal_config=TemporalConfig(name=name)))
