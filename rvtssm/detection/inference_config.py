@@ -55,11 +55,7 @@ class DetectionConfig:
         check_whole("detection", self, "downsample")
         check_share("detection", self, "min_score")
         parse_tiles(self.tiles)
-        if self.hz is not None and self.hz > 1e6:
-            raise UserError(
-                "settings.rate_too_high",
-                f"detection.hz={self.hz:g} must be at most 1000000, which means windows of 1 us",
-            )
+        check_highest_rate("detection", self.hz)
 
 
 @dataclass
@@ -103,6 +99,14 @@ class LiveConfig:
         check_positive("live", self, "duration_s")
         for name in self.formats:
             check_choice("live.formats", name, RESULT_WRITERS)
+
+
+def check_highest_rate(section: str, hz: float | None) -> None:
+    """Raise UserError for a rate whose windows are shorter than a microsecond."""
+    if hz is not None and hz > 1e6:
+        raise UserError(
+            "settings.rate_too_high", f"{section}.hz={hz:g} must be at most 1000000, which means windows of 1 us"
+        )
 
 
 def shown_boxes(config: PostprocessConfig) -> PostprocessConfig:

@@ -84,8 +84,8 @@ def label(config: LabelSettings) -> int:
                 say_error(f"{done.key}: {' '.join(str(done.error).split())}")
             elif done.error is not None:
                 raise done.error
-            else:
-                made += [] if done.result is None else [done.result]
+            elif done.result is not None:
+                made.append(done.result)
             advance(1)
     score = np.concatenate([np.zeros(0, BOX_DTYPE), *made])["pseudo_score"]
     say(
@@ -131,11 +131,8 @@ def _write(
         return None
     boxes = np.zeros(0, BOX_DTYPE) if raw.boxes_path is None else raw.read_boxes(spec)
     if split in config.label.splits:
-        recording = open_with(raw.events_path, spec.read_options)
-        try:
+        with closing(open_with(raw.events_path, spec.read_options)) as recording:
             new = find_pseudo_boxes(checkpoint, recording, np.unique(boxes["t"]), config.label)
-        finally:
-            recording.close()
         if len(boxes):  # tracks of the detector are others than those of the annotations
             new["track_id"][new["track_id"] > 0] += boxes["track_id"].max()
         boxes = np.concatenate([boxes, new])

@@ -7,7 +7,6 @@ directions, and a box is trusted only if both directions agree on it.
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -187,41 +186,27 @@ def agreed_boxes(
     return boxes
 
 
-@dataclass(frozen=True)
 class ReversedRecording:
     """The events of a recording in reversed order, between the same first and last time.
 
     A window [s, e) of the recording becomes [`at(e)`, `at(s)`).
     """
 
-    recording: Recording
+    def __init__(self, recording: Recording) -> None:
+        self._recording, self.name = recording, recording.name
+        self.height, self.width = recording.height, recording.width
+        self.time_range_us = recording.time_range_us
 
     def at(self, time_us: int) -> int:
         """Return where the edge of a window lies in the reversed recording. Applied twice, it returns the same time."""
-        first_us, last_us = self.recording.time_range_us
+        first_us, last_us = self.time_range_us
         return first_us + last_us + 1 - time_us
-
-    @property
-    def name(self) -> str:
-        return self.recording.name
-
-    @property
-    def height(self) -> int:
-        return self.recording.height
-
-    @property
-    def width(self) -> int:
-        return self.recording.width
-
-    @property
-    def time_range_us(self) -> tuple[int, int]:
-        return self.recording.time_range_us
 
     def blocks(self) -> Iterator[Events]:
         """Yield all events in blocks."""
         first_us, last_us = self.time_range_us
         for stop_us in range(last_us + 1, first_us, -_SPAN_US):
-            block = self.recording.between(max(first_us, stop_us - _SPAN_US), stop_us)
+            block = self._recording.between(max(first_us, stop_us - _SPAN_US), stop_us)
             if len(block):
                 yield Events(
                     first_us + last_us - block.t[::-1],

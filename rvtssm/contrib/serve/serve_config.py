@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from rvtssm.cli.config import Config
+from rvtssm.detection.inference_config import check_highest_rate
 from rvtssm.records.settings import check_window
 from rvtssm.system.limits import check_at_least, check_positive
 from rvtssm.system.user_error import UserError
@@ -39,10 +40,7 @@ class ServeConfig:
     def __post_init__(self) -> None:
         check_positive("serve", self, "max_upload_mb", "hz", "downsample")
         check_window("serve.window", self.window)
-        if self.hz is not None and self.hz > 1e6:
-            raise UserError(
-                "settings.rate_too_high", f"serve.hz={self.hz:g} must be at most 1000000, which means windows of 1 us"
-            )
+        check_highest_rate("serve", self.hz)
         check_at_least("serve", self, 1, "max_pages")
         if not 0 <= self.port <= 65535:
             raise UserError("serve.port", f"serve.port={self.port} must lie between 0 and 65535")

@@ -298,12 +298,8 @@ class Session:
 
 def _rows(detections: Detections) -> list[list[float]]:
     """Return left, top, right, bottom, class and score of every box."""
-    edges, classes, scores = (
-        detections.xyxy.round(1).tolist(),
-        detections.class_id.tolist(),
-        detections.score.round(3).tolist(),
-    )
-    return [[*xyxy, class_id, score] for xyxy, class_id, score in zip(edges, classes, scores, strict=True)]
+    columns = detections.xyxy.round(1).tolist(), detections.class_id.tolist(), detections.score.round(3).tolist()
+    return [[*xyxy, class_id, score] for xyxy, class_id, score in zip(*columns, strict=True)]
 
 
 def sensor_side(value: Any) -> int | None:
