@@ -23,7 +23,7 @@ from rvtssm.readers.hdf5 import open_hdf5, reading
 from rvtssm.records import DatasetSpec
 from rvtssm.records.settings import SPLITS
 from rvtssm.system.progress import progress_bar
-from rvtssm.system.user_error import UserError
+from rvtssm.system.user_error import UserError, in_one_line
 
 SIZES = ("small", "medium", "large")
 _AREAS_PX = (32**2, 96**2)  # the limits between the sizes, as in COCO
@@ -191,7 +191,7 @@ def _inspect_parts(
             try:
                 parts.append(measure())
             except (UserError, OSError) as error:
-                parts.append(Part(split, name, error=" ".join(str(error).split())))
+                parts.append(Part(split, name, error=in_one_line(error)))
             advance(1)
     return tuple(parts)
 

@@ -20,7 +20,7 @@ from rvtssm.readers.recording import EventBlocks
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.system.progress import run_all
 from rvtssm.system.remote import local_path
-from rvtssm.system.user_error import UserError
+from rvtssm.system.user_error import UserError, in_one_line
 from rvtssm.system.workers import Task
 
 _FRAMES_AT_ONCE = 16
@@ -74,7 +74,7 @@ def verify_dataset(
         verification.num_checked += 1
         messages = done.result
         if done.error is not None:
-            messages = [_one_line(done.error)]
+            messages = [in_one_line(done.error)]
         for message in messages:
             found = verification.notes if isinstance(message, Note) else verification.faults
             found.append((done.key, message))
@@ -145,7 +145,7 @@ def _verify_raw(recording: RawRecording, spec: DatasetSpec, is_labelled: bool, i
         try:
             boxes, notes = recording.read_labels(spec)
         except UserError as error:
-            return [*faults, _one_line(error)]
+            return [*faults, in_one_line(error)]
         if not len(boxes):
             return [*faults, Note(recording.why_unlabelled(spec))]
         faults += [Note(f"{recording.boxes_path}: {count} {note}") for note, count in notes.items()]
@@ -193,7 +193,7 @@ def _source_faults(sequence: StoredSequence, recording: RawRecording | None, rec
         if not is_made_from(recording, sequence, recipe):
             return [f"{path} was made from another {recording.events_path.name} or other labels; prepare it again"]
     except UserError as error:
-        return [_one_line(error)]
+        return [in_one_line(error)]
     plan = plan_recording(recording, recipe, is_cut=True)
     if not isinstance(plan, Plan):
         return [f"{path} should not be there: {plan.message}; delete it"]
@@ -272,7 +272,3 @@ def _frame_faults(sequence: StoredSequence, spec: DatasetSpec) -> list[str]:
 
 def _stem(path: Path, folder: Path) -> str:
     return path.relative_to(folder).with_suffix("").as_posix() if path.is_file() else path.name
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

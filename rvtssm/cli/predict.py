@@ -20,7 +20,7 @@ from rvtssm.detection.sources import Interruption, find_sources
 from rvtssm.detection.summary import RunSummary
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.records import ReadOptions
-from rvtssm.system.user_error import UserError
+from rvtssm.system.user_error import UserError, in_one_line
 
 
 def predict(config: Config) -> int:
@@ -68,7 +68,7 @@ def _predict_all(config: Config, checkpoint: LoadedCheckpoint, sources: dict[str
             if len(sources) == 1:
                 raise
             num_failed += 1
-            say_error(f"{name}: {' '.join(str(error).split())}")
+            say_error(f"{name}: {in_one_line(error)}")
             continue
         for sentence in [*summary.lines(), f"in {folder}"]:
             say(sentence)

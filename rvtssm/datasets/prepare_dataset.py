@@ -36,7 +36,7 @@ from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.system.files import remove_abandoned
 from rvtssm.system.progress import progress_bar
 from rvtssm.system.remote import check_local
-from rvtssm.system.user_error import UserError
+from rvtssm.system.user_error import UserError, in_one_line
 from rvtssm.system.workers import DaskCluster, Done, Processes, SameProcess, Task, Workers, finished, num_usable_cores
 
 WORTH_A_WORKER = 1 << 23  # bytes; starting a process takes about a second
@@ -251,7 +251,7 @@ def _build_workers(config: PreprocessConfig, jobs: list[Job]) -> Workers:
 def _failure(error: BaseException) -> Outcome:
     if isinstance(error, MemoryError):
         return Outcome("failed", f"not enough memory ({error}); run again, with fewer workers")
-    return Outcome("failed", " ".join(str(error).split()))
+    return Outcome("failed", in_one_line(error))
 
 
 class _Run:

@@ -26,7 +26,7 @@ from rvtssm.readers.event_checks import LiveGate
 from rvtssm.records import Events
 from rvtssm.system.extras import check_extra, is_installed
 from rvtssm.system.files import CONTENT_ERRORS, file_errors
-from rvtssm.system.user_error import UserError
+from rvtssm.system.user_error import UserError, in_one_line
 
 CAMERA = "camera:"  # the value of `recording` that selects a camera; its serial number may follow
 _SAYS_NOTHING = "Other error"  # of libusb, for instance if there is no USB
@@ -105,7 +105,7 @@ class Camera:
             self._end("")
             return []
         except Exception as error:  # the package raises RuntimeError, and errors of the operating system
-            self._end(f"{self.name} broke off ({_in_words(error)}); plug it in again and start again")
+            self._end(f"{self.name} broke off ({in_one_line(error)}); plug it in again and start again")
             return []
         if status.ring is None or packet is None:
             return []
@@ -208,8 +208,8 @@ def open_camera(serial: str = "", settings: Path | str | None = None) -> Iterato
         device = drivers.open(configuration=configuration, iterator_timeout=_WAIT_S, serial=serial or None)
     except Exception as error:  # as in `arrivals`
         reason = f"found: {', '.join(connected_cameras()) or 'no camera'}"
-        if _in_words(error) != _SAYS_NOTHING:
-            reason = f"{_in_words(error)}; {reason}"
+        if in_one_line(error) != _SAYS_NOTHING:
+            reason = f"{in_one_line(error)}; {reason}"
         raise UserError(
             "camera.not_opened",
             f"{name} cannot be opened ({reason}); plug it in, close other programs that use it, and on "
@@ -238,7 +238,7 @@ def read_camera_settings(path: Path, drivers: Any) -> Any:
         try:
             given = yaml.safe_load(path.read_text())
         except yaml.YAMLError as error:
-            raise UserError("camera.not_yaml", _in_words(error)) from None
+            raise UserError("camera.not_yaml", in_one_line(error)) from None
         kinds = [name for name in dir(drivers) if hasattr(getattr(drivers, name), "Configuration")]
         if not isinstance(given, dict) or given.get("device") not in kinds:
             named = given.get("device") if isinstance(given, dict) else given
@@ -285,7 +285,3 @@ def _mask(ranges: list[list[int]], size: int, place: str) -> tuple[int, ...]:
             raise UserError("camera.range", f"{place} has the range {limits}; give [first, stop] between 0 and {size}")
         bits[limits[0] : limits[1]] = True
     return tuple(np.packbits(bits, bitorder="little").view("<u8").tolist())
-
-
-def _in_words(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

@@ -15,7 +15,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from rvtssm.events.labels import number_of_track
-from rvtssm.system.user_error import UserError, key_of
+from rvtssm.system.user_error import UserError, in_one_line, key_of
 
 _VOC_EDGES = ("xmin", "ymin", "xmax", "ymax")
 _MOST_CLASSES = 9_999  # in YOLO text; a larger number is the time of a line that was cut off
@@ -78,7 +78,7 @@ def _parsed(path: Path, size_wh: tuple[int, int], suffix: str, *version: int) ->
         *(KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError),
         *(ElementTree.ParseError, LookupError),  # LookupError means an unknown encoding
     ) as error:
-        text = " ".join(str(error).split())
+        text = in_one_line(error)
         if isinstance(error, KeyError):
             text = f"no {error}"
         raise UserError(

@@ -26,7 +26,7 @@ from rvtssm.models.weights import check_digest, local_weights
 from rvtssm.system.extras import check_extra
 from rvtssm.system.files import CONTENT_ERRORS, file_errors
 from rvtssm.system.limits import check_choice
-from rvtssm.system.user_error import UserError
+from rvtssm.system.user_error import UserError, in_one_line
 
 _AGAIN = "export it again with `rvtssm export`"
 _MAKERS = {".onnx": "ONNX", ".xml": "OpenVINO"}
@@ -272,7 +272,7 @@ def _on_arrays(path: Path, outputs: Callable[[list[np.ndarray]], list[np.ndarray
         try:
             tensors = [torch.from_numpy(array) for array in outputs(inputs)]
         except Exception as error:  # the errors of the runtimes have no common class
-            reason = " ".join(str(error).split())[:300]
+            reason = in_one_line(error)[:300]
             raise UserError("exported.cannot_run", f"{path} cannot be run ({reason}); {_AGAIN}") from None
         num_predictions = len(tensors) - len(state)
         return tensors[:num_predictions], tensors[num_predictions:]

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from rvtssm.system.user_error import UserError, key_of
+from rvtssm.system.user_error import UserError, in_one_line, key_of
 
 _ABANDONED_AFTER_S = 3600.0  # no writer of this package pauses for this long
 _TEMPORARY = re.compile(r"\.[^.]+\.\d+-\d+\.tmp$")  # the end of names made with `_writer`
@@ -184,7 +184,7 @@ def file_errors(
             raise UserError(
                 "files.unreadable", f"{path} cannot be read ({os.strerror(error.errno)}); {advice}"
             ) from None
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        reason = in_one_line(error)[:300]
         raise UserError(key_of(error, "files.content"), f"{path}{fault} ({reason}); {advice}") from None
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from rvtssm.system.extras import check_extra
 from rvtssm.system.files import atomic_file, cache_folder, remove_abandoned
-from rvtssm.system.user_error import UserError
+from rvtssm.system.user_error import UserError, in_one_line
 
 _URL = re.compile(r"([a-z][a-z0-9]*)://([^@?#]+)")  # an address with a password or a key does not match
 _COPIES_AT_ONCE = 16
@@ -68,7 +68,7 @@ def local_path(where: Path | str, *parts: str) -> Path:
         for part in parts or ("",):
             _update(f"{url}/{part}".rstrip("/"), root / part)
     except Exception as error:  # stores raise errors of many packages
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        reason = in_one_line(error)[:300]
         advice = "check the address, the credentials, the network and the free space"
         raise UserError("remote.not_copied", f"{url} cannot be copied to {root} ({reason}); {advice}") from None
     return root

@@ -30,6 +30,13 @@ class UserError(ValueError):
         return self.text
 
 
+def in_one_line(error: BaseException) -> str:
+    """Return the text of an error on one line; the name of its class if it has none."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def key_of(error: Exception, otherwise: str) -> str:
     """Return the key of an error that another one wraps; `otherwise` if it has none."""
-    return error.key if isinstance(error, UserError) else otherwise
+    if isinstance(error, UserError):
+        return error.key
+    return otherwise

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rvtssm.system.extras import check_extra
-from rvtssm.system.user_error import UserError
+from rvtssm.system.user_error import UserError, in_one_line
 
 _PR_SET_PDEATHSIG = 1  # Linux
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -101,7 +101,7 @@ class DaskCluster(Executor):
         try:
             self._client = Client(address, timeout=timeout_s, set_as_default=False)
         except (OSError, ValueError) as error:
-            reason = " ".join(str(error).split())
+            reason = in_one_line(error)
             raise UserError(
                 "cluster.no_scheduler", f"no dask scheduler answers at scheduler={address} ({reason}); start one there"
             ) from None

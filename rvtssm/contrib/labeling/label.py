@@ -29,7 +29,7 @@ from rvtssm.records import DatasetSpec
 from rvtssm.system.files import atomic_file
 from rvtssm.system.output_folder import locked
 from rvtssm.system.progress import progress_bar
-from rvtssm.system.user_error import UserError
+from rvtssm.system.user_error import UserError, in_one_line
 from rvtssm.system.workers import SameProcess, Workers, finished
 
 _SETTINGS_FILE = "label.json"
@@ -81,7 +81,7 @@ def label(config: LabelSettings) -> int:
         for done in finished(workers, lambda: next(tasks, None)):
             if isinstance(done.error, (UserError, OSError)):
                 num_failed += 1
-                say_error(f"{done.key}: {' '.join(str(done.error).split())}")
+                say_error(f"{done.key}: {in_one_line(done.error)}")
             elif done.error is not None:
                 raise done.error
             elif done.result is not None:

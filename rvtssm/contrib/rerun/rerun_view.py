@@ -14,7 +14,7 @@ from rvtssm.detection.window_results import WindowResult
 from rvtssm.drawing.draw import box_colors, class_name, events_image
 from rvtssm.drawing.image_files import to_png
 from rvtssm.system.extras import check_extra
-from rvtssm.system.user_error import UserError
+from rvtssm.system.user_error import UserError, in_one_line
 
 log = logging.getLogger(__name__)
 
@@ -138,7 +138,7 @@ def _finish(stream: Any, path: Path | None) -> None:
     try:
         stream.flush(**({} if path else {"timeout_sec": _FLUSH_S}))
     except RuntimeError as error:
-        reason = " ".join(str(error).split())
+        reason = in_one_line(error)
         if path is not None:
             raise UserError(
                 "output.write_failed", f"{path} cannot be written ({reason}); make room, or choose another folder"
@@ -154,6 +154,6 @@ def _show(stream: Any) -> None:
     except RuntimeError as error:
         raise UserError(
             "rerun.no_viewer",
-            f"formats=[rerun]: the viewer cannot be started ({' '.join(str(error).split())}); it needs a screen. "
+            f"formats=[rerun]: the viewer cannot be started ({in_one_line(error)}); it needs a screen. "
             "Write a file with formats=[rrd] instead",
         ) from None

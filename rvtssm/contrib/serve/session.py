@@ -28,7 +28,7 @@ from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.model_config import PRECISIONS, PostprocessConfig
 from rvtssm.records import Detections, ReadOptions
 from rvtssm.system.files import FILE_ERRORS
-from rvtssm.system.user_error import UserError
+from rvtssm.system.user_error import UserError, in_one_line
 
 _PICTURE_S = 0.04  # shortest time between pictures
 _LOWEST_SCORE = 0.05  # lowest score of boxes that are sent; the page hides boxes below its own threshold
@@ -135,7 +135,7 @@ class Session:
         except FILE_ERRORS as error:
             if act != self._set:
                 self._stop()
-            message = " ".join(str(error).split()) or type(error).__name__
+            message = in_one_line(error)
             if path := self._opening.path:  # do not reveal the folder
                 message = message.replace(path, self._opening.name).replace(f"{Path(path).parent}/", "")
             self._tell(kind="error", message=message, is_playing=self._run is not None)
