@@ -31,8 +31,8 @@ from benchmarks.scan import machine
 from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.data_config import DataConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
-from rvtssm.detection.stream import stream
 from rvtssm.evaluation.coco import evaluate_detections
+from rvtssm.evaluation.detector_run import stream
 from rvtssm.models.checkpoint import read_checkpoint, weights_digest
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.detector import set_precision

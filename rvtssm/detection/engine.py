@@ -15,7 +15,6 @@ import numpy.typing as npt
 import torch
 
 from rvtssm.detection.sources import EventSource
-from rvtssm.detection.stream import check_causal
 from rvtssm.detection.stream_packets import CLOCK_TIMES, KeptEvents, WindowClock, check_silence, in_order
 from rvtssm.detection.tiles import TiledDetector, Tiles, tile_size
 from rvtssm.detection.track_objects import Tracker
@@ -26,6 +25,7 @@ from rvtssm.events.representations import adds_up
 from rvtssm.events.windows import FreeGrid
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint, downsample_by_size, reduced_hw
 from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.models.streams import check_causal
 from rvtssm.readers.event_checks import check_events, to_events
 from rvtssm.readers.filters import FilterChain, Filters
 from rvtssm.records import Detections, Events, Windows, WindowSettings

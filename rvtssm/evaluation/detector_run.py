@@ -7,7 +7,8 @@ processes have the same number of threads (OMP_NUM_THREADS), because a batch alw
 import functools
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,13 +20,14 @@ from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.data_config import DataConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.sequence import FrameSequence
-from rvtssm.detection.stream import stream
 from rvtssm.export.exported import is_exported, read_weights_file
 from rvtssm.models.checkpoint import read_checkpoint, weights_digest
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint, detector_for_frame
+from rvtssm.models.detector import Detector
 from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.models.streams import Streams
 from rvtssm.models.weights import local_weights
-from rvtssm.records import Detections
+from rvtssm.records import Detections, SequenceBatch
 from rvtssm.system.extras import import_plugins
 from rvtssm.system.progress import progress_bar
 from rvtssm.system.workers import Processes, finished, num_usable_cores
@@ -180,6 +182,47 @@ class _Batch:
             advance=advance,
         )
         return [results[number] for number in range(len(self.sequences))]
+
+
+def stream(
+    detector: Detector,
+    loader: Iterable[SequenceBatch],
+    *,
+    trained_stride_us: float,
+    memory_chunk: int | None = None,
+    step_scale: float | None = None,
+    config: PostprocessConfig | None = None,
+    advance: Callable[[int], object] = lambda steps: None,
+) -> dict[int, list[Detections]]:
+    """Return the detections at every labelled frame of an evaluation loader.
+
+    Args:
+        detector: The detector.
+        loader: Batches that read every recording from its start.
+        trained_stride_us: The stride of training. The step scale is `dt_us / trained_stride_us`.
+        memory_chunk: Reset the state after this many steps; None never does. With 1, the loss in accuracy shows how
+            much the memory contributes.
+        step_scale: Use this step scale instead.
+        config: Post-processing.
+        advance: Called with 1 after every batch.
+
+    Returns:
+        Detections ordered by time, by the number of their recording in its split. Recordings without a labelled frame
+        are left out.
+    """
+    by_recording: dict[int, list[Detections]] = defaultdict(list)
+    streams = Streams(detector, trained_stride_us, memory_chunk, step_scale)
+    was_training = detector.training
+    detector.eval()
+    try:
+        for batch in loader:
+            if not bool(batch.is_pad.all()):
+                for recording, frame in streams.detect_batch(batch, config):
+                    by_recording[recording].append(frame)
+            advance(1)
+    finally:
+        detector.train(was_training)
+    return {number: sorted(frames, key=lambda frame: frame.t_us) for number, frames in sorted(by_recording.items())}
 
 
 def _run_batch(weights: WeightsFile, frame_hw: tuple[int, int], batch: _Batch) -> list[list[Detections]]:

@@ -14,7 +14,6 @@ import torch
 from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.data_config import DataConfig
 from rvtssm.datasets.sequence import FrameSequence
-from rvtssm.detection.stream import check_causal
 from rvtssm.evaluation.bootstrap import Resampled
 from rvtssm.evaluation.details import best_rate, break_down_rate, conditions, provenance, title, worst_pictures
 from rvtssm.evaluation.detector_run import DetectorRun, WeightsFile, num_processes
@@ -29,6 +28,7 @@ from rvtssm.evaluation.split_plan import PlannedRate, SplitPlan
 from rvtssm.evaluation.tracks import check_tracks
 from rvtssm.export.exported import chosen_precision
 from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.models.streams import check_causal
 from rvtssm.readers.index import identity_of
 from rvtssm.system.output_folder import locked, result_set
 from rvtssm.system.provenance import written_by

@@ -292,6 +292,16 @@ class Streams:
         self._state = state
 
 
+def check_causal(detector: Detector) -> None:
+    """Raise UserError for a detector whose outputs depend on later windows, because it cannot run step by step."""
+    if not detector.is_causal:
+        raise UserError(
+            "stream.not_causal",
+            "these weights only work on whole chunks (temporal.bidirectional=true) and cannot run step by step; score "
+            "them with `rvtssm evaluate`, or train with temporal.bidirectional=false",
+        )
+
+
 def map_state(function: Callable[..., Tensor], *states: State) -> State:
     """Apply a function to the corresponding tensors of equally nested states.
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from user_errors import raises
 
-from rvtssm.detection.stream import stream
+from rvtssm.evaluation.detector_run import stream
 from rvtssm.models.detector import build_detector
 from rvtssm.models.heads.yolox import YoloxHead, YoloxPredictions
 from rvtssm.models.model_config import MODEL_SIZES

@@ -16,9 +16,8 @@ from rvtssm.boxes import ltwh_to_xyxy
 from rvtssm.cli import main as cli
 from rvtssm.datasets import DATASETS
 from rvtssm.datasets.chunks import Collate
-from rvtssm.detection.stream import stream
 from rvtssm.evaluation import detector_run, evaluating, rates
-from rvtssm.evaluation.detector_run import WeightsFile
+from rvtssm.evaluation.detector_run import WeightsFile, stream
 from rvtssm.evaluation.matching import match_detections
 from rvtssm.events.labels import write_boxes
 from rvtssm.export.exported import ExportedDetector

@@ -11,9 +11,8 @@ import torch
 from event_examples import boxes_of, random_events
 
 from rvtssm.cli import main as cli
-from rvtssm.detection.stream import stream
 from rvtssm.evaluation import detector_run
-from rvtssm.evaluation.detector_run import detector_processes
+from rvtssm.evaluation.detector_run import detector_processes, stream
 from rvtssm.events.labels import write_boxes
 from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta

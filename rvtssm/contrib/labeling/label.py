@@ -18,11 +18,11 @@ from rvtssm.contrib.labeling.label_config import LabelSettings
 from rvtssm.contrib.labeling.pseudo_labels import find_pseudo_boxes, label_every
 from rvtssm.datasets import build_spec, copy_generated, custom, with_training
 from rvtssm.datasets.tree import RawRecording, find_recordings, has_split
-from rvtssm.detection.stream import check_causal
 from rvtssm.detection.track_objects import check_installed
 from rvtssm.evaluation.detector_run import WeightsFile, detector_processes, num_processes
 from rvtssm.events.labels import BOX_DTYPE, Boxes, write_boxes
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
+from rvtssm.models.streams import check_causal
 from rvtssm.models.weights import local_weights
 from rvtssm.readers import open_with
 from rvtssm.records import DatasetSpec

@@ -9,11 +9,11 @@ from torch import Tensor
 from rvtssm.contrib.studies.audit_config import AuditConfig
 from rvtssm.contrib.studies.memory_probe import Numbers, carried_and_dropped, memory_curves, memory_steps, rescaling
 from rvtssm.detection.engine import StreamDetector
-from rvtssm.detection.stream import check_causal
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.windows import free_grid
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint, detector_for_frame, downsample_by_size, reduced_hw
 from rvtssm.models.detector import Detector
+from rvtssm.models.streams import check_causal
 from rvtssm.records import Events
 from rvtssm.ssm.spectrum import Spectrum
 from rvtssm.system.progress import progress_bar
