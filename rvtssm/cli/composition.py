@@ -154,7 +154,9 @@ def as_written(value: Any) -> str:
         return f"[{','.join(map(as_written, value))}]"
     if isinstance(value, bool):
         return str(value).lower()
-    return "null" if value is None else str(value) or "''"
+    if value is None:
+        return "null"
+    return str(value) or "''"
 
 
 def _with_quotes(verb: str, key: str, value: str) -> str:
@@ -169,7 +171,9 @@ def _with_quotes(verb: str, key: str, value: str) -> str:
 
 def _from_home(path: str) -> str:
     """Return a path with the home folder in place of `~`, which a shell only replaces at the start of a word."""
-    return path if os.path.exists(path) else os.path.expanduser(path)
+    if os.path.exists(path):
+        return path
+    return os.path.expanduser(path)
 
 
 def _split_paths(listed: str) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,6 +81,11 @@ def say_replaced(folder: Path, name: str) -> None:
     if summary.is_file():
         written = time.strftime("%Y-%m-%d %H:%M", time.localtime(summary.stat().st_mtime))
         say(f"replaces the results of {written} in {folder}; out= chooses another folder")
+
+
+def say_written(folder: Path, names: Iterable[str]) -> None:
+    """Say which files of a folder were written."""
+    say(f"wrote {', '.join(str(folder / name) for name in names)}")
 
 
 def with_labels(sequences: Sequence[FrameSequence], num_without: int = 0) -> str:

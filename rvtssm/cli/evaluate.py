@@ -6,14 +6,14 @@ from functools import partial
 from pathlib import Path
 
 from rvtssm.cli.config import Config
-from rvtssm.cli.console import announce, console, say, say_replaced, with_labels
+from rvtssm.cli.console import announce, console, say, say_replaced, say_written, with_labels
 from rvtssm.cli.inputs import default_out, weights_label, writable
 from rvtssm.cli.run_files import run_files, unlike_others
 from rvtssm.cli.weights import precision_in_words, say_windows, weights_file, with_chosen_precision
 from rvtssm.datasets.datamodule import SequenceDataModule
-from rvtssm.evaluation import evaluate as evaluate_weights
 from rvtssm.evaluation.comparison import COMPARISON_FILES, comparison_table, write_comparison
 from rvtssm.evaluation.detector_run import DetectorRun
+from rvtssm.evaluation.evaluating import evaluate as evaluate_weights
 from rvtssm.evaluation.evaluating import prepare
 from rvtssm.evaluation.fit import class_maps, data_for
 from rvtssm.evaluation.frequency import is_same_rate
@@ -83,7 +83,7 @@ def _compare(config: Config, out: Path) -> list[EvaluationReport]:
             reports[path] = _evaluate_one(one, out / str(number))
         write_comparison(reports, staged)
     console.print(comparison_table(reports))
-    say("wrote " + ", ".join(str(out / name) for name in COMPARISON_FILES))
+    say_written(out, COMPARISON_FILES)
     _say_results(reports)
     return list(reports.values())
 
@@ -104,7 +104,7 @@ def _evaluate_one(config: Config, out: Path) -> EvaluationReport:
             **vars(config.evaluation),
         )
     console.print(console_table(report))  # after writing, since a closed terminal raises an error
-    say("wrote " + ", ".join(str(out / name) for name in REPORT_FILES))
+    say_written(out, REPORT_FILES)
     return report
 
 

@@ -132,4 +132,6 @@ def _meanings(settings: type) -> dict[str, str]:
 
 def _values(module: ModuleType, name: re.Match[str]) -> str:
     constant = getattr(module, name[0], None)
-    return ", ".join(constant) if isinstance(constant, (tuple, dict)) else name[0]
+    if isinstance(constant, (tuple, dict)):
+        return ", ".join(constant)
+    return name[0]

@@ -154,7 +154,9 @@ def _inspect_fully(config: Config, as_json: bool) -> int:
 
 
 def _spec(config: Config, path: Path) -> DatasetSpec | None:
-    dataset = replace(config.dataset, raw_dir=str(path)) if path.is_dir() else config.dataset
+    dataset = config.dataset
+    if path.is_dir():
+        dataset = replace(dataset, raw_dir=str(path))
     if not dataset.name and path.is_dir():
         dataset = with_recognised(dataset, path)
     if not dataset.name:

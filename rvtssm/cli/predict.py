@@ -60,7 +60,9 @@ def _predict_all(config: Config, checkpoint: LoadedCheckpoint, sources: dict[str
         if interruption.is_ended:
             say_error(f"{name} was not begun")
             continue
-        folder = out if len(sources) == 1 else out / name
+        folder = out
+        if len(sources) > 1:
+            folder = out / name
         say_replaced(folder, "prediction")
         try:
             summary = _predict_one(config, checkpoint, path, folder, interruption)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rvtssm.cli.config import Config
 from rvtssm.cli.console import announce, say, say_error, thinned_in_words
-from rvtssm.cli.inputs import needed
+from rvtssm.cli.inputs import needed, recordings_path
 from rvtssm.datasets import build_spec
 from rvtssm.datasets.prepare_dataset import PreprocessSummary
 from rvtssm.datasets.prepare_dataset import preprocess as prepare
@@ -17,7 +17,7 @@ from rvtssm.system.user_error import UserError
 def preprocess(config: Config) -> int:
     """Prepare all recordings of `dataset.raw_dir`; return 2 if one of them cannot be prepared."""
     spec = build_spec(config.dataset)
-    raw_dir = needed(config.dataset.raw_dir, "dataset.raw_dir=DIR", "the recordings")
+    raw_dir = recordings_path(config)
     prepared_dir = needed(config.dataset.prepared_dir, "dataset.prepared_dir=DIR", "where to write")
     if Path(raw_dir).resolve() == Path(prepared_dir).resolve():
         raise UserError(

@@ -95,7 +95,9 @@ def _in_json(value: Any) -> str:
         return "{" + ", ".join(f"{name}: {_in_json(item)}" for name, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_in_json, value))}]"
-    return quoted(value, '"') if isinstance(value, str) else json.dumps(value)
+    if isinstance(value, str):
+        return quoted(value, '"')
+    return json.dumps(value)
 
 
 def environment(verb: str) -> dict[str, Any]:

@@ -114,8 +114,9 @@ class Camera:
         if self._num_dropped_before is not None:
             self.num_lost += max(dropped - self._num_dropped_before, 0)
         self._num_dropped_before = dropped
-        events = packet.polarity_events
-        arrivals = [] if events is None else self._parts(events, arrived_s)
+        arrivals: list[Arrival] = []
+        if packet.polarity_events is not None:
+            arrivals = self._parts(packet.polarity_events, arrived_s)
         until_us = int(status.ring.current_t)
         if self._known_us is not None and self._known_us < until_us <= self._known_us + LONGEST_SILENCE_US:
             self._known_us = until_us
@@ -153,7 +154,7 @@ class Camera:
         t = packet["t"].astype(np.int64)
         steps_us = np.diff(t, prepend=t[:1] if self._latest_us is None else self._latest_us)
         jumps = np.flatnonzero((steps_us < -LATE_US) | (steps_us > LONGEST_SILENCE_US)).tolist()
-        arrivals = []
+        arrivals: list[Arrival] = []
         for start, stop in pairwise(sorted({0, *jumps, len(t)})):
             is_restart = start in jumps
             if is_restart:
@@ -200,7 +201,9 @@ def open_camera(serial: str = "", settings: Path | str | None = None) -> Iterato
     check_extra("a camera", "camera", "neuromorphic_drivers")
     import neuromorphic_drivers as drivers
 
-    configuration, name = None, f"camera {serial}" if serial else "the camera"
+    configuration, name = None, f"camera {serial}"
+    if not serial:
+        name = "the camera"
     if settings is not None:
         configuration = read_camera_settings(Path(settings), drivers)
         name += f" of the kind {configuration.type()}"

@@ -203,9 +203,10 @@ def _joined(pieces: list[_Piece], frame: np.ndarray, edge_px: float) -> list[_Pi
         if same is None:
             objects.append(piece)
             continue
-        if same.is_cut(frame, edge_px):
-            is_cut = piece.is_cut(frame, edge_px)
-            same.xyxy = _around(same.xyxy, piece.xyxy) if is_cut else piece.xyxy
+        if same.is_cut(frame, edge_px) and piece.is_cut(frame, edge_px):
+            same.xyxy = _around(same.xyxy, piece.xyxy)
+        elif same.is_cut(frame, edge_px):
+            same.xyxy = piece.xyxy
         same.seen = _around(same.seen, piece.seen)
         same.tiles |= piece.tiles
     return objects

@@ -100,7 +100,8 @@ def break_down(
         num_worst: Number of worst frames.
         matched: The matches of the recordings, if they are already known.
     """
-    matched = match_detections(recordings, spec) if matched is None else matched
+    if matched is None:
+        matched = match_detections(recordings, spec)
     confusion, frames, highest_score = _errors(recordings, spec)
     groups = [_by_size(recordings, average_precisions(matched, spec), spec)]
     still_s, speed = {}, {}
@@ -215,4 +216,6 @@ def _group(
 
 def json_number(value: float) -> float | None:
     """Return a number as a plain value for JSON: None for NaN, which means that there was no ground truth."""
-    return None if math.isnan(value) else value
+    if math.isnan(value):
+        return None
+    return value

@@ -215,7 +215,9 @@ class FinishedRates:
     def get(self, rate: PlannedRate) -> RateRow | None:
         """Return the row of a rate; None if it is not done."""
         row = self._rows.get(_name(rate))
-        return None if row is None else _from_plain(row)
+        if row is None:
+            return None
+        return _from_plain(row)
 
     def add(self, rate: PlannedRate, row: RateRow) -> None:
         """Keep the row of a rate that is done."""

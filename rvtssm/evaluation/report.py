@@ -55,7 +55,8 @@ def _lines_below(report: EvaluationReport) -> list[str]:
         values = ", ".join(f"{hz:g} Hz {100 * ap:.1f}" for hz, ap in ap_by_hz.items())
         lines.append(f"Published, {model}: {values}.")
     lines += [f"{name}: {value}" for name, value in report.settings.items()]
-    lines += [shift_sentence(report)] if report.time_shifts else []
+    if report.time_shifts:
+        lines.append(shift_sentence(report))
     lines += [f"AP on objects that stand still, {name}: {percent(ap)}" for name, ap in report.still_objects.items()]
     return lines
 

@@ -162,7 +162,9 @@ def _rates_to_json(report: EvaluationReport) -> dict[str, Any]:
 
 def percent(value: float) -> str:
     """Return a fraction as text in percent, or a dash if there was no ground truth."""
-    return NO_VALUE if math.isnan(value) else f"{100 * value:.1f}"
+    if math.isnan(value):
+        return NO_VALUE
+    return f"{100 * value:.1f}"
 
 
 def percents(values: Mapping[Any, float], keys: Iterable[Any]) -> list[str]:

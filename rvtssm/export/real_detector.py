@@ -69,8 +69,12 @@ class DetectorStep(nn.Module):
 
 
 def _leaves(state: Any) -> list[Tensor]:
-    return [state] if isinstance(state, Tensor) else list(state)
+    if isinstance(state, Tensor):
+        return [state]
+    return list(state)
 
 
 def _names(state: Any, name: str) -> list[str]:
-    return [name] if isinstance(state, Tensor) else [f"{name}_{i}" for i in range(len(state))]
+    if isinstance(state, Tensor):
+        return [name]
+    return [f"{name}_{i}" for i in range(len(state))]

@@ -40,7 +40,9 @@ def check_local(key: str, where: str | None) -> None:
 
 def absolute_path(where: str) -> str:
     """Return the absolute path on this machine. A URL is returned unchanged."""
-    return where if is_url(where) else str(Path(where).resolve())
+    if is_url(where):
+        return where
+    return str(Path(where).resolve())
 
 
 def local_path(where: Path | str, *parts: str) -> Path:

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from rvtssm.cli.console import console, say, say_replaced
+from rvtssm.cli.console import console, say, say_replaced, say_written
 from rvtssm.cli.inputs import out_folder, weights_label, weights_path, writable
 from rvtssm.cli.weights import read_weights
 from rvtssm.contrib.studies.audit_config import AuditSettings
@@ -43,7 +43,7 @@ def audit(config: AuditSettings, as_json: bool = False) -> None:
         say(json.dumps(to_json(result, title, source)))
         return
     console.print(console_table(result, title))
-    say("wrote " + ", ".join(str(out / name) for name in AUDIT_FILES))
+    say_written(out, AUDIT_FILES)
 
 
 def _input(config: AuditSettings, checkpoint: LoadedCheckpoint) -> tuple[Events, tuple[int, int], int | None, str]:
