@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "checks": {"records", "events", "readers", "datasets"},
     "synthetic": {"records", "events", "readers", "datasets"},
     "writers": {"records", "readers"},
-    "drawing": {"records", "boxes", "events", "readers", "detection.camera_images"},
+    "drawing": {"records", "boxes", "events", "readers"},
     "export": {"records", "events", "models", "detection.sources"},
     "detection": {"records", "boxes", "events", "readers", "datasets", "models", "drawing", "export"},
     "evaluation": {"records", "boxes", "events", "readers", "datasets", "models", "drawing", "detection", "export"},

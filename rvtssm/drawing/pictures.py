@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rvtssm.detection.camera_images import Images
+from rvtssm.drawing.camera_images import Images
 from rvtssm.drawing.draw import SHOWN_US, draw_frame, shown_events, strip_of
 from rvtssm.drawing.image_files import open_video, write_png
 from rvtssm.events.cells import frame_pixels

@@ -25,10 +25,10 @@ from rvtssm.cli import main as cli
 from rvtssm.contrib.worlds.video import open_video
 from rvtssm.contrib.worlds.video_labels import read_video_labels
 from rvtssm.datasets import custom
-from rvtssm.detection.camera_images import Images
 from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.sources import opened_source
+from rvtssm.drawing.camera_images import Images
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.models.heads.yolox import YoloxHead
 from rvtssm.records import Detections
