@@ -6,6 +6,7 @@ To add a part of another kind, write a class that keeps one of these contracts, 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -19,6 +20,8 @@ from rvtssm.records import Detections
 from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.user_error import UserError
+
+RARE = -math.log((1 - 0.01) / 0.01)  # logit of 1 %, the initial probability of an object: Focal Loss (Lin et al., 2017)
 
 
 def at_least_one(num_counted: Tensor | int, num_matched: Tensor | int = 0) -> Tensor | int:

@@ -9,7 +9,6 @@ Source: YOLOX (Ge et al., 2021), section 2.1 and its code, without the L1 term, 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rvtssm.models.contracts import Head, at_least_one
+from rvtssm.models.contracts import RARE, Head, at_least_one
 from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.models.pafpn import ConvNormAct
 from rvtssm.models.postprocess import postprocess, to_probabilities
@@ -49,10 +48,9 @@ class HeadLevel(nn.Module):
         self.class_out = nn.Conv2d(hidden, num_classes, 1)
         self.box_out = nn.Conv2d(hidden, 4, 1)
         self.objectness_out = nn.Conv2d(hidden, 1, 1)
-        # Initially, the probability of an object is 1 %: Focal Loss (Lin et al., 2017), section 3.3.
         for layer in (self.class_out, self.objectness_out):
             assert layer.bias is not None
-            nn.init.constant_(layer.bias, -math.log((1 - 0.01) / 0.01))
+            nn.init.constant_(layer.bias, RARE)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)

@@ -26,6 +26,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rvtssm.models.contracts import RARE
+
 NUM_POINTS = 4  # points that a query samples per map and head, as in Deformable DETR
 POSITION_UNIT = 256.0  # pixels; boxes are embedded in this unit
 LARGEST_GROWTH = math.log(1000 / 16)  # logarithm by which a side grows at most in one refinement, as in Faster R-CNN
@@ -256,7 +258,7 @@ def build_box_out(dim: int) -> nn.Sequential:
 
 
 def build_class_out(dim: int, num_classes: int) -> nn.Linear:
-    """Return the layer from features to class logits, with an initial probability of 1 % for every class.
+    """Return the layer from features to class logits, with the initial probability RARE for every class.
 
     Args:
         dim: Number of channels D.
@@ -264,5 +266,5 @@ def build_class_out(dim: int, num_classes: int) -> nn.Linear:
     """
     layer = nn.Linear(dim, num_classes)
     nn.init.xavier_uniform_(layer.weight)
-    nn.init.constant_(layer.bias, -math.log((1 - 0.01) / 0.01))  # Focal Loss (Lin et al., 2017), section 3.3
+    nn.init.constant_(layer.bias, RARE)
     return layer
