@@ -11,16 +11,9 @@ from pathlib import Path
 import torch
 
 from rvtssm.cli.config import Config
-from rvtssm.cli.console import announce, changing_line, console, say, say_error, say_replaced
-from rvtssm.cli.inputs import out_folder, weights_label, with_default_weights
-from rvtssm.cli.weights import (
-    check_classes,
-    precision_in_words,
-    read_weights,
-    say_note,
-    say_windows,
-    with_chosen_precision,
-)
+from rvtssm.cli.console import changing_line, console, say, say_error, say_replaced
+from rvtssm.cli.inputs import out_folder, weights_label
+from rvtssm.cli.weights import announce_detection, precision_in_words, weights_to_detect
 from rvtssm.detection.downsample import SustainedRate, sustained_rates
 from rvtssm.detection.event_camera import CAMERA
 from rvtssm.detection.inference_config import shown_boxes
@@ -34,7 +27,7 @@ from rvtssm.detection.window_results import WindowResult
 from rvtssm.evaluation.render import TerminalTable
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.readers import Recording
-from rvtssm.records import ReadOptions, WindowSettings
+from rvtssm.records import ReadOptions
 from rvtssm.system.output_folder import result_set
 from rvtssm.system.user_error import UserError
 
@@ -48,21 +41,19 @@ def live(config: Config, as_json: bool = False) -> int:
     and if events cannot be used. The boxes before are written.
     """
     label = weights_label(config.checkpoint)
-    config = with_chosen_precision(with_default_weights(config))
-    checkpoint, detection = read_weights(config), config.detection
-    check_classes(config, checkpoint)
-    windows = checkpoint.windows_at(detection.hz, detection.window, detection.reduce)
+    config, checkpoint = weights_to_detect(config)
+    detection = config.detection
     source_name = next(iter(find_sources(config.recording))) if config.recording else "camera"
     out = out_folder(config, "live", source_name, label)
     if config.live.benchmark:
-        return _benchmark(config, checkpoint, windows, out, as_json)
+        return _benchmark(config, checkpoint, out, as_json)
     with (
         _opened(config) as (source, opened),
         result_set(out, "live", [*result_file_names(), "live.json"]) as staged,
     ):
         if not as_json:
             say_replaced(out, "live")
-            _announce(config, checkpoint, source, windows, out)
+            announce_detection("detect", config, checkpoint, source.name, out)
         lowest = max(config.postprocess.min_score, detection.min_score)
         postprocess = replace(config.postprocess, min_score=lowest)
         detector = settings_detector(checkpoint, opened, detection, postprocess, skip="late")
@@ -83,16 +74,17 @@ def live(config: Config, as_json: bool = False) -> int:
     return 2 if summary.broke_off else 0
 
 
-def _benchmark(config: Config, checkpoint: LoadedCheckpoint, windows: WindowSettings, out: Path, as_json: bool) -> int:
+def _benchmark(config: Config, checkpoint: LoadedCheckpoint, out: Path, as_json: bool) -> int:
     """Measure which rates this processor sustains on a recording, print a table, and write `benchmark.json`."""
-    rates = list[SustainedRate]()
+    rates, detection = list[SustainedRate](), config.detection
+    windows = checkpoint.windows_at(detection.hz, detection.window, detection.reduce)
     with _opened(config) as (source, opened), changing_line("measuring") as show:
         recording = opened.events
         if not isinstance(recording, Recording):
             raise UserError(
                 "live.benchmark_source", f"benchmark=true needs a recording, not {source.name}; name a file"
             )
-        postprocess, downsample = shown_boxes(config.postprocess), config.detection.downsample
+        postprocess, downsample = shown_boxes(config.postprocess), detection.downsample
         for rate in sustained_rates(checkpoint, recording, windows, postprocess, downsample):
             rates.append(rate)
             show(f"measuring: downsample={rate.downsample} takes {rate.p50_ms:.0f} ms per window")
@@ -146,22 +138,6 @@ def _opened(config: Config) -> Iterator[tuple[LiveSource, OpenedSource]]:
             live_source = Feed(events)
         with ended_by_signals(live_source):
             yield live_source, opened
-
-
-def _announce(
-    config: Config, checkpoint: LoadedCheckpoint, source: LiveSource, windows: WindowSettings, out: Path
-) -> None:
-    announce(
-        "detect",
-        weights=config.checkpoint,
-        source=source.name,
-        stride=f"{windows.stride_us / 1000:g} ms",
-        device=checkpoint.detector.device,
-        precision=precision_in_words(config.precision, checkpoint),
-        output=out,
-    )
-    say_note(config.checkpoint, checkpoint)
-    say_windows(checkpoint, windows)
 
 
 def _run(run: LiveRun, tally: Tally, config: Config, folder: Path, as_json: bool) -> str:

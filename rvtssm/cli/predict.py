@@ -4,16 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from rvtssm.cli.config import Config
-from rvtssm.cli.console import announce, say, say_error, say_replaced
-from rvtssm.cli.inputs import events_path, out_folder, weights_label, with_default_weights
-from rvtssm.cli.weights import (
-    check_classes,
-    precision_in_words,
-    read_weights,
-    say_note,
-    say_windows,
-    with_chosen_precision,
-)
+from rvtssm.cli.console import say, say_error, say_replaced
+from rvtssm.cli.inputs import events_path, out_folder, weights_label
+from rvtssm.cli.weights import announce_detection, weights_to_detect
 from rvtssm.datasets.tree import sensor_above
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.sources import Interruption, find_sources
@@ -32,24 +25,10 @@ def predict(config: Config) -> int:
     label = weights_label(config.checkpoint)
     where = events_path(config)
     sources = find_sources(where)
-    config = with_chosen_precision(with_default_weights(config))
-    checkpoint = read_weights(config)
-    check_classes(config, checkpoint)
+    config, checkpoint = weights_to_detect(config)
     name = next(iter(sources)) if len(sources) == 1 else Path(where).resolve().name
     out = out_folder(config, "predict", name, label)
-    announce(
-        "predict",
-        weights=config.checkpoint,
-        source=where,
-        stride=f"{1000 / (config.detection.hz or checkpoint.windows.hz):g} ms",
-        recordings=len(sources),
-        device=checkpoint.detector.device,
-        precision=precision_in_words(config.precision, checkpoint),
-        output=out,
-    )
-    say_note(config.checkpoint, checkpoint)
-    detection = config.detection
-    say_windows(checkpoint, checkpoint.windows_at(detection.hz, detection.window, detection.reduce))
+    announce_detection("predict", config, checkpoint, where, out, len(sources))
     return _predict_all(config, checkpoint, sources, out)
 
 

@@ -14,8 +14,8 @@ from omegaconf import OmegaConf
 
 from rvtssm.cli.composition import as_written
 from rvtssm.cli.config import Config, configs_dir
-from rvtssm.cli.console import say
-from rvtssm.cli.inputs import weights_path
+from rvtssm.cli.console import announce, say
+from rvtssm.cli.inputs import weights_path, with_default_weights
 from rvtssm.datasets import DatasetConfig, build_spec
 from rvtssm.datasets.tree import find_sequences
 from rvtssm.events.windows import WindowsConfig
@@ -51,17 +51,42 @@ def precision_in_words(precision: str, checkpoint: LoadedCheckpoint) -> str:
     return precision
 
 
-def check_classes(config: Config, checkpoint: LoadedCheckpoint) -> None:
-    """Raise UserError if the configuration names a dataset whose classes are not those of the weights."""
-    if not config.dataset.name:
-        return
-    asked, known = build_spec(config.dataset).class_names, checkpoint.spec.class_names
-    if asked != known:
-        raise UserError(
-            "predict.other_classes",
-            f"{config.checkpoint} knows {', '.join(known)}; {config.dataset.name} has {', '.join(asked)}; "
-            "leave out dataset to predict the classes of the weights",
-        )
+def weights_to_detect(config: Config) -> tuple[Config, LoadedCheckpoint]:
+    """Return the weights for recordings or events, by default the bundled ones, and the configuration that names them.
+
+    Raise UserError if the configuration names a dataset whose classes are not those of the weights.
+    """
+    config = with_chosen_precision(with_default_weights(config))
+    checkpoint = read_weights(config)
+    if config.dataset.name:
+        asked, known = build_spec(config.dataset).class_names, checkpoint.spec.class_names
+        if asked != known:
+            raise UserError(
+                "predict.other_classes",
+                f"{config.checkpoint} knows {', '.join(known)}; {config.dataset.name} has {', '.join(asked)}; "
+                "leave out dataset to predict the classes of the weights",
+            )
+    return config, checkpoint
+
+
+def announce_detection(
+    verb: str, config: Config, checkpoint: LoadedCheckpoint, source: str, out: Path, recordings: int | None = None
+) -> None:
+    """Print what a detector is about to do, and what is to be known of its weights and windows."""
+    detection = config.detection
+    windows = checkpoint.windows_at(detection.hz, detection.window, detection.reduce)
+    announce(
+        verb,
+        weights=config.checkpoint,
+        source=source,
+        stride=f"{windows.stride_us / 1000:g} ms",
+        recordings=recordings,
+        device=checkpoint.detector.device,
+        precision=precision_in_words(config.precision, checkpoint),
+        output=out,
+    )
+    say_note(config.checkpoint, checkpoint)
+    say_windows(checkpoint, windows)
 
 
 def weights_file(config: Config) -> WeightsFile:
