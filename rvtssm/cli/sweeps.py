@@ -78,6 +78,5 @@ def objective(verb: str, result: Any) -> float | None:
     if verb == "train":
         return best_ap(result)
     if verb == "evaluate" and result:  # only the first process of a launcher has reports
-        report = result[0]
-        return next(row.metrics["AP"] for row in report.rows if row.hz == report.breakdown_hz)
+        return float(result[0].breakdown_row.metrics["AP"])
     return None

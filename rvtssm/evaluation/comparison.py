@@ -60,7 +60,7 @@ def comparison_html(reports: Mapping[str, EvaluationReport]) -> str:
     names = list(dict.fromkeys(name for report in reports.values() for name in report.metric_names))
     metrics = [["weights", "Hz", *(name.removeprefix("AP/") for name in names)]]
     for name, report in reports.items():
-        row = next(row for row in report.rows if row.hz == report.breakdown_hz)
+        row = report.breakdown_row
         metrics.append([name, f"{row.hz:g}", *percents(row.metrics, names)])
     figure = comparison_figure({name: report.rows for name, report in _named(reports).items()}, _published(reports))
     return render(

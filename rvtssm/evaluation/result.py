@@ -111,6 +111,11 @@ class EvaluationReport:
         return nearest_reference([row.hz for row in self.rows], self.reference_hz)
 
     @property
+    def breakdown_row(self) -> RateRow:
+        """The row of the rate `breakdown_hz`."""
+        return next(row for row in self.rows if row.hz == self.breakdown_hz)
+
+    @property
     def performance_drop(self) -> float:
         """AP at the reference rate minus the mean AP at the other rates, in [-1, 1]; NaN with a single rate."""
         return performance_drop({row.hz: row.metrics["AP"] for row in self.rows}, self.reference_hz)
@@ -219,7 +224,7 @@ def citation(report: EvaluationReport) -> str:
 
     The number is that at the rate of training; without it, the line names the rate of training and the kind of windows.
     """
-    row = next(row for row in report.rows if row.hz == report.breakdown_hz)
+    row = report.breakdown_row
     line = f"AP {percent_ap(row)}"
     if row.intervals and row.resampled:
         line += f" ({LEVEL:.0%} bootstrap over {len(row.resampled.recordings)} recordings)"
