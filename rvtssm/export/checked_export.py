@@ -13,7 +13,6 @@ from rvtssm.export.exported import largest_difference, read_exported, read_weigh
 from rvtssm.export.quantization import CalibrationFrames
 from rvtssm.models.checkpoint import SAFETENSORS, write_checkpoint
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
-from rvtssm.models.detector import Detector
 from rvtssm.system.files import staging_folder
 from rvtssm.system.user_error import UserError
 
@@ -76,8 +75,7 @@ def write_weights(checkpoint: LoadedCheckpoint, out: Path, precision: str) -> No
     Raises:
         UserError: The weights are an exported file themselves.
     """
-    if not isinstance(checkpoint.detector, Detector):
-        raise UserError("export.is_exported", "this model is an exported file; give the checkpoint it is from")
+    conversion.check_own(checkpoint)
     write_checkpoint(out, checkpoint.detector, checkpoint.without_folders(), precision)
 
 

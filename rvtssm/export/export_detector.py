@@ -92,6 +92,15 @@ def check_export(path: Path | str, precision: str) -> str:
     return kind
 
 
+def check_own(checkpoint: LoadedCheckpoint) -> None:
+    """Raise UserError for an exported file, which has no weights of its own."""
+    if not isinstance(checkpoint.detector, Detector):
+        raise UserError(
+            "export.is_exported",
+            "this model is an exported file, which cannot be exported again; give the checkpoint that it was made from",
+        )
+
+
 def export_detector(
     checkpoint: LoadedCheckpoint,
     path: Path | str,
@@ -123,11 +132,7 @@ def export_detector(
             `TemporalLayer.real_step`), if the model is an exported file itself, or as in `check_export`.
     """
     kind = check_export(path, precision)
-    if not isinstance(checkpoint.detector, Detector):
-        raise UserError(
-            "export.is_exported",
-            "this model is an exported file, which cannot be exported again; give the checkpoint that it was made from",
-        )
+    check_own(checkpoint)
     if checkpoint.model_config.memory_chunk is not None:
         raise UserError(
             "export.memory_chunk",
