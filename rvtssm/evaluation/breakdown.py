@@ -61,27 +61,26 @@ class Breakdown:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for json.dump. None means that there was no ground truth."""
-        curves, groups, worst = {}, {}, []
-        for name, curve in self.curves.items():
-            curves[name] = [json_number(value) for value in curve.tolist()]
+        groups, worst = {}, []
         for group in self.groups:
             parts = {}
             for part, ap in group.ap.items():
-                parts[part] = {"boxes": group.num_boxes[part], "AP": json_number(ap)}
+                parts[part] = {"boxes": group.num_boxes[part], "AP": ap}
             groups[group.name] = {"meaning": group.meaning, "parts": parts}
         for frame in self.worst:
             errors = {"missed": frame.num_missed, "false": frame.num_false}
             worst.append({"recording": frame.recording, "t_us": frame.t_us, **errors})
-        return {
+        numbers = {
             "min_score": SHOWN_SCORE,
             "highest_score": self.highest_score,
             "min_iou": MIN_IOU,
             "classes": list(self.class_names),
             "confusion": self.confusion.tolist(),
-            "precision_at_recall": curves,
+            "precision_at_recall": {name: curve.tolist() for name, curve in self.curves.items()},
             "groups": groups,
             "worst_frames": worst,
         }
+        return dict(to_plain(numbers))
 
 
 def break_down(
@@ -214,8 +213,12 @@ def _group(
     return Group(name, meaning, counts, ap)
 
 
-def json_number(value: float) -> float | None:
-    """Return a number as a plain value for JSON: None for NaN, which means that there was no ground truth."""
-    if math.isnan(value):
+def to_plain(values: Any) -> Any:
+    """Return nested values for json.dump: None for NaN, which means that there was no ground truth, and no tuples."""
+    if isinstance(values, Mapping):
+        return {name: to_plain(value) for name, value in values.items()}
+    if isinstance(values, list | tuple):
+        return list(map(to_plain, values))
+    if isinstance(values, float) and math.isnan(values):
         return None
-    return value
+    return values

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from rvtssm.evaluation.bootstrap import LEVEL, Interval
+from rvtssm.evaluation.breakdown import to_plain
 from rvtssm.evaluation.frequency import performance_drop, published_rows
 from rvtssm.evaluation.plots import comparison_figure, to_png
 from rvtssm.evaluation.render import TerminalTable, render
 from rvtssm.evaluation.result import (
     NO_VALUE,
     EvaluationReport,
-    json_interval,
     percent,
     percent_ap,
     percent_interval,
@@ -130,7 +130,7 @@ def _numbers(reports: Mapping[str, EvaluationReport]) -> dict[str, Any]:
     """Return the numbers of every report, with the paired differences to the first one, as plain values."""
     paired = {}
     for name, by_hz in _differences(reports).items():
-        paired[name] = {"minus_the_first": {f"{hz:g}": {"AP": json_interval(pair)} for hz, pair in by_hz.items()}}
+        paired[name] = {"minus_the_first": {f"{hz:g}": {"AP": pair} for hz, pair in by_hz.items()}}
     numbers = {}
     for name, report in reports.items():
         plain = to_json(report)
@@ -138,7 +138,7 @@ def _numbers(reports: Mapping[str, EvaluationReport]) -> dict[str, Any]:
         for part_name, by_window in zip(names, plain["by_window"].values(), strict=True):
             by_window.update(paired.get(part_name, {}))
         numbers[name] = plain | paired.get(names[0], {})
-    return numbers
+    return dict(to_plain(numbers))
 
 
 def _published(reports: Mapping[str, EvaluationReport]) -> dict[str, dict[float, float]]:

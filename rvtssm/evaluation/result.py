@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rvtssm.evaluation.bootstrap import LEVEL, Interval
-from rvtssm.evaluation.breakdown import Breakdown, json_number
+from rvtssm.evaluation.breakdown import Breakdown, to_plain
 from rvtssm.evaluation.coco import METRICS
 from rvtssm.evaluation.frequency import REFERENCE_HZ, TRACK_METRICS, RateRow, nearest_reference, performance_drop
 from rvtssm.system.extras import check_extra
@@ -134,34 +134,35 @@ class EvaluationReport:
 
 def to_json(report: EvaluationReport) -> dict[str, Any]:
     """Return plain values for json.dump, as fractions. None means that there was no ground truth."""
-    by_window = {window: _rates_to_json(part) for window, part in report.by_window.items()}
-    shifts = {f"{shift:g}": ap for shift, ap in report.time_shifts.items()}
-    return {
+    by_window = {window: _numbers_of_rates(part) for window, part in report.by_window.items()}
+    numbers = {
         "title": report.title,
         "dataset": report.dataset,
-        "settings": dict(report.settings),
-        **_rates_to_json(report),
+        "settings": report.settings,
+        **_numbers_of_rates(report),
         "by_window": by_window,
         "reference_hz": report.reference_hz,
-        "still_objects": json_numbers(report.still_objects),
-        "without_memory": json_interval(report.without_memory) if report.without_memory else None,
-        "time_shifts_ms": json_numbers(shifts),
-        "breakdown": report.breakdown.to_json() if report.breakdown else None,
+        "still_objects": report.still_objects,
+        "without_memory": report.without_memory,
+        "time_shifts_ms": {f"{shift:g}": ap for shift, ap in report.time_shifts.items()},
+        "breakdown": report.breakdown and report.breakdown.to_json(),
     }
+    return dict(to_plain(numbers))
 
 
-def _rates_to_json(report: EvaluationReport) -> dict[str, Any]:
-    rates, intervals = {}, {}
+def _numbers_of_rates(report: EvaluationReport) -> dict[str, Any]:
+    rates, intervals, differences = {}, {}, {}
     for row in report.rows:
-        rates[f"{row.hz:g}"] = json_numbers({**row.metrics, **row.extra})
+        rates[f"{row.hz:g}"] = {**row.metrics, **row.extra}
         if row.intervals:
-            limits = {name: json_interval(interval)[1:] for name, interval in row.intervals.items()}
-            intervals[f"{row.hz:g}"] = limits
+            intervals[f"{row.hz:g}"] = {name: interval[1:] for name, interval in row.intervals.items()}
+    for hz, interval in report.differences.items():
+        differences[f"{hz:g}"] = {"AP": interval}
     return {
         "rates": rates,
         "intervals": intervals,
-        "differences": {f"{hz:g}": {"AP": json_interval(interval)} for hz, interval in report.differences.items()},
-        "performance_drop": json_number(report.performance_drop),
+        "differences": differences,
+        "performance_drop": report.performance_drop,
     }
 
 
@@ -207,16 +208,6 @@ def percent_ap(row: RateRow) -> str:
     if row.intervals:
         return percent_interval(row.intervals["AP"])
     return percent(row.metrics["AP"])
-
-
-def json_interval(interval: Interval) -> list[float | None]:
-    """Return value, low and high as plain values. None means that there was no ground truth."""
-    return [json_number(value) for value in interval]
-
-
-def json_numbers(values: Mapping[str, float]) -> dict[str, float | None]:
-    """Return numbers as plain values by name. None means that there was no ground truth."""
-    return {name: json_number(value) for name, value in values.items()}
 
 
 def citation(report: EvaluationReport) -> str:

@@ -16,15 +16,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rvtssm.evaluation.bootstrap import LEVEL, Interval, Resampled
-from rvtssm.evaluation.breakdown import SPEED, json_number
+from rvtssm.evaluation.breakdown import SPEED, to_plain
 from rvtssm.evaluation.frequency import performance_drop
 from rvtssm.evaluation.plots import panels_figure, to_png
 from rvtssm.evaluation.render import TerminalTable, render
 from rvtssm.evaluation.result import (
     NO_VALUE,
     EvaluationReport,
-    json_interval,
-    json_numbers,
     percent_interval,
     table_by_rate,
 )
@@ -101,18 +99,18 @@ def score_to_json(score: Score, has_replicates: bool) -> dict[str, Any]:
         has_replicates: Whether to include the bootstrap replicates.
     """
     plain = {name: value for name, value in vars(score).items() if name not in ("objects", "rates")}
-    plain |= {"objects": json_numbers(score.objects), "rates": {}}
+    plain |= {"objects": score.objects, "rates": {}}
     for hz, resampled in score.rates.items():
-        numbers: dict[str, Any] = json_numbers(resampled.metrics)
+        numbers: Mapping[str, Any] = resampled.metrics
         if has_replicates:
             numbers = {
                 "metrics": numbers,
-                "recordings": list(resampled.recordings),
-                "replicates": [json_number(value) for value in resampled.replicates["AP"].tolist()],
-                "num_objects": list(resampled.num_objects),
+                "recordings": resampled.recordings,
+                "replicates": resampled.replicates["AP"].tolist(),
+                "num_objects": resampled.num_objects,
             }
         plain["rates"][f"{hz:g}"] = numbers
-    return plain
+    return dict(to_plain(plain))
 
 
 def score_from_json(plain: Mapping[str, Any]) -> Score:
@@ -177,18 +175,19 @@ class StudyRow:
         for hz in self.rates:
             interval, difference = self.interval(hz), self.minus_the_first(hz)
             rates[f"{hz:g}"] = {
-                "AP": json_number(mean(self.ap(hz))),
+                "AP": mean(self.ap(hz)),
                 "deviation": _deviation(self.ap(hz)),
-                "interval": json_interval(interval)[1:] if interval else None,
-                "minus_the_first": json_interval(difference) if difference else None,
+                "interval": interval and interval[1:],
+                "minus_the_first": difference,
             }
-        return {
+        numbers = {
             "row": self.row,
             "condition": self.condition,
             "seeds": [score.seed for score in self.scores],
-            "drop": json_number(self.drop),
+            "drop": self.drop,
             "rates": rates,
         }
+        return dict(to_plain(numbers))
 
 
 class Table(NamedTuple):
