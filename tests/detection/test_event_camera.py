@@ -180,9 +180,9 @@ def resident_bytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-@pytest.mark.parametrize(("length_us", "seconds"), [(None, 600), (50_000, 100)])
+@pytest.mark.parametrize(("length_us", "seconds"), [(None, 300), (50_000, 60)])
 def test_a_slow_detector_never_falls_behind(live_checkpoint, monkeypatch, length_us, seconds):
-    """A step takes 4 strides: 0.8 of one, five times. Ten minutes pass on a simulated clock."""
+    """A step takes 4 strides: 0.8 of one, five times. Five minutes pass on a simulated clock."""
     events, clock, stride_s, packet_s = of_bursts(seconds), SimulatedClock(), 0.05, 0.05
     camera = camera_of(packets_of(events, 50_000), clock=clock)
     steps = slow(monkeypatch, clock, 4 * stride_s)
@@ -191,14 +191,14 @@ def test_a_slow_detector_never_falls_behind(live_checkpoint, monkeypatch, length
     while not camera.is_ended:
         if (result := run.step()) is not None:
             results.append(result)
-            if len(results) in (300, 450, 2_900):
+            if len(results) in (250, 1_450):
                 sizes.append(resident_bytes())
     taken_s = np.array([result.num_passed + 1 for result in results]) * stride_s
     assert len(results) == pytest.approx(seconds / (4 * stride_s), rel=0.01)
     assert max(result.waited_s for result in results) < stride_s + packet_s + 0.001
     assert max(np.array([result.lag_s for result in results][1:]) / taken_s[1:]) < 2
     assert camera._device.longest_backlog <= 4 * stride_s / packet_s + 1  # no more packets than arrive during a step
-    assert sizes[-1] - sizes[0] < 2_600 * 3_000  # bytes: what this test itself keeps of a result
+    assert sizes[-1] - sizes[0] < 1_200 * 3_000  # bytes: what this test itself keeps of a result
     assert sum(step_us for *_, step_us, _ in steps) == pytest.approx(1e6 * seconds, rel=0.005)  # the true time
     if length_us is None:
         assert all(before[1] == after[0] for before, after in pairwise(steps))
@@ -433,11 +433,10 @@ def test_live_says_how_to_play_a_file_that_is_named_as_a_camera(weights, tmp_pat
     assert f"to play it, set recording={file}" in "".join(capsys.readouterr().err.split("\n"))
 
 
-@pytest.mark.parametrize("is_json", [False, True])
-def test_live_says_that_a_recording_is_shorter_than_a_window(weights, tmp_path, capsys, draw_events, is_json):
+def test_live_says_that_a_recording_is_shorter_than_a_window(weights, tmp_path, capsys, draw_events):
     write_dat(tmp_path / "short_td.dat", draw_events(1_000, 0, 20_000), HEIGHT, WIDTH)
     words = ["live", str(tmp_path / "short_td.dat"), f"checkpoint={weights}", f"out={tmp_path}"]
-    assert cli.main([*words, *["--json"] * is_json]) == 0
+    assert cli.main([*words, "--json"]) == 0
     shown, told = capsys.readouterr(), json.loads((tmp_path / "live.json").read_text())
     assert (told["num_events"], told["num_windows"]) == (1_000, 0)
     assert told["source"] == str(tmp_path / "short_td.dat")  # with the topic, if there is one

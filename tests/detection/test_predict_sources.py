@@ -117,13 +117,11 @@ def test_a_stream_gives_the_events_of_the_file(tmp_path, kind, size):
 
 @pytest.mark.parametrize(
     ("hz", "size", "window", "convention"),
-    [(None, 100, None, "exact"), (30, 1 << 16, None, "exact"), (200, 1000, None, "exact"), (40, 333, "slide", "exact"),
-     (40, 333, "shrink", "rvt")],
-)  # fmt: skip
+    [(None, 100, None, "exact"), (100, 1 << 16, None, "exact"), (40, 333, "shrink", "rvt")],
+)
 def test_a_stream_is_predicted_as_the_file(checkpoint, tmp_path, monkeypatch, hz, size, window, convention):
-    length_us = None if window is None else 50_000
-    checkpoint = replace(checkpoint, windows=replace(checkpoint.windows, convention=convention, length_us=length_us))
-    recording = write_recording(tmp_path, duration_us=330_000, n=3_000)
+    checkpoint = replace(checkpoint, windows=replace(checkpoint.windows, convention=convention))
+    recording = write_recording(tmp_path, duration_us=230_000, n=3_000)
     config = settings_of(formats=["npy", "png"], all_scores=True, hz=hz, window=window)
     whole = predict_recording(checkpoint, recording, tmp_path / "file", **config, progress=False)
     monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": Dribble(recording.read_bytes(), size)}))
@@ -250,7 +248,7 @@ def test_any_failure_of_a_stream_and_ctrl_c_keep_what_was_found(checkpoint, tmp_
     assert summary.num_windows == len(read_lines(tmp_path / "out")) == 5
 
 
-@pytest.mark.parametrize("num_bytes", [10, 40, 20_000])
+@pytest.mark.parametrize("num_bytes", [10, 20_000])
 def test_a_socket_that_breaks_off_is_one_line(weights, tmp_path, capfd, monkeypatch, num_bytes):
     content = write_recording(tmp_path, duration_us=230_000, n=2_000).read_bytes()[:num_bytes]
 
@@ -354,7 +352,6 @@ def test_a_folder_of_sequences_is_predicted(weights, sequence, tmp_path, capsys)
     ("path", "content", "message"),
     [
         ("images/timestamps.txt", "1\n2\nthree", "not one time in microseconds per line"),
-        ("images/timestamps.txt", "1\n3\n2", "do not increase"),
         ("images/timestamps.txt", "1\n2", "holds 4 images"),
         ("images/left/distorted/000001.png", "no picture", "cannot be read as a picture"),
         ("events/left/events.h5", "", "is empty"),
@@ -440,23 +437,13 @@ def test_no_detection_at_all_is_an_empty_list(checkpoint, tmp_path):
     assert json.loads((tmp_path / "out/coco_results.json").read_text()) == []
 
 
-def cut(path, num_bytes):
-    path.write_bytes(path.read_bytes()[:num_bytes])
-
-
-@pytest.mark.parametrize(
-    ("name", "damage", "message"),
-    [
-        ("cut header", lambda path: cut(path, 20), "header"),
-        ("empty", lambda path: cut(path, 0), "is empty"),
-        ("no events", lambda path: cut(path, path.read_bytes().index(b"\x00\x08") + 2), "holds no events"),
-        ("another format", lambda path: path.write_bytes(b"\x00\x01 hello" * 9), "no reader knows"),
-        ("missing", lambda path: path.unlink(), "does not exist; give an event recording"),
-    ],
-)
-def test_a_recording_that_cannot_be_read_is_one_line(weights, tmp_path, capsys, name, damage, message):
+@pytest.mark.parametrize(("num_bytes", "message"), [(20, "header"), (None, "does not exist; give an event recording")])
+def test_a_recording_that_cannot_be_read_is_one_line(weights, tmp_path, capsys, num_bytes, message):
     recording = write_recording(tmp_path, duration_us=100_000).rename(tmp_path / "drive.raw")
-    damage(recording)
+    if num_bytes is None:
+        recording.unlink()
+    else:
+        recording.write_bytes(recording.read_bytes()[:num_bytes])
     arguments = (f"checkpoint={weights / 'small.ckpt'}", f"recording={recording}", f"out={tmp_path / 'out'}")
     code, _, errors = call(capsys, *arguments)
     assert code == 2 and message in errors and str(recording) in errors and "\n" not in errors

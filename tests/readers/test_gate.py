@@ -79,7 +79,7 @@ def faulty_events(draw) -> tuple[Events, int]:
 
 
 @pytest.mark.parametrize("name", WRITERS)
-@hypothesis_settings(max_examples=25)
+@hypothesis_settings(max_examples=12)
 @given(faulty=faulty_events(), max_events=st.sampled_from((100, 1 << 16)))
 def test_the_same_events_give_the_same_arrays_and_faults_in_every_format(tmp_path_factory, name, faulty, max_events):
     raw, num_strays = faulty
@@ -132,8 +132,7 @@ ARRAYS = {"npz": save_npz, "npy": save_npy, "csv": save_csv, "hdf5": save_hdf5}
 
 
 @pytest.mark.parametrize("write", ARRAYS.values(), ids=ARRAYS)
-@pytest.mark.parametrize("kind", ["u1", "u2", "u4", "i8", "f8"])
-@pytest.mark.parametrize("darker", [0, -1])
+@pytest.mark.parametrize(("kind", "darker"), [("u1", -1), ("u2", 0), ("u4", -1), ("i8", 0), ("i8", -1), ("f8", -1)])
 def test_a_polarity_of_minus_one_without_a_sign_is_darker(tmp_path, write, kind, darker):
     minus = -1.0 if darker and kind == "f8" else np.array([darker]).astype(kind)[0]
     rows = structured(random_events(40), kinds=("i8", "u2", "u2", kind))
@@ -149,7 +148,7 @@ def test_a_polarity_of_minus_one_without_a_sign_is_darker(tmp_path, write, kind,
 
 
 @pytest.mark.parametrize("write", ARRAYS.values(), ids=ARRAYS)
-@pytest.mark.parametrize(("column", "value"), [("t_s", np.nan), ("t_s", -1.0), ("x", 2.5), ("y", np.nan)])
+@pytest.mark.parametrize(("column", "value"), [("t_s", np.nan), ("t_s", -1.0), ("x", 2.5)])
 def test_a_few_unreadable_events_are_left_out_and_many_need_repair(tmp_path, write, column, value):
     events = random_events(NUM_EVENTS)
     rows = structured(events, kinds=("f8", "f8", "f8", "u1"))
@@ -183,8 +182,7 @@ GLITCHES = ("npy", "npz", "csv", "rvt_hdf5", "aedat4", "dat", "evt2", "evt21")  
 
 
 @pytest.mark.parametrize("name", GLITCHES)
-@pytest.mark.parametrize("step_us", [-900_000, 150_000, 3_700_000_000])
-@pytest.mark.parametrize("place", [70, 4_000, 8_950])
+@pytest.mark.parametrize(("step_us", "place"), [(-900_000, 8_950), (150_000, 70), (3_700_000_000, 4_000)])
 def test_one_event_of_another_clock_in_the_middle_is_left_out_alone(tmp_path, name, step_us, place):
     events = random_events(9_000, span_us=100_000, start_us=500_000_000)
     events.t[place] += step_us
@@ -360,7 +358,7 @@ LIVE = {"gate": live, "python": sent_as_python, "bytes": sent_as_bytes, "message
 
 
 @pytest.mark.parametrize("send", LIVE.values(), ids=LIVE)
-@hypothesis_settings(max_examples=25)
+@hypothesis_settings(max_examples=12)
 @given(faulty=faulty_events(), cuts=st.lists(st.integers(300, NUM_EVENTS), max_size=4))
 def test_live_packets_pass_the_same_gate(send, faulty, cuts):
     raw, num_strays = faulty
@@ -390,8 +388,7 @@ def test_what_is_left_out_of_live_packets_is_said():
 
 
 @pytest.mark.parametrize("write", ARRAYS.values(), ids=ARRAYS)
-@pytest.mark.parametrize("empty", [0, np.nan])
-@pytest.mark.parametrize("start_us", [1_000, 3_000_000_000])
+@pytest.mark.parametrize(("empty", "start_us"), [(0, 3_000_000_000), (np.nan, 1_000)])
 def test_empty_rows_at_the_end_are_left_out_in_any_number(tmp_path, write, empty, start_us):
     events = random_events(NUM_EVENTS, span_us=100_000, start_us=start_us)
     rows = structured(events, kinds=("f8", "f8", "f8", "f8"))

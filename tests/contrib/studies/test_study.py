@@ -153,15 +153,10 @@ def test_the_points_are_the_product_of_all_axes():
 
 
 def test_the_command_line_replaces_axes_of_the_same_key():
-    words = [
-        'study.axes=["seed=0,1","temporal=s5,selective_s5","evaluation.bootstrap=0,9"]',
-        "temporal=lstm,s4",
-        "seed=7",
-    ]
-    config, points = compose_study(words)
-    assert {(each.evaluation.bootstrap, each.temporal.name, each.seed) for _, each in points} == {
-        (number, name, 7) for number in (0, 9) for name in ("lstm", "s4")
-    }
+    axes = 'study.axes=["seed=0,1","temporal=s5,selective_s5","evaluation.bootstrap=9"]'
+    config, points = compose_study([axes, "temporal=lstm,s4", "seed=7"])
+    found = {(each.evaluation.bootstrap, each.temporal.name, each.seed) for _, each in points}
+    assert found == {(9, "lstm", 7), (9, "s4", 7)}
     again, _ = compose_study([f"study.axes={json.dumps(config.study.axes)}", "seed=7"])
     assert again.study.axes == config.study.axes
 
@@ -211,17 +206,8 @@ def test_a_published_row_needs_a_name_of_its_own(beside):
             ["dataset=synthetic", "synthetic.sensor=plain,imx636"],
             "sensor=imx636: the study makes the same recordings",
         ),
-        (
-            ["dataset=synthetic", "study.variants=['few: synthetic.num_train=1']"],
-            "variant=few: the study makes the same",
-        ),
-        (
-            ["dataset=synthetic", "windows.stride_ms=50,25"],
-            "windows cannot differ; name recordings by dataset.raw_dir or ",
-        ),
         (["dataset=gen1", "dataset.raw_dir=/data", "temporal=glob(*)"], "write key=value,value"),
         (["checkpoint=a.ckpt", "checkpoints=[b.ckpt,c.ckpt]"], "and not both"),
-        (["checkpoint=a.ckpt"], "is needed: what to score the weights on"),
         (["checkpoints=[a.ckpt,b.ckpt]"], "is needed: what to score the weights on"),
         (["checkpoint=a.ckpt", "training.steps=9", "temporal=s5"], "training.steps=9 temporal=s5: a study of weights"),
         (["--multirun", "seed=0,1"], "--multirun does not go with study"),
@@ -237,7 +223,7 @@ def test_a_mistake_is_named_before_anything_is_done(words, answer, tmp_path, mon
 
 TOY = (
     *("dataset.height=64", "dataset.width=96", "synthetic.workers=1"),
-    *("synthetic.num_train=2", "synthetic.num_val=1", "synthetic.num_test=2", "synthetic.duration_s=1.2"),
+    *("synthetic.num_train=2", "synthetic.num_val=1", "synthetic.num_test=2", "synthetic.duration_s=0.7"),
     *("preprocess.workers=1", "model.embed_dim=8", "model.head_dim=8", "model.num_blocks=[0,0,0,1]"),
     *("model.fpn_blocks=0", "temporal.num_blocks=1", "sampling.batch_size=2", "sampling.chunk_length=2"),
     *("training.accelerator=cpu", "training.steps=1", "training.validate_every=1"),
@@ -247,7 +233,7 @@ TOY = (
 
 
 def test_a_study_from_nothing_to_its_tables(tmp_path, monkeypatch, capsys):
-    command = ["study", "experiment=demo", *TOY, "seed=0,1", "window=slide,shrink", "hz=[20,40]"]
+    command = ["study", "experiment=demo", *TOY, "seed=0,1", "window=slide,shrink", "hz=[20]"]
     command += [f"out={tmp_path}"]
     assert main(command) == 0
     found = (tmp_path / "study.json").read_bytes()
@@ -271,7 +257,7 @@ def test_a_study_from_nothing_to_its_tables(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(verb, name, None)
     axes = {"seed": [0, 1], "window": ["slide", "shrink"]}
     settings = dict(word.split("=", 1) for word in TOY)
-    report = study(axes, settings, experiment="demo", hz=[20, 40], out=str(tmp_path))  # the same from Python
+    report = study(axes, settings, experiment="demo", hz=[20], out=str(tmp_path))  # the same from Python
     assert report.to_json() == plain and (tmp_path / "study.json").read_bytes() == found
     monkeypatch.undo()
     _check_study_of_weights(tmp_path)
