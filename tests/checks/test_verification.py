@@ -13,6 +13,7 @@ from user_errors import raises
 
 from rvtssm.checks.verification import verify_dataset
 from rvtssm.cli.main import main
+from rvtssm.datasets import prepare_recording
 from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.specs import GEN1, ONEMPX
@@ -278,7 +279,7 @@ def test_a_recording_that_was_cut_or_damaged_after_it_was_prepared(tree):
 
 def test_a_changed_event_in_the_middle_of_a_recording_is_found(tree, monkeypatch):
     """It keeps the size, both ends and the number of events."""
-    monkeypatch.setattr("rvtssm.datasets.prepare_recording.SAMPLE_BYTES", 100)
+    monkeypatch.setattr(prepare_recording, "SAMPLE_BYTES", 100)
     preprocess_dataset(SPEC, tree / "raw", tree / "again", WINDOWS, replace(CONFIG, splits=("test",)), progress=False)
     shutil.copy(tree / "again" / "test" / "c.h5", tree / "prepared" / "test" / "c.h5")
     assert faults_of(tree, config=replace(CONFIG, splits=("test",))) == []

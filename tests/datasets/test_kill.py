@@ -14,6 +14,7 @@ import pytest
 from event_examples import SPEC
 from test_prepare_dataset import contents, write_recording
 
+from rvtssm.datasets import sections
 from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.records import WindowSettings
@@ -123,7 +124,7 @@ def test_preprocess(tmp_path, wanted, victim, delay_s):
 
 def test_preprocess_on_a_cluster(tmp_path, monkeypatch, wanted):
     distributed = pytest.importorskip("distributed")
-    monkeypatch.setattr("rvtssm.datasets.sections.SECTION_BYTES", SECTION_BYTES)
+    monkeypatch.setattr(sections, "SECTION_BYTES", SECTION_BYTES)
     write_raw(tmp_path)
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
         task = preprocessing(tmp_path, replace(PREPROCESS, scheduler=cluster.scheduler_address))

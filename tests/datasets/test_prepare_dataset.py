@@ -16,6 +16,7 @@ from user_errors import raises
 
 from rvtssm.cli.console import with_labels
 from rvtssm.cli.preprocess import _print_summary
+from rvtssm.datasets import prepare_dataset, sections
 from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.prepare_recording import count_section
@@ -242,7 +243,7 @@ def test_a_recording_that_is_cut_becomes_the_same_file(tmp_path, monkeypatch, su
     assert prepare(tmp_path, spec=spec, **changes).written == ["train/a"]
     whole = contents(tmp_path / "out")
     (tmp_path / "out" / "train" / "a.h5").unlink()
-    monkeypatch.setattr("rvtssm.datasets.sections.SECTION_BYTES", 20_000)
+    monkeypatch.setattr(sections, "SECTION_BYTES", 20_000)
     workers = TwoHere()
     summary = prepare(tmp_path, spec=spec, workers_given=workers, **changes)
     assert summary.written == ["train/a"] and workers.tasks.count("count_section") >= 6
@@ -252,7 +253,7 @@ def test_a_recording_that_is_cut_becomes_the_same_file(tmp_path, monkeypatch, su
 
 def test_surfaces_are_prepared_whole_since_a_section_would_lack_what_came_before(tmp_path, monkeypatch):
     write_recording(tmp_path / "raw" / "train", "a", num_events=40_000)
-    monkeypatch.setattr("rvtssm.datasets.sections.SECTION_BYTES", 20_000)
+    monkeypatch.setattr(sections, "SECTION_BYTES", 20_000)
     workers = TwoHere()
     assert prepare(tmp_path, workers_given=workers, representation="surfaces").written == ["train/a"]
     assert workers.tasks == ["prepare_recording"]
@@ -285,13 +286,13 @@ def test_one_long_recording_keeps_all_workers_busy(tmp_path, monkeypatch):
     write_recording(tmp_path / "raw" / "train", "short", num_events=10_000)
     assert len(prepare(tmp_path).written) == 2
     os.rename(tmp_path / "out", tmp_path / "alone")
-    monkeypatch.setattr("rvtssm.datasets.sections.SECTION_BYTES", 100_000)
+    monkeypatch.setattr(sections, "SECTION_BYTES", 100_000)
     assert prepare(tmp_path, workers=2).written == ["train/long", "train/short"]
     assert contents(tmp_path / "out") == contents(tmp_path / "alone")
 
 
 def test_a_cut_recording_that_is_damaged_fails_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr("rvtssm.datasets.sections.SECTION_BYTES", 100_000)
+    monkeypatch.setattr(sections, "SECTION_BYTES", 100_000)
     bad = write_recording(tmp_path / "raw" / "train", "bad", num_events=200_000)
     write_recording(tmp_path / "raw" / "train", "good", num_events=10_000)
     SHORT(bad)
@@ -299,7 +300,7 @@ def test_a_cut_recording_that_is_damaged_fails_alone(tmp_path, monkeypatch):
     assert summary.written == ["train/good"] and "us but labels from 3000000 to 3000000 us" in summary.failed[0][1]
 
     write_recording(tmp_path / "raw" / "train", "bad", num_events=200_000)
-    monkeypatch.setattr("rvtssm.datasets.prepare_dataset.count_section", _fails_late)
+    monkeypatch.setattr(prepare_dataset, "count_section", _fails_late)
     summary = prepare(tmp_path, workers_given=TwoHere())
     assert summary.failed == [("train/bad", "no more")] and summary.skipped == ["train/good"]
     assert sorted(contents(tmp_path / "out")) == ["train/good.h5"]
@@ -347,25 +348,6 @@ def test_a_link_that_leads_nowhere_is_the_failure_of_that_recording(tmp_path):
     summary = prepare(tmp_path)
     assert summary.written == ["train/a"] and [name for name, _ in summary.failed] == ["train/b"]
     assert "No such file" in summary.failed[0][1] and "b_td.dat" in summary.failed[0][1]
-
-
-def test_labels_that_count_from_another_moment_are_named(tmp_path):
-    write_recording(tmp_path / "raw" / "train", "a")
-    epoch_us = 1_600_000_000_000_000
-    boxes = boxes_of((epoch_us, 1, 2, 20, 20), (epoch_us + 250_000, 5, 2, 20, 30), class_id=[0, 1])
-    write_boxes(tmp_path / "raw" / "train" / "a_bbox.npy", boxes)
-    ((_, message),) = prepare(tmp_path).failed
-    assert re.search(
-        r"a_td\.dat has events from 3\d+ us and labels from 1600000000000000 to 1600000000250000 us: ", message
-    )
-
-
-def test_progress_counts_recordings_bytes_and_events(tmp_path, capsys):
-    for name in "ab":
-        write_recording(tmp_path / "raw" / "train", name)
-    preprocess_dataset(SPEC, tmp_path / "raw", tmp_path / "out", WindowSettings(), CONFIG)
-    assert "2/2 recordings" in (shown := " ".join(capsys.readouterr().err.split()))
-    assert "0.0 M events" in shown or "0.04 M events" in shown
 
 
 def test_boxes_left_out_as_faults_are_reported(tmp_path, capsys):

@@ -103,10 +103,11 @@ def test_chunks_are_those_of_recordings_counted_with_the_drawn_windows(small_tre
     requests = [request for batch in loader.batch_sampler for request in batch if not request.is_empty]
     batches = list(loader)
     chunks = [(batch, stream) for batch in batches for stream in range(4) if not batch.is_pad[0, stream]]
+    plain_sequences = [module(small_tree, None, windows=settings).sequences("train") for settings in kinds]
     seen = set()
     for (batch, stream), request in zip(chunks, requests, strict=True):
         settings = kinds[request.kind]
-        plain = module(small_tree, None, windows=settings).sequences("train")[request.recording]
+        plain = plain_sequences[request.kind][request.recording]
         num_steps = request.stop - request.start
         found = batch.hist[:num_steps, stream].numpy()
         np.testing.assert_array_equal(found, plain.read(request.start, request.stop))

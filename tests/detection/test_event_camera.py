@@ -408,7 +408,7 @@ def test_live_keeps_what_it_found_before_something_else_ends_it(
             raise UserError("stream.clock_stands", "too many events wait")
         return step(run)
 
-    monkeypatch.setattr("rvtssm.cli.live.say", say)
+    monkeypatch.setattr(live_verb, "say", say)
     monkeypatch.setattr(LiveRun, "step", step_or_fail)
     assert cli.main(["live", f"checkpoint={weights}", f"out={tmp_path}", "--json"]) == 2
     reason = {"the reader of the pipe": "the program that reads the lines has ended"}.get(

@@ -62,13 +62,6 @@ def test_bytes_of_packets_are_their_events(draw_events):
         np.testing.assert_array_equal(getattr(found, name), getattr(events, name))
 
 
-def test_events_outside_the_sensor_are_counted_and_dropped(draw_events):
-    events = draw_events(10)
-    outside = replace(events, x=events.x + np.uint16(WIDTH))
-    stream = PacketStream(io.BytesIO(as_bytes(outside, 1)), "a pipe")
-    assert list(stream.blocks()) == [] and stream.faults.out_of_frame == 10
-
-
 @pytest.mark.parametrize(
     ("content", "key"),
     [

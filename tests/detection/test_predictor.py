@@ -2,7 +2,6 @@
 
 import gc
 import json
-import re
 import subprocess
 import sys
 import types
@@ -326,27 +325,6 @@ def test_an_opened_recording_is_repaired_if_predict_is_told_to(predictor, draw_e
     assert not recording.repair, "it was meant for one call"
     with pytest.raises(ValueError, match="in Python repair=True"):
         predictor.predict(rvtssm.open(tmp_path / "a.npz", 48, 64))
-
-
-def test_everything_has_one_line_to_print(predictor, draw_events, tmp_path):
-    events = draw_events()
-    write_dat(tmp_path / "a_td.dat", events, 48, 64)
-    recording = rvtssm.open(tmp_path / "a_td.dat")
-    assert repr(recording) == "Recording(a_td.dat: dat, 64 x 48 pixels)"
-    found = predictor.predict(recording, min_score=0.1)
-    assert repr(recording) == "Recording(a_td.dat: dat, 64 x 48 pixels, 6000 events)"
-    assert repr(events) == "Events(6000 from 7000000 to 7429999 us)"
-    frame = max(found, key=len)
-    assert repr(frame).startswith(f"WindowResult({len(frame)} objects at {frame.t_us / 1e6:.3f} s: {frame.names[0]} 0.")
-    assert repr(frame.detections) == f"Detections({len(frame)} at {frame.t_us} us)"
-    assert repr(found).startswith("Prediction(a_td.dat: 9 windows at 20 Hz, ")
-    stream = predictor.stream(48, 64, hz=100)
-    stream.push(events)
-    assert re.fullmatch(
-        r"StreamDetector\(64x48 pixels in frames of 64x48, 100 Hz with windows of 50 ms, now at 7.420 s\)", repr(stream)
-    )
-    for printed in (recording, found, frame, frame.detections, events, stream, predictor):
-        assert "\n" not in repr(printed) and len(repr(printed)) < 160
 
 
 def test_a_recording_without_a_size_gets_the_usual_sensor_of_the_command(predictor, draw_events, tmp_path):

@@ -4,13 +4,10 @@ from pathlib import Path
 
 import numpy as np
 from event_examples import assert_same
-from hypothesis import strategies as st
 
 from rvtssm.readers import open_recording
 from rvtssm.readers.recording import join_events
 from rvtssm.records import Events
-
-FLIPS = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), min_size=1, max_size=4)
 
 
 def read_or_refuse(path: Path, content: bytes, *size: int) -> Events | None:
@@ -32,17 +29,9 @@ def read_or_refuse(path: Path, content: bytes, *size: int) -> Events | None:
     return events
 
 
-def flipped(content: bytes, flips: list[tuple[float, int]]) -> bytes:
-    """The content with bytes changed at relative places."""
-    damaged = bytearray(content)
-    for place, mask in flips:
-        damaged[int(place * len(damaged))] ^= mask
-    return bytes(damaged)
-
-
-def assert_every_cut_is_noticed(path: Path, content: bytes, whole: Events, *size: int, first: int = 0) -> None:
-    """Cut at any byte from the first, a file gives a beginning of its events, or none and an error."""
-    for num_bytes in range(first, len(content)):
+def assert_every_cut_is_noticed(path: Path, content: bytes, whole: Events, *size: int) -> None:
+    """Cut at any byte, a file gives a beginning of its events, or none and an error."""
+    for num_bytes in range(len(content)):
         found = read_or_refuse(path, content[:num_bytes], *size)
         if found is not None:
             n = len(found)

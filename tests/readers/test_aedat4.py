@@ -6,7 +6,6 @@ import lz4.frame
 import numpy as np
 import pytest
 import zstandard
-from damage import assert_every_cut_is_noticed
 from event_examples import HEIGHT, WIDTH, any_events, assert_same, random_events, to_events
 from format_encoders import COMPRESSIONS, flatbuffer, iohe, stream_description, write_aedat4
 from hypothesis import given, settings
@@ -40,7 +39,6 @@ def test_a_recorder_that_was_interrupted_leaves_whole_packets(tmp_path):
     recording = open_recording(path)
     assert_same(recording.read(), small_events())  # the packet that is cut is of another stream
     assert recording.faults.truncated_bytes > 8
-    assert_every_cut_is_noticed(path, content, small_events(), first=FIRST_PACKET)
 
 
 def small_events():

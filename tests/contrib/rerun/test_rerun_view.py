@@ -12,7 +12,7 @@ from live_examples import SMALL
 from rerun.chunk import RrdReader
 from user_errors import raises
 
-from rvtssm.contrib.rerun.rerun_view import CAMERA, EVENTS, OBJECTS, PLOTS, open_rerun_file, open_rerun_viewer
+from rvtssm.contrib.rerun.rerun_view import open_rerun_file, open_rerun_viewer
 from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.result_files import ResultContext
@@ -67,16 +67,6 @@ def test_a_log_holds_boxes_tracks_events_and_plots_at_their_times(tmp_path):
     picture = cv2.imdecode(np.array(blob, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
     assert picture.shape == (48, 64, 3)  # of the sensor, as the boxes
     np.testing.assert_array_equal(picture[::2, ::2], events_image(events))
-
-
-def test_one_view_shows_events_and_objects_and_each_plot_has_its_own(monkeypatch, tmp_path):
-    sent = []
-    monkeypatch.setattr(rerun.RecordingStream, "send_blueprint", lambda self, layout: sent.append(layout))
-    with open_rerun_file(tmp_path / "a.rrd", CONTEXT):
-        pass
-    camera, plots = sent[0].root_container.contents
-    assert camera.origin == f"/{CAMERA}" and {entity.partition("/")[0] for entity in (EVENTS, OBJECTS)} == {CAMERA}
-    assert [plot.origin for plot in plots.contents] == [f"/{plot}" for plot in PLOTS]
 
 
 def test_predict_logs_every_window_and_shows_them_live(live_checkpoint, draw_events, tmp_path, monkeypatch):

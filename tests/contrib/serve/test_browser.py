@@ -191,24 +191,6 @@ def test_a_slow_detector_is_not_said_to_be_done_before_it_is_known(open_page, mo
     assert number(page, "done") < 10
 
 
-def test_what_the_page_assumes_is_no_error(open_page, recordings, tmp_path):
-    unsaid = tmp_path / "unsaid.csv"
-    unsaid.write_text("".join(f"{1_000 * i},{i % 60},{i % 40},{i % 2}\n" for i in range(300)))
-    recordings["unsaid.csv"] = unsaid
-    try:
-        page = open_page()
-        page.select_option("#source", "unsaid.csv")
-        page.wait_for_selector("#message:not([hidden])")
-        assert "assuming 240 x 180 pixels; Size" in page.inner_text("#message")
-        assert page.get_attribute("#message", "class") == ""
-    finally:
-        del recordings["unsaid.csv"]
-    page.set_input_files("#file", {"name": "own.csv", "mimeType": "", "buffer": unsaid.read_bytes()})
-    page.wait_for_selector("#message.error")
-    said = "own.csv does not say the size of its sensor; give its width and height in pixels below Size, then upload"
-    assert page.inner_text("#message") == f"{said} it again"
-
-
 def test_a_second_upload_replaces_the_first(open_page, recordings, monkeypatch):
     async def check(*_):
         pass

@@ -19,7 +19,7 @@ from user_errors import raises
 
 from rvtssm.cli.main import main
 from rvtssm.contrib.studies import run_study as verb
-from rvtssm.contrib.studies import study
+from rvtssm.contrib.studies import study, study_report
 from rvtssm.contrib.studies.grid import compose_study
 from rvtssm.contrib.studies.study_config import StudyConfig
 from rvtssm.contrib.studies.study_report import (
@@ -82,13 +82,6 @@ def test_a_row_is_the_mean_over_its_seeds():
     one = StudyReport([make_score(hz=(20.0,))])
     assert one.table() == [["model", "seeds", "20 Hz"], ["s5", "1", "40.0"]]
     assert set(tables(one.scores)) == {"table-1-1", "table-1-2", "table-1-3", "costs"}
-
-
-def test_the_table_of_objects_names_the_rate_only_if_all_rows_have_it():
-    slow, fast = make_score("s5"), replace(make_score("lstm"), reference_hz=40.0)
-    same, different = (study_html(StudyReport([slow, other])) for other in (make_score("lstm"), fast))
-    assert "in frame widths per second, at 20 Hz." in same
-    assert "in frame widths per second, at the rate of each training." in different
 
 
 def test_differences_of_rows_are_paired():
@@ -159,13 +152,6 @@ def test_the_command_line_replaces_axes_of_the_same_key():
     assert found == {(9, "lstm", 7), (9, "s4", 7)}
     again, _ = compose_study([f"study.axes={json.dumps(config.study.axes)}", "seed=7"])
     assert again.study.axes == config.study.axes
-
-
-def test_an_axis_of_a_file_may_have_one_value():
-    _, points = compose_study(['study.variants=["as it is:"]', 'study.axes=["seed=3"]'])
-    assert [(values, each.seed) for values, each in points] == [({"variant": "as it is", "seed": "3"}, 3)]
-    config, _ = compose_study(['study.axes=["evaluation.window=shrink","seed=0,1"]'])
-    assert config.study.axes == ["evaluation.window=shrink", "seed=0,1"]
 
 
 def test_variants_are_rows_of_several_words():
@@ -332,7 +318,7 @@ def fake(monkeypatch, composed):
     }
     for name, function in replaced.items():
         monkeypatch.setattr(verb, name, function)
-    monkeypatch.setattr("rvtssm.contrib.studies.study_report.to_png", lambda figure: b"picture")
+    monkeypatch.setattr(study_report, "to_png", lambda figure: b"picture")
     config, points = copy.deepcopy(composed)
     return done, lambda folder: verb.run_study(replace(config, out=str(folder)), points), points
 
@@ -410,30 +396,19 @@ def test_recordings_of_the_user_in_the_folder_of_the_study_are_not_generated(fak
     assert any(word.startswith("train") for word in fake[0]) and (tmp_path / "study.json").is_file()
 
 
-def test_other_weights_are_scored_again(fake, tmp_path):
-    done, run, _ = fake
+def test_only_other_weights_are_scored_again(fake, tmp_path):
+    """Another number of processes changes nothing, and scores outlive their weights."""
+    done, run, points = fake
     run(tmp_path)
-    (tmp_path / "seed=0,temporal=s5" / "checkpoints" / "best.ckpt").write_text("others")
+    weights = tmp_path / "seed=0,temporal=s5" / "checkpoints"
+    (weights / "best.ckpt").write_text("others")
     del done[:]
     run(tmp_path)
     assert done == [f"evaluate seed=0,temporal=s5/window={window}" for window in ("slide", "shrink")]
-
-
-def test_scores_do_not_depend_on_the_number_of_processes(fake, tmp_path):
-    done, run, points = fake
-    run(tmp_path)
-    del done[:]
+    found = (tmp_path / "study.json").read_text()
     for _, config in points:
         config.data.workers = config.evaluation.workers = 3
-    run(tmp_path)
-    assert not [word for word in done if word.startswith("evaluate")]
-
-
-def test_scores_outlive_their_weights(fake, tmp_path):
-    done, run, _ = fake
-    run(tmp_path)
-    found = (tmp_path / "study.json").read_text()
-    shutil.rmtree(tmp_path / "seed=0,temporal=s5" / "checkpoints")
+    shutil.rmtree(weights)
     del done[:]
     run(tmp_path)
     assert not done and (tmp_path / "study.json").read_text() == found

@@ -359,12 +359,8 @@ def test_labels_that_cannot_be_those_of_the_video_are_refused(clip, tmp_path, na
     [
         ({"video": "nowhere.mp4"}, "does not exist; name a video file or a folder"),
         ({"video": "gt.txt"}, "is not a video that can be read"),
-        ({"video": "empty", "fps": "20"}, "holds 0 pictures"),
         ({"fps": None}, "does not say its rate; set fps=HZ"),
-        ({"fps": "1e6"}, "fps=1e[+]06 is no rate of a video; give the number of frames per second"),
-        ({"labels": "nowhere.txt"}, "does not exist; name the labels of the video"),
         ({"labels": "words.txt"}, "line 1 is not `frame,track,left,top,width,height`"),
-        ({"out": None}, "out=DIR is needed"),
         ({"video": None}, "video=FILE is needed"),
     ],
     ids=str,
@@ -373,7 +369,6 @@ def test_bad_input_is_one_line(change, answer, clip, tmp_path, monkeypatch, caps
     monkeypatch.chdir(tmp_path)
     mot(tmp_path / "gt.txt")
     (tmp_path / "words.txt").write_text("a,b,c\n")
-    (tmp_path / "empty").mkdir()
     values = {"video": str(clip), "fps": "20", "labels": "gt.txt", "out": "data", **change}
     assert cli.main(["simulate", *(f"{key}={value}" for key, value in values.items() if value)]) == 2
     said = capsys.readouterr().err.strip()

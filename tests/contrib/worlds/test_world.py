@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from user_errors import raises
 
-from rvtssm.contrib.worlds.atlas import Atlas, rough
+from rvtssm.contrib.worlds import generate
+from rvtssm.contrib.worlds.atlas import Atlas
 from rvtssm.contrib.worlds.generate import OPEN_WORLD, SIMULATIONS, open_world_recording, with_events
 from rvtssm.contrib.worlds.open_world import SPEC
 from rvtssm.contrib.worlds.people import STANDING, WALKING, build_animal, build_person
@@ -103,17 +104,6 @@ def test_a_picture_brighter_than_white_is_opaque_and_no_more():
     assert canvas[30, 40] == pytest.approx(6.0, abs=0.01)
 
 
-def test_an_atlas_averages_and_its_textures_repeat():
-    picture = rough(64, 128, RNG(3))
-    flat, places = (lambda atlas: (atlas.add(picture), atlas.packed())[1])(Atlas())
-    assert tuple(places[0]) == (0, 6, 7, 7)
-    np.testing.assert_allclose(
-        flat[64 * 128 : 64 * 128 + 4], picture.reshape(32, 2, 64, 2).mean(axis=(1, 3))[0, :4], atol=1e-6
-    )
-    seams = np.abs(picture[0] - picture[-1]).mean() / np.abs(np.diff(picture, axis=0)).mean()
-    assert seams < 2
-
-
 @pytest.mark.parametrize("kind", [PERSON, VEHICLE, TWO_WHEELER, NO_CLASS])
 @pytest.mark.parametrize("heading", [0.0, 0.7, math.pi / 2])
 def test_a_box_is_the_extent_of_what_is_painted(kind, heading):
@@ -168,18 +158,6 @@ def test_who_stands_still_is_still(kind):
     assert still_us(stopped) == [400_000] and still_us(player) == [0] == still_us(stopped, is_moving=True)
     if kind == PERSON:  # of someone who gestures, something always moves
         assert still_us(replace(stopped, body=build_person(STANDING, 0, RNG(0)))) == [0]
-
-
-def test_plain_limbs_do_not_depend_on_the_pictures():
-    limbs = np.array([limb((0.0, 0.5, 4.0), 0.3, (0.0, 1.5, 4.0), 0.3, 0.5)])
-    shot = world()._shot(0.0)
-    canvases = np.zeros((2, 120, 160), np.float32)
-    for canvas, cloth in zip(canvases, (0.2, 1.0), strict=True):
-        atlas = Atlas()
-        atlas.add(np.full((64, 64), cloth))
-        paint_limbs(canvas, limbs, shot, Pictures(*atlas.packed()), 1.0, False)
-    np.testing.assert_array_equal(*canvases)
-    assert canvases.max() > 0.2
 
 
 def test_limbs_are_bright_on_the_side_of_the_light():
@@ -282,9 +260,8 @@ def test_the_simulated_datasets_agree_on_the_names_of_classes():
 
 def test_a_world_without_labels_is_drawn_again():
     config = OpenWorldConfig(duration_s=0.25, world=WorldConfig(max_actors=1))
-    for index in (1, 4):  # their first worlds have none
-        blocks, boxes = open_world_recording(config, "train", index, (48, 64))
-        assert (boxes["w"] > 0).any() and sum(len(block.t) for block in blocks)
+    blocks, boxes = open_world_recording(config, "train", 1, (48, 64))  # whose first world has none
+    assert (boxes["w"] > 0).any() and sum(len(block.t) for block in blocks)
     nobody = replace(config, world=WorldConfig(max_actors=0, crowd_share=0.0))
     assert len(open_world_recording(nobody, "val", 0, (48, 64))[1]) == 0
 
@@ -346,7 +323,7 @@ def test_a_share_of_the_training_recordings_shows_plain_worlds(monkeypatch):
     def build(*args):
         raise Asked(args[3])
 
-    monkeypatch.setattr("rvtssm.contrib.worlds.generate.build_world", build)
+    monkeypatch.setattr(generate, "build_world", build)
     whole = WorldConfig(max_actors=2)
     for share, plain_trainings in ((0.0, {False}), (0.5, {False, True}), (1.0, {True})):
         world = replace(whole, plain_share=share)
