@@ -89,11 +89,11 @@ def write_and_interrupt(path, example, num_bytes):
 
 
 @pytest.mark.parametrize("act", [write_beyond_limits, write_and_interrupt])
-def test_a_write_that_fails_or_is_interrupted_does_not_crash_the_process(tmp_path, prepared, example, act):
+def test_a_write_that_fails_or_is_interrupted_does_not_crash_the_process(tmp_path, example, act):
     write(tmp_path / "whole" / "a.h5", example)
     whole = (tmp_path / "whole" / "a.h5").read_bytes()
     path = tmp_path / "limited" / "a.h5"
-    process = prepared.Process(target=act, args=(path, example, len(whole)))
+    process = multiprocessing.get_context("fork").Process(target=act, args=(path, example, len(whole)))
     process.start()
     process.join(300)
     assert process.exitcode == 0 and path.read_bytes() == whole
@@ -188,12 +188,11 @@ def _sum_in_child(sequence, queue):
     queue.put(int(sequence.histograms(0, NUM_WINDOWS).sum()))
 
 
-@pytest.mark.parametrize("is_forked", [True, False])
-def test_other_processes_read_the_same(tmp_path, prepared, example, is_forked):
+def test_other_processes_read_the_same(tmp_path, example):
     write(tmp_path / "a.h5", example)
     sequence = open_sequence(tmp_path / "a.h5")
     before = sequence.histograms(0, 2)
-    context = multiprocessing.get_context("fork") if is_forked else prepared
+    context = multiprocessing.get_context("fork")
     queue = context.Queue()
     child = context.Process(target=_sum_in_child, args=(sequence, queue))
     child.start()

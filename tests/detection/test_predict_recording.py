@@ -19,12 +19,11 @@ from rvtssm.detection.window_results import WindowResult
 from rvtssm.drawing import pictures
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.windows import free_grid
-from rvtssm.models.checkpoint_meta import CheckpointMeta, detector_for_frame, downsample_by_size, usual_downsample
-from rvtssm.models.model_config import ModelConfig, PostprocessConfig
+from rvtssm.models.checkpoint_meta import detector_for_frame, downsample_by_size, usual_downsample
+from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers import open_recording
 from rvtssm.readers.dat import write_dat
 from rvtssm.records import DatasetSpec, Detections, Labels, WindowSettings
-from rvtssm.ssm.temporal_config import TemporalConfig
 
 HEIGHT, WIDTH = 48, 64
 SPEC = replace(SMALL, class_ids=(2, 5))
@@ -42,20 +41,6 @@ def settings_of(postprocess=POSTPROCESS, **options):
 DRAWN_FROM = 0.29  # about the median of what the weights find
 
 
-def make_checkpoint(**model):
-    torch.manual_seed(1)
-    config = ModelConfig(size="tiny", embed_dim=32, head_dim=32, fpn_blocks=1, **model)
-    meta = CheckpointMeta(SPEC, config, TemporalConfig(), WindowSettings(50_000, None, "exact", 10, 10))
-    detector = meta.build().eval()
-    with torch.no_grad():  # scores that differ from box to box, and from class to class
-        for name, parameter in detector.head.named_parameters():
-            if parameter.ndim == 1 and parameter.numel() <= 2 and name.endswith("bias"):
-                parameter.zero_()
-            elif name.endswith("weight") and parameter.ndim == 4:
-                parameter.mul_(4)
-    return meta.with_detector(detector)
-
-
 def random_events(height, width, start_us=7_000_000, duration_us=1_030_000, n=30_000):
     return event_examples.random_events(n, 5, duration_us, start_us, (height, width), fills_span=True)
 
@@ -71,8 +56,10 @@ def read_lines(folder):
 
 
 @pytest.fixture(scope="module")
-def checkpoint():
-    return make_checkpoint()
+def checkpoint(live_checkpoint):
+    weights = live_checkpoint()
+    weights.spec = SPEC
+    return weights
 
 
 @pytest.fixture(scope="module")
@@ -223,10 +210,10 @@ def test_pictures_show_the_events_of_the_sensor(checkpoint, tmp_path, monkeypatc
         assert {hist.shape[-2:] for hist, _ in drawn} == {(HEIGHT // 3, WIDTH // 3)}
 
 
-def test_chunk_memory_of_the_checkpoint_is_kept(checkpoint, tmp_path):
+def test_chunk_memory_of_the_checkpoint_is_kept(live_checkpoint, checkpoint, tmp_path):
     recording = write_recording(tmp_path)
     config = settings_of(formats=["jsonl"], all_scores=True)
-    predict_recording(make_checkpoint(memory="chunk", memory_chunk=3), recording, tmp_path / "chunk", **config)
+    predict_recording(live_checkpoint(memory="chunk", memory_chunk=3), recording, tmp_path / "chunk", **config)
     predict_recording(checkpoint, recording, tmp_path / "carried", **config)
     chunk, carried = read_lines(tmp_path / "chunk"), read_lines(tmp_path / "carried")
     assert chunk[:3] == carried[:3] and chunk[3:] != carried[3:]
@@ -243,8 +230,7 @@ def test_another_sensor_uses_the_same_weights_on_smaller_frames(checkpoint, tmp_
     assert predict_recording(checkpoint, recording, tmp_path / "out", **fixed, progress=False).frame_hw == (30, 40)
 
 
-def test_the_size_of_frames_follows_training():
-    checkpoint = make_checkpoint()
+def test_the_size_of_frames_follows_training(checkpoint):
     assert detector_for_frame(checkpoint, HEIGHT, WIDTH) is checkpoint.detector
     other = detector_for_frame(checkpoint, 100, 130)
     assert other.frame_hw[1] == 130 and not other.training

@@ -21,7 +21,6 @@ from test_predict_recording import (
     POSTPROCESS,
     SPEC,
     WIDTH,
-    make_checkpoint,
     random_events,
     read_lines,
     settings_of,
@@ -50,8 +49,10 @@ LINES_ONLY = settings_of(formats=["jsonl"], all_scores=True)
 
 
 @pytest.fixture(scope="module")
-def checkpoint():
-    return make_checkpoint()
+def checkpoint(live_checkpoint):
+    weights = live_checkpoint()
+    weights.spec = SPEC
+    return weights
 
 
 @pytest.fixture(scope="module")

@@ -45,20 +45,13 @@ def test_every_factor_down_to_one_is_measured_on_at_least_twenty_windows(recordi
 def test_the_verb_prints_a_table_and_writes_json(recording, live_checkpoint, tmp_path, capsys):
     weights = live_checkpoint()
     write_checkpoint(tmp_path / "best.ckpt", weights.detector, weights)
-    words = [
-        "live",
-        str(recording),
-        f"checkpoint={tmp_path / 'best.ckpt'}",
-        f"out={tmp_path / 'out'}",
-        "benchmark=true",
-    ]
+    words = ["live", str(recording), f"checkpoint={tmp_path / 'best.ckpt'}", f"out={tmp_path / 'out'}"]
+    words += ["benchmark=true", "downsample=2"]
     assert cli.main(words) == 0
     printed = capsys.readouterr().out
-    said = json.loads((tmp_path / "out" / "benchmark.json").read_text())
-    assert [rate["downsample"] for rate in said["rates"]] == [4, 2, 1]
-    for rate in said["rates"]:
-        assert f"{rate['p50_ms']:.1f} ms" in printed and f"{rate['hz']:.3g} Hz" in printed
-    assert cli.main([*words, "--json", "downsample=2"]) == 0
+    (rate,) = json.loads((tmp_path / "out" / "benchmark.json").read_text())["rates"]
+    assert f"{rate['p50_ms']:.1f} ms" in printed and f"{rate['hz']:.3g} Hz" in printed
+    assert cli.main([*words, "--json"]) == 0
     (rate,) = json.loads(capsys.readouterr().out)["rates"]
     assert rate["downsample"] == 2
 

@@ -42,7 +42,7 @@ def moved(events: Events, x: int, y: int) -> Events:
     return Events(events.t, events.x + np.uint16(x), events.y + np.uint16(y), events.p)
 
 
-@pytest.mark.parametrize("corner", [(0, 0), (96, 0), (0, 72), (96, 72)])
+@pytest.mark.parametrize("corner", [(96, 0), (0, 72)])
 def test_boxes_inside_a_tile_are_those_of_a_sensor_of_its_size(weights, street, corner):
     x, y = corner
     left, top = (32 if x else 0), (24 if y else 0)  # the part of the tile that no other tile shows
