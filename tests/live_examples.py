@@ -57,6 +57,14 @@ def live_checkpoint():
 
 
 @pytest.fixture(scope="session")
+def weights(live_checkpoint, tmp_path_factory) -> Path:
+    """A file with the small detector."""
+    checkpoint, path = live_checkpoint(), tmp_path_factory.mktemp("weights") / "small.ckpt"
+    write_checkpoint(path, checkpoint.detector, checkpoint)
+    return path
+
+
+@pytest.fixture(scope="session")
 def exported(live_checkpoint, made_once):
     """A function: histogram or surfaces, the latter with OTHER_PARTS and frames of 32 x 32 -> weights, and a folder
     with `model.ckpt`, the `model.onnx` that `rvtssm export` made of it, and what the command printed in `told.txt`."""

@@ -1,3 +1,3 @@
 """Fixtures of `live_examples` for all tests in this folder."""
 
-from live_examples import draw_events, exported, live_checkpoint  # noqa: F401
+from live_examples import draw_events, exported, live_checkpoint, weights  # noqa: F401

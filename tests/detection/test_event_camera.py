@@ -20,7 +20,6 @@ from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
 from rvtssm.detection.live_run import LiveRun
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.replay import Replay
-from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.models.checkpoint_meta import usual_downsample
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers import open_recording
@@ -354,14 +353,6 @@ def test_settings_that_no_camera_has_are_one_line(tmp_path, text, key):
     with raises(key) as error:
         read_camera_settings(path, neuromorphic_drivers)
     assert str(error.value).startswith(str(path)) and "\n" not in str(error.value)
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory, live_checkpoint):
-    checkpoint = live_checkpoint()
-    path = tmp_path_factory.mktemp("weights") / "small.ckpt"
-    write_checkpoint(path, checkpoint.detector, checkpoint)
-    return path
 
 
 @pytest.mark.parametrize("is_json", [False, True])

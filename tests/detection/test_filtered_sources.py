@@ -13,7 +13,6 @@ from rvtssm.detection.event_camera import Arrival
 from rvtssm.detection.packets import PacketStream, packet_bytes, stream_head
 from rvtssm.detection.sources import EventsInMemory, FilteredSource, filtered
 from rvtssm.detection.window_results import WindowResult
-from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers.filters import FilterChain
 from rvtssm.records import Events
@@ -90,14 +89,12 @@ def test_every_source_is_filtered_alike(noisy, tmp_path):
     assert not hasattr(camera, "between") and not hasattr(camera, "packets")
 
 
-def test_predict_live_and_inspect_filter_and_say_how_much(noisy, live_checkpoint, tmp_path, capsys):
-    weights = live_checkpoint()
-    write_checkpoint(tmp_path / "best.ckpt", weights.detector, weights)
+def test_predict_live_and_inspect_filter_and_say_how_much(noisy, weights, tmp_path, capsys):
     path, out = write_dat_file(tmp_path / "noise.dat", noisy), tmp_path / "out"
     chain = FilterChain(FILTERS, HEIGHT, WIDTH)
     kept = chain(noisy)
     given = "filters=[background,{region:{left:8}}]"
-    weights_and_out = f"checkpoint={tmp_path / 'best.ckpt'}", f"out={out}"
+    weights_and_out = f"checkpoint={weights}", f"out={out}"
     for verb, file in (("predict", "prediction.json"), ("live", "live.json")):
         assert cli.main([verb, str(path), *weights_and_out, given, "formats=[jsonl]"]) == 0
         said = json.loads((out / file).read_text())
@@ -110,10 +107,8 @@ def test_predict_live_and_inspect_filter_and_say_how_much(noisy, live_checkpoint
     assert "choose from background, hot_pixels, flicker" in capsys.readouterr().err
 
 
-def test_live_in_python_filters_packets(noisy, live_checkpoint, tmp_path):
-    weights = live_checkpoint()
-    write_checkpoint(tmp_path / "best.ckpt", weights.detector, weights)
-    detector, given = rvtssm.load(tmp_path / "best.ckpt"), [{"region": {"left": WIDTH - 1}}]
+def test_live_in_python_filters_packets(noisy, weights):
+    detector, given = rvtssm.load(weights), [{"region": {"left": WIDTH - 1}}]
     windows = list(detector.live([noisy], HEIGHT, WIDTH, filters=given, min_score=0.0))
     kept = FilterChain(given, HEIGHT, WIDTH)(noisy)
     assert len(windows) == 1 and 0 < len(kept) < len(noisy)

@@ -17,7 +17,6 @@ from rvtssm.cli import main as cli
 from rvtssm.detection.live_run import Feed, PythonSource
 from rvtssm.detection.packets import PacketStream, packet_bytes, stream_head
 from rvtssm.detection.predictor import Predictor
-from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.readers.recording import join_events
 
 HEIGHT, WIDTH = 48, 64
@@ -41,14 +40,6 @@ class Dribble(io.BytesIO):
 @pytest.fixture(scope="module")
 def predictor(live_checkpoint):
     return Predictor(live_checkpoint())
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory, live_checkpoint):
-    checkpoint = live_checkpoint()
-    path = tmp_path_factory.mktemp("weights") / "small.ckpt"
-    write_checkpoint(path, checkpoint.detector, checkpoint)
-    return path
 
 
 def test_bytes_of_packets_are_their_events(draw_events):

@@ -10,23 +10,15 @@ from user_errors import raises
 from rvtssm.cli.main import compose
 from rvtssm.cli.weights import read_weights
 from rvtssm.export.exported import read_exported
-from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.models.checkpoint_meta import detector_for_frame
 from rvtssm.models.detector import set_precision
 from rvtssm.models.model_config import PRECISIONS
 from rvtssm.models.streams import Streams
 
 
-@pytest.fixture
-def weights_path(live_checkpoint, tmp_path):
-    checkpoint = live_checkpoint()
-    write_checkpoint(tmp_path / "weights.ckpt", checkpoint.detector, checkpoint)
-    return tmp_path / "weights.ckpt"
-
-
 @pytest.mark.parametrize(("precision", "dtype"), [("float32", None), ("bf16", torch.bfloat16)])
-def test_the_key_decides(weights_path, precision, dtype):
-    checkpoint = read_weights(compose([f"checkpoint={weights_path}", f"precision={precision}"]))
+def test_the_key_decides(weights, precision, dtype):
+    checkpoint = read_weights(compose([f"checkpoint={weights}", f"precision={precision}"]))
     other_size = detector_for_frame(checkpoint, 64, 96)
     for detector in (checkpoint.detector, other_size):
         assert detector.product_dtype is dtype

@@ -6,10 +6,10 @@ import io
 import json
 import signal
 import socket
-import struct
 import sys
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -30,6 +30,7 @@ from user_errors import raises
 
 from rvtssm.cli import main as cli
 from rvtssm.datasets import DATASETS
+from rvtssm.detection import sources
 from rvtssm.detection.inference_config import RESULT_WRITERS, DetectionConfig, PredictConfig
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.sources import find_sources
@@ -211,15 +212,13 @@ def test_an_interrupted_recording_keeps_what_was_found_and_the_next_is_not_begun
 
 
 @contextlib.contextmanager
-def sent(content: bytes, is_reset: bool = False):
-    """Yield the address of a socket that sends the content and closes, or ends by a reset."""
+def sent(content: bytes):
+    """Yield the address of a socket that sends the content and closes."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def send() -> None:
             connection, _ = server.accept()
             connection.sendall(content)
-            if is_reset:
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             connection.close()
 
         sender = threading.Thread(target=send)
@@ -257,11 +256,13 @@ def test_any_failure_of_a_stream_and_ctrl_c_keep_what_was_found(checkpoint, tmp_
 
 
 @pytest.mark.parametrize("num_bytes", [10, 20_000])
-def test_a_socket_that_breaks_off_is_one_line(weights, tmp_path, capfd, num_bytes):
+def test_a_socket_that_breaks_off_is_one_line(weights, tmp_path, capfd, monkeypatch, num_bytes):
     content = write_recording(tmp_path, duration_us=230_000, n=2_000).read_bytes()[:num_bytes]
-    with sent(content, is_reset=True) as where:
-        out, found = tmp_path / "out", num_bytes == 20_000
-        assert cli.main(["predict", f"checkpoint={weights / 'small.ckpt'}", f"recording={where}", f"out={out}"]) == 2
+    error = ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+    connection = SimpleNamespace(recv=Failing(content, 4096, error).read1)
+    monkeypatch.setattr(sources, "connected_to", lambda where: contextlib.nullcontext(connection))
+    where, out, found = "tcp://camera:1234", tmp_path / "out", num_bytes == 20_000
+    assert cli.main(["predict", f"checkpoint={weights / 'small.ckpt'}", f"recording={where}", f"out={out}"]) == 2
     line = f"{where} broke off (Connection reset by peer); start the sender again"
     line = f"{line}; what was found before is kept" if found else f"rvtssm predict: {line}"
     bar, errors = [] if not found else ["predicting"], capfd.readouterr().err.splitlines()

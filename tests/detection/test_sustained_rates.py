@@ -11,7 +11,6 @@ from event_examples import HEIGHT, WIDTH, random_events
 from rvtssm.cli import main as cli
 from rvtssm.detection.downsample import sustained_rates
 from rvtssm.detection.packets import stream_head
-from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers import open_recording
 
@@ -42,10 +41,8 @@ def test_every_factor_down_to_one_is_measured_on_at_least_twenty_windows(recordi
     assert one.downsample == 3
 
 
-def test_the_verb_prints_a_table_and_writes_json(recording, live_checkpoint, tmp_path, capsys):
-    weights = live_checkpoint()
-    write_checkpoint(tmp_path / "best.ckpt", weights.detector, weights)
-    words = ["live", str(recording), f"checkpoint={tmp_path / 'best.ckpt'}", f"out={tmp_path / 'out'}"]
+def test_the_verb_prints_a_table_and_writes_json(recording, weights, tmp_path, capsys):
+    words = ["live", str(recording), f"checkpoint={weights}", f"out={tmp_path / 'out'}"]
     words += ["benchmark=true", "downsample=2"]
     assert cli.main(words) == 0
     printed = capsys.readouterr().out
@@ -56,9 +53,7 @@ def test_the_verb_prints_a_table_and_writes_json(recording, live_checkpoint, tmp
     assert rate["downsample"] == 2
 
 
-def test_a_stream_cannot_be_measured(live_checkpoint, tmp_path, capsys):
-    weights = live_checkpoint()
-    write_checkpoint(tmp_path / "best.ckpt", weights.detector, weights)
+def test_a_stream_cannot_be_measured(weights, capsys):
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def send() -> None:
@@ -69,6 +64,6 @@ def test_a_stream_cannot_be_measured(live_checkpoint, tmp_path, capsys):
         sender = threading.Thread(target=send)
         sender.start()
         where = f"tcp://127.0.0.1:{server.getsockname()[1]}"
-        assert cli.main(["live", where, f"checkpoint={tmp_path / 'best.ckpt'}", "benchmark=true"]) == 2
+        assert cli.main(["live", where, f"checkpoint={weights}", "benchmark=true"]) == 2
         sender.join()
     assert "benchmark=true needs a recording" in " ".join(capsys.readouterr().err.split())

@@ -15,7 +15,6 @@ from rvtssm.contrib.studies.audit_report import AUDIT_FILES, spectrum_numbers, t
 from rvtssm.contrib.studies.memory_audit import audit_detector, cost_per_step
 from rvtssm.contrib.studies.memory_probe import carried_and_dropped, memory_curves, memory_steps, rescaling
 from rvtssm.datasets import DATASETS
-from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.models.official import convert_official
 from rvtssm.readers.dat import write_dat
 from rvtssm.readers.recording import join_events
@@ -154,13 +153,6 @@ def test_only_windows_with_events_are_timed(live_checkpoint, draw_events):
     events, config = draw_events(20_000, duration_us=1_300_000), AuditConfig(hz=[2.0, 4.0])
     cost = cost_per_step(live_checkpoint("s5"), events, (48, 64), 1, config)
     assert cost[2.0] == "the events fill 2 windows, and the first 3 are not timed" and cost[4.0]["ms"] > 0
-
-
-@pytest.fixture(scope="module")
-def weights(live_checkpoint, tmp_path_factory):
-    checkpoint, path = live_checkpoint("s5"), tmp_path_factory.mktemp("weights") / "model.ckpt"
-    write_checkpoint(path, checkpoint.detector, checkpoint)
-    return path
 
 
 SHORT = ("duration_s=1.3", "hz=[20]", "finer=[2]")

@@ -400,14 +400,17 @@ def test_only_other_weights_are_scored_again(fake, tmp_path):
     """Another number of processes changes nothing, and scores outlive their weights."""
     done, run, points = fake
     run(tmp_path)
+    for _, config in points:
+        config.data.workers = config.evaluation.workers = 3
+    del done[:]
+    run(tmp_path)
+    assert not [word for word in done if word.startswith("evaluate")]
     weights = tmp_path / "seed=0,temporal=s5" / "checkpoints"
     (weights / "best.ckpt").write_text("others")
     del done[:]
     run(tmp_path)
     assert done == [f"evaluate seed=0,temporal=s5/window={window}" for window in ("slide", "shrink")]
     found = (tmp_path / "study.json").read_text()
-    for _, config in points:
-        config.data.workers = config.evaluation.workers = 3
     shutil.rmtree(weights)
     del done[:]
     run(tmp_path)
