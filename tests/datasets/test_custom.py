@@ -140,8 +140,6 @@ def test_every_key_of_the_description_arrives(tmp_path):
         ("a: &a [x, x]\nb: [*a, *a]", "dataset.not_yaml"),
         ("[" * 100_000, "files.content"),
         ("classes: [on, off]\nheight: 60\nwidth: 80", "dataset.classes_true_or_false"),
-        ("classes: [a]\nheight: 60\nwidth: 80\ndownsample: 61", "dataset.frame_size"),
-        ("classes: [a]\nheight: 100000\nwidth: 80", "dataset.frame_size"),
         *(
             (f"classes: [a]\nheight: 60\nwidth: 80\n{line}", "dataset.value")
             for line in (
@@ -229,6 +227,13 @@ def test_folders_below_a_description_and_links_there_are_followed(tmp_path):
     (tmp_path / "data" / "dataset.yaml").write_text(yaml.safe_dump({**MINIMAL, "events_dir": "linked"}))
     spec = build_spec(DatasetConfig("custom", str(tmp_path / "data")))
     assert [found.name for found in find_recordings(tmp_path / "data", "val", spec)] == ["drive"]
+
+
+@pytest.mark.parametrize("size", [{"downsample": 61}, {"height": 100_000}])
+def test_a_frame_has_a_pixel_and_a_sensor_an_end(tmp_path, size):
+    (tmp_path / "dataset.yaml").write_text(yaml.safe_dump({"classes": ["a"], "height": 60, "width": 80, **size}))
+    with raises("dataset.frame_size"):
+        build_spec(DatasetConfig("custom", str(tmp_path)))
 
 
 def test_the_names_of_ultralytics_stand_in_for_classes(tmp_path):
