@@ -110,8 +110,8 @@ class LabelFiles:
         notes = sum((image.notes for image in images), Counter[str]())
         if is_from_one:
             notes[FROM_ONE] += len(images)
-        names = *spec.disk_class_ids, *spec.class_names  # YOLO text has numbers
-        ids: dict[str | int, int] = dict(zip(names, 2 * spec.disk_class_ids, strict=True))
+        names: tuple[str | int, ...] = (*spec.disk_class_ids, *spec.class_names)  # YOLO text has numbers
+        ids = dict(zip(names, 2 * spec.disk_class_ids, strict=True))
         rows, empty_us = [], []
         for image, t_us in zip(images, times_us, strict=True):
             known = [box for box in image.boxes if box.kind in ids]

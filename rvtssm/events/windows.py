@@ -84,7 +84,9 @@ class FreeGrid:
         """
         stride_us = self.settings.stride_us
         _check_span(round(self.first_us + start * stride_us), round(self.first_us + stop * stride_us), stride_us)
-        return np.rint(self.first_us + stride_us * np.arange(start + 1, stop + 1)).astype(np.int64)
+        ends_us = np.rint(self.first_us + stride_us * np.arange(start + 1, stop + 1))
+        rounded: npt.NDArray[np.int64] = ends_us.astype(np.int64)
+        return rounded
 
     def windows(self, start: int, stop: int) -> Windows:
         """Return the windows [start, stop), counted from 0."""

@@ -85,7 +85,8 @@ def outdated_recordings(raw_dir: str | None, data: SequenceDataModule) -> list[s
             recordings = {recording.name: recording for recording in find_recordings(raw_dir, split, data.spec)}
             recipe = Recipe(data.spec, data.settings, is_train=split == "train")
             for sequence in data.sequences(split):
-                stored, recording = sequence.source, recordings.get(sequence.name)  # type: ignore[union-attr]
+                stored, recording = sequence.source, recordings.get(sequence.name)
+                assert isinstance(stored, StoredSequence)
                 if recording and "source" in stored.meta and not _is_current(recording, stored, recipe):
                     outdated.append(f"{split}/{sequence.name}")
     return outdated
