@@ -13,6 +13,7 @@ import pytest
 from event_examples import boxes_of, random_events
 
 from rvtssm.boxes import ltwh_to_xyxy
+from rvtssm.cli import evaluate as verb
 from rvtssm.cli import main as cli
 from rvtssm.datasets import DATASETS
 from rvtssm.datasets.chunks import Collate
@@ -167,7 +168,7 @@ def test_what_was_measured_is_on_disk_before_it_is_shown(weights, tmp_path, caps
     def print_in_latin(*_, **__):
         raise UnicodeEncodeError("latin-1", "–", 0, 1, "ordinal not in range(256)")
 
-    monkeypatch.setattr("rvtssm.cli.evaluate.console_table", print_in_latin)
+    monkeypatch.setattr(verb, "console_table", print_in_latin)
     assert cli.main(["evaluate", f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.workers=0"]) == 1
     assert json.loads((tmp_path / "out/evaluation.json").read_text())["rates"]["20"]["AP"] == 0
 

@@ -17,6 +17,7 @@ from user_errors import raises
 from rvtssm.cli import main as cli
 from rvtssm.detection.engine import StreamDetector
 from rvtssm.export import checked_export
+from rvtssm.export import export_detector as exporting
 from rvtssm.export.export_detector import (
     METADATA_KEY,
     export_detector,
@@ -192,7 +193,8 @@ def refused(live_checkpoint, tmp_path, capsys, monkeypatch):
     meta = CheckpointMeta(weights.spec, weights.model_config, weights.temporal_config, weights.windows)
     write_checkpoint(tmp_path / "model.ckpt", weights.detector, meta)
     monkeypatch.setattr(
-        "rvtssm.export.export_detector.export_detector",
+        exporting,
+        "export_detector",
         lambda checkpoint, path, *options: path.write_bytes(b"model") and {"frame_hw": [48, 64]},
     )
 
