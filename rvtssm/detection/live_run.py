@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -139,23 +139,24 @@ class LiveRun:
 Packet = Events | np.ndarray | tuple[Events | np.ndarray, int | None]
 
 
-@dataclass(frozen=True)
 class PythonSource:
     """Packets from a Python iterator, such as a generator that reads the SDK of a camera.
 
     A packet is Events, a structured array with the fields t (integer microseconds), x, y and p, or a pair of one of
     these and a time before which no event follows. The latter closes windows while nothing happens.
+
+    Args:
+        given: The packets.
+        height: Height of the sensor, pixels.
+        width: Width of the sensor, pixels.
+        name: Name in messages.
     """
 
-    given: Iterable[Packet]
-    height: int  # of the sensor, pixels
-    width: int  # of the sensor, pixels
-    name: str = "packets"
     time_range_us = None  # not known before it ends
-    _gate: LiveGate = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_gate", LiveGate(self.name, self.height, self.width))
+    def __init__(self, given: Iterable[Packet], height: int, width: int, name: str = "packets") -> None:
+        self.given, self.height, self.width, self.name = given, height, width, name
+        self._gate = LiveGate(name, height, width)
 
     @property
     def faults(self) -> ReadFaults:

@@ -5,7 +5,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
@@ -77,34 +77,35 @@ Ends = TypeVar("Ends", bound=_Endable)
 Source = TypeVar("Source")
 
 
-@dataclass(frozen=True)
 class EventsInMemory:
-    """Events that do not come from a file, with the size of their sensor in pixels."""
+    """Events that do not come from a file.
 
-    events: Events
-    height: int
-    width: int
-    repair: bool = False
-    faults: ReadFaults = field(default=ReadFaults(), init=False)
+    Args:
+        events: The events.
+        height: Height of the sensor, pixels.
+        width: Width of the sensor, pixels.
+        repair: Take them even if many are out of order or outside the sensor.
+
+    Raises:
+        UserError: No event can be used.
+    """
+
     name = "events in memory"
     format = "memory"
 
-    def __post_init__(self) -> None:
-        if not len(self.events):
-            raise UserError("events.none", "there are no events to predict on; give at least one")
-        given = self.events
-        gate = Gate(Path("the array"), self.height, self.width)
-        events, faults = gated((given.t, given.x, given.y, given.p), gate, self.repair)
+    def __init__(self, events: Events, height: int, width: int, repair: bool = False) -> None:
         if not len(events):
+            raise UserError("events.none", "there are no events to predict on; give at least one")
+        gate = Gate(Path("the array"), height, width)
+        self.height, self.width = height, width
+        self.events, self.faults = gated((events.t, events.x, events.y, events.p), gate, repair)
+        if not len(self.events):
             raise UserError(
-                "events.all_outside_frame", f"all events lie outside {self.width}x{self.height} (width x height) pixels"
+                "events.all_outside_frame", f"all events lie outside {width}x{height} (width x height) pixels"
             )
-        object.__setattr__(self, "events", events)
-        object.__setattr__(self, "faults", faults)
         doubt = UnitDoubt()
-        doubt.look(events.t)
-        size_hw = self.height, self.width
-        warn_of_unit("the array", len(events), self.time_range_us, size_hw, doubt.is_multiple)
+        doubt.look(self.events.t)
+        warn_of_unit("the array", len(self.events), self.time_range_us, (height, width), doubt.is_multiple)
 
     def blocks(self) -> Iterator[Events]:
         yield self.events

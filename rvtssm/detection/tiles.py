@@ -18,6 +18,7 @@ from rvtssm.boxes import pairwise_iou
 from rvtssm.detection.inference_config import parse_tiles
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint, detector_for_frame
 from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.models.postprocess import to_sensor
 from rvtssm.models.streams import Streams
 from rvtssm.records import Detections
 from rvtssm.records.settings import SMALLEST_SIDE
@@ -137,17 +138,16 @@ class TiledDetector:
         """
         num = len(self.tiles)
         index = np.stack([np.repeat(indices, num), np.tile(np.arange(num), len(indices))], axis=1)
-        detections = self.streams.detect(
+        predictions = self.streams.push(
             torch.from_numpy(self.tiles.cut(frames)),
             torch.from_numpy(np.repeat(dt_us[:, None], num, axis=1)),
             torch.from_numpy(index),
-            slots=range(num),
-            is_first=[self.is_first] * num,
-            t_us=np.repeat(ends_us, num).tolist(),
-            config=self.config,
-            downsample=self.downsample,
+            range(num),
+            [self.is_first] * num,
         )
         self.is_first = False
+        decoded = self.streams.decoded(predictions, np.repeat(ends_us, num).tolist(), self.config)
+        detections = [to_sensor(tile, *self.tiles.tile_hw, self.downsample) for tile in decoded]
         by_step = (detections[start : start + num] for start in range(0, len(detections), num))
         return [self.tiles.merged(tiles, self.downsample, self.config.max_detections) for tiles in by_step]
 

@@ -15,7 +15,6 @@ from torch import Tensor
 from rvtssm.models.contracts import concatenate
 from rvtssm.models.detector import Detector, PreparedStep
 from rvtssm.models.model_config import PostprocessConfig
-from rvtssm.models.postprocess import to_sensor
 from rvtssm.records import Detections, SequenceBatch
 from rvtssm.records.settings import exact_us
 from rvtssm.ssm.layer import to_constant
@@ -140,42 +139,25 @@ class Streams:
             return nullcontext()
         return torch.inference_mode()
 
-    def detect(
-        self,
-        hist: Tensor,
-        dt_us: Tensor,
-        frame_index: Tensor,
-        slots: Sequence[int],
-        is_first: Sequence[bool],
-        t_us: Sequence[int],
-        config: PostprocessConfig | None = None,
-        downsample: int = 1,
+    def decoded(
+        self, predictions: Any, t_us: Sequence[int], config: PostprocessConfig | None = None
     ) -> list[Detections]:
-        """Run steps as `push` does, and return the detections of the M frames in pixels of the sensor.
-
-        Boxes are clipped to the frame.
+        """Return the detections of M frames, in pixels of the frame; boxes may extend beyond its edges.
 
         Args:
-            hist: As in `push`.
-            dt_us: As in `push`.
-            frame_index: As in `push`.
-            slots: As in `push`.
-            is_first: As in `push`.
+            predictions: Result of `push` for the M frames.
             t_us: Time of each of the M frames in microseconds.
             config: Which boxes count as detections; None means the defaults.
-            downsample: Side of a pixel of the frame in pixels of the sensor.
         """
-        predictions = self.push(hist, dt_us, frame_index, slots, is_first)
         config = (config or PostprocessConfig()).with_score(self.detector.score)
-        frames = self.detector.head.decode(predictions, t_us, config)
-        return [to_sensor(frame, *self.detector.frame_hw, downsample) for frame in frames]
+        return self.detector.head.decode(predictions, t_us, config)
 
     def detect_batch(
         self, batch: SequenceBatch, config: PostprocessConfig | None = None
     ) -> list[tuple[int, Detections]]:
         """Run the chunks of a batch, and return the recording and the detections of each labelled frame.
 
-        Like the boxes of labels, the boxes are in pixels of the frame and may extend beyond its edges.
+        The boxes are those of `decoded`, like the boxes of labels.
 
         Args:
             batch: The chunks of B streams.
@@ -183,8 +165,7 @@ class Streams:
         """
         predictions = self.push_batch(batch)
         recordings = batch.recording[batch.frame_index[:, 1]].tolist()
-        config = (config or PostprocessConfig()).with_score(self.detector.score)
-        return list(zip(recordings, self.detector.head.decode(predictions, batch.t_us.tolist(), config), strict=True))
+        return list(zip(recordings, self.decoded(predictions, batch.t_us.tolist(), config), strict=True))
 
     def states(self) -> dict[str, Any]:
         """Return the states of all streams, not copied: `steps` by slot, and `state`, whose rows have the same order.

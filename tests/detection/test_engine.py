@@ -19,6 +19,7 @@ from rvtssm.detection.tiles import gap_steps
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.windows import FreeGrid, free_grid, label_grid
 from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.models.postprocess import to_sensor
 from rvtssm.models.streams import Streams
 from rvtssm.readers.recording import join_events
 from rvtssm.records import Events, WindowSettings
@@ -60,7 +61,8 @@ def in_one_call(checkpoint, windows, hists, dt_us, config=CONFIG):
     index = torch.stack([steps, torch.zeros_like(steps)], dim=1)
     dt = torch.full((len(windows), 1), float(dt_us), dtype=torch.float64)
     ends_us = windows.ends_us.tolist()
-    return streams.detect(torch.from_numpy(hists)[:, None], dt, index, [0], [True], ends_us, config)
+    predictions = streams.push(torch.from_numpy(hists)[:, None], dt, index, [0], [True])
+    return [to_sensor(frame, HEIGHT, WIDTH, 1) for frame in streams.decoded(predictions, ends_us, config)]
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from event_examples import HEIGHT, WIDTH, random_events
 
 import rvtssm
 from rvtssm.contrib.ros.message_source import MessageSource
+from rvtssm.detection.tiles import TiledDetector
 from rvtssm.models.checkpoint import write_checkpoint
-from rvtssm.models.streams import Streams
 from rvtssm.records import Detections, Events
 from tests.contrib.ros.fake_ros import FakeNode, fake_modules
 from tests.readers.bag_writer import EVENT_PACKET, message_of, typestore_of
@@ -129,12 +129,12 @@ def test_the_node_publishes_what_a_stream_finds(node_with, weights, draw_events,
 def test_no_message_is_lost_while_the_detector_computes(node_with, weights, monkeypatch):
     """At 71 % load: packets of 4 ms, 35 ms for each window of 50 ms. In a callback with a queue of 5, half are lost."""
 
-    def detect(self, frames, *args, t_us, **kwargs):
+    def detect(self, frames, dt_us, indices, ends_us):
         time.sleep(0.0355)
         nothing = np.empty((0, 4), np.float32), np.empty(0, np.float32), np.empty(0, np.int64)
-        return [Detections(*nothing, t) for t in t_us]
+        return [Detections(*nothing, t) for t in ends_us]
 
-    monkeypatch.setattr(Streams, "detect", detect)
+    monkeypatch.setattr(TiledDetector, "detect", detect)
     node = node_with(checkpoint=weights)
     packets = [packet_of(random_events(40, n, 4_000, 4_000 * n, fills_span=True), n) for n in range(500)]
     node.spin(packets, 0.004, wait_s=0.2)
