@@ -30,7 +30,7 @@ from rvtssm.readers.ecf import is_ecf, open_ecf
 from rvtssm.readers.evt2 import Evt2Recording, Evt21Recording
 from rvtssm.readers.evt3 import Evt3Recording
 from rvtssm.readers.faults import ReadFaults
-from rvtssm.readers.filters import FilterChain, Filters
+from rvtssm.readers.filters import FilterChain, Filters, checked_filters
 from rvtssm.readers.hdf5 import HDF5_SIGNATURE, open_hdf5, reading
 from rvtssm.readers.hdf5_events import is_dsec, open_hdf5_events
 from rvtssm.readers.header import LARGEST_SIDE, TextHeader, UnknownSensorSize, read_text_header
@@ -147,6 +147,11 @@ def open_with(path: Path | str, options: ReadOptions) -> Recording:
         raise UserError(
             "reader.empty_file", f"{path} is empty (0 bytes); copy it again if the original is not, or record it again"
         )
+    if options.format is not None and options.format not in READERS:
+        raise UserError(
+            "reader.no_such_format", f"format={options.format} is unknown; choose from {', '.join(READERS)}"
+        )
+    checked_filters(options.filters)
     with file_errors(named):
         name = recording_format(path, options.format)
         if topic is None:
@@ -212,8 +217,6 @@ def recording_format(path: Path, given: str | None = None) -> str:
     Raises:
         UserError: No format fits, or the caller contradicts the file.
     """
-    if given is not None and given not in READERS:
-        raise UserError("reader.no_such_format", f"format={given} is unknown; choose from {', '.join(READERS)}")
     with open(path, "rb") as file:
         head = file.read(max(map(len, (*_SIGNATURES, *_OTHERS))))
     told = _told_format(path, head)

@@ -107,6 +107,20 @@ def test_predict_live_and_inspect_filter_and_say_how_much(noisy, weights, tmp_pa
     assert "choose from background, hot_pixels, flicker" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"filters": ["flicke"]}, r"^filters='flicke'; choose from"),
+        ({"filters": [{"region": {"lefft": 3}}]}, r"^filters: parameter of region='lefft'; choose from left, top"),
+        ({"format": "raw"}, r"^format=raw is unknown; choose from"),
+    ],
+)
+def test_a_wrong_setting_does_not_blame_the_file(noisy, tmp_path, options, message):
+    path = write_dat_file(tmp_path / "noise.dat", noisy)
+    with pytest.raises(rvtssm.UserError, match=message):
+        rvtssm.open(path, **options)
+
+
 def test_live_in_python_filters_packets(noisy, weights):
     detector, given = rvtssm.load(weights), [{"region": {"left": WIDTH - 1}}]
     windows = list(detector.live([noisy], HEIGHT, WIDTH, filters=given, min_score=0.0))
