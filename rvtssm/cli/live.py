@@ -54,9 +54,7 @@ def live(config: Config, as_json: bool = False) -> int:
         if not as_json:
             say_replaced(out, "live")
             announce_detection("detect", config, checkpoint, source.name, out)
-        lowest = max(config.postprocess.min_score, detection.min_score)
-        postprocess = replace(config.postprocess, min_score=lowest)
-        detector = settings_detector(checkpoint, opened, detection, postprocess, skip="late")
+        detector = settings_detector(checkpoint, opened, detection, config.postprocess, skip="late")
         tally = Tally(1)
         run = LiveRun(source, detector, tally.see)
         broke_off = _run(run, tally, config, staged, as_json)
@@ -156,10 +154,11 @@ def _run(run: LiveRun, tally: Tally, config: Config, folder: Path, as_json: bool
                 result = run.step()
                 if result is None:
                     continue
+                written = result.above(config.detection.min_score)
                 for write in writers:
-                    write(result)
-                tally.add(result, len(result))
-                tell(result)
+                    write(written)
+                tally.add(result, len(written))
+                tell(written)
             except UserError as error:
                 return str(error)
             except SystemExit:  # what rich raises if the reader of a pipe has ended
