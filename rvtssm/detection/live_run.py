@@ -243,7 +243,8 @@ class Feed:
         """Note the end of the source. Raise what its own program raised."""
         self.is_ended = True
         if isinstance(error, UserError | OSError):
-            self._own_broke_off = f"{self.name}: {error}"
+            reason = str(error)
+            self._own_broke_off = reason if reason.startswith(self.name) else f"{self.name}: {reason}"
         elif error is not None:
             raise error
 

@@ -273,8 +273,8 @@ def _check_stream(source: OpenedSource, num_events: int) -> None:
         raise UserError(
             "stream.outside_frame",
             f"{source.name} has {outside} of {num_events + outside} events outside its "
-            f"{source.events.width}x{source.events.height} (width x height) pixels; a stream must be RAW or DAT: "
-            "send that, or give the right height and width",
+            f"{source.events.width}x{source.events.height} (width x height) pixels; a stream must be RAW, DAT "
+            "or the packets of docs/live.md: send one of them, or give the right height and width",
         )
     if not num_events:
         raise UserError(

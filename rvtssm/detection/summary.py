@@ -50,7 +50,7 @@ class RunSummary:
     broke_off: str  # why the source or the run ended early; empty if neither did
     wall_s: float  # of the whole run
     startup_s: float  # until the first call was done: code is compiled, and weights are prepared
-    realtime_factor: float  # seconds of events per second after that
+    realtime_factor: float | None  # seconds of events per second after that; None if nothing was computed then
     step_ms: dict[str, float]  # computing time per window after the first call: p50, p90, p99
     lag_ms: dict[str, float]  # live: from the arrival of a window's last events to its boxes: p50, p90, p99, max
     files: tuple[str, ...] = ()
@@ -60,18 +60,20 @@ class RunSummary:
         (sensor_h, sensor_w), (frame_h, frame_w) = self.sensor_hw, self.frame_hw
         faults = "".join(f", {count} {name.replace('_', ' ')}" for name, count in self.faults.items() if count)
         lost = f", {self.num_lost_packets} packets lost" * bool(self.num_lost_packets)
+        restarts = f", {counted(self.num_restarts, 'jump')} of the clock" * bool(self.num_restarts)
         assumed = f" (assumed: {self.assumed_sensor})" * bool(self.assumed_sensor)
         passed = f", {self.num_passed} without a result" * bool(self.num_passed)
         reduce = f", reduce={self.reduce}" * (self.downsample > 1) + f", tiles={self.tiles}" * bool(self.tiles)
+        rate = "" if self.realtime_factor is None else f"; then {self.realtime_factor:.2g} x real time"
         lines = [
             f"{self.source}: {self.format}, {counted(self.num_events, 'event')}, {self.duration_s:.3f} s from camera "
-            f"time {self.start_us / 1e6:.3f} s{faults}{lost}",
+            f"time {self.start_us / 1e6:.3f} s{faults}{lost}{restarts}",
             *self._filter_lines(),
             f"{counted(self.num_windows, 'window')} of {self.window_ms:g} ms at {self.hz:g} Hz{passed}",
             f"sensor {sensor_w} x {sensor_h} pixels{assumed}, frames {frame_w} x {frame_h} "
             f"(downsample={self.downsample}{reduce})",
             f"{counted(self.num_detections, 'box')} for the files, highest score of all {self.highest_score:.2f}",
-            f"{self.wall_s:.1f} s, {self.startup_s:.1f} s of it to start; then {self.realtime_factor:.2g} x real time",
+            f"{self.wall_s:.1f} s, {self.startup_s:.1f} s of it to start{rate}",
         ]
         for what, numbers in (("computing", self.step_ms), ("lag", self.lag_ms)):
             if numbers:
@@ -198,12 +200,12 @@ class Tally:
             **self._pace(),
         }
 
-    def _pace(self) -> dict[str, float]:
+    def _pace(self) -> dict[str, float | None]:
         """Return seconds of the run and of its start, and seconds of events per second after the start."""
         now_s = time.perf_counter()
         wall_s = now_s - self._began_s
         if self._warm is None or self.num_windows <= self._num_warmup:
-            return {"wall_s": wall_s, "startup_s": wall_s, "realtime_factor": self.duration_s / wall_s}
+            return {"wall_s": wall_s, "startup_s": wall_s, "realtime_factor": None}
         warm_s, warm_us = self._warm
         factor = (self._done_us - warm_us) / 1e6 / (now_s - warm_s)
         return {"wall_s": wall_s, "startup_s": warm_s - self._began_s, "realtime_factor": factor}

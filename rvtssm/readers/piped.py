@@ -68,7 +68,7 @@ class PipedRecording:
             except ValueError as error:
                 raise UserError(
                     key_of(error, "pipes.not_a_stream"),
-                    str(error).replace(str(path), name) + "; a stream must be RAW or DAT",
+                    str(error).replace(str(path), name) + "; a stream must be RAW, DAT or the packets of docs/live.md",
                 ) from None
         if not isinstance(recording, ByteRecording):
             raise UserError(

@@ -91,6 +91,22 @@ def test_live_reads_packets_from_standard_input(weights, tmp_path, monkeypatch, 
     assert told["num_detections"] > 0 and told["broke_off"] == ""
 
 
+def test_live_knows_the_highest_score_of_boxes_that_are_not_written(weights, tmp_path, monkeypatch, draw_events):
+    content = as_bytes(draw_events()) + packet_bytes(draw_events()[:0], 7_500_000)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Dribble(content)))
+    told = told_by(weights, tmp_path, "-", "min_score=1.0")
+    assert told["num_detections"] == 0 and told["highest_score"] > 0.1
+
+
+def test_a_polarity_that_is_none_is_said_with_the_name_once(draw_events):
+    content = as_bytes(draw_events())
+    feed = Feed(PacketStream(io.BytesIO(content[:-1] + b"\2"), "a pipe"))
+    feed.begin()
+    while not feed.is_ended:
+        feed.arrivals()
+    assert feed.broke_off.startswith("a pipe has the polarity 2")
+
+
 def test_live_reads_packets_from_a_socket_and_tracks(weights, tmp_path, draw_events):
     with socket.create_server(("127.0.0.1", 0)) as server:
 

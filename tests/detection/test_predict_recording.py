@@ -100,6 +100,13 @@ def test_times_count_from_the_start_and_by_the_clock_of_the_camera(checkpoint, t
     assert captions[0].startswith("t = 0.050 s    camera 7.050 s    20 Hz")
 
 
+def test_a_summary_says_jumps_of_the_clock_and_no_rate_of_the_start(predicted):
+    summary = predicted[2]
+    assert "clock" not in summary.lines()[0]
+    said = replace(summary, num_restarts=2, wall_s=11.0, startup_s=11.0, realtime_factor=None).lines()
+    assert said[0].endswith(", 2 jumps of the clock") and "11.0 s, 11.0 s of it to start" in said
+
+
 @pytest.mark.parametrize("num_warmup", [1, 3])
 def test_the_first_windows_do_not_count_as_speed(monkeypatch, num_warmup):
     """They take 2 s, in which code is compiled; then a window of 0.05 s takes 0.1 s."""
@@ -114,6 +121,7 @@ def test_the_first_windows_do_not_count_as_speed(monkeypatch, num_warmup):
         tally.add(WindowResult(window, 50_000 * (number - 1), (HEIGHT, WIDTH), SPEC, seconds=seconds), 0)
         if number == num_warmup:  # nothing else tells the speed
             assert tally.counts()["step_ms"]["p99"] == pytest.approx(2000 / num_warmup)
+            assert tally.counts()["realtime_factor"] is None
     found = tally.counts()
     assert found["step_ms"] == pytest.approx(dict.fromkeys(("p50", "p90", "p99"), 100.0))
     assert found["wall_s"] == pytest.approx(2 + 0.1 * (9 - num_warmup)) and found["startup_s"] == pytest.approx(2)

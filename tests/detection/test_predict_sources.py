@@ -293,6 +293,7 @@ def test_a_stream_that_is_none_says_so(checkpoint, tmp_path, monkeypatch, conten
     with raises(key) as error:
         predict_recording(checkpoint, "-", tmp_path / "out", **LINES_ONLY, progress=False)
     assert "standard input" in str(error.value) and "/tmp" not in str(error.value)
+    assert (b"%" in content or not content) or "RAW, DAT or the packets" in str(error.value)
     assert not (tmp_path / "out").exists()
 
 
