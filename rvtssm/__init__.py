@@ -110,7 +110,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'rvtssm' has no attribute {name!r}")
     module = _HOMES[name]
-    if module in (_DETECTION, _EVALUATION, _TRAINING):
+    if module in (_EVALUATION, _TRAINING):
         share_processors()
     return getattr(import_module(module), _THERE.get(name, name))
 

@@ -54,7 +54,7 @@ class Config(TrainSections):
 def register_schema(settings: type[Config] = Config) -> None:
     """Register a class of settings with Hydra, so that it checks every key and type, and the sizes of models."""
     store = ConfigStore.instance()
-    store.store("schema", _schema(settings))
+    store.store("schema", _schema(settings))  # type: ignore[arg-type]  # a class can be hashed
     sizes = {name: asdict(size) for name, size in MODEL_SIZES.items()}
     first = next(iter(sizes.values()))
     differing = {key for size in sizes.values() for key, value in size.items() if value != first[key]}
@@ -64,9 +64,9 @@ def register_schema(settings: type[Config] = Config) -> None:
 
 
 @functools.cache
-def _schema(settings: type[Config]) -> DictConfig:
+def _schema(settings: type[Any]) -> DictConfig:
     """Return the keys and types of a class of settings; Hydra takes a copy of it."""
-    schema = OmegaConf.structured(settings)
+    schema: DictConfig = OmegaConf.structured(settings)
     # The class, not an instance: an instance has already filled in the defaults of its layer.
     schema.temporal = OmegaConf.structured(TemporalConfig)
     return schema

@@ -18,7 +18,7 @@ from rvtssm.cli.console import announce, say
 from rvtssm.cli.inputs import weights_path, with_default_weights
 from rvtssm.datasets import DatasetConfig, build_spec
 from rvtssm.datasets.tree import find_sequences
-from rvtssm.events.windows import WindowsConfig
+from rvtssm.events.windows import USUAL_REDUCTION, WindowsConfig
 from rvtssm.export.exported import ExportedDetector, chosen_precision, read_weights_file
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
@@ -167,7 +167,7 @@ def _windows_config(windows: WindowSettings) -> WindowsConfig:
         windows.convention,
         windows.representation,
         [tau / 1000 for tau in windows.time_constants_us],
-        windows.reduce,
+        None if windows.reduce == USUAL_REDUCTION[windows.convention] else windows.reduce,
     )
 
 

@@ -229,7 +229,7 @@ class SequenceDataModule(L.LightningDataModule):
             )
         sequences = self.sequences(split, source)
         for sequence in sequences:
-            sequence.check_settings(settings)
+            sequence.check_settings(settings, self.spec.downsample)
         return _annotated(sequences)
 
     def eval_loader(self, sequences: list[FrameSequence]) -> SequenceLoader:

@@ -87,10 +87,12 @@ class FrameSequence:
         windows = Windows(np.stack([ends_us - lengths_us, ends_us], axis=1), dt_us)
         return replace(self, windows=windows, source=self.source.counted_anew(windows))
 
-    def check_settings(self, asked_settings: WindowSettings) -> None:
+    def check_settings(self, asked_settings: WindowSettings, downsample: int) -> None:
         """Raise UserError if the frames were counted with other settings than `asked_settings`."""
         differences = []
         for field in fields(WindowSettings):
+            if field.name == "reduce" and downsample == 1:
+                continue
             own, asked = getattr(self.settings, field.name), getattr(asked_settings, field.name)
             # A stride of 1e6 / 30 us is stored in whole microseconds.
             if own != asked and not (field.name == "stride_us" and math.isclose(own, asked, rel_tol=1e-3)):

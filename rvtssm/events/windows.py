@@ -19,6 +19,7 @@ LATE_US = 10_000  # in a live stream, a larger step back in time means that the 
 LONGEST_SILENCE_US = 600_000_000  # longest gap in a live stream; every empty window in it is computed
 _MOST_WINDOWS = 10_000_000  # 14 hours at 200 Hz; a longer grid comes from a damaged time
 _USUAL = WindowSettings()
+USUAL_REDUCTION = {"exact": "sum", "rvt": "nearest"}  # of new trainings, by convention; docs/live.md compares the two
 
 
 @dataclass
@@ -43,8 +44,9 @@ class WindowsConfig:
     """histogram or surfaces."""
     time_constants_ms: list[float] = field(default_factory=lambda: [tau / 1000 for tau in _USUAL.time_constants_us])
     """Only for representation=surfaces, which has no bins."""
-    reduce: str = _USUAL.reduce
-    """Of each n x n square if downsample is n. nearest: keep one pixel; sum: count the events of all."""
+    reduce: str | None = None
+    """Of each n x n square if downsample is n. nearest: keep one pixel, as RVT does; sum: count the events of all;
+    null: nearest with convention=rvt, otherwise sum."""
 
     def __post_init__(self) -> None:
         check_at_least("windows", self, 0.001, "stride_ms", "window_ms")  # one microsecond
@@ -66,7 +68,8 @@ class WindowsConfig:
             length_us = stride_us
         counted = self.convention, self.num_bins, self.count_cutoff, self.representation
         constants_us = tuple(round(tau * 1000) for tau in self.time_constants_ms)
-        return WindowSettings(stride_us, length_us, *counted, constants_us, self.reduce)
+        reduce = self.reduce or USUAL_REDUCTION.get(self.convention, "sum")
+        return WindowSettings(stride_us, length_us, *counted, constants_us, reduce)
 
 
 @dataclass(frozen=True, slots=True)

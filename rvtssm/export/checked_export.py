@@ -16,7 +16,7 @@ from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.system.files import staging_folder
 from rvtssm.system.user_error import UserError
 
-CHECK_STEPS = 20  # steps for which file and PyTorch are compared, with carried state and at changing rates
+CHECK_STEPS = 10  # steps for which file and PyTorch are compared, with carried state and at changing rates
 _LARGEST_DIFFERENCE = 1e-3  # ten times what any of our layers needs in float32
 
 

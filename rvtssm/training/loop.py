@@ -115,7 +115,7 @@ def data_of(sections: TrainSections) -> SequenceDataModule:
 def describe(sections: TrainSections, data: SequenceDataModule) -> CheckpointMeta:
     """Return the description that checkpoints carry. Raise UserError for frames that have other windows."""
     for sequence in (*data.sequences("train"), *data.sequences("val")):
-        sequence.check_settings(sections.windows.settings)
+        sequence.check_settings(sections.windows.settings, data.spec.downsample)
     folders = {key: path and absolute_path(path) for key, path in sections.folders.items()}
     return CheckpointMeta(
         data.spec,

@@ -33,6 +33,7 @@ from rvtssm.records import WindowSettings
 from rvtssm.records.settings import exact_us
 from rvtssm.system.workers import SameProcess
 
+HALVED = replace(SPEC, downsample=2)
 CONFIG = PreprocessConfig(splits=("train",), workers=1)
 WINDOW_KEYS = {field.name for field in fields(WindowsConfig)}
 
@@ -92,7 +93,7 @@ def test_a_second_run_does_only_what_is_missing_or_has_changed(tmp_path):
         write_recording(tmp_path / "raw" / "train", name)
     prepare(tmp_path)
     before = contents(tmp_path / "out")
-    assert len(prepare(tmp_path).skipped) == 3
+    assert len(prepare(tmp_path, reduce="nearest").skipped) == 3  # without downsample, both reductions are the same
     (tmp_path / "out" / "train" / "b.h5").unlink()
     write_recording(tmp_path / "raw" / "train", "c", seed=5)
     summary = prepare(tmp_path)
@@ -102,16 +103,16 @@ def test_a_second_run_does_only_what_is_missing_or_has_changed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "spec", "difference"),
+    ("first", "changes", "spec", "difference"),
     [
-        ({"stride_ms": 25.0}, SPEC, "stride_us=50000, now 25000"),
-        ({}, replace(SPEC, downsample=2), "downsample=1, now 2"),
-        ({"reduce": "sum"}, SPEC, "reduce=nearest, now sum"),
+        (SPEC, {"stride_ms": 25.0}, SPEC, "stride_us=50000, now 25000"),
+        (SPEC, {"reduce": "nearest"}, HALVED, "downsample=1, now 2"),
+        (HALVED, {"reduce": "nearest"}, HALVED, "reduce=sum, now nearest"),
     ],
 )
-def test_output_from_other_settings_is_kept_unless_told(tmp_path, changes, spec, difference):
+def test_output_from_other_settings_is_kept_unless_told(tmp_path, first, changes, spec, difference):
     write_recording(tmp_path / "raw" / "train", "a")
-    prepare(tmp_path)
+    prepare(tmp_path, spec=first)
     write_recording(tmp_path / "raw" / "train", "b")
     before = contents(tmp_path / "out")
     summary = prepare(tmp_path, spec=spec, **changes)

@@ -87,11 +87,11 @@ def test_files_of_another_dataset_size_or_setting_are_refused(small_tree):
     with raises("prepared.other_size"):
         open_prepared(path, DATASETS["gen1"])
     with raises("prepared.other_windows"):
-        open_prepared(path, spec).check_settings(replace(SETTINGS, stride_us=25_000))
+        open_prepared(path, spec).check_settings(replace(SETTINGS, stride_us=25_000), 1)
     with raises("prepared.other_windows"):
-        open_prepared(path, spec).check_settings(replace(SETTINGS, reduce="sum"))
-    open_prepared(path, spec).check_settings(SETTINGS)
-    open_prepared(path, spec).check_settings(replace(SETTINGS, stride_us=50_000.4))
+        open_prepared(path, spec).check_settings(replace(SETTINGS, reduce="sum"), 2)
+    open_prepared(path, spec).check_settings(replace(SETTINGS, reduce="sum"), 1)
+    open_prepared(path, spec).check_settings(replace(SETTINGS, stride_us=50_000.4), 1)
 
 
 def test_every_dataset_makes_a_spec():

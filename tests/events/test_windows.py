@@ -107,11 +107,14 @@ def test_a_step_moves_by_less_than_a_microsecond_or_not_at_all(step_us):
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
-        ({}, WindowSettings()),
-        ({"stride_ms": 100 / 3, "window_ms": 50}, WindowSettings(1e6 / 30, 50_000)),
+        ({}, WindowSettings(reduce="sum")),
+        ({"stride_ms": 100 / 3, "window_ms": 50}, WindowSettings(1e6 / 30, 50_000, reduce="sum")),
         ({"convention": "rvt", "stride_ms": 20}, WindowSettings(20_000, 20_000, "rvt")),
-        ({"num_bins": 5, "representation": "surfaces"}, WindowSettings(num_bins=5, representation="surfaces")),
-        ({"time_constants_ms": [0.3, 40]}, WindowSettings(time_constants_us=(300, 40_000))),
+        (
+            {"num_bins": 5, "representation": "surfaces", "reduce": "nearest"},
+            WindowSettings(num_bins=5, representation="surfaces"),
+        ),
+        ({"time_constants_ms": [0.3, 40], "reduce": "nearest"}, WindowSettings(time_constants_us=(300, 40_000))),
     ],
 )
 def test_the_configuration_speaks_milliseconds(options, wanted):

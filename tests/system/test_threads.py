@@ -46,9 +46,9 @@ def test_a_verb_sets_its_threads_before_a_plugin_imports_torch(tmp_path, verb):
     assert done.stdout.splitlines()[0] == "PASSIVE 1"
 
 
-@pytest.mark.parametrize("name", ["load", "train", "evaluate"])
-def test_in_python_threads_sleep_while_they_wait(name):
-    program = f"import os, rvtssm; rvtssm.{name}; print(os.environ['OMP_WAIT_POLICY'], os.environ['OMP_NUM_THREADS'])"
+@pytest.mark.parametrize("use", ["rvtssm.load", "rvtssm.train", "rvtssm.evaluate", "import rvtssm.detection.engine"])
+def test_in_python_threads_sleep_while_they_wait(use):
+    program = f"import os, rvtssm; {use}; print(os.environ['OMP_WAIT_POLICY'], os.environ['OMP_NUM_THREADS'])"
     environment = {key: value for key, value in os.environ.items() if key not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
     environment["OMP_NUM_THREADS"] = "3"
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)

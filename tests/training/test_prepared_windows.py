@@ -49,7 +49,7 @@ def test_windows_that_are_not_named_are_those_of_the_frames(words, run, capsys):
     assert "step 1: validation AP" in said
     kept = yaml.safe_load((out / "overrides.yaml").read_text())
     assert {word for word in kept if word.startswith("windows")} == {"windows.stride_ms=25.0", "windows.num_bins=5"}
-    assert read_checkpoint(best_checkpoint(out)).windows == WindowSettings(25_000, num_bins=5)
+    assert read_checkpoint(best_checkpoint(out)).windows == WindowSettings(25_000, num_bins=5, reduce="sum")
     assert main(["info", *(word for word in words if word.startswith("dataset")), "model=tiny", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["stride_us"] == 25_000
 
