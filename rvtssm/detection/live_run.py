@@ -38,8 +38,11 @@ class LiveSource(Protocol):
     name: str
     height: int  # of the sensor, pixels
     width: int  # of the sensor, pixels
-    is_ended: bool
     num_lost: int  # packets that were lost
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether no more events come."""
 
     @property
     def broke_off(self) -> str:
@@ -124,16 +127,16 @@ class LiveRun:
         if arrival.is_restart and self.now_us is not None:
             self.detector.restart()
             self.num_restarts += 1
+            self.now_us = None
             self._arrived.clear()
         self.detector.feed(arrival.events, arrival.until_us)
         if self._on_events is not None and len(arrival.events):
             self._on_events(arrival.events)
-        known_us = arrival.until_us
-        if known_us is None and len(arrival.events):
-            known_us = int(arrival.events.t[-1])
-        if known_us is not None:
-            self.now_us = known_us
-            self._arrived.append((known_us, arrival.arrived_s))
+        last_us = int(arrival.events.t[-1]) if len(arrival.events) else None
+        known_us = [time_us for time_us in (self.now_us, arrival.until_us, last_us) if time_us is not None]
+        if known_us:
+            self.now_us = max(known_us)
+            self._arrived.append((self.now_us, arrival.arrived_s))
 
 
 Packet = Events | np.ndarray | tuple[Events | np.ndarray, int | None]
@@ -192,10 +195,15 @@ class Feed:
         self.source = source
         self.name, self.height, self.width = source.name, source.height, source.width
         self.num_lost = 0
-        self.is_ended, self._own_broke_off = False, ""
+        self._has_ended, self._own_broke_off = False, ""
         self._latest_us: int | None = None
         self._arrived: queue.Queue[Arrival | Exception | None] = queue.Queue(_MOST_PACKETS)
         self._thread = threading.Thread(target=self._read, name="rvtssm feed", daemon=True)
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether all events were taken, or `end` was called, or a signal has interrupted the source."""
+        return self._has_ended or getattr(self.source, "is_interrupted", False)
 
     @property
     def broke_off(self) -> str:
@@ -237,11 +245,11 @@ class Feed:
 
     def end(self) -> None:
         """Stop after the events read so far."""
-        self.is_ended = True
+        self._has_ended = True
 
     def _finish(self, error: Exception | None) -> None:
         """Note the end of the source. Raise what its own program raised."""
-        self.is_ended = True
+        self._has_ended = True
         if isinstance(error, UserError | OSError):
             reason = str(error)
             self._own_broke_off = reason if reason.startswith(self.name) else f"{self.name}: {reason}"

@@ -14,6 +14,7 @@ All numbers are little-endian, without gaps. A packet without events (n = 0) clo
 
 import socket
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
@@ -82,7 +83,7 @@ class PacketStream:
     def __init__(self, stream: ByteStream, name: str) -> None:
         self.name, self._stream = name, stream
         self.broke_off = ""
-        self._is_reading = self._is_ended = False
+        self.is_interrupted = self._is_reading = False
         head = self._read(_HEAD.size)
         if len(head) < _HEAD.size or not head.startswith(MAGIC):
             raise UserError(
@@ -103,7 +104,7 @@ class PacketStream:
 
     def packets(self) -> Iterator[tuple[Events, int | None]]:
         """Yield the events of each packet, and the time before which no event follows (None: unknown)."""
-        while not self._is_ended:
+        while not self.is_interrupted:
             head = self._read(_PACKET.size)
             if len(head) < _PACKET.size:
                 self._note_end(head)
@@ -125,22 +126,27 @@ class PacketStream:
                 yield events
 
     def end(self) -> None:
-        """End the stream after the bytes read so far. Signal handlers call this."""
-        self._is_ended = True
+        """End the stream after the bytes read so far. Signal handlers call this.
+
+        A wait in the main thread, where handlers run, is interrupted; whoever reads in another one looks at
+        `is_interrupted`.
+        """
+        self.is_interrupted = True
         if self._is_reading:
             raise KeyboardInterrupt
 
     def _note_end(self, head: bytes) -> None:
         self._gate.conclude()
-        if head and not self._is_ended:
+        if head and not self.is_interrupted:
             self.broke_off = self.broke_off or f"{self.name} ended within a packet; start the sender again"
 
     def _read(self, size: int) -> bytes:
         """Return the next bytes; fewer at the end of the stream."""
         data = b""
-        while len(data) < size and not self._is_ended:
+        while len(data) < size and not self.is_interrupted:
             try:
-                self._is_reading = True  # from here on, `end` interrupts the wait
+                # From here on, `end` interrupts the wait.
+                self._is_reading = threading.current_thread() is threading.main_thread()
                 part = self._stream.read1(size - len(data))
                 self._is_reading = False
             except KeyboardInterrupt:

@@ -7,6 +7,7 @@ size of the sensor.
 
 import os
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -81,7 +82,7 @@ class PipedRecording:
         self.faults = ReadFaults()
         self._undecoded = _Undecoded(head)
         self.broke_off = ""  # why the stream ended early, empty if it did not
-        self._is_reading = self._is_ended = False
+        self.is_interrupted = self._is_reading = False
         self._began_us: int | None = None  # `_check_clock` counts the events since this time
         self._num_since = 0
 
@@ -114,8 +115,9 @@ class PipedRecording:
                 if self.broke_off:
                     return
             try:
-                self._is_reading = True  # from here on, `end` interrupts the wait
-                data = b"" if self._is_ended else self._stream.read1(_READ_BYTES)  # type: ignore[attr-defined]
+                # From here on, `end` interrupts the wait.
+                self._is_reading = threading.current_thread() is threading.main_thread()
+                data = b"" if self.is_interrupted else self._stream.read1(_READ_BYTES)  # type: ignore[attr-defined]
                 self._is_reading = False
             except KeyboardInterrupt:
                 data = b""
@@ -159,8 +161,12 @@ class PipedRecording:
             )
 
     def end(self) -> None:
-        """End the stream after the bytes read so far. Signal handlers call this."""
-        self._is_ended = True
+        """End the stream after the bytes read so far. Signal handlers call this.
+
+        A wait in the main thread, where handlers run, is interrupted; whoever reads in another one looks at
+        `is_interrupted`.
+        """
+        self.is_interrupted = True
         if self._is_reading:
             raise KeyboardInterrupt
 

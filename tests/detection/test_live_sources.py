@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+import signal
 import socket
 import sys
 import threading
@@ -14,9 +16,10 @@ import pytest
 from user_errors import raises
 
 from rvtssm.cli import main as cli
-from rvtssm.detection.live_run import Feed, PythonSource
+from rvtssm.detection.live_run import Feed, LiveRun, PythonSource
 from rvtssm.detection.packets import PacketStream, packet_bytes, stream_head
 from rvtssm.detection.predictor import Predictor
+from rvtssm.readers.dat import write_dat
 from rvtssm.readers.recording import join_events
 
 HEIGHT, WIDTH = 48, 64
@@ -35,6 +38,23 @@ class Dribble(io.BytesIO):
 
     def read1(self, size=-1, /):
         return super().read1(min(size, 100))
+
+
+class OneByOne(Feed):
+    """Lets each packet be computed before the next one is taken."""
+
+    backlog = 0
+
+
+def windows_of(predictor, packets):
+    run = LiveRun(
+        OneByOne(PythonSource(packets, HEIGHT, WIDTH)), predictor.stream(HEIGHT, WIDTH, min_score=0.1, latest=True)
+    )
+    run.warm_up()
+    results = []
+    while not run.source.is_ended:
+        results.append(run.step())
+    return [result for result in results if result is not None], run
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +127,39 @@ def test_a_polarity_that_is_none_is_said_with_the_name_once(draw_events):
     assert feed.broke_off.startswith("a pipe has the polarity 2")
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("kind", ["packets", "dat"])
+def test_a_signal_while_a_stream_is_silent_keeps_what_was_found(
+    weights, tmp_path, monkeypatch, draw_events, number, kind
+):
+    """A thread waits for bytes, and the main thread for the thread."""
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    content = as_bytes(draw_events())
+    if kind == "dat":
+        write_dat(tmp_path / "sent.dat", draw_events(), HEIGHT, WIDTH)
+        content = (tmp_path / "sent.dat").read_bytes()
+    reader, writer = os.pipe()
+    threading.Thread(target=os.write, args=(writer, content)).start()  # and never ends
+    step, steps = LiveRun.step, []
+
+    def step_and_interrupt(run):
+        result = step(run)
+        if result is None and steps:
+            signal.raise_signal(number)
+        if result is not None:
+            steps.append(result)
+        return result
+
+    monkeypatch.setattr(LiveRun, "step", step_and_interrupt)
+    with open(reader, "rb") as stream:
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=stream))
+        told = told_by(weights, tmp_path, "-")
+        os.close(writer)
+    signal.signal(signal.SIGINT, usual)
+    lines = (tmp_path / "out" / "detections.jsonl").read_text().splitlines()
+    assert len(lines) == told["num_windows"] > 0 and told["num_events"] > 0
+
+
 def test_live_reads_packets_from_a_socket_and_tracks(weights, tmp_path, draw_events):
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -147,6 +200,20 @@ def test_a_generator_gives_the_windows_of_the_recording(predictor, draw_events):
     for mine, theirs in zip(found, wanted, strict=False):
         np.testing.assert_array_equal(mine.score, theirs.score)
         assert mine.num_passed == 0 and mine.lag_s > 0
+
+
+@pytest.mark.parametrize("behind_us", [-1, 0, 5_000, 60_000, 10_000_000])
+def test_any_time_before_the_next_event_is_a_legal_one(predictor, draw_events, behind_us):
+    """A packet may say less than its own last event does, the same as before, or a time before all events."""
+    packets = cut(draw_events(), 9)
+    later_us = [int(packet.t[-1]) for packet in packets]
+    untils_us = [max(time_us - behind_us, 0) for time_us in later_us] if behind_us >= 0 else [-1] * 9
+    given = [(packets[0][:0], 0), *zip(packets, untils_us, strict=True)]
+    wanted, _ = windows_of(predictor, packets)
+    found, _ = windows_of(predictor, given)
+    assert [window.t_us for window in found] == [window.t_us for window in wanted] and len(wanted) >= 5
+    for mine, theirs in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(mine.score, theirs.score)
 
 
 def test_what_a_generator_raises_reaches_the_caller(predictor, draw_events):
