@@ -43,6 +43,10 @@ class Tracker:
         check_choice("track", name, TRACKERS)
         check_number("track_memory_s", memory_s, 0)
         check_installed(f"track={name}")
+        import supervision
+        from trackers import ByteTrackTracker
+
+        self._boxes, self._new_tracker = supervision.Detections, ByteTrackTracker
         self._num_classes = num_classes
         self._settings: dict[str, Any] = {
             # counted from the last box, which is one window before the object is missed
@@ -62,18 +66,15 @@ class Tracker:
 
     def update(self, detections: Detections) -> Detections:
         """Return the detections of the next window with `track_id`. Only `smooth_s` changes scores and order."""
-        import supervision
-        from trackers import ByteTrackTracker
-
         if self._first_us is None:
             self._first_us = detections.t_us
         seconds = (detections.t_us - self._first_us) / 1e6
         track_id = np.zeros(len(detections), np.int64)
         for class_id in sorted({*self._trackers, *detections.class_id.tolist()}):
             if class_id not in self._trackers:
-                self._trackers[class_id] = ByteTrackTracker(**self._settings)
+                self._trackers[class_id] = self._new_tracker(**self._settings)
             rows = np.flatnonzero((detections.class_id == class_id) & (detections.score >= LOWEST_SCORE))
-            boxes = supervision.Detections(
+            boxes = self._boxes(
                 xyxy=detections.xyxy[rows].astype(np.float64), confidence=detections.score[rows], data={"row": rows}
             )
             tracked = self._trackers[class_id].update(boxes, timestamp=seconds)
