@@ -20,7 +20,7 @@ from benchmarks.transfer.footage import (
     unsure_boxes,
     write_mot,
 )
-from benchmarks.transfer.scoring import read_split, score, without_regions
+from benchmarks.transfer.scoring import LabelledRecording, offsets, read_split, score, without_offsets, without_regions
 from rvtssm.cli import main as cli
 from rvtssm.contrib.worlds.video import open_video
 from rvtssm.contrib.worlds.video_labels import read_video_labels
@@ -29,9 +29,10 @@ from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.sources import opened_source
 from rvtssm.drawing.camera_images import Images
+from rvtssm.evaluation.matching import ScoredRecording
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.models.heads.yolox import YoloxHead
-from rvtssm.records import Detections
+from rvtssm.records import Detections, Labels
 
 HEIGHT, WIDTH, NUM = 48, 64, 16  # of the drawn pictures, which show a square
 CROSSING, HIGHWAY, PATHS = (
@@ -339,3 +340,75 @@ def test_what_is_held_apart_is_scored_only_by_name_and_no_training_sees_it(comma
         capsys.readouterr().out
     )
     assert transfer.APART not in transfer.PARTS and [part.held_apart for part in FOOTAGE[:2]] == [False, False]
+
+
+def test_labels_that_do_not_fit_the_pictures_are_refused(clones, tmp_path):
+    clone = tmp_path / "OpenTracker"
+    (clone / CROSSING.pictures).mkdir(parents=True)
+    for number in (1, 2):
+        (clone / CROSSING.pictures / f"{number}.png").touch()
+    for text, reason in (
+        ("1,2,3,4\n", "has labels of 1 pictures, and there are 2"),
+        ("1,2,3\n", "in line 1; `left,top"),
+    ):
+        (clone / CROSSING.labels).write_text(text)
+        with pytest.raises(ValueError, match=reason):
+            mot_rows(CROSSING, find_places(tmp_path, CROSSING))
+    with pytest.raises(ValueError, match="has no box of a vehicle"):
+        mot_rows(replace(HIGHWAY, first_labelled=99), find_places(clones, HIGHWAY))
+
+
+def test_a_habit_of_boxes_is_found_and_can_be_taken_away():
+    rng = np.random.default_rng(0)
+    t_us = np.repeat(np.arange(1, 21) * 50_000, 2)
+    truth = np.concatenate((rng.uniform(5, 40, (40, 2)), rng.uniform(10, 60, (40, 2))), axis=1).astype(np.float32)
+    labels = Labels(truth, np.tile(np.arange(2), 20), t_us, np.repeat(np.arange(20), 2), np.full(40, -1))
+    habit = np.array([[-0.1, 0.0, 0.05, 0.2], [0.0, -0.2, 0.0, 0.0]])  # in sides of the label
+    frames = []
+    for number, time in enumerate(np.unique(t_us)):
+        own = truth[2 * number : 2 * number + 2]
+        boxes = np.concatenate((own[:, :2], own[:, :2] + own[:, 2:]), axis=1) + habit * np.tile(own[:, 2:], 2)
+        far = np.array([[150, 150, 170, 170]])  # of no label
+        found = np.concatenate((boxes, far)).astype(np.float32)
+        frames.append(Detections(found, np.array([0.9, 0.8, 0.1], np.float32), np.array([0, 1, 0]), int(time)))
+    scored = [ScoredRecording("a", labels, frames)]
+    found = offsets(scored, 3)
+    larger = np.tile([[1.15, 1.2], [1.0, 1.2], [1.0, 1.0]], 2)  # a side of the box, in sides of the label
+    np.testing.assert_allclose(found, np.concatenate((habit, np.zeros((1, 4)))) / larger, atol=1e-5)
+    (moved,) = without_offsets(scored, found)
+    for frame, old in zip(moved.detections, frames, strict=True):
+        own = truth[t_us == frame.t_us]
+        np.testing.assert_allclose(frame.xyxy[:2], np.c_[own[:, :2], own[:, :2] + own[:, 2:]], atol=1e-3)
+        np.testing.assert_array_equal(frame.score, old.score)
+    assert not offsets([ScoredRecording("empty", labels, [])], 2).any()
+
+
+def test_the_first_part_is_for_training_and_the_rest_is_scored():
+    times_us = np.repeat(np.arange(0, 10_000_001, 250_000), 2)
+    training, scored = finetune.split_times(times_us)
+    assert training[0] == 0 and training[-1] == 6_000_000 and len(training) == 25
+    assert scored[0] > training[-1] + finetune.GAP_US and scored[-1] == 10_000_000
+    assert not set(training) & set(scored)
+    assert [len(part) for part in finetune.split_times(np.zeros(0, np.int64))] == [0, 0]
+
+
+def test_windows_of_pedro_are_scored_each_by_itself(checkpoint, tmp_path):
+    rng, given = np.random.default_rng(0), tmp_path
+    tmp_path = tmp_path / "examples"
+    for number in range(2):
+        t = np.sort(rng.integers(10**12, 10**12 + 40_000, 500))
+        columns = [t, rng.integers(0, 346, 500), rng.integers(0, 260, 500), rng.integers(0, 2, 500)]
+        for kind in ("numpy", "xml"):
+            (tmp_path / kind / "test").mkdir(parents=True, exist_ok=True)
+        np.save(tmp_path / f"numpy/test/frame{number}.npy", np.stack(columns, axis=1))
+        edges = "<xmin>20</xmin><ymin>30</ymin><xmax>60</xmax><ymax>130</ymax>"
+        found = f"<object><name>person</name><bndbox>{edges}</bndbox></object>"
+        size = "<size><width>346</width><height>260</height></size>"
+        (tmp_path / f"xml/test/frame{number}.xml").write_text(f"<annotation>{size}{found}</annotation>")
+    assert len(transfer.read_pedro(tmp_path, checkpoint)) == 2
+    recordings = transfer.read_pedro(given, checkpoint)
+    assert [recording.name for recording in recordings] == ["test/frame0", "test/frame1"]
+    assert all(isinstance(each, LabelledRecording) and len(each.windows) == 1 for each in recordings)
+    assert [int(each.windows.dt_us[0]) for each in recordings] == [40_000, 40_000]
+    (row,) = score(checkpoint, recordings, 2, skip_us=0)
+    assert (row["class"], row["labels"], row["frame"]) == ("person", 2, [173, 130])

@@ -197,6 +197,34 @@ def test_a_compiled_detector_trains_in_bf16_and_is_validated_in_chunks_of_any_le
         torch.testing.assert_close(compiled.detections[key].xyxy, frame.xyxy, rtol=1e-4, atol=1e-3)
 
 
+class Parts(nn.Module):
+    """As little as has a backbone, a neck and a head, of which one has something to compile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone, self.neck, self.head = nn.Sequential(nn.Linear(4, 8), nn.GELU()), nn.Identity(), nn.Identity()
+        self.backbone.recompute = lambda strides: None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.neck(self.backbone(x)))
+
+
+def test_the_compiler_gives_the_same():
+    try:
+        check_compiler("cpu")
+    except ValueError as error:
+        pytest.skip(str(error))
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    parts, x = Parts(), torch.randn(5, 4)
+    # neither a precompiled header nor a search for vector units, which take longer than the kernel
+    options = {"cpp_cache_precompile_headers": False, "cpp.simdlen": 1}
+    with torch.no_grad(), torch._inductor.config.patch(options):
+        wanted = parts(x)
+        speed_up(parts, "cpu", compile_parts=True)
+        torch.testing.assert_close(parts(x), wanted)
+
+
 def test_without_a_compiler_nothing_starts(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with raises("training.no_compiler"):
