@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 
-from rvtssm.events.windows import LATE_US, LONGEST_SILENCE_US
+from rvtssm.events.windows import LONGEST_SILENCE_US, clock_jumps
 from rvtssm.readers import ReadFaults
 from rvtssm.readers.event_checks import LiveGate
 from rvtssm.records import Events
@@ -152,8 +152,7 @@ class Camera:
     def _parts(self, packet: npt.NDArray[Any], arrived_s: float) -> list[Arrival]:
         """Return the events of a packet as one arrival, or as several if the clock jumps between them."""
         t = packet["t"].astype(np.int64)
-        steps_us = np.diff(t, prepend=t[:1] if self._latest_us is None else self._latest_us)
-        jumps = np.flatnonzero((steps_us < -LATE_US) | (steps_us > LONGEST_SILENCE_US)).tolist()
+        jumps = clock_jumps(self._latest_us, t)
         arrivals: list[Arrival] = []
         for start, stop in pairwise(sorted({0, *jumps, len(t)})):
             is_restart = start in jumps

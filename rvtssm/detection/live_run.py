@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -19,7 +20,7 @@ from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.event_camera import NO_EVENTS, Arrival
 from rvtssm.detection.sources import EventSource
 from rvtssm.detection.window_results import WindowResult
-from rvtssm.events.windows import LATE_US, LONGEST_SILENCE_US
+from rvtssm.events.windows import clock_jumps
 from rvtssm.readers import ReadFaults
 from rvtssm.readers.event_checks import LiveGate, columns_of
 from rvtssm.readers.recording import copy_events
@@ -184,7 +185,8 @@ class Feed:
     """Reads a source in a thread of its own, for a `LiveRun`.
 
     No event is lost without a count: a sender waits while 4096 packets wait here, and packets that are dropped because
-    they arrive faster than they can be counted are `num_lost`. A jump of the clock begins a new stream.
+    they arrive faster than they can be counted are `num_lost`. A jump of the clock begins a new
+    stream, also within a packet.
 
     Args:
         source: The source. If it has `packets`, as `PacketStream` and `PythonSource` do, these are read, otherwise
@@ -268,15 +270,19 @@ class Feed:
             for events, until_us in self._packets():
                 if self.is_ended:
                     return
-                self._arrived.put(self._arrival(copy_events(events), until_us))
+                for arrival in self._parts(copy_events(events), until_us):
+                    self._arrived.put(arrival)
             self._arrived.put(None)
         except Exception as error:  # of the source, raised again where its events are taken
             self._arrived.put(error)
 
-    def _arrival(self, events: Events, until_us: int | None) -> Arrival:
-        latest_us, is_restart = self._latest_us, False
-        if len(events):
-            first_us, self._latest_us = int(events.t[0]), int(events.t[-1])
-            if latest_us is not None:
-                is_restart = not -LATE_US <= first_us - latest_us <= LONGEST_SILENCE_US
-        return Arrival(events, until_us, time.monotonic(), is_restart)
+    def _parts(self, events: Events, until_us: int | None) -> list[Arrival]:
+        """Return a packet as one arrival, or as several if the clock jumps between its events."""
+        arrived_s = time.monotonic()
+        if not len(events):  # before the first event, `until_us` closes no window, and may be of any clock
+            return [Arrival(events, None if self._latest_us is None else until_us, arrived_s)]
+        jumps = clock_jumps(self._latest_us, events.t)
+        self._latest_us = int(events.t[-1])
+        bounds = sorted({0, *jumps, len(events)})
+        parts = [Arrival(events[start:stop], None, arrived_s, start in jumps) for start, stop in pairwise(bounds)]
+        return [*parts[:-1], replace(parts[-1], until_us=until_us)]

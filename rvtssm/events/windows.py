@@ -186,3 +186,14 @@ def first_jump(before_us: int | None, times_us: npt.NDArray[np.int64]) -> int | 
         return None
     jumps = np.flatnonzero(np.diff(times_us, prepend=start_us) > LONGEST_SILENCE_US)
     return int(jumps[0]) if len(jumps) else None
+
+
+def clock_jumps(before_us: int | None, times_us: npt.NDArray[np.int64]) -> list[int]:
+    """Return the indices of the times at which the clock of a live stream has jumped, back or forward.
+
+    Args:
+        before_us: The time before the first one; None if there was none.
+        times_us: (N,).
+    """
+    steps_us = np.diff(times_us, prepend=times_us[:1] if before_us is None else before_us)
+    return np.flatnonzero((steps_us < -LATE_US) | (steps_us > LONGEST_SILENCE_US)).tolist()

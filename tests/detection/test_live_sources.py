@@ -240,6 +240,33 @@ def test_a_jump_of_the_clock_begins_a_new_stream(draw_events):
     assert [arrival.is_restart for arrival in found] == [False, True]
 
 
+@pytest.mark.parametrize("jump_us", [700_000_000, 10**15])
+def test_a_jump_of_the_clock_within_a_packet_begins_a_new_stream(predictor, draw_events, jump_us):
+    events = draw_events()
+    later = replace(events, t=events.t + jump_us)
+    before, after = cut(events, 9), cut(later, 9)
+    jumps = [(before[0][:0], 0), *before[:-1], join_events([before[-1], after[0]]), *after[1:]]
+    found, run = windows_of(predictor, jumps)
+    wanted, _ = windows_of(predictor, before)
+    assert run.num_restarts == 1 and run.source.broke_off == ""
+    assert [window.t_us for window in found] == [window.t_us + k * jump_us for k in (0, 1) for window in wanted]
+    for mine, theirs in zip(found, wanted + wanted, strict=True):
+        np.testing.assert_array_equal(mine.score, theirs.score)
+
+
+@pytest.mark.parametrize(("place", "num_restarts", "num_left_out"), [(-1, 2, 0), (300, 0, 1)])
+def test_a_single_event_of_the_far_future_does_not_end_the_boxes(
+    predictor, draw_events, place, num_restarts, num_left_out
+):
+    packets = cut(draw_events(), 9)
+    packets[4] = replace(packets[4], t=packets[4].t.copy())
+    packets[4].t[place] = 10**15
+    found, run = windows_of(predictor, packets)
+    assert run.num_restarts == num_restarts and run.source.broke_off == ""
+    assert found[-1].t_us > packets[7].t[0]
+    assert run.source.source.faults.other_clock == num_left_out
+
+
 def test_packets_that_are_dropped_are_counted(draw_events):
     packets = cut(draw_events(1_000), 10)
     feed = Feed(PythonSource(packets, HEIGHT, WIDTH))
