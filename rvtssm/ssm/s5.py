@@ -241,6 +241,9 @@ class _RealS5(RealSharedStep):
 class S5(SSMBlock):
     """S5 as the detector uses it: the state-space layer inside its block. See `S5SSM`.
 
+    The block of the released S5-ViT normalises the input, applies the layer and GELU, adds the normalised input, and
+    does the same with a second norm and a gated feed-forward part.
+
     The default rule is `bilinear`, as in the released weights. Its decay approximates exp(Lambda dt), well only for
     modes that are slow compared with the step: ten steps of a tenth in place of one change the state of new layers by a
     third to nearly all of its norm, and the output by some percent (docs/concepts.md). With
