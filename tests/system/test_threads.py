@@ -36,14 +36,15 @@ def test_it_is_too_late_once_torch_is_there(monkeypatch):
 @pytest.mark.parametrize("verb", ["demo", "train", "evaluate", "predict", "live", "serve"])
 def test_a_verb_sets_its_threads_before_a_plugin_imports_torch(tmp_path, verb):
     plugin = tmp_path / "plugin.py"
-    plugin.write_text("import os, torch; print(os.environ.get('OMP_WAIT_POLICY'), os.environ.get('OMP_NUM_THREADS'))")
+    told = "('torch' in sys.modules, os.environ['OMP_WAIT_POLICY'], os.environ['OMP_NUM_THREADS'])"
+    plugin.write_text(f"import os, sys; print(*{told}, flush=True); os._exit(0)")
     program = (
         "import os; from rvtssm.cli.main import main; os.cpu_count = lambda: 2; "
         f"main(['{verb}', 'plugins=[{plugin}]', '--config'])"
     )
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_", "KMP_"))}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[0] == "PASSIVE 1"
+    assert done.stdout == "False PASSIVE 1\n"
 
 
 @pytest.mark.parametrize("use", ["rvtssm.load", "rvtssm.train", "rvtssm.evaluate", "import rvtssm.detection.engine"])
