@@ -1,7 +1,7 @@
 """What the recipes cost: a training step counted without running it, and what limits GPUs at it.
 
     python -m benchmarks.roofline [--recipes gen1_s5_base,onempx_s5_base] [--gpu A100] --json FILE
-    python -m benchmarks.roofline --page   # the table of docs/training.md, for all recipes of Gen1 and 1Mpx
+    python -m benchmarks.roofline --page   # the tables of docs/training.md, for all recipes of Gen1 and 1Mpx
 
 PyTorch's fake tensors have shapes and no content, so the count needs neither a GPU nor the memory of the step: products
 (two operations per multiply-add), bytes that every operation of eager PyTorch reads and writes, their number, and the
@@ -32,7 +32,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.measuring import write_json
 from rvtssm.cli.composition import compose
-from rvtssm.cli.config import configs_dir
+from rvtssm.cli.config import Config, configs_dir
 from rvtssm.datasets import build_spec
 from rvtssm.evaluation.render import TerminalTable
 from rvtssm.models.backbones import attention
@@ -146,34 +146,38 @@ def counted_as(recipe: str) -> str:
 
 
 def page_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the table of all recipes in Markdown, with their cost on the GPUs that the paper used.
+    """Return two tables in Markdown: the settings of each group of recipes, and all recipes with their cost.
 
     Args:
-        rows: The counts of the recipes that `counted_as` names. A recipe that was not counted has empty cells.
+        rows: The counts of the recipes that `counted_as` names, for the GPUs that the paper used. A recipe that was not
+            counted has empty cells.
     """
     counts = {row["recipe"]: row for row in rows}
-    lines = [
-        "| recipe | GPUs | batch | learning rate | steps | precision | hours | GB per GPU | published AP | source |"
-    ]
-    lines.append("|---|--:|--:|--:|--:|---|--:|--:|---|---|")
+    groups = ["| recipes | GPUs | batch | learning rate | steps | precision |", "|---|--:|--:|--:|--:|---|"]
+    costs = ["| recipe | hours | GB per GPU | published AP | source |", "|---|--:|--:|---|---|"]
     for recipe in recipes():
         row, config = counts.get(counted_as(recipe)), compose([f"experiment={recipe}"])
-        sampling, training, total = config.sampling, config.training, config.sampling.total_batch or 0
-        ap, source = _published(recipe)
-        cells = [
-            f"`{recipe}`",
-            str(training.devices),
-            f"{total} x {sampling.chunk_length}",
-            f"{peak_learning_rate(config.optim, total):.3g}",
-            f"{training.steps // 1000} k",
-            training.precision,
-            f"{hours(row, training.steps, 'A100'):.0f}" if row else "",
-            f"{row['bytes_peak'] / 1e9:.0f}" if row else "",
-            ap,
-            source,
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        groups.append(_settings_row(recipe, config))
+        time, memory = "", ""
+        if row:
+            time, memory = f"{hours(row, config.training.steps, 'A100'):.0f}", f"{row['bytes_peak'] / 1e9:.0f}"
+        costs.append(f"| {' | '.join([f'`{recipe}`', time, memory, *_published(recipe)])} |")
+    return "\n".join([*dict.fromkeys(groups), "", *costs])
+
+
+def _settings_row(recipe: str, config: Config) -> str:
+    """Return the row of a recipe's group: recipes of one dataset with an LSTM, or its others."""
+    sampling, training, total = config.sampling, config.training, config.sampling.total_batch or 0
+    dataset, layer = recipe.split("_")[:2]
+    cells = [
+        f"`{dataset}_lstm_*`" if layer == "lstm" else f"other `{dataset}_*`",
+        str(training.devices),
+        f"{total} x {sampling.chunk_length}",
+        f"{peak_learning_rate(config.optim, total):.3g}",
+        f"{training.steps // 1000} k",
+        training.precision,
+    ]
+    return f"| {' | '.join(cells)} |"
 
 
 def _published(recipe: str) -> tuple[str, str]:
@@ -197,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--recipes", default="gen1_s5_base,onempx_s5_base", help="of configs/experiment")
     parser.add_argument("--gpu", choices=GPUS, default="A100", help="whose limits the table has")
     parser.add_argument("--json", type=Path, help="file to write")
-    parser.add_argument("--page", action="store_true", help="print the table of docs/training.md, for all recipes")
+    parser.add_argument("--page", action="store_true", help="print the tables of docs/training.md, for all recipes")
     options = parser.parse_args(arguments)
     names = dict.fromkeys(map(counted_as, recipes())) if options.page else options.recipes.split(",")
     rows = [count_recipe(recipe) for recipe in names]
