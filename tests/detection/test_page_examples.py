@@ -166,6 +166,6 @@ def test_the_live_program_prints_boxes_in_sensor_pixels(live_checkpoint, draw_ev
     write_dat(tmp_path / "recording.raw", spread, 720, 1280)
     monkeypatch.chdir(tmp_path)
     names: dict = {}
-    exec(program("StreamDetector").replace("min_score=0.3", "min_score=0.001"), names)  # the weights have not learned
+    exec(program("stream.windows").replace("min_score=0.3", "min_score=0.001"), names)  # the weights have not learned
     printed = [float(number) for number in re.findall(r"\d+\.\d*", capsys.readouterr().out)]
-    assert names["detector"].downsample > 1 and max(printed) > max(names["detector"].frame_hw)
+    assert names["stream"].downsample > 1 and max(printed) > max(names["stream"].frame_hw)
