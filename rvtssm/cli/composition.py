@@ -20,6 +20,7 @@ PATH_KEYS = (
     *("recording", "out", "checkpoint", "resume", "training.init_from", "dataset.raw_dir", "dataset.prepared_dir"),
     *("export.calibrate", "detection.camera_settings", "model.timm_weights"),
 )
+_NO_LOGGING = ("hydra/job_logging=none", "hydra/hydra_logging=none")  # only a sweep logs, and to read these takes time
 PATH_LIST_KEYS = ("evaluation.checkpoints", "plugins")
 
 
@@ -31,7 +32,8 @@ def compose(overrides: list[str], verb: str = "") -> Config:
 
     register_schema(verbs()[verb].settings_class if verb else Config)
     with hydra.initialize_config_dir(str(configs_dir()), version_base="1.3"):
-        return with_settings_of_files(to_config(hydra.compose("config", overrides)), overrides, verb)
+        composed = hydra.compose("config", [*_NO_LOGGING, *overrides])
+        return with_settings_of_files(to_config(composed), overrides, verb)
 
 
 def with_settings_of_files(config: Config, overrides: list[str], verb: str) -> Config:
@@ -52,10 +54,10 @@ def with_settings_of_files(config: Config, overrides: list[str], verb: str) -> C
 
     weights = read_settings(config) if start else None
     windows = read_windows(dataset) if reads_frames else None
-    if not weights and not windows:
+    if not weights and windows in (None, config.windows):
         return config
     store_defaults(type(config), weights, windows)
-    started = to_config(hydra.compose(PRIMARY, overrides))
+    started = to_config(hydra.compose(PRIMARY, [*_NO_LOGGING, *overrides]))
     if weights and started.temporal.name != weights.temporal.name:
         started.temporal = config.temporal  # the settings of another layer say nothing of this one
     return started
