@@ -16,8 +16,9 @@ from rvtssm.models.checkpoint import WRITTEN_BY, load_file, read_checkpoint, wei
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.records import WindowSettings
+from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system import provenance
-from tests.evaluation.test_evaluate import SPEC, TemporalConfig
+from tests.evaluation.test_evaluate import SPEC
 
 WORDS = ["model=small", "training.steps=7", "augment.window_ms=[50,10]", "seed=3"]
 PATH = "a, b={c}, é\\${d}"  # letters that have a meaning in JSON or for Hydra

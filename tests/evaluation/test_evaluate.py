@@ -11,27 +11,30 @@ from pathlib import Path
 import numpy as np
 import pytest
 from event_examples import boxes_of, random_events
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from rvtssm.boxes import ltwh_to_xyxy
 from rvtssm.cli import evaluate as verb
 from rvtssm.cli import main as cli
-from rvtssm.datasets import DATASETS
+from rvtssm.datasets import DATASETS, DatasetConfig
 from rvtssm.datasets.chunks import Collate
+from rvtssm.datasets.data_config import DataConfig, PreprocessConfig
+from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.evaluation import detector_run, evaluating, rates
 from rvtssm.evaluation.detector_run import WeightsFile, stream
+from rvtssm.evaluation.evaluating import evaluate
 from rvtssm.evaluation.matching import match_detections
 from rvtssm.events.labels import write_boxes
 from rvtssm.export.exported import ExportedDetector
 from rvtssm.models.checkpoint import read_checkpoint, weights_digest, write_checkpoint
-from rvtssm.models.checkpoint_meta import CheckpointMeta
-from rvtssm.models.model_config import ModelConfig
+from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers import open_recording
 from rvtssm.readers.dat import write_dat
 from rvtssm.records import Detections, WindowSettings
-from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.system.user_error import UserError
 
 SPEC = replace(DATASETS["synthetic"], height=48, width=64)
-SENSOR = ("dataset=synthetic", "dataset.height=48", "dataset.width=64")
+ALL_BOXES = PostprocessConfig(min_score=0)
 LABELS_US = 50_000 * np.arange(5, 22)  # every 50 ms
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
@@ -51,19 +54,13 @@ def raw(tmp_path_factory) -> Path:
     return write_recording(tmp_path_factory.mktemp("data") / "raw")
 
 
-@pytest.fixture
-def weights(tmp_path, raw):
-    """A function: settings of the temporal layer -> a checkpoint that says where the recording is."""
-
-    def write(**temporal) -> Path:
-        model = ModelConfig(size="custom", embed_dim=8, head_dim=8, num_blocks=(0, 0, 0, 1), fpn_blocks=0)
-        meta = CheckpointMeta(
-            SPEC, model, TemporalConfig(**temporal), WindowSettings(50_000, None, "exact", 10, 10), str(raw)
-        )
-        write_checkpoint(tmp_path / "model.ckpt", meta.build(), meta)
-        return tmp_path / "model.ckpt"
-
-    return write
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory, live_checkpoint, raw) -> Path:
+    """A checkpoint that says where the recording is."""
+    path = tmp_path_factory.mktemp("weights") / "model.ckpt"
+    trained = replace(live_checkpoint(num_blocks=(0, 0, 0, 1)), spec=SPEC, raw_dir=str(raw))
+    write_checkpoint(path, trained.detector, trained)
+    return path
 
 
 @pytest.fixture
@@ -92,62 +89,79 @@ def scored(monkeypatch):
     return recordings
 
 
+def evaluated(checkpoint: Path, out: Path, **settings) -> dict:
+    """The report that is written to `out`."""
+    evaluate(checkpoint, out=out, **{"bootstrap": 0, "data": DataConfig(workers=0), **settings})
+    return json.loads((out / "evaluation.json").read_text())
+
+
 @pytest.fixture
-def refused(tmp_path, capsys, batches_run):
-    """A function: arguments -> the line that refuses them before a single window was looked at."""
+def refused(weights, tmp_path, batches_run):
+    """A function: settings -> the line that refuses them before a single window was looked at."""
 
-    def run_it(*arguments: str) -> str:
+    def answer(checkpoint: Path = weights, **settings) -> str:
         batches_run.clear()
-        assert cli.main(["evaluate", *arguments, f"out={tmp_path / 'out'}"]) == 2
-        lines = [line for line in capsys.readouterr().err.splitlines() if "━" not in line]
-        assert len(lines) == 1 and not (tmp_path / "out").exists() and not batches_run
-        return lines[0]
+        with pytest.raises(UserError) as refusal:
+            evaluated(checkpoint, tmp_path / "out", **settings)
+        assert "\n" not in refusal.value.text and not (tmp_path / "out").exists() and not batches_run
+        return refusal.value.text
 
-    return run_it
-
-
-def prepare(raw: Path, prepared: Path, *words: str) -> str:
-    where = f"dataset.raw_dir={raw}", f"dataset.prepared_dir={prepared}"
-    assert cli.main(["preprocess", *SENSOR, *where, "splits=[test]", "workers=1", *words]) == 0
-    return f"dataset.prepared_dir={prepared}"
+    return answer
 
 
-def test_every_rate_is_checked_before_the_first_is_scored(weights, refused, raw, tmp_path, capsys):
-    s5 = f"checkpoint={weights()}"
-    assert "at least 1 us, got 0.5" in refused(s5, "hz=[20,2000000]")
-    prepared = prepare(raw, tmp_path / "prepared")
-    capsys.readouterr()
-    assert "stride_us=50000 but the run asks for 25000" in refused(s5, prepared, "hz=[20,40]")
-    faster = prepare(raw, tmp_path / "faster", "windows.stride_ms=25")
-    capsys.readouterr()
+def prepare(raw: Path, prepared: Path, stride_us: int = 50_000, labels: str = "required") -> Path:
+    settings = WindowSettings(stride_us, None, "exact", 10, 10)
+    preprocess_dataset(SPEC, raw, prepared, settings, PreprocessConfig(labels, ("test",), workers=1), progress=False)
+    return prepared
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory, raw) -> Path:
+    """The recording, prepared with the windows of the training."""
+    return prepare(raw, tmp_path_factory.mktemp("prepared"))
+
+
+def test_every_rate_is_checked_before_the_first_is_scored(refused, raw, prepared, tmp_path):
+    assert "at least 1 us, got 0.5" in refused(hz=[20, 2_000_000])
+    assert "stride_us=50000 but the run asks for 25000" in refused(prepared_dir=prepared, hz=[20, 40])
+    faster = prepare(raw, tmp_path / "faster", stride_us=25_000)
     # without memory, the rate of training is scored as well
-    assert "stride_us=25000 but the run asks for 50000" in refused(s5, faster, "hz=[40]", "ablate_memory=true")
+    answer = refused(prepared_dir=faster, hz=[40], ablate_memory=True)
+    assert "stride_us=25000 but the run asks for 50000" in answer
 
 
-def test_every_checkpoint_is_read_before_the_first_is_scored(weights, refused, tmp_path):
+def test_every_checkpoint_is_read_before_the_first_is_scored(weights, tmp_path, capsys, batches_run):
     (tmp_path / "broken.ckpt").write_bytes(b"nothing")
-    answer = refused(f"checkpoints=[{weights()},{tmp_path / 'broken.ckpt'}]")
-    assert f"{tmp_path / 'broken.ckpt'} is not a checkpoint" in answer
+    words = f"checkpoints=[{weights},{tmp_path / 'broken.ckpt'}]", f"out={tmp_path / 'out'}"
+    assert cli.main(["evaluate", *words]) == 2
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if "━" not in line)
+    assert f"{tmp_path / 'broken.ckpt'} is not a checkpoint" in line
+    assert not (tmp_path / "out").exists() and not batches_run
 
 
 @pytest.mark.parametrize("labels", ["none", "early"])
-def test_recordings_without_a_box_to_score_are_refused(weights, refused, raw, tmp_path, capsys, labels):
+def test_recordings_without_a_box_to_score_are_refused(refused, raw, tmp_path, labels):
     where = {
-        "none": lambda: prepare(raw, tmp_path / "prepared", "labels=none"),
-        "early": lambda: f"dataset.raw_dir={write_recording(tmp_path / 'raw', [300_000, 500_000])}",
+        "none": lambda: {"prepared_dir": prepare(raw, tmp_path / "prepared", labels="none")},
+        "early": lambda: {"raw_dir": write_recording(tmp_path / "raw", [300_000, 500_000])},
     }[labels]()
-    capsys.readouterr()
-    answer = refused(f"checkpoint={weights()}", where)
+    answer = refused(**where)
     assert "the test split has no box that is scored" in answer and "up to 0.5 s" in answer
 
 
+def told(out: Path, *words: str) -> dict:
+    """The report of the verb, which says on the screen what it does."""
+    assert cli.main(["evaluate", *words, "bootstrap=0", "data.workers=0", f"out={out}"]) == 0
+    return json.loads((out / "evaluation.json").read_text())
+
+
 def test_the_rules_of_the_data_decide_which_boxes_are_scored(weights, tmp_path, capsys):
-    checkpoint = weights()
-    trained = read_checkpoint(checkpoint)
+    checkpoint = tmp_path / "model.ckpt"
+    trained = read_checkpoint(weights)
     trained.spec = replace(trained.spec, min_side_px=10)
     write_checkpoint(checkpoint, trained.detector, trained)
     raw = write_recording(tmp_path / "raw", side_px=6.5)
-    found = evaluated(tmp_path / "out", f"checkpoint={checkpoint}", f"dataset.raw_dir={raw}", "hz=[40]", "window=slide")
+    found = told(tmp_path / "out", f"checkpoint={checkpoint}", f"dataset.raw_dir={raw}", "hz=[40]", "window=slide")
     printed = " ".join(capsys.readouterr().out.split())
     assert "scored by the rules of the data, which are not those of the training: min_side_px 6" in printed
     assert "with 17 labels, of which 11 are scored" in printed
@@ -156,11 +170,11 @@ def test_the_rules_of_the_data_decide_which_boxes_are_scored(weights, tmp_path, 
 
 
 def test_a_file_exported_for_other_frames_is_refused(weights, refused, monkeypatch):
-    trained = read_checkpoint(weights())
+    trained = read_checkpoint(weights)
     exported = ExportedDetector(lambda *_: ([], []), trained, {"frame_hw": [96, 128], "state": {}, "predictions": {}})
     monkeypatch.setattr(WeightsFile, "read", lambda _: trained.with_detector(exported))
     monkeypatch.setattr(evaluating, "chosen_precision", lambda *_: "float32")
-    answer = refused("checkpoint=model.onnx")
+    answer = refused(Path("model.onnx"))
     assert "was exported for frames of 128 x 96 pixels, but frames of 64 x 48 are needed; export it again" in answer
 
 
@@ -169,13 +183,14 @@ def test_what_was_measured_is_on_disk_before_it_is_shown(weights, tmp_path, caps
         raise UnicodeEncodeError("latin-1", "–", 0, 1, "ordinal not in range(256)")
 
     monkeypatch.setattr(verb, "console_table", print_in_latin)
-    assert cli.main(["evaluate", f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.workers=0"]) == 1
+    assert cli.main(["evaluate", f"checkpoint={weights}", f"out={tmp_path / 'out'}", "data.workers=0"]) == 1
     assert json.loads((tmp_path / "out/evaluation.json").read_text())["rates"]["20"]["AP"] == 0
 
 
 def test_a_loading_process_that_dies_ends_an_evaluation_with_one_line(weights, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(Collate, "__call__", lambda *_: os.kill(os.getpid(), signal.SIGKILL))  # of the process
-    assert cli.main(["evaluate", f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.workers=1"]) == 2
+    monkeypatch.setattr(_MultiProcessingDataLoaderIter._try_get_data, "__defaults__", (0.1,))  # seconds between looks
+    assert cli.main(["evaluate", f"checkpoint={weights}", f"out={tmp_path / 'out'}", "data.workers=1"]) == 2
     (line,) = (line for line in capsys.readouterr().err.splitlines() if "━" not in line)
     assert line.startswith("rvtssm evaluate: ") and "DataLoader worker" in line
 
@@ -184,11 +199,9 @@ def test_a_loading_process_that_dies_ends_an_evaluation_with_one_line(weights, t
 def test_windows_slide_or_shrink_or_both_and_the_rate_of_training_runs_once(
     weights, tmp_path, batches_run, window, lengths_us
 ):
-    arguments = [f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.workers=0"]
-    assert cli.main(["evaluate", *arguments, "hz=[20,40]", f"window={window}"]) == 0
+    report = evaluated(weights, tmp_path / "out", hz=[20, 40], window=window)
     lengths = [np.ptp(recording.windows.bounds_us, axis=1) for (recording,) in batches_run]
     assert [set(each) for each in lengths] == [{length_us} for length_us in lengths_us]  # the most steps first
-    report = json.loads((tmp_path / "out/evaluation.json").read_text())
     kinds = ["slide", "shrink"] if window == "both" else [window]
     assert list(report["by_window"]) == kinds and report["rates"] == report["by_window"][kinds[0]]["rates"]
     assert all(set(each["rates"]) == {"20", "40"} for each in report["by_window"].values())
@@ -196,49 +209,42 @@ def test_windows_slide_or_shrink_or_both_and_the_rate_of_training_runs_once(
     assert all(rates == shared[0] for rates in shared)
 
 
-def rates_of(out: Path) -> dict[str, dict[str, float]]:
-    return json.loads((out / "evaluation.json").read_text())["rates"]
+def steps_ms(report: dict) -> dict[str, float]:
+    return {hz: row["step_ms"] for hz, row in report["rates"].items()}
 
 
 def test_rows_carry_the_rate_that_was_run(weights, tmp_path):
     """Labels are 50 ms apart: 41 Hz becomes two steps between labels, 60 Hz three."""
-    arguments = [f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.workers=0"]
-    assert cli.main(["evaluate", *arguments, "hz=[20,41,60]"]) == 0
-    steps_ms = {hz: row["step_ms"] for hz, row in rates_of(tmp_path / "out").items()}
-    assert steps_ms == pytest.approx({"20": 50, "40": 25, "60": 50 / 3}, rel=1e-4)
-    windows = json.loads((tmp_path / "out/evaluation.json").read_text())["settings"]["windows"]
-    assert windows.endswith("every label time ends a window; 40 Hz was run for 41 Hz")
+    found = evaluated(weights, tmp_path / "out", hz=[20, 41, 60], window="slide")
+    assert steps_ms(found) == pytest.approx({"20": 50, "40": 25, "60": 50 / 3}, rel=1e-4)
+    assert found["settings"]["windows"].endswith("every label time ends a window; 40 Hz was run for 41 Hz")
 
 
 @pytest.mark.parametrize(
     ("asked", "answer"),
     [
-        ("[20,30]", "30 Hz cannot be reached, .* labels are 50 ms apart, .* 40 Hz; ask for 20 or 40 Hz, the nearest"),
-        ("[5]", "5 Hz cannot be reached, .* which makes it 20 Hz; ask for 20 Hz, the nearest, or set .*grid=free"),
-        ("[40,41]", "40 and 41 Hz are the same steps of 25 ms between labels"),
+        ([20, 30], "30 Hz cannot be reached, .* labels are 50 ms apart, .* 40 Hz; ask for 20 or 40 Hz, the nearest"),
+        ([5], "5 Hz cannot be reached, .* which makes it 20 Hz; ask for 20 Hz, the nearest, or set .*grid=free"),
+        ([40, 41], "40 and 41 Hz are the same steps of 25 ms between labels"),
     ],
 )
-def test_a_rate_that_labels_do_not_allow_is_refused(weights, refused, asked, answer):
-    assert re.search(answer, refused(f"checkpoint={weights()}", f"hz={asked}"))
+def test_a_rate_that_labels_do_not_allow_is_refused(refused, asked, answer):
+    assert re.search(answer, refused(hz=asked))
 
 
-def test_the_rate_of_training_is_run_where_labels_do_not_allow_it_and_carries_its_true_name(weights, raw, tmp_path):
+def test_the_rate_of_training_is_run_where_labels_do_not_allow_it_and_carries_its_true_name(weights, tmp_path):
     """Labels 125 ms apart make two steps at 20 Hz, in prepared recordings as well."""
     raw = write_recording(tmp_path / "raw", 125_000 * np.arange(2, 9))
-    arguments = [f"checkpoint={weights()}", f"dataset.raw_dir={raw}", f"out={tmp_path / 'out'}", "data.workers=0"]
-    assert cli.main(["evaluate", *arguments, "hz=[20,8]"]) == 0
-    assert {hz: row["step_ms"] for hz, row in rates_of(tmp_path / "out").items()} == {"16": 62.5, "8": 125}
-    assert json.loads((tmp_path / "out/evaluation.json").read_text())["reference_hz"] == 16
+    found = evaluated(weights, tmp_path / "out", raw_dir=raw, hz=[20, 8], window="slide")
+    assert steps_ms(found) == {"16": 62.5, "8": 125} and found["reference_hz"] == 16
 
 
 def test_on_the_free_grid_every_rate_is_exact_and_labels_are_scored_at_the_next_window_end(
     weights, raw, tmp_path, scored
 ):
-    arguments = [f"checkpoint={weights()}", f"out={tmp_path / 'out'}", "data.workers=0", "postprocess.min_score=0"]
-    assert cli.main(["evaluate", *arguments, "grid=free", "hz=[30,5]", "window=shrink"]) == 0
-    steps_ms = {hz: row["step_ms"] for hz, row in rates_of(tmp_path / "out").items()}
-    assert steps_ms == pytest.approx({"30": 100 / 3, "5": 200}, rel=1e-4)
-    found = json.loads((tmp_path / "out/evaluation.json").read_text())
+    asked = {"grid": "free", "hz": [30, 5], "window": "shrink"}
+    found = evaluated(weights, tmp_path / "out", postprocess=ALL_BOXES, **asked)
+    assert steps_ms(found) == pytest.approx({"30": 100 / 3, "5": 200}, rel=1e-4)
     assert found["title"].endswith("free grid") and "scored at the next window end" in found["settings"]["windows"]
     for recording, stride_us in zip(scored, (200_000, 1e6 / 30), strict=True):
         labels = recording.labels
@@ -251,26 +257,19 @@ def test_on_the_free_grid_every_rate_is_exact_and_labels_are_scored_at_the_next_
     assert same.any() and [np.array_equal(one.score, other.score) for one, other in pairwise(late)] == same.tolist()
 
 
-def test_prepared_recordings_have_no_free_grid(weights, refused, raw, tmp_path, capsys):
-    prepared = prepare(raw, tmp_path / "prepared")
-    capsys.readouterr()
-    answer = refused(f"checkpoint={weights()}", prepared, "grid=free")
+def test_prepared_recordings_have_no_free_grid(refused, prepared):
+    answer = refused(prepared_dir=prepared, grid="free")
     assert "evaluation.grid=free is not possible with prepared recordings" in answer and "source=raw" in answer
 
 
-STREAMING = ("streaming=true", "time_shifts_ms=[]", "bootstrap=0", "data.workers=0", "postprocess.min_score=0")
+STREAMING = {"streaming": True, "time_shifts_ms": []}
 
 
-def evaluated(out: Path, *arguments: str) -> dict:
-    assert cli.main(["evaluate", *arguments, f"out={out}"]) == 0
-    return json.loads((out / "evaluation.json").read_text())
-
-
-def test_streaming_without_latency_is_average_precision_to_the_last_digit(weights, tmp_path, capsys, scored):
-    where = f"checkpoint={weights()}", "hz=[20,40]", "window=shrink", *STREAMING[1:]
-    plain = evaluated(tmp_path / "plain", *where)
-    shifts = "time_shifts_ms=[-50,0,50]"
-    streamed = evaluated(tmp_path / "streamed", *where, "streaming=true", "latency_ms=0", shifts)
+def test_streaming_without_latency_is_average_precision_to_the_last_digit(weights, tmp_path, scored):
+    same = {"hz": [20, 40], "window": "shrink", "postprocess": ALL_BOXES}
+    plain = evaluated(weights, tmp_path / "plain", **same)
+    late = {"streaming": True, "latency_ms": 0, "time_shifts_ms": [-50, 0, 50]}
+    streamed = evaluated(weights, tmp_path / "streamed", **same, **late)
     for hz, row in plain["rates"].items():
         for name in row:
             assert streamed["rates"][hz][name] == row[name], (hz, name)
@@ -283,13 +282,13 @@ def test_streaming_without_latency_is_average_precision_to_the_last_digit(weight
     assert streamed["time_shifts_ms"]["0"] == plain["rates"]["20"]["AP"]
     assert list(streamed["time_shifts_ms"]) == ["-50", "0", "50"] and plain["time_shifts_ms"] == {}
     assert streamed["title"].endswith("streaming")
-    assert re.search(r"best with 0 ms per step: [24]0 Hz, AP [0-9.]+$", capsys.readouterr().out.strip())
+    assert re.search(r"best with 0 ms per step: [24]0 Hz, AP [0-9.]+$", streamed["settings"]["best rate"])
 
 
-def test_a_latency_of_a_file_is_that_of_a_single_window(weights, refused, tmp_path):
-    def answer(told) -> str:
-        (tmp_path / "told.json").write_text(json.dumps(told))
-        return refused(f"checkpoint={weights()}", f"latency_from={tmp_path / 'told.json'}", *STREAMING)
+def test_a_latency_of_a_file_is_that_of_a_single_window(refused, tmp_path):
+    def answer(content) -> str:
+        (tmp_path / "told.json").write_text(json.dumps(content))
+        return refused(latency_from=str(tmp_path / "told.json"), **STREAMING)
 
     assert "with 8 windows per call" in answer({"step_ms": {"p50": 3}, "windows_per_call": 8})
     assert "has a latency of -5 ms" in answer({"step_ms": {"p50": -5}, "windows_per_call": 1})
@@ -315,32 +314,25 @@ def test_memory_is_taken_away_at_the_true_rate_of_training_and_its_latency(weigh
     for module in (evaluating, rates):
         monkeypatch.setattr(module, "score_rate", look)
     monkeypatch.setattr(evaluating, "score_shifts", look_at_shifts)
-    arguments = (
-        f"checkpoint={weights()}",
-        f"dataset.raw_dir={raw}",
-        "ablate_memory=true",
-        "window=shrink",
-        *STREAMING[2:],
-    )
-    found = evaluated(tmp_path / "one", *arguments, "hz=[8,16]", "time_shifts_ms=[0]")
+    same = {"raw_dir": raw, "ablate_memory": True, "window": "shrink"}
+    found = evaluated(weights, tmp_path / "one", **same, hz=[8, 16], time_shifts_ms=[0])
     assert calls == [(8, None, False), (16, None, False), (16, None, True), (16, [0])]
     assert "at 16 Hz, state reset" in found["settings"]["AP without memory"]
     calls.clear()
-    streaming = "streaming=true", "latency_ms=30", "time_shifts_ms=[]"
-    evaluated(tmp_path / "two", *arguments, "hz=[40]", *streaming)
+    evaluated(weights, tmp_path / "two", **same, hz=[40], latency_ms=30, **STREAMING)
     assert calls == [(40, 30, False), (20, 30, True), (40, [])]
 
 
-def test_the_rate_is_that_of_the_steps_between_labels(weights, refused, tmp_path):
+def test_the_rate_is_that_of_the_steps_between_labels(refused, tmp_path):
     """Before the first label the steps have any length, which must not hide the others."""
     raw = write_recording(tmp_path / "raw", labels_us=850_000 + 50_000 * np.arange(5))
-    assert "which makes it 40 Hz" in refused(f"checkpoint={weights()}", f"dataset.raw_dir={raw}", "hz=[30]")
+    assert "which makes it 40 Hz" in refused(raw_dir=raw, hz=[30])
 
 
 def test_a_late_detector_counts_all_events_since_the_window_it_took_before(weights, raw, tmp_path, batches_run):
-    (tmp_path / "prediction.json").write_text(json.dumps({"step_ms": {"p50": 120}, "windows_per_call": 1}))
-    told = f"latency_from={tmp_path / 'prediction.json'}"
-    found = evaluated(tmp_path / "out", f"checkpoint={weights()}", told, "window=shrink", *STREAMING)
+    measured = tmp_path / "prediction.json"
+    measured.write_text(json.dumps({"step_ms": {"p50": 120}, "windows_per_call": 1}))
+    found = evaluated(weights, tmp_path / "out", latency_from=str(measured), window="shrink", **STREAMING)
     ((sequence,),) = batches_run
     bounds_us = sequence.windows.bounds_us
     assert (bounds_us[1:, 0] == bounds_us[:-1, 1]).all()  # no event is lost
@@ -365,13 +357,14 @@ def test_a_latency_is_measured_where_none_is_given(weights, tmp_path, capsys):
         "dataset.height=48",
         "dataset.width=64",
     )
-    found = evaluated(tmp_path / "out", f"checkpoint={weights()}", "precision=bf16", *where, *STREAMING)
+    late = "precision=bf16", "streaming=true", "time_shifts_ms=[]"
+    found = told(tmp_path / "out", f"checkpoint={weights}", *late, *where)
     assert 0 < found["rates"]["20"]["latency_ms"] < 10_000
     assert "measured on this machine" in found["settings"]["streaming"]
     printed = capsys.readouterr().out
     assert "best on this machine: 20 Hz" in printed
     digest = found["settings"]["weights SHA-256"]
-    assert digest == weights_digest(read_checkpoint(tmp_path / "model.ckpt").detector.state_dict())
+    assert digest == weights_digest(read_checkpoint(weights).detector.state_dict())
     (line,) = (line for line in " ".join(printed.split()).split("to cite: ")[1:])
     assert f"at 20 Hz on synthetic test, custom s5, streaming; weights SHA-256 {digest[:16]}, rvtssm" in line
     assert json.loads((tmp_path / "out/environment.json").read_text())["verb"] == "evaluate"
@@ -381,9 +374,10 @@ def test_weights_are_scored_as_they_are_on_data_with_other_classes_and_frames(we
     folder = write_recording(tmp_path / "own", size_hw=(60, 80))
     about = "height: 60\nwidth: 80\nclasses: [person, car, bus]\nclass_ids: [1, 0, 2]\n"
     (folder / "dataset.yaml").write_text(about)  # on disk, 0 is a vehicle
-    where = str(weights()), "dataset=custom", f"dataset.raw_dir={folder}", "bootstrap=0"
-    assert "'evaluation.class_map={NAME_IN_WEIGHTS: NAME_IN_DATA}'" in refused(*where)
-    assert "the data have no class 'cars'; choose from person, car, bus" in refused(*where, "class_map={vehicle: cars}")
+    where = {"dataset": DatasetConfig(name="custom"), "raw_dir": folder}
+    assert "'evaluation.class_map={NAME_IN_WEIGHTS: NAME_IN_DATA}'" in refused(**where)
+    answer = refused(**where, class_map={"vehicle": "cars"})
+    assert "the data have no class 'cars'; choose from person, car, bus" in answer
 
     def find_all(detector, loader, **options):
         assert stream(detector, loader, **options).keys() == {0}
@@ -398,7 +392,7 @@ def test_weights_are_scored_as_they_are_on_data_with_other_classes_and_frames(we
         }
 
     monkeypatch.setattr(detector_run, "stream", find_all)  # vehicles, class 0 of the weights
-    found = evaluated(tmp_path / "found", *where, "class_map={vehicle: car}")
+    found = evaluated(weights, tmp_path / "found", **where, class_map={"vehicle": "car"})
     assert found["rates"]["20"]["AP/car"] == 1 and found["rates"]["20"]["AP/bus"] is None
     said = "of the weights by evaluation.class_map={'vehicle': 'car'}; the weights do not know bus, whose boxes all"
     assert found["settings"]["classes"].startswith(said)
@@ -407,7 +401,7 @@ def test_weights_are_scored_as_they_are_on_data_with_other_classes_and_frames(we
 def test_a_report_at_other_rates_replaces_none_and_is_cited_with_its_windows(weights, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for hz in (20, 40):
-        assert cli.main(["evaluate", str(weights()), f"hz=[{hz}]", "bootstrap=0"]) == 0
+        assert cli.main(["evaluate", str(weights), f"hz=[{hz}]", "bootstrap=0", "data.workers=0"]) == 0
         found = json.loads((tmp_path / f"outputs/evaluate/model{'_2' * (hz == 40)}/evaluation.json").read_text())
         assert list(found["rates"]) == [str(hz)]
     assert len(list(tmp_path.glob("outputs/evaluate/*/evaluation.json"))) == 2
@@ -418,51 +412,45 @@ def test_a_report_at_other_rates_replaces_none_and_is_cited_with_its_windows(wei
 
 def test_labels_are_interpolated_along_tracks_and_marked(weights, tmp_path):
     raw = write_recording(tmp_path / "raw", track_id=7)
-    where = f"checkpoint={weights()}", f"dataset.raw_dir={raw}", "label_hz=100", "grid=free", *STREAMING[2:]
-    found = evaluated(tmp_path / "out", *where)
+    found = evaluated(weights, tmp_path / "out", raw_dir=raw, label_hz=100, grid="free")
     assert found["title"].endswith("labels interpolated to 100 Hz") and "tracks" in found["settings"]["labels"]
     assert found["breakdown"]["groups"]["size"]["parts"]["small"]["boxes"] == 55  # from 510 to 1050 ms; on disk 11
 
 
 def test_tracks_are_scored_and_stand_in_every_table(weights, refused, tmp_path, capsys):
     raw = write_recording(tmp_path / "raw", track_id=7)
-    where = f"checkpoint={weights()}", "track=bytetrack", "bootstrap=0"
-    found = evaluated(tmp_path / "found", *where, f"dataset.raw_dir={raw}")
+    found = told(tmp_path / "found", str(weights), "track=bytetrack", f"dataset.raw_dir={raw}")
     assert {"HOTA", "MOTA", "IDF1"} < set(found["rates"]["20"]) and "bytetrack" in found["settings"]["tracks"]
     assert "HOTA" in capsys.readouterr().out
-    prepared = prepare(raw, tmp_path / "prepared")
-    capsys.readouterr()
-    assert "which prepared recordings do not have" in refused(where[0], prepared, "track=bytetrack")
+    answer = refused(prepared_dir=prepare(raw, tmp_path / "prepared"), track="bytetrack")
+    assert "which prepared recordings do not have" in answer
 
 
-def test_tracks_are_those_of_annotated_boxes(weights, refused, tmp_path):
+def test_tracks_are_those_of_annotated_boxes(refused, tmp_path):
     raw = write_recording(tmp_path / "raw")
     boxes = boxes_of((600_000, 2, 3, 20, 25), (625_000, 2, 3, 20, 25), track_id=[0, 3], pseudo_score=[0, 0.9])
     write_boxes(raw / "test/a_bbox.npy", boxes)
-    for what in (["track=bytetrack"], ["label_hz=100", "grid=free"]):
-        assert "have no track_id" in refused(f"checkpoint={weights()}", f"dataset.raw_dir={raw}", *what)
+    for what in ({"track": "bytetrack"}, {"label_hz": 100, "grid": "free"}):
+        assert "have no track_id" in refused(raw_dir=raw, **what)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "answer"),
+    ("settings", "answer"),
     [
-        (["latency_ms=5"], "only applies to streaming; set evaluation.streaming=true"),
-        (["label_hz=100"], "creates labels between window ends"),
-        (["label_hz=100", "grid=free"], "the labels of the test split have no track_id"),
-        (["streaming=true", "latency_ms=5", "latency_from=x"], "are both set"),
-        (["streaming=true", "latency_from=nothing.json"], "has no latency of custom s5"),
-        (["time_shifts_ms=[0,0]"], "name different finite times"),
-        (["track=bytetrack"], "the labels of the test split have no track_id"),
-        (["track=bytetrack", "grid=free", "label_hz=100"], "leave one of them out"),
+        ({"latency_ms": 5}, "only applies to streaming; set evaluation.streaming=true"),
+        ({"label_hz": 100}, "creates labels between window ends"),
+        ({"label_hz": 100, "grid": "free"}, "the labels of the test split have no track_id"),
+        ({"streaming": True, "latency_ms": 5, "latency_from": "x"}, "are both set"),
+        ({"streaming": True, "latency_from": "nothing.json"}, "has no latency of custom s5"),
+        ({"time_shifts_ms": [0, 0]}, "name different finite times"),
+        ({"track": "bytetrack"}, "the labels of the test split have no track_id"),
+        ({"track": "bytetrack", "grid": "free", "label_hz": 100}, "leave one of them out"),
     ],
 )
-def test_settings_of_streaming_that_cannot_be_are_refused(weights, refused, arguments, answer):
-    assert answer in refused(f"checkpoint={weights()}", *arguments)
+def test_settings_of_streaming_that_cannot_be_are_refused(refused, settings, answer):
+    assert answer in refused(**settings)
 
 
-def test_prepared_recordings_cannot_skip_windows_but_can_queue(weights, refused, raw, tmp_path, capsys):
-    prepared = prepare(raw, tmp_path / "prepared")
-    capsys.readouterr()
-    where = f"checkpoint={weights()}", prepared, "streaming=true"
-    assert "measures the latency on raw recordings" in refused(*where)
-    assert "evaluation.when_late=queue" in refused(*where, "latency_ms=70")
+def test_prepared_recordings_cannot_skip_windows_but_can_queue(refused, prepared):
+    assert "measures the latency on raw recordings" in refused(prepared_dir=prepared, streaming=True)
+    assert "evaluation.when_late=queue" in refused(prepared_dir=prepared, streaming=True, latency_ms=70)
