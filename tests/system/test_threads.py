@@ -33,24 +33,47 @@ def test_it_is_too_late_once_torch_is_there(monkeypatch):
     assert "OMP_WAIT_POLICY" not in os.environ
 
 
-@pytest.mark.parametrize("verb", ["demo", "train", "evaluate", "predict", "live", "serve"])
-def test_a_verb_sets_its_threads_before_a_plugin_imports_torch(tmp_path, verb):
-    plugin = tmp_path / "plugin.py"
-    told = "('torch' in sys.modules, os.environ['OMP_WAIT_POLICY'], os.environ['OMP_NUM_THREADS'])"
-    plugin.write_text(f"import os, sys; print(*{told}, flush=True); os._exit(0)")
-    program = (
-        "import os; from rvtssm.cli.main import main; os.cpu_count = lambda: 2; "
-        f"main(['{verb}', 'plugins=[{plugin}]', '--config'])"
-    )
+PROGRAM = """
+import os, sys
+import rvtssm
+from rvtssm.cli.main import compose, main
+
+compose([])  # what follows finds the plugins of Hydra imported
+
+def tell():
+    print(os.environ["OMP_WAIT_POLICY"], os.environ["OMP_NUM_THREADS"], flush=True)
+    os._exit(0)
+
+class TellAtTorch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            tell()
+
+sys.meta_path.insert(0, TellAtTorch())
+os.cpu_count = lambda: 2
+for use in sys.argv[1:]:
+    if not os.fork():
+        exec(use)
+        tell()
+    os.wait()
+"""
+
+
+def told_before_torch(uses: list[str], **variables: str) -> list[str]:
+    """The variables of OpenMP when torch is imported, or else after the use, which each has a process of its own."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_", "KMP_"))}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout == "False PASSIVE 1\n"
+    words = [sys.executable, "-c", PROGRAM, *uses]
+    done = subprocess.run(words, env={**environment, **variables}, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("use", ["rvtssm.load", "rvtssm.train", "rvtssm.evaluate", "import rvtssm.detection.engine"])
-def test_in_python_threads_sleep_while_they_wait(use):
-    program = f"import os, rvtssm; {use}; print(os.environ['OMP_WAIT_POLICY'], os.environ['OMP_NUM_THREADS'])"
-    environment = {key: value for key, value in os.environ.items() if key not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
-    environment["OMP_NUM_THREADS"] = "3"
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout == "PASSIVE 3\n"
+def test_a_verb_sets_its_threads_before_a_plugin_imports_torch(tmp_path):
+    (tmp_path / "plugin.py").write_text("import torch")
+    verbs = ("demo", "train", "evaluate", "predict", "live", "serve")
+    words = [[verb, f"plugins=[{tmp_path / 'plugin.py'}]", "--config"] for verb in verbs]
+    assert told_before_torch([f"main({each})" for each in words]) == ["PASSIVE 1"] * 6
+
+
+def test_in_python_threads_sleep_while_they_wait():
+    uses = ["rvtssm.load", "rvtssm.train", "rvtssm.evaluate", "import rvtssm.detection.engine"]
+    assert told_before_torch(uses, OMP_NUM_THREADS="3") == ["PASSIVE 3"] * 4
