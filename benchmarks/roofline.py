@@ -46,7 +46,6 @@ from rvtssm.training.optim import peak_learning_rate
 GPUS = {"A100": (312e12, 19.5e12, 2.04e12), "H100": (989e12, 67e12, 3.35e12)}
 _REACHED_SHARE = 1 / 3  # of the memory speed, assumed of eager PyTorch
 _TYPES = {"float32": None, "bf16": torch.bfloat16, "float16": torch.bfloat16}  # CPUs have no float16, of the same size
-_SOURCES = {"RVT": "RVT", "SSMs for Event Cameras": "SSM"}  # names of papers in the recipes, and in the table
 _MOVE_NOTHING = {"device", "empty", "new_empty", "empty_like", "_unsafe_view", "detach"}
 
 
@@ -154,14 +153,14 @@ def page_table(rows: Sequence[dict[str, Any]]) -> str:
     """
     counts = {row["recipe"]: row for row in rows}
     groups = ["| recipes | GPUs | batch | learning rate | steps | precision |", "|---|--:|--:|--:|--:|---|"]
-    costs = ["| recipe | hours | GB per GPU | published AP | source |", "|---|--:|--:|---|---|"]
+    costs = ["| recipe | hours | GB per GPU | published AP |", "|---|--:|--:|---|"]
     for recipe in recipes():
         row, config = counts.get(counted_as(recipe)), compose([f"experiment={recipe}"])
         groups.append(_settings_row(recipe, config))
         time, memory = "", ""
         if row:
             time, memory = f"{hours(row, config.training.steps, 'A100'):.0f}", f"{row['bytes_peak'] / 1e9:.0f}"
-        costs.append(f"| {' | '.join([f'`{recipe}`', time, memory, *_published(recipe)])} |")
+        costs.append(f"| {' | '.join([f'`{recipe}`', time, memory, _published(recipe)])} |")
     return "\n".join([*dict.fromkeys(groups), "", *costs])
 
 
@@ -180,13 +179,12 @@ def _settings_row(recipe: str, config: Config) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _published(recipe: str) -> tuple[str, str]:
-    """Return the published AP of a recipe and the paper, as its file says."""
+def _published(recipe: str) -> str:
+    """Return the published AP of a recipe, as its file says."""
     text = (configs_dir() / "experiment" / f"{recipe}.yaml").read_text()
     (line,) = re.findall(r"^# Published: (.*)$", text, re.M)
     numbers = re.findall(r"(\d\d\.\d+)(?: AP)?(?: on the (test|val))?", line)
-    ap = ", ".join(" ".join(filter(None, number)) for number in numbers)
-    return ap or "none", next((short for name, short in _SOURCES.items() if name in line), "ours")
+    return ", ".join(" ".join(filter(None, number)) for number in numbers) or "none"
 
 
 def recipes() -> list[str]:

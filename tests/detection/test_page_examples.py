@@ -19,6 +19,7 @@ from rvtssm.models.postprocess import postprocess, to_sensor
 from rvtssm.readers.dat import write_dat
 from rvtssm.records import Events, Windows, WindowSettings
 from rvtssm.records.settings import REDUCTIONS
+from rvtssm.ssm import S5, TemporalConfig
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = "outputs/sample/test/test_0000_td.dat"  # what the programs open, written by the command before them
@@ -130,14 +131,20 @@ def test_the_short_program_finds_objects_and_draws_them(live_checkpoint, draw_ev
         assert (tmp_path / "outputs" / picture).read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_programs_of_a_layer_alone_run(capsys):
+@torch.no_grad()
+def test_the_program_of_a_layer_alone_runs_and_finer_steps_change_what_the_page_says():
     torch.manual_seed(0)
     names: dict = {}
     exec(program('layer = S5(32, TemporalConfig(discretization="zoh"))'), names)
     assert names["y"].shape == (5, 8, 32) and names["state"].shape[0] == 8
-    exec(program("repeat_interleave(10"), names)
-    state, output, *exact = (float(share) for share in re.findall(r"([\d.]+)%", capsys.readouterr().out))
-    assert 40 < state < 100 and 1 < output < 5 and exact == [0, 0]
+    x, changes = names["x"], []
+    for rule in ("bilinear", "zoh"):
+        layer = S5(32, TemporalConfig(discretization=rule))
+        y, state = layer(x)
+        finer, finer_state = layer(x.repeat_interleave(10, dim=0), step_scale=0.1)
+        changes += [(finer_state - state).norm() / state.norm(), (finer[9::10] - y).norm() / y.norm()]
+    of_state, of_output, *exact = (100 * float(change) for change in changes)
+    assert 40 < of_state < 100 and 1 < of_output < 5 and max(exact) < 0.05
 
 
 def test_surfaces_can_be_made_without_this_package(exported, draw_events, monkeypatch):
