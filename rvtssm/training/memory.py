@@ -8,7 +8,7 @@ counts the bytes that autograd keeps; everything else follows from the sizes.
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -50,15 +50,22 @@ class StepMemory:
         return self.fixed + self.per_frame * num_frames + self.per_labelled_frame * num_labelled
 
 
-def probe_step(detector: Detector, frame_bytes: int, autocast: torch.dtype | None = None) -> StepMemory:
+def probe_step(
+    detector: Detector,
+    frame_bytes: int,
+    autocast: torch.dtype | None = None,
+    recompute_strides: Sequence[int] = (),
+) -> StepMemory:
     """Return what a training step of a detector needs.
 
     Args:
         detector: The detector as it is trained. It stays as it is.
         frame_bytes: Bytes of a frame of a batch.
         autocast: Type of the products in mixed precision; None without.
+        recompute_strides: Strides of the stages whose values are computed again in the backward pass.
     """
     probed = copy.deepcopy(detector).train()
+    probed.backbone.recompute(recompute_strides)
     weights = sum(value.numel() * value.element_size() for value in detector.parameters())
     averages = _OPTIMIZER_COPIES * weights
     without, with_labels = (_kept_bytes(probed, labelled, autocast) / _PROBED for labelled in (False, True))
@@ -75,7 +82,7 @@ def check_step_memory(
     Raises:
         UserError: It is more than is free. The message names the batch or the chunk that fits.
     """
-    memory = _probe(copy.deepcopy(detector), sections)
+    memory = _probe(detector, sections)
     share = _labelled_share(data)
     peak = _peak(memory, sections.sampling, share)
     free = _free(sections, device)
@@ -171,11 +178,11 @@ def _fitting_batch(sections: TrainSections, share: int) -> int:
 
 
 def _probe(detector: Detector, sections: TrainSections) -> StepMemory:
-    """Return `probe_step` of a detector that may be changed, in the precision of a training."""
-    detector.backbone.recompute(sections.training.recompute_strides)
+    """Return `probe_step` of a detector in the precision of a training."""
     types = {"bf16": torch.bfloat16, "float16": torch.bfloat16}  # CPUs have no float16 products, of the same size
     frame_bytes = detector.in_channels * math.prod(detector.frame_hw)
-    memory = probe_step(detector, frame_bytes, types.get(sections.training.precision))
+    training = sections.training
+    memory = probe_step(detector, frame_bytes, types.get(training.precision), training.recompute_strides)
     return_freed_memory()  # so that what the probe has freed counts as free
     return memory
 

@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -164,25 +165,42 @@ def test_what_two_processes_read_is_what_one_reads(whole, alone, toy_config):
     assert len(set(seeds)) == len(seeds)
 
 
-@pytest.mark.parametrize("devices", [2, 3])  # three: more than there are recordings, so that one only waits
-def test_validation_in_several_processes_is_that_of_one(
-    toy_data, toy_config, prepared, ranks, tmp_path, logged, devices
-):
+def test_processes_that_accumulate_gradients_train_and_validate_as_one(toy_data, toy_config, prepared, tmp_path, logged):
+    """Two processes, of which Lightning starts the second."""
+    settings = ("training.accumulate=2", "training.steps=2", *EXACT, "sampling.chunk_length=3", *FOUND)
+    train(toy_config(tmp_path / "alone", *settings, f"sampling.batch_size={BATCH}"))
+    both = tmp_path / "both"
+    both.mkdir()
+    run_as_script(prepared, both, [*toy_data, *settings, *shares(both, 2)])
+    assert_same_in_all_processes(both, 2)
+    found, wanted = weights(both), weights(tmp_path / "alone")
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value, rtol=0, atol=1e-8)
+    assert_same_metrics(logged(both)[1], logged(tmp_path / "alone")[1])
+
+
+def test_the_validation_of_three_nodes_is_an_evaluation_by_one_process(toy_data, toy_config, ranks, tmp_path, logged):
+    """There are more nodes than recordings, so that one only waits."""
     settings = (*FOUND, "training.steps=1", "sampling.chunk_length=3")
-    if devices == 3:
-        assert ranks(tmp_path, *toy_data, *settings, devices=devices) == [0, 0, 0]
-    else:  # as Lightning starts them itself
-        run_as_script(prepared, tmp_path, [*toy_data, *settings, *shares(tmp_path, devices)])
-    first, *others = (found["weights"] for found in notes(tmp_path))
-    assert len(others) == devices - 1
-    assert all(torch.equal(first[name], other[name]) for other in others for name in first)
-    found = logged(tmp_path)[0]
+    assert ranks(tmp_path, *toy_data, *settings, devices=3, nodes=3) == [0, 0, 0]
+    assert_same_in_all_processes(tmp_path, 3)
     settings = (*settings, "evaluation.split=val", "evaluation.source=prepared")
     (one,) = evaluate(replace(toy_config(tmp_path / "one", *settings), checkpoint=str(best_checkpoint(tmp_path))))
     (row,) = one.rows
-    assert row.metrics["AP"] > 0
-    for name, value in row.metrics.items():
-        assert float(found[f"val/{name}"]) == pytest.approx(value, rel=1e-6, nan_ok=True), name
+    assert_same_metrics(logged(tmp_path)[0], {f"val/{name}": value for name, value in row.metrics.items()})
+
+
+def assert_same_in_all_processes(out: Path, devices: int) -> None:
+    first, *others = (found["weights"] for found in notes(out))
+    assert len(others) == devices - 1
+    assert all(torch.equal(first[name], other[name]) for other in others for name in first)
+
+
+def assert_same_metrics(found: Mapping[str, str], wanted: Mapping[str, str | float]) -> None:
+    names = [name for name in wanted if name.startswith("val/")]
+    assert float(wanted["val/AP"]) > 0
+    for name in names:
+        assert float(found[name]) == pytest.approx(float(wanted[name]), rel=1e-6, nan_ok=True), name
 
 
 def test_a_run_goes_on_after_one_of_its_processes_was_killed_or_asked_to_end(whole, toy_data, ranks, tmp_path, logged):
@@ -201,14 +219,3 @@ def test_a_run_goes_on_after_one_of_its_processes_was_killed_or_asked_to_end(who
     assert all(torch.equal(found[name], value) for name, value in wanted.items())
     found_log, log = logged(tmp_path), logged(whole)
     assert [found_log[step] for step in range(3, NUM_STEPS)] == [log[step] for step in range(3, NUM_STEPS)]
-
-
-def test_two_nodes_that_accumulate_gradients_train_as_one_process(toy_data, toy_config, ranks, tmp_path):
-    settings = ("training.accumulate=2", "training.steps=2", *EXACT, "sampling.chunk_length=3", *FOUND)
-    train(toy_config(tmp_path / "alone", *settings, f"sampling.batch_size={BATCH}"))
-    nodes = tmp_path / "nodes"
-    nodes.mkdir()
-    assert ranks(nodes, *toy_data, *settings, nodes=2) == [0, 0]
-    found, wanted = weights(nodes), weights(tmp_path / "alone")
-    for name, value in wanted.items():
-        torch.testing.assert_close(found[name], value, rtol=0, atol=1e-8)
