@@ -9,7 +9,7 @@ import gc
 import pytest  # noqa: F401
 import timm.layers  # noqa: F401
 import torch
-import torch.utils.tensorboard  # noqa: F401
+import torch.utils.tensorboard
 
 import rvtssm.cli.train  # noqa: F401
 from rvtssm.cli.main import compose

@@ -46,6 +46,8 @@ OVERRIDES = (
     "training.pictures=false",
 )
 
+# the toy data hold 6 batches per epoch: a run crosses one border
+SEVEN_STEPS = ("training.steps=7", "training.validate_every=3", "model.drop_path=0.2")
 BATCH = 8  # of all processes that train together
 BOUND_S = 180  # in which a job must end, on a busy machine
 MEASURED = ("train/data_wait",)  # with a clock: never twice the same
@@ -78,6 +80,12 @@ def toy_config(toy_data):
         return copy.deepcopy(replace(composed(*overrides), out=str(out)))
 
     return configure
+
+
+@pytest.fixture(scope="session")
+def seven_steps(toy_config, made_once) -> Path:
+    """The folder of a run with SEVEN_STEPS that nobody interrupted. Tests only read it."""
+    return made_once("seven_steps", lambda folder: train(toy_config(folder, *SEVEN_STEPS)))
 
 
 def read_log(out: Path) -> dict[int, dict[str, str]]:

@@ -165,7 +165,7 @@ def test_what_two_processes_read_is_what_one_reads(whole, alone, toy_config):
     assert len(set(seeds)) == len(seeds)
 
 
-def test_processes_that_accumulate_gradients_train_and_validate_as_one(toy_data, toy_config, prepared, tmp_path, logged):
+def test_processes_that_accumulate_gradients_are_one(toy_data, toy_config, prepared, tmp_path, logged):
     """Two processes, of which Lightning starts the second."""
     settings = ("training.accumulate=2", "training.steps=2", *EXACT, "sampling.chunk_length=3", *FOUND)
     train(toy_config(tmp_path / "alone", *settings, f"sampling.batch_size={BATCH}"))

@@ -27,30 +27,30 @@ from rvtssm.training.resume import flat
 
 
 @pytest.fixture(scope="module")
-def trained(toy_config, tmp_path_factory):
+def trained(seven_steps):
     """The last checkpoint of a toy run."""
-    out = tmp_path_factory.mktemp("trained")
-    train(toy_config(out, "training.steps=1"))
-    return last_checkpoint(out)
+    return last_checkpoint(seven_steps)
 
 
 def weights(path) -> dict[str, torch.Tensor]:
     return load_file(path)["state_dict"]
 
 
-def test_a_run_starts_from_weights_and_says_what_it_takes_and_what_to_type(toy_config, tmp_path, trained, capsys):
+def test_a_run_starts_once_from_weights_and_says_what_it_takes_and_what_to_type(toy_config, tmp_path, trained, capsys):
+    start, out = shutil.copy(trained, tmp_path / "start.ckpt"), tmp_path / "run"
     still = ("optim.learning_rate=1e-12", "training.freeze_batchnorm=true")
-    words = ("training.steps=1", f"training.init_from='{trained}'", "temporal=selective_s5", "model.fpn_blocks=1")
-    train(toy_config(tmp_path, *words, *still))
+    words = ("training.steps=1", f"training.init_from='{start}'", "temporal=selective_s5", "model.fpn_blocks=1")
+    config = toy_config(out, *words, *still)
+    train(config)
     said = " ".join(capsys.readouterr().out.split())
-    assert f"settings from {trained}: model=tiny model.embed_dim=8" in said
+    assert f"settings from {start}: model=tiny model.embed_dim=8" in said
     named = "model.fpn_blocks=1 temporal=selective_s5"
     assert f"settings from the command line, its experiment or prepared frames: {named} tensors taken" in said
     assert "temporal at stride 4" in said and "new: the weights have" in said
     assert "start a new training with model.fpn_blocks=0 temporal=s5" in said
-    with open(tmp_path / "init_from.csv", newline="") as file:
+    with open(out / "init_from.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    before, after = weights(trained), weights(last_checkpoint(tmp_path))
+    before, after = weights(trained), weights(last_checkpoint(out))
     assert [f"detector.{row['tensor']}" for row in rows] == list(after)
     for row in rows:
         is_new = ".temporal." in row["tensor"] or re.match(r"neck\..*\.blocks\.", row["tensor"])
@@ -59,6 +59,15 @@ def test_a_run_starts_from_weights_and_says_what_it_takes_and_what_to_type(toy_c
         if row["outcome"] == "taken" and "num_batches" not in row["tensor"]:
             key = f"detector.{row['tensor']}"
             torch.testing.assert_close(after[key], before[key], rtol=1e-5, atol=1e-6)
+    # a run that goes on does not start again, and not from other weights
+    (out / "init_from.csv").unlink()
+    start.unlink()
+    train(toy_config(out, *words, *still, "resume=auto"))
+    assert not (out / "init_from.csv").exists()
+    assert all(torch.equal(value, after[key]) for key, value in weights(last_checkpoint(out)).items())
+    other = replace(config.training, init_from="/trained.ckpt")
+    with raises("resume.other_settings"):
+        train(replace(config, training=other, resume="auto"))
 
 
 def test_the_settings_of_weights_are_the_defaults_of_a_run_from_them(toy_config, tmp_path, capsys):
@@ -144,20 +153,6 @@ def test_the_map_of_classes_is_read_from_words_and_written_as_such():
     assert again == config
     with raises("class_map.without_weights"):
         compose(words[1:])
-
-
-def test_a_run_that_goes_on_does_not_start_again_and_not_from_other_weights(toy_config, tmp_path, trained):
-    start = shutil.copy(trained, tmp_path / "start.ckpt")
-    words = "training.steps=1", f"training.init_from='{start}'"
-    train(toy_config(tmp_path, *words))
-    first = weights(last_checkpoint(tmp_path))
-    (tmp_path / "init_from.csv").unlink()
-    start.unlink()
-    train(toy_config(tmp_path, *words, "resume=auto"))
-    assert not (tmp_path / "init_from.csv").exists()
-    assert all(torch.equal(value, first[key]) for key, value in weights(last_checkpoint(tmp_path)).items())
-    with raises("resume.other_settings"):
-        train(toy_config(tmp_path, words[0], "training.init_from=/trained.ckpt", "resume=auto"))
 
 
 def test_weights_that_are_none_are_refused_before_data_are_read(toy_config, tmp_path, monkeypatch):
