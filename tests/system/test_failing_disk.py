@@ -7,7 +7,8 @@ import pytest
 
 from rvtssm.cli.main import main
 from rvtssm.models.checkpoint import read_checkpoint
-from tests.failing_disk import run_verb
+from rvtssm.readers import open_recording
+from tests.failing_disk import files_of_at_most, one_failing_call
 
 SENSOR = ("dataset=synthetic", "dataset.height=64", "dataset.width=96")
 TOY = (
@@ -20,16 +21,30 @@ TRAIN = (
     *("training.steps=2", "training.checkpoint_every=1", "training.accelerator=cpu"),
     *("training.pictures=false", "training.log_every=1"),
 )
-FAULTS = {"a file": {"most_bytes": 1000}, "early call": {"failing_call": 1}, "late call": {"failing_call": 6}}
+FAULTS = {
+    "a file": lambda: files_of_at_most(1_000),
+    "a large file": lambda: files_of_at_most(20_000),
+    "early call": lambda: one_failing_call(1),
+    "late call": lambda: one_failing_call(6),
+}
 CAUSES = ("File too large", "No space left on device", "Input/output error")
-VERBS = ("generate", "preprocess", "train", "evaluate", "predict", "export", "audit", "inspect")
+OLD = {  # a file that each verb replaces
+    "evaluate": "evaluation.json",
+    "predict": "prediction.json",
+    "export": "model.safetensors",
+    "audit": "audit.json",
+    "inspect": "inspection.json",
+}
+
+
+def recording_in(made: Path) -> Path | None:
+    return next((made / "generate" / "test").glob("*.dat"), None)
 
 
 def words_of(verb: str, made: Path, out: Path) -> list[str]:
     """The command line of a verb that writes to `out` and reads what the verbs before it wrote below `made`."""
     raw, prepared = f"dataset.raw_dir={made / 'generate'}", f"dataset.prepared_dir={made / 'preprocess'}"
     checkpoint = f"checkpoint={made / 'train' / 'checkpoints' / 'best.ckpt'}"
-    recording = f"recording={next((made / 'generate' / 'test').glob('*.dat'), None)}"
     return [
         verb,
         *{
@@ -37,20 +52,20 @@ def words_of(verb: str, made: Path, out: Path) -> list[str]:
             "preprocess": (*SENSOR, raw, f"dataset.prepared_dir={out}", "preprocess.workers=1", "overwrite=true"),
             "train": (*SENSOR, *TRAIN, raw, prepared, f"out={out}"),
             "evaluate": (checkpoint, f"out={out}", "hz=[20]", "data.workers=0"),
-            "predict": (checkpoint, recording, f"out={out}"),
+            "predict": (checkpoint, f"recording={recording_in(made)}", f"out={out}"),
             "export": (checkpoint, f"out={out / 'model.safetensors'}"),
             "audit": (checkpoint, f"out={out}", "duration_s=1.2", "hz=[20]", "finer=[1]"),
-            "inspect": (recording.removeprefix("recording="), f"out={out}"),
+            "inspect": (str(recording_in(made)), f"out={out}"),
         }[verb],
     ]
 
 
 @pytest.fixture(scope="module")
 def made(made_once) -> Path:
-    """A folder with one folder per verb, which holds what the verb writes if nothing fails."""
+    """A folder with one folder per verb that others need, which holds what the verb writes if nothing fails."""
 
     def fill(folder: Path) -> None:
-        for verb in VERBS:
+        for verb in ("generate", "preprocess", "train"):
             assert main(words_of(verb, folder, folder / verb)) == 0, verb
 
     return made_once("failing_disk", fill)
@@ -63,27 +78,30 @@ def visible(folder: Path) -> dict[str, bytes]:
 
 
 # every verb at an early call, and the other faults with verbs that write in different ways
-CASES = [(verb, "early call") for verb in VERBS]
-CASES += [(verb, "a file") for verb in ("generate", "train", "predict")] + [
-    ("train", "late call"),
-    ("evaluate", "late call"),
-]
+CASES = [(verb, "early call") for verb in ("generate", "preprocess", "train", *OLD)]
+CASES += [("generate", "a file"), ("train", "a large file"), ("predict", "a file")]
+CASES += [("train", "late call"), ("evaluate", "late call")]
 
 
 @pytest.mark.parametrize(("verb", "fault"), CASES)
-def test_a_verb_ends_with_one_line_and_keeps_what_was_there(tmp_path, prepared, made, verb, fault):
+def test_a_verb_ends_with_one_line_and_keeps_what_was_there(tmp_path, capsys, made, verb, fault):
     out = tmp_path / "out"
-    if verb != "train":
+    if verb in OLD:
+        out.mkdir()
+        (out / OLD[verb]).write_text("{}")
+    elif verb != "train":
         shutil.copytree(made / verb, out)
-    if verb in ("generate", "preprocess"):
         for path in (out / "val").iterdir():  # so that there is something to do
             path.unlink()
+    open_recording(recording_in(made)).time_range_us  # noqa: B018  keeps its index
     before = visible(out)
-    limits = {"most_bytes": 20_000} if verb == "train" and "most_bytes" in FAULTS[fault] else FAULTS[fault]
-    done = run_verb(prepared, words_of(verb, made, out), **limits)
-    assert done.code == 2, done.printed
-    assert "Traceback" not in done.printed
-    (line,) = (line for line in done.printed.splitlines() if any(cause in line for cause in CAUSES))
+    capsys.readouterr()
+    with FAULTS[fault]():
+        code = main(words_of(verb, made, out))
+    printed = "".join(capsys.readouterr())
+    assert code == 2, printed
+    assert "Traceback" not in printed
+    (line,) = (line for line in printed.splitlines() if any(cause in line for cause in CAUSES))
     assert line.startswith(f"rvtssm {verb}: ") or verb == "preprocess"  # that names each recording that failed
     after = visible(out)
     if verb == "train":
