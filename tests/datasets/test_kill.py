@@ -1,11 +1,8 @@
 """Killed at any moment, a run leaves no process, and the next one completes it and leaves nothing else."""
 
 import os
-import pickle
 import random
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -23,15 +20,6 @@ from rvtssm.synthetic.simulation_config import SyntheticConfig
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes by /proc")
 
-RUN = """
-import pickle, sys
-sys.path[:0] = {path!r}
-import rvtssm.datasets.specs, rvtssm.datasets.prepare_dataset
-rvtssm.datasets.sections.SECTION_BYTES = {section_bytes}
-print("ready", flush=True)
-function, arguments = pickle.loads({task!r})
-function(*arguments, progress=False)
-"""
 SECTION_BYTES = 200_000  # so that the long recording is cut, and the others are done whole
 NAMES = ["long", "a", "b", "c"]
 PREPROCESS = PreprocessConfig(splits=("train",), workers=2)
@@ -46,9 +34,9 @@ def generating(folder: Path, config=GENERATE):
     return generate_dataset, (config, folder / "out", SYNTHETIC.sized(60, 80))
 
 
-def processes_below(folder: Path) -> set[int]:
-    """The run in this folder and its workers: they know it from their environment."""
-    found = set()
+def workers_below(folder: Path) -> list[int]:
+    """The workers of the run in this folder, which have its name in their environment."""
+    found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             environment = (entry / "environ").read_bytes()
@@ -56,32 +44,35 @@ def processes_below(folder: Path) -> set[int]:
         except OSError:  # gone meanwhile, or of somebody else
             continue
         if f"KILL_TEST={folder}".encode() in environment and state != "Z":
-            found.add(int(entry.name))
-    return found
+            found.append(int(entry.name))
+    return sorted(found)
 
 
-def run_and_kill(task, folder: Path, delay_s: float, victim: signal.Signals | str) -> int:
+def run_in(folder: Path, task, has_begun) -> None:
+    os.environ["KILL_TEST"] = str(folder)
+    sections.SECTION_BYTES = SECTION_BYTES
+    function, arguments = task
+    has_begun.set()
+    function(*arguments, progress=False)
+
+
+def run_and_kill(context, task, folder: Path, delay_s: float, victim: signal.Signals | str) -> int | None:
     """Start a run, signal it or kill one of its workers after a delay; returns its exit code."""
-    script = RUN.format(path=sys.path, section_bytes=SECTION_BYTES, task=pickle.dumps(task))
-    environment = {**os.environ, "KILL_TEST": str(folder)}
-    with subprocess.Popen(
-        [sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.readline()  # its imports are done
-        time.sleep(delay_s)
-        if victim == "worker":
-            workers = sorted(processes_below(folder) - {process.pid})
-            if workers:
-                os.kill(random.Random(delay_s).choice(workers), signal.SIGKILL)
-        else:
-            process.send_signal(signal.Signals[victim] if isinstance(victim, str) else victim)
-        process.communicate(timeout=60)
+    has_begun = context.Event()
+    process = context.Process(target=run_in, args=(folder, task, has_begun))
+    process.start()
+    assert has_begun.wait(60)
+    time.sleep(delay_s)
+    if isinstance(victim, signal.Signals):
+        os.kill(process.pid, victim)
+    elif workers := workers_below(folder):
+        os.kill(random.Random(delay_s).choice(workers), signal.SIGKILL)
+    process.join(60)
     deadline = time.monotonic() + 20
-    while processes_below(folder) and time.monotonic() < deadline:
+    while workers_below(folder) and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert not processes_below(folder)
-    return process.returncode
+    assert not workers_below(folder)
+    return process.exitcode
 
 
 @pytest.fixture(scope="module")
@@ -107,9 +98,9 @@ def finish(task):
 
 
 @pytest.mark.parametrize(("victim", "delay_s"), [(signal.SIGKILL, 0.7), (signal.SIGINT, 0.8), ("worker", 0.8)])
-def test_preprocess(tmp_path, wanted, victim, delay_s):
+def test_preprocess(tmp_path, prepared, wanted, victim, delay_s):
     write_raw(tmp_path)
-    code = run_and_kill(preprocessing(tmp_path), tmp_path, delay_s, victim)
+    code = run_and_kill(prepared, preprocessing(tmp_path), tmp_path, delay_s, victim)
     found = contents(tmp_path / "out") if (tmp_path / "out").exists() else {}
     complete = {name: data for name, data in found.items() if not Path(name).name.startswith(".")}
     assert all(wanted[0][name] == data for name, data in complete.items())
@@ -122,13 +113,13 @@ def test_preprocess(tmp_path, wanted, victim, delay_s):
     assert contents(tmp_path / "out") == wanted[0]
 
 
-def test_preprocess_on_a_cluster(tmp_path, monkeypatch, wanted):
+def test_preprocess_on_a_cluster(tmp_path, prepared, monkeypatch, wanted):
     distributed = pytest.importorskip("distributed")
     monkeypatch.setattr(sections, "SECTION_BYTES", SECTION_BYTES)
     write_raw(tmp_path)
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
         task = preprocessing(tmp_path, replace(PREPROCESS, scheduler=cluster.scheduler_address))
-        assert run_and_kill(task, tmp_path, 1.0, signal.SIGKILL) == -signal.SIGKILL
+        assert run_and_kill(prepared, task, tmp_path, 1.0, signal.SIGKILL) == -signal.SIGKILL
         os.kill(cluster.workers[0].pid, signal.SIGKILL)
         found = contents(tmp_path / "out") if (tmp_path / "out").exists() else {}
         assert all(wanted[0][name] == data for name, data in found.items() if not Path(name).name.startswith("."))
@@ -137,8 +128,8 @@ def test_preprocess_on_a_cluster(tmp_path, monkeypatch, wanted):
     assert contents(tmp_path / "out") == wanted[0]
 
 
-def test_generate(tmp_path, wanted):
-    run_and_kill(generating(tmp_path), tmp_path, 0.8, signal.SIGKILL)
+def test_generate(tmp_path, prepared, wanted):
+    run_and_kill(prepared, generating(tmp_path), tmp_path, 0.8, signal.SIGKILL)
     complete = [name for name in contents(tmp_path / "out") if name.endswith("_bbox.npy")]
     assert len(finish(generating(tmp_path, replace(GENERATE, workers=1)))) == 4 - len(complete)
     assert contents(tmp_path / "out") == wanted[1]
