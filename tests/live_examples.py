@@ -4,7 +4,6 @@ import contextlib
 import io
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -28,8 +27,6 @@ SMALL = replace(
 )
 # attention in one stage and no bottlenecks in the neck: fewer parts run, are traced and are compiled faster
 FEW_PARTS = {"embed_dim": 8, "head_dim": 4, "num_blocks": (1, 0, 0, 0), "fpn_blocks": 0, "layer_scale": 1.0}
-OTHER_PARTS: dict[str, Any] = {"backbone": "timm", "timm_name": "test_convnext", "temporal": "s4d"}
-OTHER_PARTS |= {"head": "rtdetr", "rtdetr_queries": 12, "rtdetr_layers": 1}
 
 
 @pytest.fixture(scope="session")
@@ -66,23 +63,21 @@ def weights(live_checkpoint, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def exported(live_checkpoint, made_once):
-    """A function: histogram or surfaces, the latter with OTHER_PARTS and frames of 32 x 32 -> weights, and a folder
-    with `model.ckpt`, the `model.onnx` that `rvtssm export` made of it, and what the command printed in `told.txt`."""
+    """A function without arguments -> weights, and a folder with `model.ckpt`, the `model.onnx` that `rvtssm export`
+    made of it, and what the command printed in `told.txt`."""
 
-    def export(representation: str = "histogram") -> tuple[LoadedCheckpoint, Path]:
+    def export() -> tuple[LoadedCheckpoint, Path]:
         pytest.importorskip("onnxscript")
-        parts = {"histogram": {}, "surfaces": OTHER_PARTS}[representation]
-        weights = live_checkpoint(representation=representation, **parts)
+        weights = live_checkpoint()
 
         def fill(folder: Path) -> None:
             write_checkpoint(folder / "model.ckpt", weights.detector, weights)
             with contextlib.redirect_stdout(io.StringIO()) as told:
                 arguments = [f"checkpoint={folder / 'model.ckpt'}", f"out={folder / 'model.onnx'}"]
-                arguments += ["height=32", "width=32"] if parts else []
                 assert cli.main(["export", *arguments]) == 0
             (folder / "told.txt").write_text(told.getvalue())
 
-        return weights, made_once(f"exported_{representation}", fill)
+        return weights, made_once("exported", fill)
 
     return export
 
