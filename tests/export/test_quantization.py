@@ -33,7 +33,7 @@ def low_precision(exported, draw_events, made_once):
 
     def fill(folder):
         shutil.copyfile(source / "model.onnx", folder / "exact.onnx")
-        write_dat(folder / "events.dat", draw_events(20_000), 48, 64)
+        write_dat(folder / "events.dat", draw_events(10_000, duration_us=230_000), 48, 64)
         arguments = [f"checkpoint={source / 'model.ckpt'}", f"out={folder / 'int8.xml'}"]
         arguments += ["precision=int8", f"calibrate={folder / 'events.dat'}"]
 
