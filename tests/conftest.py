@@ -77,6 +77,12 @@ def prepared() -> ForkServerContext:
     return context
 
 
+@pytest.fixture
+def prepared_workers(prepared: ForkServerContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker processes of a run come from `prepared`, whatever it asks for."""
+    monkeypatch.setattr("multiprocessing.get_context", lambda kind: prepared)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests marked gpu run where there is a CUDA device."""
     gpu_tests = [item for item in items if item.get_closest_marker("gpu")]

@@ -65,6 +65,7 @@ def test_a_sound_dataset_has_no_faults(sound, raw, prepared, num_checked):
     assert found.faults == [] and found.num_checked == num_checked
 
 
+@pytest.mark.usefixtures("prepared_workers")
 def test_processes_find_what_one_process_finds(tree):
     (tree / "raw" / "test" / "c_td.dat").write_bytes(b"% Version 2\n")
     assert check(tree, config=replace(CONFIG, workers=2)) == check(tree)

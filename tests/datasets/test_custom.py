@@ -291,7 +291,7 @@ def test_labels_on_another_clock_are_said_and_moved(tmp_path, capsys):
     raw = write_tree(tmp_path / "raw")
     events = random_events(start_us=250_000, duration_us=800_000)
     write_dat(raw / "train/drive.dat", events, HEIGHT, WIDTH)  # the labels begin at 200,000 us
-    arguments = ["dataset=custom", f"dataset.raw_dir={raw}"]
+    arguments = ["dataset=custom", f"dataset.raw_dir={raw}", "preprocess.workers=1"]
     first_us = int(events.t[0])
     said = f"so 1 of 3 label times have no events; if the labels count from the first event, give {KEY}={first_us}"
     config = compose([*arguments, f"dataset.prepared_dir={tmp_path / 'out'}"])

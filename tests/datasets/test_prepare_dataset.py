@@ -282,6 +282,7 @@ def _pickled(function, arguments):
     return pickle.loads(pickle.dumps(function(*pickle.loads(arguments))))
 
 
+@pytest.mark.usefixtures("prepared_workers")
 def test_one_long_recording_keeps_all_workers_busy(tmp_path, monkeypatch):
     write_recording(tmp_path / "raw" / "train", "long", num_events=200_000)
     write_recording(tmp_path / "raw" / "train", "short", num_events=10_000)

@@ -148,8 +148,8 @@ def test_rates_of_another_evaluation_are_not_taken(weights, whole, tmp_path, mon
 
 
 @pytest.mark.distributed
-def test_several_processes_give_equal_numbers(weights, whole, tmp_path, prepared, monkeypatch):
-    monkeypatch.setattr("multiprocessing.get_context", lambda kind: prepared)
+@pytest.mark.usefixtures("prepared_workers")
+def test_several_processes_give_equal_numbers(weights, whole, tmp_path):
     assert evaluate(weights, tmp_path, "workers=2") == 0
     assert numbers(tmp_path) == whole[0]
 

@@ -12,6 +12,7 @@ from rvtssm.records import Events
 
 def read_or_refuse(path: Path, content: bytes, *size: int) -> Events | None:
     """The events of a file with this content, None where it is refused; anything else fails the test."""
+    path.unlink(missing_ok=True)  # because a disk may wait before it replaces a file
     path.write_bytes(content)
     recording = None
     try:

@@ -56,6 +56,7 @@ def test_a_second_run_does_only_what_is_missing(raw_dir):
     assert files(raw_dir) == before
 
 
+@pytest.mark.usefixtures("prepared_workers")
 def test_neither_recordings_written_first_nor_the_number_of_workers_changes_anything(raw_dir, tmp_path):
     assert generate_dataset(SMALL, tmp_path / "raw", STREET, progress=False, only=["val/val_0000"]) == ["val/val_0000"]
     assert len(generate_dataset(replace(SMALL, workers=2), tmp_path / "raw", STREET, progress=False)) == 3
@@ -124,7 +125,7 @@ def test_a_tenth_of_many_recordings_moves_the_camera_if_asked_in_every_part():
 
 def test_the_default_set_has_enough_of_everything():
     config = SyntheticConfig(ego_motion_share=0.0)
-    boxes = [simulated_recording(config, "train", index)[1] for index in range(12)]
+    boxes = [simulated_recording(config, "train", index)[1] for index in range(8)]
     per_frame = [len(recording) / len(np.unique(recording["t"])) for recording in boxes]
     assert 2 <= np.mean(per_frame) <= 5
     everything = np.concatenate(boxes)

@@ -43,7 +43,7 @@ PAIRS = [(NAMES[i - shift], NAMES[i]) for i in range(len(NAMES)) for shift in (1
 
 
 @pytest.mark.parametrize(("source", "target"), [*PAIRS, ("dat", "dat")])
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5)
 @given(events=any_events(min_size=1))
 def test_events_are_the_same_in_any_pair_of_formats(source, target, events):
     with tempfile.TemporaryDirectory() as name:
@@ -97,7 +97,7 @@ def test_what_a_format_cannot_hold_is_refused_and_nothing_is_written(format, tim
 def test_the_verb_says_what_it_wrote_and_overwrites_nothing(tmp_path, capsys):
     events = random_events(500)
     path = written(tmp_path, "dat", events)
-    for name in ("a.raw", "b.evt2.raw", "c.h5", "d.aedat4", "e.npy", "f.csv"):
+    for name in ("a.raw", "b.evt2.raw", "e.npy"):
         assert main(["convert", str(path), str(tmp_path / name)]) == 0
         assert_same(open_recording(tmp_path / name, *(SIZE_HW if name == "e.npy" else ())).read(), events)
         printed = " ".join(capsys.readouterr().out.split())
