@@ -176,7 +176,7 @@ def test_a_compiled_detector_trains_in_bf16_and_is_validated_in_chunks_of_any_le
     torch._dynamo.reset()
     plain, compiled = build_module(), build_module()
     names = compiled.state_dict().keys()
-    speed_up(compiled.detector, "cpu", compile_parts=True, backend="aot_eager")  # a break of the graph is an error
+    speed_up(compiled.detector, "cpu", compile_parts=True, backend="eager")  # a break of the graph is an error
     assert compiled.state_dict().keys() == names
     losses, gradients = [], []
     with torch._dynamo.config.patch(recompile_limit=1):  # one graph of each part: another would be an error
@@ -242,20 +242,9 @@ def plain(toy_config, tmp_path_factory):
     return out
 
 
-def test_checkpoints_do_not_know_how_fast_they_were_made(toy_config, plain, tmp_path, monkeypatch, logged):
-    asked = []
-    monkeypatch.setattr(loop, "speed_up", lambda detector, device, **options: asked.append(options))
-    train(toy_config(tmp_path, "training.steps=2", "training.compile=true", "training.recompute_strides=[4,8]"))
-    assert asked == [{"recompute_strides": (4, 8), "compile_parts": True}]
-    assert load_file(last_checkpoint(tmp_path))["decisive"] == load_file(last_checkpoint(plain))["decisive"]
-    assert logged(tmp_path) == logged(plain)
-    train(toy_config(tmp_path, "training.steps=2", "resume=auto"))
-
-
-def test_frames_reach_the_detector_as_counts_however_far_ahead_they_are_loaded(
-    toy_config, plain, tmp_path, monkeypatch, logged
-):
-    met = []
+def test_a_run_does_not_know_how_fast_it_is(toy_config, plain, tmp_path, monkeypatch, logged):
+    """Frames reach the detector as counts, however far ahead they are loaded."""
+    asked, met = [], []
     forward = Detector.forward
 
     def spy(self, hist, *arguments):
@@ -263,8 +252,12 @@ def test_frames_reach_the_detector_as_counts_however_far_ahead_they_are_loaded(
         return forward(self, hist, *arguments)
 
     monkeypatch.setattr(Detector, "forward", spy)
-    train(toy_config(tmp_path, "training.steps=2", "data.workers=1"))
+    monkeypatch.setattr(loop, "speed_up", lambda detector, device, **options: asked.append(options))
+    fast = ("training.compile=true", "training.recompute_strides=[4,8]", "data.workers=1")
+    train(toy_config(tmp_path, "training.steps=2", *fast))
+    assert asked == [{"recompute_strides": (4, 8), "compile_parts": True}]
     assert set(met) == {torch.uint8}
+    assert load_file(last_checkpoint(tmp_path))["decisive"] == load_file(last_checkpoint(plain))["decisive"]
     assert logged(tmp_path) == logged(plain)
 
 
