@@ -10,27 +10,27 @@ import pytest
 import torch
 from event_examples import boxes_of, random_events
 
-from rvtssm.cli import main as cli
+from rvtssm.datasets.data_config import DataConfig
 from rvtssm.evaluation import detector_run
 from rvtssm.evaluation.detector_run import detector_processes, stream
+from rvtssm.evaluation.evaluating import evaluate
 from rvtssm.events.labels import write_boxes
 from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
-from rvtssm.models.model_config import ModelConfig
+from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.readers.dat import write_dat
 from rvtssm.records import WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
 from tests.evaluation.test_evaluate import SPEC
 
 NUM_RECORDINGS = 3
-WORDS = (
-    "evaluation.hz=[20,40]",
-    "evaluation.window=slide",
-    "postprocess.min_score=0",
-    "bootstrap=5",
-    "data.eval_batch_size=1",
-    "data.workers=0",
-)
+SETTINGS = {
+    "hz": [20, 40],
+    "window": "slide",
+    "bootstrap": 5,
+    "postprocess": PostprocessConfig(min_score=0),
+    "data": DataConfig(eval_batch_size=1, workers=0),
+}
 
 
 @pytest.fixture(scope="module")
@@ -58,12 +58,9 @@ def equal_threads(without_pictures):
         yield
 
 
-def evaluate(weights: Path, out: Path, *words: str) -> int:
-    return cli.main(["evaluate", f"checkpoint={weights}", f"out={out}", *WORDS, *words])
-
-
-def numbers(out: Path) -> dict:
-    """All that was measured."""
+def numbers(weights: Path, out: Path, **changes) -> dict:
+    """All that an evaluation measures."""
+    evaluate(weights, out=out, **{**SETTINGS, **changes})
     found = json.loads((out / "evaluation.json").read_text())
     return {name: found[name] for name in ("rates", "intervals", "differences", "breakdown")}
 
@@ -95,15 +92,13 @@ def whole(weights, tmp_path_factory):
     """An evaluation that was not interrupted: its numbers and its batches."""
     with pytest.MonkeyPatch.context() as patch:
         run = interrupt_after(patch, -1, stop)
-        out = tmp_path_factory.mktemp("whole")
-        assert evaluate(weights, out) == 0
-    return numbers(out), run
+        return numbers(weights, tmp_path_factory.mktemp("whole")), run
 
 
 def evaluate_and_die(weights: Path, out: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         interrupt_after(patch, NUM_RECORDINGS + 1, die)
-        evaluate(weights, out)
+        numbers(weights, out)
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
@@ -118,19 +113,20 @@ def test_an_interrupted_evaluation_takes_the_rates_that_were_done(
         assert job.exitcode == -signal.SIGKILL
     else:
         interrupt_after(monkeypatch, NUM_RECORDINGS + 1, stop)
-        assert evaluate(weights, tmp_path) == 130
+        with pytest.raises(KeyboardInterrupt):
+            numbers(weights, tmp_path)
     again = interrupt_after(monkeypatch, -1, stop)
-    assert evaluate(weights, tmp_path) == 0
+    assert numbers(weights, tmp_path) == expected
     assert len(every) == 2 * NUM_RECORDINGS and again == every[NUM_RECORDINGS:]
-    assert numbers(tmp_path) == expected
     assert "unfinished" not in json.loads((tmp_path / "evaluation.json").read_text())
 
 
-@pytest.mark.parametrize("change", ["postprocess.nms_iou=0.6", "weights", "recording"])
+@pytest.mark.parametrize("change", ["setting", "weights", "recording"])
 def test_rates_of_another_evaluation_are_not_taken(weights, whole, tmp_path, monkeypatch, change):
     _, every = whole
     interrupt_after(monkeypatch, NUM_RECORDINGS, stop)
-    assert evaluate(weights, tmp_path / "out") == 130
+    with pytest.raises(KeyboardInterrupt):
+        numbers(weights, tmp_path)
     recording = weights.parent / "raw/test/0_td.dat"
     times_ns = recording.stat().st_atime_ns, recording.stat().st_mtime_ns
     if change == "recording":
@@ -142,7 +138,7 @@ def test_rates_of_another_evaluation_are_not_taken(weights, whole, tmp_path, mon
         weights = tmp_path / "other.ckpt"
         write_checkpoint(weights, trained.detector, trained)
     run = interrupt_after(monkeypatch, -1, stop)
-    assert evaluate(weights, tmp_path / "out", *([change] if "=" in change else [])) == 0
+    numbers(weights, tmp_path, **({"postprocess": PostprocessConfig(nms_iou=0.6)} if change == "setting" else {}))
     os.utime(recording, ns=times_ns)
     assert run == every
 
@@ -150,8 +146,7 @@ def test_rates_of_another_evaluation_are_not_taken(weights, whole, tmp_path, mon
 @pytest.mark.distributed
 @pytest.mark.usefixtures("prepared_workers")
 def test_several_processes_give_equal_numbers(weights, whole, tmp_path):
-    assert evaluate(weights, tmp_path, "workers=2") == 0
-    assert numbers(tmp_path) == whole[0]
+    assert numbers(weights, tmp_path, workers=2) == whole[0]
 
 
 def test_each_process_has_its_threads_and_a_gpu(monkeypatch):
@@ -169,6 +164,4 @@ def test_each_process_has_its_threads_and_a_gpu(monkeypatch):
 
 @pytest.mark.gpu
 def test_processes_that_share_a_gpu_give_the_numbers_of_one(weights, tmp_path):
-    assert evaluate(weights, tmp_path / "one") == 0
-    assert evaluate(weights, tmp_path / "two", "evaluation.workers=2") == 0
-    assert numbers(tmp_path / "one") == numbers(tmp_path / "two")
+    assert numbers(weights, tmp_path / "one") == numbers(weights, tmp_path / "two", workers=2)

@@ -12,6 +12,7 @@ import pytest
 from filelock import FileLock
 from user_errors import raises
 
+from rvtssm.system import output_folder
 from rvtssm.system.output_folder import locked, result_set, write_files
 from tests.killed import killed_at_each_call
 
@@ -62,6 +63,7 @@ def test_killed_at_any_moment_each_file_is_whole_or_absent_and_the_next_run_mend
 
 HOLD = """
 import os, sys, time
+from rvtssm.system import output_folder
 from rvtssm.system.output_folder import locked
 with locked(sys.argv[1]):
     if sys.argv[2] == "fork" and not os.fork():
@@ -72,7 +74,8 @@ with locked(sys.argv[1]):
 
 
 @pytest.mark.parametrize("mode", ["alone", "fork"])
-def test_a_folder_has_one_writer_who_is_named_and_whose_lock_ends_with_it(tmp_path, mode):
+def test_a_folder_has_one_writer_who_is_named_and_whose_lock_ends_with_it(tmp_path, monkeypatch, mode):
+    monkeypatch.setattr(output_folder, "_WAIT_S", 0.1)
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path / "out"), mode], stdout=subprocess.PIPE, text=True, process_group=0
     ) as holder:

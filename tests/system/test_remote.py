@@ -54,7 +54,7 @@ def url(request, disk):
         return
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=disk)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
 
