@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests import afresh
+
 # no deadline: the first call of a kernel compiles it; derandomised: a failure is the same on every machine
 settings.register_profile("rvtssm", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("rvtssm")
@@ -81,6 +83,23 @@ def prepared() -> ForkServerContext:
 def prepared_workers(prepared: ForkServerContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker processes of a run come from `prepared`, whatever it asks for."""
     monkeypatch.setattr("multiprocessing.get_context", lambda kind: prepared)
+
+
+@pytest.fixture
+def run_afresh(prepared: ForkServerContext, tmp_path: Path) -> Callable[..., tuple[int, str]]:
+    """A function: a program, the folder that it runs in, the letters of its terminal -> exit code and what it printed.
+
+    It imports this package again, from the folder if it is there, and finds all other packages imported.
+    """
+
+    def run(program: str, folder: Path = tmp_path, encoding: str = "utf-8") -> tuple[int, str]:
+        printed = tmp_path / "printed.txt"
+        job = prepared.Process(target=afresh.run, args=(program, folder, printed, encoding))
+        job.start()
+        job.join()
+        return job.exitcode, printed.read_text(encoding)
+
+    return run
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,9 +1,6 @@
 """The core works without contrib, and each folder of contrib can be deleted without harm to the others."""
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +11,15 @@ from rvtssm.system.extras import installed_parts
 ROOT = Path(__file__).parents[1]
 FOLDERS = sorted(path.name for path in (ROOT / "rvtssm/contrib").iterdir() if (path / "__init__.py").is_file())
 CORE = (
-    ["generate", "dataset=synthetic", "dataset.raw_dir=raw", "num_train=1", "num_val=0", "num_test=0", "duration_s=1"],
+    [
+        "generate",
+        "dataset=synthetic",
+        "dataset.raw_dir=raw",
+        "num_train=1",
+        "num_val=0",
+        "num_test=0",
+        "duration_s=0.2",
+    ],
     ["inspect", "raw/train/train_0000_td.dat", "out=inspected"],
     ["predict", "raw/train/train_0000_td.dat", "formats=[jsonl]", "out=boxes"],
     ["info", "model=tiny", "dataset=gen1"],
@@ -29,25 +34,17 @@ def copied(folder: Path, *left_out: str) -> Path:
     return folder
 
 
-def run(folder: Path, code: str) -> str:
-    """Run a program with the package in a folder and return what it prints."""
-    environment = {**os.environ, "PYTHONPATH": str(folder)}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def listed(shown: str) -> set[str]:
     """Return the verbs that --help lists."""
     return {line.split()[0] for line in shown.splitlines() if line.startswith("  ") and line[2] != " "}
 
 
-def test_the_core_works_without_contrib(tmp_path):
+def test_the_core_works_without_contrib(tmp_path, run_afresh):
     folder = copied(tmp_path, "contrib")
     words = "from rvtssm.cli.main import main\nassert main(['--help']) == 0\n"
     words += f"for words in {CORE!r}:\n    assert main(words) == 0, words\n"
-    shown = run(folder, words)
+    code, shown = run_afresh(words, folder)
+    assert code == 0
     assert listed(shown[: shown.index("Files from strangers")]) == set(VERBS)
     assert (folder / "boxes/detections.jsonl").is_file()
 
@@ -57,10 +54,11 @@ def test_the_verbs_of_contrib_are_installed():
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_a_deleted_folder_takes_its_verbs_with_it_and_no_others(name, tmp_path):
+def test_a_deleted_folder_takes_its_verbs_with_it_and_no_others(name, tmp_path, run_afresh):
     """That no folder imports another one is shown by tests/test_architecture.py."""
     own = {verb for verb, part in installed_parts("rvtssm.verbs").items() if f".{name}." in part.work} - VERBS.keys()
     folder = copied(tmp_path)
     shutil.rmtree(folder / "rvtssm/contrib" / name)
-    shown = run(folder, "from rvtssm.cli.main import main\nmain(['--help'])")
+    code, shown = run_afresh("from rvtssm.cli.main import main\nmain(['--help'])", folder)
+    assert code == 0
     assert listed(shown) == {*VERBS, *installed_parts("rvtssm.verbs")} - own

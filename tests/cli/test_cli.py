@@ -1,12 +1,12 @@
 """The command line answers a mistake with one line and exit code 2, and does what can be done."""
 
 import json
-import os
 import re
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -136,19 +136,41 @@ ANSWERED_AT_ONCE = (
     *(["evaluate"], ["demo", "synthetic.num_test=0"], ["study", "temporal=s5,selective_s5"], ["live", "nobody=1"]),
     *(["predict", "checkpoint=model.ckpt"], ["export", "checkpoint=model.ckpt"], ["audit"], ["info"]),
 )
-
-
-def test_what_needs_no_computation_is_answered_at_once(tmp_path):
-    code = f"""
-import sys
+OBSERVED = f"""
+import contextlib, gc, importlib, io, json, sys
 from rvtssm.cli.main import main
-for words in {ANSWERED_AT_ONCE!r}:
-    main(words)
-    slow = [name for name in {SLOW!r} if name in sys.modules]
-    assert not slow, (words, slow)
+imported = lambda names: [name for name in names if name in sys.modules]
+with contextlib.redirect_stdout(io.StringIO()):
+    at_once = [(words, imported({SLOW!r})) for words in {ANSWERED_AT_ONCE!r} if main(words) is not None]
+    before = gc.get_stats()[2]["collections"]
+    sys.argv = ["rvtssm", "info", "checkpoint=street-tiny"]
+    main()
+searched = gc.isenabled(), gc.get_freeze_count() > 100_000, gc.get_stats()[2]["collections"] - before
+for verb in ("convert", "inspect", "export", "predict", "live"):
+    importlib.import_module(f"rvtssm.cli.{{verb}}")
+loaded = imported(["lightning", "torch._dynamo", "torchvision"])
+print(json.dumps({{"at_once": at_once, "searched": searched, "loaded": loaded}}))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def imports(tmp_path_factory) -> dict[str, Any]:
+    """What a process imports, and whether that is searched for garbage."""
+    folder = tmp_path_factory.mktemp("imports")
+    done = subprocess.run([sys.executable, "-c", OBSERVED], capture_output=True, text=True, check=True, cwd=folder)
+    return json.loads(done.stdout)
+
+
+def test_what_needs_no_computation_is_answered_at_once(imports):
+    assert imports["at_once"] == [[words, []] for words in ANSWERED_AT_ONCE]
+
+
+def test_nothing_that_a_command_imports_is_searched_for_garbage(imports):
+    assert imports["searched"] == [True, True, 0]
+
+
+def test_a_verb_that_trains_nothing_loads_neither_lightning_nor_a_compiler(imports):
+    assert imports["loaded"] == []
 
 
 @pytest.mark.parametrize("verb", verbs())
@@ -519,16 +541,13 @@ def test_an_evaluation_needs_labelled_recordings(refused, tmp_path, weights):
     assert "dataset.raw_dir" in refused("evaluate", f"checkpoint={weights}", "source=raw")
 
 
-def test_a_terminal_that_lacks_a_letter_does_not_fail_a_command(tmp_path):
+def test_a_terminal_that_lacks_a_letter_does_not_fail_a_command(tmp_path, run_afresh):
     path = tmp_path / "größe→.npy"
     np.save(path, np.zeros((3, 4), np.int64))
-    code = "import sys; from rvtssm.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", code, "inspect", str(path), "dataset.height=4", "dataset.width=4"]
-    done = subprocess.run(
-        command, env={**os.environ, "PYTHONIOENCODING": "ascii:strict"}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert r"gr\xf6\xdfe\u2192.npy" in done.stdout
+    words = ["inspect", str(path), "dataset.height=4", "dataset.width=4"]
+    program = f"import sys; from rvtssm.cli.main import main; sys.exit(main({words!r}))"
+    code, shown = run_afresh(program, encoding="ascii")
+    assert code == 0 and r"gr\xf6\xdfe\u2192.npy" in shown
 
 
 def test_memory_that_is_full_is_one_line(does, capsys):
@@ -539,26 +558,3 @@ def test_memory_that_is_full_is_one_line(does, capsys):
     assert cli.main(["preprocess"]) == 2
     message = "rvtssm preprocess: memory is full (Unable to allocate 9 PiB); give it less at once\n"
     assert capsys.readouterr().err == message
-
-
-def test_a_verb_that_trains_nothing_loads_neither_lightning_nor_a_compiler():
-    program = """
-import importlib, sys
-for verb in ("convert", "inspect", "export", "predict", "live"):
-    importlib.import_module(f"rvtssm.cli.{verb}")
-    slow = [name for name in ("lightning", "torch._dynamo", "torchvision") if name in sys.modules]
-    assert not slow, (verb, slow)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def test_nothing_that_a_command_imports_is_searched_for_garbage(tmp_path):
-    command = ["info", "checkpoint=street-tiny"]
-    program = (
-        "import gc, sys; from rvtssm.cli.main import main; before = gc.get_stats()[2]['collections']; "
-        f"sys.argv = ['rvtssm', *{command}]; main(); "
-        "print(gc.isenabled(), gc.get_freeze_count() > 100_000, gc.get_stats()[2]['collections'] - before)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "True True 0"
