@@ -131,7 +131,7 @@ def build_spec(config: DatasetConfig) -> DatasetSpec:
     spec = replace(spec, height=config.height or spec.height, width=config.width or spec.width)
     if (offset := config.label_offset_us) is not None:
         spec = replace(spec, label_offset_us=None if offset == "auto" else int(offset))
-    spec = replace(spec, **{key: getattr(config, key) for key in _READ_KEYS})
+    spec = replace(spec, **{key: getattr(config, key) or getattr(spec, key) for key in _READ_KEYS})
     spec.read_options  # noqa: B018  checks their values
     if not spec.downsample <= min(spec.height, spec.width) <= max(spec.height, spec.width) <= _LARGEST_SENSOR:
         raise UserError(

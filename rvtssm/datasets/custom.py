@@ -20,7 +20,7 @@ import yaml
 
 from rvtssm.events.label_files import LABEL_SUFFIXES
 from rvtssm.records import DatasetSpec
-from rvtssm.records.settings import EVENT_SUFFIXES
+from rvtssm.records.settings import COLUMNS_EXAMPLE, EVENT_SUFFIXES, TIME_UNITS
 from rvtssm.system.files import atomic_file, file_errors
 from rvtssm.system.remote import is_url, local_path
 from rvtssm.system.user_error import UserError
@@ -45,6 +45,7 @@ SPEC = DatasetSpec(  # values for keys that the file leaves out
 )
 _NAMES = {"classes": "class_names", "labels": "boxes_suffix"}  # keys whose field in the spec has another name
 _NEEDED = ("classes", "height", "width")
+_NEEDED_TEXT = {"time_unit": f"one of {', '.join(TIME_UNITS)}", "format": "a format, such as evt3 or npy"}
 _OWN = ("name", "disk_names", "class_names", "boxes_suffix")  # fields that are not keys
 _KEYS = tuple({*_NAMES, *(field.name for field in fields(DatasetSpec))} - set(_OWN))
 
@@ -89,6 +90,10 @@ def read_spec(*folders: Path | str) -> DatasetSpec:
         )
     values: dict[str, Any] = {_NAMES.get(key, str(key)): _checked(path, key, value) for key, value in content.items()}
     spec = replace(SPEC, **values)
+    try:
+        spec.read_options  # noqa: B018  checks its values
+    except UserError as error:
+        raise UserError(error.key, f"{path}: {error}") from None
     if Path(spec.boxes_suffix).suffix not in LABEL_SUFFIXES and spec.boxes_suffix not in LABEL_SUFFIXES:
         kinds = ", ".join(LABEL_SUFFIXES)
         raise UserError(
@@ -205,6 +210,10 @@ def _checked(path: Path, key: str, value: Any) -> Any:
         are_lists = all(isinstance(patterns, list) and patterns for patterns in lists)
         if are_lists and all(all(map(_is_pattern, patterns)) for patterns in lists) and all(map(_is_name, value)):
             return {str(split): tuple(patterns) for split, patterns in value.items()}
+    elif key == "columns":
+        needed = f"the names or numbers of four columns, such as {COLUMNS_EXAMPLE}"
+        if isinstance(value, dict) and all(type(name) in (str, int) for name in value.values()):
+            return {str(field): str(name) for field, name in value.items()}
     elif kind in (int, float):
         lowest = 1 if key in ("height", "width", "downsample", "label_interval_us") else 0
         needed = f"a {'whole number' if kind is int else 'number'} of at least {lowest}"
@@ -213,7 +222,7 @@ def _checked(path: Path, key: str, value: Any) -> Any:
             return value
     else:
         is_folder = key in ("events_dir", "boxes_dir", "labels")
-        needed = "a path inside the folder of this file" if is_folder else "true or false"
+        needed = "a path inside the folder of this file" if is_folder else _NEEDED_TEXT.get(key, "true or false")
         if isinstance(value, str) and value and (_is_inside(value) if is_folder else _is_name(value)):
             return value
     raise UserError("dataset.value", f"{path} has {key}: {value!r}; write {needed}")

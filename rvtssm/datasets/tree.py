@@ -9,7 +9,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -335,7 +335,7 @@ def _is_label_file(path: Path) -> bool:
 
 
 def sensor_above(path: Path, options: ReadOptions) -> ReadOptions:
-    """Return the options with the size in the nearest `dataset.yaml` above a recording that does not state its size.
+    """Return the options with what the nearest `dataset.yaml` above says of a recording that does not state its size.
 
     Return the options unchanged if they or the recording state the size, or if there is no such file. Raise UserError
     if the recording cannot be read, or if the content of `dataset.yaml` is wrong.
@@ -347,6 +347,7 @@ def sensor_above(path: Path, options: ReadOptions) -> ReadOptions:
     except UnknownSensorSize:
         for folder in path.absolute().parents:
             if (folder / FILE).is_file():
-                spec = read_spec(folder)
-                return replace(options, height=spec.height, width=spec.width)
+                described = read_spec(folder).read_options
+                keys = [field.name for field in fields(ReadOptions)]
+                return replace(options, **{key: getattr(options, key) or getattr(described, key) for key in keys})
     return options

@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,13 +23,14 @@ from rvtssm.datasets.data_config import DataConfig, PreprocessConfig, SamplingCo
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.sequence import RawSplit, open_prepared_split
-from rvtssm.datasets.tree import find_recordings
+from rvtssm.datasets.tree import find_recordings, sensor_above
 from rvtssm.evaluation.coco import evaluate_detections
 from rvtssm.evaluation.protocol import image_times_us, num_images_left_out
 from rvtssm.evaluation.rates import at_labels, own_steps
 from rvtssm.events.label_files import read_label_file
+from rvtssm.readers import open_with
 from rvtssm.readers.dat import write_dat
-from rvtssm.records import Detections, WindowSettings
+from rvtssm.records import Detections, ReadOptions, WindowSettings
 
 PAGE = (Path(__file__).parents[2] / "data_prep/README.md").read_text()
 HEIGHT, WIDTH = 60, 80
@@ -110,6 +112,23 @@ def test_every_key_of_the_description_arrives(tmp_path):
     assert spec.split_sources == {"val": ("train/x*",)} and (spec.events_dir, spec.boxes_dir) == ("e", "b")
 
 
+def test_how_recordings_are_read_is_said_by_the_description_or_the_command(tmp_path):
+    text = "classes: [cat]\nheight: 60\nwidth: 80\nrepair: true\nformat: csv\ncolumns: {t: 3, x: u, y: v, p: 0}\n"
+    (tmp_path / "dataset.yaml").write_text(text + "time_unit: ns\n")
+    columns = {"t": "3", "x": "u", "y": "v", "p": "0"}
+    said = build_spec(DatasetConfig("custom", str(tmp_path))).read_options
+    assert said == ReadOptions(60, 80, True, "ns", "csv", columns)
+    assert build_spec(DatasetConfig("custom", str(tmp_path), time_unit="ms")).time_unit == "ms"
+
+    folder = tmp_path / "train"
+    folder.mkdir()
+    (folder / "a.csv").write_text("p,u,v,stamp\n1,2,3,5000\n0,4,5,9000\n")
+    options = sensor_above(folder / "a.csv", ReadOptions(columns=columns))
+    assert options == said
+    with closing(open_with(folder / "a.csv", options)) as recording:
+        assert recording.time_range_us == (5, 9)
+
+
 @pytest.mark.parametrize(
     ("content", "key"),
     [
@@ -129,6 +148,10 @@ def test_every_key_of_the_description_arrives(tmp_path):
         ("classes: [a]\nheight: 60\nwidth: 80\nclass_ids: [4294967296]", "dataset.value"),
         ("classes: [a]\nheight: 60\nwidth: 80\nlabels: .doc", "dataset.labels_suffix"),
         ("classes: [a]\nheight: 60\nwidth: 80\nclass_ids: [1, 2]", "dataset.class_ids"),
+        ("classes: [a]\nheight: 60\nwidth: 80\ncolumns: [t, x, y, p]", "dataset.value"),
+        ("classes: [a]\nheight: 60\nwidth: 80\ncolumns: {t: 0}", "columns.names"),
+        ("classes: [a]\nheight: 60\nwidth: 80\ntime_unit: 5", "dataset.value"),
+        ("classes: [a]\nheight: 60\nwidth: 80\ntime_unit: hours", "settings.choice"),
         ("classes: [a]\nheight: 60\nwidth: 80\nsplit_sources: val", "dataset.value"),
         (
             f"classes: [{', '.join(f'c{number}' for number in range(10_000))}]\nheight: 60\nwidth: 80",
