@@ -56,9 +56,15 @@ def any_events(draw, min_size: int = 0, max_step_us: int = 50_000, max_start_us:
     return Events(t, events.x, events.y, events.p)
 
 
+def assert_equal(found: np.ndarray, wanted: np.ndarray, name: str = "") -> None:
+    """What numpy.testing asserts, which takes long to find that there is nothing to say."""
+    if not np.array_equal(found, wanted):
+        np.testing.assert_array_equal(found, wanted, err_msg=name)
+
+
 def assert_same(found: Events, wanted: Events) -> None:
     for name in ("t", "x", "y", "p"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name), err_msg=name)
+        assert_equal(getattr(found, name), getattr(wanted, name), name)
 
 
 def boxes_of(*rows, **fields):

@@ -8,6 +8,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from event_examples import assert_equal
 from user_errors import raises
 
 from rvtssm.datasets.prepare_recording import Recipe, prepare_recording
@@ -90,32 +91,32 @@ def test_histograms_at_the_official_times_are_equal_byte_for_byte(pairs):
         counter = FrameCounter(WindowSettings(convention="rvt"), pixels)
         blocks = open_recording(pair.raw.events_path).iterate()
         counts = [frames for _, frames in count_as_they_close(blocks, pair.windows, counter, 8)]
-        np.testing.assert_array_equal(np.concatenate(counts), pair.histograms)
+        assert_equal(np.concatenate(counts), pair.histograms)
 
 
 def test_labels_and_label_times_are_equal(pairs):
     for pair in pairs:
         boxes = clean_boxes(read_boxes(pair.raw.boxes_path), pair.spec, "rvt", pair.is_train)
         for name in BOX_FIELDS:
-            np.testing.assert_array_equal(boxes[name], pair.labels[name])
+            assert_equal(boxes[name], pair.labels[name])
         times = np.load(pair.official / "labels_v2" / "timestamps_us.npy")
-        np.testing.assert_array_equal(np.unique(boxes["t"]), times)
+        assert_equal(np.unique(boxes["t"]), times)
 
 
 def test_prepared_recordings_hold_the_official_labels_and_histograms(pairs, tmp_path):
     for pair in pairs:
         sequence, official = prepared(pair, tmp_path), pair.labels
-        np.testing.assert_array_equal(sequence.labels.t_us, official["t"])
+        assert_equal(sequence.labels.t_us, official["t"])
         boxes = np.stack([official[name] for name in "xywh"], axis=1)
-        np.testing.assert_array_equal(sequence.labels.boxes_ltwh, boxes)
-        np.testing.assert_array_equal(sequence.labels.class_id, official["class_id"])
+        assert_equal(sequence.labels.boxes_ltwh, boxes)
+        assert_equal(sequence.labels.class_id, official["class_id"])
         shared, ours, theirs = np.intersect1d(sequence.windows.ends_us, pair.windows.ends_us, return_indices=True)
         assert np.isin(np.unique(official["t"]), shared).all()
         histograms = pair.histograms
         for our, their in zip(ours, theirs, strict=True):
-            np.testing.assert_array_equal(sequence.histograms(our, our + 1)[0], histograms[their])
+            assert_equal(sequence.histograms(our, our + 1)[0], histograms[their])
         if pair.spec.name == "onempx":  # the official grid of gen1 has one window per 125 ms between labels
-            np.testing.assert_array_equal(sequence.windows.ends_us, pair.windows.ends_us)
+            assert_equal(sequence.windows.ends_us, pair.windows.ends_us)
         else:
             assert np.abs(sequence.windows.dt_us - pair.length_us).max() <= 2_000
 
@@ -125,11 +126,11 @@ def test_trees_prepared_by_rvt_are_read_as_they_are(pairs):
         assert pair.official in find_sequences(pair.official.parents[1], pair.official.parent.name)
         sequence = open_rvt_sequence(pair.official, pair.spec)
         assert sequence.name == pair.raw.name
-        np.testing.assert_array_equal(sequence.windows.bounds_us, pair.windows.bounds_us)
-        np.testing.assert_array_equal(sequence.histograms(0, len(sequence.windows)), pair.histograms)
-        np.testing.assert_array_equal(sequence.labels.t_us, pair.labels["t"])
+        assert_equal(sequence.windows.bounds_us, pair.windows.bounds_us)
+        assert_equal(sequence.histograms(0, len(sequence.windows)), pair.histograms)
+        assert_equal(sequence.labels.t_us, pair.labels["t"])
         steps = np.load(pair.histograms_dir / "objframe_idx_2_repr_idx.npy")
-        np.testing.assert_array_equal(np.unique(sequence.labels.window_index), steps)
+        assert_equal(np.unique(sequence.labels.window_index), steps)
         assert (sequence.meta["convention"], sequence.meta["length_us"]) == ("rvt", pair.length_us)
 
 

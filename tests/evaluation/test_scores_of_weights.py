@@ -29,8 +29,8 @@ LABELS_US = 600_000 + 250_000 * np.arange(5)  # as far apart as those of Gen1
 SIZE = ("dataset.height=64", "dataset.width=96")
 
 
-@pytest.fixture
-def weights(golden_dir, tmp_path):
+@pytest.fixture(scope="module")
+def weights(golden_dir, tmp_path_factory):
     """The weights of a golden file, converted. Their boxes are made large enough to be scored."""
     with np.load(golden_dir / "model_small.npz") as recorded:
         names = [name for name in recorded.files if name.startswith("sd/")]
@@ -40,8 +40,9 @@ def weights(golden_dir, tmp_path):
             official[name][2:] += 1.6  # logarithm of width and height
     spec = build_spec(DatasetConfig("gen1", height=64, width=96))
     converted = convert_official(official, spec, None, head_dim=8)
-    write_checkpoint(tmp_path / "weights.ckpt", converted.detector, converted)
-    return tmp_path / "weights.ckpt"
+    path = tmp_path_factory.mktemp("converted") / "weights.ckpt"
+    write_checkpoint(path, converted.detector, converted)
+    return path
 
 
 def planned(weights, raw):

@@ -1,5 +1,6 @@
 """Bags of events as robots record them, written by the library rosbags with its own types and serialisers."""
 
+import functools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ WORDS = {"evt2": (encode_evt2, "<u4"), "evt21": (encode_evt21, "<u8"), "evt3": (
 CONTAINERS = ("ros1", "mcap", "db3")
 
 
+@functools.cache
 def typestore_of(container: str) -> Typestore:
     """The types of ROS 1 or 2 with those of event cameras."""
     store = get_typestore(Stores.ROS1_NOETIC if container == "ros1" else Stores.ROS2_HUMBLE)

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from rvtssm.records import Events
+from tests.readers.evt3_encoder import rows_of
 
 TIME_HIGH, TRIGGER, OTHERS, CONTINUED = 0x8, 0xA, 0xE, 0xF
 HEADER = "% evt {version}\n% format {name};height={height};width={width}{more}\n% geometry {width}x{height}\n% end\n"
@@ -19,8 +20,7 @@ def encode_evt2(events: Events, use_noise: bool = True) -> list[int]:
     """The 32-bit words of events, in their order."""
     words: list[int] = []
     high = None
-    for i in range(len(events)):
-        t, x, y, p = (int(column[i]) for column in (events.t, events.x, events.y, events.p))
+    for i, (t, x, y, p) in enumerate(rows_of(events)):
         if high != t >> 6:
             high = t >> 6
             words.append(time_high(t))
@@ -32,11 +32,12 @@ def encode_evt2(events: Events, use_noise: bool = True) -> list[int]:
 
 def encode_evt21(events: Events, use_vectors: bool = True, use_noise: bool = True) -> list[int]:
     """The 64-bit words of events, in their order; events of one row that follow each other share a word."""
+    rows = rows_of(events)
     words: list[int] = []
     high = None
     i = 0
-    while i < len(events):
-        t, x, y, p = (int(column[i]) for column in (events.t, events.x, events.y, events.p))
+    while i < len(rows):
+        t, x, y, p = rows[i]
         if high != t >> 6:
             high = t >> 6
             words.append(time_high(t) << 32)
@@ -46,12 +47,9 @@ def encode_evt21(events: Events, use_vectors: bool = True, use_noise: bool = Tru
         mask, last = 1 << x - first, x
         i += 1
         while (
-            use_vectors
-            and i < len(events)
-            and (int(events.t[i]), int(events.y[i]), int(events.p[i])) == (t, y, p)
-            and last < int(events.x[i]) < first + 32
+            use_vectors and i < len(rows) and (rows[i][0], *rows[i][2:]) == (t, y, p) and last < rows[i][1] < first + 32
         ):
-            last = int(events.x[i])
+            last = rows[i][1]
             mask |= 1 << last - first
             i += 1
         words.append((p << 28 | (t & 0x3F) << 22 | first << 11 | y) << 32 | mask)

@@ -16,13 +16,19 @@ def word(kind: int, payload: int) -> int:
     return kind << 12 | payload & 0xFFF
 
 
+def rows_of(events: Events) -> list[tuple[int, int, int, int]]:
+    """(t, x, y, p) of each event."""
+    return list(zip(events.t.tolist(), events.x.tolist(), events.y.tolist(), events.p.tolist(), strict=True))
+
+
 def encode(events: Events, use_vectors: bool = True, use_noise: bool = True) -> list[int]:
     """The words of events, in their order. Time goes up through every value of its upper half, as cameras send it."""
+    rows = rows_of(events)
     words: list[int] = []
     high = low = row = None
     i = 0
-    while i < len(events):
-        t, x, y, p = (int(column[i]) for column in (events.t, events.x, events.y, events.p))
+    while i < len(rows):
+        t, x, y, p = rows[i]
         if high is None or t >> 12 != high:
             for value in range(t >> 12 if high is None else high + 1, (t >> 12) + 1):
                 words.append(word(TIME_HIGH, value))
@@ -39,11 +45,11 @@ def encode(events: Events, use_vectors: bool = True, use_noise: bool = True) -> 
         group = [x]
         while (
             use_vectors
-            and (k := i + len(group)) < len(events)
-            and (int(events.t[k]), int(events.y[k]), int(events.p[k])) == (t, y, p)
-            and group[-1] < int(events.x[k]) < x + 40
+            and (k := i + len(group)) < len(rows)
+            and (rows[k][0], *rows[k][2:]) == (t, y, p)
+            and group[-1] < rows[k][1] < x + 40
         ):
-            group.append(int(events.x[k]))
+            group.append(rows[k][1])
         if len(group) == 1:
             words.append(word(ADDR_X, x | p << 11))
         else:

@@ -57,10 +57,10 @@ def test_a_file_cut_at_any_byte_gives_a_beginning(tmp_path, name):
     path, size = FILES[name](tmp_path / "a.dat", FEW), size_of(name)
     content = path.read_bytes()
     if content.startswith(b"\x89HDF"):  # its library refuses every cut: every 211th byte, and all at both ends
-        cuts = sorted({*range(0, len(content), 211), *range(100), *range(len(content) - 50, len(content))})
+        cuts = sorted({*range(0, len(content), 211), *range(60), *range(len(content) - 30, len(content))})
         assert all(read_or_refuse(path, content[:cut]) is None for cut in cuts)
     else:
-        assert_every_cut_is_noticed(path, content, FEW, *size)
+        assert_every_cut_is_noticed(path, content, FEW, *size, step=1 if name in WRITERS else 5)
     if name in NUMPY:
         assert read_or_refuse(path, content + b"1", *size) is None
 
