@@ -1,12 +1,14 @@
 """On a disk that is full or broken every verb ends with one line, and what was there before is as it was."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rvtssm.cli.main import main
-from rvtssm.models.checkpoint import read_checkpoint
+from rvtssm.datasets import DATASETS
+from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
 from rvtssm.readers import open_recording
 from tests.failing_disk import files_of_at_most, one_failing_call
 
@@ -44,7 +46,7 @@ def recording_in(made: Path) -> Path | None:
 def words_of(verb: str, made: Path, out: Path) -> list[str]:
     """The command line of a verb that writes to `out` and reads what the verbs before it wrote below `made`."""
     raw, prepared = f"dataset.raw_dir={made / 'generate'}", f"dataset.prepared_dir={made / 'preprocess'}"
-    checkpoint = f"checkpoint={made / 'train' / 'checkpoints' / 'best.ckpt'}"
+    checkpoint = f"checkpoint={made / 'best.ckpt'}"
     return [
         verb,
         *{
@@ -61,12 +63,15 @@ def words_of(verb: str, made: Path, out: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def made(made_once) -> Path:
-    """A folder with one folder per verb that others need, which holds what the verb writes if nothing fails."""
+def made(made_once, live_checkpoint) -> Path:
+    """A folder with what `generate` and `preprocess` write if nothing fails, and with weights for these recordings."""
 
     def fill(folder: Path) -> None:
-        for verb in ("generate", "preprocess", "train"):
+        for verb in ("generate", "preprocess"):
             assert main(words_of(verb, folder, folder / verb)) == 0, verb
+        spec = replace(DATASETS["synthetic"], height=64, width=96)
+        weights = replace(live_checkpoint(), spec=spec, raw_dir=str(folder / "generate"))
+        write_checkpoint(folder / "best.ckpt", weights.detector, weights)
 
     return made_once("failing_disk", fill)
 
