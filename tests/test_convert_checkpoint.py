@@ -53,52 +53,45 @@ def official(golden_dir, tmp_path, monkeypatch):
     return write
 
 
-@pytest.mark.parametrize("temporal", MODELS)
-def test_every_weight_arrives(convert, official, tmp_path, capsys, temporal):
-    path, _, sizes = official(temporal)
+@pytest.mark.parametrize(("temporal", "memory"), [("s5", ("chunk", 21)), ("lstm", ("carried", None))])
+@torch.no_grad()
+def test_every_weight_arrives_and_predicts_what_was_recorded(
+    convert, official, tmp_path, capsys, monkeypatch, temporal, memory
+):
+    """The release forgets after each chunk, and RVT carries its memory."""
+    path, arrays, sizes = official(temporal)
+    num_steps, num_streams, _, height, width = arrays["input"].shape
+    monkeypatch.setitem(DATASETS, "gen1", replace(DATASETS["gen1"], height=height, width=width))
     assert convert([str(path), str(tmp_path / "new" / "ours.ckpt"), *sizes]) == 0
     assert f"custom {temporal}" in capsys.readouterr().out
     loaded = read_checkpoint(tmp_path / "new" / "ours.ckpt")
-    wanted = rename_official(torch.load(path, weights_only=True)["state_dict"])
+    weights = rename_official(torch.load(path, weights_only=True)["state_dict"])
     for key, value in loaded.detector.state_dict().items():
-        assert torch.equal(value, wanted[key]), key
+        assert torch.equal(value, weights[key]), key
     assert loaded.windows.convention == "rvt"
     assert loaded.windows.stride_us == 50_000
     config = loaded.temporal_config
     assert config.name == temporal
     if temporal == "s5":
         assert (config.discretization, config.bandlimit) == ("bilinear", 0)
-
-
-def test_the_release_forgets_and_rvt_carries_unless_told_otherwise(convert, official, tmp_path):
-    target = tmp_path / "ours.ckpt"
-
-    def memory(temporal: str, *options: str) -> tuple[str, int | None]:
-        path, _, sizes = official(temporal)
-        assert convert([str(path), str(target), *sizes, *options]) == 0
-        model = read_checkpoint(target).model_config
-        return model.memory, model.memory_chunk
-
-    assert memory("s5") == ("chunk", 21)
-    assert memory("s5", "--memory", "carried") == ("carried", None)
-    assert memory("lstm") == ("carried", None)
-    assert memory("lstm", "--memory-chunk", "5") == ("chunk", 5)
-
-
-@pytest.mark.parametrize("temporal", MODELS)
-@torch.no_grad()
-def test_a_converted_model_predicts_what_was_recorded(convert, official, tmp_path, monkeypatch, temporal):
-    path, arrays, sizes = official(temporal)
-    num_steps, num_streams, _, height, width = arrays["input"].shape
+    assert (loaded.model_config.memory, loaded.model_config.memory_chunk) == memory
     if derive_partition(height, width)[1] != 1:
         pytest.skip("recorded with a partition that no frame of this size gets")
-    monkeypatch.setitem(DATASETS, "gen1", replace(DATASETS["gen1"], height=height, width=width))
-    assert convert([str(path), str(tmp_path / "ours.ckpt"), *sizes]) == 0
-    detector = read_checkpoint(tmp_path / "ours.ckpt").detector
     last = torch.tensor([(num_steps - 1, stream) for stream in range(num_streams)])
-    (predictions,), _ = detector(torch.from_numpy(arrays["input"]), frame_index=last)
+    (predictions,), _ = loaded.detector(torch.from_numpy(arrays["input"]), frame_index=last)
     wanted = torch.from_numpy(arrays["pred_eval"])
     assert (to_probabilities(predictions) - wanted).abs().max() <= 1e-4 * wanted.abs().max()
+
+
+@pytest.mark.parametrize(
+    ("temporal", "option", "value", "memory"),
+    [("s5", "--memory", "carried", ("carried", None)), ("lstm", "--memory-chunk", "5", ("chunk", 5))],
+)
+def test_a_model_remembers_as_it_is_told_to(convert, official, tmp_path, temporal, option, value, memory):
+    path, _, sizes = official(temporal)
+    assert convert([str(path), str(tmp_path / "ours.ckpt"), *sizes, option, value]) == 0
+    model = read_checkpoint(tmp_path / "ours.ckpt").model_config
+    assert (model.memory, model.memory_chunk) == memory
 
 
 def refused(convert, capsys, *argv: object) -> str:

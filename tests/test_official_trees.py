@@ -20,6 +20,7 @@ TOY = (
     "data.eval_chunk_length=3",
     "training.steps=1",
     "training.accelerator=cpu",
+    "training.pictures=false",
 )
 
 

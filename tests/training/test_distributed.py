@@ -171,7 +171,7 @@ def test_processes_that_accumulate_gradients_are_one(toy_data, toy_config, prepa
     train(toy_config(tmp_path / "alone", *settings, f"sampling.batch_size={BATCH}"))
     both = tmp_path / "both"
     both.mkdir()
-    run_as_script(prepared, both, [*toy_data, *settings, *shares(both, 2)])
+    run_as_script(prepared, both, [*toy_data, *settings, *shares(both, 2), "training.loggers=[]"])
     assert_same_in_all_processes(both, 2)
     found, wanted = weights(both), weights(tmp_path / "alone")
     for name, value in wanted.items():
