@@ -199,7 +199,7 @@ def usual_downsample(spec: DatasetSpec, height: int, width: int) -> int:
 
     The sides of a frame may be 5 % shorter than in training. The sensor of the training keeps its own factor. On the
     footage of `benchmarks.transfer`, weights have a higher AP in frames larger than in training than in smaller ones
-    (docs/weights_street.md).
+    (the table of sources in rvtssm/contrib/worlds/weights_log.md).
 
     Args:
         spec: The dataset of the training.

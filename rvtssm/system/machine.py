@@ -25,7 +25,7 @@ def share_processors(may_use_one: bool = False) -> None:
     """Let the threads of a detector sleep while they wait, because the machine may do other work as well.
 
     Threads that wait actively take processors from the programs that they wait for: a recording took ten times as long
-    beside other programs (docs/live.md). What the user has set stays.
+    beside other programs. What the user has set stays.
 
     Args:
         may_use_one: Use one thread on a machine with at most two processors, unless the user has set a number.
