@@ -34,6 +34,7 @@ from rvtssm.records import Detections, WindowSettings
 from rvtssm.system.user_error import UserError
 
 SPEC = replace(DATASETS["synthetic"], height=48, width=64)
+QUICK = ("precision=float32", "bootstrap=0", "data.workers=0")
 ALL_BOXES = PostprocessConfig(min_score=0)
 LABELS_US = 50_000 * np.arange(5, 22)  # every 50 ms
 
@@ -91,7 +92,8 @@ def scored(monkeypatch):
 
 def evaluated(checkpoint: Path, out: Path, **settings) -> dict:
     """The report that is written to `out`."""
-    evaluate(checkpoint, out=out, **{"bootstrap": 0, "data": DataConfig(workers=0), **settings})
+    usual = {"bootstrap": 0, "data": DataConfig(workers=0), "precision": "float32"}
+    evaluate(checkpoint, out=out, **{**usual, **settings})
     return json.loads((out / "evaluation.json").read_text())
 
 
@@ -151,7 +153,7 @@ def test_recordings_without_a_box_to_score_are_refused(refused, raw, tmp_path, l
 
 def told(out: Path, *words: str) -> dict:
     """The report of the verb, which says on the screen what it does."""
-    assert cli.main(["evaluate", *words, "bootstrap=0", "data.workers=0", f"out={out}"]) == 0
+    assert cli.main(["evaluate", *QUICK, *words, f"out={out}"]) == 0
     return json.loads((out / "evaluation.json").read_text())
 
 
@@ -183,7 +185,7 @@ def test_what_was_measured_is_on_disk_before_it_is_shown(weights, tmp_path, caps
         raise UnicodeEncodeError("latin-1", "–", 0, 1, "ordinal not in range(256)")
 
     monkeypatch.setattr(verb, "console_table", print_in_latin)
-    assert cli.main(["evaluate", f"checkpoint={weights}", f"out={tmp_path / 'out'}", "data.workers=0"]) == 1
+    assert cli.main(["evaluate", f"checkpoint={weights}", f"out={tmp_path / 'out'}", *QUICK]) == 1
     assert json.loads((tmp_path / "out/evaluation.json").read_text())["rates"]["20"]["AP"] == 0
 
 
@@ -401,7 +403,7 @@ def test_weights_are_scored_as_they_are_on_data_with_other_classes_and_frames(we
 def test_a_report_at_other_rates_replaces_none_and_is_cited_with_its_windows(weights, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for hz in (20, 40):
-        assert cli.main(["evaluate", str(weights), f"hz=[{hz}]", "bootstrap=0", "data.workers=0"]) == 0
+        assert cli.main(["evaluate", str(weights), f"hz=[{hz}]", *QUICK]) == 0
         found = json.loads((tmp_path / f"outputs/evaluate/model{'_2' * (hz == 40)}/evaluation.json").read_text())
         assert list(found["rates"]) == [str(hz)]
     assert len(list(tmp_path.glob("outputs/evaluate/*/evaluation.json"))) == 2

@@ -28,6 +28,7 @@ SETTINGS = {
     "hz": [20, 40],
     "window": "slide",
     "bootstrap": 5,
+    "precision": "float32",
     "postprocess": PostprocessConfig(min_score=0),
     "data": DataConfig(eval_batch_size=1, workers=0),
 }

@@ -142,7 +142,7 @@ def test_converted_weights_have_the_ap_of_the_public_code(weights, tmp_path):
     said: list[str] = []
 
     def ap(score: str | None = None) -> tuple[float, str]:
-        where = {"dataset": dataset_in(raw), "data": DataConfig(workers=0), "bootstrap": 0}
+        where = {"dataset": dataset_in(raw), "data": DataConfig(workers=0), "bootstrap": 0, "precision": "float32"}
         report = evaluate(weights, **where, postprocess=PostprocessConfig(score=score), say=said.append)
         return report.rows[0].metrics["AP"], report.settings["score"]
 
