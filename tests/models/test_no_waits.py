@@ -22,10 +22,9 @@ from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
 from rvtssm.system.machine import on_device
 
 DIM, STEPS, STREAMS, HEIGHT, WIDTH = 12, 3, 2, 32, 64
-NUMBER, ROWS = 0.5, (STEPS, STREAMS)  # one step scale, or one for each step and stream
-every_scale = pytest.mark.parametrize("scale", [NUMBER, ROWS], ids=["number", "tensor"])
 # every mixer, backbone and head
 PARTS = [{"mixer": mixer} for mixer in SPATIAL_MIXERS] + [{"backbone": "timm", "head": "rtdetr"}]
+FEW_QUERIES = {"rtdetr_queries": 10, "rtdetr_layers": 1}
 RULES = [(name, "zoh") for name in TEMPORAL_LAYERS] + [("s5", "bilinear"), ("s5", "async")]
 
 
@@ -42,26 +41,26 @@ def on_gpu(module: nn.Module, mode: FakeTensorMode) -> nn.Module:
     return module._apply(lambda tensor: mode.from_tensor(tensor).to("cuda"))
 
 
-def scale_of(scale):
-    return torch.rand(scale, device="cuda") if isinstance(scale, tuple) else scale
+def scale_of_rows() -> torch.Tensor:
+    return torch.rand(STEPS, STREAMS, device="cuda")
 
 
 def small_detector(**parts: str) -> Detector:
     torch.manual_seed(0)
-    model = ModelConfig(embed_dim=32, num_blocks=(1, 0, 0, 1), timm_name="test_resnet", rtdetr_queries=10, **parts)
+    model = ModelConfig(embed_dim=32, num_blocks=(1, 0, 0, 0), timm_name="test_resnet", **FEW_QUERIES, **parts)
     return build_detector(model, TemporalConfig(), HEIGHT, WIDTH, num_classes=2)
 
 
 @pytest.mark.parametrize(("name", "rule"), RULES)
-@every_scale
-def test_a_temporal_layer_reads_nothing(overwritten, name, rule, scale):
+def test_a_temporal_layer_reads_nothing(overwritten, name, rule):
+    """With one step scale for all, and with one for each step and stream."""
     layer = build_temporal_layer(TemporalConfig(name=name, discretization=rule), DIM)
     with FakeTensorMode() as mode:
         on_gpu(layer, mode)
         x = torch.randn(STEPS, 4, DIM, device="cuda")
-        y, state = layer(x, None, scale_of(scale))
-        y, _ = layer(y, state, layer.prepare(scale_of(scale)))
-        assert y.device == layer.forward_without_memory(x, scale_of(scale)).device == x.device
+        y, state = layer(x, None, 0.5)
+        y, _ = layer(y, state, layer.prepare(scale_of_rows()))
+        assert y.device == layer.forward_without_memory(x, scale_of_rows()).device == x.device
 
 
 @pytest.mark.parametrize("parts", PARTS, ids=str)
@@ -72,8 +71,8 @@ def test_a_detector_reads_nothing(overwritten, parts):
         on_gpu(detector, mode)
         hist = torch.zeros(STEPS, STREAMS, 20, HEIGHT, WIDTH, dtype=torch.uint8, device="cuda")
         targets = torch.rand(6, 2, 5, device="cuda"), mode.from_tensor(num_targets).to("cuda")
-        predictions, state = detector(hist, None, scale_of(ROWS), targets=targets)
-        predictions, _ = detector.eval()(hist, state, scale_of(ROWS))
+        predictions, state = detector(hist, None, scale_of_rows(), targets=targets)
+        predictions, _ = detector.eval()(hist, state, scale_of_rows())
     assert predictions[0].device.type == "cuda" and len(predictions[0]) == STEPS * STREAMS
 
 
