@@ -129,7 +129,7 @@ def structured(events: Events) -> np.ndarray:
 
 
 def test_a_result_draws_itself_and_a_prediction_saves_its_video(predictor, draw_events, tmp_path):
-    events = draw_events(duration_us=230_000)
+    events = draw_events(duration_us=130_000)
     write_dat(tmp_path / "a_td.dat", events, 48, 64)
     inputs = [events, tmp_path / "a_td.dat", tmp_path, rvtssm.open(tmp_path / "a_td.dat")]
     results = [predictor.predict(given, hz=40, height=48, width=64, min_score=0.1) for given in inputs]
