@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from user_errors import raises
 
 from rvtssm.datasets import loader as loading
@@ -140,7 +141,8 @@ def test_a_batch_that_does_not_fit_in_shared_memory_is_an_error_and_no_hang(load
         list(loader("stream", 0, 1, num_workers=1))
 
 
-def test_a_worker_that_is_killed_ends_the_loading_within_seconds(loader):
+def test_a_worker_that_is_killed_ends_the_loading_within_seconds(loader, monkeypatch):
+    monkeypatch.setattr(_MultiProcessingDataLoaderIter._try_get_data, "__defaults__", (0.1,))  # seconds between looks
     earlier = set(multiprocessing.active_children())
     batches = iter(loader("stream", 0, 1, num_workers=1))
     next(batches)
