@@ -26,7 +26,7 @@ SPEC = replace(DATASETS["gen1"], name="two", height=80, width=144, downsample=2)
 
 
 def describe(name: str = "s5", **changes: object) -> CheckpointMeta:
-    model = ModelConfig(size="custom", embed_dim=8, head_dim=4, num_blocks=(1, 0, 0, 0), fpn_blocks=1, **changes)
+    model = ModelConfig(size="custom", embed_dim=8, head_dim=4, num_blocks=(1, 0, 0, 0), fpn_blocks=0, **changes)
     windows = WindowSettings(stride_us=50_000, length_us=None, convention="exact", num_bins=10, count_cutoff=10)
     return CheckpointMeta(SPEC, model, TemporalConfig(name=name, discretization="zoh"), windows)
 

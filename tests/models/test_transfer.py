@@ -18,7 +18,7 @@ STEM = "backbone.stages.0.downsample.conv.weight"
 SPEC = DatasetSpec("two", 64, 96, ("car", "pedestrian"), 50_000, 10, 30, 10, 30)
 META = CheckpointMeta(
     SPEC,
-    ModelConfig(size="custom", embed_dim=8, head_dim=4, num_blocks=(1, 0, 0, 0), fpn_blocks=1),
+    ModelConfig(size="custom", embed_dim=8, head_dim=4, num_blocks=(1, 0, 0, 0), fpn_blocks=0),
     TemporalConfig(),
     WindowSettings(50_000, None, "exact", 10, 10),
 )
