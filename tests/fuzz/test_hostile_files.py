@@ -130,7 +130,7 @@ def described_frames(path: Path, name: str, value: object) -> None:
 
 def archive_that_unpacks_to_much(path: Path) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("t.npy", "w") as member:
-        np.lib.format.write_array_header_1_0(member, {"descr": "<i8", "fortran_order": False, "shape": (1 << 25,)})
+        np.lib.format.write_array_header_1_0(member, {"descr": "<i8", "fortran_order": False, "shape": (12 << 20,)})
         for _ in range(96):
             member.write(bytes(1 << 20))
 
