@@ -88,6 +88,12 @@ def seven_steps(toy_config, made_once) -> Path:
     return made_once("seven_steps", lambda folder: train(toy_config(folder, *SEVEN_STEPS)))
 
 
+@pytest.fixture(scope="session")
+def two_steps(toy_config, made_once) -> Path:
+    """The folder of a run of two steps without any option. Tests only read it."""
+    return made_once("two_steps", lambda folder: train(toy_config(folder, "training.steps=2")))
+
+
 def read_log(out: Path) -> dict[int, dict[str, str]]:
     """All computed numbers that a run has logged, by step and name, as text; what was logged twice must be equal."""
     by_step: dict[int, dict[str, str]] = {}

@@ -14,29 +14,29 @@ from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint
 from rvtssm.training.fit import build_trainer
 from rvtssm.training.training_config import TrainingConfig
 
-STEPS = ("training.steps=2",)
-DECAYS = ("null", "0.0", "0.6")
+DECAYS = ("0.0", "0.6")
 
 
 @pytest.fixture(scope="module")
-def runs(toy_config, tmp_path_factory):
+def runs(toy_config, two_steps, tmp_path_factory):
     """The last checkpoints of a run without an average, and of the same with averages of decay 0 and 0.6.
 
-    What each has printed is in `said.txt`.
+    What the latter have printed is in `said.txt`.
     """
     out = tmp_path_factory.mktemp("runs")
     for decay in DECAYS:
         with contextlib.redirect_stdout(io.StringIO()) as said:
-            train(toy_config(out / decay, *STEPS, f"training.average={decay}"))
+            train(toy_config(out / decay, "training.steps=2", f"training.average={decay}"))
         (out / decay / "said.txt").write_text(" ".join(said.getvalue().split()))
-    return {decay: load_file(last_checkpoint(out / decay)) for decay in DECAYS}, out
+    found = {decay: load_file(last_checkpoint(out / decay)) for decay in DECAYS}
+    return {"null": load_file(last_checkpoint(two_steps)), **found}, out
 
 
-def test_with_decay_0_the_average_is_the_weights(runs, logged):
+def test_with_decay_0_the_average_is_the_weights(runs, two_steps, logged):
     found, out = runs
     weights = found["null"]["state_dict"]
     assert all(torch.equal(found["0.0"]["state_dict"][name], value) for name, value in weights.items())
-    assert logged(out / "0.0") == logged(out / "null")
+    assert logged(out / "0.0") == logged(two_steps)
 
 
 def test_training_is_the_same_with_an_average_and_its_checkpoint_has_both(runs):

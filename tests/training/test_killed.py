@@ -13,22 +13,16 @@ import torch
 from rvtssm.cli.train import train
 from rvtssm.models.checkpoint import load_file
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint
+from tests.training.conftest import SEVEN_STEPS
 from tests.training.watched import train_with
 
-NUM_STEPS = 7  # the toy data hold 6 batches per epoch with streams: a run crosses one border
-# augmentation is on, as always
-SETTINGS = (
-    f"training.steps={NUM_STEPS}",
-    "training.validate_every=3",
-    "training.checkpoint_every=2",
-    "model.drop_path=0.2",
-)
-MODES = {"random": ("sampling.mode=random",), "raw": ("dataset.source=raw",)}
+NUM_STEPS = 7
 # killed with workers in the middle of a step, and asked to end without them in a validation
 CASES = [
-    ("random", signal.SIGKILL, 2, 3, "on_after_backward"),
-    ("raw", signal.SIGTERM, 0, 3, "on_validation_batch_start"),
+    ("mixed", signal.SIGKILL, 2, 3, "on_after_backward"),
+    ("random", signal.SIGTERM, 0, 3, "on_validation_batch_start"),
 ]
+OF_MODE = {"mixed": SEVEN_STEPS, "random": (*SEVEN_STEPS, "sampling.mode=random", "dataset.source=raw")}
 
 
 class Blow(L.Callback):
@@ -55,16 +49,15 @@ def train_until(overrides: list[str], num_threads: int, number: int, step: int, 
     sys.exit(train_with(Blow(number, step, moment), overrides))
 
 
-@pytest.fixture(scope="module")
-def whole(toy_config, tmp_path_factory):
+@pytest.fixture
+def whole(toy_config, seven_steps, tmp_path):
     """A function: mode -> the folder of a run that nobody killed."""
-    runs: dict[str, Path] = {}
 
     def of(mode: str) -> Path:
-        if mode not in runs:
-            runs[mode] = tmp_path_factory.mktemp(mode)
-            train(toy_config(runs[mode], *SETTINGS, *MODES[mode]))
-        return runs[mode]
+        if mode == "mixed":
+            return seven_steps
+        train(toy_config(tmp_path / "whole", *OF_MODE[mode]))
+        return tmp_path / "whole"
 
     return of
 
@@ -73,25 +66,26 @@ def whole(toy_config, tmp_path_factory):
 def test_a_killed_run_goes_on_as_if_nothing_had_been(
     prepared, whole, toy_data, toy_config, tmp_path, logged, mode, number, num_workers, step, moment
 ):
-    settings = (*SETTINGS, *MODES[mode], f"data.workers={num_workers}")
-    overrides = [*toy_data, *settings, f"out={tmp_path}"]
+    out, uncut = tmp_path / "killed", whole(mode)
+    settings = (*OF_MODE[mode], "training.checkpoint_every=2", f"data.workers={num_workers}")
+    overrides = [*toy_data, *settings, f"out={out}"]
     killed = prepared.Process(target=train_until, args=(overrides, torch.get_num_threads(), number, step, moment))
     killed.start()
     killed.join(timeout=120)
     assert killed.exitcode == (-signal.SIGKILL if number == signal.SIGKILL else 130)
 
-    last = last_checkpoint(tmp_path)
+    last = last_checkpoint(out)
     reached = load_file(last)["global_step"] if last.exists() else 0
     if number == signal.SIGKILL:
         assert step - 2 <= reached <= step
     else:
         assert reached == step
-    train(toy_config(tmp_path, *settings, "resume=auto"))
+    train(toy_config(out, *settings, "resume=auto"))
     for name in (last_checkpoint, best_checkpoint):
-        found, wanted = load_file(name(tmp_path))["state_dict"], load_file(name(whole(mode)))["state_dict"]
+        found, wanted = load_file(name(out))["state_dict"], load_file(name(uncut))["state_dict"]
         assert all(torch.equal(found[key], value) for key, value in wanted.items())
-    log = logged(tmp_path)
-    following = [row for row in logged(whole(mode)) if row >= reached]
-    assert [log[row] for row in following] == [logged(whole(mode))[row] for row in following]
+    log = logged(out)
+    following = [row for row in logged(uncut) if row >= reached]
+    assert [log[row] for row in following] == [logged(uncut)[row] for row in following]
     assert len({log[row]["train/total"] for row in following}) == NUM_STEPS - reached
-    assert not list((tmp_path / "checkpoints").glob(".*"))
+    assert not list((out / "checkpoints").glob(".*"))

@@ -87,7 +87,7 @@ def test_a_run_says_that_its_loader_is_slow(toy_config, tmp_path, monkeypatch, c
 
     def slowly(loader):
         for batch in iterate(loader):
-            time.sleep(0.5)
+            time.sleep(0.2)
             yield batch
 
     monkeypatch.setattr(ResumableLoader, "__iter__", slowly)
@@ -99,7 +99,7 @@ def test_a_run_says_that_its_loader_is_slow(toy_config, tmp_path, monkeypatch, c
     assert re.fullmatch(r"first step after \d+ s; 2 to go, with a validation every \d+", first)
     assert re.search(r"step 3/3  \S+ it/s  \d+% data wait  .*left  total \S+  iou", told)  # no bar moves here
     saved = load_file(last_checkpoint(tmp_path))["callbacks"]["Pace"]
-    assert saved["waiting_s"] > 0.9  # the first batch does not count
+    assert saved["waiting_s"] > 0.35  # the first batch does not count
     assert float(share) == pytest.approx(100 * saved["waiting_s"] / (saved["waiting_s"] + saved["working_s"]), abs=0.1)
     text = next(tmp_path.glob("csv/version_0/metrics.csv")).read_text()
     assert "train/data_wait" in text.splitlines()[0]

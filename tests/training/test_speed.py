@@ -234,15 +234,7 @@ def test_without_a_compiler_nothing_starts(monkeypatch):
         check_compiler("cuda")
 
 
-@pytest.fixture(scope="module")
-def plain(toy_config, tmp_path_factory):
-    """The folder of a training of two steps without any option."""
-    out = tmp_path_factory.mktemp("plain")
-    train(toy_config(out, "training.steps=2"))
-    return out
-
-
-def test_a_run_does_not_know_how_fast_it_is(toy_config, plain, tmp_path, monkeypatch, logged):
+def test_a_run_does_not_know_how_fast_it_is(toy_config, two_steps, tmp_path, monkeypatch, logged):
     """Frames reach the detector as counts, however far ahead they are loaded."""
     asked, met = [], []
     forward = Detector.forward
@@ -257,8 +249,8 @@ def test_a_run_does_not_know_how_fast_it_is(toy_config, plain, tmp_path, monkeyp
     train(toy_config(tmp_path, "training.steps=2", *fast))
     assert asked == [{"recompute_strides": (4, 8), "compile_parts": True}]
     assert set(met) == {torch.uint8}
-    assert load_file(last_checkpoint(tmp_path))["decisive"] == load_file(last_checkpoint(plain))["decisive"]
-    assert logged(tmp_path) == logged(plain)
+    assert load_file(last_checkpoint(tmp_path))["decisive"] == load_file(last_checkpoint(two_steps))["decisive"]
+    assert logged(tmp_path) == logged(two_steps)
 
 
 @pytest.mark.parametrize(("bf16_s", "precision"), [(0.5, "bf16"), (2.0, "float32")])
