@@ -1,7 +1,8 @@
-"""Killed at any moment, a run leaves no process, and the next one completes it and leaves nothing else."""
+"""Killed while it writes, a run leaves no process, and the next one completes it and leaves nothing else."""
 
+import asyncio
+import contextlib
 import os
-import random
 import signal
 import time
 from dataclasses import replace
@@ -48,25 +49,22 @@ def workers_below(folder: Path) -> list[int]:
     return sorted(found)
 
 
-def run_in(folder: Path, task, has_begun) -> None:
+def run_in(folder: Path, task) -> None:
     os.environ["KILL_TEST"] = str(folder)
     sections.SECTION_BYTES = SECTION_BYTES
-    function, arguments = task
-    has_begun.set()
-    function(*arguments, progress=False)
+    finish(task)
 
 
-def run_and_kill(context, task, folder: Path, delay_s: float, victim: signal.Signals | str) -> int | None:
-    """Start a run, signal it or kill one of its workers after a delay; returns its exit code."""
-    has_begun = context.Event()
-    process = context.Process(target=run_in, args=(folder, task, has_begun))
+def run_and_kill(context, task, folder: Path, victim: signal.Signals | str) -> int | None:
+    """Start a run, signal it or kill one of its workers when it begins its first file; returns its exit code."""
+    process = context.Process(target=run_in, args=(folder, task))
     process.start()
-    assert has_begun.wait(60)
-    time.sleep(delay_s)
+    while process.is_alive() and not any((folder / "out").glob("*/*")):
+        time.sleep(0.005)
     if isinstance(victim, signal.Signals):
         os.kill(process.pid, victim)
-    elif workers := workers_below(folder):
-        os.kill(random.Random(delay_s).choice(workers), signal.SIGKILL)
+    else:
+        os.kill(workers_below(folder)[0], signal.SIGKILL)
     process.join(60)
     deadline = time.monotonic() + 20
     while workers_below(folder) and time.monotonic() < deadline:
@@ -97,10 +95,10 @@ def finish(task):
     return function(*arguments, progress=False)
 
 
-@pytest.mark.parametrize(("victim", "delay_s"), [(signal.SIGKILL, 0.7), (signal.SIGINT, 0.8), ("worker", 0.8)])
-def test_preprocess(tmp_path, prepared, wanted, victim, delay_s):
+@pytest.mark.parametrize("victim", [signal.SIGKILL, signal.SIGINT, "worker"])
+def test_preprocess(tmp_path, prepared, wanted, victim):
     write_raw(tmp_path)
-    code = run_and_kill(prepared, preprocessing(tmp_path), tmp_path, delay_s, victim)
+    code = run_and_kill(prepared, preprocessing(tmp_path), tmp_path, victim)
     found = contents(tmp_path / "out") if (tmp_path / "out").exists() else {}
     complete = {name: data for name, data in found.items() if not Path(name).name.startswith(".")}
     assert all(wanted[0][name] == data for name, data in complete.items())
@@ -113,14 +111,44 @@ def test_preprocess(tmp_path, prepared, wanted, victim, delay_s):
     assert contents(tmp_path / "out") == wanted[0]
 
 
+def work_for(scheduler: str) -> None:
+    """Be a worker of a cluster."""
+    from distributed import Worker
+
+    async def work() -> None:
+        async with Worker(scheduler, nthreads=1) as worker:
+            await worker.finished()
+
+    asyncio.run(work())
+
+
+@contextlib.contextmanager
+def cluster_of_two(context):
+    """The address of a scheduler, and its two workers."""
+    import distributed
+
+    with distributed.LocalCluster(n_workers=0, dashboard_address=None) as cluster:
+        workers = [context.Process(target=work_for, args=(cluster.scheduler_address,)) for _ in range(2)]
+        for worker in workers:
+            worker.start()
+        try:
+            with distributed.Client(cluster) as client:
+                client.wait_for_workers(2, timeout=60)
+            yield cluster.scheduler_address, workers
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.join()
+
+
 def test_preprocess_on_a_cluster(tmp_path, prepared, monkeypatch, wanted):
-    distributed = pytest.importorskip("distributed")
+    pytest.importorskip("distributed")
     monkeypatch.setattr(sections, "SECTION_BYTES", SECTION_BYTES)
     write_raw(tmp_path)
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
-        task = preprocessing(tmp_path, replace(PREPROCESS, scheduler=cluster.scheduler_address))
-        assert run_and_kill(prepared, task, tmp_path, 1.0, signal.SIGKILL) == -signal.SIGKILL
-        os.kill(cluster.workers[0].pid, signal.SIGKILL)
+    with cluster_of_two(prepared) as (scheduler, workers):
+        task = preprocessing(tmp_path, replace(PREPROCESS, scheduler=scheduler))
+        assert run_and_kill(prepared, task, tmp_path, signal.SIGKILL) == -signal.SIGKILL
+        workers[0].kill()
         found = contents(tmp_path / "out") if (tmp_path / "out").exists() else {}
         assert all(wanted[0][name] == data for name, data in found.items() if not Path(name).name.startswith("."))
         summary = finish(task)
@@ -129,7 +157,7 @@ def test_preprocess_on_a_cluster(tmp_path, prepared, monkeypatch, wanted):
 
 
 def test_generate(tmp_path, prepared, wanted):
-    run_and_kill(prepared, generating(tmp_path), tmp_path, 0.8, signal.SIGKILL)
+    run_and_kill(prepared, generating(tmp_path), tmp_path, signal.SIGKILL)
     complete = [name for name in contents(tmp_path / "out") if name.endswith("_bbox.npy")]
     assert len(finish(generating(tmp_path, replace(GENERATE, workers=1)))) == 4 - len(complete)
     assert contents(tmp_path / "out") == wanted[1]
