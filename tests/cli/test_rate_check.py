@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -27,8 +28,9 @@ KINDS = ("slide", "shrink")
 
 
 @pytest.fixture
-def official(golden_dir, tmp_path):
-    """A small checkpoint under the keys of the release, with random weights."""
+def official(golden_dir, tmp_path, monkeypatch):
+    """A small checkpoint under the keys of the release, with random weights and few channels."""
+    monkeypatch.setitem(MODEL_SIZES, "tiny", replace(MODEL_SIZES["tiny"], embed_dim=8, head_dim=8))
     with np.load(golden_dir / "model_small.npz") as recorded:
         shapes = {key.removeprefix("sd/"): recorded[key] for key in recorded.files if key.startswith("sd/mdl.")}
     official_of = {next(iter(rename_official({key: torch.from_numpy(value)}))): key for key, value in shapes.items()}
