@@ -47,6 +47,7 @@ TOY = (
     "training.steps=4",
     "training.accelerator=cpu",
     "training.log_every=2",
+    "training.pictures=false",
     "data.workers=0",
     f"evaluation.hz=[{','.join(RATES)}]",
     "evaluation.still_ms=250",
@@ -283,7 +284,7 @@ def test_a_detector_learns_a_recording_by_heart(tmp_path):
         shutil.copy(path, tmp_path / "raw" / "val" / path.name)
     assert cli.main(["preprocess", *read_by("preprocess", data), "workers=1", "splits=[train,val]"]) == 0
     as_it_is = [f"augment.{name}=0" for name in ("flip_prob", "zoom_prob", "stream_zoom_prob")]
-    fast = ("optim.learning_rate=5e-3", "model.layer_scale=0.1", "training.steps=60", "training.pictures=false")
+    fast = ("optim.learning_rate=5e-3", "model.layer_scale=0.1", "training.steps=60")
     assert cli.main(["train", *read_by("train", data), "model=tiny", *as_it_is, *fast, f"out={tmp_path}"]) == 0
     weights = f"checkpoint={tmp_path / 'checkpoints' / 'last.ckpt'}"
     out = f"out={tmp_path / 'evaluation'}"

@@ -46,9 +46,7 @@ def test_the_package_runs_as_a_module():
     assert done.stdout.strip() == rvtssm.__version__
 
 
-@pytest.mark.parametrize(
-    ("hz", "window", "length_us"), [(None, None, 90_000), (80, None, None), (80, None, 90_000), (80, "shrink", None)]
-)
+@pytest.mark.parametrize(("hz", "window", "length_us"), [(None, None, None), (80, None, 90_000), (80, "shrink", None)])
 @pytest.mark.filterwarnings("ignore:windows of 12.5 ms")
 def test_file_recording_events_stream_and_command_find_the_same(
     live_checkpoint, draw_events, tmp_path, hz, window, length_us, capsys
