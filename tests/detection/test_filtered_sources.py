@@ -42,8 +42,8 @@ def test_in_noise_there_is_no_box_with_filters(golden_dir):
     recording = rvtssm.open(golden_dir / "recordings" / "evt3_trigger_noise.raw")
     first_us = recording.time_range_us[0]
     events = recording.between(first_us, first_us + 250_000)
-    events = events[(events.x < 640) & (events.y >= 224)]  # where most of the noise is
-    events, size_hw = Events(events.t, events.x, events.y - np.uint16(224), events.p), (496, 640)
+    events = events[(events.x < 640) & (events.y >= 480)]  # where most of the noise is
+    events, size_hw = Events(events.t, events.x, events.y - np.uint16(480), events.p), (240, 640)
     assert boxes(events, size_hw) > 0
     assert boxes(events, size_hw, ["background"]) == 0
 

@@ -52,6 +52,12 @@ def low_precision(exported, draw_events, made_once):
     return made_once("low_precision", fill)
 
 
+@pytest.fixture(scope="module")
+def low(low_precision):
+    """The detector of `int8.xml`, compiled once."""
+    return read_exported(low_precision / "int8.xml").detector
+
+
 def test_an_xml_in_float32_equals_pytorch_and_is_described_as_the_page_says(exported, tmp_path, monkeypatch):
     for package in ("openvino", "onnx"):
         pytest.importorskip(package)
@@ -101,8 +107,8 @@ def test_products_have_8_bits_and_the_recurrence_has_none(low_precision):
 
 
 @torch.no_grad()
-def test_carried_steps_stay_near_and_do_not_drift(low_precision):
-    exact, low = (read_exported(low_precision / name).detector for name in ("exact.onnx", "int8.xml"))
+def test_carried_steps_stay_near_and_do_not_drift(low_precision, low):
+    exact = read_exported(low_precision / "exact.onnx").detector
     windows = WindowSettings(50_000)
     frames = CalibrationFrames((str(low_precision / "events.dat"),), SMALL, windows, (48, 64), 8).first(8)
     generator, drift = torch.Generator().manual_seed(0), []
@@ -122,12 +128,12 @@ def test_carried_steps_stay_near_and_do_not_drift(low_precision):
 
 
 @torch.no_grad()
-def test_two_runtimes_compute_the_same_products(low_precision):
+def test_two_runtimes_compute_the_same_products(low_precision, low):
     """OpenVINO 2026.4 loses the sign of int8 after a concatenation; products of full weights overflow without VNNI."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(low_precision / "int8.onnx"))
-    low, generator = read_exported(low_precision / "int8.xml").detector, torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     counts = torch.randint(0, 4, (1, 1, 20, 48, 64), generator=generator, dtype=torch.uint8)
     state = tuple(0.3 * torch.randn(leaf.shape, generator=generator) for leaf in low.init_state(1))
     predictions, after = low(counts, state, torch.ones(1, 1))
