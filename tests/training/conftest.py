@@ -113,15 +113,32 @@ def logged():
     return read_log
 
 
+def free_address() -> dict[str, str]:
+    """Where processes of one machine may meet."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+
+
 def torchrun_variables(devices: int, nodes: int = 1) -> list[dict[str, str]]:
     """What torchrun would write into the environment of each process."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
     on_one = devices // nodes
-    together = {"TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    together = {"TORCHELASTIC_RUN_ID": "none", **free_address()}
     together |= {"WORLD_SIZE": str(devices), "LOCAL_WORLD_SIZE": str(on_one)}
     return [
         {**together, "RANK": str(rank), "LOCAL_RANK": str(rank % on_one), "GROUP_RANK": str(rank // on_one)}
+        for rank in range(devices)
+    ]
+
+
+def srun_variables(devices: int, nodes: int = 1) -> list[dict[str, str]]:
+    """What srun would write into the environment of each process."""
+    on_one = devices // nodes
+    together = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NAME": "rvtssm", "SLURM_NODELIST": "localhost"}
+    together |= {"SLURM_NTASKS": str(devices), "SLURM_NTASKS_PER_NODE": str(on_one), "SLURM_NNODES": str(nodes)}
+    together |= free_address()
+    places = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")
+    return [
+        {**together, **dict(zip(places, map(str, (rank, rank % on_one, rank // on_one)), strict=True))}
         for rank in range(devices)
     ]
 
@@ -136,7 +153,7 @@ def shares(out: Path, devices: int, nodes: int = 1) -> list[str]:
 def ranks(prepared):
     """A function: runs processes that train together until all have ended; returns their exit codes.
 
-    `train` is what each of them runs: output folder, `blow`, overrides and the variables that torchrun would set.
+    `train` is what each of them runs: output folder, `blow`, overrides and the variables that its launcher would set.
     """
 
     def to_the_end(
@@ -146,9 +163,10 @@ def ranks(prepared):
         nodes: int = 1,
         blow: tuple[int, int, int] | None = None,
         train: Callable[[Path, Any, list[str], dict], None] = train_as_rank,
+        launcher: Callable[[int, int], list[dict[str, str]]] = torchrun_variables,
     ) -> list[int]:
         jobs = []
-        for environment in torchrun_variables(devices, nodes):
+        for environment in launcher(devices, nodes):
             arguments = (out, blow, [*overrides, *shares(out, devices, nodes)], environment)
             jobs.append(prepared.Process(target=train, args=arguments))
             jobs[-1].start()

@@ -1,7 +1,7 @@
 """Processes that train together are one: the same weights, the same numbers, the same end and the same new beginning.
 
 `whole` trains in two processes what one process trains with the batch of both: the law that ties the rest together.
-Processes have the variables that torchrun would write; no test starts torchrun itself.
+Processes have the variables that torchrun or srun would write; no test starts either of them.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from rvtssm.cli.evaluate import evaluate
 from rvtssm.cli.train import train
 from rvtssm.models.checkpoint import load_file
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint, named_files, read_states
-from tests.training.conftest import BATCH, BOUND_S, shares
+from tests.training.conftest import BATCH, BOUND_S, shares, srun_variables
 from tests.training.watched import train_as_script
 
 NUM_STEPS = 5
@@ -212,8 +212,9 @@ def test_a_run_goes_on_after_one_of_its_processes_was_killed_or_asked_to_end(who
 
     codes = ranks(tmp_path, *settings, blow=(0, 3, signal.SIGKILL))
     assert codes[0] == -signal.SIGKILL and codes[1] != 0 and reached() == 2
-    # one is asked to end: all do, after the step that they are in
-    assert ranks(tmp_path, *settings, blow=(1, 2, signal.SIGUSR1)) == [130, 0] and reached() == 3
+    # one is asked to end, as by SLURM when the time of the job is over: all do, after the step that they are in
+    asked = ranks(tmp_path, *settings, blow=(1, 2, signal.SIGUSR1), launcher=srun_variables)
+    assert asked == [130, 0] and reached() == 3
     assert ranks(tmp_path, *settings) == [0, 0] and reached() == NUM_STEPS
     found, wanted = weights(tmp_path), weights(whole)
     assert all(torch.equal(found[name], value) for name, value in wanted.items())

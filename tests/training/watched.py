@@ -53,11 +53,12 @@ def train_with(callback: L.Callback, overrides: list[str]) -> int:
 
 
 def become_rank(notes: Path, environment: dict) -> None:
-    """Make this process one that torchrun has started; what it prints goes to `rank<r>.txt`."""
+    """Make this process one that torchrun or srun has started; what it prints goes to `rank<r>.txt`."""
     os.setsid()
     torch.set_num_threads(1)
     os.environ.update(environment)
-    print_to(notes / f"rank{environment['RANK']}.txt")
+    rank = environment.get("RANK") or environment["SLURM_PROCID"]
+    print_to(notes / f"rank{rank}.txt")
 
 
 def print_to(path: Path) -> None:
@@ -69,7 +70,7 @@ def print_to(path: Path) -> None:
 
 
 def train_as_rank(notes: Path, blow: tuple[int, int, int] | None, overrides: list[str], environment: dict) -> None:
-    """Train in a process of its own, as torchrun would start it."""
+    """Train in a process of its own, as torchrun or srun would start it."""
     become_rank(notes, environment)
     sys.exit(train_with(Watch(notes, blow), overrides))
 
