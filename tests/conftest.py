@@ -1,5 +1,6 @@
 """Fixtures and settings that every test shares."""
 
+import atexit
 import fcntl
 import gc
 import multiprocessing
@@ -26,10 +27,7 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     gc.enable()
-
-
-def pytest_unconfigure() -> None:
-    gc.unfreeze()  # because extensions report what the interpreter cannot remove at its end as a leak
+    atexit.register(gc.unfreeze)  # because extensions report what the interpreter cannot remove at its end as a leak
 
 
 @pytest.fixture(scope="session", autouse=True)

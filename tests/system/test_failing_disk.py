@@ -4,6 +4,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import matplotlib.font_manager  # noqa: F401  writes its list of fonts when it is first imported
 import pytest
 
 from rvtssm.cli.main import main
