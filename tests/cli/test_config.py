@@ -28,7 +28,7 @@ GROUPS = sorted(path.name for path in CONFIGS.iterdir() if path.is_dir())
 FILES = [(group, path.stem) for group in GROUPS for path in sorted((CONFIGS / group).glob("*.yaml"))]
 # a table of the code and the group of files that names its entries
 TABLES = {"dataset": DATASETS, "mixer": SPATIAL_MIXERS, "temporal": TEMPORAL_LAYERS}
-composed = functools.cache(lambda *words: compose([*words]))  # for tests that only read it
+composed = functools.cache(lambda *words, verb="": compose([*words], verb))  # for tests that only read it
 
 
 @pytest.mark.parametrize(("group", "name"), FILES, ids=lambda value: value)
@@ -37,7 +37,7 @@ def test_every_file_composes_and_can_be_chosen(group, name):
     is_global = "# @package _global_" in (CONFIGS / group / f"{name}.yaml").read_text()
     content.pop("defaults", None)
     verb = "study" if "study" in content else {"street_worlds": "generate"}.get(name, "")
-    config = compose([f"{group}={name}"], verb)
+    config = composed(f"{group}={name}", verb=verb)
     assert_holds(plain(config), content if is_global else {group: content})
 
 
@@ -90,7 +90,7 @@ def test_a_dataset_file_leads_to_its_spec(name):
 
 
 def test_the_defaults_of_the_code_are_those_of_the_files():
-    assert plain(compose([])) == plain(Config())
+    assert plain(composed()) == plain(Config())
 
 
 def test_the_command_line_has_the_last_word():

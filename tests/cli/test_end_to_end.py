@@ -284,7 +284,7 @@ def test_a_detector_learns_a_recording_by_heart(tmp_path):
         shutil.copy(path, tmp_path / "raw" / "val" / path.name)
     assert cli.main(["preprocess", *read_by("preprocess", data), "workers=1", "splits=[train,val]"]) == 0
     as_it_is = [f"augment.{name}=0" for name in ("flip_prob", "zoom_prob", "stream_zoom_prob")]
-    fast = ("optim.learning_rate=5e-3", "model.layer_scale=0.1", "training.steps=60")
+    fast = ("optim.learning_rate=7e-3", "model.layer_scale=0.1", "training.steps=45")
     assert cli.main(["train", *read_by("train", data), "model=tiny", *as_it_is, *fast, f"out={tmp_path}"]) == 0
     weights = f"checkpoint={tmp_path / 'checkpoints' / 'last.ckpt'}"
     out = f"out={tmp_path / 'evaluation'}"
@@ -298,7 +298,7 @@ def test_a_detector_learns_a_recording_by_heart(tmp_path):
     report = json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())["rates"]["20"]
     with open(next(tmp_path.glob("csv/version_*/metrics.csv")), newline="") as file:
         last = [row for row in csv.DictReader(file) if row["val/AP"]][-1]
-    assert int(last["step"]) == 59
+    assert int(last["step"]) == 44
     for name in ("AP", "AP50", "AP75", "AP_small"):
         assert np.float32(last[f"val/{name}"]) == np.float32(report[name]), name
 
