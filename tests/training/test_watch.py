@@ -82,8 +82,9 @@ def test_csv_has_the_same_numbers(watched):
     with open(watched / "csv" / "version_0" / "metrics.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     found = {name: float(row[name]) for row in rows for name in row if row[name]}
+    board = tensorboard(watched)
     for name in ("grad_norm/temporal", "spectrum/stride32_frequency_hz_max", "val/AP", "train/total"):
-        shown = tensorboard(watched).Scalars(name)[-1].value
+        shown = board.Scalars(name)[-1].value
         assert shown == pytest.approx(found[name], rel=1e-5, nan_ok=True), name
     assert found["grad_norm/head"] > 1e-2, "the norm is that before clipping"
 
