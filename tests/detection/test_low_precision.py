@@ -43,7 +43,7 @@ def test_an_onnx_file_in_bf16_is_near_and_does_not_drift(exported):
     _, folder = exported()
     exact, low = (read_exported(folder / "model.onnx", precision=name).detector for name in PRECISIONS)
     generator = torch.Generator().manual_seed(0)
-    for num_streams, num_steps in ((3, 2), (1, 40)):
+    for num_streams, num_steps in ((3, 2), (1, 24)):
         states, drift = [exact.init_state(num_streams), low.init_state(num_streams)], []
         for step in range(num_steps):
             counts = torch.randint(0, 4, (1, num_streams, 20, 48, 64), generator=generator, dtype=torch.uint8)
@@ -58,7 +58,7 @@ def test_an_onnx_file_in_bf16_is_near_and_does_not_drift(exported):
             drift.append(max(float((ours - theirs).norm() / theirs.norm()) for theirs, ours in pairs))
             if num_streams == 3 and step == 0:
                 assert any((ours != ours.bfloat16().float()).any() for _, ours in pairs), "states are not rounded"
-    early, late = torch.tensor(drift).split(20)
+    early, late = torch.tensor(drift).split(12)
     assert 0 < early.max() < 0.05 and late.max() < 1.5 * early.max()
 
 

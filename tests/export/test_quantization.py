@@ -113,7 +113,7 @@ def test_carried_steps_stay_near_and_do_not_drift(low_precision, low):
     frames = CalibrationFrames((str(low_precision / "events.dat"),), SMALL, windows, (48, 64), 8).first(8)
     generator, drift = torch.Generator().manual_seed(0), []
     states = [exact.init_state(1), low.init_state(1)]
-    for i in range(300):
+    for i in range(200):
         counts = torch.from_numpy(frames[i % len(frames)])[None, None]
         scale = 0.1 + 1.9 * torch.rand(1, 1, generator=generator)
         found = []
