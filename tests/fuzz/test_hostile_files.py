@@ -130,8 +130,8 @@ def described_frames(path: Path, name: str, value: object) -> None:
 
 def archive_that_unpacks_to_much(path: Path) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("t.npy", "w") as member:
-        np.lib.format.write_array_header_1_0(member, {"descr": "<i8", "fortran_order": False, "shape": (12 << 20,)})
-        for _ in range(96):
+        np.lib.format.write_array_header_1_0(member, {"descr": "<i8", "fortran_order": False, "shape": (8 << 20,)})
+        for _ in range(64):
             member.write(bytes(1 << 20))
 
 
@@ -182,7 +182,7 @@ def test_a_hostile_file_is_refused_in_bounded_memory(tmp_path, name, write, read
     write(path)
 
     def work() -> None:
-        with bounded(most_bytes=64 << 20), raises(key) as refused:
+        with bounded(most_bytes=48 << 20), raises(key) as refused:
             read(path)
         assert str(path) in refused.value.text
 

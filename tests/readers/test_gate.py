@@ -285,7 +285,7 @@ def test_version_1_of_dat_has_fewer_bits(tmp_path):
         open_recording(tmp_path / "a.dat")
 
 
-@hypothesis_settings(max_examples=25)
+@hypothesis_settings(max_examples=12)
 @given(faulty=faulty_events())
 def test_events_in_memory_pass_the_same_gate(faulty):
     raw, num_strays = faulty

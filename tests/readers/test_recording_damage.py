@@ -66,7 +66,7 @@ def test_a_file_cut_at_any_byte_gives_a_beginning(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", BYTES)
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(body=st.binary(max_size=400))
 def test_any_bytes_after_the_header_give_valid_events_or_an_error(tmp_path_factory, name, body):
     path = tmp_path_factory.mktemp("bytes") / "a.dat"
@@ -82,7 +82,7 @@ ARRAYS = (NPY_SIGNATURE, NPY_SIGNATURE + b"\x01\x00", NPZ_SIGNATURE)
 TEXTS = (b"t,x,y,p\n", b"1,2,3,1\n")
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(
     content=st.one_of(st.binary(max_size=300), st.text("0123456789,.-+e \n#tpxy\t;").map(str.encode)),
     header=st.sampled_from((*HEADERS, *AEDAT4, *ARRAYS, *TEXTS)),
