@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import shutil
 from collections.abc import Callable
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
@@ -74,6 +75,7 @@ def prepared() -> ForkServerContext:
     """What `multiprocessing` starts here has no threads, and has imported everything already, which takes seconds."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.forked"])
+    forkserver.ensure_running()  # here, because it keeps the signals that are blocked where it is started
     return context
 
 
