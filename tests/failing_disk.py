@@ -5,6 +5,7 @@ import errno
 import os
 import resource
 from collections.abc import Callable, Iterator
+from typing import Any
 from unittest.mock import patch
 
 CALLS = ("fsync", "mkdir", "rename", "replace")  # of `os`; pathlib uses them, too
@@ -39,5 +40,6 @@ def one_failing_call(number: int) -> Iterator[None]:
 
         return instead
 
-    with patch.multiple(os, **{name: counted(getattr(os, name)) for name in CALLS}):
+    instead: dict[str, Any] = {name: counted(getattr(os, name)) for name in CALLS}
+    with patch.multiple(os, **instead):
         yield
