@@ -267,4 +267,5 @@ class _Bag:
             raise UserError(error.key, f"{self._path}, message of {self.topic} at {at_ns} ns: {error}") from None
 
     def close(self) -> None:
+        self._messages = iter(())  # a database with a query that has not ended cannot be closed
         self._reader.close()
