@@ -22,13 +22,14 @@ unset PYTHONDONTWRITEBYTECODE
 .venv/bin/codespell
 
 # A file that replaces another waits for the disk, and tests write thousands; memory is used where there is enough.
+in_memory=
 if [ "$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 4000000 ] 2>/dev/null; then
-    export PYTEST_DEBUG_TEMPROOT=/dev/shm
-    set -- -o tmp_path_retention_count=1 "$@"
+    in_memory=$(mktemp -d /dev/shm/rvtssm.XXXXXX)
+    export PYTEST_DEBUG_TEMPROOT=$in_memory
 fi
 
 # Types take the time in which the tests wait for other processes.
-trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$in_memory"' EXIT
 .venv/bin/mypy &
 types=$!
 failed=0
