@@ -263,7 +263,7 @@ class Streams:
         return map_state(mix, state, self.detector.init_state(len(keep)))
 
     def _keep(self, slots: Sequence[int], state: State, steps: Sequence[int]) -> None:
-        """Store the states of all streams that have a slot, detached from the graph."""
+        """Store the states of all streams with a slot of 0 or more, detached from the graph."""
         carried = [row for row, slot in enumerate(slots) if slot >= 0]
         self._steps = {slots[row]: steps[row] for row in carried}
         if self.with_gradients or len(carried) < len(slots):

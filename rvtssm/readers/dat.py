@@ -1,8 +1,8 @@
 """Prophesee DAT files (Gen1, N-CARS): a text header, then one 64-bit word per event.
 
 The header lines start with `% `. Two bytes follow (event type, event size). Then every event is a u32 time in
-microseconds and a u32 of x (14 bits), y (14 bits) and polarity (4 bits), all little-endian. In version 1, x has 9 bits,
-y 8 and the polarity 1.
+microseconds and a u32 of x (14 bits), y (14 bits) and polarity (4 bits, any but 0 is brighter), all little-endian. In
+version 1, x has 9 bits, y 8 and the polarity 1.
 Source: prophesee-automotive-dataset-toolbox, src/io/dat_events_tools.py.
 """
 
@@ -37,7 +37,11 @@ _WORD = np.dtype([("t", "<u4"), ("xyp", "<u4")])
 _BLOCK = 2048  # events that are decoded at once if they are all valid, otherwise one by one
 _VERSION = 2  # of files that do not say it
 _CLOCK_US = 1 << CLOCK_BITS  # after which the clock begins again
-_CLOCK = 0, _CLOCK_US, _CLOCK_US >> 1  # see `keep_block`: also after a silence, the clock begins again
+_CLOCK = (
+    0,
+    _CLOCK_US,
+    _CLOCK_US >> 1,
+)  # of `keep_block`: a step back by half the period or more is a wrap, if times do not return
 
 
 class DatRecording(ByteRecording):
@@ -144,10 +148,10 @@ def _to_words(events: Events, height: int, width: int) -> npt.NDArray[np.void]:
 
 @jit
 def _decode_words(words, num_words, state, height, width, t, x, y, p):  # type: ignore[no-untyped-def]
-    """Decode the first u64 in `words` into t, x, y, p (each at least as long). Return the number of events kept.
+    """Decode the first `num_words` u64 of `words` into t, x, y, p (each as long). Return the number of events kept.
 
-    The loop detects faults without a branch, so that it compiles to vector instructions. A block with a fault goes
-    through the gate event by event.
+    The words after them are only looked at, to see whether times fall back. The loop detects faults without a branch,
+    so that it compiles to vector instructions. A block with a fault or a long gap goes through the gate event by event.
     """
     num_kept = 0
     for start in range(0, num_words, _BLOCK):

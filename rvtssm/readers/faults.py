@@ -109,8 +109,8 @@ class ReadFaults:
         if self.other_clock > max(few, MOST_STRAYS):
             return (
                 f"has {self.other_clock} of {total} events that are earlier than an event before them by more than "
-                f"{JUMP_US // 1000} ms: its clock began again, two recordings follow each other, or it is in another "
-                "order; cut the file there, or sort it by time"
+                f"{JUMP_US // 1000} ms, or far ahead of their neighbours: its clock began again, two recordings follow "
+                "each other, or it is in another order; cut the file there, or sort it by time"
             )
         if is_repaired:
             return ""

@@ -1,7 +1,7 @@
-"""The gate that raw columns of every format pass: unit of time, domain of polarity, coordinates and order of time.
+"""The gate that events of every format pass: coordinates and order of time, of columns also unit and polarity.
 
-Readers of columns call `Gate.keep`. Decoders of words have loops of their own; they ask `fault_of` about an
-event that is not plainly valid, so that all formats drop, move and count events by the same rules.
+Readers of columns call `Gate.keep`. Decoders of words have loops of their own; they hand a block that is not plainly
+valid to `keep_block`, or ask `fault_of` about an event, so that all formats drop, move and count by the same rules.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class DatasetSpec:
     height: int  # of the sensor, pixels
     width: int  # of the sensor, pixels
     class_names: tuple[str, ...]
-    label_interval_us: int  # usual time between two labels of a file
+    label_interval_us: int  # of labels that come at more than 20 Hz, about one per interval is used
     min_side_px: float  # boxes with a shorter side are not scored
     min_diagonal_px: float  # boxes with a shorter diagonal are not scored
     prepare_min_side_px: float  # boxes with a shorter side are dropped, even from the training labels
@@ -87,7 +87,7 @@ class DatasetSpec:
     time_unit: str | None = None
     format: str | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
-    skip_us: int = 500_000  # labels before this time are not scored
+    skip_us: int = 500_000  # labels up to this time are not scored
     # score label times without a box as well, where each false box costs precision; False: as published for Gen1, 1Mpx
     scores_empty_images: bool = False
     disk_names: tuple[str, ...] = ()  # other names that files use for this dataset

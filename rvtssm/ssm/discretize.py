@@ -1,7 +1,7 @@
 """Discretisation: from continuous modes to x[l] = decay * x[l-1] + gain * (B u)[l], for a diagonal state matrix.
 
-The rules in `DISCRETIZATIONS` take the modes (P,), their training steps (P,) and the step scale, which is a number or a
-tensor that broadcasts against (P,) from the left. They return decay and gain, both complex, of the broadcast shape, or
+The rules in `DISCRETIZATIONS` take the modes (P,), their steps in training (P,) and the step scale, which multiplies
+these steps and is a number or a tensor (T, G, 1). They return decay and gain, both complex, of the broadcast shape, or
 (P,) where a value does not depend on the scale.
 """
 

@@ -1,9 +1,9 @@
 """The LightningModule. A batch of chunks goes in, losses come out, and stored states are carried on.
 
 A step: the loader has counted the frames of the batch; `training_step` runs the detector from the stored states and
-returns the loss; Lightning runs backward, clips the gradients, and steps optimiser and schedule after every
-`accumulate` batches; callbacks stop at a loss that is not finite, average the weights, and write checkpoints. Between
-steps, a validation runs whole recordings and picks the best weights.
+returns the loss; Lightning runs backward. After every `accumulate` batches it clips the gradients and steps optimiser
+and schedule, unless `NonFiniteStop` has ended the run at a loss or gradient that is not finite. Callbacks average the
+weights and write checkpoints. Between steps, a validation runs whole recordings and picks the best weights.
 """
 
 from __future__ import annotations
