@@ -1,16 +1,22 @@
 """Writes pictures as PNG and videos as MP4."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from fractions import Fraction
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import av
 import cv2
 import numpy as np
 
 from rvtssm.system.files import atomic_file
 from rvtssm.system.user_error import UserError
+
+# PyAV takes long to import, and live detection, which loads this file, writes no video.
+if TYPE_CHECKING:
+    import av
 
 _BT709 = 1  # the colour matrix of HD video; without it, players guess from the size of the picture
 _MOST_PX = 16384  # per side, of H.264
@@ -31,6 +37,8 @@ def open_video(path: Path | str, fps: float) -> Iterator[Callable[[np.ndarray], 
         UserError: If the codec is missing, if frames are too large for it, or if there are no frames.
         OSError: If the file cannot be written completely.
     """
+    import av
+
     with atomic_file(path) as staged, ExitStack() as stack:
         stream: av.VideoStream | None = None
         container: av.container.OutputContainer | None = None
@@ -61,6 +69,8 @@ def open_video(path: Path | str, fps: float) -> Iterator[Callable[[np.ndarray], 
 
 
 def _h264_stream(container: av.container.OutputContainer, name: str, fps: float) -> av.VideoStream:
+    import av
+
     if "libx264" not in av.codecs_available:
         raise UserError(
             "video.no_h264", f"{name}: this build of PyAV has no H.264 (libx264); leave mp4 out of predict.formats"
