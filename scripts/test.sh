@@ -24,7 +24,7 @@ unset PYTHONDONTWRITEBYTECODE
 # A file that replaces another waits for the disk, and tests write thousands; memory is used where there is enough.
 in_memory=
 if [ "$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 4000000 ] 2>/dev/null; then
-    in_memory=$(mktemp -d /dev/shm/rvtssm.XXXXXX)
+    in_memory=$(mktemp -d -p /dev/shm)
     export PYTEST_DEBUG_TEMPROOT=$in_memory
 fi
 

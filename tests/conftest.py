@@ -17,7 +17,7 @@ from hypothesis import settings
 from tests import afresh
 
 # no deadline: the first call of a kernel compiles it; derandomised: a failure is the same on every machine
-settings.register_profile("rvtssm", deadline=None, derandomize=True, max_examples=30)
+settings.register_profile("rvtssm", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("rvtssm")
 
 gc.disable()  # until all tests are collected: nothing of what is imported and collected is garbage

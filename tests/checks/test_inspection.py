@@ -46,7 +46,7 @@ def test_numbers_are_those_of_the_events(tmp_path):
     assert found["bytes"] == (tmp_path / "a.dat").stat().st_size
 
 
-@settings(max_examples=10)
+@settings(max_examples=20)
 @given(span_us=st.sampled_from((1, 999, 2_047_999, 2_048_000, 4_096_001, 4_000_000_000)), seed=st.integers(0, 99))
 def test_the_rate_holds_every_event_in_its_bin(scratch, span_us, seed):
     events = random_events(5_000, seed, span_us)

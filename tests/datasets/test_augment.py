@@ -40,7 +40,7 @@ def labelled(make_labels, boxes, step=2):
 
 
 @pytest.mark.parametrize("config", [RANDOM, STREAM, ZOOM_IN, ZOOM_OUT], ids=["random", "stream", "in", "out"])
-@settings(max_examples=25)
+@settings(max_examples=50)
 @given(boxes=box_lists(), seed=st.integers(0, 2**63 - 1))
 def test_boxes_and_histograms_move_together(make_labels, config, boxes, seed):
     labels = labelled(make_labels, boxes)

@@ -42,7 +42,7 @@ def by_slot(batches):
     return slots
 
 
-@settings(max_examples=30)
+@settings(max_examples=60)
 @given(recordings, st.integers(1, 4), st.integers(1, 7), st.integers(1, 3), st.integers(0, 3), st.integers(1, 3))
 def test_streams_are_constant_contiguous_and_complete(num_steps, batch_size, length, world_size, seed, accumulate):
     read = []

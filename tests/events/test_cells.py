@@ -28,7 +28,7 @@ def monotone_sources(draw, size: int):
 
 @pytest.mark.parametrize("representation", CHANNELS_PER_BIN)
 @pytest.mark.parametrize("downsample", [1, 2])
-@settings(max_examples=10)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_moves_in_the_counting_pass_are_moves_of_the_frame(representation, downsample, data):
     events = random_events(3000)

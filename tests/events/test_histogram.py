@@ -39,7 +39,7 @@ def counted_slowly(events, start_us, end_us, convention, num_bins=10, cutoff=10)
 
 
 @pytest.mark.parametrize("convention", CONVENTIONS)
-@with_settings(max_examples=25)
+@with_settings(max_examples=50)
 @given(
     events=any_events(max_step_us=3000, max_start_us=5000),
     windows=st.lists(st.tuples(st.integers(-100, 30_000), st.integers(1, 20_000)), min_size=1, max_size=4),

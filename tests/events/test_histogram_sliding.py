@@ -134,7 +134,7 @@ def test_a_counter_goes_on_from_the_state_of_another(downsample, convention, rep
         other.push(head)
 
 
-@with_settings(max_examples=20, deadline=None)
+@with_settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3_000), st.integers(0, 2_000)), max_size=12), st.sampled_from([1, 2]))
 def test_kept_events_are_a_queue(moves, downsample):
     """Whatever is pushed and forgotten, what is kept are the events pushed and not forgotten, each with its cells."""

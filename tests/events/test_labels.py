@@ -71,7 +71,7 @@ coordinates = st.tuples(*[st.floats(-100, 100, width=32)] * 2, *[st.floats(0, 20
 
 @pytest.mark.parametrize("convention", CONVENTIONS)
 @pytest.mark.parametrize("is_train", [True, False])
-@settings(max_examples=20)
+@settings(max_examples=40)
 @given(rows=st.lists(coordinates, min_size=1, max_size=20), seed=st.integers(0, 9))
 def test_kept_boxes_lie_on_the_sensor_are_large_enough_and_stay_when_cleaned_again(convention, is_train, rows, seed):
     class_id = np.random.default_rng(seed).integers(0, 4, len(rows))

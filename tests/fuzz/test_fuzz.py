@@ -28,7 +28,7 @@ _MOST_S = 20.0  # processor time of one mutant
 _BLOCKED_S = 120  # without an answer
 _MOST_BYTES = 512 << 20  # of memory used by one mutant
 _ADDRESS_BYTES = 4 << 30  # of memory asked for, so that a failure does not fill the machine
-_NUM_MUTANTS = int(os.environ.get("RVTSSM_MUTANTS", 8))  # of each kind of file
+_NUM_MUTANTS = int(os.environ.get("RVTSSM_MUTANTS", 12))  # of each kind of file
 _IS_SAME_EACH_TIME = "RVTSSM_MUTANTS" not in os.environ
 
 

@@ -30,9 +30,9 @@ def read_or_refuse(path: Path, content: bytes, *size: int) -> Events | None:
     return events
 
 
-def assert_every_cut_is_noticed(path: Path, content: bytes, whole: Events, *size: int, step: int = 1) -> None:
-    """Cut at any byte, or any `step` bytes, a file gives a beginning of its events, or none and an error."""
-    for num_bytes in range(0, len(content), step):
+def assert_every_cut_is_noticed(path: Path, content: bytes, whole: Events, *size: int) -> None:
+    """Cut at any byte, a file gives a beginning of its events, or none and an error."""
+    for num_bytes in range(len(content)):
         found = read_or_refuse(path, content[:num_bytes], *size)
         if found is not None:
             n = len(found)

@@ -19,7 +19,7 @@ FIRST_PACKET = len(SIGNATURE) + len(iohe(0, -1, stream_description((HEIGHT, WIDT
 EPOCH_US = 1_633_953_690_975_950  # real files count from 1970
 
 
-@settings(max_examples=15)
+@settings(max_examples=30)
 @given(events=any_events(), compression=st.sampled_from(sorted(COMPRESSIONS)), packet_events=st.integers(1, 40))
 def test_round_trip(scratch, events, compression, packet_events):
     events = to_events(events.t + EPOCH_US, events.x, events.y, events.p)

@@ -30,7 +30,7 @@ LAYOUTS = {
 }
 
 
-@settings(max_examples=20)
+@settings(max_examples=40)
 @given(events=any_events(), layout=st.sampled_from(sorted(LAYOUTS)), is_packed=st.booleans())
 def test_round_trip(scratch, events, layout, is_packed):
     np.save(scratch / "a.npy", LAYOUTS[layout](events))

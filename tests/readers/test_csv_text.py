@@ -27,7 +27,7 @@ def text_of(events, order="txyp", mark=",", end="\n", header=True) -> bytes:
     return "".join(line + end for line in [*lines, *(mark.join(map(str, row)) for row in rows)]).encode()
 
 
-@settings(max_examples=20)
+@settings(max_examples=40)
 @given(
     events=any_events(min_size=1),
     order=st.sampled_from(ORDERS),

@@ -12,7 +12,7 @@ from user_errors import raises
 from rvtssm.readers import ReadFaults, open_recording
 
 
-@settings(max_examples=15)
+@settings(max_examples=30)
 @given(
     events=any_events(max_step_us=1 << 30, max_start_us=1 << 50), mode=st.sampled_from(MODES), chunk=st.integers(1, 9)
 )

@@ -30,7 +30,7 @@ def read(folder, words, version=2, tail=b""):
     return recording.read(), recording.faults
 
 
-@settings(max_examples=25)
+@settings(max_examples=50)
 @given(events=any_events(max_start_us=1 << 40), use_noise=st.booleans())
 def test_evt2_round_trip(tmp_path_factory, events, use_noise):
     path = tmp_path_factory.mktemp("evt2") / "a.raw"
@@ -41,7 +41,7 @@ def test_evt2_round_trip(tmp_path_factory, events, use_noise):
     assert recording.faults == ReadFaults()
 
 
-@settings(max_examples=25)
+@settings(max_examples=50)
 @given(events=any_events(), use_vectors=st.booleans(), use_noise=st.booleans(), is_legacy=st.booleans())
 def test_evt21_round_trip(tmp_path_factory, events, use_vectors, use_noise, is_legacy):
     path = tmp_path_factory.mktemp("evt21") / "a.raw"

@@ -27,7 +27,7 @@ def read(path, words, tail=b""):
     return recording.read(), recording.faults
 
 
-@settings(max_examples=25)
+@settings(max_examples=50)
 @given(events=any_events(), use_vectors=st.booleans(), use_noise=st.booleans())
 def test_round_trip(tmp_path_factory, events, use_vectors, use_noise):
     path = tmp_path_factory.mktemp("evt3") / "a.raw"

@@ -79,7 +79,7 @@ def faulty_events(draw) -> tuple[Events, int]:
 
 
 @pytest.mark.parametrize("name", WRITERS)
-@hypothesis_settings(max_examples=6)
+@hypothesis_settings(max_examples=12)
 @given(faulty=faulty_events(), max_events=st.sampled_from((100, 1 << 16)))
 def test_the_same_events_give_the_same_arrays_and_faults_in_every_format(tmp_path_factory, name, faulty, max_events):
     raw, num_strays = faulty
@@ -285,7 +285,7 @@ def test_version_1_of_dat_has_fewer_bits(tmp_path):
         open_recording(tmp_path / "a.dat")
 
 
-@hypothesis_settings(max_examples=12)
+@hypothesis_settings(max_examples=25)
 @given(faulty=faulty_events())
 def test_events_in_memory_pass_the_same_gate(faulty):
     raw, num_strays = faulty
@@ -358,7 +358,7 @@ LIVE = {"gate": live, "python": sent_as_python, "bytes": sent_as_bytes, "message
 
 
 @pytest.mark.parametrize("send", LIVE.values(), ids=LIVE)
-@hypothesis_settings(max_examples=6)
+@hypothesis_settings(max_examples=12)
 @given(faulty=faulty_events(), cuts=st.lists(st.integers(300, NUM_EVENTS), max_size=4))
 def test_live_packets_pass_the_same_gate(send, faulty, cuts):
     raw, num_strays = faulty

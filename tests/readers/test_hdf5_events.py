@@ -22,7 +22,7 @@ def shifted(events, by_us: int):
     return to_events(events.t + by_us, events.x, events.y, events.p)
 
 
-@settings(max_examples=15)
+@settings(max_examples=30)
 @given(events=any_events(), offset_us=st.sampled_from((0, OFFSET_US)))
 def test_round_trip_in_absolute_time(scratch, events, offset_us):
     events = shifted(events, offset_us)

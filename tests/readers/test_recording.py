@@ -60,7 +60,7 @@ def test_a_block_must_hold_the_events_of_a_word(example):
         next(example[0].iterate(35))
 
 
-@settings(max_examples=15)
+@settings(max_examples=30)
 @given(start=st.integers(-1000, 2_001_000), length=st.integers(0, 300_000))
 def test_a_slice_of_the_file_is_a_slice_of_the_events(example, start, length):
     recording, events = example

@@ -29,7 +29,7 @@ from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
 
 # lengths, of which the last is longer than two chunks of a layer, and a precision for each
-LENGTHS = [(1, torch.float32), (3, torch.float32), (70, torch.float64)]
+LENGTHS = [(1, torch.float32), (2, torch.float64), (3, torch.float32), (70, torch.float32), (70, torch.float64)]
 
 
 def scale_at(scale: float | Tensor, part: slice) -> float | Tensor:
@@ -70,7 +70,7 @@ def test_cut_anywhere_is_whole_is_step_by_step(case, num_steps, dtype):
 
 
 @torch.no_grad()
-@hypothesis_settings(max_examples=60)
+@hypothesis_settings(max_examples=150)
 @given(data=st.data(), case=st.sampled_from(sorted(VARIANTS)))
 def test_random_cuts_and_random_steps(data, case):
     layer = build(case)

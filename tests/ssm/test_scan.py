@@ -223,9 +223,10 @@ def test_the_operator_keeps_the_rules_of_pytorch(kind):
     torch.library.opcheck(scan_module._scan, (*inputs, "auto"), test_utils=("test_schema", "test_faketensor"))
 
 
-def test_a_layer_compiles_with_its_gradients():
+@pytest.mark.parametrize("name", ["selective_s5", "s7"])
+def test_a_layer_compiles_with_its_gradients(name):
     torch.manual_seed(0)
-    layer = build_temporal_layer(TemporalConfig(name="selective_s5"), 4)
+    layer = build_temporal_layer(TemporalConfig(name=name), 4)
     x, state = torch.randn(3, 2, 4, requires_grad=True), layer.init_state(2)
     results = []
     for run in (layer, torch.compile(layer, fullgraph=True, backend="aot_eager")):

@@ -46,7 +46,7 @@ def noise(seconds: float, **changes) -> Events:
     return events_of([(0, dark), (round(seconds * 1e6), dark)], camera(**changes), seed=3)
 
 
-@settings(max_examples=20)
+@settings(max_examples=40)
 @given(
     logs=st.lists(st.floats(-3.0, -0.1), min_size=2, max_size=12),
     threshold=st.floats(0.1, 0.5),

@@ -43,7 +43,7 @@ PAIRS = [(NAMES[i - shift], NAMES[i]) for i in range(len(NAMES)) for shift in (1
 
 
 @pytest.mark.parametrize(("source", "target"), [*PAIRS, ("dat", "dat")])
-@settings(max_examples=5)
+@settings(max_examples=10, deadline=None)
 @given(events=any_events(min_size=1))
 def test_events_are_the_same_in_any_pair_of_formats(source, target, events):
     with tempfile.TemporaryDirectory() as name:
