@@ -16,6 +16,7 @@ from user_errors import raises
 
 from rvtssm.cli import main as cli
 from rvtssm.detection.engine import StreamDetector
+from rvtssm.detection.predictor import Predictor, load
 from rvtssm.export import checked_export
 from rvtssm.export import export_detector as exporting
 from rvtssm.export.export_detector import (
@@ -75,6 +76,26 @@ def test_other_parts_and_layers_equal_pytorch(other_exported):
     empty = read.detector.empty()._asdict()
     shapes = {name: field.shape for name, field in empty.items() if field is not None}
     assert shapes == {"boxes": (0, 12, 4), "logits": (0, 12, 2)}, "a head with queries is described"
+
+
+def test_an_exported_head_with_queries_finds_what_its_weights_do(other_exported):
+    """Every score is that of the weights, but one: of two places with nearly the same score, rounding decides."""
+    checkpoint, path = other_exported
+    t = np.arange(0, 200_000, 40)
+    height, width = checkpoint.detector.frame_hw
+    events = Events(
+        t, (t // 40 % width).astype(np.uint16), (t // 40 % height).astype(np.uint16), (t % 2).astype(np.uint8)
+    )
+    of_weights, of_file = (
+        predictor.predict(events, height=height, width=width, hz=100, downsample=1, min_score=0.001)
+        for predictor in (Predictor(checkpoint), load(path))
+    )
+    assert len(of_weights) == len(of_file) > 10 and sum(map(len, of_weights)) > 10
+    num_other = 0
+    for wanted, found in zip(of_weights, of_file, strict=True):
+        assert len(found) == len(wanted)
+        num_other += int((~np.isclose(wanted.score[:, None], found.score, rtol=0, atol=1e-4).any(axis=0)).sum())
+    assert num_other <= 1
 
 
 def test_a_layer_that_none_of_these_files_has_equals_pytorch(tmp_path):
