@@ -28,11 +28,14 @@ if [ "$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 4000000 ] 2>/de
     export PYTEST_DEBUG_TEMPROOT=$in_memory
 fi
 
-# Types take the time in which the tests wait for other processes.
-trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$in_memory"' EXIT
-.venv/bin/mypy &
+# Types take the time in which the tests wait for other processes; what is said of them comes last, where it is seen.
+types_said=$(mktemp)
+trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$in_memory" "$types_said"' EXIT
+.venv/bin/mypy >"$types_said" 2>&1 &
 types=$!
 failed=0
 .venv/bin/python -m pytest -n 2 --dist worksteal "$@" || failed=$?
 wait "$types" || failed=$?
+echo "types:"
+cat "$types_said"
 exit "$failed"

@@ -39,8 +39,8 @@ from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
 from rvtssm.system.user_error import UserError
 
-OTHER_PARTS = {"backbone": "timm", "timm_name": "test_convnext2"}
-OTHER_PARTS |= {"head": "rtdetr", "rtdetr_queries": 12, "rtdetr_layers": 1}
+BACKBONE = {"backbone": "timm", "timm_name": "test_convnext2"}
+OTHER_PARTS = BACKBONE | {"head": "rtdetr", "rtdetr_queries": 12, "rtdetr_layers": 1}
 OTHER_LAYERS = ("s4", "selective_s5", "s7", "s4d")
 
 
