@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -52,21 +51,6 @@ def plain_warnings() -> Iterator[None]:
 
         warnings.showwarning = show
         yield
-
-
-class LoggedLines(logging.Handler):
-    """Prints what a part of the package logs as lines on standard error, above a progress bar if there is one."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        _errors.print(record.getMessage(), style="dim", soft_wrap=True)
-
-
-def show_compiling() -> None:
-    """Say on a terminal that loops are compiled, which happens once and takes seconds without another sign."""
-    log = logging.getLogger("rvtssm.system.jit")
-    if _errors.is_terminal and not log.handlers:
-        log.addHandler(LoggedLines())
-        log.setLevel(logging.INFO)
 
 
 def announce(verb: str, **facts: object) -> None:

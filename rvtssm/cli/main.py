@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rvtssm import __version__
 from rvtssm.cli.composition import compose
-from rvtssm.cli.console import console, plain_warnings, say, say_error, show_compiling
+from rvtssm.cli.console import console, plain_warnings, say, say_error
 from rvtssm.cli.verbs import Verb, known_verb, named, usage, verbs
 from rvtssm.system.machine import share_processors
 from rvtssm.system.user_error import UserError
@@ -49,7 +49,6 @@ def main(argv: list[str] | None = None) -> int:
     if not words:
         say(usage())
         return 0 if {"--help", "-h"} & {*flags} else 2
-    show_compiling()
     verb, *words = words
     try:
         with plain_warnings():

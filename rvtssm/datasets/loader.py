@@ -2,9 +2,10 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
+from functools import partial
 from shutil import disk_usage
 from typing import Any
 
@@ -30,7 +31,7 @@ class SequenceLoader(DataLoader[SequenceBatch]):
     count_on = torch.device("cpu")
 
     def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any], **settings: Any) -> None:
-        super().__init__(dataset, collate_fn=_InSharedMemory(collate_fn), **settings)
+        super().__init__(dataset, collate_fn=partial(_in_shared_memory, collate_fn), **settings)
 
     def __iter__(self) -> Iterator[SequenceBatch]:  # type: ignore[override]
         # Workers start with these signals blocked and install their own handlers first.
@@ -55,49 +56,40 @@ class SequenceLoader(DataLoader[SequenceBatch]):
         return None if batch is None else counted(batch, self.count_on, self.pin_memory)
 
 
-class _InSharedMemory:
-    """Moves batches of a worker to shared memory at once.
+def _in_shared_memory(collate: Callable[[Any], SequenceBatch], chunks: list[Any] | UserError) -> Any:
+    """Make a batch, and in a worker move it to shared memory at once.
 
-    Otherwise a thread of the worker would do it, and the parent would wait for ever if the memory is full.
+    Otherwise a thread of the worker would move it, and the parent would wait for ever if the memory is full.
 
     Args:
         collate: Makes a batch.
+        chunks: Its chunks, or the error that is passed on in their place.
     """
-
-    def __init__(self, collate: Callable[[Any], Any]) -> None:
-        self.collate = collate
-
-    def __call__(self, chunks: list[Any] | UserError) -> Any:
-        if isinstance(chunks, UserError):
-            return chunks
-        batch = self.collate(chunks)
-        if get_worker_info() is None:
-            return batch
-        try:
-            _share(batch)
-        except RuntimeError as error:
-            free = disk_usage("/dev/shm").free / 1e6
-            return UserError(
-                "loader.shared_memory",
-                f"a batch does not fit in /dev/shm, which has {free:.0f} MB free ({error}); set data.workers=0, or "
-                "give the container more, as in docker run --shm-size=8g",
-            )
+    if isinstance(chunks, UserError):
+        return chunks
+    batch = collate(chunks)
+    if get_worker_info() is None:
         return batch
+    try:
+        _share(batch)
+        if batch.events is not None:
+            _share(batch.events)
+    except RuntimeError as error:
+        free = disk_usage("/dev/shm").free / 1e6
+        return UserError(
+            "loader.shared_memory",
+            f"a batch does not fit in /dev/shm, which has {free:.0f} MB free ({error}); set data.workers=0, or "
+            "give the container more, as in docker run --shm-size=8g",
+        )
+    return batch
 
 
-def _share(value: Any) -> None:
-    """Move all tensors in a value to shared memory."""
-    if isinstance(value, torch.Tensor):
-        if value.numel():
-            value.share_memory_()
-        return
-    if is_dataclass(value):
-        value = [getattr(value, field.name) for field in fields(value)]
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        for part in value:
-            _share(part)
+def _share(record: Any) -> None:
+    """Move all tensors of a record to shared memory."""
+    for field in fields(record):
+        part = getattr(record, field.name)
+        if isinstance(part, torch.Tensor) and part.numel():
+            part.share_memory_()
 
 
 def next_batch(batches: Iterator[SequenceBatch | UserError]) -> SequenceBatch | None:

@@ -16,7 +16,7 @@ from rvtssm.drawing.camera_images import Images, dsec_images
 from rvtssm.readers import ReadFaults, Recording, open_with, usual_sensor
 from rvtssm.readers.bags import is_bag, split_topic
 from rvtssm.readers.event_checks import gated
-from rvtssm.readers.faults import UnitDoubt, warn_of_unit
+from rvtssm.readers.faults import are_multiples, warn_of_unit
 from rvtssm.readers.filters import FilterChain, Filters
 from rvtssm.readers.gate import Gate
 from rvtssm.readers.header import UnknownSensorSize
@@ -103,9 +103,7 @@ class EventsInMemory:
             raise UserError(
                 "events.all_outside_frame", f"all events lie outside {width}x{height} (width x height) pixels"
             )
-        doubt = UnitDoubt()
-        doubt.look(self.events.t)
-        warn_of_unit("the array", len(self.events), self.time_range_us, (height, width), doubt.is_multiple)
+        warn_of_unit("the array", len(self.events), self.time_range_us, (height, width), are_multiples(self.events.t))
 
     def blocks(self) -> Iterator[Events]:
         yield self.events

@@ -133,16 +133,6 @@ def pack(events: Events, pixels: FramePixels, cells: Int32s, before: Int32s) -> 
 
 
 @jit
-def all_below(x, width, y, height):  # type: ignore[no-untyped-def]
-    """Return whether all of x are below the width and all of y below the height."""
-    largest_x = largest_y = np.uint16(0)  # no early exit, so that the loop is vectorised
-    for i in range(len(x)):
-        largest_x = max(largest_x, x[i])
-        largest_y = max(largest_y, y[i])
-    return largest_x < width and largest_y < height
-
-
-@jit
 def _pack_all(x, y, p, rows, columns, cells):  # type: ignore[no-untyped-def]
     # All steps are equal, so the loop needs no tables and is vectorised.
     row_step = rows[min(1, len(rows) - 1)] - rows[0]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.events.cells import FramePixels, all_below, frame_pixels, pack
+from rvtssm.events.cells import FramePixels, frame_pixels, pack
 from rvtssm.events.representations import (
     Frames,
     SliceRing,
@@ -23,7 +23,7 @@ from rvtssm.events.representations import (
 from rvtssm.events.surfaces import Surfaces
 from rvtssm.events.windows import FreeGrid
 from rvtssm.records import Events, PackedEvents, Windows, WindowSettings
-from rvtssm.records.arrays import outside_frame
+from rvtssm.records.arrays import check_inside
 from rvtssm.system.machine import check_memory
 from rvtssm.system.user_error import UserError
 
@@ -91,9 +91,7 @@ class FrameCounter:
         """
         if not len(events):
             return
-        height, width = self.pixels.sensor_height, self.pixels.sensor_width
-        if not all_below(events.x, width, events.y, height):
-            raise outside_frame(events, height, width)
+        check_inside(events, self.pixels.sensor_height, self.pixels.sensor_width)
         if events.t[0] < self._latest_us:
             raise UserError(
                 "events.unsorted", f"events at {events.t[0]} us follow events at {self._latest_us} us; push in order"

@@ -57,16 +57,11 @@ def clean_boxes(boxes: Boxes, spec: DatasetSpec, convention: str, is_train: bool
     Returns:
         (M,) of BOX_DTYPE; `class_id` is now the index into `spec.class_names`.
     """
-    return _thinned(_usable(boxes, spec, convention, is_train), spec, convention)
+    return thinned_boxes(usable_boxes(boxes, spec, convention, is_train), spec, convention)
 
 
-def num_thinned(boxes: Boxes, spec: DatasetSpec, convention: str, is_train: bool) -> int:
-    """Return how many usable boxes `clean_boxes` drops because of their time. The arguments are the same."""
-    boxes = _usable(boxes, spec, convention, is_train)
-    return len(boxes) - len(_thinned(boxes, spec, convention))
-
-
-def _usable(boxes: Boxes, spec: DatasetSpec, convention: str, is_train: bool) -> Boxes:
+def usable_boxes(boxes: Boxes, spec: DatasetSpec, convention: str, is_train: bool) -> Boxes:
+    """Return the boxes that `clean_boxes` keeps if their time allows it. The arguments are the same."""
     boxes = with_class_indices(boxes, spec)
     _crop(boxes, spec)
     is_kept = _is_large(boxes, spec)
@@ -93,7 +88,8 @@ def _is_large(boxes: Boxes, spec: DatasetSpec) -> npt.NDArray[np.bool_]:
     return is_large
 
 
-def _thinned(boxes: Boxes, spec: DatasetSpec, convention: str) -> Boxes:
+def thinned_boxes(boxes: Boxes, spec: DatasetSpec, convention: str) -> Boxes:
+    """Return those of the usable boxes that `clean_boxes` keeps: those at the label times that it keeps."""
     own_us = np.unique(annotated(boxes)["t"])
     kept_us = np.array(_kept_label_times(own_us, spec, convention), np.int64)
     if boxes["pseudo_score"].any():

@@ -116,25 +116,12 @@ def _equal_bins(t, bounds, num_bins):  # type: ignore[no-untyped-def]
     ranges = np.empty((len(bounds), num_bins, 2), np.int64)
     for w in range(len(bounds)):
         start, length = bounds[w, 0], bounds[w, 1] - bounds[w, 0]
-        low = _first_from(t, 0, start)
+        low = np.searchsorted(t, start)
         for b in range(num_bins):
             ranges[w, b, 0] = low
-            low = _first_from(t, low, start - (-(b + 1) * length // num_bins))  # rounded up
+            low += np.searchsorted(t[low:], start - (-(b + 1) * length // num_bins))  # rounded up
             ranges[w, b, 1] = low
     return ranges
-
-
-@jit
-def _first_from(t, low, time):  # type: ignore[no-untyped-def]
-    """Return the index of the first event at or after `time`, searching from index `low` on."""
-    high = len(t)
-    while low < high:
-        middle = (low + high) // 2
-        if t[middle] < time:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 @jit
@@ -142,8 +129,7 @@ def _closed_bins(t, bounds, num_bins):  # type: ignore[no-untyped-def]
     """Return the events of RVT's bins: equal parts from the first to the last event of a closed window, in float32."""
     ranges = np.empty((len(bounds), num_bins, 2), np.int64)
     for w in range(len(bounds)):
-        low = _first_from(t, 0, bounds[w, 0])
-        last = _first_from(t, low, bounds[w, 1] + 1)
+        low, last = np.searchsorted(t, bounds[w, 0]), np.searchsorted(t, bounds[w, 1] + 1)
         begin, span = np.int64(0), np.float32(1)
         if low < last:
             begin = t[low]
@@ -183,8 +169,7 @@ def _count(cells, ranges, places, cutoff, wraps, keys, used, planes, first_cell,
                 _copy(planes[slot, 1], brighter)
                 used[slot] = used[-1]
                 continue
-            _clear(darker)
-            _clear(brighter)
+            darker[:] = brighter[:] = 0
             here, jump = np.uint64(b * num_pixels), np.uint64(num_bins * num_pixels)
             if wraps:
                 is_over = False  # rare; checking for it costs less than clipping every frame
@@ -194,8 +179,8 @@ def _count(cells, ranges, places, cutoff, wraps, keys, used, planes, first_cell,
                     is_over |= flat[place] >= cutoff
                     flat[place] += np.uint8(1)
                 if is_over:
-                    _cut(darker, cutoff)
-                    _cut(brighter, cutoff)
+                    np.minimum(darker, cutoff, darker)
+                    np.minimum(brighter, cutoff, brighter)
             else:
                 _saturate(cells, start, stop, cutoff, flat, here, jump)
             if start < stop and len(keys):
@@ -230,15 +215,3 @@ def _saturate(cells, start, stop, cutoff, flat, here, jump):  # type: ignore[no-
 def _copy(source, target):  # type: ignore[no-untyped-def]
     for i in range(len(source)):
         target[i] = source[i]
-
-
-@jit
-def _clear(plane):  # type: ignore[no-untyped-def]
-    for i in range(len(plane)):
-        plane[i] = 0
-
-
-@jit
-def _cut(plane, cutoff):  # type: ignore[no-untyped-def]
-    for i in range(len(plane)):
-        plane[i] = min(plane[i], cutoff)

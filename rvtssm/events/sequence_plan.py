@@ -8,7 +8,7 @@ import numpy as np
 
 from rvtssm.events.cells import Ints, frame_pixels
 from rvtssm.events.frame_counter import FrameCounter
-from rvtssm.events.label_rules import clean_boxes, nothing_times_us, num_thinned
+from rvtssm.events.label_rules import nothing_times_us, thinned_boxes, usable_boxes
 from rvtssm.events.label_times import LabelTimes
 from rvtssm.events.labels import BOX_DTYPE, Boxes, to_labels
 from rvtssm.events.windows import free_grid, label_grid
@@ -109,10 +109,12 @@ def plan_sequence(
     """
     num_left_out, empty_us = 0, _NO_TIMES
     if boxes is not None:
-        num_left_out, all_boxes = num_thinned(boxes, spec, settings.convention, is_train), boxes
-        boxes = clean_boxes(boxes, spec, settings.convention, is_train)
+        usable = usable_boxes(boxes, spec, settings.convention, is_train)
+        kept = thinned_boxes(usable, spec, settings.convention)
+        num_left_out = len(usable) - len(kept)
         if is_train or spec.scores_empty_images:
-            empty_us = nothing_times_us(all_boxes, boxes["t"])
+            empty_us = nothing_times_us(boxes, kept["t"])
+        boxes = kept
         label_us = np.union1d(boxes["t"], empty_us)
         if not len(label_us):
             return None

@@ -27,7 +27,7 @@ from rvtssm.readers.gate import (
 )
 from rvtssm.readers.header import read_text_header, sensor_size
 from rvtssm.records import Events, ReadOptions
-from rvtssm.records.arrays import outside_frame
+from rvtssm.records.arrays import check_inside
 from rvtssm.system.files import atomic_file
 from rvtssm.system.jit import jit
 from rvtssm.system.user_error import UserError
@@ -138,8 +138,7 @@ def _to_words(events: Events, height: int, width: int) -> npt.NDArray[np.void]:
         raise UserError(
             "dat.times", f"DAT holds times from 0 to 2^32 us, got {events.t[0]} to {events.t[-1]}; subtract the first"
         )
-    if events.x.max() >= width or events.y.max() >= height:
-        raise outside_frame(events, height, width)
+    check_inside(events, height, width)
     words = np.empty(len(events), _WORD)
     words["t"] = events.t
     words["xyp"] = events.x | events.y.astype(np.uint32) << 14 | events.p.astype(np.uint32) << 28

@@ -13,7 +13,7 @@ from rvtssm.readers.gate import LATEST_US, NEVER_US, POSITION, WRAPPED_US, Colum
 from rvtssm.readers.other_clock import Decode, after_other_clock, may_end_earlier, num_before_other_clock
 from rvtssm.readers.recording import Recording
 from rvtssm.records import Events, ReadOptions
-from rvtssm.records.arrays import outside_frame
+from rvtssm.records.arrays import check_inside
 from rvtssm.system.user_error import UserError
 
 _UNSORTED = (
@@ -38,8 +38,7 @@ def check_events(events: Events, height: int, width: int) -> None:
         return
     if np.any(events.t[1:] < events.t[:-1]):
         raise UserError("events.unsorted", _UNSORTED)
-    if events.x.max() >= width or events.y.max() >= height:
-        raise outside_frame(events, height, width)
+    check_inside(events, height, width)
     if events.p.max() > 1:
         raise UserError("events.polarity", f"polarity is {events.p.max()}, but must be 0 or 1; replace -1 with 0")
 

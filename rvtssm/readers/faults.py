@@ -148,16 +148,10 @@ def say(text: str) -> None:
     warnings.warn_explicit(text, UserWarning, __file__, 0)
 
 
-class UnitDoubt:
-    """Notices while a recording is read whether its times are multiples of 1000, as times in nanoseconds often are."""
-
-    def __init__(self) -> None:
-        self.is_multiple = True
-
-    def look(self, t: npt.NDArray[np.int64]) -> None:
-        """Look at some tens of the times of a block."""
-        if self.is_multiple:  # neighbours too: evenly spaced times can be multiples of 1000 at every n-th event
-            self.is_multiple = not ((t[:64] % 1000).any() or (t[:: len(t) // 50 or 1] % 1000).any())
+def are_multiples(t: npt.NDArray[np.int64]) -> bool:
+    """Return whether some tens of times are multiples of 1000, as times in nanoseconds often are."""
+    # neighbours too: evenly spaced times can be multiples of 1000 at every n-th event
+    return not ((t[:64] % 1000).any() or (t[:: len(t) // 50 or 1] % 1000).any())
 
 
 def warn_of_unit(

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.readers.faults import UnitDoubt
+from rvtssm.readers.faults import are_multiples
 from rvtssm.readers.gate import LATEST_US, EventBuffer
 from rvtssm.system.files import atomic_file, cache_folder
 
@@ -70,19 +70,19 @@ def index_of(
     states: list[Ints] = []
     latest_us: list[np.int64] = []
     counts = [0]
-    first_us, doubt = 0, UnitDoubt()
+    first_us, is_multiple = 0, True
     before = state.copy()
     for count in block_sizes:
         if not states:
             first_us = int(buffer.t[0])
             before = first_state()
-        doubt.look(buffer.t[:count])
+        is_multiple = is_multiple and are_multiples(buffer.t[:count])
         states.append(before)
         latest_us.append(state[LATEST_US])
         counts.append(count)
         before = state.copy()
     blocks = np.array(states, np.int64).reshape(len(states), len(state)), np.array(latest_us, np.int64)
-    return RecordingIndex(*blocks, np.cumsum(counts, dtype=np.int64), state, first_us, doubt.is_multiple)
+    return RecordingIndex(*blocks, np.cumsum(counts, dtype=np.int64), state, first_us, is_multiple)
 
 
 def identity_of(path: Path, settings: bytes) -> bytes:

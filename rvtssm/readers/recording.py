@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rvtssm.readers.decoder import Decoder
-from rvtssm.readers.faults import ReadFaults, UnitDoubt, say, warn_of_unit
+from rvtssm.readers.faults import ReadFaults, are_multiples, say, warn_of_unit
 from rvtssm.readers.filters import FilterChain
 from rvtssm.readers.gate import LATEST_US, POSITION, EventBuffer, State, first_state
 from rvtssm.readers.index import RecordingIndex, identity_of, index_of, load_index, save_index
@@ -117,14 +117,14 @@ class Recording(Decoder):
         self._counted = state
         is_whole, limits = start_us is None and end_us is None, np.iinfo(np.int64)
         start_us, end_us = limits.min if start_us is None else start_us, limits.max if end_us is None else end_us
-        num_events, first_us, doubt = 0, 0, UnitDoubt()
+        num_events, first_us, is_multiple = 0, 0, True
         for count in self._block_sizes(state, buffer, num_left):
             if not num_events:
                 first_us = int(buffer.t[0])
             num_events += count
             block = buffer.events(count)
             if is_whole:
-                doubt.look(block.t)
+                is_multiple = is_multiple and are_multiples(block.t)
             else:
                 block = block.between(start_us, end_us)
             if len(block):
@@ -132,7 +132,7 @@ class Recording(Decoder):
             if state[LATEST_US] >= end_us:
                 return
         if is_whole:
-            self._conclude(num_events, (first_us, int(state[LATEST_US])), doubt.is_multiple)
+            self._conclude(num_events, (first_us, int(state[LATEST_US])), is_multiple)
 
     def read(self) -> Events:
         """Return all events. Use this only for files that fit in memory."""

@@ -176,13 +176,14 @@ class Events:
         return Events(self.t[i:j], self.x[i:j], self.y[i:j], self.p[i:j])
 
 
-def outside_frame(events: Events, height: int, width: int) -> UserError:
-    """Return the error to raise for events outside a sensor."""
-    return UserError(
-        "events.outside_frame",
-        f"events reach x={events.x.max()}, y={events.y.max()} outside {width}x{height} (width x height) pixels; "
-        "give the right height and width",
-    )
+def check_inside(events: Events, height: int, width: int) -> None:
+    """Raise UserError for events outside a sensor of this size, in pixels."""
+    if len(events) and (events.x.max() >= width or events.y.max() >= height):
+        raise UserError(
+            "events.outside_frame",
+            f"events reach x={events.x.max()}, y={events.y.max()} outside {width}x{height} (width x height) pixels; "
+            "give the right height and width",
+        )
 
 
 @dataclass(frozen=True, slots=True)
