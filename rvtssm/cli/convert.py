@@ -7,7 +7,7 @@ from rvtssm.cli.console import say
 from rvtssm.cli.inputs import needed, writable
 from rvtssm.datasets import build_spec
 from rvtssm.datasets.rvt_layout import write_rvt_tree
-from rvtssm.datasets.tree import sensor_above
+from rvtssm.datasets.tree import options_above
 from rvtssm.readers import open_with
 from rvtssm.readers.bags import is_bag, split_topic
 from rvtssm.records import ReadOptions
@@ -26,16 +26,13 @@ def convert(config: Config) -> None:
     where, out = str(config.recording), Path(str(config.out))
     if out.exists():
         raise UserError("convert.exists", f"{out} exists already; delete it, or choose another name")
-    path, topic = split_topic(local_path(where))
+    path, _ = split_topic(local_path(where))
     if path.is_dir() and not is_bag(path):
         _convert_prepared(config, path, out)
         return
     format = format_for(out)
     writable(out.absolute().parent)
-    options = ReadOptions.of(config.dataset)
-    if topic is None:
-        options = sensor_above(path, options)
-    recording = open_with(where, options)
+    recording = open_with(where, options_above(where, ReadOptions.of(config.dataset)))
     with progress_bar("events converted", None) as advance:
         written = convert_recording(recording, out, format, advance)
     seconds = "no events"

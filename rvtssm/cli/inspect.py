@@ -25,7 +25,7 @@ from rvtssm.cli.console import console, say, say_error
 from rvtssm.cli.inputs import needed
 from rvtssm.datasets import DATASETS, DatasetConfig, build_spec, with_described
 from rvtssm.datasets.custom import FILE
-from rvtssm.datasets.tree import find_event_files, sensor_above
+from rvtssm.datasets.tree import find_event_files, options_above
 from rvtssm.readers import open_recording, open_with
 from rvtssm.readers.bags import is_bag, split_topic
 from rvtssm.readers.header import UNSAID_SIZE, UnknownSensorSize
@@ -53,7 +53,7 @@ def inspect(config: Config, as_json: bool = False) -> int:
     where = needed(config.recording, "rvtssm inspect PATH", "a recording, a prepared file or a folder of splits")
     path, topic = _existing(where)
     spec = _spec(config, path)
-    inspection = _inspected(config, where, path, topic, spec, as_json)
+    inspection = _inspected(config, where, path, spec, as_json)
     if as_json:
         say(json.dumps(inspection.to_json(), indent=1))
     elif isinstance(inspection, RecordingInspection):
@@ -84,7 +84,7 @@ def _existing(where: str) -> tuple[Path, str | None]:
 
 
 def _inspected(
-    config: Config, where: str, path: Path, topic: str | None, spec: DatasetSpec | None, as_json: bool
+    config: Config, where: str, path: Path, spec: DatasetSpec | None, as_json: bool
 ) -> RecordingInspection | TreeInspection:
     is_folder = path.is_dir() and not is_bag(path)
     if is_folder and not is_prepared(path):
@@ -93,9 +93,7 @@ def _inspected(
         return inspect_raw(path, spec, progress=True)
     if is_folder or is_sequence(path):
         return inspect_prepared(path, spec, progress=is_folder)
-    options = replace(ReadOptions.of(spec or config.dataset), filters=config.filters)
-    if topic is None:
-        options = sensor_above(path, options)
+    options = options_above(where, replace(ReadOptions.of(spec or config.dataset), filters=config.filters))
     return inspect_recording(open_with(where, options), has_checksum=as_json)
 
 

@@ -7,7 +7,6 @@ from rvtssm.cli.config import Config
 from rvtssm.cli.console import say, say_error, say_replaced
 from rvtssm.cli.inputs import events_path, out_folder, weights_label
 from rvtssm.cli.weights import announce_detection, weights_to_detect
-from rvtssm.datasets.tree import sensor_above
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.sources import Interruption, find_sources
 from rvtssm.detection.summary import RunSummary
@@ -69,8 +68,6 @@ def _predict_one(
     config: Config, checkpoint: LoadedCheckpoint, path: str, out: Path, interruption: Interruption
 ) -> RunSummary:
     options = replace(ReadOptions.of(config.dataset), filters=config.filters)
-    if Path(path).is_file():
-        options = sensor_above(Path(path), options)
     return predict_recording(
         checkpoint,
         path,

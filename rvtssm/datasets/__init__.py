@@ -9,7 +9,7 @@ from typing import Any
 from rvtssm.datasets import custom
 from rvtssm.datasets.specs import DSEC, GEN1, GENERATED_FILE, ONEMPX, SYNTHETIC
 from rvtssm.records import DatasetSpec
-from rvtssm.records.settings import TIME_UNITS
+from rvtssm.records.settings import TIME_UNITS, filled
 from rvtssm.system.extras import installed_parts
 from rvtssm.system.files import CONTENT_ERRORS, file_errors
 from rvtssm.system.limits import check_at_least, check_choice
@@ -26,7 +26,7 @@ DATASETS: dict[str, DatasetSpec] = {
 }
 SOURCES = ("raw", "prepared")
 _GENERATED = (SYNTHETIC.name, *installed_parts("rvtssm.simulated"))
-_READ_KEYS = ("repair", "time_unit", "format", "columns")  # of DatasetConfig and DatasetSpec
+_READ_KEYS = ("height", "width", "repair", "time_unit", "format", "columns")  # of DatasetConfig and DatasetSpec
 _LARGEST_SENSOR = 1 << 16  # pixels; no sensor has larger coordinates
 
 
@@ -48,7 +48,7 @@ class DatasetConfig:
     """Height of the sensor in pixels, if it differs from the dataset's."""
     width: int | None = None
     """Width of the sensor in pixels, if it differs from the dataset's."""
-    repair: bool = False
+    repair: bool | None = None
     """Read recordings even if many events are faulty (docs/your_files.md)."""
     time_unit: str | None = None
     """Unit of the times in recordings that do not say it: us, ns, ms or s."""
@@ -90,7 +90,7 @@ def with_described(config: DatasetConfig) -> DatasetConfig:
     if config.name and config.height and config.width:
         return config
     description = described(config.name, config.raw_dir, config.prepared_dir)
-    return replace(config, **{key: getattr(config, key) or value for key, value in description.items()})
+    return filled(config, description)
 
 
 def with_training(config: DatasetConfig, spec: DatasetSpec) -> DatasetConfig:
@@ -103,10 +103,9 @@ def with_training(config: DatasetConfig, spec: DatasetSpec) -> DatasetConfig:
     config = with_described(config)
     if config.name:
         return config
-    offset = config.label_offset_us or ("auto" if spec.label_offset_us is None else str(spec.label_offset_us))
-    config = replace(config, label_offset_us=offset)
-    keys = ("height", "width", *_READ_KEYS)
-    return replace(config, name=spec.name, **{key: getattr(config, key) or getattr(spec, key) for key in keys})
+    offset = "auto" if spec.label_offset_us is None else str(spec.label_offset_us)
+    read = {key: getattr(spec, key) for key in _READ_KEYS}
+    return filled(config, {"name": spec.name, "label_offset_us": offset, **read})
 
 
 def build_spec(config: DatasetConfig) -> DatasetSpec:
@@ -128,10 +127,10 @@ def build_spec(config: DatasetConfig) -> DatasetSpec:
                 f"dataset={config.name} needs dataset.raw_dir=DIR or dataset.prepared_dir=DIR",
             )
         spec = custom.read_spec(*folders)
-    spec = replace(spec, height=config.height or spec.height, width=config.width or spec.width)
+    config = filled(config, {key: getattr(spec, key) for key in _READ_KEYS})
+    spec = replace(spec, **{key: getattr(config, key) for key in _READ_KEYS})
     if (offset := config.label_offset_us) is not None:
         spec = replace(spec, label_offset_us=None if offset == "auto" else int(offset))
-    spec = replace(spec, **{key: getattr(config, key) or getattr(spec, key) for key in _READ_KEYS})
     spec.read_options  # noqa: B018  checks their values
     if not spec.downsample <= min(spec.height, spec.width) <= max(spec.height, spec.width) <= _LARGEST_SENSOR:
         raise UserError(

@@ -12,6 +12,7 @@ other key is a field of DatasetSpec.
 import difflib
 import json
 import math
+import os
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,16 @@ def read_spec(*folders: Path | str) -> DatasetSpec:
             f"{path} has {spec.num_classes} classes and class_ids {spec.class_ids}; give one id to each",
         )
     return spec
+
+
+def folder_above(path: Path) -> Path | None:
+    """Return the nearest folder above a file whose `dataset.yaml` has a key of ours; None if there is none."""
+    for folder in Path(os.path.abspath(path)).parents:
+        if (folder / FILE).is_file():
+            content = _loaded(folder / FILE)
+            if not isinstance(content, dict) or {*_KEYS} & {*content}:  # other programs have such files, too
+                return folder
+    return None
 
 
 def _loaded(path: Path) -> Any:

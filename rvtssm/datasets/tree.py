@@ -9,12 +9,12 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from rvtssm.datasets.custom import FILE, read_spec
+from rvtssm.datasets.custom import folder_above, read_spec
 from rvtssm.events.label_files import (
     LABEL_SUFFIXES,
     LabelFiles,
@@ -25,10 +25,10 @@ from rvtssm.events.label_files import (
 )
 from rvtssm.events.labels import BOX_DTYPE, Boxes
 from rvtssm.readers import Recording, open_with
+from rvtssm.readers.bags import split_topic
 from rvtssm.readers.csv_text import is_event_text
-from rvtssm.readers.header import UnknownSensorSize
 from rvtssm.records import DatasetSpec, ReadOptions
-from rvtssm.records.settings import EVENT_SUFFIXES, SPLITS
+from rvtssm.records.settings import EVENT_SUFFIXES, SPLITS, filled
 from rvtssm.system.remote import local_path
 from rvtssm.system.user_error import UserError
 
@@ -334,20 +334,25 @@ def _is_label_file(path: Path) -> bool:
     return path.stem not in _NO_LABELS and not path.name.startswith(".")
 
 
-def sensor_above(path: Path, options: ReadOptions) -> ReadOptions:
-    """Return the options with what the nearest `dataset.yaml` above says of a recording that does not state its size.
+def options_above(where: Path | str, options: ReadOptions) -> ReadOptions:
+    """Return the options, with what the nearest `dataset.yaml` above a recording says where they say nothing.
 
-    Return the options unchanged if they or the recording state the size, or if there is no such file. Raise UserError
-    if the recording cannot be read, or if the content of `dataset.yaml` is wrong.
+    The size of the sensor counts only for a recording that cannot be opened without it.
+
+    Args:
+        where: The recording, as `open_with` takes it.
+        options: What the caller says about it.
+
+    Raises:
+        UserError: The content of `dataset.yaml` is wrong.
     """
-    if options.height is not None or options.width is not None:
+    path, _ = split_topic(local_path(where))
+    if (folder := folder_above(path)) is None:
         return options
+    described = filled(options, asdict(read_spec(folder).read_options))
+    sizeless = replace(described, height=options.height, width=options.width)
     try:
-        open_with(path, options).close()
-    except UnknownSensorSize:
-        for folder in path.absolute().parents:
-            if (folder / FILE).is_file():
-                described = read_spec(folder).read_options
-                keys = [field.name for field in fields(ReadOptions)]
-                return replace(options, **{key: getattr(options, key) or getattr(described, key) for key in keys})
-    return options
+        open_with(where, sizeless).close()
+    except UserError:
+        return described
+    return sizeless

@@ -305,7 +305,7 @@ def _opened(
                 "predict.several_recordings",
                 f"{recording} holds {len(sources)} recordings ({named}, ...); predict them one by one",
             )
-        options = ReadOptions(height, width, repair, filters=filters)
+        options = ReadOptions(height, width, repair or None, filters=filters)
         with opened_source(next(iter(sources.values())), options) as source:
             yield source
     else:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
-from rvtssm.datasets.tree import find_event_files
+from rvtssm.datasets.tree import find_event_files, options_above
 from rvtssm.detection.event_camera import CAMERA, Arrival, open_camera
 from rvtssm.detection.packets import SOCKET, connected_to, piped_events
 from rvtssm.drawing.camera_images import Images, dsec_images
@@ -252,7 +252,7 @@ def opened_source(
 
     Args:
         where: The path or address.
-        options: What the caller says about the events.
+        options: What the caller says about the events. A `dataset.yaml` above a recording says the rest.
         camera_settings: YAML file with settings of the camera, see `event_camera.read_camera_settings`.
         unsaid_hw: Height and width for a file that does not give its size, if the caller does not either. None uses the
             smallest common sensor that contains all its events; `OpenedSource.assumed_sensor` then names it.
@@ -283,7 +283,7 @@ def opened_source(
         path, images = local_path(where), None
         if (path / DSEC_EVENTS).is_file():
             path, images = path / DSEC_EVENTS, dsec_images(path)
-        recording, assumed = _open_sized(path, options, unsaid_hw)
+        recording, assumed = _open_sized(path, options_above(path, options), unsaid_hw)
         try:
             yield OpenedSource(where, recording, images, assumed)
         finally:

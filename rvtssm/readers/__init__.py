@@ -169,7 +169,7 @@ def open_with(path: Path | str, options: ReadOptions) -> Recording:
                 "reader.time_unit",
                 f"{path} is {name}, which counts microseconds; leave out time_unit={options.time_unit}",
             )
-        recording.repair = options.repair
+        recording.repair = bool(options.repair)
         if options.filters:
             recording.filters = FilterChain(options.filters, recording.height, recording.width)
         return recording

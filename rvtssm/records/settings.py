@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,18 @@ REDUCTIONS = ("nearest", "sum")  # of a square of sensor pixels to one frame pix
 CHANNELS_PER_BIN = {"histogram": 2, "surfaces": 2}
 _TIME_CONSTANTS_US = 200, 10_000_000  # the shortest and the longest
 _FASTEST_HZ = 500  # at faster whole rates, neighbouring steps differ by little more than the rounding
+Settings = TypeVar("Settings", bound=Any)
+
+
+def filled(settings: Settings, others: Mapping[str, Any]) -> Settings:
+    """Return settings with the values of others where they say nothing: None, an empty text or no columns.
+
+    Args:
+        settings: A dataclass.
+        others: Values by the names of its fields.
+    """
+    unsaid = [name for name in others if getattr(settings, name) in (None, "", {})]
+    return replace(settings, **{name: others[name] for name in unsaid})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +50,7 @@ class ReadOptions:
 
     height: int | None = None  # of the sensor, pixels
     width: int | None = None  # of the sensor, pixels
-    repair: bool = False  # read recordings with many faulty events
+    repair: bool | None = None  # read recordings with many faulty events
     time_unit: str | None = None  # one of TIME_UNITS
     format: str | None = None  # a key of readers.READERS
     columns: Mapping[str, str] = field(default_factory=dict)  # by t, x, y, p: the name, or the number from 0

@@ -16,14 +16,15 @@ from rvtssm import datasets
 from rvtssm.boxes import ltwh_to_xyxy
 from rvtssm.cli.config import configs_dir
 from rvtssm.cli.inspect import inspect
-from rvtssm.cli.main import compose
+from rvtssm.cli.main import compose, main
 from rvtssm.cli.preprocess import preprocess
 from rvtssm.datasets import DatasetConfig, build_spec, custom
 from rvtssm.datasets.data_config import DataConfig, PreprocessConfig, SamplingConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.sequence import RawSplit, open_prepared_split
-from rvtssm.datasets.tree import find_recordings, sensor_above
+from rvtssm.datasets.tree import find_recordings, options_above
+from rvtssm.detection.sources import opened_source
 from rvtssm.evaluation.coco import evaluate_detections
 from rvtssm.evaluation.protocol import image_times_us, num_images_left_out
 from rvtssm.evaluation.rates import at_labels, own_steps
@@ -120,13 +121,57 @@ def test_how_recordings_are_read_is_said_by_the_description_or_the_command(tmp_p
     assert said == ReadOptions(60, 80, True, "ns", "csv", columns)
     assert build_spec(DatasetConfig("custom", str(tmp_path), time_unit="ms")).time_unit == "ms"
 
-    folder = tmp_path / "train"
-    folder.mkdir()
-    (folder / "a.csv").write_text("p,u,v,stamp\n1,2,3,5000\n0,4,5,9000\n")
-    options = sensor_above(folder / "a.csv", ReadOptions(columns=columns))
-    assert options == said
-    with closing(open_with(folder / "a.csv", options)) as recording:
-        assert recording.time_range_us == (5, 9)
+    assert build_spec(DatasetConfig("custom", str(tmp_path), repair=False)).repair is False
+
+
+DESCRIPTION = "classes: [cat]\nheight: 60\nwidth: 80\nrepair: true\ntime_unit: ms\ncolumns: {t: 3, x: 1, y: 2, p: 0}\n"
+
+
+def described_csv(folder):
+    (folder / "dataset.yaml").write_text(DESCRIPTION)
+    path = folder / "train" / "a.csv"
+    path.parent.mkdir()
+    path.write_text("1,2,3,50\n0,4,5,90\n0,90,5,91\n")
+    return path
+
+
+def test_every_verb_that_opens_a_file_follows_the_description_above_it(tmp_path, capsys):
+    path = described_csv(tmp_path)
+    with opened_source(str(path)) as opened:  # of `predict`, `live` and `serve`
+        assert opened.events.time_range_us == (50_000, 90_000) and len(opened.events.read()) == 2
+
+    assert main(["inspect", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["t_last_us"] == 90_000
+    assert main(["convert", str(path), str(tmp_path / "a.dat")]) == 0
+    with closing(open_with(tmp_path / "a.dat", ReadOptions())) as written:
+        assert written.read().x.tolist() == [2, 4] and (written.height, written.width) == (60, 80)
+
+
+def test_what_the_command_says_of_a_file_wins(tmp_path):
+    path = described_csv(tmp_path)
+    asked = ReadOptions(100, 100, False, "us", "csv", {"t": "3", "x": "2", "y": "1", "p": "0"})
+    assert options_above(path, asked) == asked
+    columns = {"t": "3", "x": "1", "y": "2", "p": "0"}
+    assert options_above(path, ReadOptions(height=90)) == ReadOptions(90, 80, True, "ms", None, columns)
+
+
+def test_a_recording_that_states_its_size_keeps_it(tmp_path):
+    (tmp_path / "dataset.yaml").write_text("classes: [cat]\nheight: 60\nwidth: 80\nrepair: true\n")
+    write_dat(tmp_path / "a.dat", random_events((30, 40)), 30, 40)
+    options = options_above(tmp_path / "a.dat", ReadOptions())
+    assert options == ReadOptions(repair=True)
+
+
+def test_a_description_above_is_the_nearest_one_of_ours(tmp_path, monkeypatch):
+    path = described_csv(tmp_path)
+    (path.parent / "dataset.yaml").write_text("path: images\ntrain: a\nnames: {0: cat}\n")  # of ultralytics
+    assert options_above(path, ReadOptions()).time_unit == "ms"
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "dataset.yaml").write_text("no: yes\nheight: 3\n")
+    monkeypatch.chdir(tmp_path / "other")
+    assert options_above("../train/a.csv", ReadOptions()).time_unit == "ms"
+    with raises("dataset.unknown_key"):
+        options_above("a.csv", ReadOptions())
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,15 @@ from rvtssm.cli.console import announce, say
 from rvtssm.cli.inputs import weights_path, with_default_weights
 from rvtssm.cli.weights import say_note
 from rvtssm.contrib.serve.serve_config import ServeSettings
+from rvtssm.datasets.tree import options_above
 from rvtssm.detection.event_camera import connected_cameras
 from rvtssm.detection.sources import DSEC_EVENTS, find_sources
 from rvtssm.export.exported import read_weights_file
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
-from rvtssm.readers import open_recording
+from rvtssm.readers import open_with
 from rvtssm.readers.bags import bag_topics, is_bag, split_topic
 from rvtssm.readers.header import UnknownSensorSize
+from rvtssm.records import ReadOptions
 from rvtssm.records.settings import BAG_SUFFIXES
 from rvtssm.system.extras import check_extra
 from rvtssm.system.remote import is_url
@@ -93,7 +95,7 @@ def _recordings(where: str | None) -> dict[str, Path]:
         else:
             if path == where:  # a file that cannot be read is told now; those of a folder are told by their pages
                 with contextlib.suppress(UnknownSensorSize):
-                    open_recording(path).close()
+                    open_with(path, options_above(path, ReadOptions())).close()
             found[name] = Path(path)
     return found
 

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 from rvtssm.cli.console import console, say, say_replaced, say_written
 from rvtssm.cli.inputs import out_folder, weights_label, weights_path, writable
@@ -11,11 +10,11 @@ from rvtssm.contrib.studies.audit_config import AuditSettings
 from rvtssm.contrib.studies.audit_report import AUDIT_FILES, console_table, to_json, write_audit
 from rvtssm.contrib.studies.memory_audit import audit_detector
 from rvtssm.datasets import build_spec, with_described
-from rvtssm.datasets.tree import find_recordings, sensor_above
+from rvtssm.datasets.tree import find_recordings
 from rvtssm.detection.sources import find_sources, first_events
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.readers.recording import join_events
-from rvtssm.records import Events
+from rvtssm.records import Events, ReadOptions
 from rvtssm.synthetic.generate_recordings import simulated_recording
 from rvtssm.synthetic.simulation_config import SyntheticConfig
 from rvtssm.system.output_folder import result_set
@@ -65,9 +64,7 @@ def _input(config: AuditSettings, checkpoint: LoadedCheckpoint) -> tuple[Events,
         blocks, _ = simulated_recording(scene, "test", 0, size)
         return join_events(list(blocks)), size, 1, f"{seconds:g} s of simulated traffic, seed {config.seed}"
     path = next(iter(find_sources(where).values()))
-    height, width = config.dataset.height, config.dataset.width
-    options = replace(spec.read_options, height=height, width=width, repair=dataset.repair or spec.repair)
-    if Path(path).is_file():
-        options = sensor_above(Path(path), options)
+    options = ReadOptions.of(spec if dataset.name else dataset)
+    options = replace(options, height=config.dataset.height, width=config.dataset.width)
     events, size, name = first_events(path, seconds, (spec.height, spec.width), options)
     return events, size, None, f"the first {seconds:g} s of {name}"
