@@ -84,17 +84,19 @@ def convert(
         raise UserError(
             "convert.size",
             f"{format} holds sensors of up to {known.largest_side} pixels per side, but {recording.path} has "
-            f"{width} x {height}; choose another format",
+            f"{width} x {height}; choose another format, such as .dat or .h5",
         )
     blocks = EventBlocks(recording)
 
     def checked() -> Iterator[Events]:
         for block in blocks:
             if known.end_us is not None and not 0 <= blocks.first_us <= blocks.last_us < known.end_us:
+                suffixes = [suffix for other in FORMATS.values() if other.end_us is None for suffix in other.suffixes]
                 raise UserError(
                     "convert.time",
                     f"{format} holds times from 0 to {known.end_us} us, but {recording.path} has events from "
-                    f"{blocks.first_us} to {blocks.last_us} us; choose another format",
+                    f"{blocks.first_us} to {blocks.last_us} us; write {', '.join(suffixes)}, which hold any time (to "
+                    f"move the clock, write .npy, subtract {blocks.first_us} from its t_us, and convert that)",
                 )
             yield block
             advance(len(block))

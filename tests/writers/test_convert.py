@@ -1,6 +1,8 @@
 """What is written in one format and converted to another is read as the same arrays; what cannot be held is refused."""
 
+import re
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +94,21 @@ def test_what_a_format_cannot_hold_is_refused_and_nothing_is_written(format, tim
     with pytest.raises(UserError) as refused:
         convert(open_recording(path), tmp_path / "out", format)
     assert refused.value.key == key and [file.name for file in tmp_path.iterdir()] == ["events.h5"]
+
+
+def test_a_clock_that_a_format_cannot_hold_is_moved_as_the_message_says(tmp_path):
+    epoch_us = 1_600_000_000_000_000
+    path = written(tmp_path, "aedat4", random_events(50, start_us=epoch_us))
+    with pytest.raises(UserError, match=r"write \.h5, .*\.npy") as refused:
+        convert(open_recording(path), tmp_path / "a.raw", "evt3")
+    (shift_us,) = re.findall(r"subtract (\d+) from its t_us", str(refused.value))
+    convert(open_recording(path), tmp_path / "a.npy", "npy")
+    rows = np.load(tmp_path / "a.npy")
+    rows["t_us"] -= int(shift_us)
+    np.save(tmp_path / "a.npy", rows)
+    convert(open_recording(tmp_path / "a.npy", *SIZE_HW), tmp_path / "a.raw", "evt3")
+    events = open_recording(path).read()
+    assert_same(open_recording(tmp_path / "a.raw").read(), replace(events, t=events.t - events.t[0]))
 
 
 def test_the_verb_says_what_it_wrote_and_overwrites_nothing(tmp_path, capsys):

@@ -32,7 +32,8 @@ except ImportError as error:
 from rvtssm_ros.parameters import PARAMETERS  # noqa: E402
 
 _REPORT_S = 5.0  # time between two reports of what was lost
-_OPTIONS = ("hz", "window", "downsample", "track")  # of `Predictor.stream`, whose defaults are 0 or empty here
+# Of `Predictor.stream`; what is None there is 0 or empty here.
+_OPTIONS = ("hz", "window", "downsample", "reduce", "tiles", "track")
 
 
 class EventDetector(Node):

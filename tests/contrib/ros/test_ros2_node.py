@@ -100,8 +100,9 @@ def test_without_ros_the_node_says_in_one_line_what_it_needs(monkeypatch, fake_r
 @pytest.mark.parametrize("stamp", ["ros", "sensor"])
 def test_the_node_publishes_what_a_stream_finds(node_with, weights, draw_events, stamp):
     events = draw_events(3_000)
-    node = node_with(checkpoint=weights, hz=15.0, min_score=0.1, stamp=stamp, filters="hot_pixels")
-    stream, wanted = rvtssm.load(weights).stream(HEIGHT, WIDTH, hz=15, min_score=0.1, filters=["hot_pixels"]), []
+    options = {"hz": 15.0, "downsample": 2, "reduce": "sum", "tiles": "2x2", "min_score": 0.1}
+    node = node_with(checkpoint=weights, stamp=stamp, filters="hot_pixels", **options)
+    stream, wanted = rvtssm.load(weights).stream(HEIGHT, WIDTH, filters=["hot_pixels"], **options), []
     for number, part in enumerate(np.array_split(np.arange(len(events)), 7)):
         packet = events[part[0] : part[-1] + 1]
         wanted += stream.push(packet)
@@ -223,6 +224,8 @@ def test_a_wrong_parameter_ends_the_node_at_once(node_with, weights):
         node_with(checkpoint=weights, stamp="wall")
     with pytest.raises(rvtssm.UserError, match="window"):
         node_with(checkpoint=weights, window="short")
+    with pytest.raises(rvtssm.UserError, match="tiles"):
+        node_with(checkpoint=weights, tiles="2")
 
 
 def test_the_launch_file_and_the_package_name_what_the_node_declares(fake_ros, monkeypatch):
@@ -244,7 +247,7 @@ def test_the_launch_file_and_the_package_name_what_the_node_declares(fake_ros, m
         module = ModuleType(name)
         vars(module).update(content)
         monkeypatch.setitem(sys.modules, name, module)
-    assert len(load_module(PACKAGE / "launch" / "event_detector.launch.py").generate_launch_description()) == 12
+    assert len(load_module(PACKAGE / "launch" / "event_detector.launch.py").generate_launch_description()) == 14
     (node,) = given["node"]
     parameters = load_module(PACKAGE / "rvtssm_ros" / "parameters.py").PARAMETERS
     assert node["parameters"] == [{name: (name, type(value)) for name, (value, _) in parameters.items()}]
