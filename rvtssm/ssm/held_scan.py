@@ -33,13 +33,12 @@ def held_scan(lambda_: Tensor, step: Tensor, drive: Tensor, state: Tensor) -> tu
     Raises:
         UserError: If the shapes do not fit together or an array is empty.
     """
-    if drive.ndim != 3 or drive.numel() == 0 or step.shape != drive.shape or lambda_.ndim != 1:
+    check_recurrence(lambda_[None, None], tuple(drive.shape), state)
+    if step.shape != drive.shape:
         raise UserError(
             "scan.held_shapes",
-            f"got lambda {tuple(lambda_.shape)}, step {tuple(step.shape)} and drive {tuple(drive.shape)}; lambda must "
-            "be (P,), step and drive (L, N, P): time comes first, and none of them may be empty",
+            f"got step {tuple(step.shape)} and drive {tuple(drive.shape)}; both must be (L, N, P): time comes first",
         )
-    check_recurrence(lambda_[None, None], tuple(drive.shape), state)
     before = torch.view_as_real(state)
     states, last, *_ = _held_scan(torch.view_as_real(lambda_), step.to(before.dtype), torch.view_as_real(drive), before)
     return torch.view_as_complex(states), torch.view_as_complex(last)

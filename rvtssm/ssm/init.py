@@ -5,7 +5,9 @@ forms `inv` and `lin` are from Gu et al. 2022 (S4D). Modes are computed in float
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import numpy as np
 import torch
@@ -67,13 +69,29 @@ def _lin(size: int) -> Modes:
 INITIAL_MODES: dict[str, Callable[[int], Modes]] = {"legs": _legs, "inv": _inv, "lin": _lin}
 
 
+_has_no_values = ContextVar("without_values", default=False)
+
+
+@contextmanager
+def without_values() -> Iterator[None]:
+    """Skip the initial values of temporal layers that are built in this context, because weights will be loaded.
+
+    Computing the eigenvalues of a large state takes long: hours for 100 000 modes.
+    """
+    token = _has_no_values.set(True)
+    try:
+        yield
+    finally:
+        _has_no_values.reset(token)
+
+
 def wants_shapes_only() -> bool:
-    """Return whether layers are being built on the meta device, which keeps shapes but no values.
+    """Return whether layers are built `without_values`, or on the meta device, which keeps shapes but no values.
 
     Layers then skip their initial modes, which take long to compute, and also random numbers, products and
-    elementwise functions, because PyTorch would load its compiler to find the shapes of these.
+    elementwise functions, because on the meta device PyTorch would load its compiler to find the shapes of these.
     """
-    return torch.get_default_device().type == "meta"
+    return _has_no_values.get() or torch.get_default_device().type == "meta"
 
 
 def elementwise(function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
@@ -119,7 +137,8 @@ def initial_modes(name: str, size: int, num_blocks: int = 1, half: bool = False)
         )
     if wants_shapes_only():
         num_modes = size // (1 + half)
-        return torch.empty(num_modes, dtype=torch.complex128), torch.empty(size, num_modes, dtype=torch.complex128)
+        basis = torch.empty(size, num_modes, dtype=torch.complex128, device="meta")  # may be too large for the memory
+        return torch.empty(num_modes, dtype=torch.complex128), basis
     lambda_, v = INITIAL_MODES[name](block)
     if half:
         lambda_, v = lambda_[block // 2 :], v[:, block // 2 :]
@@ -228,8 +247,11 @@ def truncated_normal(*shape: int, std: float) -> Tensor:
     Returns:
         The numbers, float64.
     """
+    values = torch.empty(*shape, dtype=torch.float64)
+    if wants_shapes_only():
+        return values
     raw = std / 0.87962566103423978  # the standard deviation of a unit normal truncated at -2 and 2
-    return torch.nn.init.trunc_normal_(torch.empty(*shape, dtype=torch.float64), std=raw, a=-2 * raw, b=2 * raw)
+    return torch.nn.init.trunc_normal_(values, std=raw, a=-2 * raw, b=2 * raw)
 
 
 def linear_from(weight: Tensor, bias: Tensor) -> torch.nn.Linear:

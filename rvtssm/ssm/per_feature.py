@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rvtssm.ssm.layer import State, StepScale, TemporalLayer
+from rvtssm.ssm.layer import State, StepScale, TemporalLayer, to_constant, to_rows
 from rvtssm.ssm.shapes import check_fit, check_input, fitting_state
 from rvtssm.system.limits import check_number
 
@@ -125,7 +125,15 @@ class PerFeatureLayer(TemporalLayer):
     discretization: str
 
     @abstractmethod
-    def prepare(self, step_scale: StepScale | PerFeatureSystem = 1.0) -> PerFeatureSystem: ...
+    def discretized(self, rows: StepScale) -> PerFeatureSystem:
+        """Return the discrete systems at a step scale, a number or (T, G, 1). Autocast is off."""
+
+    def prepare(self, step_scale: StepScale | PerFeatureSystem = 1.0) -> PerFeatureSystem:
+        """Return the discrete systems at a step scale. See `TemporalLayer.prepare`."""
+        if isinstance(step_scale, PerFeatureSystem):
+            return step_scale
+        with torch.autocast(self.D.device.type, enabled=False):
+            return self.discretized(to_rows(to_constant(step_scale), self.D))
 
     def init_state(self, num_sequences: int) -> Tensor:
         """Return zeros (N, H, n), complex."""

@@ -8,8 +8,8 @@ from torch.nn import functional as F
 
 from rvtssm.ssm.block import GLUBlock
 from rvtssm.ssm.init import elementwise, hippo_legs, log_uniform_steps, normal, parameter, to_pairs, wants_shapes_only
-from rvtssm.ssm.layer import StepScale, TemporalLayer, to_constant, to_rows
-from rvtssm.ssm.per_feature import STATE_SIZE, DenseSystem, PerFeatureLayer, PerFeatureSystem
+from rvtssm.ssm.layer import StepScale, TemporalLayer
+from rvtssm.ssm.per_feature import STATE_SIZE, DenseSystem, PerFeatureLayer
 from rvtssm.ssm.real_step import Pair, RealStep
 from rvtssm.ssm.spectrum import Spectrum, energy_quadrature, mode_spectrum
 from rvtssm.ssm.temporal_config import TemporalConfig
@@ -68,19 +68,15 @@ class S4SSM(PerFeatureLayer):
         self.D = nn.Parameter(normal(dim))
         self.discretization = config.step_rule()
 
-    def prepare(self, step_scale: StepScale | PerFeatureSystem = 1.0) -> PerFeatureSystem:
-        """Return the discrete systems at a step scale, in real numbers. See `TemporalLayer.prepare`."""
-        if isinstance(step_scale, PerFeatureSystem):
-            return step_scale
-        with torch.autocast(self.log_step.device.type, enabled=False):
-            rows = to_rows(to_constant(step_scale), self.log_step)
-            if not isinstance(rows, Tensor) or rows.ndim == 0:
-                rows = self.log_step.new_ones(1, 1, 1) * rows
-            if self.discretization == "bilinear":
-                a, b = self._bilinear(rows)
-            else:
-                a, b = self._exponential(rows)
-            return DenseSystem(a, b, 2 * torch.view_as_real(self._modes()[3].conj().resolve_conj()).flatten(-2))
+    def discretized(self, rows: StepScale) -> DenseSystem:
+        """Return the discrete systems at a step scale, in real numbers."""
+        if not isinstance(rows, Tensor) or rows.ndim == 0:
+            rows = self.log_step.new_ones(1, 1, 1) * rows
+        if self.discretization == "bilinear":
+            a, b = self._bilinear(rows)
+        else:
+            a, b = self._exponential(rows)
+        return DenseSystem(a, b, 2 * torch.view_as_real(self._modes()[3].conj().resolve_conj()).flatten(-2))
 
     def continuous(self) -> tuple[Tensor, Tensor]:
         """Return the continuous system in real numbers, A (H, S, S) and B (H, S).

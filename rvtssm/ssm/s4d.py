@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from rvtssm.ssm.block import GLUBlock
 from rvtssm.ssm.discretize import DISCRETIZATIONS
 from rvtssm.ssm.init import elementwise, hippo_input, initial_modes, log_uniform_steps, normal, parameter, to_pairs
-from rvtssm.ssm.layer import StepScale, TemporalLayer, to_constant, to_rows
-from rvtssm.ssm.per_feature import STATE_SIZE, DiagonalSystem, PerFeatureLayer, PerFeatureSystem
+from rvtssm.ssm.layer import StepScale, TemporalLayer
+from rvtssm.ssm.per_feature import STATE_SIZE, DiagonalSystem, PerFeatureLayer
 from rvtssm.ssm.real_step import Pair, RealStep, check_modes, split_bandlimit
 from rvtssm.ssm.spectrum import Spectrum, bandlimit_mask, energy_diagonal, masked, mode_spectrum
 from rvtssm.ssm.temporal_config import TemporalConfig
@@ -52,20 +52,16 @@ class S4DSSM(PerFeatureLayer):
         """Return the modes in use, lambda (H, n) complex, and the training steps of the features, (H, 1)."""
         return torch.complex(-self.log_real.exp(), self.imag), self.log_step.exp()[:, None]
 
-    def prepare(self, step_scale: StepScale | PerFeatureSystem = 1.0) -> PerFeatureSystem:
+    def discretized(self, rows: StepScale) -> DiagonalSystem:
         """Return the discrete modes at a step scale; the gain includes B, and C includes the bandlimit."""
-        if isinstance(step_scale, PerFeatureSystem):
-            return step_scale
-        with torch.autocast(self.log_step.device.type, enabled=False):
-            rows = to_rows(to_constant(step_scale), self.log_step)
-            if isinstance(rows, Tensor) and rows.ndim:
-                rows = rows[..., None]  # (T, G, 1, 1)
-            lambda_, dt = self.modes()
-            decay, gain = DISCRETIZATIONS[self.discretization](lambda_, dt, rows)
-            mask = bandlimit_mask(lambda_, dt, self.bandlimit, self.bandlimit_at, rows)
-            c = masked(torch.view_as_complex(self.C), mask)
-            gain = gain * torch.view_as_complex(self.B)
-            return DiagonalSystem(_at_every_step(decay), _at_every_step(gain), _at_every_step(c))
+        if isinstance(rows, Tensor) and rows.ndim:
+            rows = rows[..., None]  # (T, G, 1, 1)
+        lambda_, dt = self.modes()
+        decay, gain = DISCRETIZATIONS[self.discretization](lambda_, dt, rows)
+        mask = bandlimit_mask(lambda_, dt, self.bandlimit, self.bandlimit_at, rows)
+        c = masked(torch.view_as_complex(self.C), mask)
+        gain = gain * torch.view_as_complex(self.B)
+        return DiagonalSystem(_at_every_step(decay), _at_every_step(gain), _at_every_step(c))
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, bandlimit={self.bandlimit:g}"

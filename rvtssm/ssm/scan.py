@@ -132,11 +132,6 @@ def scan(decay: Tensor, drive: Tensor, state: Tensor, method: str = "auto") -> t
     Raises:
         UserError: If the shapes do not fit together or the drive is empty.
     """
-    if drive.ndim != 3 or drive.numel() == 0:
-        raise UserError(
-            "scan.empty",
-            f"got a drive of shape {tuple(drive.shape)}; a scan needs at least one step, sequence and mode",
-        )
     check_recurrence(decay, tuple(drive.shape), state)
     states, last = _scan(decay.to(state.dtype), drive.to(state.dtype), state, method)
     return states, last

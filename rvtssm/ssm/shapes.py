@@ -149,7 +149,7 @@ def check_fit(scale_steps: int, groups: int, num_steps: int, num_sequences: int)
 
 
 def check_recurrence(decay: Tensor, drive_shape: tuple[int, ...], state: Tensor) -> None:
-    """Raise a UserError unless decay, drive and state fit together.
+    """Raise a UserError unless decay, drive and state fit together and none of them is empty.
 
     Args:
         decay: (T, D, P) or (1, D, P).
@@ -158,11 +158,12 @@ def check_recurrence(decay: Tensor, drive_shape: tuple[int, ...], state: Tensor)
     """
     num_steps, *rows = drive_shape
     is_number = state.is_complex() or state.is_floating_point()
-    if decay.ndim != 3 or list(state.shape) != rows or decay.shape[2] != rows[-1]:
+    has_axes = decay.ndim == len(drive_shape) == 3 and 0 not in drive_shape
+    if not has_axes or list(state.shape) != rows or decay.shape[2] != rows[-1]:
         raise UserError(
             "scan.shapes",
             f"decay {tuple(decay.shape)}, drive {tuple(drive_shape)} and state {tuple(state.shape)} do not fit; they "
-            "must be (T, D, P), (L, N, P) and (N, P) with T = 1 or L: time comes first",
+            "must be (T, D, P), (L, N, P) and (N, P) with T = 1 or L: time comes first, and none of them may be empty",
         )
     if not is_number or decay.is_complex() != state.is_complex() or decay.device != state.device:
         raise UserError(
@@ -174,7 +175,7 @@ def check_recurrence(decay: Tensor, drive_shape: tuple[int, ...], state: Tensor)
 
 
 def check_sweep(decay: Tensor, rows: tuple[Tensor, ...], states: tuple[Tensor, ...]) -> None:
-    """Raise a UserError unless the arguments of a sweep are as `rvtssm.ssm.scan_cpu` describes them.
+    """Assert that the arguments of a sweep are as `rvtssm.ssm.scan_cpu` describes them.
 
     Args:
         decay: The factors.
@@ -182,23 +183,16 @@ def check_sweep(decay: Tensor, rows: tuple[Tensor, ...], states: tuple[Tensor, .
             complex.
         states: The arguments of shape (n, P).
     """
-    width = decay.shape[-1] * (1 + decay.is_complex())
+    num_modes = decay.shape[-1]
     num_steps, num_sequences = rows[0].shape[:2]
     for values in rows:
-        if values.shape != (num_steps, num_sequences, width) or values.device != decay.device or values.is_complex():
-            raise UserError(
-                "scan.shapes",
-                f"a scan got values of {_kind(values)} with a decay of {_kind(decay)}; the values must be "
-                f"(T, n, {width}): time comes first",
-            )
+        assert values.shape == (num_steps, num_sequences, num_modes * (1 + decay.is_complex()))
+        assert values.device == decay.device and not values.is_complex()
     for state in states:
-        check_recurrence(decay, (num_steps, num_sequences, decay.shape[-1]), state)
-        if state.dtype != decay.dtype:
-            raise UserError(
-                "scan.kinds", f"a scan got a state of {state.dtype} and decay of {decay.dtype}; their dtypes must agree"
-            )
-    if not all(values.is_contiguous() for values in (decay, *rows, *states)):
-        raise UserError("scan.not_contiguous", "a scan got values that are not contiguous; pass values.contiguous()")
+        check_recurrence(decay, (num_steps, num_sequences, num_modes), state)
+        assert state.dtype == decay.dtype
+    for values in (decay, *rows, *states):
+        assert values.is_contiguous()
 
 
 def _refuse(x: Tensor, leaves: tuple[Any, ...], shapes: tuple[tuple[int, ...], ...]) -> NoReturn:

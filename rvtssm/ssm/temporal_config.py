@@ -156,17 +156,12 @@ class TemporalConfig:
         """Return `discretization`. Layers that have one call this when they are built.
 
         Raises:
-            UserError: If the rule is unknown, or if the settings were made for a layer without a discretisation.
+            UserError: If the rule is unknown.
         """
         from rvtssm.ssm.discretize import DISCRETIZATIONS  # imports torch
 
-        if self.discretization is None:
-            raise UserError(
-                "temporal.no_discretization",
-                f"temporal.name={self.name} has no discretization; pass a TemporalConfig with the name of the layer",
-            )
         check_choice("temporal.discretization", self.discretization, DISCRETIZATIONS)
-        return self.discretization
+        return str(self.discretization)
 
     def refuse_bandlimit(self, reason: str) -> None:
         """Raise a UserError if a bandlimit is set. Layers without fixed modes call this when they are built.

@@ -1,11 +1,6 @@
 """The table of temporal layers that a detector can have. Add new layers here."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-
-import torch
-from torch import Tensor
+from collections.abc import Callable
 
 from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.lstm import LSTM
@@ -27,8 +22,6 @@ TEMPORAL_LAYERS: dict[str, Callable[[int, TemporalConfig], TemporalLayer]] = {
     "lstm": LSTM,
 }
 
-_has_no_values = ContextVar("without_values", default=False)
-
 
 def build_temporal_layer(config: TemporalConfig, dim: int) -> TemporalLayer:
     """Build the layer `config.name`.
@@ -47,34 +40,4 @@ def build_temporal_layer(config: TemporalConfig, dim: int) -> TemporalLayer:
             "of features, as in build_temporal_layer(TemporalConfig(), 32)",
         )
     check_part("temporal.name", config.name, TEMPORAL_LAYERS)
-    build = TEMPORAL_LAYERS[config.name]
-    if _has_no_values.get():
-        with torch.device("meta"):
-            layer = build(dim, config)
-        if _is_stored_completely(layer):
-            device = torch.get_default_device()  # `to_empty` would load PyTorch's symbolic shapes
-            filled: TemporalLayer = layer._apply(  # type: ignore[no-untyped-call]
-                lambda values: torch.empty(values.shape, dtype=values.dtype, device=device)
-            )
-            return filled
-    return build(dim, config)
-
-
-@contextmanager
-def without_values() -> Iterator[None]:
-    """Skip the initial values of temporal layers that are built in this context, because weights will be loaded.
-
-    Computing the eigenvalues of a large state takes long: hours for 100 000 modes.
-    """
-    token = _has_no_values.set(True)
-    try:
-        yield
-    finally:
-        _has_no_values.reset(token)
-
-
-def _is_stored_completely(layer: TemporalLayer) -> bool:
-    """Return whether loading weights sets every tensor of a layer."""
-    stored = layer.state_dict()
-    has_other = any(isinstance(value, Tensor) for module in layer.modules() for value in vars(module).values())
-    return not has_other and all(name in stored for name, _ in layer.named_buffers())
+    return TEMPORAL_LAYERS[config.name](dim, config)

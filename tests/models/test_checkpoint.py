@@ -17,9 +17,10 @@ from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.weights import check_digest
 from rvtssm.records import WindowSettings
+from rvtssm.ssm.init import without_values
 from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer, without_values
+from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
 
 ROOT = Path(__file__).parents[2]
 SPEC = replace(DATASETS["gen1"], name="two", height=80, width=144, downsample=2)
