@@ -11,14 +11,19 @@ from rvtssm.cli.inputs import default_out, weights_label, writable
 from rvtssm.cli.run_files import run_files, unlike_others
 from rvtssm.cli.weights import precision_in_words, say_windows, weights_file, with_chosen_precision
 from rvtssm.datasets.datamodule import SequenceDataModule
-from rvtssm.evaluation.comparison import COMPARISON_FILES, comparison_table, write_comparison
 from rvtssm.evaluation.detector_run import DetectorRun
 from rvtssm.evaluation.evaluating import evaluate as evaluate_weights
 from rvtssm.evaluation.evaluating import prepare
 from rvtssm.evaluation.fit import class_maps, data_for
 from rvtssm.evaluation.frequency import is_same_rate
 from rvtssm.evaluation.protocol import num_scored
-from rvtssm.evaluation.report import REPORT_FILES, console_table
+from rvtssm.evaluation.report import (
+    COMPARISON_FILES,
+    REPORT_FILES,
+    comparison_table,
+    console_table,
+    write_comparison,
+)
 from rvtssm.evaluation.result import EvaluationReport, citation
 from rvtssm.evaluation.split_plan import PlannedRate, SplitPlan
 from rvtssm.models.weights import local_weights

@@ -92,9 +92,11 @@ class DetectorRun:
             is_reset: Reset the state at every step.
         """
         batches = self._batches(sequences, is_reset)
-        run = self._run_here if self.num_processes == 1 else self._run_elsewhere
         with progress_bar(progress, sum(batch.num_chunks for batch in batches.values())) as advance:
-            by_batch = run(batches, advance)
+            if self.num_processes == 1:
+                by_batch = {numbers: batch.run(self.checkpoint, advance) for numbers, batch in batches.items()}
+            else:
+                by_batch = self._run_elsewhere(batches, advance)
         outputs: list[list[Detections]] = [[] for _ in sequences]
         for numbers, of_batch in by_batch.items():
             for number, output in zip(numbers, of_batch, strict=True):
@@ -120,11 +122,6 @@ class DetectorRun:
             own = [sequences[number] for number in numbers]
             batches[numbers] = _Batch(own, self.data.config, self.data.data, *how)
         return batches
-
-    def _run_here(
-        self, batches: dict[tuple[int, ...], "_Batch"], advance: Callable[[int], object]
-    ) -> dict[tuple[int, ...], list[list[Detections]]]:
-        return {numbers: batch.run(self.checkpoint, advance) for numbers, batch in batches.items()}
 
     def _run_elsewhere(
         self, batches: dict[tuple[int, ...], "_Batch"], advance: Callable[[int], object]

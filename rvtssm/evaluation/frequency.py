@@ -5,9 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
 if TYPE_CHECKING:  # it imports torch, without which settings are checked
     from rvtssm.evaluation.bootstrap import Interval, Resampled
 
@@ -63,33 +60,12 @@ def true_rate(asked_hz: float, step_us: float) -> float:
     """Return the rate of steps of `step_us`, to four digits; `asked_hz` itself if both are equal up to rounding."""
     if is_same_rate(1e6 / step_us, asked_hz):
         return asked_hz
-    return _to_four_digits(1e6 / step_us)
+    return float(f"{1e6 / step_us:.4g}")
 
 
 def is_reached(asked_hz: float, hz: float) -> bool:
     """Return whether steps at the rate `hz` are close enough to report them as `asked_hz`."""
     return abs(hz / asked_hz - 1) <= MAX_DEVIATION
-
-
-def nearest_rates(intervals_us: npt.NDArray[np.int64], asked_hz: float) -> list[float]:
-    """Return the rates below and above `asked_hz` with a whole number of steps between two labels.
-
-    A rate is left out if it fits the usual interval but not all intervals together.
-
-    Args:
-        intervals_us: (N,), all distances between successive label times, at least one.
-        asked_hz: The requested rate.
-    """
-    usual_us = float(np.median(intervals_us))
-    below = math.floor(asked_hz * usual_us / 1e6)
-    nearest = []
-    for num_steps in {max(below, 1), below + 1}:
-        hz = 1e6 * num_steps / usual_us
-        counts = np.maximum(1, np.rint(intervals_us * hz / 1e6)).astype(np.int64)
-        step_us = float(np.median(np.repeat(intervals_us / counts, counts)))
-        if is_reached(hz, 1e6 / step_us):
-            nearest.append(_to_four_digits(1e6 / step_us))
-    return sorted(nearest)
 
 
 def nearest_reference(rates_hz: Sequence[float], reference_hz: float) -> float:
@@ -120,7 +96,3 @@ def published_rows(dataset: str) -> dict[str, dict[float, float]]:
     for model, percents in PUBLISHED.get(dataset, {}).items():
         rows[model] = {hz: percent / 100 for hz, percent in zip(PUBLISHED_HZ, percents, strict=True)}
     return rows
-
-
-def _to_four_digits(hz: float) -> float:
-    return float(f"{hz:.4g}")

@@ -1,6 +1,6 @@
 """Match the detections of each recording with its labels by the rules of COCO (Lin et al., 2014), as in pycocotools."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,7 +13,6 @@ from rvtssm.records import DatasetSpec, Detections, Labels
 from rvtssm.system.jit import jit
 from rvtssm.system.user_error import UserError
 
-Only = Callable[[Labels], np.ndarray] | Mapping[str, np.ndarray]
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 
@@ -50,7 +49,7 @@ def match_detections(
     recordings: Iterable[ScoredRecording | tuple[str, Labels, Sequence[Detections]]],
     spec: DatasetSpec,
     *,
-    only: Only | None = None,
+    only: Mapping[str, Bools] | None = None,
     is_filtered: bool = True,
     time_tolerance_us: int = 0,
     has_sizes: bool = True,
@@ -63,8 +62,8 @@ def match_detections(
     Args:
         recordings: Labels and detections.
         spec: The dataset.
-        only: The labels to find, as a function from labels to (N,) bool, or as such arrays by recording. Other labels
-            are ignored: finding or missing them does not change the score.
+        only: Which labels to find, (N,) by recording. Other labels are ignored: finding or missing them does not change
+            the score.
         is_filtered: Apply the rules of `rvtssm.evaluation.protocol` to labels and detections.
         time_tolerance_us: A detection belongs to every image at most this far away. With 0, there must be detections at
             exactly all label times.
@@ -80,7 +79,9 @@ def match_detections(
             raise UserError(
                 "scoring.unsorted_labels", f"{name}: labels must be ordered by time; sort them before scoring"
             )
-        is_ignored = _is_ignored(name, labels, only)
+        is_ignored = np.zeros(len(labels), bool)
+        if only is not None:
+            is_ignored = ~only[name]
         times_us = image_times_us(labels, spec, is_filtered)
         if not len(times_us):
             continue
@@ -99,15 +100,6 @@ class _Boxes(NamedTuple):
     area: npt.NDArray[np.float64]  # (N,)
     group: Ints  # (N,) class times the number of images plus image, ascending
     value: npt.NDArray[Any]  # (N,) the score of a detection; whether an object is ignored
-
-
-def _is_ignored(name: str, labels: Labels, only: Only | None) -> Bools:
-    """Return which labels of a recording neither need to be found nor count as found."""
-    if only is None:
-        return np.zeros(len(labels), bool)
-    if isinstance(only, Mapping):
-        return ~np.asarray(only[name], bool)
-    return ~np.asarray(only(labels), bool)
 
 
 def _frames_of_images(

@@ -198,10 +198,7 @@ def memory_at(run: DetectorRun, split: SplitPlan, trained: PlannedRate | None, s
 
 def _still_ap(run: DetectorRun, split: SplitPlan, scored: ScoredRate) -> float:
     """Return AP on objects that stand still."""
-
-    def only(labels: Labels) -> np.ndarray:
-        return _stands_still(split, labels)
-
+    only = {recording.name: _stands_still(split, recording.labels) for recording in scored.recordings}
     return evaluate_detections(scored.recordings, run.checkpoint.spec, only=only, has_sizes=False)["AP"]
 
 

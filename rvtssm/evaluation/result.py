@@ -10,7 +10,6 @@ from rvtssm.evaluation.breakdown import Breakdown, to_plain
 from rvtssm.evaluation.coco import METRICS
 from rvtssm.evaluation.frequency import REFERENCE_HZ, TRACK_METRICS, RateRow, nearest_reference, performance_drop
 from rvtssm.system.extras import check_extra
-from rvtssm.system.user_error import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,10 +43,6 @@ class EvaluationReport:
     worst: Sequence[Picture] = ()  # the worst frames of the breakdown
     time_shifts: Mapping[float, float] = field(default_factory=dict)  # AP at `breakdown_hz` by shift in milliseconds
     others: tuple[RateRow, ...] = ()  # rates with the other kind of windows, unless the windows are the same
-
-    def __post_init__(self) -> None:
-        if not self.rows:
-            raise UserError("evaluation.no_rate", "a report needs at least one rate; name some in evaluation.hz")
 
     def table(self) -> list[list[str]]:
         """Return one row of cells per rate and kind of windows, starting with the head; AP in percent."""

@@ -7,7 +7,7 @@ import numpy as np
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.evaluation.evaluation_config import EvaluationConfig
-from rvtssm.evaluation.frequency import is_reached, is_same_rate, nearest_rates, true_rate
+from rvtssm.evaluation.frequency import is_reached, is_same_rate, true_rate
 from rvtssm.evaluation.protocol import scored_labels, scoring_rules
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.records.settings import exact_us
@@ -107,13 +107,11 @@ class SplitPlan:
         # The rate of training always runs as in training, under its actual rate, since prepared data have no other.
         if not is_reached(asked_hz, hz) and not is_same_rate(asked_hz, trained.hz):
             intervals_us = np.concatenate([np.diff(np.unique(sequence.labels.t_us)) for sequence in sequences])
-            nearest = " or ".join(f"{near:g}" for near in nearest_rates(intervals_us, asked_hz))
             raise UserError(
                 "evaluation.rate_not_reached",
                 f"evaluation.hz: {asked_hz:g} Hz cannot be reached, because a window ends at every label "
-                f"and labels are {np.median(intervals_us) / 1000:g} ms apart, which makes it {hz:g} Hz; "
-                + (f"ask for {nearest} Hz, the nearest, or " if nearest else "")
-                + "set evaluation.grid=free",
+                f"and labels are {np.median(intervals_us) / 1000:g} ms apart, which makes it {hz:g} Hz; ask for a "
+                "rate with a whole number of steps in between, or set evaluation.grid=free",
             )
         return PlannedRate(asked_hz, hz, step_us, (window,))
 

@@ -262,7 +262,7 @@ def test_ignored_objects_are_neither_missed_nor_false(rng):
     wrong = make_detections([still, [200, 20, 60, 60]], [0.5, 0.9], 1_000_000)
     inside = make_detections([still, [115, 115, 30, 30]], [0.5, 0.9], 1_000_000)  # a crowd would swallow this one
     score = {
-        name: evaluate_detections([("a", labels, [frame])], SPEC, only=has_stood_still)["AP"]
+        name: evaluate_detections([("a", labels, [frame])], SPEC, only={"a": has_stood_still(labels)})["AP"]
         for name, frame in {"both": both, "only_still": only_still, "wrong": wrong, "inside": inside}.items()
     }
     assert score["both"] == score["only_still"] == pytest.approx(1)
