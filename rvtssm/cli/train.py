@@ -48,18 +48,19 @@ class _OnTerminal(TrainReports):
     ) -> None:
         report_transfer(path, source, meta, report, self.config.run_dir)
 
-    def about_to_train(self, run: AboutToTrain) -> None:
-        recordings = {split: _with_labels(run, split) for split in ("train", "val")}
-        scored, num_labels = run.scored_labels
+    def about_to_train(self, about: AboutToTrain) -> None:
+        run = about.run
+        num_train, num_val = (_with_labels(about, split) for split in ("train", "val"))
+        scored, num_labels = about.scored_labels
         announce(
             "train",
-            source=f"{run.data.source} {run.data.spec.name}",
-            stride=f"{run.meta.windows.stride_us / 1000:g} ms",
-            recordings=f"{recordings['train']} (validation: {recordings['val']}, {scored / num_labels:.0%} scored)",
-            steps=f"{run.sections.training.steps} of {run.batch_in_words}",
-            memory=f"about {run.peak_bytes / 1e9:.2g} GB per process",
+            source=f"{about.data.source} {about.data.spec.name}",
+            stride=f"{about.meta.windows.stride_us / 1000:g} ms",
+            recordings=f"{num_train} (validation: {num_val}, {scored / num_labels:.0%} scored)",
+            steps=f"{run.sections.training.steps} of {about.batch_in_words}",
+            memory=f"about {about.peak_bytes / 1e9:.2g} GB per process",
             resumed_from=run.resume,
-            device=run.device,
+            device=run.device_in_words,
             precision=run.sections.training.precision,
             score=head_class(run.sections.model).describe_scores(run.sections.postprocess),
             output=run.out,
@@ -69,9 +70,9 @@ class _OnTerminal(TrainReports):
             pass
 
 
-def _with_labels(run: AboutToTrain, split: str) -> str:
-    sequences = run.data.sequences(split)
-    return with_labels(sequences, run.data.num_without_boxes(split, sequences))
+def _with_labels(about: AboutToTrain, split: str) -> str:
+    sequences = about.data.sequences(split)
+    return with_labels(sequences, about.data.num_without_boxes(split, sequences))
 
 
 def say_settings(path: str, source: TransferSource, own: WeightSettings) -> None:

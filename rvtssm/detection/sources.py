@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar, cast
 from rvtssm.datasets.tree import find_event_files, options_above
 from rvtssm.detection.event_camera import CAMERA, Arrival, open_camera
 from rvtssm.detection.packets import SOCKET, connected_to, piped_events
-from rvtssm.drawing.camera_images import Images, dsec_images
+from rvtssm.drawing.pictures import Images, dsec_images
 from rvtssm.readers import ReadFaults, Recording, open_with, usual_sensor
 from rvtssm.readers.bags import is_bag, split_topic
 from rvtssm.readers.event_checks import gated

@@ -28,7 +28,6 @@ from rvtssm.training.reports import (
     announce,
     say_choices,
     say_complete,
-    say_extended,
     say_interrupted_at_the_end,
     say_trained,
 )
@@ -210,7 +209,11 @@ def _weights_if_complete(run: Run, resume: Path, module: DetectionModule) -> Pat
     if has_all_steps or has_no_patience(validations_without_gain(state), run.sections.training.patience):
         return say_complete(run, resume, state)
     if is_extension(state, module.decisive):
-        say_extended(run, state["global_step"], module.settings.batch_size)
+        num_steps = run.sections.training.steps
+        run.say(
+            f"the run has all its {state['global_step']} steps and goes on to {num_steps}: from now on its learning "
+            f"rate is that of a run of {num_steps} steps"
+        )
     return None
 
 
@@ -219,10 +222,7 @@ def _about(run: Run, data: SequenceDataModule, meta: CheckpointMeta, module: Det
     scored = check_scored(data)
     device = run.trainer.strategy.root_device
     peak_bytes = check_step_memory(run.sections, data, module.detector, device)
-    batch_size = module.settings.batch_size
-    return AboutToTrain(
-        run.sections, data, meta, run.out, run.resume, run.device_in_words, batch_size, peak_bytes, scored
-    )
+    return AboutToTrain(run, data, meta, module.settings.batch_size, peak_bytes, scored)
 
 
 def _fit(run: Run, module: DetectionModule, data: SequenceDataModule) -> None:

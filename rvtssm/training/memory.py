@@ -80,11 +80,10 @@ def check_step_memory(
     """Return the estimated peak memory of a training step of one process in bytes.
 
     Raises:
-        UserError: It is more than is free. The message names the batch or the chunk that fits.
+        UserError: It is more than is free.
     """
     memory = _probe(detector, sections)
-    share = _labelled_share(data)
-    peak = _peak(memory, sections.sampling, share)
+    peak = _peak(memory, sections.sampling, _labelled_share(data))
     free = _free(sections, device)
     if free is None or peak <= max(free, _SMALL):
         return peak
@@ -92,8 +91,9 @@ def check_step_memory(
     raise UserError(
         "memory.step_too_large",
         f"a training step of {sampling.num_chunks} x {sampling.chunk_length} frames of {shape[0]} x {shape[1]} takes "
-        f"about {peak / 1e9:.2g} GB of memory, but {free / 1e9:.2g} GB are free; "
-        + _what_fits(memory, sections, share, free),
+        f"about {peak / 1e9:.2g} GB of memory, but {free / 1e9:.2g} GB are free; set sampling.batch_size=auto, which "
+        "takes the largest batch that fits, a smaller sampling.chunk_length or model, or "
+        "training.recompute_strides=[4,8,16,32]",
     )
 
 
@@ -208,22 +208,6 @@ def _free(sections: TrainSections, device: torch.device) -> int | None:
     if device.type != "cpu" or (free := free_bytes()) is None:
         return None
     return free // sections.training.devices
-
-
-def _what_fits(memory: StepMemory, sections: TrainSections, share: float, free: int) -> str:
-    """Return advice: the largest batch that fits, else the longest chunk of the smallest batch, else less to keep."""
-    sampling = sections.sampling
-    sizes = list(range(sampling.num_chunks - 1, sampling.smallest_batch - 1, -1))
-    if sampling.total_batch is not None:
-        sizes = _batches(sampling, sampling.num_chunks * sections.training.accumulate)
-    for batch_size in sizes:
-        if batch_size < sampling.num_chunks and _peak(memory, replace(sampling, batch_size=batch_size), share) <= free:
-            return f"sampling.batch_size={batch_size} fits (sampling.batch_size=auto chooses it)"
-    for length in range(sampling.chunk_length - 1, 0, -1):
-        smaller = replace(sampling, batch_size=sampling.smallest_batch, chunk_length=length)
-        if _peak(memory, smaller, share) <= free:
-            return f"sampling.batch_size={smaller.batch_size} sampling.chunk_length={length} fits"
-    return "use a smaller model or frames, or training.recompute_strides=[4,8,16,32]"
 
 
 def _kept_bytes(detector: Detector, is_labelled: bool, autocast: torch.dtype | None) -> int:

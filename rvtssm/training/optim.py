@@ -41,24 +41,6 @@ def learning_rate_rule(config: OptimConfig, batch_size: int) -> str:
     return f"learning rate {config.learning_rate:g} x sqrt({batch_size} / 8) = {peak:.4g}: {batch_size} chunks per step"
 
 
-def learning_rate_at(step: int, config: OptimConfig, num_steps: int, batch_size: int) -> float:
-    """Return the learning rate of a step after the warm-up: it falls linearly from the peak to the last one.
-
-    Args:
-        step: Optimiser steps before this one.
-        config: Settings of the optimiser.
-        num_steps: Optimiser steps of the whole run.
-        batch_size: Sequences per optimiser step, over all processes.
-    """
-    peak = peak_learning_rate(config, batch_size)
-    first = _warmup_share(config, num_steps) * (num_steps + 1) - 1
-    return peak * (1 - (1 - 1 / _END_DIVISOR) * (step - first) / (num_steps - first))
-
-
-def _warmup_share(config: OptimConfig, num_steps: int) -> float:
-    return max(config.warmup_fraction, 1.5 / (num_steps + 1))
-
-
 def parameter_groups(detector: nn.Module, config: OptimConfig, peak: float) -> list[dict[str, Any]]:
     """Return the trained parameters in groups with equal options.
 
@@ -135,7 +117,7 @@ def build_optimizer(
         optimizer,
         max_lr=[group["lr"] for group in groups],
         total_steps=num_steps + 1,  # Lightning also asks for the rate after the last step
-        pct_start=_warmup_share(config, num_steps),
+        pct_start=max(config.warmup_fraction, 1.5 / (num_steps + 1)),
         anneal_strategy="linear",
         cycle_momentum=False,
         div_factor=_START_DIVISOR,

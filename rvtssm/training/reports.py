@@ -18,7 +18,7 @@ from rvtssm.models.transfer import Transferred, TransferSource
 from rvtssm.training.checkpoints import best_checkpoint, checkpoints_of, last_checkpoint
 from rvtssm.training.checks import early_weights, outdated_recordings
 from rvtssm.training.module import DetectionModule
-from rvtssm.training.optim import learning_rate_at, learning_rate_rule
+from rvtssm.training.optim import learning_rate_rule
 from rvtssm.training.progress import pace_of
 from rvtssm.training.training_config import TrainSections
 
@@ -27,12 +27,9 @@ from rvtssm.training.training_config import TrainSections
 class AboutToTrain:
     """What is known of a run just before its first step."""
 
-    sections: TrainSections
+    run: "Run"
     data: SequenceDataModule
     meta: CheckpointMeta
-    out: Path
-    resume: Path | None
-    device: str
     total_batch: int  # chunks per optimiser step, over all processes
     peak_bytes: int  # estimated memory of a step, of one process
     scored_labels: tuple[int, int]  # of the validation: scored, all
@@ -40,7 +37,7 @@ class AboutToTrain:
     @property
     def batch_in_words(self) -> str:
         """The total batch of an optimiser step, and how it is divided."""
-        sampling, training = self.sections.sampling, self.sections.training
+        sampling, training = self.run.sections.sampling, self.run.sections.training
         parts = {"processes": training.devices * training.num_nodes, "accumulated batches": training.accumulate}
         factors = [f"{number} {name}" for name, number in parts.items() if number > 1]
         text = f"{self.total_batch} x {sampling.chunk_length} windows"
@@ -64,13 +61,13 @@ class TrainReports:
     ) -> None:
         """Tell which tensors of the detector are those of the start weights."""
 
-    def about_to_train(self, run: AboutToTrain) -> None:
+    def about_to_train(self, about: AboutToTrain) -> None:
         """Tell what the run is about to do, before its first step."""
-        recordings = {split: len(run.data.sequences(split)) for split in ("train", "val")}
+        run, (num_train, num_val) = about.run, (len(about.data.sequences(split)) for split in ("train", "val"))
         self.say(
-            f"about to train {run.sections.training.steps} steps of {run.batch_in_words} on {recordings['train']} "
-            f"recordings (validation: {recordings['val']}) with about {run.peak_bytes / 1e9:.2g} GB of memory on "
-            f"{run.device}; output {run.out}"
+            f"about to train {run.sections.training.steps} steps of {about.batch_in_words} on {num_train} "
+            f"recordings (validation: {num_val}) with about {about.peak_bytes / 1e9:.2g} GB of memory on "
+            f"{run.device_in_words}; output {run.out}"
         )
 
 
@@ -134,16 +131,6 @@ def announce(run: Run, about: AboutToTrain) -> None:
     run.reports.about_to_train(about)
     if warning := early_weights(sections.training.average, sections.training.steps):
         run.say(warning, is_warning=True)
-
-
-def say_extended(run: Run, first_step: int, total_batch: int) -> None:
-    """Tell which learning rate a run has after the end of its first schedule."""
-    num_steps, optim = run.sections.training.steps, run.sections.optim
-    rate, last = (learning_rate_at(step, optim, num_steps, total_batch) for step in (first_step, num_steps))
-    run.say(
-        f"the run has all its {first_step} steps and goes on to {num_steps}: from now on its learning rate is that of "
-        f"a run of {num_steps} steps, {rate:.4g} at first, falling linearly to {last:.4g}"
-    )
 
 
 def say_trained(run: Run, module: DetectionModule) -> None:

@@ -28,7 +28,7 @@ from rvtssm.datasets import custom
 from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.sources import opened_source
-from rvtssm.drawing.camera_images import Images
+from rvtssm.drawing.pictures import Images
 from rvtssm.evaluation.matching import ScoredRecording
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.models.heads.yolox import YoloxHead

@@ -10,7 +10,7 @@ from rvtssm.cli.config import Config
 from rvtssm.cli.train import train
 from rvtssm.models.checkpoint import load_file
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint
-from rvtssm.training.optim import learning_rate_at
+from rvtssm.training.optim import build_optimizer
 from rvtssm.training.training_config import OptimConfig
 from tests.training.conftest import die
 
@@ -82,10 +82,12 @@ def test_a_finished_run_is_extended_with_the_schedule_of_the_longer_run(
     said = " ".join(capsys.readouterr().out.split())
     assert "has all its 7 steps and goes on to 9: from now on its learning rate is that of a run of 9 steps" in said
     log = logged(tmp_path / "whole")
-    optim = OptimConfig()
-    for step in (7, 8):
-        rates = [float(value) for name, value in log[step].items() if name.startswith("lr-")]
-        assert rates and rates == pytest.approx([learning_rate_at(step, optim, 9, 3)] * len(rates), rel=1e-6)
+    optimizer, schedule = build_optimizer(torch.nn.Linear(1, 1), OptimConfig(), 9, 3)
+    for step in range(9):
+        rates = [float(value) for name, value in log[step].items() if name.startswith("lr-")] if step > 6 else []
+        assert rates == pytest.approx([schedule.get_last_lr()[0]] * len(rates), rel=1e-6) and bool(rates) == (step > 6)
+        optimizer.step()
+        schedule.step()
     train_until(resumed("resumed", 9), 9, die, MemoryError)
     assert load_file(last_checkpoint(tmp_path / "resumed"))["global_step"] == 8
     with raises("resume.other_settings"):
