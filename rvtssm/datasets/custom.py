@@ -190,11 +190,15 @@ def _checked(path: Path, key: str, value: Any) -> Any:
             "dataset.classes_true_or_false",
             f"{path} has classes: {value}; YAML reads on, off, yes and no as true and false: quote them",
         )
-    if key == "label_offset_us" and (value == "auto" or (type(value) is int and abs(value) < 1 << 60)):
-        return None if value == "auto" else value
-    if kind is bool and isinstance(value, bool):
-        return value
-    if key in ("classes", "event_suffixes"):
+    if key == "label_offset_us":
+        needed = "a whole number of microseconds, or auto"
+        if value == "auto" or (type(value) is int and abs(value) < 1 << 60):
+            return None if value == "auto" else value
+    elif kind is bool:
+        needed = "true or false"
+        if isinstance(value, bool):
+            return value
+    elif key in ("classes", "event_suffixes"):
         needed = "a list of different names, such as [car, person]"
         are_names = isinstance(value, list) and value and all(isinstance(name, str) and name for name in value)
         are_suffixes = key == "classes" or (are_names and all(map(_is_name, value)))
@@ -233,7 +237,7 @@ def _checked(path: Path, key: str, value: Any) -> Any:
             return value
     else:
         is_folder = key in ("events_dir", "boxes_dir", "labels")
-        needed = "a path inside the folder of this file" if is_folder else _NEEDED_TEXT.get(key, "true or false")
+        needed = "a path inside the folder of this file" if is_folder else _NEEDED_TEXT[key]
         if isinstance(value, str) and value and (_is_inside(value) if is_folder else _is_name(value)):
             return value
     raise UserError("dataset.value", f"{path} has {key}: {value!r}; write {needed}")

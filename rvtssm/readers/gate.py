@@ -220,6 +220,7 @@ def _pixels(values: Column) -> tuple[Column, npt.NDArray[np.bool_] | None]:
         return values, None
     is_readable = None
     if values.dtype.kind == "f":
+        values = values.astype(np.float64, copy=False)  # float16 ends before the largest pixel
         is_whole = values == np.rint(values)  # false for NaN
         is_readable = None if is_whole.all() else is_whole
     elif values.min() >= 0 and values.max() <= _LARGEST_PIXEL:

@@ -232,6 +232,13 @@ def test_repair_moves_no_event_to_the_time_of_another_clock(tmp_path):
         open_recording(tmp_path / "a.npy", *SIZE, repair=True).read()
 
 
+@pytest.mark.parametrize("kind", ["f2", "f4", "f8", "i1", "u1", "i4", "u4", "i8", "u8"])
+def test_coordinates_may_be_of_any_kind_of_number(tmp_path, kind):
+    events = random_events(NUM_EVENTS)
+    np.savez(tmp_path / "a.npz", t=events.t, x=events.x.astype(kind), y=events.y.astype(kind), p=events.p)
+    assert_same(open_recording(tmp_path / "a.npz", *SIZE).read(), events)
+
+
 @pytest.mark.parametrize(("unit", "per_us"), [("ns", 1000), ("us", 1), ("ms", 1e-3), ("s", 1e-6)])
 @pytest.mark.parametrize("write", ARRAYS.values(), ids=ARRAYS)
 def test_the_unit_of_time_is_what_the_caller_says(tmp_path, write, unit, per_us):
