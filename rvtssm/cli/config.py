@@ -69,6 +69,7 @@ def _schema(settings: type[Any]) -> DictConfig:
     schema: DictConfig = OmegaConf.structured(settings)
     # The class, not an instance: an instance has already filled in the defaults of its layer.
     schema.temporal = OmegaConf.structured(TemporalConfig)
+    OmegaConf.set_struct(schema.dataset.columns, False)  # its keys are given by the caller
     return schema
 
 

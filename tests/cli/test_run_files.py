@@ -22,7 +22,7 @@ from tests.evaluation.test_evaluate import SPEC
 
 WORDS = ["model=small", "training.steps=7", "augment.window_ms=[50,10]", "seed=3"]
 PATH = "a, b={c}, é\\${d}"  # letters that have a meaning in JSON or for Hydra
-WORDS += [f"dataset.raw_dir={quoted(PATH)}"]
+WORDS += [f"dataset.raw_dir={quoted(PATH)}", "dataset.columns={t: 3, x: 'x [px]', y: events/y, p: 0}"]
 
 
 def write_run_files(folder, verb, config):

@@ -147,8 +147,12 @@ def test_every_verb_that_opens_a_file_follows_the_description_above_it(tmp_path,
         assert written.read().x.tolist() == [2, 4] and (written.height, written.width) == (60, 80)
 
 
-def test_what_the_command_says_of_a_file_wins(tmp_path):
+def test_what_the_command_says_of_a_file_wins(tmp_path, capsys):
     path = described_csv(tmp_path)
+    columns = "columns={t: 3, x: '2', y: 1, p: 0}"
+    assert main(["inspect", str(path), "--json", "time_unit=s", columns, "width=91", "height=91"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["t_last_us"], found["sum_x"], found["width"]) == (91_000_000, 3 + 5 + 5, 91)
     asked = ReadOptions(100, 100, False, "us", "csv", {"t": "3", "x": "2", "y": "1", "p": "0"})
     assert options_above(path, asked) == asked
     columns = {"t": "3", "x": "1", "y": "2", "p": "0"}
