@@ -258,6 +258,7 @@ def _prepared_part(split: str, path: Path, spec: DatasetSpec | None, num_classes
 
 def _raw_part(split: str, recording: RawRecording, spec: DatasetSpec) -> Part:
     inspected = inspect_recording(open_with(recording.events_path, spec.read_options))
+    faults = inspected.recording.faults
     boxes, notes = recording.read_labels(spec)
     boxes, times = with_class_indices(boxes, spec), None
     if len(times_us := np.unique(boxes["t"])):
@@ -270,10 +271,10 @@ def _raw_part(split: str, recording: RawRecording, spec: DatasetSpec) -> Part:
     return Part(
         split,
         recording.name,
-        num_bytes=inspected.num_bytes,
+        num_bytes=inspected.recording.num_bytes,
         duration_us=inspected.duration_us,
         num_events=inspected.num_events,
-        repaired=inspected.faults.backward_steps + inspected.faults.out_of_frame,
+        repaired=faults.backward_steps + faults.out_of_frame,
         num_label_times=len(times_us),
         labels=count_labels(boxes["class_id"], boxes["w"], boxes["h"], spec.num_classes),
         label_times=times,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.readers import ReadFaults, Recording
+from rvtssm.readers import Recording
 from rvtssm.system.jit import jit
 
 _NUM_BINS = 2048  # the most bins of the rate over time
@@ -28,21 +28,15 @@ Counts = npt.NDArray[np.int64]
 class RecordingInspection:
     """The numbers of one recording. Times are microseconds, from the first to the last event."""
 
-    name: str
-    format: str
-    height: int
-    width: int
-    num_bytes: int
+    recording: Recording  # closed, after one pass
     t_first_us: int
     t_last_us: int
-    faults: ReadFaults
     longest_gap_us: int  # the longest time without events
     longest_gap_at_us: int  # the time of the event before the gap
     bin_us: int  # length of the bins of `rate`
     rate: Counts  # (K, 2) events per bin, darker and brighter
     pixels: npt.NDArray[np.uint32]  # (H, W) events per pixel
     sha256: str | None  # digest of all t, then all x, all y and all p; None if not requested
-    refusal: str = ""  # why commands other than `inspect` refuse it without repair=true; empty if they read it
 
     @property
     def num_events(self) -> int:
@@ -84,25 +78,25 @@ class RecordingInspection:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for json.dumps: first the keys of a manifest of recordings, then all others."""
-        hot = self.hot_pixels
+        hot, recording, faults = self.hot_pixels, self.recording, self.recording.faults
         return {
             "num_events": self.num_events,
             "t_first_us": self.t_first_us,
             "t_last_us": self.t_last_us,
             "t_max_us": self.t_last_us,
-            "backward_steps": self.faults.backward_steps,
-            "sum_x": int(self.pixels.sum(0, dtype=np.int64) @ np.arange(self.width)),
-            "sum_y": int(self.pixels.sum(1, dtype=np.int64) @ np.arange(self.height)),
+            "backward_steps": faults.backward_steps,
+            "sum_x": int(self.pixels.sum(0, dtype=np.int64) @ np.arange(recording.width)),
+            "sum_y": int(self.pixels.sum(1, dtype=np.int64) @ np.arange(recording.height)),
             "num_on": self.num_on,
             "sha256_of_monotone_t_x_y_p": self.sha256,
-            "bytes": self.num_bytes,
-            "format": self.format,
-            "height": self.height,
-            "width": self.width,
-            "out_of_frame": self.faults.out_of_frame,
-            "truncated_bytes": self.faults.truncated_bytes,
-            "unreadable": self.faults.unreadable,
-            "other_clock": self.faults.other_clock,
+            "bytes": recording.num_bytes,
+            "format": recording.format,
+            "height": recording.height,
+            "width": recording.width,
+            "out_of_frame": faults.out_of_frame,
+            "truncated_bytes": faults.truncated_bytes,
+            "unreadable": faults.unreadable,
+            "other_clock": faults.other_clock,
             "longest_gap_us": self.longest_gap_us,
             "longest_gap_at_us": self.longest_gap_at_us,
             "events_per_second": self.mean_rate,
@@ -149,21 +143,15 @@ def inspect_recording(recording: Recording, has_checksum: bool = False) -> Recor
             digest = checksum.digest()
     last_us = int(gap[2])
     return RecordingInspection(
-        name=recording.name,
-        format=recording.format,
-        height=recording.height,
-        width=recording.width,
-        num_bytes=recording.num_bytes,
+        recording,
         t_first_us=first_us,
         t_last_us=last_us,
-        faults=recording.faults,
         longest_gap_us=int(gap[0]),
         longest_gap_at_us=int(gap[1]),
         bin_us=bin_us,
         rate=rate[: (last_us - first_us) // bin_us + 1].copy(),
         pixels=pixels,
         sha256=digest,
-        refusal=recording.refusal(int(rate.sum())),
     )
 
 
@@ -201,41 +189,41 @@ def _add(t, x, y, p, first_us, bin_us, rate, pixels, gap):  # type: ignore[no-un
     gap[2] = previous
 
 
-def recording_png(recording: RecordingInspection) -> bytes:
+def recording_png(inspection: RecordingInspection) -> bytes:
     """Draw the rate over time by polarity, the events per pixel (hot pixels in circles) and their histogram."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # imported here because the import takes a second
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 7.5), dpi=110)
     grid = figure.add_gridspec(2, 2, **_MARGINS)
-    _draw_rate(figure.add_subplot(grid[0, :]), recording)
-    _draw_pixels(figure.add_subplot(grid[1, 0]), recording)
-    _draw_histogram(figure.add_subplot(grid[1, 1]), recording)
+    _draw_rate(figure.add_subplot(grid[0, :]), inspection)
+    _draw_pixels(figure.add_subplot(grid[1, 0]), inspection)
+    _draw_histogram(figure.add_subplot(grid[1, 1]), inspection)
     data = io.BytesIO()
     FigureCanvasAgg(figure).print_png(data)
     return data.getvalue()
 
 
-def _draw_rate(axes: Any, recording: RecordingInspection) -> None:
-    rate = recording.rate / recording.bin_us  # million events per second
-    edges_s = np.arange(len(rate) + 1) * recording.bin_us / 1e6
+def _draw_rate(axes: Any, inspection: RecordingInspection) -> None:
+    rate = inspection.rate / inspection.bin_us  # million events per second
+    edges_s = np.arange(len(rate) + 1) * inspection.bin_us / 1e6
     whole = rate.sum(1)
     axes.stairs(whole, edges_s, baseline=rate[:, 0], fill=True, color=_BRIGHTER, label="brighter")
     axes.stairs(rate[:, 0], edges_s, fill=True, color=_DARKER, label="darker")
     axes.set(xlabel="seconds from the first event", ylabel="million events per second")
     axes.set(xlim=(0, edges_s[-1]), ylim=(0, 1.05 * max(float(whole.max()), 1e-6)))
-    axes.set_title(recording.name, parse_math=False)
+    axes.set_title(inspection.recording.name, parse_math=False)
     axes.legend(loc="upper right", ncols=2)
 
 
-def _draw_pixels(axes: Any, recording: RecordingInspection) -> None:
-    axes.imshow(np.log10(1.0 + recording.pixels), cmap="magma")
-    hot = recording.hot_pixels
+def _draw_pixels(axes: Any, inspection: RecordingInspection) -> None:
+    axes.imshow(np.log10(1.0 + inspection.pixels), cmap="magma")
+    hot = inspection.hot_pixels
     axes.scatter(hot[:, 0], hot[:, 1], s=60, facecolors="none", edgecolors=_HOT)
-    axes.set_title(f"events per pixel (log scale, most {recording.pixels.max()}), {len(hot)} hot")
+    axes.set_title(f"events per pixel (log scale, most {inspection.pixels.max()}), {len(hot)} hot")
 
 
-def _draw_histogram(axes: Any, recording: RecordingInspection) -> None:
-    busy = recording.pixels[recording.pixels > 0]
+def _draw_histogram(axes: Any, inspection: RecordingInspection) -> None:
+    busy = inspection.pixels[inspection.pixels > 0]
     axes.hist(busy, np.geomspace(1, float(busy.max()) + 1, 40), color=_DARKER)
     axes.set(xscale="log", yscale="log", xlabel="events", ylabel="pixels", title="pixels by their events")

@@ -41,7 +41,6 @@ def verify_dataset(
     prepared_dir: Path | str | None,
     settings: WindowSettings,
     config: PreprocessConfig,
-    progress: bool = True,
 ) -> Verification:
     """Check the splits of `config` in the given folders.
 
@@ -54,7 +53,6 @@ def verify_dataset(
         prepared_dir: Folder or URL of the prepared files, or None.
         settings: How events become frames.
         config: Which splits to check, and how many workers to use.
-        progress: Whether to show a progress bar.
 
     Raises:
         UserError: There is nothing to check.
@@ -70,7 +68,7 @@ def verify_dataset(
             "inspect.nothing_to_verify",
             f"{raw_dir or prepared_dir} holds nothing in {', '.join(config.splits)}; see its README",
         )
-    for done in run_all(tasks, config.workers, "checking" if progress else None):
+    for done in run_all(tasks, config.workers, "checking"):
         verification.num_checked += 1
         messages = done.result
         if done.error is not None:

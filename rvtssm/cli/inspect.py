@@ -128,10 +128,8 @@ def _inspect_fully(config: Config, as_json: bool) -> int:
             )
         if is_prepared(path):
             dataset = replace(dataset, prepared_dir=str(path))
-        elif dataset.name:
-            dataset = replace(dataset, raw_dir=str(path))
         else:
-            dataset = replace(with_recognised(dataset, path), raw_dir=str(path))
+            dataset = with_recognised(dataset, path)
     if not dataset.raw_dir and not dataset.prepared_dir:
         raise UserError(
             "inspect.full_without_folder", "rvtssm inspect DIR full=true needs the folder of a dataset, raw or prepared"
@@ -154,26 +152,23 @@ def _inspect_fully(config: Config, as_json: bool) -> int:
 def _spec(config: Config, path: Path) -> DatasetSpec | None:
     dataset = config.dataset
     if path.is_dir():
-        dataset = replace(dataset, raw_dir=str(path))
-    if not dataset.name and path.is_dir():
         dataset = with_recognised(dataset, path)
-    if not dataset.name:
-        return None
-    return build_spec(dataset)
+    return build_spec(dataset) if dataset.name else None
 
 
 def with_recognised(dataset: DatasetConfig, folder: Path) -> DatasetConfig:
-    """Return the settings with the name of the dataset in a folder, unchanged if it cannot be told.
+    """Return the settings with a folder of recordings, and with the name of its dataset if that can be told.
 
     Args:
-        dataset: Settings without a name. A sensor size that they give is kept.
+        dataset: The settings. A name and a sensor size that they give are kept.
         folder: The folder of the dataset.
 
     Raises:
         UserError: A file in the folder that describes or belongs to the dataset cannot be read.
     """
-    if (described := with_described(replace(dataset, raw_dir=str(folder)))).name:
-        return described
+    dataset = with_described(replace(dataset, raw_dir=str(folder)))
+    if dataset.name:
+        return dataset
     if any((folder / "train").glob(f"*{DATASETS['dsec'].event_suffixes[0]}")):
         return replace(dataset, name="dsec")
     for name in _BY_SENSOR:
@@ -225,12 +220,12 @@ def _sensor_hw(path: Path) -> tuple[int, int] | None:
 
 def _recording_table(inspection: RecordingInspection) -> Table:
     """Return what a recording holds."""
-    table = _two_columns(inspection.name)
-    hot, faults = inspection.hot_pixels, inspection.faults
-    table.add_row("format", f"{inspection.format}, {decimal(inspection.num_bytes)}")
-    table.add_row("sensor", f"{inspection.width} x {inspection.height}")
+    recording, hot = inspection.recording, inspection.hot_pixels
+    table, faults = _two_columns(recording.name), recording.faults
+    table.add_row("format", f"{recording.format}, {decimal(recording.num_bytes)}")
+    table.add_row("sensor", f"{recording.width} x {recording.height}")
     table.add_row("time", f"{inspection.t_first_us} to {inspection.t_last_us} us, {inspection.duration_us / 1e6:.6f} s")
-    table.add_row("events", f"{inspection.num_events}, {inspection.num_bytes / inspection.num_events:.2f} bytes each")
+    table.add_row("events", f"{inspection.num_events}, {recording.num_bytes / inspection.num_events:.2f} bytes each")
     bins = f"busiest {inspection.bin_us / 1000:g} ms"
     table.add_row(
         "rate", f"{inspection.mean_rate / 1e6:.3f} million per second, {inspection.peak_rate / 1e6:.3f} in the {bins}"
@@ -242,8 +237,8 @@ def _recording_table(inspection: RecordingInspection) -> Table:
     table.add_row("unreadable", f"{faults.unreadable} events, left out")
     table.add_row("other clock", f"{faults.other_clock} events, left out")
     table.add_row("cut off", f"{faults.truncated_bytes} bytes after the last whole event")
-    if inspection.refusal:
-        table.add_row("other commands", f"refuse it, since it {inspection.refusal}")
+    if refusal := recording.refusal(inspection.num_events):
+        table.add_row("other commands", f"refuse it, since it {refusal}")
     pixels = f"{len(hot)} with {100 * hot[:, 2].sum() / inspection.num_events:.1f} % of the events"
     if len(hot):
         pixels += f" ({'; '.join(f'x={x} y={y}: {count}' for x, y, count in hot[:_MOST_HOT_PIXELS])})"

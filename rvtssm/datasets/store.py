@@ -7,16 +7,16 @@ times); an attribute `meta`, JSON, which records the settings and the source of 
 CRC-32: one of `frames`, and one of all other content and the name of the file.
 """
 
+import contextlib
 import json
 import math
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import h5py
 import numpy as np
@@ -42,7 +42,6 @@ TABLES = ("offsets", "bounds_us", "dt_us", *(f"labels/{field.name}" for field in
 OPTIONAL = ("labels/pseudo_score", "labels/empty_us")
 _RVT_PUBLISHED = "stacked_histogram_dt=50_nbins=10"
 Meta = dict[str, Any]
-Read = TypeVar("Read")
 
 
 @dataclass(eq=False)
@@ -80,10 +79,10 @@ class StoredSequence:
                 "prepared.no_such_windows",
                 f"{self.name} has {len(self.windows)} windows, but [{start}, {stop}) was requested",
             )
-        if self.offsets is None:
-            return self._read(lambda file: read_rows(file["data"], start, stop))
-        offsets = self.offsets[start : stop + 1]
-        return self._read(lambda file: _decompressed(file["frames"], offsets))
+        with self._opened() as file:
+            if self.offsets is None:
+                return read_rows(file["data"], start, stop)
+            return _decompressed(file["frames"], self.offsets[start : stop + 1])
 
     def frames(self, start: int, stop: int, placement: Placement | None = None) -> npt.NDArray[Any]:
         """Return the frames of the windows [start, stop), moved by `placement`."""
@@ -113,10 +112,10 @@ class StoredSequence:
         """
         if self.frames_crc is None:
             return
-        crc, starts = 0, self._read(lambda file: range(0, len(file["frames"]), at_once))
-        for start in starts:
-            part = slice(start, start + at_once)
-            crc = zlib.crc32(self._read(partial(_frame_bytes, part=part)), crc)
+        crc = 0
+        with self._opened() as file:
+            for start in range(0, len(file["frames"]), at_once):
+                crc = zlib.crc32(file["frames"][start : start + at_once], crc)
         if crc != self.frames_crc:
             raise UserError("prepared.digest", f"{self.path} is damaged (its frames do not match its digest); {_AGAIN}")
 
@@ -136,13 +135,14 @@ class StoredSequence:
             self._file.close()
             self._file = None
 
-    def _read(self, read: Callable[[h5py.File], Read]) -> Read:
-        """Return the result of `read` on the open file. Errors name the file."""
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[h5py.File]:
+        """Yield the open file. Errors name it."""
         if self._file is None or self._file_owner != os.getpid():  # a handle must not be shared across a fork
             with reading(self.path, advice=_AGAIN):
                 self._file, self._file_owner = open_hdf5(self.path), os.getpid()
         with file_errors(self.path, advice=_AGAIN, errors=CONTENT_ERRORS):
-            return read(self._file)
+            yield self._file
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_file": None}
@@ -235,10 +235,6 @@ def rvt_frames_name(spec: DatasetSpec) -> str:
     if spec.downsample == 2:
         return "event_representations_ds2_nearest.h5"
     return "event_representations.h5"
-
-
-def _frame_bytes(file: h5py.File, part: slice) -> Any:
-    return file["frames"][part]
 
 
 def _decompressed(stored: h5py.Dataset, offsets: npt.NDArray[np.int64]) -> npt.NDArray[Any]:

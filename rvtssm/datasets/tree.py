@@ -111,15 +111,6 @@ def _time_shift_us(recording: Recording) -> int:
     return shift_us
 
 
-def check_folder(raw_dir: Path | str) -> None:
-    """Raise UserError if the folder of a dataset does not exist."""
-    if not Path(raw_dir).is_dir():
-        raise UserError(
-            "dataset.folder_missing",
-            f"the folder {raw_dir} does not exist; check dataset.raw_dir, which holds train/, val/ and test/",
-        )
-
-
 def has_split(raw_dir: Path, split: str, spec: DatasetSpec) -> bool:
     """Return whether a folder for the recordings of a split exists."""
     root = raw_dir / (spec.events_dir or "")
@@ -247,7 +238,11 @@ def _matches(
     patterns = _patterns(split, spec)
     folders = {pattern.partition("/")[0] for pattern in patterns}
     if not any((root / folder).is_dir() for folder in folders):
-        check_folder(raw_dir)
+        if not Path(raw_dir).is_dir():
+            raise UserError(
+                "dataset.folder_missing",
+                f"the folder {raw_dir} does not exist; check dataset.raw_dir, which holds train/, val/ and test/",
+            )
         expected = " and ".join(str(root / folder) for folder in sorted(folders))
         advice = "put the recordings there or choose other splits"
         if spec.name == "custom":

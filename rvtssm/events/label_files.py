@@ -21,7 +21,6 @@ import numpy as np
 from rvtssm.events.label_formats import LABEL_PARSERS, LabelledImage, parse_labels
 from rvtssm.events.labels import BOX_DTYPE, Boxes, find_nothing, nothing_at, read_boxes
 from rvtssm.records import DatasetSpec
-from rvtssm.system.files import file_errors
 from rvtssm.system.user_error import UserError
 
 # Roboflow writes `walk_0010_png.rf.0f3a.jpg`.
@@ -84,8 +83,7 @@ class LabelFiles:
         """Return the labelled images of the recording, and how many images of a shared file belong to no recording."""
         images = []
         for path in self.paths:
-            with file_errors(path):
-                images += parse_labels(path, (spec.width, spec.height))
+            images += parse_labels(path, (spec.width, spec.height))
         if not self.sharing:
             return images, Counter()
         names = RecordingNames(self.sharing)

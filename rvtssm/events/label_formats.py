@@ -15,7 +15,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 from rvtssm.events.labels import number_of_track
-from rvtssm.system.user_error import UserError, in_one_line, key_of
+from rvtssm.system.files import CONTENT_ERRORS, file_errors
+from rvtssm.system.user_error import UserError, key_of
 
 _VOC_EDGES = ("xmin", "ymin", "xmax", "ymax")
 _MOST_CLASSES = 9_999  # in YOLO text; a larger number is the time of a line that was cut off
@@ -50,6 +51,9 @@ class LabelledImage:
     notes: Counter[str] = field(default_factory=Counter)  # what was left out or read in another way
 
 
+Parse = Callable[[Path, tuple[int, int]], list[LabelledImage]]  # a file, width and height of its images
+
+
 def parse_labels(path: Path, size_wh: tuple[int, int], suffix: str = "") -> list[LabelledImage]:
     """Return the images of a COCO, YOLO or Pascal VOC file.
 
@@ -61,29 +65,18 @@ def parse_labels(path: Path, size_wh: tuple[int, int], suffix: str = "") -> list
     Raises:
         UserError: The content does not fit the suffix.
     """
-    stat = path.stat()
-    return _parsed(path, size_wh, suffix or path.suffix, stat.st_mtime_ns, stat.st_size)
+    parse, what, form = LABEL_PARSERS[suffix or path.suffix]
+    with file_errors(path, f" cannot be read as {what}", f"it needs {form}", CONTENT_ERRORS, "labels.content"):
+        stat = path.stat()
+        try:
+            return _parsed(parse, path, size_wh, stat.st_mtime_ns, stat.st_size)
+        except UnicodeDecodeError:
+            raise UserError("labels.not_utf8", "it is not UTF-8; save it as UTF-8") from None
 
 
 @functools.lru_cache(maxsize=2)  # many recordings may share one large file
-def _parsed(path: Path, size_wh: tuple[int, int], suffix: str, *version: int) -> list[LabelledImage]:
-    parse, what, form = LABEL_PARSERS[suffix]
-    try:
-        return parse(path, size_wh)
-    except UnicodeDecodeError:
-        raise UserError(
-            "labels.not_utf8", f"{path} cannot be read as {what}: it is not UTF-8; save it as UTF-8"
-        ) from None
-    except (
-        *(KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError),
-        *(ElementTree.ParseError, LookupError),  # LookupError means an unknown encoding
-    ) as error:
-        text = in_one_line(error)
-        if isinstance(error, KeyError):
-            text = f"no {error}"
-        raise UserError(
-            key_of(error, "labels.content"), f"{path} cannot be read as {what} ({text}); it needs {form}"
-        ) from None
+def _parsed(parse: Parse, path: Path, size_wh: tuple[int, int], *version: int) -> list[LabelledImage]:
+    return parse(path, size_wh)
 
 
 def _parse_coco(path: Path, size_wh: tuple[int, int]) -> list[LabelledImage]:
@@ -252,7 +245,7 @@ def _parse_voc(path: Path, size_wh: tuple[int, int]) -> list[LabelledImage]:
 
 
 # by suffix: the parser, what it reads, and what a file needs
-LABEL_PARSERS: dict[str, tuple[Callable[[Path, tuple[int, int]], list[LabelledImage]], str, str]] = {
+LABEL_PARSERS: dict[str, tuple[Parse, str, str]] = {
     ".json": (
         _parse_coco,
         "COCO JSON",

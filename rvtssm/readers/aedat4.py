@@ -22,6 +22,7 @@ from rvtssm.readers.gate import MOST_STRAYS, NUM_COMMON, POSITION, Column, Event
 from rvtssm.readers.header import sensor_size
 from rvtssm.readers.recording import Recording
 from rvtssm.records import ReadOptions
+from rvtssm.system.files import file_errors
 from rvtssm.system.user_error import UserError
 
 SIGNATURE = b"#!AER-DAT4.0\r\n"
@@ -125,14 +126,11 @@ class Aedat4Recording(Recording):
 
     def _events_at(self, position: int, size: int) -> npt.NDArray[np.void]:
         if self._packet[0] != position:
-            try:
+            place = f", packet at byte {position}, is damaged"
+            with file_errors(self.path, place, errors=(_DamagedError,), key="aedat4.packet"):
                 file = self._file()
                 file.seek(position + _PACKET_HEADER.size)
                 events = _events_of(_unpacked(file.read(size), self._header.codec))
-            except _DamagedError as error:
-                raise UserError(
-                    "aedat4.packet", f"{self.path}, packet at byte {position}: {error}; copy it again"
-                ) from None
             self._packet = (position, events)
         return self._packet[1]
 
@@ -153,13 +151,9 @@ def open_aedat4(path: Path, options: ReadOptions, stream: int | None = None) -> 
     Raises:
         UserError: The file is damaged, incomplete or without events.
     """
-    try:
-        with open(path, "rb") as file:
-            header = _read_header(file)
-    except _DamagedError as error:
-        raise UserError(
-            "aedat4.header", f"{path}: {error}; the header of this AEDAT4 file is damaged, copy it again"
-        ) from None
+    fault = " has a damaged header of AEDAT4"
+    with file_errors(path, fault, errors=(_DamagedError,), key="aedat4.header"), open(path, "rb") as file:
+        header = _read_header(file)
     if 0 <= header.table_position < header.num_bytes:
         raise UserError(
             "aedat4.table_position",

@@ -9,7 +9,6 @@ Source: numpy.lib.format.
 import io
 import lzma
 import math
-import tokenize
 import zipfile
 import zlib
 from contextlib import ExitStack
@@ -33,6 +32,7 @@ from rvtssm.readers.columns import (
 from rvtssm.readers.gate import Column, Gate
 from rvtssm.readers.header import sensor_size
 from rvtssm.records import ReadOptions
+from rvtssm.system.files import CONTENT_ERRORS, file_errors
 from rvtssm.system.user_error import UserError
 
 NPY_SIGNATURE, NPZ_SIGNATURE = b"\x93NUMPY", b"PK\x03\x04"
@@ -40,7 +40,7 @@ _MAX_HEADER_BYTES = 1 << 16
 _SIZE_NAMES = ("height", "width")
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, NotImplementedError, RuntimeError)
 
-_NO_HEADER = (ValueError, KeyError, TypeError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError)
+_NO_ARCHIVE = " cannot be opened as an archive of arrays", "copy or save it again", _UNREADABLE, "arrays.archive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,37 +92,26 @@ class _OpenStripes:
     def __init__(self, path: Path, stripes: list[_Array]) -> None:
         self._path = path
         self._stripes = stripes
-        self._files = ExitStack()
-        try:
+        with ExitStack() as files, file_errors(path, *_NO_ARCHIVE):
             if stripes[0].member is None:
-                streams: list[IO[bytes]] = [open(path, "rb") for _ in stripes]  # noqa: SIM115  closed by `_files`
+                streams: list[IO[bytes]] = [open(path, "rb") for _ in stripes]  # noqa: SIM115  closed by `files`
             else:
-                archive = self._files.enter_context(zipfile.ZipFile(path))
+                archive = files.enter_context(zipfile.ZipFile(path))
                 streams = [archive.open(str(stripe.member)) for stripe in stripes]
-            self._streams = [self._files.enter_context(stream) for stream in streams]
-        except _UNREADABLE as error:
-            self.close()
-            raise UserError(
-                "arrays.archive", f"{path} cannot be opened as an archive of arrays ({error}); copy or save it again"
-            ) from None
+            self._streams = list(map(files.enter_context, streams))
+            self._files = files.pop_all()
 
     def read(self, start: int, stop: int) -> list[npt.NDArray[Any]]:
         """Return the rows [start, stop) of every stripe."""
         parts = []
         for stripe, stream in zip(self._stripes, self._streams, strict=True):
             position, num_bytes = stripe.offset + start * stripe.dtype.itemsize, (stop - start) * stripe.dtype.itemsize
-            try:
+            where = f"{self._path}, {_place(stripe.member, position)}"
+            with file_errors(where, errors=_UNREADABLE, key="arrays.stripe"):
                 stream.seek(position)
                 data = stream.read(num_bytes)
-            except _UNREADABLE as error:
-                raise UserError(
-                    "arrays.stripe", f"{self._path}, {_place(stripe.member, position)}: {error}; copy it again"
-                ) from None
             if len(data) != num_bytes:
-                raise UserError(
-                    "arrays.cut_off",
-                    f"{self._path}, {_place(stripe.member, position)}: {num_bytes} bytes are missing; copy it again",
-                )
+                raise UserError("arrays.cut_off", f"{where}: {num_bytes} bytes are missing; copy it again")
             parts.append(np.frombuffer(data, stripe.dtype))
         return parts
 
@@ -158,33 +147,28 @@ def open_npz(path: Path, options: ReadOptions) -> ArraysRecording:
         UserError: The arrays have another form, or the size of the sensor is unknown.
     """
     arrays, in_file = {}, {}
-    try:
-        with zipfile.ZipFile(path) as archive:
-            entries = archive.infolist()
-            if entries and not any(entry.filename.endswith(".npy") for entry in entries):
-                raise UserError("arrays.other_archive", f"{path} is an archive with {entries[0].filename}; unpack it")
-            for entry in entries:
-                name = entry.filename.removesuffix(".npy")
-                if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                    raise UserError(
-                        "arrays.compression",
-                        f"{path}: {entry.filename} is compressed in a way unknown to numpy; save it again",
-                    )
-                if name in arrays or name in in_file:
-                    raise UserError("arrays.member_twice", f"{path} holds {entry.filename} twice; save it again")
-                with archive.open(entry) as stream:
-                    array = _read_array(path, entry.filename, stream, entry.file_size)
-                    if array.dtype.hasobject:  # Python objects, such as a dictionary of notes, are not read
-                        continue
-                    if name in _SIZE_NAMES and math.prod(array.shape) == 1 and array.dtype.kind in "iu":
-                        stream.seek(array.offset)
-                        in_file[name] = int(np.frombuffer(stream.read(array.dtype.itemsize), array.dtype)[0])
-                    else:
-                        arrays[name] = array
-    except _UNREADABLE as error:
-        raise UserError(
-            "arrays.archive", f"{path} cannot be opened as an archive of arrays ({error}); copy or save it again"
-        ) from None
+    with file_errors(path, *_NO_ARCHIVE), zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+        if entries and not any(entry.filename.endswith(".npy") for entry in entries):
+            raise UserError("arrays.other_archive", f"{path} is an archive with {entries[0].filename}; unpack it")
+        for entry in entries:
+            name = entry.filename.removesuffix(".npy")
+            if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise UserError(
+                    "arrays.compression",
+                    f"{path}: {entry.filename} is compressed in a way unknown to numpy; save it again",
+                )
+            if name in arrays or name in in_file:
+                raise UserError("arrays.member_twice", f"{path} holds {entry.filename} twice; save it again")
+            with archive.open(entry) as stream:
+                array = _read_array(path, entry.filename, stream, entry.file_size)
+                if array.dtype.hasobject:  # Python objects, such as a dictionary of notes, are not read
+                    continue
+                if name in _SIZE_NAMES and math.prod(array.shape) == 1 and array.dtype.kind in "iu":
+                    stream.seek(array.offset)
+                    in_file[name] = int(np.frombuffer(stream.read(array.dtype.itemsize), array.dtype)[0])
+                else:
+                    arrays[name] = array
     in_file_hw = (in_file["height"], in_file["width"]) if len(in_file) == 2 else None
     rows = {name: array for name, array in arrays.items() if len(array.shape) == 1 and not array.dtype.names}
     tables = [array for name, array in arrays.items() if name not in rows]
@@ -262,21 +246,18 @@ def _split(rows: npt.NDArray[Any]) -> list[Column]:
 def _read_array(path: Path, member: str | None, stream: IO[bytes], num_bytes: int) -> _Array:
     """Read the header of an array. Raise UserError if it is damaged or does not fit the number of bytes."""
     head = io.BytesIO(stream.read(_MAX_HEADER_BYTES))
-    try:
+    where = f"{path}, {_place(member, 0)}"
+    with file_errors(where, " is not an array", "save it again", CONTENT_ERRORS, "arrays.not_an_array"):
         version = np.lib.format.read_magic(head)
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
         shape, is_fortran, dtype = read(head)
-    except _NO_HEADER as error:
-        raise UserError(
-            "arrays.not_an_array", f"{path}, {_place(member, 0)}: this is not an array ({error}); save it again"
-        ) from None
     is_shape = all(isinstance(side, int) and side >= 0 for side in shape)
     if is_shape and dtype.hasobject and member is not None:
         return _Array(member, head.tell(), dtype, shape, is_fortran)
     if not is_shape or dtype.hasobject:
         raise UserError(
             "arrays.not_numbers",
-            f"{path}, {_place(member, 0)}: an array of {dtype} of shape {shape} does not contain numbers; save numbers",
+            f"{where}: an array of {dtype} of shape {shape} does not contain numbers; save numbers",
         )
     offset, array_bytes = head.tell(), dtype.itemsize * math.prod(shape)
     row_bytes = dtype.itemsize * math.prod(shape[1:])

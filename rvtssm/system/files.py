@@ -163,6 +163,7 @@ def file_errors(
     fault: str = " is damaged",
     advice: str = "copy it again",
     errors: tuple[type[Exception], ...] = FILE_ERRORS,
+    key: str = "files.content",
 ) -> Iterator[None]:
     """Raise UserError with the text "PATH FAULT (REASON); ADVICE" in place of errors of a library that reads `path`.
 
@@ -173,6 +174,7 @@ def file_errors(
         fault: What is wrong with it, with a leading space.
         advice: What the user should do.
         errors: The exceptions to replace.
+        key: The key of the error, unless the replaced one has a key.
     """
     try:
         yield
@@ -185,7 +187,7 @@ def file_errors(
                 "files.unreadable", f"{path} cannot be read ({os.strerror(error.errno)}); {advice}"
             ) from None
         reason = in_one_line(error)[:300]
-        raise UserError(key_of(error, "files.content"), f"{path}{fault} ({reason}); {advice}") from None
+        raise UserError(key_of(error, key), f"{path}{fault} ({reason}); {advice}") from None
 
 
 def cache_folder() -> Path:

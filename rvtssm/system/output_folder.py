@@ -108,8 +108,8 @@ def result_set(folder: Path | str, name: str, patterns: Sequence[str]) -> Iterat
             os.replace(path, folder / path.name)
 
 
-def write_files(folder: Path, content: Mapping[str, bytes]) -> list[Path]:
-    """Write files into a folder, which is created if missing. Return their paths.
+def write_files(folder: Path, content: Mapping[str, bytes]) -> None:
+    """Write files into a folder, which is created if missing.
 
     Args:
         folder: The folder.
@@ -118,7 +118,6 @@ def write_files(folder: Path, content: Mapping[str, bytes]) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in content.items():
         (folder / name).write_bytes(data)
-    return [folder / name for name in content]
 
 
 def _content(path: Path) -> str:

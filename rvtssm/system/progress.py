@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -16,18 +15,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Column
-from rich.text import Text
 
 from rvtssm.system.workers import Done, Processes, SameProcess, Task, finished, num_usable_cores
 
 _RATE_S = 120  # the remaining time is estimated from the last two minutes
-
-
-class _Name(ProgressColumn):
-    """The description, truncated if there is not enough room."""
-
-    def render(self, task: Any) -> Text:
-        return Text(task.description, no_wrap=True, overflow="ellipsis")
 
 
 @contextmanager
@@ -44,13 +35,14 @@ def progress_bar(description: str | None, total: float | None, of_bytes: bool = 
     if description is None:
         yield lambda steps, description=None: None
         return
-    times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    name = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
     columns: tuple[ProgressColumn, ...]
     if of_bytes:
         whole = Column(no_wrap=True)
-        columns = (BarColumn(20), DownloadColumn(table_column=whole), TimeRemainingColumn(table_column=whole), _Name())
+        columns = (BarColumn(20), DownloadColumn(table_column=whole), TimeRemainingColumn(table_column=whole), name)
     else:
-        columns = (_Name(), BarColumn(), MofNCompleteColumn(), *times)
+        left = TextColumn("left"), TimeRemainingColumn()
+        columns = (name, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), *left)
     console = Console(stderr=True)
     with Progress(*columns, console=console, speed_estimate_period=_RATE_S) as progress:
         task = progress.add_task(description, total=total)

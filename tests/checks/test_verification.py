@@ -51,7 +51,7 @@ def tree(sound, tmp_path) -> Path:
 
 def check(tree: Path, raw: bool = True, prepared: bool = True, windows=WINDOWS, config=CONFIG):
     folders = (tree / "raw" if raw else None, tree / "prepared" if prepared else None)
-    return verify_dataset(SPEC, *folders, windows, config, progress=False)
+    return verify_dataset(SPEC, *folders, windows, config)
 
 
 def faults_of(tree: Path, **options) -> list[str]:
@@ -76,9 +76,7 @@ def test_processes_find_what_one_process_finds(tree):
 def test_published_trees_have_no_faults(golden_dir, tmp_path, folder, spec):
     shutil.copytree(golden_dir / "preprocess" / folder, tmp_path / folder)
     config = PreprocessConfig(workers=1)
-    found = verify_dataset(
-        spec, tmp_path / folder / "raw", tmp_path / folder / "official", WINDOWS, config, progress=False
-    )
+    found = verify_dataset(spec, tmp_path / folder / "raw", tmp_path / folder / "official", WINDOWS, config)
     assert found.faults == [] and found.num_checked == 6
 
 
@@ -145,7 +143,7 @@ RAW_DAMAGES = {
 
 def test_a_dataset_that_names_its_class_ids_may_leave_others_out(tree):
     rewrite_boxes(class_id=[0, 1, 2])(tree / "raw" / "train" / "a_bbox.npy")
-    found = verify_dataset(replace(SPEC, class_ids=(0, 1)), tree / "raw", None, WINDOWS, CONFIG, progress=False)
+    found = verify_dataset(replace(SPEC, class_ids=(0, 1)), tree / "raw", None, WINDOWS, CONFIG)
     assert found.faults == []
 
 
@@ -189,7 +187,7 @@ def test_what_is_unusual_but_possible_is_noted(tree, change, note):
 
 def test_a_box_outside_the_sensor_is_a_fault_of_own_labels(tree):
     rewrite_boxes(x=[5, 900, 30])(tree / "raw" / "train" / "a_bbox.npy")
-    found = verify_dataset(replace(SPEC, name="custom"), tree / "raw", None, WINDOWS, CONFIG, progress=False)
+    found = verify_dataset(replace(SPEC, name="custom"), tree / "raw", None, WINDOWS, CONFIG)
     ((_, message),) = found.faults
     assert "1 outside the sensor" in message and "correct height and width in dataset.yaml" in message
 
@@ -198,7 +196,7 @@ def test_a_sensor_that_is_named_too_large_is_noted(tree):
     for size_hw, is_told in (((HEIGHT, WIDTH), False), ((2 * HEIGHT, WIDTH), True)):
         write_dat(tree / "raw" / "test" / "c_td.dat", random_events(12_000, 3), *size_hw)
         spec = replace(SPEC, name="custom", height=size_hw[0])
-        found = verify_dataset(spec, tree / "raw", None, WINDOWS, replace(CONFIG, splits=("test",)), progress=False)
+        found = verify_dataset(spec, tree / "raw", None, WINDOWS, replace(CONFIG, splits=("test",)))
         assert not found.faults and len(found.notes) == is_told
     assert "no events beyond x=63, y=47, but its sensor is said to have 64x96 (width x height)" in found.notes[0][1]
     assert found.notes[0][1].endswith("if it is smaller, correct height and width in dataset.yaml")
