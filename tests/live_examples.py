@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,3 +91,15 @@ def draw_events():
         return random_events(n, seed, duration_us, start_us, fills_span=True)
 
     return draw
+
+
+def stream_head(height: int, width: int) -> bytes:
+    """Return the first bytes of a stream, see `rvtssm.detection.packets`."""
+    return b"RVTE" + struct.pack("<II", height, width)
+
+
+def packet_bytes(events: Events, until_us: int | None = None) -> bytes:
+    """Return the bytes of a packet; no event before `until_us` follows, None says nothing."""
+    columns = zip((events.t, events.x, events.y, events.p), ("<i8", "<u2", "<u2", "u1"), strict=True)
+    head = struct.pack("<Iq", len(events), -1 if until_us is None else until_us)
+    return head + b"".join(array.astype(dtype).tobytes() for array, dtype in columns)

@@ -7,6 +7,7 @@ Apart from that, and from regions without labels, the scores are those of `rvtss
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -97,7 +98,7 @@ def score(
 
     A class also has its switches between found and missed per second, its offset, and AP without the offsets. Labels up
     to `skip_us` are not scored, by default as in the training. With `smooth_s`, scores are averaged along tracks,
-    as `Tracker` does.
+    as `SmoothingTracker` does.
     """
     height = max(recording.sensor_hw[0] for recording in recordings)
     width = max(recording.sensor_hw[1] for recording in recordings)
@@ -129,24 +130,49 @@ def _row(class_name: str, num_labels: int, ap50: float, ap: float, moved: float)
     return {"class": class_name, "labels": int(num_labels)} | scores
 
 
+class SmoothingTracker(Tracker):
+    """A tracker that replaces each score by an exponential average over its track; boxes and track ids stay.
+
+    Args:
+        num_classes: Number of classes.
+        hz: The usual rate of windows.
+        smooth_s: Time constant of the average, in seconds.
+    """
+
+    def __init__(self, num_classes: int, hz: float, smooth_s: float) -> None:
+        super().__init__("bytetrack", num_classes, hz, TRACK_MEMORY_S, SHOWN_SCORE)
+        self._smooth_us, self._memory_us = 1e6 * smooth_s, 1e6 * (TRACK_MEMORY_S + 1 / hz)
+        self._scores: dict[int, tuple[int, float]] = {}  # by track: time and smoothed score of its last box
+
+    def reset(self) -> None:
+        super().reset()
+        self._scores = {}
+
+    def update(self, detections: Detections) -> Detections:
+        detections = super().update(detections)
+        assert detections.track_id is not None
+        score = detections.score.copy()
+        for row in np.flatnonzero(detections.track_id).tolist():
+            before_us, before = self._scores.get(
+                track := int(detections.track_id[row]), (detections.t_us, float(score[row]))
+            )
+            share = math.exp(-(detections.t_us - before_us) / self._smooth_us)
+            score[row] = share * before + (1 - share) * score[row]
+            self._scores[track] = detections.t_us, float(score[row])
+        alive = {track: last for track, last in self._scores.items() if detections.t_us - last[0] <= self._memory_us}
+        self._scores = alive
+        return replace(detections, score=score)[np.argsort(-score, kind="stable")]
+
+
 def detected(
     checkpoint: LoadedCheckpoint, recording: LabelledRecording, reduction: int, smooth_s: float = 0.0
 ) -> ScoredRecording:
     """Return what is found at the label times, except in regions without labels."""
     labels, found = recording.labels, []
     wanted = set(labels.t_us.tolist())
-    tracker = (
-        Tracker(
-            "bytetrack",
-            checkpoint.spec.num_classes,
-            recording.settings.hz,
-            TRACK_MEMORY_S,
-            SHOWN_SCORE,
-            smooth_s,
-        )
-        if smooth_s
-        else None
-    )
+    tracker = None
+    if smooth_s:
+        tracker = SmoothingTracker(checkpoint.spec.num_classes, recording.settings.hz, smooth_s)
     with closing(open_recording(recording.path, *recording.sensor_hw)) as opened:
         detector = StreamDetector(
             checkpoint,

@@ -44,28 +44,6 @@ class ByteStream(Protocol):
         """Return the next bytes, at most `size`, as soon as there are some; none at the end."""
 
 
-def stream_head(height: int, width: int) -> bytes:
-    """Return the first bytes of a stream.
-
-    Args:
-        height: Height of the sensor, pixels.
-        width: Width of the sensor, pixels.
-    """
-    return _HEAD.pack(MAGIC, height, width)
-
-
-def packet_bytes(events: Events, until_us: int | None = None) -> bytes:
-    """Return the bytes of a packet.
-
-    Args:
-        events: The events, none earlier than those of the packets before.
-        until_us: No event before this time follows. None says nothing.
-    """
-    columns = zip((events.t, events.x, events.y, events.p), _COLUMNS, strict=True)
-    head = _PACKET.pack(len(events), -1 if until_us is None else until_us)
-    return head + b"".join(array.astype(dtype).tobytes() for array, dtype in columns)
-
-
 class PacketStream:
     """The events of a stream of packets. Creating an instance waits for the head of the stream.
 

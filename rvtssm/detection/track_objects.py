@@ -31,18 +31,15 @@ class Tracker:
         hz: The usual rate of windows.
         memory_s: How long a lost object keeps its number, in seconds; rounded up to thirtieths of a second.
         start_score: Lowest score of the first box of a track.
-        smooth_s: Time constant of an exponential average over the scores of a track, in seconds. 0: no average.
 
     Raises:
         UserError: The name is unknown, or the package is not installed.
     """
 
-    def __init__(
-        self, name: str, num_classes: int, hz: float, memory_s: float, start_score: float, smooth_s: float = 0.0
-    ) -> None:
+    def __init__(self, name: str, num_classes: int, hz: float, memory_s: float, start_score: float) -> None:
         check_choice("track", name, TRACKERS)
         check_number("track_memory_s", memory_s, 0)
-        check_installed(f"track={name}")
+        check_extra(f"track={name}", "tracks", "trackers")
         import supervision
         from trackers import ByteTrackTracker
 
@@ -57,15 +54,13 @@ class Tracker:
         }
         self._trackers: dict[int, Any] = {}  # one per class
         self._first_us: int | None = None
-        self._smooth_us, self._memory_us = 1e6 * smooth_s, 1e6 * (memory_s + 1 / hz)
-        self._scores: dict[int, tuple[int, float]] = {}  # by track: time and smoothed score of its last box
 
     def reset(self) -> None:
         """Forget all tracks, because another stream begins."""
-        self._trackers, self._first_us, self._scores = {}, None, {}
+        self._trackers, self._first_us = {}, None
 
     def update(self, detections: Detections) -> Detections:
-        """Return the detections of the next window with `track_id`. Only `smooth_s` changes scores and order."""
+        """Return the detections of the next window with `track_id`."""
         if self._first_us is None:
             self._first_us = detections.t_us
         seconds = (detections.t_us - self._first_us) / 1e6
@@ -81,24 +76,7 @@ class Tracker:
             if len(tracked):
                 own = tracked.tracker_id  # counted from 0 within the class; -1 without a track
                 track_id[tracked.data["row"]] = np.where(own < 0, 0, 1 + class_id + own * self._num_classes)
-        detections = replace(detections, track_id=track_id)
-        if self._smooth_us:
-            return self._smoothed(detections)
-        return detections
-
-    def _smoothed(self, detections: Detections) -> Detections:
-        assert detections.track_id is not None
-        score = detections.score.copy()
-        for row in np.flatnonzero(detections.track_id).tolist():
-            before_us, before = self._scores.get(
-                track := int(detections.track_id[row]), (detections.t_us, float(score[row]))
-            )
-            share = math.exp(-(detections.t_us - before_us) / self._smooth_us)
-            score[row] = share * before + (1 - share) * score[row]
-            self._scores[track] = detections.t_us, float(score[row])
-        alive = {track: last for track, last in self._scores.items() if detections.t_us - last[0] <= self._memory_us}
-        self._scores = alive
-        return replace(detections, score=score)[np.argsort(-score, kind="stable")]
+        return replace(detections, track_id=track_id)
 
 
 def tracker_of(
@@ -108,8 +86,3 @@ def tracker_of(
     if not name:
         return None
     return Tracker(name, num_classes, hz, memory_s, start_score)
-
-
-def check_installed(key: str) -> None:
-    """Raise UserError, which says what needs the package, if it is not installed."""
-    check_extra(key, "tracks", "trackers")

@@ -39,7 +39,7 @@ class EvaluationConfig:
     latency_ms: float | None = None
     """Duration of one step, for streaming; null: measure it on this machine."""
     latency_from: str | None = None
-    """Read the latency from prediction.json or from the JSON of benchmarks.streaming."""
+    """Read the latency from the prediction.json of `rvtssm predict`."""
     when_late: str = "skip"
     """skip: after a long step, continue with the newest window; queue: compute every window."""
     time_shifts_ms: list[float] | None = None

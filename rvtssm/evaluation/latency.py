@@ -49,7 +49,7 @@ def step_latency_ms(run: DetectorRun, split: SplitPlan, sequences: Sequence[Fram
     if options.latency_ms is not None:
         return options.latency_ms
     if options.latency_from is not None:
-        return read_latency_ms(Path(options.latency_from), run.checkpoint)
+        return read_latency_ms(Path(options.latency_from))
     if split.source != "raw":
         raise UserError(
             "evaluation.latency_needs_raw",
@@ -104,43 +104,20 @@ def measured_latency_ms(
     return 1000 * float(np.median(seconds[min(_WARM_UP, len(seconds) // 2) :]))
 
 
-def read_latency_ms(path: Path, checkpoint: LoadedCheckpoint) -> float:
-    """Read the latency from `prediction.json` or from the JSON of `benchmarks.streaming`.
+def read_latency_ms(path: Path) -> float:
+    """Return the milliseconds of a step that `prediction.json` holds, from counting events to boxes.
 
-    `prediction.json` includes the counting of events, and must come from single windows, since a call with several
-    windows does not tell the latency of one. From the JSON of the benchmark, the row with the checkpoint's size, layer
-    and frame is used, run eagerly.
-
-    Args:
-        path: The file.
-        checkpoint: The weights.
-
-    Returns:
-        Milliseconds.
-
-    Raises:
-        UserError: The file has no such number.
+    Raise a UserError if it has none, or if it was not measured with single windows: a call with several windows does
+    not tell the latency of one.
     """
-    spec = checkpoint.spec
     try:
         content: Any = json.loads(path.read_text())
-        if "step_ms" in content:
-            latency_ms, num_windows = float(content["step_ms"]["p50"]), content["windows_per_call"]
-        else:
-            own = {
-                "size": checkpoint.model_config.size,
-                "layer": checkpoint.temporal_config.name,
-                "form": "eager",
-                "frame_hw": [spec.frame_height, spec.frame_width],
-            }
-            row = next(row for row in content["rows"] if own.items() <= row.items())
-            latency_ms, num_windows = float(row["median_ms"]), 1
-    except (OSError, ValueError, LookupError, TypeError, StopIteration) as error:
+        latency_ms, num_windows = float(content["step_ms"]["p50"]), content["windows_per_call"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
         raise UserError(
             "evaluation.no_latency",
-            f"evaluation.latency_from={path} has no latency of {checkpoint.model_config.size} "
-            f"{checkpoint.temporal_config.name}; give a prediction.json of `rvtssm predict` or the JSON of "
-            f"benchmarks.streaming for frames of {spec.frame_height} x {spec.frame_width}, or evaluation.latency_ms",
+            f"evaluation.latency_from={path} has no latency; give a prediction.json of `rvtssm predict`, or "
+            "evaluation.latency_ms",
         ) from error
     if num_windows != 1:
         raise UserError(

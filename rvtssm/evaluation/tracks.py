@@ -11,7 +11,7 @@ import numpy as np
 from rvtssm.boxes import ltwh_to_xyxy, pairwise_iou
 from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.datasets.tree import find_recordings
-from rvtssm.detection.track_objects import Tracker, check_installed
+from rvtssm.detection.track_objects import Tracker
 from rvtssm.evaluation.frequency import TRACK_METRICS
 from rvtssm.evaluation.matching import ScoredRecording
 from rvtssm.evaluation.protocol import is_scored, scored_detections
@@ -19,6 +19,7 @@ from rvtssm.evaluation.split_plan import SplitPlan
 from rvtssm.events.labels import LONGEST_TRACK_GAP_US, annotated
 from rvtssm.records import DatasetSpec, Labels
 from rvtssm.records.settings import SHOWN_SCORE
+from rvtssm.system.extras import check_extra
 from rvtssm.system.user_error import UserError
 
 
@@ -198,7 +199,7 @@ def check_tracks(split: SplitPlan) -> None:
     options, spec = split.options, split.data.spec
     if not options.track:
         return
-    check_installed(f"evaluation.track={options.track}")
+    check_extra(f"evaluation.track={options.track}", "tracks", "trackers")
     if split.source != "raw":
         raise UserError(
             "evaluation.tracks_need_raw",

@@ -89,17 +89,13 @@ class CheckpointMeta:
         shortest_us, longest_us = self.window_lengths_us[0], self.window_lengths_us[-1]
         return settings.warmup_us > 0 or shortest_us <= settings.nominal_length_us <= longest_us
 
-    def is_too_rare(self, hz: float) -> bool:
-        """Return whether a rate is so far below that of the training that boxes are often wrong."""
-        return hz < self.windows.hz / _FEWEST_PER_TRAINED
-
     def warn_of_windows(self, settings: WindowSettings) -> str | None:
         """Return a warning if windows are shorter, longer or much rarer than in training, which costs accuracy.
 
         Args:
             settings: How events become frames.
         """
-        if self.is_too_rare(settings.hz):
+        if settings.hz < self.windows.hz / _FEWEST_PER_TRAINED:
             return (
                 f"{settings.hz:g} Hz is less than a quarter of the rate of training, {self.windows.hz:g} Hz: the "
                 "detector misses what happens between two windows, and even noise may give boxes"

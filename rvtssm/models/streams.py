@@ -5,7 +5,7 @@ only place that resets states after a fixed number of steps (`model.memory=chunk
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from itertools import pairwise
 from typing import Any
 
@@ -109,7 +109,7 @@ class Streams:
         Returns:
             The predictions of the head for the M frames.
         """
-        with self._mode():
+        with nullcontext() if self.with_gradients else torch.inference_mode():
             hist = hist.to(self.detector.device, non_blocking=True)
             step_scale = torch.from_numpy(exact_us(dt_us.numpy())) / self.trained_stride_us
             if self.step_scale is not None:
@@ -132,12 +132,6 @@ class Streams:
                 predictions.append(of_segment)
             self._keep(slots, state, [count + len(hist) for count in steps])
             return concatenate(predictions)
-
-    def _mode(self) -> AbstractContextManager[Any]:
-        """Return the context in which the detector runs."""
-        if self.with_gradients:
-            return nullcontext()
-        return torch.inference_mode()
 
     def decoded(
         self, predictions: Any, t_us: Sequence[int], config: PostprocessConfig | None = None

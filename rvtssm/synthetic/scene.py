@@ -9,7 +9,6 @@ from rvtssm.events.labels import BOX_DTYPE, Boxes
 from rvtssm.synthetic.actors import PEDESTRIAN, Actor, Sighting, build_actors
 from rvtssm.synthetic.simulation_config import SceneConfig
 from rvtssm.synthetic.street import Street, View, build_street, build_view
-from rvtssm.system.user_error import UserError
 
 MIN_VISIBLE = 0.4  # a figure is labelled if at least this share of it is in the frame and not hidden
 MAX_MOTION_PX = 0.7  # largest motion between two frames
@@ -113,22 +112,13 @@ def build_scene(
     A sensor of the same shape but another size sees the same scene with other textures.
 
     Args:
-        height: Height of the sensor in pixels.
-        width: Width of the sensor in pixels.
+        height: Height of the sensor in pixels, at least 16.
+        width: Width of the sensor in pixels, at least 16.
         duration_us: Length of the recording in microseconds.
         config: How many actors there are, and what they do.
         rng: Random generator.
         is_ego_moving: Whether the camera moves.
-
-    Raises:
-        UserError: If the sensor is too small or the recording too short.
     """
-    if duration_us <= 0 or min(height, width) < 16:
-        raise UserError(
-            "simulation.scene_too_small",
-            f"a scene of {height}x{width} pixels and {duration_us} us is too small; give at least 16x16 pixels and 1 "
-            "us",
-        )
     view = build_view(height, width, is_ego_moving, rng)
     street = build_street(view, rng.spawn(1)[0])
     return Scene(duration_us, street, build_actors(view, duration_us * 1e-6, config, rng))

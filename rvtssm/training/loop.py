@@ -28,7 +28,6 @@ from rvtssm.training.reports import (
     announce,
     say_choices,
     say_complete,
-    say_interrupted_at_the_end,
     say_trained,
 )
 from rvtssm.training.resume import check_same_run, decisive_settings, find_resume, is_extension
@@ -230,6 +229,5 @@ def _fit(run: Run, module: DetectionModule, data: SequenceDataModule) -> None:
         run.trainer.fit(module, datamodule=data, ckpt_path=run.resume, weights_only=True if run.resume else None)
     except SystemExit as ended:
         if ended.code:  # Lightning turns an interruption into this
-            say_interrupted_at_the_end(run)
             raise KeyboardInterrupt from None
         raise

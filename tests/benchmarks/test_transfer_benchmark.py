@@ -20,7 +20,15 @@ from benchmarks.transfer.footage import (
     unsure_boxes,
     write_mot,
 )
-from benchmarks.transfer.scoring import LabelledRecording, offsets, read_split, score, without_offsets, without_regions
+from benchmarks.transfer.scoring import (
+    LabelledRecording,
+    SmoothingTracker,
+    offsets,
+    read_split,
+    score,
+    without_offsets,
+    without_regions,
+)
 from rvtssm.cli import main as cli
 from rvtssm.contrib.worlds.video import open_video
 from rvtssm.contrib.worlds.video_labels import read_video_labels
@@ -28,6 +36,7 @@ from rvtssm.datasets import custom
 from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.sources import opened_source
+from rvtssm.detection.track_objects import Tracker
 from rvtssm.drawing.pictures import Images
 from rvtssm.evaluation.matching import ScoredRecording
 from rvtssm.models.checkpoint import write_checkpoint
@@ -412,3 +421,35 @@ def test_windows_of_pedro_are_scored_each_by_itself(checkpoint, tmp_path):
     assert [int(each.windows.dt_us[0]) for each in recordings] == [40_000, 40_000]
     (row,) = score(checkpoint, recordings, 2, skip_us=0)
     assert (row["class"], row["labels"], row["frame"]) == ("person", 2, [173, 130])
+
+
+def boxes_at(t_us, *rows):
+    """Detections of rows (left, top, score, class), all boxes of 20 x 20 pixels."""
+    corner = np.array([row[:2] for row in rows], np.float32)
+    score, class_id = (np.array([row[i] for row in rows], kind) for i, kind in ((2, np.float32), (3, np.int64)))
+    return Detections(np.concatenate([corner, corner + 20], axis=1), score, class_id, t_us)
+
+
+@pytest.mark.parametrize("hz", [20, 100])
+def test_smooth_scores_keep_an_object_that_flickers(hz):
+    """The score is an average over a time, whatever the rate; boxes, ids and what has no track stay as they are."""
+    plain, smooth = Tracker("bytetrack", 2, hz, 1.0, start_score=0.3), SmoothingTracker(2, hz, 0.5)
+    scores = []
+    for step in range(2 * hz):
+        shown = boxes_at(1_000_000 // hz * step, (10, 10, 0.8 if step < hz else 0.2, 0), (90, 10, 0.15, 0))
+        wanted, found = plain.update(shown), smooth.update(shown)
+        np.testing.assert_array_equal(wanted.track_id, found.track_id)
+        np.testing.assert_array_equal(wanted.xyxy, found.xyxy)
+        scores.append(found.score[0])
+        assert found.score[1] == np.float32(0.15) and shown.score[0] in (np.float32(0.8), np.float32(0.2))
+    assert scores[hz - 1] == pytest.approx(0.8)
+    # half a second after the score has fallen, 1 / e of the fall is left
+    assert scores[hz + hz // 2 - 1] == pytest.approx(0.2 + 0.6 / np.e, abs=0.02)
+
+
+def test_the_best_smooth_score_comes_first():
+    smooth = SmoothingTracker(2, 20, 10.0)
+    for step in range(3):
+        smooth.update(boxes_at(50_000 * step, (10, 10, 0.9, 0), (90, 10, 0.5, 0)))
+    found = smooth.update(boxes_at(150_000, (90, 10, 0.7, 0), (10, 10, 0.4, 0)))
+    assert found.xyxy[:, 0].tolist() == [10, 90] and found.score.tolist() == pytest.approx([0.9, 0.5], abs=0.01)

@@ -5,12 +5,13 @@ import json
 import numpy as np
 import pytest
 from event_examples import HEIGHT, WIDTH
+from live_examples import packet_bytes, stream_head
 
 import rvtssm
 from rvtssm.cli import main as cli
 from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.event_camera import Arrival
-from rvtssm.detection.packets import PacketStream, packet_bytes, stream_head
+from rvtssm.detection.packets import PacketStream
 from rvtssm.detection.sources import EventsInMemory, FilteredSource, filtered
 from rvtssm.detection.window_results import WindowResult
 from rvtssm.models.model_config import PostprocessConfig

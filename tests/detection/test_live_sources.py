@@ -13,11 +13,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from live_examples import packet_bytes, stream_head
 from user_errors import raises
 
 from rvtssm.cli import main as cli
 from rvtssm.detection.live_run import Feed, LiveRun, PythonSource
-from rvtssm.detection.packets import PacketStream, packet_bytes, stream_head
+from rvtssm.detection.packets import PacketStream
 from rvtssm.detection.predictor import Predictor
 from rvtssm.readers.dat import write_dat
 from rvtssm.readers.recording import join_events

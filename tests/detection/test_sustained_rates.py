@@ -7,10 +7,10 @@ import threading
 import numpy as np
 import pytest
 from event_examples import HEIGHT, WIDTH, random_events
+from live_examples import stream_head
 
 from rvtssm.cli import main as cli
 from rvtssm.detection.downsample import sustained_rates
-from rvtssm.detection.packets import stream_head
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers import open_recording
 

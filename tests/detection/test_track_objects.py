@@ -65,31 +65,6 @@ def test_an_object_is_remembered_for_seconds_at_every_rate(hz):
     assert before != after > 0
 
 
-@pytest.mark.parametrize("hz", [20, 100])
-def test_smooth_scores_keep_an_object_that_flickers(hz):
-    """The score is an average over a time, whatever the rate; boxes, ids and what has no track stay as they are."""
-    plain, smooth = make_tracker(hz), Tracker("bytetrack", 2, hz, 1.0, start_score=0.3, smooth_s=0.5)
-    scores = []
-    for step in range(2 * hz):
-        shown = frame(1_000_000 // hz * step, (10, 10, 0.8 if step < hz else 0.2, CAR), (90, 10, 0.15, CAR))
-        wanted, found = plain.update(shown), smooth.update(shown)
-        np.testing.assert_array_equal(wanted.track_id, found.track_id)
-        np.testing.assert_array_equal(wanted.xyxy, found.xyxy)
-        scores.append(found.score[0])
-        assert found.score[1] == np.float32(0.15) and shown.score[0] in (np.float32(0.8), np.float32(0.2))
-    assert scores[hz - 1] == pytest.approx(0.8)
-    # half a second after the score has fallen, 1 / e of the fall is left
-    assert scores[hz + hz // 2 - 1] == pytest.approx(0.2 + 0.6 / np.e, abs=0.02)
-
-
-def test_the_best_smooth_score_comes_first():
-    smooth = Tracker("bytetrack", 2, 20, 1.0, start_score=0.3, smooth_s=10.0)
-    for step in range(3):
-        smooth.update(frame(50_000 * step, (10, 10, 0.9, CAR), (90, 10, 0.5, CAR)))
-    found = smooth.update(frame(150_000, (90, 10, 0.7, CAR), (10, 10, 0.4, CAR)))
-    assert found.xyxy[:, 0].tolist() == [10, 90] and found.score.tolist() == pytest.approx([0.9, 0.5], abs=0.01)
-
-
 def test_times_count_from_the_first_window():
     early, late = make_tracker(), make_tracker()
     for step in range(3):

@@ -294,8 +294,7 @@ def test_a_latency_of_a_file_is_that_of_a_single_window(refused, tmp_path):
 
     assert "with 8 windows per call" in answer({"step_ms": {"p50": 3}, "windows_per_call": 8})
     assert "has a latency of -5 ms" in answer({"step_ms": {"p50": -5}, "windows_per_call": 1})
-    row = {"size": "custom", "layer": "s5", "form": "eager", "median_ms": 5, "frame_hw": [240, 304]}
-    assert "has no latency of custom s5" in answer({"rows": [row]})
+    assert "has no latency" in answer({"rows": []})
 
 
 def test_memory_is_taken_away_at_the_true_rate_of_training_and_its_latency(weights, tmp_path, monkeypatch):
@@ -443,7 +442,7 @@ def test_tracks_are_those_of_annotated_boxes(refused, tmp_path):
         ({"label_hz": 100}, "creates labels between window ends"),
         ({"label_hz": 100, "grid": "free"}, "the labels of the test split have no track_id"),
         ({"streaming": True, "latency_ms": 5, "latency_from": "x"}, "are both set"),
-        ({"streaming": True, "latency_from": "nothing.json"}, "has no latency of custom s5"),
+        ({"streaming": True, "latency_from": "nothing.json"}, "has no latency"),
         ({"time_shifts_ms": [0, 0]}, "name different finite times"),
         ({"track": "bytetrack"}, "the labels of the test split have no track_id"),
         ({"track": "bytetrack", "grid": "free", "label_hz": 100}, "leave one of them out"),

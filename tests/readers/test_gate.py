@@ -12,10 +12,11 @@ from format_encoders import WRITERS, rows_of, structured
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from live_examples import packet_bytes, stream_head
 from user_errors import raises
 
 from rvtssm.detection.live_run import PythonSource
-from rvtssm.detection.packets import PacketStream, packet_bytes, stream_head
+from rvtssm.detection.packets import PacketStream
 from rvtssm.detection.sources import EventsInMemory
 from rvtssm.readers import ReadFaults, open_recording
 from rvtssm.readers.event_checks import LiveGate, columns_of, gated

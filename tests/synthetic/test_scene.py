@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from user_errors import raises
 
 from rvtssm.synthetic.actors import CAR, PEDESTRIAN, Actor, Journey
 from rvtssm.synthetic.camera import simulate_events
@@ -194,8 +193,3 @@ def test_a_long_recording_goes_on_as_it_began():
     counts = [len(scene.boxes(t, 6, 12)) for t in range(1_000_000, 60_000_000, 500_000)]
     early, late = np.mean(counts[:40]), np.mean(counts[-40:])
     assert 1 < early < 6 and 1 < late < 6
-
-
-def test_an_impossible_scene_is_refused():
-    with raises("simulation.scene_too_small"):
-        random_scene(0, height=8, width=100)

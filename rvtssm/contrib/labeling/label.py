@@ -18,7 +18,6 @@ from rvtssm.contrib.labeling.label_config import LabelSettings
 from rvtssm.contrib.labeling.pseudo_labels import find_pseudo_boxes, label_every
 from rvtssm.datasets import build_spec, copy_generated, custom, with_training
 from rvtssm.datasets.tree import RawRecording, find_recordings, has_split
-from rvtssm.detection.track_objects import check_installed
 from rvtssm.evaluation.detector_run import WeightsFile, detector_processes, num_processes
 from rvtssm.events.labels import BOX_DTYPE, Boxes, write_boxes
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
@@ -26,6 +25,7 @@ from rvtssm.models.streams import check_causal
 from rvtssm.models.weights import local_weights
 from rvtssm.readers import open_with
 from rvtssm.records import DatasetSpec
+from rvtssm.system.extras import check_extra
 from rvtssm.system.files import atomic_file
 from rvtssm.system.output_folder import locked
 from rvtssm.system.progress import progress_bar
@@ -47,7 +47,7 @@ def label(config: LabelSettings) -> int:
     out = writable(Path(config.out or "outputs/label"))
     if out.resolve() == raw_dir.resolve():
         raise UserError("output.holds_recordings", f"{out} holds the recordings; choose another folder for the labels")
-    check_installed("rvtssm label")
+    check_extra("rvtssm label", "tracks", "trackers")
     config = replace(config, precision=with_chosen_precision(config).precision)
     checkpoint = read_weights(config)
     check_causal(checkpoint.detector)

@@ -32,11 +32,11 @@ from rvtssm.contrib.studies.study_report import (
     write_study,
 )
 from rvtssm.datasets import build_spec
-from rvtssm.detection.track_objects import check_installed
 from rvtssm.models.checkpoint import OFFICIAL_PREFIX, load_file, read_checkpoint, weights_digest, write_checkpoint
 from rvtssm.models.detector import count_parameters
 from rvtssm.models.official import convert_official
 from rvtssm.models.weights import local_weights
+from rvtssm.system.extras import check_extra
 from rvtssm.system.files import atomic_file
 from rvtssm.system.output_folder import locked, result_set
 from rvtssm.system.user_error import UserError
@@ -144,7 +144,7 @@ def _check(cells: Sequence[Cell]) -> None:
         check_training(cell.config)
         check(cell.config)
         if cell.config.evaluation.track:
-            check_installed(f"evaluation.track={cell.config.evaluation.track}")
+            check_extra(f"evaluation.track={cell.config.evaluation.track}", "tracks", "trackers")
         if cell.weights is None:
             for path in cell.folder.glob("*/score.json"):
                 _check_same_training(cell, json.loads(path.read_text())["point"])
