@@ -4,11 +4,11 @@ The labels of a recording are a file of its own, one file per labelled frame, or
 A folder may also be given by its URL. The returned paths then point to copies on this machine.
 """
 
+import contextlib
 import unicodedata
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -37,6 +37,12 @@ _PLAIN_SUFFIXES = ("_td.raw", ".raw")
 _LABEL_SUFFIXES = ("_bbox.npy", *sorted({*LABEL_SUFFIXES} - {".npy"}))  # a plain .npy may hold events
 RVT_FOLDER = "event_representations_v2"
 _PER_FRAME = (".txt", ".xml")  # labels that may lie in one file per frame
+_MAY_BE_STATED = (  # by a recording, in the order in which descriptions are tried without
+    ("height", "width"),
+    (),
+    ("height", "width", "time_unit", "format"),
+    ("time_unit", "format"),
+)
 _NO_LABELS = ("classes",)  # the names of classes beside YOLO text
 
 
@@ -79,7 +85,7 @@ class RawRecording:
             return np.empty(0, BOX_DTYPE), Counter()
         end_us, is_shifted = None, spec.label_offset_us is None
         if self.labels.need_end or is_shifted:
-            with closing(open_with(self.events_path, spec.read_options)) as recording:
+            with contextlib.closing(open_with(self.events_path, spec.read_options)) as recording:
                 if self.labels.need_end:  # windows are half-open, so one that ends here holds all events
                     end_us = recording.time_range_us[1] + 1
                 if is_shifted:
@@ -332,7 +338,7 @@ def _is_label_file(path: Path) -> bool:
 def options_above(where: Path | str, options: ReadOptions) -> ReadOptions:
     """Return the options, with what the nearest `dataset.yaml` above a recording says where they say nothing.
 
-    The size of the sensor counts only for a recording that cannot be opened without it.
+    Its size, unit and format do not count for a recording that states its own.
 
     Args:
         where: The recording, as `open_with` takes it.
@@ -345,9 +351,9 @@ def options_above(where: Path | str, options: ReadOptions) -> ReadOptions:
     if (folder := folder_above(path)) is None:
         return options
     described = filled(options, asdict(read_spec(folder).read_options))
-    sizeless = replace(described, height=options.height, width=options.width)
-    try:
-        open_with(where, sizeless).close()
-    except UserError:
-        return described
-    return sizeless
+    for stated in _MAY_BE_STATED:
+        attempt = replace(described, **{key: getattr(options, key) for key in stated})
+        with contextlib.suppress(UserError):
+            open_with(where, attempt).close()
+            return attempt
+    return described

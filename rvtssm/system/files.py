@@ -147,8 +147,13 @@ def _process_state(pid: int) -> list[str]:
 
 
 def did_you_mean(path: Path | str) -> str:
-    """Return a question that names the file most like a missing one in its folder; empty if there is none."""
+    """Return a question that names the file most like a missing one in its folder; empty if there is none.
+
+    Of a link that leads nowhere, return where it leads.
+    """
     path = Path(path)
+    if path.is_symlink():
+        return f"; it is a link to {os.readlink(path)}, which is missing or leads back"
     if not path.parent.is_dir():
         return ""
     names = [entry.name for entry in path.parent.iterdir()]

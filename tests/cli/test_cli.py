@@ -53,6 +53,7 @@ def refused(capsys):
         (["predict", "dirve.dat"], r"dirve\.dat does not exist; did you mean drive\.dat\?$"),
         (["predict", "a=c.raw"], "a=c.raw: there is no such file, and no key 'a'"),
         (["inspect", "dirve.dat"], r"dirve\.dat does not exist; did you mean drive\.dat\?$"),
+        (["inspect", "link.dat"], r"link\.dat does not exist; it is a link to /gone/drive\.dat, which is missing"),
         (["evaluate", "bset.ckpt"], r"there is no checkpoint at bset\.ckpt; did you mean best\.ckpt\?$"),
         (["train", "zzz=1"], r"zzz: Key 'zzz' not in 'Config'; `rvtssm train --help` lists its keys$"),
         (["train", "--help", "optimm"], "no section or key 'optimm'"),
@@ -96,6 +97,7 @@ def refused(capsys):
 def test_a_mistake_gets_one_line(refused, arguments, answer, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "drive.dat").touch()
+    (tmp_path / "link.dat").symlink_to("/gone/drive.dat")
     (tmp_path / "best.ckpt").touch()
     (tmp_path / "a=1,b=2").mkdir()
     (tmp_path / "a=1,b=2/best.ckpt").touch()

@@ -159,11 +159,16 @@ def test_what_the_command_says_of_a_file_wins(tmp_path, capsys):
     assert options_above(path, ReadOptions(height=90)) == ReadOptions(90, 80, True, "ms", None, columns)
 
 
-def test_a_recording_that_states_its_size_keeps_it(tmp_path):
-    (tmp_path / "dataset.yaml").write_text("classes: [cat]\nheight: 60\nwidth: 80\nrepair: true\n")
+def test_what_a_recording_states_itself_counts(tmp_path):
+    text = "classes: [cat]\nheight: 60\nwidth: 80\nrepair: true\ntime_unit: ms\nformat: csv\n"
+    (tmp_path / "dataset.yaml").write_text(text)
     write_dat(tmp_path / "a.dat", random_events((30, 40)), 30, 40)
     options = options_above(tmp_path / "a.dat", ReadOptions())
     assert options == ReadOptions(repair=True)
+    (tmp_path / "a.csv").write_text("t_us,x,y,p\n5,1,2,1\n")
+    assert options_above(tmp_path / "a.csv", ReadOptions()) == ReadOptions(60, 80, True)
+    (tmp_path / "a.csv").write_text("t,x,y,p\n5,1,2,1\n")
+    assert options_above(tmp_path / "a.csv", ReadOptions()) == ReadOptions(60, 80, True, "ms", "csv")
 
 
 def test_a_description_above_is_the_nearest_one_of_ours(tmp_path, monkeypatch):
