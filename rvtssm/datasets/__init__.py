@@ -117,7 +117,11 @@ def build_spec(config: DatasetConfig) -> DatasetSpec:
     """
     config = with_described(config)
     if not config.name:
-        raise UserError("dataset.not_named", f"dataset=NAME is needed; choose from {', '.join(DATASETS)}")
+        raise UserError(
+            "dataset.not_named",
+            f"dataset=NAME is needed; choose from {', '.join(DATASETS)}, or describe your own recordings in a "
+            f"{custom.FILE} in their folder",
+        )
     spec = DATASETS[config.name]
     if not spec.class_names:  # a file beside the recordings describes the dataset
         folders = [folder for folder in (config.raw_dir, config.prepared_dir) if folder]

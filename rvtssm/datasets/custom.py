@@ -219,7 +219,7 @@ def _checked(path: Path, key: str, value: Any) -> Any:
         if isinstance(value, list) and all(type(number) is int and 0 <= number < 1 << 32 for number in value):
             return tuple(value)
     elif key == "split_sources":
-        needed = "patterns by split, such as val: [train/day3_*]"
+        needed = "patterns by split, such as {train: [all/day1*], val: [all/day2*]}"
         value = value if isinstance(value, dict) else {"": None}
         lists = list(value.values())
         are_lists = all(isinstance(patterns, list) and patterns for patterns in lists)

@@ -139,8 +139,20 @@ def find_recordings(raw_dir: Path | str, split: str, spec: DatasetSpec) -> list[
     """
     raw_dir = _folders_of(raw_dir, split, spec)
     events, folders = _find_events(raw_dir, split, spec)
+    if spec.split_sources and split in ("val", "test") and has_split(raw_dir, "train", spec):
+        _warn_of_trained(split, sorted({*events.values()} & {*_find_events(raw_dir, "train", spec)[0].values()}))
     labels = _find_labels(raw_dir, split, spec, folders, lambda: _all_names(raw_dir, spec))
     return [RawRecording(name, events[name], labels.get(name)) for name in sorted(events)]
+
+
+def _warn_of_trained(split: str, paths: list[Path]) -> None:
+    """Warn of recordings of a split that are training recordings as well."""
+    if paths:
+        warnings.warn(
+            f"{len(paths)} recordings of {split} are training recordings as well, such as {paths[0]}, so scores are "
+            "too high; divide them in split_sources, for train as well",
+            stacklevel=3,
+        )
 
 
 def _find_events(raw_dir: Path, split: str, spec: DatasetSpec) -> tuple[dict[str, Path], dict[str, str]]:

@@ -54,6 +54,10 @@ def test_a_split_may_be_part_of_a_folder(tmp_path):
     assert list(found(tmp_path, "train", spec)) == ["day1", "night"]
     assert list(found(tmp_path, "val", spec)) == ["day2"]
     assert find_boxes_without_events(tmp_path, "train", spec) == []
+    with pytest.warns(
+        UserWarning, match=r"1 recordings of val are training recordings as well, such as .*day2_td\.dat"
+    ):
+        found(tmp_path, "val", replace(spec, split_sources={"val": ("train/day2*",)}))
     touch(tmp_path, "more/night_td.raw")
     spec = replace(spec, split_sources={"train": ("train/*", "more/*")})
     with raises("dataset.same_name"):
