@@ -1,5 +1,6 @@
 """`rvtssm preprocess`: turns raw recordings into histograms on disk."""
 
+from collections import Counter
 from pathlib import Path
 
 from rvtssm.cli.config import Config
@@ -60,18 +61,24 @@ def _print_summary(summary: PreprocessSummary, prepared_dir: str) -> None:
         say_error(f"{name}: {message}")
     for name, message in summary.dropped:
         say(f"{name}: left out, {message}", style="yellow")
-    for name, count in summary.repaired.items():
-        say(f"{name}: {count} events went back in time and were moved to the time of the event before")
-    for name, notes in summary.event_notes.items():
-        for note in notes:
+    num_labels, num_thinned, label_notes, label_times = 0, 0, Counter[str](), []
+    for name, outcome in sorted(summary.outcomes.items()):
+        if outcome.backward_steps:
+            count = outcome.backward_steps
+            say(f"{name}: {count} events went back in time and were moved to the time of the event before")
+        for note in outcome.event_notes:
             say(f"{name}: {note}", style="yellow")
-    for name, counts in summary.unusable_boxes.items():
-        say(f"{name}: boxes left out: {counts}", style="yellow")
-    if summary.num_thinned:
-        say(thinned_in_words(summary.num_thinned, summary.num_labels), style="yellow")
-    for note, count in summary.label_notes.items():
+        if outcome.unusable_boxes:
+            say(f"{name}: boxes left out: {outcome.unusable_boxes}", style="yellow")
+        num_labels, num_thinned = num_labels + outcome.num_labels, num_thinned + outcome.num_thinned
+        label_notes += outcome.label_notes
+        if outcome.label_times is not None:
+            label_times.append(outcome.label_times)
+    if num_thinned:
+        say(thinned_in_words(num_thinned, num_labels), style="yellow")
+    for note, count in label_notes.items():
         say(f"{count} {note}", style="yellow")
-    if note := summary_of_times(summary.label_times):
+    if note := summary_of_times(label_times):
         say(note, style="yellow")
     say(
         f"{len(summary.written)} recordings prepared, {len(summary.skipped)} were complete, "

@@ -5,7 +5,7 @@ consecutive windows. All workers count and compress sections, and this process w
 """
 
 import shutil
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -29,7 +29,6 @@ from rvtssm.datasets.prepare_recording import (
 )
 from rvtssm.datasets.sections import Job, SectionedRecording
 from rvtssm.datasets.tree import find_boxes_without_events, find_recordings
-from rvtssm.events.label_times import LabelTimes
 from rvtssm.events.windows import WindowsConfig
 from rvtssm.readers.index import index_folder
 from rvtssm.records import DatasetSpec, WindowSettings
@@ -52,38 +51,32 @@ _FAILURES = (ValueError, OSError, MemoryError, RuntimeError)  # HDF5 raises Runt
 
 @dataclass
 class PreprocessSummary:
-    """What happened to the recordings of a dataset. Names are `split/name`."""
+    """What happened to the recordings of a dataset. Names are `split/name`, in order."""
 
-    written: list[str] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
-    dropped: list[tuple[str, str]] = field(default_factory=list)  # names and reasons
-    failed: list[tuple[str, str]] = field(default_factory=list)  # names and reasons, one line each
-    repaired: dict[str, int] = field(default_factory=dict)  # number of events that were out of order
-    # what was left out of the events, and doubts about their times
-    event_notes: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    unusable_boxes: dict[str, str] = field(default_factory=dict)  # number of boxes by reason, as text
-    num_labels: int = 0  # of the recordings that were written now
-    num_thinned: int = 0  # boxes of these recordings that were dropped because of their time
-    label_times: list[LabelTimes] = field(default_factory=list)  # of these recordings
-    label_notes: Counter[str] = field(default_factory=Counter)  # entries of label files, see `LabelFiles.read`
+    outcomes: dict[str, Outcome] = field(default_factory=dict)  # by name
 
-    def add(self, name: str, outcome: Outcome) -> None:
-        """Add the outcome of one recording."""
-        if outcome.status in ("dropped", "failed"):
-            getattr(self, outcome.status).append((name, outcome.message))
-        else:
-            getattr(self, outcome.status).append(name)
-        if outcome.backward_steps:
-            self.repaired[name] = outcome.backward_steps
-        if outcome.event_notes:
-            self.event_notes[name] = outcome.event_notes
-        if outcome.unusable_boxes:
-            self.unusable_boxes[name] = outcome.unusable_boxes
-        self.num_labels += outcome.num_labels
-        self.num_thinned += outcome.num_thinned
-        if outcome.label_times is not None:
-            self.label_times.append(outcome.label_times)
-        self.label_notes += outcome.label_notes
+    @property
+    def written(self) -> list[str]:
+        """The names of the recordings that were prepared now."""
+        return list(self._messages("written"))
+
+    @property
+    def skipped(self) -> list[str]:
+        """The names of the recordings that were complete already."""
+        return list(self._messages("skipped"))
+
+    @property
+    def dropped(self) -> list[tuple[str, str]]:
+        """The names of the recordings without boxes, and the reasons."""
+        return list(self._messages("dropped").items())
+
+    @property
+    def failed(self) -> list[tuple[str, str]]:
+        """The names of the recordings that cannot be prepared, and the reasons, one line each."""
+        return list(self._messages("failed").items())
+
+    def _messages(self, status: str) -> dict[str, str]:
+        return {name: outcome.message for name, outcome in sorted(self.outcomes.items()) if outcome.status == status}
 
 
 def preprocess(
@@ -164,7 +157,8 @@ def preprocess_dataset(
         for boxes_path in find_boxes_without_events(raw_dir, split, spec):
             suffixes = ", *".join(spec.event_suffixes)
             message = f"{boxes_path} has no event file beside it (*{suffixes}); copy one there or delete it"
-            summary.add(f"{split}/{boxes_path.name.removesuffix(spec.boxes_suffix)}", Outcome("failed", message))
+            name = f"{split}/{boxes_path.name.removesuffix(spec.boxes_suffix)}"
+            summary.outcomes[name] = Outcome("failed", message)
     if not jobs and not summary.failed:
         raise UserError(
             "preprocess.no_recordings",
@@ -188,13 +182,10 @@ def preprocess_dataset(
             for job, outcome in _Run(jobs, workers, advance).outcomes():
                 if outcome.status == "dropped" and job.path.exists():  # a training would go on reading the file
                     outcome = Outcome("failed", f"{outcome.message}; delete {job.path}, made from earlier labels")
-                summary.add(job.name, outcome)
+                summary.outcomes[job.name] = outcome
     finally:
         for folder in folders:
             remove_abandoned(folder)  # temporary files of workers that were killed
-    summary.written.sort()
-    summary.dropped.sort()
-    summary.failed.sort()
     return summary
 
 
@@ -217,7 +208,7 @@ def _missing(jobs: list[Job], overwrite: bool, summary: PreprocessSummary) -> li
         if known is None:
             missing.append(job)
         else:
-            summary.add(job.name, known)
+            summary.outcomes[job.name] = known
     return missing
 
 

@@ -22,12 +22,12 @@ from rvtssm.readers.event_checks import say_faults
 from rvtssm.readers.faults import ReadFaults
 from rvtssm.readers.gate import POSITION, EventBuffer
 from rvtssm.readers.header import MAX_HEADER_BYTES
-from rvtssm.readers.recording import copy_events
 from rvtssm.records import Events, ReadOptions
 from rvtssm.system.user_error import UserError, key_of
 
 _READ_BYTES = 1 << 16  # the most that is read at once; less is read if less has arrived
-_CLOCK_US, _MOST_EVENTS = 10_000, 1 << 25  # three times as many events as the fastest sensors send in this time
+# A stream with more events in this time is ended, because its clock stands still. The fastest sensors send a third.
+_CLOCK_US, _MOST_EVENTS = 10_000, 1 << 25
 _MIN_HEAD_BYTES = 16  # bytes needed to recognise a format
 
 
@@ -40,17 +40,13 @@ class PipedRecording:
         stream: An open binary stream with the method `read1`.
         name: Name of the stream in messages.
         options: What the caller says about the stream.
-        most_events: The most events within 10 ms. More end the stream, because its clock stands still.
 
     Raises:
         UserError: The stream ended, or its format cannot be read in order.
     """
 
-    def __init__(
-        self, stream: BinaryIO, name: str, options: ReadOptions | None = None, most_events: int = _MOST_EVENTS
-    ) -> None:
+    def __init__(self, stream: BinaryIO, name: str, options: ReadOptions | None = None) -> None:
         self.name = name
-        self._most_events = most_events
         self._stream = stream
         head = _read_head(stream)
         if not head:
@@ -86,13 +82,10 @@ class PipedRecording:
         self._began_us: int | None = None  # `_check_clock` counts the events since this time
         self._num_since = 0
 
-    def iterate(self, *, reuse: bool = False) -> Iterator[Events]:
+    def blocks(self) -> Iterator[Events]:
         """Yield events as soon as they arrive, until the stream ends, fails or is interrupted (Ctrl-C).
 
-        Call this only once.
-
-        Args:
-            reuse: Let each block overwrite the arrays of the previous one.
+        Call this only once. Each block overwrites the arrays of the block before it.
         """
         decoder, undecoded = self._decoder, self._undecoded
         decoder.path = Path(self.name)
@@ -111,7 +104,7 @@ class PipedRecording:
                 if len(events):
                     self.num_events += len(events)
                     last_us = int(events.t[-1])
-                    yield events if reuse else copy_events(events)
+                    yield events
                 if self.broke_off:
                     return
             try:
@@ -130,10 +123,6 @@ class PipedRecording:
         say_faults(self.name, self.faults, self.num_events, (self.height, self.width))
 
     time_range_us = None  # not known before the stream ends
-
-    def blocks(self) -> Iterator[Events]:
-        """Yield all events. Each block overwrites the arrays of the block before it."""
-        return self.iterate(reuse=True)
 
     def _before_jump(self, last_us: int | None, events: Events) -> Events:
         """Return the events before a jump of the clock. `last_us` is the time of the last event before these."""
@@ -154,9 +143,9 @@ class PipedRecording:
         if self._began_us is None or events.t[-1] - self._began_us > _CLOCK_US:
             self._began_us, self._num_since = int(events.t[-1]), 0
         self._num_since += len(events)
-        if self._num_since > self._most_events:
+        if self._num_since > _MOST_EVENTS:
             self.broke_off = (
-                f"{self.name} sent more than {self._most_events} events within {_CLOCK_US / 1000:g} ms, the last at "
+                f"{self.name} sent more than {_MOST_EVENTS} events within {_CLOCK_US / 1000:g} ms, the last at "
                 f"{events.t[-1]} us, which no camera does; its clock stands still, start the sender again"
             )
 

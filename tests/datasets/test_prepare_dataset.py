@@ -189,7 +189,7 @@ def test_time_that_runs_backwards_too_often_is_repaired_only_when_told(tmp_path)
     ((name, reason),) = prepare(tmp_path).failed
     assert name == "train/a" and "has 200 of 5000 events that are earlier" in reason
     assert "dataset.repair=true" in reason
-    assert prepare(tmp_path, spec=replace(SPEC, repair=True)).repaired == {"train/a": 200}
+    assert prepare(tmp_path, spec=replace(SPEC, repair=True)).outcomes["train/a"].backward_steps == 200
     assert open_sequence(tmp_path / "out" / "train" / "a.h5").meta["faults"]["backward_steps"] == 200
 
 
@@ -249,7 +249,7 @@ def test_a_recording_that_is_cut_becomes_the_same_file(tmp_path, monkeypatch, su
     summary = prepare(tmp_path, spec=spec, workers_given=workers, **changes)
     assert summary.written == ["train/a"] and workers.tasks.count("count_section") >= 6
     assert contents(tmp_path / "out") == whole
-    assert summary.repaired == ({"train/a": 100} if suffix == "_td.h5" else {})
+    assert summary.outcomes["train/a"].backward_steps == (100 if suffix == "_td.h5" else 0)
 
 
 def test_surfaces_are_prepared_whole_since_a_section_would_lack_what_came_before(tmp_path, monkeypatch):
@@ -358,7 +358,7 @@ def test_boxes_left_out_as_faults_are_reported(tmp_path, capsys):
     write_boxes(path.parent / "a_bbox.npy", boxes)
     summary = prepare(tmp_path)
     counts = "1 with a negative or non-finite side, 1 outside the sensor"
-    assert summary.written == ["train/a"] and summary.unusable_boxes == {"train/a": counts}
+    assert summary.written == ["train/a"] and summary.outcomes["train/a"].unusable_boxes == counts
     _print_summary(summary, "out")
     assert f"train/a: boxes left out: {counts}" in capsys.readouterr().out
     dense = boxes_of(*((250_000 + 1_000 * i, 1, 2, 20, 20) for i in range(100)))

@@ -41,7 +41,7 @@ from rvtssm.models.heads.yolox import YoloxHead
 from rvtssm.readers import open_recording
 from rvtssm.readers.dat import write_dat
 from rvtssm.readers.piped import PipedRecording
-from rvtssm.readers.recording import join_events
+from rvtssm.readers.recording import copy_events, join_events
 from rvtssm.records import Events, ReadOptions
 from tests.readers.format_encoders import WRITERS
 
@@ -113,7 +113,7 @@ def test_a_stream_gives_the_events_of_the_file(tmp_path, kind, size):
     events = random_events(HEIGHT, WIDTH, start_us=0, n=400)
     content = bare_words(events) if kind == "bare" else WRITERS[kind](tmp_path / "a", events).read_bytes()
     piped = PipedRecording(Dribble(content, size), "camera", ReadOptions(HEIGHT, WIDTH) if kind == "bare" else None)
-    assert_same(join_events(list(piped.iterate())), events)
+    assert_same(join_events(list(map(copy_events, piped.blocks()))), events)
     assert (piped.format, piped.num_events) == (kind.replace("bare", "dat"), len(events))
     assert piped.faults.truncated_bytes == 0
 

@@ -84,7 +84,7 @@ def _read_events(path: Path) -> None:
 
 def _read_stream(path: Path) -> None:
     piped = PipedRecording(io.BufferedReader(io.BytesIO(path.read_bytes())), STREAM, ReadOptions(HEIGHT, WIDTH))
-    for events in piped.iterate():
+    for events in piped.blocks():
         assert np.all(np.diff(events.t) >= 0)
     if piped.broke_off:
         raise UserError("live.broke_off", piped.broke_off)

@@ -24,7 +24,7 @@ from rvtssm.readers.event_checks import to_events as events_of_array
 from rvtssm.readers.event_messages import MessageDecoder
 from rvtssm.readers.gate import JUMP_US, Gate
 from rvtssm.readers.piped import PipedRecording
-from rvtssm.readers.recording import join_events
+from rvtssm.readers.recording import copy_events, join_events
 from rvtssm.records import Events
 from rvtssm.system.user_error import UserError
 from tests.readers.bag_writer import DVS, message_of, typestore_of
@@ -334,7 +334,7 @@ def test_a_pipe_passes_the_same_gate(tmp_path_factory, name, faulty):
         warnings.simplefilter("ignore")
         with open(path, "rb") as stream:
             piped = PipedRecording(stream, "pipe")
-            assert_same(join_events(list(piped.iterate())), wanted)
+            assert_same(join_events(list(map(copy_events, piped.blocks()))), wanted)
         assert piped.faults == faults
 
 

@@ -208,12 +208,13 @@ def test_a_first_event_a_day_away_is_left_out(tmp_path):
     assert recording.faults == ReadFaults(other_clock=1)
 
 
-def test_a_stream_whose_clock_stands_still_ends_with_a_message():
+def test_a_stream_whose_clock_stands_still_ends_with_a_message(monkeypatch):
     words = np.zeros((50_000, 2), "<u4")  # DAT: the time, then the place
     words[:20_000, 0] = np.arange(20_000) * 2
     words[20_000:, 0] = 40_000
     stream = io.BufferedReader(io.BytesIO(words.tobytes()))
-    piped = PipedRecording(stream, "camera", ReadOptions(HEIGHT, WIDTH), most_events=10_000)
-    num_events = sum(len(events) for events in piped.iterate())
+    monkeypatch.setattr("rvtssm.readers.piped._MOST_EVENTS", 10_000)
+    piped = PipedRecording(stream, "camera", ReadOptions(HEIGHT, WIDTH))
+    num_events = sum(len(events) for events in piped.blocks())
     assert 20_000 < num_events < 50_000
     assert piped.broke_off is not None and "its clock stands still" in piped.broke_off
