@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from rich.table import Table
 
 from rvtssm.cli.config import Config
 from rvtssm.cli.console import console, say
 from rvtssm.cli.weights import pasted, read_weights, settings_of
 from rvtssm.datasets import build_spec
+from rvtssm.evaluation.render import TerminalTable
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.detector import Detector, count_parameters
 from rvtssm.models.weights import check_digest, local_weights
@@ -70,16 +70,10 @@ def _values(
     }
 
 
-def _table(described: CheckpointMeta, counts: dict[str, int]) -> Table:
+def _table(described: CheckpointMeta, counts: dict[str, int]) -> TerminalTable:
     title = f"{described.model_config.size} {described.temporal_config.name} on {described.spec.name}"
-    table = Table(title=title, title_justify="left")
-    table.add_column("room")
-    table.add_column("parameters", justify="right")
-    for room, count in counts.items():
-        if room == "total":
-            table.add_section()
-        table.add_row(room, f"{count / 1e6:.6f} M")
-    return table
+    rows = [("room", "parameters"), *((room, f"{count / 1e6:.6f} M") for room, count in counts.items())]
+    return TerminalTable(title, rows, sections=[len(counts) - 2])  # a line above the total
 
 
 def _sentences(described: CheckpointMeta, detector: Detector, has_digest: bool | None) -> Iterator[str]:

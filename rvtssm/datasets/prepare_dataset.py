@@ -258,7 +258,7 @@ class _Run:
         self._jobs = deque(sorted(jobs, key=lambda job: job.num_bytes, reverse=True))
         self._workers = workers
         self._advance, self._num_jobs, self._num_finished = advance, len(jobs), 0
-        self._shown = {job: (0.0, 0) for job in jobs}  # share of the windows that is done, and number of events read
+        self._shown = dict.fromkeys(jobs, 0.0)  # share of the windows that is done
         # A recording longer than half of a worker's share could keep the other workers waiting at the end.
         fair_share = sum(job.num_bytes for job in jobs) / workers.num_workers
         limit = max(fair_share / 2, 2 * sections.SECTION_BYTES)
@@ -273,18 +273,16 @@ class _Run:
                 outcome = self._advanced(job, done)
                 if outcome is not None:
                     self._num_finished += 1
-                    self._show(job, 1.0, outcome.num_events)
+                    self._show(job, 1.0)
                     yield job, outcome
         finally:
             for cut in self._cut.values():
                 cut.abandon()
 
-    def _show(self, job: Job, share: float, num_events: int) -> None:
-        before, _ = self._shown[job]
-        self._shown[job] = share, num_events
-        events = sum(count for _, count in self._shown.values()) / 1e6
-        text = f"{self._num_finished}/{self._num_jobs} recordings, {events:.1f} M events, {job.name}"
-        self._advance((share - before) * job.num_bytes, text)
+    def _show(self, job: Job, share: float) -> None:
+        text = f"{self._num_finished}/{self._num_jobs} recordings, {job.name}"
+        self._advance((share - self._shown[job]) * job.num_bytes, text)
+        self._shown[job] = share
 
     def _next_task(self) -> Task | None:
         for job, cut in self._cut.items():
@@ -312,7 +310,7 @@ class _Run:
                 self._cut[job] = SectionedRecording(job, done.result, self._workers.num_workers)
             elif is_section:
                 cut = self._cut[job]
-                self._show(job, cut.take(done.key[1], *done.result), cut.num_events)
+                self._show(job, cut.take(done.key[1], done.result))
                 if cut.is_written:
                     del self._cut[job]
                     return cut.finish()

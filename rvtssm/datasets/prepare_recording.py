@@ -39,7 +39,6 @@ class Outcome:
     status: str
     message: str = ""
     backward_steps: int = 0
-    num_events: int = 0
     unusable_boxes: str = ""  # how many boxes were dropped as faulty, by reason
     num_labels: int = 0
     num_thinned: int = 0  # boxes that were dropped because of their time
@@ -95,15 +94,15 @@ class Plan:
         """Return the complete metadata, with the number of events and the repairs."""
         return {**self.meta, "num_events": num_events, "faults": self.sequence.recording.faults.to_json()}
 
-    def written(self, num_events: int, label_times: LabelTimes | None) -> Outcome:
+    def written(self, label_times: LabelTimes | None) -> Outcome:
         """Return the outcome once the file is written."""
-        plan, faults = self.sequence, self.sequence.recording.faults
+        plan, num_moved = self.sequence, self.sequence.recording.faults.backward_steps
         of_labels = len(plan.labels), plan.num_thinned, label_times, self.label_notes, self.event_notes
-        return Outcome("written", "", faults.backward_steps, num_events, self.unusable_boxes, *of_labels)
+        return Outcome("written", "", num_moved, self.unusable_boxes, *of_labels)
 
 
 def prepare_recording(
-    recording: RawRecording, path: Path | str, recipe: Recipe, report: Callable[[float, int], None] | None = None
+    recording: RawRecording, path: Path | str, recipe: Recipe, report: Callable[[float], None] | None = None
 ) -> Outcome:
     """Prepare one recording in constant memory.
 
@@ -111,7 +110,7 @@ def prepare_recording(
         recording: The raw recording.
         path: The file to write.
         recipe: How recordings of this split are prepared.
-        report: Called with the share of the windows that is done and the number of events read so far.
+        report: Called with the share of the windows that is done.
 
     Raises:
         UserError: The recording is unusable.
@@ -128,11 +127,11 @@ def prepare_recording(
         for frames in _compressed(sequence, blocks):
             writer.append(frames)
             if report is not None:
-                report(writer.num_frames / len(sequence.windows), blocks.num_events)
+                report(writer.num_frames / len(sequence.windows))
         label_times = sequence.label_times((blocks.first_us, blocks.last_us))
         writer.meta = plan.final_meta(blocks.num_events)
     plan = replace(plan, event_notes=(*plan.event_notes, *event_notes))
-    return plan.written(blocks.num_events, label_times)
+    return plan.written(label_times)
 
 
 def plan_recording(recording: RawRecording, recipe: Recipe, is_cut: bool = False) -> Plan | Outcome:
@@ -161,12 +160,12 @@ def plan_recording(recording: RawRecording, recipe: Recipe, is_cut: bool = False
     return Plan(sequence, {**recipe.meta, "source": _source(recording, recipe)}, unusable, notes, tuple(event_notes))
 
 
-def count_section(section: SequencePlan) -> tuple[list[bytes], int]:
-    """Return the compressed frames of a section of a plan, and the number of events read for it."""
+def count_section(section: SequencePlan) -> list[bytes]:
+    """Return the compressed frames of a section of a plan."""
     start_us, end_us = section.span_us
-    blocks = EventBlocks(section.recording, start_us=start_us, end_us=end_us)
-    with closing(section.recording):
-        return [frame for group in _compressed(section, blocks) for frame in group], blocks.num_events
+    with closing(section.recording) as events:
+        groups = _compressed(section, events.iterate(start_us=start_us, end_us=end_us, reuse=True))
+        return [frame for group in groups for frame in group]
 
 
 def _compressed(sequence: SequencePlan, blocks: Iterable[Events]) -> Iterator[list[bytes]]:

@@ -44,7 +44,6 @@ class SectionedRecording:
 
     def __init__(self, job: Job, plan: Plan, num_workers: int) -> None:
         self.plan = plan
-        self.num_events = 0
         sequence = plan.sequence
         num_windows = len(sequence.windows)
         least = -(-num_windows // _SECTION_WINDOWS)
@@ -74,19 +73,17 @@ class SectionedRecording:
         self._begun += 1
         return self._begun - 1
 
-    def take(self, section: int, frames: list[bytes], num_events: int) -> float:
+    def take(self, section: int, frames: list[bytes]) -> float:
         """Write a section as soon as all earlier ones are written.
 
         Args:
             section: Its number.
             frames: Its compressed frames.
-            num_events: Number of events read for it.
 
         Returns:
             The share of the windows that is written.
         """
         self._waiting[section] = frames
-        self.num_events += num_events
         while self._written in self._waiting:
             self._writer.append(self._waiting.pop(self._written))
             self._written += 1
@@ -97,7 +94,7 @@ class SectionedRecording:
         recording = self.plan.sequence.recording
         self._writer.meta = self.plan.final_meta(recording.num_events)
         self._stack.close()
-        return self.plan.written(self.num_events, self.plan.sequence.label_times(recording.time_range_us))
+        return self.plan.written(self.plan.sequence.label_times(recording.time_range_us))
 
     def abandon(self) -> None:
         """Close the file without keeping it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -265,29 +266,21 @@ class RawSplit:
         Raises:
             UserError: No recording remains, or a recording cannot be used.
         """
-        if label_hz is not None and not any(annotated(boxes)["track_id"].any() for _, _, boxes in self._recordings):
-            raise UserError(
-                "labels.no_tracks",
-                f"the labels of the {self.split} split have no track_id, so they cannot be interpolated; "
-                "set evaluation.label_hz=null",
-            )
         sequences, times = [], []
         for name, recording, all_boxes in self._recordings:
             boxes = all_boxes if has_pseudo_labels else annotated(all_boxes)
             spec = self.spec
-            plan = plan_sequence(recording, boxes, spec, settings, self.split == "train", grid=grid)
-            if plan is not None:
+            with closing(recording):  # a split has more recordings than a process may have open files
+                plan = plan_sequence(recording, boxes, spec, settings, self.split == "train", grid=grid)
+                if plan is None:
+                    continue
                 times.append(plan.label_times(recording.time_range_us))
-            recording.close()  # a split has more recordings than a process may have open files
-            if plan is not None:
-                labels = plan.labels
-                if label_hz is not None:
-                    cleaned = clean_boxes(boxes, spec, settings.convention, self.split == "train")
-                    labels = to_labels(interpolated_boxes(cleaned, label_hz, name), plan.windows, is_exact=False)
-                labels = to_frame_labels(labels, spec)
-                frames = plan.frame_shape, settings, CountedFrames(plan)
-                sequence = FrameSequence(name, plan.windows, labels, *frames, num_thinned=plan.num_thinned)
-                sequences.append(sequence)
+            labels = plan.labels
+            if label_hz is not None:
+                cleaned = clean_boxes(boxes, spec, settings.convention, self.split == "train")
+                labels = to_labels(interpolated_boxes(cleaned, label_hz, name), plan.windows, is_exact=False)
+            steps = plan.windows, to_frame_labels(labels, spec), plan.frame_shape, settings
+            sequences.append(FrameSequence(name, *steps, CountedFrames(plan), num_thinned=plan.num_thinned))
         if not sequences:
             raise UserError(
                 "dataset.no_usable_labels",

@@ -37,11 +37,8 @@ _WORD = np.dtype([("t", "<u4"), ("xyp", "<u4")])
 _BLOCK = 2048  # events that are decoded at once if they are all valid, otherwise one by one
 _VERSION = 2  # of files that do not say it
 _CLOCK_US = 1 << CLOCK_BITS  # after which the clock begins again
-_CLOCK = (
-    0,
-    _CLOCK_US,
-    _CLOCK_US >> 1,
-)  # of `keep_block`: a step back by half the period or more is a wrap, if times do not return
+# Of `keep_block`: a step back by half the period or more is a wrap, if times do not return.
+_CLOCK = 0, _CLOCK_US, _CLOCK_US >> 1
 
 
 class DatRecording(ByteRecording):
@@ -156,12 +153,8 @@ def _decode_words(words, num_words, state, height, width, t, x, y, p):  # type: 
     for start in range(0, num_words, _BLOCK):
         block = words[start : min(start + _BLOCK, num_words)]
         size = len(block)
-        times, columns, rows = (
-            t[num_kept : num_kept + size],
-            x[num_kept : num_kept + size],
-            y[num_kept : num_kept + size],
-        )
-        polarities, latest, wrapped = p[num_kept : num_kept + size], state[LATEST_US], state[WRAPPED_US]
+        latest, wrapped, stop = state[LATEST_US], state[WRAPPED_US], num_kept + size
+        times, columns, rows, polarities = t[num_kept:stop], x[num_kept:stop], y[num_kept:stop], p[num_kept:stop]
         largest_column = largest_row = np.uint16(0)
         step, before = np.uint64(0), np.int64(block[0] & np.uint64(0xFFFFFFFF))
         for i in range(size):

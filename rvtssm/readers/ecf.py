@@ -174,11 +174,11 @@ def decode_chunk(data, num_events, t, x, y, p):  # type: ignore[no-untyped-def]
     position = _decode_times(data, in_chunk, t)
     if head & _PACKED_ROWS:
         return _decode_packed(data, position, in_chunk, 4, y, x, p)
-    position = _decode_rows(data, position, in_chunk, y)
+    position = _decode_runs(data, position, in_chunk, 2, 5, y)
     if head & _PACKED_COLUMNS:
         return _decode_packed(data, position, in_chunk, 2, y, x, p)
     position = _decode_columns(data, position, in_chunk, x)
-    return _decode_polarities(data, position, in_chunk, p)
+    return _decode_runs(data, position, in_chunk, 1, 7, p)
 
 
 @jit
@@ -231,23 +231,28 @@ def _decode_times(data, in_chunk, t):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _decode_rows(data, position, in_chunk, y):  # type: ignore[no-untyped-def]
-    """Decode two bytes per run: 11 bits of row, 5 bits of length; 31 means that the next two bytes hold the length."""
-    filled = np.int64(0)
+def _decode_runs(data, position, in_chunk, num_bytes, length_bits, values):  # type: ignore[no-untyped-def]
+    """Decode one number of 1 or 2 bytes per run: a value, and in the lower bits the length of the run.
+
+    If all bits of the length are 1, the next two bytes hold it.
+    """
+    filled, longest = np.int64(0), (1 << length_bits) - 1
     while position >= 0 and filled < in_chunk:
-        if position + 2 > len(data):
+        if position + num_bytes > len(data):
             return ~position
-        value = _number(data, position, 2)
-        position += 2
-        row, length = value >> 5, value & 0x1F
-        if length < 31:
-            for i in range(32):
-                y[filled + i] = row
-        else:
+        number = _number(data, position, num_bytes)
+        position += num_bytes
+        value, length = number >> length_bits, number & longest
+        if length == longest:
             position, length = _long_run(data, position, filled, in_chunk)
             if position < 0:
                 return position
-            y[filled : filled + length] = row
+        if length <= 16:
+            for i in range(16):
+                values[filled + i] = value
+        else:
+            for i in range(length):
+                values[filled + i] = value
         filled += length
     return position if filled <= in_chunk or position < 0 else ~position
 
@@ -271,30 +276,6 @@ def _decode_columns(data, position, in_chunk, x):  # type: ignore[no-untyped-def
             x[filled] = column + i + 1
             filled += (value >> (4 - i)) & 1
     return position
-
-
-@jit
-def _decode_polarities(data, position, in_chunk, p):  # type: ignore[no-untyped-def]
-    """Decode one byte per run: polarity, 7 bits of length. Length 127 means that the next two bytes hold the length."""
-    filled = np.int64(0)
-    while position >= 0 and filled < in_chunk:
-        if position >= len(data):
-            return ~position
-        polarity, length = data[position] >> 7, np.int64(data[position] & 0x7F)
-        position += 1
-        if length <= 16:
-            for i in range(16):
-                p[filled + i] = polarity
-        elif length < 127:
-            for i in range(length):
-                p[filled + i] = polarity
-        else:
-            position, length = _long_run(data, position, filled, in_chunk)
-            if position < 0:
-                return position
-            p[filled : filled + length] = polarity
-        filled += length
-    return position if filled <= in_chunk or position < 0 else ~position
 
 
 @jit

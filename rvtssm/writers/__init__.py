@@ -2,19 +2,219 @@
 
 To add a format, write a function that takes a path, blocks of events and the size of the sensor, and add a line to
 FORMATS.
+
+Cameras of Prophesee group pixels of a row into vectors. Here every event is a word, so that their order stays. An
+AEDAT4 file gets no data table at its end, which the format allows; programs then find the packets by themselves.
+Sources: OpenEB 0499c95, hal/cpp/include/metavision/hal/decoders; the schemas of dv-processing.
 """
 
+import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import h5py
+import hdf5plugin
+import lz4.frame
+import numpy as np
+
 from rvtssm.readers import Recording
+from rvtssm.readers.aedat4 import EVENT, SIGNATURE
 from rvtssm.readers.dat import write_dat
 from rvtssm.readers.recording import EventBlocks
 from rvtssm.records import Events
 from rvtssm.system.files import atomic_file
 from rvtssm.system.user_error import UserError
-from rvtssm.writers.formats import write_aedat4, write_csv, write_evt2, write_evt3, write_npy, write_rvt_hdf5
+
+_HEADER = "% evt {version}\n% format {name};height={height};width={width}\n% geometry {width}x{height}\n% end\n"
+_EVT2_LOW_BITS = 6
+_ADDR_Y, _ADDR_X, _TIME_LOW, _TIME_HIGH = 0x0, 0x2, 0x6, 0x8
+_EVT3_LOW_BITS, _EVT3_MASK = 12, 0xFFF
+_LONGEST_STEP = 1 << 10  # of the upper time; a reader sees that its 12 bits have begun again if a step is shorter
+_LZ4 = 1  # the code of the compression
+_STREAM = 0  # the number of the stream of events
+_NO_TABLE = -1
+_PACKET_EVENTS = 1 << 13  # so that a seek unpacks little
+_ALIGNMENT = 8  # of the times of events within a packet
+_STREAMS = (
+    '<dv version="2.0"><node name="outInfo" path="/mainloop/Recorder/outInfo/"><node name="0" '
+    'path="/mainloop/Recorder/outInfo/0/"><attr key="compression" type="string">LZ4</attr><attr key="typeIdentifier" '
+    'type="string">EVTS</attr><node name="info" path="/mainloop/Recorder/outInfo/0/info/"><attr key="sizeX" '
+    'type="int">{width}</attr><attr key="sizeY" type="int">{height}</attr></node></node></node></dv>'
+)
+_ROW = np.dtype([("t_us", "<i8"), ("x", "<u2"), ("y", "<u2"), ("p", "u1")])
+_CHUNK_EVENTS = 1 << 16
+
+
+def write_evt2(path: Path, blocks: Iterable[Events], height: int, width: int) -> None:
+    """Write events as EVT2: a word for the upper 28 bits of a time when they change, and a word per event.
+
+    Args:
+        path: The file to write.
+        blocks: The events; times below 2^34 us, coordinates below 2^11.
+        height: Height of the sensor, pixels.
+        width: Width of the sensor, pixels.
+    """
+    with open(path, "wb") as file:
+        file.write(_HEADER.format(version="2.0", name="EVT2", height=height, width=width).encode())
+        latest_high = -1
+        for events in blocks:
+            high = events.t >> _EVT2_LOW_BITS
+            is_new = np.diff(high, prepend=latest_high) != 0
+            latest_high = int(high[-1])
+            low = events.t & ((1 << _EVT2_LOW_BITS) - 1)
+            pixel = events.p.astype(np.int64) << 28 | low << 22 | events.x.astype(np.int64) << 11 | events.y
+            words = np.stack([_TIME_HIGH << 28 | high, pixel], axis=1)
+            is_written = np.stack([is_new, np.ones(len(events), bool)], axis=1)
+            file.write(words[is_written].astype("<u4").tobytes())
+
+
+def write_evt3(path: Path, blocks: Iterable[Events], height: int, width: int) -> None:
+    """Write events as EVT3: words for the upper time, the lower time and the row when they change, and for the pixel.
+
+    The clock of the format has 24 bits. Words for the upper time fill gaps of more than a quarter of its period, also
+    before the first event, so that readers can count how often it has begun again.
+
+    Args:
+        path: The file to write.
+        blocks: The events; times from 0 on, coordinates below 2^11.
+        height: Height of the sensor, pixels.
+        width: Width of the sensor, pixels.
+    """
+    with open(path, "wb") as file:
+        file.write(_HEADER.format(version="3.0", name="EVT3", height=height, width=width).encode())
+        latest_high, latest_low, latest_row = 0, -1, -1
+        file.write(np.array([_TIME_HIGH << 12], "<u2").tobytes())
+        for events in blocks:
+            high, low, row = events.t >> _EVT3_LOW_BITS, events.t & _EVT3_MASK, events.y.astype(np.int64)
+            step = np.diff(high, prepend=latest_high)
+            num_high = -(-step // _LONGEST_STEP)  # rounded up
+            has_low = (num_high > 0) | (np.diff(low, prepend=latest_low) != 0)
+            has_row = np.diff(row, prepend=latest_row) != 0
+            # An event has a row for each of its upper times. The last of these rows holds its other words.
+            num_rows = np.maximum(num_high, 1)
+            event = np.repeat(np.arange(len(events)), num_rows)
+            num_left = num_rows.cumsum()[event] - np.arange(len(event)) - 1  # rows of the event that follow
+            pixel = _ADDR_X << 12 | events.p.astype(np.int64) << 11 | events.x
+            upper = _TIME_HIGH << 12 | (high[event] - num_left * _LONGEST_STEP) & _EVT3_MASK
+            words = np.stack(
+                [upper, (_TIME_LOW << 12 | low)[event], (_ADDR_Y << 12 | row)[event], pixel[event]], axis=1
+            )
+            is_last = num_left == 0
+            is_written = np.stack([num_high[event] > 0, has_low[event] & is_last, has_row[event] & is_last, is_last], 1)
+            file.write(words[is_written].astype("<u2").tobytes())
+            latest_high, latest_low, latest_row = int(high[-1]), int(low[-1]), int(row[-1])
+
+
+def write_aedat4(path: Path, blocks: Iterable[Events], height: int, width: int) -> None:
+    """Write events as an AEDAT4 file with one stream.
+
+    Args:
+        path: The file to write.
+        blocks: The events; coordinates below 2^15.
+        height: Height of the sensor, pixels.
+        width: Width of the sensor, pixels.
+    """
+    with open(path, "wb") as file:
+        file.write(SIGNATURE + _header(_STREAMS.format(height=height, width=width).encode()))
+        for events in blocks:
+            for start in range(0, len(events), _PACKET_EVENTS):
+                content = lz4.frame.compress(_packet(events[start : start + _PACKET_EVENTS]))
+                file.write(struct.pack("<ii", _STREAM, len(content)) + content)
+
+
+def _header(streams: bytes) -> bytes:
+    """Return the flatbuffer IOHE with its size: compression, no data table, the description of the streams."""
+    vtable = struct.pack("<HHHHH", 10, 20, 4, 8, 16)
+    table = struct.pack("<iiqI", len(vtable), _LZ4, _NO_TABLE, 4)
+    content = struct.pack("<I", 8 + len(vtable)) + b"IOHE" + vtable + table
+    content += struct.pack("<I", len(streams)) + streams + b"\0"
+    return struct.pack("<I", len(content)) + content
+
+
+def _packet(events: Events) -> bytes:
+    """Return the flatbuffer EVTS with its size: a table whose one field is a vector of events."""
+    structs = np.zeros(len(events), EVENT)
+    for name in "txyp":
+        structs[name] = getattr(events, name)
+    vtable = struct.pack("<HHH", 6, 8, 4)
+    root = 8 + len(vtable)  # after the root offset and the identifier
+    vector = root + 8  # after the table: its place of the vtable, and the offset of the vector
+    padding = -(4 + vector + 4) % _ALIGNMENT  # the events begin after the size of the file and of the vector
+    table = struct.pack("<iI", len(vtable), 4 + padding)
+    content = struct.pack("<I", root) + b"EVTS" + vtable + table + bytes(padding)
+    content += struct.pack("<I", len(structs)) + structs.tobytes()
+    return struct.pack("<I", len(content)) + content
+
+
+def write_rvt_hdf5(path: Path, blocks: Iterable[Events], height: int, width: int) -> None:
+    """Write events as HDF5 with `events/t`, `x`, `y`, `p`, `height` and `width`, as RVT reads it, packed with Blosc.
+
+    Args:
+        path: The file to write.
+        blocks: The events.
+        height: Height of the sensor, pixels.
+        width: Width of the sensor, pixels.
+    """
+    with h5py.File(path, "w") as file:
+        columns = {}
+        for name, kind in {"t": np.int64, "x": np.uint16, "y": np.uint16, "p": np.uint8}.items():
+            packing = hdf5plugin.Blosc(cname="zstd", clevel=1)
+            columns[name] = file.create_dataset(
+                f"events/{name}", (0,), kind, maxshape=(None,), chunks=(_CHUNK_EVENTS,), **packing
+            )
+        file["events/height"], file["events/width"] = height, width
+        for events in blocks:
+            for name, column in columns.items():
+                size = len(column)
+                column.resize(size + len(events), axis=0)
+                column[size:] = getattr(events, name)
+
+
+def write_npy(path: Path, blocks: Iterable[Events], height: int, width: int) -> None:
+    """Write events as a structured array with the fields t_us, x, y and p. It does not hold the size of the sensor.
+
+    Args:
+        path: The file to write.
+        blocks: The events.
+        height: Height of the sensor, not written.
+        width: Width of the sensor, not written.
+    """
+    with open(path, "wb") as file:
+        _write_npy_header(file, 0)
+        num_events = 0
+        for events in blocks:
+            file.write(_rows(events).tobytes())
+            num_events += len(events)
+        file.seek(0)
+        _write_npy_header(file, num_events)  # as long as before: numpy leaves room for a growing first dimension
+
+
+def _write_npy_header(file: object, num_events: int) -> None:
+    header = {"descr": np.lib.format.dtype_to_descr(_ROW), "fortran_order": False, "shape": (num_events,)}
+    np.lib.format.write_array_header_1_0(file, header)  # type: ignore[arg-type]
+
+
+def write_csv(path: Path, blocks: Iterable[Events], height: int, width: int) -> None:
+    """Write events as text: a line with the size of the sensor, a line with names, and a line per event.
+
+    Args:
+        path: The file to write.
+        blocks: The events.
+        height: Height of the sensor, pixels.
+        width: Width of the sensor, pixels.
+    """
+    with open(path, "wb") as file:
+        file.write(f"# height={height} width={width}\nt_us,x,y,p\n".encode())
+        for events in blocks:
+            np.savetxt(file, _rows(events), fmt="%d", delimiter=",")
+
+
+def _rows(events: Events) -> np.ndarray:
+    rows = np.empty(len(events), _ROW)
+    rows["t_us"], rows["x"], rows["y"], rows["p"] = events.t, events.x, events.y, events.p
+    return rows
+
 
 Write = Callable[[Path, Iterable[Events], int, int], None]  # path, blocks, height and width of the sensor
 
