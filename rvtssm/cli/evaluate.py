@@ -121,8 +121,8 @@ def _say_results(reports: Mapping[str, EvaluationReport]) -> None:
             say(best if len(reports) == 1 else f"{path}: {best}")
 
 
-def _announce(out: Path, run: DetectorRun, split: SplitPlan, rates: Sequence[PlannedRate]) -> None:
-    checkpoint, options = run.checkpoint, split.options
+def _announce(out: Path, run: DetectorRun, rates: Sequence[PlannedRate]) -> None:
+    checkpoint, split, options = run.checkpoint, run.split, run.split.options
     if options.window == "shrink":
         say_windows(checkpoint, checkpoint.windows_at(max(options.hz or [checkpoint.windows.hz]), "shrink"))
     say_replaced(out, "evaluation")

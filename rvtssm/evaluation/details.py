@@ -37,16 +37,15 @@ def title(checkpoint: LoadedCheckpoint, options: EvaluationConfig) -> str:
     return ", ".join(words)
 
 
-def conditions(run: DetectorRun, split: SplitPlan, rates: Sequence[PlannedRate], scored: ScoredRate) -> dict[str, str]:
+def conditions(run: DetectorRun, rates: Sequence[PlannedRate], scored: ScoredRate) -> dict[str, str]:
     """Describe everything that decides the numbers of an evaluation.
 
     Args:
         run: The detector, and how it runs.
-        split: The recordings and the options.
         rates: The rates.
         scored: One of the rates, whose labels are those of all.
     """
-    checkpoint, options = run.checkpoint, split.options
+    checkpoint, split, options = run.checkpoint, run.split, run.split.options
     kinds = dict.fromkeys(kind for rate in rates for kind in rate.windows)
     lines = {
         "weights": f"{run.weights.path}, trained at {checkpoint.windows.hz:g} Hz",
@@ -64,7 +63,7 @@ def conditions(run: DetectorRun, split: SplitPlan, rates: Sequence[PlannedRate],
     if options.step_scale is not None:
         lines["time step"] = f"{options.step_scale:g} whatever the rate"
     if checkpoint.temporal_config.bidirectional:
-        chunk = run.data.data.eval_chunk_length
+        chunk = split.data.data.eval_chunk_length
         lines["memory"] += f", and events after the label, to the end of each chunk of {chunk} steps"
     if run.classes is not None:
         lines["classes"] = _classes(run, options)

@@ -20,6 +20,7 @@ from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.data_config import DataConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.sequence import FrameSequence
+from rvtssm.evaluation.split_plan import SplitPlan
 from rvtssm.export.exported import is_exported, read_weights_file
 from rvtssm.models.checkpoint import read_checkpoint, weights_digest
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint, detector_for_frame
@@ -70,16 +71,17 @@ def _read_once(weights: WeightsFile) -> LoadedCheckpoint:
 
 @dataclass(frozen=True)
 class DetectorRun:
-    """A detector, and how it runs over recordings."""
+    """A detector on a split, and how it runs over recordings."""
 
     weights: WeightsFile
-    checkpoint: LoadedCheckpoint  # its weights, for the classes and frames of the data
-    data: SequenceDataModule
+    split: SplitPlan  # the recordings and the options, with the weights for the classes and frames of the data
     postprocess: PostprocessConfig
-    step_scale: float | None = None  # None: stride / training stride
-    is_carried: bool = False  # carry the state even if training reset it
     classes: tuple[int, ...] | None = None  # class of the data for each class of the weights, -1: none; None: the same
-    num_processes: int = 1
+
+    @property
+    def checkpoint(self) -> LoadedCheckpoint:
+        """The weights, for the classes and frames of the data."""
+        return self.split.checkpoint
 
     def outputs(
         self, sequences: Sequence[FrameSequence], progress: str, is_reset: bool = False
@@ -91,16 +93,16 @@ class DetectorRun:
             progress: Text beside a progress bar.
             is_reset: Reset the state at every step.
         """
-        batches = self._batches(sequences, is_reset)
+        batches, number = self._batches(sequences, is_reset), num_processes(self.split.options.workers)
         with progress_bar(progress, sum(batch.num_chunks for batch in batches.values())) as advance:
-            if self.num_processes == 1:
+            if number == 1:
                 by_batch = {numbers: batch.run(self.checkpoint, advance) for numbers, batch in batches.items()}
             else:
-                by_batch = self._run_elsewhere(batches, advance)
+                by_batch = self._run_elsewhere(batches, min(number, len(batches)), advance)
         outputs: list[list[Detections]] = [[] for _ in sequences]
         for numbers, of_batch in by_batch.items():
-            for number, output in zip(numbers, of_batch, strict=True):
-                outputs[number] = [self._in_data(frame) for frame in output]
+            for place, output in zip(numbers, of_batch, strict=True):
+                outputs[place] = [self._in_data(frame) for frame in output]
         for sequence in sequences:
             sequence.close()
         return outputs
@@ -109,27 +111,29 @@ class DetectorRun:
         """Return the batches by the numbers of their recordings, the longest first."""
         asked = [number for number, sequence in enumerate(sequences) if len(sequence.wanted_steps)]
         ordered = sorted(asked, key=lambda number: -len(sequences[number].windows))  # similar lengths in a batch
+        options, data = self.split.options, self.split.data
         memory_chunk = self.checkpoint.model_config.memory_chunk
         if is_reset:
             memory_chunk = 1
-        elif self.is_carried:
+        elif options.memory == "carried":
             memory_chunk = None
-        how = self.postprocess, memory_chunk, self.step_scale
-        size = self.data.data.eval_batch_size
+        how = self.postprocess, memory_chunk, options.step_scale
+        size = data.data.eval_batch_size
         batches = {}
         for first in range(0, len(ordered), size):
             numbers = tuple(sorted(ordered[first : first + size]))
             own = [sequences[number] for number in numbers]
-            batches[numbers] = _Batch(own, self.data.config, self.data.data, *how)
+            batches[numbers] = _Batch(own, data.config, data.data, *how)
         return batches
 
     def _run_elsewhere(
-        self, batches: dict[tuple[int, ...], "_Batch"], advance: Callable[[int], object]
+        self, batches: dict[tuple[int, ...], "_Batch"], number: int, advance: Callable[[int], object]
     ) -> dict[tuple[int, ...], list[list[Detections]]]:
-        frame_hw = self.data.spec.frame_height, self.data.spec.frame_width
+        spec = self.split.data.spec
+        frame_hw = spec.frame_height, spec.frame_width
         tasks = ((numbers, _run_batch, (self.weights, frame_hw, batch)) for numbers, batch in batches.items())
         outputs = {}
-        with closing(detector_processes(min(self.num_processes, len(batches)))) as processes:
+        with closing(detector_processes(number)) as processes:
             for done in finished(processes, lambda: next(tasks, None), lambda numbers: batches[numbers].names):
                 if done.error is not None:
                     raise done.error

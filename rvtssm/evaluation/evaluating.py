@@ -16,7 +16,7 @@ from rvtssm.datasets.data_config import DataConfig
 from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.evaluation.bootstrap import Resampled
 from rvtssm.evaluation.details import best_rate, break_down_rate, conditions, provenance, title, worst_pictures
-from rvtssm.evaluation.detector_run import DetectorRun, WeightsFile, num_processes
+from rvtssm.evaluation.detector_run import DetectorRun, WeightsFile
 from rvtssm.evaluation.evaluation_config import EvaluationConfig
 from rvtssm.evaluation.fit import class_indices, data_for, differences_in_scoring, for_data
 from rvtssm.evaluation.frequency import RateRow
@@ -35,7 +35,7 @@ from rvtssm.system.provenance import written_by
 
 _UNFINISHED = "unfinished"  # the key of `evaluation.json` that keeps finished rates until all rates are done
 _USUAL_SHIFTS_MS = (-200, -150, -100, -50, 0, 50, 100, 150, 200)
-Announce = Callable[[DetectorRun, SplitPlan, Sequence[PlannedRate]], object]
+Announce = Callable[[DetectorRun, Sequence[PlannedRate]], object]
 
 
 def evaluate(
@@ -51,7 +51,7 @@ def evaluate(
     seed: int = 0,
     out: str | Path | None = None,
     say: Callable[[str], object] = lambda text: None,
-    announce: Announce = lambda run, split, rates: None,
+    announce: Announce = lambda run, rates: None,
     **settings: Any,
 ) -> EvaluationReport:
     """Return the average precision of weights at every rate, with intervals, a breakdown and the worst frames.
@@ -86,10 +86,10 @@ def evaluate(
     if prepared_dir is not None:
         dataset = replace(dataset, prepared_dir=str(prepared_dir))
     weights = WeightsFile(str(checkpoint), chosen_precision(str(checkpoint), precision), tuple(plugins))
-    run, split = prepare(weights, dataset, data or DataConfig(), postprocess or PostprocessConfig(), options, say)
+    run = prepare(weights, dataset, data or DataConfig(), postprocess or PostprocessConfig(), options, say)
     folder = None if out is None else Path(out)
     with nullcontext() if folder is None else locked(folder):
-        report = _report(run, split, seed, folder, announce)
+        report = _report(run, seed, folder, announce)
         if folder is not None:
             with result_set(folder, "evaluation", REPORT_FILES) as staged:
                 write_report(report, staged)
@@ -103,7 +103,7 @@ def prepare(
     postprocess: PostprocessConfig,
     options: EvaluationConfig,
     say: Callable[[str], object] = lambda text: None,
-) -> tuple[DetectorRun, SplitPlan]:
+) -> DetectorRun:
     """Read weights and find the recordings to score them on.
 
     Args:
@@ -124,42 +124,33 @@ def prepare(
     postprocess = postprocess.with_score(checkpoint.scored_as.score)
     for line in differences_in_scoring(postprocess, checkpoint.scored_as):
         say(line)
-    run = DetectorRun(
-        weights,
-        checkpoint,
-        module,
-        postprocess,
-        step_scale=options.step_scale,
-        is_carried=options.memory == "carried",
-        classes=classes,
-        num_processes=num_processes(options.workers),
-    )
-    return run, SplitPlan(options, checkpoint, module)
+    return DetectorRun(weights, SplitPlan(options, checkpoint, module), postprocess, classes)
 
 
-def _report(run: DetectorRun, split: SplitPlan, seed: int, out: Path | None, announce: Announce) -> EvaluationReport:
+def _report(run: DetectorRun, seed: int, out: Path | None, announce: Announce) -> EvaluationReport:
     """Score every rate, the one that is described in detail last, and return the report."""
+    split = run.split
     check_tracks(split)
     rates, trained = split.plan_rates()
-    _check_streaming(run, split, rates)
-    announce(run, split, rates)
+    _check_streaming(run, rates)
+    announce(run, rates)
     sha256 = run.weights.sha256(run.checkpoint)
     detailed = trained if trained is not None and trained in rates else rates[0]
-    finished = FinishedRates(out, row_conditions(run, split, rates, sha256, seed))
+    finished = FinishedRates(out, row_conditions(run, rates, sha256, seed))
     rows: dict[PlannedRate, RateRow] = {}
     for rate in rates:
         if rate is not detailed:
-            rows[rate] = finished.get(rate) or score_rate(run, split, rate, seed).row
+            rows[rate] = finished.get(rate) or score_rate(run, rate, seed).row
             finished.add(rate, rows[rate])
-    scored = score_rate(run, split, detailed, seed)
+    scored = score_rate(run, detailed, seed)
     rows[detailed] = scored.row
-    memory = memory_at(run, split, trained, scored, seed)
+    memory = memory_at(run, trained, scored, seed)
     breakdown = break_down_rate(split, scored)
     ordered = [rows[rate] for rate in rates]
     window = ordered[0].window
     detailed_rows = tuple(row for row in ordered if window in row.windows)
     others = tuple(row for row in ordered if window not in row.windows)
-    settings = {**conditions(run, split, rates, scored), **memory.in_words}
+    settings = {**conditions(run, rates, scored), **memory.in_words}
     return EvaluationReport(
         title=title(run.checkpoint, split.options),
         dataset=run.checkpoint.spec.name,
@@ -171,7 +162,7 @@ def _report(run: DetectorRun, split: SplitPlan, seed: int, out: Path | None, ann
         without_memory=memory.without,
         breakdown=breakdown,
         worst=worst_pictures(breakdown, scored, run.checkpoint.spec),
-        time_shifts=score_shifts(run, split, detailed, _shifts_ms(split.options)),
+        time_shifts=score_shifts(run, detailed, _shifts_ms(split.options)),
     )
 
 
@@ -181,9 +172,9 @@ def _shifts_ms(options: EvaluationConfig) -> Sequence[float]:
     return options.time_shifts_ms or ()
 
 
-def _check_streaming(run: DetectorRun, split: SplitPlan, rates: Sequence[PlannedRate]) -> None:
+def _check_streaming(run: DetectorRun, rates: Sequence[PlannedRate]) -> None:
     """Raise UserError now, before hours of work, if the steps of a late detector cannot be run."""
-    options = split.options
+    split, options = run.split, run.split.options
     if not options.streaming:
         return
     check_causal(run.checkpoint.detector)
@@ -192,7 +183,7 @@ def _check_streaming(run: DetectorRun, split: SplitPlan, rates: Sequence[Planned
         return
     for rate in rates:
         sequences = split.sequences(rate)
-        late_steps(sequences, step_latency_ms(run, split, sequences), options.when_late)
+        late_steps(sequences, step_latency_ms(run, sequences), options.when_late)
 
 
 class FinishedRates:
@@ -228,19 +219,16 @@ class FinishedRates:
                 (staged / REPORT_FILES[0]).write_text(json.dumps(content) + "\n")
 
 
-def row_conditions(
-    run: DetectorRun, split: SplitPlan, rates: Sequence[PlannedRate], weights_sha256: str, seed: int
-) -> dict[str, Any]:
+def row_conditions(run: DetectorRun, rates: Sequence[PlannedRate], weights_sha256: str, seed: int) -> dict[str, Any]:
     """Return everything that the rows of an evaluation depend on, as plain values.
 
     Args:
         run: The detector, and how it runs.
-        split: The recordings and the options.
         rates: The rates.
         weights_sha256: Digest of the weights.
         seed: Seed of the bootstrap replicates.
     """
-    program = written_by()
+    program, split = written_by(), run.split
     return {
         "program": [program["rvtssm"], program["commit"], torch.__version__],
         "weights": weights_sha256,

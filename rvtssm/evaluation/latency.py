@@ -15,7 +15,6 @@ import numpy.typing as npt
 from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.detection.engine import StreamDetector
 from rvtssm.evaluation.detector_run import DetectorRun
-from rvtssm.evaluation.split_plan import SplitPlan
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers import open_with
@@ -34,23 +33,22 @@ class LabelSteps(NamedTuple):
     steps: Ints  # (U,) -1: nothing was detected, because the label precedes every output
 
 
-def step_latency_ms(run: DetectorRun, split: SplitPlan, sequences: Sequence[FrameSequence]) -> float:
+def step_latency_ms(run: DetectorRun, sequences: Sequence[FrameSequence]) -> float:
     """Return the duration of a step in milliseconds: given, read from a file, or measured on the longest recording.
 
     Args:
-        run: The detector.
-        split: The options.
+        run: The detector, and the options.
         sequences: The recordings in windows at the rate.
 
     Raises:
         UserError: The file has no latency, or prepared recordings do not allow to measure one.
     """
-    options = split.options
+    options = run.split.options
     if options.latency_ms is not None:
         return options.latency_ms
     if options.latency_from is not None:
         return read_latency_ms(Path(options.latency_from))
-    if split.source != "raw":
+    if run.split.source != "raw":
         raise UserError(
             "evaluation.latency_needs_raw",
             "evaluation.streaming=true measures the latency on raw recordings; use them (evaluation.source=raw "

@@ -25,7 +25,7 @@ from rvtssm.evaluation.latency import Ints, LabelSteps, late_steps, newest_steps
 from rvtssm.evaluation.matching import RecordingMatches, ScoredRecording, match_detections
 from rvtssm.evaluation.protocol import has_stood_still
 from rvtssm.evaluation.result import percent_interval
-from rvtssm.evaluation.split_plan import PlannedRate, SplitPlan
+from rvtssm.evaluation.split_plan import PlannedRate
 from rvtssm.evaluation.tracks import label_tracks, read_tracks, track_metrics
 from rvtssm.records import Detections, Labels
 
@@ -41,9 +41,7 @@ class ScoredRate:
     matches: list[RecordingMatches]
 
 
-def score_rate(
-    run: DetectorRun, split: SplitPlan, rate: PlannedRate, seed: int = 0, is_reset: bool = False
-) -> ScoredRate:
+def score_rate(run: DetectorRun, rate: PlannedRate, seed: int = 0, is_reset: bool = False) -> ScoredRate:
     """Return the average precision of a detector on a split at one rate.
 
     Every recording is cut into windows at this rate. The detector runs over them from the start of the recording and
@@ -52,17 +50,16 @@ def score_rate(
     averaged over all recordings together. The intervals come from drawing recordings with replacement.
 
     Args:
-        run: The detector, and how it runs.
-        split: The recordings and the options.
+        run: The detector on the split.
         rate: The rate, and the length of its windows.
         seed: Seed of the bootstrap replicates.
         is_reset: Reset the state at every step, to see what the memory contributes.
     """
-    options, spec = split.options, run.checkpoint.spec
+    split, options, spec = run.split, run.split.options, run.checkpoint.spec
     sequences = split.sequences(rate, options.label_hz)
     measured = {"step_ms": rate.step_us / 1000}
     if options.streaming:
-        latency_ms = step_latency_ms(run, split, sequences)
+        latency_ms = step_latency_ms(run, sequences)
         sequences, label_steps = late_steps(sequences, latency_ms, options.when_late)
         mean_step_us = float(np.concatenate([sequence.windows.dt_us for sequence in sequences]).mean())
         measured |= {"latency_ms": latency_ms, "taken_hz": 1e6 / mean_step_us}
@@ -81,20 +78,17 @@ def score_rate(
     return ScoredRate(row, recordings, sequences, label_steps, matches)
 
 
-def score_shifts(
-    run: DetectorRun, split: SplitPlan, rate: PlannedRate, shifts_ms: Sequence[float]
-) -> dict[float, float]:
+def score_shifts(run: DetectorRun, rate: PlannedRate, shifts_ms: Sequence[float]) -> dict[float, float]:
     """Return AP by time shift: each label is scored with the newest output at its time plus the shift.
 
     Args:
-        run: The detector, and how it runs.
-        split: The recordings and the options.
+        run: The detector on the split.
         rate: The rate.
         shifts_ms: The shifts in milliseconds.
     """
     if not shifts_ms:
         return {}
-    sequences = split.sequences(rate, split.options.label_hz)
+    sequences = run.split.sequences(rate, run.split.options.label_hz)
     by_shift: dict[float, list[LabelSteps]] = {}
     for ms in sorted(shifts_ms):
         by_shift[ms] = [newest_steps(sequence, sequence.windows.ends_us, round(1000 * ms)) for sequence in sequences]
@@ -166,12 +160,11 @@ class Memory:
     in_words: Mapping[str, str] = field(default_factory=dict)
 
 
-def memory_at(run: DetectorRun, split: SplitPlan, trained: PlannedRate | None, scored: ScoredRate, seed: int) -> Memory:
+def memory_at(run: DetectorRun, trained: PlannedRate | None, scored: ScoredRate, seed: int) -> Memory:
     """Return what the state contributes; run the rate of training without memory if the options ask for it.
 
     Args:
-        run: The detector, and how it runs.
-        split: The recordings and the options.
+        run: The detector on the split.
         trained: The rate of training; None if it is not run.
         scored: The rate that is described in detail.
         seed: Seed of the bootstrap replicates.
@@ -180,11 +173,11 @@ def memory_at(run: DetectorRun, split: SplitPlan, trained: PlannedRate | None, s
         return Memory()
     is_trained = scored.row.hz == trained.hz
     still: dict[str, float] = {}
-    if is_trained and any(_stands_still(split, recording.labels).any() for recording in scored.recordings):
-        still["carried"] = _still_ap(run, split, scored)
-    if not split.options.ablate_memory:
+    if is_trained and any(_stands_still(run, recording.labels).any() for recording in scored.recordings):
+        still["carried"] = _still_ap(run, scored)
+    if not run.split.options.ablate_memory:
         return Memory(still)
-    reset = score_rate(run, split, trained, seed, is_reset=True)
+    reset = score_rate(run, trained, seed, is_reset=True)
     assert reset.row.resampled is not None
     without = reset.row.resampled.interval("AP")
     in_words = {"AP without memory": f"{percent_interval(without)} at {trained.hz:g} Hz, state reset at every step"}
@@ -192,15 +185,15 @@ def memory_at(run: DetectorRun, split: SplitPlan, trained: PlannedRate | None, s
     if carried is not None and (gain := carried.minus(reset.row.resampled, "AP")):
         in_words["AP gained by memory"] = percent_interval(gain)
     if still:
-        still["reset"] = _still_ap(run, split, reset)
+        still["reset"] = _still_ap(run, reset)
     return Memory(still, without, in_words)
 
 
-def _still_ap(run: DetectorRun, split: SplitPlan, scored: ScoredRate) -> float:
+def _still_ap(run: DetectorRun, scored: ScoredRate) -> float:
     """Return AP on objects that stand still."""
-    only = {recording.name: _stands_still(split, recording.labels) for recording in scored.recordings}
+    only = {recording.name: _stands_still(run, recording.labels) for recording in scored.recordings}
     return evaluate_detections(scored.recordings, run.checkpoint.spec, only=only, has_sizes=False)["AP"]
 
 
-def _stands_still(split: SplitPlan, labels: Labels) -> np.ndarray:
-    return has_stood_still(labels, round(1000 * split.options.still_ms))
+def _stands_still(run: DetectorRun, labels: Labels) -> np.ndarray:
+    return has_stood_still(labels, round(1000 * run.split.options.still_ms))

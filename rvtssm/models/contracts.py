@@ -123,17 +123,13 @@ class Backbone(nn.Module, ABC):
         is_temporal = set(map(id, temporal))
         return {"spatial": [p for p in self.parameters() if id(p) not in is_temporal], "temporal": temporal}
 
-    def remembering_layers(self) -> list[TemporalLayer]:
-        """Return the temporal layers that carry a state."""
-        return self._layers(have_memory=True)
+    def layers_by_memory(self, remember: bool) -> list[TemporalLayer]:
+        """Return the temporal layers that carry a state, or those that do not.
 
-    def idle_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of layers without memory, some of which only act on the state and on no prediction."""
-        return list(nn.ModuleList(self._layers(have_memory=False)).parameters())
-
-    def _layers(self, have_memory: bool) -> list[TemporalLayer]:
+        Some parameters of a layer without memory only act on the state, and on no prediction.
+        """
         layers = self.temporal_layers().items()
-        return [layer for stride, layer in layers if (stride in self.memory_strides) == have_memory]
+        return [layer for stride, layer in layers if (stride in self.memory_strides) == remember]
 
     def recompute(self, strides: Sequence[int]) -> None:
         """Compute the maps of some strides again in the backward pass, which saves memory.

@@ -147,11 +147,6 @@ def derive_configs(
     Raises:
         UserError: If these are not such weights, or do not fit the size.
     """
-    if not isinstance(state_dict, Mapping) or not all(isinstance(key, str) for key in state_dict):
-        raise UserError(
-            "official.no_names",
-            "the checkpoint holds no weights by name; only RVT and the official SSM release can be converted",
-        )
     if size is not None and size not in MODEL_SIZES:
         raise UserError("official.size", f"size={size!r}; choose from {', '.join(MODEL_SIZES)}")
     if size is not None:
@@ -165,10 +160,11 @@ def derive_configs(
     try:
         stems = [state_dict[stage.format(i) + "downsample_cf2cl.conv.weight"] for i in range(4)]
         num_classes = len(state_dict["mdl.yolox_head.cls_preds.0.weight"])
-    except KeyError as error:
+    except (KeyError, TypeError) as error:  # of another model, or no weights by name at all
         raise UserError(
             "official.lacks_weights",
-            f"the checkpoint has no {error.args[0]}; only RVT and the official SSM release can be converted",
+            f"the checkpoint has no weights of such a model ({error}); only RVT and the official SSM release can be "
+            "converted",
         ) from None
     dims = list(map(len, stems))
     if size is not None and MODEL_SIZES[size].embed_dim != dims[0]:

@@ -128,15 +128,12 @@ def transfer(source: TransferSource, detector: Detector, meta: CheckpointMeta) -
         if value is not None:
             filled[name] = value
     if not any(name.startswith("backbone.") and value.ndim > 1 for name, value in filled.items()):
-        width = ""
-        if stem in source.weights:
-            width = f" (they have {source.weights[stem].shape[0]})"
         model = meta.model_config
         raise UserError(
             "transfer.nothing_fits",
             f"none of the weights fits the backbone of this model, which has model.backbone={model.backbone}, "
             f"model.embed_dim={model.embed_dim} and model.mixer={model.mixer}; give the model=, model.backbone, "
-            f"model.embed_dim={width} and model.mixer with which they were trained, or start without weights",
+            "model.embed_dim and model.mixer with which they were trained, or start without weights",
         )
     detector.load_state_dict(filled, strict=False)
     return report
@@ -216,11 +213,7 @@ def _fit_classes(own: Tensor, value: Tensor, before: Sequence[str] | None, after
     filled = own.clone()
     for class_name in known:
         filled[after.index(class_name)] = value[before.index(class_name)]
-    new = [class_name for class_name in after if class_name not in known]
-    rest = f"{', '.join(new)} start anew"
-    if len(new) <= 1:
-        rest = f"{', '.join(new) or 'no class'} starts anew"
-    return filled, "resized", f"the weights have {', '.join(known)}; {rest}"
+    return filled, "resized", f"of {', '.join(after)}, the weights have {', '.join(known)}"
 
 
 def _fit_channels(own: Tensor, value: Tensor, before: WindowSettings, after: WindowSettings) -> _Fitted:

@@ -133,21 +133,15 @@ class TemporalConfig:
         if config is None:
             return cls(name=name)
         if not isinstance(config, cls):
-            size = 16
-            if isinstance(config, int):
-                size = config
             raise UserError(
                 "temporal.not_a_config",
-                f"the settings of a layer are a TemporalConfig, not {config!r:.100}; for a number of modes, pass "
-                f"TemporalConfig(name={name!r}, state_size={size})",
+                f"the settings of a layer are a TemporalConfig, not {config!r:.100}; for 16 modes, pass "
+                f"TemporalConfig(name={name!r}, state_size=16)",
             )
         if config.name != name:
-            default = ""
-            if config.name == cls.name:
-                default = " (the default name)"
             raise UserError(
                 "temporal.other_layer",
-                f"{name} got the settings of {config.name}{default}; name the layer in them, as in "
+                f"{name} got the settings of {config.name}; name the layer in them, as in "
                 f"TemporalConfig(name={name!r}, ...)",
             )
         return config

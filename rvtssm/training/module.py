@@ -111,9 +111,9 @@ class DetectionModule(L.LightningModule):
             predictions, batch.targets, batch.num_targets, self.matched_per_process, **weights
         )
         if self.settings.optim.h2_weight:
-            losses["h2"] = h2_term(self.detector.backbone.remembering_layers(), H2_BAND)
+            losses["h2"] = h2_term(self.detector.backbone.layers_by_memory(remember=True), H2_BAND)
             losses["total"] = losses["total"] + self.settings.optim.h2_weight * losses["h2"]
-        idle = self.detector.backbone.idle_parameters()
+        idle = list(nn.ModuleList(self.detector.backbone.layers_by_memory(remember=False)).parameters())
         if not len(batch.frame_index):
             idle = [*(prediction for prediction in predictions if prediction is not None), *self.parameters()]
         if idle:

@@ -303,14 +303,14 @@ def test_memory_is_taken_away_at_the_true_rate_of_training_and_its_latency(weigh
     calls = []
     score_rate, score_shifts = evaluating.score_rate, evaluating.score_shifts
 
-    def look(run, split, rate, seed, is_reset=False):
-        scored = score_rate(run, split, rate, seed, is_reset)
+    def look(run, rate, seed, is_reset=False):
+        scored = score_rate(run, rate, seed, is_reset)
         calls.append((rate.asked_hz, scored.row.extra.get("latency_ms"), is_reset))
         return scored
 
-    def look_at_shifts(run, split, rate, shifts_ms):
+    def look_at_shifts(run, rate, shifts_ms):
         calls.append((rate.asked_hz, list(shifts_ms)))
-        return score_shifts(run, split, rate, shifts_ms)
+        return score_shifts(run, rate, shifts_ms)
 
     for module in (evaluating, rates):
         monkeypatch.setattr(module, "score_rate", look)

@@ -53,8 +53,8 @@ def dataset_in(raw):
 def planned(weights, raw):
     """The detector, and the test recording in windows of the training."""
     file, loading = WeightsFile(str(weights), "float32"), DataConfig(workers=0)
-    run, split = prepare(file, dataset_in(raw), loading, PostprocessConfig(), EvaluationConfig())
-    (sequence,) = split.sequences(split.plan_rates()[0][0])
+    run = prepare(file, dataset_in(raw), loading, PostprocessConfig(), EvaluationConfig())
+    (sequence,) = run.split.sequences(run.split.plan_rates()[0][0])
     return run, sequence
 
 
