@@ -1,10 +1,12 @@
 """The pages for users: commands are understood, links lead to pages, and the generated pages leave nothing out."""
 
+import importlib
 import re
 import runpy
 import shlex
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -155,3 +157,37 @@ def test_the_pages_replace_no_folder_of_other_files(site, tmp_path):
     (site / "old.md").write_text("")
     SITE["write_pages"](site)
     assert not (site / "old.md").exists()
+
+
+# the tour
+
+
+PAGE = (ROOT / "docs" / "tour.md").read_text()
+
+
+def names() -> list[str]:
+    """The dotted names that begin with the package."""
+    return sorted(set(re.findall(r"`(rvtssm(?:\.\w+)+)`", PAGE)))
+
+
+def exists(name: str) -> bool:
+    parts = name.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for attribute in parts[cut:]:
+            found = getattr(found, attribute, None)
+        return found is not None
+    return False
+
+
+def test_the_names_of_the_tour_exist():
+    assert [name for name in names() if not exists(name)] == []
+
+
+def test_the_files_of_the_tour_exist():
+    paths = re.findall(r"`((?:rvtssm|tests)/[\w/]+(?:\.py)?)/?`", PAGE)
+    assert len(names()) > 25 and len(paths) > 10
+    assert [path for path in paths if not (ROOT / path).exists()] == []

@@ -3,9 +3,11 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import yaml
+from packaging.requirements import Requirement
 
 import rvtssm
 
@@ -29,3 +31,24 @@ def test_a_tag_that_is_not_the_version_is_not_built(tmp_path):
     command = ["bash", "scripts/build.sh", "v1.2.4"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env={}, check=False)
     assert done.returncode == 2 and "v1.2.4" in done.stderr and "tag it v1.2.3" in done.stderr
+
+
+# ways to install
+
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+# where conda-forge has another name
+NAMES = {"torch": "pytorch", "opencv-python-headless": "py-opencv", "matplotlib": "matplotlib-base"}
+
+
+def test_the_recipe_for_conda_needs_what_the_package_needs():
+    recipe = yaml.safe_load((ROOT / "conda/recipe.yaml").read_text())
+    needed = {f"python {PROJECT['requires-python']}"}
+    for line in PROJECT["dependencies"]:
+        requirement = Requirement(line)
+        needed.add(f"{NAMES.get(requirement.name, requirement.name)} {requirement.specifier}")
+    assert set(recipe["requirements"]["run"]) == needed
+    assert recipe["context"]["version"] == rvtssm.__version__
+    assert recipe["build"]["python"]["entry_points"] == [f"rvtssm = {PROJECT['scripts']['rvtssm']}"]
+    assert "hatchling" in recipe["requirements"]["host"] and (ROOT / recipe["about"]["license_file"]).is_file()
+    assert recipe["about"]["summary"] == PROJECT["description"]

@@ -3,15 +3,18 @@
 import json
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 import yaml
 
 from rvtssm import __version__
+from rvtssm.cli import main as cli
 from rvtssm.cli.composition import full_words, quoted
+from rvtssm.cli.inputs import default_out, weights_label
 from rvtssm.cli.main import compose, main
-from rvtssm.cli.run_files import RUN_FILES, overrides, run_files
+from rvtssm.cli.run_files import RUN_FILES, overrides, run_files, unlike_others
 from rvtssm.models.checkpoint import WRITTEN_BY, load_file, read_checkpoint, weights_digest, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.model_config import ModelConfig
@@ -99,3 +102,44 @@ def test_a_checkpoint_says_by_what_it_was_written(tmp_path, suffix):
     with torch.no_grad():
         next(detector.parameters()).flatten()[0] += 1e-3
     assert weights_digest(detector.state_dict()) != weights_digest(again)
+
+
+# folders that are given no name
+
+
+@pytest.mark.parametrize(
+    ("path", "label"),
+    [
+        ("runs/gen1/checkpoints/best.ckpt", "gen1_best"),
+        ("runs/gen1/checkpoints/last.ckpt", "gen1_last"),
+        ("runs/onempx/checkpoints/best.ckpt", "onempx_best"),
+        ("street-tiny", "street-tiny"),
+        ("hf://lab/street", "street"),
+        ("model.onnx", "model"),
+    ],
+)
+def test_weights_have_a_name_for_folders(path, label):
+    assert weights_label(path) == label
+    assert default_out("evaluate", label) == Path("outputs/evaluate", label)
+
+
+def test_a_report_with_other_settings_keeps_its_folder(tmp_path):
+    def evaluated(*words: str) -> str:
+        config = compose(list(words))
+        out = unlike_others(tmp_path / "best", "evaluate", config)
+        with run_files(out, "evaluate", config):
+            pass
+        return out.name
+
+    assert [evaluated(), evaluated("evaluation.hz=[20]"), evaluated("evaluation.split=val")] == [
+        "best",
+        "best_2",
+        "best_3",
+    ]
+    assert [evaluated(), evaluated("evaluation.hz=[20]")] == ["best", "best_2"]  # the same command again
+
+
+def test_inspect_says_that_a_checkpoint_is_one(tmp_path, capsys):
+    (tmp_path / "model.onnx").touch()
+    assert cli.main(["inspect", str(tmp_path / "model.onnx")]) == 2
+    assert "is a checkpoint; `rvtssm info" in capsys.readouterr().err

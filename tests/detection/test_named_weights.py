@@ -1,7 +1,10 @@
 """Weights by name: they are packed in bf16, found wherever weights are named, and say how they were trained."""
 
+import hashlib
 import json
+import runpy
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +25,7 @@ from rvtssm.models import weights as names
 from rvtssm.models.checkpoint import read_checkpoint, weights_digest, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.transfer import read_source
-from rvtssm.models.weights import check_digest, local_weights
+from rvtssm.models.weights import FOLDER, MODEL_CARDS, check_digest, local_weights, weights_names
 from rvtssm.readers.dat import write_dat
 from rvtssm.records import Detections
 
@@ -243,3 +246,62 @@ def test_the_note_is_below_the_picture_and_whole(width, note, num_bars):
     for bar in bars:
         columns = np.flatnonzero((bar != bar[0, 0]).any(axis=(0, 2)))
         assert columns[0] > 5 and columns[-1] < width - 5
+
+
+# those that are shipped
+
+
+ROOT = Path(__file__).parents[2]
+SMALL = ROOT / "weights" / "street-small.safetensors"
+
+
+def test_every_model_card_is_of_weights_that_are_there():
+    assert sorted(MODEL_CARDS) == weights_names()
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "most_mb"), [("street-tiny", FOLDER / "street-tiny.safetensors", 12), (SMALL, SMALL, 25)]
+)
+def test_weights_are_those_of_their_card(name, file, most_mb):
+    content, card = file.read_bytes(), ROOT / MODEL_CARDS["street-tiny"]
+    assert hashlib.sha256(content).hexdigest()[:16] in card.read_text()  # the scores are of these weights
+    assert len(content) < most_mb * 10**6
+    checkpoint = rvtssm.load(name).checkpoint
+    assert checkpoint.note == "trained on simulated events only"
+    assert set(checkpoint.spec.class_names) == {"person", "vehicle", "two-wheeler"}
+    state = checkpoint.detector.state_dict()
+    assert all(torch.isfinite(tensor).all() for tensor in state.values() if tensor.is_floating_point())
+
+
+# means
+
+
+main = runpy.run_path(str(Path(__file__).parents[2] / "scripts/mean_weights.py"))["main"]
+
+
+def test_the_mean_of_three_checkpoints(live_checkpoint, tmp_path, capsys):
+    checkpoint, files = live_checkpoint(), [tmp_path / f"{number}.ckpt" for number in range(3)]
+    state = {name: value.clone() for name, value in checkpoint.detector.state_dict().items()}
+    checkpoint.window_lengths_us = (5_000, 50_000)
+    for file, offset in zip(files, (-1, 0, 4), strict=True):
+        moved = {name: value + offset if value.is_floating_point() else value for name, value in state.items()}
+        checkpoint.detector.load_state_dict(moved)
+        write_checkpoint(file, checkpoint.detector, checkpoint)
+    main([str(tmp_path / "mean.ckpt"), *map(str, files)])
+    assert read_checkpoint(tmp_path / "mean.ckpt").may_shrink_windows
+    main([str(tmp_path / "mean.ckpt"), *map(str, files), "--slide"])
+    assert not read_checkpoint(tmp_path / "mean.ckpt").may_shrink_windows
+    mean = read_checkpoint(tmp_path / "mean.ckpt").detector.state_dict()
+    for name, value in state.items():
+        torch.testing.assert_close(mean[name], value + 1 if value.is_floating_point() else value)
+    checkpoint.spec = replace(checkpoint.spec, class_names=("bus", *checkpoint.spec.class_names[1:]))
+    write_checkpoint(files[2], checkpoint.detector, checkpoint)
+    with pytest.raises(SystemExit):
+        main([str(tmp_path / "mean.ckpt"), *map(str, files)])
+    assert "2.ckpt knows ('bus'," in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([str(tmp_path / "mean.ckpt"), str(tmp_path / "none.ckpt")])
+    assert "none.ckpt" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([str(tmp_path), str(files[0])])
+    assert "cannot be written" in capsys.readouterr().err

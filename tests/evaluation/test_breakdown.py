@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,9 +10,11 @@ from test_coco import SPEC, make_detections, make_labels, perfect, plain_coco, r
 
 from rvtssm.evaluation.breakdown import break_down
 from rvtssm.evaluation.coco import evaluate_detections, precision_curves
+from rvtssm.evaluation.latency import LabelSteps, newest, taken_steps
 from rvtssm.evaluation.matching import ScoredRecording, match_detections
-from rvtssm.evaluation.tracks import track_speeds
-from rvtssm.records import DatasetSpec
+from rvtssm.evaluation.rates import at_labels
+from rvtssm.evaluation.tracks import label_tracks, track_metrics, track_speeds
+from rvtssm.records import DatasetSpec, Detections
 
 CAR, PEDESTRIAN = 0, 1
 A, B, C, D = [10, 10, 40, 40], [100, 10, 40, 40], [10, 100, 40, 40], [200, 100, 60, 60]
@@ -134,3 +137,129 @@ def test_speed_is_that_of_the_centre_along_a_track():
     boxes["track_id"] = 0
     assert np.isnan(track_speeds(labels, boxes, SPEC)).all()
     assert np.isnan(track_speeds(labels, boxes[:0], SPEC)).all()
+
+
+# tracks
+
+
+TIMES_US = 1_000_000 + 50_000 * np.arange(10)
+LEFT, RIGHT = [10, 10, 40, 40], [100, 10, 40, 40]
+
+
+def two_objects():
+    labels = make_labels([LEFT, RIGHT] * 10, np.repeat(TIMES_US, 2), [0, 1] * 10)
+    return labels, np.tile([3, 8], 10)
+
+
+def scored(labels, frames, ids, **settings):
+    recording = ScoredRecording("a", labels, frames)
+    return track_metrics([recording], {"a": ids}, SPEC, "bytetrack", settings.get("memory_s", 1.0))
+
+
+def test_perfect_boxes_lose_the_first_of_each_track_only():
+    """A track has its number from its second box on: 18 of 20 boxes are tracked."""
+    labels, ids = two_objects()
+    found = scored(labels, perfect(labels), ids)
+    assert found["MOTA"] == pytest.approx(0.9) and found["IDF1"] == pytest.approx(36 / 38)
+    # all of the 18 associations are right: DetA 18 / 20, AssA 9 / 10
+    assert found["HOTA"] == pytest.approx(0.9)
+
+
+def test_detections_without_a_box_or_of_another_class_score_nothing():
+    labels, ids = two_objects()
+    empty = [make_detections([], [], t) for t in TIMES_US]
+    assert scored(labels, empty, ids) == {"HOTA": 0, "MOTA": 0, "IDF1": 0}
+    swapped = [replace(frame, class_id=1 - frame.class_id) for frame in perfect(labels)]
+    found = scored(labels, swapped, ids)
+    assert found["HOTA"] == found["IDF1"] == 0 and found["MOTA"] == pytest.approx(-0.9)
+
+
+def test_a_forgotten_object_costs_identity_but_not_detection():
+    """One car, missed for 0.2 s: with a memory of 1 s it is one track, without memory it is two."""
+    labels = make_labels([LEFT] * 10, TIMES_US)
+    nothing = Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64), 0)
+    frames = [replace(nothing, t_us=f.t_us) if 4 <= i < 7 else f for i, f in enumerate(perfect(labels))]
+    remembered, forgotten = (scored(labels, frames, np.ones(10, np.int64), memory_s=s) for s in (1.0, 0.0))
+    assert remembered["MOTA"] == pytest.approx(0.6)  # 3 missed, and the first box
+    assert remembered["IDF1"] == pytest.approx(12 / 16)
+    assert forgotten["IDF1"] < 0.5 < remembered["IDF1"]
+    assert forgotten["MOTA"] == pytest.approx(0.4)  # the first box after the gap as well, and a switch
+
+
+def test_labels_without_tracks_are_left_out():
+    labels, ids = two_objects()
+    assert all(np.isnan(list(scored(labels, perfect(labels), 0 * ids).values())))
+    found = scored(labels, perfect(labels), np.where(ids == 8, 0, ids))
+    assert found["MOTA"] == pytest.approx(0)  # 9 of 10 labels are found, 9 boxes are of no label
+
+
+def test_tracks_of_labels_are_those_of_the_nearest_box():
+    boxes = tracked((0, 10, 10, 0, 5), (0, 100, 10, 0, 0), (50, 12, 10, 0, 5), (50, 100, 10, 1, 0))
+    labels = make_labels([[12, 10, 40, 40], [11, 10, 40, 40], LEFT], [50, 0, 50], [0, 0, 1])
+    assert label_tracks(labels, boxes, SPEC).tolist() == [5, 5, 6]  # the track 0 is one here
+    boxes["t"] = 50
+    assert label_tracks(labels, boxes, SPEC).tolist() == [5, 0, 0]  # and none here; no box at time 0
+    assert label_tracks(labels, boxes[:0], SPEC).tolist() == [0, 0, 0]
+
+
+# latency
+
+
+ENDS_US = np.array([600_000, 700_000, 800_000])
+BOX_AT = {600_000: [0, 0, 50, 50], 700_000: [100, 0, 50, 50], 800_000: [200, 0, 50, 50]}
+
+
+def streaming_ap(latency_us: float, when_late: str = "skip") -> float:
+    """AP of a detector that finds every box where it was at the end of the window; an object jumps each frame."""
+    steps, finished_us = taken_steps(ENDS_US, latency_us, when_late)
+    labels = make_labels(list(BOX_AT.values()), ENDS_US)
+    label_steps = LabelSteps(labels.t_us, newest(labels.t_us, finished_us))
+    outputs = [make_detections([BOX_AT[int(ENDS_US[step])]], [0.9], ENDS_US[step]) for step in steps]
+    return evaluate_detections([("a", labels, at_labels(label_steps, np.arange(len(steps)), outputs))], SPEC)["AP"]
+
+
+@pytest.mark.parametrize("when_late", ["skip", "queue"])
+def test_three_frames_by_hand(when_late):
+    assert streaming_ap(0, when_late) == pytest.approx(1)
+    # each output comes while the next frame is there, and the first label has none: the boxes are those of before
+    assert streaming_ap(1, when_late) == streaming_ap(99_999, when_late) == streaming_ap(100_000, when_late) == 0
+    assert streaming_ap(300_000, when_late) == 0
+
+
+def test_an_object_that_stands_still_is_found_by_late_outputs_but_not_before_the_first():
+    labels = make_labels([[0, 0, 50, 50]] * 3, ENDS_US)
+    frames = {step: make_detections([[0, 0, 50, 50]], [0.9], ENDS_US[step]) for step in range(3)}
+    for latency_us, num_found in ((0, 3), (1, 2), (100_000, 2), (100_001, 1), (200_000, 1), (200_001, 0)):
+        steps, finished_us = taken_steps(ENDS_US, latency_us, "skip")
+        label_steps = LabelSteps(labels.t_us, newest(labels.t_us, finished_us))
+        found = at_labels(label_steps, np.arange(len(steps)), [frames[step] for step in steps])
+        assert [frame.t_us for frame in found] == ENDS_US.tolist()
+        assert sum(map(len, found)) == num_found
+        recall = num_found / 3
+        assert evaluate_detections([("a", labels, found)], SPEC)["AP"] == pytest.approx(recall, abs=0.01)
+
+
+def test_a_late_detector_skips_to_the_newest_window_or_queues():
+    ends_us = 10_000 * np.arange(1, 9)
+    steps, finished_us = taken_steps(ends_us, 25_000, "skip")
+    # the first takes 10 to 35 ms, when windows end at 20 and 30; it goes on with that of 30, until 60
+    assert steps.tolist() == [0, 2, 5, 7] and finished_us.tolist() == [35_000, 60_000, 85_000, 110_000]
+    steps, finished_us = taken_steps(ends_us, 25_000, "queue")
+    assert steps.tolist() == list(range(8)) and finished_us.tolist() == (10_000 + 25_000 * np.arange(1, 9)).tolist()
+
+
+@pytest.mark.parametrize("when_late", ["skip", "queue"])
+@pytest.mark.parametrize("latency_us", [0, 9_999, 17_000, 250_000])
+def test_no_output_is_known_before_its_window_has_ended_and_was_computed(latency_us, when_late):
+    ends_us = np.sort(np.random.default_rng(0).choice(500_000, 40, replace=False))
+    steps, finished_us = taken_steps(ends_us, latency_us, when_late)
+    assert steps[0] == 0 and (np.diff(steps) > 0).all()
+    begun_us = finished_us - latency_us
+    assert (begun_us >= ends_us[steps]).all() and (np.diff(finished_us) >= latency_us).all()
+    assert (begun_us[1:] >= finished_us[:-1]).all()
+    if when_late == "queue" or latency_us == 0:
+        assert steps.tolist() == list(range(40))
+    if when_late == "skip":  # an output is late by two computations at most
+        taken_age_us = finished_us - ends_us[steps]
+        assert (taken_age_us <= 2 * latency_us).all()
+    np.testing.assert_array_equal(newest(ends_us, taken_steps(ends_us, 0, when_late)[1]), np.arange(40))

@@ -1,7 +1,10 @@
 """Files as other tools write them: read to the same events, or refused with the key of what is wrong."""
 
+import json
+import os
 import pickle
 import tarfile
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -10,6 +13,7 @@ from event_examples import HEIGHT, WIDTH, assert_same, random_events
 from format_encoders import rows_of, structured
 from user_errors import raises
 
+from rvtssm.checks.inspect_recording import inspect_recording
 from rvtssm.readers import open_recording
 
 EVENTS = random_events(3_000, span_us=900_000, start_us=1_000)
@@ -121,3 +125,39 @@ def test_what_cannot_be_read_is_named(tmp_path, key, write):
     with raises(key) as error:
         open_recording(tmp_path / "a.bin", HEIGHT, WIDTH).read()
     assert str(tmp_path / "a.bin") in str(error.value)
+
+
+# real cameras
+
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "recordings"
+OTHERS = Path(os.environ.get("RVTSSM_RECORDINGS") or "/nonexistent")
+SIZES_HW = {"ncars_obj_004397_td.dat": (240, 304)}  # a crop, whose header gives no size
+
+
+def manifest(folder: Path, name: str) -> dict[str, dict]:
+    path = folder / name
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+FILES = [
+    *((GOLDEN / name, wanted) for name, wanted in manifest(GOLDEN, "expected.json").items()),
+    *((OTHERS / name, wanted) for name, wanted in manifest(OTHERS, "manifest.json").items()),
+]
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize(("path", "wanted"), FILES, ids=[f"{path.parent.name}-{path.name}" for path, _ in FILES])
+def test_a_recording_is_what_its_manifest_says(path: Path, wanted: dict):
+    recording = open_recording(path, *SIZES_HW.get(path.name, (None, None)))
+    found = inspect_recording(recording, has_checksum=True).to_json()
+    assert {name: found[name] for name in wanted} == wanted
+
+
+@pytest.mark.golden
+def test_slices_of_real_packets_are_slices_of_the_whole():
+    recording = open_recording(GOLDEN / "evl_sample.aedat4")
+    events = recording.read()
+    first_us, last_us = recording.time_range_us
+    for start_us in range(first_us, last_us, 20_000):
+        assert_same(recording.between(start_us, start_us + 20_000), events.between(start_us, start_us + 20_000))

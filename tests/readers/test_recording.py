@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from user_errors import raises
 
-from rvtssm.readers import READERS, open_recording
+from rvtssm.events.windows import LONGEST_SILENCE_US, first_jump
+from rvtssm.readers import READERS, USUAL_SENSORS_HW, open_recording, usual_sensor
 from rvtssm.readers.dat import write_dat
 from rvtssm.readers.faults import ReadFaults
 from rvtssm.readers.piped import PipedRecording
@@ -218,3 +219,58 @@ def test_a_stream_whose_clock_stands_still_ends_with_a_message(monkeypatch):
     num_events = sum(len(events) for events in piped.blocks())
     assert 20_000 < num_events < 50_000
     assert piped.broke_off is not None and "its clock stands still" in piped.broke_off
+
+
+# jumps of the clock
+
+
+GAPS = st.sampled_from([0, 1, 50_000, LONGEST_SILENCE_US // 3, LONGEST_SILENCE_US, LONGEST_SILENCE_US + 1])
+
+
+@given(st.lists(GAPS, max_size=8), st.booleans())
+def test_the_first_jump_is_the_first_gap_that_is_too_long(gaps, is_first):
+    before_us = None if is_first else -5
+    start_us = 7 - (gaps[0] if gaps and is_first else 0) if is_first else -5  # nothing comes before the first
+    times_us = start_us + np.cumsum(np.array(gaps, np.int64))
+    counted = gaps[1:] if is_first else gaps
+    places = [place for place, gap in enumerate(counted, start=len(gaps) - len(counted)) if gap > LONGEST_SILENCE_US]
+    assert first_jump(before_us, times_us) == (places[0] if places else None)
+
+
+# sensors of no size
+
+
+def write_csv(path, rows):
+    path.write_text("t,x,y,p\n" + "".join(f"{t},{x},{y},{t % 2}\n" for t, x, y in rows))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "wanted"),
+    [
+        (10, 10, "DAVIS240"),
+        (239, 179, "DAVIS240"),
+        (240, 0, "the sensor of Gen1"),
+        (0, 239, "the sensor of Gen1"),
+        (304, 0, "DAVIS346"),
+        (0, 260, "GenX320"),
+        (400, 10, "VGA"),
+        (1279, 719, "720p"),
+    ],
+)
+def test_the_smallest_sensor_with_all_events_is_taken(tmp_path, x, y, wanted):
+    path = write_csv(tmp_path / "a.csv", [(1, 0, 0), (5, x, y), (9, 3, 2)])
+    name, hw = usual_sensor(path)
+    assert name == wanted and hw == USUAL_SENSORS_HW[wanted]
+    assert len(open_recording(path, *hw).read().t) == 3
+
+
+def test_a_file_that_says_its_size_keeps_it(tmp_path):
+    write_dat(tmp_path / "a_td.dat", to_events([7], [1], [2], [1]), 48, 64)
+    assert usual_sensor(tmp_path / "a_td.dat") is None
+
+
+@pytest.mark.parametrize("rows", [[], [(1, 1280, 0)], [(1, 0, 800)]])
+def test_what_fits_no_sensor_is_the_error_of_before(tmp_path, rows):
+    with raises("sensor.unknown"):
+        usual_sensor(write_csv(tmp_path / "a.csv", rows))

@@ -2,13 +2,21 @@
 
 import ast
 import doctest
+import errno
 import pickle
 import re
+import tomllib
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+from user_errors import raises
+
+from rvtssm.cli import main as cli
+from rvtssm.cli.sweeps import _PLUGINS
 from rvtssm.readers.header import UnknownSensorSize
-from rvtssm.system import user_error
+from rvtssm.system import extras, user_error
+from rvtssm.system.files import file_errors
 from rvtssm.system.user_error import UserError
 
 PACKAGE = Path(user_error.__file__).parents[1]
@@ -45,3 +53,57 @@ def test_every_error_has_a_key_of_a_subject_and_a_mistake():
     places = raised_keys()
     assert len(places) > 400
     assert {key: where for key, where in places.items() if not re.fullmatch(r"[a-z0-9_]+\.[a-z0-9_]+", key)} == {}
+
+
+# errors of libraries and the disk
+
+
+def test_an_error_of_a_library_names_the_file_and_what_to_do():
+    with pytest.raises(UserError, match=r"^a\.h5 is damaged \(no such key\); copy it again$"), file_errors("a.h5"):
+        raise LookupError("no such key")
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EAGAIN, errno.ENOLCK, errno.EIO])
+def test_a_file_that_the_system_refuses_is_not_called_damaged(number):
+    with pytest.raises(UserError) as error, file_errors("a.h5", advice="delete it and prepare it again"):
+        raise OSError(number, "unable to lock file")
+    assert "cannot be read" in str(error.value) and "delete" not in str(error.value)
+
+
+def test_an_error_that_is_wrapped_keeps_its_key():
+    with raises("prepared.zstd", "a.h5 is damaged (wrong frame); copy it again"), file_errors("a.h5"):
+        raise UserError("prepared.zstd", "wrong frame")
+
+
+# optional packages
+
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+FOR_DEVELOPERS = {"dev", "docs"}
+
+
+def test_each_extra_has_a_line_that_names_it():
+    calls = re.compile(r'check_extra\((?:[^()]|\([^()]*\))*?, "(\w+)", ')
+    named = {extra for path in (ROOT / "rvtssm").rglob("*.py") for extra in calls.findall(path.read_text())}
+    assert named | {extra for extra, _ in _PLUGINS.values()} == PROJECT.keys() - FOR_DEVELOPERS
+
+
+def test_the_line_names_the_package_as_it_is_installed(monkeypatch):
+    monkeypatch.setattr(extras, "find_spec", lambda module: None)
+    with pytest.raises(ValueError, match=r"^a bag needs the package rerun-sdk; run `bash scripts/install.sh rerun`"):
+        extras.check_extra("a bag", "rerun", "rerun")
+    with pytest.raises(ValueError, match="ONNX needs the packages onnx, onnxscript; run"):
+        extras.check_extra("ONNX", "export", "onnx", "onnxscript")
+
+
+def test_a_module_below_a_package_that_is_missing_is_missing():
+    assert extras.is_installed("json") and not extras.is_installed("hydra_no_plugins.hydra_joblib_launcher")
+
+
+@pytest.mark.parametrize("word", _PLUGINS)
+def test_a_launcher_or_sweeper_that_is_missing_names_its_extra(word, monkeypatch, capsys):
+    monkeypatch.setattr(extras, "find_spec", lambda module: None)
+    assert cli.main(["train", "-m", word, "seed=0,1"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"{word} needs the package hydra-" in said and f"bash scripts/install.sh {_PLUGINS[word][0]}" in said

@@ -1,9 +1,24 @@
 """The learning rate follows the recipe of the paper."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from torch import nn
 
-from rvtssm.training.optim import build_optimizer, learning_rate_rule, peak_learning_rate
+from rvtssm.datasets import DatasetConfig, build_spec
+from rvtssm.models.checkpoint_meta import CheckpointMeta
+from rvtssm.models.model_config import ModelConfig
+from rvtssm.records import WindowSettings
+from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.training.optim import (
+    Muon,
+    build_optimizer,
+    learning_rate_rule,
+    orthogonalized,
+    parameter_groups,
+    peak_learning_rate,
+)
 from rvtssm.training.training_config import OptimConfig
 
 
@@ -51,3 +66,118 @@ def test_the_rule_for_larger_batches():
     assert optimizer.param_groups[0]["max_lr"] == pytest.approx(4e-4)
     said = learning_rate_rule(config, 32)
     assert said == "learning rate 0.0002 x sqrt(32 / 8) = 0.0004: 32 chunks per step"
+
+
+# Muon
+
+
+MUON = OptimConfig(name="muon", learning_rate=1e-2)
+
+
+@pytest.mark.parametrize("shape", [(16, 16), (16, 40), (40, 16), (1, 7)])
+def test_singular_vectors_stay_and_singular_values_become_one(shape):
+    matrices = torch.randn(3, *shape, generator=torch.Generator().manual_seed(0)).double()
+    found = orthogonalized(matrices)
+    u, s, v = torch.linalg.svd(matrices, full_matrices=False)
+    values = u.mT @ found @ v.mT
+    diagonal = values.diagonal(dim1=1, dim2=2)
+    torch.testing.assert_close(values, torch.diag_embed(diagonal), atol=1e-9, rtol=0)
+    assert ((diagonal > 0.65) & (diagonal < 1.25))[s > 0.1 * s.norm(dim=1, keepdim=True)].all()
+    for matrix, alone in zip(matrices, found, strict=True):
+        torch.testing.assert_close(orthogonalized(matrix[None])[0], alone)
+
+
+def groups_of(module: nn.Module, config: OptimConfig) -> list[dict]:
+    return parameter_groups(module, config, config.learning_rate)
+
+
+def with_gradients(module: nn.Module, step: int) -> nn.Module:
+    generator = torch.Generator().manual_seed(step)
+    for parameter in module.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+    return module
+
+
+def layers() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 24), nn.LayerNorm(24), nn.Linear(24, 24))
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_matrices_step_as_in_torch_and_the_rest_as_in_adamw(decay):
+    config = replace(MUON, weight_decay=decay)
+    mine, theirs = layers(), layers()
+    optimizer = Muon(groups_of(mine, config), lr=config.learning_rate)
+    matrices = [theirs[1].weight, theirs[3].weight]
+    rest = [p for p in theirs.parameters() if all(p is not matrix for matrix in matrices)]
+    oracles = (
+        torch.optim.Muon(matrices, lr=1e-2, weight_decay=decay, momentum=0.95, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW([{"params": rest[:1], "weight_decay": decay}, {"params": rest[1:]}], 1e-2, weight_decay=0),
+    )
+    for step in range(4):
+        with_gradients(mine, step)
+        optimizer.step()
+        with_gradients(theirs, step)
+        for oracle in oracles:
+            oracle.step()
+    for (name, found), wanted in zip(mine.named_parameters(), theirs.parameters(), strict=True):
+        is_matrix = any(wanted is matrix for matrix in matrices)  # which torch orthogonalises in bf16
+        torch.testing.assert_close(found, wanted, atol=2e-3 if is_matrix else 1e-7, rtol=0, msg=name)
+
+
+def test_a_convolution_is_the_matrix_of_its_output_channels():
+    torch.manual_seed(0)
+    conv, linear = nn.Conv2d(4, 8, 3), nn.Linear(36, 8)
+    linear.weight.data = conv.weight.data.flatten(1).clone()
+    for module in (conv, linear):
+        optimizer = Muon([{"params": [module.weight], "is_matrix": True}], lr=1e-2)
+        for step in range(3):
+            module.weight.grad = torch.randn(8, 36, generator=torch.Generator().manual_seed(step)).view_as(
+                module.weight
+            )
+            optimizer.step()
+    torch.testing.assert_close(conv.weight.flatten(1), linear.weight)
+
+
+def test_a_closure_computes_the_gradients():
+    module = layers()
+    optimizer = Muon(groups_of(module, MUON), lr=1e-2)
+
+    def closure():
+        loss = module(torch.ones(2, 6)).square().sum()
+        loss.backward()
+        return loss.detach()
+
+    losses = [float(optimizer.step(lambda: (optimizer.zero_grad(), closure())[1])) for _ in range(20)]
+    assert losses[-1] < losses[0] / 2
+
+
+def detector(temporal: str, head: str = "yolox") -> nn.Module:
+    spec = build_spec(DatasetConfig(name="gen1"))
+    model = ModelConfig(size="tiny", head=head)
+    return CheckpointMeta(spec, model, TemporalConfig(name=temporal), WindowSettings()).build()
+
+
+def names_of(module: nn.Module, groups: list[dict], **options) -> set[str]:
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    chosen = [group for group in groups if all(group[key] == value for key, value in options.items())]
+    return {names[id(parameter)] for group in chosen for parameter in group["params"]}
+
+
+@pytest.mark.parametrize(("temporal", "head"), [("s5", "yolox"), ("selective_s5", "rtdetr"), ("s4d", "yolox")])
+def test_which_parameters_are_matrices_which_decay_and_which_learn_at_another_rate(temporal, head):
+    module = detector(temporal, head)
+    groups = groups_of(module, replace(MUON, weight_decay=0.1, ssm_factor=0.5))
+    matrices = names_of(module, groups, is_matrix=True)
+    assert matrices == names_of(module, groups, is_matrix=True, weight_decay=0.1, lr=1e-2)
+    assert {name.rpartition(".")[2] for name in matrices} == {"weight"}
+    assert any("attention.qkv" in name for name in matrices)
+    assert not any(".ssm." in name or "norm" in name for name in matrices)
+    assert not any(part.endswith("_out") for name in matrices for part in name.split("."))
+    assert "backbone.stages.0.downsample.conv.weight" not in matrices, "it embeds the frames"
+    slow = names_of(module, groups, lr=0.5e-2)
+    assert slow == {name for name, _ in module.named_parameters() if ".ssm." in name} != set()
+    decayed = names_of(module, groups, weight_decay=0.1)
+    kept = ("bias", "norm", "log_real", "imag", "log_step", "gamma", ".D", ".B", ".C")
+    assert not any(name.endswith(kept[1:]) or name.endswith("bias") for name in decayed)
+    assert sum(len(group["params"]) for group in groups) == len(list(module.parameters()))

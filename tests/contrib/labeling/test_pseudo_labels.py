@@ -15,7 +15,7 @@ from rvtssm.cli import main as cli
 from rvtssm.contrib.labeling import label as verb
 from rvtssm.contrib.labeling import pseudo_labels
 from rvtssm.contrib.labeling.label_config import LabelConfig
-from rvtssm.contrib.labeling.pseudo_labels import agreed_boxes, find_pseudo_boxes, label_every
+from rvtssm.contrib.labeling.pseudo_labels import ReversedRecording, agreed_boxes, find_pseudo_boxes, label_every
 from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.custom import read_spec
 from rvtssm.datasets.data_config import PreprocessConfig
@@ -23,11 +23,13 @@ from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.specs import SYNTHETIC as SPEC
 from rvtssm.datasets.tree import find_recordings
+from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.labels import BOX_DTYPE, annotated, read_boxes, write_boxes
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.readers import open_recording
 from rvtssm.readers.dat import write_dat
-from rvtssm.records import Detections
+from rvtssm.readers.recording import join_events
+from rvtssm.records import Detections, Events, Windows
 
 CONFIG = LabelConfig(min_score=0.4, min_iou=0.5, min_track_ms=100)
 
@@ -285,3 +287,41 @@ def test_what_cannot_be_labelled_is_said(live_checkpoint, draw_events, tmp_path,
     monkeypatch.setitem(sys.modules, "trackers", None)
     assert cli.main(["label", *where]) == 2
     assert "rvtssm label needs the package trackers" in capsys.readouterr().err
+
+
+# recordings backwards
+
+
+HEIGHT, WIDTH, FIRST_US, LAST_US = 24, 32, 5_000, 1_204_999
+
+
+@pytest.fixture
+def reversible(tmp_path):
+    rng, n = np.random.default_rng(0), 4_000
+    t = np.sort(rng.integers(FIRST_US, LAST_US, n))
+    t[0], t[-1] = FIRST_US, LAST_US
+    t[100:140] = t[100]  # events of one microsecond
+    x, y, p = (rng.integers(0, limit, n) for limit in (WIDTH, HEIGHT, 2))
+    write_dat(tmp_path / "a_td.dat", Events(t, *(a.astype(k) for a, k in ((x, "u2"), (y, "u2"), (p, "u1")))), 24, 32)
+    return open_recording(tmp_path / "a_td.dat")
+
+
+def test_every_event_is_there_once_in_the_opposite_order_with_the_opposite_sign(reversible):
+    events = reversible.read()
+    blocks = list(ReversedRecording(reversible).blocks())
+    back = join_events(blocks)
+    assert len(blocks) > 2 and (np.diff(back.t) >= 0).all()
+    assert (back.t[::-1] == FIRST_US + LAST_US - events.t).all() and (back.p[::-1] == 1 - events.p).all()
+    assert (back.x[::-1] == events.x).all() and (back.y[::-1] == events.y).all()
+
+
+def test_a_reversed_window_has_the_frame_with_bins_and_signs_reversed(reversible):
+    mirror = ReversedRecording(reversible)
+    ends_us = FIRST_US + 50_000 * np.arange(1, 25)
+    windows = Windows(np.stack([ends_us - 50_000, ends_us], axis=1), np.full(24, 50_000))
+    bounds_us = np.array([[mirror.at(end), mirror.at(start)] for start, end in windows.bounds_us.tolist()])
+    assert [mirror.at(mirror.at(t)) for t in (0, 7)] == [0, 7]
+    back = join_events(list(mirror.blocks()))
+    frames = count_windows(reversible.read(), windows, HEIGHT, WIDTH)
+    mirrored = count_windows(back, Windows(bounds_us[::-1].copy(), windows.dt_us), HEIGHT, WIDTH)
+    assert frames.sum() == 4_000 and (mirrored[::-1, ::-1] == frames).all()
