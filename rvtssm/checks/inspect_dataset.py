@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.checks.inspect_recording import inspect_recording
+from rvtssm.checks.inspect_recording import MARGINS, blank_figure, figure_png, inspect_recording
 from rvtssm.datasets.store import Meta, open_sequence, read_meta, shared_settings
 from rvtssm.datasets.tree import RVT_FOLDER, RawRecording, find_recordings, find_sequences, has_split
 from rvtssm.events.label_rules import with_class_indices
@@ -26,6 +26,7 @@ from rvtssm.system.progress import progress_bar
 from rvtssm.system.user_error import UserError, in_one_line
 
 SIZES = ("small", "medium", "large")
+_SIZE_COLOURS = ("#bbccee", "#6699cc", "#225588")
 _AREAS_PX = (32**2, 96**2)  # the limits between the sizes, as in COCO
 
 
@@ -131,7 +132,7 @@ def is_prepared(folder: Path) -> bool:
     return False
 
 
-def inspect_prepared(path: Path, spec: DatasetSpec | None, progress: bool = False) -> TreeInspection:
+def inspect_prepared(path: Path, spec: DatasetSpec | None) -> TreeInspection:
     """Inspect a prepared file, or a folder of splits with such files, by reading every frame once.
 
     If a recording is damaged, its part gets an `error`.
@@ -139,7 +140,6 @@ def inspect_prepared(path: Path, spec: DatasetSpec | None, progress: bool = Fals
     Args:
         path: The file or folder.
         spec: The dataset; needed for folders prepared by RVT.
-        progress: Whether to show a progress bar.
 
     Raises:
         UserError: There is nothing to read.
@@ -152,11 +152,11 @@ def inspect_prepared(path: Path, spec: DatasetSpec | None, progress: bool = Fals
     settings = _settings(entries, spec)
     classes = tuple(settings["class_names"])
     todo = [(split, entry.stem, partial(_prepared_part, split, entry, spec, len(classes))) for split, entry in entries]
-    parts = _inspect_parts(todo, path.name, progress)
+    parts = _inspect_parts(todo, path.name)
     return TreeInspection(path.name, "prepared", str(settings.get("dataset", "")), classes, parts, settings)
 
 
-def inspect_raw(path: Path, spec: DatasetSpec, progress: bool = False) -> TreeInspection:
+def inspect_raw(path: Path, spec: DatasetSpec) -> TreeInspection:
     """Inspect a raw dataset by reading every recording once, and all labels as they are on disk.
 
     If a recording is damaged, its part gets an `error`.
@@ -164,7 +164,6 @@ def inspect_raw(path: Path, spec: DatasetSpec, progress: bool = False) -> TreeIn
     Args:
         path: The folder of the dataset.
         spec: The dataset.
-        progress: Whether to show a progress bar.
 
     Raises:
         UserError: There is nothing to read.
@@ -178,15 +177,13 @@ def inspect_raw(path: Path, spec: DatasetSpec, progress: bool = False) -> TreeIn
             "inspect.no_recordings",
             f"{path} holds no recordings of {spec.name} in {', '.join(SPLITS)}; see data_prep/README.md",
         )
-    return TreeInspection(path.name, "raw", spec.name, spec.class_names, _inspect_parts(todo, path.name, progress), {})
+    return TreeInspection(path.name, "raw", spec.name, spec.class_names, _inspect_parts(todo, path.name), {})
 
 
-def _inspect_parts(
-    todo: Sequence[tuple[str, str, Callable[[], Part]]], description: str, progress: bool
-) -> tuple[Part, ...]:
+def _inspect_parts(todo: Sequence[tuple[str, str, Callable[[], Part]]], description: str) -> tuple[Part, ...]:
     """Inspect recordings given as split, name and function. An exception becomes the `error` of its part."""
     parts = []
-    with progress_bar(description if progress else None, len(todo)) as advance:
+    with progress_bar(description, len(todo)) as advance:
         for split, name, measure in todo:
             try:
                 parts.append(measure())
@@ -280,3 +277,28 @@ def _raw_part(split: str, recording: RawRecording, spec: DatasetSpec) -> Part:
         label_times=times,
         label_notes=notes,
     )
+
+
+def tree_png(inspection: TreeInspection) -> bytes:
+    """Draw the number of boxes by class and size, and the duration and mean rate of every recording, by split."""
+    figure = blank_figure()
+    labels, recordings = figure.subplots(2, gridspec_kw=MARGINS)
+    below = np.zeros(len(inspection.splits) * len(inspection.class_names))
+    ticks = [f"{name}\n{split}" for split in inspection.splits for name in inspection.class_names]
+    tables = np.concatenate([np.zeros((0, len(SIZES))), *(inspection.labels(split) for split in inspection.splits)])
+    for i, size in enumerate(SIZES):
+        labels.bar(np.arange(len(ticks)), tables[:, i], bottom=below, label=size, color=_SIZE_COLOURS[i])
+        below = below + tables[:, i]
+    labels.set_xticks(np.arange(len(ticks)), ticks)
+    labels.set(ylabel="boxes", title=f"{inspection.name}: {inspection.kind} {inspection.dataset}")
+    labels.legend(title="area (COCO)")
+    for split in inspection.splits:
+        parts = [part for part in inspection.parts if part.split == split and part.num_events]
+        durations = [part.duration_us / 1e6 for part in parts]
+        recordings.scatter(
+            durations, [part.mean_rate / 1e6 for part in parts], label=split or inspection.name, alpha=0.7
+        )
+    recordings.set(xlabel="seconds", ylabel="million events per second", title="recordings", xlim=(0, None))
+    recordings.set_ylim(bottom=0)
+    recordings.legend()
+    return figure_png(figure)

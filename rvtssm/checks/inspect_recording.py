@@ -2,8 +2,7 @@
 
 import hashlib
 import io
-import tempfile
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from rvtssm.readers import Recording
+from rvtssm.readers.faults import noted
 from rvtssm.system.jit import jit
 
 _NUM_BINS = 2048  # the most bins of the rate over time
 _SHORTEST_BIN_US = 1000
 _HOT_EVENTS, _HOT_FACTOR = 100, 10.0
-_MEMORY_BYTES = 1 << 26  # memory for each column that waits to be hashed; the rest goes to disk
 # Margins are fixed. An automatic layout draws everything twice, which took half of the time of a picture.
-_MARGINS = {"left": 0.07, "right": 0.97, "bottom": 0.08, "top": 0.95, "hspace": 0.3, "wspace": 0.18}
+MARGINS = {"left": 0.07, "right": 0.97, "bottom": 0.08, "top": 0.95, "hspace": 0.3, "wspace": 0.18}
 _DARKER, _BRIGHTER, _HOT = "#4477aa", "#cc6677", "#00d0d0"
 
 Counts = npt.NDArray[np.int64]
@@ -111,8 +110,7 @@ def inspect_recording(recording: Recording, has_checksum: bool = False) -> Recor
 
     Args:
         recording: The recording.
-        has_checksum: Whether to compute the digest. While t is hashed, x, y and p go to a temporary file with five
-            bytes per event.
+        has_checksum: Whether to compute the digest, which takes four more passes.
 
     Raises:
         UserError: The recording has no events or is damaged.
@@ -121,13 +119,9 @@ def inspect_recording(recording: Recording, has_checksum: bool = False) -> Recor
     rate, bin_us = np.zeros((_NUM_BINS, 2), np.int64), _SHORTEST_BIN_US
     pixels = np.zeros((recording.height, recording.width), np.uint32)
     gap = np.zeros(3, np.int64)  # longest gap, time at its start, time of the last event
-    first_us = digest = None
-    with ExitStack() as stack:
-        stack.enter_context(closing(recording))
-        checksum = None
-        if has_checksum:
-            checksum = _Checksum(stack)
-        for block in recording.iterate(reuse=True):
+    first_us = None
+    with closing(recording):
+        for block in recording.blocks():
             if first_us is None:
                 first_us = int(block.t[0])
                 gap[2] = first_us
@@ -135,12 +129,9 @@ def inspect_recording(recording: Recording, has_checksum: bool = False) -> Recor
                 rate[: _NUM_BINS // 2], rate[_NUM_BINS // 2 :] = rate[::2] + rate[1::2], 0
                 bin_us *= 2
             _add(block.t, block.x, block.y, block.p, first_us, bin_us, rate, pixels, gap)
-            if checksum is not None:
-                checksum.add(block.t, block.x, block.y, block.p)
         if first_us is None:
             raise recording.error_without_events()
-        if checksum is not None:
-            digest = checksum.digest()
+        digest = _digest(recording) if has_checksum else None
     last_us = int(gap[2])
     return RecordingInspection(
         recording,
@@ -155,25 +146,14 @@ def inspect_recording(recording: Recording, has_checksum: bool = False) -> Recor
     )
 
 
-class _Checksum:
-    """The sha256 of all t, then all x, all y and all p, of events that come in blocks."""
-
-    def __init__(self, stack: ExitStack) -> None:
-        self._hash = hashlib.sha256()
-        files = (tempfile.SpooledTemporaryFile(_MEMORY_BYTES) for _ in range(3))  # noqa: SIM115, the stack closes them
-        self._waiting = [stack.enter_context(file) for file in files]
-
-    def add(self, t: npt.NDArray[Any], *columns: npt.NDArray[Any]) -> None:
-        self._hash.update(t.data)
-        for file, column in zip(self._waiting, columns, strict=True):
-            file.write(column.data)
-
-    def digest(self) -> str:
-        for file in self._waiting:
-            file.seek(0)
-            while data := file.read(1 << 20):
-                self._hash.update(data)
-        return self._hash.hexdigest()
+def _digest(recording: Recording) -> str:
+    """Return the sha256 of all t, then all x, all y and all p."""
+    digest = hashlib.sha256()
+    with noted():  # the pass before these has told the user
+        for name in "txyp":
+            for block in recording.blocks():
+                digest.update(getattr(block, name).data)
+    return digest.hexdigest()
 
 
 @jit
@@ -191,14 +171,25 @@ def _add(t, x, y, p, first_us, bin_us, rate, pixels, gap):  # type: ignore[no-un
 
 def recording_png(inspection: RecordingInspection) -> bytes:
     """Draw the rate over time by polarity, the events per pixel (hot pixels in circles) and their histogram."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # imported here because the import takes a second
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 7.5), dpi=110)
-    grid = figure.add_gridspec(2, 2, **_MARGINS)
+    figure = blank_figure()
+    grid = figure.add_gridspec(2, 2, **MARGINS)
     _draw_rate(figure.add_subplot(grid[0, :]), inspection)
     _draw_pixels(figure.add_subplot(grid[1, 0]), inspection)
     _draw_histogram(figure.add_subplot(grid[1, 1]), inspection)
+    return figure_png(figure)
+
+
+def blank_figure() -> Any:
+    """Return a figure of the size of all pictures of `inspect`."""
+    from matplotlib.figure import Figure  # imported here because the import takes a second
+
+    return Figure(figsize=(11, 7.5), dpi=110)
+
+
+def figure_png(figure: Any) -> bytes:
+    """Return a figure as PNG."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     data = io.BytesIO()
     FigureCanvasAgg(figure).print_png(data)
     return data.getvalue()

@@ -17,6 +17,7 @@ from rvtssm.checks.inspect_dataset import (
     inspect_raw,
     is_prepared,
     is_sequence,
+    tree_png,
 )
 from rvtssm.checks.inspect_recording import RecordingInspection, inspect_recording, recording_png
 from rvtssm.checks.verification import verify_dataset
@@ -90,9 +91,9 @@ def _inspected(
     if is_folder and not is_prepared(path):
         if spec is None:
             raise unrecognised(path)
-        return inspect_raw(path, spec, progress=True)
+        return inspect_raw(path, spec)
     if is_folder or is_sequence(path):
-        return inspect_prepared(path, spec, progress=is_folder)
+        return inspect_prepared(path, spec)
     options = options_above(where, replace(ReadOptions.of(spec or config.dataset), filters=config.filters))
     return inspect_recording(open_with(where, options), has_checksum=as_json)
 
@@ -105,10 +106,10 @@ def _write_pictures(
     if isinstance(inspection, RecordingInspection):
         pictures[f"{name}.png"] = recording_png(inspection)
     else:
-        from rvtssm.cli.inspect_pictures import labelled_frames, tree_png  # imported here because torch takes a second
-
         pictures[f"{name}.png"] = tree_png(inspection)
         if spec is not None and inspection.kind == "raw":
+            from rvtssm.cli.inspect_pictures import labelled_frames  # imported here because torch takes a second
+
             for split, data in labelled_frames(path, spec, inspection.splits).items():
                 pictures[f"{name}.labels_{split}.png"] = data
     escaped = glob.escape(name)

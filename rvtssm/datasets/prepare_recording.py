@@ -221,10 +221,9 @@ def is_made_from(recording: RawRecording, sequence: StoredSequence, recipe: Reci
     Raises:
         UserError: It was made with another recipe, or the recording is shorter now.
     """
-    meta = {"reduce": "nearest", **sequence.meta}  # earlier files do not tell, and keep one pixel of each square
-    asked = recipe.meta
+    meta, asked = sequence.meta, recipe.meta
     if recipe.spec.downsample == 1:
-        meta["reduce"] = asked["reduce"]  # both give the same frames
+        asked["reduce"] = meta.get("reduce")  # both give the same frames
     differences = [f"{key}={meta.get(key)}, now {value}" for key, value in asked.items() if meta.get(key) != value]
     if differences:
         raise UserError(

@@ -32,7 +32,7 @@ from rvtssm.readers.evt3 import Evt3Recording
 from rvtssm.readers.faults import ReadFaults
 from rvtssm.readers.filters import FilterChain, Filters, checked_filters
 from rvtssm.readers.hdf5 import HDF5_SIGNATURE, open_hdf5, reading
-from rvtssm.readers.hdf5_events import is_dsec, open_hdf5_events
+from rvtssm.readers.hdf5_events import open_hdf5_events
 from rvtssm.readers.header import LARGEST_SIDE, TextHeader, UnknownSensorSize, read_text_header
 from rvtssm.readers.recording import Recording
 from rvtssm.records import ReadOptions
@@ -278,8 +278,4 @@ def _unknown(path: Path, head: bytes) -> str:
 
 def _hdf5_format(path: Path) -> str:
     with reading(path), open_hdf5(path) as file:
-        if is_ecf(file):
-            return "ecf"
-        if is_dsec(file):
-            return "dsec"
-        return "hdf5"
+        return "ecf" if is_ecf(file) else "hdf5"

@@ -189,9 +189,19 @@ class _Bag:
         self._place = self._next_place = (-1, -1)
         self._message: tuple[int, EventMessage] | None = None
 
-    def choose(self, topic: str | None) -> "_Bag":
+    def choose(self, asked: str | None) -> "_Bag":
         """Read this topic from now on; None chooses the only topic with events. Raise UserError if that is unclear."""
-        self.topic = self._topic(topic)
+        topics = self.topics()
+        if asked is not None and asked not in topics:
+            raise UserError(
+                "bags.no_such_topic", f"{self._path} has no events on {asked}; choose from {', '.join(topics)}"
+            )
+        if asked is None and len(topics) > 1:
+            raise UserError(
+                "bags.several_topics",
+                f"{self._path} has the event topics {', '.join(topics)}; name one, as in {self._path}:{topics[0]}",
+            )
+        self.topic = asked or topics[0]
         self._connections = [connection for connection in self._reader.connections if connection.topic == self.topic]
         self.num_messages = sum(connection.msgcount for connection in self._connections)
         return self
@@ -211,19 +221,6 @@ class _Bag:
                 f"{', '.join(kind.replace('/msg', '') for kind in (*ARRAYS, *PACKETS))}",
             )
         return topics
-
-    def _topic(self, asked: str | None) -> str:
-        topics = self.topics()
-        if asked is not None and asked not in topics:
-            raise UserError(
-                "bags.no_such_topic", f"{self._path} has no events on {asked}; choose from {', '.join(topics)}"
-            )
-        if asked is None and len(topics) > 1:
-            raise UserError(
-                "bags.several_topics",
-                f"{self._path} has the event topics {', '.join(topics)}; name one, as in {self._path}:{topics[0]}",
-            )
-        return asked or topics[0]
 
     def message_after(self, log_ns: int, num_at_log: int) -> tuple[int, EventMessage]:
         """Return the log time and the content of the message after a place.

@@ -160,32 +160,23 @@ class Evt21Recording(RawRecording):
         return words[int(not self.has_swapped_halves) :: 2]  # the upper halves, which have the layout of EVT2
 
     def _decode(self, state: State, buffer: EventBuffer) -> int:
-        units = self._read_units(state, max(_LEAST_MASKS, len(buffer.t) // 4))
-        return self.decode_units(*units, state, (self.height, self.width), buffer, self.has_swapped_halves)
+        units, num_units = self._read_units(state, max(_LEAST_MASKS, len(buffer.t) // 4))
+        if self.has_swapped_halves:
+            units = units.view("<u4").reshape(-1, 2)[:, ::-1].flatten().view(np.uint8)
+        return self.decode_units(units, num_units, state, (self.height, self.width), buffer)
 
     @staticmethod
-    def decode_units(
-        units: Bytes,
-        num_units: int,
-        state: State,
-        size_hw: tuple[int, int],
-        buffer: EventBuffer,
-        has_swapped_halves: bool = False,
-    ) -> int:
-        """Decode whole words. See `RawRecording.decode_units`.
-
-        Early cameras swapped the halves of a word, with the upper half first.
-        """
-        halves, heads = units.view("<u4").reshape(-1, 2), int(not has_swapped_halves)
-        columns = buffer.t, buffer.x, buffer.y, buffer.p
-        return int(_decode_masks(halves, num_units, heads, state, *size_hw, *columns))
+    def decode_units(units: Bytes, num_units: int, state: State, size_hw: tuple[int, int], buffer: EventBuffer) -> int:
+        """Decode whole words. See `RawRecording.decode_units`."""
+        halves = units.view("<u4").reshape(-1, 2)
+        return int(_decode_masks(halves, num_units, state, *size_hw, buffer.t, buffer.x, buffer.y, buffer.p))
 
 
 @jit
-def _decode_masks(halves, num_words, heads, state, height, width, t, x, y, p):  # type: ignore[no-untyped-def]
+def _decode_masks(halves, num_words, state, height, width, t, x, y, p):  # type: ignore[no-untyped-def]
     """Decode the first of `halves` (N, 2) u32 until they end or t, x, y, p might overflow. Return the number kept.
 
-    `heads` is the column of `halves` with type, time and pixel; the other column holds the masks.
+    The second column of `halves` has type, time and pixel; the first one holds the masks.
     """
     latest, high, wrapped = state[LATEST_US], state[_HIGH], state[_WRAPPED]
     base = wrapped + (high << 6)
@@ -193,7 +184,7 @@ def _decode_masks(halves, num_words, heads, state, height, width, t, x, y, p):  
     num_kept = np.uint64(0)
     position = 0
     while position < num_words and np.int64(num_kept) <= last_start:
-        head, mask = np.int64(halves[position, heads]), np.int64(halves[position, 1 - heads])
+        head, mask = np.int64(halves[position, 1]), np.int64(halves[position, 0])
         position += 1
         kind = head >> 28
         if kind <= _LAST_EVENT:
@@ -214,7 +205,7 @@ def _decode_masks(halves, num_words, heads, state, height, width, t, x, y, p):  
                 column += VECTOR
         elif kind == TIME_HIGH:
             value = head & 0xFFFFFFF
-            if is_glitch(halves[:, heads], position, _HIGH_BITS, high, value, _MOST_STEPS, latest):
+            if is_glitch(halves[:, 1], position, _HIGH_BITS, high, value, _MOST_STEPS, latest):
                 base = latest - JUMP_US - (1 << 6)
                 continue
             wrapped += num_wraps(high, value, 1 << _HIGH_BITS, _LATE, wrapped) << (_HIGH_BITS + 6)

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from user_errors import raises
 
-from rvtssm.checks.inspect_dataset import count_labels, inspect_prepared, inspect_raw, is_prepared
+from rvtssm.checks.inspect_dataset import count_labels, inspect_prepared, inspect_raw, is_prepared, tree_png
 from rvtssm.checks.inspect_recording import inspect_recording, recording_png
-from rvtssm.cli.inspect_pictures import labelled_frames, tree_png
+from rvtssm.cli.inspect_pictures import labelled_frames
 from rvtssm.cli.main import main
 from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
