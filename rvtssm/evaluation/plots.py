@@ -36,7 +36,7 @@ def rates_figure(title: str, dataset: str, rows: Sequence[RateRow]) -> "Figure":
         _draw_band(axes, rows, name, color)
         for x, y in zip(hz, percents, strict=True):
             axes.annotate(f"{y:.1f}", (x, y), (0, 7), textcoords="offset points", fontsize=8, ha="center", color=color)
-    _label_rates(axes, hz)
+    label_rates(axes, hz)
     axes.set_title(title, parse_math=False)
     highest = axes.dataLim.ymax * 1.15  # infinite if there is no ground truth at all
     axes.set_ylim(0, max(10.0, highest) if math.isfinite(highest) else 10.0)
@@ -62,41 +62,9 @@ def comparison_figure(
         (line,) = axes.plot(hz, 100 * np.array([row.metrics["AP"] for row in ordered]), "o-", label=name, linewidth=2)
         _draw_band(axes, ordered, "AP", line.get_color())
         rates.update(hz)
-    _label_rates(axes, sorted(rates))
+    label_rates(axes, sorted(rates))
     axes.set_ylim(bottom=0)
     return _finished(figure, axes)
-
-
-def panels_figure(points: Mapping[str, Mapping[str, Mapping[float, tuple[float, float]]]]) -> "Figure":
-    """Draw AP over the rate, with one panel per condition and one line per row.
-
-    Args:
-        points: Mean and standard deviation in percent, by condition, row and rate.
-    """
-    from matplotlib.figure import Figure
-
-    columns = min(2, max(1, len(points)))
-    rows = max(1, math.ceil(len(points) / columns))
-    figure = Figure(figsize=(5.5 * columns + 1.5, 3.5 * rows + 0.4), dpi=120, layout="constrained")
-    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    rates: set[float] = set()
-    lines: dict[str, Any] = {}
-    for axes, (condition, by_row) in zip(panels.flat, points.items(), strict=False):
-        for name, by_hz in by_row.items():
-            color = lines[name][0].get_color() if name in lines else f"C{len(lines)}"  # the same in every panel
-            percents, deviations = zip(*by_hz.values(), strict=True)
-            lines[name] = axes.errorbar(list(by_hz), percents, deviations, marker="o", capsize=3, color=color)
-            rates.update(by_hz)
-        axes.set_title(condition, parse_math=False)
-    for axes in list(panels.flat)[: len(points)]:
-        _label_rates(axes, sorted(rates))
-        axes.label_outer()
-        axes.grid(alpha=0.25)
-    for axes in list(panels.flat)[len(points) :]:
-        axes.set_axis_off()
-    legend = figure.legend(list(lines.values()), list(lines), loc="outside right center", frameon=False)
-    _show_names_as_they_are(legend)
-    return figure
 
 
 def shifts_figure(ap_by_shift: Mapping[float, float]) -> "Figure":
@@ -143,7 +111,8 @@ def _draw_band(axes: Any, rows: Sequence[RateRow], name: str, color: Any) -> Non
         axes.vlines(hz, lows, highs, color=color, linewidth=2, alpha=0.4)
 
 
-def _label_rates(axes: Any, rates: Sequence[float]) -> None:
+def label_rates(axes: Any, rates: Sequence[float]) -> None:
+    """Make an axis of rates, in Hz, and one of average precision, in percent."""
     axes.set_xscale("log")
     axes.set_xticks(rates, [f"{hz:g}" for hz in rates])
     axes.minorticks_off()
@@ -174,10 +143,11 @@ def _finished(figure: Any, axes: Any) -> Any:
         letters = figure.get_figwidth() * _LETTERS_PER_INCH
         columns = max(1, int(letters // (max(map(len, names)) + _LINE_LETTERS)))
         figure.set_figheight(figure.get_figheight() + _LEGEND_INCHES * math.ceil(len(names) / columns))
-        _show_names_as_they_are(figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False))
+        show_names_as_they_are(figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False))
     return figure
 
 
-def _show_names_as_they_are(legend: Any) -> None:
+def show_names_as_they_are(legend: Any) -> None:
+    """Show the names in a legend without reading mathematics in them."""
     for text in legend.get_texts():
         text.set_parse_math(False)  # a class name may contain a dollar sign

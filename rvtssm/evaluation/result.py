@@ -9,11 +9,9 @@ from rvtssm.evaluation.bootstrap import LEVEL, Interval
 from rvtssm.evaluation.breakdown import Breakdown, to_plain
 from rvtssm.evaluation.coco import METRICS
 from rvtssm.evaluation.frequency import REFERENCE_HZ, TRACK_METRICS, RateRow, nearest_reference, performance_drop
-from rvtssm.system.extras import check_extra
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from pandas import DataFrame
 
 NO_VALUE = "–"  # shown in place of a number without ground truth
 
@@ -29,7 +27,7 @@ class Picture(NamedTuple):
 class EvaluationReport:
     """The complete result of an evaluation.
 
-    `table` gives text to print, `plot` a figure, and `to_pandas` the numbers for further work.
+    `table` gives text to print, and `plot` a figure.
     """
 
     title: str  # which weights on which recordings
@@ -58,23 +56,6 @@ class EvaluationReport:
         rows = {f"window={window}": report.rows for window, report in self.by_window.items()}
         published = {f"{model}, published": ap_by_hz for model, ap_by_hz in published_rows(self.dataset).items()}
         return plots.comparison_figure(rows, published)
-
-    def to_pandas(self) -> "DataFrame":
-        """Return one line per rate and kind of windows, with fractions and the limits of their intervals.
-
-        Raises:
-            UserError: The package pandas is missing.
-        """
-        check_extra("to_pandas", "tables", "pandas")
-        import pandas as pd
-
-        lines = []
-        for row in self.all_rows:
-            line: dict[str, float | str] = {"hz": row.hz, "window": window_name(row), **row.metrics, **row.extra}
-            for name, interval in row.intervals.items():
-                line |= {f"{name}_low": interval.low, f"{name}_high": interval.high}
-            lines.append(line)
-        return pd.DataFrame(lines)
 
     @property
     def by_window(self) -> dict[str, "EvaluationReport"]:

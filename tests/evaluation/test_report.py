@@ -140,13 +140,6 @@ def test_rows_of_two_lengths_of_windows_are_named():
     assert len(report.plot().axes[0].get_lines()) >= 2
 
 
-def test_a_report_becomes_a_table_of_pandas():
-    pytest.importorskip("pandas")
-    table = make_report(rows=resampled_rows()).to_pandas()
-    assert list(table["hz"]) == [20, 200] and table["AP"].tolist() == pytest.approx([0.4, 0.3])
-    assert table["AP_low"].tolist() == pytest.approx([0.305, 0.205]) and math.isnan(table["AP_large_low"][0])
-
-
 def test_a_single_rate_has_no_drop():
     report = make_report(rows=make_report().rows[:1])
     assert to_json(report)["performance_drop"] is None and "drop" not in printed(report)

@@ -18,20 +18,13 @@ import numpy as np
 from rvtssm.evaluation.bootstrap import LEVEL, Interval, Resampled
 from rvtssm.evaluation.breakdown import SPEED, to_plain
 from rvtssm.evaluation.frequency import performance_drop
-from rvtssm.evaluation.plots import panels_figure, to_png
+from rvtssm.evaluation.plots import label_rates, show_names_as_they_are, to_png
 from rvtssm.evaluation.render import TerminalTable, render
-from rvtssm.evaluation.result import (
-    NO_VALUE,
-    EvaluationReport,
-    percent_interval,
-    table_by_rate,
-)
-from rvtssm.system.extras import check_extra
+from rvtssm.evaluation.result import NO_VALUE, EvaluationReport, percent_interval, table_by_rate
 from rvtssm.system.output_folder import write_files
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from pandas import DataFrame
 
 _TEMPLATES = Path(__file__).with_name("templates")
 _DROP = "drop"  # head of a column
@@ -201,7 +194,7 @@ class Table(NamedTuple):
 class StudyReport:
     """The result of a study.
 
-    `table` gives text to print, `plot` a figure, and `to_pandas` the numbers for further work.
+    `table` gives text to print, and `plot` a figure.
     """
 
     scores: Sequence[Score]
@@ -233,26 +226,7 @@ class StudyReport:
         points = {}
         for condition, rows in self.conditions.items():
             points[condition] = {row.row: _points(row) for row in rows}
-        return panels_figure(points)
-
-    def to_pandas(self) -> "DataFrame":
-        """Return one line per row, condition and rate, with fractions.
-
-        Raises:
-            UserError: The package pandas is missing.
-        """
-        check_extra("to_pandas", "tables", "pandas")
-        import pandas as pd
-
-        lines = []
-        for rows in self.conditions.values():
-            for row in rows:
-                for hz in row.rates:
-                    line = {"row": row.row, "condition": row.condition, "hz": hz, "seeds": len(row.scores)}
-                    line |= {"AP": mean(row.ap(hz)), "deviation": _deviation(row.ap(hz))}
-                    line |= _limits("AP", row.interval(hz)) | _limits("minus_the_first", row.minus_the_first(hz))
-                    lines.append(line)
-        return pd.DataFrame(lines)
+        return _panels_figure(points)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for json.dump, as fractions. None means that there was no ground truth."""
@@ -329,6 +303,38 @@ def _mean_table(rows: Sequence[StudyRow]) -> list[list[str]]:
     return table
 
 
+def _panels_figure(points: Mapping[str, Mapping[str, Mapping[float, tuple[float, float]]]]) -> "Figure":
+    """Draw AP over the rate, with one panel per condition and one line per row.
+
+    Args:
+        points: Mean and standard deviation in percent, by condition, row and rate.
+    """
+    from matplotlib.figure import Figure
+
+    columns = min(2, max(1, len(points)))
+    rows = max(1, math.ceil(len(points) / columns))
+    figure = Figure(figsize=(5.5 * columns + 1.5, 3.5 * rows + 0.4), dpi=120, layout="constrained")
+    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    rates: set[float] = set()
+    lines: dict[str, Any] = {}
+    for axes, (condition, by_row) in zip(panels.flat, points.items(), strict=False):
+        for name, by_hz in by_row.items():
+            color = lines[name][0].get_color() if name in lines else f"C{len(lines)}"  # the same in every panel
+            percents, deviations = zip(*by_hz.values(), strict=True)
+            lines[name] = axes.errorbar(list(by_hz), percents, deviations, marker="o", capsize=3, color=color)
+            rates.update(by_hz)
+        axes.set_title(condition, parse_math=False)
+    for axes in list(panels.flat)[: len(points)]:
+        label_rates(axes, sorted(rates))
+        axes.label_outer()
+        axes.grid(alpha=0.25)
+    for axes in list(panels.flat)[len(points) :]:
+        axes.set_axis_off()
+    legend = figure.legend(list(lines.values()), list(lines), loc="outside right center", frameon=False)
+    show_names_as_they_are(legend)
+    return figure
+
+
 def _interval_tables(rows: Sequence[StudyRow]) -> list[Table]:
     """Return the tables with confidence intervals; none if there are no intervals."""
     if not any(row.interval(hz) for row in rows for hz in row.rates):
@@ -390,14 +396,6 @@ def _deviation(values: Sequence[float]) -> float | None:
 def _points(row: StudyRow) -> dict[float, tuple[float, float]]:
     """Return mean and standard deviation in percent by rate."""
     return {hz: (100 * mean(row.ap(hz)), 100 * (_deviation(row.ap(hz)) or 0.0)) for hz in row.rates}
-
-
-def _limits(name: str, interval: Interval | None) -> dict[str, float | None]:
-    """Return an interval as columns of a table; the value of AP itself is a column already."""
-    if interval is None:
-        return {}
-    limits: dict[str, float | None] = {f"{name}_low": interval.low, f"{name}_high": interval.high}
-    return limits if name == "AP" else {name: interval.value, **limits}
 
 
 def _by(items: Iterable[Any], name: str) -> dict[str, list[Any]]:

@@ -112,13 +112,6 @@ def test_both_files_have_the_numbers(tmp_path):
     assert len(page.loaded) == 1 and page.loaded[0].startswith("data:image/png;base64,")
 
 
-def test_a_study_becomes_a_table_of_pandas():
-    pytest.importorskip("pandas")
-    table = StudyReport(GRID).to_pandas()
-    assert len(table) == 2 * 2 * 2 and table["AP"][0] == pytest.approx(0.35)
-    assert table["minus_the_first"].isna().sum() == 4 and table["deviation"][0] == pytest.approx(0.0707, abs=1e-4)
-
-
 @pytest.mark.parametrize("has_replicates", [True, False])
 def test_a_score_is_read_as_it_was_written(has_replicates):
     score = make_score()
