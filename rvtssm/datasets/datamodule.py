@@ -311,6 +311,8 @@ def _annotated(sequences: list[FrameSequence]) -> list[FrameSequence]:
 def _given(folder: str | None, key: str) -> str:
     if folder is None:
         raise UserError(
-            "dataset.folder_not_set", f"{key} is not set; give the folder that holds train/, val/ and test/"
+            "dataset.folder_not_set",
+            f"{key} is not set; give the folder that holds train/, val/ and test/: dataset.raw_dir with recordings, or "
+            "dataset.prepared_dir with prepared files",
         )
     return folder

@@ -34,6 +34,10 @@ class VideoSource:
     names: tuple[str, ...]  # names of the pictures of a folder, without suffix; empty for a video file
     is_linear: bool | None  # whether pixel values are proportional to light; None: no with 8 bits (sRGB), else yes
 
+    def __post_init__(self) -> None:
+        if (side := min(self.height, self.width)) < 16:  # OpenCV computes no optical flow, or crashes
+            raise UserError("video.too_small", f"{self.path} has a side of {side} pixels; a video needs 16 per side")
+
     @property
     def num_frames(self) -> int:
         """The number of frames that can be read."""

@@ -360,6 +360,7 @@ def test_labels_that_cannot_be_those_of_the_video_are_refused(clip, tmp_path, na
         ({"video": "nowhere.mp4"}, "does not exist; name a video file or a folder"),
         ({"video": "gt.txt"}, "is not a video that can be read"),
         ({"fps": None}, "does not say its rate; set fps=HZ"),
+        ({"video": "low"}, "low has a side of 15 pixels; a video needs 16 per side"),
         ({"labels": "words.txt"}, "line 1 is not `frame,track,left,top,width,height`"),
         ({"video": None}, "video=FILE is needed"),
     ],
@@ -369,6 +370,9 @@ def test_bad_input_is_one_line(change, answer, clip, tmp_path, monkeypatch, caps
     monkeypatch.chdir(tmp_path)
     mot(tmp_path / "gt.txt")
     (tmp_path / "words.txt").write_text("a,b,c\n")
+    (tmp_path / "low").mkdir()
+    for number in range(2):
+        cv2.imwrite(str(tmp_path / "low" / f"{number}.png"), np.zeros((15, 64, 3), np.uint8))
     values = {"video": str(clip), "fps": "20", "labels": "gt.txt", "out": "data", **change}
     assert cli.main(["simulate", *(f"{key}={value}" for key, value in values.items() if value)]) == 2
     said = capsys.readouterr().err.strip()
