@@ -24,7 +24,7 @@ from rvtssm.records import DatasetSpec
 from rvtssm.records.settings import COLUMNS_EXAMPLE, EVENT_SUFFIXES, TIME_UNITS
 from rvtssm.system.files import atomic_file, file_errors
 from rvtssm.system.remote import is_url, local_path
-from rvtssm.system.user_error import UserError
+from rvtssm.system.user_error import UserError, said_of
 
 FILE = "dataset.yaml"
 _ULTRALYTICS = "data.yaml"  # beside it; its `names` may stand in for `classes`
@@ -91,10 +91,8 @@ def read_spec(*folders: Path | str) -> DatasetSpec:
         )
     values: dict[str, Any] = {_NAMES.get(key, str(key)): _checked(path, key, value) for key, value in content.items()}
     spec = replace(SPEC, **values)
-    try:
+    with said_of(path):
         spec.read_options  # noqa: B018  checks its values
-    except UserError as error:
-        raise UserError(error.key, f"{path}: {error}") from None
     if Path(spec.boxes_suffix).suffix not in LABEL_SUFFIXES and spec.boxes_suffix not in LABEL_SUFFIXES:
         kinds = ", ".join(LABEL_SUFFIXES)
         raise UserError(

@@ -14,16 +14,14 @@ All numbers are little-endian, without gaps. A packet without events (n = 0) clo
 
 import socket
 import struct
-import threading
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 import numpy as np
 
 from rvtssm.readers import ReadFaults
 from rvtssm.readers.event_checks import LiveGate
 from rvtssm.readers.gate import Column
-from rvtssm.readers.piped import PipedRecording
+from rvtssm.readers.piped import ByteStream, PipedRecording, PipeReader
 from rvtssm.records import Events, ReadOptions
 from rvtssm.system.user_error import UserError
 
@@ -37,14 +35,7 @@ _MOST_EVENTS = 1 << 24  # in a packet; more come from bytes of another format
 _LARGEST_SIDE = 1 << 16
 
 
-class ByteStream(Protocol):
-    """What bytes are read from, such as a file that was opened for reading."""
-
-    def read1(self, size: int, /) -> bytes:
-        """Return the next bytes, at most `size`, as soon as there are some; none at the end."""
-
-
-class PacketStream:
+class PacketStream(PipeReader):
     """The events of a stream of packets. Creating an instance waits for the head of the stream.
 
     Args:
@@ -59,9 +50,7 @@ class PacketStream:
     time_range_us = None  # not known before the stream ends
 
     def __init__(self, stream: ByteStream, name: str) -> None:
-        self.name, self._stream = name, stream
-        self.broke_off = ""
-        self.is_interrupted = self._is_reading = False
+        super().__init__(stream, name)
         head = self._read(_HEAD.size)
         if len(head) < _HEAD.size or not head.startswith(MAGIC):
             raise UserError(
@@ -103,16 +92,6 @@ class PacketStream:
             if len(events):
                 yield events
 
-    def end(self) -> None:
-        """End the stream after the bytes read so far. Signal handlers call this.
-
-        A wait in the main thread, where handlers run, is interrupted; whoever reads in another one looks at
-        `is_interrupted`.
-        """
-        self.is_interrupted = True
-        if self._is_reading:
-            raise KeyboardInterrupt
-
     def _note_end(self, head: bytes) -> None:
         self._gate.conclude()
         if head and not self.is_interrupted:
@@ -121,19 +100,7 @@ class PacketStream:
     def _read(self, size: int) -> bytes:
         """Return the next bytes; fewer at the end of the stream."""
         data = b""
-        while len(data) < size and not self.is_interrupted:
-            try:
-                # From here on, `end` interrupts the wait.
-                self._is_reading = threading.current_thread() is threading.main_thread()
-                part = self._stream.read1(size - len(data))
-                self._is_reading = False
-            except KeyboardInterrupt:
-                return data
-            except OSError as error:
-                self.broke_off = f"{self.name} broke off ({error.strerror or error}); start the sender again"
-                return data
-            if not part:
-                return data
+        while len(data) < size and (part := self._read_some(size - len(data))):
             data += part
         return data
 
@@ -172,7 +139,7 @@ def piped_events(read: Callable[[int], bytes], name: str, options: ReadOptions) 
     stream = _Pushed(read)
     if stream.head(len(MAGIC)) == MAGIC:
         return PacketStream(stream, name)
-    return PipedRecording(stream, name, options)  # type: ignore[arg-type]
+    return PipedRecording(stream, name, options)
 
 
 def connected_to(where: str) -> socket.socket:

@@ -21,7 +21,7 @@ import numpy as np
 from rvtssm.events.label_formats import LABEL_PARSERS, LabelledImage, parse_labels
 from rvtssm.events.labels import BOX_DTYPE, Boxes, find_nothing, nothing_at, read_boxes
 from rvtssm.records import DatasetSpec
-from rvtssm.system.user_error import UserError
+from rvtssm.system.user_error import UserError, said_of
 
 # Roboflow writes `walk_0010_png.rf.0f3a.jpg`.
 _EXPORTED = re.compile(r"_(?:png|jpe?g|bmp)\.rf\.[0-9a-zA-Z]+$")
@@ -145,10 +145,8 @@ class LabelFiles:
                 "or end its name in the number of the frame",
             )
         is_from_one = spec.label_fps > 0 and (self.is_from_one if self.is_per_frame else counts_from_one(known))
-        try:
+        with said_of(path):
             times_us = iter(frame_times_us(known, spec.label_fps, is_from_one))
-        except UserError as error:
-            raise UserError(error.key, f"{path}: {error}") from None
         found_us = [next(times_us) if image.t_us is None else image.t_us for image in images]
         return [t_us + moved_us for t_us in found_us], is_from_one
 

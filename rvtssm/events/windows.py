@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from rvtssm.records import Windows, WindowSettings
 from rvtssm.system.limits import check_at_least
-from rvtssm.system.user_error import UserError
+from rvtssm.system.user_error import UserError, said_of
 
 LATE_US = 10_000  # in a live stream, a larger step back in time means that the clock has jumped
 LONGEST_SILENCE_US = 600_000_000  # longest gap in a live stream; every empty window in it is computed
@@ -54,10 +54,8 @@ class WindowsConfig:
             raise UserError(
                 "windows.time_constants", f"windows.time_constants_ms={self.time_constants_ms} must be finite numbers"
             )
-        try:
+        with said_of("windows"):
             self.settings  # noqa: B018  checks its values
-        except UserError as error:
-            raise UserError(error.key, f"windows: {error}") from None
 
     @property
     def settings(self) -> WindowSettings:

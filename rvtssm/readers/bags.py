@@ -15,7 +15,6 @@ from rvtssm.readers.event_messages import (
     DONE,
     PACKETS,
     EventMessage,
-    MessageError,
     decode_message,
     read_message,
 )
@@ -25,7 +24,7 @@ from rvtssm.readers.recording import Recording
 from rvtssm.records import ReadOptions
 from rvtssm.system.extras import check_extra
 from rvtssm.system.files import file_errors
-from rvtssm.system.user_error import UserError
+from rvtssm.system.user_error import UserError, said_of
 
 ROS1_SIGNATURE, MCAP_SIGNATURE, SQLITE_SIGNATURE = b"#ROSBAG V", b"\x89MCAP", b"SQLite format 3\0"
 BAG_METADATA = "metadata.yaml"  # in the folder of a ROS 2 bag
@@ -253,15 +252,11 @@ class _Bag:
                         f"{self._path} has a message of {self.topic} whose time or content is of another type "
                         f"({type(at_ns).__name__}, {type(data).__name__}); record it again",
                     )
-                self._message = at_ns, self._read(connection.msgtype, at_ns, bytes(data))
+                with said_of(f"{self._path}, message of {self.topic} at {at_ns} ns"):
+                    message = read_message(connection.msgtype, bytes(data), is_cdr=self.format == "ros2")
+                self._message = at_ns, message
             self._place, self._next_place = place, (at_ns, num_at_log + 1 if at_ns == log_ns else 1)
         return self._message
-
-    def _read(self, kind: str, at_ns: int, data: bytes) -> EventMessage:
-        try:
-            return read_message(kind, data, self.format == "ros2")
-        except MessageError as error:
-            raise UserError(error.key, f"{self._path}, message of {self.topic} at {at_ns} ns: {error}") from None
 
     def close(self) -> None:
         self._messages = iter(())  # a database with a query that has not ended cannot be closed

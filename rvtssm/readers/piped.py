@@ -10,7 +10,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,52 @@ _CLOCK_US, _MOST_EVENTS = 10_000, 1 << 25
 _MIN_HEAD_BYTES = 16  # bytes needed to recognise a format
 
 
-class PipedRecording:
+class ByteStream(Protocol):
+    """What bytes are read from, such as a file that was opened for reading."""
+
+    def read1(self, size: int, /) -> bytes:
+        """Return the next bytes, at most `size`, as soon as there are some; none at the end."""
+
+
+class PipeReader:
+    """Reads the bytes of a pipe or a socket until it ends, breaks off or is interrupted.
+
+    Args:
+        stream: An open binary stream with the method `read1`.
+        name: Name of the stream in messages.
+    """
+
+    def __init__(self, stream: ByteStream, name: str) -> None:
+        self.name, self._stream = name, stream
+        self.broke_off = ""  # why the stream ended early, empty if it did not
+        self.is_interrupted = self._is_reading = False
+
+    def _read_some(self, size: int) -> bytes:
+        """Return the next bytes as soon as some arrive, at most `size`; none at the end."""
+        try:
+            # From here on, `end` interrupts the wait.
+            self._is_reading = threading.current_thread() is threading.main_thread()
+            data = b"" if self.is_interrupted else self._stream.read1(size)
+            self._is_reading = False
+            return data
+        except KeyboardInterrupt:
+            return b""
+        except OSError as error:
+            self.broke_off = f"{self.name} broke off ({error.strerror or error}); start the sender again"
+            return b""
+
+    def end(self) -> None:
+        """End the stream after the bytes read so far. Signal handlers call this.
+
+        A wait in the main thread, where handlers run, is interrupted; whoever reads in another one looks at
+        `is_interrupted`.
+        """
+        self.is_interrupted = True
+        if self._is_reading:
+            raise KeyboardInterrupt
+
+
+class PipedRecording(PipeReader):
     """A stream of events that is read once, while it is recorded. To read a file, use `open_recording`.
 
     Creating an instance waits for the header of the stream.
@@ -45,9 +90,8 @@ class PipedRecording:
         UserError: The stream ended, or its format cannot be read in order.
     """
 
-    def __init__(self, stream: BinaryIO, name: str, options: ReadOptions | None = None) -> None:
-        self.name = name
-        self._stream = stream
+    def __init__(self, stream: ByteStream, name: str, options: ReadOptions | None = None) -> None:
+        super().__init__(stream, name)
         head = _read_head(stream)
         if not head:
             raise UserError(
@@ -77,8 +121,6 @@ class PipedRecording:
         self.num_events = 0
         self.faults = ReadFaults()
         self._undecoded = _Undecoded(head)
-        self.broke_off = ""  # why the stream ended early, empty if it did not
-        self.is_interrupted = self._is_reading = False
         self._began_us: int | None = None  # `_check_clock` counts the events since this time
         self._num_since = 0
 
@@ -107,16 +149,7 @@ class PipedRecording:
                     yield events
                 if self.broke_off:
                     return
-            try:
-                # From here on, `end` interrupts the wait.
-                self._is_reading = threading.current_thread() is threading.main_thread()
-                data = b"" if self.is_interrupted else self._stream.read1(_READ_BYTES)  # type: ignore[attr-defined]
-                self._is_reading = False
-            except KeyboardInterrupt:
-                data = b""
-            except OSError as error:
-                data = b""
-                self.broke_off = f"{self.name} broke off ({error.strerror or error}); start the sender again"
+            data = self._read_some(_READ_BYTES)
             if not data:
                 break
         self.faults = ReadFaults.of(state, max(num_bytes, 0) % decoder.unit_bytes)
@@ -134,7 +167,7 @@ class PipedRecording:
             f"{events.t[jump]} us; its times are damaged, or it is not a stream of events; if the times are right, "
             "give it as a file"
         )
-        return Events(*(array[:jump] for array in (events.t, events.x, events.y, events.p)))
+        return events[:jump]
 
     def _check_clock(self, events: Events) -> None:
         """End the stream if its clock stands still: no window would close, and the events would fill the memory."""
@@ -148,16 +181,6 @@ class PipedRecording:
                 f"{self.name} sent more than {_MOST_EVENTS} events within {_CLOCK_US / 1000:g} ms, the last at "
                 f"{events.t[-1]} us, which no camera does; its clock stands still, start the sender again"
             )
-
-    def end(self) -> None:
-        """End the stream after the bytes read so far. Signal handlers call this.
-
-        A wait in the main thread, where handlers run, is interrupted; whoever reads in another one looks at
-        `is_interrupted`.
-        """
-        self.is_interrupted = True
-        if self._is_reading:
-            raise KeyboardInterrupt
 
     def close(self) -> None:
         """Do nothing, since the caller opened the stream and closes it."""
@@ -191,11 +214,11 @@ class _Undecoded:
         self._bytes.clear()
 
 
-def _read_head(stream: BinaryIO) -> bytes:
+def _read_head(stream: ByteStream) -> bytes:
     """Read until the header is complete and the format can be recognised."""
     head = b""
     while len(head) < MAX_HEADER_BYTES:
-        data = stream.read1(_READ_BYTES)  # type: ignore[attr-defined]
+        data = stream.read1(_READ_BYTES)
         head += data
         if not data or _is_complete(head):
             break

@@ -1,5 +1,8 @@
 """The error for mistakes that a user can make and correct."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class UserError(ValueError):
     """A mistake that the user can correct. The text says what was found, what is needed and what to do.
@@ -40,3 +43,12 @@ def key_of(error: Exception, otherwise: str) -> str:
     if isinstance(error, UserError):
         return error.key
     return otherwise
+
+
+@contextmanager
+def said_of(what: object) -> Iterator[None]:
+    """Put a file or a setting before the text of a UserError, which does not know where its values come from."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(error.key, f"{what}: {error}") from None

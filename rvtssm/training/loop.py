@@ -15,7 +15,7 @@ from rvtssm.models.detector import Detector
 from rvtssm.models.transfer import Transferred, TransferSource, mapped_classes, read_source, transfer
 from rvtssm.system.output_folder import locked
 from rvtssm.system.remote import absolute_path
-from rvtssm.system.user_error import UserError
+from rvtssm.system.user_error import said_of
 from rvtssm.training.checkpoints import best_checkpoint, has_no_patience, validations_without_gain
 from rvtssm.training.checks import check, check_scored
 from rvtssm.training.fit import build_trainer, check_compiler, choose_precision, speed_up
@@ -139,10 +139,8 @@ def _start_weights(run: Run) -> TransferSource | None:
 
 def read_start(path: str) -> TransferSource:
     """Return the weights in `path`. Raise UserError if there are none."""
-    try:
+    with said_of("training.init_from"):
         return read_source(path)
-    except UserError as error:
-        raise UserError(error.key, f"training.init_from: {error}") from None
 
 
 def _with_classes_of(data: SequenceDataModule, sections: TrainSections, source: TransferSource) -> TransferSource:
@@ -178,10 +176,8 @@ def _build_detector(run: Run, meta: CheckpointMeta, source: TransferSource | Non
 
 
 def _fill(run: Run, detector: Detector, meta: CheckpointMeta, source: TransferSource) -> list[Transferred]:
-    try:
+    with said_of(f"training.init_from={run.sections.training.init_from}"):
         return list(transfer(source, detector, meta))
-    except UserError as error:
-        raise UserError(error.key, f"training.init_from={run.sections.training.init_from}: {error}") from None
 
 
 def _build_module(run: Run, data: SequenceDataModule, meta: CheckpointMeta, detector: Detector) -> DetectionModule:
