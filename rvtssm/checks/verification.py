@@ -10,7 +10,7 @@ import numpy as np
 from rvtssm.checks.label_checks import Note, box_faults, sensor_notes, time_faults
 from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_recording import Plan, Recipe, is_made_from, plan_recording
-from rvtssm.datasets.store import Meta, StoredSequence, open_sequence, read_meta, shared_settings
+from rvtssm.datasets.store import Meta, StoredSequence, differing, open_sequence, read_meta, shared_settings
 from rvtssm.datasets.tree import RawRecording, find_boxes_without_events, find_recordings, find_sequences
 from rvtssm.events.frame_counter import count_as_they_close
 from rvtssm.events.sequence_plan import SequencePlan
@@ -165,11 +165,8 @@ def _verify_prepared(path: Path, recording: RawRecording | None, recipe: Recipe,
         faults.append(f"{path} holds {sequence.meta.get('dataset')}, not {spec.name}; choose the dataset that fits")
     mine = shared_settings(sequence.meta)
     if shared is not None and mine != shared:
-        differences = []
-        for name in {**shared, **mine}:
-            if shared.get(name) != mine.get(name):
-                differences.append(f"{name}={mine.get(name)}, others with {shared.get(name)}")
-        faults.append(f"{path} was made with {'; '.join(differences)}; prepare it again")
+        differences = "; ".join(differing(mine, {**dict.fromkeys(mine), **shared}, ", others with "))
+        faults.append(f"{path} was made with {differences}; prepare it again")
     return faults
 
 

@@ -145,13 +145,11 @@ class AugmentConfig:
 
     def __post_init__(self) -> None:
         check_share("augment", self, "flip_prob", "zoom_prob", "stream_zoom_prob")
-        lengths = "lengths", "[5,20,50]"
-        named = {"window_ms": lengths, "stream_window_ms": lengths, "hz": ("rates", "[20,40,100]")}
-        for name, (what, example) in named.items():
+        for name in ("window_ms", "stream_window_ms", "hz"):
             values = getattr(self, name)
             if values is not None and not (values and all(0.001 <= value < math.inf for value in values)):
                 raise UserError(
-                    "augment.not_positive", f"augment.{name}={values}; name positive {what}, such as {example}, or null"
+                    "augment.not_positive", f"augment.{name}={values}; name positive numbers, as in [5,20,50], or null"
                 )
         check_choice("augment.draws", self.draws, ("random", "stream", "all"))
         if self.stream_window_ms is not None and (self.draws == "random" or self.window_ms is None):

@@ -150,8 +150,7 @@ class SequenceDataModule(L.LightningDataModule):
 
     def _windows_to_draw(self) -> tuple[list[WindowSettings], list[WindowSettings]]:
         """Return the windows that random chunks draw from, and the windows that streams draw from."""
-        if self.augment is None or not self.draws_windows:
-            return [self.windows], [self.windows]
+        assert self.augment is not None, "no windows are drawn"
         of_random = of_stream = [self.windows]
         if self.augment.draws != "stream":
             of_random = drawn_windows(self.windows, self.augment)

@@ -5,7 +5,7 @@ the same, byte for byte.
 """
 
 import hashlib
-import threading
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rvtssm.datasets.compress import FrameCompressor
-from rvtssm.datasets.store import Meta, StoredSequence, open_sequence
+from rvtssm.datasets.store import Meta, StoredSequence, differing, open_sequence
 from rvtssm.datasets.store_writer import sequence_writer
 from rvtssm.datasets.tree import RawRecording
 from rvtssm.events.frame_counter import count_as_they_close
@@ -28,7 +28,6 @@ from rvtssm.records import DatasetSpec, Events, WindowSettings
 from rvtssm.system.user_error import UserError
 
 SAMPLE_BYTES = 1 << 20  # bytes at each end of a recording whose digest tells whether the file is still the same
-_kept = threading.local()
 _FRAMES_AT_ONCE = 2  # few, so that a frame is compressed while it is still in the cache
 
 
@@ -169,17 +168,9 @@ def count_section(section: SequencePlan) -> list[bytes]:
 
 
 def _compressed(sequence: SequencePlan, blocks: Iterable[Events]) -> Iterator[list[bytes]]:
-    counter = sequence.counter()
+    counter, compressor = sequence.counter(), FrameCompressor(math.prod(sequence.frame_shape))
     for _, frames in count_as_they_close(blocks, sequence.windows, counter, _FRAMES_AT_ONCE):
-        compressor = _compressor(frames[0].nbytes)
         yield [compressor.compress(frame) for frame in frames]
-
-
-def _compressor(num_bytes: int) -> FrameCompressor:
-    """Return this thread's compressor for frames of this size. Making a new one takes as long as several frames."""
-    if getattr(_kept, "num_bytes", None) != num_bytes:
-        _kept.num_bytes, _kept.compressor = num_bytes, FrameCompressor(num_bytes)
-    return _kept.compressor
 
 
 def is_complete(recording: RawRecording, path: Path, recipe: Recipe, overwrite: bool = False) -> bool:
@@ -224,8 +215,7 @@ def is_made_from(recording: RawRecording, sequence: StoredSequence, recipe: Reci
     meta, asked = sequence.meta, recipe.meta
     if recipe.spec.downsample == 1:
         asked["reduce"] = meta.get("reduce")  # both give the same frames
-    differences = [f"{key}={meta.get(key)}, now {value}" for key, value in asked.items() if meta.get(key) != value]
-    if differences:
+    if differences := differing(meta, asked, ", now "):
         raise UserError(
             "prepared.other_settings",
             f"{sequence.path} was made with {'; '.join(differences)}; use the same settings, overwrite=true or "

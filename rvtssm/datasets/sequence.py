@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from contextlib import closing
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from rvtssm.datasets.augment import Placement
 from rvtssm.datasets.packed_batch import count_frames
-from rvtssm.datasets.store import StoredSequence, open_sequence
+from rvtssm.datasets.store import StoredSequence, differing, open_sequence
 from rvtssm.datasets.tree import find_recordings, find_sequences
 from rvtssm.events.label_rules import clean_boxes
 from rvtssm.events.label_times import summary
@@ -90,14 +90,12 @@ class FrameSequence:
 
     def check_settings(self, asked_settings: WindowSettings, downsample: int) -> None:
         """Raise UserError if the frames were counted with other settings than `asked_settings`."""
-        differences = []
-        for field in fields(WindowSettings):
-            if field.name == "reduce" and downsample == 1:
-                continue
-            own, asked = getattr(self.settings, field.name), getattr(asked_settings, field.name)
-            # A stride of 1e6 / 30 us is stored in whole microseconds.
-            if own != asked and not (field.name == "stride_us" and math.isclose(own, asked, rel_tol=1e-3)):
-                differences.append(f"{field.name}={own} but the run asks for {asked}")
+        own, asked = asdict(self.settings), asdict(asked_settings)
+        if downsample == 1:
+            asked["reduce"] = own["reduce"]
+        if math.isclose(own["stride_us"], asked["stride_us"], rel_tol=1e-3):  # 1e6 / 30 us is stored in whole ones
+            asked["stride_us"] = own["stride_us"]
+        differences = differing(own, asked, " but the run asks for ")
         if differences:
             raise UserError(
                 "prepared.other_windows",

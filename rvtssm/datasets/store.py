@@ -153,6 +153,17 @@ def shared_settings(meta: Meta) -> Meta:
     return {name: value for name, value in meta.items() if name not in ("source", "num_events", "faults", "is_train")}
 
 
+def differing(stored: Mapping[str, Any], asked: Mapping[str, Any], link: str) -> list[str]:
+    """Return in words which stored values are not those that are asked for, such as "num_bins=5, now 10".
+
+    Args:
+        stored: Values by name; a missing one is None.
+        asked: Values by name.
+        link: What stands between the two values, such as ", now ".
+    """
+    return [f"{name}={stored.get(name)}{link}{value}" for name, value in asked.items() if stored.get(name) != value]
+
+
 def read_meta(path: Path | str) -> Meta:
     """Return the metadata of a prepared file. Raise UserError for another file or another format version."""
     return _read_tables(Path(path), [])[0]

@@ -120,7 +120,7 @@ def _time_shift_us(recording: Recording) -> int:
 def has_split(raw_dir: Path, split: str, spec: DatasetSpec) -> bool:
     """Return whether a folder for the recordings of a split exists."""
     root = raw_dir / (spec.events_dir or "")
-    return any((root / pattern.partition("/")[0]).is_dir() for pattern in _patterns(split, spec))
+    return any((root / folder).is_dir() for folder in _folders(split, spec))
 
 
 def find_recordings(raw_dir: Path | str, split: str, spec: DatasetSpec) -> list[RawRecording]:
@@ -240,9 +240,14 @@ def _patterns(split: str, spec: DatasetSpec) -> tuple[str, ...]:
     return spec.split_sources.get(split, (f"{split}/*",))
 
 
+def _folders(split: str, spec: DatasetSpec) -> set[str]:
+    """Return the folders of a split, relative to those of the dataset."""
+    return {pattern.partition("/")[0] for pattern in _patterns(split, spec)}
+
+
 def _folders_of(raw_dir: Path | str, split: str, spec: DatasetSpec) -> Path:
     """Return the folder of a dataset on this machine. Of a URL, only the folders of the split are copied."""
-    folders = {pattern.partition("/")[0] for pattern in _patterns(split, spec)}
+    folders = _folders(split, spec)
     parts = {f"{kind or ''}/{folder}".lstrip("/") for kind in (spec.events_dir, spec.boxes_dir) for folder in folders}
     parts |= {f"{spec.boxes_dir or ''}/{path}".lstrip("/") for path in _shared_paths(split, spec, ())}
     return local_path(raw_dir, *sorted(parts))
@@ -253,8 +258,7 @@ def _matches(
 ) -> Iterator[tuple[Path, str, str]]:
     """Yield the path, the folder of the split and the name of every file of the split with this suffix."""
     root = Path(raw_dir) / (sub_dir or "")
-    patterns = _patterns(split, spec)
-    folders = {pattern.partition("/")[0] for pattern in patterns}
+    folders = _folders(split, spec)
     if not any((root / folder).is_dir() for folder in folders):
         if not Path(raw_dir).is_dir():
             raise UserError(
@@ -269,7 +273,7 @@ def _matches(
                 "split_sources: {train: [all/walk1*], val: [all/walk2*]}"
             )
         raise UserError("files.missing", f"{expected} does not exist; {advice}")
-    for pattern in patterns:
+    for pattern in _patterns(split, spec):
         folder = pattern.partition("/")[0]
         for path in sorted(root.glob(pattern + suffix)):
             if not path.name.startswith("."):

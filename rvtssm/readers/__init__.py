@@ -199,8 +199,7 @@ def usual_sensor(path: Path | str, options: ReadOptions = _NO_OPTIONS) -> tuple[
     height = width = 0
     with closing(open_with(path, replace(options, height=LARGEST_SIDE, width=LARGEST_SIDE, repair=True))) as recording:
         for events in recording.iterate(reuse=True):
-            if len(events.t):
-                height, width = max(height, int(events.y.max()) + 1), max(width, int(events.x.max()) + 1)
+            height, width = max(height, int(events.y.max()) + 1), max(width, int(events.x.max()) + 1)
     for name, (rows, columns) in USUAL_SENSORS_HW.items():
         if 0 < height <= rows and width <= columns:
             return name, (rows, columns)

@@ -5,7 +5,7 @@ Names may say the unit of time (`t_s`, `timestamp_us`); otherwise the caller can
 
 import re
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -200,11 +200,6 @@ def check_kinds(path: Path, kinds: Sequence[np.dtype[Any]]) -> None:
             f"{path} has columns of {', '.join(unreadable)}; save events as integers or floats (dates: "
             "t.astype('datetime64[us]').astype('int64'))",
         )
-
-
-def listed(names: Mapping[str, tuple[int, ...]]) -> str:
-    """Return names with their shapes as text."""
-    return ", ".join(f"{name} {'x'.join(map(str, shape)) or 'number'}" for name, shape in names.items()) or "nothing"
 
 
 def _word_and_unit(name: str) -> tuple[str, str | None]:

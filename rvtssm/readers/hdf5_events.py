@@ -21,7 +21,6 @@ from rvtssm.readers.columns import (
     agreed_unit,
     check_kinds,
     find_columns,
-    listed,
     matching,
     order_of_unnamed,
 )
@@ -228,7 +227,8 @@ def find_layout(path: Path, file: h5py.File, options: ReadOptions) -> Layout:
     Raises:
         UserError: The file holds no events, or in several places.
     """
-    shapes, datasets = _datasets(file)
+    everything = _datasets(file)
+    datasets = {name: item for name, item in everything.items() if item.ndim in (1, 2)}
     if options.columns:
         return _given(path, file, datasets, options)
     groups: dict[str, list[str]] = {}
@@ -250,7 +250,7 @@ def find_layout(path: Path, file: h5py.File, options: ReadOptions) -> Layout:
         held = f"events in {', '.join(place or '/' for place in places)}" if places else "no events that can be told"
         raise UserError(
             "hdf5.no_events",
-            f"{path} holds {held}; its datasets are {listed(shapes)}: say which are the events, as in "
+            f"{path} holds {held}; its datasets are {_listed(everything)}: say which are the events, as in "
             "columns={t: GROUP/t, x: GROUP/x, y: GROUP/y, p: GROUP/p}",
         )
     (place,) = places
@@ -259,19 +259,22 @@ def find_layout(path: Path, file: h5py.File, options: ReadOptions) -> Layout:
     return _of_table(path, place, file[place], options)
 
 
-def _datasets(file: h5py.File) -> tuple[dict[str, tuple[int, ...]], dict[str, Any]]:
-    """Return the shapes of all datasets, and those of one or two dimensions, by name."""
-    shapes: dict[str, tuple[int, ...]] = {}
+def _datasets(file: h5py.File) -> dict[str, Any]:
+    """Return all datasets by name."""
     datasets: dict[str, Any] = {}
 
     def note(name: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset):
-            shapes[name] = item.shape or ()
-            if item.ndim in (1, 2):
-                datasets[name] = item
+            datasets[name] = item
 
     file.visititems(note)
-    return shapes, datasets
+    return datasets
+
+
+def _listed(datasets: dict[str, Any]) -> str:
+    """Return datasets with their shapes as text."""
+    shapes = {name: "x".join(map(str, item.shape or ())) for name, item in datasets.items()}
+    return ", ".join(f"{name} {shape or 'number'}" for name, shape in shapes.items()) or "nothing"
 
 
 def _links_elsewhere(file: h5py.File) -> list[str]:
@@ -335,10 +338,9 @@ def _given(path: Path, file: h5py.File, datasets: dict[str, Any], options: ReadO
         return Layout(tuple((name, None) for name in given), agreed_unit(path, time_unit, options))
     tables = [name for name, item in datasets.items() if item.dtype.names or item.ndim == 2]
     if len(tables) != 1:
-        shapes = {name: item.shape for name, item in datasets.items()}
         raise UserError(
             "hdf5.no_such_dataset",
-            f"{path} does not hold all of {', '.join(given)}; its datasets are {listed(shapes)}: name those, as in "
+            f"{path} does not hold all of {', '.join(given)}; its datasets are {_listed(datasets)}: name those, as in "
             f"{COLUMNS_EXAMPLE}",
         )
     return _of_table(path, tables[0], file[tables[0]], options)
