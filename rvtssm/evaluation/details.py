@@ -129,17 +129,14 @@ def _classes(run: DetectorRun, options: EvaluationConfig) -> str:
 
 def _grid(options: EvaluationConfig, rates: Sequence[PlannedRate]) -> str:
     """Describe when windows end."""
+    if options.grid == "free" and options.streaming:
+        return "free grid: the exact rate from the first event on"
     if options.grid == "free":
-        grid = "free grid: the exact rate from the first event on"
-        if not options.streaming:
-            grid += ", each label scored at the next window end"
-        return grid
-    grid = "every label time ends a window"
-    for rate in rates:
-        run = f"; {rate.hz:g} Hz was run for {rate.asked_hz:g} Hz"
-        if rate.hz != rate.asked_hz and run not in grid:
-            grid += run
-    return grid
+        return "free grid: the exact rate from the first event on, each label scored at the next window end"
+    others = dict.fromkeys(
+        f"{rate.hz:g} Hz was run for {rate.asked_hz:g} Hz" for rate in rates if rate.hz != rate.asked_hz
+    )
+    return "; ".join(["every label time ends a window", *others])
 
 
 def _streaming(options: EvaluationConfig) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rvtssm.models.detector import Detector, PreparedStep
+from rvtssm.models.detector import Detector
 
 
 class DetectorStep(nn.Module):
@@ -61,7 +61,7 @@ class DetectorStep(nn.Module):
             leaves = [rest.pop(0).flatten(0, 1) for _ in names]
             nested.append(leaves[0] if len(names) == 1 else tuple(leaves))
         # Prepared steps, because a step scale whose value is read would become a constant of the exported graph.
-        scales = PreparedStep((step_scale,) * len(nested))
+        scales = (step_scale,) * len(nested)
         predictions, after = self.detector(hist[None], tuple(nested), scales)
         flat = [leaf for state in after for leaf in _leaves(state)]
         fields = [field for field in predictions if field is not None]

@@ -5,7 +5,6 @@ Sources: RVT (Gehrig and Scaramuzza, 2023) and State Space Models for Event Came
 """
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import cache
 from time import perf_counter
 from typing import Any
@@ -26,11 +25,7 @@ _PRODUCT_SIDE = 512  # of the matrices whose product is timed; 2 to 10 ms per pr
 _TIMED_PRODUCTS = 5
 
 
-@dataclass(frozen=True)
-class PreparedStep:
-    """The values that the temporal layers prepared for one step scale. They are valid until the weights change."""
-
-    layers: tuple[Any, ...]  # one per temporal layer
+PreparedStep = tuple[Any, ...]  # what each temporal layer prepared for one step scale, valid until the weights change
 
 
 class Detector(nn.Module):
@@ -91,7 +86,7 @@ class Detector(nn.Module):
     @torch.no_grad()
     def prepare(self, step_scale: float) -> PreparedStep:
         """Return what `forward` takes in place of this step scale until the weights change."""
-        return PreparedStep(self.backbone.prepare(step_scale))
+        return self.backbone.prepare(step_scale)
 
     def forward(
         self,
@@ -120,16 +115,16 @@ class Detector(nn.Module):
         """
         if state is None:
             state = self.init_state(hist.shape[1])
-        if not isinstance(step_scale, PreparedStep):
+        if not isinstance(step_scale, tuple):
             scale = to_constant(step_scale)
             if isinstance(scale, Tensor):
                 scale = on_device(scale, hist.device)
-            step_scale = PreparedStep((scale,) * len(state))
+            step_scale = (scale,) * len(state)
         rows = None
         if frame_index is not None:
             rows = on_device(frame_index[:, 0] * hist.shape[1] + frame_index[:, 1], hist.device)
         with self._precision():
-            maps, state = self.backbone(self._pad(hist), state, step_scale.layers)
+            maps, state = self.backbone(self._pad(hist), state, step_scale)
             chosen = {}
             for stride in self.neck.strides:
                 features = maps[stride].flatten(0, 1)

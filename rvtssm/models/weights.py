@@ -57,11 +57,10 @@ def named_weights(path: str | Path) -> Path | None:
         return None
     known = weights_names()
     if name not in known:
-        there = "this installation has none"
-        if known:
-            there = f"choose from {', '.join(known)}"
         raise UserError(
-            "weights.no_such_name", f"there are no weights named {name!r}, and no such file; {there}, or give {_OTHERS}"
+            "weights.no_such_name",
+            f"there are no weights named {name!r}, and no such file; choose from {', '.join(known) or 'none'}, or give "
+            f"{_OTHERS}",
         )
     return FOLDER / f"{name}{_SUFFIX}"
 

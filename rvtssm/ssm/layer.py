@@ -203,9 +203,7 @@ def check_step_scale(step_scale: StepScale) -> None:
         description = f"step_scale holds values from {lowest:g} to {highest:g}"
         is_valid = 0 <= lowest <= highest < math.inf
     else:
-        description = f"step_scale={type(step_scale).__name__}"
-        if step_scale is None or isinstance(step_scale, Real | str):
-            description = f"step_scale={step_scale!r:.100}"
+        description = f"step_scale={step_scale!r:.100}"
         # a compiled number may be a symbol
         is_number = isinstance(step_scale, Real) and not isinstance(step_scale, bool)
         is_valid = torch.compiler.is_compiling() or (is_number and 0 < step_scale < math.inf)

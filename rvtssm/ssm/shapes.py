@@ -105,17 +105,11 @@ def fitting_state(
     for leaf, shape in zip(leaves, shapes, strict=True):
         if not isinstance(leaf, Tensor) or leaf.shape != (x.shape[1], *shape):
             _refuse(x, leaves, shapes)
-        if leaf.device != like.device:
+        if leaf.device != like.device or leaf.dtype != dtype:
             raise UserError(
                 "layer.state_kind",
-                f"got a state of {leaf.dtype} on {leaf.device}; the layer needs {dtype} on {like.device}. Move layer "
-                "and state together, or start with state=None",
-            )
-        if leaf.dtype != dtype:
-            raise UserError(
-                "layer.state_kind",
-                f"got a state of {leaf.dtype}, but the layer needs {dtype}; pass state.to({dtype}), or start with "
-                "state=None",
+                f"got a state of {leaf.dtype} on {leaf.device}; the layer needs {dtype} on {like.device}: convert the "
+                "state, or start with state=None",
             )
     return state
 

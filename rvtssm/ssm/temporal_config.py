@@ -78,20 +78,15 @@ class TemporalConfig:
     """
 
     def __post_init__(self) -> None:
-        if isinstance(self.strides, Integral):
+        given = self.strides
+        if isinstance(given, Integral) or (given and (len(set(given)) < len(given) or min(given) < 1)):
             raise UserError(
                 "temporal.strides",
-                f"temporal.strides={self.strides}; give a list of the strides at which state is carried, such as "
-                f"[{self.strides}], or null for all strides of the backbone",
+                f"temporal.strides={given}; list each stride at which state is carried once, such as [16,32], or give "
+                "null for all strides of the backbone",
             )
-        if self.strides is not None:
-            self.strides = tuple(self.strides)
-            if len(set(self.strides)) < len(self.strides) or min(self.strides, default=1) < 1:
-                raise UserError(
-                    "temporal.strides",
-                    f"temporal.strides={list(self.strides)}; name each stride at which state is carried once, such as "
-                    "[16,32], or null for all strides of the backbone",
-                )
+        if given is not None:
+            self.strides = tuple(given)
         check_share("temporal", self, "bandlimit")
         for key in ("dt_min", "dt_max"):
             check_number(f"temporal.{key}", getattr(self, key), 0)
