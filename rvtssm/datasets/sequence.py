@@ -264,6 +264,12 @@ class RawSplit:
         Raises:
             UserError: No recording remains, or a recording cannot be used.
         """
+        if label_hz is not None and not any(annotated(boxes)["track_id"].any() for _, _, boxes in self._recordings):
+            raise UserError(
+                "labels.no_tracks",
+                f"the labels of the {self.split} split have no track_id, so they cannot be interpolated; "
+                "set evaluation.label_hz=null",
+            )
         sequences, times = [], []
         for name, recording, all_boxes in self._recordings:
             boxes = all_boxes if has_pseudo_labels else annotated(all_boxes)
