@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import neuromorphic_drivers
 import numpy as np
 import pytest
+from event_examples import HEIGHT, WIDTH, assert_same
 from fake_camera import BEGAN_S, FakeDevice, Packet, SimulatedClock, packets_of
 from user_errors import raises
 
@@ -30,7 +31,6 @@ from rvtssm.readers.recording import copy_events, join_events
 from rvtssm.records import Detections, Events, ReadOptions, WindowSettings
 from rvtssm.system.user_error import UserError
 
-HEIGHT, WIDTH = 48, 64
 CONFIG = PostprocessConfig(max_detections=5)
 
 
@@ -62,11 +62,6 @@ def joined(parts):
     return join_events([part for part in parts if len(part)])
 
 
-def assert_equal_events(found, wanted):
-    for name in "txyp":
-        np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name))
-
-
 @pytest.fixture(scope="module")
 def real(golden_dir):
     """Real recordings by name: 346 x 260 over 0.17 s, and the first part of one of 1280 x 720."""
@@ -81,7 +76,7 @@ def real(golden_dir):
 def test_a_camera_sends_the_events_of_the_recording(real):
     events, height, width = real["evt3_trigger_noise.raw"]
     camera = camera_of(packets_of(events), height, width)
-    assert_equal_events(joined(list(camera.blocks())), events)
+    assert_same(joined(list(camera.blocks())), events)
     assert (camera.num_events, camera.num_lost, camera.broke_off) == (len(events), 0, "")
 
 
@@ -299,14 +294,14 @@ def test_a_recording_plays_at_its_own_pace(live_checkpoint, golden_dir):
 
     found = play(0.2)
     assert replay.now_us == pytest.approx(first_us + 400_000, abs=11_000)
-    assert_equal_events(found, recording.between(first_us, replay.now_us))
+    assert_same(found, recording.between(first_us, replay.now_us))
     replay.pause(True)
     clock.sleep(50)
     assert replay.arrivals() == [] and replay.backlog == 0
     replay.pause(False)
     replay.set_speed(1)
     at_us = replay.now_us
-    assert_equal_events(play(0.1), recording.between(at_us, replay.now_us))
+    assert_same(play(0.1), recording.between(at_us, replay.now_us))
     replay.seek(first_us + 100_000)
     run = run_of(replay, live_checkpoint())
     results = []

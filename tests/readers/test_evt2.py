@@ -52,13 +52,6 @@ def test_evt21_round_trip(tmp_path_factory, events, use_vectors, use_noise, is_l
     assert recording.faults == ReadFaults()
 
 
-def test_pixels_of_a_row_share_an_evt21_word(tmp_path):
-    events = to_events(np.full(40, 5000), np.arange(3, 43), np.full(40, 3), np.ones(40))
-    words = encode_evt21(events, use_noise=False)
-    assert [word & 0xFFFFFFFF for word in words] == [0, 0xFFFFFFF8, 0x7FF]
-    assert_same(open_recording(write_evt21(tmp_path / "a.raw", words, HEIGHT, WIDTH)).read(), events)
-
-
 @pytest.mark.parametrize("version", [2, 21])
 def test_time_wraps_after_34_bits_and_a_small_step_back_is_a_glitch(tmp_path, version):
     late = 2 * WRAP_US - 1_100_000  # after a silence; what is less than a second behind may be from before the wrap

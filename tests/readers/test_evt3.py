@@ -9,7 +9,6 @@ from evt3_encoder import (
     OTHER_Y,
     TIME_HIGH,
     TIME_LOW,
-    VECT_8,
     VECT_12,
     VECT_BASE_X,
     encode,
@@ -35,14 +34,6 @@ def test_round_trip(tmp_path_factory, events, use_vectors, use_noise):
     assert (recording.format, recording.height, recording.width) == ("evt3", HEIGHT, WIDTH)
     assert_same(recording.read(), events)
     assert recording.faults == ReadFaults()
-
-
-def test_whole_rows_become_vectors(tmp_path):
-    x = np.arange(30)
-    events = to_events(np.full(30, 5000), x, np.full(30, 3), np.ones(30))
-    words = encode(events, use_noise=False)
-    assert [w >> 12 for w in words[-4:]] == [VECT_BASE_X, VECT_12, VECT_12, VECT_8]
-    assert_same(read(tmp_path, words)[0], events)
 
 
 def test_time_wraps_every_24_bits_also_when_the_file_starts_just_before(tmp_path):

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from event_examples import HEIGHT, WIDTH, random_events
+from event_examples import HEIGHT, WIDTH, assert_same, random_events
 
 import rvtssm
 from rvtssm.readers.filters import FILTERS, FilterChain
@@ -23,11 +23,6 @@ CASES: dict[str, dict[str, dict[str, float]]] = {
     "trailing_edge": {"trailing_edge": {"within_ms": 30.0}},
     "region": {"region": {"left": 3, "right": 11, "top": 2, "bottom": 9}},
 }
-
-
-def same(one: Events, other: Events) -> None:
-    for name in "txyp":
-        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 
 
 def busy_events(seed: int = 0, span_us: int = 600_000) -> Events:
@@ -103,7 +98,7 @@ def test_a_filter_equals_its_slow_twin(case):
     chain = FilterChain([CASES[case]], *SIZE_HW)
     kept = chain(events)
     expected = events[np.fromiter(TWINS[name](events, **parameters), bool, len(events))]
-    same(kept, expected)
+    assert_same(kept, expected)
     assert 0.02 * len(events) < len(kept) < 0.98 * len(events)  # the example asks for both answers
     assert chain.removed() == {name: (len(events) - len(kept)) / len(events)}
 
@@ -116,7 +111,7 @@ def test_cutting_the_events_changes_nothing(case, cut):
     whole, pieces = FilterChain(given, *SIZE_HW), FilterChain(given, *SIZE_HW)
     parts = [pieces(events[i : i + cut]) for i in range(0, len(events), cut)]
     joined = Events(*(np.concatenate([getattr(part, name) for part in parts]) for name in "txyp"))
-    same(joined, whole(events))
+    assert_same(joined, whole(events))
     assert pieces.num_removed == whole.num_removed
 
 
@@ -126,10 +121,10 @@ def test_a_time_range_is_that_part_of_the_whole_recording(case, tmp_path):
     path = write_dat_file(tmp_path / "busy.dat", events)
     recording = rvtssm.open(path, filters=[CASES[case]])
     whole = recording.read()
-    same(whole, FilterChain([CASES[case]], *SIZE_HW)(events))
+    assert_same(whole, FilterChain([CASES[case]], *SIZE_HW)(events))
     first_us = int(events.t[0])
     for start_us, end_us in ((first_us, first_us + 90_000), (210_017, 390_000), (450_000, 10**6)):
-        same(recording.between(start_us, end_us), whole.between(start_us, end_us))
+        assert_same(recording.between(start_us, end_us), whole.between(start_us, end_us))
         parts = list(recording.iterate(start_us=start_us, end_us=end_us))
         assert sum(map(len, parts)) == len(whole.between(start_us, end_us))
 
@@ -138,7 +133,7 @@ def test_a_clock_that_is_set_back_begins_again():
     events = busy_events(3)
     chain = FilterChain([CASES["background"]], *SIZE_HW)
     first = chain(events)
-    same(chain(events), first)
+    assert_same(chain(events), first)
 
 
 def test_lamps_at_the_mains_are_removed_and_moving_edges_stay():
@@ -175,5 +170,5 @@ def test_wrong_filters_are_refused(given, key):
 
 def test_without_filters_nothing_changes(tmp_path):
     path = write_dat_file(tmp_path / "plain.dat", random_events(2000))
-    same(rvtssm.open(path).read(), rvtssm.open(path, filters=[]).read())
+    assert_same(rvtssm.open(path).read(), rvtssm.open(path, filters=[]).read())
     assert rvtssm.open(path).filters is None

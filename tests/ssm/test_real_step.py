@@ -1,11 +1,14 @@
-"""Every layer as a step in real numbers, and its spectrum: both belong to the contract, so they run over the table."""
+"""Every layer as a step in real numbers, its spectrum, and without memory: parts of the contract of all layers."""
 
 import pytest
 import torch
 from layer_examples import CASES as LAYER_CASES
-from layer_examples import DIM, NUM_SEQUENCES, as_tuple, assert_near, random_state, steps
+from layer_examples import DIM, NUM_SEQUENCES, as_tuple, assert_near, random_state, rate, steps
+from torch import Tensor
+from torch.func import functional_call
 from user_errors import raises
 
+from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.spectrum import Spectrum
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import build_temporal_layer
@@ -99,3 +102,56 @@ def test_every_layer_has_a_spectrum_or_a_reason(case):
     assert spectrum.bandlimit == limit
     assert spectrum.is_masked.any() <= (limit > 0)
     assert ("no mask" in spectrum.note) == (limit == 0)
+
+
+# without memory
+
+
+L, N = 5, 6
+SCALES = {
+    "number": 0.4,
+    "group": torch.tensor([[0.3, 1.7, 0.6]]),
+    "step and group": torch.linspace(0.1, 2, 15).view(L, 3),
+}
+
+
+def one_by_one(layer: TemporalLayer, x: Tensor, scale: float | Tensor) -> Tensor:
+    """The slow twin: the state is put back to zero before each step."""
+    outputs = []
+    for index in range(len(x)):
+        scale_l = scale[index : index + 1] if isinstance(scale, Tensor) and len(scale) > 1 else scale
+        outputs.append(layer(x[index : index + 1], layer.init_state(x.shape[1]), scale_l)[0])
+    return torch.cat(outputs)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("kind", SCALES)
+def test_every_step_starts_from_zero(case, kind):
+    layer, x, scale = build(case), steps(L, N).requires_grad_(), rate(case, SCALES[kind])
+    fast, slow = layer.forward_without_memory(x, scale), one_by_one(layer, x, scale)
+    assert_near(fast, slow)
+    inputs = [x, *layer.parameters()]
+    weights = torch.randn(slow.shape, generator=torch.Generator().manual_seed(3))
+    found, wanted = (torch.autograd.grad((y * weights).sum(), inputs, allow_unused=True) for y in (fast, slow))
+    for one, other in zip(found, wanted, strict=True):
+        if other is None or not other.any():  # what only a state would have reached
+            assert one is None or not one.any()
+        else:
+            assert_near(one, other, 1e-4)
+    if kind == "number":
+        assert_near(layer.forward_without_memory(x, layer.prepare(scale)), fast)
+
+
+def test_no_state_is_made_where_a_state_is_large():
+    layer, x = build_temporal_layer(TemporalConfig(name="s4d"), DIM), steps(L, N)
+    layer.ssm.init_state = None
+    assert layer.forward_without_memory(x).shape == x.shape
+
+
+def test_lower_precision_stays_near():
+    layer, x = build_temporal_layer(TemporalConfig(name="s5"), DIM), steps(L, N)
+    wanted = layer.forward_without_memory(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = functional_call(layer, {}, (x, layer.init_state(N)))[0], layer.forward_without_memory(x)
+    assert found[0].dtype == found[1].dtype
+    assert_near(found[1].float(), wanted, 3e-2)

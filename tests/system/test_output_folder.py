@@ -2,19 +2,26 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 from user_errors import raises
 
+from rvtssm.cli.main import main
+from rvtssm.datasets import DATASETS
+from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
+from rvtssm.readers import open_recording
 from rvtssm.system import output_folder
 from rvtssm.system.files import atomic_file, remove_abandoned, staging_folder
 from rvtssm.system.output_folder import locked, result_set, write_files
+from tests.failing_disk import files_of_at_most, one_failing_call
 from tests.killed import killed_at_each_call
 
 PATTERNS = ("a", "b", "c", "still_*")
@@ -182,3 +189,113 @@ def test_a_folder_aside_is_removed_even_after_its_writer_was_killed(tmp_path):
             assert mine.is_dir() and other.is_dir() and mine != other and not left.exists()
         os.replace(mine / "file", tmp_path / "new" / "file")
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["file"]
+
+
+# a disk that is full or broken
+
+
+SENSOR = ("dataset=synthetic", "dataset.height=64", "dataset.width=96")
+TOY = (
+    *("synthetic.num_train=1", "synthetic.num_val=1", "synthetic.num_test=1"),
+    *("synthetic.duration_s=0.6", "synthetic.workers=1"),
+)
+TRAIN = (
+    *("model=tiny", "model.embed_dim=8", "model.head_dim=8", "model.num_blocks=[1,0,0,0]", "model.fpn_blocks=0"),
+    *("sampling.batch_size=1", "sampling.chunk_length=2", "sampling.mode=random", "data.workers=0"),
+    *("training.steps=2", "training.checkpoint_every=1", "training.accelerator=cpu"),
+    *("training.pictures=false", "training.log_every=1"),
+)
+FAULTS = {
+    "a file": lambda: files_of_at_most(1_000),
+    "a large file": lambda: files_of_at_most(20_000),
+    "early call": lambda: one_failing_call(1),
+    "late call": lambda: one_failing_call(6),
+}
+CAUSES = ("File too large", "No space left on device", "Input/output error")
+OLD_RESULTS = {  # a file that each verb replaces
+    "evaluate": "evaluation.json",
+    "predict": "prediction.json",
+    "export": "model.safetensors",
+    "audit": "audit.json",
+    "inspect": "inspection.json",
+}
+
+
+def recording_in(made: Path) -> Path | None:
+    return next((made / "generate" / "test").glob("*.dat"), None)
+
+
+def words_of(verb: str, made: Path, out: Path) -> list[str]:
+    """The command line of a verb that writes to `out` and reads what the verbs before it wrote below `made`."""
+    raw, prepared = f"dataset.raw_dir={made / 'generate'}", f"dataset.prepared_dir={made / 'preprocess'}"
+    checkpoint = f"checkpoint={made / 'best.ckpt'}"
+    return [
+        verb,
+        *{
+            "generate": (*SENSOR, *TOY, f"dataset.raw_dir={out}"),
+            "preprocess": (*SENSOR, raw, f"dataset.prepared_dir={out}", "preprocess.workers=1", "overwrite=true"),
+            "train": (*SENSOR, *TRAIN, raw, prepared, f"out={out}"),
+            "evaluate": (checkpoint, f"out={out}", "hz=[20]", "data.workers=0"),
+            "predict": (checkpoint, f"recording={recording_in(made)}", f"out={out}"),
+            "export": (checkpoint, f"out={out / 'model.safetensors'}"),
+            "audit": (checkpoint, f"out={out}", "duration_s=1.2", "hz=[20]", "finer=[1]"),
+            "inspect": (str(recording_in(made)), f"out={out}"),
+        }[verb],
+    ]
+
+
+@pytest.fixture(scope="module")
+def made(made_once, live_checkpoint) -> Path:
+    """A folder with what `generate` and `preprocess` write if nothing fails, and with weights for these recordings."""
+
+    def fill(folder: Path) -> None:
+        for verb in ("generate", "preprocess"):
+            assert main(words_of(verb, folder, folder / verb)) == 0, verb
+        spec = replace(DATASETS["synthetic"], height=64, width=96)
+        weights = replace(live_checkpoint(), spec=spec, raw_dir=str(folder / "generate"))
+        write_checkpoint(folder / "best.ckpt", weights.detector, weights)
+
+    return made_once("failing_disk", fill)
+
+
+def results_in(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in files}
+    return {name: data for name, data in found.items() if not any(part.startswith(".") for part in Path(name).parts)}
+
+
+# every verb at an early call, and the other faults with verbs that write in different ways
+CASES = [(verb, "early call") for verb in ("generate", "preprocess", "train", *OLD_RESULTS)]
+CASES += [("generate", "a file"), ("train", "a large file"), ("predict", "a file")]
+CASES += [("train", "late call"), ("evaluate", "late call")]
+
+
+@pytest.mark.parametrize(("verb", "fault"), CASES)
+def test_a_verb_ends_with_one_line_and_keeps_what_was_there(tmp_path, capsys, made, verb, fault):
+    out = tmp_path / "out"
+    if verb in OLD_RESULTS:
+        out.mkdir()
+        (out / OLD_RESULTS[verb]).write_text("{}")
+    elif verb != "train":
+        shutil.copytree(made / verb, out)
+        for path in (out / "val").iterdir():  # so that there is something to do
+            path.unlink()
+    open_recording(recording_in(made)).time_range_us  # noqa: B018  keeps its index
+    before = results_in(out)
+    capsys.readouterr()
+    with FAULTS[fault]():
+        code = main(words_of(verb, made, out))
+    printed = "".join(capsys.readouterr())
+    assert code == 2, printed
+    assert "Traceback" not in printed
+    (line,) = (line for line in printed.splitlines() if any(cause in line for cause in CAUSES))
+    assert line.startswith(f"rvtssm {verb}: ") or verb == "preprocess"  # that names each recording that failed
+    after = results_in(out)
+    if verb == "train":
+        for path in (out / "checkpoints").glob("*.ckpt"):
+            read_checkpoint(path)
+    elif verb in ("generate", "preprocess"):
+        whole = results_in(made / verb)
+        assert after.keys() >= before.keys() and all(whole[name] == data for name, data in after.items())
+    elif fault != "late call":  # files that were moved before it are new
+        assert after == before
