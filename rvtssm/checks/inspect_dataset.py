@@ -15,8 +15,7 @@ import numpy.typing as npt
 from rvtssm.checks.inspect_recording import MARGINS, blank_figure, figure_png, inspect_recording
 from rvtssm.datasets.store import Meta, open_sequence, read_meta, shared_settings
 from rvtssm.datasets.tree import RVT_FOLDER, RawRecording, find_recordings, find_sequences, has_split
-from rvtssm.events.label_rules import with_class_indices
-from rvtssm.events.label_times import LabelTimes, summary
+from rvtssm.events.label_rules import LabelTimes, summary, with_class_indices
 from rvtssm.events.labels import find_nothing
 from rvtssm.readers import open_with
 from rvtssm.readers.hdf5 import open_hdf5, reading

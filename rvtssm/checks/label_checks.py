@@ -3,8 +3,7 @@
 import numpy as np
 
 from rvtssm.datasets.tree import RawRecording
-from rvtssm.events.label_rules import find_small, find_usable, unusable_boxes
-from rvtssm.events.label_times import LabelTimes, unit_advice
+from rvtssm.events.label_rules import LabelTimes, find_small, find_usable, unit_advice, unusable_boxes
 from rvtssm.events.labels import Boxes, find_nothing
 from rvtssm.readers.faults import MANY_EVENTS
 from rvtssm.readers.recording import Recording

@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -146,7 +146,7 @@ def _run(run: LiveRun, tally: Tally, config: Config, folder: Path, as_json: bool
         open_result_files(folder, config.live.formats, context) as writers,
         changing_line("preparing the detector") as show,
     ):
-        tell = _printed_lines(spec.class_names) if as_json else _changing_lines(run, tally, show)
+        began_s = shown_s = source.clock()
         run.warm_up()
         until_s = source.clock() + (config.live.duration_s or math.inf)
         while not source.is_ended and source.clock() < until_s:
@@ -158,7 +158,11 @@ def _run(run: LiveRun, tally: Tally, config: Config, folder: Path, as_json: bool
                 for write in writers:
                     write(written)
                 tally.add(result, len(written))
-                tell(written)
+                if as_json:
+                    say(_as_json(written, spec.class_names))
+                elif source.clock() - shown_s > _SHOWN_EVERY_S:
+                    shown_s = source.clock()
+                    show(f"{shown_s - began_s:.0f} s, {_in_words(written, tally)}")
             except UserError as error:
                 return str(error)
             except SystemExit:  # what rich raises if the reader of a pipe has ended
@@ -166,33 +170,19 @@ def _run(run: LiveRun, tally: Tally, config: Config, folder: Path, as_json: bool
     return source.broke_off
 
 
-def _printed_lines(class_names: tuple[str, ...]) -> Callable[[WindowResult], None]:
-    """Return a function that prints a window as a line of JSON."""
-
-    def tell(result: WindowResult) -> None:
-        content = {
-            "start_us": result.start_us,
-            "t_us": result.t_us,
-            "lag_ms": round(1000 * result.lag_s, 2),
-            "num_passed": result.num_passed,
-            "detections": detection_objects(result.detections, class_names),
-        }
-        say(json.dumps(content))
-
-    return tell
+def _as_json(result: WindowResult, class_names: tuple[str, ...]) -> str:
+    """Return a window as a line of JSON."""
+    content = {
+        "start_us": result.start_us,
+        "t_us": result.t_us,
+        "lag_ms": round(1000 * result.lag_s, 2),
+        "num_passed": result.num_passed,
+        "detections": detection_objects(result.detections, class_names),
+    }
+    return json.dumps(content)
 
 
-def _changing_lines(run: LiveRun, tally: Tally, show: Callable[[str], None]) -> Callable[[WindowResult], None]:
-    """Return a function that shows what is going on, twice per second."""
-    began_s = shown_s = run.source.clock()
-
-    def tell(result: WindowResult) -> None:
-        nonlocal shown_s
-        if run.source.clock() - shown_s > _SHOWN_EVERY_S:
-            shown_s = run.source.clock()
-            show(
-                f"{shown_s - began_s:.0f} s, {counted(len(result), 'box')}, lag {1000 * result.lag_s:.0f} ms, "
-                f"step {1000 * result.seconds:.0f} ms, {counted(tally.num_passed, 'window')} passed over"
-            )
-
-    return tell
+def _in_words(result: WindowResult, tally: Tally) -> str:
+    """Return what was found in a window, and how the detector keeps up."""
+    times = f"lag {1000 * result.lag_s:.0f} ms, step {1000 * result.seconds:.0f} ms"
+    return f"{counted(len(result), 'box')}, {times}, {counted(tally.num_passed, 'window')} passed over"

@@ -10,7 +10,7 @@ from rvtssm.datasets import build_spec
 from rvtssm.datasets.prepare_dataset import PreprocessSummary
 from rvtssm.datasets.prepare_dataset import preprocess as prepare
 from rvtssm.datasets.tree import find_recordings
-from rvtssm.events.label_times import summary as summary_of_times
+from rvtssm.events.label_rules import summary as summary_of_times
 from rvtssm.system.output_folder import locked
 from rvtssm.system.user_error import UserError
 

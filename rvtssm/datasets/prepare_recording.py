@@ -17,8 +17,7 @@ from rvtssm.datasets.store import Meta, StoredSequence, differing, open_sequence
 from rvtssm.datasets.store_writer import sequence_writer
 from rvtssm.datasets.tree import RawRecording
 from rvtssm.events.frame_counter import count_as_they_close
-from rvtssm.events.label_rules import unusable_boxes
-from rvtssm.events.label_times import LabelTimes
+from rvtssm.events.label_rules import LabelTimes, unusable_boxes
 from rvtssm.events.labels import annotated
 from rvtssm.events.sequence_plan import SequencePlan, plan_sequence
 from rvtssm.readers import open_with

@@ -15,8 +15,7 @@ from rvtssm.datasets.augment import Placement
 from rvtssm.datasets.packed_batch import count_frames
 from rvtssm.datasets.store import StoredSequence, differing, open_sequence
 from rvtssm.datasets.tree import find_recordings, find_sequences
-from rvtssm.events.label_rules import clean_boxes
-from rvtssm.events.label_times import summary
+from rvtssm.events.label_rules import clean_boxes, summary
 from rvtssm.events.labels import annotated, interpolated_boxes, to_labels
 from rvtssm.events.sequence_plan import SequencePlan, plan_sequence
 from rvtssm.readers import open_with

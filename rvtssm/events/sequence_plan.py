@@ -8,8 +8,7 @@ import numpy as np
 
 from rvtssm.events.cells import Ints, frame_pixels
 from rvtssm.events.frame_counter import FrameCounter
-from rvtssm.events.label_rules import nothing_times_us, thinned_boxes, usable_boxes
-from rvtssm.events.label_times import LabelTimes
+from rvtssm.events.label_rules import LabelTimes, nothing_times_us, thinned_boxes, usable_boxes
 from rvtssm.events.labels import BOX_DTYPE, Boxes, to_labels
 from rvtssm.events.windows import free_grid, label_grid
 from rvtssm.readers import Recording

@@ -175,10 +175,7 @@ def open_aedat4(path: Path, options: ReadOptions, stream: int | None = None) -> 
         raise UserError(
             "aedat4.no_such_stream", f"{path} has no event stream {stream}; choose from {', '.join(map(str, streams))}"
         )
-    in_file = streams[stream]
-    if in_file == (0, 0):
-        in_file = None
-    height, width = sensor_size(path, in_file, options)
+    height, width = sensor_size(path, streams[stream], options)
     return Aedat4Recording(path, height, width, header, stream)
 
 
@@ -211,7 +208,8 @@ def _event_streams(xml: bytes) -> dict[int, tuple[int, int] | None]:
         for node in root.iterfind("node[@name='outInfo']/node"):
             if (node.findtext("attr[@key='typeIdentifier']") or "") == "EVTS":
                 sides = [node.findtext(f"node[@name='info']/attr[@key='{key}']") for key in ("sizeY", "sizeX")]
-                streams[int(node.get("name", ""))] = (int(sides[0] or 0), int(sides[1] or 0))
+                height, width = int(sides[0] or 0), int(sides[1] or 0)
+                streams[int(node.get("name", ""))] = (height, width) if height or width else None
     except (ElementTree.ParseError, ValueError, LookupError) as error:
         raise _DamagedError(f"its description of the streams cannot be read ({error})") from None
     return streams

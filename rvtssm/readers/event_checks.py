@@ -8,9 +8,9 @@ import numpy as np
 
 from rvtssm.events.windows import LATE_US
 from rvtssm.readers.columns import check_kinds, find_columns
+from rvtssm.readers.decoder import Decode, after_other_clock, may_end_earlier, num_before_other_clock
 from rvtssm.readers.faults import Reach, ReadFaults, say
 from rvtssm.readers.gate import LATEST_US, NEVER_US, POSITION, WRAPPED_US, Column, EventBuffer, Gate, State, first_state
-from rvtssm.readers.other_clock import Decode, after_other_clock, may_end_earlier, num_before_other_clock
 from rvtssm.readers.recording import Recording
 from rvtssm.records import Events, ReadOptions
 from rvtssm.records.arrays import check_inside

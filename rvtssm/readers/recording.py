@@ -297,11 +297,10 @@ class EventBlocks:
 
     Args:
         recording: The recording.
-        span: Optional limits `start_us` and `end_us`, as in `Recording.iterate`.
     """
 
-    def __init__(self, recording: Recording, **span: int) -> None:
-        self._blocks = recording.iterate(**span, reuse=True)
+    def __init__(self, recording: Recording) -> None:
+        self._blocks = recording.blocks()
         self.num_events = self.first_us = self.last_us = 0
 
     def __iter__(self) -> Iterator[Events]:
