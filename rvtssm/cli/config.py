@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.detection.inference_config import DetectionConfig, LiveConfig, PredictConfig
 from rvtssm.evaluation.evaluation_config import EvaluationConfig
-from rvtssm.export.export_config import ExportConfig
+from rvtssm.export import ExportConfig
 from rvtssm.models.model_config import MODEL_SIZES, PRECISIONS
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.synthetic.simulation_config import SyntheticConfig

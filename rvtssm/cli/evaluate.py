@@ -17,13 +17,7 @@ from rvtssm.evaluation.evaluating import prepare
 from rvtssm.evaluation.fit import class_maps, data_for
 from rvtssm.evaluation.frequency import is_same_rate
 from rvtssm.evaluation.protocol import num_scored
-from rvtssm.evaluation.report import (
-    COMPARISON_FILES,
-    REPORT_FILES,
-    comparison_table,
-    console_table,
-    write_comparison,
-)
+from rvtssm.evaluation.report import COMPARISON_FILES, REPORT_FILES, comparison_table, console_table, write_comparison
 from rvtssm.evaluation.result import EvaluationReport, citation
 from rvtssm.evaluation.split_plan import PlannedRate, SplitPlan
 from rvtssm.models.weights import local_weights

@@ -7,8 +7,8 @@ from rvtssm.cli.console import announce, changing_line, say
 from rvtssm.cli.inputs import calibration_path, export_path, weights_path, writable
 from rvtssm.detection.sources import find_sources
 from rvtssm.detection.summary import counted
+from rvtssm.export import CALIBRATION_WINDOWS
 from rvtssm.export.checked_export import CHECK_STEPS, export_checked, write_weights
-from rvtssm.export.export_config import CALIBRATION_WINDOWS
 from rvtssm.export.export_detector import FORMATS, check_export
 from rvtssm.export.exported import read_weights_file
 from rvtssm.export.quantization import CalibrationFrames

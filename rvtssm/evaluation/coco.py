@@ -155,13 +155,7 @@ def _precisions(matches: Sequence[RecordingMatches], num_classes: int, weights: 
         yield from precision
 
 
-def _curves(
-    is_hit: Bools,
-    is_counted: Bools,
-    weights: Ints,
-    recording: Ints,
-    totals: Ints,
-) -> Iterator[Precision]:
+def _curves(is_hit: Bools, is_counted: Bools, weights: Ints, recording: Ints, totals: Ints) -> Iterator[Precision]:
     """Yield, for each overlap, the precision (B, 101) of detections in order of their scores.
 
     Precision at a recall is the best of all points at or above that recall. Between two hits precision only falls, so

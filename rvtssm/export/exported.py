@@ -9,14 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rvtssm.export.export_detector import (
-    FORMATS,
-    METADATA_KEY,
-    PROGRAM,
-    format_of,
-    quiet,
-    read_description,
-)
+from rvtssm.export.export_detector import FORMATS, METADATA_KEY, PROGRAM, format_of, quiet, read_description
 from rvtssm.models.checkpoint import read_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint, detector_for_frame
 from rvtssm.models.detector import fastest_precision, set_precision, usual_device

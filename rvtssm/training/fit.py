@@ -19,19 +19,16 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from rvtssm.models.detector import Detector, fastest_precision, usual_device
 from rvtssm.system.user_error import UserError
-from rvtssm.training.checkpoints import (
-    Checkpoints,
-    DirectCheckpointIO,
-)
+from rvtssm.training.checkpoints import Checkpoints, DirectCheckpointIO
 from rvtssm.training.logs import (
     DetectionImages,
     FirstValidation,
     GradientNorms,
     LastStep,
+    NonFiniteStop,
     SpectrumMonitor,
     build_loggers,
 )
-from rvtssm.training.non_finite import NonFiniteStop
 from rvtssm.training.progress import Pace, TrainingProgress
 from rvtssm.training.training_config import LIGHTNING_PRECISIONS, TrainingConfig
 

@@ -21,15 +21,7 @@ from rvtssm.training.checks import check, check_scored
 from rvtssm.training.fit import build_trainer, check_compiler, choose_precision, speed_up
 from rvtssm.training.memory import check_step_memory, with_divided_batch
 from rvtssm.training.module import DetectionModule, ModuleSettings
-from rvtssm.training.reports import (
-    AboutToTrain,
-    Run,
-    TrainReports,
-    announce,
-    say_choices,
-    say_complete,
-    say_trained,
-)
+from rvtssm.training.reports import AboutToTrain, Run, TrainReports, announce, say_choices, say_complete, say_trained
 from rvtssm.training.resume import check_same_run, decisive_settings, find_resume, is_extension
 from rvtssm.training.training_config import TrainSections
 
