@@ -96,12 +96,14 @@ def _scored(spec: DatasetSpec, scored: ScoredRate) -> str:
 
 def _data(split: SplitPlan) -> str:
     """Describe which files were read, and how if that is unusual."""
-    dataset = split.data.config
+    dataset, spec = split.data.config, split.data.spec
     parts = [str(dataset.raw_dir if split.source == "raw" else dataset.prepared_dir)]
-    if dataset.repair:
+    if spec.repair:
         parts.append("faulty recordings repaired")
-    if dataset.label_offset_us:
-        parts.append(f"{dataset.label_offset_us} us added to label times")
+    if spec.label_offset_us is None:
+        parts.append("the time shift of each recording added to its label times")
+    elif spec.label_offset_us:
+        parts.append(f"{spec.label_offset_us} us added to label times")
     return "; ".join(parts)
 
 

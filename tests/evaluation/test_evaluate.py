@@ -373,7 +373,7 @@ def test_a_latency_is_measured_where_none_is_given(weights, tmp_path, capsys):
 
 def test_weights_are_scored_as_they_are_on_data_with_other_classes_and_frames(weights, refused, tmp_path, monkeypatch):
     folder = write_recording(tmp_path / "own", size_hw=(60, 80))
-    about = "height: 60\nwidth: 80\nclasses: [person, car, bus]\nclass_ids: [1, 0, 2]\n"
+    about = "height: 60\nwidth: 80\nclasses: [person, car, bus]\nclass_ids: [1, 0, 2]\nrepair: true\n"
     (folder / "dataset.yaml").write_text(about)  # on disk, 0 is a vehicle
     where = {"dataset": DatasetConfig(name="custom"), "raw_dir": folder}
     assert "'evaluation.class_map={NAME_IN_WEIGHTS: NAME_IN_DATA}'" in refused(**where)
@@ -397,6 +397,7 @@ def test_weights_are_scored_as_they_are_on_data_with_other_classes_and_frames(we
     assert found["rates"]["20"]["AP/car"] == 1 and found["rates"]["20"]["AP/bus"] is None
     said = "of the weights by evaluation.class_map={'vehicle': 'car'}; the weights do not know bus, whose boxes all"
     assert found["settings"]["classes"].startswith(said)
+    assert found["settings"]["data"] == f"{folder}; faulty recordings repaired"
 
 
 def test_a_report_at_other_rates_replaces_none_and_is_cited_with_its_windows(weights, tmp_path, monkeypatch, capsys):
@@ -415,6 +416,7 @@ def test_labels_are_interpolated_along_tracks_and_marked(weights, tmp_path):
     raw = write_recording(tmp_path / "raw", track_id=7)
     found = evaluated(weights, tmp_path / "out", raw_dir=raw, label_hz=100, grid="free")
     assert found["title"].endswith("labels interpolated to 100 Hz") and "tracks" in found["settings"]["labels"]
+    assert found["settings"]["data"] == str(raw)
     assert found["breakdown"]["groups"]["size"]["parts"]["small"]["boxes"] == 55  # from 510 to 1050 ms; on disk 11
 
 
