@@ -23,8 +23,7 @@ from benchmarks.scan import machine
 from rvtssm.cli.generate import generate
 from rvtssm.cli.main import compose
 from rvtssm.datasets.datamodule import SequenceDataModule
-from rvtssm.evaluation.bootstrap import resample
-from rvtssm.evaluation.coco import average_precisions
+from rvtssm.evaluation.coco import average_precisions, resample
 from rvtssm.evaluation.detector_run import stream
 from rvtssm.evaluation.matching import RecordingMatches, ScoredRecording, match_detections
 from rvtssm.models.checkpoint import read_checkpoint

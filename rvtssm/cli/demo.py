@@ -21,7 +21,7 @@ from rvtssm.datasets.sequence import RawSplit
 from rvtssm.datasets.tree import find_recordings
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.summary import RunSummary
-from rvtssm.evaluation.bootstrap import LEVEL
+from rvtssm.evaluation.coco import LEVEL
 from rvtssm.evaluation.frequency import RateRow, is_same_rate
 from rvtssm.evaluation.plots import comparison_figure, to_png
 from rvtssm.evaluation.protocol import has_stood_still

@@ -14,7 +14,7 @@ import torch
 from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.data_config import DataConfig
 from rvtssm.datasets.sequence import FrameSequence
-from rvtssm.evaluation.bootstrap import Resampled
+from rvtssm.evaluation.coco import Resampled
 from rvtssm.evaluation.details import best_rate, break_down_rate, conditions, provenance, title, worst_pictures
 from rvtssm.evaluation.detector_run import DetectorRun, WeightsFile
 from rvtssm.evaluation.evaluation_config import EvaluationConfig

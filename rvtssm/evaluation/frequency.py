@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # it imports torch, without which settings are checked
-    from rvtssm.evaluation.bootstrap import Interval, Resampled
+    from rvtssm.evaluation.coco import Interval, Resampled
 
 MAX_DEVIATION = 0.05  # largest relative deviation of the actual rate from the requested one
 REFERENCE_HZ = 20.0  # the rate at which the published models are trained

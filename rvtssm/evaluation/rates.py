@@ -7,7 +7,7 @@ equal strides, as near to that of the rate as possible (`label_grid` of `events/
 the training (slide) or as the stride (shrink). `Streams` divides each
 stride by that of the training, which gives the step scale. `matching.py` drops boxes that are too small or too early,
 as Prophesee does (`protocol.py`), and matches outputs with labels. `coco.py` averages precision over all recordings at
-once; it is called by `bootstrap.resample`, which adds the confidence intervals.
+once; `resample` there adds the confidence intervals.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,8 +17,7 @@ import numpy as np
 
 from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.detection.track_objects import TRACK_MEMORY_S
-from rvtssm.evaluation.bootstrap import Interval, resample
-from rvtssm.evaluation.coco import evaluate_detections
+from rvtssm.evaluation.coco import Interval, evaluate_detections, resample
 from rvtssm.evaluation.detector_run import DetectorRun
 from rvtssm.evaluation.frequency import RateRow
 from rvtssm.evaluation.latency import Ints, LabelSteps, late_steps, newest_steps, step_latency_ms

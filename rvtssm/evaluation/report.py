@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from rvtssm.evaluation.bootstrap import LEVEL, Interval
 from rvtssm.evaluation.breakdown import MIN_IOU, Breakdown, to_plain
-from rvtssm.evaluation.coco import METRICS
+from rvtssm.evaluation.coco import LEVEL, METRICS, Interval
 from rvtssm.evaluation.frequency import performance_drop, published_rows
 from rvtssm.evaluation.plots import comparison_figure, precision_figure, shifts_figure, to_png
 from rvtssm.evaluation.render import TerminalTable, render

@@ -5,9 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rvtssm.evaluation.bootstrap import LEVEL, Interval
 from rvtssm.evaluation.breakdown import Breakdown, to_plain
-from rvtssm.evaluation.coco import METRICS
+from rvtssm.evaluation.coco import LEVEL, METRICS, Interval
 from rvtssm.evaluation.frequency import REFERENCE_HZ, TRACK_METRICS, RateRow, nearest_reference, performance_drop
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ import hashlib
 import re
 import zipfile
 from pathlib import Path
-from typing import Any
 
 from rvtssm.system.extras import check_extra
 from rvtssm.system.files import file_errors
@@ -107,18 +106,13 @@ def local_weights(path: str | Path) -> str | Path:
             f"{address} is not of the form hf://OWNER/NAME, hf://OWNER/NAME@REVISION or "
             "hf://OWNER/NAME/FILE.safetensors; other formats are not downloaded, because reading them can run code",
         )
-    hub = _hub(address)
-    with file_errors(address, " cannot be downloaded", "check name, network and token", errors=(Exception,)):
-        return Path(hub.hf_hub_download(parts["repo"], parts["file"] or WEIGHTS_FILE, revision=parts["revision"]))
-
-
-def _hub(what: str) -> Any:
-    check_extra(what, "hub", "huggingface_hub")
+    check_extra(address, "hub", "huggingface_hub")
     from huggingface_hub import HfApi  # an optional package
     from huggingface_hub.utils import logging
 
     logging.set_verbosity_error()  # the error that is raised gives the reason
-    return HfApi()
+    with file_errors(address, " cannot be downloaded", "check name, network and token", errors=(Exception,)):
+        return Path(HfApi().hf_hub_download(parts["repo"], parts["file"] or WEIGHTS_FILE, revision=parts["revision"]))
 
 
 def add_digest(path: Path | str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from rvtssm.cli import main as cli
 from rvtssm.cli.composition import compose
 from rvtssm.cli.sweeps import objective
-from rvtssm.evaluation.bootstrap import Resampled
+from rvtssm.evaluation.coco import Resampled
 from rvtssm.evaluation.frequency import RateRow
 from rvtssm.evaluation.result import EvaluationReport
 from rvtssm.models.checkpoint import save_file

@@ -14,8 +14,14 @@ from user_errors import raises
 from rvtssm.boxes import ltwh_to_xyxy, xyxy_to_ltwh
 from rvtssm.datasets import DATASETS
 from rvtssm.evaluation import coco
-from rvtssm.evaluation.bootstrap import TRUSTED_RECORDINGS, resample
-from rvtssm.evaluation.coco import METRICS, average_precisions, evaluate_detections, weighted_precisions
+from rvtssm.evaluation.coco import (
+    METRICS,
+    TRUSTED_RECORDINGS,
+    average_precisions,
+    evaluate_detections,
+    resample,
+    weighted_precisions,
+)
 from rvtssm.evaluation.matching import SIZES, ScoredRecording, match_detections
 from rvtssm.evaluation.protocol import (
     has_stood_still,

@@ -12,8 +12,8 @@ import pytest
 from html_page import Page
 from rich.console import Console
 
-from rvtssm.evaluation.bootstrap import Interval, Resampled
 from rvtssm.evaluation.breakdown import break_down
+from rvtssm.evaluation.coco import Interval, Resampled
 from rvtssm.evaluation.frequency import (
     RateRow,
     is_reached,

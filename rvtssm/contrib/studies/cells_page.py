@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rvtssm.contrib.studies.study_cells import Cell
 from rvtssm.contrib.studies.study_report import Score
-from rvtssm.evaluation.bootstrap import LEVEL
+from rvtssm.evaluation.coco import LEVEL
 from rvtssm.evaluation.protocol import scoring_rules
 from rvtssm.evaluation.result import NO_VALUE, percent, percent_interval
 from rvtssm.models.checkpoint_meta import CheckpointMeta

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rvtssm.evaluation.bootstrap import LEVEL, Interval, Resampled
 from rvtssm.evaluation.breakdown import SPEED, to_plain
+from rvtssm.evaluation.coco import LEVEL, Interval, Resampled
 from rvtssm.evaluation.frequency import performance_drop
 from rvtssm.evaluation.plots import label_rates, show_names_as_they_are, to_png
 from rvtssm.evaluation.render import TerminalTable, render

@@ -32,7 +32,7 @@ from rvtssm.contrib.studies.study_report import (
     study_html,
     write_study,
 )
-from rvtssm.evaluation.bootstrap import Resampled
+from rvtssm.evaluation.coco import Resampled
 from rvtssm.system.user_error import UserError
 from tests.killed import killed_at_each_call
 
