@@ -114,10 +114,7 @@ class Source:
 def read(path: Path) -> Source:
     tree = ast.parse(path.read_text())
     where, nodes = (module_name(path), path.name == "__init__.py"), list(nodes_of(tree))
-    return Source(
-        imports(nodes, *where),
-        imports(nodes_of(tree, at_runtime=True), *where),
-    )
+    return Source(imports(nodes, *where), imports(nodes_of(tree, at_runtime=True), *where))
 
 
 def test_a_room_imports_only_what_its_row_allows():

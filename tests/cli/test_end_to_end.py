@@ -127,10 +127,8 @@ def test_the_demo_writes_one_page_to_send_on(demo):
         frame = next(opened.decode(video=0)).to_ndarray(format="bgr24")
         assert opened.streams.video[0].codec_context.name == "h264"
     assert frame.shape[:2] >= (128, 192) and frame.std() > 0
-    assert (
-        "objects that have stood still for 0.25 s" in page
-        and "The memory, temporal=selective_s5, is a system in continuous" in page
-    )
+    assert "objects that have stood still for 0.25 s" in page
+    assert "The memory, temporal=selective_s5, is a system in continuous" in page
     assert ">carried</td>" in page and ">reset at every step</td>" in page
     short = page.index("This training was too short to learn: it had 4 steps, and the default of a demo is ")
     assert short < page.index('<dl class="tiles">')
@@ -222,18 +220,8 @@ def test_raw_and_prepared_recordings_score_alike(demo, tmp_path):
     where = [f"dataset.raw_dir={demo / 'raw'}", f"dataset.prepared_dir={tmp_path / 'prepared'}"]
     settings = ["splits=[test]", "workers=1", "stride_ms=16.667"]
     assert cli.main(["preprocess", *where, *settings]) == 0  # the folder says which dataset it is, and its size
-    assert (
-        cli.main(
-            [
-                "inspect",
-                where[1].partition("=")[2],
-                "full=true",
-                *(f"preprocess.{word}" for word in settings[:2]),
-                f"windows.{settings[2]}",
-            ]
-        )
-        == 0
-    )
+    inspected = [f"preprocess.{word}" for word in settings[:2]] + [f"windows.{settings[2]}"]
+    assert cli.main(["inspect", str(tmp_path / "prepared"), "full=true", *inspected]) == 0
     scores = []
     for source in ("raw", "prepared"):
         how = [f"source={source}", "postprocess.min_score=0", "hz=[60]", "window=shrink"]
@@ -267,11 +255,8 @@ def test_the_weights_predict_without_labels(demo, tmp_path):
     recording = tmp_path / "unknown.dat"
     recording.write_bytes((demo / "raw" / "test" / "test_0001_td.dat").read_bytes())
     weights = f"checkpoint={demo / 'checkpoints' / 'best.ckpt'}"
-    arguments = [weights, f"recording={recording}", f"out={tmp_path / 'out'}", "scale=2"]
-    assert (
-        cli.main(["predict", *arguments, "all_scores=true", "postprocess.min_score=0", "postprocess.max_detections=3"])
-        == 0
-    )
+    arguments = [weights, f"recording={recording}", f"out={tmp_path / 'out'}", "scale=2", "all_scores=true"]
+    assert cli.main(["predict", *arguments, "postprocess.min_score=0", "postprocess.max_detections=3"]) == 0
     lines = [json.loads(line) for line in (tmp_path / "out" / "detections.jsonl").read_text().splitlines()]
     summary = json.loads((tmp_path / "out" / "prediction.json").read_text())
     assert len(lines) == summary["num_windows"] == math.ceil(20 * summary["duration_s"])
@@ -283,14 +268,8 @@ def test_the_weights_predict_without_labels(demo, tmp_path):
 
 def test_a_detector_learns_a_recording_by_heart(tmp_path):
     where = (f"dataset.raw_dir={tmp_path / 'raw'}", f"dataset.prepared_dir={tmp_path / 'prepared'}")
-    data = (
-        "dataset=synthetic",
-        *TOY,
-        "synthetic.num_train=1",
-        "synthetic.num_test=0",
-        "synthetic.duration_s=1.2",
-        *where,
-    )
+    few = ("synthetic.num_train=1", "synthetic.num_test=0", "synthetic.duration_s=1.2")
+    data = ("dataset=synthetic", *TOY, *few, *where)
     assert cli.main(["generate", *read_by("generate", data)]) == 0
     for path in (tmp_path / "raw" / "train").iterdir():  # validation is on the same recording, so that AP is not 0
         shutil.copy(path, tmp_path / "raw" / "val" / path.name)
@@ -318,9 +297,8 @@ def test_a_detector_learns_a_recording_by_heart(tmp_path):
 def test_several_weights_in_one_report(demo, tmp_path):
     weights = [demo / "checkpoints" / name for name in ("best.ckpt", "last.ckpt")]
     names = f"checkpoints=[{','.join(map(str, weights))}]"
-    assert (
-        cli.main(["evaluate", names, f"out={tmp_path}", "hz=[20]", "split=val", "bootstrap=50", "data.workers=0"]) == 0
-    )
+    how = ["hz=[20]", "split=val", "bootstrap=50", "data.workers=0"]
+    assert cli.main(["evaluate", names, f"out={tmp_path}", *how]) == 0
     found = json.loads((tmp_path / "comparison.json").read_text())
     assert list(found) == [str(path) for path in weights]
     for number, report in enumerate(found.values(), start=1):
@@ -444,9 +422,8 @@ def test_official_weights_are_converted_and_scored_without_a_training(official, 
     assert "S5-ViT-B, published" in page and "<td>44.5</td>" in page and "seconds of training" not in page
     page = (out / "cells.md").read_text()
     paragraph, _, table = page.partition("\n\n")
-    assert (
-        paragraph.startswith("We scored the weights gen1_tiny.ckpt (SHA-256 of the tensors ") and len(paragraph) < 3000
-    )
+    assert paragraph.startswith("We scored the weights gen1_tiny.ckpt (SHA-256 of the tensors ")
+    assert len(paragraph) < 3000
     assert "S5-ViT-B, published: 46.44; RVT, published: 35.13" in paragraph
     lines = table.splitlines()
     assert lines[0].endswith("| AP re-run | S5-ViT-B, published | RVT, published |") and len(lines) == 2 + 2 + 4

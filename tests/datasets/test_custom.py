@@ -191,10 +191,7 @@ def test_a_description_above_is_the_nearest_one_of_ours(tmp_path, monkeypatch):
         ("", "dataset.no_keys"),
         ("classes: [a\nheight", "dataset.not_yaml"),
         ("classes: [a]\nheight: 60", "dataset.missing_keys"),
-        (
-            "classes: [a]\nheight: 60\nwidth: 80\nlabel: .xml",
-            "dataset.unknown_key",
-        ),
+        ("classes: [a]\nheight: 60\nwidth: 80\nlabel: .xml", "dataset.unknown_key"),
         ("classes: a\nheight: 60\nwidth: 80", "dataset.value"),
         ("classes: [a, a]\nheight: 60\nwidth: 80", "dataset.value"),
         ("classes: [a]\nheight: 0\nwidth: 80", "dataset.value"),

@@ -75,11 +75,7 @@ def test_bytes_of_packets_are_their_events(draw_events):
 
 
 @pytest.mark.parametrize(
-    ("content", "key"),
-    [
-        (b"%% evt 3", "packets.header"),
-        (stream_head(0, 64), "packets.sensor_size"),
-    ],
+    ("content", "key"), [(b"%% evt 3", "packets.header"), (stream_head(0, 64), "packets.sensor_size")]
 )
 def test_another_stream_is_refused(content, key):
     with raises(key):

@@ -22,14 +22,12 @@ from rvtssm.detection.summary import Tally
 from rvtssm.detection.window_results import WindowResult
 from rvtssm.drawing import pictures
 from rvtssm.drawing.pictures import _StillChoice
-from rvtssm.events.frame_counter import count_windows
-from rvtssm.events.windows import free_grid
 from rvtssm.models.checkpoint_meta import detector_for_frame, downsample_by_size, usual_downsample
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers import open_recording
 from rvtssm.readers.dat import write_dat
 from rvtssm.readers.recording import copy_events, join_events
-from rvtssm.records import DatasetSpec, Detections, Events, Labels, WindowSettings
+from rvtssm.records import DatasetSpec, Detections, Events, Labels
 from rvtssm.records.settings import CONVENTIONS
 from rvtssm.synthetic.generate_recordings import simulated_recording
 from rvtssm.synthetic.simulation_config import SyntheticConfig
@@ -147,21 +145,6 @@ def test_files_hold_the_boxes_of_pictures_or_all(checkpoint, predicted, tmp_path
     assert found == expected and 0 < summary.num_detections == sum(map(len, found)) < sum(map(len, scores))
 
 
-def test_the_result_is_that_of_one_pass_with_carried_state(checkpoint, predicted):
-    path, out, _ = predicted
-    recording = open_recording(path)
-    windows = free_grid(*recording.time_range_us, WindowSettings())
-    hist = torch.from_numpy(count_windows(recording.read(), windows, HEIGHT, WIDTH))
-    with torch.inference_mode():
-        predictions, _ = checkpoint.detector(hist[:, None])
-    frames = checkpoint.detector.head.decode(predictions, windows.ends_us.tolist(), POSTPROCESS)
-    for line, frame in zip(read_lines(out), frames, strict=True):
-        left, top, right, bottom = frame.xyxy.T
-        is_seen = (left < WIDTH) & (right > 0) & (top < HEIGHT) & (bottom > 0)  # not only in the padding
-        expected = frame.score[is_seen].tolist()
-        assert [found["score"] for found in line["detections"]] == pytest.approx(expected, abs=2e-4)
-
-
 def test_the_pictures_are_there(predicted):
     _, out, summary = predicted
     capture = cv2.VideoCapture(str(out / "video.mp4"))
@@ -225,15 +208,6 @@ def test_pictures_show_the_events_of_the_sensor(checkpoint, tmp_path, monkeypatc
             progress=False,
         )
         assert {hist.shape[-2:] for hist, _ in drawn} == {(HEIGHT // 3, WIDTH // 3)}
-
-
-def test_chunk_memory_of_the_checkpoint_is_kept(live_checkpoint, checkpoint, tmp_path):
-    recording = write_recording(tmp_path)
-    config = settings_of(formats=["jsonl"], all_scores=True)
-    predict_recording(live_checkpoint(memory="chunk", memory_chunk=3), recording, tmp_path / "chunk", **config)
-    predict_recording(checkpoint, recording, tmp_path / "carried", **config)
-    chunk, carried = read_lines(tmp_path / "chunk"), read_lines(tmp_path / "carried")
-    assert chunk[:3] == carried[:3] and chunk[3:] != carried[3:]
 
 
 def test_another_sensor_uses_the_same_weights_on_smaller_frames(checkpoint, tmp_path):

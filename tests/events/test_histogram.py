@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from event_examples import HEIGHT, WIDTH, any_events, random_events, to_events, traced_memory
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import settings as with_settings
 from hypothesis import strategies as st
 from user_errors import raises
@@ -138,7 +138,7 @@ def test_events_outside_the_sensor_and_frames_without_pixels_are_refused():
 CHOICES = [("exact", name) for name in CHANNELS_PER_BIN] + [("rvt", "histogram")]
 
 
-def ending_at(ends_us, length_us) -> Windows:
+def ending_at(ends_us, length_us=10_000) -> Windows:
     ends_us = np.asarray(ends_us, np.int64)
     return Windows(np.stack([ends_us - length_us, ends_us], axis=1), np.diff(ends_us, prepend=0))
 
@@ -328,13 +328,6 @@ def test_frames_are_those_of_a_sensor_whose_pixels_are_the_squares(representatio
 
 
 @pytest.mark.parametrize("representation", CHANNELS_PER_BIN)
-def test_sum_without_reduction_is_nearest(representation):
-    events, nearest = random_events(3000), WindowSettings(representation=representation)
-    summed = count_windows(events, WINDOWS, HEIGHT, WIDTH, replace(nearest, reduce="sum"))
-    np.testing.assert_array_equal(summed, count_windows(events, WINDOWS, HEIGHT, WIDTH, nearest))
-
-
-@pytest.mark.parametrize("representation", CHANNELS_PER_BIN)
 @pytest.mark.parametrize("length_us", [20_000, 50_000])
 @given(cuts=st.lists(st.integers(0, 3000), max_size=6))
 def test_sums_of_a_recording_in_parts_are_those_of_the_whole(representation, length_us, cuts):
@@ -367,25 +360,6 @@ def test_an_unknown_reduction_and_one_that_rvt_does_not_have_are_refused():
     assert keys == ["settings.choice", "settings.choice", "windows.rvt_convention"]
 
 
-# every representation
-
-
-@pytest.mark.parametrize("name", CHANNELS_PER_BIN)
-def test_a_smaller_frame_is_every_nth_pixel_and_a_stream_is_the_whole(name):
-    events = random_events(20_000)
-    ends = np.arange(100_000, 1_100_000, 70_000)
-    windows = Windows(np.stack([ends - 100_000, ends], axis=1), np.diff(ends, prepend=0))
-    settings = WindowSettings(representation=name)
-    full = count_windows(events, windows, HEIGHT, WIDTH, settings)
-    for n in (2, 3, 4, 5):
-        small = count_windows(events, windows, HEIGHT, WIDTH, settings, n)
-        wanted = full[..., n // 2 :: n, n // 2 :: n][..., : HEIGHT // n, : WIDTH // n]
-        np.testing.assert_array_equal(small, wanted)
-    parts = [to_events(*(getattr(events, n)[i : i + 997] for n in ("t", "x", "y", "p"))) for i in range(0, 20_000, 997)]
-    streamed = count_as_they_close(parts, windows, FrameCounter(settings, frame_pixels(HEIGHT, WIDTH)), 8)
-    np.testing.assert_array_equal(np.concatenate([frames for _, frames in streamed]), full)
-
-
 # moves in the counting pass
 
 
@@ -402,7 +376,7 @@ def monotone_sources(draw, size: int):
 
 @pytest.mark.parametrize("representation", CHANNELS_PER_BIN)
 @pytest.mark.parametrize("downsample", [1, 2])
-@settings(max_examples=20)
+@with_settings(max_examples=20)
 @given(data=st.data())
 def test_moves_in_the_counting_pass_are_moves_of_the_frame(representation, downsample, data):
     events = random_events(3000)
@@ -451,11 +425,6 @@ def levels_of(sums):
     return np.interp(sums, 2.0**octaves - 1, 16 * octaves)
 
 
-def windows_at(ends_us, length_us=10_000) -> Windows:
-    ends_us = np.asarray(ends_us, np.int64)
-    return Windows(np.stack([ends_us - length_us, ends_us], axis=1), np.diff(ends_us, prepend=0))
-
-
 def counter_of(settings=SETTINGS) -> FrameCounter:
     return FrameCounter(settings, frame_pixels(HEIGHT, WIDTH))
 
@@ -469,7 +438,7 @@ def counter_of(settings=SETTINGS) -> FrameCounter:
 def test_frames_are_those_of_the_definition(events, ends_us, constants_us, shift_us):
     events = to_events(events.t + shift_us, events.x // 16, events.y // 16, events.p)
     settings = WindowSettings(representation="surfaces", time_constants_us=constants_us)
-    found = count_windows(events, windows_at(ends_us), HEIGHT, WIDTH, settings)
+    found = count_windows(events, ending_at(ends_us), HEIGHT, WIDTH, settings)
     assert found.shape == (len(ends_us), 2 * len(constants_us), HEIGHT, WIDTH) and found.dtype == np.uint8
     for frame, end_us in zip(found, ends_us, strict=True):
         sums = sums_by_definition(events, end_us, constants_us)
@@ -479,7 +448,7 @@ def test_frames_are_those_of_the_definition(events, ends_us, constants_us, shift
 
 @given(cuts=st.lists(st.integers(0, 3_000), max_size=8), forgets=st.lists(st.booleans(), min_size=9, max_size=9))
 def test_packets_and_forgetting_change_nothing(cuts, forgets):
-    events, windows = random_events(3_000, span_us=400_000), windows_at(np.arange(30_000, 420_000, 30_000), 45_000)
+    events, windows = random_events(3_000, span_us=400_000), ending_at(np.arange(30_000, 420_000, 30_000), 45_000)
     counter, found, done = counter_of(), [], 0
     for start, stop, forget in zip([0, *sorted(cuts)], [*sorted(cuts), 3_000], forgets, strict=False):
         packet = to_events(*(getattr(events, name)[start:stop] for name in ("t", "x", "y", "p")))
@@ -512,6 +481,6 @@ def test_a_hot_pixel_saturates_and_silence_forgets_it():
     t = np.arange(0, 4_000_000, 2)
     events = to_events(t, np.zeros_like(t), np.zeros_like(t), np.ones_like(t))
     settings = WindowSettings(representation="surfaces", time_constants_us=(500, 2_000_000))
-    found = count_windows(events, windows_at([4_000_000, 60_000_000]), HEIGHT, WIDTH, settings)
+    found = count_windows(events, ending_at([4_000_000, 60_000_000]), HEIGHT, WIDTH, settings)
     np.testing.assert_array_equal(found[0, :, 0, 0], [0, 0, np.rint(levels_of(250.5)), 255])
     assert not found[1].any()

@@ -19,13 +19,8 @@ from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.predictor import Predictor, load
 from rvtssm.export import checked_export
 from rvtssm.export import export_detector as exporting
-from rvtssm.export.export_detector import (
-    METADATA_KEY,
-    export_detector,
-    format_of,
-    read_description,
-)
-from rvtssm.export.exported import is_exported, largest_difference, read_exported
+from rvtssm.export.export_detector import METADATA_KEY, export_detector, read_description
+from rvtssm.export.exported import largest_difference, read_exported
 from rvtssm.export.real_detector import DetectorStep
 from rvtssm.models import detector
 from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
@@ -33,7 +28,6 @@ from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint, dete
 from rvtssm.models.heads.yolox import YoloxPredictions
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.weights import check_digest
-from rvtssm.readers.dat import write_dat
 from rvtssm.records import Events, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
@@ -183,24 +177,6 @@ def test_an_exported_detector_streams(exported, draw_events):
         np.testing.assert_allclose(a.score, b.score, atol=1e-4)
 
 
-def test_an_exported_file_predicts_what_its_checkpoint_does(exported, tmp_path):
-    _, folder = exported()
-    t = np.arange(0, 200_000, 40)
-    place = (t // 40 % 48).astype(np.uint16)
-    write_dat(tmp_path / "a.dat", Events(t, place, place, (t % 2).astype(np.uint8)), 48, 64)
-    scores = []
-    for name in ("model.ckpt", "model.onnx"):
-        arguments = [f"checkpoint={folder / name}", f"recording={tmp_path / 'a.dat'}", f"out={tmp_path / name}.out"]
-        options = ["formats=[jsonl]", "hz=100", "postprocess.max_detections=3", "min_score=0.001"]
-        assert cli.main(["predict", *arguments, *options]) == 0
-        lines = (tmp_path / f"{name}.out" / "detections.jsonl").read_text().splitlines()
-        windows = [json.loads(line)["detections"] for line in lines]
-        scores.append([np.array([box["score"] for box in boxes]) for boxes in windows])
-    assert len(scores[0]) == len(scores[1]) and sum(map(len, scores[0])) == sum(map(len, scores[1])) > 10
-    for of_weights, of_file in zip(*scores, strict=True):
-        assert np.isclose(of_weights[:, None], of_file, rtol=0, atol=1e-4).any(axis=0).all()
-
-
 def test_a_difference_that_is_no_number_is_none(live_checkpoint):
     checkpoint = live_checkpoint()
     exported = live_checkpoint()
@@ -344,11 +320,3 @@ def test_a_file_that_says_too_little_is_refused(live_checkpoint):
     for content in (*less, {**whole, "checkpoint": {"spec": 3}}, [], None):
         with raises("exported.no_description"):
             read_description(json.dumps(content), "a.onnx")
-
-
-def test_names_decide_the_format():
-    endings = {".onnx": "onnx", ".xml": "openvino"}
-    assert {end: format_of(f"x{end}") for end in endings} == endings
-    assert is_exported("a.onnx") and not is_exported("a.ckpt")
-    with raises("export.suffix"):
-        format_of("model.engine")

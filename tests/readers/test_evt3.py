@@ -3,18 +3,7 @@
 import numpy as np
 import pytest
 from event_examples import HEIGHT, WIDTH, any_events, assert_same, random_events, to_events
-from evt3_encoder import (
-    ADDR_X,
-    ADDR_Y,
-    OTHER_Y,
-    TIME_HIGH,
-    TIME_LOW,
-    VECT_12,
-    VECT_BASE_X,
-    encode,
-    word,
-    write_words,
-)
+from evt3_encoder import ADDR_X, ADDR_Y, OTHER_Y, TIME_HIGH, TIME_LOW, VECT_12, VECT_BASE_X, encode, word, write_words
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
