@@ -13,7 +13,6 @@ from rvtssm.cli.config import Config, configs_dir
 from rvtssm.cli.console import console, say
 from rvtssm.cli.evaluate import evaluate
 from rvtssm.cli.generate import generate
-from rvtssm.cli.inputs import check_demo
 from rvtssm.cli.train import train
 from rvtssm.cli.weights import read_weights
 from rvtssm.datasets import build_spec
@@ -46,7 +45,6 @@ def demo(config: Config) -> None:
     Steps that are complete are skipped. Write `report.html`, which has video and pictures inside, and `metrics.json` to
     `out`.
     """
-    check_demo(config)
     out = Path(config.out or "outputs/demo")
     dataset = replace(config.dataset, raw_dir=config.dataset.raw_dir or str(out / "raw"))
     with result_set(out, "demo", _FILES) as staged:

@@ -24,7 +24,7 @@ _LARGEST_SIDE = 1 << 16  # what fits in Events.x and Events.y
 
 
 def check_events(events: Events, height: int, width: int) -> None:
-    """Raise UserError for events that cannot be counted.
+    """Raise UserError for events, as `to_events` returns them, that cannot be counted.
 
     Args:
         events: The events to check.
@@ -32,15 +32,11 @@ def check_events(events: Events, height: int, width: int) -> None:
         width: Width of the sensor, pixels.
 
     Raises:
-        UserError: The events are not in order of time, lie outside the sensor, or have a polarity other than 0 and 1.
+        UserError: The events are not in order of time, or lie outside the sensor.
     """
-    if not len(events):
-        return
     if np.any(events.t[1:] < events.t[:-1]):
         raise UserError("events.unsorted", _UNSORTED)
     check_inside(events, height, width)
-    if events.p.max() > 1:
-        raise UserError("events.polarity", f"polarity is {events.p.max()}, but must be 0 or 1; replace -1 with 0")
 
 
 def to_events(given: object) -> Events:
