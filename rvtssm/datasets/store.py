@@ -250,7 +250,7 @@ def rvt_frames_name(spec: DatasetSpec) -> str:
 
 def _decompressed(stored: h5py.Dataset, offsets: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
     # A text would be a sequence of numbers as well.
-    shape, dtype = tuple(map(int, np.atleast_1d(stored.attrs["shape"]))), np.dtype(_text(stored.attrs["dtype"]))
+    shape, dtype = tuple(map(int, np.atleast_1d(stored.attrs["shape"]))), np.dtype(stored.attrs["dtype"].decode())
     num_frames, num_bytes = len(offsets) - 1, int(offsets[-1] - offsets[0])
     if num_bytes > stored.id.get_storage_size():
         raise UserError("prepared.fewer_bytes", f"it claims {num_bytes} bytes of frames but stores fewer")
@@ -299,11 +299,6 @@ def _read_tables(path: Path, names: Sequence[str]) -> tuple[Meta, list[int], dic
         return meta, digest, {name: read_array(file, name) for name in stored}
 
 
-def _text(value: Any) -> str:
-    """Return the text of an attribute, which is bytes if it has a fixed length."""
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
 def _is_unbounded(attribute: Any) -> bool:
     """Return whether a value is anything but integers or a text of fixed length, as other programs may write it.
 
@@ -326,7 +321,7 @@ def _checked_meta(path: Path | str, file: h5py.File) -> tuple[Meta, list[int]]:
                 f"{path} is damaged ({name} is neither integers nor a text of fixed length); {_AGAIN}",
             )
     try:
-        meta: Meta = json.loads(_text(file.attrs["meta"]))
+        meta: Meta = json.loads(file.attrs["meta"].decode())
         version, digest = meta["format_version"], meta.pop("digest")
     except (KeyError, TypeError, ValueError, RecursionError, AttributeError):
         raise UserError(
