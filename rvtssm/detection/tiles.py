@@ -199,7 +199,7 @@ def _joined(pieces: list[_Piece], frame: np.ndarray, edge_px: float) -> list[_Pi
     """Return the pieces after each was joined to the best one before it that shows the same object."""
     objects: list[_Piece] = []
     for piece in sorted(pieces, key=lambda piece: -piece.score):
-        same = _same_object(piece, [other for other in objects if _may_be_same(piece, other)])
+        same = _same_object(piece, objects)
         if same is None:
             objects.append(piece)
             continue
@@ -217,14 +217,12 @@ def _around(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.concatenate([np.minimum(one, other)[:2], np.maximum(one, other)[2:]])
 
 
-def _may_be_same(piece: _Piece, other: _Piece) -> bool:
-    return piece.class_id == other.class_id and not piece.tiles & other.tiles
-
-
 def _same_object(piece: _Piece, others: list[_Piece]) -> _Piece | None:
-    """Return the piece that agrees best where the tiles of both overlap; None if no piece agrees."""
+    """Return the piece of other tiles that agrees best where the tiles of both overlap; None if no piece agrees."""
     best, best_iou = None, _SAME_IOU
     for other in others:
+        if piece.class_id != other.class_id or piece.tiles & other.tiles:
+            continue
         start, end = np.maximum(piece.seen[:2], other.seen[:2]), np.minimum(piece.seen[2:], other.seen[2:])
         low, high = np.concatenate([start, start]), np.concatenate([end, end])
         iou = float(pairwise_iou(np.clip(piece.xyxy, low, high)[None], np.clip(other.xyxy, low, high)[None])[0, 0])

@@ -169,7 +169,7 @@ class CalibrationFrames:
         """Read each chosen recording once, and return its number of windows.
 
         Raises:
-            UserError: If a recording has no events, or frames of another size than the file.
+            UserError: If a recording has frames of another size than the file.
         """
         num_windows, opened = self._recordings()
         counts = []
@@ -203,11 +203,6 @@ class CalibrationFrames:
                 f"calibrate: {path} has frames of {width} x {height} pixels, but the file is for "
                 f"{self.frame_hw[1]} x {self.frame_hw[0]}; give other recordings, or export.height={height} "
                 f"export.width={width}",
-            )
-        if not len(events):
-            raise UserError(
-                "calibration.no_events",
-                f"calibrate: {path} has no events in its first {seconds:g} s; give other recordings",
             )
         return events, sensor_hw, downsample
 

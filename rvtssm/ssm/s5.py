@@ -201,8 +201,8 @@ class S5SSM(TemporalLayer):
         back = replace(
             system,
             decay=system.decay.flip(0),
-            gain=_reversed(system.gain),
-            mask=_reversed(system.mask),
+            gain=None if system.gain is None else system.gain.flip(0),
+            mask=None if system.mask is None else system.mask.flip(0),
             w_out=backward_out,
             d=torch.zeros_like(system.d),
         )
@@ -215,13 +215,6 @@ def _product_dtype(x: Tensor) -> torch.dtype:
     if torch.is_autocast_enabled(x.device.type):
         return torch.get_autocast_dtype(x.device.type)
     return x.dtype
-
-
-def _reversed(values: Tensor | None) -> Tensor | None:
-    """Return values (T, G, P) with the last step first."""
-    if values is None:
-        return None
-    return values.flip(0)
 
 
 class _RealS5(RealSharedStep):
