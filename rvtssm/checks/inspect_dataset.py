@@ -288,8 +288,9 @@ def tree_png(inspection: TreeInspection) -> bytes:
     for i, size in enumerate(SIZES):
         labels.bar(np.arange(len(ticks)), tables[:, i], bottom=below, label=size, color=_SIZE_COLOURS[i])
         below = below + tables[:, i]
-    labels.set_xticks(np.arange(len(ticks)), ticks)
-    labels.set(ylabel="boxes", title=f"{inspection.name}: {inspection.kind} {inspection.dataset}")
+    labels.set_xticks(np.arange(len(ticks)), ticks, parse_math=False)  # names may have dollar signs
+    labels.set_title(f"{inspection.name}: {inspection.kind} {inspection.dataset}", parse_math=False)
+    labels.set_ylabel("boxes")
     labels.legend(title="area (COCO)")
     for split in inspection.splits:
         parts = [part for part in inspection.parts if part.split == split and part.num_events]
@@ -299,5 +300,6 @@ def tree_png(inspection: TreeInspection) -> bytes:
         )
     recordings.set(xlabel="seconds", ylabel="million events per second", title="recordings", xlim=(0, None))
     recordings.set_ylim(bottom=0)
-    recordings.legend()
+    for text in recordings.legend().get_texts():
+        text.set_parse_math(False)
     return figure_png(figure)

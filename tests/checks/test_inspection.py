@@ -5,6 +5,7 @@ import io
 import json
 import shutil
 import tracemalloc
+from dataclasses import replace
 
 import cv2
 import h5py
@@ -193,7 +194,12 @@ def assert_picture(png: bytes) -> None:
 
 def test_a_single_event_and_a_tree_have_pictures(tree):
     assert_picture(recording_png(inspected(tree / "a.dat", random_events(1, span_us=1))))
-    assert_picture(tree_png(inspect_raw(tree / "raw", SPEC)))
+    inspection = inspect_raw(tree / "raw", SPEC)
+    assert_picture(tree_png(inspection))
+    odd = "$x^$"  # no mathematics
+    assert_picture(tree_png(replace(inspection, name=odd, class_names=(odd,) * len(inspection.class_names))))
+    parts = tuple(replace(part, split=odd) for part in inspection.parts)
+    assert_picture(tree_png(replace(inspection, parts=parts)))
 
 
 def run(capsys, *arguments: object) -> tuple[int, str, str]:

@@ -1,6 +1,7 @@
 """The command line answers a mistake with one line and exit code 2, and does what can be done."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -99,6 +100,10 @@ def test_a_mistake_gets_one_line(refused, arguments, answer, tmp_path, monkeypat
     (tmp_path / "a=1,b=2").mkdir()
     (tmp_path / "a=1,b=2/best.ckpt").touch()
     assert re.search(answer, refused(*arguments))
+
+
+def test_a_name_that_is_not_utf8_is_refused_before_the_work(refused):
+    assert "the name 'm\\udcfcnchen.dat' is not UTF-8; rename" in refused("predict", os.fsdecode(b"m\xfcnchen.dat"))
 
 
 @pytest.mark.parametrize("error", [AssertionError(), ValueError("x")])
