@@ -102,8 +102,12 @@ def run_afresh(prepared: ForkServerContext, tmp_path: Path) -> Callable[..., tup
     return run
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked gpu run where there is a CUDA device."""
+    """Tests that read golden data are marked so, and tests marked gpu run where there is a CUDA device."""
+    for item in items:
+        if isinstance(item, pytest.Function) and "golden_dir" in item.fixturenames:
+            item.add_marker("golden")
     gpu_tests = [item for item in items if item.get_closest_marker("gpu")]
     if not gpu_tests:
         return

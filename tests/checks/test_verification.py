@@ -71,7 +71,6 @@ def test_processes_find_what_one_process_finds(tree):
     assert check(tree, config=replace(CONFIG, workers=2)) == check(tree)
 
 
-@pytest.mark.golden
 @pytest.mark.parametrize(("folder", "spec"), [("gen1", GEN1), ("gen4", ONEMPX)])
 def test_published_trees_have_no_faults(golden_dir, tmp_path, folder, spec):
     shutil.copytree(golden_dir / "preprocess" / folder, tmp_path / folder)

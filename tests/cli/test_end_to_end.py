@@ -387,7 +387,6 @@ def raw(tmp_path):
     return tmp_path / "raw"
 
 
-@pytest.mark.golden
 def test_official_weights_are_converted_and_scored_without_a_training(official, raw, tmp_path, capsys, monkeypatch):
     """With the memory of the release and a carried one. A command that was killed goes on with the missing cells."""
     out = tmp_path / "out"

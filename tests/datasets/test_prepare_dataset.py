@@ -379,8 +379,6 @@ def test_boxes_left_out_as_faults_are_reported(tmp_path, capsys):
 # files of RVT's own preparation
 
 
-pytestmark = pytest.mark.golden
-
 SPECS = {"gen1": GEN1, "gen4": ONEMPX}
 SPLITS = ("train", "val", "test")
 BOX_FIELDS = ("t", "x", "y", "w", "h", "class_id")

@@ -87,13 +87,6 @@ def dt_us():
     return torch.full((12, 2), STRIDE_US)
 
 
-@pytest.mark.parametrize("memory_chunk", [None, 1, 3, 5, 20])
-@pytest.mark.parametrize("cuts", [[4], [1, 2, 7], list(range(1, 12))])
-def test_cutting_changes_nothing(hist, dt_us, cuts, memory_chunk):
-    whole = push_all(Streams(Leaky(), STRIDE_US, memory_chunk), hist, dt_us, [])
-    torch.testing.assert_close(push_all(Streams(Leaky(), STRIDE_US, memory_chunk), hist, dt_us, cuts), whole)
-
-
 def test_the_step_scale_is_a_number_where_it_can_be(hist):
     detector = Leaky()
     Streams(detector, STRIDE_US).push(hist, torch.full((12, 2), 5_000), every_frame(12, 2), [0, 1], [True, True])

@@ -74,12 +74,6 @@ def test_an_edge_that_is_rounded_down_does_not_lose_the_last_event():
     np.testing.assert_array_equal(windows.bounds_us, [[0, 33_333], [33_333, 66_667]])
 
 
-def test_sliding_windows_overlap():
-    windows = free_grid(0, 99_999, WindowSettings(5_000, 50_000))
-    assert len(windows) == 20
-    assert (np.diff(windows.bounds_us[:, 0]) == 5000).all() and windows.bounds_us[0].tolist() == [-45_000, 5000]
-
-
 @given(first_us=st.integers(0, 10**9), span_us=st.integers(0, 10**6), stride_us=strides, start=st.integers(0, 9))
 def test_any_part_of_the_free_grid_is_that_of_the_whole(first_us, span_us, stride_us, start):
     grid, last_us = FreeGrid(first_us, WindowSettings(stride_us)), first_us + span_us

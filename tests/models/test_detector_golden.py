@@ -7,7 +7,6 @@ from torch import Tensor
 from rvtssm.models.official import rename_official
 from rvtssm.models.postprocess import to_probabilities
 
-pytestmark = pytest.mark.golden
 LOSSES = {
     "total": "loss_loss",
     "iou": "loss_iou_loss",
@@ -59,6 +58,7 @@ def test_neck(golden_ssm):
         golden_ssm.assert_near(features, f"fpn{level}")
 
 
+@pytest.mark.golden
 @pytest.mark.parametrize("model", ["golden_ssm", "golden_rvt"])
 def test_predictions(model, request):
     golden = request.getfixturevalue(model)

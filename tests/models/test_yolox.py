@@ -170,7 +170,6 @@ def drawn(num_frames: int = 2, num_locations: int = 200, seed: int = 0) -> Tenso
     return predictions
 
 
-@pytest.mark.golden
 def test_same_boxes_in_the_same_order_as_recorded(golden_dir):
     arrays = np.load(golden_dir / "model_small.npz")
     recorded = [re.fullmatch(r"postprocess_conf=([\d.]+)_image=(\d+)", name) for name in arrays.files]

@@ -135,7 +135,6 @@ def test_a_chunk_of_uneven_steps_is_its_steps(layer):
 # recorded outputs of the reference implementation
 
 
-pytestmark = pytest.mark.golden
 TOLERANCE = 5e-5  # of the largest value of the array
 RATES = {1.0, 0.5, 0.1}
 

@@ -83,7 +83,6 @@ def test_both_ways_has_the_h2_norm_of_its_two_directions():
 # recorded outputs of the originals
 
 
-pytestmark = pytest.mark.golden
 TOLERANCE = 1e-5  # of the largest value of the array
 
 

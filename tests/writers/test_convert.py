@@ -176,7 +176,6 @@ def test_a_folder_without_prepared_recordings_is_refused(tmp_path, capsys):
     assert "holds no prepared recordings" in capsys.readouterr().err
 
 
-@pytest.mark.golden
 @pytest.mark.parametrize(("name", "folder"), [("gen1", "gen1"), ("onempx", "gen4")])
 def test_what_rvt_prepared_is_written_as_it_was(golden_dir, tmp_path, name, folder):
     """All arrays but the numbers of tracks, which we do not keep, equal those of the public code."""

@@ -42,7 +42,6 @@ def set_modes(checkpoint, tau_steps):
     return checkpoint
 
 
-@pytest.mark.golden
 def test_the_official_layout_carries_nothing_over_a_chunk_border(golden_dir):
     arrays = np.load(golden_dir / "model_small.npz")
     weights = {key.removeprefix("sd/"): torch.from_numpy(arrays[key]) for key in arrays.files if key.startswith("sd/")}
