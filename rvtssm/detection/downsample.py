@@ -135,7 +135,17 @@ def sustained_rates(
         factors = _halved(usual)
     events = _first_windows(recording, windows)
     for factor in factors:
-        yield _sustained(checkpoint, events, sensor_hw, windows, config, factor)
+        detector = StreamDetector(
+            checkpoint, *sensor_hw, windows=windows, start_us=0, downsample=factor, config=config, skip="never"
+        )
+        detector.warm_up()
+        times_ms = []
+        for number, part in enumerate(events, 1):
+            closed = detector.push(part, until_us=number * round(windows.stride_us))
+            times_ms += [1000 * result.seconds for result in closed]
+        p50_ms, p95_ms = (float(np.percentile(times_ms, share)) for share in (50, 95))
+        smallest_px = factor * checkpoint.spec.prepare_min_diagonal_px / checkpoint.spec.downsample
+        yield SustainedRate(factor, detector.frame_hw, smallest_px, len(times_ms), p50_ms, p95_ms, hz=1000 / p95_ms)
 
 
 def _first_windows(recording: Recording, windows: WindowSettings) -> list[Events]:
@@ -149,32 +159,3 @@ def _first_windows(recording: Recording, windows: WindowSettings) -> list[Events
         shifted_us = part.t - first_us - start_us + number * stride_us
         parts.append(Events(shifted_us, part.x, part.y, part.p))
     return parts
-
-
-def _sustained(
-    checkpoint: LoadedCheckpoint,
-    events: list[Events],
-    sensor_hw: tuple[int, int],
-    windows: WindowSettings,
-    config: PostprocessConfig,
-    downsample: int,
-) -> SustainedRate:
-    detector = StreamDetector(
-        checkpoint, *sensor_hw, windows=windows, start_us=0, downsample=downsample, config=config, skip="never"
-    )
-    detector.warm_up()
-    times_ms = []
-    for number, part in enumerate(events, 1):
-        closed = detector.push(part, until_us=number * round(windows.stride_us))
-        times_ms += [1000 * result.seconds for result in closed]
-    p50_ms, p95_ms = (float(np.percentile(times_ms, share)) for share in (50, 95))
-    spec = checkpoint.spec
-    return SustainedRate(
-        downsample=downsample,
-        frame_hw=detector.frame_hw,
-        smallest_object_px=downsample * spec.prepare_min_diagonal_px / spec.downsample,
-        num_windows=len(times_ms),
-        p50_ms=p50_ms,
-        p95_ms=p95_ms,
-        hz=1000 / p95_ms,
-    )

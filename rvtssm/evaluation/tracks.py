@@ -45,14 +45,7 @@ def track_metrics(
     Returns:
         The metrics by name, NaN if no recording has tracks.
     """
-    from trackers.eval import (
-        aggregate_clear_metrics,
-        aggregate_hota_metrics,
-        aggregate_identity_metrics,
-        compute_clear_metrics,
-        compute_hota_metrics,
-        compute_identity_metrics,
-    )
+    from trackers import eval as scores
 
     frames = []
     for recording in recordings:
@@ -63,9 +56,9 @@ def track_metrics(
             frames.append(_compared(recording, label_tracks[recording.name], spec, tracker))
     if not frames:
         return dict.fromkeys(TRACK_METRICS, math.nan)
-    hota = aggregate_hota_metrics([compute_hota_metrics(*compared) for compared in frames])
-    clear = aggregate_clear_metrics([compute_clear_metrics(*compared) for compared in frames])
-    identity = aggregate_identity_metrics([compute_identity_metrics(*compared) for compared in frames])
+    hota = scores.aggregate_hota_metrics([scores.compute_hota_metrics(*compared) for compared in frames])
+    clear = scores.aggregate_clear_metrics([scores.compute_clear_metrics(*compared) for compared in frames])
+    identity = scores.aggregate_identity_metrics([scores.compute_identity_metrics(*compared) for compared in frames])
     return {"HOTA": float(hota["HOTA"]), "MOTA": float(clear["MOTA"]), "IDF1": float(identity["IDF1"])}
 
 

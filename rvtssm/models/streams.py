@@ -40,9 +40,6 @@ class Streams:
         step_scale: A step scale to use for all steps instead.
         with_gradients: True for training: predictions are part of the graph, and states are detached between pushes.
             Otherwise, values that layers prepare for a step scale are kept, so call `clear` when the weights change.
-
-    Raises:
-        UserError: If `memory_chunk` is less than 1.
     """
 
     def __init__(
@@ -53,10 +50,7 @@ class Streams:
         step_scale: float | None = None,
         with_gradients: bool = False,
     ) -> None:
-        if memory_chunk is not None and memory_chunk < 1:
-            raise UserError(
-                "model.memory_chunk", f"memory_chunk={memory_chunk} steps; use at least 1, or null to carry the state"
-            )
+        assert memory_chunk is None or memory_chunk >= 1  # `ModelConfig` refuses others
         self.detector = detector
         self.trained_stride_us = float(exact_us(trained_stride_us))
         self.memory_chunk = memory_chunk

@@ -75,13 +75,13 @@ class PerFeatureSystem(ABC):
     def response(self) -> Tensor:
         """The output of a step whose input is 1, from the zero state: (T, G, H) or a shape that broadcasts to it."""
 
-    @abstractmethod
     def longest_chunk(self, per_group: int) -> int:
         """Return how many steps to take at once.
 
         Args:
             per_group: Number of sequences of a group.
         """
+        return _LONGEST
 
     @abstractmethod
     def chunk(self, start: int, stop: int) -> SteppedChunk:
@@ -205,9 +205,6 @@ class DiagonalSystem(PerFeatureSystem):
     @property
     def response(self) -> Tensor:
         return 2 * (self.c * self.gain).real.sum(-1)
-
-    def longest_chunk(self, per_group: int) -> int:
-        return _LONGEST
 
     def chunk(self, start: int, stop: int) -> SteppedChunk:
         """Return the matrices of the steps [start, stop). If the steps differ, T takes L / 2 times the work."""

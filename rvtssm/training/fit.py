@@ -19,16 +19,8 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from rvtssm.models.detector import Detector, fastest_precision, usual_device
 from rvtssm.system.user_error import UserError
+from rvtssm.training import logs
 from rvtssm.training.checkpoints import Checkpoints, DirectCheckpointIO
-from rvtssm.training.logs import (
-    DetectionImages,
-    FirstValidation,
-    GradientNorms,
-    LastStep,
-    NonFiniteStop,
-    SpectrumMonitor,
-    build_loggers,
-)
 from rvtssm.training.progress import Pace, TrainingProgress
 from rvtssm.training.training_config import LIGHTNING_PRECISIONS, TrainingConfig
 
@@ -137,7 +129,7 @@ def build_trainer(
     for message in _IGNORED_WARNINGS:
         warnings.filterwarnings("ignore", message=f".*{message}.*")
     check_processes(config.devices, config.num_nodes)
-    loggers = build_loggers(config.loggers, out_dir)
+    loggers = logs.build_loggers(config.loggers, out_dir)
     pace = Pace(config.validate_every, config.log_every * config.accumulate)
     try:
         trainer = L.Trainer(
@@ -177,20 +169,20 @@ def build_trainer(
         trainer.callbacks.insert(0, averaging)  # type: ignore[attr-defined]
     trainer.callbacks[:0] = callbacks  # type: ignore[attr-defined]
     # These are appended here because the trainer moves callbacks that write checkpoints to the end. Pace must be last.
-    trainer.callbacks += [FirstValidation(), pace] if config.init_from else [pace]  # type: ignore[attr-defined]
+    trainer.callbacks += [logs.FirstValidation(), pace] if config.init_from else [pace]  # type: ignore[attr-defined]
     return trainer
 
 
 def _callbacks(config: TrainingConfig, out_dir: Path, pace: Pace) -> list[Callback]:
     callbacks: list[Callback] = [
-        LastStep(),
-        GradientNorms(),
-        NonFiniteStop(),
+        logs.LastStep(),
+        logs.GradientNorms(),
+        logs.NonFiniteStop(),
         Checkpoints(out_dir, config.checkpoint_every, config.patience),
         LearningRateMonitor("step"),
     ]
     if config.pictures:
-        callbacks += [DetectionImages(), SpectrumMonitor()]
+        callbacks += [logs.DetectionImages(), logs.SpectrumMonitor()]
     return [*callbacks, TrainingProgress(pace)]
 
 

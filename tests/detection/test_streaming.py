@@ -5,7 +5,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from user_errors import raises
 
 from rvtssm.evaluation.detector_run import stream
 from rvtssm.models.detector import build_detector
@@ -95,11 +94,6 @@ def test_the_step_scale_is_a_number_where_it_can_be(hist):
     uneven[3, 1] = 100_000
     Streams(detector, STRIDE_US).push(hist, uneven, every_frame(12, 2), [0, 1], [True, True])
     assert detector.calls[-1][2].shape == (12, 2) and detector.calls[-1][2][3].tolist() == [0.5, 2.0]
-
-
-def test_memory_must_be_at_least_one_step():
-    with raises("model.memory_chunk"):
-        Streams(Leaky(), STRIDE_US, 0)
 
 
 def make_batches(hist, plan, labelled, num_steps=3):
