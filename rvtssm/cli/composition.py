@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rvtssm.cli.verbs import GROUPS, in_words, known_verb, verbs, verbs_that_read
 from rvtssm.system.extras import import_plugins
+from rvtssm.system.files import check_name
 from rvtssm.system.user_error import UserError
 
 # `doctor` has to work without Hydra and the configuration, so both are imported where they are used.
@@ -91,6 +92,7 @@ def full_words(verb: str, words: list[str]) -> list[str]:
         raise UserError("command.several_paths", f"{' and '.join(paths)}: name one path, or a folder that holds them")
     full, rest = [], iter(places)
     for word in words:
+        check_name(word)
         key, equals, value = word.partition("=")
         first = key.partition(".")[0]
         if word not in paths and word.startswith(("+", "~")):

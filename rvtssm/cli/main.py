@@ -68,7 +68,6 @@ def main(argv: list[str] | None = None) -> int:
 def _run(verb: str, words: list[str], flags: list[str]) -> int:
     """Run a verb and return the exit code."""
     known = known_verb(verb)
-    " ".join(words).encode()  # files of results can hold no name that is not UTF-8
     for flag in flags:
         if flag not in (*_OPTIONS, *_SWEEP):
             raise UserError("command.no_such_option", f"there is no option {flag}; values are given as key=value")
@@ -161,9 +160,6 @@ def _line_for_users(error: Exception, verb: str) -> str | None:
         return f"{error.filename} is or lies below a file, and a folder is needed; choose another"
     if isinstance(error, OSError) and (error.filename or error.errno):  # of a file, a disk or a connection
         return ": ".join(str(part) for part in (error.filename, error.strerror or _on_one_line(error)) if part)
-    if isinstance(error, UnicodeEncodeError) and error.reason.startswith("surrogates"):
-        name = ascii(error.object[max(0, error.start - 40) : error.end + 40])
-        return f"the name {name} is not UTF-8; rename the file or the folder"
     if isinstance(error, MemoryError):
         return f"memory is full ({_on_one_line(error)}); give it less at once"
     if isinstance(error, RecursionError):

@@ -199,6 +199,7 @@ def _checked(path: Path, key: str, value: Any) -> Any:
     elif key in ("classes", "event_suffixes"):
         needed = "a list of different names, such as [car, person]"
         are_names = isinstance(value, list) and value and all(isinstance(name, str) and name for name in value)
+        are_names = are_names and "".join(value).isprintable()
         are_suffixes = key == "classes" or (are_names and all(map(_is_name, value)))
         if are_names and are_suffixes and len(set(value)) == len(value):
             if (num_bytes := len(json.dumps(value))) > _MOST_NAME_BYTES:

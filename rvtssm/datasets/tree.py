@@ -29,6 +29,7 @@ from rvtssm.readers.bags import split_topic
 from rvtssm.readers.csv_text import is_event_text
 from rvtssm.records import DatasetSpec, ReadOptions
 from rvtssm.records.settings import EVENT_SUFFIXES, SPLITS, filled
+from rvtssm.system.files import check_name
 from rvtssm.system.remote import local_path
 from rvtssm.system.user_error import UserError
 
@@ -197,6 +198,7 @@ def find_event_files(folder: Path | str) -> list[Path]:
     for path in sorted(Path(folder).iterdir()):
         is_hidden, is_label = path.name.startswith("."), path.name.endswith("_bbox.npy")
         if path.name.endswith(EVENT_SUFFIXES) and path.is_file() and not is_hidden and not is_label:
+            check_name(path.name)
             paths.append(path)
     return list(filter(_may_hold_events, paths))
 
@@ -277,6 +279,7 @@ def _matches(
         folder = pattern.partition("/")[0]
         for path in sorted(root.glob(pattern + suffix)):
             if not path.name.startswith("."):
+                check_name(path.name)
                 yield path, folder, path.relative_to(root / folder).as_posix().removesuffix(suffix)
 
 

@@ -153,6 +153,7 @@ def draw_frame(
     Returns:
         The picture (h, w, 3) uint8 RGB, where h and w are even.
     """
+    class_names = tuple(map(_encodable, class_names))
     scale = scale or best_scale(hist.shape[-1])
     canvas = cv2.resize(events_image(hist, behind), None, fx=scale, fy=scale, interpolation=cv2.INTER_NEAREST)
     chosen = np.flatnonzero(detections.score >= min_score)
@@ -180,9 +181,9 @@ def draw_frame(
         caption = f"t = {detections.t_us / 1e6:.3f} s"
     width = canvas.shape[1]
     caption_bar = np.full((_BAR_PX, width, 3), BAR, np.uint8)
-    cv2.putText(caption_bar, caption, (10, 20), _FONT, 0.5, TEXT, 1, cv2.LINE_AA)
+    cv2.putText(caption_bar, _encodable(caption), (10, 20), _FONT, 0.5, TEXT, 1, cv2.LINE_AA)
     legend_bar = _legend_bar(width, class_names, ground_truth is not None)
-    picture = np.concatenate([caption_bar, canvas, legend_bar, *_note_bars(width, note or "")])
+    picture = np.concatenate([caption_bar, canvas, legend_bar, *_note_bars(width, _encodable(note or ""))])
     # Video codecs store colour at half resolution and need even sizes.
     return np.pad(picture, ((0, picture.shape[0] % 2), (0, width % 2), (0, 0)), mode="edge")
 
@@ -246,6 +247,11 @@ def box_colors(class_names: Sequence[str], detections: Detections) -> list[Color
 def class_name(class_names: Sequence[str], class_id: int) -> str:
     """Return the name of a class, or `class N` if its name is not known."""
     return class_names[class_id] if class_id < len(class_names) else f"class {class_id}"
+
+
+def _encodable(text: str) -> str:
+    """Return a text without the halves of letters that UTF-8 does not have: OpenCV crashes on them."""
+    return text.encode(errors="replace").decode()
 
 
 def _scaled(xyxy: np.ndarray, scale: int) -> Box:

@@ -146,6 +146,14 @@ def _process_state(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
+def check_name(name: str) -> None:
+    """Raise UserError if the name of a file or a folder is not UTF-8: no file of results can hold it."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise UserError("files.not_utf8", f"the name {name!a} is not UTF-8; rename the file or the folder") from None
+
+
 def did_you_mean(path: Path | str) -> str:
     """Return a question that names the file most like a missing one in its folder; empty if there is none.
 

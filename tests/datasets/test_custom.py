@@ -194,6 +194,7 @@ def test_a_description_above_is_the_nearest_one_of_ours(tmp_path, monkeypatch):
         ("classes: [a]\nheight: 60\nwidth: 80\nlabel: .xml", "dataset.unknown_key"),
         ("classes: a\nheight: 60\nwidth: 80", "dataset.value"),
         ("classes: [a, a]\nheight: 60\nwidth: 80", "dataset.value"),
+        ('classes: ["\\udcff"]\nheight: 60\nwidth: 80', "dataset.value"),
         ("classes: [a]\nheight: 0\nwidth: 80", "dataset.value"),
         ("classes: [a]\nheight: true\nwidth: 80", "dataset.value"),
         ("classes: [a]\nheight: 60\nwidth: 80\nmin_side_px: .inf", "dataset.value"),

@@ -55,6 +55,12 @@ def test_all_colours_differ_for_all_eyes(blindness):
     assert distances[~np.eye(len(lab), dtype=bool)].min() > 15  # 2.3 is just noticeable
 
 
+def test_names_that_utf8_does_not_have_are_drawn_with_a_mark():
+    hist, found = np.zeros((20, 48, 64), np.uint8), make_detections([5, 5, 40, 40, 0.9, 0])
+    odd, marked = (draw_frame(hist, found, class_names=(name,), caption=name, note=name) for name in ("a\udcff", "a?"))
+    np.testing.assert_array_equal(odd, marked)
+
+
 def has_color(image, color):
     return bool((image == np.array(color, np.uint8)).all(axis=-1).any())
 
