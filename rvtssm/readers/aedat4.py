@@ -195,7 +195,7 @@ def _read_header(file: BinaryIO) -> _Header:
     if compression not in _CODECS:
         raise _DamagedError(f"its header names the compression {compression}, which DV does not define")
     table_position = _number(data, "<q", fields[1]) if fields[1] else -1
-    streams = _event_streams(_text(data, fields[2]) if fields[2] else b"")
+    streams = _event_streams(bytes(_vector(data, fields[2], 1)) if fields[2] else b"")
     return _Header(len(head) + size, _CODECS[compression], table_position, streams)
 
 
@@ -262,11 +262,7 @@ def _events_of(data: bytes) -> npt.NDArray[np.void]:
     (vector,) = _root_fields(data, b"EVTS")[:1]
     if vector == 0:
         return np.empty(0, EVENT)
-    vector += _number(data, "<I", vector)
-    count = _number(data, "<I", vector)
-    if vector + 4 + count * EVENT.itemsize > len(data):
-        raise _DamagedError(f"it claims {count} events but holds {len(data)} bytes")
-    return np.frombuffer(data, EVENT, count, vector + 4)
+    return np.frombuffer(_vector(data, vector, EVENT.itemsize), EVENT)
 
 
 def _root_fields(data: bytes, identifier: bytes) -> tuple[int, int, int]:
@@ -282,12 +278,13 @@ def _root_fields(data: bytes, identifier: bytes) -> tuple[int, int, int]:
     return tuple(table + offset if offset else 0 for offset in offsets)  # type: ignore[return-value]
 
 
-def _text(data: bytes, field: int) -> bytes:
+def _vector(data: bytes, field: int, item_bytes: int) -> memoryview:
+    """Return the bytes of the vector or text that a field refers to."""
     start = field + _number(data, "<I", field)
-    length = _number(data, "<I", start)
-    if start + 4 + length > len(data):
-        raise _DamagedError(f"it claims a text of {length} bytes but holds {len(data)}")
-    return data[start + 4 : start + 4 + length]
+    num_bytes = _number(data, "<I", start) * item_bytes
+    if start + 4 + num_bytes > len(data):
+        raise _DamagedError(f"it claims a vector of {num_bytes} bytes but holds {len(data)}")
+    return memoryview(data)[start + 4 : start + 4 + num_bytes]
 
 
 def _number(data: bytes, code: str, position: int) -> int:
