@@ -15,10 +15,7 @@ import numpy.typing as npt
 from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.detection.engine import StreamDetector
 from rvtssm.evaluation.detector_run import DetectorRun
-from rvtssm.models.checkpoint_meta import LoadedCheckpoint
-from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers import open_with
-from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.system.user_error import UserError
 
 _WARM_UP = 5  # first windows, which compile and allocate and are not timed
@@ -54,38 +51,19 @@ def step_latency_ms(run: DetectorRun, sequences: Sequence[FrameSequence]) -> flo
             "evaluation.streaming=true measures the latency on raw recordings; use them (evaluation.source=raw "
             "dataset.raw_dir=DIR), or give evaluation.latency_ms",
         )
-    longest = max(sequences, key=lambda sequence: len(sequence.windows))
-    plan = longest.source.plan  # type: ignore[union-attr]  # of a raw recording
-    return measured_latency_ms(run.checkpoint, longest.source.path, plan.spec, longest.settings, run.postprocess)
+    return measured_latency_ms(run, max(sequences, key=lambda sequence: len(sequence.windows)))
 
 
-def measured_latency_ms(
-    checkpoint: LoadedCheckpoint, path: Path, spec: DatasetSpec, windows: WindowSettings, config: PostprocessConfig
-) -> float:
-    """Measure the median time per window at batch size 1, from counting its events to its boxes.
+def measured_latency_ms(run: DetectorRun, sequence: FrameSequence) -> float:
+    """Return the median milliseconds per window of a raw recording at batch size 1, from counting events to boxes.
 
-    Args:
-        checkpoint: The weights.
-        path: A recording to run on.
-        spec: The dataset of the recording, with the size of its sensor.
-        windows: Stride and length of the windows.
-        config: Post-processing.
-
-    Returns:
-        Milliseconds.
-
-    Raises:
-        UserError: The recording is shorter than a window.
+    Raise a UserError if the recording is shorter than a window.
     """
-    recording = open_with(path, spec.read_options)
+    spec, path = sequence.source.plan.spec, sequence.source.path  # type: ignore[union-attr]  # of a raw recording
+    recording, windows = open_with(path, spec.read_options), sequence.settings
+    sensor_hw, downsample, config = (recording.height, recording.width), spec.downsample, run.postprocess
     detector = StreamDetector(
-        checkpoint,
-        recording.height,
-        recording.width,
-        windows=windows,
-        downsample=spec.downsample,
-        config=config,
-        skip="never",
+        run.checkpoint, *sensor_hw, windows=windows, downsample=downsample, config=config, skip="never"
     )
     seconds: list[float] = []
     for packet in recording.iterate(reuse=True):
