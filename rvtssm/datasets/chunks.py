@@ -148,7 +148,11 @@ class Collate:
         for stream, chunk in enumerate(chunks):
             dt_us[: len(chunk.frames), stream] = torch.from_numpy(chunk.dt_us)
             is_pad[: len(chunk.frames), stream] = False
-        hist, events = _frames_of(chunks, num_steps)
+        frames: list[Any] = [chunk.frames for chunk in chunks]  # all are read, or all are still to be counted
+        if isinstance(frames[0], PackedEvents):
+            hist, events = torch.empty(0, dtype=torch.uint8), stack_events(frames, num_steps)
+        else:
+            hist, events = stack_frames(frames, num_steps), None
         is_first = torch.tensor([chunk.request.is_first for chunk in chunks])
         slot = torch.tensor([chunk.request.slot for chunk in chunks])
         recording = torch.tensor([chunk.request.recording for chunk in chunks])
@@ -163,14 +167,6 @@ class Collate:
             recording=recording,
             **targets,
         )
-
-
-def _frames_of(chunks: list[Chunk], num_steps: int) -> tuple[torch.Tensor, PackedEvents | None]:
-    """Return `hist` and `events` of a batch: the frames of all chunks are read, or all are still to be counted."""
-    frames: list[Any] = [chunk.frames for chunk in chunks]
-    if isinstance(frames[0], PackedEvents):
-        return torch.empty(0, dtype=torch.uint8), stack_events(frames, num_steps)
-    return stack_frames(frames, num_steps), None
 
 
 def _targets_of(chunks: list[Chunk]) -> dict[str, Any]:

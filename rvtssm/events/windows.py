@@ -177,12 +177,8 @@ def first_jump(before_us: int | None, times_us: npt.NDArray[np.int64]) -> int | 
         before_us: The time before the first one; None if there was none.
         times_us: (N,), sorted.
     """
-    if not len(times_us):
-        return None
-    start_us = times_us[0] if before_us is None else np.int64(before_us)
-    if times_us[-1] - start_us <= LONGEST_SILENCE_US:  # nearly always true, so that no search is needed
-        return None
-    jumps = np.flatnonzero(np.diff(times_us, prepend=start_us) > LONGEST_SILENCE_US)
+    steps_us = np.diff(times_us, prepend=times_us[:1] if before_us is None else before_us)
+    jumps = np.flatnonzero(steps_us > LONGEST_SILENCE_US)
     return int(jumps[0]) if len(jumps) else None
 
 

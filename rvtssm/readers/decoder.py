@@ -102,8 +102,7 @@ class Decoder(ABC):
     def _start(self) -> State:
         """Return the decoder state at the first event, after a few events of another clock if there are any."""
         if self._begin is None:
-            first = first_state(*self.own_state)
-            self._begin = after_other_clock(self._decode, first, self._num_units, self.smallest_block)
+            self._begin = after_other_clock(self._decode, self._first_state(), self._num_units, self.smallest_block)
         return self._begin.copy()
 
     def _block_sizes(self, state: State, buffer: EventBuffer, num_left: int | None = None) -> Iterator[int]:

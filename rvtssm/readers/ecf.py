@@ -7,6 +7,7 @@ read through h5py. Sources: OpenEB 0499c95, sdk/modules/stream (hdf5_event_file_
 8735ce7 (ecf_codec.cpp), for the order of bits.
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -140,10 +141,8 @@ def _geometry(text: Any) -> tuple[int, int] | None:
         return None
     if isinstance(text, bytes):
         text = text.decode("ascii", "replace")
-    width, _, height = str(text).partition("x")
-    if not (height.isdecimal() and width.isdecimal()):
-        return 0, 0
-    return int(height), int(width)
+    sides = re.fullmatch(r"(\d+)x(\d+)", str(text))
+    return (int(sides[2]), int(sides[1])) if sides else (0, 0)
 
 
 def _fields(rows: npt.NDArray[np.void]) -> _Parts:

@@ -123,11 +123,8 @@ class Gate:
         x, is_column = _pixels(raw[1])
         y, is_row = _pixels(raw[2])
         columns = [t, x, y, self._polarity(raw[3], where)]
-        if not (is_time is is_column is is_row is None):
-            is_readable = np.ones(len(t), np.bool_)
-            for is_valid in (is_time, is_column, is_row):
-                if is_valid is not None:
-                    is_readable &= is_valid
+        if valid := [mask for mask in (is_time, is_column, is_row) if mask is not None]:
+            is_readable = np.logical_and.reduce(valid)
             state[UNREADABLE] += len(t) - int(np.count_nonzero(is_readable))
             columns = [column[is_readable] for column in columns]
         period_us = round(2**CLOCK_BITS * TIME_UNITS_US[self.time_unit or "us"])

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from rvtssm.readers.decoder import Decoder
 from rvtssm.readers.faults import ReadFaults, are_multiples, say, warn_of_unit
 from rvtssm.readers.filters import FilterChain
-from rvtssm.readers.gate import LATEST_US, POSITION, EventBuffer, State, first_state
+from rvtssm.readers.gate import LATEST_US, POSITION, EventBuffer, first_state
 from rvtssm.readers.index import RecordingIndex, identity_of, index_of, load_index, save_index
 from rvtssm.records import Events
 from rvtssm.records.arrays import check_time_range
@@ -112,8 +112,11 @@ class Recording(Decoder):
 
     def _blocks(self, buffer: EventBuffer, start_us: int | None, end_us: int | None, reuse: bool) -> Iterator[Events]:
         state, num_left = self._first_state(), None
-        if start_us is not None:
-            state, num_left = self._state_at(start_us)
+        if start_us is not None:  # begin at the first event of the time range, or some events earlier
+            index = self._built_index()
+            first, _ = index.blocks(start_us, start_us)
+            num_left = int(index.num_before[-1] - index.num_before[first])
+            state = (index.states[first] if num_left else index.last_state).copy()
         self._counted = state
         is_whole, limits = start_us is None and end_us is None, np.iinfo(np.int64)
         start_us, end_us = limits.min if start_us is None else start_us, limits.max if end_us is None else end_us
@@ -252,15 +255,6 @@ class Recording(Decoder):
                 "pixels; choose the dataset or the size that fits",
             )
         return UserError("events.none", f"{self.path} holds no events; remove it or record it again")
-
-    def _state_at(self, time_us: int) -> tuple[State, int]:
-        """Return the state before the first event at or after a time, or some events earlier, and the number after."""
-        index = self._built_index()
-        first, _ = index.blocks(time_us, time_us)
-        num_left = int(index.num_before[-1] - index.num_before[first])
-        if not num_left:
-            return index.last_state.copy(), 0
-        return index.states[first].copy(), num_left
 
     def _built_index(self) -> RecordingIndex:
         if self._index is None:

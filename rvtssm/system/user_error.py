@@ -40,9 +40,7 @@ def in_one_line(error: BaseException) -> str:
 
 def key_of(error: Exception, otherwise: str) -> str:
     """Return the key of an error that another one wraps; `otherwise` if it has none."""
-    if isinstance(error, UserError):
-        return error.key
-    return otherwise
+    return error.key if isinstance(error, UserError) else otherwise
 
 
 @contextmanager
