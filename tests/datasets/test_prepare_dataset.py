@@ -405,7 +405,7 @@ class Pair:
     @cached_property
     def histograms(self) -> np.ndarray:
         (path,) = self.histograms_dir.glob("*.h5")
-        with h5py.File(path) as file:
+        with h5py.File(path, locking=False) as file:  # as our reader does, which may hold it open
             return file["data"][()]
 
     @property
