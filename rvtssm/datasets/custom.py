@@ -51,11 +51,12 @@ _OWN = ("name", "disk_names", "class_names", "boxes_suffix")  # fields that are 
 _KEYS = tuple({*_NAMES, *(field.name for field in fields(DatasetSpec))} - set(_OWN))
 
 
-def read_spec(*folders: Path | str) -> DatasetSpec:
+def read_spec(*folders: Path | str, needed: tuple[str, ...] = _NEEDED) -> DatasetSpec:
     """Return the spec that the first `dataset.yaml` in these folders describes.
 
     Args:
         folders: Folders or URLs to search, in order.
+        needed: Keys that the file must have.
 
     Raises:
         UserError: There is no such file, or its content is wrong.
@@ -85,7 +86,7 @@ def read_spec(*folders: Path | str) -> DatasetSpec:
         )
     if "classes" not in content:
         content |= _ultralytics_names(path.with_name(_ULTRALYTICS))
-    if missing := [key for key in _NEEDED if key not in content]:
+    if missing := [key for key in needed if key not in content]:
         raise UserError(
             "dataset.missing_keys", f"{path} does not give {', '.join(missing)}; it needs {', '.join(_NEEDED)}"
         )

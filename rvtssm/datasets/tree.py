@@ -369,7 +369,8 @@ def options_above(where: Path | str, options: ReadOptions) -> ReadOptions:
     path, _ = split_topic(local_path(where))
     if (folder := folder_above(path)) is None:
         return options
-    described = filled(options, asdict(read_spec(folder).read_options))
+    said = asdict(read_spec(folder, needed=()).read_options)
+    described = filled(options, {key: value for key, value in said.items() if value != 0})  # 0: no size is said
     for stated in _MAY_BE_STATED:
         attempt = replace(described, **{key: getattr(options, key) for key in stated})
         with contextlib.suppress(UserError):

@@ -172,6 +172,16 @@ def test_what_a_recording_states_itself_counts(tmp_path):
     assert options_above(tmp_path / "a.csv", ReadOptions()) == ReadOptions(60, 80, True, "ms", "csv")
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("height: 60\nwidth: 80", ReadOptions(60, 80)), ("time_unit: ms", ReadOptions(time_unit="ms"))],
+)
+def test_a_file_is_read_without_the_classes_of_its_dataset(tmp_path, text, said):
+    (tmp_path / "dataset.yaml").write_text(text)
+    (tmp_path / "a.csv").write_text("t,x,y,p\n5,1,2,1\n")
+    assert options_above(tmp_path / "a.csv", ReadOptions()) == said
+
+
 def test_a_description_above_is_the_nearest_one_of_ours(tmp_path, monkeypatch):
     path = described_csv(tmp_path)
     (path.parent / "dataset.yaml").write_text("path: images\ntrain: a\nnames: {0: cat}\n")  # of ultralytics
