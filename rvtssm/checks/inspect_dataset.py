@@ -82,11 +82,8 @@ class TreeInspection:
 
     def labels(self, split: str) -> npt.NDArray[np.int64]:
         """Return the number of boxes (K, 3) by class and size."""
-        table = np.zeros((len(self.class_names), 3), np.int64)
-        for part in self.parts:
-            if part.split == split and len(part.labels):
-                table += part.labels
-        return table
+        measured = (part.labels for part in self.parts if part.split == split and len(part.labels))
+        return sum(measured, np.zeros((len(self.class_names), 3), np.int64))
 
     def totals(self, split: str) -> dict[str, int]:
         """Return the sums over the readable recordings of a split."""

@@ -83,10 +83,8 @@ def _leaves(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         value = getattr(settings, field.name)
         if is_dataclass(value):
             yield from _leaves(value, f"{prefix}{field.name}.")
-        elif isinstance(value, tuple):  # of which Hydra makes a list
-            yield prefix + field.name, list(value)
-        else:
-            yield prefix + field.name, value
+        else:  # of a tuple, Hydra makes a list
+            yield prefix + field.name, list(value) if isinstance(value, tuple) else value
 
 
 def _in_json(value: Any) -> str:

@@ -40,9 +40,7 @@ def check_extra(what: str, extra: str, *modules: str) -> None:
     """
     missing = [_NAMES.get(module, module) for module in modules if not is_installed(module)]
     if missing:
-        packages = f"packages {', '.join(missing)}"
-        if len(missing) == 1:
-            packages = f"package {missing[0]}"
+        packages = f"package{'s' * (len(missing) > 1)} {', '.join(missing)}"
         raise UserError(
             "extras.missing", f"{what} needs the {packages}; run `bash scripts/install.sh {extra}` in the checkout"
         )
