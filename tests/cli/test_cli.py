@@ -430,18 +430,18 @@ def test_labels_that_are_all_left_out_are_a_mistake(tmp_path, refused, capsys):
     assert re.search("no recording of .* has a usable box: classes 0 car, 1 pedestrian, sensor 64x48", line)
 
 
-def test_recordings_and_what_is_made_of_them_lie_apart(tmp_path, refused):
+@pytest.mark.parametrize(
+    ("out", "answer"),
+    [
+        ("train/..", "holds the recordings; choose another folder"),
+        ("train/a_td.dat", "a_td.dat.* is or lies below a file, and a folder is needed; choose another"),
+    ],
+)
+def test_prepared_files_lie_in_a_folder_apart_from_the_recordings(tmp_path, refused, out, answer):
     write_recording(tmp_path / "train", "a")
-    where = f"dataset.raw_dir={tmp_path}", f"dataset.prepared_dir={tmp_path}/train/.."
-    assert "holds the recordings; choose another folder" in refused("preprocess", "dataset=gen1", *SENSOR, *where)
+    where = f"dataset.raw_dir={tmp_path}", "splits=[train]", f"dataset.prepared_dir={tmp_path}/{out}"
+    assert re.search(answer, refused("preprocess", "dataset=gen1", *SENSOR, *where))
     assert not list(tmp_path.rglob("*.h5"))
-
-
-def test_a_file_where_a_folder_is_needed_is_named(tmp_path, refused):
-    path = write_recording(tmp_path / "raw/train", "a")
-    where = f"dataset.raw_dir={tmp_path / 'raw'}", "splits=[train]", f"dataset.prepared_dir={path}"
-    line = refused("preprocess", "dataset=gen1", *SENSOR, *where)
-    assert re.search("a_td.dat.* is or lies below a file, and a folder is needed; choose another", line)
 
 
 @pytest.mark.parametrize("name", ["a b=c [1],ü{x}", "it's (x): #b\\", "[red]x[/]", "true"])

@@ -132,13 +132,17 @@ def _write_pickle(path: Path) -> None:
     path.write_bytes(next(content for name, content in _records().items() if _is_pickle(name)))
 
 
-def _packed_pickle(data: bytes) -> bytes:
-    """Return a checkpoint whose check sums are right and whose description is `data`."""
+def _archive(records: dict[str, bytes]) -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
-        for name, content in _records().items():
-            archive.writestr(name, data if _is_pickle(name) else content)
+        for name, content in records.items():
+            archive.writestr(name, content)
     return file.getvalue()
+
+
+def _packed_pickle(data: bytes) -> bytes:
+    """Return a checkpoint whose check sums are right and whose description is `data`."""
+    return _archive({name: data if _is_pickle(name) else content for name, content in _records().items()})
 
 
 def _packed_npz(data: bytes) -> bytes:
@@ -246,10 +250,7 @@ def _write_rvt_labels(path: Path) -> None:
 
 
 def _packed_rvt_labels(data: bytes) -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("labels.npy", data)
-    return file.getvalue()
+    return _archive({"labels.npy": data})
 
 
 def _read_rvt(path: Path) -> None:
