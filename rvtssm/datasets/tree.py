@@ -38,12 +38,7 @@ _PLAIN_SUFFIXES = ("_td.raw", ".raw")
 _LABEL_SUFFIXES = ("_bbox.npy", *sorted({*LABEL_SUFFIXES} - {".npy"}))  # a plain .npy may hold events
 RVT_FOLDER = "event_representations_v2"
 _PER_FRAME = (".txt", ".xml")  # labels that may lie in one file per frame
-_MAY_BE_STATED = (  # by a recording, in the order in which descriptions are tried without
-    ("height", "width"),
-    (),
-    ("height", "width", "time_unit", "format"),
-    ("time_unit", "format"),
-)
+_SIZE, _FORM = ("height", "width"), ("time_unit", "format")  # what recordings may state themselves
 _NO_LABELS = ("classes",)  # the names of classes beside YOLO text
 
 
@@ -371,7 +366,7 @@ def options_above(where: Path | str, options: ReadOptions) -> ReadOptions:
         return options
     said = asdict(read_spec(folder, needed=()).read_options)
     described = filled(options, {key: value for key, value in said.items() if value != 0})  # 0: no size is said
-    for stated in _MAY_BE_STATED:
+    for stated in (_SIZE, (), _SIZE + _FORM, _FORM):
         attempt = replace(described, **{key: getattr(options, key) for key in stated})
         with contextlib.suppress(UserError):
             open_with(where, attempt).close()
