@@ -24,17 +24,22 @@ def rows(text: str) -> dict[str, str]:
     return found
 
 
-def keep(monkeypatch, *names: str) -> None:
-    """Leave only some of the checks."""
-    kept = tuple(check for check in doctor.CHECKS if check.__name__.strip("_") in names)
-    assert len(kept) == len(names)
-    monkeypatch.setattr(doctor, "CHECKS", kept)
+@pytest.fixture
+def checked(monkeypatch, capsys):
+    """A function: names of checks, or none for all -> the exit code of a doctor that has only these, and its rows."""
+
+    def run(*names: str) -> tuple[int, dict[str, str]]:
+        kept = tuple(check for check in doctor.CHECKS if not names or check.__name__.strip("_") in names)
+        assert len(kept) == len(names or doctor.CHECKS)
+        monkeypatch.setattr(doctor, "CHECKS", kept)
+        return doctor.doctor(), rows(capsys.readouterr().out)
+
+    return run
 
 
-def test_a_working_installation_passes_every_check(capsys):
-    assert doctor.doctor() == 0
-    found = rows(capsys.readouterr().out)
-    assert tuple(found) == NAMES
+def test_a_working_installation_passes_every_check(checked):
+    code, found = checked()
+    assert code == 0 and tuple(found) == NAMES
     assert all(row.startswith("ok ") for row in found.values()), found
     for name in ("rvtssm", "torch"):
         assert f"{name} {importlib.metadata.version(name)}" in found["versions"]
@@ -69,84 +74,76 @@ def test_without_hydra_the_other_checks_are_run(run_afresh):
     assert found["versions"].startswith("ok ") and found["device"].startswith("ok ")
 
 
-def test_a_package_that_does_not_import_fails_its_checks_only(monkeypatch, capsys):
+def test_a_package_that_does_not_import_fails_its_checks_only(monkeypatch, checked):
     monkeypatch.setitem(sys.modules, "timm", None)
-    keep(monkeypatch, "packages", "versions")
-    assert doctor.doctor() == 2
-    found = rows(capsys.readouterr().out)
-    assert found["packages"].startswith("broken ") and "timm" in found["packages"]
+    code, found = checked("packages", "versions")
+    assert code == 2 and found["packages"].startswith("broken ") and "timm" in found["packages"]
     assert found["versions"].startswith("ok ")
 
 
-def test_filters_that_change_data_are_reported(monkeypatch, capsys):
+def test_filters_that_change_data_are_reported(monkeypatch, checked):
     monkeypatch.setattr("numpy.array_equal", lambda *arrays: False)
-    keep(monkeypatch, "filters")
-    assert doctor.doctor() == 2
-    assert "blosc, lz4, zstd gave other data than were written" in rows(capsys.readouterr().out)["filters"]
+    code, found = checked("filters")
+    assert code == 2 and "blosc, lz4, zstd gave other data than were written" in found["filters"]
 
 
-def test_an_optional_package_may_be_missing(monkeypatch, capsys):
+def test_an_optional_package_may_be_missing(monkeypatch, checked):
     version = importlib.metadata.version
     assert version("onnx")
 
-    def found(name: str) -> str:
+    def version_of(name: str) -> str:
         if name == "onnx":
             raise importlib.metadata.PackageNotFoundError(name)
         return version(name)
 
-    monkeypatch.setattr(importlib.metadata, "version", found)
-    keep(monkeypatch, "packages")
-    assert doctor.doctor() == 0
-    assert "onnx (for " in rows(capsys.readouterr().out)["packages"].split("not installed: ")[1]
+    monkeypatch.setattr(importlib.metadata, "version", version_of)
+    code, found = checked("packages")
+    assert code == 0 and "onnx (for " in found["packages"].split("not installed: ")[1]
 
 
 @pytest.mark.parametrize(
-    ("device", "found"),
+    ("device", "wanted"),
     [
         (None, "no connected camera"),
         (("Prophesee EVK4", "00051234", None), "Prophesee EVK4 00051234"),
         (("Prophesee EVK4", None, "Access denied"), r"Prophesee EVK4 \(Access denied\)"),
     ],
 )
-def test_connected_cameras_are_named(monkeypatch, capsys, device, found):
+def test_connected_cameras_are_named(monkeypatch, checked, device, wanted):
     drivers = pytest.importorskip("neuromorphic_drivers")
     if device:
         name, serial, error = device
         device = drivers.ListedDevice(drivers.Name(name), drivers.Connection.USB_SUPER, "1", serial, error)
     monkeypatch.setattr(drivers, "list_devices", lambda: [device] if device else [])
-    keep(monkeypatch, "camera")
-    assert doctor.doctor() == 0
-    assert re.fullmatch(rf"ok neuromorphic-drivers [\d.]+ finds {found}", rows(capsys.readouterr().out)["camera"])
+    code, found = checked("camera")
+    assert code == 0 and re.fullmatch(rf"ok neuromorphic-drivers [\d.]+ finds {wanted}", found["camera"])
 
 
-def test_without_a_library_for_cameras_doctor_names_the_extra(monkeypatch, capsys):
+def test_without_a_library_for_cameras_doctor_names_the_extra(monkeypatch, checked):
     monkeypatch.setitem(sys.modules, "neuromorphic_drivers", None)
-    keep(monkeypatch, "camera")
-    assert doctor.doctor() == 0
-    assert "`bash scripts/install.sh camera`" in rows(capsys.readouterr().out)["camera"]
+    code, found = checked("camera")
+    assert code == 0 and "`bash scripts/install.sh camera`" in found["camera"]
 
 
 @pytest.mark.gpu
-def test_doctor_runs_the_detector_on_the_gpu(capsys):
-    assert doctor.doctor() == 0
-    found = rows(capsys.readouterr().out)
-    assert "runs on cuda" in found["forward pass"] and "scan_triton and the loop give" in found["recurrence"]
+def test_doctor_runs_the_detector_on_the_gpu(checked):
+    code, found = checked()
+    assert code == 0 and "runs on cuda" in found["forward pass"]
+    assert "scan_triton and the loop give" in found["recurrence"]
 
 
-def test_states_that_are_not_those_of_the_formula_are_reported(capsys, monkeypatch):
+def test_states_that_are_not_those_of_the_formula_are_reported(checked, monkeypatch):
     original = scan.scan
     monkeypatch.setattr(scan, "scan", lambda *inputs: (1.1 * original(*inputs)[0], None))
-    keep(monkeypatch, "recurrence")
-    assert doctor.doctor() == 2
-    assert "states differ from the formula" in rows(capsys.readouterr().out)["recurrence"]
+    code, found = checked("recurrence")
+    assert code == 2 and "states differ from the formula" in found["recurrence"]
 
 
-def test_two_wheels_of_opencv_are_named(tmp_path, monkeypatch, capsys):
+def test_two_wheels_of_opencv_are_named(tmp_path, monkeypatch, checked):
     for name in ("opencv-python", "opencv-contrib-python-headless"):
         folder = tmp_path / f"{name.replace('-', '_')}-4.0.dist-info"
         folder.mkdir()
         (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 4.0\n")
     monkeypatch.syspath_prepend(tmp_path)
-    keep(monkeypatch, "opencv")
-    assert doctor.doctor() == 0
-    assert "opencv-contrib-python-headless and opencv-python" in rows(capsys.readouterr().out)["opencv"]
+    code, found = checked("opencv")
+    assert code == 0 and "opencv-contrib-python-headless and opencv-python" in found["opencv"]
