@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rvtssm.cli.verbs import GROUPS, in_words, known_verb, verbs, verbs_that_read
 from rvtssm.system.extras import import_plugins
 from rvtssm.system.files import check_name
-from rvtssm.system.user_error import UserError
+from rvtssm.system.user_error import UserError, in_one_line
 
 # `doctor` has to work without Hydra and the configuration, so both are imported where they are used.
 if TYPE_CHECKING:
@@ -33,7 +33,15 @@ def compose(overrides: list[str], verb: str = "") -> Config:
 
     register_schema(verbs()[verb].settings_class if verb else Config)
     with hydra.initialize_config_dir(str(configs_dir()), version_base="1.3"):
-        composed = hydra.compose("config", [*_NO_LOGGING, *overrides])
+        try:
+            composed = hydra.compose("config", [*_NO_LOGGING, *overrides])
+        except ValueError as error:
+            if type(error) is not ValueError:  # Hydra and OmegaConf say what is wrong by errors of their own
+                raise
+            raise UserError(
+                "command.element_of_a_list",
+                f"a list has no such element ({in_one_line(error)}); give the whole list, as in filters=[background]",
+            ) from None
         return with_settings_of_files(to_config(composed), overrides, verb)
 
 

@@ -72,6 +72,8 @@ def parse_labels(path: Path, size_wh: tuple[int, int], suffix: str = "") -> list
             return _parsed(parse, path, size_wh, stat.st_mtime_ns, stat.st_size)
         except UnicodeDecodeError:
             raise UserError("labels.not_utf8", "it is not UTF-8; save it as UTF-8") from None
+        except KeyError as error:
+            raise LookupError(f"no {error}") from None
 
 
 @functools.lru_cache(maxsize=2)  # many recordings may share one large file

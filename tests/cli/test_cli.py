@@ -74,6 +74,7 @@ def refused(capsys):
         (["generate", "dataset=gen1"], "gen1 is not a simulated dataset, which can be generated"),
         (["evaluate"], "checkpoint=FILE is needed"),
         (["evaluate", "hz=20"], r"evaluation\.hz: .*; give a list, as in evaluation\.hz=\["),
+        (["predict", "filters.background=true"], r"'background'\); give the whole list, as in filters=\[background\]"),
         (["evaluate", "best.ckpt", "hz=20,100"], r"hz=20,100 has several values; a list has brackets: \[20,100\]$"),
         (["evaluate", "checkpoints=[a=1,b=2/best.ckpt,no.ckpt]"], "there is no checkpoint at no.ckpt"),
         (["evaluate", "hz=[20,40,20]"], "names a rate twice; name each once"),

@@ -181,6 +181,13 @@ def test_a_damaged_file_says_what_is_wrong_with_it(tmp_path, name, content, key)
     assert name in str(error.value) and "\n" not in str(error.value)
 
 
+def test_a_field_that_is_missing_is_named(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps({**COCO, "categories": [{"id": 1}]}))
+    with raises("labels.content") as error:
+        read_label_file(tmp_path / "a.json", SPEC, END_US)
+    assert "(no 'name')" in str(error.value)
+
+
 @pytest.mark.parametrize("suffix", LABEL_SUFFIXES)
 def test_a_file_cut_anywhere_is_read_or_refused(tmp_path, suffix):
     path = tmp_path / f"a{suffix}"
