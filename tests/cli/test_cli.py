@@ -402,8 +402,15 @@ def test_bad_recordings_get_a_line_each_and_the_others_are_done(tmp_path, capsys
     assert re.search(wanted, told, re.MULTILINE)
     assert "4 recordings prepared, 0 were complete, 0 left out, 2 failed" in told
     assert sorted(path.stem for path in (out / "train").iterdir()) == sorted(SOUND)
+
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.h5")}
     assert prepare(raw, out) == 2
     assert "0 recordings prepared, 4 were complete, 0 left out, 2 failed" in capsys.readouterr().out
+    for path in list((raw / "train").iterdir()):
+        if path.name.split("_td")[0].split("_bbox")[0] in FAULTS:
+            path.unlink()
+    assert prepare(raw, out) == 0
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*.h5")} == before
 
 
 def test_a_second_preparation_into_the_same_folder_is_refused(tmp_path, capsys):
