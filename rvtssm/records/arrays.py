@@ -35,10 +35,17 @@ def _whole(name: str, array: np.ndarray, dtype: type) -> np.ndarray:
     """Return whole numbers as another type. Raise UserError if they are fractions or do not fit."""
     limits, holds = np.iinfo(dtype), f"{name} holds {array.dtype}"
     if array.dtype.kind not in "iub":
+        if name == "Events.t" and array.dtype.kind in "fmM":
+            of_unit = f'give t.astype("{array.dtype.name.partition("[")[0]}[us]").astype(np.int64)'
+            of_number = (
+                "if it is in seconds, give np.rint(t * 1e6).astype(np.int64); if in milliseconds, "
+                "np.rint(t * 1e3).astype(np.int64)"
+            )
+            advice = of_number if array.dtype.kind == "f" else of_unit
+            raise UserError("arrays.not_whole", f"{holds}, but needs whole microseconds; {advice}")
         raise UserError(
             "arrays.not_whole",
-            f"{holds}, but needs whole numbers; convert them, as in np.rint(1e6 * t).astype(np.int64) for times in "
-            "seconds, or t.astype('datetime64[us]').astype(np.int64) for dates",
+            f"{holds}, but needs whole numbers; convert it, as in array.astype(np.{np.dtype(dtype)})",
         )
     if array.size and not limits.min <= array.min() <= array.max() <= limits.max:
         raise UserError(

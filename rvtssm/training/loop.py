@@ -21,7 +21,16 @@ from rvtssm.training.checks import check, check_scored
 from rvtssm.training.fit import build_trainer, check_compiler, choose_precision, speed_up
 from rvtssm.training.memory import check_step_memory, with_divided_batch
 from rvtssm.training.module import DetectionModule, ModuleSettings
-from rvtssm.training.reports import AboutToTrain, Run, TrainReports, announce, say_choices, say_complete, say_trained
+from rvtssm.training.reports import (
+    AboutToTrain,
+    Run,
+    TrainReports,
+    announce,
+    say_choices,
+    say_complete,
+    say_interrupted_at_the_end,
+    say_trained,
+)
 from rvtssm.training.resume import check_same_run, decisive_settings, find_resume, is_extension
 from rvtssm.training.training_config import TrainSections
 
@@ -217,5 +226,6 @@ def _fit(run: Run, module: DetectionModule, data: SequenceDataModule) -> None:
         run.trainer.fit(module, datamodule=data, ckpt_path=run.resume, weights_only=True if run.resume else None)
     except SystemExit as ended:
         if ended.code:  # Lightning turns an interruption into this
+            say_interrupted_at_the_end(run)
             raise KeyboardInterrupt from None
         raise

@@ -11,10 +11,11 @@ import lightning as L
 from rich.console import Console
 
 from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.models.checkpoint import load_file
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.detector import count_parameters
 from rvtssm.models.transfer import Transferred, TransferSource
-from rvtssm.training.checkpoints import best_checkpoint, checkpoints_of
+from rvtssm.training.checkpoints import best_checkpoint, checkpoints_of, last_checkpoint
 from rvtssm.training.checks import early_weights, outdated_recordings
 from rvtssm.training.module import DetectionModule
 from rvtssm.training.optim import learning_rate_rule
@@ -167,3 +168,19 @@ def say_complete(run: Run, checkpoint: Path, state: dict[str, int]) -> Path:
         reason = f"{step} steps, after which training.patience={run.sections.training.patience} ended the run"
     run.say(f"complete already: {checkpoint} has {reason}; weights: {weights}")
     return weights
+
+
+def say_interrupted_at_the_end(run: Run) -> None:
+    """Tell about the weights of a run that was interrupted after its last step; nothing for any other run."""
+    max_steps = run.trainer.max_steps
+    if run.trainer.global_step < max_steps:
+        return
+    last, best = last_checkpoint(run.out), best_checkpoint(run.out)
+    last_step = load_file(last)["global_step"] if last.is_file() else 0
+    if last_step == max_steps:
+        run.say(f"all {last_step} steps and the last validation are done; weights: {best} (highest AP) and {last}")
+        return
+    weights = "there are none"
+    if last_step:
+        weights = f"{last} has those of step {last_step}, from which resume=auto continues"
+    run.say(f"all {max_steps} steps are done, but weights are written after the last validation; {weights}")

@@ -25,6 +25,7 @@ from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from user_errors import raises
 
+from rvtssm.cli import train as verb
 from rvtssm.cli.config import Config
 from rvtssm.cli.main import main
 from rvtssm.cli.train import train
@@ -140,6 +141,26 @@ def test_asked_twice_a_run_stops_at_once(interrupted, tmp_path):
 
     interrupted(tmp_path, 3, twice)
     assert not last_checkpoint(tmp_path).exists()
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        (1, "all 2 steps and the last validation are done; weights: .*best.ckpt .*last.ckpt$"),
+        (2, "all 2 steps are done, but .*last.ckpt has those of step 1, .* resume=auto"),
+    ],
+)
+def test_an_interruption_in_the_last_validation_says_that_all_steps_are_done(
+    toy_data, tmp_path, monkeypatch, capsys, times, said
+):
+    def in_last_validation(trainer, *rest) -> None:
+        for _ in range(times if trainer.global_step == 2 else 0):
+            ask_to_stop(signal.SIGINT)
+
+    callback = LambdaCallback(on_validation_start=in_last_validation)
+    monkeypatch.setattr(verb, "train", functools.partial(verb.train, callbacks=[callback]))
+    assert main(["train", *toy_data, "training.steps=2", "training.validate_every=1", f"out={tmp_path}"]) == 130
+    assert re.search(said, " ".join(capsys.readouterr().out.split()))
 
 
 def test_accumulated_gradients_are_not_cut(interrupted, toy_config, tmp_path, logged):
