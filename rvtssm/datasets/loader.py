@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, get_worker_info
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from rvtssm.datasets.packed_batch import counted
 from rvtssm.datasets.sampling import MixedBatchSampler
@@ -40,11 +41,17 @@ class SequenceLoader(DataLoader[SequenceBatch]):
             batches = super().__iter__()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
-        with ThreadPoolExecutor(1, "next_batch", self._enter_thread) as ahead:
-            coming = ahead.submit(self._counted, batches)
-            while (batch := coming.result()) is not None:
+        try:
+            with ThreadPoolExecutor(1, "next_batch", self._enter_thread) as ahead:
                 coming = ahead.submit(self._counted, batches)
-                yield batch
+                while (batch := coming.result()) is not None:
+                    coming = ahead.submit(self._counted, batches)
+                    yield batch
+        finally:
+            # PyTorch raises an error for a worker that died anywhere in the main thread as long as it watches it, and
+            # without this it watches as long as somebody keeps the traceback of an earlier error.
+            if isinstance(batches, _MultiProcessingDataLoaderIter):
+                batches._shutdown_workers()
 
     def _enter_thread(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # the main thread handles these signals

@@ -297,3 +297,18 @@ def test_a_worker_that_is_killed_ends_the_loading_within_seconds(loader, monkeyp
         list(batches)
         time.sleep(10)  # the few batches had been loaded already
     assert time.monotonic() - begun_s < 30
+
+
+def test_an_error_ends_the_workers_while_its_traceback_is_kept(loader, monkeypatch):
+    """Else the death of one of them would be an error later, wherever the main thread is."""
+    earlier = set(multiprocessing.active_children())
+    batches = iter(loader("stream", 0, 1, num_workers=2))
+    next(batches)
+
+    def break_off(batches):
+        raise ConnectionResetError
+
+    monkeypatch.setattr(loading, "next_batch", break_off)
+    with pytest.raises(ConnectionResetError) as kept:
+        list(batches)
+    assert kept.tb and set(multiprocessing.active_children()) == earlier
