@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_coco import SPEC, make_detections, make_labels, perfect, plain_coco, random_recording
 
 from rvtssm.evaluation.breakdown import break_down
 from rvtssm.evaluation.coco import evaluate_detections, precision_curves
@@ -15,6 +14,7 @@ from rvtssm.evaluation.matching import ScoredRecording, match_detections
 from rvtssm.evaluation.rates import at_labels
 from rvtssm.evaluation.tracks import label_tracks, track_metrics, track_speeds
 from rvtssm.records import DatasetSpec, Detections
+from tests.evaluation.test_coco import SPEC, make_detections, make_labels, perfect, plain_coco, random_recording
 
 CAR, PEDESTRIAN = 0, 1
 A, B, C, D = [10, 10, 40, 40], [100, 10, 40, 40], [10, 100, 40, 40], [200, 100, 60, 60]

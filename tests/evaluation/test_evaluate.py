@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 import torch
 from event_examples import boxes_of, random_events
-from test_coco import SPEC as GEN1_SPEC
-from test_coco import plain_coco
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from torchvision.ops import batched_nms
 
@@ -40,6 +38,8 @@ from rvtssm.readers import open_recording
 from rvtssm.readers.dat import write_dat
 from rvtssm.records import Detections, WindowSettings
 from rvtssm.system.user_error import UserError
+from tests.evaluation.test_coco import SPEC as GEN1_SPEC
+from tests.evaluation.test_coco import plain_coco
 
 SPEC = replace(DATASETS["synthetic"], height=48, width=64)
 QUICK = ("precision=float32", "bootstrap=0", "data.workers=0")
