@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from rvtssm.system.kinds import worded
+
 
 class UserError(ValueError):
     """A mistake that the user can correct. The text says what was found, what is needed and what to do.
@@ -20,11 +22,18 @@ class UserError(ValueError):
     drive.raw does not exist; give an event recording
 
     Args:
-        key: Names the mistake, as in `labels.outside_events`. A key stands for one mistake and stays the same.
-        text: What was found, what is needed and what to do.
+        key: The kind of the mistake, one of `rvtssm.system.kinds.KINDS`.
+        text: The whole text. Without it, the fields are worded by their kind.
+        name: The setting, file or place that the error is about.
+        found: The value of a setting, or a clause on what is wrong.
+        needed: A list of choices, or a clause on what is needed.
+        advice: What to do, if it is not the usual advice of the kind.
     """
 
-    def __init__(self, key: str, text: str) -> None:
+    def __init__(
+        self, key: str, text: str = "", *, name: object = "", found: object = "", needed: object = "", advice: str = ""
+    ) -> None:
+        text = text or worded(key, name, found, needed, advice)
         super().__init__(key, text)  # both are arguments, so that an error from another process keeps its key
         self.key = key
         self.text = text

@@ -17,10 +17,11 @@ from rvtssm.cli.sweeps import _PLUGINS
 from rvtssm.readers.header import UnknownSensorSize
 from rvtssm.system import extras, user_error
 from rvtssm.system.files import file_errors
+from rvtssm.system.kinds import KINDS
 from rvtssm.system.user_error import UserError
 
 PACKAGE = Path(user_error.__file__).parents[1]
-KINDS = {"UserError", "MessageError", "UnknownSensorSize"}
+CLASSES = {"UserError", "MessageError", "UnknownSensorSize"}
 
 
 def test_an_error_from_another_process_keeps_key_text_and_class():
@@ -39,9 +40,9 @@ def raised_keys() -> dict[str, list[str]]:
     places = defaultdict(list)
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in KINDS:
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CLASSES:
                 place = f"{path.relative_to(PACKAGE)}:{node.lineno}"
-                key = node.args[0] if len(node.args) == 2 else None
+                key = node.args[0] if node.args else None
                 if isinstance(key, ast.Constant):
                     places[str(key.value)].append(place)
                 elif not ast.unparse(key or node).startswith(("error.key", "key")):
@@ -51,8 +52,28 @@ def raised_keys() -> dict[str, list[str]]:
 
 def test_every_error_has_a_key_of_a_subject_and_a_mistake():
     places = raised_keys()
-    assert len(places) > 400
+    assert len(places) > 100
     assert {key: where for key, where in places.items() if not re.fullmatch(r"[a-z0-9_]+\.[a-z0-9_]+", key)} == {}
+
+
+def test_the_kind_of_an_error_words_its_fields():
+    choice = UserError("setting.choice", name="temporal.name", found="s9", needed=["s4", "s5", None])
+    assert str(choice) == "temporal.name=s9; choose from s4, s5, null"
+    cut = UserError("file.cut", name="drive.dat", found="the last event has 3 of 8 bytes")
+    assert str(cut) == "drive.dat: the last event has 3 of 8 bytes; copy it again"
+    own = UserError("file.cut", name="drive.dat", found="the header ends early", advice="record it again")
+    assert str(own) == "drive.dat: the header ends early; record it again"
+
+
+def test_an_error_with_fields_is_of_a_known_kind():
+    unknown = []
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            is_error = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CLASSES
+            has_fields = is_error and len(node.args) == 1 and isinstance(node.args[0], ast.Constant)
+            if has_fields and node.args[0].value not in KINDS:
+                unknown.append(f"{path.relative_to(PACKAGE)}:{node.lineno}: {node.args[0].value}")
+    assert not unknown
 
 
 # errors of libraries and the disk

@@ -1,0 +1,65 @@
+"""The kinds of mistakes that a user can make: what each means, and the advice unless an error has its own.
+
+`UserError` words every error from its kind and its fields. The pages list this table.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of mistake."""
+
+    meaning: str  # one sentence for the pages
+    advice: str = ""  # what to do; an error may give better advice
+
+
+# A kind stands for a cause, not for a place: the name of the error says which setting or file it is about.
+KINDS = {
+    # Settings, on the command line, in a file or in Python
+    "setting.choice": Kind("The value is not one of the choices."),
+    "setting.out_of_range": Kind("The number is outside the allowed range, or is not a number."),
+    "setting.form": Kind("The value does not have the form that the setting needs."),
+    "setting.conflict": Kind("Two settings exclude each other."),
+    "setting.needs": Kind("The setting has no effect, or no meaning, without another one."),
+    "setting.missing": Kind("A setting that has no default was not given."),
+    "setting.unknown": Kind("There is no setting, section, name or option like this."),
+    "setting.not_read": Kind("The verb does not read the setting."),
+    # Files
+    "file.missing": Kind("The file or folder does not exist."),
+    "file.exists": Kind("The file or folder exists already and is kept.", "choose another name"),
+    "file.kind": Kind("The file is of another kind than needed."),
+    "file.unreadable": Kind("The file cannot be opened or read."),
+    "file.cut": Kind("The file ends too early.", "copy it again"),
+    "file.damaged": Kind("The content of the file contradicts itself.", "copy it again"),
+    "file.content": Kind("The file can be read, but does not hold what is needed."),
+    "file.ambiguous": Kind("The file holds several things of the kind that is needed.", "name one"),
+    "file.not_writable": Kind("The file or folder cannot be written."),
+    # The installation
+    "install.extra": Kind("A package of an optional part is not installed."),
+}
+
+
+def worded(kind: str, name: object = "", found: object = "", needed: object = "", advice: str = "") -> str:
+    """Return an error as one line: where, what was found, what is needed and what to do.
+
+    Args:
+        kind: One of KINDS.
+        name: The setting, file or place.
+        found: The value of a setting, or a clause on what is wrong.
+        needed: A list of choices, or a clause on what is needed.
+        advice: What to do; empty: the advice of the kind.
+    """
+    where = str(name)
+    if found not in ("", None):
+        # A setting is shown as it is written; a file is followed by a clause.
+        between = "=" if kind.startswith("setting.") and where else ": "
+        where = f"{where}{between}{found}" if where else str(found)
+    parts = [where]
+    if isinstance(needed, list | tuple | set | frozenset | dict):
+        choices = ["null" if choice is None else str(choice) for choice in needed]
+        parts.append(f"choose from {', '.join(choices) or 'nothing'}")
+    else:
+        parts.append(str(needed))
+    parts.append(advice or KINDS[kind].advice)
+    return "; ".join(part for part in parts if part)
