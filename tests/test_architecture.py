@@ -28,7 +28,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     "datasets": {"records", "boxes", "events", "readers"},
     "checks": {"records", "events", "readers", "datasets"},
     "synthetic": {"records", "events", "readers", "datasets"},
-    "writers": {"records", "readers"},
     "drawing": {"records", "boxes", "events", "readers"},
     "export": {"records", "events", "models", "detection.sources"},
     "detection": {"records", "boxes", "events", "readers", "datasets", "models", "drawing", "export"},
@@ -47,10 +46,10 @@ CONTRIB = {path.name for path in (PACKAGE / "contrib").iterdir() if path.is_dir(
 MAY_IMPORT |= {f"contrib.{name}": GROUND | ROOMS | {"cli"} for name in CONTRIB} | {"contrib": set()}
 # torch and what brings it along; preparation workers start without them
 TORCH = {"torch", "torchvision", "lightning", "pytorch_lightning", "timm"}
-WITHOUT_TORCH = (*sorted(GROUND), "records", "readers", "events", "synthetic", "checks", "writers", "contrib.worlds")
+WITHOUT_TORCH = (*sorted(GROUND), "records", "readers", "events", "synthetic", "checks", "contrib.worlds")
 PREPARING = {
     *("compress", "prepare_dataset", "prepare_recording", "sections", "store", "store_writer"),
-    *("tree", "rvt_layout", "custom", "specs", "data_config"),
+    *("tree", "custom", "specs", "data_config"),
 }
 MAY_NOT_IMPORT = {
     **{room: {"hydra", "omegaconf"} for room in ROOMS | GROUND},

@@ -50,7 +50,7 @@ def test_the_core_works_without_contrib(tmp_path, run_afresh):
 
 
 def test_the_verbs_of_contrib_are_installed():
-    assert {"audit", "label", "serve", "simulate", "study"} <= installed_parts("rvtssm.verbs").keys()
+    assert {"audit", "convert", "label", "serve", "simulate", "study"} <= installed_parts("rvtssm.verbs").keys()
 
 
 @pytest.mark.parametrize("name", FOLDERS)

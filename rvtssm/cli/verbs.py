@@ -141,16 +141,6 @@ VERBS: dict[str, Verb] = {
         keys=("checkpoint", "out"),
         bare="checkpoint",
     ),
-    "convert": Verb(
-        "write a recording in another format; IN OUT.raw (or .dat .h5 .aedat4 .npy .csv), or PREPARED_DIR OUT_DIR",
-        "drive.raw drive.h5",
-        "rvtssm.cli.convert:convert",
-        check="rvtssm.cli.convert:check_conversion",
-        own=("dataset",),
-        keys=("recording", "out"),
-        bare="recording",
-        second="out",
-    ),
     "inspect": Verb(
         "describe a recording or a dataset; FILE|FOLDER [dataset=NAME] [full=true] [out=DIR] [--json]",
         "drive.raw height=720 width=1280 out=inspection",

@@ -151,7 +151,7 @@ with contextlib.redirect_stdout(io.StringIO()):
     sys.argv = ["rvtssm", "info", "checkpoint=street-tiny"]
     main()
 searched = gc.isenabled(), gc.get_freeze_count() > 100_000, gc.get_stats()[2]["collections"] - before
-for verb in ("convert", "inspect", "export", "predict", "live"):
+for verb in ("inspect", "export", "predict", "live"):
     importlib.import_module(f"rvtssm.cli.{{verb}}")
 loaded = imported(["lightning", "torch._dynamo", "torchvision"])
 print(json.dumps({{"at_once": at_once, "searched": searched, "loaded": loaded}}))

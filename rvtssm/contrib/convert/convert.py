@@ -5,8 +5,10 @@ from pathlib import Path
 from rvtssm.cli.config import Config
 from rvtssm.cli.console import say
 from rvtssm.cli.inputs import needed, writable
+from rvtssm.contrib.convert.formats import FORMATS, format_for
+from rvtssm.contrib.convert.formats import convert as convert_recording
+from rvtssm.contrib.convert.rvt_layout import write_rvt_tree
 from rvtssm.datasets import build_spec
-from rvtssm.datasets.rvt_layout import write_rvt_tree
 from rvtssm.datasets.tree import options_above
 from rvtssm.readers import open_with
 from rvtssm.readers.bags import is_bag, split_topic
@@ -14,8 +16,6 @@ from rvtssm.records import ReadOptions
 from rvtssm.system.progress import progress_bar
 from rvtssm.system.remote import local_path
 from rvtssm.system.user_error import UserError
-from rvtssm.writers import FORMATS, format_for
-from rvtssm.writers import convert as convert_recording
 
 
 def convert(config: Config) -> None:

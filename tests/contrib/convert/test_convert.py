@@ -11,8 +11,9 @@ from event_examples import HEIGHT, SPEC, WIDTH, any_events, assert_same, boxes_o
 from hypothesis import given, settings
 
 from rvtssm.cli.main import main
+from rvtssm.contrib.convert.formats import FORMATS, convert, format_for
+from rvtssm.contrib.convert.rvt_layout import write_rvt_sequence, write_rvt_tree
 from rvtssm.datasets.compress import FrameCompressor
-from rvtssm.datasets.rvt_layout import write_rvt_sequence, write_rvt_tree
 from rvtssm.datasets.store import open_rvt_sequence, open_sequence
 from rvtssm.datasets.store_writer import sequence_writer
 from rvtssm.datasets.tree import find_sequences
@@ -20,7 +21,6 @@ from rvtssm.events.labels import to_labels
 from rvtssm.readers import open_recording
 from rvtssm.records import Windows
 from rvtssm.system.user_error import UserError
-from rvtssm.writers import FORMATS, convert, format_for
 
 SIZE_HW = (HEIGHT, WIDTH)
 
