@@ -1,5 +1,7 @@
 """The core works without contrib, and each folder of contrib can be deleted without harm to the others."""
 
+import importlib.metadata
+import json
 import shutil
 from pathlib import Path
 
@@ -9,6 +11,7 @@ from rvtssm.cli.verbs import VERBS
 from rvtssm.system.extras import installed_parts
 
 ROOT = Path(__file__).parents[1]
+GROUPS = ("rvtssm.verbs", "rvtssm.readers", "rvtssm.simulated")
 FOLDERS = sorted(path.name for path in (ROOT / "rvtssm/contrib").iterdir() if (path / "__init__.py").is_file())
 CORE = (
     [
@@ -51,6 +54,25 @@ def test_the_core_works_without_contrib(tmp_path, run_afresh):
 
 def test_the_verbs_of_contrib_are_installed():
     assert {"audit", "convert", "label", "serve", "simulate", "study"} <= installed_parts("rvtssm.verbs").keys()
+
+
+ENTRIES = [entry for entry in importlib.metadata.distribution("rvtssm").entry_points if entry.group in GROUPS]
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_deleted_folder_takes_its_parts_with_it_and_no_others(name, tmp_path, run_afresh):
+    folder = copied(tmp_path)
+    shutil.rmtree(folder / "rvtssm/contrib" / name)
+    words = "import json\nfrom rvtssm.system.extras import installed_parts\n"
+    words += f"print(json.dumps({{group: sorted(installed_parts(group)) for group in {GROUPS}}}))"
+    code, shown = run_afresh(words, folder)
+    assert code == 0
+    gone = (f"rvtssm.contrib.{name}.",)
+    left = {
+        group: sorted(entry.name for entry in ENTRIES if entry.group == group and not entry.value.startswith(gone))
+        for group in GROUPS
+    }
+    assert json.loads(shown) == left
 
 
 @pytest.mark.parametrize("name", FOLDERS)

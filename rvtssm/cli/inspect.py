@@ -28,8 +28,8 @@ from rvtssm.datasets import DATASETS, DatasetConfig, build_spec, with_described
 from rvtssm.datasets.custom import FILE
 from rvtssm.datasets.tree import find_event_files, options_above
 from rvtssm.readers import open_recording, open_with
-from rvtssm.readers.bags import is_bag, split_topic
 from rvtssm.readers.header import UNSAID_SIZE, UnknownSensorSize
+from rvtssm.readers.table import index_of, split_part
 from rvtssm.records import DatasetSpec, ReadOptions
 from rvtssm.records.settings import SPLITS
 from rvtssm.system.files import did_you_mean
@@ -75,7 +75,7 @@ def inspect(config: Config, as_json: bool = False) -> int:
 
 def _existing(where: str) -> tuple[Path, str | None]:
     """Return the path and the topic of what is to be described; raise UserError if it cannot be."""
-    path, topic = split_topic(local_path(where))
+    path, topic = split_part(local_path(where))
     if path.suffix in (".ckpt", ".safetensors", ".onnx", ".pt2"):
         raise UserError("inspect.is_checkpoint", f"{path} is a checkpoint; `rvtssm info {path}` describes it")
     if not path.exists():
@@ -87,7 +87,7 @@ def _existing(where: str) -> tuple[Path, str | None]:
 def _inspected(
     config: Config, where: str, path: Path, spec: DatasetSpec | None, as_json: bool
 ) -> RecordingInspection | TreeInspection:
-    is_folder = path.is_dir() and not is_bag(path)
+    is_folder = path.is_dir() and index_of(path) is None
     if is_folder and not is_prepared(path):
         if spec is None:
             raise unrecognised(path)

@@ -67,9 +67,9 @@ class DatasetConfig:
         check_at_least("dataset", self, 1, "height", "width")
         check_choice("dataset.time_unit", self.time_unit, (*TIME_UNITS, None))
         if self.format is not None:
-            from rvtssm.readers import READERS  # the readers are compiled code, which takes a second to import
+            from rvtssm.readers import readers  # the readers are compiled code, which takes a second to import
 
-            check_choice("dataset.format", self.format, READERS)
+            check_choice("dataset.format", self.format, readers())
         offset = self.label_offset_us
         if offset is not None and not re.fullmatch(r"auto|[+-]?\d{1,18}", str(offset)):
             raise UserError(

@@ -21,7 +21,7 @@ import yaml
 
 from rvtssm.events.label_files import LABEL_SUFFIXES
 from rvtssm.records import DatasetSpec
-from rvtssm.records.settings import COLUMNS_EXAMPLE, EVENT_SUFFIXES, TIME_UNITS
+from rvtssm.records.settings import COLUMNS_EXAMPLE, TIME_UNITS
 from rvtssm.system.files import atomic_file, file_errors
 from rvtssm.system.remote import is_url, local_path
 from rvtssm.system.user_error import UserError, said_of
@@ -42,7 +42,7 @@ SPEC = DatasetSpec(  # values for keys that the file leaves out
     skip_us=0,
     ignored_classes=(),
     scores_empty_images=True,
-    event_suffixes=EVENT_SUFFIXES,
+    event_suffixes=(),
 )
 _NAMES = {"classes": "class_names", "labels": "boxes_suffix"}  # keys whose field in the spec has another name
 _NEEDED = ("classes", "height", "width")

@@ -28,7 +28,7 @@ from rvtssm.datasets.prepare_recording import (
     prepare_recording,
 )
 from rvtssm.datasets.sections import Job, SectionedRecording
-from rvtssm.datasets.tree import find_boxes_without_events, find_recordings
+from rvtssm.datasets.tree import find_boxes_without_events, find_recordings, suffixes_of
 from rvtssm.events.windows import WindowsConfig
 from rvtssm.readers.index import index_folder
 from rvtssm.records import DatasetSpec, WindowSettings
@@ -155,7 +155,7 @@ def preprocess_dataset(
         if not config.is_labelled:
             continue
         for boxes_path in find_boxes_without_events(raw_dir, split, spec):
-            suffixes = ", *".join(spec.event_suffixes)
+            suffixes = ", *".join(suffixes_of(spec))
             message = f"{boxes_path} has no event file beside it (*{suffixes}); copy one there or delete it"
             name = f"{split}/{boxes_path.name.removesuffix(spec.boxes_suffix)}"
             summary.outcomes[name] = Outcome("failed", message)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from rvtssm.datasets.augment import Placement
 from rvtssm.datasets.packed_batch import count_frames
 from rvtssm.datasets.store import StoredSequence, differing, open_sequence
-from rvtssm.datasets.tree import find_recordings, find_sequences
+from rvtssm.datasets.tree import find_recordings, find_sequences, suffixes_of
 from rvtssm.events.label_rules import clean_boxes, summary
 from rvtssm.events.labels import annotated, interpolated_boxes, to_labels
 from rvtssm.events.sequence_plan import SequencePlan, plan_sequence
@@ -225,7 +225,7 @@ class RawSplit:
         if not recordings:
             raise UserError(
                 "dataset.empty_split",
-                f"{raw_dir}/{split} holds no recording that ends in {' '.join(spec.event_suffixes)}; "
+                f"{raw_dir}/{split} holds no recording that ends in {' '.join(suffixes_of(spec))}; "
                 "data_prep/README.md shows where the recordings of each dataset belong",
             )
         self._recordings, notes = [], Counter[str]()

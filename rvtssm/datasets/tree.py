@@ -25,10 +25,10 @@ from rvtssm.events.label_files import (
 )
 from rvtssm.events.labels import BOX_DTYPE, Boxes
 from rvtssm.readers import Recording, open_with
-from rvtssm.readers.bags import split_topic
 from rvtssm.readers.csv_text import is_event_text
+from rvtssm.readers.table import event_suffixes, split_part
 from rvtssm.records import DatasetSpec, ReadOptions
-from rvtssm.records.settings import EVENT_SUFFIXES, SPLITS, filled
+from rvtssm.records.settings import SPLITS, filled
 from rvtssm.system.files import check_name
 from rvtssm.system.remote import local_path
 from rvtssm.system.user_error import UserError
@@ -157,7 +157,7 @@ def _find_events(raw_dir: Path, split: str, spec: DatasetSpec) -> tuple[dict[str
     folders: dict[str, str] = {}
     unused: list[tuple[Path, Path]] = []  # the event file that is used, and another of the same name
     claimed: set[Path] = set()  # `a_td.raw` has two fitting suffixes; the longer one comes first
-    for suffix in (*spec.event_suffixes, *_PLAIN_SUFFIXES):
+    for suffix in (*suffixes_of(spec), *_PLAIN_SUFFIXES):
         for path, folder, name in _matches(raw_dir, spec.events_dir, split, spec, suffix):
             is_label = path.name.endswith(spec.boxes_suffix) and spec.boxes_dir is None
             if path in claimed or is_label or not _may_hold_events(path):
@@ -187,12 +187,17 @@ def _all_names(raw_dir: Path, spec: DatasetSpec) -> set[str]:
     return {name for split in splits for name in _find_events(raw_dir, split, spec)[0]}
 
 
+def suffixes_of(spec: DatasetSpec) -> tuple[str, ...]:
+    """Return the ends of the names of a dataset's recordings."""
+    return spec.event_suffixes or event_suffixes()
+
+
 def find_event_files(folder: Path | str) -> list[Path]:
     """Return the files in a folder that have the suffix of a recording, sorted by name."""
     paths = []
     for path in sorted(Path(folder).iterdir()):
         is_hidden, is_label = path.name.startswith("."), path.name.endswith("_bbox.npy")
-        if path.name.endswith(EVENT_SUFFIXES) and path.is_file() and not is_hidden and not is_label:
+        if path.name.endswith(event_suffixes()) and path.is_file() and not is_hidden and not is_label:
             check_name(path.name)
             paths.append(path)
     return list(filter(_may_hold_events, paths))
@@ -361,7 +366,7 @@ def options_above(where: Path | str, options: ReadOptions) -> ReadOptions:
     Raises:
         UserError: The content of `dataset.yaml` is wrong.
     """
-    path, _ = split_topic(local_path(where))
+    path, _ = split_part(local_path(where))
     if (folder := folder_above(path)) is None:
         return options
     said = asdict(read_spec(folder, needed=()).read_options)

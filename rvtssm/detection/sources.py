@@ -14,14 +14,13 @@ from rvtssm.detection.event_camera import CAMERA, Arrival, open_camera
 from rvtssm.detection.packets import SOCKET, connected_to, piped_events
 from rvtssm.drawing.pictures import Images, dsec_images
 from rvtssm.readers import ReadFaults, Recording, open_with, usual_sensor
-from rvtssm.readers.bags import is_bag, split_topic
 from rvtssm.readers.event_checks import gated
 from rvtssm.readers.faults import are_multiples, warn_of_unit
 from rvtssm.readers.filters import FilterChain, Filters
 from rvtssm.readers.gate import Gate
 from rvtssm.readers.header import UnknownSensorSize
+from rvtssm.readers.table import event_suffixes, index_of, split_part
 from rvtssm.records import Events, ReadOptions
-from rvtssm.records.settings import EVENT_SUFFIXES
 from rvtssm.system.files import did_you_mean
 from rvtssm.system.remote import is_url, local_path
 from rvtssm.system.user_error import UserError
@@ -213,20 +212,20 @@ def find_sources(where: str) -> dict[str, str]:
     if is_url(where) and not _is_stream(where):
         where = str(local_path(where))
     path = Path(where)
-    if not _is_stream(where) and not (file := split_topic(where)[0]).exists():
+    if not _is_stream(where) and not (file := split_part(where)[0]).exists():
         raise UserError(
             "files.missing",
             f"{file} does not exist{did_you_mean(file) or '; give an event recording or a folder of them'}",
         )
     if _is_stream(where) or not path.is_dir():
         return {_short_name(where): where}
-    if (path / DSEC_EVENTS).is_file() or is_bag(path):
+    if (path / DSEC_EVENTS).is_file() or index_of(path) is not None:
         return {path.resolve().name: where}
     sequences = sorted(events.parents[2] for events in path.glob(f"*/{DSEC_EVENTS}"))
-    bags = sorted(folder for folder in path.iterdir() if is_bag(folder))
+    bags = sorted(folder for folder in path.iterdir() if index_of(folder) is not None)
     by_name = {source.name: str(source) for source in (*sequences, *bags, *find_event_files(path))}
     if not by_name:
-        suffixes = ", ".join(suffix for suffix in EVENT_SUFFIXES if suffix.startswith("."))
+        suffixes = ", ".join(suffix for suffix in event_suffixes() if suffix.startswith("."))
         raise UserError(
             "predict.no_recording",
             f"{where} holds no recording ({suffixes}) and no DSEC sequence ({DSEC_EVENTS}); name a file or its folder",
@@ -357,7 +356,7 @@ def _short_name(where: str) -> str:
         return where.removesuffix(":").replace(":", "_")
     if where.startswith(SOCKET):
         return where.removeprefix(SOCKET).replace(":", "_")
-    path, topic = split_topic(where)
+    path, topic = split_part(where)
     return path.stem + (topic or "").replace("/", "_")  # each topic of a bag has its own folder
 
 

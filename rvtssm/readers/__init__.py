@@ -1,66 +1,48 @@
 """Open recordings of any supported format with one function that recognises the format by its content.
 
 To add a format, write one file with a class derived from `Recording` (its docstring lists what the class must provide)
-and a function that opens it. Then add a line to READERS and the first bytes of the format to `recording_format`.
+and a function that opens it. Then add a line to READERS in `table.py`.
 """
 
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import h5py
 
-from rvtssm.readers.aedat4 import SIGNATURE as AEDAT4_SIGNATURE
-from rvtssm.readers.aedat4 import open_aedat4
-from rvtssm.readers.arrays import NPY_SIGNATURE, NPZ_SIGNATURE, open_npy, open_npz
-from rvtssm.readers.bags import (
-    BAG_METADATA,
-    MCAP_SIGNATURE,
-    ROS1_SIGNATURE,
-    SQLITE_SIGNATURE,
-    is_bag,
-    open_bag,
-    split_topic,
-)
-from rvtssm.readers.csv_text import is_csv, open_csv
-from rvtssm.readers.dat import open_dat
-from rvtssm.readers.ecf import is_ecf, open_ecf
-from rvtssm.readers.evt2 import Evt2Recording, Evt21Recording
-from rvtssm.readers.evt3 import Evt3Recording
+from rvtssm.readers.csv_text import is_csv
+from rvtssm.readers.ecf import is_ecf
 from rvtssm.readers.faults import ReadFaults
 from rvtssm.readers.filters import FilterChain, Filters, checked_filters
 from rvtssm.readers.hdf5 import HDF5_SIGNATURE, open_hdf5, reading
-from rvtssm.readers.hdf5_events import open_hdf5_events
 from rvtssm.readers.header import LARGEST_SIDE, TextHeader, UnknownSensorSize, read_text_header
 from rvtssm.readers.recording import Recording
+from rvtssm.readers.table import READERS, Reader, event_suffixes, format_of_index, index_of, readers, split_part
 from rvtssm.records import ReadOptions
 from rvtssm.system.files import did_you_mean, file_errors
+from rvtssm.system.limits import check_choice
 from rvtssm.system.remote import local_path
 from rvtssm.system.user_error import UserError
 
-__all__ = ["READERS", "ReadFaults", "Recording", "open_recording", "open_with", "recording_format", "usual_sensor"]
+__all__ = [
+    "READERS",
+    "ReadFaults",
+    "Reader",
+    "Recording",
+    "event_suffixes",
+    "index_of",
+    "open_recording",
+    "open_with",
+    "parts_of",
+    "readers",
+    "recording_format",
+    "split_part",
+    "usual_sensor",
+]
 
-READERS: dict[str, Callable[[Path, ReadOptions], Recording]] = {
-    "dat": open_dat,
-    "evt2": Evt2Recording.open_raw,
-    "evt21": Evt21Recording.open_raw,
-    "evt3": Evt3Recording.open_raw,
-    "ecf": open_ecf,
-    "rvt_hdf5": open_hdf5_events,
-    "dsec": open_hdf5_events,
-    "hdf5": open_hdf5_events,
-    "aedat4": open_aedat4,
-    "npy": open_npy,
-    "npz": open_npz,
-    "csv": open_csv,
-    "ros1": open_bag,
-    "ros2": open_bag,
-}
 _ENCODINGS = {"EVT2": "evt2", "EVT21": "evt21", "EVT3": "evt3"}
-_BAG_SIGNATURES = {ROS1_SIGNATURE: "ros1", MCAP_SIGNATURE: "ros2", SQLITE_SIGNATURE: "ros2"}
-_SIGNATURES = {AEDAT4_SIGNATURE: "aedat4", NPY_SIGNATURE: "npy", NPZ_SIGNATURE: "npz", **_BAG_SIGNATURES}
 USUAL_SENSORS_HW = {  # in order of their number of pixels
     "DAVIS240": (180, 240),
     "the sensor of Gen1": (240, 304),
@@ -107,8 +89,8 @@ def open_recording(
 ) -> Recording:
     """Open an event file of any format in READERS.
 
-    A bag with several topics of events is opened as `FILE:/TOPIC`, an AEDAT4 file with several cameras as `FILE:/0`. A
-    ROS 2 bag can also be opened by the name of its folder. A URL is copied to the cache folder first, see `remote`.
+    An AEDAT4 file with several cameras is opened as `FILE:/0`, a bag with several topics of events as `FILE:/TOPIC`. A
+    bag of ROS 2 can also be opened by the name of its folder. A URL is copied to the cache folder first, see `remote`.
 
     >>> recording = rvtssm.open("street/test/test_0000_td.dat")
     >>> recording.format, recording.height, recording.width, len(recording.between(0, 50_000)) > 0
@@ -135,10 +117,9 @@ def open_recording(
 
 def open_with(path: Path | str, options: ReadOptions) -> Recording:
     """Open an event file like `open_recording`, with the arguments in one record."""
-    path, topic = split_topic(local_path(path))
+    path, part = split_part(local_path(path))
     named = path  # as messages name it
-    if is_bag(path):
-        path = path / BAG_METADATA
+    path = index_of(path) or path
     if not path.exists():
         raise UserError("files.missing", f"{path} does not exist{did_you_mean(path) or '; give an event recording'}")
     if not path.is_file():
@@ -147,23 +128,20 @@ def open_with(path: Path | str, options: ReadOptions) -> Recording:
         raise UserError(
             "reader.empty_file", f"{path} is empty (0 bytes); copy it again if the original is not, or record it again"
         )
-    if options.format is not None and options.format not in READERS:
-        raise UserError(
-            "reader.no_such_format", f"format={options.format} is unknown; choose from {', '.join(READERS)}"
-        )
+    if options.format is not None:
+        check_choice("format", options.format, readers())
     checked_filters(options.filters)
     with file_errors(named):
         name = recording_format(path, options.format)
-        if topic is None:
-            recording = READERS[name](path, options)
-        elif name == "aedat4" and topic[1:].isdecimal():
-            recording = open_aedat4(path, options, int(topic[1:]))
-        elif name not in _BAG_SIGNATURES.values():
-            raise UserError(
-                "reader.topic_without_bag", f"{path} is not a bag, so it has no topic {topic}; leave out the topic"
-            )
+        reader = readers()[name]
+        if reader.parts is not None:
+            recording = reader.open(path, options, part)
+        elif part is None:
+            recording = reader.open(path, options)
         else:
-            recording = open_bag(path, options, topic)
+            raise UserError(
+                "file.kind", name=named, found=f"a recording in {name} has no parts", advice=f"leave out :{part}"
+            )
         if recording.is_unit_fixed and options.time_unit not in (None, "us"):
             raise UserError(
                 "reader.time_unit",
@@ -206,6 +184,17 @@ def usual_sensor(path: Path | str, options: ReadOptions = _NO_OPTIONS) -> tuple[
     raise error
 
 
+def parts_of(path: Path) -> list[str]:
+    """Return the parts of a recording that can be named, as in `FILE:/PART`; none if its format has no parts.
+
+    Raises:
+        UserError: The file cannot be read.
+    """
+    path = index_of(path) or path
+    parts = readers()[recording_format(path)].parts
+    return parts(path) if parts is not None else []
+
+
 def recording_format(path: Path, given: str | None = None) -> str:
     """Return the key of READERS that fits the first bytes of a file.
 
@@ -216,35 +205,36 @@ def recording_format(path: Path, given: str | None = None) -> str:
     Raises:
         UserError: No format fits, or the caller contradicts the file.
     """
+    signatures = {signature: name for name, reader in readers().items() for signature in reader.signatures}
     with open(path, "rb") as file:
-        head = file.read(max(map(len, (*_SIGNATURES, *_OTHERS))))
-    told = _told_format(path, head)
+        head = file.read(max(map(len, (*signatures, *_OTHERS))))
+    told = _told_format(path, head, signatures)
     if told is None and given is None and path.suffix == ".dat" and not read_text_header(path).lines:
         return "dat"  # the oldest DAT files start with their first event
     if told is None and given is None:
         raise UserError("reader.unknown_format", _unknown(path, head))
-    if told is not None and given is not None and READERS[given] is not READERS[told]:
+    if told is not None and given is not None and readers()[given].open is not readers()[told].open:
         raise UserError("reader.other_format", f"{path} is {told}, but format={given} was given; leave it out")
     return told or given or ""
 
 
-def _told_format(path: Path, head: bytes) -> str | None:
+def _told_format(path: Path, head: bytes, signatures: Mapping[bytes, str]) -> str | None:
     """Return the format that the content of a file tells; None if it tells none."""
     if head.startswith(HDF5_SIGNATURE):
         return _hdf5_format(path)
-    for signature, name in _SIGNATURES.items():
+    for signature, name in signatures.items():
         if head.startswith(signature):
             return name
     for signature, (what, advice) in _OTHERS.items():
         if head.startswith(signature):
             raise UserError("reader.foreign_format", f"{path} is {what}, which cannot be read; {advice}")
-    if path.name == BAG_METADATA and is_bag(path.parent):
-        return "ros2"
+    if (indexed := format_of_index(path)) is not None:
+        return indexed
     header = read_text_header(path)
     if header.encoding is not None:
         if header.encoding not in _ENCODINGS:
             raise UserError(
-                "reader.encoding", f"{path} has the encoding {header.encoding}; choose from {', '.join(READERS)}"
+                "reader.encoding", f"{path} has the encoding {header.encoding}; choose from {', '.join(readers())}"
             )
         return _ENCODINGS[header.encoding]
     if header.value("Data") is not None or header.value("Version") is not None:
@@ -272,7 +262,7 @@ def _unknown(path: Path, head: bytes) -> str:
     known = "which no reader knows; say it, as in format=evt3 for a RAW file without a header,"
     if head.isascii() and b"".join(head.split()).decode().isprintable():
         known = "so it is text, but its lines are not events (at least four numbers: t, x, y, p);"
-    return f"{path} starts with {head!r}, {known} one of {', '.join(READERS)}"
+    return f"{path} starts with {head!r}, {known} one of {', '.join(readers())}"
 
 
 def _hdf5_format(path: Path) -> str:

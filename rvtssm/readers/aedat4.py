@@ -138,7 +138,7 @@ class Aedat4Recording(Recording):
         return {**super().__getstate__(), "_packet": (-1, np.empty(0, EVENT))}
 
 
-def open_aedat4(path: Path, options: ReadOptions, stream: int | None = None) -> Aedat4Recording:
+def open_aedat4(path: Path, options: ReadOptions, part: str | None = None) -> Aedat4Recording:
     """Open an event stream of an AEDAT4 file.
 
     If the recorder was interrupted or the file was cut off, it is read up to its last complete packet.
@@ -146,11 +146,40 @@ def open_aedat4(path: Path, options: ReadOptions, stream: int | None = None) -> 
     Args:
         path: The file.
         options: What the caller says about the file.
-        stream: Id of the stream; needed if there are several event streams, as in stereo recordings.
+        part: Id of the stream, as in /0; needed if there are several event streams, as in stereo recordings.
 
     Raises:
         UserError: The file is damaged, incomplete or without events.
     """
+    header = _checked_header(path)
+    streams = {f"/{stream}": stream for stream in header.event_streams}
+    if part is None and len(streams) > 1:
+        raise UserError(
+            "file.ambiguous",
+            name=path,
+            found=f"it holds the event streams {', '.join(streams)}",
+            advice=f"choose one, as in {path}:{next(iter(streams))}",
+        )
+    if part is None:
+        part = next(iter(streams))
+    if part not in streams:
+        raise UserError("file.content", name=path, found=f"it has no event stream {part}", needed=list(streams))
+    stream = streams[part]
+    height, width = sensor_size(path, header.event_streams[stream], options)
+    return Aedat4Recording(path, height, width, header, stream)
+
+
+def aedat4_streams(path: Path) -> list[str]:
+    """Return the event streams of an AEDAT4 file, as `FILE:/PART` names them.
+
+    Raises:
+        UserError: The file is damaged, incomplete or without events.
+    """
+    return [f"/{stream}" for stream in _checked_header(path).event_streams]
+
+
+def _checked_header(path: Path) -> _Header:
+    """Return the header of a file; raise UserError if it is damaged or names no event stream."""
     fault = " has a damaged header of AEDAT4"
     with file_errors(path, fault, errors=(_DamagedError,), key="aedat4.header"), open(path, "rb") as file:
         header = _read_header(file)
@@ -160,23 +189,9 @@ def open_aedat4(path: Path, options: ReadOptions, stream: int | None = None) -> 
             f"{path} should have its data table at byte {header.table_position}, within its header of "
             f"{header.num_bytes} bytes; the header is damaged, copy it again",
         )
-    streams = header.event_streams
-    if not streams:
+    if not header.event_streams:
         raise UserError("aedat4.no_stream", f"{path} holds no event stream; record it again with events enabled")
-    if stream is None and len(streams) > 1:
-        raise UserError(
-            "aedat4.several_streams",
-            f"{path} holds the event streams {', '.join(map(str, streams))}; "
-            f"choose one, as in {path}:/{next(iter(streams))}",
-        )
-    if stream is None:
-        stream = next(iter(streams))
-    if stream not in streams:
-        raise UserError(
-            "aedat4.no_such_stream", f"{path} has no event stream {stream}; choose from {', '.join(map(str, streams))}"
-        )
-    height, width = sensor_size(path, streams[stream], options)
-    return Aedat4Recording(path, height, width, header, stream)
+    return header
 
 
 def _read_header(file: BinaryIO) -> _Header:

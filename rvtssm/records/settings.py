@@ -15,12 +15,6 @@ from rvtssm.system.user_error import UserError
 SHOWN_SCORE = 0.3  # detections from this score on are drawn, and counted in confusions and worst frames
 SMALLEST_SIDE = 8  # of a frame in pixels: one place of the finest map from which boxes are predicted
 STILL_US = 300_000  # an object that has not moved for this long emits almost no events
-BAG_SUFFIXES = (".bag", ".mcap", ".db3")  # ROS 1 and ROS 2
-# The file suffixes of all readable recordings. A longer suffix comes before a shorter one that also fits.
-EVENT_SUFFIXES = (
-    *("_td.dat", ".dat", "_td.raw", ".raw", ".h5", ".hdf5", ".aedat4", ".npz", ".npy", ".csv", ".txt"),
-    *BAG_SUFFIXES,
-)
 SPLITS = ("train", "val", "test")
 TIME_UNITS = ("us", "ns", "ms", "s")
 COLUMNS_EXAMPLE = "columns={t: timestamp, x: col, y: row, p: polarity}, or by number, columns={t: 0, x: 1, y: 2, p: 3}"
@@ -52,7 +46,7 @@ class ReadOptions:
     width: int | None = None  # of the sensor, pixels
     repair: bool | None = None  # read recordings with many faulty events
     time_unit: str | None = None  # one of TIME_UNITS
-    format: str | None = None  # a key of readers.READERS
+    format: str | None = None  # a key of readers.table.READERS
     columns: Mapping[str, str] = field(default_factory=dict)  # by t, x, y, p: the name, or the number from 0
     filters: Sequence[str | Mapping[str, Any]] = ()  # see readers.filters.FilterChain
 
@@ -103,7 +97,7 @@ class DatasetSpec:
     # score label times without a box as well, where each false box costs precision; False: as published for Gen1, 1Mpx
     scores_empty_images: bool = False
     disk_names: tuple[str, ...] = ()  # other names that files use for this dataset
-    event_suffixes: tuple[str, ...] = ("_td.dat", "_td.dat.h5", "_td.h5")
+    event_suffixes: tuple[str, ...] = ("_td.dat", "_td.dat.h5", "_td.h5")  # (): those of all readable recordings
     boxes_suffix: str = "_bbox.npy"
     label_offset_us: int | None = 0  # added to the times of labels; None: the time shift that the recording gives
     label_fps: float = 0.0  # rate of the frames that names of labelled images number; 0: they are microseconds

@@ -31,9 +31,9 @@ from rvtssm.readers.piped import PipedRecording
 from rvtssm.records import ReadOptions, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.user_error import UserError
+from tests.contrib.ros import bag_writer
 from tests.datasets.test_store import example_content, write
 from tests.events.test_label_files import WRITE
-from tests.readers import bag_writer
 from tests.readers.format_encoders import WRITERS, write_aedat4
 
 EVENTS = random_events(300)

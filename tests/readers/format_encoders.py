@@ -14,7 +14,7 @@ from event_examples import HEIGHT, WIDTH, write_hdf5
 
 from rvtssm.readers.dat import write_dat
 from rvtssm.records import Events
-from tests.readers.bag_writer import write_events
+from tests.contrib.ros.bag_writer import write_events
 from tests.readers.ecf_encoder import write_ecf
 from tests.readers.evt2_encoder import encode_evt2, encode_evt21, write_evt2, write_evt21
 from tests.readers.evt3_encoder import encode, write_words

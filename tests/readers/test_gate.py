@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 from live_examples import packet_bytes, stream_head
 from user_errors import raises
 
+from rvtssm.contrib.ros.event_messages import MessageDecoder
 from rvtssm.detection.live_run import PythonSource
 from rvtssm.detection.packets import PacketStream
 from rvtssm.detection.sources import EventsInMemory
 from rvtssm.readers import ReadFaults, open_recording
 from rvtssm.readers.event_checks import LiveGate, columns_of, gated
 from rvtssm.readers.event_checks import to_events as events_of_array
-from rvtssm.readers.event_messages import MessageDecoder
 from rvtssm.readers.gate import JUMP_US, Gate
 from rvtssm.readers.piped import PipedRecording
 from rvtssm.readers.recording import copy_events, join_events
 from rvtssm.records import Events
 from rvtssm.system.user_error import UserError
-from tests.readers.bag_writer import DVS, message_of, typestore_of
+from tests.contrib.ros.bag_writer import DVS, message_of, typestore_of
 from tests.readers.evt3_encoder import encode, word, write_words
 
 NUM_EVENTS = 600  # so that five may be left out

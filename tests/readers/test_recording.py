@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from user_errors import raises
 
 from rvtssm.events.windows import LONGEST_SILENCE_US, first_jump
-from rvtssm.readers import READERS, USUAL_SENSORS_HW, ReadFaults, index, open_recording, usual_sensor
+from rvtssm.readers import USUAL_SENSORS_HW, ReadFaults, index, open_recording, readers, usual_sensor
 from rvtssm.readers.byte_recording import ByteRecording
 from rvtssm.readers.dat import write_dat
 from rvtssm.readers.ecf import EcfRecording
@@ -27,7 +27,7 @@ from rvtssm.system.user_error import UserError
 NUM_EVENTS = 70_000  # more than two entries of the index
 
 
-@pytest.fixture(scope="module", params=READERS)
+@pytest.fixture(scope="module", params=readers())
 def example(request, tmp_path_factory):
     """A recording of each format and the events in it."""
     events = random_events(NUM_EVENTS, span_us=2_000_000)

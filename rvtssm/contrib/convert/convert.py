@@ -11,7 +11,7 @@ from rvtssm.contrib.convert.rvt_layout import write_rvt_tree
 from rvtssm.datasets import build_spec
 from rvtssm.datasets.tree import options_above
 from rvtssm.readers import open_with
-from rvtssm.readers.bags import is_bag, split_topic
+from rvtssm.readers.table import index_of, split_part
 from rvtssm.records import ReadOptions
 from rvtssm.system.progress import progress_bar
 from rvtssm.system.remote import local_path
@@ -26,8 +26,8 @@ def convert(config: Config) -> None:
     where, out = str(config.recording), Path(str(config.out))
     if out.exists():
         raise UserError("convert.exists", f"{out} exists already; delete it, or choose another name")
-    path, _ = split_topic(local_path(where))
-    if path.is_dir() and not is_bag(path):
+    path, _ = split_part(local_path(where))
+    if path.is_dir() and index_of(path) is None:
         _convert_prepared(config, path, out)
         return
     format = format_for(out)

@@ -1,1 +1,1 @@
-"""Detections in bags of ROS, and its node."""
+"""Optional: bags of ROS with events or detections, and live messages; README.md says more."""

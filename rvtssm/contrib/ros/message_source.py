@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from rvtssm.readers.event_messages import MessageDecoder, MessageError
+from rvtssm.contrib.ros.event_messages import MessageDecoder, MessageError
 from rvtssm.records import Events
 
 _REMEMBERED = 1 << 12  # messages whose time on the clock of ROS is kept, 16 s of packets of 4 ms

@@ -19,11 +19,9 @@ from rvtssm.detection.event_camera import connected_cameras
 from rvtssm.detection.sources import DSEC_EVENTS, find_sources
 from rvtssm.export.exported import read_weights_file
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
-from rvtssm.readers import open_with
-from rvtssm.readers.bags import bag_topics, is_bag, split_topic
+from rvtssm.readers import open_with, parts_of, split_part
 from rvtssm.readers.header import UnknownSensorSize
 from rvtssm.records import ReadOptions
-from rvtssm.records.settings import BAG_SUFFIXES
 from rvtssm.system.extras import check_extra
 from rvtssm.system.remote import is_url
 from rvtssm.system.user_error import UserError
@@ -80,18 +78,18 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 def _recordings(where: str | None) -> dict[str, Path]:
-    """Return the recordings that pages may play, by name: a file, or those of a folder, with all topics of its bags."""
+    """Return the recordings that pages may play, by name: a file, or those of a folder, with all parts of each."""
     if where is None:
         return {}
-    if not is_url(where) and not split_topic(where)[0].exists():
+    if not is_url(where) and not split_part(where)[0].exists():
         raise UserError("serve.no_recording", f"recording={where} is no file and no folder; name one, or leave it out")
     found: dict[str, Path] = {}
     for path in find_sources(where).values():
-        name = os.path.basename(os.path.abspath(split_topic(path)[0]))  # of a link, not of what it leads to
+        name = os.path.basename(os.path.abspath(split_part(path)[0]))  # of a link, not of what it leads to
         if (events := Path(path, DSEC_EVENTS)).is_file():
             found[name] = events
-        elif len(topics := _topics(Path(path))) > 1:
-            found |= {f"{name}:{topic}": Path(f"{path}:{topic}") for topic in topics}
+        elif len(parts := _parts(Path(path))) > 1:
+            found |= {f"{name}:{part}": Path(f"{path}:{part}") for part in parts}
         else:
             if path == where:  # a file that cannot be read is told now; those of a folder are told by their pages
                 with contextlib.suppress(UnknownSensorSize):
@@ -100,11 +98,9 @@ def _recordings(where: str | None) -> dict[str, Path]:
     return found
 
 
-def _topics(path: Path) -> list[str]:
-    """Return the topics of events of a bag; none of another file, or of a bag whose opening will tell what is wrong."""
-    if not (path.name.endswith(BAG_SUFFIXES) or is_bag(path)):
-        return []
+def _parts(path: Path) -> list[str]:
+    """Return the parts of a recording, such as topics; none also if its opening will tell what is wrong."""
     try:
-        return bag_topics(path)
-    except ValueError:
+        return parts_of(path)
+    except (ValueError, OSError):
         return []

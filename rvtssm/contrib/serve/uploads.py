@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from rvtssm.contrib.serve.session import Opening
+from rvtssm.readers import event_suffixes
 from rvtssm.readers.header import UNSAID_SIZE
 from rvtssm.readers.index import index_path
-from rvtssm.records.settings import EVENT_SUFFIXES
 from rvtssm.system.files import cache_folder, is_running
 from rvtssm.system.user_error import UserError
 
@@ -53,7 +53,7 @@ class Uploads:
         Raises:
             UserError: The file is too large, stalls or cannot be read to its end.
         """
-        suffix = next((suffix for suffix in EVENT_SUFFIXES if name.lower().endswith(suffix)), "")
+        suffix = next((suffix for suffix in event_suffixes() if name.lower().endswith(suffix)), "")
         self.delete(page)
         folder = self.folder / page
         folder.mkdir(mode=0o700)

@@ -24,8 +24,8 @@ from rvtssm.detection.tiles import TiledDetector
 from rvtssm.detection.window_results import WindowResult
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.records import Detections, Events
+from tests.contrib.ros.bag_writer import EVENT_PACKET, message_of, typestore_of
 from tests.contrib.ros.fake_ros import FakeNode, fake_modules
-from tests.readers.bag_writer import EVENT_PACKET, message_of, typestore_of
 
 PACKAGE = Path(__file__).parents[3] / "examples" / "ros2"
 NODE = PACKAGE / "rvtssm_ros" / "event_detector.py"

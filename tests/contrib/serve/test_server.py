@@ -36,7 +36,7 @@ from rvtssm.readers.dat import write_dat
 from rvtssm.readers.index import index_path
 from rvtssm.records import Events
 from rvtssm.system.files import cache_folder
-from tests.readers.bag_writer import DVS, message_of, typestore_of, write_bag, write_events
+from tests.contrib.ros.bag_writer import DVS, message_of, typestore_of, write_bag, write_events
 
 HEIGHT, WIDTH = 48, 64
 LOCAL, SESSION = "http://127.0.0.1:8000", "ws://127.0.0.1:8000/session"

@@ -1,16 +1,15 @@
 """Recordings of robots: ROS 1 bags, and ROS 2 bags in SQLite and MCAP. One topic of events is read.
 
-The optional library `rosbags` finds the messages, and `rvtssm/readers/event_messages.py` parses them. A bag with
+The optional library `rosbags` finds the messages, and `event_messages.py` parses them. A bag with
 several event topics is opened as `FILE:/TOPIC`. Times are those of the events, not those of the recorder.
 """
 
-import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from rvtssm.readers.event_messages import (
+from rvtssm.contrib.ros.event_messages import (
     ARRAYS,
     DONE,
     PACKETS,
@@ -21,15 +20,17 @@ from rvtssm.readers.event_messages import (
 from rvtssm.readers.gate import POSITION, EventBuffer, Gate, State
 from rvtssm.readers.header import sensor_size
 from rvtssm.readers.recording import Recording
+from rvtssm.readers.table import Reader
 from rvtssm.records import ReadOptions
 from rvtssm.system.extras import check_extra
 from rvtssm.system.files import file_errors
 from rvtssm.system.user_error import UserError, said_of
 
-ROS1_SIGNATURE, MCAP_SIGNATURE, SQLITE_SIGNATURE = b"#ROSBAG V", b"\x89MCAP", b"SQLite format 3\0"
+ROS1_SIGNATURE = b"#ROSBAG V"
+MCAP_SIGNATURE = b"\x89MCAP"
+SQLITE_SIGNATURE = b"SQLite format 3\0"
 BAG_METADATA = "metadata.yaml"  # in the folder of a ROS 2 bag
 _METADATA_KEY = b"rosbag2_bagfile_information"
-_WITH_TOPIC = re.compile(r"(.+?):(/.+)")
 
 # Slots of the state after the slots of the messages: the log time of the last message (ns), and how many messages with
 # this log time have been read.
@@ -128,23 +129,6 @@ def bag_topics(path: Path) -> list[str]:
     check_extra(f"{path} is a bag, which", "bags", "rosbags")
     with closing(_Bag(path / BAG_METADATA if path.is_dir() else path)) as bag:
         return bag.topics()
-
-
-def split_topic(path: Path | str) -> tuple[Path, str | None]:
-    """Return file and topic of `FILE:/TOPIC`. A path that exists or names no topic is returned as it is, with None."""
-    match = _WITH_TOPIC.fullmatch(str(path))
-    if match and Path(match[1]).exists() and not Path(path).exists():
-        return Path(match[1]), match[2]
-    return Path(path), None
-
-
-def is_bag(folder: Path) -> bool:
-    """Return whether a folder is a ROS 2 bag."""
-    path = folder / BAG_METADATA
-    if not path.is_file():
-        return False
-    with open(path, "rb") as file:
-        return _METADATA_KEY in file.read(1 << 10)
 
 
 def _check_size(path: Path) -> None:
@@ -261,3 +245,9 @@ class _Bag:
     def close(self) -> None:
         self._messages = iter(())  # a database with a query that has not ended cannot be closed
         self._reader.close()
+
+
+ROS1 = Reader(open_bag, (".bag",), (ROS1_SIGNATURE,), parts=bag_topics)
+ROS2 = Reader(
+    open_bag, (".mcap", ".db3"), (MCAP_SIGNATURE, SQLITE_SIGNATURE), (BAG_METADATA, _METADATA_KEY), bag_topics
+)

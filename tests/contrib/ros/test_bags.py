@@ -7,7 +7,17 @@ from functools import partial
 
 import numpy as np
 import pytest
-from bag_writer import (
+from event_examples import HEIGHT, WIDTH, assert_same, random_events, to_events
+from rosbags import rosbag1, rosbag2
+from rosbags.highlevel import AnyReader
+from rosbags.rosbag2.enums import CompressionFormat, CompressionMode
+from user_errors import raises
+
+from rvtssm.cli.main import main
+from rvtssm.detection.sources import find_sources, opened_source
+from rvtssm.readers import open_recording
+from rvtssm.records import Events
+from tests.contrib.ros.bag_writer import (
     CONTAINERS,
     DVS,
     EVENT_PACKET,
@@ -19,17 +29,7 @@ from bag_writer import (
     write_bag,
     write_events,
 )
-from damage import read_or_refuse
-from event_examples import HEIGHT, WIDTH, assert_same, random_events, to_events
-from rosbags import rosbag1, rosbag2
-from rosbags.highlevel import AnyReader
-from rosbags.rosbag2.enums import CompressionFormat, CompressionMode
-from user_errors import raises
-
-from rvtssm.cli.main import main
-from rvtssm.detection.sources import find_sources, opened_source
-from rvtssm.readers import open_recording
-from rvtssm.records import Events
+from tests.readers.damage import read_or_refuse
 
 EVENTS = random_events(700, seed=1, span_us=300_000, start_us=1_650_000_000_000_000)
 SHORT = random_events(700, seed=1, span_us=300_000)  # the clock of a camera, which words can represent
@@ -102,7 +102,7 @@ def test_a_bag_of_two_cameras_asks_for_the_topic(tmp_path, container):
 
 def test_only_bags_have_topics(tmp_path):
     (tmp_path / "a.csv").write_text("1,2,3,1\n")
-    with raises("reader.topic_without_bag"):
+    with raises("file.kind"):
         open_recording(f"{tmp_path / 'a.csv'}:/x", HEIGHT, WIDTH)
     with raises("files.missing", "b.bag"):
         open_recording(tmp_path / "b.bag:/x")
