@@ -455,6 +455,9 @@ def test_the_tables_of_the_pages_are_those_of_the_study():
     for layer, name in {"selective_s5": "selective S5 (ours)", "s5": "S5", "lstm": "LSTM"}.items():
         cells = rows[layer, "random", "shrink"].strip("| ").split(" | ")[2:]
         assert f"| {name} | {' | '.join(cell.partition(' ±')[0] for cell in cells)} |" in readme
+    ours, lstm = (re.findall(r"([\d.]+) ±", rows[layer, "", "slide"]) for layer in ("selective_s5", "lstm"))
+    assert f"scores {ours[0]} AP at 20 Hz and {ours[4]} AP at 200 Hz" in readme
+    assert f"drops from {lstm[0]} to {lstm[4]}" in readme
 
 
 def test_the_rows_from_5_hz_to_1_khz_is_what_was_measured():
