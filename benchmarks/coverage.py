@@ -20,8 +20,8 @@ from rich.table import Table
 
 from benchmarks.measuring import write_json
 from benchmarks.scan import machine
-from rvtssm.cli.generate import generate
 from rvtssm.cli.main import compose
+from rvtssm.contrib.demo.generate import generate
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.evaluation.coco import average_precisions, resample
 from rvtssm.evaluation.detector_run import stream
@@ -90,7 +90,7 @@ def measured_matches(
     loaded = read_checkpoint(checkpoint)
     words = ["experiment=demo", f"dataset.raw_dir={folder / 'raw'}", f"synthetic.duration_s={seconds}"]
     counts = [f"synthetic.seed={SEED}", "synthetic.num_train=0", "synthetic.num_val=0"]
-    config = compose([*words, *counts, f"synthetic.num_test={num_recordings}", "data.eval_batch_size=20"])
+    config = compose([*words, *counts, f"synthetic.num_test={num_recordings}", "data.eval_batch_size=20"], "generate")
     generate(config)
     data = SequenceDataModule(replace(config.dataset, prepared_dir=None), data=config.data)
     sequences = data.eval_sequences("test", loaded.windows, "raw")

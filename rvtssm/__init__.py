@@ -2,11 +2,13 @@
 
 Call `open` on a recording, `draw` its events, `load` the weights, and predict. The way to a detector of your own is
 `preprocess`, `train`, `evaluate` at any rates, and `export_detector`; `generate` simulates recordings to try it on. The
-package promises the names in `__all__`; everything else may change. Each name is imported when it is first used, so
-`import rvtssm` itself is fast.
+package promises the names in `__all__` and those of installed parts, such as `generate` (entry points of the group
+`rvtssm.names`); everything else may change. Each name is imported when it is first used, so `import rvtssm` itself is
+fast.
 """
 
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from rvtssm.system.machine import share_processors
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from rvtssm.readers import open_recording as open
     from rvtssm.records import Detections, Events, Labels, Windows, WindowSettings
     from rvtssm.ssm import LSTM, S4, S4D, S5, S7, SelectiveS5, TemporalConfig
-    from rvtssm.synthetic import generate
     from rvtssm.system.user_error import UserError
     from rvtssm.training import train
     from rvtssm.training.training_config import OptimConfig, TrainingConfig
@@ -69,7 +70,6 @@ __all__ = [
     "draw",
     "evaluate",
     "export_detector",
-    "generate",
     "live",
     "load",
     "open",
@@ -97,7 +97,6 @@ _NAMES_OF = {
     "rvtssm.readers": ("Recording", "open"),
     "rvtssm.records": ("Detections", "Events", "Labels", "WindowSettings", "Windows"),
     "rvtssm.ssm": ("LSTM", "S4", "S4D", "S5", "S7", "SelectiveS5", "TemporalConfig"),
-    "rvtssm.synthetic": ("generate",),
     "rvtssm.system.user_error": ("UserError",),
     _TRAINING: ("train",),
     "rvtssm.training.training_config": ("OptimConfig", "TrainingConfig"),
@@ -108,6 +107,8 @@ _HOMES = {name: module for module, names in _NAMES_OF.items() for name in names}
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
+        for entry in entry_points(group="rvtssm.names", name=name):
+            return entry.load()
         raise AttributeError(f"module 'rvtssm' has no attribute {name!r}")
     module = _HOMES[name]
     if module in (_EVALUATION, _TRAINING):

@@ -27,7 +27,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models": {"records", "boxes", "ssm"},
     "datasets": {"records", "boxes", "events", "readers"},
     "checks": {"records", "events", "readers", "datasets"},
-    "synthetic": {"records", "events", "readers", "datasets"},
     "drawing": {"records", "boxes", "events", "readers"},
     "export": {"records", "events", "models", "detection.sources"},
     "detection": {"records", "boxes", "events", "readers", "datasets", "models", "drawing", "export"},
@@ -43,17 +42,20 @@ MAY_IMPORT |= {
     "cli": GROUND | ROOMS,
 }
 CONTRIB = {path.name for path in (PACKAGE / "contrib").iterdir() if path.is_dir() and not path.name.startswith("_")}
-MAY_IMPORT |= {f"contrib.{name}": GROUND | ROOMS | {"cli"} for name in CONTRIB} | {"contrib": set()}
+# Folders of contrib that need another one.
+NEEDS = {"studies": {"contrib.demo"}, "worlds": {"contrib.demo"}}
+MAY_IMPORT |= {f"contrib.{name}": GROUND | ROOMS | {"cli"} | NEEDS.get(name, set()) for name in CONTRIB}
+MAY_IMPORT |= {"contrib": set()}
 # torch and what brings it along; preparation workers start without them
 TORCH = {"torch", "torchvision", "lightning", "pytorch_lightning", "timm"}
-WITHOUT_TORCH = (*sorted(GROUND), "records", "readers", "events", "synthetic", "checks", "contrib.worlds")
+WITHOUT_TORCH = (*sorted(GROUND), "records", "readers", "events", "checks", "contrib.demo", "contrib.worlds")
 PREPARING = {
     *("compress", "prepare_dataset", "prepare_recording", "sections", "store", "store_writer"),
     *("tree", "custom", "specs", "data_config"),
 }
 MAY_NOT_IMPORT = {
     **{room: {"hydra", "omegaconf"} for room in ROOMS | GROUND},
-    **{room: {*TORCH, "hydra", "omegaconf"} for room in WITHOUT_TORCH if room != "contrib.worlds"},
+    **{room: {*TORCH, "hydra", "omegaconf"} for room in WITHOUT_TORCH if not room.startswith("contrib.")},
 }
 
 
@@ -143,7 +145,7 @@ def test_a_room_stays_away_from_foreign_packages():
 
 def test_what_prepares_recordings_starts_without_torch():
     modules = [name for name in map(module_name, FILES) if starts_without_torch(name)]
-    of_weights = ("rvtssm.contrib.worlds.simulate", "rvtssm.contrib.worlds.label_video")
+    of_weights = ("rvtssm.contrib.demo.demo", "rvtssm.contrib.worlds.simulate", "rvtssm.contrib.worlds.label_video")
     modules = [name for name in modules if not name.startswith(of_weights)]
     code = f"""
 import importlib, sys

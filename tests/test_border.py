@@ -1,30 +1,22 @@
 """The core works without contrib, and each folder of contrib can be deleted without harm to the others."""
 
 import importlib.metadata
-import json
 import shutil
 from pathlib import Path
 
 import pytest
+from event_examples import HEIGHT, WIDTH, random_events
+from test_architecture import NEEDS
 
 from rvtssm.cli.verbs import VERBS
-from rvtssm.system.extras import installed_parts
+from rvtssm.readers.dat import write_dat
 
 ROOT = Path(__file__).parents[1]
-GROUPS = ("rvtssm.verbs", "rvtssm.readers", "rvtssm.simulated")
+GROUPS = ("rvtssm.names", "rvtssm.readers", "rvtssm.verbs")
 FOLDERS = sorted(path.name for path in (ROOT / "rvtssm/contrib").iterdir() if (path / "__init__.py").is_file())
 CORE = (
-    [
-        "generate",
-        "dataset=synthetic",
-        "dataset.raw_dir=raw",
-        "num_train=1",
-        "num_val=0",
-        "num_test=0",
-        "duration_s=0.2",
-    ],
-    ["inspect", "raw/train/train_0000_td.dat", "out=inspected"],
-    ["predict", "raw/train/train_0000_td.dat", "formats=[jsonl]", "out=boxes"],
+    ["inspect", "a_td.dat", "out=inspected"],
+    ["predict", "a_td.dat", "formats=[jsonl]", "out=boxes"],
     ["info", "model=tiny", "dataset=gen1"],
     ["doctor"],
 )
@@ -44,6 +36,7 @@ def listed(shown: str) -> set[str]:
 
 def test_the_core_works_without_contrib(tmp_path, run_afresh):
     folder = copied(tmp_path, "contrib")
+    write_dat(folder / "a_td.dat", [random_events(2_000)], HEIGHT, WIDTH)
     words = "from rvtssm.cli.main import main\nassert main(['--help']) == 0\n"
     words += f"for words in {CORE!r}:\n    assert main(words) == 0, words\n"
     code, shown = run_afresh(words, folder)
@@ -52,35 +45,31 @@ def test_the_core_works_without_contrib(tmp_path, run_afresh):
     assert (folder / "boxes/detections.jsonl").is_file()
 
 
-def test_the_verbs_of_contrib_are_installed():
-    assert {"audit", "convert", "label", "serve", "simulate", "study"} <= installed_parts("rvtssm.verbs").keys()
-
-
 ENTRIES = [entry for entry in importlib.metadata.distribution("rvtssm").entry_points if entry.group in GROUPS]
+
+
+def needing(name: str) -> tuple[str, ...]:
+    """The beginnings of the modules of a folder, and of those that need it."""
+    others = [other for other, needed in NEEDS.items() if f"contrib.{name}" in needed]
+    return tuple(f"rvtssm.contrib.{folder}." for folder in (name, *others))
+
+
+def test_every_folder_offers_something():
+    offering = {entry.value.split(".")[2] for entry in ENTRIES if entry.value.startswith("rvtssm.contrib.")}
+    assert offering | {"rerun"} == {*FOLDERS}  # which writes a format of results
 
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_deleted_folder_takes_its_parts_with_it_and_no_others(name, tmp_path, run_afresh):
+    """That no folder imports another one but those of NEEDS is shown by tests/test_architecture.py."""
     folder = copied(tmp_path)
     shutil.rmtree(folder / "rvtssm/contrib" / name)
-    words = "import json\nfrom rvtssm.system.extras import installed_parts\n"
-    words += f"print(json.dumps({{group: sorted(installed_parts(group)) for group in {GROUPS}}}))"
+    words = "from rvtssm.cli.main import main\nfrom rvtssm.system.extras import installed_parts\n"
+    words += f"for group in {GROUPS}:\n    print(group, *sorted(installed_parts(group)))\nmain(['--help'])"
     code, shown = run_afresh(words, folder)
     assert code == 0
-    gone = (f"rvtssm.contrib.{name}.",)
-    left = {
-        group: sorted(entry.name for entry in ENTRIES if entry.group == group and not entry.value.startswith(gone))
-        for group in GROUPS
-    }
-    assert json.loads(shown) == left
-
-
-@pytest.mark.parametrize("name", FOLDERS)
-def test_a_deleted_folder_takes_its_verbs_with_it_and_no_others(name, tmp_path, run_afresh):
-    """That no folder imports another one is shown by tests/test_architecture.py."""
-    own = {verb for verb, part in installed_parts("rvtssm.verbs").items() if f".{name}." in part.work} - VERBS.keys()
-    folder = copied(tmp_path)
-    shutil.rmtree(folder / "rvtssm/contrib" / name)
-    code, shown = run_afresh("from rvtssm.cli.main import main\nmain(['--help'])", folder)
-    assert code == 0
-    assert listed(shown) == {*VERBS, *installed_parts("rvtssm.verbs")} - own
+    left = [entry for entry in ENTRIES if not entry.value.startswith(needing(name))]
+    for group, line in zip(GROUPS, shown.splitlines(), strict=False):
+        assert line.split() == [group, *sorted(entry.name for entry in left if entry.group == group)]
+    verbs = {entry.name.rpartition(".")[2] for entry in left if entry.group == "rvtssm.verbs"}
+    assert listed(shown) == {*VERBS, *verbs}

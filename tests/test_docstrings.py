@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import rvtssm
+from rvtssm.system.extras import installed_parts
 
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 MISSION = ("generate", "train")  # what the other snippets read: a folder `street`, and weights in `run`
@@ -39,7 +40,7 @@ def folder(tmp_path_factory):
     os.chdir(before)
 
 
-@pytest.mark.parametrize("name", sorted(set(rvtssm.__all__) - {"__version__"}))
+@pytest.mark.parametrize("name", sorted({*rvtssm.__all__, *installed_parts("rvtssm.names")} - {"__version__"}))
 def test_a_public_name_has_a_snippet_that_runs(name, folder):
     if name in MISSION:
         assert folder[MISSION.index(name)] == ""

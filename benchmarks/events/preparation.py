@@ -34,6 +34,8 @@ import torch
 
 from benchmarks.events.histogram import rvt_frame, shape_of
 from benchmarks.measuring import take_turns, times_faster
+from rvtssm.contrib.demo.generate_recordings import simulated_recording
+from rvtssm.contrib.demo.simulation_config import SyntheticConfig
 from rvtssm.datasets.compress import FrameCompressor, decompress_into
 from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
@@ -43,8 +45,6 @@ from rvtssm.datasets.tree import RawRecording
 from rvtssm.readers.dat import write_dat
 from rvtssm.readers.recording import join_events
 from rvtssm.records import DatasetSpec, Events, WindowSettings
-from rvtssm.synthetic.generate_recordings import simulated_recording
-from rvtssm.synthetic.simulation_config import SyntheticConfig
 from rvtssm.system.workers import Processes
 
 SENSORS = {"gen1": (240, 304, 1, 3.0), "onempx": (720, 1280, 2, 0.6)}  # height, width, downsample, seconds simulated

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.training.step import Shape, build_training
-from rvtssm.cli.generate import generate
 from rvtssm.cli.main import compose
 from rvtssm.cli.preprocess import preprocess
+from rvtssm.contrib.demo.generate import generate
 from rvtssm.datasets.datamodule import SequenceDataModule
 
 RECORDINGS, SECONDS = 4, 3
@@ -35,7 +35,7 @@ def prepare(folder: Path, shape: Shape, num_workers: int) -> list[str]:
         f"data.workers={num_workers}",
     ]
     config = compose(overrides)
-    generate(config)
+    generate(compose(overrides, "generate"))
     if preprocess(config):
         raise ValueError(f"the generated recordings in {folder} could not be prepared")
     return overrides

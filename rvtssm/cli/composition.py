@@ -81,6 +81,8 @@ def to_config(composed: Any) -> Config:
     import_plugins(composed.plugins)
     config = OmegaConf.to_object(composed)
     assert isinstance(config, Config)
+    for name in vars(config).keys() - {field.name for field in fields(config)}:
+        delattr(config, name)  # settings of another verb, which the recipe holds
     return config
 
 
@@ -135,6 +137,7 @@ def _is_path(verb: str, word: str, is_first: bool) -> bool:
     key, equals, _ = word.partition("=")
     first = key.partition(".")[0]
     names = {field.name for field in fields(known.settings_class)} | {*GROUPS, *short_keys(verb), "experiment", "hydra"}
+    names |= {section for other in verbs().values() for section in other.reads}
     is_key = bool(equals) and (first in names or key.startswith("hydra/"))
     if not known.bare or (is_key and not (is_first and os.path.exists(word))):
         return False

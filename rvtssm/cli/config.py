@@ -8,13 +8,13 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
+from rvtssm.cli.verbs import verbs
 from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.detection.inference_config import DetectionConfig, LiveConfig, PredictConfig
 from rvtssm.evaluation.evaluation_config import EvaluationConfig
 from rvtssm.export import ExportConfig
 from rvtssm.models.model_config import MODEL_SIZES, PRECISIONS
 from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.synthetic.simulation_config import SyntheticConfig
 from rvtssm.system.limits import check_choice
 from rvtssm.system.user_error import UserError
 from rvtssm.training.training_config import TrainSections
@@ -24,7 +24,6 @@ from rvtssm.training.training_config import TrainSections
 class Config(TrainSections):
     """All settings of the core. Each verb reads some of the sections; verbs of contrib have subclasses of it."""
 
-    synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
     preprocess: PreprocessConfig = field(default_factory=PreprocessConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     detection: DetectionConfig = field(default_factory=DetectionConfig)
@@ -70,6 +69,10 @@ def _schema(settings: type[Any]) -> DictConfig:
     # The class, not an instance: an instance has already filled in the defaults of its layer.
     schema.temporal = OmegaConf.structured(TemporalConfig)
     OmegaConf.set_struct(schema.dataset.columns, False)  # its keys are given by the caller
+    OmegaConf.set_struct(schema, False)
+    for name in {name for verb in verbs().values() for name in verb.reads} - {*schema}:
+        schema[name] = {}  # a recipe may hold settings of verbs that have other classes; `to_config` drops them
+        OmegaConf.set_struct(schema[name], False)
     return schema
 
 

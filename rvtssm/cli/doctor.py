@@ -34,7 +34,7 @@ def _versions() -> str:
 
 
 def _packages() -> str:
-    for name in ("rvtssm.cli.demo", "timm", "torchvision", "matplotlib"):  # the first imports what every run needs
+    for name in ("rvtssm.cli.train", "rvtssm.cli.predict", "timm", "matplotlib"):  # the first two import what runs need
         importlib.import_module(name)
     lines = importlib.metadata.requires("rvtssm") or []
     extras = [match for line in lines if (match := re.match(r"([\w.-]+).*extra == .(?!dev)(\w+)", line))]

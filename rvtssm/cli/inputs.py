@@ -11,7 +11,6 @@ from pathlib import Path
 from rvtssm.cli.config import Config
 from rvtssm.cli.verbs import named, verbs
 from rvtssm.datasets import build_spec
-from rvtssm.evaluation.frequency import is_same_rate
 from rvtssm.models.weights import default_weights, named_weights
 from rvtssm.system.remote import check_local
 from rvtssm.system.user_error import UserError
@@ -107,22 +106,6 @@ def check_export(config: Config) -> None:
     export_path(config)
     weights_path(config)
     calibration_path(config)
-
-
-def check_demo(config: Config) -> None:
-    """Raise ValueError now for settings that would fail after the training."""
-    counts, rates = config.synthetic, config.evaluation.hz
-    if min(counts.num_train, counts.num_val, counts.num_test) < 1:
-        raise UserError(
-            "demo.empty_split", "synthetic.num_train, num_val and num_test must be at least 1: a demo uses every split"
-        )
-    trained_hz = config.windows.settings.hz
-    if rates and not any(is_same_rate(hz, trained_hz) for hz in rates):
-        raise UserError(
-            "demo.lacks_trained_rate",
-            f"evaluation.hz={rates} lacks the rate of training, {trained_hz:g} Hz, which the report starts "
-            "from; name it as well",
-        )
 
 
 def check_training(config: Config) -> None:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _OPTIONS = ("-h", "--help", "--json", "--config", "--traceback", "--version")
 _SWEEP = ("--multirun", "-m")  # as in Hydra
-_COMPUTING = ("demo", "train", "evaluate", "predict", "live", "serve")  # verbs that may run beside other programs
 _A_BUG = "this is a bug of rvtssm; please report it where you got rvtssm, with the command and all lines below"
 # Lines of Hydra's and OmegaConf's messages that only help their own developers.
 _HYDRA_NOISE = ("full_key:", "object_type=", "reference_type=", "Config search path:", "provider=", "To append to your")
@@ -83,7 +82,7 @@ def _run(verb: str, words: list[str], flags: list[str]) -> int:
         return 0
     if verb == "doctor":
         return int(named(known.work)())
-    if verb in _COMPUTING:  # before plugins and weights, which import PyTorch
+    if known.computes:  # before plugins and weights, which import PyTorch
         share_processors(may_use_one=True)
     from rvtssm.cli.composition import full_words
     from rvtssm.cli.inputs import check_inputs

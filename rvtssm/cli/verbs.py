@@ -1,7 +1,8 @@
 """The verbs of the command line: what each one does, an example, and which keys it reads.
 
 Verbs of other packages, among them the folders of `rvtssm.contrib`, are entry points of the group `rvtssm.verbs`: the
-name is that of the verb, the value a `Verb`. One with the name of a verb of the core takes its place.
+name is that of the verb, the value a `Verb`. One with the name of a verb of the core takes its place, and so does
+one with a prefix: `worlds.generate` replaces `generate`.
 """
 
 import functools
@@ -37,6 +38,7 @@ class Verb:
     follows_frames: bool = False  # windows that are not named are those of the prepared frames
     goes_on: str = ""  # how to continue after an interruption
     has_json: bool = False
+    computes: bool = False  # whether it may run beside other programs for long, and shares the processors with them
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -61,25 +63,6 @@ SAFE_FORMATS = (
 WEIGHTS = ("checkpoint", "precision")
 TRAINED = ("dataset", "model", "temporal", "optim", "sampling", "augment", "data", "postprocess")
 VERBS: dict[str, Verb] = {
-    "demo": Verb(
-        "generate data, train a detector, evaluate it at several rates, draw a video; out=DIR",
-        "out=outputs/demo",
-        "rvtssm.cli.demo:demo",
-        check="rvtssm.cli.inputs:check_demo",
-        own=("windows", "training", "evaluation"),
-        sections=("synthetic", *TRAINED, "detection", "predict"),
-        keys=("out", "seed", "precision"),
-        recipe="demo",
-        writes=("out", "dataset.raw_dir"),
-        follows_frames=True,
-    ),
-    "generate": Verb(
-        "write recordings of a simulated dataset; dataset=synthetic dataset.raw_dir=DIR",
-        "dataset=synthetic dataset.raw_dir=data/synthetic num_train=20 duration_s=5",
-        "rvtssm.cli.generate:generate",
-        own=("synthetic", "dataset"),
-        writes=("out", "dataset.raw_dir"),
-    ),
     "preprocess": Verb(
         "turn raw recordings into histograms; DIR dataset=NAME dataset.prepared_dir=DIR",
         "data/gen1 dataset=gen1 dataset.prepared_dir=data/gen1_prepared stride_ms=50",
@@ -99,6 +82,7 @@ VERBS: dict[str, Verb] = {
         keys=("out", "resume", "seed"),
         goes_on="resume=auto continues the run",
         follows_frames=True,
+        computes=True,
     ),
     "evaluate": Verb(
         "measure average precision at any rates; FILE hz=[20,200]",
@@ -110,6 +94,7 @@ VERBS: dict[str, Verb] = {
         keys=(*WEIGHTS, "out", "seed"),
         bare="checkpoint",
         goes_on="the same command continues the work",
+        computes=True,
     ),
     "predict": Verb(
         "find and draw objects; FILE (or a folder, -, tcp://HOST:PORT, camera:) [checkpoint=FILE]",
@@ -120,6 +105,7 @@ VERBS: dict[str, Verb] = {
         sections=("postprocess",),
         keys=(*WEIGHTS, "recording", "filters", "out"),
         bare="recording",
+        computes=True,
     ),
     "live": Verb(
         "find objects while events arrive: a camera, -, tcp://HOST:PORT, or a FILE played; [camera=NAME] [--json]",
@@ -131,6 +117,7 @@ VERBS: dict[str, Verb] = {
         keys=(*WEIGHTS, "recording", "filters", "out"),
         bare="recording",
         has_json=True,
+        computes=True,
     ),
     "export": Verb(
         "write a detector as a file for other programs; FILE out=model.onnx [precision=int8 calibrate=DIR]",
@@ -170,7 +157,11 @@ VERBS: dict[str, Verb] = {
 @functools.cache
 def verbs() -> dict[str, Verb]:
     """Return all verbs by name: those of the core, and those of entry points."""
-    return {**VERBS, **installed_parts("rvtssm.verbs")}
+    others = installed_parts("rvtssm.verbs")
+    found = dict(VERBS)
+    for name in sorted(others, key=lambda name: "." in name):  # those that replace others come last
+        found[name.rpartition(".")[2]] = others[name]
+    return found
 
 
 # groups of named settings, and the section that a choice fills

@@ -12,12 +12,12 @@ import pytest
 from event_examples import SPEC
 from test_prepare_dataset import contents, write_recording
 
+from rvtssm.contrib.demo.generate_recordings import SYNTHETIC, generate_dataset
+from rvtssm.contrib.demo.simulation_config import SyntheticConfig
 from rvtssm.datasets import sections
 from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.records import WindowSettings
-from rvtssm.synthetic.generate_recordings import SYNTHETIC, generate_dataset
-from rvtssm.synthetic.simulation_config import SyntheticConfig
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes by /proc")
 

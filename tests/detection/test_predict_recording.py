@@ -13,6 +13,8 @@ import torch
 from live_examples import SMALL
 
 import rvtssm
+from rvtssm.contrib.demo.generate_recordings import simulated_recording
+from rvtssm.contrib.demo.simulation_config import SyntheticConfig
 from rvtssm.detection import downsample as module
 from rvtssm.detection.downsample import choose_downsample
 from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
@@ -29,8 +31,6 @@ from rvtssm.readers.dat import write_dat
 from rvtssm.readers.recording import copy_events, join_events
 from rvtssm.records import DatasetSpec, Detections, Events, Labels
 from rvtssm.records.settings import CONVENTIONS
-from rvtssm.synthetic.generate_recordings import simulated_recording
-from rvtssm.synthetic.simulation_config import SyntheticConfig
 
 HEIGHT, WIDTH = 48, 64
 SPEC = replace(SMALL, class_ids=(2, 5))

@@ -14,10 +14,10 @@ import lightning.pytorch as L
 import pytest
 
 from rvtssm.cli.config import Config
-from rvtssm.cli.generate import generate
 from rvtssm.cli.main import compose
 from rvtssm.cli.preprocess import preprocess
 from rvtssm.cli.train import train
+from rvtssm.contrib.demo.generate import generate
 from tests.training.watched import train_as_rank
 
 RECORDINGS = (
@@ -61,7 +61,7 @@ def toy_data(made_once) -> list[str]:
         return [*OVERRIDES, f"dataset.raw_dir={folder / 'raw'}", f"dataset.prepared_dir={folder / 'prepared'}"]
 
     def fill(folder: Path) -> None:
-        config = compose([*with_data(folder), *RECORDINGS])
+        config = compose([*with_data(folder), *RECORDINGS], "generate")
         generate(config)
         assert preprocess(config) == 0
 

@@ -11,4 +11,5 @@ SERVE = Verb(
     own=("serve",),
     keys=("checkpoint", "recording"),
     bare="recording",
+    computes=True,
 )

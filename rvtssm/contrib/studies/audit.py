@@ -6,6 +6,8 @@ from dataclasses import replace
 from rvtssm.cli.console import console, say, say_replaced, say_written
 from rvtssm.cli.inputs import out_folder, weights_label, weights_path, writable
 from rvtssm.cli.weights import read_weights
+from rvtssm.contrib.demo.generate_recordings import simulated_recording
+from rvtssm.contrib.demo.simulation_config import SyntheticConfig
 from rvtssm.contrib.studies.audit_config import AuditSettings
 from rvtssm.contrib.studies.audit_report import AUDIT_FILES, console_table, to_json, write_audit
 from rvtssm.contrib.studies.memory_audit import audit_detector
@@ -15,8 +17,6 @@ from rvtssm.detection.sources import find_sources, first_events
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.readers.recording import join_events
 from rvtssm.records import Events, ReadOptions
-from rvtssm.synthetic.generate_recordings import simulated_recording
-from rvtssm.synthetic.simulation_config import SyntheticConfig
 from rvtssm.system.output_folder import result_set
 from rvtssm.system.user_error import UserError
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from rvtssm.cli.console import console, say
 from rvtssm.cli.evaluate import check_rates, evaluate
-from rvtssm.cli.generate import generate
 from rvtssm.cli.inputs import check_training, writable
 from rvtssm.cli.preprocess import preprocess
 from rvtssm.cli.run_files import SETTINGS_OF_WEIGHTS, overrides, run_files
 from rvtssm.cli.train import train
 from rvtssm.cli.weights import WeightSettings, read_settings
+from rvtssm.contrib.demo.generate import generate
 from rvtssm.contrib.studies.cells_page import CELLS_FILE, cells_page
 from rvtssm.contrib.studies.study_cells import Cell, Point, in_words, study_cells
 from rvtssm.contrib.studies.study_config import (

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from rvtssm.cli.config import Config
 from rvtssm.cli.inputs import check_training
+from rvtssm.contrib.demo.demo_config import DemoSettings
 from rvtssm.system.user_error import UserError
 
 # sections of which a study that scores given weights reads nothing
@@ -62,8 +63,8 @@ class StudyConfig:
 
 
 @dataclass
-class StudySettings(Config):
-    """All settings, with those of `study`."""
+class StudySettings(DemoSettings):
+    """All settings, with those of simulated recordings and of `study`."""
 
     study: StudyConfig = field(default_factory=StudyConfig)
 

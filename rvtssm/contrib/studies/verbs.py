@@ -1,5 +1,6 @@
 """The verbs of this folder: `rvtssm study` and `rvtssm audit`."""
 
+import rvtssm.contrib.demo  # noqa: F401  whose street both use; without that folder they are not there
 from rvtssm.cli.verbs import TRAINED, WEIGHTS, Verb
 
 STUDY = Verb(

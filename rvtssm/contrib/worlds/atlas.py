@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import cv2
 import numpy as np
 
-from rvtssm.synthetic.painting import blotches
+from rvtssm.contrib.demo.painting import blotches
 
 WEAVES = 8  # number of kinds of cloth
 

@@ -10,14 +10,14 @@ import numpy as np
 import yaml
 
 from rvtssm.cli.console import announce, say
+from rvtssm.contrib.demo.camera import drawn_camera, simulate_events
+from rvtssm.contrib.demo.simulation_config import CAMERAS, LONGEST_S
 from rvtssm.contrib.worlds.video import VideoSource, dense_frames, open_video, picture_files
 from rvtssm.contrib.worlds.video_labels import read_video_labels
 from rvtssm.contrib.worlds.worlds_config import WorldsConfig, video_path
 from rvtssm.datasets.custom import read_spec
 from rvtssm.events.labels import Boxes, interpolated_boxes, write_boxes
 from rvtssm.readers.dat import write_dat
-from rvtssm.synthetic.camera import drawn_camera, simulate_events
-from rvtssm.synthetic.simulation_config import CAMERAS, LONGEST_S
 from rvtssm.system.files import atomic_file, file_errors
 from rvtssm.system.limits import check_choice
 from rvtssm.system.output_folder import locked

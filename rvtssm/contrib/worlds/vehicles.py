@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
+from rvtssm.contrib.demo.figures import HATCHBACK, OFFROADER, SEDAN, VAN, Make
 from rvtssm.contrib.worlds.atlas import Atlas, poster, rough, spoked_wheel
 from rvtssm.contrib.worlds.people import CYCLING, MOTORCYCLING, SCOOTING, Person, build_person
 from rvtssm.contrib.worlds.perspective import LIMB_COLUMNS, NO_PANELS, PANEL_COLUMNS, Parts, Place, panel
-from rvtssm.synthetic.figures import HATCHBACK, OFFROADER, SEDAN, VAN, Make
 from rvtssm.system.jit import jit
 
 BICYCLE, MOTORCYCLE, SCOOTER = range(3)

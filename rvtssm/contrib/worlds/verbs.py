@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from rvtssm.cli.verbs import VERBS, Verb
+from rvtssm.cli.verbs import Verb
+from rvtssm.contrib.demo.verbs import GENERATE as GENERATE_STREETS
 
 SIMULATE = Verb(
     "turn a video into events, its labels into boxes; FILE|FOLDER out=DIR [labels=FILE|FOLDER] [fps=HZ]",
@@ -16,7 +17,7 @@ SIMULATE = Verb(
     paths=("simulate.video", "simulate.labels"),
 )
 GENERATE = replace(
-    VERBS["generate"],
+    GENERATE_STREETS,
     meaning="write recordings of a simulated dataset; dataset=synthetic|open_world dataset.raw_dir=DIR",
     work="rvtssm.contrib.worlds.generate:generate",
     settings="rvtssm.contrib.worlds.worlds_config:WorldsConfig",

@@ -3,9 +3,9 @@
 import random
 from dataclasses import dataclass, field, replace
 
-from rvtssm.cli.config import Config
 from rvtssm.cli.inputs import needed
-from rvtssm.synthetic.simulation_config import SyntheticConfig
+from rvtssm.contrib.demo.demo_config import DemoSettings
+from rvtssm.contrib.demo.simulation_config import SyntheticConfig
 from rvtssm.system.limits import check_at_least, check_choice, check_positive, check_share
 
 
@@ -110,7 +110,7 @@ class SimulateConfig:
 
 
 @dataclass
-class WorldsConfig(Config):
+class WorldsConfig(DemoSettings):
     """All settings, with those of open worlds and of videos."""
 
     synthetic: OpenWorldConfig = field(default_factory=OpenWorldConfig)

@@ -10,6 +10,7 @@ import pytest
 from user_errors import raises
 
 from rvtssm.cli.main import compose
+from rvtssm.contrib.demo.simulation_config import CAMERAS
 from rvtssm.contrib.worlds.label_video import __main__ as command
 from rvtssm.contrib.worlds.label_video import recordings as recordings_of
 from rvtssm.contrib.worlds.label_video import tracks as tracks_of
@@ -20,7 +21,6 @@ from rvtssm.datasets import build_spec
 from rvtssm.datasets.tree import find_recordings
 from rvtssm.events.labels import find_nothing, read_boxes
 from rvtssm.readers import open_recording
-from rvtssm.synthetic.simulation_config import CAMERAS
 
 FPS, HEIGHT, WIDTH = 16.0, 108, 144
 

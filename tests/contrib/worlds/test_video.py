@@ -17,13 +17,13 @@ import pytest
 from user_errors import raises
 
 from rvtssm.cli import main as cli
+from rvtssm.contrib.demo.simulation_config import CAMERAS, CameraConfig
 from rvtssm.contrib.worlds.atlas import rough
 from rvtssm.contrib.worlds.video import dense_frames, open_video
 from rvtssm.contrib.worlds.video_labels import read_video_labels
 from rvtssm.datasets.custom import read_spec
 from rvtssm.events.labels import read_boxes
 from rvtssm.readers import open_recording
-from rvtssm.synthetic.simulation_config import CAMERAS, CameraConfig
 
 HEIGHT, WIDTH, FRAMES, FPS, STEP_PX, SIDE = 64, 96, 8, 20.0, 5, 24
 QUIET = ["sensor=quiet"]

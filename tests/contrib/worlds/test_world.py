@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from user_errors import raises
 
+from rvtssm.contrib.demo.generate_recordings import generate_dataset
 from rvtssm.contrib.worlds import generate
 from rvtssm.contrib.worlds.atlas import Atlas
 from rvtssm.contrib.worlds.generate import OPEN_WORLD, SIMULATIONS, open_world_recording, with_events
@@ -38,7 +39,6 @@ from rvtssm.events.labels import BOX_DTYPE
 from rvtssm.models.checkpoint import read_checkpoint
 from rvtssm.models.weights import local_weights
 from rvtssm.records import Events
-from rvtssm.synthetic.generate_recordings import generate_dataset
 
 RNG = np.random.default_rng
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from rvtssm.boxes import xyxy_to_ltwh
+from rvtssm.contrib.demo.camera import drawn_camera
+from rvtssm.contrib.demo.simulation_config import FIRST_LABEL_US
 from rvtssm.contrib.worlds.generate import with_events
 from rvtssm.contrib.worlds.label_video.boxes import MOVING, PERSON, VEHICLE
 from rvtssm.contrib.worlds.label_video.tracks import Track, boxes_at
@@ -18,8 +20,6 @@ from rvtssm.contrib.worlds.worlds_config import OpenWorldConfig, SimulateConfig,
 from rvtssm.drawing.image_files import write_png
 from rvtssm.events.labels import BOX_DTYPE, Boxes, nothing_at, write_boxes
 from rvtssm.readers import open_recording
-from rvtssm.synthetic.camera import drawn_camera
-from rvtssm.synthetic.simulation_config import FIRST_LABEL_US
 
 LABEL_US = SPEC.label_interval_us
 SENSOR = "any_limited"  # as in the recipe

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rvtssm.synthetic.figures import build_car, build_pedestrian
-from rvtssm.synthetic.painting import Figure
-from rvtssm.synthetic.simulation_config import SceneConfig
-from rvtssm.synthetic.street import FOCAL_PX, HOUSES_PX_PER_M, View
+from rvtssm.contrib.demo.figures import build_car, build_pedestrian
+from rvtssm.contrib.demo.painting import Figure
+from rvtssm.contrib.demo.simulation_config import SceneConfig
+from rvtssm.contrib.demo.street import FOCAL_PX, HOUSES_PX_PER_M, View
 
 CAR, PEDESTRIAN = 0, 1  # class ids
 NEAREST_PX_PER_M = 80.0  # a figure that appears larger has passed the camera; pixels of the reference sensor

@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from rvtssm.contrib.demo.simulation_config import MIN_THRESHOLD, CameraConfig
 from rvtssm.records import Events
-from rvtssm.synthetic.simulation_config import MIN_THRESHOLD, CameraConfig
 from rvtssm.system.jit import jit
 from rvtssm.system.user_error import UserError
 

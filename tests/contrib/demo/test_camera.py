@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from user_errors import raises
 
+from rvtssm.contrib.demo.camera import drawn_camera, simulate_events
+from rvtssm.contrib.demo.simulation_config import CAMERAS, CameraConfig
 from rvtssm.readers.recording import join_events
 from rvtssm.records import Events
-from rvtssm.synthetic.camera import drawn_camera, simulate_events
-from rvtssm.synthetic.simulation_config import CAMERAS, CameraConfig
 
 QUIET = {"threshold_mismatch": 0.0, "background_rate_hz": 0.0, "hot_pixel_share": 0.0, "refractory_us": 0}
 

@@ -3,17 +3,17 @@
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from rvtssm.cli.config import Config
 from rvtssm.cli.console import announce, say
 from rvtssm.cli.inputs import needed
+from rvtssm.contrib.demo.demo_config import DemoSettings
+from rvtssm.contrib.demo.generate_recordings import SYNTHETIC, Simulation, generate_dataset
 from rvtssm.datasets import build_spec
-from rvtssm.synthetic.generate_recordings import SYNTHETIC, Simulation, generate_dataset
 from rvtssm.system.output_folder import locked
 from rvtssm.system.user_error import UserError
 
 
 def generate(
-    config: Config, only: Collection[str] | None = None, simulations: Sequence[Simulation] = (SYNTHETIC,)
+    config: DemoSettings, only: Collection[str] | None = None, simulations: Sequence[Simulation] = (SYNTHETIC,)
 ) -> None:
     """Write the recordings of a simulated dataset to `dataset.raw_dir`: all, or those that `only` names."""
     spec = build_spec(replace(config.dataset, raw_dir=None))  # what was generated there before is compared below

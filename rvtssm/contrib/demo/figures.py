@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from rvtssm.synthetic.painting import SHADOW_OPACITY, Extent, Point, blotches, either, paint_capsules, paint_picture
+from rvtssm.contrib.demo.painting import SHADOW_OPACITY, Extent, Point, blotches, either, paint_capsules, paint_picture
 from rvtssm.system.jit import jit
 
 WALKER_M = 1.8  # body height to which the lengths of a pedestrian refer

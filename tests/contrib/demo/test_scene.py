@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rvtssm.synthetic.actors import CAR, PEDESTRIAN, Actor, Journey
-from rvtssm.synthetic.camera import simulate_events
-from rvtssm.synthetic.figures import build_car, build_pedestrian
-from rvtssm.synthetic.painting import Figure
-from rvtssm.synthetic.scene import MIN_VISIBLE, Scene, build_scene
-from rvtssm.synthetic.simulation_config import CameraConfig, SceneConfig
-from rvtssm.synthetic.street import View, build_street
+from rvtssm.contrib.demo.actors import CAR, PEDESTRIAN, Actor, Journey
+from rvtssm.contrib.demo.camera import simulate_events
+from rvtssm.contrib.demo.figures import build_car, build_pedestrian
+from rvtssm.contrib.demo.painting import Figure
+from rvtssm.contrib.demo.scene import MIN_VISIBLE, Scene, build_scene
+from rvtssm.contrib.demo.simulation_config import CameraConfig, SceneConfig
+from rvtssm.contrib.demo.street import View, build_street
 
 VIEW = View(height=120, width=160, unit=1.0, horizon_px=45.0, camera_m=1.6)
 MOVING_VIEW = replace(VIEW, swings=((15.0, 0.2, 0.3),), nods=((1.0, 1.5, 0.0),))

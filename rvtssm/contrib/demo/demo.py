@@ -9,12 +9,13 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from rvtssm.cli.config import Config, configs_dir
+from rvtssm.cli.config import configs_dir
 from rvtssm.cli.console import console, say
 from rvtssm.cli.evaluate import evaluate
-from rvtssm.cli.generate import generate
 from rvtssm.cli.train import train
 from rvtssm.cli.weights import read_weights
+from rvtssm.contrib.demo.demo_config import DemoSettings
+from rvtssm.contrib.demo.generate import generate
 from rvtssm.datasets import build_spec
 from rvtssm.datasets.sequence import RawSplit
 from rvtssm.datasets.tree import find_recordings
@@ -34,12 +35,13 @@ from rvtssm.system.output_folder import result_set
 from rvtssm.training.checkpoints import latest_checkpoint
 
 _FILES = ("report.html", "metrics.json")
+_TEMPLATE = Path(__file__).with_name("templates") / "demo.html"
 _LEARNT_AP = 0.05  # below, as a fraction, a detector has learnt next to nothing
 _WINDOWS = {"slide": "windows keep their length", "shrink": "windows as long as the stride"}
 STEPS = ("first boxes", "generate", "train", "evaluate", "predict")
 
 
-def demo(config: Config) -> None:
+def demo(config: DemoSettings) -> None:
     """Show first boxes, generate, train, evaluate at every rate and predict in `out`.
 
     Steps that are complete are skipped. Write `report.html`, which has video and pictures inside, and `metrics.json` to
@@ -52,7 +54,7 @@ def demo(config: Config) -> None:
     say(f"wrote {out / 'report.html'} and {out / 'metrics.json'}")
 
 
-def _all_steps(config: Config, out: Path, staged: Path) -> None:
+def _all_steps(config: DemoSettings, out: Path, staged: Path) -> None:
     _announce("first boxes")
     _first_boxes(config, out / "first_boxes")
     _announce("generate")
@@ -70,7 +72,7 @@ def _all_steps(config: Config, out: Path, staged: Path) -> None:
     (staged / "report.html").write_bytes(page.encode())
 
 
-def _first_boxes(config: Config, out: Path) -> None:
+def _first_boxes(config: DemoSettings, out: Path) -> None:
     """Predict on the first test recording with the weights in the package, so that nobody waits blind."""
     weights = default_weights()
     if weights is None or (out / "prediction.json").exists():
@@ -88,7 +90,7 @@ def _announce(step: str) -> None:
     console.rule(f"{STEPS.index(step) + 1} of {len(STEPS)}: {step}", align="left")
 
 
-def _predict(config: Config, out: Path) -> RunSummary:
+def _predict(config: DemoSettings, out: Path) -> RunSummary:
     """Predict on the test recording with most boxes that stand still, and draw its ground truth."""
     checkpoint = read_checkpoint(str(config.checkpoint))
     sequences = RawSplit(str(config.dataset.raw_dir), "test", checkpoint.spec).sequences(checkpoint.windows)
@@ -101,7 +103,7 @@ def _predict(config: Config, out: Path) -> RunSummary:
     return summary
 
 
-def _metrics(config: Config, report: EvaluationReport, train_seconds: float) -> dict[str, Any]:
+def _metrics(config: DemoSettings, report: EvaluationReport, train_seconds: float) -> dict[str, Any]:
     """Return the content of `metrics.json`: AP as a fraction, None if there is no ground truth."""
     plain = to_json(report)
     reference = plain["rates"][f"{plain['reference_hz']:g}"]
@@ -121,7 +123,7 @@ def _metrics(config: Config, report: EvaluationReport, train_seconds: float) -> 
 
 
 def demo_page(
-    config: Config,
+    config: DemoSettings,
     report: EvaluationReport,
     metrics: Mapping[str, Any],
     summary: RunSummary,
@@ -146,7 +148,7 @@ def demo_page(
     stills = [path.read_bytes() for path in sorted(prediction.glob("still_*.png"))]
     figure = comparison_figure({text: part.rows for text, part in by_window.items()}, {})
     return render(
-        "demo.html",
+        _TEMPLATE,
         title="A detector for event cameras, trained from nothing",
         numbers=metrics,
         tiles=_tiles(report, by_window),

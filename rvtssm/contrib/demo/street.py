@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from rvtssm.synthetic.painting import blotches
+from rvtssm.contrib.demo.painting import blotches
 from rvtssm.system.jit import jit
 
 REFERENCE_HW = (120, 160)  # lengths in pixels below refer to this sensor

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rvtssm.contrib.demo.actors import PEDESTRIAN, Actor, Sighting, build_actors
+from rvtssm.contrib.demo.simulation_config import SceneConfig
+from rvtssm.contrib.demo.street import Street, View, build_street, build_view
 from rvtssm.events.labels import BOX_DTYPE, Boxes
-from rvtssm.synthetic.actors import PEDESTRIAN, Actor, Sighting, build_actors
-from rvtssm.synthetic.simulation_config import SceneConfig
-from rvtssm.synthetic.street import Street, View, build_street, build_view
 
 MIN_VISIBLE = 0.4  # a figure is labelled if at least this share of it is in the frame and not hidden
 MAX_MOTION_PX = 0.7  # largest motion between two frames

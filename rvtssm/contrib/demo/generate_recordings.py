@@ -8,15 +8,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from rvtssm.contrib.demo.camera import drawn_camera, simulate_events
+from rvtssm.contrib.demo.scene import build_scene
+from rvtssm.contrib.demo.simulation_config import CameraConfig, SyntheticConfig
 from rvtssm.datasets import specs
 from rvtssm.datasets.specs import GENERATED_FILE
 from rvtssm.events.labels import BOX_DTYPE, Boxes, write_boxes
 from rvtssm.readers.dat import write_dat
 from rvtssm.records import DatasetSpec, Events
 from rvtssm.records.settings import SPLITS
-from rvtssm.synthetic.camera import drawn_camera, simulate_events
-from rvtssm.synthetic.scene import build_scene
-from rvtssm.synthetic.simulation_config import CameraConfig, SyntheticConfig
 from rvtssm.system.files import CONTENT_ERRORS, atomic_file, file_errors, remove_abandoned
 from rvtssm.system.progress import run_all
 from rvtssm.system.user_error import UserError
@@ -86,6 +86,28 @@ def generate_dataset(
     finally:
         remove_abandoned(raw_dir)  # files of workers that were killed
     return sorted(written)
+
+
+def generate(
+    raw_dir: str | Path, *, height: int = specs.SYNTHETIC.height, width: int = specs.SYNTHETIC.width, **settings: Any
+) -> list[str]:
+    """Write simulated recordings with boxes, as `rvtssm generate` does, and return the names of the new ones.
+
+    >>> rvtssm.generate("street", num_train=1, num_val=1, num_test=1, duration_s=1, height=64, width=96, workers=1)
+    ['test/test_0000', 'train/train_0000', 'val/val_0000']
+
+    Args:
+        raw_dir: The folder.
+        height: Height of the sensor in pixels; None: 120.
+        width: Width of the sensor in pixels; None: 160.
+        **settings: Fields of `SyntheticConfig`, such as sensor="davis346".
+
+    Raises:
+        UserError: A setting is out of range, or the folder holds recordings of other settings.
+    """
+    spec = specs.SYNTHETIC
+    simulation = SYNTHETIC.sized(height or spec.height, width or spec.width)
+    return generate_dataset(SyntheticConfig(**settings), raw_dir, simulation, progress=False)
 
 
 def simulated_recording(
