@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from rvtssm.readers import Recording
 from rvtssm.readers.faults import noted
+from rvtssm.readers.filters import FilterChain, Filters
 from rvtssm.system.jit import jit
 
 _NUM_BINS = 2048  # the most bins of the rate over time
@@ -105,12 +106,13 @@ class RecordingInspection:
         }
 
 
-def inspect_recording(recording: Recording, has_checksum: bool = False) -> RecordingInspection:
+def inspect_recording(recording: Recording, has_checksum: bool = False, filters: Filters = ()) -> RecordingInspection:
     """Inspect a recording in one pass. The memory does not depend on its length.
 
     Args:
         recording: The recording.
         has_checksum: Whether to compute the digest, which takes four more passes.
+        filters: Filters of the events, see `FilterChain`.
 
     Raises:
         UserError: The recording has no events or is damaged.
@@ -121,7 +123,7 @@ def inspect_recording(recording: Recording, has_checksum: bool = False) -> Recor
     gap = np.zeros(3, np.int64)  # longest gap, time at its start, time of the last event
     first_us = None
     with closing(recording):
-        for block in recording.blocks():
+        for block in FilterChain(filters, recording.height, recording.width).blocks(recording.blocks()):
             if first_us is None:
                 first_us = int(block.t[0])
                 gap[2] = first_us
@@ -131,7 +133,7 @@ def inspect_recording(recording: Recording, has_checksum: bool = False) -> Recor
             _add(block.t, block.x, block.y, block.p, first_us, bin_us, rate, pixels, gap)
         if first_us is None:
             raise recording.error_without_events()
-        digest = _digest(recording) if has_checksum else None
+        digest = _digest(recording, filters) if has_checksum else None
     last_us = int(gap[2])
     return RecordingInspection(
         recording,
@@ -146,12 +148,12 @@ def inspect_recording(recording: Recording, has_checksum: bool = False) -> Recor
     )
 
 
-def _digest(recording: Recording) -> str:
+def _digest(recording: Recording, filters: Filters) -> str:
     """Return the sha256 of all t, then all x, all y and all p."""
     digest = hashlib.sha256()
     with noted():  # the pass before these has told the user
         for name in "txyp":
-            for block in recording.blocks():
+            for block in FilterChain(filters, recording.height, recording.width).blocks(recording.blocks()):
                 digest.update(getattr(block, name).data)
     return digest.hexdigest()
 

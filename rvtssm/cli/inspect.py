@@ -94,8 +94,8 @@ def _inspected(
         return inspect_raw(path, spec)
     if is_folder or is_sequence(path):
         return inspect_prepared(path, spec)
-    options = options_above(where, replace(ReadOptions.of(spec or config.dataset), filters=config.filters))
-    return inspect_recording(open_with(where, options), has_checksum=as_json)
+    options = options_above(where, ReadOptions.of(spec or config.dataset))
+    return inspect_recording(open_with(where, options), as_json, config.filters)
 
 
 def _write_pictures(

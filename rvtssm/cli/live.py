@@ -5,7 +5,7 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -16,8 +16,9 @@ from rvtssm.cli.inputs import out_folder, weights_label
 from rvtssm.cli.weights import announce_detection, precision_in_words, weights_to_detect
 from rvtssm.detection.downsample import SustainedRate, sustained_rates
 from rvtssm.detection.event_camera import CAMERA
+from rvtssm.detection.feed import Feed
 from rvtssm.detection.inference_config import shown_boxes
-from rvtssm.detection.live_run import Feed, LiveRun, LiveSource
+from rvtssm.detection.live_run import LiveRun
 from rvtssm.detection.predict_recording import settings_detector
 from rvtssm.detection.replay import Replay
 from rvtssm.detection.result_files import ResultContext, detection_objects, open_result_files, result_file_names
@@ -27,6 +28,7 @@ from rvtssm.detection.window_results import WindowResult
 from rvtssm.evaluation.render import TerminalTable
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.readers import Recording
+from rvtssm.readers.source import LiveSource
 from rvtssm.records import ReadOptions
 from rvtssm.system.output_folder import result_set
 from rvtssm.system.user_error import UserError
@@ -54,13 +56,12 @@ def live(config: Config, as_json: bool = False) -> int:
         if not as_json:
             say_replaced(out, "live")
             announce_detection("detect", config, checkpoint, source.name, out)
-        detector = settings_detector(checkpoint, opened, detection, config.postprocess, skip="late")
+        detector = settings_detector(checkpoint, opened, detection, config.postprocess, config.filters, skip="late")
         tally = Tally(1)
         run = LiveRun(source, detector, tally.see)
         broke_off = _run(run, tally, config, staged, as_json)
-        summary = run_summary(
-            opened, detector, tally, num_lost=source.num_lost, num_restarts=run.num_restarts, broke_off=broke_off
-        )
+        restarts = run.num_restarts
+        summary = run_summary(opened, source, detector, tally, num_restarts=restarts, broke_off=broke_off)
         (staged / "live.json").write_text(json.dumps(asdict(summary), indent=2) + "\n")
     if not as_json:
         for line in [*summary.lines(), f"in {out}"]:
@@ -125,13 +126,12 @@ def _opened(config: Config) -> Iterator[tuple[LiveSource, OpenedSource]]:
     where = recording
     if where is None:
         where = CAMERA if camera == "auto" else f"{CAMERA}{camera}"
-    options = replace(ReadOptions.of(config.dataset), filters=config.filters)
-    with opened_source(where, options, config.detection.camera_settings) as opened:
+    with opened_source(where, ReadOptions.of(config.dataset), config.detection.camera_settings) as opened:
         events = opened.events
         if isinstance(events, Recording):
             live_source: LiveSource = Replay(events, where)
-        elif hasattr(events, "arrivals"):
-            live_source = events  # type: ignore[assignment]
+        elif isinstance(events, LiveSource):
+            live_source = events
         else:
             live_source = Feed(events)
         with ended_by_signals(live_source):

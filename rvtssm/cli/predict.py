@@ -1,6 +1,5 @@
 """`rvtssm predict`: boxes and pictures of recordings, folders of them, DSEC sequences, or a stream of events."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from rvtssm.cli.config import Config
@@ -67,7 +66,6 @@ def _predict_all(config: Config, checkpoint: LoadedCheckpoint, sources: dict[str
 def _predict_one(
     config: Config, checkpoint: LoadedCheckpoint, path: str, out: Path, interruption: Interruption
 ) -> RunSummary:
-    options = replace(ReadOptions.of(config.dataset), filters=config.filters)
     return predict_recording(
         checkpoint,
         path,
@@ -75,6 +73,7 @@ def _predict_one(
         config.detection,
         config.predict,
         postprocess=config.postprocess,
-        options=options,
+        options=ReadOptions.of(config.dataset),
+        filters=config.filters,
         interruption=interruption,
     )

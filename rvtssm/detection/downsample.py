@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from rvtssm.detection.engine import StreamDetector
-from rvtssm.detection.sources import OpenedSource
 from rvtssm.detection.tiles import tile_size
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint, downsample_by_size
 from rvtssm.models.detector import Detector
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers import Recording
+from rvtssm.readers.filters import Filters
+from rvtssm.readers.source import EventSource
 from rvtssm.records import Events, WindowSettings
 from rvtssm.records.settings import SHOWN_SCORE
 
@@ -22,7 +23,11 @@ _SURE_SCORE = 0.5
 
 
 def choose_downsample(
-    checkpoint: LoadedCheckpoint, source: OpenedSource, reduce: str | None = None, tiles: str | None = None
+    checkpoint: LoadedCheckpoint,
+    source: EventSource,
+    reduce: str | None = None,
+    tiles: str | None = None,
+    filters: Filters = (),
 ) -> int:
     """Return the factor by which the frames of a recording are smaller than its sensor.
 
@@ -33,24 +38,25 @@ def choose_downsample(
 
     Args:
         checkpoint: The weights.
-        source: The opened recording.
+        source: The recording.
         reduce: How a square of the sensor becomes a pixel; None means as in training.
         tiles: How frames are cut, see `StreamDetector`.
+        filters: Filters of the events, see `FilterChain`.
     """
-    events, windows = source.seekable, checkpoint.windows
-    sensor_hw = source.events.height, source.events.width
+    windows = checkpoint.windows
+    sensor_hw = source.height, source.width
     usual = downsample_by_size(checkpoint, *tile_size(sensor_hw, tiles))
     is_of_training = sensor_hw == (checkpoint.spec.height, checkpoint.spec.width)
-    if usual == 1 or is_of_training or events is None or not isinstance(checkpoint.detector, Detector):
+    if usual == 1 or is_of_training or source.is_live or not isinstance(checkpoint.detector, Detector):
         return usual
-    assert events.time_range_us is not None
-    first_us, last_us = events.time_range_us
+    assert source.time_range_us is not None
+    first_us, last_us = source.time_range_us
     num_windows = min(NUM_TRIED, math.ceil((last_us + 1 - first_us) / windows.stride_us))
     until_us = first_us + round(num_windows * windows.stride_us)
     tried = source.between(first_us, until_us)
     best: dict[int, np.ndarray] = {}
     for downsample in _halved(usual):
-        best[downsample] = best_scores(checkpoint, tried, sensor_hw, downsample, until_us, reduce, tiles)
+        best[downsample] = best_scores(checkpoint, tried, sensor_hw, downsample, until_us, reduce, tiles, filters)
         if np.mean(best[downsample] >= _SURE_SCORE) >= 0.5:
             return downsample
     for downsample, scores in best.items():
@@ -75,6 +81,7 @@ def best_scores(
     until_us: int,
     reduce: str | None = None,
     tiles: str | None = None,
+    filters: Filters = (),
 ) -> np.ndarray:
     """Return the best score of every window that ends by `until_us`.
 
@@ -86,6 +93,7 @@ def best_scores(
         until_us: End of the last window.
         reduce: As in `choose_downsample`.
         tiles: As in `choose_downsample`.
+        filters: As in `choose_downsample`.
 
     Returns:
         (N,) float32, 0 for a window without a box.
@@ -93,7 +101,14 @@ def best_scores(
     config = PostprocessConfig(min_score=SHOWN_SCORE, max_detections=1)
     windows = checkpoint.windows_at(reduce=reduce)
     detector = StreamDetector(
-        checkpoint, *sensor_hw, windows=windows, downsample=downsample, tiles=tiles, config=config, skip="never"
+        checkpoint,
+        *sensor_hw,
+        windows=windows,
+        downsample=downsample,
+        tiles=tiles,
+        filters=filters,
+        config=config,
+        skip="never",
     )
     closed_us = until_us + detector.windows.includes_end  # an event at the end may belong to the last window
     return np.array([window.score.max(initial=0) for window in detector.push(events, closed_us)], np.float32)

@@ -14,20 +14,21 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rvtssm.detection.sources import EventSource
-from rvtssm.detection.stream_packets import CLOCK_TIMES, KeptEvents, WindowClock, check_silence, in_order
+from rvtssm.detection.stream_packets import KeptEvents, check_packet, check_silence, in_order
 from rvtssm.detection.tiles import TiledDetector, Tiles, tile_size
 from rvtssm.detection.track_objects import Tracker
 from rvtssm.detection.window_results import WindowResult
 from rvtssm.events.cells import frame_pixels
 from rvtssm.events.frame_counter import FrameCounter
 from rvtssm.events.representations import adds_up
+from rvtssm.events.window_clock import CLOCK_TIMES, WindowClock
 from rvtssm.events.windows import FreeGrid
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint, downsample_by_size, reduced_hw
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import check_causal
-from rvtssm.readers.event_checks import check_events, to_events
+from rvtssm.readers.event_checks import to_events
 from rvtssm.readers.filters import FilterChain, Filters
+from rvtssm.readers.source import EventSource
 from rvtssm.records import Detections, Events, Windows, WindowSettings
 from rvtssm.system.limits import check_choice, check_counts, check_number
 from rvtssm.system.user_error import UserError
@@ -109,6 +110,7 @@ class StreamDetector:
         self.tiles = tiles
         self.windows_per_call, self.skip, self.keeps_frames = int(windows_per_call), skip, keeps_frames
         self.filters = FilterChain(filters, height, width)
+        self.on_events: Callable[[Events], object] | None = None  # receives what the filters keep
         self.num_late = 0  # events whose time was raised to that of an event before them
         self._given_start_us = _whole_us("start_us", start_us)
         self._kept = KeptEvents() if keeps_events else None
@@ -140,6 +142,7 @@ class StreamDetector:
         )
         self._counts_ahead = self.skip == "never" and adds_up(self.windows) and clock.is_apart()
         self._was_silent = False  # whether the last frame was all zero; only looked at for surfaces
+        self.filters.restart()
         if self._kept is not None:
             self._kept.forget()
         if self.tracker is not None:
@@ -157,10 +160,15 @@ class StreamDetector:
                 `start_us`, or follow a gap of more than LONGEST_SILENCE_US. Nothing of the packet was taken: push the
                 next one, or `restart` if the clock has jumped.
         """
-        return list(self.closed_by(events, until_us))
+        packet, num_late = check_packet(to_events(events), self._clock.known_us, *self.sensor_hw)
+        self.num_late += num_late
+        return list(self.closed_by(packet, until_us))
 
-    def closed_by(self, events: Events | np.ndarray, until_us: int | None = None) -> Iterator[WindowResult]:
-        """Do the same as `push`, but yield every result as soon as it is computed. Use all of them before you go on."""
+    def closed_by(self, events: Events, until_us: int | None = None) -> Iterator[WindowResult]:
+        """Do the same as `push` for events of an `EventSource`, but yield every result as soon as it is computed.
+
+        Use all of them before you go on.
+        """
         self.feed(events, until_us)
         if self._kept is not None:
             self._kept.begin_push()
@@ -172,14 +180,18 @@ class StreamDetector:
             yield from self._closed(self._clock.num_closed())
             self._forget()
 
-    def feed(self, events: Events | np.ndarray, until_us: int | None = None) -> None:
-        """Take in events like `push`, but compute nothing. With skip="late", call `newest` afterwards."""
-        until_us = _whole_us("until_us", until_us)
-        packet, num_late = in_order(to_events(events), self._clock.known_us)
-        check_events(packet, *self.sensor_hw)
+    def feed(self, packet: Events, until_us: int | None = None) -> None:
+        """Take in events of an `EventSource`, but compute nothing. With skip="late", call `newest` afterwards.
+
+        The source has checked the events. What is left to check is how they fit to what is known: `until_us` of an
+        earlier packet may have said too much.
+        """
+        until_us, known_us = _whole_us("until_us", until_us), self._clock.known_us
+        if len(packet) and known_us is not None and packet.t[0] < known_us:
+            packet, num_late = in_order(packet, known_us)
+            self.num_late += num_late
         if self.skip != "never":
-            check_silence(packet, self._clock.known_us, until_us)
-        self.num_late += num_late
+            check_silence(packet, known_us, until_us)
         if len(packet):
             if len(self._counter.times_us) + len(packet) > MOST_PENDING:
                 raise UserError(
@@ -190,6 +202,8 @@ class StreamDetector:
             self._clock.advance(int(packet.t[-1]))
             packet = self.filters(packet)
         if len(packet):
+            if self.on_events is not None:
+                self.on_events(packet)
             self._counter.push(packet, is_lent=self._counts_ahead)
             if self._kept is not None:
                 self._kept.add(packet)
@@ -209,12 +223,15 @@ class StreamDetector:
         stop, begun = self._clock.num_closed(), self._clock.done
         if stop <= begun:
             return None
-        fewest = max(_FEWEST_EMPTY, math.ceil(_SILENCE_US / self.windows.stride_us))
-        if self._num_empty(stop) < fewest <= self._num_empty(stop, 1):
-            result = self._merged(begun + 1)  # the window before a gap, which the events after it have closed
+        shortest_gap = max(_FEWEST_EMPTY, math.ceil(_SILENCE_US / self.windows.stride_us))
+        # Before a gap: the window whose events came before it, which the events after the gap have closed.
+        if self._num_empty(stop) < shortest_gap <= self._num_empty(stop, 1):
+            result = self._merged(begun + 1)
+        # The gap: its windows without events are stepped over.
         num_empty = self._num_empty(stop)
-        if num_empty >= fewest:
+        if num_empty >= shortest_gap:
             result = self._step_over(num_empty)
+        # The rest: the newest window takes the time of those before it.
         if self._clock.done < stop:
             result = self._merged(stop)
         self._forget()
@@ -333,11 +350,7 @@ class StreamDetector:
             if self.skip == "empty" and (num_empty := self._num_empty(stop)) >= _FEWEST_EMPTY:
                 yield self._step_over(num_empty)
                 continue
-            num_windows = min(self.windows_per_call, stop - clock.done)
-            if self._counter.is_ahead:
-                num_windows = 1
-            windows = clock.part(clock.done, clock.done + num_windows)
-            clock.done += num_windows
+            windows = clock.next_part(stop, 1 if self._counter.is_ahead else self.windows_per_call)
             yield from self._compute(windows, clock.steps_us(windows))
 
     def _compute(self, windows: Windows, dt_us: npt.NDArray[Any]) -> Iterator[WindowResult]:
@@ -430,11 +443,10 @@ def detect(
     Args:
         source: The events.
         detector: The detector, which has seen nothing of the source.
-        on_events: Receives every block of events before it is counted.
+        on_events: Receives the events that the filters keep, before they are counted.
     """
+    detector.on_events = on_events
     for block in source.blocks():
-        if on_events is not None:
-            on_events(block)
         yield from detector.closed_by(block)
     yield from detector.closed_by_the_end()
 

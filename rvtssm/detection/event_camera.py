@@ -11,7 +11,7 @@ import time
 import typing
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ import yaml
 from rvtssm.events.windows import LONGEST_SILENCE_US, clock_jumps
 from rvtssm.readers import ReadFaults
 from rvtssm.readers.event_checks import LiveGate
+from rvtssm.readers.source import NO_EVENTS, Arrival, LiveSource
 from rvtssm.records import Events
 from rvtssm.system.extras import check_extra, is_installed
 from rvtssm.system.files import CONTENT_ERRORS, file_errors
@@ -31,20 +32,9 @@ from rvtssm.system.user_error import UserError, in_one_line
 CAMERA = "camera:"  # the value of `recording` that selects a camera; its serial number may follow
 _SAYS_NOTHING = "Other error"  # of libusb, for instance if there is no USB
 _WAIT_S = 0.05  # longest wait for events before control returns to the caller
-NO_EVENTS = Events(np.empty(0, np.int64), *(np.empty(0, dtype) for dtype in (np.uint16, np.uint16, np.uint8)))
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """Events that have arrived together. Their arrays may be overwritten later."""
-
-    events: Events
-    until_us: int | None  # all events before this time have arrived; None: unknown
-    arrived_s: float  # time of arrival, on the clock of the source
-    is_restart: bool = False  # the clock has jumped before these events, so a new stream begins
-
-
-class Camera:
+class Camera(LiveSource):
     """A camera that sends events. Use `arrivals` for live detection, and `blocks` to read all events like a recording.
 
     An event up to 10 ms earlier than an event before it gets the latest time so far. A larger step back, or a silence
@@ -56,6 +46,7 @@ class Camera:
     """
 
     format = "camera"
+    is_ended = False
 
     def __init__(self, device: Any, name: str) -> None:
         self._device = device
@@ -65,8 +56,6 @@ class Camera:
         self.num_events = 0
         self.num_lost = 0  # packets lost because the ring buffer was full or `drop_backlog` was called
         self._gate = LiveGate(name, self.height, self.width)
-        self.broke_off = ""  # why the events ended; empty if they did not
-        self.is_ended = False
         self._latest_us: int | None = None  # time of the latest event
         self._known_us: int | None = None  # the later of that time and the camera's own time
         self._num_dropped_before: int | None = 0  # None: what was dropped so far does not count
@@ -96,7 +85,7 @@ class Camera:
         self._device.clear_backlog(until=0)
 
     def arrivals(self) -> list[Arrival]:
-        """Return what has arrived, or nothing after a short wait. `is_ended` becomes true if the camera is lost."""
+        """Return what has arrived, or nothing after a short wait. The camera is ended if it is lost."""
         if self.is_ended:
             return []
         try:
@@ -125,8 +114,6 @@ class Camera:
             else:
                 arrivals = [Arrival(NO_EVENTS, until_us, arrived_s)]
         return arrivals
-
-    time_range_us = None  # not known before it ends
 
     def blocks(self) -> Iterator[Events]:
         """Yield all events until the camera is lost, `end` is called or the user interrupts (Ctrl-C)."""

@@ -14,15 +14,18 @@ All numbers are little-endian, without gaps. A packet without events (n = 0) clo
 
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from rvtssm.events.windows import LATE_US
 from rvtssm.readers import ReadFaults
 from rvtssm.readers.event_checks import LiveGate
 from rvtssm.readers.gate import Column
 from rvtssm.readers.piped import ByteStream, PipedRecording, PipeReader
-from rvtssm.records import Events, ReadOptions
+from rvtssm.readers.source import Arrival
+from rvtssm.records import ReadOptions
 from rvtssm.system.user_error import UserError
 
 MAGIC = b"RVTE"
@@ -33,6 +36,8 @@ _COLUMNS = ("<i8", "<u2", "<u2", "u1")  # t, x, y, p
 _EVENT_BYTES = 13
 _MOST_EVENTS = 1 << 24  # in a packet; more come from bytes of another format
 _LARGEST_SIDE = 1 << 16
+_READ_BYTES = 1 << 16
+_Packet = tuple[list[Column], int | None]  # t, x, y, p, and the time before which no event follows
 
 
 class PacketStream(PipeReader):
@@ -47,7 +52,6 @@ class PacketStream(PipeReader):
     """
 
     format = "packets"
-    time_range_us = None  # not known before the stream ends
 
     def __init__(self, stream: ByteStream, name: str) -> None:
         super().__init__(stream, name)
@@ -63,39 +67,44 @@ class PacketStream(PipeReader):
                 f"{name} says that its sensor has {self.width} x {self.height} pixels; send its size",
             )
         self._gate = LiveGate(name, self.height, self.width)
+        self._bytes = bytearray()  # that have arrived, from the head of a packet on
+        self._needed = _PACKET.size  # so many bytes hold a packet
 
     @property
     def faults(self) -> ReadFaults:
         """The events that were moved or left out so far."""
         return self._gate.faults
 
-    def packets(self) -> Iterator[tuple[Events, int | None]]:
-        """Yield the events of each packet, and the time before which no event follows (None: unknown)."""
-        while not self.is_interrupted:
-            head = self._read(_PACKET.size)
-            if len(head) < _PACKET.size:
-                self._note_end(head)
-                return
-            num_events, until_us = _PACKET.unpack(head)
+    def packets(self) -> Iterator[Arrival]:
+        """Yield the events that have arrived, many packets as one, and the time before which no event follows.
+
+        A busy machine lets this process run rarely, so that the cost of each turn must not depend on the number of
+        packets.
+        """
+        while not self.broke_off and (data := self._read_some(_READ_BYTES)):
+            self._bytes += data
+            for columns, until_us in _joined(self._whole_packets()):
+                yield Arrival(self._gate.push(columns), until_us, time.monotonic())
+        self._gate.conclude()
+        if self._bytes and not self.is_interrupted:
+            self.broke_off = self.broke_off or f"{self.name} ended within a packet; start the sender again"
+
+    def _whole_packets(self) -> Iterator[_Packet]:
+        """Yield the columns of the packets that have arrived completely, and what they say of the time after them."""
+        start = 0
+        while len(self._bytes) - start >= self._needed:
+            num_events, until_us = _PACKET.unpack_from(self._bytes, start)
             if num_events > _MOST_EVENTS:
                 self.broke_off = f"{self.name} announces a packet of {num_events} events; at most {_MOST_EVENTS} fit"
-                return
-            content = self._read(num_events * _EVENT_BYTES)
-            if len(content) < num_events * _EVENT_BYTES:
-                self._note_end(head)
-                return
-            yield self._gate.push(_columns(content, num_events)), None if until_us < 0 else until_us
-
-    def blocks(self) -> Iterator[Events]:
-        """Yield the events of each packet."""
-        for events, _ in self.packets():
-            if len(events):
-                yield events
-
-    def _note_end(self, head: bytes) -> None:
-        self._gate.conclude()
-        if head and not self.is_interrupted:
-            self.broke_off = self.broke_off or f"{self.name} ended within a packet; start the sender again"
+                break
+            stop = start + _PACKET.size + num_events * _EVENT_BYTES
+            if len(self._bytes) < stop:
+                self._needed = stop - start
+                break
+            content = bytes(self._bytes[start + _PACKET.size : stop])
+            yield _columns(content, num_events), None if until_us < 0 else until_us
+            start, self._needed = stop, _PACKET.size
+        del self._bytes[:start]
 
     def _read(self, size: int) -> bytes:
         """Return the next bytes; fewer at the end of the stream."""
@@ -103,6 +112,36 @@ class PacketStream(PipeReader):
         while len(data) < size and (part := self._read_some(size - len(data))):
             data += part
         return data
+
+
+def _joined(packets: Iterator[_Packet]) -> Iterator[_Packet]:
+    """Yield consecutive packets as one. A packet that goes back in time stays alone, since its clock may be another."""
+    waiting: list[_Packet] = []
+    last_us: int | None = None
+    for columns, until_us in packets:
+        t = columns[0]
+        goes_back = last_us is not None and len(t) > 0 and t[0] < last_us - LATE_US
+        if goes_back:
+            yield from _as_one(waiting)
+            yield columns, until_us
+            waiting = []
+        else:
+            waiting.append((columns, until_us))
+        if len(t):
+            last_us = int(t[-1])
+    yield from _as_one(waiting)
+
+
+def _as_one(packets: list[_Packet]) -> Iterator[_Packet]:
+    if not packets:
+        return
+    if len(packets) == 1:
+        yield packets[0]
+        return
+    by_column = zip(*(columns for columns, _ in packets), strict=True)
+    columns = [np.concatenate(parts) for parts in by_column]
+    untils_us = [until_us for _, until_us in packets if until_us is not None]
+    yield columns, max(untils_us, default=None)
 
 
 def _columns(content: bytes, num_events: int) -> list[Column]:

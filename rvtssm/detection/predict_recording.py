@@ -6,7 +6,7 @@ Windows end at a fixed stride; in a DSEC sequence, also at the times of its imag
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from rvtssm.detection.downsample import choose_downsample
 from rvtssm.detection.engine import StreamDetector, detect
 from rvtssm.detection.inference_config import DetectionConfig, PredictConfig, shown_boxes
 from rvtssm.detection.result_files import ResultContext, Write, open_result_files, result_file_names
-from rvtssm.detection.sources import EventsInMemory, Interruption, OpenedSource, ended_by_signals, opened_source
+from rvtssm.detection.sources import Interruption, OpenedSource, ended_by_signals, opened_source
 from rvtssm.detection.summary import RunSummary, Tally, run_summary
 from rvtssm.detection.track_objects import tracker_of
 from rvtssm.detection.window_results import WindowResult
@@ -26,7 +26,7 @@ from rvtssm.drawing.pictures import MAX_FPS, NUM_STILLS, PictureSettings, Sensor
 from rvtssm.events.windows import FreeGrid, label_grid
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.model_config import PostprocessConfig
-from rvtssm.readers import Recording
+from rvtssm.readers.filters import Filters
 from rvtssm.records import Events, Labels, ReadOptions, Windows, WindowSettings
 from rvtssm.system.output_folder import result_set
 from rvtssm.system.progress import progress_bar
@@ -44,6 +44,7 @@ def predict_recording(
     *,
     postprocess: PostprocessConfig | None = None,
     options: ReadOptions | None = None,
+    filters: Filters = (),
     ground_truth: Labels | None = None,
     on_window: Callable[[WindowResult], object] | None = None,
     progress: bool = True,
@@ -65,6 +66,7 @@ def predict_recording(
         config: The files to write.
         postprocess: Which boxes count as detections.
         options: What the caller says about the recording.
+        filters: Filters of the events, see `FilterChain`.
         ground_truth: Labels in sensor pixels, ordered by time, which are only drawn.
         on_window: Called with every window and all of its boxes.
         progress: Whether to show a progress bar.
@@ -78,77 +80,107 @@ def predict_recording(
         UserError: The recording cannot be read to its end or holds no events, or the weights need later windows.
     """
     detection, config = detection or DetectionConfig(), config or PredictConfig()
-    tally = Tally(config.windows_per_call)
-    opened = (
-        nullcontext(recording)
-        if isinstance(recording, OpenedSource)
-        else opened_source(str(recording), options or ReadOptions(), detection.camera_settings)
-    )
+    opened: AbstractContextManager[OpenedSource]
+    if isinstance(recording, OpenedSource):
+        opened = nullcontext(recording)
+    else:
+        opened = opened_source(str(recording), options or ReadOptions(), detection.camera_settings)
     with opened as source:
-        grid, num_windows = _planned(checkpoint, source, detection)
-        detector = settings_detector(
-            checkpoint,
-            source,
-            detection,
-            postprocess or PostprocessConfig(),
-            grid=grid,
-            windows_per_call=config.windows_per_call,
-            skip="never",
-            keeps_frames=True,
-        )
+        run = RecordingRun(checkpoint, source, detection, config, postprocess, filters, keeps_frames=True)
         with (
             nullcontext() if interruption is None else ended_by_signals(interruption),
             result_set(out, "prediction", [*result_file_names(), *_PICTURES, "prediction.json"]) as staged,
         ):
-            with (
-                _opened_outputs(staged, detector, grid, source, detection, config, ground_truth) as (write, sensor),
-                progress_bar("predicting" if progress else None, num_windows) as advance,
-            ):
-
-                def see(block: Events) -> None:
-                    tally.see(block)
-                    if sensor is not None:
-                        sensor.add(block)
-
-                interrupted = ""
-                for result in detect(source.events, detector, see):
+            interrupted = ""
+            with _opened_outputs(staged, run, detection, config, ground_truth) as write:
+                for result in run.windows(progress):
                     if on_window is not None:
                         on_window(result)
-                    tally.add(result, write(result))
-                    advance(1)
+                    run.tally.add(result, write(result))
                     if interruption is not None and interruption.is_ended:
-                        interrupted = f"interrupted {(result.t_us - tally.start_us) / 1e6:.3f} s after the first event"
+                        seconds = (result.t_us - run.tally.start_us) / 1e6
+                        interrupted = f"interrupted {seconds:.3f} s after the first event"
                         break
-                if source.seekable is None:
-                    _check_stream(source, tally.num_events)
-            summary = _written_summary(staged, source, detector, tally, source.broke_off or interrupted)
+            files = (*sorted(path.name for path in staged.iterdir()), "prediction.json")
+            summary = run.summary(interrupted, files)
+            (staged / "prediction.json").write_text(json.dumps(asdict(summary), indent=2) + "\n")
     return summary
 
 
-def _written_summary(
-    folder: Path, source: OpenedSource, detector: StreamDetector, tally: Tally, broke_off: str
-) -> RunSummary:
-    """Write `prediction.json` beside the other files, and return its content."""
-    files = (*sorted(path.name for path in folder.iterdir()), "prediction.json")
-    num_lost = getattr(source.events, "num_lost", 0)
-    summary = run_summary(source, detector, tally, num_lost=num_lost, broke_off=broke_off, files=files)
-    (folder / "prediction.json").write_text(json.dumps(asdict(summary), indent=2) + "\n")
-    return summary
+class RecordingRun:
+    """A detector on all windows of a source, and what is counted meanwhile.
+
+    Args:
+        checkpoint: The weights.
+        source: The opened source.
+        detection: Rate, windows and frames of the detector, and tracks.
+        config: The windows per call.
+        postprocess: Which boxes count as detections.
+        filters: Filters of the events, see `FilterChain`.
+        keeps_frames: Give results the frame that the detector saw.
+    """
+
+    def __init__(
+        self,
+        checkpoint: LoadedCheckpoint,
+        source: OpenedSource,
+        detection: DetectionConfig,
+        config: PredictConfig,
+        postprocess: PostprocessConfig | None,
+        filters: Filters,
+        keeps_frames: bool = False,
+    ) -> None:
+        self.source, self.tally = source, Tally(config.windows_per_call)
+        windows = checkpoint.windows_at(detection.hz, detection.window, detection.reduce)
+        self.grid, self._num_windows = _planned(source, windows)
+        self.detector = settings_detector(
+            checkpoint,
+            source,
+            detection,
+            postprocess or PostprocessConfig(),
+            filters,
+            grid=self.grid,
+            windows_per_call=config.windows_per_call,
+            skip="never",
+            keeps_frames=keeps_frames,
+        )
+        self.listeners: list[Callable[[Events], object]] = [self.tally.see]  # of the events that filters keep
+
+    def windows(self, progress: bool) -> Iterator[WindowResult]:
+        """Yield the result of every window, and show a progress bar if asked to.
+
+        Raises:
+            UserError: The source cannot be read to its end, or is a stream without events on its sensor.
+        """
+
+        def see(block: Events) -> None:
+            for listener in self.listeners:
+                listener(block)
+
+        with progress_bar("predicting" if progress else None, self._num_windows) as advance:
+            for result in detect(self.source.events, self.detector, see):
+                yield result
+                advance(1)
+        if self.source.events.is_live:
+            _check_stream(self.source, self.tally.num_events)
+
+    def summary(self, interrupted: str = "", files: tuple[str, ...] = ()) -> RunSummary:
+        """Return the record of the run, which has ended."""
+        broke_off = self.source.events.broke_off or interrupted
+        return run_summary(self.source, self.source.events, self.detector, self.tally, broke_off=broke_off, files=files)
 
 
-def _planned(
-    checkpoint: LoadedCheckpoint, source: OpenedSource, detection: DetectionConfig
-) -> tuple[Windows | None, int | None]:
+def _planned(source: OpenedSource, windows: WindowSettings) -> tuple[Windows | None, int | None]:
     """Return the windows if they do not end at a fixed stride, and their number; None: unknown before the end."""
-    events, windows = source.events, checkpoint.windows_at(detection.hz, detection.window, detection.reduce)
-    if isinstance(events, Recording) and source.images is not None:
-        grid = _windows_at(events, source.images.times_us, windows)
+    events = source.events
+    if events.is_live or events.time_range_us is None:
+        return None, None
+    if source.images is not None:
+        grid = _windows_at(events.time_range_us, source.images.times_us, windows)
         if grid is not None:
             return grid, len(grid)
-    if isinstance(events, Recording | EventsInMemory):
-        first_us, last_us = events.time_range_us
-        return None, FreeGrid(first_us, windows).num_until(last_us)
-    return None, None
+    first_us, last_us = events.time_range_us
+    return None, FreeGrid(first_us, windows).num_until(last_us)
 
 
 def settings_detector(
@@ -156,6 +188,7 @@ def settings_detector(
     source: OpenedSource,
     detection: DetectionConfig,
     postprocess: PostprocessConfig,
+    filters: Filters,
     **how: Any,
 ) -> StreamDetector:
     """Return the detector of a source that the settings describe.
@@ -165,10 +198,13 @@ def settings_detector(
         source: The opened source, whose first windows may be tried to choose the frames.
         detection: Rate, windows, frames and tracks.
         postprocess: Which boxes count as detections.
+        filters: Filters of the events, see `FilterChain`.
         how: Further arguments of `StreamDetector`.
     """
     windows = checkpoint.windows_at(detection.hz, detection.window, detection.reduce)
-    downsample = detection.downsample or choose_downsample(checkpoint, source, detection.reduce, detection.tiles)
+    downsample = detection.downsample
+    if downsample is None:
+        downsample = choose_downsample(checkpoint, source.events, detection.reduce, detection.tiles, filters)
     return StreamDetector(
         checkpoint,
         source.events.height,
@@ -176,6 +212,7 @@ def settings_detector(
         windows=windows,
         downsample=downsample,
         tiles=detection.tiles,
+        filters=filters,
         config=shown_boxes(postprocess),
         tracker=tracker_of(detection.track, checkpoint.spec.num_classes, windows.hz, detection.min_score),
         **how,
@@ -213,24 +250,21 @@ def _sensor_frames(
 
 @contextmanager
 def _opened_outputs(
-    folder: Path,
-    detector: StreamDetector,
-    grid: Windows | None,
-    source: OpenedSource,
-    detection: DetectionConfig,
-    config: PredictConfig,
-    ground_truth: Labels | None,
-) -> Iterator[tuple[Callable[[WindowResult], int], SensorFrames | None]]:
-    """Yield a function that writes and draws a window and returns how many boxes it wrote, and what counts events.
+    folder: Path, run: RecordingRun, detection: DetectionConfig, config: PredictConfig, ground_truth: Labels | None
+) -> Iterator[Callable[[WindowResult], int]]:
+    """Yield a function that writes and draws a window and returns how many boxes it wrote.
 
-    The second is None if pictures need no other events than those in the detector's frames.
+    If pictures need other events than those in the detector's frames, these are counted as well.
     """
+    detector = run.detector
     pictures = _pictures(detector, detection, config)
     context = ResultContext(detector.checkpoint.spec, detector.sensor_hw, detection.min_score)
     with open_result_files(folder, config.formats, context) as writers:
         listeners = _picture_listeners(writers)
-        sensor = _sensor_frames(detector, grid, pictures, bool(listeners))
-        with open_pictures(folder, pictures, ground_truth, source.images, sensor, listeners) as show:
+        sensor = _sensor_frames(detector, run.grid, pictures, bool(listeners))
+        if sensor is not None:
+            run.listeners.append(sensor.add)
+        with open_pictures(folder, pictures, ground_truth, run.source.images, sensor, listeners) as show:
 
             def write(result: WindowResult) -> int:
                 written = result
@@ -245,7 +279,7 @@ def _opened_outputs(
                 show(result.frame, shown, result.start_us)
                 return len(written)
 
-            yield write, sensor
+            yield write
 
 
 def _picture_listeners(writers: Sequence[Write]) -> list[Callable[[np.ndarray, int], None]]:
@@ -253,12 +287,12 @@ def _picture_listeners(writers: Sequence[Write]) -> list[Callable[[np.ndarray, i
     return [getattr(writer, "picture") for writer in writers if hasattr(writer, "picture")]  # noqa: B009
 
 
-def _windows_at(recording: Recording, ends_us: np.ndarray, settings: WindowSettings) -> Windows | None:
+def _windows_at(range_us: tuple[int, int], ends_us: np.ndarray, settings: WindowSettings) -> Windows | None:
     """Return windows that end at the given times and continue at the stride after the last one.
 
     Times outside the events are ignored. Return None if none is left.
     """
-    first_us, last_us = recording.time_range_us
+    first_us, last_us = range_us
     times_us = ends_us[(ends_us > first_us) & (ends_us <= last_us + 1)]
     if not len(times_us):
         return None
@@ -268,7 +302,7 @@ def _windows_at(recording: Recording, ends_us: np.ndarray, settings: WindowSetti
 
 def _check_stream(source: OpenedSource, num_events: int) -> None:
     """Raise UserError for a stream that held no events, or events of another sensor."""
-    outside = source.faults.out_of_frame
+    outside = source.events.faults.out_of_frame
     if outside > num_events:
         raise UserError(
             "stream.outside_frame",
@@ -278,5 +312,6 @@ def _check_stream(source: OpenedSource, num_events: int) -> None:
         )
     if not num_events:
         raise UserError(
-            "live.broke_off", source.broke_off or f"{source.name} ended without an event; a stream of events is needed"
+            "live.broke_off",
+            source.events.broke_off or f"{source.name} ended without an event; a stream of events is needed",
         )

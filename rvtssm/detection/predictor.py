@@ -1,20 +1,20 @@
 """Detection in a few lines of Python: load weights, then predict on a recording or on a stream."""
 
-import tempfile
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from rvtssm.detection.engine import StreamDetector
+from rvtssm.detection.feed import Feed, Packet, PythonSource
 from rvtssm.detection.inference_config import TRACKERS, DetectionConfig, PredictConfig, shown_boxes
-from rvtssm.detection.live_run import Feed, LiveRun, LiveSource, Packet, PythonSource
-from rvtssm.detection.predict_recording import predict_recording
-from rvtssm.detection.sources import EventsInMemory, EventSource, OpenedSource, filtered, find_sources, opened_source
+from rvtssm.detection.live_run import LiveRun
+from rvtssm.detection.predict_recording import RecordingRun
+from rvtssm.detection.sources import EventsInMemory, OpenedSource, find_sources, opened_source
 from rvtssm.detection.track_objects import tracker_of
 from rvtssm.detection.window_results import Prediction, WindowResult
 from rvtssm.export.exported import read_weights_file
@@ -23,8 +23,9 @@ from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.weights import default_weights
 from rvtssm.readers import Recording
 from rvtssm.readers.event_checks import to_events
-from rvtssm.readers.filters import FilterChain, Filters
+from rvtssm.readers.filters import Filters
 from rvtssm.readers.header import sensor_size
+from rvtssm.readers.source import EventSource, LiveSource
 from rvtssm.records import Events, ReadOptions, WindowSettings
 from rvtssm.records.settings import SHOWN_SCORE
 from rvtssm.system.limits import check_choice, check_counts
@@ -55,7 +56,7 @@ def load(path: str | Path | None = None, *, precision: str = "float32") -> "Pred
 
 
 def live(
-    source: LiveSource | EventSource | Iterable[Packet],
+    source: EventSource | Iterable[Packet],
     weights: str | Path | None = None,
     *,
     height: int | None = None,
@@ -150,29 +151,23 @@ class Predictor:
         check_counts(height=height, width=width, downsample=downsample)
         height, width, downsample = (None if n is None else int(n) for n in (height, width, downsample))
         check_choice("track", track, (*TRACKERS, None))
-        detection, files = (
-            DetectionConfig(hz, window, downsample, reduce, tiles, track=track),
-            PredictConfig(formats=[]),
-        )
+        detection = DetectionConfig(hz, window, downsample, reduce, tiles, track=track)
         postprocess = PostprocessConfig(min_score=min_score)
         results = list[WindowResult]()
-        with tempfile.TemporaryDirectory() as folder, _opened(recording, height, width, repair, filters) as source:
-            read = None if source.seekable is None else source.between
+        with _opened(recording, height, width, repair) as source:
+            run = RecordingRun(self.checkpoint, source, detection, PredictConfig(formats=[]), postprocess, filters)
 
-            def keep(result: WindowResult) -> None:
-                results.append(replace(result, read=read, frame=None))
+            def read(start_us: int, end_us: int) -> Events:
+                """Read events for a picture, also after the source was closed."""
+                events = run.detector.filters.between(source.events, start_us, end_us)
+                if isinstance(source.events, Recording):
+                    source.events.close()
+                return events
 
-            summary = predict_recording(
-                self.checkpoint,
-                source,
-                folder,
-                detection,
-                files,
-                postprocess=postprocess,
-                on_window=keep,
-                progress=progress,
-            )
-        return Prediction(results, replace(summary, files=()))  # they went with the folder
+            for result in run.windows(progress):
+                run.tally.add(result, len(result))
+                results.append(result if source.events.is_live else replace(result, read=read))
+        return Prediction(results, run.summary())
 
     def stream(
         self,
@@ -230,7 +225,7 @@ class Predictor:
 
     def live(
         self,
-        source: LiveSource | EventSource | Iterable[Packet],
+        source: EventSource | Iterable[Packet],
         height: int | None = None,
         width: int | None = None,
         **options: Any,
@@ -241,8 +236,8 @@ class Predictor:
         (`num_passed`), and `lag_s` says how old the boxes are.
 
         Args:
-            source: Packets of events from a Python iterator (see `PythonSource`), any `EventSource`, or a live source,
-                such as a camera.
+            source: Packets of events from a Python iterator (see `PythonSource`), or an `EventSource`, such as a
+                camera.
             height: Height of the sensor in pixels, if the source does not give it.
             width: Width of the sensor in pixels, if the source does not give it.
             **options: As in `stream`.
@@ -250,15 +245,13 @@ class Predictor:
         Raises:
             UserError: The source broke off, its events cannot be used, or an option is invalid.
         """
-        if not hasattr(source, "height"):
+        if not isinstance(source, EventSource):
             if height is None or width is None:
                 raise UserError(
                     "stream.sensor_unknown", "packets do not tell the size of their sensor; give height= and width="
                 )
             source = PythonSource(source, height, width)
-        if not hasattr(source, "arrivals"):
-            source = Feed(cast(EventSource, source))
-        live_source = cast(LiveSource, source)
+        live_source = source if isinstance(source, LiveSource) else Feed(source)
         run = LiveRun(live_source, self.stream(live_source.height, live_source.width, **options, latest=True))
         run.warm_up()
         try:
@@ -273,7 +266,7 @@ class Predictor:
 
     def __repr__(self) -> str:
         checkpoint = self.checkpoint
-        note = f"; {checkpoint.note}" * bool(checkpoint.note)
+        note = f"; {checkpoint.note}" if checkpoint.note else ""
         return (
             f"Predictor({checkpoint.model_config.size} {checkpoint.temporal_config.name}, "
             f"{', '.join(self.class_names)}, trained at {checkpoint.windows.hz:g} Hz on {checkpoint.spec.name}"
@@ -282,21 +275,17 @@ class Predictor:
 
 
 @contextmanager
-def _opened(
-    recording: object, height: int | None, width: int | None, repair: bool, filters: Filters
-) -> Iterator[OpenedSource]:
+def _opened(recording: object, height: int | None, width: int | None, repair: bool) -> Iterator[OpenedSource]:
     """Open what `Predictor.predict` accepts. Raise UserError for anything else."""
     if isinstance(recording, Recording):
         size_hw = recording.height, recording.width
         sensor_size(recording.path, size_hw, ReadOptions(height, width))  # both agree, or an error
-        before = recording.repair, recording.filters
+        before = recording.repair
         recording.repair |= repair
-        if filters:
-            recording.filters = FilterChain(filters, recording.height, recording.width)
         try:
             yield OpenedSource(recording.name, recording)
         finally:
-            recording.repair, recording.filters = before
+            recording.repair = before
     elif isinstance(recording, str | Path):
         sources = find_sources(str(recording))
         if len(sources) > 1:
@@ -305,7 +294,7 @@ def _opened(
                 "predict.several_recordings",
                 f"{recording} holds {len(sources)} recordings ({named}, ...); predict them one by one",
             )
-        options = ReadOptions(height, width, repair or None, filters=filters)
+        options = ReadOptions(height, width, repair or None)
         with opened_source(next(iter(sources.values())), options) as source:
             yield source
     else:
@@ -315,7 +304,7 @@ def _opened(
                 "events.sensor_unknown",
                 "events in memory do not tell the size of their sensor; give height= and width=",
             )
-        yield OpenedSource("events in memory", filtered(EventsInMemory(events, height, width, repair), filters))
+        yield OpenedSource("events in memory", EventsInMemory(events, height, width, repair))
 
 
 def _warn(checkpoint: LoadedCheckpoint, settings: WindowSettings) -> None:

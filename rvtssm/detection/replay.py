@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from rvtssm.detection.event_camera import NO_EVENTS, Arrival
 from rvtssm.readers import Recording
+from rvtssm.readers.source import NO_EVENTS, Arrival, LiveSource
 from rvtssm.records import Events
 
 _PAUSE_S = 0.005  # time between checks of the clock, as long as the packets of a fast camera
@@ -14,7 +14,7 @@ _BEHIND_US = 10_000  # a replay that is further behind reports a backlog
 _MOST_AT_ONCE_US = 1_000_000  # limit after the whole computer was suspended
 
 
-class Replay:
+class Replay(LiveSource):
     """Use this where a `Camera` is expected. Speed, position and pauses can be changed during playback.
 
     Args:
@@ -23,6 +23,8 @@ class Replay:
         clock: Returns the current time in seconds.
         sleep: Waits for a number of seconds.
     """
+
+    is_ended = False
 
     def __init__(
         self,
@@ -33,14 +35,16 @@ class Replay:
     ) -> None:
         self.name = name
         self.height, self.width = recording.height, recording.width
-        self.clock = clock
-        self.num_events = self.num_lost = 0
-        self.broke_off = ""
-        self.is_ended = False
+        self.num_events = 0
+        self._clock = clock
         self._recording, self._sleep = recording, sleep
         self._speed, self._is_paused = 1.0, False
         self.first_us, self.last_us = recording.time_range_us
         self.seek(self.first_us)
+
+    def clock(self) -> float:
+        """Return the current time in seconds."""
+        return self._clock()
 
     @property
     def now_us(self) -> int:
@@ -76,7 +80,7 @@ class Replay:
     def seek(self, start_us: int) -> None:
         """Continue at a time of the recording. The next arrival announces a new stream."""
         self._now_us = min(max(start_us, self.first_us), self.last_us)
-        self._blocks: Iterator[Events] = self._recording.iterate(start_us=self._now_us, reuse=True)
+        self._blocks: Iterator[Events] = self._recording.iterate(start_us=self._now_us)
         self._block, self._done, self._is_restart, self.is_ended = NO_EVENTS, 0, True, False
         self._set_pace()
 

@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import Protocol, TypeVar
 
 from rvtssm.datasets.tree import find_event_files, options_above
-from rvtssm.detection.event_camera import CAMERA, Arrival, open_camera
+from rvtssm.detection.event_camera import CAMERA, open_camera
 from rvtssm.detection.packets import SOCKET, connected_to, piped_events
 from rvtssm.drawing.pictures import Images, dsec_images
 from rvtssm.readers import ReadFaults, Recording, open_with, usual_sensor
 from rvtssm.readers.event_checks import gated
 from rvtssm.readers.faults import are_multiples, warn_of_unit
-from rvtssm.readers.filters import FilterChain, Filters
 from rvtssm.readers.gate import Gate
 from rvtssm.readers.header import UnknownSensorSize
+from rvtssm.readers.source import EventSource
 from rvtssm.readers.table import event_suffixes, index_of, split_part
 from rvtssm.records import Events, ReadOptions
 from rvtssm.system.files import did_you_mean
@@ -27,36 +27,6 @@ from rvtssm.system.user_error import UserError
 
 STDIN = "-"
 DSEC_EVENTS = "events/left/events.h5"
-
-
-class EventSource(Protocol):
-    """Events in order of time: a file, an array, a pipe, a camera."""
-
-    @property
-    def name(self) -> str:
-        """The name in messages."""
-
-    @property
-    def height(self) -> int:
-        """Height of the sensor, pixels."""
-
-    @property
-    def width(self) -> int:
-        """Width of the sensor, pixels."""
-
-    @property
-    def time_range_us(self) -> tuple[int, int] | None:
-        """Times of the first and the last event; None if they are not known before the source ends."""
-
-    def blocks(self) -> Iterator[Events]:
-        """Yield all events. A block may overwrite the arrays of the block before it."""
-
-
-class SeekableSource(EventSource, Protocol):
-    """A source whose events can be read in any order."""
-
-    def between(self, start_us: int, end_us: int) -> Events:
-        """Return the events with start_us <= t < end_us."""
 
 
 class Interruption:
@@ -73,10 +43,9 @@ class _Endable(Protocol):
 
 
 Ends = TypeVar("Ends", bound=_Endable)
-Source = TypeVar("Source")
 
 
-class EventsInMemory:
+class EventsInMemory(EventSource):
     """Events that do not come from a file.
 
     Args:
@@ -91,6 +60,8 @@ class EventsInMemory:
 
     name = "events in memory"
     format = "memory"
+    is_live = False
+    faults = ReadFaults()
 
     def __init__(self, events: Events, height: int, width: int, repair: bool = False) -> None:
         if not len(events):
@@ -115,84 +86,14 @@ class EventsInMemory:
         return int(self.events.t[0]), int(self.events.t[-1])
 
 
-class FilteredSource:
-    """A pipe, a socket, a camera, events in memory or packets, without the events that filters remove."""
-
-    def __init__(self, source: EventSource, filters: Filters) -> None:
-        self._source, self.filters = source, FilterChain(filters, source.height, source.width)
-        if hasattr(source, "packets"):
-            self.packets = self._packets
-        if hasattr(source, "arrivals"):
-            self.arrivals = self._arrivals
-        if hasattr(source, "between"):
-            self.between = self._between
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._source, name)
-
-    def blocks(self) -> Iterator[Events]:
-        """Yield what is left of the blocks."""
-        return self.filters.blocks(self._source.blocks())
-
-    def _packets(self) -> Iterator[tuple[Events, int | None]]:
-        for events, until_us in self._source.packets():  # type: ignore[attr-defined]
-            yield self.filters(events), until_us
-
-    def _arrivals(self) -> list[Arrival]:
-        arrivals = self._source.arrivals()  # type: ignore[attr-defined]
-        return [replace(arrival, events=self.filters(arrival.events)) for arrival in arrivals]
-
-    def _between(self, start_us: int, end_us: int) -> Events:
-        assert self._source.time_range_us is not None
-        filters, begin_us = self.filters.before(start_us, self._source.time_range_us[0])
-        events = self._source.between(begin_us, end_us)  # type: ignore[attr-defined]
-        return filters(events).between(start_us, end_us)
-
-
 @dataclass(frozen=True)
 class OpenedSource:
-    """An opened source with what belongs to it. A pipe, socket or camera is read once, and cannot be sought in."""
+    """An opened source with what belongs to it."""
 
     name: str  # the path or address that was opened
     events: EventSource
     images: Images | None = None
     assumed_sensor: str = ""  # name of the common sensor whose size is assumed, if the source does not give one
-
-    @property
-    def seekable(self) -> SeekableSource | None:
-        """The events if they can be read in any order, otherwise None."""
-        return cast(SeekableSource, self.events) if hasattr(self.events, "between") else None
-
-    @property
-    def format(self) -> str:
-        """The name of the format; `events` for a source of another program."""
-        return getattr(self.events, "format", "events")
-
-    @property
-    def faults(self) -> ReadFaults:
-        """The events that were repaired so far."""
-        return getattr(self.events, "faults", ReadFaults())
-
-    @property
-    def removed(self) -> dict[str, float]:
-        """The share of events that each filter removed so far, 0 to 1."""
-        filters: FilterChain | None = getattr(self.events, "filters", None)
-        if filters is None:
-            return {}
-        return filters.removed()
-
-    @property
-    def broke_off(self) -> str:
-        """Why a pipe or a camera ended early; empty if it did not."""
-        return getattr(self.events, "broke_off", "")
-
-    def between(self, start_us: int, end_us: int) -> Events:
-        """Return the events with start_us <= t < end_us of a seekable source, even after it was closed."""
-        assert self.seekable is not None
-        events = self.seekable.between(start_us, end_us)
-        if isinstance(self.events, Recording):
-            self.events.close()
-        return events
 
 
 def find_sources(where: str) -> dict[str, str]:
@@ -233,13 +134,6 @@ def find_sources(where: str) -> dict[str, str]:
     return by_name
 
 
-def filtered(source: Source, filters: Filters) -> Source:
-    """Return a source without the events that filters remove; the source itself if there are none."""
-    if not filters:
-        return source
-    return cast(Source, FilteredSource(cast(EventSource, source), filters))
-
-
 @contextmanager
 def opened_source(
     where: str,
@@ -265,15 +159,15 @@ def opened_source(
         raw = getattr(sys.stdin.buffer, "raw", None)  # a thread may read it, which must not hold a lock at the end
         read = getattr(sys.stdin.buffer, "read1") if raw is None else raw.read  # noqa: B009
         with ended_by_signals(piped_events(read, "standard input", options)) as piped:
-            yield OpenedSource("standard input", filtered(piped, options.filters))
+            yield OpenedSource("standard input", piped)
     elif where.startswith(CAMERA):
         with open_camera(where.removeprefix(CAMERA), camera_settings) as camera, ended_by_signals(camera):
-            yield OpenedSource(camera.name, filtered(camera, options.filters))
+            yield OpenedSource(camera.name, camera)
     elif where.startswith(SOCKET):
         with connected_to(where) as connection:
             try:
                 with ended_by_signals(piped_events(connection.recv, where, options)) as piped:
-                    yield OpenedSource(where, filtered(piped, options.filters))
+                    yield OpenedSource(where, piped)
             except ConnectionError as error:
                 raise UserError(
                     "live.broke_off", f"{where} broke off ({error.strerror}); start the sender again"

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rvtssm.detection.engine import StreamDetector
     from rvtssm.detection.sources import OpenedSource
     from rvtssm.detection.window_results import WindowResult
+    from rvtssm.readers.source import EventSource
 
 _TIMED = 100_000  # windows whose times are kept for the percentiles, the last ones, because a camera can send for days
 
@@ -57,43 +58,53 @@ class RunSummary:
 
     def lines(self) -> list[str]:
         """Return the numbers with their units, a line for each subject."""
-        (sensor_h, sensor_w), (frame_h, frame_w) = self.sensor_hw, self.frame_hw
-        faults = "".join(f", {count} {name.replace('_', ' ')}" for name, count in self.faults.items() if count)
-        lost = f", {self.num_lost_packets} packets lost" * bool(self.num_lost_packets)
-        restarts = f", {counted(self.num_restarts, 'jump')} of the clock" * bool(self.num_restarts)
-        assumed = f" (assumed: {self.assumed_sensor})" * bool(self.assumed_sensor)
-        passed = f", {self.num_passed} without a result" * bool(self.num_passed)
-        reduce = f", reduce={self.reduce}" * (self.downsample > 1) + f", tiles={self.tiles}" * bool(self.tiles)
-        rate = "" if self.realtime_factor is None else f"; then {self.realtime_factor:.2g} x real time"
-        lines = [
-            f"{self.source}: {self.format}, {counted(self.num_events, 'event')}, {self.duration_s:.3f} s from camera "
-            f"time {self.start_us / 1e6:.3f} s{faults}{lost}{restarts}",
-            *self._filter_lines(),
-            f"{counted(self.num_windows, 'window')} of {self.window_ms:g} ms at {self.hz:g} Hz{passed}",
-            f"sensor {sensor_w} x {sensor_h} pixels{assumed}, frames {frame_w} x {frame_h} "
-            f"(downsample={self.downsample}{reduce})",
+        sensor_h, sensor_w = self.sensor_hw
+        frame_h, frame_w = self.frame_hw
+        begin = f"{self.duration_s:.3f} s from camera time {self.start_us / 1e6:.3f} s"
+        events = [f"{self.format}, {counted(self.num_events, 'event')}, {begin}"]
+        events += [f"{count} {name.replace('_', ' ')}" for name, count in self.faults.items() if count]
+        windows = [f"{counted(self.num_windows, 'window')} of {self.window_ms:g} ms at {self.hz:g} Hz"]
+        sensor, frames = f"sensor {sensor_w} x {sensor_h} pixels", [f"downsample={self.downsample}"]
+        pace = f"{self.wall_s:.1f} s, {self.startup_s:.1f} s of it to start"
+        if self.num_lost_packets:
+            events.append(f"{self.num_lost_packets} packets lost")
+        if self.num_restarts:
+            events.append(f"{counted(self.num_restarts, 'jump')} of the clock")
+        if self.num_passed:
+            windows.append(f"{self.num_passed} without a result")
+        if self.assumed_sensor:
+            sensor += f" (assumed: {self.assumed_sensor})"
+        if self.downsample > 1:
+            frames.append(f"reduce={self.reduce}")
+        if self.tiles:
+            frames.append(f"tiles={self.tiles}")
+        if self.realtime_factor is not None:
+            pace += f"; then {self.realtime_factor:.2g} x real time"
+        lines = [f"{self.source}: {', '.join(events)}"]
+        if self.removed:
+            shares = [f"{100 * share:.1f} % ({name})" for name, share in self.removed.items()]
+            lines.append(f"filters removed {', '.join(shares)} of the events before them")
+        lines += [
+            ", ".join(windows),
+            f"{sensor}, frames {frame_w} x {frame_h} ({', '.join(frames)})",
             f"{counted(self.num_detections, 'box')} for the files, highest score of all {self.highest_score:.2f}",
-            f"{self.wall_s:.1f} s, {self.startup_s:.1f} s of it to start{rate}",
+            pace,
         ]
         for what, numbers in (("computing", self.step_ms), ("lag", self.lag_ms)):
             if numbers:
-                times = ", ".join(f"{value:.1f} ms ({name})" for name, value in numbers.items())
-                lines.append(f"{what} per window: {times}")
-        return lines + ["wrote " + ", ".join(self.files)] * bool(self.files)
-
-    def _filter_lines(self) -> list[str]:
-        if not self.removed:
-            return []
-        shares = ", ".join(f"{100 * share:.1f} % ({name})" for name, share in self.removed.items())
-        return [f"filters removed {shares} of the events before them"]
+                times = [f"{value:.1f} ms ({name})" for name, value in numbers.items()]
+                lines.append(f"{what} per window: {', '.join(times)}")
+        if self.files:
+            lines.append(f"wrote {', '.join(self.files)}")
+        return lines
 
 
 def run_summary(
     source: OpenedSource,
+    events: EventSource,
     detector: StreamDetector,
     tally: Tally,
     *,
-    num_lost: int,
     num_restarts: int = 0,
     broke_off: str,
     files: tuple[str, ...] = (),
@@ -102,16 +113,16 @@ def run_summary(
 
     Args:
         source: The opened source.
+        events: What the events were read from: that source, or what plays or feeds it.
         detector: The detector of the run.
         tally: What was counted.
-        num_lost: Packets of a camera that were lost.
         num_restarts: Jumps of the clock.
         broke_off: Why the run ended early; empty if it did not.
         files: The files that were written.
     """
     return RunSummary(
         source=source.name,
-        format=source.format,
+        format=source.events.format,
         sensor_hw=detector.sensor_hw,
         frame_hw=detector.frame_hw,
         downsample=detector.downsample,
@@ -123,9 +134,9 @@ def run_summary(
         windows_per_call=detector.windows_per_call,
         **tally.counts(),
         classes=detector.checkpoint.spec.names_on_disk,
-        faults=asdict(source.faults),
-        removed=source.removed,
-        num_lost_packets=num_lost,
+        faults=asdict(source.events.faults),
+        removed=detector.filters.removed(),
+        num_lost_packets=events.num_lost,
         num_restarts=num_restarts,
         broke_off=broke_off,
         files=files,
@@ -134,8 +145,9 @@ def run_summary(
 
 def counted(count: int, noun: str) -> str:
     """Return a number with its noun, such as "1 box" or "2 boxes"."""
-    plural = "es" if noun.endswith("x") else "s"
-    return f"{count} {noun}{plural * (count != 1)}"
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun}{'es' if noun.endswith('x') else 's'}"
 
 
 class Tally:

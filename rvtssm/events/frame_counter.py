@@ -21,15 +21,13 @@ from rvtssm.events.representations import (
     num_shared_slices,
 )
 from rvtssm.events.surfaces import Surfaces
-from rvtssm.events.windows import FreeGrid
+from rvtssm.events.window_clock import WindowClock
+from rvtssm.readers.event_checks import check_events
 from rvtssm.records import Events, PackedEvents, Windows, WindowSettings
-from rvtssm.records.arrays import check_inside
 from rvtssm.system.machine import check_memory
-from rvtssm.system.user_error import UserError
 
 Ints = npt.NDArray[np.int64]
 _FIRST_ROOM = 1 << 16  # events that a new counter has room for
-_NEVER_US = np.iinfo(np.int64).min
 
 
 class FrameCounter:
@@ -63,7 +61,6 @@ class FrameCounter:
         self._is_whole = pixels.shows_all  # cell i belongs to event i, and `_before` is not filled
         self._before[0] = self._begin = self._end = 0  # kept events are [_begin, _end)
         self._num_forgotten = 0  # cells dropped from the front of the arrays so far
-        self._latest_us: int = _NEVER_US
         self.ring: SliceRing | None = None
         self._last_end_us: int | None = None  # end of the window taken last
         self._ahead: Frames | None = None  # partial frame of the next window, from events that are forgotten
@@ -86,16 +83,10 @@ class FrameCounter:
             is_lent: Do not copy the times. All earlier events must be forgotten, and the caller must forget these
                 events before their array changes.
 
-        Raises:
-            UserError: Events lie outside the sensor, or are earlier than events pushed before.
+        Nothing is checked again: a gate has put the events in order and on the sensor.
         """
         if not len(events):
             return
-        check_inside(events, self.pixels.sensor_height, self.pixels.sensor_width)
-        if events.t[0] < self._latest_us:
-            raise UserError(
-                "events.unsorted", f"events at {events.t[0]} us follow events at {self._latest_us} us; push in order"
-            )
         self._make_room(len(events), len(events) * self.pixels.most + 1)
         start, self._end = self._end, self._end + len(events)
         if is_lent:
@@ -105,7 +96,6 @@ class FrameCounter:
             self._t[start : self._end] = events.t
         before = np.array([start], np.int32) if self._is_whole else self._before[start : self._end + 1]
         pack(events, self.pixels, self._cells, before)
-        self._latest_us = int(events.t[-1])
 
     def take(self, bounds_us: Ints, out: Frames | None = None) -> Frames:
         """Return the frames of windows, counted from the events pushed so far.
@@ -201,7 +191,6 @@ class FrameCounter:
         self._make_room(len(t), len(cells))
         self._end = len(t)
         self._t[: len(t)], self._cells[: len(cells)], self._before[: len(before)] = t, cells, before
-        self._latest_us = int(t[-1]) if len(t) else _NEVER_US
         self.ring = self._last_end_us = self._ahead = None
 
     def _ring_for(self, bounds_us: Ints) -> SliceRing | None:
@@ -288,49 +277,30 @@ def count_as_they_close(
         counter: A new counter.
         max_windows: The most windows to yield at a time.
     """
-    grid: FreeGrid | None = None
-    done, last_us, settings = 0, 0, counter.settings
-    if windows is None:
-        is_apart = settings.length_us is None or settings.length_us <= int(settings.stride_us)
-    else:
-        is_apart = bool((windows.bounds_us[1:, 0] >= windows.bounds_us[:-1, 1]).all())
-    is_ahead = is_apart and adds_up(settings)
-
-    def part(start: int, stop: int) -> Windows:
-        if windows is not None:
-            return windows[start:stop]
-        assert grid is not None
-        return grid.windows(start, stop)
+    clock = WindowClock(counter.settings, windows, None)
+    is_ahead = clock.is_apart() and adds_up(counter.settings)
 
     def taken(stop: int) -> Iterator[tuple[Windows, Frames]]:
-        nonlocal done
-        while done < stop:
-            closed = part(done, done + 1 if counter.is_ahead else min(done + max_windows, stop))
-            done += len(closed)
+        while clock.done < stop:
+            closed = clock.next_part(stop, 1 if counter.is_ahead else max_windows)
             yield closed, counter.take(closed.bounds_us)
 
     for block in blocks:
-        if not len(block) or (windows is not None and done == len(windows)):
+        if not len(block) or (windows is not None and clock.done == len(windows)):
             continue
         counter.push(block, is_lent=is_ahead)
-        grid = grid or FreeGrid(int(block.t[0]), settings)
-        last_us = int(block.t[-1])
-        closed_us = last_us - settings.includes_end  # windows that end at or before this time are closed
-        num_closed = (
-            grid.num_ended(closed_us) if windows is None else np.searchsorted(windows.ends_us, closed_us, "right")
-        )
-        yield from taken(int(num_closed))
-        open_us = part(done, done + 1).bounds_us
+        clock.advance(int(block.t[-1]))
+        clock.note(block)
+        yield from taken(clock.num_closed())
+        # Events that no open window needs are forgotten, or counted ahead into the next one.
+        open_us = clock.part(clock.done, clock.done + 1).bounds_us
         if not len(open_us):
             continue
-        if is_ahead and last_us >= open_us[0, 0]:
+        if is_ahead and block.t[-1] >= open_us[0, 0]:
             counter.count_ahead(open_us)
         else:
             counter.forget_before(int(open_us[0, 0]))
-    if windows is not None:
-        yield from taken(len(windows))
-    elif grid is not None:
-        yield from taken(grid.num_ended(last_us) + 1)
+    yield from taken(clock.num_at_the_end() if windows is None else len(windows))
 
 
 def count_windows(
@@ -357,9 +327,10 @@ def count_windows(
         (T, C, height // downsample, width // downsample). In histograms, channel = polarity * num_bins + bin.
 
     Raises:
-        UserError: Events lie outside the sensor.
+        UserError: Events lie outside the sensor, or are not in order of time.
     """
     settings = settings or WindowSettings()
+    check_events(events, height, width)
     counter = FrameCounter(settings, frame_pixels(height, width, downsample, reduce=settings.reduce))
     counter.push(events)
     return counter.take(windows.bounds_us)

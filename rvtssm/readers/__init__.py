@@ -15,7 +15,6 @@ import h5py
 from rvtssm.readers.csv_text import is_csv
 from rvtssm.readers.ecf import is_ecf
 from rvtssm.readers.faults import ReadFaults
-from rvtssm.readers.filters import FilterChain, Filters, checked_filters
 from rvtssm.readers.hdf5 import HDF5_SIGNATURE, open_hdf5, reading
 from rvtssm.readers.header import LARGEST_SIDE, TextHeader, UnknownSensorSize, read_text_header
 from rvtssm.readers.recording import Recording
@@ -85,7 +84,6 @@ def open_recording(
     time_unit: str | None = None,
     format: str | None = None,
     columns: Mapping[str, str | int] | None = None,
-    filters: Filters = (),
 ) -> Recording:
     """Open an event file of any format in READERS.
 
@@ -105,14 +103,13 @@ def open_recording(
         time_unit: Unit of the times: us, ns, ms or s, if the file does not state it.
         format: A key of READERS, for a file that does not tell its format, such as evt3 for a RAW file without header.
         columns: The name, or the number from 0, of the columns t, x, y and p, if they cannot be told.
-        filters: Filters of the events, such as ["background", "hot_pixels"], see `FilterChain`.
 
     Raises:
         UserError: The file is empty or has an unknown format, neither the file nor the caller gives the size of the
             sensor, or the caller contradicts the file.
     """
     named = {name: str(place) for name, place in (columns or {}).items()}
-    return open_with(path, ReadOptions(height, width, repair, time_unit, format, named, filters))
+    return open_with(path, ReadOptions(height, width, repair, time_unit, format, named))
 
 
 def open_with(path: Path | str, options: ReadOptions) -> Recording:
@@ -130,7 +127,6 @@ def open_with(path: Path | str, options: ReadOptions) -> Recording:
         )
     if options.format is not None:
         check_choice("format", options.format, readers())
-    checked_filters(options.filters)
     with file_errors(named):
         name = recording_format(path, options.format)
         reader = readers()[name]
@@ -148,8 +144,6 @@ def open_with(path: Path | str, options: ReadOptions) -> Recording:
                 f"{path} is {name}, which counts microseconds; leave out time_unit={options.time_unit}",
             )
         recording.repair = bool(options.repair)
-        if options.filters:
-            recording.filters = FilterChain(options.filters, recording.height, recording.width)
         return recording
 
 

@@ -7,14 +7,14 @@ matter how events are cut into blocks, and the events of a time range can be fil
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.events.windows import LATE_US
+from rvtssm.readers.source import EventSource
 from rvtssm.records import Events
 from rvtssm.system.jit import jit
 from rvtssm.system.limits import check_choice, check_number
@@ -216,7 +216,6 @@ class FilterChain:
         self.given, self.height, self.width = given, height, width
         self.filters = checked_filters(given)
         self._states: list[State] | None = None  # None: before the first event
-        self._latest_us = _NEVER_US
         self.num_events = 0  # before the first filter
         self.num_removed = dict.fromkeys(self.filters, 0)
 
@@ -229,10 +228,9 @@ class FilterChain:
         """Return the events that all filters keep."""
         if not len(events):
             return events
-        if self._states is None or events.t[0] < self._latest_us - LATE_US:  # the clock was set back
+        if self._states is None:
             self.begin(int(events.t[0]))
         assert self._states is not None
-        self._latest_us = max(self._latest_us, int(events.t[-1]))
         self.num_events += len(events)
         for (name, one), state in zip(self.filters.items(), self._states, strict=True):
             if not len(events):
@@ -245,30 +243,31 @@ class FilterChain:
 
     def begin(self, begin_us: int) -> None:
         """Begin a stream at a time; without this call, it begins with the first event. The counts stay."""
-        self._latest_us = _NEVER_US
         self._states = [one.start(self.height, self.width, begin_us) for one in self.filters.values()]
 
-    def fresh(self) -> FilterChain:
-        """Return the same filters for another stream."""
-        return FilterChain(self.given, self.height, self.width)
+    def restart(self) -> None:
+        """Forget the stream: the next events begin another one. The counts stay."""
+        self._states = None
 
-    def before(self, start_us: int, first_us: int) -> tuple[FilterChain, int]:
-        """Return the filters for a time range of a recording, and the time from which they need its events.
-
-        Args:
-            start_us: Start of the time range.
-            first_us: Time of the first event of the recording.
-        """
-        filters, begin_us = self.fresh(), max(start_us - self.memory_us, first_us)
-        filters.begin(begin_us)
-        return filters, begin_us
-
-    def blocks(self, blocks: Iterator[Events]) -> Iterator[Events]:
+    def blocks(self, blocks: Iterable[Events]) -> Iterator[Events]:
         """Yield what is left of consecutive blocks, without empty ones."""
         for block in blocks:
             filtered = self(block)
             if len(filtered):
                 yield filtered
+
+    def between(self, source: EventSource, start_us: int, end_us: int) -> Events:
+        """Return the events of a time range that these filters keep, from a source that can be sought in.
+
+        Nothing is counted. Filtering begins only as early as the filters remember.
+        """
+        if not self.filters:
+            return source.between(start_us, end_us)
+        assert source.time_range_us is not None
+        chain = FilterChain(self.given, self.height, self.width)
+        begin_us = max(start_us - self.memory_us, source.time_range_us[0])
+        chain.begin(begin_us)
+        return chain(source.between(begin_us, end_us)).between(start_us, end_us)
 
     def removed(self) -> dict[str, float]:
         """Return the share of all events that each filter removed, 0 to 1."""

@@ -75,6 +75,21 @@ class EventBuffer:
         return rest
 
 
+def copy_events(events: Events) -> Events:
+    """Return the events in arrays of their own, since a reader overwrites its buffer."""
+    return Events(events.t.copy(), events.x.copy(), events.y.copy(), events.p.copy())
+
+
+def join_events(parts: list[Events]) -> Events:
+    """Concatenate consecutive parts; an empty list gives no events."""
+    if not parts:
+        return EventBuffer(0).events(0)
+    if len(parts) == 1:
+        return parts[0]
+    columns = zip(*((part.t, part.x, part.y, part.p) for part in parts), strict=True)
+    return Events(*map(np.concatenate, columns))
+
+
 @dataclass(frozen=True, slots=True)
 class Gate:
     """Converts blocks of raw columns of one source to events, and checks every value."""

@@ -22,6 +22,7 @@ from rvtssm.readers.event_checks import say_faults
 from rvtssm.readers.faults import ReadFaults
 from rvtssm.readers.gate import POSITION, EventBuffer
 from rvtssm.readers.header import MAX_HEADER_BYTES
+from rvtssm.readers.source import EventSource
 from rvtssm.records import Events, ReadOptions
 from rvtssm.system.user_error import UserError, key_of
 
@@ -38,7 +39,7 @@ class ByteStream(Protocol):
         """Return the next bytes, at most `size`, as soon as there are some; none at the end."""
 
 
-class PipeReader:
+class PipeReader(EventSource):
     """Reads the bytes of a pipe or a socket until it ends, breaks off or is interrupted.
 
     Args:
@@ -48,8 +49,7 @@ class PipeReader:
 
     def __init__(self, stream: ByteStream, name: str) -> None:
         self.name, self._stream = name, stream
-        self.broke_off = ""  # why the stream ended early, empty if it did not
-        self.is_interrupted = self._is_reading = False
+        self._is_reading = False
 
     def _read_some(self, size: int) -> bytes:
         """Return the next bytes as soon as some arrive, at most `size`; none at the end."""
@@ -90,6 +90,8 @@ class PipedRecording(PipeReader):
         UserError: The stream ended, or its format cannot be read in order.
     """
 
+    faults = ReadFaults()
+
     def __init__(self, stream: ByteStream, name: str, options: ReadOptions | None = None) -> None:
         super().__init__(stream, name)
         head = _read_head(stream)
@@ -119,7 +121,6 @@ class PipedRecording(PipeReader):
         self._decoder = recording
         self.format, self.height, self.width = recording.format, recording.height, recording.width
         self.num_events = 0
-        self.faults = ReadFaults()
         self._undecoded = _Undecoded(head)
         self._began_us: int | None = None  # `_check_clock` counts the events since this time
         self._num_since = 0
@@ -154,8 +155,6 @@ class PipedRecording(PipeReader):
                 break
         self.faults = ReadFaults.of(state, max(num_bytes, 0) % decoder.unit_bytes)
         say_faults(self.name, self.faults, self.num_events, (self.height, self.width))
-
-    time_range_us = None  # not known before the stream ends
 
     def _before_jump(self, last_us: int | None, events: Events) -> Events:
         """Return the events before a jump of the clock. `last_us` is the time of the last event before these."""

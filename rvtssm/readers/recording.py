@@ -17,22 +17,21 @@ import numpy.typing as npt
 
 from rvtssm.readers.decoder import Decoder
 from rvtssm.readers.faults import ReadFaults, are_multiples, say, warn_of_unit
-from rvtssm.readers.filters import FilterChain
-from rvtssm.readers.gate import LATEST_US, POSITION, EventBuffer, first_state
+from rvtssm.readers.gate import LATEST_US, POSITION, EventBuffer, copy_events, first_state, join_events
 from rvtssm.readers.index import RecordingIndex, identity_of, index_of, load_index, save_index
+from rvtssm.readers.source import EventSource
 from rvtssm.records import Events
 from rvtssm.records.arrays import check_time_range
 from rvtssm.system.user_error import UserError
 
 MAX_EVENTS_PER_UNIT = 36  # an EVT2.1 word, which is written as three vectors of 12 pixels
-_LATEST_US = np.iinfo(np.int64).max
 _LONGEST_GAP_US = 6 * 3_600_000_000  # longest gap in a recording; every empty window in it is computed
-_NOT_SETTINGS = ("path", "_counted", "repair", "filters", "_index", "_handle", "_handle_owner", "_begin", "_is_told")
+_NOT_SETTINGS = ("path", "_counted", "repair", "_index", "_handle", "_handle_owner", "_begin", "_is_told")
 
 Bytes = npt.NDArray[np.uint8]
 
 
-class Recording(Decoder):
+class Recording(Decoder, EventSource):
     """One event file. Use `iterate` to stream all of it and `between` for the events of a time range.
 
     Times never decrease, coordinates lie on the sensor, polarity is 0 or 1. A recording can be pickled; each process
@@ -56,7 +55,7 @@ class Recording(Decoder):
         truncated_bytes: Bytes after the last complete unit.
     """
 
-    format: str
+    is_live = False
     is_unit_fixed = True  # the format defines that times are microseconds
     is_unit_certain = True  # the file or the caller says the unit of time; otherwise unusual times are doubted
     index_events = 1 << 15  # events between two index entries; a smaller number makes short slices cheaper
@@ -66,7 +65,6 @@ class Recording(Decoder):
         self._truncated_bytes = truncated_bytes
         self._counted = first_state()  # the state whose faults were counted last
         self.repair = False  # read the file even if many events are faulty
-        self.filters: FilterChain | None = None  # of `iterate` and `between`; counts those of the latest iteration
         self._is_told = False  # whether the faults were said
         self._index: RecordingIndex | None = None
 
@@ -95,16 +93,7 @@ class Recording(Decoder):
                 "reader.max_events",
                 f"max_events={max_events} is too small; one word can hold {MAX_EVENTS_PER_UNIT} events",
             )
-        buffer = EventBuffer(max_events)
-        if self.filters is None:
-            return self._blocks(buffer, start_us, end_us, reuse)
-        if start_us is None:
-            self.filters = self.filters.fresh()
-            return self.filters.blocks(self._blocks(buffer, start_us, end_us, reuse))
-        self.filters, begin_us = self.filters.before(start_us, self.time_range_us[0])
-        blocks = self.filters.blocks(self._blocks(buffer, begin_us, end_us, reuse))
-        parts = (block.between(start_us, _LATEST_US) for block in blocks)
-        return (part for part in parts if len(part))
+        return self._blocks(EventBuffer(max_events), start_us, end_us, reuse)
 
     def blocks(self) -> Iterator[Events]:
         """Yield all events. Each block overwrites the arrays of the block before it."""
@@ -144,12 +133,6 @@ class Recording(Decoder):
     def between(self, start_us: int, end_us: int) -> Events:
         """Return the events with start_us <= t < end_us. Few other events are decoded."""
         check_time_range(start_us, end_us)
-        if self.filters is None:
-            return self._unfiltered(start_us, end_us)
-        filters, begin_us = self.filters.before(start_us, self.time_range_us[0])
-        return filters(self._unfiltered(begin_us, end_us)).between(start_us, end_us)
-
-    def _unfiltered(self, start_us: int, end_us: int) -> Events:
         index = self._built_index()
         first, stop = index.blocks(start_us, end_us) if start_us < end_us else (0, 0)
         num_needed, filled = int(index.num_before[stop] - index.num_before[first]), 0
@@ -177,7 +160,7 @@ class Recording(Decoder):
         return f"Recording({self.name}: {self.format}, {self.width} x {self.height} pixels{counted})"
 
     @property
-    def name(self) -> str:
+    def name(self) -> str:  # type: ignore[override]
         """The name of the file."""
         return self.path.name
 
@@ -304,16 +287,3 @@ class EventBlocks:
             self.last_us = int(block.t[-1])
             self.num_events += len(block)
             yield block
-
-
-def copy_events(events: Events) -> Events:
-    """Return the events in arrays of their own, since a reader overwrites its buffer."""
-    return Events(events.t.copy(), events.x.copy(), events.y.copy(), events.p.copy())
-
-
-def join_events(parts: list[Events]) -> Events:
-    """Concatenate consecutive parts; an empty list gives no events."""
-    if not parts:
-        return EventBuffer(0).events(0)
-    columns = zip(*((part.t, part.x, part.y, part.p) for part in parts), strict=True)
-    return Events(*map(np.concatenate, columns))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
@@ -48,7 +48,6 @@ class ReadOptions:
     time_unit: str | None = None  # one of TIME_UNITS
     format: str | None = None  # a key of readers.table.READERS
     columns: Mapping[str, str] = field(default_factory=dict)  # by t, x, y, p: the name, or the number from 0
-    filters: Sequence[str | Mapping[str, Any]] = ()  # see readers.filters.FilterChain
 
     def __post_init__(self) -> None:
         for name, side in (("height", self.height), ("width", self.width)):

@@ -27,6 +27,7 @@ from rvtssm.models.checkpoint_meta import usual_downsample
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers import open_recording
 from rvtssm.readers.dat import write_dat
+from rvtssm.readers.event_checks import LiveGate
 from rvtssm.readers.recording import copy_events, join_events
 from rvtssm.records import Detections, Events, ReadOptions, WindowSettings
 from rvtssm.system.user_error import UserError
@@ -208,8 +209,8 @@ def test_a_reader_that_is_too_slow_drops_and_counts(live_checkpoint, monkeypatch
     clock = SimulatedClock()
     camera = camera_of(packets_of(of_bursts(6), 1_000), clock=clock)
     slow(monkeypatch, clock, 0.05)
-    feed = StreamDetector.feed
-    monkeypatch.setattr(StreamDetector, "feed", lambda *arguments: (clock.sleep(0.003), feed(*arguments))[1])
+    push = LiveGate.push
+    monkeypatch.setattr(LiveGate, "push", lambda *arguments: (clock.sleep(0.003), push(*arguments))[1])
     results = results_of(run_of(camera, live_checkpoint()))
     assert camera.num_lost > 1_500 and len(results) > 6
     assert max(result.lag_s for result in results) < 0.5 + 0.05 + 0.05 + 0.01

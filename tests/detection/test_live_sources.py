@@ -18,8 +18,10 @@ from live_examples import packet_bytes, stream_head
 from user_errors import raises
 
 from rvtssm.cli import main as cli
+from rvtssm.detection import feed as feed_module
 from rvtssm.detection.downsample import sustained_rates
-from rvtssm.detection.live_run import Feed, LiveRun, PythonSource
+from rvtssm.detection.feed import Feed, PythonSource
+from rvtssm.detection.live_run import LiveRun
 from rvtssm.detection.packets import PacketStream
 from rvtssm.detection.predictor import Predictor
 from rvtssm.models.model_config import PostprocessConfig
@@ -46,7 +48,12 @@ class Dribble(io.BytesIO):
 class OneByOne(Feed):
     """Lets each packet be computed before the next one is taken."""
 
-    backlog = 0
+    def arrivals(self):
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._is_read)
+            if self._waiting:
+                return [self._waiting.popleft()]
+        return super().arrivals()
 
 
 def windows_of(predictor, packets):
@@ -70,8 +77,8 @@ def test_bytes_of_packets_are_their_events(draw_events):
     stream = PacketStream(Dribble(as_bytes(events) + packet_bytes(events[:0], 8_000_000)), "a pipe")
     packets = list(stream.packets())
     assert (stream.height, stream.width, stream.broke_off) == (HEIGHT, WIDTH, "")
-    assert packets[-1][1] == 8_000_000 and [until for _, until in packets[:-1]] == [None] * 9
-    assert_same(join_events([packet for packet, _ in packets]), events)
+    assert packets[-1].until_us == 8_000_000 and {packet.until_us for packet in packets[:-1]} == {None}
+    assert_same(join_events([packet.events for packet in packets if len(packet.events)]), events)
 
 
 @pytest.mark.parametrize(
@@ -261,15 +268,34 @@ def test_a_single_event_of_the_far_future_does_not_end_the_boxes(
     assert run.source.source.faults.other_clock == num_left_out
 
 
-def test_packets_that_are_dropped_are_counted(draw_events):
+@pytest.mark.parametrize("kind", ["bytes", "generator"])
+def test_no_packet_is_lost_and_all_that_wait_are_taken_at_once(draw_events, kind):
+    """Ten thousand packets arrive while nobody looks: more than any queue of packets would hold."""
+    events = draw_events(20_000)
+    packets = cut(events, 10_000)
+    source = PythonSource(packets, HEIGHT, WIDTH)
+    if kind == "bytes":
+        source = PacketStream(io.BytesIO(as_bytes(events, 10_000)), "a pipe")
+    feed = Feed(source)
+    feed.begin()
+    feed._thread.join()
+    found = feed.arrivals()
+    assert_same(join_events([arrival.events for arrival in found]), events)
+    assert feed.num_lost == feed.num_lost_events == 0 and not feed.is_ended
+    assert feed.arrivals() == [] and feed.is_ended
+    if kind == "bytes":
+        assert len(found) < 100
+
+
+def test_the_oldest_events_are_dropped_and_counted_if_too_many_wait(draw_events, monkeypatch):
+    monkeypatch.setattr(feed_module, "_MOST_WAITING", 300)
+    monkeypatch.setattr(feed_module, "_LONGEST_WAIT_S", 0.0)
     packets = cut(draw_events(1_000), 10)
     feed = Feed(PythonSource(packets, HEIGHT, WIDTH))
     feed.begin()
-    until_s = time.monotonic() + 10
-    while feed.backlog < 11 and time.monotonic() < until_s:
-        time.sleep(0.01)
-    feed.drop_backlog()
-    assert feed.num_lost == 10 and feed.is_ended
+    feed._thread.join()
+    assert_same(join_events([arrival.events for arrival in feed.arrivals()]), join_events(packets[-3:]))
+    assert (feed.num_lost, feed.num_lost_events) == (7, 700)
 
 
 # rates that can be sustained

@@ -19,7 +19,7 @@ from rvtssm.detection import downsample as module
 from rvtssm.detection.downsample import choose_downsample
 from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
 from rvtssm.detection.predict_recording import predict_recording
-from rvtssm.detection.sources import EventsInMemory, OpenedSource
+from rvtssm.detection.sources import EventsInMemory
 from rvtssm.detection.summary import Tally
 from rvtssm.detection.window_results import WindowResult
 from rvtssm.drawing import pictures
@@ -281,13 +281,13 @@ def test_the_largest_reduction_is_chosen_with_which_something_is_found(
 ):
     tried = []
 
-    def best_scores(checkpoint, events, sensor_hw, downsample, until_us, reduce, tiles):
+    def best_scores(checkpoint, events, sensor_hw, downsample, until_us, reduce, tiles, filters):
         assert sensor_hw == (480, 640) and events.t[-1] < until_us == 7_200_000
         tried.append(downsample)
         return np.array(scores[downsample])
 
     monkeypatch.setattr(module, "best_scores", best_scores)
-    source = OpenedSource("events", EventsInMemory(draw_events(), 480, 640))
+    source = EventsInMemory(draw_events(), 480, 640)
     assert choose_downsample(live_checkpoint(), source) == chosen
     assert tried == list(scores)
 
@@ -302,8 +302,7 @@ def test_every_window_is_tried_also_the_last_one(live_checkpoint, draw_events, c
 
 def test_the_sensor_of_the_training_and_smaller_ones_are_not_reduced_otherwise(live_checkpoint, draw_events):
     for hw in ((48, 64), (50, 70)):
-        source = OpenedSource("events", EventsInMemory(draw_events(), *hw))
-        assert choose_downsample(live_checkpoint(), source) == 1
+        assert choose_downsample(live_checkpoint(), EventsInMemory(draw_events(), *hw)) == 1
 
 
 def test_weights_find_small_objects_on_a_large_sensor():

@@ -16,7 +16,7 @@ from live_examples import packet_bytes, stream_head
 from user_errors import raises
 
 from rvtssm.contrib.ros.event_messages import MessageDecoder
-from rvtssm.detection.live_run import PythonSource
+from rvtssm.detection.feed import PythonSource
 from rvtssm.detection.packets import PacketStream
 from rvtssm.detection.sources import EventsInMemory
 from rvtssm.readers import ReadFaults, open_recording
@@ -347,7 +347,7 @@ def live(packets) -> tuple[Events, ReadFaults]:
 
 def sent_as_python(parts):
     source = PythonSource([structured(part) for part in parts], *SIZE)
-    return join_events([events for events, _ in source.packets()]), source.faults
+    return join_events([packet.events for packet in source.packets()]), source.faults
 
 
 def sent_as_bytes(parts):

@@ -13,7 +13,7 @@ from typing import Any
 
 import rvtssm
 from rvtssm.contrib.ros.message_source import MessageSource
-from rvtssm.detection.live_run import Feed
+from rvtssm.detection.feed import Feed
 from rvtssm.detection.window_results import WindowResult
 from rvtssm.system.limits import check_choice
 
@@ -94,7 +94,7 @@ class EventDetector(Node):
                     for result in self._predictor.live(self._feed, **self._options):
                         self._num_passed += result.num_passed
                         self._publish(result)
-                        if self.source.is_ended:
+                        if self.source.is_interrupted:
                             return
                 except rvtssm.UserError as error:  # the events cannot be used
                     self.get_logger().error(str(error))

@@ -13,7 +13,6 @@ import numpy as np
 from rvtssm.boxes import pairwise_iou, xyxy_to_ltwh
 from rvtssm.contrib.labeling.label_config import LabelConfig
 from rvtssm.detection.engine import StreamDetector, detect
-from rvtssm.detection.sources import EventSource
 from rvtssm.detection.track_objects import LOWEST_SCORE, Tracker
 from rvtssm.events.label_rules import FASTEST_LABELS_US
 from rvtssm.events.labels import BOX_DTYPE, Boxes
@@ -21,6 +20,7 @@ from rvtssm.events.windows import FreeGrid, label_grid
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers import Recording
+from rvtssm.readers.source import EventSource
 from rvtssm.records import Detections, Events, Windows
 from rvtssm.system.user_error import UserError
 
@@ -186,7 +186,7 @@ def agreed_boxes(
     return boxes
 
 
-class ReversedRecording:
+class ReversedRecording(EventSource):
     """The events of a recording in reversed order, between the same first and last time.
 
     A window [s, e) of the recording becomes [`at(e)`, `at(s)`).
@@ -195,7 +195,12 @@ class ReversedRecording:
     def __init__(self, recording: Recording) -> None:
         self._recording, self.name = recording, recording.name
         self.height, self.width = recording.height, recording.width
-        self.time_range_us = recording.time_range_us
+        self._range_us = recording.time_range_us
+
+    @property
+    def time_range_us(self) -> tuple[int, int]:
+        """The times of the first and the last event."""
+        return self._range_us
 
     def at(self, time_us: int) -> int:
         """Return where the edge of a window lies in the reversed recording. Applied twice, it returns the same time."""

@@ -61,7 +61,7 @@ class BagRecording(Recording):
         self.own_state = (*first.decoder_state, 0, 0)
 
     @property
-    def name(self) -> str:
+    def name(self) -> str:  # type: ignore[override]
         """The name of the file, or of the folder of a ROS 2 bag."""
         return (self.path.parent.resolve() if self.path.name == BAG_METADATA else self.path).name
 

@@ -3,17 +3,19 @@
 import contextlib
 import queue
 import threading
+import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
 
 from rvtssm.contrib.ros.event_messages import MessageDecoder, MessageError
+from rvtssm.readers.source import Arrival, EventSource
 from rvtssm.records import Events
 
 _REMEMBERED = 1 << 12  # messages whose time on the clock of ROS is kept, 16 s of packets of 4 ms
 
 
-class MessageSource:
+class MessageSource(EventSource):
     """Takes in serialised messages in one thread, and yields their events in another.
 
     `put` never waits and does no work, so that the callback of a subscription returns at once. Messages that are lost
@@ -28,8 +30,6 @@ class MessageSource:
         UserError: Messages of this type hold no events.
     """
 
-    time_range_us = None  # not known before it ends
-
     def __init__(self, kind: str, most_waiting: int, warn: Callable[[str], object]) -> None:
         self.name, self._warn = kind, warn
         self.height = self.width = 0  # of the sensor, pixels; known after `wait_for_camera`
@@ -43,10 +43,9 @@ class MessageSource:
         # of the latest messages: time of the first event, and the time of ROS minus that of the sensor
         self._clocks_us = deque[tuple[int, int]](maxlen=_REMEMBERED)
         self._lock = threading.Lock()  # of `_clocks_us`
-        self.is_ended = False
 
     @property
-    def num_lost(self) -> int:
+    def num_lost(self) -> int:  # type: ignore[override]
         """Number of messages that were sent and never decoded. Types without `seq` only count what was refused here."""
         return max(self._num_skipped, self._num_refused)
 
@@ -60,7 +59,7 @@ class MessageSource:
 
     def end(self) -> None:
         """End the events. Waiting messages are dropped."""
-        self.is_ended = True
+        self.is_interrupted = True
         with contextlib.suppress(queue.Full):  # if it is full, no thread waits
             self._waiting.put_nowait(None)  # wakes the thread that waits
 
@@ -75,11 +74,11 @@ class MessageSource:
                 self._first.append(events)
         return True
 
-    def packets(self) -> Iterator[tuple[Events, None]]:
+    def packets(self) -> Iterator[Arrival]:
         """Yield the events of each message, until the size of the sensor changes or `end` is called."""
         size_hw = self.height, self.width
         while self._first:
-            yield self._first.popleft(), None
+            yield Arrival(self._first.popleft(), None, time.monotonic())
         while (message := self._next()) is not None:
             events = self._decoded(message)
             if (self.height, self.width) != size_hw:
@@ -87,11 +86,7 @@ class MessageSource:
                     self._first.append(events)
                 return
             if events is not None:
-                yield events, None
-
-    def blocks(self) -> Iterator[Events]:
-        """Yield the events of each message that has some."""
-        return (events for events, _ in self.packets() if len(events))
+                yield Arrival(events, None, time.monotonic())
 
     def ros_time_us(self, t_us: int) -> int:
         """Return the time of ROS at a time of the sensor, as the message tells it that holds the event before it.
@@ -108,9 +103,9 @@ class MessageSource:
 
     def _next(self) -> bytes | None:
         """Wait for the next message. Return None after `end`."""
-        if not self.is_ended:
+        if not self.is_interrupted:
             message = self._waiting.get()
-            if not self.is_ended:
+            if not self.is_interrupted:
                 return message
         return None
 

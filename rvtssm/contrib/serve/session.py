@@ -162,7 +162,7 @@ class Session:
             opened = self._opened.enter_context(opened_source(opening.path, ReadOptions(*sensor_hw)))
             recording: Any = opened.events
             if self._downsample is None:
-                self._downsample = choose_downsample(self._weights("float32"), opened)
+                self._downsample = choose_downsample(self._weights("float32"), recording)
             if opened.assumed_sensor:
                 size = f"{recording.width} x {recording.height} pixels"
                 assumed = f"{opening.name} does not say the size of its sensor: assuming {size}; Size changes it"

@@ -171,7 +171,7 @@ def test_messages_that_find_the_queue_full_are_counted():
     assert source.num_lost == 2
     assert source.wait_for_camera() and (source.height, source.width) == (HEIGHT, WIDTH)
     blocks = source.packets()
-    assert [int(next(blocks)[0].t[0] // 1000) for _ in range(3)] == [0, 1, 2]
+    assert [int(next(blocks).events.t[0] // 1000) for _ in range(3)] == [0, 1, 2]
     source.put(packet_of(random_events(10, 5, 1000, 5000), 5))
     next(blocks)
     assert source.num_lost == 2  # `seq` skipped the same two messages

@@ -1,0 +1,162 @@
+"""Live sources of packets: those of a Python program, and any source that a thread reads."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from rvtssm.events.windows import clock_jumps
+from rvtssm.readers import ReadFaults
+from rvtssm.readers.event_checks import LiveGate, columns_of
+from rvtssm.readers.source import Arrival, EventSource, LiveSource
+from rvtssm.records import Events
+from rvtssm.system.user_error import UserError
+
+_MOST_WAITING = 1 << 24  # events that wait to be taken, 0.3 GB
+_WAIT_S = 0.05  # longest wait for events before control returns to the caller
+_LONGEST_WAIT_S = 1.0  # a sender waits so long for room before the oldest events are dropped
+
+Packet = Events | np.ndarray | tuple[Events | np.ndarray, int | None]
+
+
+class PythonSource(EventSource):
+    """Packets from a Python iterator, such as a generator that reads the SDK of a camera.
+
+    A packet is Events, a structured array with the fields t (integer microseconds), x, y and p, or a pair of one of
+    these and a time before which no event follows. The latter closes windows while nothing happens.
+
+    Args:
+        given: The packets.
+        height: Height of the sensor, pixels.
+        width: Width of the sensor, pixels.
+        name: Name in messages.
+    """
+
+    def __init__(self, given: Iterable[Packet], height: int, width: int, name: str = "packets") -> None:
+        self.given, self.height, self.width, self.name = given, height, width, name
+        self._gate = LiveGate(name, height, width)
+
+    @property
+    def faults(self) -> ReadFaults:
+        """The events that were moved or left out so far."""
+        return self._gate.faults
+
+    def packets(self) -> Iterator[Arrival]:
+        """Yield the events of each packet, and the time before which no event follows (None: unknown)."""
+        for packet in self.given:
+            events, until_us = packet if isinstance(packet, tuple) else (packet, None)
+            arrived_s = time.monotonic()
+            yield Arrival(self._gate.push(*columns_of(events)), until_us, arrived_s)
+        self._gate.conclude()
+
+
+class Feed(LiveSource):
+    """Reads a source in a thread of its own, for a `LiveRun`.
+
+    The thread only puts packets aside, whatever their size; all that wait are taken at once. If more than 2^24 events
+    wait for a second, the oldest are dropped and counted in `num_lost` and `num_lost_events`. A jump of the clock
+    begins a new stream, also within a packet.
+
+    Args:
+        source: The source.
+    """
+
+    def __init__(self, source: EventSource) -> None:
+        self.source = source
+        self.name, self.height, self.width, self.format = source.name, source.height, source.width, source.format
+        self.num_lost = self.num_lost_events = 0
+        self._has_ended, self._own_broke_off = False, ""
+        self._latest_us: int | None = None
+        self._waiting, self._num_waiting = deque[Arrival](), 0  # packets, and the number of their events
+        self._is_read = False  # whether the source has ended, with this error:
+        self._error: Exception | None = None
+        self._changed = threading.Condition()  # of the four attributes above
+        self._thread = threading.Thread(target=self._read, name="rvtssm feed", daemon=True)
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether all events were taken, or `end` was called, or a signal has interrupted the source."""
+        return self._has_ended or self.source.is_interrupted
+
+    @property
+    def broke_off(self) -> str:  # type: ignore[override]
+        """Why the source ended early; empty if it did not."""
+        return self._own_broke_off or self.source.broke_off
+
+    @property
+    def faults(self) -> ReadFaults:
+        """The events that were moved or left out so far."""
+        return self.source.faults
+
+    def begin(self) -> None:
+        """Begin to read."""
+        self._thread.start()
+
+    def arrivals(self) -> list[Arrival]:
+        """Return all that has arrived, or nothing after a short wait. Raise what the program of the source raised."""
+        with self._changed:
+            if not self._waiting and not self._is_read:
+                self._changed.wait(_WAIT_S)
+            found = list(self._waiting)
+            self._waiting.clear()
+            self._num_waiting = 0
+            self._changed.notify_all()
+        if not found and self._is_read:
+            self._finish()
+        return found
+
+    def end(self) -> None:
+        """Stop after the events read so far."""
+        self._has_ended = True
+
+    def _finish(self) -> None:
+        """Note the end of the source."""
+        self._has_ended, error = True, self._error
+        if isinstance(error, UserError | OSError):
+            reason = str(error)
+            self._own_broke_off = reason if reason.startswith(self.name) else f"{self.name}: {reason}"
+        elif error is not None:
+            raise error
+
+    def _read(self) -> None:
+        try:
+            for packet in self.source.packets():
+                if self.is_ended:
+                    return
+                for arrival in self._parts(packet):
+                    self._put(arrival)
+        except Exception as error:  # of the source, raised again where its events are taken
+            self._error = error
+        with self._changed:
+            self._is_read = True
+            self._changed.notify_all()
+
+    def _put(self, arrival: Arrival) -> None:
+        """Let a packet wait. If there is no room for long, drop the oldest ones."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._num_waiting < _MOST_WAITING or self.is_ended, _LONGEST_WAIT_S)
+            while self._num_waiting >= _MOST_WAITING:
+                dropped = len(self._waiting.popleft().events)
+                self._num_waiting -= dropped
+                self.num_lost_events += dropped
+                self.num_lost += 1
+            self._waiting.append(arrival)
+            self._num_waiting += len(arrival.events)
+            self._changed.notify_all()
+
+    def _parts(self, packet: Arrival) -> list[Arrival]:
+        """Return a packet as one arrival, or as several if the clock jumps between its events."""
+        if not len(packet.events):  # before the first event, `until_us` closes no window, and may be of any clock
+            return [packet if self._latest_us is not None else replace(packet, until_us=None)]
+        jumps = clock_jumps(self._latest_us, packet.events.t)
+        self._latest_us = int(packet.events.t[-1])
+        if not jumps:
+            return [packet]
+        parts = []
+        for start, stop in pairwise(sorted({0, *jumps, len(packet.events)})):
+            parts.append(Arrival(packet.events[start:stop], None, packet.arrived_s, start in jumps))
+        return [*parts[:-1], replace(parts[-1], until_us=packet.until_us)]
