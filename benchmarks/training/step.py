@@ -22,7 +22,7 @@ from rvtssm.ssm.lstm import LSTM
 from rvtssm.ssm.s5 import S5SSM
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import build_temporal_layer
-from rvtssm.training.fit import speed_up
+from rvtssm.training.trainer import speed_up
 
 LABEL_EVERY = 5  # steps: Gen1 is labelled at 4 Hz and trained at 20 Hz
 LAYERS = {

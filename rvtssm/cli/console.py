@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
-
-if TYPE_CHECKING:  # it imports torch, without which recordings are prepared
-    from rvtssm.datasets.sequence import FrameSequence
 
 console = Console(markup=False, highlight=False)  # names of files may hold brackets
 _errors = Console(stderr=True, markup=False, highlight=False)
@@ -70,23 +67,3 @@ def say_replaced(folder: Path, name: str) -> None:
 def say_written(folder: Path, names: Iterable[str]) -> None:
     """Say which files of a folder were written."""
     say(f"wrote {', '.join(str(folder / name) for name in names)}")
-
-
-def with_labels(sequences: Sequence[FrameSequence], num_without: int = 0) -> str:
-    """Return the number of recordings and of their labels in words. `num_without` others were left out: no boxes."""
-    num_labels = sum(len(sequence.labels) for sequence in sequences)
-    num_thinned = sum(sequence.num_thinned for sequence in sequences)
-    text = f"{len(sequences)} with {num_labels} labels"
-    if num_thinned:
-        text += f" ({thinned_in_words(num_thinned, num_labels)})"
-    if num_without:
-        text += f", {num_without} without boxes left out"
-    return text
-
-
-def thinned_in_words(num_thinned: int, num_kept: int) -> str:
-    """Say how many labels are left out because of their time, and why."""
-    return (
-        f"{num_thinned} of {num_thinned + num_kept} labels left out, because only label times about label_interval_us "
-        "apart are used"
-    )

@@ -6,11 +6,12 @@ from functools import partial
 from pathlib import Path
 
 from rvtssm.cli.config import Config
-from rvtssm.cli.console import announce, console, say, say_replaced, say_written, with_labels
+from rvtssm.cli.console import announce, console, say, say_replaced, say_written
 from rvtssm.cli.inputs import default_out, weights_label, writable
 from rvtssm.cli.run_files import run_files, unlike_others
 from rvtssm.cli.weights import precision_in_words, say_windows, weights_file, with_chosen_precision
 from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.datasets.sequence import with_labels
 from rvtssm.evaluation.detector_run import DetectorRun
 from rvtssm.evaluation.evaluating import evaluate as evaluate_weights
 from rvtssm.evaluation.evaluating import prepare

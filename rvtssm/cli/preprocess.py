@@ -4,13 +4,14 @@ from collections import Counter
 from pathlib import Path
 
 from rvtssm.cli.config import Config
-from rvtssm.cli.console import announce, say, say_error, thinned_in_words
+from rvtssm.cli.console import announce, say, say_error
 from rvtssm.cli.inputs import needed, recordings_path
 from rvtssm.datasets import build_spec
 from rvtssm.datasets.prepare_dataset import PreprocessSummary
 from rvtssm.datasets.prepare_dataset import preprocess as prepare
 from rvtssm.datasets.tree import find_recordings
 from rvtssm.events.label_rules import summary as summary_of_times
+from rvtssm.events.label_rules import thinned_in_words
 from rvtssm.system.output_folder import locked
 from rvtssm.system.user_error import UserError
 

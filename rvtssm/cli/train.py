@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from dataclasses import astuple
 from pathlib import Path
 
+import lightning as L
 from lightning.pytorch.callbacks import Callback
 from rich.table import Table
 
 from rvtssm.cli.config import Config
-from rvtssm.cli.console import announce, console, say, with_labels
+from rvtssm.cli.console import console, say
 from rvtssm.cli.inputs import check_training
 from rvtssm.cli.run_files import run_files
 from rvtssm.cli.weights import WeightSettings, pasted, settings_of
 from rvtssm.models.checkpoint_meta import CheckpointMeta
-from rvtssm.models.parts import head_class
 from rvtssm.models.transfer import CLASS_MAP_FORM, NO_CLASS, Transferred, TransferSource
 from rvtssm.system.output_folder import result_set
 from rvtssm.training import loop
-from rvtssm.training.reports import AboutToTrain, TrainReports
+from rvtssm.training.module import DetectionModule, Start
 
 OUTCOMES = {"taken": "taken", "resized": "adapted", "left": "new"}  # as columns of the table
 
@@ -28,51 +28,27 @@ OUTCOMES = {"taken": "taken", "resized": "adapted", "left": "new"}  # as columns
 def train(config: Config, callbacks: Sequence[Callback] = ()) -> Path:
     """Train and validate a detector, write `checkpoints/best.ckpt` and `last.ckpt` to `out`; return the best one."""
     check_training(config)
-    return loop.train(config, _OnTerminal(config), callbacks)
+    decided = loop.decided(config)
+    assert isinstance(decided, Config)
+    return loop.train(decided, [*callbacks, _RunFiles(decided)])
 
 
-class _OnTerminal(TrainReports):
-    """Prints what a training does, and writes the files that describe the run."""
+class _RunFiles(L.Callback):
+    """Before the first step, reports the start weights, and writes the files that describe the run."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
 
-    def say(self, text: str, is_warning: bool = False) -> None:
-        say(text, style="yellow" if is_warning else None)
-
-    def start_weights(self, path: str, source: TransferSource) -> None:
-        say_settings(path, source, settings_of(self.config.model, self.config.temporal, self.config.windows.settings))
-
-    def transferred(
-        self, path: str, source: TransferSource, meta: CheckpointMeta, report: Sequence[Transferred]
-    ) -> None:
-        report_transfer(path, source, meta, report, self.config.run_dir)
-
-    def about_to_train(self, about: AboutToTrain) -> None:
-        run = about.run
-        num_train, num_val = (_with_labels(about, split) for split in ("train", "val"))
-        scored, num_labels = about.scored_labels
-        announce(
-            "train",
-            source=f"{about.data.source} {about.data.spec.name}",
-            stride=f"{about.meta.windows.stride_us / 1000:g} ms",
-            recordings=f"{num_train} (validation: {num_val}, {scored / num_labels:.0%} scored)",
-            steps=f"{run.sections.training.steps} of {about.batch_in_words}",
-            memory=f"about {about.peak_bytes / 1e9:.2g} GB per process",
-            resumed_from=run.resume,
-            device=run.device_in_words,
-            precision=run.sections.training.precision,
-            score=head_class(run.sections.model).describe_scores(run.sections.postprocess),
-            output=run.out,
-        )
-        assert isinstance(run.sections, Config)
-        with run_files(run.out, "train", run.sections):
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not trainer.is_global_zero:
+            return
+        assert isinstance(pl_module, DetectionModule)
+        config, start = self.config, pl_module.start
+        if start is not None:
+            say_settings(start.path, start.source, settings_of(config.model, config.temporal, config.windows.settings))
+            report_transfer(start, config.run_dir)
+        with run_files(config.run_dir, "train", config):
             pass
-
-
-def _with_labels(about: AboutToTrain, split: str) -> str:
-    sequences = about.data.sequences(split)
-    return with_labels(sequences, about.data.num_without_boxes(split, sequences))
 
 
 def say_settings(path: str, source: TransferSource, own: WeightSettings) -> None:
@@ -84,10 +60,9 @@ def say_settings(path: str, source: TransferSource, own: WeightSettings) -> None
         say(f"settings from the command line, its experiment or prepared frames: {pasted(named)}")
 
 
-def report_transfer(
-    path: str, source: TransferSource, meta: CheckpointMeta, report: Sequence[Transferred], out: Path
-) -> None:
-    """Show how many tensors of a detector are from the weights in `path`, and list all in `out`/init_from.csv."""
+def report_transfer(start: Start, out: Path) -> None:
+    """Show how many tensors of a detector are from its start weights, and list all in `out`/init_from.csv."""
+    path, source, meta, report = start.path, start.source, start.meta, start.report
     console.print(_table(path, report))
     if any(row.reason == NO_CLASS for row in report):
         theirs, ours = ", ".join(source.class_names or ()), ", ".join(meta.spec.class_names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from rvtssm.datasets.augment import Placement
 from rvtssm.datasets.packed_batch import count_frames
 from rvtssm.datasets.store import StoredSequence, differing, open_sequence
 from rvtssm.datasets.tree import find_recordings, find_sequences, suffixes_of
-from rvtssm.events.label_rules import clean_boxes, summary
+from rvtssm.events.label_rules import clean_boxes, summary, thinned_in_words
 from rvtssm.events.labels import annotated, interpolated_boxes, to_labels
 from rvtssm.events.sequence_plan import SequencePlan, plan_sequence
 from rvtssm.readers import open_with
@@ -311,3 +312,15 @@ def to_frame_labels(labels: Labels, spec: DatasetSpec) -> Labels:
     end = np.minimum((labels.boxes_ltwh[:, :2] + labels.boxes_ltwh[:, 2:]) / np.float32(spec.downsample), last)
     scaled = replace(labels, boxes_ltwh=np.concatenate([start, end - start], axis=1))
     return scaled[(end > start).all(axis=1)]
+
+
+def with_labels(sequences: Sequence[FrameSequence], num_without: int = 0) -> str:
+    """Return the number of recordings and of their labels in words. `num_without` others were left out: no boxes."""
+    num_labels = sum(len(sequence.labels) for sequence in sequences)
+    num_thinned = sum(sequence.num_thinned for sequence in sequences)
+    text = f"{len(sequences)} with {num_labels} labels"
+    if num_thinned:
+        text += f" ({thinned_in_words(num_thinned, num_labels)})"
+    if num_without:
+        text += f", {num_without} without boxes left out"
+    return text

@@ -295,3 +295,11 @@ def unit_advice(last_label_us: int, last_us: int) -> str:
         if factor / 3 < ratio < 3 * factor:
             return f"label times must be microseconds; these look like {unit}"
     return ""
+
+
+def thinned_in_words(num_thinned: int, num_kept: int) -> str:
+    """Say how many labels are left out because of their time, and why."""
+    return (
+        f"{num_thinned} of {num_thinned + num_kept} labels left out, because only label times about label_interval_us "
+        "apart are used"
+    )

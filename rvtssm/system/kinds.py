@@ -35,6 +35,8 @@ KINDS = {
     "file.content": Kind("The file can be read, but does not hold what is needed."),
     "file.ambiguous": Kind("The file holds several things of the kind that is needed.", "name one"),
     "file.not_writable": Kind("The file or folder cannot be written."),
+    # A run
+    "run.not_finite": Kind("A loss or a gradient of a training is not finite."),
     # The installation
     "install.extra": Kind("A package of an optional part is not installed."),
 }

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 
-def train(*, reports: Any = None, callbacks: Sequence[Any] = (), **sections: Any) -> Path:
+def train(*, callbacks: Sequence[Any] = (), **sections: Any) -> Path:
     """Train a detector from Python, as `rvtssm train` does, and return the path of its best weights.
 
     >>> best = rvtssm.train(
@@ -16,13 +16,12 @@ def train(*, reports: Any = None, callbacks: Sequence[Any] = (), **sections: Any
     ...     training=rvtssm.TrainingConfig(steps=1, pictures=False),
     ...     out="run",
     ... )
-    about to train 1 steps of 2 x 2 windows on 1 recordings ...
+    about to train: source raw ...
     trained 0.132 M parameters for 1 steps in ...
     >>> print(best)
     run/checkpoints/best.ckpt
 
     Args:
-        reports: A `rvtssm.training.reports.TrainReports` that hears what the training does; None prints it.
         callbacks: Further Lightning callbacks.
         **sections: The fields of `rvtssm.training.training_config.TrainSections`: `dataset=DatasetConfig(raw_dir=DIR)`,
             `training=TrainingConfig(steps=1000)`, `out=DIR`, and so on.
@@ -33,4 +32,4 @@ def train(*, reports: Any = None, callbacks: Sequence[Any] = (), **sections: Any
     from rvtssm.training.loop import train as run  # it imports torch
     from rvtssm.training.training_config import TrainSections
 
-    return run(TrainSections(**sections), reports, callbacks)
+    return run(TrainSections(**sections), callbacks)

@@ -1,101 +1,154 @@
-"""One training run, from its settings to its best weights. Lightning loops over the steps."""
+"""One training run, from its settings to its best weights. Lightning loops over the steps, as `module.py` describes."""
 
+import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 
 from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.datasets.sequence import with_labels
 from rvtssm.models.checkpoint import load_file
 from rvtssm.models.checkpoint_meta import CheckpointMeta
-from rvtssm.models.detector import Detector
-from rvtssm.models.transfer import Transferred, TransferSource, mapped_classes, read_source, transfer
+from rvtssm.models.detector import Detector, count_parameters
+from rvtssm.models.parts import head_class
+from rvtssm.models.transfer import TransferSource, mapped_classes, read_source, transfer
 from rvtssm.system.output_folder import locked
 from rvtssm.system.remote import absolute_path
 from rvtssm.system.user_error import said_of
-from rvtssm.training.checkpoints import best_checkpoint, has_no_patience, validations_without_gain
-from rvtssm.training.checks import check, check_scored
-from rvtssm.training.fit import build_trainer, check_compiler, choose_precision, speed_up
-from rvtssm.training.memory import check_step_memory, with_divided_batch
-from rvtssm.training.module import DetectionModule, ModuleSettings
-from rvtssm.training.reports import (
-    AboutToTrain,
-    Run,
-    TrainReports,
-    announce,
-    say_choices,
-    say_complete,
-    say_interrupted_at_the_end,
-    say_trained,
+from rvtssm.training.checkpoints import (
+    best_checkpoint,
+    checkpoints_of,
+    has_no_patience,
+    last_checkpoint,
+    validations_without_gain,
 )
+from rvtssm.training.memory import check_step_memory, with_divided_batch
+from rvtssm.training.module import DetectionModule, ModuleSettings, Start
+from rvtssm.training.optim import learning_rate_rule
+from rvtssm.training.preflight import check, check_scored, early_weights, outdated_recordings
+from rvtssm.training.progress import Progress, say
 from rvtssm.training.resume import check_same_run, decisive_settings, find_resume, is_extension
+from rvtssm.training.trainer import build_trainer, check_compiler, choose_precision, speed_up
 from rvtssm.training.training_config import TrainSections
 
 
-def train(sections: TrainSections, reports: TrainReports | None = None, callbacks: Sequence[Callback] = ()) -> Path:
+def train(sections: TrainSections, callbacks: Sequence[Callback] = ()) -> Path:
     """Train and validate a detector, write `checkpoints/best.ckpt` and `last.ckpt` to `out`; return the best one.
 
     Args:
         sections: All settings.
-        reports: Hears what the training does; None prints it.
         callbacks: Further Lightning callbacks, which come before all others.
 
     Raises:
         UserError: The settings do not fit each other, the data or this machine.
     """
-    out = sections.run_dir
-    resume = find_resume(sections.resume, out)
-    decided = _decided(sections, resume)
-    check(decided)  # like all that can fail without data, before any data are read
-    trainer = build_trainer(decided.training, out, decided.optim.clip_value, callbacks)
-    run = Run(decided, out, trainer, reports or TrainReports(), resume)
-    say_choices(run, sections)
-    with locked(out) if run.is_first else nullcontext():  # the first process of a run locks for all
-        return _train(run)
+    # All that can fail without data comes before any data are read.
+    sections = decided(sections)
+    check(sections)
+    trainer = build_trainer(sections.training, sections.run_dir, sections.optim.clip_value, callbacks)
+    with locked(sections.run_dir) if trainer.is_global_zero else nullcontext():  # the first process locks for all
+        return _train(sections, trainer)
 
 
-def _decided(sections: TrainSections, resume: Path | None) -> TrainSections:
+def decided(sections: TrainSections) -> TrainSections:
     """Return the settings as this machine trains them: no `auto`, and the total batch divided over the processes.
 
-    A run that is resumed keeps what it had in place of `auto`.
+    A run that is resumed keeps what it had in place of `auto`. Settings without `auto` stay as they are.
     """
     training, sampling = sections.training, sections.sampling
-    if resume and "auto" in (training.precision, sampling.batch_size):
+    chooses_precision, chooses_batch = training.precision == "auto", sampling.batch_size == "auto"
+    resume = find_resume(sections.resume, sections.run_dir)
+    if resume and (chooses_precision or chooses_batch):
         stored = load_file(resume)["decisive"]
-        if training.precision == "auto":
+        if chooses_precision:
             training = replace(training, precision=stored["training.precision"])
-        if sampling.batch_size == "auto":
+        if chooses_batch:
             training = replace(training, accumulate=stored["training.accumulate"])
             sampling = replace(sampling, batch_size=stored["sampling.batch_size"])
-    num_processes = training.devices * training.num_nodes
-    precision = choose_precision(training.precision, training.accelerator, num_processes)
+    precision = choose_precision(training.precision, training.accelerator, training.devices * training.num_nodes)
     training = replace(training, precision=precision)
-    return with_divided_batch(replace(sections, sampling=sampling, training=training))
+    sections = with_divided_batch(replace(sections, sampling=sampling, training=training))
+    if chooses_precision:
+        say(f"training.precision=auto: {precision}")
+    if chooses_batch:
+        say(
+            f"sampling.batch_size=auto: {sections.sampling.batch_size} with "
+            f"training.accumulate={sections.training.accumulate}, which fits in memory"
+        )
+    return sections
 
 
-def _train(run: Run) -> Path:
-    sections, device = run.sections, run.trainer.strategy.root_device
-    source = _start_weights(run)
-    if sections.training.compile:
+def _train(sections: TrainSections, trainer: L.Trainer) -> Path:
+    training, device = sections.training, trainer.strategy.root_device
+    resume = find_resume(sections.resume, sections.run_dir)
+    if training.compile:
         check_compiler(device.type)
     data = data_of(sections)
-    source = source and _with_classes_of(data, sections, source)
-    _check_start_fits(run, data, source)
+
+    source = None  # a run that is resumed has its weights already
+    if training.init_from is not None and resume is None:
+        source = _with_classes_of(data, sections, read_start(training.init_from))
     L.seed_everything(sections.seed, workers=True, verbose=False)
+    described = CheckpointMeta(data.spec, sections.model, sections.temporal, sections.windows.settings)
+    detector = described.build()
+    if resume is None:
+        detector.backbone.load_pretrained()
+    start = None
+    if source is not None:
+        start = _start_from(source, detector, described, str(training.init_from))
+    if training.precision == "float64":
+        detector.double()  # the trainer would do it only after rounding the weights of a resumed run to float32
+
+    # Here the recordings are opened.
     meta = describe(sections, data)
-    module = _build_module(run, data, meta, _build_detector(run, meta, source))
-    if run.resume is not None and (weights := _weights_if_complete(run, run.resume, module)):
+    settings = ModuleSettings(
+        data.spec,
+        meta.windows.stride_us,
+        sections.optim,
+        training,
+        batch_size=sections.sampling.num_chunks * training.devices * training.num_nodes * training.accumulate,
+        memory_chunk=sections.model.memory_chunk,
+        postprocess=sections.postprocess,
+    )
+    val_labels = [sequence.labels for sequence in data.sequences("val")]
+    decisive = decisive_settings(sections, meta, data)
+    module = DetectionModule(detector, settings, meta.to_dict(), decisive, val_labels, start)
+    if resume is not None and (weights := _weights_if_complete(sections, resume, module)):
         return weights
-    about = _about(run, data, meta, module)
-    training = sections.training
-    speed_up(module.detector, device, recompute_strides=training.recompute_strides, compile_parts=training.compile)
-    announce(run, about)
-    _fit(run, module, data)
-    say_trained(run, module)
-    return best_checkpoint(run.out)
+
+    # What can be known before the first step, and then all steps.
+    scored = check_scored(data)
+    peak_bytes = check_step_memory(sections, data, detector, device)
+    speed_up(detector, device, recompute_strides=training.recompute_strides, compile_parts=training.compile)
+    if trainer.is_global_zero:
+        _say_doubts(sections, data, settings.batch_size)
+        facts = _facts(sections, trainer, data, meta, settings.batch_size)
+        facts["scored"] = f"{scored[0] / scored[1]:.0%} of the validation labels"
+        facts["memory"] = f"about {peak_bytes / 1e9:.2g} GB per process"
+        if resume is not None:
+            facts["resumed from"] = resume
+        facts["output"] = sections.run_dir
+        say(f"about to train: {', '.join(f'{name} {value}' for name, value in facts.items())}")
+    try:
+        trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True if resume else None)
+    except SystemExit as ended:
+        if ended.code:  # Lightning turns an interruption into this
+            _say_interrupted_at_the_end(sections.run_dir, trainer)
+            raise KeyboardInterrupt from None
+        raise
+    _say_trained(sections, trainer, module)
+    return best_checkpoint(sections.run_dir)
+
+
+def _start_from(source: TransferSource, detector: Detector, described: CheckpointMeta, path: str) -> Start:
+    """Fill a detector with start weights. Raise UserError if they do not fit."""
+    with said_of(f"training.init_from={path}"):
+        return Start(path, source, described, list(transfer(source, detector, described)))
 
 
 def data_of(sections: TrainSections) -> SequenceDataModule:
@@ -127,17 +180,6 @@ def describe(sections: TrainSections, data: SequenceDataModule) -> CheckpointMet
     )
 
 
-def _start_weights(run: Run) -> TransferSource | None:
-    """Return the weights to start from. A run that is resumed has its weights already."""
-    path = run.sections.training.init_from
-    if path is None or run.resume is not None:
-        return None
-    source = read_start(path)
-    if run.is_first:
-        run.reports.start_weights(path, source)
-    return source
-
-
 def read_start(path: str) -> TransferSource:
     """Return the weights in `path`. Raise UserError if there are none."""
     with said_of("training.init_from"):
@@ -153,79 +195,111 @@ def _with_classes_of(data: SequenceDataModule, sections: TrainSections, source: 
     return replace(source, class_names=names)
 
 
-def _check_start_fits(run: Run, data: SequenceDataModule, source: TransferSource | None) -> None:
-    """Raise UserError if the start weights do not fit, before data are read."""
-    if source is None:
-        return
-    sections = run.sections
-    expected = CheckpointMeta(data.spec, sections.model, sections.temporal, sections.windows.settings)
-    _fill(run, expected.build(), expected, source)
-
-
-def _build_detector(run: Run, meta: CheckpointMeta, source: TransferSource | None) -> Detector:
-    """Return the detector with the weights that it starts from, except those of a run that is resumed."""
-    detector = meta.build()
-    if run.resume is None:
-        detector.backbone.load_pretrained()
-    if source is not None:
-        report = _fill(run, detector, meta, source)
-        if run.is_first:
-            run.reports.transferred(str(run.sections.training.init_from), source, meta, report)
-    if run.sections.training.precision == "float64":
-        detector.double()  # the trainer would do it only after rounding the weights of a resumed run to float32
-    return detector
-
-
-def _fill(run: Run, detector: Detector, meta: CheckpointMeta, source: TransferSource) -> list[Transferred]:
-    with said_of(f"training.init_from={run.sections.training.init_from}"):
-        return list(transfer(source, detector, meta))
-
-
-def _build_module(run: Run, data: SequenceDataModule, meta: CheckpointMeta, detector: Detector) -> DetectionModule:
-    sections, training = run.sections, run.sections.training
-    settings = ModuleSettings(
-        data.spec,
-        meta.windows.stride_us,
-        sections.optim,
-        training,
-        batch_size=sections.sampling.num_chunks * training.devices * training.num_nodes * training.accumulate,
-        memory_chunk=sections.model.memory_chunk,
-        postprocess=sections.postprocess,
-    )
-    val_labels = [sequence.labels for sequence in data.sequences("val")]
-    decisive = decisive_settings(sections, meta, data)
-    return DetectionModule(detector, settings, meta.to_dict(), decisive, val_labels)
-
-
-def _weights_if_complete(run: Run, resume: Path, module: DetectionModule) -> Path | None:
+def _weights_if_complete(sections: TrainSections, resume: Path, module: DetectionModule) -> Path | None:
     """Return the weights of a run that has ended already. Raise UserError if it had other settings."""
-    state = load_file(resume)
+    state, training = load_file(resume), sections.training
     check_same_run(state, module.decisive)  # before anything is written
-    has_all_steps = state["global_step"] >= run.sections.training.steps
-    if has_all_steps or has_no_patience(validations_without_gain(state), run.sections.training.patience):
-        return say_complete(run, resume, state)
-    if is_extension(state, module.decisive):
-        num_steps = run.sections.training.steps
-        run.say(
-            f"the run has all its {state['global_step']} steps and goes on to {num_steps}: from now on its learning "
-            f"rate is that of a run of {num_steps} steps"
+    step = state["global_step"]
+    if step >= training.steps:
+        reason = f"all {step} steps"
+    elif has_no_patience(validations_without_gain(state), training.patience):
+        reason = f"{step} steps, after which training.patience={training.patience} ended the run"
+    else:
+        if is_extension(state, module.decisive):
+            say(
+                f"the run has all its {step} steps and goes on to {training.steps}: from now on its learning rate is "
+                f"that of a run of {training.steps} steps"
+            )
+        return None
+    weights = best_checkpoint(sections.run_dir)
+    if not weights.is_file():
+        weights = resume
+    say(f"complete already: {resume} has {reason}; weights: {weights}")
+    return weights
+
+
+def _say_doubts(sections: TrainSections, data: SequenceDataModule, total_batch: int) -> None:
+    """Warn of what may not be meant, and tell the learning rate if a rule changes it."""
+    outdated = outdated_recordings(sections.dataset.raw_dir, data)
+    if outdated:
+        warnings.warn(
+            f"{len(outdated)} prepared recordings, such as {outdated[0]}, were made from other recordings or labels "
+            f"than those in {sections.dataset.raw_dir}; `rvtssm preprocess` makes them again, and `rvtssm inspect DIR "
+            "full=true` names all of them",
+            stacklevel=1,
         )
-    return None
+    if warning := early_weights(sections.training.average, sections.training.steps):
+        warnings.warn(warning, stacklevel=1)
+    if sections.optim.scale_with_batch:
+        say(learning_rate_rule(sections.optim, total_batch))
 
 
-def _about(run: Run, data: SequenceDataModule, meta: CheckpointMeta, module: DetectionModule) -> AboutToTrain:
-    """Return what is known of a run before its first step. Raise UserError if it cannot succeed."""
-    scored = check_scored(data)
-    device = run.trainer.strategy.root_device
-    peak_bytes = check_step_memory(run.sections, data, module.detector, device)
-    return AboutToTrain(run, data, meta, module.settings.batch_size, peak_bytes, scored)
+def _facts(
+    sections: TrainSections, trainer: L.Trainer, data: SequenceDataModule, meta: CheckpointMeta, total_batch: int
+) -> dict[str, Any]:
+    """Return what a person wants to check before a run: its data, its steps, where and how it runs."""
+    training, sampling = sections.training, sections.sampling
+    recordings = {}
+    for split in ("train", "val"):
+        sequences = data.sequences(split)
+        recordings[split] = with_labels(sequences, data.num_without_boxes(split, sequences))
+    batch = f"{total_batch} x {sampling.chunk_length} windows"
+    parts = {"processes": training.devices * training.num_nodes, "accumulated batches": training.accumulate}
+    factors = [f"{number} {name}" for name, number in parts.items() if number > 1]
+    if factors:
+        batch += f" ({' x '.join([*factors, str(sampling.num_chunks)])})"
+    device = str(trainer.strategy.root_device)
+    if trainer.world_size > 1:
+        device += f" x {trainer.world_size}"
+    return {
+        "source": f"{data.source} {data.spec.name}",
+        "stride": f"{meta.windows.stride_us / 1000:g} ms",
+        "recordings": f"{recordings['train']} (validation: {recordings['val']})",
+        "steps": f"{training.steps} of {batch}",
+        "device": device,
+        "precision": training.precision,
+        "score": head_class(sections.model).describe_scores(sections.postprocess),
+    }
 
 
-def _fit(run: Run, module: DetectionModule, data: SequenceDataModule) -> None:
-    try:
-        run.trainer.fit(module, datamodule=data, ckpt_path=run.resume, weights_only=True if run.resume else None)
-    except SystemExit as ended:
-        if ended.code:  # Lightning turns an interruption into this
-            say_interrupted_at_the_end(run)
-            raise KeyboardInterrupt from None
-        raise
+def _say_trained(sections: TrainSections, trainer: L.Trainer, module: DetectionModule) -> None:
+    """Tell how long a run took, how good its weights are, and where they and its logs are."""
+    training, out, checkpoints = sections.training, sections.run_dir, checkpoints_of(trainer)
+    if trainer.global_step < training.steps:
+        say(
+            f"ended before step {training.steps}: {checkpoints.num_without_gain} validations in a row had no higher AP "
+            f"(training.patience={training.patience})"
+        )
+    millions = count_parameters(module.detector)["total"] / 1e6
+    text = f"trained {millions:.3f} M parameters for {trainer.global_step} steps in {module.train_seconds:.0f} s"
+    text += f" in {training.precision}"
+    progress = next(callback for callback in trainer.callbacks if isinstance(callback, Progress))  # type: ignore[attr-defined]
+    if progress.data_wait is not None:
+        text += f", {progress.data_wait:.1%} data wait"
+    if checkpoints.start_ap is not None:
+        text += (
+            f"; validation AP {_percent(checkpoints.start_ap)} at the start, {_percent(checkpoints.best_ap)} at best"
+        )
+    say(f"{text}; weights: {best_checkpoint(out)}, logs: {out}")
+    if "tensorboard" in training.loggers:
+        say(f"losses, AP and pictures: tensorboard --logdir {out}")
+
+
+def _percent(ap: float) -> str:
+    return "unknown" if ap < 0 else f"{100 * ap:.1f}"
+
+
+def _say_interrupted_at_the_end(out: Path, trainer: L.Trainer) -> None:
+    """Tell about the weights of a run that was interrupted after its last step; nothing for any other run."""
+    last, max_steps = last_checkpoint(out), trainer.max_steps
+    if trainer.global_step < max_steps:
+        return
+    last_step = load_file(last)["global_step"] if last.is_file() else 0
+    if last_step == max_steps:
+        best = best_checkpoint(out)
+        say(f"all {last_step} steps and the last validation are done; weights: {best} (highest AP) and {last}")
+        return
+    weights = "there are none"
+    if last_step:
+        weights = f"{last} has those of step {last_step}, from which resume=auto continues"
+    say(f"all {max_steps} steps are done, but weights are written after the last validation; {weights}")

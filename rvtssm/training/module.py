@@ -1,9 +1,18 @@
-"""The LightningModule. A batch of chunks goes in, losses come out, and stored states are carried on.
+"""The training loop: what happens to a batch, in this order.
 
-A step: the loader has counted the frames of the batch; `training_step` runs the detector from the stored states and
-returns the loss; Lightning runs backward. After every `accumulate` batches it clips the gradients and steps optimiser
-and schedule, unless `NonFiniteStop` has ended the run at a loss or gradient that is not finite. Callbacks average the
-weights and write checkpoints. Between steps, a validation runs whole recordings and picks the best weights.
+1. Batch: the loader has counted its frames (`rvtssm.datasets.loader`).
+2. Forward: `training_step` runs the detector from the stored states and computes the loss.
+3. Finite: `training_step` ends the run if the loss is not finite, and logs it.
+4. Backward: Lightning.
+
+After every `training.accumulate` batches, a step:
+
+5. Finite, clip: `configure_gradient_clipping` ends the run at gradients that are not finite, logs and clips them.
+6. Step, schedule: Lightning calls the optimiser and its one-cycle schedule (`optim.py`).
+7. Average: `WeightAveraging` of Lightning, with `training.average`.
+8. Log, checkpoint, validate: Lightning and `checkpoints.py`, each at its interval.
+
+A validation runs whole recordings and picks the best weights.
 """
 
 from __future__ import annotations
@@ -11,10 +20,11 @@ from __future__ import annotations
 import time
 import warnings
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import lightning as L
 import torch
@@ -22,10 +32,12 @@ from torch import Tensor, nn
 
 from rvtssm.evaluation.coco import evaluate_detections
 from rvtssm.models.checkpoint import WRITTEN_BY, detector_weights, made_by
+from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.contracts import at_least_one
-from rvtssm.models.detector import Detector
+from rvtssm.models.detector import Detector, parameters_by_room
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import Streams
+from rvtssm.models.transfer import Transferred, TransferSource
 from rvtssm.records import DatasetSpec, Detections, Labels, SequenceBatch
 from rvtssm.system.machine import on_device
 from rvtssm.system.user_error import UserError
@@ -33,6 +45,8 @@ from rvtssm.training.checkpoints import file_names, read_states
 from rvtssm.training.optim import build_optimizer, h2_term
 from rvtssm.training.resume import is_extension
 from rvtssm.training.training_config import H2_BAND, OptimConfig, TrainingConfig
+
+_MOST_NAMED = 3  # tensors or recordings in a message
 
 
 @dataclass(frozen=True)
@@ -48,6 +62,16 @@ class ModuleSettings:
     postprocess: PostprocessConfig = field(default_factory=PostprocessConfig)
 
 
+@dataclass(frozen=True)
+class Start:
+    """The weights that a run starts from, and which tensors of its detector are from them."""
+
+    path: str
+    source: TransferSource
+    meta: CheckpointMeta  # of the detector
+    report: Sequence[Transferred]
+
+
 class DetectionModule(L.LightningModule):
     """Trains a detector on mixed batches and scores it on streams.
 
@@ -57,6 +81,7 @@ class DetectionModule(L.LightningModule):
         checkpoint_meta: Plain dict with which a checkpoint describes itself (see models/checkpoint.py).
         decisive: Settings that decide the numbers of a run, by key. A resumed run must have the same.
         val_labels: The labels of every validation recording, by recording index.
+        start: The weights that the detector starts from, for callbacks that report them.
     """
 
     def __init__(
@@ -66,6 +91,7 @@ class DetectionModule(L.LightningModule):
         checkpoint_meta: dict[str, Any],
         decisive: dict[str, Any],
         val_labels: list[Labels],
+        start: Start | None = None,
     ) -> None:
         super().__init__()
         self.detector = detector
@@ -73,10 +99,12 @@ class DetectionModule(L.LightningModule):
         self.checkpoint_meta = checkpoint_meta
         self.decisive = decisive
         self.val_labels = val_labels
+        self.start = start
         memory = (settings.trained_stride_us, settings.memory_chunk)
         self.train_streams = Streams(detector, *memory, with_gradients=True)
         self.val_streams = Streams(detector, *memory)
-        self.latest_losses: dict[str, Tensor] = {}  # losses of the latest training batch
+        self._losses: dict[str, Tensor] = {}  # of the latest batch, over all processes
+        self._recordings: list[int] = []  # in the batches of this step
         self.random_state: Tensor | None = None  # random state of the run to resume
         self.extended_at: list[int] = []  # steps at which the run was complete, before it got more of them
         self.train_seconds = 0.0  # over all parts of a resumed run, including validation
@@ -94,12 +122,62 @@ class DetectionModule(L.LightningModule):
         return self
 
     def training_step(self, batch: SequenceBatch, batch_idx: int) -> Tensor:
+        self._recordings += batch.recording.tolist()
         losses = self.losses_of(batch)
-        self.latest_losses = self._over_processes(losses)
+        # The loss of the whole batch is the same in all processes, so either all of them stop here or none does.
+        self._losses = self._over_processes(losses)
+        if not self._losses["total"].isfinite():
+            self._stop(is_cause=not losses["total"].isfinite())
         if len(batch.frame_index):
-            shown = {f"train/{name}": value for name, value in self.latest_losses.items()}
+            shown = {f"train/{name}": value for name, value in self._losses.items()}
             self.log_dict(shown, batch_size=len(batch.slot))
         return losses["total"]
+
+    def configure_gradient_clipping(self, optimizer: Any, gradient_clip_val: Any = None, *_: Any, **__: Any) -> None:
+        """Check the gradients of a step, log their norms by room if the step is logged, and clip them by value.
+
+        Lightning's own clipping needlessly refuses bf16 with a fused optimiser.
+        """
+        # With 16-mixed, the scaler skips steps whose gradients are not finite.
+        if self.trainer.precision != "16-mixed" and not _are_finite(_gradients(self.detector.parameters())):
+            self._stop()
+        if (self.trainer.global_step + 1) % self.trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
+            norms = {}
+            for room, parameters in parameters_by_room(self.detector).items():
+                norms[f"grad_norm/{room}"] = nn.utils.get_total_norm(_gradients(parameters))
+            self.log_dict(norms, batch_size=1)
+        if gradient_clip_val:
+            nn.utils.clip_grad_value_(self.parameters(), gradient_clip_val)
+        self._recordings = []
+
+    def _stop(self, is_cause: bool = True) -> NoReturn:
+        """Raise UserError before a step that is not finite. All processes call this together and say the same.
+
+        Args:
+            is_cause: Whether the loss of this process is not finite, or the gradients of all.
+        """
+        parts = self.of_all_processes((is_cause, self._recordings))
+        numbers = {number for is_bad, recordings in parts if is_bad for number in recordings if number >= 0}
+        data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
+        recordings = sorted(data.sequences("train")[number].name for number in numbers)
+        found = "loss " + ", ".join(f"{name} {float(value):g}" for name, value in self._losses.items())
+        bad: dict[str, list[str]] = {"weights": [], "gradients": []}
+        for name, weight in self.detector.named_parameters():
+            if not weight.isfinite().all():
+                bad["weights"].append(name)
+            if weight.grad is not None and not weight.grad.isfinite().all():
+                bad["gradients"].append(name)
+        for kind, names in bad.items():
+            if names:
+                found += f"; {kind} {_first_of(names)}"
+        step, lower = self.trainer.global_step, self.settings.optim.learning_rate / 10
+        go_on = f"rvtssm train out={self.trainer.default_root_dir} resume=auto optim.learning_rate={lower:g}"
+        raise UserError(
+            "run.not_finite",
+            name=f"training stopped before step {step + 1}, which is not finite",
+            found=f"{found}; its batch holds the recordings {_first_of(recordings)}",
+            advice=f"look at them with `rvtssm inspect`; `{go_on}` goes on from step {step} with a lower learning rate",
+        )
 
     def losses_of(self, batch: SequenceBatch) -> dict[str, Tensor]:
         """Return the terms of the loss of a training batch and their `total`. The stored states advance."""
@@ -215,11 +293,6 @@ class DetectionModule(L.LightningModule):
         )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
-    def configure_gradient_clipping(self, optimizer: Any, gradient_clip_val: Any = None, *_: Any, **__: Any) -> None:
-        """Clip gradients by value. Lightning needlessly refuses this in bf16 with a fused optimiser."""
-        if gradient_clip_val:
-            nn.utils.clip_grad_value_(self.parameters(), gradient_clip_val)
-
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._count_time()
         checkpoint["rvtssm"] = self.checkpoint_meta
@@ -277,6 +350,24 @@ def _leave_schedule_to_the_run(schedules: list[dict[str, Any]]) -> None:
             del schedule[name]
         for name in ("last_epoch", "_step_count"):
             schedule[name] -= 1
+
+
+def _gradients(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
+def _are_finite(gradients: list[Tensor]) -> bool:
+    """Return whether all values are finite. This reads from the device once, unless the norm overflows."""
+    if not gradients or nn.utils.get_total_norm(gradients).isfinite():
+        return True
+    return all(bool(gradient.isfinite().all()) for gradient in gradients)
+
+
+def _first_of(names: list[str]) -> str:
+    text = ", ".join(names[:_MOST_NAMED])
+    if len(names) > _MOST_NAMED:
+        text += f" and {len(names) - _MOST_NAMED} more"
+    return text
 
 
 def has_others() -> bool:

@@ -11,7 +11,7 @@ from benchmarks.parts.__main__ import main
 from rvtssm.contrib.studies.grid import compose_study
 from rvtssm.datasets import build_spec
 from rvtssm.models.checkpoint_meta import CheckpointMeta
-from rvtssm.training.checks import check
+from rvtssm.training.preflight import check
 from tests.contrib.studies.test_study import TOY
 
 

@@ -29,7 +29,7 @@ from rvtssm.models.detector import build_detector
 from rvtssm.models.model_config import MODEL_SIZES
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
-from rvtssm.training.checks import check
+from rvtssm.training.preflight import check
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 GROUPS = sorted(path.name for path in CONFIGS.iterdir() if path.is_dir())

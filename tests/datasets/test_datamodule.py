@@ -17,13 +17,13 @@ import torch
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from user_errors import raises
 
-from rvtssm.cli.console import with_labels
 from rvtssm.datasets import loader as loading
 from rvtssm.datasets.chunks import ChunkDataset, Collate
 from rvtssm.datasets.data_config import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.loader import ResumableLoader, leave_signals_to_the_parent
 from rvtssm.datasets.sampling import MixedBatchSampler
+from rvtssm.datasets.sequence import with_labels
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.records import SequenceBatch, WindowSettings
 from rvtssm.system.user_error import UserError

@@ -15,13 +15,12 @@ import pytest
 from event_examples import HEIGHT, SPEC, WIDTH, assert_equal, boxes_of, random_events, to_events, write_hdf5
 from user_errors import raises
 
-from rvtssm.cli.console import with_labels
 from rvtssm.cli.preprocess import _print_summary
 from rvtssm.datasets import prepare_dataset, sections
 from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.prepare_recording import Recipe, count_section, prepare_recording
-from rvtssm.datasets.sequence import RawSplit
+from rvtssm.datasets.sequence import RawSplit, with_labels
 from rvtssm.datasets.specs import GEN1, ONEMPX
 from rvtssm.datasets.store import StoredSequence, open_rvt_sequence, open_sequence
 from rvtssm.datasets.store_writer import SequenceWriter

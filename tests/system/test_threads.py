@@ -18,7 +18,7 @@ from rvtssm.events.frame_counter import FrameCounter
 from rvtssm.records import WindowSettings
 from rvtssm.system.jit import Compilations
 from rvtssm.system.machine import check_memory, return_freed_memory, share_processors
-from rvtssm.training.checks import check
+from rvtssm.training.preflight import check
 
 
 @pytest.mark.parametrize("given", [{}, {"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "9"}])

@@ -14,7 +14,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch.distributed.run import config_from_args, get_args_parser
 from user_errors import raises
 
-from rvtssm.training.fit import build_trainer, check_processes
+from rvtssm.training.trainer import build_trainer, check_processes
 from rvtssm.training.training_config import TrainingConfig
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,6 @@ from rvtssm.records import WindowSettings
 from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import build_temporal_layer
-from rvtssm.training.checks import check
 from rvtssm.training.module import DetectionModule
 from rvtssm.training.optim import (
     Muon,
@@ -28,6 +27,7 @@ from rvtssm.training.optim import (
     parameter_groups,
     peak_learning_rate,
 )
+from rvtssm.training.preflight import check
 from rvtssm.training.training_config import H2_BAND, OptimConfig
 
 

@@ -23,8 +23,8 @@ from rvtssm.models.checkpoint import load_file
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.readers.dat import write_dat
 from rvtssm.training.checkpoints import last_checkpoint
-from rvtssm.training.checks import check
 from rvtssm.training.optim import build_optimizer, peak_learning_rate
+from rvtssm.training.preflight import check
 
 ROOT = Path(__file__).parents[2]
 SMALL = (

@@ -1,9 +1,7 @@
 """A run that was interrupted or killed goes on to the numbers of one that was not; where runs begin and end."""
 
-import contextlib
 import errno
 import functools
-import io
 import math
 import multiprocessing
 import os
@@ -15,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,9 +31,9 @@ from rvtssm.cli.train import train
 from rvtssm.models.checkpoint import load_file, read_checkpoint, write_checkpoint
 from rvtssm.system.files import atomic_file
 from rvtssm.training.checkpoints import Checkpoints, DirectCheckpointIO, best_checkpoint, last_checkpoint
-from rvtssm.training.fit import build_trainer
 from rvtssm.training.optim import build_optimizer
 from rvtssm.training.resume import find_resume
+from rvtssm.training.trainer import build_trainer
 from rvtssm.training.training_config import OptimConfig, TrainingConfig
 from tests.training.conftest import SEVEN_STEPS, die
 from tests.training.watched import become_rank, train_with
@@ -493,9 +492,9 @@ def runs(toy_config, two_steps, tmp_path_factory):
     """
     out = tmp_path_factory.mktemp("runs")
     for decay in DECAYS:
-        with contextlib.redirect_stdout(io.StringIO()) as said:
+        with warnings.catch_warnings(record=True, action="always") as said:
             train(toy_config(out / decay, "training.steps=2", f"training.average={decay}"))
-        (out / decay / "said.txt").write_text(" ".join(said.getvalue().split()))
+        (out / decay / "said.txt").write_text("\n".join(str(warning.message) for warning in said))
     found = {decay: load_file(last_checkpoint(out / decay)) for decay in DECAYS}
     return {"null": load_file(last_checkpoint(two_steps)), **found}, out
 
@@ -566,7 +565,7 @@ def poisoned(toy_config):
     """A function: trains until the poison works; returns the message."""
 
     def run(out: Path, what: str, *overrides: str) -> str:
-        with raises("training.not_finite", "before step 3") as stopped:
+        with raises("run.not_finite", "before step 3") as stopped:
             train(toy_config(out, *FOUR_STEPS, *overrides), callbacks=[Poison(what)])
         last = load_file(last_checkpoint(out))  # what was saved before is as it was
         assert last["global_step"] == 2

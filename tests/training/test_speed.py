@@ -19,8 +19,8 @@ from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
 from rvtssm.training import loop
 from rvtssm.training.checkpoints import last_checkpoint
-from rvtssm.training.fit import check_compiler, choose_precision, speed_up
 from rvtssm.training.optim import build_optimizer
+from rvtssm.training.trainer import check_compiler, choose_precision, speed_up
 from rvtssm.training.training_config import OptimConfig
 from tests.training.test_module import build_module, draw_counts, make_batch
 

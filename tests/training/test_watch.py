@@ -4,7 +4,6 @@ import csv
 import math
 import re
 import sys
-import time
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,18 +16,16 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from user_errors import raises
 
 from rvtssm.cli.train import train
-from rvtssm.datasets.loader import ResumableLoader
 from rvtssm.models.checkpoint import load_file
 from rvtssm.models.detector import count_parameters, parameters_by_room
 from rvtssm.records import Detections, Labels, WindowSettings
 from rvtssm.ssm.s5 import S5SSM
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
-from rvtssm.training import logs
-from rvtssm.training import progress as pace_module
+from rvtssm.training import logs, progress
 from rvtssm.training.checkpoints import last_checkpoint
-from rvtssm.training.logs import DetectionImages, GradientNorms, build_loggers
-from rvtssm.training.progress import Pace, left_text
+from rvtssm.training.logs import DetectionImages, build_loggers
+from rvtssm.training.progress import Progress
 from tests.training.test_module import build_module, draw_counts, make_batch
 
 STRIDE_US = 50_000
@@ -110,11 +107,11 @@ def test_gradient_norms_are_euclidean_and_only_where_they_are_logged():
     module.training_step(make_batch(draw_counts(2, 1), [0], [True]), 0).backward()
     whole = math.sqrt(sum(float(p.grad.square().sum()) for p in module.detector.parameters() if p.grad is not None))
     module.logged.clear()
-    trainer = SimpleNamespace(global_step=3, log_every_n_steps=5)
-    GradientNorms().on_before_optimizer_step(trainer, module, None)
+    module.trainer = SimpleNamespace(global_step=3, log_every_n_steps=5, precision="32-true")
+    module.configure_gradient_clipping(None)
     assert module.logged == {}
-    trainer.global_step = 4
-    GradientNorms().on_before_optimizer_step(trainer, module, None)
+    module.trainer.global_step = 4
+    module.configure_gradient_clipping(None)
     assert set(module.logged) == {f"grad_norm/{room}" for room in ("spatial", "temporal", "neck", "head")}
     assert math.sqrt(sum(float(norm) ** 2 for norm in module.logged.values())) == pytest.approx(whole, rel=1e-4)
 
@@ -209,92 +206,39 @@ def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch):
 # the progress line
 
 
-class Run:
-    """A trainer and a module as `Pace` sees them, and a clock that goes only when it is told to."""
-
-    def __init__(self, pace: Pace, monkeypatch) -> None:
-        self.pace, self.now, self.global_step = pace, 100.0, 0
-        self.logged: list[float] = []
-        monkeypatch.setattr(pace_module, "time", SimpleNamespace(perf_counter=lambda: self.now))
-        pace.on_train_start(self, self)
-
-    def log(self, name: str, value: float, **options) -> None:
-        assert name == "train/data_wait"
-        self.logged.append(value)
-
-    def batch(self, waiting: float, working: float, steps: int = 1) -> None:
-        self.now += waiting
-        self.pace.on_train_batch_start(self, self, None, 0)
-        self.now += working
-        self.global_step += steps
-        self.pace.on_train_batch_end(self, self, None, None, 0)
-
-    def validation(self, seconds: float) -> None:
-        self.pace.on_validation_start(self, self)
-        self.now += seconds
-        self.pace.on_validation_end(self, self)
-
-
 def test_waiting_is_what_lies_between_batches_and_no_validation(monkeypatch):
-    run = Run(Pace(validate_every=100, window=4), monkeypatch)
-    run.batch(waiting=7, working=50)  # workers start, code is compiled
-    assert run.pace.data_wait is None and run.logged == []
-    run.batch(waiting=1, working=3)
-    assert run.pace.data_wait == run.logged[-1] == pytest.approx(0.25)
-    run.validation(1000)
-    run.batch(waiting=3, working=1)
-    assert run.pace.data_wait == pytest.approx(0.5)
-    assert run.pace.batches_per_second == pytest.approx(2 / 8)
-    for _ in range(4):  # older ones leave the speed, and stay in the share
-        run.batch(waiting=0, working=2)
-    assert run.pace.batches_per_second == 0.5 and run.pace.data_wait == pytest.approx(4 / 16)
+    """Over all parts of a run: workers start anew in each, so that its first batch does not count."""
+    now, logged = [100.0], []
+    monkeypatch.setattr(progress, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    module = SimpleNamespace(log=lambda name, value, batch_size: logged.append((name, value)))
+
+    def batch(shown: Progress, waiting: float, working: float) -> None:
+        now[0] += waiting
+        shown.on_train_batch_start()
+        now[0] += working
+        shown.on_train_batch_end(None, module)
+
+    first, second = Progress(), Progress()
+    batch(first, waiting=7, working=50)
+    assert first.data_wait is None and logged == []
+    batch(first, waiting=1, working=3)
+    assert logged == [("train/data_wait", 0.25)] and first.data_wait == 0.25
+    now[0] += 1000
+    first.on_validation_end(SimpleNamespace(callback_metrics={}), None)
+    batch(first, waiting=3, working=1)
+    second.load_state_dict(first.state_dict())
+    batch(second, waiting=60, working=60)
+    batch(second, waiting=0, working=8)
+    assert second.data_wait == 0.25
 
 
-def test_the_mean_is_over_all_parts_of_a_run(monkeypatch):
-    run = Run(Pace(100, 4), monkeypatch)
-    for _ in range(2):
-        run.batch(waiting=1, working=1)
-    later = Pace(100, 4)
-    later.load_state_dict(run.pace.state_dict())
-    again = Run(later, monkeypatch)
-    again.batch(waiting=60, working=60)  # workers start again
-    again.batch(waiting=0, working=2)
-    assert later.data_wait == pytest.approx(0.25)
-
-
-def test_the_time_left_is_that_of_the_steps_and_of_the_validations(monkeypatch):
-    run = Run(Pace(validate_every=10, window=50), monkeypatch)
-    run.batch(1, 500)
-    assert run.pace.seconds_left(1, 35) is None
-    for _ in range(9):
-        run.batch(1, 3)
-    assert run.pace.seconds_left(10, 35) == (pytest.approx(25 * 4), False)
-    assert left_text(run.pace, 10, 35) == "over 0:01:40 left"
-    run.validation(60)
-    run.now += 9  # something else, such as a checkpoint, counts as well
-    # validations after the steps 20 and 30, and the last one
-    assert run.pace.seconds_left(10, 35) == (pytest.approx(25 * 5 + 3 * 60), True)
-    assert left_text(run.pace, 10, 35) == "0:05:05 left"
-
-
-def test_a_run_says_that_its_loader_is_slow(toy_config, tmp_path, monkeypatch, capsys, logged):
-    iterate = ResumableLoader.__iter__
-
-    def slowly(loader):
-        for batch in iterate(loader):
-            time.sleep(0.2)
-            yield batch
-
-    monkeypatch.setattr(ResumableLoader, "__iter__", slowly)
-    monkeypatch.setattr(pace_module, "LINE_EVERY_S", 0)
+def test_a_run_says_how_it_goes_where_no_bar_moves(toy_config, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0)
     train(toy_config(tmp_path, "training.steps=3"))
     told = capsys.readouterr().out
-    (share,) = re.findall(r"([\d.]+)% data wait; weights", told)
-    (first,) = re.findall("first step after .*", told)  # once
-    assert re.fullmatch(r"first step after \d+ s; 2 to go, with a validation every \d+", first)
-    assert re.search(r"step 3/3  \S+ it/s  \d+% data wait  .*left  total \S+  iou", told)  # no bar moves here
-    saved = load_file(last_checkpoint(tmp_path))["callbacks"]["Pace"]
-    assert saved["waiting_s"] > 0.35  # the first batch does not count
-    assert float(share) == pytest.approx(100 * saved["waiting_s"] / (saved["waiting_s"] + saved["working_s"]), abs=0.1)
-    text = next(tmp_path.glob("csv/version_0/metrics.csv")).read_text()
-    assert "train/data_wait" in text.splitlines()[0]
+    assert re.findall(r"^step (\d)/3  ", told, re.MULTILINE) == ["1", "2", "3"]
+    assert re.search(r"^step 3/3  \S+ it/s  \S+ left  \d+% data wait  total \S+  iou", told, re.MULTILINE)
+    saved = load_file(last_checkpoint(tmp_path))["callbacks"]["Progress"]
+    share = saved["waiting_s"] / (saved["waiting_s"] + saved["working_s"])
+    (said,) = re.findall(r"([\d.]+)% data wait; weights", told)
+    assert float(said) == pytest.approx(100 * share, abs=0.1)

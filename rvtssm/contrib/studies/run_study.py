@@ -41,7 +41,7 @@ from rvtssm.system.files import atomic_file
 from rvtssm.system.output_folder import locked, result_set
 from rvtssm.system.user_error import UserError
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint, latest_checkpoint
-from rvtssm.training.checks import check
+from rvtssm.training.preflight import check
 
 # of every bootstrap, so that the scores of parts of a study that were made apart can be compared
 _BOOTSTRAP_SEED = 0

@@ -21,7 +21,7 @@ from rvtssm.models.detector import Detector, fastest_precision, usual_device
 from rvtssm.system.user_error import UserError
 from rvtssm.training import logs
 from rvtssm.training.checkpoints import Checkpoints, DirectCheckpointIO
-from rvtssm.training.progress import Pace, TrainingProgress
+from rvtssm.training.progress import Progress
 from rvtssm.training.training_config import LIGHTNING_PRECISIONS, TrainingConfig
 
 _COMPILERS = ("g++", "clang++", "c++")
@@ -130,7 +130,6 @@ def build_trainer(
         warnings.filterwarnings("ignore", message=f".*{message}.*")
     check_processes(config.devices, config.num_nodes)
     loggers = logs.build_loggers(config.loggers, out_dir)
-    pace = Pace(config.validate_every, config.log_every * config.accumulate)
     try:
         trainer = L.Trainer(
             max_steps=config.steps,
@@ -147,8 +146,8 @@ def build_trainer(
             accumulate_grad_batches=config.accumulate,
             gradient_clip_val=clip_value or None,
             gradient_clip_algorithm="value",
-            callbacks=_callbacks(config, out_dir, pace),
-            enable_progress_bar=True,
+            callbacks=_callbacks(config, out_dir),
+            enable_progress_bar=False,  # `Progress` shows one
             enable_model_summary=False,
             logger=loggers,
             num_sanity_val_steps=0,
@@ -168,22 +167,19 @@ def build_trainer(
         averaging = WeightAveraging(trainer.strategy.root_device, use_buffers=True, multi_avg_fn=average)
         trainer.callbacks.insert(0, averaging)  # type: ignore[attr-defined]
     trainer.callbacks[:0] = callbacks  # type: ignore[attr-defined]
-    # These are appended here because the trainer moves callbacks that write checkpoints to the end. Pace must be last.
-    trainer.callbacks += [logs.FirstValidation(), pace] if config.init_from else [pace]  # type: ignore[attr-defined]
+    # Appended here, because the trainer moves callbacks that write checkpoints to the end, and these come after them.
+    trainer.callbacks.append(Progress())  # type: ignore[attr-defined]
+    if config.init_from:
+        trainer.callbacks.append(logs.FirstValidation())  # type: ignore[attr-defined]
     return trainer
 
 
-def _callbacks(config: TrainingConfig, out_dir: Path, pace: Pace) -> list[Callback]:
-    callbacks: list[Callback] = [
-        logs.LastStep(),
-        logs.GradientNorms(),
-        logs.NonFiniteStop(),
-        Checkpoints(out_dir, config.checkpoint_every, config.patience),
-        LearningRateMonitor("step"),
-    ]
+def _callbacks(config: TrainingConfig, out_dir: Path) -> list[Callback]:
+    checkpoints = Checkpoints(out_dir, config.checkpoint_every, config.patience)
+    callbacks: list[Callback] = [logs.LastStep(), checkpoints, LearningRateMonitor("step")]
     if config.pictures:
         callbacks += [logs.DetectionImages(), logs.SpectrumMonitor()]
-    return [*callbacks, TrainingProgress(pace)]
+    return callbacks
 
 
 def speed_up(
