@@ -24,8 +24,8 @@ from torch import Tensor
 
 from benchmarks.measuring import write_json
 from benchmarks.scan import machine
+from rvtssm.contrib.int8.quantization import CalibrationFrames
 from rvtssm.export.exported import read_exported
-from rvtssm.export.quantization import CalibrationFrames
 
 ROUNDS, WARM_UP = 25, 3
 _LAST = 100  # steps of which the largest difference counts, since it changes from window to window

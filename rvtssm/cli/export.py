@@ -5,13 +5,13 @@ from dataclasses import replace
 from rvtssm.cli.config import Config
 from rvtssm.cli.console import announce, changing_line, say
 from rvtssm.cli.inputs import calibration_path, export_path, weights_path, writable
+from rvtssm.cli.verbs import named
 from rvtssm.detection.sources import find_sources
 from rvtssm.detection.summary import counted
-from rvtssm.export import CALIBRATION_WINDOWS
+from rvtssm.export import precisions
 from rvtssm.export.checked_export import CHECK_STEPS, export_checked, write_weights
 from rvtssm.export.export_detector import FORMATS, check_export
 from rvtssm.export.exported import read_weights_file
-from rvtssm.export.quantization import CalibrationFrames
 from rvtssm.models.checkpoint import SAFETENSORS
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.system.user_error import UserError
@@ -25,7 +25,8 @@ def export(config: Config) -> None:
     no program, so nothing is run for it.
     """
     out, options = export_path(config), config.export
-    if out.suffix == SAFETENSORS and options.precision != "int8":
+    precision = precisions()[options.precision]
+    if out.suffix == SAFETENSORS and SAFETENSORS in precision.suffixes:
         if options.height or options.width:
             raise UserError(
                 "export.size_of_weights",
@@ -51,12 +52,12 @@ def export(config: Config) -> None:
     )
     writable(out.parent)
     with changing_line("reading") as show:
-        frames = CalibrationFrames(paths, spec, windows, frame_hw, CALIBRATION_WINDOWS) if paths else None
-        if frames:
+        frames = named(precision.calibration)(paths, spec, windows, frame_hw) if paths else None
+        if frames is not None:
             num_read = frames.check()  # before the work as well
             judged = (
                 f"; ranges from {sum(num_read)} windows of {counted(len(num_read), 'recording')} in {where}; "
-                "in 8 bits, differences of some tenths are usual, and `rvtssm evaluate` shows what they cost in AP"
+                f"{precision.note}"
             )
         written = export_checked(checkpoint, out, frame_hw, options.precision, frames, show)
     (height, width), files = written.description["frame_hw"], [out]

@@ -11,6 +11,7 @@ from pathlib import Path
 from rvtssm.cli.config import Config
 from rvtssm.cli.verbs import named, verbs
 from rvtssm.datasets import build_spec
+from rvtssm.export import precisions
 from rvtssm.models.weights import default_weights, named_weights
 from rvtssm.system.remote import check_local
 from rvtssm.system.user_error import UserError
@@ -88,21 +89,25 @@ def weights_label(path: str | None) -> str:
 def calibration_path(config: Config) -> str | None:
     """Return the recordings to calibrate an export on, None without.
 
-    Raise UserError if int8 lacks them, or if another precision is given them.
+    Raise UserError if the precision lacks them, or if one that needs none is given them.
     """
     calibrate, precision = config.export.calibrate, config.export.precision
-    if precision == "int8":
-        return needed(calibrate, "calibrate=RECORDINGS", "int8 takes the ranges of its numbers from them")
+    if precisions()[precision].calibration:
+        return needed(calibrate, "calibrate=RECORDINGS", f"{precision} takes the ranges of its numbers from them")
     if calibrate:
+        others = [name for name, known in precisions().items() if known.calibration]
         raise UserError(
-            "export.calibrate_without_int8",
-            f"calibrate={calibrate} has no effect on {precision}; add precision=int8, or leave calibrate out",
+            "setting.needs",
+            name="calibrate",
+            found=calibrate,
+            needed=f"it has no effect on {precision}",
+            advice=f"add precision={' or '.join(others)}, or leave calibrate out",
         )
     return None
 
 
 def check_export(config: Config) -> None:
-    """Raise UserError if the file to write, the weights or the recordings for int8 are missing."""
+    """Raise UserError if the file to write, the weights or the recordings to calibrate on are missing."""
     export_path(config)
     weights_path(config)
     calibration_path(config)

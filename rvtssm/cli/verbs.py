@@ -120,7 +120,7 @@ VERBS: dict[str, Verb] = {
         computes=True,
     ),
     "export": Verb(
-        "write a detector as a file for other programs; FILE out=model.onnx [precision=int8 calibrate=DIR]",
+        "write a detector as a file for other programs; FILE out=model.onnx [precision=NAME calibrate=DIR]",
         "best.ckpt out=model.onnx",
         "rvtssm.cli.export:export",
         check="rvtssm.cli.inputs:check_export",

@@ -44,10 +44,10 @@ def with_chosen_precision(config: Config) -> Config:
 
 
 def precision_in_words(precision: str, checkpoint: LoadedCheckpoint) -> str:
-    """Return in what weights compute: in `precision`, and the products of an exported file of 8 bits in int8."""
+    """Return in what weights compute: in `precision`, or the products of an exported file in a lower one."""
     detector = checkpoint.detector
-    if isinstance(detector, ExportedDetector) and detector.has_int8:
-        return f"int8 and {precision}"
+    if isinstance(detector, ExportedDetector) and detector.products:
+        return f"{detector.products} and {precision}"
     return precision
 
 

@@ -3,10 +3,28 @@
 from dataclasses import dataclass
 
 from rvtssm.records.settings import SMALLEST_SIDE
+from rvtssm.system.extras import installed_parts
 from rvtssm.system.limits import check_at_least, check_choice, check_note
 
-CALIBRATION_WINDOWS = 200  # of all recordings together; half of them at ten times the rate of training
-EXPORT_PRECISIONS = ("float32", "bf16", "int8")
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """A precision of exported files. Functions and classes are names such as "package.module:function"."""
+
+    suffixes: tuple[str, ...]  # of the names of files that can hold it
+    extra: str = ""  # the extra that installs `packages`
+    packages: tuple[str, ...] = ()
+    lower: str = ""  # rewrites an ONNX file of float32, given its path, its `DetectorStep` and the calibration
+    calibration: str = ""  # a `Calibration` of paths, spec, windows and frame size; "": this precision needs none
+    note: str = ""  # what to expect of the results, as a clause
+
+
+PRECISIONS = {"float32": Precision((".onnx", ".xml", ".safetensors")), "bf16": Precision((".safetensors",))}
+
+
+def precisions() -> dict[str, Precision]:
+    """Return all precisions by name: those of PRECISIONS, and the entry points of the group `rvtssm.precisions`."""
+    return {**PRECISIONS, **installed_parts("rvtssm.precisions")}
 
 
 @dataclass
@@ -18,13 +36,13 @@ class ExportConfig:
     width: int | None = None
     """Width of the frame in pixels; null: as in training."""
     precision: str = "float32"
-    """One of EXPORT_PRECISIONS; int8 is for .onnx and .xml and needs `calibrate`; bf16 halves a .safetensors file."""
+    """float32, bf16 (which halves a .safetensors file), or one that an installed part adds."""
     note: str | None = None
     """One line about the weights, shown on terminals and pictures; null: as in the checkpoint."""
     calibrate: str | None = None
-    """Recordings for int8: a file, or a folder of them."""
+    """Recordings, on which the ranges of small numbers are found: a file, or a folder of them."""
 
     def __post_init__(self) -> None:
-        check_choice("export.precision", self.precision, EXPORT_PRECISIONS)
+        check_choice("export.precision", self.precision, precisions())
         check_note("export.note", self.note)
         check_at_least("export", self, SMALLEST_SIDE, "height", "width")

@@ -1,16 +1,16 @@
 """Write an exported file only if it gives what PyTorch gives."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from rvtssm.export import export_detector as conversion
 from rvtssm.export.exported import largest_difference, read_exported, read_weights_file
-from rvtssm.export.quantization import CalibrationFrames
 from rvtssm.models.checkpoint import SAFETENSORS, write_checkpoint
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.system.files import staging_folder
@@ -18,6 +18,19 @@ from rvtssm.system.user_error import UserError
 
 CHECK_STEPS = 10  # steps for which file and PyTorch are compared, with carried state and at changing rates
 _LARGEST_DIFFERENCE = 1e-3  # ten times what any of our layers needs in float32
+
+
+class Calibration(Protocol):
+    """Frames of recordings on which a precision is calibrated."""
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, float]]:
+        """Yield frames (T, C, H, W) of consecutive windows with their step scale."""
+
+    def check(self) -> list[int]:
+        """Return the number of windows of each recording that is read; raise UserError if one does not fit."""
+
+    def first(self, num_frames: int) -> list[np.ndarray]:
+        """Return the first frames (C, H, W)."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +53,7 @@ def export_detector(
     """Write a detector as a file for other programs, as `rvtssm export` does, and return its path.
 
     A name that ends in .onnx or .xml gets the step of the detector, which is compared with PyTorch before it is kept;
-    one that ends in .safetensors gets the weights. Use the command for `int8`, which has to be calibrated.
+    one that ends in .safetensors gets the weights. Use the command for a precision that has to be calibrated.
 
     >>> print(rvtssm.export_detector("street-tiny", "weights.safetensors"))
     weights.safetensors
@@ -84,7 +97,7 @@ def export_checked(
     out: Path,
     frame_hw: tuple[int, int],
     precision: str,
-    frames: CalibrationFrames | None = None,
+    frames: Calibration | None = None,
     show: Callable[[str], object] = lambda text: None,
 ) -> CheckedExport:
     """Write the step of a detector, and compare it with PyTorch before the file is put in its place.
@@ -95,8 +108,8 @@ def export_checked(
         checkpoint: The detector and its description.
         out: The file; its suffix selects the format.
         frame_hw: Height and width of the frames in pixels.
-        precision: float32 or int8.
-        frames: Frames to calibrate int8 on.
+        precision: A key of `precisions`.
+        frames: Frames to calibrate it on.
         show: Called with what is going on.
 
     Raises:

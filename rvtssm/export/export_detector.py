@@ -6,6 +6,7 @@ The formats are `onnx` (ONNX) and `openvino` (OpenVINO, with the weights in a se
 import json
 import logging
 import math
+import pkgutil
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -16,9 +17,8 @@ from xml.etree import ElementTree
 import numpy as np
 import torch
 
-from rvtssm.export.quantization import CarriedSteps, quantize
+from rvtssm.export import precisions
 from rvtssm.export.real_detector import DetectorStep
-from rvtssm.models.checkpoint import SAFETENSORS
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint, detector_for_frame
 from rvtssm.models.detector import Detector
 from rvtssm.models.weights import DIGEST_KEY, NO_DIGEST_YET, add_digest
@@ -30,7 +30,6 @@ from rvtssm.system.user_error import UserError
 FORMATS = {"onnx": ".onnx", "openvino": ".xml"}
 PROGRAM = ".pt2"  # a format of earlier versions: a program, which can run any code when it is read
 METADATA_KEY = "rvtssm"  # key of the description in the metadata of a file; its value is JSON
-_LOW_PRECISIONS = {"int8": (FORMATS["onnx"], FORMATS["openvino"]), "bf16": (SAFETENSORS,)}  # with formats for them
 _OPSET = 20  # the first version with an operator for GELU
 _MOST_STREAMS = 4096
 
@@ -70,11 +69,13 @@ def check_export(path: Path | str, precision: str) -> str:
             an .xml file would replace a file that is not from an export.
     """
     path = Path(path)
-    suffixes = _LOW_PRECISIONS.get(precision)
-    if suffixes and path.suffix not in suffixes:
+    known = precisions()[precision]
+    if precision != "float32" and path.suffix not in known.suffixes:
         raise UserError(
-            "export.precision_of_format",
-            f"precision={precision} needs a name that ends in {' or '.join(suffixes)}, not {path}",
+            "setting.conflict",
+            name="precision",
+            found=f"{precision} out={path}",
+            needed=f"a name that ends in {' or '.join(known.suffixes)}",
         )
     kind = format_of(path)
     check_extra(FORMATS[kind], "export", "onnx", "onnxscript")
@@ -87,8 +88,7 @@ def check_export(path: Path | str, precision: str) -> str:
                 f"{path} would store its weights in {weights}, but this file exists without {path.name}; choose "
                 f"another name, or remove {weights.name}",
             )
-    if precision == "int8":
-        check_extra("precision=int8", "int8", "nncf")
+    check_extra(f"precision={precision}", known.extra, *known.packages)
     return kind
 
 
@@ -120,9 +120,8 @@ def export_detector(
         path: The file; its suffix selects the format.
         height: Height of the frames in pixels; None means as in training.
         width: Width of the frames in pixels; None means as in training.
-        precision: `float32`, or `int8`, with which products take weights and activations of 8 bits.
-        calibration: For `int8`, frames (T, C, H, W) of consecutive windows with their step scale, from which the value
-            ranges are found.
+        precision: A key of `precisions`.
+        calibration: Frames (T, C, H, W) of consecutive windows with their step scale, for precisions that need them.
 
     Returns:
         The description that is stored in the file.
@@ -152,8 +151,8 @@ def export_detector(
     with torch.no_grad(), quiet(), named_if_full(path), staging_folder(Path(path).parent, "step") as folder:
         staged = folder / Path(path).with_suffix(FORMATS["onnx"]).name
         _write_onnx(step, example, shapes, staged)
-        if precision == "int8":
-            quantize(staged, CarriedSteps(step, calibration))
+        if lower := precisions()[precision].lower:
+            pkgutil.resolve_name(lower)(staged, step, calibration)
         if kind == "openvino":
             staged = to_openvino(staged)
         describe(staged, description)

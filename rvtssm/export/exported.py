@@ -159,7 +159,7 @@ class ExportedDetector(nn.Module):
         super().__init__()
         height, width = description["frame_hw"]
         self.frame_hw = height, width
-        self.has_int8 = description.get("measured", {}).get("precision") == "int8"  # products in 8 bits
+        self.products: str | None = description.get("measured", {}).get("precision")  # a precision below float32
         self.head = head_class(meta.model_config)
         self.score = str(meta.scored_as.score)
         self._run = run

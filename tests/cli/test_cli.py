@@ -85,7 +85,7 @@ def refused(capsys):
         (["export", "checkpoint=/nowhere.ckpt", "out=model.so"], r": model\.so: cannot tell the format"),
         (
             ["export", "best.ckpt", "out=a.xml", "calibrate=a.raw"],
-            "=a.raw has no effect on float32; add precision=int8",
+            "=a.raw; it has no effect on float32; add precision=int8",
         ),
         (["audit"], "checkpoint=FILE is needed: weights, such as"),
         (["demo", "synthetic.num_test=0"], "must be at least 1: a demo uses every split"),

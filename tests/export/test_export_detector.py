@@ -19,7 +19,15 @@ from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.predictor import Predictor, load
 from rvtssm.export import checked_export
 from rvtssm.export import export_detector as exporting
-from rvtssm.export.export_detector import METADATA_KEY, export_detector, read_description
+from rvtssm.export.export_detector import (
+    METADATA_KEY,
+    check_export,
+    describe,
+    export_detector,
+    move_file,
+    read_description,
+    to_openvino,
+)
 from rvtssm.export.exported import largest_difference, read_exported
 from rvtssm.export.real_detector import DetectorStep
 from rvtssm.models import detector
@@ -32,6 +40,7 @@ from rvtssm.readers.dat import write_dat
 from rvtssm.records import Events, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
+from rvtssm.system import extras
 from rvtssm.system.user_error import UserError
 
 BACKBONE = {"backbone": "timm", "timm_name": "test_convnext2"}
@@ -339,3 +348,48 @@ def test_a_file_that_says_too_little_is_refused(live_checkpoint):
     for content in (*less, {**whole, "checkpoint": {"spec": 3}}, [], None):
         with raises("exported.no_description"):
             read_description(json.dumps(content), "a.onnx")
+
+
+def test_an_xml_in_float32_equals_pytorch_and_is_described_as_the_page_says(exported, tmp_path, monkeypatch):
+    for package in ("openvino", "onnx"):
+        pytest.importorskip(package)
+    import onnx
+
+    checkpoint, folder = exported()
+    shutil.copyfile(folder / "model.onnx", tmp_path / "model.onnx")
+    path = to_openvino(tmp_path / "model.onnx")
+    (text,) = (each.value for each in onnx.load(tmp_path / "model.onnx").metadata_props if each.key == METADATA_KEY)
+    describe(path, json.loads(text))
+    boxes, scores = largest_difference(checkpoint, read_exported(path), 10)
+    assert 0 < boxes < 1e-3 and scores < 1e-3
+    page = (Path(__file__).parents[2] / "docs" / "live.md").read_text()
+    (example,) = (block for block in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S) if "openvino" in block)
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(example, names)
+    assert names["about"] == json.loads(text)
+
+
+def test_the_two_files_of_an_xml_are_replaced_together_and_no_other_file_is(tmp_path, monkeypatch):
+    """A kill at any moment leaves no .xml beside weights of another one."""
+    monkeypatch.setattr(extras, "find_spec", lambda name: name)
+    (tmp_path / "new").mkdir()
+    new, old = tmp_path / "new" / "a.xml", tmp_path / "a.xml"
+    for path in (new, new.with_suffix(".bin"), old.with_suffix(".bin")):
+        path.write_text(path.parent.name)
+    with raises("export.weights_exist"):
+        check_export(old, "float32")
+    old.write_text("old")
+    check_export(old, "float32")
+    moves, replace = [], os.replace
+
+    def move(source, path):
+        moves.append(path.suffix)
+        assert len(synced) == len(moves) and not old.exists()
+        replace(source, path)
+
+    synced = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    monkeypatch.setattr(os, "replace", move)
+    move_file(new, old)
+    assert moves == [".bin", ".xml"] and old.read_text() == old.with_suffix(".bin").read_text() == "new"

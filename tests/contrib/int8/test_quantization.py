@@ -1,11 +1,8 @@
 """Exported files in lower precision: products in 8 bits, states in float32, no drift, errors that say what to do."""
 
 import json
-import os
-import re
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,10 +11,11 @@ from live_examples import SMALL
 from user_errors import raises
 
 from rvtssm.cli import main as cli
-from rvtssm.export import export_detector, quantization
-from rvtssm.export.export_detector import METADATA_KEY, check_export, describe, move_file, to_openvino
-from rvtssm.export.exported import largest_difference, read_exported
-from rvtssm.export.quantization import CalibrationFrames, quantize
+from rvtssm.contrib.int8 import quantization
+from rvtssm.contrib.int8.quantization import CalibrationFrames, quantize
+from rvtssm.export import export_detector
+from rvtssm.export.export_detector import check_export
+from rvtssm.export.exported import read_exported
 from rvtssm.models.weights import check_digest
 from rvtssm.readers.dat import write_dat
 from rvtssm.records import WindowSettings
@@ -46,7 +44,7 @@ def low_precision(exported, draw_events, made_once):
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(export_detector, "_write_onnx", copied)
-            patch.setattr(export_detector, "quantize", kept)
+            patch.setattr(quantization, "quantize", kept)
             assert cli.main(["export", *arguments]) == 0
 
     return made_once("low_precision", fill)
@@ -56,26 +54,6 @@ def low_precision(exported, draw_events, made_once):
 def low(low_precision):
     """The detector of `int8.xml`, compiled once."""
     return read_exported(low_precision / "int8.xml").detector
-
-
-def test_an_xml_in_float32_equals_pytorch_and_is_described_as_the_page_says(exported, tmp_path, monkeypatch):
-    for package in ("openvino", "onnx"):
-        pytest.importorskip(package)
-    import onnx
-
-    checkpoint, folder = exported()
-    shutil.copyfile(folder / "model.onnx", tmp_path / "model.onnx")
-    path = to_openvino(tmp_path / "model.onnx")
-    (text,) = (each.value for each in onnx.load(tmp_path / "model.onnx").metadata_props if each.key == METADATA_KEY)
-    describe(path, json.loads(text))
-    boxes, scores = largest_difference(checkpoint, read_exported(path), 10)
-    assert 0 < boxes < 1e-3 and scores < 1e-3
-    page = (Path(__file__).parents[2] / "docs" / "live.md").read_text()
-    (example,) = (block for block in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S) if "openvino" in block)
-    monkeypatch.chdir(tmp_path)
-    names: dict = {}
-    exec(example, names)
-    assert names["about"] == json.loads(text)
 
 
 def of_states(names):
@@ -175,36 +153,11 @@ def test_a_flipped_bit_of_both_files_of_an_xml_is_found(low_precision, tmp_path)
         read_exported(tmp_path / "a.xml")
 
 
-def test_the_two_files_of_an_xml_are_replaced_together_and_no_other_file_is(tmp_path, monkeypatch):
-    """A kill at any moment leaves no .xml beside weights of another one."""
-    monkeypatch.setattr(extras, "find_spec", lambda name: name)
-    (tmp_path / "new").mkdir()
-    new, old = tmp_path / "new" / "a.xml", tmp_path / "a.xml"
-    for path in (new, new.with_suffix(".bin"), old.with_suffix(".bin")):
-        path.write_text(path.parent.name)
-    with raises("export.weights_exist"):
-        check_export(old, "float32")
-    old.write_text("old")
-    check_export(old, "float32")
-    moves, replace = [], os.replace
-
-    def move(source, path):
-        moves.append(path.suffix)
-        assert len(synced) == len(moves) and not old.exists()
-        replace(source, path)
-
-    synced = []
-    monkeypatch.setattr(os, "fsync", synced.append)
-    monkeypatch.setattr(os, "replace", move)
-    move_file(new, old)
-    assert moves == [".bin", ".xml"] and old.read_text() == old.with_suffix(".bin").read_text() == "new"
-
-
 @pytest.mark.parametrize(
     ("name", "precision", "missing", "key"),
     [
-        ("a.ckpt", "int8", None, "export.precision_of_format"),
-        ("a.xml", "bf16", None, "export.precision_of_format"),
+        ("a.ckpt", "int8", None, "setting.conflict"),
+        ("a.xml", "bf16", None, "setting.conflict"),
         ("a.xml", "float32", "openvino", "extras.missing"),
         ("a.onnx", "int8", "nncf", "extras.missing"),
     ],

@@ -23,7 +23,8 @@ from rvtssm.system.user_error import UserError
 
 _FAST = 10  # the higher rate, in rates of training; its windows overlap and are as long as in training
 _LEAST = 20  # fewest windows per recording and rate, since the first ones start from zero and hold few events
-_MOST_STEPS = 20_000  # far above CALIBRATION_WINDOWS
+_WINDOWS = 200  # of all recordings together; half of them at ten times the rate of training
+_MOST_STEPS = 20_000  # far above _WINDOWS
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 _LAYOUTS = ("Reshape", "Resize", "Slice", "Transpose")
 
@@ -44,6 +45,17 @@ class CarriedSteps:
                 yield {"hist": hist.numpy(), "step_scale": step_scale.numpy()} | {n: s.numpy() for n, s in named}
                 with torch.no_grad():
                     _, state = self.step(hist, step_scale, state)
+
+
+def quantize_detector(path: Path, step: DetectorStep, frames: Iterable[tuple[np.ndarray, float]]) -> None:
+    """Replace an ONNX file of a step by one in 8 bits, see `quantize`.
+
+    Args:
+        path: The file.
+        step: The step that it computes.
+        frames: Frames (T, C, H, W) of consecutive windows with their step scale.
+    """
+    quantize(path, CarriedSteps(step, frames))
 
 
 def quantize(path: Path, steps: CarriedSteps) -> None:
@@ -156,7 +168,7 @@ class CalibrationFrames:
     spec: DatasetSpec
     windows: WindowSettings  # how events became frames in training
     frame_hw: tuple[int, int]  # height and width of the frames of the file, in pixels
-    num_windows: int  # number of windows in all recordings and rates together, rounded up
+    num_windows: int = _WINDOWS  # number of windows in all recordings and rates together, rounded up
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, float]]:
         """Yield frames (T, C, H, W) of consecutive windows with their step scale."""

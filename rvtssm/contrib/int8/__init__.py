@@ -1,0 +1,1 @@
+"""Optional: exported files whose products take 8 bits; README.md says more."""

@@ -1,0 +1,3 @@
+"""The fixtures of tests/live_examples.py."""
+
+from live_examples import draw_events, exported, live_checkpoint  # noqa: F401
