@@ -32,13 +32,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.measuring import write_json
 from rvtssm.cli.composition import compose
-from rvtssm.cli.config import Config, configs_dir
+from rvtssm.cli.config import Config
 from rvtssm.datasets import build_spec
 from rvtssm.evaluation.render import TerminalTable
 from rvtssm.models.backbones import attention
 from rvtssm.models.detector import build_detector
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.system.files import configs_dir
 from rvtssm.training.memory import probe_step
 from rvtssm.training.optim import peak_learning_rate
 

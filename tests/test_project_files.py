@@ -122,7 +122,7 @@ def test_the_wheel_brings_the_command(wheel):
 
 
 def test_the_configs_are_found_in_the_wheel(wheel, monkeypatch):
-    spec = spec_from_file_location("config_of_the_wheel", wheel / "rvtssm" / "cli" / "config.py")
+    spec = spec_from_file_location("files_of_the_wheel", wheel / "rvtssm" / "system" / "files.py")
     installed = module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, installed)  # as dataclasses need
     spec.loader.exec_module(installed)

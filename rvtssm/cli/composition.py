@@ -29,9 +29,11 @@ def compose(overrides: list[str], verb: str = "") -> Config:
     """Return the typed configuration of a verb for overrides such as ["model=small", "training.steps=100"]."""
     import hydra
 
-    from rvtssm.cli.config import Config, configs_dir, register_schema
+    from rvtssm.cli.config import Config, register_schema
+    from rvtssm.system.files import configs_dir
 
     register_schema(verbs()[verb].settings_class if verb else Config)
+    overrides = with_dataset_names(overrides)
     with hydra.initialize_config_dir(str(configs_dir()), version_base="1.3"):
         try:
             composed = hydra.compose("config", [*_NO_LOGGING, *overrides])
@@ -43,6 +45,11 @@ def compose(overrides: list[str], verb: str = "") -> Config:
                 f"a list has no such element ({in_one_line(error)}); give the whole list, as in filters=[background]",
             ) from None
         return with_settings_of_files(to_config(composed), overrides, verb)
+
+
+def with_dataset_names(words: list[str]) -> list[str]:
+    """Return words with `dataset.name=NAME` in place of `dataset=NAME`, since a dataset is a name and no group."""
+    return [re.sub("^dataset=", "dataset.name=", word) for word in words]
 
 
 def with_settings_of_files(config: Config, overrides: list[str], verb: str) -> Config:

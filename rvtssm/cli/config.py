@@ -2,7 +2,6 @@
 
 import functools
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -50,8 +49,16 @@ class Config(TrainSections):
             raise UserError("settings.seed", f"seed={self.seed} must be at least 0 and less than 2**32")
 
 
+def usual(name: str, key: str) -> Any:
+    """Return what a training on a named dataset sets if neither an experiment nor the command does, as in RVT."""
+    if key == "reduce":
+        return "nearest" if name == "onempx" else None
+    return 21 if name in ("", "gen1") else 10
+
+
 def register_schema(settings: type[Config] = Config) -> None:
     """Register a class of settings with Hydra, so that it checks every key and type, and the sizes of models."""
+    OmegaConf.register_new_resolver("usual", usual, replace=True)
     store = ConfigStore.instance()
     store.store("schema", _schema(settings))  # type: ignore[arg-type]  # a class can be hashed
     sizes = {name: asdict(size) for name, size in MODEL_SIZES.items()}
@@ -73,14 +80,6 @@ def _schema(settings: type[Any]) -> DictConfig:
     for name in {name for verb in verbs().values() for name in verb.reads} - {*schema}:
         schema[name] = {}  # a recipe may hold settings of verbs that have other classes; `to_config` drops them
         OmegaConf.set_struct(schema[name], False)
+    schema.sampling.chunk_length = "${usual:${dataset.name},chunk_length}"
+    schema.windows.reduce = "${usual:${dataset.name},reduce}"
     return schema
-
-
-@functools.cache
-def configs_dir() -> Path:
-    """Return the folder of YAML files: at the top of a checkout, or inside the package of an installed wheel."""
-    package = Path(__file__).resolve().parents[1]
-    for folder in (package / "configs", package.parent / "configs"):
-        if (folder / "config.yaml").is_file():
-            return folder
-    raise UserError("install.no_configs", f"no configs/ beside or in {package}; install rvtssm again")

@@ -16,9 +16,10 @@ from types import ModuleType
 from typing import Any
 
 from rvtssm.cli.composition import as_written, short_keys
-from rvtssm.cli.config import configs_dir
 from rvtssm.cli.verbs import GROUPS, known_verb, verbs
+from rvtssm.datasets import DATASETS
 from rvtssm.models.model_config import MODEL_SIZES
+from rvtssm.system.files import configs_dir
 from rvtssm.system.user_error import UserError
 
 
@@ -81,8 +82,10 @@ def _choices(sections: tuple[str, ...]) -> list[str]:
     lines = []
     for group, section in [*GROUPS.items(), ("experiment", "training")]:
         if section in sections:
-            files = sorted(path.stem for path in Path(configs_dir(), group).glob("*.yaml"))
-            lines.append(f"{group}={'|'.join(files or MODEL_SIZES)}")
+            names = sorted(path.stem for path in Path(configs_dir(), group).glob("*.yaml")) or [*MODEL_SIZES]
+            if group == "dataset":
+                names = [*DATASETS]
+            lines.append(f"{group}={'|'.join(names)}")
     return lines
 
 

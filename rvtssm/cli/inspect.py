@@ -25,8 +25,8 @@ from rvtssm.cli.config import Config
 from rvtssm.cli.console import console, say, say_error
 from rvtssm.cli.inputs import needed
 from rvtssm.datasets import DATASETS, DatasetConfig, build_spec, with_described
-from rvtssm.datasets.custom import FILE
-from rvtssm.datasets.tree import find_event_files, options_above
+from rvtssm.datasets.custom import FILE, options_above
+from rvtssm.datasets.tree import find_event_files
 from rvtssm.readers import open_recording, open_with
 from rvtssm.readers.header import UNSAID_SIZE, UnknownSensorSize
 from rvtssm.readers.table import index_of, split_part

@@ -9,11 +9,12 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
-from rvtssm.cli.composition import compose, quoted, to_config, with_settings_of_files
-from rvtssm.cli.config import configs_dir, register_schema
+from rvtssm.cli.composition import compose, quoted, to_config, with_dataset_names, with_settings_of_files
+from rvtssm.cli.config import register_schema
 from rvtssm.cli.inputs import check_inputs
 from rvtssm.cli.verbs import named, verbs
 from rvtssm.system.extras import check_extra
+from rvtssm.system.files import configs_dir
 from rvtssm.system.user_error import UserError
 
 _PLUGINS = {
@@ -31,6 +32,7 @@ def sweep_with_hydra(verb: str, words: list[str]) -> None:
     `run.objective`. An error in a run is raised.
     """
     register_schema(verbs()[verb].settings_class)
+    words = with_dataset_names(words)
     parsed = OverridesParser.create().parse_overrides(words)
     plain = [word for word, override in zip(words, parsed, strict=True) if not override.is_sweep_override()]
     for word in plain:

@@ -13,7 +13,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
 from rvtssm.cli.composition import as_written
-from rvtssm.cli.config import Config, configs_dir
+from rvtssm.cli.config import Config
 from rvtssm.cli.console import announce, say
 from rvtssm.cli.inputs import weights_path, with_default_weights
 from rvtssm.datasets import DatasetConfig, build_spec
@@ -25,6 +25,7 @@ from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.models.weights import card_of
 from rvtssm.records import WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.system.files import configs_dir
 from rvtssm.system.user_error import UserError
 
 if TYPE_CHECKING:
@@ -175,6 +176,8 @@ def store_defaults(settings: type[Config], weights: WeightSettings | None, windo
     """Let Hydra compose PRIMARY, whose defaults are the settings of weights and of frames."""
     schema = OmegaConf.structured(settings)
     schema.temporal = OmegaConf.structured(weights.temporal if weights else TemporalConfig)
+    schema.sampling.chunk_length = "${usual:${dataset.name},chunk_length}"
+    schema.windows.reduce = "${usual:${dataset.name},reduce}"
     unset: tuple[str, ...] = ()  # groups that would choose again
     if weights:
         unset = ("model", "mixer", "temporal") if weights.model else ("temporal",)

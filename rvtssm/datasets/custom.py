@@ -1,4 +1,4 @@
-"""custom: recordings of any kind, described by a file `dataset.yaml` in their folder, without any code.
+"""A dataset is one record in one file: `configs/dataset/NAME.yaml` if it has a name, `dataset.yaml` beside own files.
 
     classes: [person]      # class names; ids on disk are 0, 1, ... or those in class_ids
     height: 260            # of the sensor, pixels
@@ -6,30 +6,33 @@
     labels: .xml           # suffix of label files, or a COCO file of many recordings; see docs/your_files.md
 
 Recordings of any supported format lie in `train/`, `val/` and `test/`, with labels of the same name beside them. Every
-other key is a field of DatasetSpec.
+other key is a field of DatasetSpec. RULES says what the value of a key may be, in a file as in a command.
 """
 
 import difflib
 import json
 import math
 import os
-from dataclasses import fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from rvtssm.events.label_files import LABEL_SUFFIXES
-from rvtssm.records import DatasetSpec
-from rvtssm.records.settings import COLUMNS_EXAMPLE, TIME_UNITS
+from rvtssm.records import DatasetSpec, ReadOptions
+from rvtssm.records.settings import COLUMNS_EXAMPLE, TIME_UNITS, filled
 from rvtssm.system.files import atomic_file, file_errors
 from rvtssm.system.remote import is_url, local_path
-from rvtssm.system.user_error import UserError, said_of
+from rvtssm.system.user_error import UserError
 
 FILE = "dataset.yaml"
+GENERATED_FILE = "synthetic.json"  # the settings of generated recordings, in their folder
 _ULTRALYTICS = "data.yaml"  # beside it; its `names` may stand in for `classes`
 _MOST_NAME_BYTES = 50_000  # all class names as JSON; they share an HDF5 attribute of 64 KiB with other metadata
-SPEC = DatasetSpec(  # values for keys that the file leaves out
+_LARGEST_SENSOR = 1 << 16  # pixels; no sensor has larger coordinates
+SPEC = DatasetSpec(  # values for keys that a file leaves out
     name="custom",
     height=0,
     width=0,
@@ -44,11 +47,124 @@ SPEC = DatasetSpec(  # values for keys that the file leaves out
     scores_empty_images=True,
     event_suffixes=(),
 )
-_NAMES = {"classes": "class_names", "labels": "boxes_suffix"}  # keys whose field in the spec has another name
+_FIELDS = {"classes": "class_names", "labels": "boxes_suffix"}  # keys whose field in the spec has another name
 _NEEDED = ("classes", "height", "width")
-_NEEDED_TEXT = {"time_unit": f"one of {', '.join(TIME_UNITS)}", "format": "a format, such as evt3 or npy"}
-_OWN = ("name", "disk_names", "class_names", "boxes_suffix")  # fields that are not keys
-_KEYS = tuple({*_NAMES, *(field.name for field in fields(DatasetSpec))} - set(_OWN))
+Check = Callable[[Any], bool]
+
+
+def _whole(lowest: int, highest: int = 1 << 60) -> Check:
+    return lambda value: type(value) is int and lowest <= value < highest
+
+
+def _is_amount(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < math.inf
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _list_of(check: Check) -> Check:
+    return lambda value: isinstance(value, list | tuple) and bool(value) and all(map(check, value))
+
+
+def _are_names(value: Any) -> bool:
+    """Return whether a value is a list of different printable names that prepared files have room for."""
+    if not _list_of(lambda name: isinstance(name, str) and bool(name))(value) or not "".join(value).isprintable():
+        return False
+    return len(set(value)) == len(value) and len(json.dumps(value)) <= _MOST_NAME_BYTES
+
+
+def _is_inside(name: Any) -> bool:
+    """Return whether a path stays inside the folder that contains it.
+
+    Links inside the folder are still followed: they are not part of the description, and often lead to another disk.
+    """
+    is_path = isinstance(name, str) and bool(name) and "\0" not in name
+    return is_path and not Path(name).is_absolute() and ".." not in Path(name).parts
+
+
+def _are_suffixes(value: Any) -> bool:
+    """Return whether a value is a list of the ends of names, which may begin with folders of a recording."""
+    return _are_names(value) and all(_is_inside(suffix.lstrip("/")) for suffix in value)
+
+
+def _is_label_suffix(value: Any) -> bool:
+    if not isinstance(value, str) or not _is_inside(value.lstrip("/")):
+        return False
+    return value in LABEL_SUFFIXES or Path(value).suffix in LABEL_SUFFIXES
+
+
+def _is_pattern(pattern: Any) -> bool:
+    """Return whether a pattern names recordings in a folder of the dataset: `folder/name`, wildcards only in `name`."""
+    if not isinstance(pattern, str):
+        return False
+    folder, _, name = pattern.partition("/")
+    return bool(folder and name) and not set("*?[") & set(folder) and not {"..", "**"} & set(pattern.split("/"))
+
+
+def _are_split_sources(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(split, str) and "/" not in split and _is_inside(split) and _list_of(_is_pattern)(patterns)
+        for split, patterns in value.items()
+    )
+
+
+def _is_format(value: Any) -> bool:
+    from rvtssm.readers import readers  # compiled code, which takes a second to import
+
+    return value in readers()
+
+
+def _are_columns(value: Any) -> bool:
+    return (
+        isinstance(value, dict) and set(value) == set("txyp") and all(type(at) in (str, int) for at in value.values())
+    )
+
+
+_SIDE = (_whole(1, _LARGEST_SENSOR + 1), f"a whole number from 1 to {_LARGEST_SENSOR} pixels")
+_INTERVAL = (_whole(1), "a whole number of at least 1")
+_AMOUNT = (_is_amount, "a number of at least 0")
+_FOLDER = (_is_inside, "a path inside the folder of the dataset")
+_TRUTH = (_is_bool, "true or false")
+# By key: whether a value fits, and what is needed.
+RULES: dict[str, tuple[Check, str]] = {
+    "classes": (
+        _are_names,
+        "a list of different names, such as [car, person], of at most 50,000 bytes; names that YAML reads as true or "
+        "false (on, off, yes, no) need quotes",
+    ),
+    "class_ids": (_list_of(_whole(0, 1 << 32)), "a list of numbers, such as [0, 2]"),
+    "ignored_classes": (
+        lambda value: value in (None, []) or _list_of(lambda name: type(name) in (str, int))(value),
+        "a list of names or numbers, such as [rider, 7], or null for all that are not in classes",
+    ),
+    "height": _SIDE,
+    "width": _SIDE,
+    "downsample": _INTERVAL,
+    "label_interval_us": _INTERVAL,
+    "min_side_px": _AMOUNT,
+    "min_diagonal_px": _AMOUNT,
+    "prepare_min_side_px": _AMOUNT,
+    "prepare_min_diagonal_px": _AMOUNT,
+    "skip_us": (_whole(0), "a whole number of at least 0"),
+    "scores_empty_images": _TRUTH,
+    "repair": _TRUTH,
+    "time_unit": (lambda value: value in TIME_UNITS, f"one of {', '.join(TIME_UNITS)}"),
+    "format": (_is_format, "a format that is read, such as evt3 or npy"),
+    "columns": (_are_columns, f"the names or numbers of four columns, such as {COLUMNS_EXAMPLE}"),
+    "disk_names": (_are_names, "a list of different names"),
+    "event_suffixes": (_are_suffixes, "a list of the ends of names, such as [.raw, _td.dat]"),
+    "labels": (_is_label_suffix, f"a path inside the folder of the dataset that ends in {', '.join(LABEL_SUFFIXES)}"),
+    "label_offset_us": (
+        lambda value: value == "auto" or _whole(1 - (1 << 60))(value),
+        "a whole number of microseconds, or auto",
+    ),
+    "label_fps": _AMOUNT,
+    "events_dir": _FOLDER,
+    "boxes_dir": _FOLDER,
+    "split_sources": (_are_split_sources, "patterns by split, such as {train: [all/day1*], val: [all/day2*]}"),
+}
 
 
 def read_spec(*folders: Path | str, needed: tuple[str, ...] = _NEEDED) -> DatasetSpec:
@@ -62,57 +178,133 @@ def read_spec(*folders: Path | str, needed: tuple[str, ...] = _NEEDED) -> Datase
         UserError: There is no such file, or its content is wrong.
     """
     paths = [_description(folder) for folder in folders]
-    path = next((path for path in paths if path.is_file()), None)
-    if path is None:
-        if gone := [folder for folder in folders if not is_url(str(folder)) and not Path(folder).exists()]:
+    for path in paths:
+        if path.is_file():
+            return read_record(path, SPEC.name, needed)
+    for folder in folders:
+        if not is_url(str(folder)) and not Path(folder).exists():
             raise UserError(
-                "dataset.folder_missing",
-                f"the folder {gone[0]} does not exist; check dataset.raw_dir and dataset.prepared_dir",
+                "file.missing",
+                name=folder,
+                found="the folder does not exist",
+                advice="check dataset.raw_dir and dataset.prepared_dir",
             )
-        text = f"{' and '.join(map(str, paths))} does not exist; it must describe the custom dataset, with "
-        text += ", ".join(_NEEDED)
-        beside = [path.with_name(_ULTRALYTICS) for path in paths]
-        if names := next((path for path in beside if path.is_file()), None):
-            text += f"; {names} gives the classes"
-        raise UserError("dataset.not_described", text)
+    advice = ""
+    if beside := [path.with_name(_ULTRALYTICS) for path in paths if path.with_name(_ULTRALYTICS).is_file()]:
+        advice = f"{beside[0]} gives the classes"
+    raise UserError(
+        "file.missing",
+        name=" and ".join(map(str, paths)),
+        found="does not exist",
+        needed=f"it must describe the custom dataset, with {', '.join(_NEEDED)}",
+        advice=advice,
+    )
+
+
+def read_record(path: Path, name: str, needed: tuple[str, ...] = _NEEDED) -> DatasetSpec:
+    """Return the dataset that a file describes.
+
+    Args:
+        path: The file.
+        name: The name of the dataset.
+        needed: Keys that the file must have.
+
+    Raises:
+        UserError: The content is wrong.
+    """
     content = _loaded(path)
     if not isinstance(content, dict):
-        raise UserError("dataset.no_keys", f"{path} holds no keys; it needs {', '.join(_NEEDED)}")
-    if unknown := [str(key) for key in content if key not in _KEYS]:
-        meant = "".join(f"did you mean {key}? " for key in difflib.get_close_matches(unknown[0], _KEYS, 1))
-        raise UserError(
-            "dataset.unknown_key",
-            f"{path} has the unknown key {unknown[0]}; {meant}choose from {', '.join(sorted(_KEYS))}",
-        )
+        raise UserError("file.content", name=path, found="holds no keys", needed=f"it needs {', '.join(_NEEDED)}")
+    for key in content:
+        if key not in RULES:
+            meant = difflib.get_close_matches(str(key), RULES, 1)
+            advice = f"did you mean {meant[0]}?" if meant else ""
+            raise UserError("setting.unknown", name=f"{path}: {key}", needed=sorted(RULES), advice=advice)
     if "classes" not in content:
         content |= _ultralytics_names(path.with_name(_ULTRALYTICS))
     if missing := [key for key in needed if key not in content]:
-        raise UserError(
-            "dataset.missing_keys", f"{path} does not give {', '.join(missing)}; it needs {', '.join(_NEEDED)}"
-        )
-    values: dict[str, Any] = {_NAMES.get(key, str(key)): _checked(path, key, value) for key, value in content.items()}
-    spec = replace(SPEC, **values)
-    with said_of(path):
-        spec.read_options  # noqa: B018  checks its values
-    if Path(spec.boxes_suffix).suffix not in LABEL_SUFFIXES and spec.boxes_suffix not in LABEL_SUFFIXES:
-        kinds = ", ".join(LABEL_SUFFIXES)
-        raise UserError(
-            "dataset.labels_suffix", f"{path} has labels: {spec.boxes_suffix}; label files end in one of {kinds}"
-        )
+        raise UserError("setting.missing", name=path, found=f"does not give {', '.join(missing)}")
+    return with_keys(replace(SPEC, name=name), content, f"{path}: ")
+
+
+def with_keys(spec: DatasetSpec, keys: Mapping[str, Any], where: str) -> DatasetSpec:
+    """Return a dataset with the values of some keys of RULES.
+
+    Args:
+        spec: The dataset.
+        keys: Values as a file or a command gives them.
+        where: What stands before a key in messages.
+
+    Raises:
+        UserError: A value does not have the form that its key needs, or two values exclude each other.
+    """
+    check_keys(keys, where)
+    spec = replace(spec, **{_FIELDS.get(key, key): _as_field(key, value) for key, value in keys.items()})
     if len(spec.disk_class_ids) != spec.num_classes or len(set(spec.disk_class_ids)) != spec.num_classes:
         raise UserError(
-            "dataset.class_ids",
-            f"{path} has {spec.num_classes} classes and class_ids {spec.class_ids}; give one id to each",
+            "setting.conflict",
+            name=f"{where}class_ids",
+            found=spec.class_ids,
+            needed=f"one id for each of the {spec.num_classes} classes",
+        )
+    if spec.height and spec.width and spec.downsample > min(spec.height, spec.width):
+        raise UserError(
+            "setting.conflict",
+            name=f"{where}downsample",
+            found=spec.downsample,
+            needed=f"frames of at least one pixel; the sensor has {spec.width}x{spec.height} (width x height)",
         )
     return spec
 
 
-def folder_above(path: Path) -> Path | None:
+def check_keys(keys: Mapping[str, Any], where: str) -> None:
+    """Raise UserError for the first value that its rule does not allow; `where` stands before the key."""
+    for key, value in keys.items():
+        fits, needed = RULES[key]
+        if not fits(value):
+            raise UserError("setting.form", name=f"{where}{key}", found=f"{value!r:.200}", needed=needed)
+
+
+def _as_field(key: str, value: Any) -> Any:
+    """Return a value as the spec holds it."""
+    if key == "label_offset_us" and value == "auto":
+        return None
+    if isinstance(value, list):
+        return tuple(map(str, value)) if key == "ignored_classes" else tuple(value)
+    if isinstance(value, dict):
+        return {name: tuple(part) if isinstance(part, list) else str(part) for name, part in value.items()}
+    return value
+
+
+def options_above(where: Path | str, options: ReadOptions) -> ReadOptions:
+    """Return the options, with what the nearest `dataset.yaml` above a recording says where they say nothing.
+
+    What the file says holds only for a recording that does not say it itself.
+
+    Args:
+        where: The recording, as `open_with` takes it.
+        options: What the caller says about it.
+
+    Raises:
+        UserError: The content of `dataset.yaml` is wrong.
+    """
+    from rvtssm.readers import split_part  # compiled code, which takes a second to import
+
+    path, _ = split_part(local_path(where))
+    if (folder := _folder_above(path)) is None:
+        return options
+    said = asdict(read_spec(folder, needed=()).read_options)
+    del said["yields"]
+    unsaid = [name for name, value in asdict(options).items() if value in (None, {}) and said.get(name)]
+    return replace(filled(options, {name: said[name] for name in unsaid}), yields=tuple(unsaid))
+
+
+def _folder_above(path: Path) -> Path | None:
     """Return the nearest folder above a file whose `dataset.yaml` has a key of ours; None if there is none."""
     for folder in Path(os.path.abspath(path)).parents:
         if (folder / FILE).is_file():
             content = _loaded(folder / FILE)
-            if not isinstance(content, dict) or {*_KEYS} & {*content}:  # other programs have such files, too
+            if not isinstance(content, dict) or {*RULES} & {*content}:  # other programs have such files, too
                 return folder
     return None
 
@@ -122,7 +314,7 @@ def _loaded(path: Path) -> Any:
         try:
             return yaml.load(path.read_text("utf-8"), _PlainLoader)
         except yaml.YAMLError as error:
-            raise UserError("dataset.not_yaml", str(error)) from None
+            raise UserError("file.content", str(error)) from None
 
 
 def _ultralytics_names(path: Path) -> dict[str, Any]:
@@ -179,85 +371,3 @@ def write_description(path: Path, content: bytes) -> None:
 
 def _description(folder: Path | str) -> Path:
     return local_path(folder, FILE) / FILE
-
-
-def _checked(path: Path, key: str, value: Any) -> Any:
-    """Return a value of the file in the form that the spec uses. Raise UserError if it has the wrong type or range."""
-    kind = type(getattr(SPEC, _NAMES.get(key, key)))
-    if key == "classes" and isinstance(value, list) and any(isinstance(name, bool) for name in value):
-        raise UserError(
-            "dataset.classes_true_or_false",
-            f"{path} has classes: {value}; YAML reads on, off, yes and no as true and false: quote them",
-        )
-    if key == "label_offset_us":
-        needed = "a whole number of microseconds, or auto"
-        if value == "auto" or (type(value) is int and abs(value) < 1 << 60):
-            return None if value == "auto" else value
-    elif kind is bool:
-        needed = "true or false"
-        if isinstance(value, bool):
-            return value
-    elif key in ("classes", "event_suffixes"):
-        needed = "a list of different names, such as [car, person]"
-        are_names = isinstance(value, list) and value and all(isinstance(name, str) and name for name in value)
-        are_names = are_names and "".join(value).isprintable()
-        are_suffixes = key == "classes" or (are_names and all(map(_is_name, value)))
-        if are_names and are_suffixes and len(set(value)) == len(value):
-            if (num_bytes := len(json.dumps(value))) > _MOST_NAME_BYTES:
-                raise UserError(
-                    "dataset.names_too_long",
-                    f"{path} has {len(value)} {key}, whose names take {num_bytes} bytes, but prepared files have room "
-                    f"for {_MOST_NAME_BYTES}; give fewer or shorter names",
-                )
-            return tuple(value)
-    elif key == "ignored_classes":
-        needed = "a list of names or numbers, such as [rider, 7]"
-        if isinstance(value, list) and all(type(name) in (str, int) for name in value):
-            return tuple(map(str, value))
-    elif key == "class_ids":
-        needed = "a list of numbers, such as [0, 2]"
-        if isinstance(value, list) and all(type(number) is int and 0 <= number < 1 << 32 for number in value):
-            return tuple(value)
-    elif key == "split_sources":
-        needed = "patterns by split, such as {train: [all/day1*], val: [all/day2*]}"
-        value = value if isinstance(value, dict) else {"": None}
-        lists = list(value.values())
-        are_lists = all(isinstance(patterns, list) and patterns for patterns in lists)
-        if are_lists and all(all(map(_is_pattern, patterns)) for patterns in lists) and all(map(_is_name, value)):
-            return {str(split): tuple(patterns) for split, patterns in value.items()}
-    elif key == "columns":
-        needed = f"the names or numbers of four columns, such as {COLUMNS_EXAMPLE}"
-        if isinstance(value, dict) and all(type(name) in (str, int) for name in value.values()):
-            return {str(field): str(name) for field, name in value.items()}
-    elif kind in (int, float):
-        lowest = 1 if key in ("height", "width", "downsample", "label_interval_us") else 0
-        needed = f"a {'whole number' if kind is int else 'number'} of at least {lowest}"
-        is_number = isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
-        if is_number and lowest <= value < math.inf:
-            return value
-    else:
-        is_folder = key in ("events_dir", "boxes_dir", "labels")
-        needed = "a path inside the folder of this file" if is_folder else _NEEDED_TEXT[key]
-        if isinstance(value, str) and value and (_is_inside(value) if is_folder else _is_name(value)):
-            return value
-    raise UserError("dataset.value", f"{path} has {key}: {value!r}; write {needed}")
-
-
-def _is_inside(name: str) -> bool:
-    """Return whether a path stays inside the folder that contains it.
-
-    Links inside the folder are still followed: they are not part of the description, and often lead to another disk.
-    """
-    return not Path(name).is_absolute() and ".." not in Path(name).parts and "\0" not in name
-
-
-def _is_name(name: object) -> bool:
-    return "/" not in str(name) and _is_inside(str(name))
-
-
-def _is_pattern(pattern: object) -> bool:
-    """Return whether a pattern names recordings in a folder of the dataset: `folder/name`, wildcards only in `name`."""
-    if not isinstance(pattern, str):
-        return False
-    folder, _, name = pattern.partition("/")
-    return bool(folder and name) and not set("*?[") & set(folder) and not {"..", "**"} & set(pattern.split("/"))

@@ -115,7 +115,7 @@ def preprocess(
     if summary.written or summary.skipped:  # otherwise it may not fit the files that are there
         if is_described:
             custom.copy_description(raw_dir, prepared_dir)
-        copy_generated(spec.name, str(raw_dir), str(prepared_dir))
+        copy_generated(str(raw_dir), str(prepared_dir))
     return summary
 
 

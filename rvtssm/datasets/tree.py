@@ -9,12 +9,11 @@ import unicodedata
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from rvtssm.datasets.custom import folder_above, read_spec
 from rvtssm.events.label_files import (
     LABEL_SUFFIXES,
     LabelFiles,
@@ -26,9 +25,9 @@ from rvtssm.events.label_files import (
 from rvtssm.events.labels import BOX_DTYPE, Boxes
 from rvtssm.readers import Recording, open_with
 from rvtssm.readers.csv_text import is_event_text
-from rvtssm.readers.table import event_suffixes, split_part
-from rvtssm.records import DatasetSpec, ReadOptions
-from rvtssm.records.settings import SPLITS, filled
+from rvtssm.readers.table import event_suffixes
+from rvtssm.records import DatasetSpec
+from rvtssm.records.settings import SPLITS
 from rvtssm.system.files import check_name
 from rvtssm.system.remote import local_path
 from rvtssm.system.user_error import UserError
@@ -38,7 +37,6 @@ _PLAIN_SUFFIXES = ("_td.raw", ".raw")
 _LABEL_SUFFIXES = ("_bbox.npy", *sorted({*LABEL_SUFFIXES} - {".npy"}))  # a plain .npy may hold events
 RVT_FOLDER = "event_representations_v2"
 _PER_FRAME = (".txt", ".xml")  # labels that may lie in one file per frame
-_SIZE, _FORM = ("height", "width"), ("time_unit", "format")  # what recordings may state themselves
 _NO_LABELS = ("classes",)  # the names of classes beside YOLO text
 
 
@@ -316,7 +314,7 @@ def _shared_paths(split: str, spec: DatasetSpec, folders: Collection[str]) -> li
         spec: The dataset, with `labels: annotations/instances_{split}.json` or `labels: _annotations.coco.json`.
         folders: The folders of the split.
     """
-    if spec.boxes_suffix.startswith(".") or not spec.boxes_suffix.endswith(".json"):
+    if spec.boxes_suffix.startswith((".", "/")) or not spec.boxes_suffix.endswith(".json"):
         return []
     name = spec.boxes_suffix.replace("{split}", split)
     return [name, *(f"{folder}/{name}" for folder in folders)]
@@ -352,28 +350,3 @@ def _of_frames(
 def _is_label_file(path: Path) -> bool:
     """Return whether a file with the suffix of labels may hold some."""
     return path.stem not in _NO_LABELS and not path.name.startswith(".")
-
-
-def options_above(where: Path | str, options: ReadOptions) -> ReadOptions:
-    """Return the options, with what the nearest `dataset.yaml` above a recording says where they say nothing.
-
-    Its size, unit and format do not count for a recording that states its own.
-
-    Args:
-        where: The recording, as `open_with` takes it.
-        options: What the caller says about it.
-
-    Raises:
-        UserError: The content of `dataset.yaml` is wrong.
-    """
-    path, _ = split_part(local_path(where))
-    if (folder := folder_above(path)) is None:
-        return options
-    said = asdict(read_spec(folder, needed=()).read_options)
-    described = filled(options, {key: value for key, value in said.items() if value != 0})  # 0: no size is said
-    for stated in (_SIZE, (), _SIZE + _FORM, _FORM):
-        attempt = replace(described, **{key: getattr(options, key) for key in stated})
-        with contextlib.suppress(UserError):
-            open_with(where, attempt).close()
-            return attempt
-    return described

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from rvtssm.datasets.tree import find_event_files, options_above
+from rvtssm.datasets.custom import options_above
+from rvtssm.datasets.tree import find_event_files
 from rvtssm.detection.event_camera import CAMERA, open_camera
 from rvtssm.detection.packets import SOCKET, connected_to, piped_events
 from rvtssm.drawing.pictures import Images, dsec_images

@@ -128,7 +128,7 @@ def open_with(path: Path | str, options: ReadOptions) -> Recording:
     if options.format is not None:
         check_choice("format", options.format, readers())
     with file_errors(named):
-        name = recording_format(path, options.format)
+        name = recording_format(path, options)
         reader = readers()[name]
         if reader.parts is not None:
             recording = reader.open(path, options, part)
@@ -138,10 +138,13 @@ def open_with(path: Path | str, options: ReadOptions) -> Recording:
             raise UserError(
                 "file.kind", name=named, found=f"a recording in {name} has no parts", advice=f"leave out :{part}"
             )
-        if recording.is_unit_fixed and options.time_unit not in (None, "us"):
+        if recording.is_unit_fixed and options.time_unit not in (None, "us") and "time_unit" not in options.yields:
             raise UserError(
-                "reader.time_unit",
-                f"{path} is {name}, which counts microseconds; leave out time_unit={options.time_unit}",
+                "setting.conflict",
+                name="time_unit",
+                found=options.time_unit,
+                needed=f"{path} is {name}, which counts microseconds",
+                advice="leave it out",
             )
         recording.repair = bool(options.repair)
         return recording
@@ -189,16 +192,17 @@ def parts_of(path: Path) -> list[str]:
     return parts(path) if parts is not None else []
 
 
-def recording_format(path: Path, given: str | None = None) -> str:
+def recording_format(path: Path, options: ReadOptions = _NO_OPTIONS) -> str:
     """Return the key of READERS that fits the first bytes of a file.
 
     Args:
         path: The file.
-        given: The key that the caller gives, for a file that does not tell it.
+        options: What the caller says; its format is for a file that does not tell it.
 
     Raises:
         UserError: No format fits, or the caller contradicts the file.
     """
+    given = options.format
     signatures = {signature: name for name, reader in readers().items() for signature in reader.signatures}
     with open(path, "rb") as file:
         head = file.read(max(map(len, (*signatures, *_OTHERS))))
@@ -207,8 +211,11 @@ def recording_format(path: Path, given: str | None = None) -> str:
         return "dat"  # the oldest DAT files start with their first event
     if told is None and given is None:
         raise UserError("reader.unknown_format", _unknown(path, head))
-    if told is not None and given is not None and readers()[given].open is not readers()[told].open:
-        raise UserError("reader.other_format", f"{path} is {told}, but format={given} was given; leave it out")
+    is_other = told is not None and given is not None and readers()[given].open is not readers()[told].open
+    if is_other and "format" not in options.yields:
+        raise UserError(
+            "setting.conflict", name="format", found=given, needed=f"{path} is {told}", advice="leave it out"
+        )
     return told or given or ""
 
 

@@ -84,9 +84,9 @@ def find_columns(path: Path, names: Sequence[str], options: ReadOptions) -> Colu
     Raises:
         UserError: A column is missing or exists twice, or the caller names another unit than the file.
     """
-    if options.columns:
-        return _given(path, names, options)
     places_of, time_unit = matching(names)
+    if options.columns and not is_told(names, options):
+        return _given(path, names, options)
     for meaning, places in places_of.items():
         if len(places) > 1:
             both = " and ".join(names[i] for i in places)
@@ -101,6 +101,14 @@ def find_columns(path: Path, names: Sequence[str], options: ReadOptions) -> Colu
         )
     t, x, y, p = (places_of[name][0] for name in NAMES)
     return Columns((t, x, y, p), agreed_unit(path, time_unit, options))
+
+
+def is_told(names: Sequence[str], options: ReadOptions) -> bool:
+    """Return whether names tell the columns, where the caller's columns are meant for files that do not tell them."""
+    places_of, _ = matching(names)
+    is_complete = set(places_of) == set(NAMES) and all(len(places) == 1 for places in places_of.values())
+    is_other = any(str(name) not in names for name in options.columns.values())
+    return is_complete and is_other and "columns" in options.yields
 
 
 def matching(names: Sequence[str]) -> tuple[dict[str, list[int]], str | None]:
@@ -119,13 +127,16 @@ def matching(names: Sequence[str]) -> tuple[dict[str, list[int]], str | None]:
 
 def agreed_unit(path: Path, in_file: str | None, options: ReadOptions) -> str | None:
     """Return the unit of time that the file or the caller names. Raise UserError if they disagree."""
-    if in_file and options.time_unit and in_file != options.time_unit:
+    said = options.time_unit
+    if in_file and said and in_file != said and "time_unit" not in options.yields:
         raise UserError(
-            "columns.time_unit",
-            f"{path} has times in {in_file} by the name of their column, but time_unit={options.time_unit} was given; "
-            "leave it out",
+            "setting.conflict",
+            name="time_unit",
+            found=said,
+            needed=f"{path} has times in {in_file} by the name of their column",
+            advice="leave it out",
         )
-    return in_file or options.time_unit
+    return in_file or said
 
 
 def _given(path: Path, names: Sequence[str], options: ReadOptions) -> Columns:

@@ -229,8 +229,6 @@ def find_layout(path: Path, file: h5py.File, options: ReadOptions) -> Layout:
     """
     everything = _datasets(file)
     datasets = {name: item for name, item in everything.items() if item.ndim in (1, 2)}
-    if options.columns:
-        return _given(path, file, datasets, options)
     groups: dict[str, list[str]] = {}
     for name, item in datasets.items():
         if item.ndim == 1 or is_vector(item):
@@ -238,6 +236,9 @@ def find_layout(path: Path, file: h5py.File, options: ReadOptions) -> Layout:
     complete = {group: names for group, names in groups.items() if _is_complete(names)}
     tables = [name for name, item in datasets.items() if _is_table(item) and not is_vector(item)]
     places = [*complete, *tables]
+    is_here = all(str(name).strip("/") in datasets for name in options.columns.values())
+    if options.columns and (is_here or not complete or "columns" not in options.yields):
+        return _given(path, file, datasets, options)
     if _EVENTS in places:
         places = [_EVENTS]
     if len(places) != 1:

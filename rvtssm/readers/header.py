@@ -180,6 +180,10 @@ def sensor_size(
             "sensor.impossible_given",
             f"{path} was opened with height={height} width={width}; a sensor has 1 to {LARGEST_SIDE} pixels per side",
         )
+    if in_file is not None and "height" in options.yields:
+        height = None
+    if in_file is not None and "width" in options.yields:
+        width = None
     if in_file is not None and height in (None, in_file[0]) and width in (None, in_file[1]):
         return in_file
     if in_file is not None:

@@ -48,6 +48,8 @@ class ReadOptions:
     time_unit: str | None = None  # one of TIME_UNITS
     format: str | None = None  # a key of readers.table.READERS
     columns: Mapping[str, str] = field(default_factory=dict)  # by t, x, y, p: the name, or the number from 0
+    # Fields that hold only for files that do not say it themselves, as those of a whole folder do.
+    yields: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         for name, side in (("height", self.height), ("width", self.width)):
@@ -126,7 +128,8 @@ class DatasetSpec:
     @property
     def read_options(self) -> ReadOptions:
         """How its recordings are read."""
-        return ReadOptions(self.height, self.width, self.repair, self.time_unit, self.format, self.columns)
+        read = (self.height, self.width, self.repair, self.time_unit, self.format, self.columns)
+        return ReadOptions(*read, yields=("time_unit", "format", "columns"))
 
     @property
     def frame_height(self) -> int:

@@ -36,6 +36,16 @@ _OF_THE_SYSTEM = {errno.EACCES, errno.EPERM, errno.EAGAIN, errno.ENOLCK, errno.E
 CONTENT_ERRORS = (*FILE_ERRORS, TypeError, AttributeError)
 
 
+@functools.cache
+def configs_dir() -> Path:
+    """Return the folder of YAML files: at the top of a checkout, or inside the package of an installed wheel."""
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "configs", package.parent / "configs"):
+        if (folder / "config.yaml").is_file():
+            return folder
+    raise UserError("file.missing", name="configs/", found=f"not in or beside {package}", advice="install rvtssm again")
+
+
 @contextlib.contextmanager
 def atomic_file(path: Path | str) -> Iterator[Path]:
     """Yield a temporary path beside `path`. It becomes `path` if the block ends without an error.

@@ -13,10 +13,9 @@ from user_errors import raises
 
 from rvtssm.checks.verification import verify_dataset
 from rvtssm.cli.main import main
-from rvtssm.datasets import prepare_recording
+from rvtssm.datasets import DATASETS, prepare_recording
 from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
-from rvtssm.datasets.specs import GEN1, ONEMPX
 from rvtssm.datasets.store import open_sequence
 from rvtssm.events.labels import read_boxes, write_boxes
 from rvtssm.readers import open_recording
@@ -71,7 +70,7 @@ def test_processes_find_what_one_process_finds(tree):
     assert check(tree, config=replace(CONFIG, workers=2)) == check(tree)
 
 
-@pytest.mark.parametrize(("folder", "spec"), [("gen1", GEN1), ("gen4", ONEMPX)])
+@pytest.mark.parametrize(("folder", "spec"), [("gen1", DATASETS["gen1"]), ("gen4", DATASETS["onempx"])])
 def test_published_trees_have_no_faults(golden_dir, tmp_path, folder, spec):
     shutil.copytree(golden_dir / "preprocess" / folder, tmp_path / folder)
     config = PreprocessConfig(workers=1)

@@ -16,17 +16,16 @@ from user_errors import raises
 
 from rvtssm import datasets
 from rvtssm.boxes import ltwh_to_xyxy
-from rvtssm.cli.config import configs_dir
 from rvtssm.cli.inspect import inspect
 from rvtssm.cli.main import compose, main
 from rvtssm.cli.preprocess import preprocess
-from rvtssm.datasets import DatasetConfig, build_spec, custom
+from rvtssm.datasets import GENERATED_FILE, DatasetConfig, build_spec, custom
+from rvtssm.datasets.custom import options_above
 from rvtssm.datasets.data_config import DataConfig, PreprocessConfig, SamplingConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.sequence import RawSplit, open_prepared_split
-from rvtssm.datasets.specs import DSEC, GENERATED_FILE
-from rvtssm.datasets.tree import find_boxes_without_events, find_recordings, options_above
+from rvtssm.datasets.tree import find_boxes_without_events, find_recordings
 from rvtssm.detection.sources import opened_source
 from rvtssm.evaluation.coco import evaluate_detections
 from rvtssm.evaluation.protocol import image_times_us, num_images_left_out
@@ -37,6 +36,7 @@ from rvtssm.readers import open_recording, open_with
 from rvtssm.readers.dat import write_dat
 from rvtssm.records import Detections, ReadOptions, WindowSettings
 
+DSEC = datasets.DATASETS["dsec"]
 PAGE = (Path(__file__).parents[2] / "data_prep/README.md").read_text()
 HEIGHT, WIDTH = 60, 80
 MINIMAL = {"classes": ["cat", "dog"], "height": HEIGHT, "width": WIDTH}
@@ -163,16 +163,26 @@ def test_what_the_command_says_of_a_file_wins(tmp_path, capsys):
     assert options_above(path, ReadOptions(height=90)) == ReadOptions(90, 80, True, "ms", None, columns)
 
 
-def test_what_a_recording_states_itself_counts(tmp_path):
+def test_a_key_of_a_folder_holds_for_files_that_do_not_say_it(tmp_path):
     text = "classes: [cat]\nheight: 60\nwidth: 80\nrepair: true\ntime_unit: ms\nformat: csv\n"
-    (tmp_path / "dataset.yaml").write_text(text)
+    (tmp_path / "dataset.yaml").write_text(f"{text}columns: {{t: 3, x: 1, y: 2, p: 0}}\n")
     write_dat(tmp_path / "a.dat", random_events((30, 40)), 30, 40)
-    options = options_above(tmp_path / "a.dat", ReadOptions())
-    assert options == ReadOptions(repair=True)
-    (tmp_path / "a.csv").write_text("t_us,x,y,p\n5,1,2,1\n")
-    assert options_above(tmp_path / "a.csv", ReadOptions()) == ReadOptions(60, 80, True)
-    (tmp_path / "a.csv").write_text("t,x,y,p\n5,1,2,1\n")
-    assert options_above(tmp_path / "a.csv", ReadOptions()) == ReadOptions(60, 80, True, "ms", "csv")
+    (tmp_path / "named.csv").write_text("t_us,x,y,p\n5,1,2,1\n")
+    (tmp_path / "plain.csv").write_text("1,3,2,5\n")
+    found = {}
+    for name in ("a.dat", "named.csv", "plain.csv"):
+        with closing(open_with(tmp_path / name, options_above(tmp_path / name, ReadOptions()))) as events:
+            first = events.read()
+            found[name] = (events.height, events.width, int(first.t[-1]), int(first.x[-1]))
+    last = random_events((30, 40))
+    assert found["a.dat"] == (30, 40, int(last.t[-1]), int(last.x[-1]))
+    assert found["named.csv"] == (60, 80, 5, 1) and found["plain.csv"] == (60, 80, 5_000, 3)
+    # In a dataset, the size is one for all, and another one is refused.
+    (spec_options,) = [build_spec(DatasetConfig("custom", str(tmp_path))).read_options]
+    with raises("sensor.contradicts"):
+        open_with(tmp_path / "a.dat", spec_options)
+    with closing(open_with(tmp_path / "named.csv", spec_options)) as events:
+        assert events.read().t.tolist() == [5]
 
 
 @pytest.mark.parametrize(
@@ -193,47 +203,47 @@ def test_a_description_above_is_the_nearest_one_of_ours(tmp_path, monkeypatch):
     (tmp_path / "other" / "dataset.yaml").write_text("no: yes\nheight: 3\n")
     monkeypatch.chdir(tmp_path / "other")
     assert options_above("../train/a.csv", ReadOptions()).time_unit == "ms"
-    with raises("dataset.unknown_key"):
+    with raises("setting.unknown"):
         options_above("a.csv", ReadOptions())
 
 
 @pytest.mark.parametrize(
     ("content", "key"),
     [
-        (None, "dataset.not_described"),
-        ("", "dataset.no_keys"),
-        ("classes: [a\nheight", "dataset.not_yaml"),
-        ("classes: [a]\nheight: 60", "dataset.missing_keys"),
-        ("classes: [a]\nheight: 60\nwidth: 80\nlabel: .xml", "dataset.unknown_key"),
-        ("classes: a\nheight: 60\nwidth: 80", "dataset.value"),
-        ("classes: [a, a]\nheight: 60\nwidth: 80", "dataset.value"),
-        ('classes: ["\\udcff"]\nheight: 60\nwidth: 80', "dataset.value"),
-        ("classes: [a]\nheight: 0\nwidth: 80", "dataset.value"),
-        ("classes: [a]\nheight: true\nwidth: 80", "dataset.value"),
-        ("classes: [a]\nheight: 60\nwidth: 80\nmin_side_px: .inf", "dataset.value"),
-        ("classes: [a]\nheight: 60\nwidth: 80\nclass_ids: [4294967296]", "dataset.value"),
-        ("classes: [a]\nheight: 60\nwidth: 80\nlabels: .doc", "dataset.labels_suffix"),
-        ("classes: [a]\nheight: 60\nwidth: 80\nclass_ids: [1, 2]", "dataset.class_ids"),
-        ("classes: [a]\nheight: 60\nwidth: 80\ncolumns: [t, x, y, p]", "dataset.value"),
-        ("classes: [a]\nheight: 60\nwidth: 80\ncolumns: {t: 0}", "columns.names"),
-        ("classes: [a]\nheight: 60\nwidth: 80\ntime_unit: 5", "dataset.value"),
-        ("classes: [a]\nheight: 60\nwidth: 80\ntime_unit: hours", "settings.choice"),
-        ("classes: [a]\nheight: 60\nwidth: 80\nsplit_sources: val", "dataset.value"),
+        (None, "file.missing"),
+        ("", "file.content"),
+        ("classes: [a\nheight", "file.content"),
+        ("classes: [a]\nheight: 60", "setting.missing"),
+        ("classes: [a]\nheight: 60\nwidth: 80\nlabel: .xml", "setting.unknown"),
+        ("classes: a\nheight: 60\nwidth: 80", "setting.form"),
+        ("classes: [a, a]\nheight: 60\nwidth: 80", "setting.form"),
+        ('classes: ["\\udcff"]\nheight: 60\nwidth: 80', "setting.form"),
+        ("classes: [a]\nheight: 0\nwidth: 80", "setting.form"),
+        ("classes: [a]\nheight: true\nwidth: 80", "setting.form"),
+        ("classes: [a]\nheight: 60\nwidth: 80\nmin_side_px: .inf", "setting.form"),
+        ("classes: [a]\nheight: 60\nwidth: 80\nclass_ids: [4294967296]", "setting.form"),
+        ("classes: [a]\nheight: 60\nwidth: 80\nlabels: .doc", "setting.form"),
+        ("classes: [a]\nheight: 60\nwidth: 80\nclass_ids: [1, 2]", "setting.conflict"),
+        ("classes: [a]\nheight: 60\nwidth: 80\ncolumns: [t, x, y, p]", "setting.form"),
+        ("classes: [a]\nheight: 60\nwidth: 80\ncolumns: {t: 0}", "setting.form"),
+        ("classes: [a]\nheight: 60\nwidth: 80\ntime_unit: 5", "setting.form"),
+        ("classes: [a]\nheight: 60\nwidth: 80\ntime_unit: hours", "setting.form"),
+        ("classes: [a]\nheight: 60\nwidth: 80\nsplit_sources: val", "setting.form"),
         (
             f"classes: [{', '.join(f'c{number}' for number in range(10_000))}]\nheight: 60\nwidth: 80",
-            "dataset.names_too_long",
+            "setting.form",
         ),
-        ("classes: [a]\nheight: 60\nwidth: 80\nevents_dir: 7", "dataset.value"),
-        ("classes: [a]\nheight: 60\nwidth: 80\nrepair: 'no'", "dataset.value"),
-        ("classes: [a]\nheight: 60\nwidth: 80\nscores_empty_images: 'no'", "dataset.value"),
-        ("classes: [a]\nheight: 60\nwidth: 80\nlabel_offset_us: 1152921504606846976", "dataset.value"),
-        ("classes: [a]\nheight: 60\nwidth: 80\nheight: 61", "dataset.not_yaml"),
-        ("classes: [a]\nsplit_sources: {val: [a/b], val: [a/c]}", "dataset.not_yaml"),
-        ("a: &a [x, x]\nb: [*a, *a]", "dataset.not_yaml"),
+        ("classes: [a]\nheight: 60\nwidth: 80\nevents_dir: 7", "setting.form"),
+        ("classes: [a]\nheight: 60\nwidth: 80\nrepair: 'no'", "setting.form"),
+        ("classes: [a]\nheight: 60\nwidth: 80\nscores_empty_images: 'no'", "setting.form"),
+        ("classes: [a]\nheight: 60\nwidth: 80\nlabel_offset_us: 1152921504606846976", "setting.form"),
+        ("classes: [a]\nheight: 60\nwidth: 80\nheight: 61", "file.content"),
+        ("classes: [a]\nsplit_sources: {val: [a/b], val: [a/c]}", "file.content"),
+        ("a: &a [x, x]\nb: [*a, *a]", "file.content"),
         ("[" * 100_000, "files.content"),
-        ("classes: [on, off]\nheight: 60\nwidth: 80", "dataset.classes_true_or_false"),
+        ("classes: [on, off]\nheight: 60\nwidth: 80", "setting.form"),
         *(
-            (f"classes: [a]\nheight: 60\nwidth: 80\n{line}", "dataset.value")
+            (f"classes: [a]\nheight: 60\nwidth: 80\n{line}", "setting.form")
             for line in (
                 *("events_dir: ../x", "boxes_dir: /etc", "labels: /../../x.npy", "event_suffixes: ['/../*']"),
                 *("split_sources: {../x: ['train/*']}", "split_sources: {val: ['*']}", "split_sources: {val: [5]}"),
@@ -252,7 +262,7 @@ def test_a_description_that_cannot_be_used_says_why(tmp_path, content, key):
 
 
 def test_a_custom_dataset_needs_a_folder():
-    with raises("dataset.no_folder_named"):
+    with raises("setting.needs"):
         build_spec(DatasetConfig("custom"))
 
 
@@ -300,15 +310,11 @@ def test_the_coco_file_in_the_readme_is_read(tmp_path):
     assert boxes["t"].tolist() == [200_000, 250_000] and boxes["x"].tolist() == [120.5, 122]
 
 
-def test_the_dataset_that_the_readme_adds_can_be_used(pedro, tmp_path, monkeypatch):
-    (source,), (config_file,) = blocks("Adding a dataset", "python"), blocks("Adding a dataset", "yaml")
-    module: dict = {}
-    exec(compile(source, "pedro.py", "exec"), module)
-    monkeypatch.setitem(datasets.DATASETS, "pedro", module["SPEC"])
-    content = yaml.safe_load(config_file)
-    usual = yaml.safe_load((configs_dir() / "dataset/dsec.yaml").read_text())
-    assert config_file.startswith("# @package _global_\n") and content.keys() == usual.keys()
-    config = DatasetConfig(content["dataset"]["name"], str(pedro), str(tmp_path / "prepared"))
+def test_the_dataset_that_the_readme_describes_can_have_a_name(pedro, tmp_path, monkeypatch):
+    (description,) = blocks("Your own recordings", "yaml")
+    (tmp_path / "pedro.yaml").write_text(description)
+    monkeypatch.setitem(datasets.DATASETS, "pedro", custom.read_record(tmp_path / "pedro.yaml", "pedro"))
+    config = DatasetConfig("pedro", str(pedro), str(tmp_path / "prepared"))
     assert prepared_boxes(build_spec(config), config, pedro) == [[49, 103, 96, 156]] * 2
 
 
@@ -321,10 +327,12 @@ def test_folders_below_a_description_and_links_there_are_followed(tmp_path):
     assert [found.name for found in find_recordings(tmp_path / "data", "val", spec)] == ["drive"]
 
 
-@pytest.mark.parametrize("size", [{"downsample": 61}, {"height": 100_000}])
-def test_a_frame_has_a_pixel_and_a_sensor_an_end(tmp_path, size):
+@pytest.mark.parametrize(
+    ("size", "key"), [({"downsample": 61}, "setting.conflict"), ({"height": 100_000}, "setting.form")]
+)
+def test_a_frame_has_a_pixel_and_a_sensor_an_end(tmp_path, size, key):
     (tmp_path / "dataset.yaml").write_text(yaml.safe_dump({"classes": ["a"], "height": 60, "width": 80, **size}))
-    with raises("dataset.frame_size"):
+    with raises(key):
         build_spec(DatasetConfig("custom", str(tmp_path)))
 
 
@@ -426,8 +434,6 @@ def test_generated_recordings_say_which_dataset_they_are_and_their_size(tmp_path
 def test_what_is_set_stays(tmp_path):
     spec = build_spec(DatasetConfig("synthetic", generated(tmp_path), height=48))
     assert (spec.height, spec.width) == (48, 128)
-    # published datasets may have the same files; neither their size nor their name is taken from there
-    assert build_spec(DatasetConfig("gen1", str(tmp_path))).width == 304
 
 
 def test_a_description_of_the_user_comes_first(tmp_path):
@@ -436,9 +442,9 @@ def test_a_description_of_the_user_comes_first(tmp_path):
     assert build_spec(DatasetConfig(raw_dir=str(tmp_path))).class_names == ("cat",)
 
 
-@pytest.mark.parametrize("asked", ["custom", "open_world"])
+@pytest.mark.parametrize("asked", ["custom", "open_world", "gen1"])
 def test_another_dataset_than_the_generated_one_is_refused(tmp_path, asked):
-    with raises("dataset.other_generated"):
+    with raises("setting.conflict"):
         build_spec(DatasetConfig(asked, generated(tmp_path)))
 
 

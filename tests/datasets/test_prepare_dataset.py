@@ -16,12 +16,11 @@ from event_examples import HEIGHT, SPEC, WIDTH, assert_equal, boxes_of, random_e
 from user_errors import raises
 
 from rvtssm.cli.preprocess import _print_summary
-from rvtssm.datasets import prepare_dataset, sections
+from rvtssm.datasets import DATASETS, prepare_dataset, sections
 from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.prepare_recording import Recipe, count_section, prepare_recording
 from rvtssm.datasets.sequence import RawSplit, with_labels
-from rvtssm.datasets.specs import GEN1, ONEMPX
 from rvtssm.datasets.store import StoredSequence, open_rvt_sequence, open_sequence
 from rvtssm.datasets.store_writer import SequenceWriter
 from rvtssm.datasets.tree import RawRecording, find_recordings, find_sequences
@@ -378,7 +377,7 @@ def test_boxes_left_out_as_faults_are_reported(tmp_path, capsys):
 # files of RVT's own preparation
 
 
-SPECS = {"gen1": GEN1, "gen4": ONEMPX}
+SPECS = {"gen1": DATASETS["gen1"], "gen4": DATASETS["onempx"]}
 SPLITS = ("train", "val", "test")
 BOX_FIELDS = ("t", "x", "y", "w", "h", "class_id")
 

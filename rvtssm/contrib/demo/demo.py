@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from rvtssm.cli.config import configs_dir
+from rvtssm.system.files import configs_dir
 from rvtssm.cli.console import console, say
 from rvtssm.cli.evaluate import evaluate
 from rvtssm.cli.train import train
@@ -31,6 +31,7 @@ from rvtssm.evaluation.result import EvaluationReport, percent, percent_ap, perc
 from rvtssm.models.checkpoint import load_file, read_checkpoint
 from rvtssm.models.detector import count_parameters
 from rvtssm.models.weights import default_weights
+from rvtssm.system.files import configs_dir
 from rvtssm.system.output_folder import result_set
 from rvtssm.training.checkpoints import latest_checkpoint
 

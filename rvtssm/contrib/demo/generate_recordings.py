@@ -11,8 +11,8 @@ import numpy as np
 from rvtssm.contrib.demo.camera import drawn_camera, simulate_events
 from rvtssm.contrib.demo.scene import build_scene
 from rvtssm.contrib.demo.simulation_config import CameraConfig, SyntheticConfig
-from rvtssm.datasets import specs
-from rvtssm.datasets.specs import GENERATED_FILE
+from rvtssm.datasets import DATASETS
+from rvtssm.datasets.custom import GENERATED_FILE
 from rvtssm.events.labels import BOX_DTYPE, Boxes, write_boxes
 from rvtssm.readers.dat import write_dat
 from rvtssm.records import DatasetSpec, Events
@@ -89,7 +89,7 @@ def generate_dataset(
 
 
 def generate(
-    raw_dir: str | Path, *, height: int = specs.SYNTHETIC.height, width: int = specs.SYNTHETIC.width, **settings: Any
+    raw_dir: str | Path, *, height: int = DATASETS["synthetic"].height, width: int = DATASETS["synthetic"].width, **settings: Any
 ) -> list[str]:
     """Write simulated recordings with boxes, as `rvtssm generate` does, and return the names of the new ones.
 
@@ -105,13 +105,13 @@ def generate(
     Raises:
         UserError: A setting is out of range, or the folder holds recordings of other settings.
     """
-    spec = specs.SYNTHETIC
+    spec = DATASETS["synthetic"]
     simulation = SYNTHETIC.sized(height or spec.height, width or spec.width)
     return generate_dataset(SyntheticConfig(**settings), raw_dir, simulation, progress=False)
 
 
 def simulated_recording(
-    config: SyntheticConfig, split: str, index: int, sensor_hw: tuple[int, int] = specs.SYNTHETIC.sensor_hw
+    config: SyntheticConfig, split: str, index: int, sensor_hw: tuple[int, int] = DATASETS["synthetic"].sensor_hw
 ) -> tuple[Iterable[Events], Boxes]:
     """Return the events and the boxes of one recording, which depend only on settings, split, index and sensor.
 
@@ -131,10 +131,10 @@ def simulated_recording(
     scene_rng, camera_rng = random_generators(config, split, index)
     scene = build_scene(*sensor_hw, config.duration_us, config.scene, scene_rng, is_moving)
     camera = drawn_camera(config.camera, camera_rng)
-    return simulate_events(scene.frames(), camera, camera_rng), boxes_of(scene, config, specs.SYNTHETIC)
+    return simulate_events(scene.frames(), camera, camera_rng), boxes_of(scene, config, DATASETS["synthetic"])
 
 
-SYNTHETIC = Simulation(specs.SYNTHETIC, recipe=1, draw=simulated_recording)
+SYNTHETIC = Simulation(DATASETS["synthetic"], recipe=1, draw=simulated_recording)
 
 
 def random_generators(config: SyntheticConfig, split: str, index: int, attempt: int = 0) -> list[np.random.Generator]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from rvtssm.datasets.specs import SYNTHETIC
+from rvtssm.datasets import DATASETS
 from rvtssm.system.limits import check_at_least, check_choice, check_positive, check_share
 from rvtssm.system.user_error import UserError
 
@@ -106,7 +106,7 @@ class SyntheticConfig:
     """Recordings of the test split."""
     duration_s: float = 5.0
     """Length of a recording."""
-    label_interval_us: int = SYNTHETIC.label_interval_us
+    label_interval_us: int = DATASETS["synthetic"].label_interval_us
     """Time between two labels."""
     ego_motion_share: float = 0.3
     """Share of the recordings in which the camera moves."""

@@ -77,7 +77,7 @@ def label(config: LabelSettings) -> int:
         _check_settings(out, config)
         if spec.name == custom.SPEC.name:
             custom.copy_description(raw_dir, out, labels=_suffix(spec))
-        copy_generated(spec.name, str(raw_dir), str(out))
+        copy_generated(str(raw_dir), str(out))
         for done in finished(workers, lambda: next(tasks, None)):
             if isinstance(done.error, (UserError, OSError)):
                 num_failed += 1

@@ -14,7 +14,7 @@ from rvtssm.cli.console import announce, say
 from rvtssm.cli.inputs import weights_path, with_default_weights
 from rvtssm.cli.weights import say_note
 from rvtssm.contrib.serve.serve_config import ServeSettings
-from rvtssm.datasets.tree import options_above
+from rvtssm.datasets.custom import options_above
 from rvtssm.detection.event_camera import connected_cameras
 from rvtssm.detection.sources import DSEC_EVENTS, find_sources
 from rvtssm.export.exported import read_weights_file

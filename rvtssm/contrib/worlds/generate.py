@@ -8,11 +8,13 @@ import numpy as np
 from rvtssm.contrib.demo.camera import drawn_camera, simulate_events
 from rvtssm.contrib.demo.generate import generate as generate_simulated
 from rvtssm.contrib.demo.generate_recordings import SYNTHETIC, Simulation, boxes_of, random_generators
-from rvtssm.contrib.worlds.open_world import SPEC
 from rvtssm.contrib.worlds.world_building import build_world
 from rvtssm.contrib.worlds.worlds_config import OpenWorldConfig, WorldsConfig
+from rvtssm.datasets import DATASETS
 from rvtssm.events.labels import Boxes, nothing_at
 from rvtssm.records import Events
+
+SPEC = DATASETS["open_world"]
 
 _SEEN_US = 50_000  # time span whose events must show an object
 _SEEN_PER_PX = 0.02  # events per pixel of its box that show an object

@@ -10,11 +10,12 @@ from user_errors import raises
 
 from rvtssm.contrib.demo.generate_recordings import SPLITS, SYNTHETIC, generate_dataset, simulated_recording
 from rvtssm.contrib.demo.simulation_config import SyntheticConfig
-from rvtssm.datasets.specs import SYNTHETIC as SPEC
+from rvtssm.datasets import DATASETS
 from rvtssm.datasets.tree import find_recordings
 from rvtssm.events.labels import read_boxes
 from rvtssm.readers import open_recording
 
+SPEC = DATASETS["synthetic"]
 SMALL = SyntheticConfig(seed=5, num_train=2, num_val=1, num_test=1, duration_s=0.6, workers=1)
 STREET = SYNTHETIC.sized(48, 64)
 

@@ -16,12 +16,11 @@ from rvtssm.contrib.labeling import label as verb
 from rvtssm.contrib.labeling import pseudo_labels
 from rvtssm.contrib.labeling.label_config import LabelConfig
 from rvtssm.contrib.labeling.pseudo_labels import ReversedRecording, agreed_boxes, find_pseudo_boxes, label_every
-from rvtssm.datasets import DatasetConfig
+from rvtssm.datasets import DATASETS, DatasetConfig
 from rvtssm.datasets.custom import read_spec
 from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
-from rvtssm.datasets.specs import SYNTHETIC as SPEC
 from rvtssm.datasets.tree import find_recordings
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.labels import BOX_DTYPE, annotated, read_boxes, write_boxes
@@ -31,6 +30,7 @@ from rvtssm.readers.dat import write_dat
 from rvtssm.readers.recording import join_events
 from rvtssm.records import Detections, Events, Windows
 
+SPEC = DATASETS["synthetic"]
 CONFIG = LabelConfig(min_score=0.4, min_iou=0.5, min_track_ms=100)
 
 

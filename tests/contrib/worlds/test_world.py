@@ -13,7 +13,6 @@ from rvtssm.contrib.demo.generate_recordings import generate_dataset
 from rvtssm.contrib.worlds import generate
 from rvtssm.contrib.worlds.atlas import Atlas
 from rvtssm.contrib.worlds.generate import OPEN_WORLD, SIMULATIONS, open_world_recording, with_events
-from rvtssm.contrib.worlds.open_world import SPEC
 from rvtssm.contrib.worlds.people import STANDING, WALKING, build_animal, build_person
 from rvtssm.contrib.worlds.perspective import Shot, paint_limbs, paint_panels, panel, rotation
 from rvtssm.contrib.worlds.surroundings import limb
@@ -39,6 +38,8 @@ from rvtssm.events.labels import BOX_DTYPE
 from rvtssm.models.checkpoint import read_checkpoint
 from rvtssm.models.weights import local_weights
 from rvtssm.records import Events
+
+SPEC = DATASETS["open_world"]
 
 RNG = np.random.default_rng
 

@@ -5,7 +5,9 @@ from collections.abc import Callable
 import numpy as np
 
 from rvtssm.boxes import pairwise_iou
-from rvtssm.contrib.worlds.open_world import SPEC
+from rvtssm.datasets import DATASETS
+
+SPEC = DATASETS["open_world"]
 
 PERSON, VEHICLE, TWO_WHEELER = range(len(SPEC.class_names))
 MOVING = len(SPEC.class_names)  # something that the teacher did not find

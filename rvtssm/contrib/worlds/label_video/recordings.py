@@ -14,12 +14,14 @@ from rvtssm.contrib.worlds.generate import with_events
 from rvtssm.contrib.worlds.label_video.boxes import MOVING, PERSON, VEHICLE
 from rvtssm.contrib.worlds.label_video.tracks import Track, boxes_at
 from rvtssm.contrib.worlds.label_video.views import View
-from rvtssm.contrib.worlds.open_world import SPEC
 from rvtssm.contrib.worlds.simulate import simulate
 from rvtssm.contrib.worlds.worlds_config import OpenWorldConfig, SimulateConfig, WorldsConfig
+from rvtssm.datasets import DATASETS
 from rvtssm.drawing.image_files import write_png
 from rvtssm.events.labels import BOX_DTYPE, Boxes, nothing_at, write_boxes
 from rvtssm.readers import open_recording
+
+SPEC = DATASETS["open_world"]
 
 LABEL_US = SPEC.label_interval_us
 SENSOR = "any_limited"  # as in the recipe
