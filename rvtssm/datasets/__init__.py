@@ -79,7 +79,10 @@ def with_described(config: DatasetConfig) -> DatasetConfig:
             return filled(config, {"name": custom.SPEC.name})
         if (path := local_path(folder, GENERATED_FILE) / GENERATED_FILE).is_file():
             description = _generated(path)
-            if config.name not in ("", description["name"]):
+            if config.name in ("", description["name"]):
+                return filled(config, description)
+            written = DATASETS.get(description["name"])
+            if written is None or DATASETS[config.name].class_names != written.class_names:
                 raise UserError(
                     "setting.conflict",
                     name="dataset",
@@ -87,7 +90,6 @@ def with_described(config: DatasetConfig) -> DatasetConfig:
                     needed=f"{folder} was written by `rvtssm generate` and holds {description['name']}",
                     advice="leave dataset out, or name that one",
                 )
-            return filled(config, description)
     return config
 
 
@@ -117,8 +119,7 @@ def build_spec(config: DatasetConfig) -> DatasetSpec:
     if not config.name:
         raise UserError(
             "setting.missing",
-            name="dataset=NAME",
-            found="nothing says which dataset it is",
+            name="dataset=NAME is needed",
             needed=list(DATASETS),
             advice=f"or describe your own recordings in a {custom.FILE} in their folder",
         )

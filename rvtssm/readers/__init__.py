@@ -140,10 +140,9 @@ def open_with(path: Path | str, options: ReadOptions) -> Recording:
             )
         if recording.is_unit_fixed and options.time_unit not in (None, "us") and "time_unit" not in options.yields:
             raise UserError(
-                "setting.conflict",
-                name="time_unit",
-                found=options.time_unit,
-                needed=f"{path} is {name}, which counts microseconds",
+                "file.kind",
+                name=path,
+                found=f"it is {name}, which counts microseconds, but time_unit={options.time_unit} was given",
                 advice="leave it out",
             )
         recording.repair = bool(options.repair)
@@ -214,7 +213,7 @@ def recording_format(path: Path, options: ReadOptions = _NO_OPTIONS) -> str:
     is_other = told is not None and given is not None and readers()[given].open is not readers()[told].open
     if is_other and "format" not in options.yields:
         raise UserError(
-            "setting.conflict", name="format", found=given, needed=f"{path} is {told}", advice="leave it out"
+            "file.kind", name=path, found=f"it is {told}, but format={given} was given", advice="leave it out"
         )
     return told or given or ""
 

@@ -130,10 +130,9 @@ def agreed_unit(path: Path, in_file: str | None, options: ReadOptions) -> str | 
     said = options.time_unit
     if in_file and said and in_file != said and "time_unit" not in options.yields:
         raise UserError(
-            "setting.conflict",
-            name="time_unit",
-            found=said,
-            needed=f"{path} has times in {in_file} by the name of their column",
+            "file.content",
+            name=path,
+            found=f"its times are in {in_file} by the name of their column, but time_unit={said} was given",
             advice="leave it out",
         )
     return in_file or said

@@ -20,6 +20,7 @@ from rvtssm.checks.inspect_dataset import count_labels, inspect_prepared, inspec
 from rvtssm.checks.inspect_recording import inspect_recording, recording_png
 from rvtssm.cli.inspect_pictures import labelled_frames
 from rvtssm.cli.main import main
+from rvtssm.datasets import DATASETS
 from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.drawing.draw import CLASS_COLORS, class_colors
@@ -308,7 +309,7 @@ def test_a_folder_needs_to_be_a_dataset(tmp_path, capsys):
         write_dat(place / "a_td.dat", random_events(100), HEIGHT, WIDTH)
         code, _, errors = run(capsys, tmp_path)
         assert code == 2 and found in errors and f"`rvtssm inspect {tmp_path}" in errors
-    assert "dataset=NAME` with one of custom, dsec, gen1" in errors
+    assert f"dataset=NAME` with one of {', '.join(sorted(DATASETS))}" in errors
     code, _, errors = run(capsys)
     assert code == 2 and "PATH is needed" in errors
 

@@ -1,6 +1,7 @@
 """Every named dataset is a record in one file that reads recordings in its layout; eTraM is read as it is published."""
 
 from contextlib import closing
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -40,7 +41,7 @@ def write_recording(raw_dir, spec: DatasetSpec, pattern: str, suffix: str) -> No
     rng, n = np.random.default_rng(0), 60_000
     name = raw_dir / pattern.replace("*", "a").replace("[c-g]", "c").replace("[0-9]", "0").replace("[01]", "0")
     name = name.with_name(name.name.replace("[6-9]", "6"))
-    path = name.with_name(name.name + suffix)
+    path = Path(f"{name}{suffix}")
     path.parent.mkdir(parents=True, exist_ok=True)
     with h5py.File(path, "w") as file:
         file["events/t"] = np.sort(rng.integers(0, 1_700_000, n)).astype("u4")
@@ -53,7 +54,7 @@ def write_recording(raw_dir, spec: DatasetSpec, pattern: str, suffix: str) -> No
     boxes["class_id"] = np.tile(spec.disk_class_ids, len(TIMES_US))
     boxes["x"] = 8 + 8 * boxes["class_id"]
     boxes["y"], boxes["w"], boxes["h"], boxes["class_confidence"] = 12, 64, 48, 1
-    labels = name.with_name(name.name + spec.boxes_suffix)
+    labels = Path(f"{name}{spec.boxes_suffix}")
     labels.parent.mkdir(parents=True, exist_ok=True)
     write_boxes(labels, boxes)
 

@@ -187,9 +187,9 @@ def test_the_encoding_of_raw_files_is_told_by_the_camera_or_the_caller(tmp_path)
         assert_same(open_recording(path, HEIGHT, WIDTH, format="evt2").read(), events)
     with raises("reader.unknown_format"):
         open_recording(path, HEIGHT, WIDTH)
-    with raises("reader.other_format"):
+    with raises("file.kind"):
         open_recording(WRITERS["evt3"](tmp_path / "b.raw", events), format="evt2")
-    with raises("reader.time_unit"):
+    with raises("file.kind"):
         open_recording(tmp_path / "b.raw", time_unit="ns")
 
 
