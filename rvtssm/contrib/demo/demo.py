@@ -9,7 +9,6 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from rvtssm.system.files import configs_dir
 from rvtssm.cli.console import console, say
 from rvtssm.cli.evaluate import evaluate
 from rvtssm.cli.train import train

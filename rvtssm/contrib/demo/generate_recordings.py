@@ -89,7 +89,11 @@ def generate_dataset(
 
 
 def generate(
-    raw_dir: str | Path, *, height: int = DATASETS["synthetic"].height, width: int = DATASETS["synthetic"].width, **settings: Any
+    raw_dir: str | Path,
+    *,
+    height: int = DATASETS["synthetic"].height,
+    width: int = DATASETS["synthetic"].width,
+    **settings: Any,
 ) -> list[str]:
     """Write simulated recordings with boxes, as `rvtssm generate` does, and return the names of the new ones.
 
