@@ -1,8 +1,8 @@
 """Generates the simulated datasets in parallel: recordings with boxes."""
 
 import json
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,6 +30,7 @@ class Simulation:
     recipe: int  # increased when the same settings give other recordings than before
     draw: Callable[[Any, str, int, tuple[int, int]], tuple[Iterable[Events], Boxes]]  # see `simulated_recording`
     unread: tuple[str, ...] = ()  # settings that do not change the recordings
+    facts: Mapping[str, object] = field(default_factory=dict)  # what else the recordings depend on
 
     def sized(self, height: int, width: int) -> "Simulation":
         """Return the same dataset with another sensor. Raise UserError if it is too small for a scene."""
@@ -178,7 +179,7 @@ def _check_folder(raw_dir: Path, config: SyntheticConfig, simulation: Simulation
     """
     settings = {"recipe": simulation.recipe, "dataset": simulation.spec.name, **asdict(config)}
     settings |= {"camera": asdict(config.camera), "scene": asdict(config.scene)}
-    settings |= {"height": simulation.spec.height, "width": simulation.spec.width}
+    settings |= {"height": simulation.spec.height, "width": simulation.spec.width, **simulation.facts}
     for unread in ("workers", "sensor", "num_actors", "stopping_share", *simulation.unread):
         del settings[unread]
     path = raw_dir / GENERATED_FILE

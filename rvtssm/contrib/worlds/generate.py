@@ -1,4 +1,4 @@
-"""`rvtssm generate` with open worlds beside the streets of the demo."""
+"""`rvtssm generate` with open and rendered worlds beside the streets of the demo."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
@@ -8,22 +8,27 @@ import numpy as np
 from rvtssm.contrib.demo.camera import drawn_camera, simulate_events
 from rvtssm.contrib.demo.generate import generate as generate_simulated
 from rvtssm.contrib.demo.generate_recordings import SYNTHETIC, Simulation, boxes_of, random_generators
+from rvtssm.contrib.worlds.evidence import labelled
+from rvtssm.contrib.worlds.rendered.assets import digest, read_assets
+from rvtssm.contrib.worlds.rendered.rendered_world import RENDERED_WORLD
 from rvtssm.contrib.worlds.world_building import build_world
 from rvtssm.contrib.worlds.worlds_config import OpenWorldConfig, WorldsConfig
 from rvtssm.datasets import DATASETS
-from rvtssm.events.labels import Boxes, nothing_at
+from rvtssm.events.labels import Boxes
 from rvtssm.records import Events
 
 SPEC = DATASETS["open_world"]
-
-_SEEN_US = 50_000  # time span whose events must show an object
-_SEEN_PER_PX = 0.02  # events per pixel of its box that show an object
 _MOST_WORLDS = 20  # most worlds that are drawn for a recording until one has labels
 
 
 def generate(config: WorldsConfig, only: Collection[str] | None = None) -> None:
-    """Write the recordings of dataset=open_world or synthetic to `dataset.raw_dir`: all, or those that `only` names."""
-    generate_simulated(config, only, SIMULATIONS)
+    """Write the recordings of a simulated dataset to `dataset.raw_dir`: all, or those that `only` names."""
+    rendered = RENDERED_WORLD
+    if config.dataset.name == rendered.spec.name:
+        # Models that are missing or damaged are found before anything is written.
+        read_assets(config.synthetic.assets_folder)
+        rendered = replace(rendered, facts={"assets_sha256": digest(config.synthetic.assets_folder)})
+    generate_simulated(config, only, (*SIMULATIONS, rendered))
 
 
 def open_world_recording(
@@ -71,44 +76,12 @@ def _drawn(
     top = int(scene_rng.integers(sensor_hw[0] - scene.height + 1))
     boxes, camera = boxes_of(scene, config, SPEC), drawn_camera(config.camera, camera_rng)
     events = list(simulate_events(scene.frames(), camera, camera_rng))
-    boxes = with_events(boxes, events, camera.shot_rate_hz + camera.background_rate_hz + camera.leak_rate_hz)
+    boxes = labelled(boxes, events, camera, config.label_times_us if split == "train" else ())
     boxes["x"] += left
     boxes["y"] += top
-    if split == "train":
-        boxes = np.concatenate([boxes, nothing_at(np.setdiff1d(config.label_times_us, boxes["t"]))])
-        boxes = boxes[np.argsort(boxes["t"], kind="stable")]
     moved = (Events(block.t, block.x + np.uint16(left), block.y + np.uint16(top), block.p) for block in events)
     return moved, boxes
 
 
-OPEN_WORLD = Simulation(SPEC, recipe=6, draw=open_world_recording, unread=("scene",))
-SIMULATIONS = (replace(SYNTHETIC, unread=("world",)), OPEN_WORLD)
-
-
-def with_events(boxes: Boxes, blocks: list[Events], noise_rate_hz: float) -> Boxes:
-    """Return the boxes of every track from the first one that contains clearly more events than noise.
-
-    Objects that are too dark, or that have not moved yet, cannot be detected, so they get no label.
-
-    Args:
-        boxes: The boxes.
-        blocks: The events. For each box, the last 50 ms count.
-        noise_rate_hz: Noise events per pixel and second.
-    """
-    t = np.concatenate([events.t for events in blocks])
-    x = np.concatenate([events.x for events in blocks])
-    y = np.concatenate([events.y for events in blocks])
-    keep, seen = np.zeros(len(boxes), np.bool_), set()
-    for i in np.argsort(boxes["t"], kind="stable"):
-        box = boxes[i]
-        if box["track_id"] not in seen:
-            start, end = np.searchsorted(t, (box["t"] - _SEEN_US, box["t"]))
-            inside = (x[start:end] >= box["x"]) & (x[start:end] < box["x"] + box["w"])
-            inside &= (y[start:end] >= box["y"]) & (y[start:end] < box["y"] + box["h"])
-            area = float(box["w"] * box["h"])
-            noise = noise_rate_hz * area * _SEEN_US * 1e-6
-            if np.count_nonzero(inside) < 2 * noise + 4 * noise**0.5 + _SEEN_PER_PX * area + 5:
-                continue
-            seen.add(box["track_id"])
-        keep[i] = True
-    return boxes[keep]
+OPEN_WORLD = Simulation(SPEC, recipe=6, draw=open_world_recording, unread=("scene", "assets", "scenes"))
+SIMULATIONS = (replace(SYNTHETIC, unread=("world", "assets", "scenes")), OPEN_WORLD)

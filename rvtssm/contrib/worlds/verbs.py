@@ -18,7 +18,8 @@ SIMULATE = Verb(
 )
 GENERATE = replace(
     GENERATE_STREETS,
-    meaning="write recordings of a simulated dataset; dataset=synthetic|open_world dataset.raw_dir=DIR",
+    meaning="write recordings of a simulated dataset; dataset=synthetic|open_world|rendered_world dataset.raw_dir=DIR",
     work="rvtssm.contrib.worlds.generate:generate",
     settings="rvtssm.contrib.worlds.worlds_config:WorldsConfig",
+    paths=("synthetic.assets",),
 )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from rvtssm.cli.inputs import needed
 from rvtssm.contrib.demo.demo_config import DemoSettings
 from rvtssm.contrib.demo.simulation_config import SyntheticConfig
+from rvtssm.contrib.worlds.rendered.scene_kinds import KINDS
 from rvtssm.system.limits import check_at_least, check_choice, check_positive, check_share
 
 
@@ -59,9 +60,18 @@ class WorldConfig:
 
 @dataclass
 class OpenWorldConfig(SyntheticConfig):
-    """What to generate, open worlds included."""
+    """What to generate, open and rendered worlds included."""
 
     world: WorldConfig = field(default_factory=WorldConfig)
+    assets: str | None = None
+    """Folder of the 3D models of dataset=rendered_world (rvtssm/contrib/worlds/assets.md)."""
+    scenes: list[str] | None = None
+    """Kinds of scenes of dataset=rendered_world; null: all."""
+
+    @property
+    def assets_folder(self) -> str:
+        """The folder of the models; UserError if none is named."""
+        return needed(self.assets, "assets=DIR", "the folder of 3D models; see rvtssm/contrib/worlds/assets.md")
 
     def is_empty(self, index: int) -> bool:
         """Return whether a recording for training shows nobody."""
@@ -70,6 +80,8 @@ class OpenWorldConfig(SyntheticConfig):
     def check(self) -> None:
         """Raise a UserError for settings that cannot be generated."""
         super().check()
+        for name in self.scenes or ():
+            check_choice("synthetic.scenes", name, KINDS)
         world = self.world
         check_share("synthetic.world", world, "indoor_share", "dark_share", "crowd_share", "plain_share")
         check_share("synthetic.world", world, "empty_share", "far_share", "dusk_share", "drive_share", "group_share")

@@ -12,7 +12,8 @@ from user_errors import raises
 from rvtssm.contrib.demo.generate_recordings import generate_dataset
 from rvtssm.contrib.worlds import generate
 from rvtssm.contrib.worlds.atlas import Atlas
-from rvtssm.contrib.worlds.generate import OPEN_WORLD, SIMULATIONS, open_world_recording, with_events
+from rvtssm.contrib.worlds.evidence import with_events
+from rvtssm.contrib.worlds.generate import OPEN_WORLD, SIMULATIONS, open_world_recording
 from rvtssm.contrib.worlds.people import STANDING, WALKING, build_animal, build_person
 from rvtssm.contrib.worlds.perspective import Shot, paint_limbs, paint_panels, panel, rotation
 from rvtssm.contrib.worlds.surroundings import limb

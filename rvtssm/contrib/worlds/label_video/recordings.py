@@ -10,7 +10,7 @@ import numpy as np
 from rvtssm.boxes import xyxy_to_ltwh
 from rvtssm.contrib.demo.camera import drawn_camera
 from rvtssm.contrib.demo.simulation_config import FIRST_LABEL_US
-from rvtssm.contrib.worlds.generate import with_events
+from rvtssm.contrib.worlds.evidence import with_events
 from rvtssm.contrib.worlds.label_video.boxes import MOVING, PERSON, VEHICLE
 from rvtssm.contrib.worlds.label_video.tracks import Track, boxes_at
 from rvtssm.contrib.worlds.label_video.views import View

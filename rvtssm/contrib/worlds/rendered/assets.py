@@ -1,0 +1,158 @@
+"""The folder of 3D models and textures that `assets=` names. `../assets.md` describes the layout and its sources."""
+
+import functools
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from rvtssm.contrib.worlds.rendered.glb import Model, grey_picture, read_glb
+from rvtssm.contrib.worlds.rendered.skin import RIDE, WALK
+from rvtssm.system.user_error import UserError
+
+# The textures of each role, as patterns of file names. Each role needs at least one.
+TEXTURES = {
+    "road": ("Asphalt*",),
+    "pavement": ("Tiles*", "Concrete*", "Gravel*"),
+    "ground": ("grass*", "Ground*"),
+    "wall": ("plaster*", "Plaster*", "Bricks*", "Concrete*", "WoodSiding*", "Metal*"),
+    "roof": ("RoofingTiles*",),
+    "metal": ("CorrugatedSteel*", "garage_door*", "Metal*"),
+    "window": ("window.*", "Facade*"),
+    "door": ("door*", "garage_door*"),
+    "tree": ("*tree*",),
+    "sky": ("sky*",),
+}
+TWO_WHEELERS = ("bicycle", "motorcycle")  # beginnings of names in vehicles/
+TREES = ("oak", "pine", "tree")  # words in names in scenery/
+LONGEST_CAR_M = 5.6
+_SIZES_M = {"vehicles": (1.2, 25.0), "far_vehicles": (1.2, 25.0), "people": (0.8, 2.3), "scenery": (0.2, 80.0)}
+_KINDS = ("cars", "large", "bicycles", "motorcycles", "far", "people", "buildings", "posts", "small", "trees")
+_BUILDING_M = 4.0  # both sides of the ground plan of a building are longer
+_POST_M = 3.0  # posts are higher
+
+
+@dataclass(frozen=True)
+class Assets:
+    """The models by what they are used for."""
+
+    cars: tuple[Model, ...]
+    large: tuple[Model, ...]  # buses, trucks and other vehicles longer than LONGEST_CAR_M
+    bicycles: tuple[Model, ...]
+    motorcycles: tuple[Model, ...]
+    far: tuple[Model, ...]  # plain vehicles, for far away; may be none
+    people: tuple[Model, ...]
+    buildings: tuple[Model, ...]
+    posts: tuple[Model, ...]
+    small: tuple[Model, ...]  # hydrants, cones and the like
+    trees: tuple[Model, ...]
+    textures: dict[str, tuple[tuple[np.ndarray, np.ndarray | None], ...]]  # of each role: grey and opacity
+
+
+def digest(folder: Path | str) -> str:
+    """Return the SHA-256 of all models and textures of a folder, with their names."""
+    sha256 = hashlib.sha256()
+    for path in _files(_existing(folder)):
+        sha256.update(f"{path.parent.name}/{path.name}\0".encode())
+        sha256.update(hashlib.sha256(path.read_bytes()).digest())
+    return sha256.hexdigest()
+
+
+def read_assets(folder: Path | str) -> Assets:
+    """Return everything that a folder holds.
+
+    Raises:
+        UserError: A part of the layout is missing, a file is damaged, or a model has an implausible size.
+    """
+    return _read(_existing(folder), digest(folder))
+
+
+@functools.lru_cache(maxsize=1)
+def _read(root: Path, _digest: str) -> Assets:
+    """Return what a folder holds; a change of the folder changes the digest, and it is read again."""
+    found: dict[str, list[Model]] = {name: [] for name in _KINDS}
+    for folder in _SIZES_M:
+        for path in sorted((root / folder).glob("*.glb")):
+            model = _sized(folder, read_glb(path))
+            found[_kind(folder, model)].append(model)
+    for model in found["people"]:
+        animations = model.skeleton.animations if model.skeleton else {}
+        if not {WALK, RIDE} <= animations.keys():
+            raise UserError(
+                "file.content",
+                name=root / "people" / f"{model.name}.glb",
+                found=f"its animations are {', '.join(animations) or 'none'}",
+                needed=f"{WALK} and {RIDE}",
+            )
+    missing = [name for name in ("cars", "bicycles", "motorcycles", "people") if not found[name]]
+    if missing:
+        raise UserError("file.missing", name=root, found=f"no models of {', '.join(missing)}", advice=_ADVICE)
+    textures = {role: _textures(root, role) for role in TEXTURES}
+    return Assets(**{name: tuple(models) for name, models in found.items()}, textures=textures)
+
+
+def _kind(folder: str, model: Model) -> str:
+    """Return the field of `Assets` that a model belongs to."""
+    width, height, length = _size(model)
+    if folder in ("people", "far_vehicles"):
+        return {"people": "people", "far_vehicles": "far"}[folder]
+    if folder == "vehicles":
+        for beginning in TWO_WHEELERS:
+            if model.name.startswith(beginning):
+                return f"{beginning}s"
+        return "cars" if length <= LONGEST_CAR_M else "large"
+    if any(word in model.name for word in TREES):
+        return "trees"
+    if min(width, length) > _BUILDING_M:
+        return "buildings"
+    return "posts" if height > _POST_M else "small"
+
+
+_ADVICE = "rvtssm/contrib/worlds/assets.md describes the folder and the script that makes it"
+
+
+def _existing(folder: Path | str) -> Path:
+    root = Path(folder)
+    if not root.is_dir():
+        raise UserError("file.missing", name=f"assets={folder}", found="", needed="a folder of models", advice=_ADVICE)
+    return root
+
+
+def _files(root: Path) -> list[Path]:
+    paths: list[Path] = []
+    for name in (*_SIZES_M, "textures"):
+        paths += (root / name).glob("*")
+    return sorted(path for path in paths if path.is_file())
+
+
+def _size(model: Model) -> np.ndarray:
+    low, high = model.bounds
+    return np.asarray(high - low)
+
+
+def _sized(folder: str, model: Model) -> Model:
+    """Return the model, or raise UserError if it cannot be in metres."""
+    smallest, largest = _SIZES_M[folder]
+    longest = float(_size(model).max())
+    if not smallest <= longest <= largest:
+        raise UserError(
+            "file.content", name=f"{folder}/{model.name}.glb", found=f"its longest side is {longest:.3g} m",
+            needed=f"{smallest:g} to {largest:g} m", advice="scale the model to metres",
+        )  # fmt: skip
+    return model
+
+
+def _textures(root: Path, role: str) -> tuple[tuple[np.ndarray, np.ndarray | None], ...]:
+    paths = {path for pattern in TEXTURES[role] for path in (root / "textures").glob(pattern)}
+    if not paths:
+        names = " or ".join(TEXTURES[role])
+        raise UserError("file.missing", name=root / "textures", found=f"no texture {names}", advice=_ADVICE)
+    found = []
+    for path in sorted(paths):
+        picture = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
+        if picture is None:
+            raise UserError("file.damaged", name=path, found="not a picture")
+        found.append(grey_picture(picture))
+    return tuple(found)

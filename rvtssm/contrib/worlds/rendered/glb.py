@@ -1,0 +1,305 @@
+"""Read GLB files (glTF 2.0 in one binary file): triangles, grey textures, skeletons and animations.
+
+Source: Khronos, glTF 2.0 specification, sections 3 (the JSON) and 4.4 (the container). Read are triangles without
+compression, textures inside of the file, and rotations of joints with linear interpolation; anything else is refused.
+"""
+
+import json
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from rvtssm.system.files import CONTENT_ERRORS
+from rvtssm.system.user_error import UserError
+
+_HEADER = struct.Struct("<4sII")
+_CHUNK = struct.Struct("<I4s")
+_NUMBERS = {5120: "i1", 5121: "u1", 5122: "<i2", 5123: "<u2", 5125: "<u4", 5126: "<f4"}
+_WIDTHS = {"SCALAR": 1, "VEC2": 2, "VEC3": 3, "VEC4": 4, "MAT4": 16}
+_LARGEST_SIDE = 512  # of a texture in pixels
+_TRIANGLES = 4  # the mode of a primitive
+GREY = (0.0722, 0.7152, 0.2126)  # weights of blue, green and red
+
+
+@dataclass(frozen=True)
+class Surface:
+    """Triangles of one material, in metres: x to the left of the model, y upwards, z ahead."""
+
+    vertices: np.ndarray  # (V, 3) float64
+    faces: np.ndarray  # (T, 3) int64, numbers of vertices
+    uv: np.ndarray  # (V, 2) float64, v upwards
+    grey: float  # reflected share of the light, multiplied with the texture
+    texture: np.ndarray | None  # (H, W) uint8, coded as sRGB, sides are powers of two
+    opacity: np.ndarray | None  # (H, W) uint8, of a texture with holes
+    is_two_sided: bool
+    joints: np.ndarray | None = None  # (V, 4) int64
+    weights: np.ndarray | None = None  # (V, 4) float64, sums are 1
+
+
+@dataclass(frozen=True)
+class Animation:
+    """Rotations of all joints relative to their parents, at increasing times."""
+
+    times_s: np.ndarray  # (K,)
+    rotations: np.ndarray  # (K, J, 4) unit quaternions x, y, z, w
+
+
+@dataclass(frozen=True)
+class Skeleton:
+    """Joints, parents before children, and how they move."""
+
+    parents: np.ndarray  # (J,) int64; -1 for the root
+    offsets: np.ndarray  # (J, 3) from the parent, in metres
+    unbind: np.ndarray  # (J, 4, 4) from the model at rest to the joint
+    animations: dict[str, Animation]
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a file holds."""
+
+    name: str
+    surfaces: tuple[Surface, ...]
+    skeleton: Skeleton | None
+
+    @property
+    def bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """The smallest and the largest coordinates, (3,) each, in metres."""
+        used = np.concatenate([surface.vertices[surface.faces.ravel()] for surface in self.surfaces])
+        return used.min(0), used.max(0)
+
+
+def read_glb(path: Path | str) -> Model:
+    """Return the model of a file.
+
+    Raises:
+        UserError: The file is cut, damaged, no GLB, or uses a part of glTF that is not read.
+    """
+    path = Path(path)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UserError("file.unreadable", name=path, found=error.strerror or "not readable") from None
+    document, data = _chunks(path, content)
+    try:
+        return _File(path, document, data).model()
+    except UserError:
+        raise
+    except (*CONTENT_ERRORS, cv2.error) as error:
+        raise UserError(
+            "file.damaged", name=path, found=f"not a complete glTF ({type(error).__name__}: {error})"[:200]
+        ) from None
+
+
+def _chunks(path: Path, content: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return the JSON and the binary data of a file."""
+    if len(content) < _HEADER.size or content[:4] != b"glTF":
+        raise UserError("file.kind", name=path, found="not a GLB file", needed="glTF 2.0 in one binary file (.glb)")
+    _, version, length = _HEADER.unpack_from(content)
+    if version != 2:
+        raise UserError("file.kind", name=path, found=f"glTF version {version}", needed="version 2")
+    if length > len(content):
+        raise UserError("file.cut", name=path, found=f"{len(content)} of {length} bytes")
+    chunks: dict[bytes, bytes] = {}
+    at = _HEADER.size
+    while at + _CHUNK.size <= length:
+        size, kind = _CHUNK.unpack_from(content, at)
+        at += _CHUNK.size
+        chunks.setdefault(kind, content[at : at + size])
+        at += size
+    try:
+        document = json.loads(chunks[b"JSON"])
+        return dict(document), chunks.get(b"BIN\0", b"")
+    except (KeyError, ValueError, TypeError):
+        raise UserError("file.damaged", name=path, found="its JSON cannot be read") from None
+
+
+class _File:
+    """The parts of one file, by their numbers in its JSON."""
+
+    def __init__(self, path: Path, document: dict[str, Any], data: bytes) -> None:
+        self.path = path
+        self.document = document
+        self.data = data
+        if needed := document.get("extensionsRequired"):
+            raise self._foreign(f"it requires {', '.join(map(str, needed))}")
+
+    def model(self) -> Model:
+        """Return all surfaces, placed by their nodes, and the first skeleton."""
+        surfaces: list[Surface] = []
+        scene = self.document["scenes"][self.document.get("scene", 0)]
+        waiting = [(int(number), np.eye(4)) for number in scene["nodes"]]
+        visited = set()
+        while waiting:
+            number, parent = waiting.pop(0)
+            if number in visited:
+                raise ValueError("a node has two parents")
+            visited.add(number)
+            node = self.document["nodes"][number]
+            placed = parent @ _placement(node)
+            if "mesh" in node:
+                primitives = self.document["meshes"][node["mesh"]]["primitives"]
+                # A skinned mesh is placed by its joints alone.
+                matrix = np.eye(4) if "skin" in node else placed
+                surfaces += [self._surface(primitive, matrix) for primitive in primitives]
+            waiting += [(int(child), placed) for child in node.get("children", ())]
+        if not surfaces:
+            raise UserError("file.content", name=self.path, found="no triangles", needed="a model with a mesh")
+        has_look = any(surface.texture is not None or surface.grey != 1 for surface in surfaces)
+        if not has_look:
+            raise UserError(
+                "file.content", name=self.path, found="no surface has a texture or a colour",
+                advice="export the model with its materials",
+            )  # fmt: skip
+        return Model(self.path.stem, tuple(surfaces), self._skeleton())
+
+    def _surface(self, primitive: dict[str, Any], matrix: np.ndarray) -> Surface:
+        if primitive.get("mode", _TRIANGLES) != _TRIANGLES:
+            raise self._foreign("a mesh is not made of triangles")
+        attributes = primitive["attributes"]
+        vertices = self._array(attributes["POSITION"]) @ matrix[:3, :3].T + matrix[:3, 3]
+        if "indices" in primitive:
+            faces = self._array(primitive["indices"]).reshape(-1, 3).astype(np.int64)
+        else:
+            faces = np.arange(len(vertices)).reshape(-1, 3)
+        if not np.isfinite(vertices).all() or faces.size == 0 or faces.max() >= len(vertices):
+            raise ValueError("its triangles are not valid")
+        uv = np.zeros((len(vertices), 2))
+        if "TEXCOORD_0" in attributes:
+            uv = self._array(attributes["TEXCOORD_0"]) * (1, -1) + (0, 1)  # glTF counts v downwards
+        joints = weights = None
+        if "JOINTS_0" in attributes:
+            joints = self._array(attributes["JOINTS_0"]).astype(np.int64)
+            weights = self._array(attributes["WEIGHTS_0"])
+            weights = weights / np.maximum(weights.sum(1, keepdims=True), 1e-9)
+        grey, texture, opacity, is_two_sided = self._material(primitive)
+        return Surface(vertices, faces, uv, grey, texture, opacity, is_two_sided, joints, weights)
+
+    def _material(self, primitive: dict[str, Any]) -> tuple[float, np.ndarray | None, np.ndarray | None, bool]:
+        if "material" not in primitive:
+            return 1.0, None, None, False
+        material = self.document["materials"][primitive["material"]]
+        plain = material.get("pbrMetallicRoughness", {})
+        colour = np.array(plain.get("baseColorFactor", (1, 1, 1, 1)), float)
+        grey = float(colour[:3] @ GREY[::-1])
+        has_holes = material.get("alphaMode") == "MASK"
+        texture = opacity = None
+        if "baseColorTexture" in plain:
+            texture, opacity = grey_picture(self._picture(plain["baseColorTexture"]["index"]))
+        is_two_sided = bool(material.get("doubleSided")) or has_holes
+        return grey, texture, opacity if has_holes else None, is_two_sided
+
+    def _picture(self, number: int) -> np.ndarray:
+        image = self.document["images"][self.document["textures"][number]["source"]]
+        if "bufferView" not in image:
+            raise self._foreign("a texture lies outside of the file")
+        view = self.document["bufferViews"][image["bufferView"]]
+        start = view.get("byteOffset", 0)
+        coded = np.frombuffer(self.data, np.uint8, view["byteLength"], start)
+        picture = cv2.imdecode(coded, cv2.IMREAD_UNCHANGED)
+        if picture is None:
+            raise ValueError("a texture cannot be decoded")
+        return np.asarray(picture)
+
+    def _array(self, number: int) -> np.ndarray:
+        """Return the numbers of an accessor, (N, width)."""
+        accessor = self.document["accessors"][number]
+        if "sparse" in accessor or "bufferView" not in accessor:
+            raise self._foreign("an accessor is sparse")
+        view = self.document["bufferViews"][accessor["bufferView"]]
+        width = _WIDTHS[accessor["type"]]
+        dtype = np.dtype(_NUMBERS[accessor["componentType"]])
+        count = accessor["count"]
+        start = view.get("byteOffset", 0) + accessor.get("byteOffset", 0)
+        stride = view.get("byteStride", width * dtype.itemsize)
+        if count < 1 or start + (count - 1) * stride + width * dtype.itemsize > len(self.data):
+            raise ValueError("an accessor reaches beyond the data")
+        rows = np.ndarray((count, width), dtype, self.data, start, (stride, dtype.itemsize))
+        if accessor.get("normalized"):
+            return rows / np.iinfo(dtype).max
+        return rows.astype(np.float64) if dtype.kind == "f" else rows
+
+    def _skeleton(self) -> Skeleton | None:
+        if not self.document.get("skins"):
+            return None
+        skin = self.document["skins"][0]
+        nodes = [int(number) for number in skin["joints"]]
+        parents = np.full(len(nodes), -1)
+        for number, node in enumerate(nodes):
+            for child in self.document["nodes"][node].get("children", ()):
+                parents[nodes.index(child)] = number
+        if (parents >= np.arange(len(nodes))).any():
+            raise self._foreign("a joint comes before its parent")
+        offsets = np.array([self.document["nodes"][node].get("translation", (0, 0, 0)) for node in nodes], float)
+        unbind = self._array(skin["inverseBindMatrices"]).reshape(-1, 4, 4).transpose(0, 2, 1)
+        animations = {
+            str(animation.get("name", "")): self._animation(animation, nodes)
+            for animation in self.document.get("animations", ())
+        }
+        return Skeleton(parents, offsets, unbind, animations)
+
+    def _animation(self, animation: dict[str, Any], nodes: list[int]) -> Animation:
+        times = np.zeros(1)
+        tracks: dict[int, np.ndarray] = {}
+        for channel in animation["channels"]:
+            sampler = animation["samplers"][channel["sampler"]]
+            is_read = channel["target"]["path"] == "rotation" and sampler.get("interpolation", "LINEAR") == "LINEAR"
+            own_times = self._array(sampler["input"])[:, 0]
+            if not is_read or (tracks and not np.array_equal(times, own_times)):
+                raise self._foreign("an animation is not made of linear rotations at common times")
+            times = own_times
+            tracks[nodes.index(channel["target"]["node"])] = self._array(sampler["output"])
+        rotations = np.tile((0.0, 0.0, 0.0, 1.0), (len(times), len(nodes), 1))
+        for joint, track in tracks.items():
+            rotations[:, joint] = track
+        # Of the two quaternions of a rotation, take the one that is near its predecessor.
+        for k in range(1, len(times)):
+            is_far = (rotations[k] * rotations[k - 1]).sum(-1) < 0
+            rotations[k, is_far] *= -1
+        return Animation(times, rotations)
+
+    def _foreign(self, found: str) -> UserError:
+        return UserError(
+            "file.kind", name=self.path, found=found, advice="export plain triangles with textures inside of the file"
+        )
+
+
+def _placement(node: dict[str, Any]) -> np.ndarray:
+    """Return the matrix (4, 4) of a node, relative to its parent."""
+    if "matrix" in node:
+        return np.array(node["matrix"], float).reshape(4, 4).T
+    matrix = np.eye(4)
+    matrix[:3, :3] = rotation_matrices(np.array(node.get("rotation", (0, 0, 0, 1)), float))
+    matrix[:3, :3] *= node.get("scale", (1, 1, 1))
+    matrix[:3, 3] = node.get("translation", (0, 0, 0))
+    return matrix
+
+
+def rotation_matrices(quaternions: np.ndarray) -> np.ndarray:
+    """Return the matrices (..., 3, 3) of unit quaternions (..., 4) x, y, z, w."""
+    x, y, z, w = np.moveaxis(quaternions, -1, 0)
+    rows = (
+        np.stack((1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)), -1),
+        np.stack((2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)), -1),
+        np.stack((2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)), -1),
+    )
+    return np.stack(rows, -2)
+
+
+def grey_picture(picture: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return a picture (H, W) or (H, W, 3 or 4) as grey uint8, and its opacity; sides become powers of two."""
+    if picture.dtype == np.uint16:
+        picture = (picture >> 8).astype(np.uint8)
+    opacity = picture[..., 3] if picture.ndim == 3 and picture.shape[2] == 4 else None
+    grey = picture
+    if picture.ndim == 3:
+        grey = np.clip(picture[..., :3].astype(np.float32) @ np.array(GREY, np.float32), 0, 255).astype(np.uint8)
+    height, width = (1 << min(max(side, 1), _LARGEST_SIDE).bit_length() - 1 for side in grey.shape)
+    sized = cv2.resize(grey, (width, height), interpolation=cv2.INTER_AREA)
+    if opacity is not None:
+        opacity = np.asarray(cv2.resize(opacity, (width, height), interpolation=cv2.INTER_AREA))
+    return np.asarray(sized), opacity

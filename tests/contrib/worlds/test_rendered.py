@@ -1,0 +1,339 @@
+"""Laws of rendered worlds: objects are where a pinhole camera sees them, boxes are exact, seeds are recordings."""
+
+import functools
+import math
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from contrib.worlds.rendered_models import boxes_mesh, write_assets, write_glb, write_person
+from user_errors import raises
+
+from rvtssm.contrib.demo.generate_recordings import generate_dataset
+from rvtssm.contrib.worlds.generate import generate
+from rvtssm.contrib.worlds.rendered.assets import digest, read_assets
+from rvtssm.contrib.worlds.rendered.glb import grey_picture, read_glb
+from rvtssm.contrib.worlds.rendered.motion import CameraTrip, halting, line, steady, turned
+from rvtssm.contrib.worlds.rendered.raster import (
+    GROUND,
+    SAMPLES,
+    Eye,
+    Light,
+    find_nearest,
+    mark_shadows,
+    new_buffers,
+    outlines,
+    shade,
+)
+from rvtssm.contrib.worlds.rendered.rendered_world import RENDERED_WORLD, SPEC, rendered_recording
+from rvtssm.contrib.worlds.rendered.scene import MIN_VISIBLE, RenderedScene
+from rvtssm.contrib.worlds.rendered.scene_building import build_scene, drawn_kind
+from rvtssm.contrib.worlds.rendered.scene_kinds import EMPTY, KINDS
+from rvtssm.contrib.worlds.rendered.skin import WALK, build_figure
+from rvtssm.contrib.worlds.rendered.stage import Stage, block, quad
+from rvtssm.contrib.worlds.rendered.traffic import VEHICLE, Actor, standing
+from rvtssm.contrib.worlds.worlds_config import OpenWorldConfig, WorldConfig
+from rvtssm.datasets import DATASETS
+
+RNG = np.random.default_rng
+HEIGHT, WIDTH, FOCAL = 60, 80, 70.0
+SUN = np.array([0.6, 0.8, 0.0])
+LIGHT = Light(SUN, 0.7, 0.3, 0.2, 0.2, 5.0, 1.0, np.full((4, 4), 0.8, np.float32))
+
+
+@functools.cache
+def assets_folder() -> str:
+    return str(write_assets(Path(tempfile.mkdtemp(prefix="rvtssm-models-"))))
+
+
+def config(**changes: object) -> OpenWorldConfig:
+    world = replace(WorldConfig(), min_lines=48, max_lines=48, lens_blur=0.0)
+    settings: dict = {"num_train": 2, "num_val": 1, "num_test": 0, "duration_s": 0.4, "workers": 1}
+    return OpenWorldConfig(**{**settings, "assets": assets_folder(), "world": world, **changes})
+
+
+def eye(position: tuple[float, float, float] = (0.0, 1.0, 0.0)) -> Eye:
+    return Eye(np.array(position), np.eye(3), FOCAL * SAMPLES, WIDTH * SAMPLES / 2, HEIGHT * SAMPLES / 2)
+
+
+def scene_of(*cars: tuple[float, float], speed: float = 0.0, camera_speed: float = 0.0) -> RenderedScene:
+    """Boxes of 2 x 1.5 x 4 m at (x, z), with a speed to the right, before a camera that looks along z."""
+    stage = Stage()
+    grey = stage.material(-1, 0.5)
+    actors = []
+    for number, (x, z) in enumerate(cars, start=1):
+        path = line(x, z, math.pi / 2, steady(0.5, speed, RNG(0))) if speed else standing(x, z, math.pi / 2)
+        actor = Actor(VEHICLE, path, number)
+        instance = stage.place(block((-1, 0, -2), (1, 1.5, 2), grey, 1.0), None, number)
+        actor.parts.append((instance, np.eye(4)))
+        actors.append(actor)
+    way = line(0, 0, 0, steady(0.5, camera_speed, RNG(0))) if camera_speed else standing(0, 0, 0)
+    camera = CameraTrip(way, 1.0, 0.0, 0.0, 0.0, 0.0, np.zeros((4, 3, 2)))
+    return RenderedScene(stage.packed(), actors, camera, LIGHT, FOCAL, HEIGHT, WIDTH, 200_000)
+
+
+def test_a_rectangle_is_drawn_where_a_pinhole_camera_sees_it():
+    stage = Stage()
+    stage.place(quad((-1.0, 0.5, 4.0), (1.5, 0, 1.0), (0, 1.2, 0), (1, 1), stage.material(-1, 0.5)), None, 1)
+    packed, buffers = stage.packed(), new_buffers(HEIGHT, WIDTH, 3)
+    assert find_nearest(packed, eye(), buffers, -1) == 2
+    rows, columns = (np.flatnonzero((buffers.nearest >= 0).any(axis)) / SAMPLES for axis in (1, 0))
+    left, right = WIDTH / 2 - FOCAL * 1.0 / 4, WIDTH / 2 + FOCAL * 0.5 / 5
+    top, bottom = HEIGHT / 2 - FOCAL * 0.7 / 4, HEIGHT / 2 + FOCAL * 0.5 / 4
+    np.testing.assert_allclose((columns[0], columns[-1] + 0.5), (left, right), atol=0.5)
+    np.testing.assert_allclose((rows[0], rows[-1] + 0.5), (top, bottom), atol=0.5)
+    np.testing.assert_allclose(outlines(packed, eye(), 2)[1] / SAMPLES, (left, top, right, bottom), atol=1e-3)
+    middle = buffers.depth[HEIGHT, WIDTH - 20]
+    assert middle == pytest.approx(1 / (4 + (4 * (-10 / FOCAL) + 1) / (1.5 - -10 / FOCAL)), rel=0.01)
+
+
+def test_the_nearer_triangle_hides_the_farther_one_in_any_order():
+    for order in ((0, 1), (1, 0)):
+        stage = Stage()
+        sheets = [
+            quad((-1, 0, z), (2, 0, 0), (0, 2, 0), (1, 1), stage.material(-1, grey)) for z, grey in ((3, 0.2), (5, 0.9))
+        ]
+        for number in order:
+            stage.place(sheets[number], None, number + 1)
+        packed, buffers = stage.packed(), new_buffers(HEIGHT, WIDTH, 5)
+        find_nearest(packed, eye(), buffers, -1)
+        nearest = buffers.nearest[HEIGHT, WIDTH]
+        assert packed.span[buffers.source[nearest, 1], 2] == 1
+
+
+def test_a_shadow_falls_on_the_ground_away_from_the_sun_and_makes_it_darker():
+    stage = Stage()
+    stage.place(quad((-20, 0, 0), (40, 0, 0), (0, 0, 40), (1, 1), stage.material(-1, 0.5, 0, GROUND)))
+    stage.place(block((-0.5, 0, 6), (0.5, 1.0, 7), stage.material(-1, 0.5), 1.0), None, 1, casts_shadow=True)
+    packed, buffers = stage.packed(), new_buffers(HEIGHT, WIDTH, 20)
+    images = []
+    for with_shadow in (False, True):
+        find_nearest(packed, eye(), buffers, -1)
+        buffers.shadow[:] = 0
+        if with_shadow:
+            mark_shadows(packed, eye(), SUN, buffers)
+        images.append(np.zeros((HEIGHT, WIDTH), np.float32))
+        shade(images[-1], packed, eye(), LIGHT, buffers)
+    darker = np.argwhere(images[1] < images[0] - 1e-4)
+    assert len(darker) > 5
+    assert darker[:, 1].max() < WIDTH / 2 + 6  # the sun is at the right
+    assert (images[1] <= images[0] + 1e-6).all()
+
+
+def test_a_box_is_the_exact_extent_also_of_what_another_object_hides():
+    scene = scene_of((0.0, 10.0), (4.0, 14.0), speed=1.0)
+    list(scene.frames([100_000, 200_000], 3, 8))
+    at = scene.boxes[scene.boxes["t"] == 200_000]
+    whole = outlines(scene.packed, scene._eye(0.2), 3) / SAMPLES
+    assert len(at) == 2
+    for box in at:
+        left, top, right, bottom = whole[box["track_id"]]
+        np.testing.assert_allclose((box["x"], box["y"]), (left, top), atol=1e-3)
+        np.testing.assert_allclose((box["x"] + box["w"], box["y"] + box["h"]), (right, bottom), atol=1e-3)
+
+
+def test_an_object_that_is_hidden_or_outside_for_the_most_part_has_no_box():
+    for x, is_seen in ((0.0, False), (3.6, True), (8.0, False)):
+        scene = scene_of((0.0, 6.0), (x, 9.0), speed=0.01)
+        list(scene.frames([200_000], 3, 8))
+        assert (2 in scene.boxes["track_id"]) == is_seen, (x, MIN_VISIBLE)
+        assert (scene.boxes["x"] >= 0).all() and (scene.boxes["x"] + scene.boxes["w"] <= WIDTH).all()
+
+
+def test_what_has_not_moved_before_a_camera_at_rest_has_no_box():
+    for settings, has_box in (({}, False), ({"speed": 1.0}, True), ({"camera_speed": 1.0}, True)):
+        scene = scene_of((0.0, 10.0), **settings)
+        list(scene.frames([100_000, 200_000], 3, 8))
+        assert len(scene.boxes) == 2 * has_box
+        assert (scene.boxes["still_us"] == 0).all()
+
+
+def test_frames_are_at_the_label_times_and_end_with_the_recording():
+    scene = scene_of((0.0, 10.0), speed=3.0)
+    times = [t_us for t_us, _ in scene.frames([50_000, 123_457], 3, 8)]
+    assert times[0] == 0 and times[-1] == scene.duration_us
+    assert {50_000, 123_457} <= set(times)
+    assert (np.diff(times) > 0).all()
+
+
+def test_paths_keep_their_pace_and_turn_evenly():
+    path = line(1.0, 2.0, math.pi / 2, steady(2.0, 5.0, RNG(0)))
+    x, z, heading, distance = path.at(1.0)
+    assert (x - 1.0, z, heading) == (pytest.approx(distance), pytest.approx(2.0), pytest.approx(math.pi / 2))
+    assert distance == pytest.approx(5.0, rel=0.11)
+    curve = turned(0.0, 0.0, 4.0, 6.0, 1, steady(5.0, 5.0, RNG(0)))
+    headings = [curve.at(t_s)[2] for t_s in np.linspace(0, 4.9, 50)]
+    assert headings[0] == pytest.approx(0) and headings[-1] == pytest.approx(math.pi / 2)
+    assert (np.diff(headings) > -1e-9).all()
+    halt = line(0, 0, 0, halting(3.0, 6.0, 1.5, 0.5))
+    assert halt.at(1.55)[3] == pytest.approx(halt.at(1.95)[3])
+    assert halt.at(2.9)[3] > halt.at(2.05)[3]
+
+
+def test_a_person_lifts_the_leg_that_the_animation_turns(tmp_path):
+    figure, mesh = build_figure(Stage(), read_glb(write_person(tmp_path / "p.glb")), WALK, 1.7, RNG(0))
+    assert mesh.size_m == pytest.approx((0.4, 1.7, 0.3), abs=1e-5)
+    down, _ = figure.posed(0.0)
+    lifted, normals = figure.posed(0.5)
+    # The leg now points back, so that the trunk stands on the ground, and the person is deeper.
+    assert np.ptp(down[..., 1]) == pytest.approx(1.7, abs=1e-5)
+    assert np.ptp(lifted[..., 1]) == pytest.approx(0.9, abs=0.02)
+    assert np.ptp(lifted[..., 2]) > 0.9
+    assert lifted[..., 1].min() == pytest.approx(0.0, abs=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(normals, axis=-1), 1, atol=1e-5)
+    np.testing.assert_allclose(figure.posed(1.0)[0], down, atol=1e-6)
+
+
+def test_a_model_is_read_as_it_was_written(tmp_path):
+    vertices, faces = boxes_mesh(((-1, 0, -2), (1, 1.5, 2)))
+    model = read_glb(write_glb(tmp_path / "car.glb", vertices, faces))
+    assert model.name == "car" and model.skeleton is None
+    np.testing.assert_allclose(model.surfaces[0].vertices[model.surfaces[0].faces], vertices[faces])
+    assert model.surfaces[0].grey == pytest.approx(0.5)
+    placed = read_glb(
+        write_glb(
+            tmp_path / "b.glb", vertices, faces, nodes=[{"mesh": 0, "translation": [1, 2, 3], "scale": [2, 2, 2]}]
+        )
+    )
+    np.testing.assert_allclose(placed.bounds[1], (3, 5, 7))
+
+
+@pytest.mark.parametrize("cut", [0, 3, 11, 15, 40, 200])
+def test_a_cut_file_is_one_line(tmp_path, cut):
+    path = write_glb(tmp_path / "car.glb", *boxes_mesh(((-1, 0, -2), (1, 1.5, 2))))
+    path.write_bytes(path.read_bytes()[:cut])
+    with raises("file.kind" if cut < 12 else "file.cut", about="car.glb"):
+        read_glb(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"extensionsRequired": ["KHR_draco_mesh_compression"]}, "file.kind"),
+        ({"meshes": [{"primitives": [{"attributes": {"POSITION": 0}, "mode": 1}]}]}, "file.kind"),
+        ({"meshes": [{"primitives": [{"attributes": {"POSITION": 99}}]}]}, "file.damaged"),
+        ({"accessors": []}, "file.damaged"),
+        ({"nodes": [{}]}, "file.content"),
+        ({"nodes": [{"mesh": 0, "children": [0]}]}, "file.damaged"),
+        ({"material": {}}, "file.content"),
+        ({"material": {"pbrMetallicRoughness": {"baseColorTexture": {"index": 0}}}, "textures": [{"source": 0}],
+          "images": [{"uri": "a.png"}]}, "file.kind"),
+    ],
+)  # fmt: skip
+def test_a_foreign_or_damaged_file_is_one_line(tmp_path, changes, kind):
+    with raises(kind, about="car.glb"):
+        read_glb(write_glb(tmp_path / "car.glb", *boxes_mesh(((-1, 0, -2), (1, 1.5, 2))), **changes))
+
+
+def test_noise_in_a_file_never_ends_in_a_traceback(tmp_path):
+    whole = bytearray(write_person(tmp_path / "p.glb").read_bytes())
+    rng = RNG(0)
+    for _ in range(60):
+        damaged = bytearray(whole)
+        for place in rng.integers(0, len(whole), 8):
+            damaged[place] = rng.integers(256)
+        path = tmp_path / "damaged.glb"
+        path.write_bytes(damaged)
+        try:
+            read_glb(path)
+        except ValueError as error:
+            assert "damaged.glb" in str(error) and "\n" not in str(error)
+
+
+def test_missing_parts_of_the_folder_and_models_of_no_scale_are_one_line(tmp_path):
+    with raises("file.missing", about="nowhere"):
+        read_assets(tmp_path / "nowhere")
+    root = write_assets(tmp_path / "models")
+    write_glb(root / "vehicles/tiny.glb", *boxes_mesh(((-0.01, 0, -0.02), (0.01, 0.015, 0.02))))
+    with raises("file.content", about="vehicles/tiny.glb"):
+        read_assets(root)
+    (root / "vehicles/tiny.glb").unlink()
+    write_person(root / "people/stiff.glb", animations=())
+    with raises("file.content", about="stiff.glb"):
+        read_assets(root)
+    (root / "people/stiff.glb").unlink()
+    (root / "textures/sky.png").unlink()
+    with raises("file.missing", about="textures"):
+        read_assets(root)
+
+
+def test_pictures_become_grey_with_sides_that_are_powers_of_two():
+    grey, opacity = grey_picture(np.full((300, 70, 4), 128, np.uint8))
+    assert grey.shape == opacity.shape == (256, 64)
+    assert grey_picture(np.full((9, 5), 40, np.uint8))[1] is None
+
+
+@pytest.mark.parametrize("name", [*KINDS, "empty"])
+def test_every_kind_of_scene_is_drawn(name):
+    kind = KINDS.get(name, EMPTY)
+    assets = read_assets(assets_folder())
+    for manner in kind.cameras:
+        world = config().world
+        scene = build_scene(assets, kind, manner, (48, 64), 150_000, world, RNG(1))
+        images = [image for _, image in scene.frames([100_000], 3, 8)]
+        assert images[0].shape == (48, 64) and len(images) > 10
+        assert all(np.isfinite(image).all() for image in images)
+        assert (scene.camera.is_moving) == (manner != "rest")
+        assert bool(scene.actors) == (name != "empty")
+
+
+def test_kinds_are_drawn_among_those_that_are_named():
+    rng = RNG(0)
+    assert {drawn_kind(["square"], True, rng)[1] for _ in range(20)} == {"hand"}
+    assert drawn_kind(["motorway"], False, rng) == (KINDS["motorway"], "car")
+    with raises("settings.choice", about="synthetic.scenes"):
+        config(scenes=["moon"]).check()
+
+
+def test_the_same_seed_is_the_same_recording_with_any_number_of_workers(tmp_path):
+    simulation = RENDERED_WORLD.sized(48, 64)
+    for name, workers in (("one", 1), ("two", 2)):
+        generate_dataset(config(workers=workers), tmp_path / name, simulation, progress=False)
+    files = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file())
+    assert len(files) == 1 + 2 * 3
+    for file in files:
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+
+
+def test_an_interrupted_generation_goes_on_and_keeps_what_is_complete(tmp_path):
+    simulation = RENDERED_WORLD.sized(48, 64)
+    generate_dataset(config(), tmp_path, simulation, progress=False, only=["train/train_0001"])
+    kept = (tmp_path / "train/train_0001_td.dat").stat().st_mtime_ns
+    assert generate_dataset(config(), tmp_path, simulation, progress=False) == ["train/train_0000", "val/val_0000"]
+    assert (tmp_path / "train/train_0001_td.dat").stat().st_mtime_ns == kept
+    assert not [*tmp_path.rglob("*.tmp")]
+
+
+def test_a_scene_without_objects_says_at_each_label_time_that_nothing_was_there():
+    world = replace(config().world, empty_share=1.0)
+    blocks, boxes = rendered_recording(config(world=world), "train", 0, (48, 64))
+    assert (boxes["w"] == 0).all()
+    np.testing.assert_array_equal(boxes["t"], config().label_times_us)
+    assert sum(len(block) for block in blocks) > 0
+    assert (rendered_recording(config(), "val", 0, (48, 64))[1]["w"] > 0).all()
+
+
+def test_other_models_are_other_settings(tmp_path):
+    root = write_assets(tmp_path / "models")
+    before = digest(root)
+    assert before == digest(assets_folder())
+    (root / "textures/sky.png").write_bytes((root / "textures/sky.png").read_bytes() + b"\0")
+    assert digest(root) != before
+    for facts in ({"assets_sha256": "a"}, {"assets_sha256": "b"}):
+        simulation = replace(RENDERED_WORLD, facts=facts)
+        if facts["assets_sha256"] == "a":
+            generate_dataset(config(), tmp_path / "raw", simulation, progress=False, only=[])
+            continue
+        with raises("generate.other_settings", about="assets_sha256"):
+            generate_dataset(config(), tmp_path / "raw", simulation, progress=False, only=[])
+
+
+def test_the_verb_asks_for_the_folder_of_models(tmp_path):
+    from rvtssm.cli.main import compose
+
+    with raises("settings.missing", about="assets=DIR"):
+        generate(compose(["dataset=rendered_world", f"dataset.raw_dir={tmp_path}/raw"], "generate"))
+    assert not (tmp_path / "raw").exists()
+    assert SPEC.class_names == DATASETS["open_world"].class_names
