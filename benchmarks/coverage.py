@@ -22,7 +22,7 @@ from benchmarks.measuring import write_json
 from benchmarks.scan import machine
 from rvtssm.cli.main import compose
 from rvtssm.contrib.demo.generate import generate
-from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.datasets.datamodule import SequenceDataModule, eval_loader
 from rvtssm.evaluation.coco import average_precisions, resample
 from rvtssm.evaluation.detector_run import stream
 from rvtssm.evaluation.matching import RecordingMatches, ScoredRecording, match_detections
@@ -96,7 +96,7 @@ def measured_matches(
     sequences = data.eval_sequences("test", loaded.windows, "raw")
     found = stream(
         loaded.detector,
-        data.eval_loader(sequences),
+        eval_loader(sequences, data.data),
         trained_stride_us=loaded.windows.stride_us,
         memory_chunk=loaded.model_config.memory_chunk,
     )

@@ -30,7 +30,7 @@ from benchmarks.measuring import write_json
 from benchmarks.scan import machine
 from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.data_config import DataConfig
-from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.datasets.datamodule import SequenceDataModule, eval_loader
 from rvtssm.evaluation.coco import evaluate_detections
 from rvtssm.evaluation.detector_run import stream
 from rvtssm.models.checkpoint import read_checkpoint, weights_digest
@@ -96,7 +96,7 @@ def score(
     before = set_rule(checkpoint, rule)
     results = stream(
         checkpoint.detector,
-        data.eval_loader(sequences),
+        eval_loader(sequences, data.data),
         trained_stride_us=checkpoint.windows.stride_us,
         memory_chunk=checkpoint.model_config.memory_chunk,
         step_scale=1.0 if rule == "as trained" else None,

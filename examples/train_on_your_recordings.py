@@ -85,4 +85,4 @@ assert cli.main(["train", *words, "out=outputs/tuned"]) == 0
 # %%
 report = rvtssm.evaluate("outputs/tuned/checkpoints/best.ckpt", hz=[20, 200], window="slide")
 for row in report.rows:
-    print(f"{row.hz:g} Hz: {100 * row.metrics['AP']:.1f} AP")
+    print(f"{row['hz']:g} Hz: {100 * row['AP']:.1f} AP")

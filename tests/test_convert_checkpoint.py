@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scored_rows import by_rate
 
 from rvtssm.cli import main as cli
 from rvtssm.datasets import DATASETS
@@ -172,6 +173,8 @@ def test_trained_and_scored_as_they_are(golden_dir, tmp_path, name, folder, hz):
     arguments = (f"checkpoint={weights}", "data.workers=0", "split=test", "postprocess.min_score=0", "bootstrap=0")
     assert cli.main(["evaluate", *where, *arguments, f"out={tmp_path / 'scores'}"]) == 0
     found = json.loads((tmp_path / "scores" / "evaluation.json").read_text())
-    assert found["settings"]["windows"].startswith("slide, counted from prepared data, convention rvt")  # of one length
-    assert set(found["rates"]) == {hz}  # the median step between labels of the gen1 recording is 125 ms
+    assert found["conditions"]["windows"].startswith(
+        "slide, counted from prepared data, convention rvt"
+    )  # of one length
+    assert set(by_rate(found)) == {hz}  # the median step between labels of the gen1 recording is 125 ms
     assert sorted(path.relative_to(tree) for path in tree.rglob("*")) == before

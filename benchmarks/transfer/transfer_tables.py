@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rvtssm.contrib.studies.cells_page import markdown_table
-from rvtssm.evaluation.result import percent
+from rvtssm.evaluation.report import percent
 
 Row = Mapping[str, Any]
 

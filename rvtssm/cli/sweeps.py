@@ -80,5 +80,5 @@ def objective(verb: str, result: Any) -> float | None:
     if verb == "train":
         return best_ap(result)
     if verb == "evaluate" and result:  # only the first process of a launcher has reports
-        return float(result[0].breakdown_row.metrics["AP"])
+        return float(result[0].reference()["AP"])
     return None

@@ -16,6 +16,7 @@ from rvtssm.datasets.data_config import AugmentConfig, DataConfig, SamplingConfi
 from rvtssm.datasets.loader import ResumableLoader, SequenceLoader, leave_signals_to_the_parent
 from rvtssm.datasets.sampling import ChunkRequest, EvalBatchSampler, MixedBatchSampler
 from rvtssm.datasets.sequence import FrameSequence, RawSplit, has_sequences, open_prepared_split
+from rvtssm.events.labels import Boxes
 from rvtssm.records import SequenceBatch, WindowSettings
 from rvtssm.system.limits import check_choice
 from rvtssm.system.machine import check_memory
@@ -110,6 +111,10 @@ class SequenceDataModule(L.LightningDataModule):
             self._sequences[split, source] = sequences
         return self._sequences[split, source]
 
+    def boxes(self, split: str) -> dict[str, Boxes]:
+        """Return the boxes of the raw recordings of a split as they are on disk, by the name of their recording."""
+        return self._raw_split(split).boxes
+
     def num_without_boxes(self, split: str, sequences: list[FrameSequence], source: str | None = None) -> int:
         """Return how many raw recordings of a split are not among its sequences: no box was left after cleaning.
 
@@ -185,10 +190,11 @@ class SequenceDataModule(L.LightningDataModule):
         of_run = self.sampling, self.seed, *self._place()
         sampler = MixedBatchSampler(num_steps, label_steps, *of_run, random_kinds, stream_kinds, accumulate)
         dataset = ChunkDataset(sequences, self.augment, self.sampling.frames_per_chunk, num_kinds=num_kinds)
-        return self._loader(ResumableLoader, dataset, sampler, self.sampling.chunk_length)
+        size = self.sampling.chunk_length, self.sampling.num_chunks
+        return self._on_device(_loader(ResumableLoader, dataset, sampler, self.data.workers, *size))
 
     def val_dataloader(self) -> SequenceLoader:
-        return self.eval_loader(self.sequences("val"))
+        return self._on_device(eval_loader(self.sequences("val"), self.data, *self._place()))
 
     def transfer_batch_to_device(
         self, batch: SequenceBatch, device: torch.device, dataloader_idx: int
@@ -231,18 +237,6 @@ class SequenceDataModule(L.LightningDataModule):
             sequence.check_settings(settings, self.spec.downsample)
         return _annotated(sequences)
 
-    def eval_loader(self, sequences: list[FrameSequence]) -> SequenceLoader:
-        """Return a loader that reads every recording from its start, in order, with all its labelled frames.
-
-        Args:
-            sequences: The sequences; `SequenceBatch.recording` is an index into them.
-        """
-        num_steps = [len(sequence.windows) for sequence in sequences]
-        size = self.data.eval_chunk_length, self.data.eval_batch_size
-        sampler = EvalBatchSampler(num_steps, *size, *self._place())
-        dataset = ChunkDataset(sequences)
-        return self._loader(SequenceLoader, dataset, sampler, None)
-
     def _raw_split(self, split: str) -> RawSplit:
         if split not in self._raw:
             self._raw[split] = RawSplit(_given(self.config.raw_dir, "dataset.raw_dir"), split, self.spec)
@@ -254,31 +248,63 @@ class SequenceDataModule(L.LightningDataModule):
             return 0, 1
         return self.trainer.global_rank, self.trainer.world_size
 
-    def _loader(
-        self, kind: type[Loader], dataset: ChunkDataset, sampler: Sampler[list[ChunkRequest]], num_steps: int | None
-    ) -> Loader:
-        """Return a loader that counts on the trainer's device; without a trainer, on a GPU if there is one."""
-        frames = dataset.sequences[0]
-        steps, streams = self.data.eval_chunk_length, 1
-        if num_steps:
-            steps, streams = num_steps, self.sampling.num_chunks
-        what = f"a batch of {steps} steps of {streams} frames of {frames.frame_shape}, use fewer or a smaller num_bins"
-        check_memory(steps * streams * math.prod(frames.frame_shape), what)
-        dt_us = np.concatenate([sequence.windows.dt_us for sequence in dataset.sequences])
-        loader = kind(
-            dataset,  # type: ignore[arg-type]  # its chunks become batches
-            batch_sampler=sampler,
-            collate_fn=Collate(num_steps, pad_dt_us=int(np.median(dt_us)) if len(dt_us) else 0),
-            num_workers=self.data.workers,
-            pin_memory=torch.cuda.is_available(),
-            worker_init_fn=leave_signals_to_the_parent,
-            generator=torch.Generator(),  # its own, since a loader draws seeds, which would change the training
-        )
+    def _on_device(self, loader: Loader) -> Loader:
+        """Let a loader count on the device of the trainer."""
         if self.trainer is not None:
             loader.count_on = self.trainer.strategy.root_device
-        elif torch.cuda.is_available():
-            loader.count_on = torch.device("cuda")
         return loader
+
+
+def eval_loader(sequences: list[FrameSequence], data: DataConfig, rank: int = 0, world_size: int = 1) -> SequenceLoader:
+    """Return a loader that reads every recording from its start, in order, with all its labelled frames.
+
+    Args:
+        sequences: The sequences; `SequenceBatch.recording` is an index into them.
+        data: Loading of batches.
+        rank: Rank of this process.
+        world_size: Number of processes.
+    """
+    num_steps = [len(sequence.windows) for sequence in sequences]
+    sampler = EvalBatchSampler(num_steps, data.eval_chunk_length, data.eval_batch_size, rank, world_size)
+    return _loader(SequenceLoader, ChunkDataset(sequences), sampler, data.workers, data.eval_chunk_length)
+
+
+def _loader(
+    kind: type[Loader],
+    dataset: ChunkDataset,
+    sampler: Sampler[list[ChunkRequest]],
+    workers: int,
+    num_steps: int,
+    num_streams: int | None = None,
+) -> Loader:
+    """Return a loader that counts on a GPU if there is one.
+
+    Args:
+        kind: The class of the loader.
+        dataset: Makes the chunks.
+        sampler: Names the chunks of each batch.
+        workers: Number of loading processes.
+        num_steps: Most steps of a chunk.
+        num_streams: Chunks per batch, all padded to `num_steps`. None: chunks keep their length.
+    """
+    shape = dataset.sequences[0].frame_shape
+    streams = num_streams or 1
+    what = f"a batch of {num_steps} steps of {streams} frames of {shape}, use fewer or a smaller num_bins"
+    check_memory(num_steps * streams * math.prod(shape), what)
+    dt_us = np.concatenate([sequence.windows.dt_us for sequence in dataset.sequences])
+    pad_dt_us = int(np.median(dt_us)) if len(dt_us) else 0
+    loader = kind(
+        dataset,  # type: ignore[arg-type]  # its chunks become batches
+        batch_sampler=sampler,
+        collate_fn=Collate(num_steps if num_streams else None, pad_dt_us=pad_dt_us),
+        num_workers=workers,
+        pin_memory=torch.cuda.is_available(),
+        worker_init_fn=leave_signals_to_the_parent,
+        generator=torch.Generator(),  # its own, since a loader draws seeds, which would change the training
+    )
+    if torch.cuda.is_available():
+        loader.count_on = torch.device("cuda")
+    return loader
 
 
 def drawn_windows(windows: WindowSettings, augment: AugmentConfig) -> list[WindowSettings]:

@@ -235,7 +235,8 @@ class RawSplit:
             notes += noted
             self._recordings.append((raw.name, open_with(raw.events_path, spec.read_options), boxes))
         self.num_recordings = len(recordings)
-        if all(not len(boxes) for _, _, boxes in self._recordings):
+        self.boxes = {name: boxes for name, _, boxes in self._recordings}
+        if not any(map(len, self.boxes.values())):
             raise UserError(
                 "dataset.unlabelled_split",
                 f"no recording of the {split} split has labels: {recordings[0].why_unlabelled(spec)}",

@@ -10,13 +10,12 @@ from rvtssm.drawing.image_files import to_png
 from rvtssm.evaluation.breakdown import Breakdown, break_down
 from rvtssm.evaluation.detector_run import DetectorRun
 from rvtssm.evaluation.evaluation_config import EvaluationConfig
-from rvtssm.evaluation.fit import differences_in_scoring
-from rvtssm.evaluation.frequency import RateRow
+from rvtssm.evaluation.planned_rates import PlannedRate
 from rvtssm.evaluation.protocol import num_images_left_out, num_scored, scoring_rules
 from rvtssm.evaluation.rates import ScoredRate
-from rvtssm.evaluation.result import Picture, percent_interval
-from rvtssm.evaluation.split_plan import PlannedRate, SplitPlan
+from rvtssm.evaluation.report import Picture, Row, percent_of
 from rvtssm.evaluation.tracks import read_tracks, track_speeds
+from rvtssm.evaluation.weights_on_data import differences_in_scoring
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.parts import head_class
 from rvtssm.records import DatasetSpec
@@ -45,15 +44,15 @@ def conditions(run: DetectorRun, rates: Sequence[PlannedRate], scored: ScoredRat
         rates: The rates.
         scored: One of the rates, whose labels are those of all.
     """
-    checkpoint, split, options = run.checkpoint, run.split, run.split.options
+    checkpoint, options = run.checkpoint, run.options
     kinds = dict.fromkeys(kind for rate in rates for kind in rate.windows)
     lines = {
         "weights": f"{run.weights.path}, trained at {checkpoint.windows.hz:g} Hz",
         "score": _score(run),
         "scored": _scored(checkpoint.spec, scored),
-        "data": _data(split),
+        "data": _data(run),
         "frames": _frames(checkpoint),
-        "windows": f"{' and '.join(kinds)}, counted from {split.source} data, convention "
+        "windows": f"{' and '.join(kinds)}, counted from {run.source} data, convention "
         f"{checkpoint.windows.convention}, {_grid(options, rates)}",
         "time step": "window end to window end over the stride of training",
         "memory": options.memory or checkpoint.model_config.memory,
@@ -63,7 +62,7 @@ def conditions(run: DetectorRun, rates: Sequence[PlannedRate], scored: ScoredRat
     if options.step_scale is not None:
         lines["time step"] = f"{options.step_scale:g} whatever the rate"
     if checkpoint.temporal_config.bidirectional:
-        chunk = split.data.data.eval_chunk_length
+        chunk = run.data.data.eval_chunk_length
         lines["memory"] += f", and events after the label, to the end of each chunk of {chunk} steps"
     if run.classes is not None:
         lines["classes"] = _classes(run, options)
@@ -94,10 +93,10 @@ def _scored(spec: DatasetSpec, scored: ScoredRate) -> str:
     return "; ".join(parts)
 
 
-def _data(split: SplitPlan) -> str:
+def _data(run: DetectorRun) -> str:
     """Describe which files were read, and how if that is unusual."""
-    dataset, spec = split.data.config, split.data.spec
-    parts = [str(dataset.raw_dir if split.source == "raw" else dataset.prepared_dir)]
+    dataset, spec = run.data.config, run.data.spec
+    parts = [str(dataset.raw_dir if run.source == "raw" else dataset.prepared_dir)]
     if spec.repair:
         parts.append("faulty recordings repaired")
     if spec.label_offset_us is None:
@@ -153,37 +152,35 @@ def _streaming(options: EvaluationConfig) -> str:
     )
 
 
-def best_rate(rows: Sequence[RateRow], options: EvaluationConfig) -> dict[str, str]:
+def best_rate(rows: Sequence[Row], options: EvaluationConfig) -> dict[str, str]:
     """Describe at which rate the streaming accuracy is highest; empty without streaming."""
     if not options.streaming:
         return {}
-    best = max(rows, key=lambda row: row.metrics["AP"])
-    assert best.resampled is not None
-    where = f"with {best.extra['latency_ms']:g} ms per step"
+    best = max(rows, key=lambda row: row["AP"])
+    where = f"with {best['latency_ms']:g} ms per step"
     if options.latency_ms is None and options.latency_from is None:
         where = "on this machine"
-    rate = f"{best.hz:g} Hz"
-    if len({row.windows for row in rows}) > 1:
-        rate += f", window={best.window}"
-    return {"best rate": f"best {where}: {rate}, AP {percent_interval(best.resampled.interval('AP'))}"}
+    rate = f"{best['hz']:g} Hz"
+    if len({row["window"] for row in rows}) > 1:
+        rate += f", window={best['window']}"
+    return {"best rate": f"best {where}: {rate}, AP {percent_of(best)}"}
 
 
 def provenance(scored: ScoredRate, weights_sha256: str) -> dict[str, str]:
     """Say where intervals come from, which program computed the numbers, and of which weights."""
     program = written_by()
     commit = f", commit {program['commit']}" if program["commit"] else ""
-    assert scored.row.resampled is not None
     return {
-        "intervals": scored.row.resampled.sentence(),
+        "intervals": scored.resampled.sentence(),
         "made by": f"rvtssm {program['rvtssm']}{commit}, {program['date']}",
         "weights SHA-256": weights_sha256,
     }
 
 
-def break_down_rate(split: SplitPlan, scored: ScoredRate) -> Breakdown:
+def break_down_rate(run: DetectorRun, scored: ScoredRate) -> Breakdown:
     """Return the breakdown of the AP at one rate."""
-    speeds = read_tracks(split, scored.recordings, scored.sequences, track_speeds)
-    return break_down(scored.recordings, split.checkpoint.spec, speeds, matched=scored.matches)
+    speeds = read_tracks(run, scored.recordings, scored.sequences, track_speeds)
+    return break_down(scored.recordings, run.checkpoint.spec, speeds, matched=scored.matches)
 
 
 def worst_pictures(breakdown: Breakdown, scored: ScoredRate, spec: DatasetSpec) -> list[Picture]:

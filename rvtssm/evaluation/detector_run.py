@@ -16,15 +16,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.data_config import DataConfig
-from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.datasets.datamodule import SequenceDataModule, eval_loader
 from rvtssm.datasets.sequence import FrameSequence
-from rvtssm.evaluation.split_plan import SplitPlan
-from rvtssm.export.exported import is_exported, read_weights_file
+from rvtssm.evaluation.evaluation_config import EvaluationConfig
+from rvtssm.export.exported import is_exported, read_exported
 from rvtssm.models.checkpoint import read_checkpoint, weights_digest
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint, detector_for_frame
-from rvtssm.models.detector import Detector
+from rvtssm.models.detector import Detector, set_precision, usual_device
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import Streams
 from rvtssm.models.weights import local_weights
@@ -44,29 +43,24 @@ class WeightsFile:
 
     def read(self) -> LoadedCheckpoint:
         """Return the weights."""
+        return self.read_with_digest()[0]
+
+    def read_with_digest(self) -> tuple[LoadedCheckpoint, str]:
+        """Return the weights and their SHA-256, that of the file for an exported one, which holds more than weights."""
         import_plugins(self.plugins)
-        return read_weights_file(self.path, self.precision)
-
-    def read_once(self) -> LoadedCheckpoint:
-        """Return the weights in a worker process, from memory if it has read them already."""
-        return _read_once(self)
-
-    def sha256(self, checkpoint: LoadedCheckpoint) -> str:
-        """Return the SHA-256 of the weights.
-
-        Args:
-            checkpoint: What `read` returned.
-        """
-        if is_exported(self.path):  # the file holds more than weights
-            return hashlib.sha256(Path(self.path).read_bytes()).hexdigest()
-        if self.precision != "float32":  # in bf16 the detector has rounded weights, so the file is read again
-            checkpoint = read_checkpoint(local_weights(self.path))
-        return weights_digest(checkpoint.detector.state_dict())
+        if is_exported(self.path):
+            return read_exported(self.path, self.precision), hashlib.sha256(Path(self.path).read_bytes()).hexdigest()
+        checkpoint = read_checkpoint(local_weights(self.path), usual_device())
+        digest = weights_digest(checkpoint.detector.state_dict())
+        set_precision(checkpoint.detector, self.precision)  # after the digest, because bf16 rounds the weights
+        return checkpoint, digest
 
 
 @functools.lru_cache(maxsize=1)
-def _read_once(weights: WeightsFile) -> LoadedCheckpoint:
-    return weights.read()
+def _read_once(weights: WeightsFile, frame_hw: tuple[int, int]) -> LoadedCheckpoint:
+    """Return the weights for frames of a size in a worker process, from memory if it has read them already."""
+    checkpoint = weights.read()
+    return replace(checkpoint, detector=detector_for_frame(checkpoint, *frame_hw))
 
 
 @dataclass(frozen=True)
@@ -74,14 +68,18 @@ class DetectorRun:
     """A detector on a split, and how it runs over recordings."""
 
     weights: WeightsFile
-    split: SplitPlan  # the recordings and the options, with the weights for the classes and frames of the data
+    checkpoint: LoadedCheckpoint  # the weights, for the classes and frames of the data
+    data: SequenceDataModule
+    options: EvaluationConfig
     postprocess: PostprocessConfig
     classes: tuple[int, ...] | None = None  # class of the data for each class of the weights, -1: none; None: the same
+    sha256: str = ""  # of the weights
 
     @property
-    def checkpoint(self) -> LoadedCheckpoint:
-        """The weights, for the classes and frames of the data."""
-        return self.split.checkpoint
+    def source(self) -> str:
+        """Where the frames come from: raw or prepared."""
+        named = self.options.source or self.data.config.source
+        return named or ("raw" if self.data.config.raw_dir else "prepared")
 
     def outputs(
         self, sequences: Sequence[FrameSequence], progress: str, is_reset: bool = False
@@ -93,7 +91,8 @@ class DetectorRun:
             progress: Text beside a progress bar.
             is_reset: Reset the state at every step.
         """
-        batches, number = self._batches(sequences, is_reset), num_processes(self.split.options.workers)
+        batches = self._batches(sequences, is_reset)
+        number = num_processes(self.options.workers)
         with progress_bar(progress, sum(batch.num_chunks for batch in batches.values())) as advance:
             if number == 1:
                 by_batch = {numbers: batch.run(self.checkpoint, advance) for numbers, batch in batches.items()}
@@ -111,25 +110,24 @@ class DetectorRun:
         """Return the batches by the numbers of their recordings, the longest first."""
         asked = [number for number, sequence in enumerate(sequences) if len(sequence.wanted_steps)]
         ordered = sorted(asked, key=lambda number: -len(sequences[number].windows))  # similar lengths in a batch
-        options, data = self.split.options, self.split.data
         memory_chunk = self.checkpoint.model_config.memory_chunk
         if is_reset:
             memory_chunk = 1
-        elif options.memory == "carried":
+        elif self.options.memory == "carried":
             memory_chunk = None
-        how = self.postprocess, memory_chunk, options.step_scale
-        size = data.data.eval_batch_size
+        how = self.data.data, self.postprocess, memory_chunk, self.options.step_scale
+        size = self.data.data.eval_batch_size
         batches = {}
         for first in range(0, len(ordered), size):
             numbers = tuple(sorted(ordered[first : first + size]))
             own = [sequences[number] for number in numbers]
-            batches[numbers] = _Batch(own, data.config, data.data, *how)
+            batches[numbers] = _Batch(own, *how)
         return batches
 
     def _run_elsewhere(
         self, batches: dict[tuple[int, ...], "_Batch"], number: int, advance: Callable[[int], object]
     ) -> dict[tuple[int, ...], list[list[Detections]]]:
-        spec = self.split.data.spec
+        spec = self.data.spec
         frame_hw = spec.frame_height, spec.frame_width
         tasks = ((numbers, _run_batch, (self.weights, frame_hw, batch)) for numbers, batch in batches.items())
         outputs = {}
@@ -154,7 +152,6 @@ class _Batch:
     """Recordings that are run together. A batch can be sent to other processes."""
 
     sequences: list[FrameSequence]  # `asked` says which steps are wanted
-    dataset: DatasetConfig
     data: DataConfig
     postprocess: PostprocessConfig
     memory_chunk: int | None  # steps after which the state is reset; None: never
@@ -172,10 +169,9 @@ class _Batch:
 
     def run(self, checkpoint: LoadedCheckpoint, advance: Callable[[int], object]) -> list[list[Detections]]:
         """Return the detections of each recording; `advance` is called with the number of chunks that are done."""
-        loader = SequenceDataModule(self.dataset, data=self.data).eval_loader(self.sequences)
         results = stream(
             checkpoint.detector,
-            loader,
+            eval_loader(self.sequences, self.data),
             trained_stride_us=checkpoint.windows.stride_us,
             memory_chunk=self.memory_chunk,
             step_scale=self.step_scale,
@@ -228,9 +224,7 @@ def stream(
 
 def _run_batch(weights: WeightsFile, frame_hw: tuple[int, int], batch: _Batch) -> list[list[Detections]]:
     """Run a batch in a process that may not have read the weights yet."""
-    checkpoint = weights.read_once()
-    checkpoint = replace(checkpoint, detector=detector_for_frame(checkpoint, *frame_hw))
-    return batch.run(checkpoint, lambda steps: None)
+    return batch.run(_read_once(weights, frame_hw), lambda steps: None)
 
 
 def num_processes(asked: int | None) -> int:

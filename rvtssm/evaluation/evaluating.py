@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
@@ -14,28 +15,31 @@ import torch
 from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.data_config import DataConfig
 from rvtssm.datasets.sequence import FrameSequence
+from rvtssm.evaluation.breakdown import to_plain
 from rvtssm.evaluation.coco import Resampled
 from rvtssm.evaluation.details import best_rate, break_down_rate, conditions, provenance, title, worst_pictures
 from rvtssm.evaluation.detector_run import DetectorRun, WeightsFile
 from rvtssm.evaluation.evaluation_config import EvaluationConfig
-from rvtssm.evaluation.fit import class_indices, data_for, differences_in_scoring, for_data
-from rvtssm.evaluation.frequency import RateRow
 from rvtssm.evaluation.latency import late_steps, step_latency_ms
+from rvtssm.evaluation.pages import REPORT_FILES, write_report
+from rvtssm.evaluation.planned_rates import PlannedRate, plan_rates
 from rvtssm.evaluation.rates import memory_at, score_rate, score_shifts
-from rvtssm.evaluation.report import REPORT_FILES, write_report
-from rvtssm.evaluation.result import EvaluationReport
-from rvtssm.evaluation.split_plan import PlannedRate, SplitPlan
+from rvtssm.evaluation.report import EvaluationReport, Row, with_differences
 from rvtssm.evaluation.tracks import check_tracks
+from rvtssm.evaluation.weights_on_data import class_indices, data_for, differences_in_scoring, for_data
 from rvtssm.export.exported import chosen_precision
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import check_causal
 from rvtssm.readers.index import identity_of
 from rvtssm.system.output_folder import locked, result_set
 from rvtssm.system.provenance import written_by
 
-_UNFINISHED = "unfinished"  # the key of `evaluation.json` that keeps finished rates until all rates are done
 _USUAL_SHIFTS_MS = (-200, -150, -100, -50, 0, 50, 100, 150, 200)
+# Options that decide which rows there are or what is measured beside them, and not what a row holds.
+_OF_NO_ROW = ("hz", "window", "workers", "checkpoints", "time_shifts_ms", "ablate_memory", "still_ms")
 Announce = Callable[[DetectorRun, Sequence[PlannedRate]], object]
+Say = Callable[[str], object]
 
 
 def evaluate(
@@ -50,14 +54,13 @@ def evaluate(
     plugins: Sequence[str] = (),
     seed: int = 0,
     out: str | Path | None = None,
-    say: Callable[[str], object] = lambda text: None,
-    announce: Announce = lambda run, rates: None,
+    say: Say = lambda text: None,
     **settings: Any,
 ) -> EvaluationReport:
     """Return the average precision of weights at every rate, with intervals, a breakdown and the worst frames.
 
     >>> report = rvtssm.evaluate("run/checkpoints/best.ckpt", hz=[20, 40], window="slide", bootstrap=0)
-    >>> [row.hz for row in report.rows], "AP" in report.rows[0].metrics
+    >>> [row["hz"] for row in report.rows], "AP" in report.rows[0]
     ([20, 40], True)
 
     Args:
@@ -70,10 +73,9 @@ def evaluate(
         precision: float32, bf16, or auto.
         plugins: Files of source code that add parts.
         seed: Seed of the bootstrap replicates.
-        out: Folder for `evaluation.json` and `report.html`; None writes nothing. Rates that an interrupted call with
-            the same weights, data and settings has finished there are not run again.
+        out: Folder for `evaluation.json` and `report.html`; None writes nothing. Rates that are there already, of the
+            same weights, data and settings, are not run again.
         say: Called with lines that a user should know.
-        announce: Called once with what will be run, before the first rate.
         settings: Fields of `EvaluationConfig`, such as hz=[20, 200], window="slide" or split="val".
 
     Raises:
@@ -86,28 +88,27 @@ def evaluate(
     if prepared_dir is not None:
         dataset = replace(dataset, prepared_dir=str(prepared_dir))
     weights = WeightsFile(str(checkpoint), chosen_precision(str(checkpoint), precision), tuple(plugins))
-    run = prepare(weights, dataset, data or DataConfig(), postprocess or PostprocessConfig(), options, say)
-    folder = None if out is None else Path(out)
-    with nullcontext() if folder is None else locked(folder):
-        report = _report(run, seed, folder, announce)
-        if folder is not None:
-            with result_set(folder, "evaluation", REPORT_FILES) as staged:
-                write_report(report, staged)
-    return report
+    read = weights.read_with_digest()
+    run = prepare(weights, *read, dataset, data or DataConfig(), postprocess or PostprocessConfig(), options, say)
+    return evaluate_run(run, seed, None if out is None else Path(out), say)
 
 
 def prepare(
     weights: WeightsFile,
+    checkpoint: LoadedCheckpoint,
+    sha256: str,
     dataset: DatasetConfig,
     data: DataConfig,
     postprocess: PostprocessConfig,
     options: EvaluationConfig,
-    say: Callable[[str], object] = lambda text: None,
+    say: Say = lambda text: None,
 ) -> DetectorRun:
-    """Read weights and find the recordings to score them on.
+    """Find the recordings to score weights on.
 
     Args:
-        weights: The weights.
+        weights: The file of the weights.
+        checkpoint: The weights.
+        sha256: Their digest.
         dataset: Which dataset, and where its files are.
         data: Loading of batches.
         postprocess: Which boxes count as detections.
@@ -117,52 +118,87 @@ def prepare(
     Raises:
         UserError: Weights and data do not fit together.
     """
-    checkpoint = weights.read()
     module = data_for(weights.path, checkpoint, dataset, data, options.class_map)
     classes = class_indices(options.class_map, checkpoint.spec, module.spec)
     checkpoint = for_data(checkpoint, module.spec, classes is not None, say)
     postprocess = postprocess.with_score(checkpoint.scored_as.score)
     for line in differences_in_scoring(postprocess, checkpoint.scored_as):
         say(line)
-    return DetectorRun(weights, SplitPlan(options, checkpoint, module), postprocess, classes)
+    return DetectorRun(weights, checkpoint, module, options, postprocess, classes, sha256)
 
 
-def _report(run: DetectorRun, seed: int, out: Path | None, announce: Announce) -> EvaluationReport:
+def evaluate_run(
+    run: DetectorRun,
+    seed: int = 0,
+    out: Path | None = None,
+    say: Say = lambda text: None,
+    announce: Announce = lambda run, rates: None,
+) -> EvaluationReport:
+    """Score a detector at every rate, and write the report.
+
+    Args:
+        run: The detector on a split.
+        seed: Seed of the bootstrap replicates.
+        out: Folder for REPORT_FILES; None writes nothing.
+        say: Called with lines that a user should know.
+        announce: Called once with what will be run, before the first rate.
+    """
+    with nullcontext() if out is None else locked(out):
+        check_tracks(run)
+        rates, trained = plan_rates(run)
+        _check_streaming(run, rates)
+        announce(run, rates)
+        finished = FinishedRates(out, inputs_of(run, rates, seed), is_measured_anew=_measures_latency(run))
+        report = _report(run, rates, trained, seed, finished, say)
+        if out is not None:
+            with result_set(out, "evaluation", REPORT_FILES) as staged:
+                write_report(report, staged, finished.kept(report.rows))
+    return report
+
+
+def _report(
+    run: DetectorRun,
+    rates: Sequence[PlannedRate],
+    trained: PlannedRate | None,
+    seed: int,
+    finished: "FinishedRates",
+    say: Say,
+) -> EvaluationReport:
     """Score every rate, the one that is described in detail last, and return the report."""
-    split = run.split
-    check_tracks(split)
-    rates, trained = split.plan_rates()
-    _check_streaming(run, rates)
-    announce(run, rates)
-    sha256 = run.weights.sha256(run.checkpoint)
     detailed = trained if trained is not None and trained in rates else rates[0]
-    finished = FinishedRates(out, row_conditions(run, rates, sha256, seed))
-    rows: dict[PlannedRate, RateRow] = {}
+    known = [rate for rate in rates if rate is not detailed and finished.has(rate)]
+    if known:
+        names = ", ".join(f"{rate.hz:g} Hz ({' and '.join(rate.windows)})" for rate in known)
+        say(f"taken from the evaluation before, of the same weights, data and settings: {names}")
     for rate in rates:
-        if rate is not detailed:
-            rows[rate] = finished.get(rate) or score_rate(run, rate, seed).row
-            finished.add(rate, rows[rate])
+        if rate is not detailed and rate not in known:
+            scored = score_rate(run, rate, seed)
+            finished.add(scored.rows, scored.resampled)
+            finished.write()
     scored = score_rate(run, detailed, seed)
-    rows[detailed] = scored.row
+    finished.add(scored.rows, scored.resampled)
+
+    # What the rate in detail says beside its row.
     memory = memory_at(run, trained, scored, seed)
-    breakdown = break_down_rate(split, scored)
-    ordered = [rows[rate] for rate in rates]
-    window = ordered[0].window
-    detailed_rows = tuple(row for row in ordered if window in row.windows)
-    others = tuple(row for row in ordered if window not in row.windows)
-    settings = {**conditions(run, rates, scored), **memory.in_words}
+    breakdown = break_down_rate(run, scored)
+    reference_hz = trained.hz if trained else run.checkpoint.windows.hz
+    places = [(rate.hz, window) for rate in rates for window in rate.windows]
+    places.sort(key=lambda place: place[1] != rates[0].windows[0])  # windows in detail first, otherwise as planned
+    rows = [finished.rows[place] for place in places]
+    resampled = {place: finished.resampled[place] for place in places}
+    words = {**conditions(run, rates, scored), **memory.in_words, **best_rate(rows, run.options)}
     return EvaluationReport(
-        title=title(run.checkpoint, split.options),
+        title=title(run.checkpoint, run.options),
         dataset=run.checkpoint.spec.name,
-        rows=detailed_rows,
-        others=others,
-        settings={**settings, **best_rate(ordered, split.options), **provenance(scored, sha256)},
-        reference_hz=trained.hz if trained else run.checkpoint.windows.hz,
+        rows=with_differences(rows, resampled, reference_hz),
+        conditions={**words, **provenance(scored, run.sha256)},
+        reference_hz=reference_hz,
+        resampled=resampled,
         still_objects=memory.still_objects,
         without_memory=memory.without,
         breakdown=breakdown,
         worst=worst_pictures(breakdown, scored, run.checkpoint.spec),
-        time_shifts=score_shifts(run, detailed, _shifts_ms(split.options)),
+        time_shifts=score_shifts(run, detailed, _shifts_ms(run.options)),
     )
 
 
@@ -172,76 +208,106 @@ def _shifts_ms(options: EvaluationConfig) -> Sequence[float]:
     return options.time_shifts_ms or ()
 
 
+def _measures_latency(run: DetectorRun) -> bool:
+    options = run.options
+    return options.streaming and options.latency_ms is None and options.latency_from is None
+
+
 def _check_streaming(run: DetectorRun, rates: Sequence[PlannedRate]) -> None:
     """Raise UserError now, before hours of work, if the steps of a late detector cannot be run."""
-    split, options = run.split, run.split.options
-    if not options.streaming:
+    if not run.options.streaming:
         return
     check_causal(run.checkpoint.detector)
-    is_measured = options.latency_ms is None and options.latency_from is None
-    if is_measured and split.source == "raw":
+    if _measures_latency(run) and run.source == "raw":
         return
     for rate in rates:
-        sequences = split.sequences(rate)
-        late_steps(sequences, step_latency_ms(run, sequences), options.when_late)
+        late_steps(rate.sequences, step_latency_ms(run, rate.sequences), run.options.when_late)
 
 
 class FinishedRates:
-    """Rates of an evaluation that are done, in memory and, if there is a folder, in its `evaluation.json`.
+    """The rows that are done, in memory and, if there is a folder, in its `evaluation.json`.
 
     Args:
         out: The folder of the report; None keeps nothing on disk.
-        conditions: Plain values of everything that the rows depend on. Rows of an evaluation with others are not read.
+        inputs: Plain values of everything that the rows depend on. Rows with other inputs are not read.
+        is_measured_anew: Whether rows of an evaluation that has ended are measured again.
     """
 
-    def __init__(self, out: Path | None, conditions: Mapping[str, Any]) -> None:
+    def __init__(self, out: Path | None, inputs: Mapping[str, Any], is_measured_anew: bool) -> None:
+        self.rows: dict[tuple[float, str], Row] = {}
+        self.resampled: dict[tuple[float, str], Resampled] = {}
         self._out = out
-        self._conditions = json.loads(json.dumps(conditions))
-        self._rows: dict[str, dict[str, Any]] = {}
-        if out is not None and (out / REPORT_FILES[0]).is_file():
-            unfinished = json.loads((out / REPORT_FILES[0]).read_text()).get(_UNFINISHED, {})
-            if unfinished.get("conditions") == self._conditions:
-                self._rows = unfinished["rows"]
+        self._inputs = json.loads(json.dumps(inputs))
+        if out is None or not (out / REPORT_FILES[0]).is_file():
+            return
+        content = json.loads((out / REPORT_FILES[0]).read_text())
+        if content.get("inputs") != self._inputs or (is_measured_anew and not content.get("unfinished")):
+            return
+        numbers = {name: tuple(content["resampled"][name]) for name in ("recordings", "num_objects")}
+        for row, replicates in zip(content["rows"], content["resampled"]["AP"], strict=True):
+            row = _with_nan({name: value for name, value in row.items() if name != "difference"})
+            ap = {"AP": np.array(replicates, np.float64)}  # None becomes NaN
+            found = Resampled(metrics={"AP": row["AP"]}, replicates=ap, **numbers)
+            self.add([row], found)
 
-    def get(self, rate: PlannedRate) -> RateRow | None:
-        """Return the row of a rate; None if it is not done."""
-        row = self._rows.get(_name(rate))
-        if row is None:
-            return None
-        return _from_plain(row)
+    def has(self, rate: PlannedRate) -> bool:
+        """Return whether a rate is done with all its kinds of windows."""
+        return all((rate.hz, window) in self.rows for window in rate.windows)
 
-    def add(self, rate: PlannedRate, row: RateRow) -> None:
-        """Keep the row of a rate that is done."""
-        self._rows[_name(rate)] = _to_plain(row)
-        if self._out is not None:
-            with result_set(self._out, "evaluation", REPORT_FILES) as staged:
-                content = {_UNFINISHED: {"conditions": self._conditions, "rows": self._rows}}
-                (staged / REPORT_FILES[0]).write_text(json.dumps(content) + "\n")
+    def add(self, rows: Sequence[Row], resampled: Resampled) -> None:
+        """Keep the rows of a rate that is done."""
+        for row in rows:
+            self.rows[row["hz"], row["window"]] = row
+            self.resampled[row["hz"], row["window"]] = resampled
+
+    def kept(self, rows: Sequence[Row]) -> dict[str, Any]:
+        """Return the part of `evaluation.json` with which another evaluation goes on, for these rows in order."""
+        first = next(iter(self.resampled.values()))
+        numbers = {"recordings": first.recordings, "num_objects": first.num_objects}
+        replicates = [self.resampled[row["hz"], row["window"]].replicates["AP"].tolist() for row in rows]
+        return {"inputs": self._inputs, "resampled": to_plain({**numbers, "AP": replicates})}
+
+    def write(self) -> None:
+        """Write the rows that are done, without a report of them."""
+        if self._out is None:
+            return
+        with result_set(self._out, "evaluation", REPORT_FILES) as staged:
+            rows = list(self.rows.values())
+            content = {"unfinished": True, "rows": to_plain(rows), **self.kept(rows)}
+            (staged / REPORT_FILES[0]).write_text(json.dumps(content) + "\n")
 
 
-def row_conditions(run: DetectorRun, rates: Sequence[PlannedRate], weights_sha256: str, seed: int) -> dict[str, Any]:
+def _with_nan(plain: Any) -> Any:
+    """Return values of JSON with NaN in place of None."""
+    if isinstance(plain, dict):
+        return {name: _with_nan(value) for name, value in plain.items()}
+    if isinstance(plain, list):
+        return [_with_nan(value) for value in plain]
+    return math.nan if plain is None else plain
+
+
+def inputs_of(run: DetectorRun, rates: Sequence[PlannedRate], seed: int) -> dict[str, Any]:
     """Return everything that the rows of an evaluation depend on, as plain values.
 
     Args:
         run: The detector, and how it runs.
         rates: The rates.
-        weights_sha256: Digest of the weights.
         seed: Seed of the bootstrap replicates.
     """
-    program, split = written_by(), run.split
+    program = written_by()
     return {
         "program": [program["rvtssm"], program["commit"], torch.__version__],
-        "weights": weights_sha256,
+        "weights": run.sha256,
         "description": run.checkpoint.without_folders().to_dict(),
         "precision": run.weights.precision,
         "device": run.checkpoint.detector.device.type,
-        "dataset": asdict(split.data.spec),
+        "dataset": asdict(run.data.spec),
         "postprocess": asdict(run.postprocess),
-        "options": asdict(split.options) | {"hz": None, "workers": None},
+        "options": asdict(run.options) | dict.fromkeys(_OF_NO_ROW),
         "classes": run.classes,
-        "loading": [split.data.data.eval_chunk_length, split.data.data.eval_batch_size],
+        "loading": [run.data.data.eval_chunk_length, run.data.data.eval_batch_size],
         "seed": seed,
-        "data": data_digest(split.sequences(rates[0], split.options.label_hz)),
+        "data": data_digest(rates[0].sequences),
     }
 
 
@@ -257,21 +323,3 @@ def data_digest(sequences: Sequence[FrameSequence]) -> str:
         for array in (labels.boxes_ltwh, labels.class_id, labels.t_us, labels.empty_us):
             digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
-
-
-def _name(rate: PlannedRate) -> str:
-    return f"{rate.asked_hz:g} Hz, {' and '.join(rate.windows)}"
-
-
-def _to_plain(row: RateRow) -> dict[str, Any]:
-    assert row.resampled is not None
-    plain = asdict(row)
-    plain["resampled"]["replicates"] = {name: values.tolist() for name, values in row.resampled.replicates.items()}
-    return plain
-
-
-def _from_plain(plain: Mapping[str, Any]) -> RateRow:
-    numbers = plain["resampled"]
-    replicates = {name: np.array(values, np.float64) for name, values in numbers["replicates"].items()}
-    resampled = Resampled(tuple(numbers["recordings"]), numbers["metrics"], replicates, tuple(numbers["num_objects"]))
-    return RateRow(plain["hz"], plain["metrics"], plain["extra"], resampled, tuple(plain["windows"]))

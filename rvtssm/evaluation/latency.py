@@ -40,12 +40,12 @@ def step_latency_ms(run: DetectorRun, sequences: Sequence[FrameSequence]) -> flo
     Raises:
         UserError: The file has no latency, or prepared recordings do not allow to measure one.
     """
-    options = run.split.options
+    options = run.options
     if options.latency_ms is not None:
         return options.latency_ms
     if options.latency_from is not None:
         return read_latency_ms(Path(options.latency_from))
-    if run.split.source != "raw":
+    if run.source != "raw":
         raise UserError(
             "evaluation.latency_needs_raw",
             "evaluation.streaming=true measures the latency on raw recordings; use them (evaluation.source=raw "

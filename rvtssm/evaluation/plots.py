@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rvtssm.evaluation.frequency import RateRow, published_rows
+from rvtssm.evaluation.published import published_rows
+from rvtssm.evaluation.report import Row
 
 if TYPE_CHECKING:  # importing matplotlib takes a second, so functions import it
     from matplotlib.figure import Figure
@@ -17,7 +18,7 @@ _LEGEND_INCHES = 0.22  # height of a row of the legend, which lies below the plo
 _AP50_COLOR, _AP_COLOR = "#8fb8de", "#1f4e8c"
 
 
-def rates_figure(title: str, dataset: str, rows: Sequence[RateRow]) -> "Figure":
+def rates_figure(title: str, dataset: str, rows: Sequence[Row]) -> "Figure":
     """Draw AP and AP50 over the rate, with the published models in grey.
 
     Args:
@@ -28,10 +29,10 @@ def rates_figure(title: str, dataset: str, rows: Sequence[RateRow]) -> "Figure":
     figure, axes = _figure((7.2, 4.4))
     for model, ap_by_hz in published_rows(dataset).items():
         _draw_published(axes, f"{model} AP (published)", ap_by_hz)
-    rows = sorted(rows, key=lambda row: row.hz)
-    hz = [row.hz for row in rows]
+    rows = sorted(rows, key=lambda row: row["hz"])
+    hz = [row["hz"] for row in rows]
     for name, color in (("AP50", _AP50_COLOR), ("AP", _AP_COLOR)):
-        percents = 100 * np.array([row.metrics[name] for row in rows])
+        percents = 100 * np.array([row[name] for row in rows])
         axes.plot(hz, percents, "o-", color=color, label=name, linewidth=2, markersize=6, zorder=2)
         _draw_band(axes, rows, name, color)
         for x, y in zip(hz, percents, strict=True):
@@ -44,7 +45,7 @@ def rates_figure(title: str, dataset: str, rows: Sequence[RateRow]) -> "Figure":
 
 
 def comparison_figure(
-    rows_by_name: Mapping[str, Sequence[RateRow]], published: Mapping[str, Mapping[float, float]]
+    rows_by_name: Mapping[str, Sequence[Row]], published: Mapping[str, Mapping[float, float]]
 ) -> "Figure":
     """Draw AP over the rate, one line for each name of weights, with the published models in grey.
 
@@ -57,9 +58,9 @@ def comparison_figure(
         _draw_published(axes, model, ap_by_hz)
     rates: set[float] = set()
     for name, rows in rows_by_name.items():
-        ordered = sorted(rows, key=lambda row: row.hz)
-        hz = [row.hz for row in ordered]
-        (line,) = axes.plot(hz, 100 * np.array([row.metrics["AP"] for row in ordered]), "o-", label=name, linewidth=2)
+        ordered = sorted(rows, key=lambda row: row["hz"])
+        hz = [row["hz"] for row in ordered]
+        (line,) = axes.plot(hz, 100 * np.array([row["AP"] for row in ordered]), "o-", label=name, linewidth=2)
         _draw_band(axes, ordered, "AP", line.get_color())
         rates.update(hz)
     label_rates(axes, sorted(rates))
@@ -101,11 +102,12 @@ def to_png(figure: "Figure") -> bytes:
     return buffer.getvalue()
 
 
-def _draw_band(axes: Any, rows: Sequence[RateRow], name: str, color: Any) -> None:
+def _draw_band(axes: Any, rows: Sequence[Row], name: str, color: Any) -> None:
     """Draw the confidence intervals of a number over the rate, if there are any."""
-    hz = [row.hz for row in rows if row.intervals]
-    lows = [100 * row.intervals[name].low for row in rows if row.intervals]
-    highs = [100 * row.intervals[name].high for row in rows if row.intervals]
+    known = [row for row in rows if "intervals" in row]
+    hz = [row["hz"] for row in known]
+    lows = [100 * row["intervals"][name][0] for row in known]
+    highs = [100 * row["intervals"][name][1] for row in known]
     axes.fill_between(hz, lows, highs, color=color, alpha=0.2, linewidth=0, zorder=1)
     if len(hz) == 1:  # a band needs two points
         axes.vlines(hz, lows, highs, color=color, linewidth=2, alpha=0.4)

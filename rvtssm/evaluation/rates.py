@@ -2,12 +2,12 @@
 
 For example at 200 Hz, after a training at 20 Hz: every recording is cut into a window per 5 ms. The detector runs over
 all of them, with its time step multiplied by 0.1. Each label is scored with the output of the window that ends at its
-time. `split_plan.py` makes the windows of a rate: one ends at each label, and the time between two labels is cut into
-equal strides, as near to that of the rate as possible (`label_grid` of `events/windows.py`). Windows are as long as in
-the training (slide) or as the stride (shrink). `Streams` divides each
-stride by that of the training, which gives the step scale. `matching.py` drops boxes that are too small or too early,
-as Prophesee does (`protocol.py`), and matches outputs with labels. `coco.py` averages precision over all recordings at
-once; `resample` there adds the confidence intervals.
+time. `planned_rates.py` makes the windows of a rate: one ends at each label, and the time between two labels is cut
+into equal strides, as near to that of the rate as possible (`label_grid` of `events/windows.py`). Windows are as long
+as in the training (slide) or as the stride (shrink). `Streams` divides each stride by that of the training, which gives
+the step scale. `matching.py` drops boxes that are too small or too early, as Prophesee does (`protocol.py`), and
+matches outputs with labels. `coco.py` averages precision over all recordings at once; `resample` there adds the
+confidence intervals.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,23 +17,24 @@ import numpy as np
 
 from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.detection.track_objects import TRACK_MEMORY_S
-from rvtssm.evaluation.coco import Interval, evaluate_detections, resample
+from rvtssm.evaluation.coco import Interval, Resampled, evaluate_detections, resample
 from rvtssm.evaluation.detector_run import DetectorRun
-from rvtssm.evaluation.frequency import RateRow
 from rvtssm.evaluation.latency import Ints, LabelSteps, late_steps, newest_steps, step_latency_ms
 from rvtssm.evaluation.matching import RecordingMatches, ScoredRecording, match_detections
+from rvtssm.evaluation.planned_rates import PlannedRate
 from rvtssm.evaluation.protocol import has_stood_still
-from rvtssm.evaluation.result import percent_interval
-from rvtssm.evaluation.split_plan import PlannedRate
+from rvtssm.evaluation.report import Row, only_ap, percent_interval, to_row
 from rvtssm.evaluation.tracks import label_tracks, read_tracks, track_metrics
 from rvtssm.records import Detections, Labels
 
 
 @dataclass(frozen=True)
 class ScoredRate:
-    """The row of a rate, and what it was computed from."""
+    """The rows of a rate, one per kind of windows, and what they were computed from."""
 
-    row: RateRow
+    hz: float
+    rows: list[Row]
+    resampled: Resampled  # AP with its replicates
     recordings: list[ScoredRecording]
     sequences: list[FrameSequence]  # as they were run
     label_steps: list[LabelSteps]
@@ -54,8 +55,8 @@ def score_rate(run: DetectorRun, rate: PlannedRate, seed: int = 0, is_reset: boo
         seed: Seed of the bootstrap replicates.
         is_reset: Reset the state at every step, to see what the memory contributes.
     """
-    split, options, spec = run.split, run.split.options, run.checkpoint.spec
-    sequences = split.sequences(rate, options.label_hz)
+    options, spec = run.options, run.checkpoint.spec
+    sequences = rate.sequences
     measured = {"step_ms": rate.step_us / 1000}
     if options.streaming:
         latency_ms = step_latency_ms(run, sequences)
@@ -71,10 +72,10 @@ def score_rate(run: DetectorRun, rate: PlannedRate, seed: int = 0, is_reset: boo
     matches = match_detections(recordings, spec)
     resampled = resample(matches, spec, options.bootstrap, seed)
     if options.track:
-        tracks = read_tracks(split, recordings, sequences, label_tracks)
+        tracks = read_tracks(run, recordings, sequences, label_tracks)
         measured |= track_metrics(recordings, tracks, spec, options.track, TRACK_MEMORY_S)
-    row = RateRow(rate.hz, resampled.metrics, measured, resampled, rate.windows)
-    return ScoredRate(row, recordings, sequences, label_steps, matches)
+    rows = [to_row(rate.hz, window, resampled, measured) for window in rate.windows]
+    return ScoredRate(rate.hz, rows, only_ap(resampled), recordings, sequences, label_steps, matches)
 
 
 def score_shifts(run: DetectorRun, rate: PlannedRate, shifts_ms: Sequence[float]) -> dict[float, float]:
@@ -87,7 +88,7 @@ def score_shifts(run: DetectorRun, rate: PlannedRate, shifts_ms: Sequence[float]
     """
     if not shifts_ms:
         return {}
-    sequences = run.split.sequences(rate, run.split.options.label_hz)
+    sequences = rate.sequences
     by_shift: dict[float, list[LabelSteps]] = {}
     for ms in sorted(shifts_ms):
         by_shift[ms] = [newest_steps(sequence, sequence.windows.ends_us, round(1000 * ms)) for sequence in sequences]
@@ -170,18 +171,16 @@ def memory_at(run: DetectorRun, trained: PlannedRate | None, scored: ScoredRate,
     """
     if trained is None:
         return Memory()
-    is_trained = scored.row.hz == trained.hz
+    is_trained = scored.hz == trained.hz
     still: dict[str, float] = {}
     if is_trained and any(_stands_still(run, recording.labels).any() for recording in scored.recordings):
         still["carried"] = _still_ap(run, scored)
-    if not run.split.options.ablate_memory:
+    if not run.options.ablate_memory:
         return Memory(still)
     reset = score_rate(run, trained, seed, is_reset=True)
-    assert reset.row.resampled is not None
-    without = reset.row.resampled.interval("AP")
+    without = reset.resampled.interval("AP")
     in_words = {"AP without memory": f"{percent_interval(without)} at {trained.hz:g} Hz, state reset at every step"}
-    carried = scored.row.resampled if is_trained else None
-    if carried is not None and (gain := carried.minus(reset.row.resampled, "AP")):
+    if is_trained and (gain := scored.resampled.minus(reset.resampled, "AP")):
         in_words["AP gained by memory"] = percent_interval(gain)
     if still:
         still["reset"] = _still_ap(run, reset)
@@ -195,4 +194,4 @@ def _still_ap(run: DetectorRun, scored: ScoredRate) -> float:
 
 
 def _stands_still(run: DetectorRun, labels: Labels) -> np.ndarray:
-    return has_stood_still(labels, round(1000 * run.split.options.still_ms))
+    return has_stood_still(labels, round(1000 * run.options.still_ms))

@@ -14,7 +14,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from rvtssm.evaluation.result import citation, drop_sentences, percent, shift_sentence
+from rvtssm.evaluation.report import citation, drop_sentences, percent, shift_sentence
 
 _TEMPLATES = Path(__file__).with_name("templates")
 _LEAST_TEXT = 24  # the first column of a terminal shrinks to this many letters before columns are dropped

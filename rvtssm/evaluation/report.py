@@ -1,252 +1,336 @@
-"""Show the result of an evaluation, or of several together: JSON with every number, an HTML page, a terminal table."""
+"""The result of an evaluation: a row of plain numbers per rate and kind of windows, which all tables and files show."""
 
-import json
 import math
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rvtssm.evaluation.breakdown import MIN_IOU, Breakdown, to_plain
-from rvtssm.evaluation.coco import LEVEL, METRICS, Interval
-from rvtssm.evaluation.frequency import performance_drop, published_rows
-from rvtssm.evaluation.plots import comparison_figure, precision_figure, shifts_figure, to_png
-from rvtssm.evaluation.render import TerminalTable, render
-from rvtssm.evaluation.result import (
-    NO_VALUE,
-    EvaluationReport,
-    interval_table,
-    percent,
-    percent_ap,
-    percent_interval,
-    percents,
-    rate_table,
-    shift_sentence,
-    table_by_rate,
-    to_json,
-)
-from rvtssm.records.settings import SHOWN_SCORE
-from rvtssm.system.output_folder import write_files
+from rvtssm.evaluation.breakdown import Breakdown, to_plain
+from rvtssm.evaluation.coco import LEVEL, METRICS, TRUSTED_RECORDINGS, Interval, Resampled
+from rvtssm.evaluation.published import REFERENCE_HZ, performance_drop, published_rows
+from rvtssm.records.settings import is_same_rate
 
-REPORT_FILES = ("evaluation.json", "report.html")
-COMPARISON_FILES = ("comparison.json", "comparison.html")
-_DROP = "Drop: AP at the rate of training minus the mean of the other rates of its row, in points."
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NO_VALUE = "–"  # shown in place of a number without ground truth
+TRACK_METRICS = ("HOTA", "MOTA", "IDF1")  # of a row whose objects were tracked
+Row = dict[str, Any]
 
 
-def write_report(report: EvaluationReport, folder: Path) -> None:
-    """Write REPORT_FILES to a folder."""
-    numbers = json.dumps(to_json(report), indent=2) + "\n"
-    write_files(folder, {"evaluation.json": numbers.encode(), "report.html": to_html(report).encode()})
+class Picture(NamedTuple):
+    """A PNG with a caption."""
+
+    caption: str
+    png: bytes
 
 
-def console_table(report: EvaluationReport) -> TerminalTable:
-    """Return the report for the terminal with AP in percent. Published rows and settings follow below."""
-    head, *rows = rate_table(report)
-    last = len(rows) - 1
-    drops = {window: part.performance_drop for window, part in report.by_window.items()}
-    if not all(map(math.isnan, drops.values())):
-        for window, drop in drops.items():
-            cells = ["drop", *[window] * bool(report.others), percent(drop)]
-            rows.append(cells + [""] * (len(head) - len(cells)))
-    # APs of sizes come last: they are the first to be left out in a narrow terminal, before the classes of the user.
-    order = sorted(range(len(head)), key=lambda column: head[column] in METRICS[3:])
-    ordered = np.array([head, *rows], object)[:, order].tolist()
-    return TerminalTable(report.title, ordered, _lines_below(report), "report.html", sections=[last])
+@dataclass(frozen=True)
+class EvaluationReport:
+    """The complete result of an evaluation.
+
+    Each row has the keys `hz`, `window` (slide or shrink), `AP` and the other metrics, each in [0, 1], and what was
+    measured beside them, such as `step_ms`. With intervals it has `low` and `high` of AP, `intervals` of all metrics,
+    and `difference`: AP minus AP at the rate of training, low, high.
+
+    `table` gives text to print, and `plot` a figure.
+    """
+
+    title: str  # which weights on which recordings
+    dataset: str
+    rows: Sequence[Row]  # at least one; the kind of windows that is described in detail comes first
+    conditions: Mapping[str, str]  # everything that influences the numbers: score, thresholds, filters, windows, memory
+    reference_hz: float = REFERENCE_HZ  # drops and differences are relative to this rate
+    resampled: Mapping[tuple[float, str], Resampled] = field(default_factory=dict)  # AP by rate and windows
+    inputs: Mapping[str, Any] = field(default_factory=dict)  # everything that the rows were computed from
+    still_objects: Mapping[str, float] = field(default_factory=dict)  # AP by kind of memory, such as carried and reset
+    without_memory: Interval | None = None  # AP at `reference_hz` with the state reset at every step
+    breakdown: Breakdown | None = None  # of the AP of the row `reference()`
+    worst: Sequence[Picture] = ()  # the worst frames of the breakdown
+    time_shifts: Mapping[float, float] = field(default_factory=dict)  # AP at this rate by shift in milliseconds
+
+    def table(self) -> list[list[str]]:
+        """Return one row of cells per rate and kind of windows, starting with the head; AP in percent."""
+        return rate_table(self)
+
+    def plot(self) -> "Figure":
+        """Return a matplotlib figure: AP over the rate with intervals, a line per kind of windows if there are two."""
+        from rvtssm.evaluation import plots  # importing matplotlib takes a second
+
+        if len(self.windows) == 1:
+            return plots.rates_figure(self.title, self.dataset, self.rows)
+        lines = {f"window={window}": self.of(window) for window in self.windows}
+        published = {f"{model}, published": ap_by_hz for model, ap_by_hz in published_rows(self.dataset).items()}
+        return plots.comparison_figure(lines, published)
+
+    @property
+    def windows(self) -> list[str]:
+        """The kinds of windows; the one described in detail comes first."""
+        return list(dict.fromkeys(row["window"] for row in self.rows))
+
+    @property
+    def metric_names(self) -> list[str]:
+        """The names of all metrics in percent: the common ones, one per class, and those of tracks."""
+        named = [*METRICS, *(name for name in self.rows[0] if name.startswith("AP/")), *TRACK_METRICS]
+        return [name for name in named if name in self.rows[0]]
+
+    def of(self, window: str) -> list[Row]:
+        """Return the rows of one kind of windows."""
+        return [row for row in self.rows if row["window"] == window]
+
+    def reference(self, window: str | None = None) -> Row:
+        """Return the row of the rate of training, or the first row if that was not evaluated.
+
+        Args:
+            window: The kind of windows; None: the one described in detail.
+        """
+        rows = self.of(window or self.windows[0])
+        return next((row for row in rows if is_same_rate(row["hz"], self.reference_hz)), rows[0])
+
+    def drop(self, window: str | None = None) -> float:
+        """Return AP at the rate of training minus the mean AP at the other rates; NaN without both."""
+        ap_by_hz = {row["hz"]: row["AP"] for row in self.of(window or self.windows[0])}
+        return performance_drop(ap_by_hz, self.reference_hz)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a reader must know of the intervals, each as a clause."""
+        if "low" not in self.rows[0]:
+            return []
+        number = len(next(iter(self.resampled.values())).recordings)
+        warnings = ["weights of one training, so the interval does not say how other trainings differ"]
+        if number < TRUSTED_RECORDINGS:
+            warnings.append(f"only {number} recordings, so the interval is too narrow")
+        return warnings
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for json.dump, as fractions. None means that there was no ground truth."""
+        drops = {window: self.drop(window) for window in self.windows}
+        numbers = {
+            "title": self.title,
+            "dataset": self.dataset,
+            "rows": list(self.rows),
+            "drop": drops,
+            "reference_hz": self.reference_hz,
+            "still_objects": self.still_objects,
+            "without_memory": self.without_memory,
+            "time_shifts_ms": {f"{shift:g}": ap for shift, ap in self.time_shifts.items()},
+            "conditions": self.conditions,
+            "warnings": self.warnings,
+            "breakdown": self.breakdown and self.breakdown.to_json(),
+        }
+        return dict(to_plain(numbers))
 
 
-def _lines_below(report: EvaluationReport) -> list[str]:
-    lines = []
-    for model, ap_by_hz in published_rows(report.dataset).items():
-        values = ", ".join(f"{hz:g} Hz {100 * ap:.1f}" for hz, ap in ap_by_hz.items())
-        lines.append(f"Published, {model}: {values}.")
-    lines += [f"{name}: {value}" for name, value in report.settings.items()]
-    if report.time_shifts:
-        lines.append(shift_sentence(report))
-    lines += [f"AP on objects that stand still, {name}: {percent(ap)}" for name, ap in report.still_objects.items()]
-    return lines
-
-
-def to_html(report: EvaluationReport) -> str:
-    """Return one page that contains the tables, plots and pictures of a report, and its numbers as JSON."""
-    return render(
-        "report.html",
-        title=report.title,
-        numbers=to_json(report),
-        rates=rate_table(report),
-        intervals=interval_table(report),
-        level=f"{LEVEL:.0%}",
-        published=_beside_published(report),
-        rates_png=to_png(report.plot()),
-        shifts_png=to_png(shifts_figure(report.time_shifts)) if report.time_shifts else None,
-        **details(report),
-    )
-
-
-def details(report: EvaluationReport) -> dict[str, Any]:
-    """Return the values for `templates/details.html`."""
-    values: dict[str, Any] = {"report": report, "shown_score": SHOWN_SCORE, "min_iou": MIN_IOU}
-    if report.breakdown is None:
-        return values
-    return values | {
-        "groups": _group_tables(report.breakdown),
-        "confusion": _confusion_table(report.breakdown),
-        "precision_png": to_png(precision_figure(report.breakdown.curves)),
-    }
-
-
-def _group_tables(breakdown: Breakdown) -> dict[str, list[list[str]]]:
-    tables = {}
-    for group in breakdown.groups:
-        tables[group.name] = [[group.name, "boxes", "AP [%]"]]
-        for part, ap in group.ap.items():
-            tables[group.name].append([part, str(group.num_boxes[part]), percent(ap)])
-    return tables
-
-
-def _confusion_table(breakdown: Breakdown) -> list[list[str]]:
-    names = [*breakdown.class_names, "nothing"]
-    rows = [["is \\ found as", *names]]
-    for name, counts in zip(names, breakdown.confusion, strict=True):
-        rows.append([name, *map(str, counts.tolist())])
-    return rows
-
-
-def _beside_published(report: EvaluationReport) -> list[list[str]]:
-    """Return this evaluation and the published rows as a table; empty if none are published."""
-    published = published_rows(report.dataset)
-    if not published:
-        return []
-    cells: dict[str, dict[float, str]] = {}
-    for window, part in report.by_window.items():
-        which = f", window={window}" if report.others else ""
-        cells[f"this evaluation{which}"] = {row.hz: percent(row.metrics["AP"]) for row in part.rows}
-    for model, ap_by_hz in published.items():
-        cells[f"{model} (published)"] = {hz: percent(ap) for hz, ap in ap_by_hz.items()}
-    return table_by_rate("", cells)
-
-
-def write_comparison(reports: Mapping[str, EvaluationReport], folder: Path) -> None:
-    """Write COMPARISON_FILES to a folder.
+def to_row(hz: float, window: str, resampled: Resampled, measured: Mapping[str, float]) -> Row:
+    """Return the row of a rate with one kind of windows.
 
     Args:
-        reports: At least one report, by name of weights.
-        folder: The folder to write to.
+        hz: The rate.
+        window: The kind of windows.
+        resampled: The metrics with their replicates.
+        measured: Further numbers by name.
     """
-    numbers = json.dumps(_numbers(reports), indent=2) + "\n"
-    page = comparison_html(reports)
-    write_files(folder, {"comparison.json": numbers.encode(), "comparison.html": page.encode()})
+    row = {"hz": hz, "window": window, **resampled.metrics, **measured}
+    if resampled.has_intervals:
+        intervals = {name: list(resampled.interval(name)[1:]) for name in resampled.metrics}
+        low, high = intervals["AP"]
+        row |= {"low": low, "high": high, "intervals": intervals}
+    return row
 
 
-def comparison_table(reports: Mapping[str, EvaluationReport]) -> TerminalTable:
-    """Return AP in percent over the rates of all reports, and the paired differences to the first one below."""
-    lines = [_DROP]
-    for name, by_hz in _differences(reports).items():
-        numbers = ", ".join(f"{hz:g} Hz {percent_interval(difference)}" for hz, difference in by_hz.items())
-        lines.append(f"{name} minus {next(iter(reports))}, in points, paired: {numbers}")
-    return TerminalTable("AP in percent", rates_table(reports), lines, "comparison.html")
+def with_differences(
+    rows: Sequence[Row], resampled: Mapping[tuple[float, str], Resampled], reference_hz: float
+) -> list[Row]:
+    """Return rows with the paired difference of each to the rate of training with the same kind of windows.
+
+    Args:
+        rows: The rows.
+        resampled: AP with its replicates, by rate and kind of windows.
+        reference_hz: The rate of training.
+    """
+    reference_of = {}
+    for row in rows:
+        if is_same_rate(row["hz"], reference_hz):
+            reference_of[row["window"]] = resampled[row["hz"], row["window"]]
+    found = []
+    for row in rows:
+        ours, reference = resampled[row["hz"], row["window"]], reference_of.get(row["window"])
+        difference = None
+        if reference is not None and ours is not reference:
+            difference = ours.minus(reference, "AP")
+        found.append(row if difference is None else {**row, "difference": list(difference)})
+    return found
 
 
-def comparison_html(reports: Mapping[str, EvaluationReport]) -> str:
-    """Return one page: AP over the rates of all reports, paired differences, and all metrics at one rate."""
-    names = list(dict.fromkeys(name for report in reports.values() for name in report.metric_names))
-    metrics = [["weights", "Hz", *(name.removeprefix("AP/") for name in names)]]
-    for name, report in reports.items():
-        row = report.breakdown_row
-        metrics.append([name, f"{row.hz:g}", *percents(row.metrics, names)])
-    figure = comparison_figure({name: report.rows for name, report in _named(reports).items()}, _published(reports))
-    return render(
-        "comparison.html",
-        title="Evaluations side by side",
-        numbers=_numbers(reports),
-        rates=rates_table(reports),
-        rates_png=to_png(figure),
-        metrics=metrics,
-        drop=_DROP,
-        differences=difference_table(reports),
-        paired=f"AP minus that of {next(iter(reports))}, in points, with {LEVEL:.0%} intervals: each replicate "
-        "takes the same recordings for both.",
-        settings=_settings(reports),
-    )
+def minus_the_first(reports: Mapping[str, EvaluationReport]) -> dict[str, dict[tuple[float, str], Interval]]:
+    """Return the AP of each report minus that of the first one, by name, and by rate and kind of windows.
 
+    Rows that cannot be compared are left out, and so is the first report.
 
-def rates_table(reports: Mapping[str, EvaluationReport]) -> list[list[str]]:
-    """Return rows of cells, starting with the head and ending with the published rows."""
-    rates = sorted({row.hz for report in reports.values() for row in report.rows})
-    table = [["weights", *(f"{hz:g} Hz" for hz in rates), "drop"]]
-    for name, report in _named(reports).items():
-        cells = dict.fromkeys(rates, NO_VALUE)
-        for row in report.rows:
-            cells[row.hz] = percent_ap(row)
-        table.append([f"{name} ({report.title})", *cells.values(), percent(report.performance_drop)])
-    for name, published in _published(reports).items():
-        ap_by_hz = {hz: ap for hz, ap in published.items() if hz in rates}  # so that the drop uses the same rates
-        table.append([name, *percents(ap_by_hz, rates), percent(performance_drop(ap_by_hz))])
-    return table
-
-
-def difference_table(reports: Mapping[str, EvaluationReport]) -> list[list[str]]:
-    """Return the paired differences to the first report as rows of cells; empty if no report is comparable."""
-    cells = {}
-    for name, by_hz in _differences(reports).items():
-        cells[name] = {hz: percent_interval(difference) for hz, difference in by_hz.items()}
-    return table_by_rate("weights", cells)
-
-
-def _named(reports: Mapping[str, EvaluationReport]) -> dict[str, EvaluationReport]:
-    """Return a report for each of the weights and each kind of windows, by name."""
-    named = {}
-    for name, report in reports.items():
-        for window, part in report.by_window.items():
-            named[f"{name}, window={window}" if report.others else name] = part
-    return named
-
-
-def _differences(reports: Mapping[str, EvaluationReport]) -> dict[str, dict[float, Interval]]:
-    """Return the AP of each of the weights minus the AP of the first, by name and rate, if they are comparable."""
-    first, *others = reports.items()
-    base_of = {}
-    for row in first[1].all_rows:
-        for window in row.windows or ("",):
-            base_of[row.hz, window] = row.resampled
-    differences: dict[str, dict[float, Interval]] = {}
-    for name, report in _named(dict(others)).items():
-        for row in report.rows:
-            base = base_of.get((row.hz, row.window))
-            if row.resampled and base and (difference := row.resampled.minus(base, "AP")):
-                differences.setdefault(name, {})[row.hz] = difference
+    Args:
+        reports: The reports by name.
+    """
+    first, *others = reports
+    differences = {}
+    for name in others:
+        pairs = {}
+        for place, ours in reports[name].resampled.items():
+            theirs = reports[first].resampled.get(place)
+            if theirs is not None and (difference := ours.minus(theirs, "AP")):
+                pairs[place] = difference
+        differences[name] = pairs
     return differences
 
 
-def _numbers(reports: Mapping[str, EvaluationReport]) -> dict[str, Any]:
-    """Return the numbers of every report, with the paired differences to the first one, as plain values."""
-    paired = {}
-    for name, by_hz in _differences(reports).items():
-        paired[name] = {"minus_the_first": {f"{hz:g}": {"AP": pair} for hz, pair in by_hz.items()}}
-    numbers = {}
-    for name, report in reports.items():
-        plain = to_json(report)
-        names = list(_named({name: report}))
-        for part_name, by_window in zip(names, plain["by_window"].values(), strict=True):
-            by_window.update(paired.get(part_name, {}))
-        numbers[name] = plain | paired.get(names[0], {})
-    return dict(to_plain(numbers))
+def percent(value: float) -> str:
+    """Return a fraction as text in percent, or a dash if there was no ground truth."""
+    if math.isnan(value):
+        return NO_VALUE
+    return f"{100 * value:.1f}"
 
 
-def _published(reports: Mapping[str, EvaluationReport]) -> dict[str, dict[float, float]]:
-    published = {}
-    for dataset in dict.fromkeys(report.dataset for report in reports.values()):
-        for model, ap_by_hz in published_rows(dataset).items():
-            published[f"{model} on {dataset}, published"] = ap_by_hz
-    return published
+def percent_interval(interval: Sequence[float] | None) -> str:
+    """Return a fraction as text in percent, with its confidence interval if it has one; a dash for None.
+
+    Args:
+        interval: The value and its limits.
+    """
+    if interval is None:
+        return NO_VALUE
+    value, low, high = interval
+    if math.isnan(low):
+        return percent(value)
+    return f"{percent(value)} [{percent(low)}, {percent(high)}]"
 
 
-def _settings(reports: Mapping[str, EvaluationReport]) -> dict[str, list[str]]:
-    """Return each setting once if all weights share it, otherwise one value per name of weights."""
-    settings = {}
-    for key in dict.fromkeys(key for report in reports.values() for key in report.settings):
-        values = {name: report.settings.get(key, "not measured") for name, report in reports.items()}
-        settings[key] = [f"{name}: {text}" for name, text in values.items()]
-        if len(set(values.values())) == 1:
-            settings[key] = list(values.values())[:1]
-    return settings
+def percent_of(row: Row, name: str = "AP") -> str:
+    """Return a metric of a row as text in percent, with its confidence interval if it has one."""
+    limits = row.get("intervals", {}).get(name, (math.nan, math.nan))
+    return percent_interval((row.get(name, math.nan), *limits))
+
+
+def to_table(rows: Sequence[Mapping[str, str]], heads: Mapping[str, str] | None = None) -> list[list[str]]:
+    """Return rows of cells, starting with the head; a cell that a row does not have becomes a dash.
+
+    Args:
+        rows: Text by the name of its column.
+        heads: Heads of the columns that are not called by their name.
+    """
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    table = [[(heads or {}).get(name, name) for name in names]]
+    for row in rows:
+        table.append([row.get(name, NO_VALUE) for name in names])
+    return table
+
+
+def table_by_rate(head: str, cells: Mapping[str, Mapping[float, str]]) -> list[list[str]]:
+    """Return a row per name with a column per rate, starting with the head; empty without names.
+
+    Args:
+        head: Head of the column of names.
+        cells: Text by name and rate. A rate that a name does not have becomes a dash.
+    """
+    if not cells:
+        return []
+    rates = sorted(set().union(*cells.values()))
+    table = [[head, *(f"{hz:g} Hz" for hz in rates)]]
+    for name, by_hz in cells.items():
+        table.append([name, *(by_hz.get(hz, NO_VALUE) for hz in rates)])
+    return table
+
+
+def _started(report: EvaluationReport, row: Row) -> dict[str, str]:
+    """Return the cells that say which row it is; the kind of windows only if there are two."""
+    cells = {"hz": f"{row['hz']:g}"}
+    if len(report.windows) > 1:
+        cells["window"] = row["window"]
+    return cells
+
+
+def _heads(report: EvaluationReport) -> dict[str, str]:
+    """Return the heads of columns: the name of a class stands for its AP."""
+    heads = {name: name.removeprefix("AP/") for name in report.metric_names}
+    return heads | {"hz": "Hz", "interval": f"{LEVEL:.0%} of AP", "minus": f"AP minus {report.reference_hz:g} Hz"}
+
+
+def rate_table(report: EvaluationReport) -> list[list[str]]:
+    """Return one row of cells per rate and kind of windows, starting with the head."""
+    rows = []
+    for row in report.rows:
+        cells = _started(report, row)
+        for name in report.metric_names:
+            cells[name] = percent(row[name])
+            if name == "AP" and "low" in row:
+                cells["interval"] = f"{percent(row['low'])} to {percent(row['high'])}"
+        rows.append(cells)
+    for row, cells in zip(report.rows, rows, strict=True):
+        if any("difference" in other for other in report.rows):
+            cells["minus"] = percent_interval(row.get("difference"))
+    return to_table(rows, _heads(report))
+
+
+def interval_table(report: EvaluationReport) -> list[list[str]]:
+    """Return the confidence intervals of all metrics as rows of cells, starting with the head; empty without any."""
+    if not any("low" in row for row in report.rows):
+        return []
+    rows = []
+    for row in report.rows:
+        named = {name: percent_of(row, name) for name in report.metric_names if name not in TRACK_METRICS}
+        rows.append(_started(report, row) | named)
+    return to_table(rows, _heads(report))
+
+
+def citation(report: EvaluationReport) -> str:
+    """Return one line for a paper: the number, its uncertainty and what to know of it, the weights and the program.
+
+    The number is that at the rate of training; without it, the line names the rate of training and the kind of windows.
+    """
+    row = report.reference()
+    line = f"AP {percent_of(row)}"
+    if "low" in row:
+        number = len(report.resampled[row["hz"], row["window"]].recordings)
+        line += f" ({'; '.join([f'{LEVEL:.0%} bootstrap over {number} recordings', *report.warnings])})"
+    line += f" at {row['hz']:g} Hz"
+    if row["hz"] != report.reference_hz:
+        line += f" (window={row['window']}, trained at {report.reference_hz:g} Hz)"
+    line += f" on {report.title}"
+    if "made by" in report.conditions:
+        line += f"; weights SHA-256 {report.conditions['weights SHA-256'][:16]}, {report.conditions['made by']}"
+    return line
+
+
+def shift_sentence(report: EvaluationReport) -> str:
+    """Describe AP with the outputs of other times; empty if that was not measured."""
+    if not report.time_shifts:
+        return ""
+    values = ", ".join(f"{shift:+g} ms {percent(ap)}" for shift, ap in report.time_shifts.items())
+    return f"AP at {report.reference()['hz']:g} Hz with the newest output at the label time plus a shift: {values}."
+
+
+def drop_sentences(report: EvaluationReport) -> list[str]:
+    """Describe how much accuracy other rates cost, for each kind of windows; empty with a single rate."""
+    sentences = []
+    for window in report.windows:
+        which = f" with window={window}" if len(report.windows) > 1 else ""
+        drop = report.drop(window)
+        if not math.isnan(drop):
+            sentences.append(
+                f"Performance drop{which} (AP at {report.reference_hz:g} Hz minus the mean of the other rates): "
+                f"{percent(drop)} points."
+            )
+    return sentences
+
+
+def percents(values: Mapping[Any, float], keys: Iterable[Any]) -> list[str]:
+    """Return `percent` of the values of some keys, with a dash for a missing key."""
+    return [percent(values.get(key, math.nan)) for key in keys]
+
+
+def only_ap(resampled: Resampled) -> Resampled:
+    """Return only the AP of an evaluation with its replicates, which is all that is compared."""
+    metrics = {"AP": resampled.metrics["AP"]}
+    replicates: dict[str, np.ndarray] = {"AP": resampled.replicates["AP"]}
+    return Resampled(resampled.recordings, metrics, replicates, resampled.num_objects)

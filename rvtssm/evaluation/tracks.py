@@ -10,12 +10,11 @@ import numpy as np
 
 from rvtssm.boxes import ltwh_to_xyxy, pairwise_iou
 from rvtssm.datasets.sequence import FrameSequence
-from rvtssm.datasets.tree import find_recordings
 from rvtssm.detection.track_objects import Tracker
-from rvtssm.evaluation.frequency import TRACK_METRICS
+from rvtssm.evaluation.detector_run import DetectorRun
 from rvtssm.evaluation.matching import ScoredRecording
 from rvtssm.evaluation.protocol import is_scored, scored_detections
-from rvtssm.evaluation.split_plan import SplitPlan
+from rvtssm.evaluation.report import TRACK_METRICS
 from rvtssm.events.labels import LONGEST_TRACK_GAP_US, annotated
 from rvtssm.records import DatasetSpec, Labels
 from rvtssm.records.settings import SHOWN_SCORE
@@ -162,7 +161,7 @@ def nearest_boxes(labels: Labels, boxes: np.ndarray, spec: DatasetSpec) -> np.nd
 
 
 def read_tracks(
-    split: SplitPlan,
+    run: DetectorRun,
     recordings: Sequence[ScoredRecording],
     sequences: Sequence[FrameSequence],
     read: Callable[[Labels, np.ndarray, DatasetSpec], np.ndarray],
@@ -170,39 +169,38 @@ def read_tracks(
     """Return the result of `read` on the annotated tracks, by recording; empty for prepared data, which has no tracks.
 
     Args:
-        split: The recordings on disk.
+        run: The detector on the split.
         recordings: Their labels.
         sequences: The same recordings.
         read: Called with the labels of a recording, its boxes on disk and its spec.
     """
-    if split.source != "raw":
+    if run.source != "raw":
         return {}
-    spec = split.data.spec
-    labels = {recording.name: recording.labels for recording in recordings}
-    own = {sequence.name: sequence.source.plan.spec for sequence in sequences}  # type: ignore[union-attr]  # of raw
+    boxes = run.data.boxes(run.options.split)
     results = {}
-    for raw in find_recordings(str(split.data.config.raw_dir), split.options.split, spec):
-        if raw.name in labels:
-            results[raw.name] = read(labels[raw.name], annotated(raw.read_boxes(spec)), own[raw.name])
+    for recording, sequence in zip(recordings, sequences, strict=True):
+        spec = sequence.source.plan.spec  # type: ignore[union-attr]  # of a raw recording
+        results[recording.name] = read(recording.labels, annotated(boxes[recording.name]), spec)
     return results
 
 
-def check_tracks(split: SplitPlan) -> None:
+def check_tracks(run: DetectorRun) -> None:
     """Raise UserError now, before hours of work, if tracks are asked for and cannot be scored."""
-    options, spec = split.options, split.data.spec
+    options = run.options
     if not options.track:
         return
     check_extra(f"evaluation.track={options.track}", "tracks", "trackers")
-    if split.source != "raw":
+    if run.source != "raw":
         raise UserError(
-            "evaluation.tracks_need_raw",
-            "evaluation.track needs labels with tracks, which prepared recordings do not have; use the raw "
-            "recordings (evaluation.source=raw dataset.raw_dir=DIR)",
+            "setting.conflict",
+            name="evaluation.track",
+            found=f"{options.track} needs labels with tracks, which prepared recordings do not have",
+            advice="use the raw recordings (evaluation.source=raw dataset.raw_dir=DIR)",
         )
-    recordings = find_recordings(str(split.data.config.raw_dir), options.split, spec)
-    if not any(annotated(raw.read_boxes(spec))["track_id"].any() for raw in recordings):
+    if not any(annotated(boxes)["track_id"].any() for boxes in run.data.boxes(options.split).values()):
         raise UserError(
             "labels.no_tracks",
-            f"the labels of the {options.split} split have no track_id, so tracks cannot be scored; set "
-            "evaluation.track=null",
+            name=f"the labels of the {options.split} split have no track_id",
+            found="tracks cannot be scored",
+            advice="set evaluation.track=null",
         )

@@ -262,7 +262,8 @@ def fill_detector(meta: CheckpointMeta, weights: Mapping[str, Tensor], device: t
     """
     _check_sizes(meta, weights)
     with torch.device("meta"):
-        own = meta.build().state_dict()
+        detector = meta.build()
+    own = detector.state_dict()
     unknown, missing = sorted(weights.keys() - own.keys()), sorted(own.keys() - weights.keys())
     misfits = [key for key in own.keys() & weights.keys() if own[key].shape != weights[key].shape]
     problems = {"unknown": unknown, "missing": missing, "of another shape": sorted(misfits)}
@@ -275,7 +276,29 @@ def fill_detector(meta: CheckpointMeta, weights: Mapping[str, Tensor], device: t
             f"{len(broken)} of {len(weights)} weights are not finite, such as {broken[0]}: the training diverged; "
             "train again with a smaller optim.learning_rate",
         )
-    with without_values():
-        detector = meta.build()
-    detector.load_state_dict(weights)
+    # A part without values of its own, which most are, takes the weights as they are and is not built again.
+    filled = {}
+    for name, value in own.items():
+        empty = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)  # laid out as when it is built
+        filled[name] = empty.copy_(weights[name])
+    detector.load_state_dict(filled, assign=True)
+    if _lacks_values(detector):
+        with without_values():
+            detector = meta.build()
+        detector.load_state_dict(weights)
     return meta.with_detector(detector.to(device).eval())
+
+
+def _lacks_values(detector: Detector) -> bool:
+    """Return whether a detector that was built on the meta device needs more than its weights: tied ones, or tensors.
+
+    Such tensors are buffers that are not stored, and attributes.
+    """
+    named = list(detector.named_parameters(remove_duplicate=False))
+    if len(named) != len(list(detector.parameters())):
+        return True
+    for module in detector.modules():
+        tensors = [*module.buffers(recurse=False), *vars(module).values()]
+        if any(isinstance(tensor, Tensor) and tensor.is_meta for tensor in tensors):
+            return True
+    return False

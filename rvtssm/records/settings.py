@@ -159,6 +159,11 @@ def exact_us(step_us: float | np.ndarray) -> np.ndarray:
     return np.where((np.abs(of_rate - step) < 1) & (step >= 1e6 / _FASTEST_HZ), of_rate, step)
 
 
+def is_same_rate(hz: float, other_hz: float) -> bool:
+    """Return whether two rates are equal up to rounding: 30 Hz is 33333.3 us, which may be stored as 33333."""
+    return math.isclose(hz, other_hz, rel_tol=1e-3)
+
+
 def check_window(key: str, value: object, other: str | None = None) -> None:
     """Raise UserError if a value does not choose the length of windows at other rates: slide, shrink or `other`.
 

@@ -37,6 +37,9 @@ KINDS = {
     "file.not_writable": Kind("The file or folder cannot be written."),
     # A run
     "run.not_finite": Kind("A loss or a gradient of a training is not finite."),
+    # Labels and recordings
+    "labels.none_scored": Kind("No label is left that is scored.", "choose another split, or add labels"),
+    "labels.no_tracks": Kind("The labels do not say which boxes are of one object."),
     # The installation
     "install.extra": Kind("A package of an optional part is not installed."),
 }

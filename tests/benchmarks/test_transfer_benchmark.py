@@ -6,6 +6,7 @@ from dataclasses import replace
 import cv2
 import numpy as np
 import pytest
+from scored_rows import by_rate
 
 from benchmarks.transfer import __main__ as transfer
 from benchmarks.transfer import finetune, footage, scoring
@@ -242,7 +243,7 @@ def test_scores_are_those_of_the_evaluation(trees, checkpoint, moved, tmp_path, 
     write_checkpoint(tmp_path / "own.ckpt", own.detector, own)
     words = [f"checkpoint={tmp_path / 'own.ckpt'}", f"dataset.raw_dir={tree}", f"out={tmp_path / 'out'}", "bootstrap=0"]
     assert cli.main(["evaluate", *words]) == 0
-    metrics = json.loads((tmp_path / "out/evaluation.json").read_text())["rates"]["20"]
+    metrics = by_rate(json.loads((tmp_path / "out/evaluation.json").read_text()))["20"]
     assert (row["AP"], row["AP50"]) == pytest.approx((metrics["AP"], metrics["AP50"])) and 0.1 < row["AP"] < 0.9
     assert (row["class"], row["labels"], row["frame"], row["is_usual"]) == ("person", NUM - 1, [64, 48], True)
     assert row["AP_without_offset"] > row["AP"] and row["offset"][0] > 0  # boxes of `moved` lie too far to the right

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 from event_examples import boxes_of, random_events
+from scored_rows import by_rate
 
 from rvtssm.cli import main as cli
 from rvtssm.cli.composition import compose, full_words
@@ -28,7 +29,7 @@ from rvtssm.cli.verbs import verbs, verbs_that_read
 from rvtssm.contrib.studies import run_study as study
 from rvtssm.contrib.studies.grid import compose_study
 from rvtssm.datasets.sequence import RawSplit
-from rvtssm.evaluation.frequency import published_rows
+from rvtssm.evaluation.published import published_rows
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.labels import write_boxes
 from rvtssm.models.checkpoint import load_file, read_checkpoint, write_checkpoint
@@ -101,13 +102,14 @@ def test_a_demo_shows_boxes_before_it_generates_the_rest(demo):
 
 def test_the_demo_writes_metrics(demo):
     metrics = json.loads((demo / "metrics.json").read_text())
-    assert set(metrics["rates"]) == set(RATES)
-    for row in metrics["rates"].values():
+    rates = by_rate(metrics)
+    assert set(rates) == set(RATES)
+    for row in rates.values():
         assert {"AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large", "AP/vehicle", "AP/person"} <= set(row)
         assert 0 <= row["AP"] <= row["AP50"] <= 1
-    assert (metrics["ap"], metrics["ap50"]) == (metrics["rates"]["20"]["AP"], metrics["rates"]["20"]["AP50"])
-    others = [metrics["rates"][hz]["AP"] for hz in RATES[1:]]
-    assert metrics["performance_drop"] == pytest.approx(metrics["ap"] - sum(others) / len(others))
+    assert (metrics["ap"], metrics["ap50"]) == (rates["20"]["AP"], rates["20"]["AP50"])
+    others = [rates[hz]["AP"] for hz in RATES[1:]]
+    assert next(iter(metrics["drop"].values())) == pytest.approx(metrics["ap"] - sum(others) / len(others))
     assert set(metrics["still_objects"]) == {"carried", "reset"}
     assert all(0 <= value <= 1 for value in metrics["still_objects"].values())
     assert metrics["train_seconds"] > 0
@@ -201,12 +203,12 @@ def test_the_weights_say_on_what_to_evaluate_them(demo, tmp_path):
     assert cli.main(["evaluate", *arguments, "hz=[20,40]", "bootstrap=50", "data.workers=0"]) == 0
     found = json.loads((tmp_path / "evaluation.json").read_text())
     metrics = json.loads((demo / "metrics.json").read_text())
-    assert set(found["rates"]) == {"20", "40"} and found["dataset"] == "synthetic"
-    for hz, row in found["rates"].items():
+    assert set(by_rate(found)) == {"20", "40"} and found["dataset"] == "synthetic"
+    for hz, row in by_rate(found).items():
         for name, value in row.items():
-            assert value == pytest.approx(metrics["rates"][hz][name], abs=1e-6), (hz, name)
-    assert "objectness_times_class, from 0;" in found["settings"]["score"]
-    assert "0.5 s" in found["settings"]["scored"]
+            assert value == pytest.approx(by_rate(metrics)[hz][name], abs=1e-6), (hz, name)
+    assert "objectness_times_class, from 0;" in found["conditions"]["score"]
+    assert "0.5 s" in found["conditions"]["scored"]
     assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".html", ".yaml"}
     groups = found["breakdown"]["groups"]
     assert set(groups) == {"size", "time since last motion", "speed"}  # raw labels have tracks
@@ -228,7 +230,7 @@ def test_raw_and_prepared_recordings_score_alike(demo, tmp_path):
         how += ["bootstrap=0", "data.workers=0"]
         out = f"out={tmp_path / source}"
         assert cli.main(["evaluate", weights, *where, *how, out]) == 0
-        scores += json.loads((tmp_path / source / "evaluation.json").read_text())["rates"].values()
+        scores += by_rate(json.loads((tmp_path / source / "evaluation.json").read_text())).values()
     assert scores[0] == pytest.approx(scores[1], abs=0, nan_ok=True) and scores[0]["AP"] > 0
 
 
@@ -238,7 +240,7 @@ def test_an_evaluation_says_that_weights_see_what_comes_later(demo, tmp_path):
     write_checkpoint(tmp_path / "both.ckpt", meta.build(), meta)
     arguments = [f"checkpoint={tmp_path / 'both.ckpt'}", f"out={tmp_path / 'out'}", "split=val", "data.workers=0"]
     assert cli.main(["evaluate", *arguments]) == 0
-    settings = json.loads((tmp_path / "out" / "evaluation.json").read_text())["settings"]
+    settings = json.loads((tmp_path / "out" / "evaluation.json").read_text())["conditions"]
     assert settings["memory"] == "carried, and events after the label, to the end of each chunk of 21 steps"
 
 
@@ -282,11 +284,11 @@ def test_a_detector_learns_a_recording_by_heart(tmp_path):
     how = ["split=train", "source=prepared", "bootstrap=0", "data.workers=0"]
     assert cli.main(["evaluate", weights, *how, out]) == 0
     report = json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())
-    assert report["rates"]["20"]["AP50"] > 0.5
+    assert by_rate(report)["20"]["AP50"] > 0.5
     # a validation and an evaluation of the same weights, however they are batched and whatever they read, agree
     other = ("source=raw", "data.eval_chunk_length=5", "data.eval_batch_size=1", "split=val", *how[2:])
     assert cli.main(["evaluate", weights, *other, out]) == 0
-    report = json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())["rates"]["20"]
+    report = by_rate(json.loads((tmp_path / "evaluation" / "evaluation.json").read_text()))["20"]
     with open(next(tmp_path.glob("csv/version_*/metrics.csv")), newline="") as file:
         last = [row for row in csv.DictReader(file) if row["val/AP"]][-1]
     assert int(last["step"]) == 44
@@ -302,9 +304,10 @@ def test_several_weights_in_one_report(demo, tmp_path):
     found = json.loads((tmp_path / "comparison.json").read_text())
     assert list(found) == [str(path) for path in weights]
     for number, report in enumerate(found.values(), start=1):
-        assert set(report["rates"]) == {"20"}
-        assert "minus_the_first" not in report  # one recording has no intervals
-        assert report == json.loads((tmp_path / str(number) / "evaluation.json").read_text())
+        assert set(by_rate(report)) == {"20"}
+        assert all("minus_the_first" not in row for row in report["rows"])  # one recording has no intervals
+        alone = json.loads((tmp_path / str(number) / "evaluation.json").read_text())
+        assert report == {name: alone[name] for name in report}
     assert cli.main(["evaluate", names, f"checkpoint={weights[0]}"]) == 2
     assert cli.main(["evaluate", f"checkpoints=[{weights[0]},{weights[0]}]"]) == 2
 
@@ -314,10 +317,10 @@ def test_a_forced_step_scale_changes_other_rates_and_not_the_own(demo, tmp_path)
     words = [weights, f"out={tmp_path}", "hz=[20,40]", "bootstrap=50", "data.workers=0", "step_scale=1"]
     assert cli.main(["evaluate", *words, "postprocess.min_score=0"]) == 0
     fixed = json.loads((tmp_path / "evaluation.json").read_text())
-    assert fixed["settings"]["time step"] == "1 whatever the rate"
-    rescaled = json.loads((demo / "metrics.json").read_text())["rates"]
-    assert fixed["rates"]["20"] == rescaled["20"]
-    assert fixed["rates"]["40"] != rescaled["40"]
+    assert fixed["conditions"]["time step"] == "1 whatever the rate"
+    rescaled = by_rate(json.loads((demo / "metrics.json").read_text()))
+    assert by_rate(fixed)["20"] == rescaled["20"]
+    assert by_rate(fixed)["40"] != rescaled["40"]
 
 
 @pytest.mark.parametrize(("hz", "window"), [(20, "slide"), (30, "shrink"), (200, "slide")])
@@ -416,7 +419,7 @@ def test_official_weights_are_converted_and_scored_without_a_training(official, 
     assert [row["row"] for row in found["rows"]] == [f"{row},window={name}" for row in rows for name in KINDS]
     assert all(set(row["rates"]) == {"20", "40"} for row in found["rows"])
     reports = [json.loads((out / row / "evaluation.json").read_text()) for row in rows]
-    assert [report["settings"]["memory"] for report in reports] == ["chunk", "carried"]
+    assert [report["conditions"]["memory"] for report in reports] == ["chunk", "carried"]
     page = (out / "study.html").read_text()
     assert "S5-ViT-B, published" in page and "<td>44.5</td>" in page and "seconds of training" not in page
     page = (out / "cells.md").read_text()

@@ -16,9 +16,7 @@ from rvtssm.cli.inputs import default_out, weights_label
 from rvtssm.cli.main import compose, main
 from rvtssm.cli.run_files import RUN_FILES, overrides, run_files, unlike_others
 from rvtssm.cli.sweeps import objective
-from rvtssm.evaluation.coco import Resampled
-from rvtssm.evaluation.frequency import RateRow
-from rvtssm.evaluation.result import EvaluationReport
+from rvtssm.evaluation.report import EvaluationReport
 from rvtssm.models.checkpoint import WRITTEN_BY, load_file, read_checkpoint, save_file, weights_digest, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.model_config import ModelConfig
@@ -221,7 +219,7 @@ def test_what_a_sweep_would_ignore_is_refused(words, answer, swept, capsys):
 def test_a_sweep_searches_for_the_best_average_precision(tmp_path):
     save_file(tmp_path / "best.ckpt", {"callbacks": {"Checkpoints": {"best_ap": 0.25}}})
     assert objective("train", tmp_path / "best.ckpt") == 0.25
-    rows = tuple(RateRow(hz, {"AP": hz / 100}, {}, Resampled((), {}, {})) for hz in (40.0, 20.0))
+    rows = [{"hz": hz, "window": "slide", "AP": hz / 100} for hz in (40.0, 20.0)]
     assert objective("evaluate", [EvaluationReport("", "gen1", rows, {})]) == 0.2
     assert objective("generate", None) is None
     assert objective("evaluate", []) is None  # in all processes of a launcher but the first

@@ -22,7 +22,7 @@ from rvtssm.cli.preprocess import preprocess
 from rvtssm.datasets import GENERATED_FILE, DatasetConfig, build_spec, custom
 from rvtssm.datasets.custom import options_above
 from rvtssm.datasets.data_config import DataConfig, PreprocessConfig, SamplingConfig
-from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.datasets.datamodule import SequenceDataModule, eval_loader
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.sequence import RawSplit, open_prepared_split
 from rvtssm.datasets.tree import find_boxes_without_events, find_recordings
@@ -94,7 +94,7 @@ def test_labels_with_and_without_times_lead_to_batches(tmp_path, labels):
     assert batch.hist.shape == (2, 1, 20, HEIGHT, WIDTH) and batch.hist.any()
     assert batch.targets[0, 0].tolist() == pytest.approx([1, 28, 21, 40, 30], abs=1e-3)
     raw_data = SequenceDataModule(config.dataset, data=DataConfig(workers=0))
-    (raw_batch, *_) = raw_data.eval_loader(raw_data.eval_sequences("val", WindowSettings(), "raw"))
+    (raw_batch, *_) = eval_loader(raw_data.eval_sequences("val", WindowSettings(), "raw"), raw_data.data)
     assert raw_batch.hist.any()
 
 

@@ -20,7 +20,7 @@ from user_errors import raises
 from rvtssm.datasets import loader as loading
 from rvtssm.datasets.chunks import ChunkDataset, Collate
 from rvtssm.datasets.data_config import AugmentConfig, DataConfig, SamplingConfig
-from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.datasets.datamodule import SequenceDataModule, eval_loader
 from rvtssm.datasets.loader import ResumableLoader, leave_signals_to_the_parent
 from rvtssm.datasets.sampling import MixedBatchSampler
 from rvtssm.datasets.sequence import with_labels
@@ -83,7 +83,7 @@ def test_recordings_without_boxes_are_left_out_and_counted(small_tree, tmp_path)
 @pytest.mark.parametrize("source", ["prepared", "raw"])
 def test_evaluation_streams_every_recording_and_every_label(small_tree, source):
     data = module(small_tree)
-    loader = data.eval_loader(data.eval_sequences("val", WindowSettings(), source))
+    loader = eval_loader(data.eval_sequences("val", WindowSettings(), source), data.data)
     sequences = loader.dataset.sequences
     seen, slots, found = defaultdict(int), {}, defaultdict(dict)
     for batch in list(loader):  # whose thread reads the same recordings
@@ -114,7 +114,7 @@ def test_evaluation_streams_every_recording_and_every_label(small_tree, source):
 def test_a_higher_rate_has_more_steps_and_the_same_labels(small_tree):
     data = module(small_tree)
     slow, fast = (
-        list(data.eval_loader(data.eval_sequences("test", WindowSettings(stride_us), "raw")))
+        list(eval_loader(data.eval_sequences("test", WindowSettings(stride_us), "raw"), data.data))
         for stride_us in (50_000, 5_000)
     )
     assert sum(len(batch.hist) for batch in fast) > 8 * sum(len(batch.hist) for batch in slow)

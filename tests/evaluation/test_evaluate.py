@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from event_examples import boxes_of, random_events
+from scored_rows import by_rate
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from torchvision.ops import batched_nms
 
@@ -27,6 +28,7 @@ from rvtssm.evaluation.detector_run import WeightsFile, stream
 from rvtssm.evaluation.evaluating import evaluate
 from rvtssm.evaluation.evaluation_config import EvaluationConfig
 from rvtssm.evaluation.matching import match_detections
+from rvtssm.evaluation.planned_rates import plan_rates
 from rvtssm.evaluation.protocol import scored_labels
 from rvtssm.events.labels import write_boxes
 from rvtssm.export.exported import ExportedDetector
@@ -156,7 +158,7 @@ def test_recordings_without_a_box_to_score_are_refused(refused, raw, tmp_path, l
         "early": lambda: {"raw_dir": write_recording(tmp_path / "raw", [300_000, 500_000])},
     }[labels]()
     answer = refused(**where)
-    assert "the test split has no box that is scored" in answer and "up to 0.5 s" in answer
+    assert "the test split: it has no box that is scored" in answer and "up to 0.5 s" in answer
 
 
 def told(out: Path, *words: str) -> dict:
@@ -175,14 +177,14 @@ def test_the_rules_of_the_data_decide_which_boxes_are_scored(weights, tmp_path, 
     printed = " ".join(capsys.readouterr().out.split())
     assert "scored by the rules of the data, which are not those of the training: min_side_px 6" in printed
     assert "with 17 labels, of which 11 are scored" in printed
-    assert found["settings"]["scored"].startswith("11 boxes; ")
+    assert found["conditions"]["scored"].startswith("11 boxes; ")
     assert "without a drop, because 20 Hz, the rate of training, is not among the rates" in printed
 
 
 def test_a_file_exported_for_other_frames_is_refused(weights, refused, monkeypatch):
     trained = read_checkpoint(weights)
     exported = ExportedDetector(lambda *_: ([], []), trained, {"frame_hw": [96, 128], "state": {}, "predictions": {}})
-    monkeypatch.setattr(WeightsFile, "read", lambda _: trained.with_detector(exported))
+    monkeypatch.setattr(WeightsFile, "read_with_digest", lambda _: (trained.with_detector(exported), ""))
     monkeypatch.setattr(evaluating, "chosen_precision", lambda *_: "float32")
     answer = refused(Path("model.onnx"))
     assert "was exported for frames of 128 x 96 pixels, but frames of 64 x 48 are needed; export it again" in answer
@@ -194,7 +196,7 @@ def test_what_was_measured_is_on_disk_before_it_is_shown(weights, tmp_path, caps
 
     monkeypatch.setattr(verb, "console_table", print_in_latin)
     assert cli.main(["evaluate", f"checkpoint={weights}", f"out={tmp_path / 'out'}", *QUICK]) == 1
-    assert json.loads((tmp_path / "out/evaluation.json").read_text())["rates"]["20"]["AP"] == 0
+    assert by_rate(json.loads((tmp_path / "out/evaluation.json").read_text()))["20"]["AP"] == 0
 
 
 def test_a_loading_process_that_dies_ends_an_evaluation_with_one_line(weights, tmp_path, monkeypatch, capsys):
@@ -213,21 +215,21 @@ def test_windows_slide_or_shrink_or_both_and_the_rate_of_training_runs_once(
     lengths = [np.ptp(recording.windows.bounds_us, axis=1) for (recording,) in batches_run]
     assert [set(each) for each in lengths] == [{length_us} for length_us in lengths_us]  # the most steps first
     kinds = ["slide", "shrink"] if window == "both" else [window]
-    assert list(report["by_window"]) == kinds and report["rates"] == report["by_window"][kinds[0]]["rates"]
-    assert all(set(each["rates"]) == {"20", "40"} for each in report["by_window"].values())
-    shared = [part["rates"]["20"] for part in report["by_window"].values()]  # at the rate of training they are the same
-    assert all(rates == shared[0] for rates in shared)
+    assert list(report["drop"]) == kinds and report["rows"][0]["window"] == kinds[0]
+    rates = [by_rate(report, kind) for kind in kinds]
+    assert all(set(each) == {"20", "40"} for each in rates)
+    assert all(each["20"] == rates[0]["20"] for each in rates)  # at the rate of training they are the same
 
 
 def steps_ms(report: dict) -> dict[str, float]:
-    return {hz: row["step_ms"] for hz, row in report["rates"].items()}
+    return {hz: row["step_ms"] for hz, row in by_rate(report).items()}
 
 
 def test_rows_carry_the_rate_that_was_run(weights, tmp_path):
     """Labels are 50 ms apart: 41 Hz becomes two steps between labels, 60 Hz three."""
     found = evaluated(weights, tmp_path / "out", hz=[20, 41, 60], window="slide")
     assert steps_ms(found) == pytest.approx({"20": 50, "40": 25, "60": 50 / 3}, rel=1e-4)
-    assert found["settings"]["windows"].endswith("every label time ends a window; 40 Hz was run for 41 Hz")
+    assert found["conditions"]["windows"].endswith("every label time ends a window; 40 Hz was run for 41 Hz")
 
 
 @pytest.mark.parametrize(
@@ -255,7 +257,7 @@ def test_on_the_free_grid_every_rate_is_exact_and_labels_are_scored_at_the_next_
     asked = {"grid": "free", "hz": [30, 5], "window": "shrink"}
     found = evaluated(weights, tmp_path / "out", postprocess=ALL_BOXES, **asked)
     assert steps_ms(found) == pytest.approx({"30": 100 / 3, "5": 200}, rel=1e-4)
-    assert found["title"].endswith("free grid") and "scored at the next window end" in found["settings"]["windows"]
+    assert found["title"].endswith("free grid") and "scored at the next window end" in found["conditions"]["windows"]
     for recording, stride_us in zip(scored, (200_000, 1e6 / 30), strict=True):
         labels = recording.labels
         first_us = int(open_recording(raw / "test/a_td.dat", 48, 64).time_range_us[0])
@@ -280,19 +282,19 @@ def test_streaming_without_latency_is_average_precision_to_the_last_digit(weight
     plain = evaluated(weights, tmp_path / "plain", **same)
     late = {"streaming": True, "latency_ms": 0, "time_shifts_ms": [-50, 0, 50]}
     streamed = evaluated(weights, tmp_path / "streamed", **same, **late)
-    for hz, row in plain["rates"].items():
+    for hz, row in by_rate(plain).items():
         for name in row:
-            assert streamed["rates"][hz][name] == row[name], (hz, name)
-    assert streamed["rates"]["40"]["taken_hz"] == pytest.approx(40, rel=0.01)
+            assert by_rate(streamed)[hz][name] == row[name], (hz, name)
+    assert by_rate(streamed)["40"]["taken_hz"] == pytest.approx(40, rel=0.01)
     for one, other in zip(scored[:2], scored[2:], strict=True):  # the rates of both; weights from nothing have no AP
         for frame, again in zip(one.detections, other.detections, strict=True):
             assert frame.t_us == again.t_us and len(frame) > 0
             np.testing.assert_array_equal(frame.xyxy, again.xyxy)
             np.testing.assert_array_equal(frame.score, again.score)
-    assert streamed["time_shifts_ms"]["0"] == plain["rates"]["20"]["AP"]
+    assert streamed["time_shifts_ms"]["0"] == by_rate(plain)["20"]["AP"]
     assert list(streamed["time_shifts_ms"]) == ["-50", "0", "50"] and plain["time_shifts_ms"] == {}
     assert streamed["title"].endswith("streaming")
-    assert re.search(r"best with 0 ms per step: [24]0 Hz, AP [0-9.]+$", streamed["settings"]["best rate"])
+    assert re.search(r"best with 0 ms per step: [24]0 Hz, AP [0-9.]+$", streamed["conditions"]["best rate"])
 
 
 def test_a_latency_of_a_file_is_that_of_a_single_window(refused, tmp_path):
@@ -313,7 +315,7 @@ def test_memory_is_taken_away_at_the_true_rate_of_training_and_its_latency(weigh
 
     def look(run, rate, seed, is_reset=False):
         scored = score_rate(run, rate, seed, is_reset)
-        calls.append((rate.asked_hz, scored.row.extra.get("latency_ms"), is_reset))
+        calls.append((rate.asked_hz, scored.rows[0].get("latency_ms"), is_reset))
         return scored
 
     def look_at_shifts(run, rate, shifts_ms):
@@ -326,7 +328,7 @@ def test_memory_is_taken_away_at_the_true_rate_of_training_and_its_latency(weigh
     same = {"raw_dir": raw, "ablate_memory": True, "window": "shrink"}
     found = evaluated(weights, tmp_path / "one", **same, hz=[8, 16], time_shifts_ms=[0])
     assert calls == [(8, None, False), (16, None, False), (16, None, True), (16, [0])]
-    assert "at 16 Hz, state reset" in found["settings"]["AP without memory"]
+    assert "at 16 Hz, state reset" in found["conditions"]["AP without memory"]
     calls.clear()
     evaluated(weights, tmp_path / "two", **same, hz=[40], latency_ms=30, **STREAMING)
     assert calls == [(40, 30, False), (20, 30, True), (40, [])]
@@ -349,8 +351,8 @@ def test_a_late_detector_counts_all_events_since_the_window_it_took_before(weigh
     assert sequence.windows.dt_us[1:].tolist() == np.diff(bounds_us[:, 1]).tolist()
     events = open_recording(raw / "test/a_td.dat", 48, 64).between(*bounds_us[2].tolist())
     assert len(events) > 0 and sequence.read(2, 3).sum() == len(events)
-    assert found["rates"]["20"]["latency_ms"] == 120
-    assert found["rates"]["20"]["taken_hz"] == pytest.approx(1e6 / sequence.windows.dt_us.mean())
+    assert by_rate(found)["20"]["latency_ms"] == 120
+    assert by_rate(found)["20"]["taken_hz"] == pytest.approx(1e6 / sequence.windows.dt_us.mean())
 
 
 def test_a_latency_is_measured_where_none_is_given(weights, tmp_path, capsys):
@@ -368,11 +370,11 @@ def test_a_latency_is_measured_where_none_is_given(weights, tmp_path, capsys):
     )
     late = "precision=bf16", "streaming=true", "time_shifts_ms=[]"
     found = told(tmp_path / "out", f"checkpoint={weights}", *late, *where)
-    assert 0 < found["rates"]["20"]["latency_ms"] < 10_000
-    assert "measured on this machine" in found["settings"]["streaming"]
+    assert 0 < by_rate(found)["20"]["latency_ms"] < 10_000
+    assert "measured on this machine" in found["conditions"]["streaming"]
     printed = capsys.readouterr().out
     assert "best on this machine: 20 Hz" in printed
-    digest = found["settings"]["weights SHA-256"]
+    digest = found["conditions"]["weights SHA-256"]
     assert digest == weights_digest(read_checkpoint(weights).detector.state_dict())
     (line,) = (line for line in " ".join(printed.split()).split("to cite: ")[1:])
     assert f"at 20 Hz on synthetic test, custom s5, streaming; weights SHA-256 {digest[:16]}, rvtssm" in line
@@ -402,10 +404,10 @@ def test_weights_are_scored_as_they_are_on_data_with_other_classes_and_frames(we
 
     monkeypatch.setattr(detector_run, "stream", find_all)  # vehicles, class 0 of the weights
     found = evaluated(weights, tmp_path / "found", **where, class_map={"vehicle": "car"})
-    assert found["rates"]["20"]["AP/car"] == 1 and found["rates"]["20"]["AP/bus"] is None
+    assert by_rate(found)["20"]["AP/car"] == 1 and by_rate(found)["20"]["AP/bus"] is None
     said = "of the weights by evaluation.class_map={'vehicle': 'car'}; the weights do not know bus, whose boxes all"
-    assert found["settings"]["classes"].startswith(said)
-    assert found["settings"]["data"] == f"{folder}; faulty recordings repaired"
+    assert found["conditions"]["classes"].startswith(said)
+    assert found["conditions"]["data"] == f"{folder}; faulty recordings repaired"
 
 
 def test_a_report_at_other_rates_replaces_none_and_is_cited_with_its_windows(weights, tmp_path, monkeypatch, capsys):
@@ -413,7 +415,7 @@ def test_a_report_at_other_rates_replaces_none_and_is_cited_with_its_windows(wei
     for hz in (20, 40):
         assert cli.main(["evaluate", str(weights), f"hz=[{hz}]", *QUICK]) == 0
         found = json.loads((tmp_path / f"outputs/evaluate/model{'_2' * (hz == 40)}/evaluation.json").read_text())
-        assert list(found["rates"]) == [str(hz)]
+        assert list(by_rate(found)) == [str(hz)]
     assert len(list(tmp_path.glob("outputs/evaluate/*/evaluation.json"))) == 2
     printed = " ".join(capsys.readouterr().out.split())
     assert "output outputs/evaluate/model_2" in printed and " at 20 Hz on synthetic" in printed
@@ -423,15 +425,15 @@ def test_a_report_at_other_rates_replaces_none_and_is_cited_with_its_windows(wei
 def test_labels_are_interpolated_along_tracks_and_marked(weights, tmp_path):
     raw = write_recording(tmp_path / "raw", track_id=7)
     found = evaluated(weights, tmp_path / "out", raw_dir=raw, label_hz=100, grid="free")
-    assert found["title"].endswith("labels interpolated to 100 Hz") and "tracks" in found["settings"]["labels"]
-    assert found["settings"]["data"] == str(raw)
+    assert found["title"].endswith("labels interpolated to 100 Hz") and "tracks" in found["conditions"]["labels"]
+    assert found["conditions"]["data"] == str(raw)
     assert found["breakdown"]["groups"]["size"]["parts"]["small"]["boxes"] == 55  # from 510 to 1050 ms; on disk 11
 
 
 def test_tracks_are_scored_and_stand_in_every_table(weights, refused, tmp_path, capsys):
     raw = write_recording(tmp_path / "raw", track_id=7)
     found = told(tmp_path / "found", str(weights), "track=bytetrack", f"dataset.raw_dir={raw}")
-    assert {"HOTA", "MOTA", "IDF1"} < set(found["rates"]["20"]) and "bytetrack" in found["settings"]["tracks"]
+    assert {"HOTA", "MOTA", "IDF1"} < set(by_rate(found)["20"]) and "bytetrack" in found["conditions"]["tracks"]
     assert "HOTA" in capsys.readouterr().out
     answer = refused(prepared_dir=prepare(raw, tmp_path / "prepared"), track="bytetrack")
     assert "which prepared recordings do not have" in answer
@@ -497,8 +499,10 @@ def dataset_in(raw):
 def planned(converted, raw):
     """The detector, and the test recording in windows of the training."""
     file, loading = WeightsFile(str(converted), "float32"), DataConfig(workers=0)
-    run = evaluating.prepare(file, dataset_in(raw), loading, PostprocessConfig(), EvaluationConfig())
-    (sequence,) = run.split.sequences(run.split.plan_rates()[0][0])
+    run = evaluating.prepare(
+        file, *file.read_with_digest(), dataset_in(raw), loading, PostprocessConfig(), EvaluationConfig()
+    )
+    (sequence,) = plan_rates(run)[0][0].sequences
     return run, sequence
 
 
@@ -562,7 +566,7 @@ def test_every_setting_that_changes_ap_stands_beside_it(converted, tmp_path):
     printed = []
     for more in ([], words):
         assert cli.main(["evaluate", *where, *more, f"out={tmp_path / 'out'}"]) == 0
-        printed.append(json.loads((tmp_path / "out/evaluation.json").read_text())["settings"])
+        printed.append(json.loads((tmp_path / "out/evaluation.json").read_text())["conditions"])
     usual, other = printed
     for name, by_word in changed.items():
         for word, text in by_word.items():
@@ -588,7 +592,7 @@ def test_converted_weights_have_the_ap_of_the_public_code(converted, tmp_path):
     def ap(score: str | None = None) -> tuple[float, str]:
         where = {"dataset": dataset_in(raw), "data": DataConfig(workers=0), "bootstrap": 0, "precision": "float32"}
         report = evaluate(converted, **where, postprocess=PostprocessConfig(score=score), say=said.append)
-        return report.rows[0].metrics["AP"], report.settings["score"]
+        return report.rows[0]["AP"], report.conditions["score"]
 
     assert read_checkpoint(converted).scored_as.score == "class_only"
     found, printed = ap()

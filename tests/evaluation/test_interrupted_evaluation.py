@@ -63,7 +63,7 @@ def numbers(weights: Path, out: Path, **changes) -> dict:
     """All that an evaluation measures."""
     evaluate(weights, out=out, **{**SETTINGS, **changes})
     found = json.loads((out / "evaluation.json").read_text())
-    return {name: found[name] for name in ("rates", "intervals", "differences", "breakdown")}
+    return {name: found[name] for name in ("rows", "drop", "breakdown")}
 
 
 def interrupt_after(monkeypatch, number: int, interrupt: Callable[[], object]) -> list[int]:

@@ -14,19 +14,8 @@ from rich.console import Console
 
 from rvtssm.evaluation.breakdown import break_down
 from rvtssm.evaluation.coco import Interval, Resampled
-from rvtssm.evaluation.frequency import (
-    RateRow,
-    is_reached,
-    is_same_rate,
-    nearest_reference,
-    performance_drop,
-    published_rows,
-    true_rate,
-)
 from rvtssm.evaluation.matching import ScoredRecording
-from rvtssm.evaluation.plots import precision_figure, rates_figure, to_png
-from rvtssm.evaluation.render import TerminalTable
-from rvtssm.evaluation.report import (
+from rvtssm.evaluation.pages import (
     COMPARISON_FILES,
     REPORT_FILES,
     comparison_html,
@@ -38,7 +27,12 @@ from rvtssm.evaluation.report import (
     write_comparison,
     write_report,
 )
-from rvtssm.evaluation.result import EvaluationReport, Picture, citation, percent, to_json
+from rvtssm.evaluation.planned_rates import is_reached, true_rate
+from rvtssm.evaluation.plots import precision_figure, rates_figure, to_png
+from rvtssm.evaluation.published import performance_drop, published_rows
+from rvtssm.evaluation.render import TerminalTable
+from rvtssm.evaluation.report import EvaluationReport, Picture, citation, percent, to_row, with_differences
+from rvtssm.records.settings import is_same_rate
 from tests.evaluation.test_coco import SPEC, random_recording
 
 METRICS = {
@@ -50,23 +44,24 @@ METRICS = {
     "AP_large": math.nan,
     "AP/car": 0.4,
 }
-SETTINGS = {"score": "objectness_times_class, from 0.001", "windows": "labels grid, length = stride"}
+CONDITIONS = {"score": "objectness_times_class, from 0.001", "windows": "labels grid, length = stride"}
+
+
+def make_row(hz, ap=METRICS["AP"], window="slide", **more):
+    return {"hz": hz, "window": window, **METRICS, "AP": ap, **more}
 
 
 def make_report(**changes):
-    rows = tuple(
-        RateRow(hz, {**METRICS, "AP": ap}, {"seconds": 1.5}) for hz, ap in [(20, 0.4), (40, 0.35), (200, 0.25)]
-    )
-    return EvaluationReport(
-        **{"title": "demo.ckpt on gen1 test", "dataset": "gen1", "rows": rows, "settings": SETTINGS, **changes}
-    )
+    rows = [make_row(20), make_row(40, 0.35), make_row(200, 0.25)]
+    usual = {"title": "demo.ckpt on gen1 test", "dataset": "gen1", "rows": rows, "conditions": CONDITIONS}
+    return EvaluationReport(**{**usual, **changes})
 
 
 def test_the_drop_is_the_reference_minus_the_mean_of_the_others():
     assert performance_drop({20: 0.5, 40: 0.4, 80: 0.2}) == pytest.approx(0.2)
     assert performance_drop({20: 0.5, 40: 0.4}, reference_hz=40) == pytest.approx(-0.1)
     assert math.isnan(performance_drop({20: 0.5})) and math.isnan(performance_drop({40: 0.5, 80: 0.4}))
-    assert make_report().performance_drop == pytest.approx(0.1)
+    assert make_report().drop() == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +81,7 @@ def test_the_published_rows_give_the_published_drops(dataset, model, drop):
 
 def test_a_number_at_another_rate_is_cited_with_its_windows_and_the_rate_of_training():
     assert citation(make_report()) == "AP 40.0 at 20 Hz on demo.ckpt on gen1 test"
-    alone = make_report(rows=(RateRow(100, METRICS, windows=("slide",)),))
+    alone = make_report(rows=[make_row(100)])
     assert citation(alone) == "AP 40.0 at 100 Hz (window=slide, trained at 20 Hz) on demo.ckpt on gen1 test"
 
 
@@ -98,12 +93,12 @@ def printed(report, width=140):
 
 def test_json_page_and_terminal_hold_the_table_the_drop_and_the_settings(tmp_path):
     report = make_report(still_objects={"carried": 0.31, "reset": 0.04}, without_memory=Interval(0.1, 0.05, math.nan))
-    write_report(report, tmp_path / "new")
+    write_report(report, tmp_path / "new", {})
     assert {path.name for path in (tmp_path / "new").iterdir()} == set(REPORT_FILES)
     data = json.loads((tmp_path / "new" / "evaluation.json").read_text())
-    assert data == to_json(report)
-    assert data["rates"]["200"]["AP"] == 0.25 and data["rates"]["20"]["AP_large"] is None
-    assert data["performance_drop"] == pytest.approx(0.1) and data["settings"] == SETTINGS
+    assert data == report.to_json()
+    assert data["rows"][2]["AP"] == 0.25 and data["rows"][0]["AP_large"] is None
+    assert data["drop"] == {"slide": pytest.approx(0.1)} and data["conditions"] == CONDITIONS
     assert data["still_objects"] == {"carried": 0.31, "reset": 0.04} and data["without_memory"] == [0.1, 0.05, None]
     page, text = (tmp_path / "new" / "report.html").read_text(), printed(report)
     assert "<td>200</td><td>25.0</td><td>70.0</td>" in page and "10.0 points" in page
@@ -112,29 +107,18 @@ def test_json_page_and_terminal_hold_the_table_the_drop_and_the_settings(tmp_pat
 
 
 def test_rows_of_two_lengths_of_windows_are_named():
-    both, *sliding = (replace(row, windows=("slide",)) for row in make_report().rows)
-    shrunk = tuple(
-        replace(row, windows=("shrink",), metrics={**METRICS, "AP": ap})
-        for row, ap in zip(sliding, (0.3, 0.1), strict=True)
-    )
-    report = make_report(rows=(replace(both, windows=("slide", "shrink")), *sliding), others=shrunk)
-    assert {name: part.performance_drop for name, part in report.by_window.items()} == pytest.approx(
-        {"slide": 0.1, "shrink": 0.2}
-    )
-    data = to_json(report)
-    assert list(data["by_window"]) == ["slide", "shrink"]
-    assert all(list(part["rates"]) == ["20", "40", "200"] for part in data["by_window"].values())
-    assert data["performance_drop"] == pytest.approx(0.1) and data["by_window"]["shrink"]["rates"]["200"]["AP"] == 0.1
-    cells = [(row[0], row[1], row[2]) for row in report.table()]
-    assert cells == [
-        ("Hz", "window", "AP"),
-        *(("20", "both", "40.0"), ("40", "slide", "35.0"), ("200", "slide", "25.0")),
-        *(("40", "shrink", "30.0"), ("200", "shrink", "10.0")),
-    ]
+    shrunk = [make_row(hz, ap, "shrink") for hz, ap in ((20, 0.4), (40, 0.3), (200, 0.1))]
+    report = make_report(rows=[*make_report().rows, *shrunk])
+    data = report.to_json()
+    assert data["drop"] == pytest.approx({"slide": 0.1, "shrink": 0.2})
+    head, *rows = report.table()
+    assert head[:3] == ["Hz", "window", "AP"]
+    expected = [[f"{row['hz']:g}", row["window"], percent(row["AP"])] for row in report.rows]
+    assert [row[:3] for row in rows] == expected
     page = to_html(report)
     assert "window=slide (AP at 20 Hz minus the mean of the other rates): 10.0 points" in page
     assert "window=shrink (AP at 20 Hz minus the mean of the other rates): 20.0 points" in page
-    assert "<td>this evaluation, window=shrink</td>" in page and page.count("<td>both</td>") == 1
+    assert "<td>this evaluation, window=shrink</td>" in page
     text = printed(report)
     assert "│ drop │  slide │ 10.0" in text and "│ drop │ shrink │ 20.0" in text
     assert len(report.plot().axes[0].get_lines()) >= 2
@@ -142,7 +126,7 @@ def test_rows_of_two_lengths_of_windows_are_named():
 
 def test_a_single_rate_has_no_drop():
     report = make_report(rows=make_report().rows[:1])
-    assert to_json(report)["performance_drop"] is None and "drop" not in printed(report)
+    assert report.to_json()["drop"] == {"slide": None} and "drop" not in printed(report)
     assert "Performance drop" not in to_html(report)
 
 
@@ -151,7 +135,7 @@ def test_plots_take_names_as_they_stand_and_numbers_that_are_not_there():
     names = {"$\\frac$": curve, "a$b_$": curve, "5 $": curve}
     assert to_png(precision_figure(names)).startswith(b"\x89PNG")
     nothing = dict.fromkeys(METRICS, math.nan)
-    figure = rates_figure("$\\x$", "synthetic", [RateRow(20, nothing), RateRow(40, nothing)])
+    figure = rates_figure("$\\x$", "synthetic", [make_row(hz) | nothing for hz in (20, 40)])
     assert to_png(figure).startswith(b"\x89PNG")
 
 
@@ -159,8 +143,10 @@ def test_a_rate_may_be_stored_as_a_stride_of_whole_microseconds():
     for reference_hz in (1e6 / (1e6 / 30), 1e6 / 33_333):
         assert reference_hz != 30
         assert performance_drop({30: 0.5, 60: 0.4}, reference_hz) == pytest.approx(0.1)
-        assert nearest_reference([60.0, 30.0], reference_hz) == 30.0
-    assert not is_same_rate(20, 20.1) and nearest_reference([60.0, 80.0], 30.0) == 60.0
+        report = make_report(rows=[make_row(60), make_row(30)], reference_hz=reference_hz)
+        assert report.reference()["hz"] == 30
+    assert not is_same_rate(20, 20.1)
+    assert make_report(rows=[make_row(60), make_row(80)], reference_hz=30).reference()["hz"] == 60
 
 
 def test_the_rate_of_a_row_is_that_of_its_steps():
@@ -169,23 +155,29 @@ def test_the_rate_of_a_row_is_that_of_its_steps():
     assert is_reached(40, 41.9) and is_reached(40, 38.1) and not is_reached(40, 42.1) and not is_reached(30, 40)
 
 
-def resampled_rows():
-    """Two rates of 25 recordings, the AP of the second 0.1 lower in every replicate."""
-    ap = np.linspace(0.3, 0.5, 101)
-    rows = []
-    for hz, drop in ((20, 0.0), (200, 0.1)):
-        metrics = {**METRICS, "AP": 0.4 - drop}
-        replicates = {name: np.full(101, value) for name, value in metrics.items()} | {"AP": ap - drop}
-        rows.append(RateRow(hz, metrics, {}, Resampled(tuple(map(str, range(25))), metrics, replicates)))
-    return tuple(rows)
+NAMES = tuple(map(str, range(25)))
+
+
+def resampled_ap(ap, names=NAMES):
+    """The numbers of recordings, and replicates of AP around its value."""
+    metrics = {**METRICS, "AP": ap}
+    replicates = {name: np.full(101, value) for name, value in metrics.items()}
+    return Resampled(names, metrics, replicates | {"AP": np.linspace(ap - 0.1, ap + 0.1, 101)})
+
+
+def resampled_report(ap_by_place, **changes):
+    """A report of rates and kinds of windows with intervals."""
+    resampled = {place: resampled_ap(ap) for place, ap in ap_by_place.items()}
+    rows = [to_row(*place, numbers, {}) for place, numbers in resampled.items()]
+    return make_report(rows=with_differences(rows, resampled, 20), resampled=resampled, **changes)
 
 
 def test_json_page_and_terminal_hold_the_intervals_and_the_paired_differences():
-    report = make_report(rows=resampled_rows())
-    data = to_json(report)
-    assert data["intervals"]["20"]["AP"] == pytest.approx([0.305, 0.495])
-    assert data["intervals"]["20"]["AP_large"] == [None, None]
-    assert data["differences"] == {"200": {"AP": pytest.approx([-0.1, -0.1, -0.1])}}
+    report = resampled_report({(20, "slide"): 0.4, (200, "slide"): 0.3})
+    first, second = report.to_json()["rows"]
+    assert [first["low"], first["high"]] == first["intervals"]["AP"] == pytest.approx([0.305, 0.495])
+    assert first["intervals"]["AP_large"] == [None, None] and "difference" not in first
+    assert second["difference"] == pytest.approx([-0.1, -0.1, -0.1])
     head, _, row = report.table()
     assert head[:4] == ["Hz", "AP", "95% of AP", "AP50"] and head[-1] == "AP minus 20 Hz"
     assert row[:4] == ["200", "30.0", "20.5 to 39.5", "70.0"] and row[-1] == "-10.0 [-10.0, -10.0]"
@@ -193,10 +185,21 @@ def test_json_page_and_terminal_hold_the_intervals_and_the_paired_differences():
     assert "20.5 to 39.5" in text and "-10.0 [-10.0," in text
     page = to_html(report)
     assert "40.0 [30.5, 49.5]" in page and 'id="intervals"' in page
-    plain = [RateRow(row.hz, row.metrics) for row in report.rows]
     for count in (2, 1):  # a band is drawn
-        with_band, without = (to_png(rates_figure("a", "synthetic", rows[:count])) for rows in (report.rows, plain))
-        assert with_band != without
+        rows = report.rows[:count]
+        plain = [make_row(row["hz"], row["AP"]) for row in rows]
+        assert to_png(rates_figure("a", "synthetic", rows)) != to_png(rates_figure("a", "synthetic", plain))
+
+
+@pytest.mark.parametrize(("number", "is_few"), [(25, False), (19, True)])
+def test_every_table_page_and_sentence_warns_of_what_an_interval_does_not_say(number, is_few):
+    numbers = resampled_ap(0.4, NAMES[:number])
+    report = make_report(rows=[to_row(20, "slide", numbers, {})], resampled={(20, "slide"): numbers})
+    pages = [to_html(report), printed(report), citation(report), comparison_html({"a": report, "b": report})]
+    pages.append(" ".join(comparison_table({"a": report, "b": report}).lines))
+    for page in (" ".join(page.split()) for page in pages):
+        assert "weights of one training" in page
+        assert ("only 19 recordings" in page) == is_few
 
 
 # the page
@@ -234,19 +237,18 @@ def test_nothing_is_loaded(report, text):
 
 
 def test_the_numbers_are_those_of_the_json(report, tmp_path):
-    write_report(replace(report, worst=[Picture("x", PNG)]), tmp_path)
+    write_report(replace(report, worst=[Picture("x", PNG)]), tmp_path, {})
     page = Page((tmp_path / "report.html").read_text())
     numbers = json.loads((tmp_path / "evaluation.json").read_text())
-    assert json.loads(page.script) == numbers == to_json(report)
+    assert json.loads(page.script) == numbers == report.to_json()
 
     def shown(value):
         return percent(float("nan") if value is None else value)
 
     head, *rows = page.tables["rates"]
-    assert [row[0] for row in rows] == list(numbers["rates"])
     assert head[1:] == [name.removeprefix("AP/") for name in report.metric_names]
-    for row in rows:
-        assert row[1:] == [shown(numbers["rates"][row[0]][name]) for name in report.metric_names]
+    for cells, row in zip(rows, numbers["rows"], strict=True):
+        assert cells == [f"{row['hz']:g}", *(shown(row[name]) for name in report.metric_names)]
     broken = numbers["breakdown"]
     _, *rows = page.tables["confusion"]
     assert [row[0] for row in rows] == ["car", "pedestrian", "nothing"]
@@ -306,9 +308,9 @@ def test_brackets_are_no_markup_and_lines_stand_below():
 # several weights
 
 
-def report_of(aps, dataset="gen1", **settings):
-    rows = tuple(RateRow(hz, {name: ap for name in ("AP", "AP50", "AP75")}) for hz, ap in aps.items())
-    return EvaluationReport("base s5", dataset, rows, {"windows": "shrink", **settings})
+def report_of(aps, dataset="gen1", **conditions):
+    rows = [{"hz": hz, "window": "slide", "AP": ap, "AP50": ap, "AP75": ap} for hz, ap in aps.items()]
+    return EvaluationReport("base s5", dataset, rows, {"windows": "shrink", **conditions})
 
 
 @pytest.fixture
@@ -337,7 +339,7 @@ def test_published_rows_are_marked_and_absent_where_nothing_is_published(reports
 
 def test_the_page_holds_every_report_and_loads_nothing(reports):
     page = Page(comparison_html({"<b>": reports["a.ckpt"], **reports}))
-    assert json.loads(page.script)["b.ckpt"] == to_json(reports["b.ckpt"])
+    assert json.loads(page.script)["b.ckpt"] == reports["b.ckpt"].to_json()
     assert all(source.startswith("data:image/png;base64,") for source in page.loaded) and len(page.loaded) == 1
     assert page.tables["rates"][0] == ["weights", "20 Hz", "40 Hz", "200 Hz", "drop"]
     assert ["b.ckpt (base s5)", "45.0", "30.0", "–", "15.0"] in page.tables["rates"]
@@ -349,40 +351,31 @@ def test_files_hold_every_report(reports, tmp_path):
     write_comparison(reports, tmp_path / "new")
     assert {path.name for path in (tmp_path / "new").iterdir()} == set(COMPARISON_FILES)
     found = json.loads((tmp_path / "new" / "comparison.json").read_text())
-    assert found["a.ckpt"]["rates"]["200"]["AP"] == 0.4
+    assert found["a.ckpt"]["rows"][1]["AP"] == 0.4
 
 
-def test_weights_that_saw_the_same_recordings_are_compared_in_pairs(tmp_path):
-    first, second = resampled_rows()
-    second = replace(second, hz=20)
-    reports = {"a.ckpt": report_of({20: 0.4}), "b.ckpt": report_of({20: 0.3})}
-    reports = {name: replace(reports[name], rows=(row,)) for name, row in zip(reports, (first, second), strict=True)}
-    assert ["b.ckpt (base s5)", "30.0 [20.5, 39.5]", "–"] in rates_table(reports)
-    assert "b.ckpt minus a.ckpt, in points, paired: 20 Hz -10.0 [-10.0, -10.0]" in comparison_table(reports).lines
+def test_weights_that_saw_the_same_recordings_are_compared_in_pairs():
+    place = 20, "slide"
+    reports = {"a.ckpt": resampled_report({place: 0.4}, title="s5"), "b.ckpt": resampled_report({place: 0.3})}
+    assert ["b.ckpt (demo.ckpt on gen1 test)", "30.0 [20.5, 39.5]", "–"] in rates_table(reports)
+    lines = comparison_table(reports).lines
+    assert "b.ckpt minus a.ckpt, in points, paired: 20 Hz -10.0 [-10.0, -10.0]" in lines
     page = Page(comparison_html(reports))
     assert page.tables["differences"] == [["weights", "20 Hz"], ["b.ckpt", "-10.0 [-10.0, -10.0]"]]
-    assert json.loads(page.script)["b.ckpt"]["minus_the_first"]["20"]["AP"] == pytest.approx([-0.1] * 3)
-    others = replace(second, resampled=replace(second.resampled, recordings=("other",) * 25))
-    assert difference_table({**reports, "b.ckpt": replace(reports["b.ckpt"], rows=(others,))}) == []
+    (row,) = json.loads(page.script)["b.ckpt"]["rows"]
+    assert row["minus_the_first"] == pytest.approx([-0.1] * 3)
+    others = {place: resampled_ap(0.3, ("other",) * 25)}
+    assert difference_table({**reports, "b.ckpt": replace(reports["b.ckpt"], resampled=others)}) == []
 
 
 def test_the_numbers_of_both_kinds_of_windows_are_compared_in_every_file():
     """The first weights were made for windows that slide, the others for windows that shrink."""
-    resampled = resampled_rows()[0].resampled
+    kinds = ["slide", "shrink"]
 
-    def rows(first: str, other: str):
-        return {
-            "rows": (RateRow(20, {"AP": 0.4}, {}, resampled, (first, other)), *rates(first)),
-            "others": rates(other),
-        }
+    def report(kinds):
+        return resampled_report({(hz, window): 0.4 for window in kinds for hz in (20, 40)})
 
-    def rates(window: str):
-        return (RateRow(40, {"AP": 0.4}, {}, resampled, (window,)),)
-
-    reports = {"a.ckpt": report_of({20: 0.4}), "b.ckpt": report_of({20: 0.4})}
-    reports["a.ckpt"] = replace(reports["a.ckpt"], **rows("slide", "shrink"))
-    reports["b.ckpt"] = replace(reports["b.ckpt"], **rows("shrink", "slide"))
+    reports = {"a.ckpt": report(kinds), "b.ckpt": report(kinds[::-1])}
     assert [row[1:] for row in difference_table(reports)[1:]] == [["0.0 [0.0, 0.0]"] * 2] * 2
     found = json.loads(Page(comparison_html(reports)).script)["b.ckpt"]
-    assert set(found["minus_the_first"]) == {"20", "40"} and list(found["by_window"]) == ["shrink", "slide"]
-    assert all(set(each["minus_the_first"]) == {"20", "40"} for each in found["by_window"].values())
+    assert list(found["drop"]) == kinds[::-1] and all("minus_the_first" in row for row in found["rows"])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from scored_rows import by_rate
 from user_errors import raises
 
 from rvtssm.cli import main as cli
@@ -73,7 +74,7 @@ def test_parts_from_outside_train_evaluate_stream_and_are_exported(raw, tmp_path
     assert classes >= {"PoolingBackbone", "OneMapNeck", "CentreHead", "LeakyLayer"}
     where = (plugins, weights, "data.workers=0", *data, f"out={tmp_path / 'scores'}")
     assert cli.main(["evaluate", *where, "hz=[20,40]"]) == 0
-    assert set(json.loads((tmp_path / "scores" / "evaluation.json").read_text())["rates"]) == {"20", "40"}
+    assert set(by_rate(json.loads((tmp_path / "scores" / "evaluation.json").read_text()))) == {"20", "40"}
     assert cli.main(["export", plugins, weights, f"out={tmp_path / 'model.onnx'}"]) == 0
     (recording,) = (raw / "test").glob("*.dat")
     found = []

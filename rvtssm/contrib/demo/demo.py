@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,16 +21,16 @@ from rvtssm.datasets.tree import find_recordings
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.summary import RunSummary
 from rvtssm.evaluation.coco import LEVEL
-from rvtssm.evaluation.frequency import RateRow, is_same_rate
+from rvtssm.evaluation.pages import details
 from rvtssm.evaluation.plots import comparison_figure, to_png
 from rvtssm.evaluation.protocol import has_stood_still
 from rvtssm.evaluation.render import render
-from rvtssm.evaluation.report import details
-from rvtssm.evaluation.result import EvaluationReport, percent, percent_ap, percent_interval, to_json
+from rvtssm.evaluation.report import EvaluationReport, Row, percent, percent_interval, percent_of
 from rvtssm.models.checkpoint import load_file, read_checkpoint
 from rvtssm.models.detector import count_parameters
 from rvtssm.models.weights import default_weights
 from rvtssm.system.files import configs_dir
+from rvtssm.records.settings import is_same_rate
 from rvtssm.system.output_folder import result_set
 from rvtssm.training.checkpoints import latest_checkpoint
 
@@ -105,18 +105,14 @@ def _predict(config: DemoSettings, out: Path) -> RunSummary:
 
 def _metrics(config: DemoSettings, report: EvaluationReport, train_seconds: float) -> dict[str, Any]:
     """Return the content of `metrics.json`: AP as a fraction, None if there is no ground truth."""
-    plain = to_json(report)
-    reference = plain["rates"][f"{plain['reference_hz']:g}"]
+    plain = report.to_json()
+    reference = next(row for row in plain["rows"] if row["hz"] == plain["reference_hz"])
     return {
         "ap": reference["AP"],
         "ap50": reference["AP50"],
-        "rates": plain["rates"],
-        "performance_drop": plain["performance_drop"],
+        "rows": plain["rows"],
+        "drop": plain["drop"],
         "still_objects": plain["still_objects"],
-        "by_window": {
-            window: {"rates": scores["rates"], "performance_drop": scores["performance_drop"]}
-            for window, scores in plain["by_window"].items()
-        },
         "train_seconds": round(train_seconds, 1),
         "num_parameters": count_parameters(read_checkpoint(str(config.checkpoint)).detector)["total"],
     }
@@ -142,11 +138,10 @@ def demo_page(
     """
     mp4, recording, steps = prediction / "video.mp4", Path(summary.source), config.training.steps
     is_too_short = steps < default_steps and (metrics["ap"] or 0) < _LEARNT_AP
-    reports = report.by_window
-    by_window = {text: reports[window] for window, text in _WINDOWS.items() if window in reports}
+    by_window = {text: report.of(window) for window, text in _WINDOWS.items() if window in report.windows}
     words = {"weights": str(config.checkpoint), "file": str(recording), "folder": str(recording.parent)}
     stills = [path.read_bytes() for path in sorted(prediction.glob("still_*.png"))]
-    figure = comparison_figure({text: part.rows for text, part in by_window.items()}, {})
+    figure = comparison_figure(by_window, {})
     return render(
         _TEMPLATE,
         title="A detector for event cameras, trained from nothing",
@@ -158,8 +153,8 @@ def demo_page(
         summary=summary,
         min_score=config.detection.min_score,
         temporal_layer=config.temporal.name,
-        rates=_rates(by_window),
-        may_shrink=next(iter(reports)) == "shrink",  # the report begins with windows that the training had
+        rates=_rates(report, by_window),
+        may_shrink=report.windows[0] == "shrink",  # the report begins with windows that the training had
         rates_png=to_png(figure),
         level=f"{LEVEL:.0%}",
         memory=_memory(report, config.evaluation.still_ms),
@@ -169,28 +164,28 @@ def demo_page(
     )
 
 
-def _row_at(report: EvaluationReport, hz: float) -> RateRow:
-    (row,) = (row for row in report.rows if row.hz == hz)
+def _row_at(rows: Sequence[Row], hz: float) -> Row:
+    (row,) = (row for row in rows if row["hz"] == hz)
     return row
 
 
-def _tiles(report: EvaluationReport, by_window: Mapping[str, EvaluationReport]) -> dict[str, float]:
+def _tiles(report: EvaluationReport, by_window: Mapping[str, Sequence[Row]]) -> dict[str, float]:
     """Return the numbers that stand out, by what they are."""
-    trained_hz, fastest_hz = report.reference_hz, max(row.hz for row in report.rows)
-    tiles = {f"AP at {trained_hz:g} Hz, the rate of training": _row_at(report, trained_hz).metrics["AP"]}
+    trained_hz, fastest_hz = report.reference_hz, max(row["hz"] for row in report.rows)
+    tiles = {f"AP at {trained_hz:g} Hz, the rate of training": report.reference()["AP"]}
     sliding = by_window.get(_WINDOWS["slide"])
     if sliding and not is_same_rate(fastest_hz, trained_hz):
-        tiles[f"AP at {fastest_hz:g} Hz, {_WINDOWS['slide']}"] = _row_at(sliding, fastest_hz).metrics["AP"]
+        tiles[f"AP at {fastest_hz:g} Hz, {_WINDOWS['slide']}"] = _row_at(sliding, fastest_hz)["AP"]
     return tiles | {f"AP on objects that stand still, state {name}": ap for name, ap in report.still_objects.items()}
 
 
-def _rates(by_window: Mapping[str, EvaluationReport]) -> list[list[str]]:
-    reports = by_window.values()
+def _rates(report: EvaluationReport, by_window: Mapping[str, Sequence[Row]]) -> list[list[str]]:
+    kinds = list(by_window.values())
     cells = [["Hz", *by_window]]
-    for hz in sorted(row.hz for row in next(iter(reports)).rows):
-        cells.append([f"{hz:g}", *(percent_ap(_row_at(report, hz)) for report in reports)])
+    for hz in sorted(row["hz"] for row in kinds[0]):
+        cells.append([f"{hz:g}", *(percent_of(_row_at(rows, hz)) for rows in kinds)])
     if len(cells) > 2:
-        cells.append(["drop", *(percent(report.performance_drop) for report in reports)])
+        cells.append(["drop", *(percent(report.drop(rows[0]["window"])) for rows in kinds)])
     return cells
 
 
@@ -198,7 +193,7 @@ def _memory(report: EvaluationReport, still_ms: float) -> list[list[str]]:
     """Return what the state is worth, or nothing if that was not measured."""
     if report.without_memory is None:
         return []
-    still, carried = report.still_objects, percent_ap(_row_at(report, report.reference_hz))
+    still, carried = report.still_objects, percent_of(report.reference())
     head = ["state", "all objects"]
     rows = [["carried", carried], ["reset at every step", percent_interval(report.without_memory)]]
     if len(still) == 2:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from rvtssm.cli.config import Config
 from rvtssm.contrib.demo.simulation_config import SyntheticConfig
-from rvtssm.evaluation.frequency import is_same_rate
+from rvtssm.records.settings import is_same_rate
 from rvtssm.system.user_error import UserError
 
 

@@ -11,7 +11,7 @@ from rvtssm.contrib.studies.study_cells import Cell
 from rvtssm.contrib.studies.study_report import Score
 from rvtssm.evaluation.coco import LEVEL
 from rvtssm.evaluation.protocol import scoring_rules
-from rvtssm.evaluation.result import NO_VALUE, percent, percent_interval
+from rvtssm.evaluation.report import NO_VALUE, percent, percent_interval
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.system.provenance import written_by
 

@@ -256,8 +256,10 @@ def _score(cell: Cell, weights: Path, digest: str, cost: tuple[int, float]) -> N
         asked = replace(cell.config, out=str(cell.out), checkpoint=str(weights), seed=_BOOTSTRAP_SEED)
         (report,) = evaluate(asked)
         scores = {}
-        for window, part in (report.by_window if report.others else {"": report}).items():
-            scores[window] = score_to_json(to_score(cell.row, cell.seed, "", part, cost), has_replicates=True)
+        for window in report.windows:
+            score = to_score(cell.row, cell.seed, "", report, window, cost)
+            name = window if len(report.windows) > 1 else ""  # one kind of windows needs no name
+            scores[name] = score_to_json(score, has_replicates=True)
         stored = {**now, "scores": scores}
     stored["point"] = cell.words
     with atomic_file(cell.file) as staged:

@@ -10,7 +10,7 @@ from rvtssm.cli.inputs import weights_label
 from rvtssm.cli.run_files import overrides
 from rvtssm.contrib.studies.study_config import StudyConfig, StudySettings, given_weights
 from rvtssm.contrib.studies.study_report import Score, score_from_json
-from rvtssm.evaluation.fit import class_maps
+from rvtssm.evaluation.weights_on_data import class_maps
 from rvtssm.export.exported import read_weights_file
 
 Point = tuple[Mapping[str, str], StudySettings]  # its values by key, and its settings

@@ -17,10 +17,10 @@ import numpy as np
 
 from rvtssm.evaluation.breakdown import SPEED, to_plain
 from rvtssm.evaluation.coco import LEVEL, Interval, Resampled
-from rvtssm.evaluation.frequency import performance_drop
 from rvtssm.evaluation.plots import label_rates, show_names_as_they_are, to_png
+from rvtssm.evaluation.published import performance_drop
 from rvtssm.evaluation.render import TerminalTable, render
-from rvtssm.evaluation.result import NO_VALUE, EvaluationReport, percent_interval, table_by_rate
+from rvtssm.evaluation.report import NO_VALUE, EvaluationReport, percent_interval, table_by_rate
 from rvtssm.system.output_folder import write_files
 
 if TYPE_CHECKING:
@@ -52,7 +52,9 @@ class Score:
         return performance_drop(ap_by_hz, self.reference_hz)
 
 
-def to_score(row: str, seed: str, condition: str, report: EvaluationReport, cost: tuple[int, float]) -> Score:
+def to_score(
+    row: str, seed: str, condition: str, report: EvaluationReport, window: str, cost: tuple[int, float]
+) -> Score:
     """Return the score of a training from its report.
 
     Args:
@@ -60,22 +62,24 @@ def to_score(row: str, seed: str, condition: str, report: EvaluationReport, cost
         seed: The seed.
         condition: How it was evaluated.
         report: The report.
+        window: The kind of windows.
         cost: Number of parameters, and seconds of training.
     """
     rates = {}
-    for rate in report.rows:
-        assert rate.resampled is not None
-        rates[rate.hz] = replace(rate.resampled, replicates={"AP": rate.resampled.replicates["AP"]})
-    weights = report.settings["weights SHA-256"]
-    return Score(row, seed, condition, report.reference_hz, *cost, weights, rates, _objects(report))
+    for scored in report.of(window):
+        metrics = {name: scored[name] for name in report.metric_names}
+        rates[scored["hz"]] = replace(report.resampled[scored["hz"], window], metrics=metrics)
+    weights = report.conditions["weights SHA-256"]
+    return Score(row, seed, condition, report.reference_hz, *cost, weights, rates, _objects(report, window))
 
 
-def _objects(report: EvaluationReport) -> dict[str, float]:
+def _objects(report: EvaluationReport, window: str) -> dict[str, float]:
     """Return AP on objects that stand still and on objects by speed, if the labels tell.
 
-    It is empty if the rate of training was not evaluated.
+    It is empty if the rate of training was not evaluated, or was evaluated with other windows.
     """
-    if report.breakdown_hz != report.reference_hz:
+    described = report.reference()
+    if described["hz"] != report.reference_hz or report.reference(window)["AP"] != described["AP"]:
         return {}
     objects = {"still": report.still_objects["carried"]} if "carried" in report.still_objects else {}
     for group in report.breakdown.groups if report.breakdown else ():

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import yaml
 from html_page import Page
+from scored_rows import by_rate
 from user_errors import raises
 
 from rvtssm.cli.main import main
@@ -226,8 +227,8 @@ def test_a_study_from_nothing_to_its_tables(tmp_path, monkeypatch, capsys):
     ]
     reports = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("seed=*/window=slide/evaluation.json"))]
     assert [score["rates"] for score in plain["scores"] if score["condition"] == "window=slide"] == [
-        {hz: {name: rate[name] for name in rate if name != "step_ms"} for hz, rate in each.items()}
-        for each in (report["rates"] for report in reports)
+        {hz: {name: rate[name] for name in rate if name != "step_ms"} for hz, rate in by_rate(report).items()}
+        for report in reports
     ]
     assert plain["rows"][0]["rates"]["20"]["interval"] is not None  # the same recordings in the draws of all seeds
     assert not (tmp_path / "prepared").exists()  # which trainings on raw recordings do not read
@@ -258,10 +259,10 @@ def _check_study_of_weights(folder):
         assert [row.row for row in rows] == ["seed=0_best", "seed=1_best"]
         assert rows[1].minus_the_first(20) is not None
     again = json.loads((folder / "seed=0" / "window=slide" / "evaluation.json").read_text())
-    assert report.to_json()["scores"][0]["rates"]["20"]["AP"] == again["rates"]["20"]["AP"]
+    assert report.to_json()["scores"][0]["rates"]["20"]["AP"] == by_rate(again)["20"]["AP"]
     with pytest.raises(UserError) as refused:
         study(settings={**settings, "class_map": {"boat": "car"}}, checkpoints=weights, out=str(folder / "other"))
-    assert refused.value.key == "class_map.no_such_class"
+    assert refused.value.key == "setting.choice"
 
 
 @pytest.fixture(scope="module")
@@ -292,9 +293,9 @@ def fake(monkeypatch, composed):
 
     def evaluate(config):
         done.append(f"evaluate {Path(config.out).relative_to(Path(config.out).parents[1])}")
-        return (SimpleNamespace(checkpoint=config.checkpoint, others=()),)
+        return (SimpleNamespace(checkpoint=config.checkpoint, windows=[config.evaluation.window]),)
 
-    def to_score(row, seed, condition, report, cost):
+    def to_score(row, seed, condition, report, window, cost):
         score = make_score(row, seed, condition)
         return replace(score, weights=Path(report.checkpoint).read_text())
 

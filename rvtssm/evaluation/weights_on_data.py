@@ -40,9 +40,6 @@ def data_for(
     module = SequenceDataModule(dataset, data=data)
     if class_indices(class_map, checkpoint.spec, module.spec) is None:
         _check_fit(path, checkpoint.spec, module.spec)
-    detector_for_frame(
-        checkpoint, module.spec.frame_height, module.spec.frame_width
-    )  # exported files have a fixed size
     return module
 
 
@@ -77,9 +74,10 @@ def class_maps(
     for name in class_map:
         if name not in known:
             raise UserError(
-                "class_map.no_such_class",
-                f"evaluation.class_map: none of the weights has a class {name!r}; "
-                f"choose from {', '.join(sorted(known))}",
+                "setting.choice",
+                name="evaluation.class_map",
+                found=f"{name!r}, which is a class of none of the weights",
+                needed=sorted(known),
             )
     maps: dict[str, dict[str, str] | None] = {}
     for weights, names in names_by_weights.items():
@@ -98,10 +96,9 @@ def for_data(
         has_class_map: Whether the classes of the weights are mapped to those of the data.
         say: Called with what a user should know.
     """
+    detector = detector_for_frame(checkpoint, spec.frame_height, spec.frame_width)
     if has_class_map:
-        return replace(
-            checkpoint, spec=spec, detector=detector_for_frame(checkpoint, spec.frame_height, spec.frame_width)
-        )
+        return replace(checkpoint, spec=spec, detector=detector)
     trained = checkpoint.spec
     per_px = trained.downsample / spec.downsample  # frames have the same size, sensors perhaps not
     rules = {name: getattr(spec, name) for name in _RULES}
@@ -109,7 +106,7 @@ def for_data(
     changed = [f"{name} {getattr(spec, name)}" for name in _RULES if rules[name] != getattr(trained, name)]
     if changed:
         say(f"scored by the rules of the data, which are not those of the training: {', '.join(changed)}")
-    return replace(checkpoint, spec=replace(trained, **rules))
+    return replace(checkpoint, spec=replace(trained, **rules), detector=detector)
 
 
 def differences_in_scoring(postprocess: PostprocessConfig, scored_as: PostprocessConfig) -> list[str]:
