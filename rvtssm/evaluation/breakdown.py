@@ -134,7 +134,7 @@ def _errors(recordings: Sequence[ScoredRecording], spec: DatasetSpec) -> tuple[n
             truth = scored[scored.t_us == frame.t_us]
             if not len(truth):  # AP does not score such a frame either
                 continue
-            pairs = _confusions(truth, scored_detections(frame, spec), spec.num_classes)
+            pairs = confusions(truth, scored_detections(frame, spec), spec.num_classes)
             np.add.at(confusion, tuple(pairs.T), 1)
             wrong = pairs[pairs[:, 0] != pairs[:, 1]]
             missed, false = (wrong < spec.num_classes).sum(axis=0).tolist()
@@ -143,7 +143,7 @@ def _errors(recordings: Sequence[ScoredRecording], spec: DatasetSpec) -> tuple[n
     return confusion, frames, highest_score
 
 
-def _confusions(truth: Labels, frame: Detections, nothing: int) -> np.ndarray:
+def confusions(truth: Labels, frame: Detections, nothing: int) -> np.ndarray:
     """Return rows (true class, detected class) in which every object and every detection occurs once.
 
     Each detection, best score first, takes the free object of any class that it overlaps most. `nothing` is the class
@@ -156,8 +156,8 @@ def _confusions(truth: Labels, frame: Detections, nothing: int) -> np.ndarray:
     for row, detection in zip(iou, chosen, strict=True):
         class_id = int(frame.class_id[detection])
         overlap = np.where(is_free & (row >= MIN_IOU), row, 0)
-        best = int(overlap.argmax())
-        if overlap[best] > 0:
+        best = int(overlap.argmax()) if len(overlap) else -1  # an image may be empty
+        if best >= 0 and overlap[best] > 0:
             is_free[best] = False
             pairs.append((int(truth.class_id[best]), class_id))
         else:

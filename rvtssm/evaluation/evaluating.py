@@ -23,8 +23,9 @@ from rvtssm.evaluation.evaluation_config import EvaluationConfig
 from rvtssm.evaluation.latency import late_steps, step_latency_ms
 from rvtssm.evaluation.pages import REPORT_FILES, write_report
 from rvtssm.evaluation.planned_rates import PlannedRate, plan_rates
-from rvtssm.evaluation.rates import memory_at, score_rate, score_shifts
+from rvtssm.evaluation.rates import ScoredRate, memory_at, score_rate, score_shifts
 from rvtssm.evaluation.report import EvaluationReport, Row, with_differences
+from rvtssm.evaluation.scored_files import scored_names, write_scored
 from rvtssm.evaluation.tracks import check_tracks
 from rvtssm.evaluation.weights_on_data import class_indices, data_for, differences_in_scoring, for_data
 from rvtssm.export.exported import chosen_precision
@@ -149,7 +150,7 @@ def evaluate_run(
         _check_streaming(run, rates)
         announce(run, rates)
         finished = FinishedRates(out, inputs_of(run, rates, seed), is_measured_anew=_measures_latency(run))
-        report = _report(run, rates, trained, seed, finished, say)
+        report = _report(run, rates, trained, seed, finished, out, say)
         if out is not None:
             with result_set(out, "evaluation", REPORT_FILES) as staged:
                 write_report(report, staged, finished.kept(report.rows))
@@ -162,20 +163,23 @@ def _report(
     trained: PlannedRate | None,
     seed: int,
     finished: "FinishedRates",
+    out: Path | None,
     say: Say,
 ) -> EvaluationReport:
     """Score every rate, the one that is described in detail last, and return the report."""
     detailed = trained if trained is not None and trained in rates else rates[0]
-    known = [rate for rate in rates if rate is not detailed and finished.has(rate)]
+    known = [rate for rate in rates if rate is not detailed and finished.has(rate) and _has_files(run, rate, out)]
     if known:
         names = ", ".join(f"{rate.hz:g} Hz ({' and '.join(rate.windows)})" for rate in known)
         say(f"taken from the evaluation before, of the same weights, data and settings: {names}")
     for rate in rates:
         if rate is not detailed and rate not in known:
             scored = score_rate(run, rate, seed)
+            _write_files(run, rate, scored, out)
             finished.add(scored.rows, scored.resampled)
             finished.write()
     scored = score_rate(run, detailed, seed)
+    _write_files(run, detailed, scored, out)
     finished.add(scored.rows, scored.resampled)
 
     # What the rate in detail says beside its row.
@@ -200,6 +204,23 @@ def _report(
         worst=worst_pictures(breakdown, scored, run.checkpoint.spec),
         time_shifts=score_shifts(run, detailed, _shifts_ms(run.options)),
     )
+
+
+def _place(rate: PlannedRate) -> str:
+    """Return how the files of a rate begin, such as 20hz_slide."""
+    return "_".join([f"{rate.hz:g}hz", *rate.windows])
+
+
+def _has_files(run: DetectorRun, rate: PlannedRate, out: Path | None) -> bool:
+    """Return whether what was scored at a rate is in files already, if it is asked for."""
+    names = scored_names(run.options.formats, _place(rate))
+    return out is None or all((out / "scored" / name).is_file() for name in names)
+
+
+def _write_files(run: DetectorRun, rate: PlannedRate, scored: ScoredRate, out: Path | None) -> None:
+    if out is not None:
+        what = scored.recordings, scored.matches, run.checkpoint.spec
+        write_scored(out / "scored", _place(rate), run.options.formats, *what)
 
 
 def _shifts_ms(options: EvaluationConfig) -> Sequence[float]:

@@ -1,13 +1,15 @@
 """The settings of an evaluation. This file does not import torch."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rvtssm.detection.inference_config import TRACKERS
 from rvtssm.records.settings import STILL_US, check_window
 from rvtssm.system.limits import check_at_least, check_choice, check_class_map, check_positive
 from rvtssm.system.user_error import UserError
+
+FORMATS = ("coco", "csv")  # see evaluation/scored_files.py
 
 
 @dataclass
@@ -52,11 +54,15 @@ class EvaluationConfig:
     """Processes that share the recordings; null: one per GPU, or one per core; torchrun starts its own."""
     ablate_memory: bool = False
     """Score the training rate again with the state reset at every step."""
+    formats: list[str] = field(default_factory=list)
+    """Also write what is scored: coco (labels and detections for COCO's tools), csv (per recording and per image)."""
     still_ms: float = STILL_US / 1000
     """Score objects apart that have not moved for this long, if the labels say so."""
 
     def __post_init__(self) -> None:
         check_class_map("evaluation.class_map", self.class_map)
+        for name in self.formats:
+            check_choice("evaluation.formats", name, FORMATS)
         check_choice("evaluation.split", self.split, ("train", "val", "test"))
         check_choice("evaluation.grid", self.grid, ("labels", "free"))
         check_choice("evaluation.when_late", self.when_late, ("skip", "queue"))

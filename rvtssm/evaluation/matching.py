@@ -150,8 +150,8 @@ def _detected(frames: Sequence[tuple[int, Detections]], num_images: int, rules: 
 
 
 def _ordered(ltwh: np.ndarray, group: Ints, value: np.ndarray, order: Ints) -> _Boxes:
-    area = ltwh[:, 2] * ltwh[:, 3]
-    return _Boxes(ltwh[order].astype(np.float64), area[order].astype(np.float64), group[order], value[order])
+    exact = ltwh[order].astype(np.float64)  # in which the product of two sides is exact, as in files for COCO's tools
+    return _Boxes(exact, exact[:, 2] * exact[:, 3], group[order], value[order])
 
 
 def _matched(

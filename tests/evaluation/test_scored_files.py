@@ -1,0 +1,114 @@
+"""What an evaluation writes of its boxes: pycocotools finds the AP of the report in it, and tables add up to it."""
+
+import contextlib
+import csv
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from event_examples import boxes_of, random_events
+from live_examples import draw_events, live_checkpoint  # noqa: F401
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from rvtssm.datasets.data_config import DataConfig
+from rvtssm.evaluation.coco import average_precisions
+from rvtssm.evaluation.evaluating import evaluate
+from rvtssm.evaluation.matching import ScoredRecording, match_detections
+from rvtssm.evaluation.scored_files import write_scored
+from rvtssm.events.labels import write_boxes
+from rvtssm.models.checkpoint import write_checkpoint
+from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.readers.dat import write_dat
+from tests.evaluation.test_coco import SPEC as GEN1
+from tests.evaluation.test_coco import random_recording
+from tests.evaluation.test_evaluate import SPEC
+
+pytestmark = pytest.mark.usefixtures("without_pictures")
+
+
+def by_pycocotools(folder: Path, place: str) -> dict[str, float]:
+    """The numbers of pycocotools on two files alone."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        truth = COCO(folder / f"{place}_labels.json")
+        results = json.loads((folder / f"{place}_detections.json").read_text())
+        judge = COCOeval(truth, truth.loadRes(results) if results else COCO(), "bbox")
+        judge.evaluate()
+        judge.accumulate()
+        judge.summarize()
+    names = "AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large"
+    return {name: np.nan if value == -1 else value for name, value in zip(names, judge.stats[:6], strict=True)}
+
+
+def check(folder: Path, place: str, metrics: dict) -> None:
+    for name, value in by_pycocotools(folder, place).items():
+        ours = np.nan if metrics[name] is None else metrics[name]
+        assert ours == pytest.approx(value, abs=1e-9, nan_ok=True), name
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("scores_empty_images", [False, True])
+@pytest.mark.parametrize("downsample", [1, 2])
+def test_pycocotools_finds_the_same_numbers(seed, scores_empty_images, downsample, tmp_path):
+    """Boxes that are too small, early ones, empty images, boxes beyond the frame and equal scores are among them."""
+    rng = np.random.default_rng(seed)
+    spec = replace(GEN1, scores_empty_images=scores_empty_images, downsample=downsample)
+    recordings = []
+    for name in "abc":
+        labels, detections = random_recording(rng)
+        empty_us = np.array([labels.t_us.max() + 50_000, labels.t_us.max() + 100_000])
+        labels = replace(labels, empty_us=empty_us)
+        detections = [replace(frame, score=np.round(frame.score, 1)) for frame in detections]
+        detections += [replace(detections[0], t_us=int(t_us)) for t_us in empty_us]
+        recordings.append(ScoredRecording(name, labels, detections))
+    matches = match_detections(recordings, spec)
+    write_scored(tmp_path, "20hz_slide", ["coco", "csv"], recordings, matches, spec)
+    metrics = average_precisions(matches, spec)
+    check(tmp_path, "20hz_slide", metrics)
+    with open(tmp_path / "20hz_slide_recordings.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    alone = average_precisions(matches[:1], spec)
+    assert [row["recording"] for row in rows] == list("abc") and float(rows[0]["AP"]) == alone["AP"]
+    with open(tmp_path / "20hz_slide_images.csv", newline="") as file:
+        images = list(csv.DictReader(file))
+    assert sum(int(row["hits"]) + int(row["missed"]) for row in images) == sum(int(row["boxes"]) for row in rows)
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory, live_checkpoint) -> Path:  # noqa: F811
+    """Weights whose boxes are as likely as not, and two recordings."""
+    folder = tmp_path_factory.mktemp("scored")
+    (folder / "raw/test").mkdir(parents=True)
+    for seed, name in enumerate("ab"):
+        write_dat(folder / f"raw/test/{name}_td.dat", random_events(5_000, seed, 1_090_000, 10_000), 48, 64)
+        rows = []
+        for number, t_us in enumerate(range(250_000, 1_100_000, 50_000)):
+            rows.append((t_us, 2 + number, 3, 6 + 2 * number, 25))  # the first ones are too small
+        write_boxes(folder / f"raw/test/{name}_bbox.npy", boxes_of(*rows, still_us=-1))
+    trained = replace(
+        live_checkpoint(num_blocks=(0, 0, 0, 1)), spec=replace(SPEC, min_side_px=12), raw_dir=str(folder / "raw")
+    )
+    write_checkpoint(folder / "model.ckpt", trained.detector, trained)
+    return folder / "model.ckpt"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"hz": [20, 40], "window": "both"}, {"grid": "free", "hz": [30]}, {"streaming": True, "latency_ms": 30}],
+    ids=["rates", "free", "streaming"],
+)
+def test_the_boxes_of_every_row_can_be_held(weights, tmp_path, asked):
+    usual = {"bootstrap": 0, "data": DataConfig(workers=0), "precision": "float32", "time_shifts_ms": []}
+    boxes = PostprocessConfig(min_score=0)
+    report = evaluate(weights, out=tmp_path, formats=["coco", "csv"], postprocess=boxes, **usual, **asked)
+    places = set()
+    for row in report.rows:
+        (labels,) = [*tmp_path.glob(f"scored/{row['hz']:g}hz_*{row['window']}*_labels.json")]
+        place = labels.name.removesuffix("_labels.json")
+        places.add(place)
+        check(tmp_path / "scored", place, row)
+        assert json.loads((tmp_path / f"scored/{place}_detections.json").read_text())
+    assert len([*tmp_path.glob("scored/*")]) == 4 * len(places)
