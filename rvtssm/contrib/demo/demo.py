@@ -29,8 +29,8 @@ from rvtssm.evaluation.report import EvaluationReport, Row, percent, percent_int
 from rvtssm.models.checkpoint import load_file, read_checkpoint
 from rvtssm.models.detector import count_parameters
 from rvtssm.models.weights import default_weights
-from rvtssm.system.files import configs_dir
 from rvtssm.records.settings import is_same_rate
+from rvtssm.system.files import configs_dir
 from rvtssm.system.output_folder import result_set
 from rvtssm.training.checkpoints import latest_checkpoint
 
