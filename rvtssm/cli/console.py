@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -30,6 +31,32 @@ def changing_line(text: str) -> Iterator[Callable[[str], None]]:
 def say_error(text: str) -> None:
     """Print a line in red on standard error."""
     _errors.print(text, style="red", soft_wrap=True)
+
+
+def tell(text: str) -> None:
+    """Print text on standard error, beside lines for programs on standard output."""
+    _errors.print(text, soft_wrap=True)
+
+
+def tell_log(text: str, level: str = "INFO") -> None:
+    """Print a line with time and level on standard error, for the journal of a service; nothing in a terminal.
+
+    systemd's journal reads the level from the number in front (sd-daemon(3)).
+    """
+    if _errors.is_terminal:
+        return
+    number = ""
+    if "JOURNAL_STREAM" in os.environ:
+        number = {"INFO": "<6>", "WARNING": "<4>"}[level]
+    _errors.print(f"{number}{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {level} {text}", soft_wrap=True)
+
+
+def tell_warning(text: str) -> None:
+    """Print a warning on standard error: for a log with its time, in a terminal in colour."""
+    if _errors.is_terminal:
+        _errors.print(f"warning: {text}", style="yellow", soft_wrap=True)
+    else:
+        tell_log(text, "WARNING")
 
 
 @contextmanager

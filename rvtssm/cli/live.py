@@ -1,9 +1,13 @@
 """`rvtssm live`: boxes while a camera or a program sends events, or while a recording is played at its own pace."""
 
+import contextlib
 import json
 import math
 import os
-from collections.abc import Iterator
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -11,61 +15,66 @@ from pathlib import Path
 import torch
 
 from rvtssm.cli.config import Config
-from rvtssm.cli.console import changing_line, console, say, say_error, say_replaced
+from rvtssm.cli.console import changing_line, console, say, say_error, tell, tell_log, tell_warning
 from rvtssm.cli.inputs import out_folder, weights_label
 from rvtssm.cli.weights import announce_detection, precision_in_words, weights_to_detect
 from rvtssm.detection.downsample import SustainedRate, sustained_rates
+from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.event_camera import CAMERA
 from rvtssm.detection.feed import Feed
 from rvtssm.detection.inference_config import shown_boxes
 from rvtssm.detection.live_run import LiveRun
 from rvtssm.detection.predict_recording import settings_detector
 from rvtssm.detection.replay import Replay
-from rvtssm.detection.result_files import ResultContext, detection_objects, open_result_files, result_file_names
+from rvtssm.detection.result_files import (
+    ResultContext,
+    SturdyWriter,
+    detection_objects,
+    open_result_files,
+    result_file_names,
+)
 from rvtssm.detection.sources import OpenedSource, ended_by_signals, find_sources, opened_source
-from rvtssm.detection.summary import Tally, counted, run_summary
+from rvtssm.detection.summary import RunSummary, Tally, counted, run_summary
 from rvtssm.detection.window_results import WindowResult
 from rvtssm.evaluation.render import TerminalTable
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.readers import Recording
 from rvtssm.readers.source import LiveSource
 from rvtssm.records import ReadOptions
-from rvtssm.system.output_folder import result_set
-from rvtssm.system.user_error import UserError
+from rvtssm.system.files import atomic_file
+from rvtssm.system.output_folder import free_number, locked, numbered_name, result_set
+from rvtssm.system.user_error import UserError, in_one_line
 
 _SHOWN_EVERY_S = 0.5
+_STATUS_EVERY_S = 5.0
+_TOLD_EVERY_S = 60.0
 
 
 def live(config: Config, as_json: bool = False) -> int:
     """Write the boxes to `out` until the source or the user ends it; return 2 if the source broke off.
 
     With `as_json`, print a line of JSON for every window at once. Return 2 also if the program that reads them ends,
-    and if events cannot be used. The boxes before are written.
+    and if events cannot be used. Files grow window by window and are never replaced: a later run in the same folder
+    writes `detections_2.jsonl` and `live_2.json`. Events are read while the weights are loaded.
     """
     label = weights_label(config.checkpoint)
-    config, checkpoint = weights_to_detect(config)
-    detection = config.detection
     source_name = next(iter(find_sources(config.recording))) if config.recording else "camera"
-    out = out_folder(config, "live", source_name, label)
-    if config.live.benchmark:
-        return _benchmark(config, checkpoint, out, as_json)
-    with (
-        _opened(config) as (source, opened),
-        result_set(out, "live", [*result_file_names(), "live.json"]) as staged,
-    ):
-        if not as_json:
-            say_replaced(out, "live")
-            announce_detection("detect", config, checkpoint, source.name, out)
-        detector = settings_detector(checkpoint, opened, detection, config.postprocess, config.filters, skip="late")
-        tally = Tally(1)
-        run = LiveRun(source, detector, tally.see)
-        broke_off = _run(run, tally, config, staged, as_json)
-        restarts = run.num_restarts
-        summary = run_summary(opened, source, detector, tally, num_restarts=restarts, broke_off=broke_off)
-        (staged / "live.json").write_text(json.dumps(asdict(summary), indent=2) + "\n")
-    if not as_json:
-        for line in [*summary.lines(), f"in {out}"]:
-            say(line)
+    with _opened(config) as (source, opened):
+        config, checkpoint = weights_to_detect(config)
+        out = out_folder(config, "live", source_name, label)
+        if config.live.benchmark:
+            return _benchmark(config, checkpoint, source, opened, out, as_json)
+        with locked(out):
+            number = free_number(out, [*result_file_names(config.live.formats), "live.json"])
+            if not as_json:
+                announce_detection("detect", config, checkpoint, source.name, out)
+            session = _Session(config, source, opened, checkpoint, as_json)
+            broke_off = session.run(out, number)
+            summary = session.summary(broke_off)
+            (out / numbered_name("live.json", number)).write_text(json.dumps(asdict(summary), indent=2) + "\n")
+            (out / "status.json").unlink(missing_ok=True)
+    for line in [*summary.lines(), f"in {out}"]:
+        (tell if as_json else say)(line)
     if not summary.num_windows and isinstance(source, Replay):
         say_error(f"{source_name} ends before its first window does; `rvtssm predict` shows what is in it")
     if summary.broke_off:
@@ -73,11 +82,150 @@ def live(config: Config, as_json: bool = False) -> int:
     return 2 if summary.broke_off else 0
 
 
-def _benchmark(config: Config, checkpoint: LoadedCheckpoint, out: Path, as_json: bool) -> int:
+class _Session:
+    """One run of `live`: the detector on its source, the files, and what is told meanwhile.
+
+    Args:
+        config: The settings.
+        source: What sends the events.
+        opened: The source that was opened for it.
+        checkpoint: The weights.
+        as_json: Whether every window is printed as a line of JSON.
+    """
+
+    def __init__(
+        self, config: Config, source: LiveSource, opened: OpenedSource, checkpoint: LoadedCheckpoint, as_json: bool
+    ) -> None:
+        self.config, self.source, self.opened, self.as_json = config, source, opened, as_json
+        self.tally = Tally(1)
+        self._run = LiveRun(source, self._detector(checkpoint), self.tally.see, config.live.heartbeat)
+        self._minute, self._is_reload_asked = Tally(0), False
+
+    def _detector(self, checkpoint: LoadedCheckpoint) -> StreamDetector:
+        config = self.config
+        how = {"skip": "late"}
+        return settings_detector(checkpoint, self.opened, config.detection, config.postprocess, config.filters, **how)
+
+    def run(self, folder: Path, number: int) -> str:
+        """Run until the source ends, write and show what is found, and return why the events broke off, if they did."""
+        source, run, min_score = self.source, self._run, self.config.detection.min_score
+        spec = run.detector.checkpoint.spec
+        context = ResultContext(spec, run.detector.sensor_hw, min_score)
+        with (
+            open_result_files(folder, self.config.live.formats, context, number) as writers,
+            changing_line("preparing the detector") as show,
+            _asked_by(signal.SIGUSR1, self._ask_reload),
+        ):
+            files = [SturdyWriter(write, tell_warning) for write in writers]
+            began_s = shown_s = status_s = told_s = source.clock()
+            run.warm_up()
+            until_s = source.clock() + (self.config.live.duration_s or math.inf)
+            while not source.is_ended and source.clock() < until_s:
+                try:
+                    result = run.step()
+                    now_s = source.clock()
+                    if now_s - status_s > _STATUS_EVERY_S:
+                        status_s = now_s
+                        self._write_status(folder)
+                    if now_s - told_s > _TOLD_EVERY_S:
+                        told_s = now_s
+                        self._tell_minute()
+                    if self._is_reload_asked:
+                        self._reload()
+                    if result is None:
+                        continue
+                    written = result.above(min_score)
+                    for write in files:
+                        write(written)
+                    self._count(result, len(written), files)
+                    if self.as_json:
+                        say(_as_json(written, spec.class_names))
+                    elif now_s - shown_s > _SHOWN_EVERY_S:
+                        shown_s = now_s
+                        show(f"{shown_s - began_s:.0f} s, {_in_words(written, self.tally)}")
+                except UserError as error:
+                    return str(error)
+                except SystemExit:  # what rich raises if the reader of a pipe has ended
+                    return "the program that reads the lines has ended"
+        return source.broke_off
+
+    def summary(self, broke_off: str) -> RunSummary:
+        """Return the record of the run so far."""
+        run = self._run
+        restarts = run.num_restarts
+        return run_summary(
+            self.opened, self.source, run.detector, self.tally, num_restarts=restarts, broke_off=broke_off
+        )
+
+    def _count(self, result: WindowResult, num_written: int, files: Sequence[SturdyWriter]) -> None:
+        if not self.tally.num_windows and result.lag_s > _SHOWN_EVERY_S:
+            tell(f"live begins {result.lag_s:.1f} s behind, because events arrived while it was prepared")
+        self.tally.add(result, num_written)
+        self._minute.add(result, num_written)
+        self.tally.num_unwritten = sum(file.num_unwritten for file in files)
+
+    def _write_status(self, folder: Path) -> None:
+        """Write `status.json`, by which other programs see that the run goes on. A full disk does not end it."""
+        facts = {**self.tally.counts(), "lag_ms": self._minute.counts()["lag_ms"], "source": self.source.name}
+        facts["num_lost_packets"] = self.source.num_lost
+        with contextlib.suppress(OSError), atomic_file(folder / "status.json") as staged:
+            staged.write_text(json.dumps({"time_s": time.time(), **facts}) + "\n")
+
+    def _tell_minute(self) -> None:
+        """Say on standard error how the last minute was; for logs, as a terminal shows it anyway."""
+        minute, self._minute = self._minute.counts(), Tally(0)
+        lag = ", ".join(f"{value:.0f} ms ({name})" for name, value in minute["lag_ms"].items())
+        facts = [counted(minute["num_windows"], "window"), counted(minute["num_detections"], "box")]
+        facts += [
+            f"{minute['num_passed']} passed over",
+            f"{minute['num_silent']} of silence",
+            f"lag {lag or 'unknown'}",
+        ]
+        facts.append(f"{counted(self.source.num_lost, 'packet')} lost since the start")
+        tell_log("the last minute: " + ", ".join(facts))
+
+    def _ask_reload(self) -> None:
+        self._is_reload_asked = True
+
+    def _reload(self) -> None:
+        """Load the weights again, and go on with them; with those before if they cannot be used."""
+        self._is_reload_asked = False
+        try:
+            _, checkpoint = weights_to_detect(self.config)
+            detector = self._detector(checkpoint)
+            detector.warm_up()
+        except (UserError, OSError) as error:
+            tell_warning(f"the weights cannot be loaded again ({in_one_line(error)}); live goes on with those before")
+            return
+        self._run.use(detector)
+        tell_log(f"live goes on with the weights that {self.config.checkpoint} holds now")
+
+
+@contextmanager
+def _asked_by(number: int, act: Callable[[], None]) -> Iterator[None]:
+    """Call a function on a signal while the block runs, if this is the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(number, lambda *_: act())
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+def _benchmark(
+    config: Config,
+    checkpoint: LoadedCheckpoint,
+    source: LiveSource,
+    opened: OpenedSource,
+    out: Path,
+    as_json: bool,
+) -> int:
     """Measure which rates this processor sustains on a recording, print a table, and write `benchmark.json`."""
     rates, detection = list[SustainedRate](), config.detection
     windows = checkpoint.windows_at(detection.hz, detection.window, detection.reduce)
-    with _opened(config) as (source, opened), changing_line("measuring") as show:
+    with changing_line("measuring") as show:
         recording = opened.events
         if not isinstance(recording, Recording):
             raise UserError(
@@ -134,49 +282,22 @@ def _opened(config: Config) -> Iterator[tuple[LiveSource, OpenedSource]]:
             live_source = events
         else:
             live_source = Feed(events)
+            live_source.begin()  # it reads while the weights are loaded
         with ended_by_signals(live_source):
             yield live_source, opened
-
-
-def _run(run: LiveRun, tally: Tally, config: Config, folder: Path, as_json: bool) -> str:
-    """Run until the source ends, write and show what is found, and return why the events broke off, if they did."""
-    source, spec = run.source, run.detector.checkpoint.spec
-    context = ResultContext(spec, run.detector.sensor_hw, config.detection.min_score)
-    with (
-        open_result_files(folder, config.live.formats, context) as writers,
-        changing_line("preparing the detector") as show,
-    ):
-        began_s = shown_s = source.clock()
-        run.warm_up()
-        until_s = source.clock() + (config.live.duration_s or math.inf)
-        while not source.is_ended and source.clock() < until_s:
-            try:
-                result = run.step()
-                if result is None:
-                    continue
-                written = result.above(config.detection.min_score)
-                for write in writers:
-                    write(written)
-                tally.add(result, len(written))
-                if as_json:
-                    say(_as_json(written, spec.class_names))
-                elif source.clock() - shown_s > _SHOWN_EVERY_S:
-                    shown_s = source.clock()
-                    show(f"{shown_s - began_s:.0f} s, {_in_words(written, tally)}")
-            except UserError as error:
-                return str(error)
-            except SystemExit:  # what rich raises if the reader of a pipe has ended
-                return "the program that reads the lines has ended"
-    return source.broke_off
 
 
 def _as_json(result: WindowResult, class_names: tuple[str, ...]) -> str:
     """Return a window as a line of JSON."""
     content = {
+        "time_s": round(result.time_s, 6),
         "start_us": result.start_us,
         "t_us": result.t_us,
         "lag_ms": round(1000 * result.lag_s, 2),
         "num_passed": result.num_passed,
+        "num_silent": result.num_silent,
+        "num_lost_packets": result.num_lost_packets,
+        "num_lost_events": result.num_lost_events,
         "detections": detection_objects(result.detections, class_names),
     }
     return json.dumps(content)

@@ -4,8 +4,10 @@
 in what they do with a window.
 """
 
+import functools
 import math
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -228,14 +230,16 @@ class StreamDetector:
         if self._num_empty(stop) < shortest_gap <= self._num_empty(stop, 1):
             result = self._merged(begun + 1)
         # The gap: its windows without events are stepped over.
-        num_empty = self._num_empty(stop)
+        num_empty, num_silent = self._num_empty(stop), 0
         if num_empty >= shortest_gap:
             result = self._step_over(num_empty)
+            num_silent = num_empty - (self._clock.done == stop)
         # The rest: the newest window takes the time of those before it.
         if self._clock.done < stop:
             result = self._merged(stop)
         self._forget()
-        return replace(result, num_passed=stop - begun - 1)
+        step_us = (stop - begun) * self.windows.stride_us
+        return replace(result, num_passed=stop - begun - 1, num_silent=num_silent, step_us=step_us)
 
     def _merged(self, stop: int) -> WindowResult:
         """Compute the last of the windows until `stop`, in one step over all of them."""
@@ -290,6 +294,8 @@ class StreamDetector:
                 "stream.no_state", 'a detector with filters or skip="never" has no state to store; use neither'
             )
         stored = {
+            "weights": self._weights_digest,
+            "tracks": None if self.tracker is None else self.tracker.state_dict(),
             "streams": self._network.streams.state_dict(),
             "sensor_hw": list(self.sensor_hw),
             "pending": [torch.from_numpy(array) for array in self._counter.state()],
@@ -303,12 +309,22 @@ class StreamDetector:
         """Continue from a `state_dict`.
 
         Raises:
-            UserError: The sensor or the detector differs.
+            UserError: The sensor, the weights or the detector differs.
         """
         if missing := [name for name in _STORED if name not in stored]:
             raise UserError(
                 "stream.state_incomplete",
                 f"the stored state lacks {', '.join(missing)}; give the result of `state_dict`",
+            )
+        if stored["weights"] != self._weights_digest:
+            raise UserError(
+                "streams.stored_states",
+                "the stored state was computed with other weights; load those, or begin a new stream",
+            )
+        if (stored["tracks"] is None) != (self.tracker is None):
+            raise UserError(
+                "streams.stored_states",
+                "the stored state and this detector differ in whether objects are tracked; give both the same track=",
             )
         if list(stored["sensor_hw"]) != list(self.sensor_hw):
             raise UserError(
@@ -320,8 +336,18 @@ class StreamDetector:
         self._counter.load_state(tuple(array.numpy() for array in stored["pending"]))
         self._network.is_first, self._was_silent = stored["is_first"], stored["was_silent"]
         self._clock.set_times(stored)
+        if self.tracker is not None:
+            self.tracker.load_state_dict(stored["tracks"])
         if stored["windows"] != repr(self.windows):
             self._clock.change_windows(self.windows)
+
+    @property
+    def end_of_last_events_us(self) -> int | None:
+        """When the window of the last event closes; None if it has closed, or if there was no event."""
+        number = self._clock.num_at_the_end() - 1
+        if number < self._clock.done:
+            return None
+        return int(self._clock.part(number, number + 1).ends_us[-1]) + self.windows.includes_end
 
     @property
     def num_pending(self) -> int:
@@ -334,6 +360,14 @@ class StreamDetector:
             f"StreamDetector({_pixels(self.sensor_hw)} pixels in frames of {_pixels(self.frame_hw)}, "
             f"{self.windows.hz:g} Hz with windows of {length_ms:g} ms, now at {(self._clock.end_us or 0) / 1e6:.3f} s)"
         )
+
+    @functools.cached_property
+    def _weights_digest(self) -> int:
+        """A number that other weights hardly have."""
+        digest = zlib.crc32(repr(self.checkpoint.to_dict()).encode())
+        for tensor in self.checkpoint.detector.state_dict().values():
+            digest = zlib.crc32(tensor.detach().cpu().contiguous().numpy(), digest)
+        return digest
 
     def _check_length(self, windows: WindowSettings) -> None:
         longest_us = max(windows.stride_us, windows.nominal_length_us)
@@ -410,7 +444,7 @@ class StreamDetector:
         detections = self._network.detect_after_gap(frame, num_windows, self.windows.stride_us, clock.end_us)
         step_us, start_us = num_windows * self.windows.stride_us, int(windows.bounds_us[0, 0])
         result = self._result(detections, start_us, time.perf_counter() - began_s, step_us, frame)
-        return replace(result, num_passed=num_windows - 1)
+        return replace(result, num_passed=num_windows - 1, num_silent=num_windows - 1)
 
     def _forget(self) -> None:
         """Forget the events that no later window needs."""
@@ -451,7 +485,7 @@ def detect(
     yield from detector.closed_by_the_end()
 
 
-_STORED = ("streams", "sensor_hw", "pending", "windows", "is_first", "was_silent", *CLOCK_TIMES)
+_STORED = ("weights", "tracks", "streams", "sensor_hw", "pending", "windows", "is_first", "was_silent", *CLOCK_TIMES)
 
 
 def _whole_us(name: str, time_us: int | None) -> int | None:

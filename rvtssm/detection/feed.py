@@ -65,10 +65,12 @@ class Feed(LiveSource):
         source: The source.
     """
 
+    says_time = False
+
     def __init__(self, source: EventSource) -> None:
         self.source = source
         self.name, self.height, self.width, self.format = source.name, source.height, source.width, source.format
-        self.num_lost = self.num_lost_events = 0
+        self._num_dropped = self.num_lost_events = 0
         self._has_ended, self._own_broke_off = False, ""
         self._latest_us: int | None = None
         self._waiting, self._num_waiting = deque[Arrival](), 0  # packets, and the number of their events
@@ -76,6 +78,11 @@ class Feed(LiveSource):
         self._error: Exception | None = None
         self._changed = threading.Condition()  # of the four attributes above
         self._thread = threading.Thread(target=self._read, name="rvtssm feed", daemon=True)
+
+    @property
+    def num_lost(self) -> int:  # type: ignore[override]
+        """Packets that were dropped here, or that the source has lost."""
+        return self._num_dropped + self.source.num_lost
 
     @property
     def is_ended(self) -> bool:
@@ -93,8 +100,9 @@ class Feed(LiveSource):
         return self.source.faults
 
     def begin(self) -> None:
-        """Begin to read."""
-        self._thread.start()
+        """Begin to read, unless the thread reads already."""
+        if self._thread.ident is None:
+            self._thread.start()
 
     def arrivals(self) -> list[Arrival]:
         """Return all that has arrived, or nothing after a short wait. Raise what the program of the source raised."""
@@ -143,7 +151,7 @@ class Feed(LiveSource):
                 dropped = len(self._waiting.popleft().events)
                 self._num_waiting -= dropped
                 self.num_lost_events += dropped
-                self.num_lost += 1
+                self._num_dropped += 1
             self._waiting.append(arrival)
             self._num_waiting += len(arrival.events)
             self._changed.notify_all()

@@ -94,6 +94,8 @@ class LiveConfig:
     """Measure the first windows of a recording at several values of downsample instead, and write benchmark.json."""
     formats: list[str] = field(default_factory=lambda: ["jsonl"])
     """Some of RESULT_WRITERS."""
+    heartbeat: bool = False
+    """Go on with windows while a pipe or a program is silent, by the clock of this computer."""
 
     def __post_init__(self) -> None:
         check_positive("live", self, "duration_s")

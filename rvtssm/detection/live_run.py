@@ -5,9 +5,12 @@ that have arrived are joined and counted before a window is computed, so the cos
 and a window waits for at most one computation.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+
+import numpy as np
 
 from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.window_results import WindowResult
@@ -16,6 +19,7 @@ from rvtssm.readers.source import NO_EVENTS, Arrival, LiveSource
 from rvtssm.records import Events
 
 _LONGEST_DRAIN_S = 0.5  # if reading takes longer than this, events arrive faster than they can be read
+_LONGEST_WAY_US = 50_000  # from the sensor to this process; later events count in the next window
 _MOST_WAITING = 1 << 24  # events, 0.3 GB; before more of them wait, a window is computed
 
 
@@ -26,17 +30,31 @@ class LiveRun:
         source: The source.
         detector: The detector, with skip="late". If the clock of the source jumps, it restarts.
         on_events: Receives all events that the filters keep.
+        heartbeat: While a source without a time of its own is silent, close windows by the clock of this computer. In
+            any case, the window of the last events is closed so, one or two strides later. Events that come after all
+            count in the next window.
     """
 
     def __init__(
-        self, source: LiveSource, detector: StreamDetector, on_events: Callable[[Events], object] | None = None
+        self,
+        source: LiveSource,
+        detector: StreamDetector,
+        on_events: Callable[[Events], object] | None = None,
+        heartbeat: bool = False,
     ) -> None:
-        self.source, self.detector = source, detector
-        self.detector.on_events = on_events
+        self.source, self._on_events, self._heartbeat = source, on_events, heartbeat
+        self.use(detector)
         self.num_restarts = 0
         self.now_us: int | None = None  # all events before this time of the source are known
+        self._closed_us: int | None = None  # the clock of this computer has closed windows until then
+        self._num_lost = self._num_lost_events = 0  # of the source, at the last result
         self._later = list[Arrival]()  # after a jump of the clock, so after a window was computed
         self._arrived: deque[tuple[int, float]] = deque(maxlen=1 << 16)  # times of the source and of their arrival
+
+    def use(self, detector: StreamDetector) -> None:
+        """Go on with another detector, such as one with new weights, whose windows begin with the next events."""
+        self.detector = detector
+        self.detector.on_events = self._on_events
 
     def warm_up(self) -> None:
         """Let the detector compile its code, and let the source begin afterwards. Call this before the first `step`."""
@@ -45,7 +63,11 @@ class LiveRun:
 
     def step(self) -> WindowResult | None:
         """Take in what has arrived, and compute the newest closed window. Return None if no window has closed."""
-        self._take(self._later or self._arrivals())
+        arrived = self._later or self._arrivals()
+        if arrived:
+            self._take(arrived)
+        else:
+            self._close_by_clock()
         return self._compute()
 
     def finish(self, until_us: int) -> WindowResult | None:
@@ -65,7 +87,35 @@ class LiveRun:
             self._arrived.popleft()
         arrived_s = self._arrived[0][1]
         waited_s, lag_s = max(began_s - arrived_s, 0.0), max(self.source.clock() - arrived_s, 0.0)
-        return replace(result, waited_s=waited_s, lag_s=lag_s)
+        num_lost, num_lost_events = self.source.num_lost, self.source.num_lost_events
+        lost, lost_events = num_lost - self._num_lost, num_lost_events - self._num_lost_events
+        self._num_lost, self._num_lost_events = num_lost, num_lost_events
+        return replace(
+            result,
+            waited_s=waited_s,
+            lag_s=lag_s,
+            time_s=time.time(),
+            num_lost_packets=lost,
+            num_lost_events=lost_events,
+        )
+
+    def _close_by_clock(self) -> None:
+        """Close the window of the last events if nothing has come for a while, and with heartbeat later ones."""
+        if self.source.says_time or not self._arrived:
+            return
+        last_us, arrived_s = self._arrived[-1]
+        # Events may need some time from the sensor to here, and come in packets.
+        margin_us = max(self.detector.windows.stride_us, _LONGEST_WAY_US)
+        until_us = last_us + round(1e6 * (self.source.clock() - arrived_s) - margin_us)
+        end_us = self.detector.end_of_last_events_us
+        if not self._heartbeat:
+            if end_us is None or until_us < end_us:
+                return
+            until_us = end_us
+        if until_us > last_us:
+            self._closed_us = until_us
+            self.detector.feed(NO_EVENTS, until_us)
+            self._arrived.append((until_us, arrived_s + (until_us - last_us) / 1e6))
 
     def _arrivals(self) -> list[Arrival]:
         """Return what has arrived until nothing more waits, or so much that a window has to be computed first."""
@@ -92,12 +142,15 @@ class LiveRun:
         if taken[0].is_restart and self.now_us is not None:
             self.detector.restart()
             self.num_restarts += 1
-            self.now_us = None
+            self.now_us = self._closed_us = None
             self._arrived.clear()
         for arrival in taken:
             self._note_time(arrival)
         untils_us = [arrival.until_us for arrival in taken if arrival.until_us is not None]
         events = join_events([arrival.events for arrival in taken if len(arrival.events)])
+        if self._closed_us is not None and len(events) and events.t[0] < self._closed_us:
+            self.detector.num_late += int(np.searchsorted(events.t, self._closed_us))
+            events = replace(events, t=np.maximum(events.t, self._closed_us))
         self.detector.feed(events, max(untils_us, default=None))
 
     def _note_time(self, arrival: Arrival) -> None:

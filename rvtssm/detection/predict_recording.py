@@ -32,7 +32,7 @@ from rvtssm.system.output_folder import result_set
 from rvtssm.system.progress import progress_bar
 from rvtssm.system.user_error import UserError
 
-_PICTURES = ("video.mp4", "strip.png", "still_*.png")
+_PICTURES = {"mp4": ["video.mp4"], "png": ["strip.png", "still_*.png"]}
 
 
 def predict_recording(
@@ -89,7 +89,7 @@ def predict_recording(
         run = RecordingRun(checkpoint, source, detection, config, postprocess, filters, keeps_frames=True)
         with (
             nullcontext() if interruption is None else ended_by_signals(interruption),
-            result_set(out, "prediction", [*result_file_names(), *_PICTURES, "prediction.json"]) as staged,
+            result_set(out, "prediction", _file_names(config.formats)) as staged,
         ):
             interrupted = ""
             with _opened_outputs(staged, run, detection, config, ground_truth) as write:
@@ -105,6 +105,14 @@ def predict_recording(
             summary = run.summary(interrupted, files)
             (staged / "prediction.json").write_text(json.dumps(asdict(summary), indent=2) + "\n")
     return summary
+
+
+def _file_names(formats: Sequence[str]) -> list[str]:
+    """Return the names, or patterns of names, of the files that some formats write."""
+    names = [*result_file_names(formats), "prediction.json"]
+    for name in formats:
+        names += _PICTURES.get(name, [])
+    return names
 
 
 class RecordingRun:

@@ -3,13 +3,18 @@
 Folders of contrib write further formats; RESULT_WRITERS names their functions, which are imported when they are used.
 """
 
+import contextlib
 import importlib
+import io
 import json
-import shutil
+import os
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -17,6 +22,7 @@ from rvtssm.boxes import xyxy_to_ltwh
 from rvtssm.detection.inference_config import RESULT_WRITERS
 from rvtssm.detection.window_results import WindowResult, coco_results, track_fields
 from rvtssm.records import DatasetSpec, Detections
+from rvtssm.system.output_folder import numbered_name
 from rvtssm.system.user_error import UserError
 
 # The layout of `_bbox.npy` in Gen1 and 1Mpx, so that detections can be used like ground truth.
@@ -28,6 +34,9 @@ DETECTION_DTYPE = np.dtype(
         "itemsize": 40,
     }
 )
+
+_SYNC_S = 1.0  # time between two calls that bring a file to the disk
+_HEADER_BYTES = 448  # of an array of boxes, a multiple of 64
 
 Write = Callable[[WindowResult], None]
 
@@ -44,13 +53,15 @@ class ResultContext:
 OpenWriter = Callable[[Path, ResultContext], AbstractContextManager[Write]]
 
 
-def result_file_names() -> list[str]:
-    """Return the names of the files that formats of results write."""
-    return [file_name for file_name, _ in RESULT_WRITERS.values() if file_name]
+def result_file_names(formats: Sequence[str]) -> list[str]:
+    """Return the names of the files that some formats of results write."""
+    return [file_name for name, (file_name, _) in RESULT_WRITERS.items() if name in formats and file_name]
 
 
 @contextmanager
-def open_result_files(folder: Path, formats: Sequence[str], context: ResultContext) -> Iterator[list[Write]]:
+def open_result_files(
+    folder: Path, formats: Sequence[str], context: ResultContext, number: int = 1
+) -> Iterator[list[Write]]:
     """Yield the writers of all formats. Call each with every window; the files are complete after the block.
 
     A JSON line is {"t_us", "detections": [{"xyxy", "class", "score"}]}. The `image_id` of a COCO result is the time of
@@ -62,13 +73,14 @@ def open_result_files(folder: Path, formats: Sequence[str], context: ResultConte
         folder: The folder to write to.
         formats: Keys of RESULT_WRITERS; others, such as those of pictures, are passed over.
         context: What the writers know about all windows.
+        number: Of the run in this folder, for the names of the files.
 
     Raises:
         UserError: The folder of contrib that writes a format is missing, or lacks a package.
     """
     with ExitStack() as stack:
         yield [
-            stack.enter_context(_writer(name)(folder / file_name, context))
+            stack.enter_context(_writer(name)(folder / numbered_name(file_name, number), context))
             for name, (file_name, _) in RESULT_WRITERS.items()
             if name in formats
         ]
@@ -87,24 +99,105 @@ def _writer(name: str) -> OpenWriter:
     return opened
 
 
+class SturdyWriter:
+    """Calls a writer of results, and goes on without it while the disk is full.
+
+    Args:
+        write: The writer.
+        tell: Receives a sentence when the disk is full, and one when there is room again.
+    """
+
+    def __init__(self, write: Write, tell: Callable[[str], object]) -> None:
+        self._write, self._tell = write, tell
+        self.num_unwritten = 0
+        self._is_failing = False
+
+    def __call__(self, result: WindowResult) -> None:
+        """Write a window, or count it."""
+        try:
+            self._write(result)
+        except OSError as error:
+            self.num_unwritten += 1
+            if not self._is_failing:
+                self._tell(f"windows cannot be written ({error.strerror}); detection goes on, and writes when it can")
+            self._is_failing = True
+            return
+        if self._is_failing:
+            self._tell(f"windows are written again; {self.num_unwritten} are missing so far")
+        self._is_failing = False
+
+
+class GrowingFile:
+    """A file that is whole after every window, whatever ends the process.
+
+    What is added replaces the last bytes, the tail, which end the file. If the disk is full, the file stays as it was
+    before. Once a second, the system is told to bring it to the disk, so that a loss of power costs a second.
+
+    Args:
+        path: The file.
+        head: Its first bytes.
+        tail: Its last bytes.
+    """
+
+    def __init__(self, path: Path, head: bytes = b"", tail: bytes = b"") -> None:
+        self._file = io.FileIO(path, "x+")
+        self._tail, self._end = tail, 0
+        self._synced_s, self._syncing = time.monotonic(), threading.Thread()
+        self.add(head)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._syncing.is_alive():
+            self._syncing.join()
+        self._file.close()
+
+    def add(self, data: bytes) -> None:
+        """Write bytes before the tail. Raise OSError if they do not fit on the disk; then nothing was written."""
+        try:
+            _write_at(self._file, self._end, data + self._tail)
+        except OSError:
+            self._file.truncate(self._end)
+            with contextlib.suppress(OSError):
+                _write_at(self._file, self._end, self._tail)
+            raise
+        self._end += len(data)
+        if time.monotonic() - self._synced_s > _SYNC_S and not self._syncing.is_alive():
+            self._synced_s = time.monotonic()
+            self._syncing = threading.Thread(target=os.fdatasync, args=(self._file.fileno(),))
+            self._syncing.start()
+
+    def set_head(self, head: bytes) -> None:
+        """Replace the first bytes by as many others."""
+        _write_at(self._file, 0, head)
+
+
+def _write_at(file: io.FileIO, start: int, data: bytes) -> None:
+    file.seek(start)
+    done = 0
+    while done < len(data):  # the first call may write a part, and the next one say why
+        done += file.write(data[done:])
+
+
 @contextmanager
 def open_json_lines(path: Path, context: ResultContext) -> Iterator[Write]:
     """Write a line of JSON per window."""
-    with open(path, "w") as lines:
+    with GrowingFile(path) as lines:
 
         def append(result: WindowResult) -> None:
             objects = detection_objects(result.detections, context.spec.class_names)
-            lines.write(json.dumps({"t_us": result.t_us, "detections": objects}) + "\n")
+            lines.add(json.dumps({"t_us": result.t_us, "detections": objects}).encode() + b"\n")
 
         yield append
 
 
 @contextmanager
 def open_array(path: Path, context: ResultContext) -> Iterator[Write]:
-    """Write the rows to a temporary file first, because the header of an array contains their number."""
-    rows_path, disk_ids = path.with_suffix(".rows"), np.asarray(context.spec.disk_class_ids, np.uint32)
+    """Write the boxes as one array, whose header says after every window how many there are."""
+    disk_ids = np.asarray(context.spec.disk_class_ids, np.uint32)
     num_rows = 0
-    with open(rows_path, "wb") as rows:
+    with GrowingFile(path, _array_header(0)) as array:
 
         def append(result: WindowResult) -> None:
             nonlocal num_rows
@@ -116,32 +209,35 @@ def open_array(path: Path, context: ResultContext) -> Iterator[Write]:
             boxes["class_confidence"] = frame.score
             if frame.track_id is not None:
                 boxes["track_id"] = frame.track_id
-            rows.write(boxes.tobytes())
+            array.add(boxes.tobytes())
             num_rows += len(frame)
+            array.set_head(_array_header(num_rows))
 
         yield append
-    with open(path, "wb") as array, open(rows_path, "rb") as written:
-        header = {"descr": np.lib.format.dtype_to_descr(DETECTION_DTYPE), "fortran_order": False, "shape": (num_rows,)}
-        np.lib.format.write_array_header_1_0(array, header)
-        shutil.copyfileobj(written, array)
-    rows_path.unlink()
+
+
+def _array_header(num_rows: int) -> bytes:
+    """Return the header of an array of so many boxes, which has the same length for any number."""
+    descr = np.lib.format.dtype_to_descr(DETECTION_DTYPE)
+    text = repr({"descr": descr, "fortran_order": False, "shape": (num_rows,)})
+    header = text.ljust(_HEADER_BYTES - 11).encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
 
 
 @contextmanager
 def open_coco_results(path: Path, context: ResultContext) -> Iterator[Write]:
     """Write one list of JSON."""
     separator = "\n"
-    with open(path, "w") as results:
-        results.write("[")
+    with GrowingFile(path, b"[", b"\n]\n") as results:
 
         def append(result: WindowResult) -> None:
             nonlocal separator
-            for box in coco_results(result.detections, context.spec):
-                results.write(separator + json.dumps(box))
+            boxes = [json.dumps(box) for box in coco_results(result.detections, context.spec)]
+            if boxes:
+                results.add((separator + ",\n".join(boxes)).encode())
                 separator = ",\n"
 
         yield append
-        results.write("\n]\n")
 
 
 def detection_objects(frame: Detections, class_names: Sequence[str]) -> list[dict[str, object]]:

@@ -37,7 +37,8 @@ class RunSummary:
     window_ms: float
     windows_per_call: int
     num_windows: int  # with a result
-    num_passed: int  # windows without a result of their own
+    num_passed: int  # windows without a result of their own, because the detector was late
+    num_silent: int  # windows without a result of their own, because nothing happened
     num_events: int
     start_us: int  # camera time of the first event
     duration_s: float  # from the first to the last event
@@ -46,7 +47,9 @@ class RunSummary:
     highest_score: float  # of all boxes, written or not; 0 if there are none
     faults: dict[str, int]  # repaired events by kind
     removed: dict[str, float]  # share of the events that each filter removed, 0 to 1
-    num_lost_packets: int  # of a camera, for which there was no memory left
+    num_lost_packets: int  # that arrived faster than they could be read
+    num_lost_events: int  # events in these packets, as far as they are known
+    num_unwritten: int  # windows that a file lacks because the disk was full
     num_restarts: int  # jumps of the clock
     broke_off: str  # why the source or the run ended early; empty if neither did
     wall_s: float  # of the whole run
@@ -60,32 +63,22 @@ class RunSummary:
         """Return the numbers with their units, a line for each subject."""
         sensor_h, sensor_w = self.sensor_hw
         frame_h, frame_w = self.frame_hw
-        begin = f"{self.duration_s:.3f} s from camera time {self.start_us / 1e6:.3f} s"
-        events = [f"{self.format}, {counted(self.num_events, 'event')}, {begin}"]
-        events += [f"{count} {name.replace('_', ' ')}" for name, count in self.faults.items() if count]
-        windows = [f"{counted(self.num_windows, 'window')} of {self.window_ms:g} ms at {self.hz:g} Hz"]
         sensor, frames = f"sensor {sensor_w} x {sensor_h} pixels", [f"downsample={self.downsample}"]
-        pace = f"{self.wall_s:.1f} s, {self.startup_s:.1f} s of it to start"
-        if self.num_lost_packets:
-            events.append(f"{self.num_lost_packets} packets lost")
-        if self.num_restarts:
-            events.append(f"{counted(self.num_restarts, 'jump')} of the clock")
-        if self.num_passed:
-            windows.append(f"{self.num_passed} without a result")
         if self.assumed_sensor:
             sensor += f" (assumed: {self.assumed_sensor})"
         if self.downsample > 1:
             frames.append(f"reduce={self.reduce}")
         if self.tiles:
             frames.append(f"tiles={self.tiles}")
+        pace = f"{self.wall_s:.1f} s, {self.startup_s:.1f} s of it to start"
         if self.realtime_factor is not None:
             pace += f"; then {self.realtime_factor:.2g} x real time"
-        lines = [f"{self.source}: {', '.join(events)}"]
+        lines = [f"{self.source}: {', '.join(self._of_events())}"]
         if self.removed:
             shares = [f"{100 * share:.1f} % ({name})" for name, share in self.removed.items()]
             lines.append(f"filters removed {', '.join(shares)} of the events before them")
         lines += [
-            ", ".join(windows),
+            ", ".join(self._of_windows()),
             f"{sensor}, frames {frame_w} x {frame_h} ({', '.join(frames)})",
             f"{counted(self.num_detections, 'box')} for the files, highest score of all {self.highest_score:.2f}",
             pace,
@@ -97,6 +90,28 @@ class RunSummary:
         if self.files:
             lines.append(f"wrote {', '.join(self.files)}")
         return lines
+
+    def _of_events(self) -> list[str]:
+        begin = f"{self.duration_s:.3f} s from camera time {self.start_us / 1e6:.3f} s"
+        facts = [f"{self.format}, {counted(self.num_events, 'event')}, {begin}"]
+        facts += [f"{count} {name.replace('_', ' ')}" for name, count in self.faults.items() if count]
+        if self.num_lost_packets:
+            facts.append(f"{counted(self.num_lost_packets, 'packet')} lost")
+        if self.num_lost_events:
+            facts.append(f"{counted(self.num_lost_events, 'event')} lost")
+        if self.num_restarts:
+            facts.append(f"{counted(self.num_restarts, 'jump')} of the clock")
+        return facts
+
+    def _of_windows(self) -> list[str]:
+        facts = [f"{counted(self.num_windows, 'window')} of {self.window_ms:g} ms at {self.hz:g} Hz"]
+        if self.num_passed:
+            facts.append(f"{self.num_passed} passed over")
+        if self.num_silent:
+            facts.append(f"{self.num_silent} of silence")
+        if self.num_unwritten:
+            facts.append(f"{self.num_unwritten} not written, because the disk was full")
+        return facts
 
 
 def run_summary(
@@ -137,6 +152,7 @@ def run_summary(
         faults=asdict(source.events.faults),
         removed=detector.filters.removed(),
         num_lost_packets=events.num_lost,
+        num_lost_events=events.num_lost_events,
         num_restarts=num_restarts,
         broke_off=broke_off,
         files=files,
@@ -158,14 +174,16 @@ class Tally:
     """
 
     def __init__(self, num_warmup: int = 1) -> None:
-        self.num_events = self.num_windows = self.num_passed = self.num_detections = 0
+        self.num_events = self.num_windows = self.num_passed = self.num_silent = self.num_detections = 0
+        self.num_unwritten = 0
         self.highest_score = 0.0
-        self.start_us = self._last_us = self._done_us = 0
+        self.start_us = self._last_us = 0
+        self._done_us = 0.0  # time of the events that were computed after the start
         self._first_s = list[float]()
         self._steps_s, self._lags_s = deque[float](maxlen=_TIMED), deque[float](maxlen=_TIMED)
         self._longest_lag_s = 0.0
         self._num_warmup, self._began_s = num_warmup, time.perf_counter()
-        self._warm: tuple[float, int] | None = None  # when the first windows were done, and their end in microseconds
+        self._warm_s: float | None = None  # when the first windows were done
 
     def see(self, block: Events) -> None:
         """Count the events of a block."""
@@ -179,19 +197,20 @@ class Tally:
     def add(self, result: WindowResult, num_written: int) -> None:
         """Count a window, and the boxes of it that are written to files."""
         self.num_windows += 1
-        self.num_passed += result.num_passed
+        self.num_passed += result.num_passed - result.num_silent
+        self.num_silent += result.num_silent
         self.num_detections += num_written
         self.highest_score = max(self.highest_score, float(result.score.max(initial=0)))
-        self._done_us = result.t_us
         if self.num_windows > self._num_warmup:
             self._steps_s.append(result.seconds)
+            self._done_us += result.step_us
         else:
             self._first_s.append(result.seconds)
         if result.lag_s:
             self._lags_s.append(result.lag_s)
             self._longest_lag_s = max(self._longest_lag_s, result.lag_s)
         if self.num_windows == self._num_warmup:
-            self._warm = time.perf_counter(), result.t_us
+            self._warm_s = time.perf_counter()
 
     @property
     def duration_s(self) -> float:
@@ -202,6 +221,8 @@ class Tally:
         return {
             "num_windows": self.num_windows,
             "num_passed": self.num_passed,
+            "num_silent": self.num_silent,
+            "num_unwritten": self.num_unwritten,
             "num_events": self.num_events,
             "start_us": self.start_us,
             "duration_s": self.duration_s,
@@ -216,11 +237,10 @@ class Tally:
         """Return seconds of the run and of its start, and seconds of events per second after the start."""
         now_s = time.perf_counter()
         wall_s = now_s - self._began_s
-        if self._warm is None or self.num_windows <= self._num_warmup:
+        if self._warm_s is None or self.num_windows <= self._num_warmup:
             return {"wall_s": wall_s, "startup_s": wall_s, "realtime_factor": None}
-        warm_s, warm_us = self._warm
-        factor = (self._done_us - warm_us) / 1e6 / (now_s - warm_s)
-        return {"wall_s": wall_s, "startup_s": warm_s - self._began_s, "realtime_factor": factor}
+        factor = self._done_us / 1e6 / (now_s - self._warm_s)
+        return {"wall_s": wall_s, "startup_s": self._warm_s - self._began_s, "realtime_factor": factor}
 
     def _lag_ms(self) -> dict[str, float]:
         """Return percentiles and the maximum of the lag, in milliseconds; empty unless the run was live."""

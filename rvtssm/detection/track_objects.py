@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from rvtssm.detection.inference_config import TRACKERS
 from rvtssm.records import Detections
@@ -59,6 +60,27 @@ class Tracker:
         """Forget all tracks, because another stream begins."""
         self._trackers, self._first_us = {}, None
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return all tracks as plain data and tensors."""
+        trackers = {}
+        for class_id, tracker in self._trackers.items():
+            trackers[class_id] = {**_plain(tracker), "tracks": [_plain(track) for track in tracker.tracks]}
+        return {"first_us": self._first_us, "trackers": trackers}
+
+    def load_state_dict(self, stored: dict[str, Any]) -> None:
+        """Continue from a `state_dict`."""
+        from trackers.core.bytetrack.tracklet import ByteTrackTracklet
+
+        self.reset()
+        self._first_us = stored["first_us"]
+        for class_id, state in stored["trackers"].items():
+            tracker = self._trackers[class_id] = self._new_tracker(**self._settings)
+            tracks = [ByteTrackTracklet(np.array([0.0, 0.0, 1.0, 1.0])) for _ in state["tracks"]]
+            _fill(tracker, {name: value for name, value in state.items() if name != "tracks"})
+            for track, state_of_track in zip(tracks, state["tracks"], strict=True):
+                _fill(track, state_of_track)
+            tracker.tracks = tracks
+
     def update(self, detections: Detections) -> Detections:
         """Return the detections of the next window with `track_id`."""
         if self._first_us is None:
@@ -77,6 +99,30 @@ class Tracker:
                 own = tracked.tracker_id  # counted from 0 within the class; -1 without a track
                 track_id[tracked.data["row"]] = np.where(own < 0, 0, 1 + class_id + own * self._num_classes)
         return replace(detections, track_id=track_id)
+
+
+def _plain(part: Any) -> dict[str, Any]:
+    """Return the numbers and arrays in an object of the package and in the objects that it holds, by name."""
+    found: dict[str, Any] = {}
+    for name, value in vars(part).items():
+        if isinstance(value, np.ndarray):
+            found[name] = torch.from_numpy(value.copy())
+        elif isinstance(value, np.generic):
+            found[name] = value.item()
+        elif value is None or isinstance(value, bool | int | float):
+            found[name] = value
+        elif hasattr(value, "__dict__") and not isinstance(value, type):
+            found[name] = _plain(value)
+    return found
+
+
+def _fill(part: Any, plain: dict[str, Any]) -> None:
+    """Put the values of `_plain` into an object that was made in the same way."""
+    for name, value in plain.items():
+        if isinstance(value, dict):
+            _fill(getattr(part, name), value)
+        else:
+            setattr(part, name, value.numpy().copy() if isinstance(value, torch.Tensor) else value)
 
 
 def tracker_of(

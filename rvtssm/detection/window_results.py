@@ -38,10 +38,14 @@ class WindowResult:
     read: Callable[[int, int], Events] | None = field(default=None, compare=False)  # reads the events of [start, end)
     seconds: float = 0.0  # computing time: counting, detector and post-processing
     step_us: float = 0.0  # time since the end of the result before, in microseconds
-    num_passed: int = 0  # windows before this one that have no result of their own
+    num_passed: int = 0  # windows since the result before that have no result of their own
+    num_silent: int = 0  # those of them that were stepped over because nothing happened
     frame: np.ndarray | None = field(default=None, compare=False)  # what the detector saw (C, h, w), if kept
     waited_s: float = 0.0  # live: from the arrival of the window's last events to the start of its computation
     lag_s: float = 0.0  # live: from the arrival of the window's last events to its boxes
+    time_s: float = 0.0  # live: wall-clock time of the boxes, seconds since 1970
+    num_lost_packets: int = 0  # live: lost since the result before
+    num_lost_events: int = 0  # live: events in these packets, as far as they are known
 
     def __len__(self) -> int:
         return len(self.detections)

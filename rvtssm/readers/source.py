@@ -37,6 +37,7 @@ class EventSource:
     is_live = True  # its events come once, at their own pace; of other sources, `between` reads any time range
     broke_off = ""  # why the events ended early; empty if they did not
     num_lost = 0  # packets that were lost
+    num_lost_events = 0  # events in them, as far as they are known
     is_interrupted = False  # `end` was called
 
     @property
@@ -69,6 +70,8 @@ class EventSource:
 
 class LiveSource(EventSource):
     """A source that a program asks for what has arrived: a camera, a recording that is played, or a `Feed`."""
+
+    says_time = True  # it says by `until_us` that time passes while nothing happens
 
     @property
     def is_ended(self) -> bool:

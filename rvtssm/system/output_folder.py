@@ -5,6 +5,7 @@ The lock is a file `.rvtssm.lock`. The system releases it when its process ends,
 
 import contextlib
 import errno
+import json
 import logging
 import os
 import socket
@@ -16,12 +17,13 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from rvtssm.system.files import named_if_full, staging_folder
+from rvtssm.system.files import named_if_full, replace_file, staging_folder
 from rvtssm.system.user_error import UserError
 
 log = logging.getLogger(__name__)
 
 _LOCK = ".rvtssm.lock"
+_WRITTEN = ".rvtssm.files.json"  # by the name of a set, the stamps of the files that its last run has written
 _WAIT_S = 1.0  # wait for the lock; workers of a killed process may need a moment to end
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}  # the errors of file systems without locks
 _held: set[tuple[Path, int, int]] = set()  # locked folders, each with the process and the thread that locked it
@@ -80,32 +82,91 @@ def locked(folder: Path | str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def result_set(folder: Path | str, name: str, patterns: Sequence[str]) -> Iterator[Path]:
-    """Yield an empty folder. If the block ends without an error, its files replace the earlier ones of `folder`.
+    """Yield an empty folder. If the block ends without an error, its files replace those of the set before.
 
-    After an error, `folder` is as before. If the process is killed while files are moved, each file is whole or absent.
+    A file that no earlier run of the set has written is neither replaced nor deleted: it is refused at the start. A
+    hidden file of the folder lists what every set has written. After an error, `folder` is as before. If the process is
+    killed while files are moved, each file is whole or absent.
 
     Args:
         folder: The folder of the results.
-        name: Name of the set, for the temporary folder.
-        patterns: Patterns, as in `fnmatch`; the names of all files of the set match one of them. Whatever matches in
-            `folder` is replaced or deleted.
+        name: Name of the set.
+        patterns: Patterns, as in `fnmatch`; the names of all files that the block may write match one of them.
 
     Raises:
-        UserError: Another process uses the folder.
+        UserError: Another process uses the folder, or a file has the name of one of the set.
     """
     folder = Path(folder)
     with locked(folder), staging_folder(folder, name) as staged:
+        written = _read_written(folder)
+        own = set(written.get(name, []))
+        _refuse_others(folder, own, patterns)
         with named_if_full(folder):
             yield staged
             files = sorted(staged.iterdir())
             for path in files:
                 with open(path, "rb+") as file:
                     os.fsync(file.fileno())
+        _refuse_others(folder, own, [path.name for path in files])
+        new = {_stamp(path) for path in files}
+        # Old and new files are listed until all are moved, so that a killed run leaves none that nobody owns.
+        _write_written(folder, staged, {**written, name: sorted(own | new)})
         for path in folder.iterdir():
-            if not (staged / path.name).exists() and any(fnmatchcase(path.name, pattern) for pattern in patterns):
+            if path.is_file() and _stamp(path) in own and not (staged / path.name).exists():
                 path.unlink()
         for path in files:
             os.replace(path, folder / path.name)
+        _write_written(folder, staged, {**written, name: sorted(new)})
+
+
+def free_number(folder: Path, names: Sequence[str]) -> int:
+    """Return the first number from 1 on with which no file of `numbered_name` exists in a folder."""
+    number = 1
+    while any((folder / numbered_name(name, number)).exists() for name in names):
+        number += 1
+    return number
+
+
+def numbered_name(name: str, number: int) -> str:
+    """Return the name of a file of the n-th run in a folder: live.json, live_2.json, live_3.json."""
+    if number == 1 or not name:
+        return name
+    stem, dot, suffix = name.rpartition(".")
+    return f"{stem}_{number}{dot}{suffix}"
+
+
+def _stamp(path: Path) -> str:
+    """Return what tells a file that was written from one that someone else has put in its place."""
+    status = path.stat()
+    return f"{path.name}:{status.st_size}:{status.st_mtime_ns}"
+
+
+def _read_written(folder: Path) -> dict[str, list[str]]:
+    try:
+        return dict(json.loads((folder / _WRITTEN).read_text()))
+    except (OSError, ValueError):
+        return {}
+
+
+def _write_written(folder: Path, staged: Path, written: Mapping[str, list[str]]) -> None:
+    lists = {name: stamps for name, stamps in written.items() if stamps}
+    if not lists:
+        (folder / _WRITTEN).unlink(missing_ok=True)
+        return
+    (staged / _WRITTEN).write_text(json.dumps(lists, indent=1))
+    replace_file(staged / _WRITTEN, folder / _WRITTEN)
+
+
+def _refuse_others(folder: Path, own: set[str], patterns: Sequence[str]) -> None:
+    """Raise UserError if a file that matches a pattern was not written by the set that owns these stamps."""
+    for path in sorted(folder.iterdir()):
+        if any(fnmatchcase(path.name, pattern) for pattern in patterns) and _stamp(path) not in own:
+            raise UserError(
+                "file.exists",
+                name=path,
+                found="this file was written, or changed, by someone else",
+                advice="move it, or choose another folder with out=",
+            )
 
 
 def write_files(folder: Path, content: Mapping[str, bytes]) -> None:

@@ -125,7 +125,9 @@ def test_the_first_windows_do_not_count_as_speed(monkeypatch, num_warmup):
         seconds = 2.0 / num_warmup if number <= num_warmup else 0.1
         now_s[0] += seconds
         window = replace(nothing, t_us=50_000 * number)
-        tally.add(WindowResult(window, 50_000 * (number - 1), (HEIGHT, WIDTH), SPEC, seconds=seconds), 0)
+        tally.add(
+            WindowResult(window, 50_000 * (number - 1), (HEIGHT, WIDTH), SPEC, seconds=seconds, step_us=50_000.0), 0
+        )
         if number == num_warmup:  # nothing else tells the speed
             assert tally.counts()["step_ms"]["p99"] == pytest.approx(2000 / num_warmup)
             assert tally.counts()["realtime_factor"] is None

@@ -38,7 +38,8 @@ def visible(folder: Path) -> dict[str, bytes]:
 
 
 def hidden(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if path.name.startswith("."))
+    names = sorted(path.name for path in folder.iterdir() if path.name.startswith("."))
+    return [name for name in names if name != ".rvtssm.files.json"]
 
 
 def test_a_set_replaces_the_set_before_and_nothing_else(tmp_path):
@@ -58,6 +59,23 @@ def test_an_error_keeps_the_old_set_and_removes_a_new_folder(tmp_path):
             (staged / "a").write_bytes(b"half")
             raise ValueError("wrong")
     assert visible(tmp_path / "out") == OLD and not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("when", ["before", "changed", "meanwhile"])
+def test_a_file_of_someone_else_is_neither_replaced_nor_deleted(tmp_path, when):
+    publish(tmp_path / "out", OLD)
+    place = {"before": "c", "changed": "a", "meanwhile": "still_2"}[when]
+    if when != "meanwhile":
+        (tmp_path / "out" / place).write_bytes(b"of someone else")
+    before = visible(tmp_path / "out")
+    with raises("file.exists"), result_set(tmp_path / "out", "set", PATTERNS) as staged:
+        assert when == "meanwhile"
+        write_files(staged, NEW)
+        (tmp_path / "out" / place).write_bytes(b"of someone else")
+    assert visible(tmp_path / "out") == {**before, place: b"of someone else"}
+    with result_set(tmp_path / "out", "set", ["b"]) as staged:  # names that are not written do not matter
+        write_files(staged, {"b": b"y"})
+    assert visible(tmp_path / "out")[place] == b"of someone else"
 
 
 @pytest.mark.parametrize("old", [{}, OLD], ids=["first", "second"])
@@ -275,7 +293,9 @@ def test_a_verb_ends_with_one_line_and_keeps_what_was_there(tmp_path, capsys, ma
     out = tmp_path / "out"
     if verb in OLD_RESULTS:
         out.mkdir()
-        (out / OLD_RESULTS[verb]).write_text("{}")
+        name = OLD_RESULTS[verb]
+        with result_set(out, name.partition(".")[0], [name]) as staged:
+            (staged / name).write_text("{}")
     elif verb != "train":
         shutil.copytree(made / verb, out)
         for path in (out / "val").iterdir():  # so that there is something to do
