@@ -66,7 +66,7 @@ class LiveRun:
         arrived = self._later or self._arrivals()
         if arrived:
             self._take(arrived)
-        else:
+        elif not self.source.is_ended:
             self._close_by_clock()
         return self._compute()
 

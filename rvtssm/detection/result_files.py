@@ -165,7 +165,7 @@ class GrowingFile:
         self._end += len(data)
         if time.monotonic() - self._synced_s > _SYNC_S and not self._syncing.is_alive():
             self._synced_s = time.monotonic()
-            self._syncing = threading.Thread(target=os.fdatasync, args=(self._file.fileno(),))
+            self._syncing = threading.Thread(target=os.fsync, args=(self._file.fileno(),))
             self._syncing.start()
 
     def set_head(self, head: bytes) -> None:

@@ -218,8 +218,8 @@ def first_events(
 
 @contextmanager
 def ended_by_signals(piped: Ends) -> Iterator[Ends]:
-    """Let the first Ctrl-C or SIGTERM call `end` at any moment. A second one has its usual effect."""
-    usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    """Let the first Ctrl-C, SIGTERM or SIGHUP call `end` at any moment. A second one has its usual effect."""
+    usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     usual = {n: does for n, does in usual.items() if does in (signal.default_int_handler, signal.SIG_DFL)}
     if threading.current_thread() is not threading.main_thread():
         usual = {}

@@ -1,7 +1,10 @@
 """Cameras: what a fake one sends arrives as events; live detection equals prediction, keeps up, and says what broke."""
 
+import errno
 import json
 import os
+import signal
+import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +20,7 @@ from user_errors import raises
 from rvtssm.cli import live as live_verb
 from rvtssm.cli import main as cli
 from rvtssm.detection import predict_recording as predict_module
+from rvtssm.detection import result_files
 from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.event_camera import Camera, read_camera_settings
 from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
@@ -406,6 +410,64 @@ def test_live_keeps_what_it_found_before_something_else_ends_it(
     assert f"{reason}; what was found before is kept" in " ".join(capsys.readouterr().err.split())
     assert json.loads((tmp_path / "live.json").read_text())["broke_off"] == reason
     assert len((tmp_path / "detections.jsonl").read_text().splitlines()) == 3
+
+
+KILLED = """
+import os, signal, sys
+from rvtssm.cli import live, main
+printed, say = [], live.say
+def say_and_end(text):
+    say(text)
+    printed.append(text)
+    if len(printed) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+live.say = say_and_end
+main.main(sys.argv[1:])
+"""
+
+
+def test_a_killed_run_loses_no_line_and_the_next_one_begins_new_files(weights, tmp_path, draw_events):
+    """Every format is whole at any moment."""
+    write_dat(tmp_path / "a_td.dat", draw_events(), HEIGHT, WIDTH)
+    out = tmp_path / "out"
+    words = ["live", str(tmp_path / "a_td.dat"), f"checkpoint={weights}", f"out={out}", "min_score=0.1", "downsample=1"]
+    words += ["formats=[jsonl,npy,coco]", "--json"]
+    killed = subprocess.run([sys.executable, "-c", KILLED, *words], capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    printed = [json.loads(line) for line in killed.stdout.splitlines()]
+    lines = [json.loads(line) for line in (out / "detections.jsonl").read_text().splitlines()]
+    assert [(line["t_us"], line["detections"]) for line in printed] == [
+        (line["t_us"], line["detections"]) for line in lines
+    ]
+    num_boxes = sum(len(line["detections"]) for line in lines)
+    assert len(np.load(out / "detections.npy")) == len(json.loads((out / "coco_results.json").read_text())) == num_boxes
+    before = {path.name: path.read_bytes() for path in out.glob("[!.]*")}
+    assert cli.main(words) == 0
+    assert {path.name: path.read_bytes() for path in out.glob("[!.]*") if path.name in before} == before
+    assert (out / "detections_2.jsonl").is_file() and (out / "live_2.json").is_file()
+
+
+def test_a_full_disk_is_told_once_and_detection_goes_on(weights, tmp_path, monkeypatch, capsys, draw_events):
+    write_at, calls = result_files._write_at, []
+
+    def full(file, start, data):
+        calls.append(len(data))
+        if 3 <= len(calls) < 8:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_at(file, start, data)
+
+    monkeypatch.setattr(result_files, "_write_at", full)
+    device = FakeDevice(packets_of(draw_events()), HEIGHT, WIDTH)
+    monkeypatch.setattr(neuromorphic_drivers, "open", lambda **_: device)
+    monkeypatch.setattr(Camera, "clock", lambda self: self._device.clock())
+    assert cli.main(["live", f"checkpoint={weights}", f"out={tmp_path}", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert shown.err.count("detection goes on") == shown.err.count("are written again") == 1
+    told = json.loads((tmp_path / "live.json").read_text())
+    lines = [json.loads(line)["t_us"] for line in (tmp_path / "detections.jsonl").read_text().splitlines()]
+    printed = [json.loads(line)["t_us"] for line in shown.out.splitlines()]
+    assert told["num_unwritten"] == len(printed) - len(lines) > 0 and set(lines) < set(printed)
+    assert "not written, because the disk was full" in " ".join(shown.err.split())
 
 
 def test_live_plays_a_recording(weights, tmp_path, capsys, golden_dir):

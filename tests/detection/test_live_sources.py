@@ -28,6 +28,7 @@ from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers import open_recording
 from rvtssm.readers.dat import write_dat
 from rvtssm.readers.recording import join_events
+from rvtssm.readers.source import Arrival, LiveSource
 
 
 def cut(events, num_packets):
@@ -296,6 +297,59 @@ def test_the_oldest_events_are_dropped_and_counted_if_too_many_wait(draw_events,
     feed._thread.join()
     assert_same(join_events([arrival.events for arrival in feed.arrivals()]), join_events(packets[-3:]))
     assert (feed.num_lost, feed.num_lost_events) == (7, 700)
+
+
+class Silent(LiveSource):
+    """Sends what it is given, on a clock that a test sets. It does not say that time passes."""
+
+    name, height, width, says_time, is_ended = "silent", HEIGHT, WIDTH, False, False
+
+    def __init__(self):
+        self.now_s, self.coming = 100.0, []
+
+    def clock(self):
+        return self.now_s
+
+    def arrivals(self):
+        found, self.coming = self.coming, []
+        return found
+
+
+@pytest.mark.parametrize("heartbeat", [False, True])
+def test_silence_closes_the_window_of_the_last_events_and_may_go_on(predictor, draw_events, heartbeat):
+    source = Silent()
+    run = LiveRun(source, predictor.stream(HEIGHT, WIDTH, min_score=0.1, latest=True), heartbeat=heartbeat)
+    events = draw_events(3_000, 7_000_000, 120_000)
+    source.coming = [Arrival(events, None, source.now_s)]
+    assert run.step().t_us == 7_100_000  # two windows have ended; the third is open
+    source.now_s += 0.05
+    assert run.step() is None  # events may still be on their way
+    source.now_s += 0.05
+    silent = run.step()
+    assert (silent.t_us, silent.num_passed) == (7_150_000, 0) and silent.lag_s < 0.1
+    same = predictor.stream(HEIGHT, WIDTH, min_score=0.1, latest=True)
+    same.push(events)
+    np.testing.assert_array_equal(silent.score, same.push(events[:0], until_us=7_150_000)[0].score)
+    found = []
+    for _ in range(10):
+        source.now_s += 0.05
+        found += [run.step()]
+    assert [window.t_us for window in found if window] == [7_200_000 + 50_000 * n for n in range(10)] * heartbeat
+    # What comes after all, from the time that was closed, counts in the next window.
+    late = draw_events(500, 7_130_000, 5_000)
+    source.coming = [Arrival(late, 8_000_000, source.now_s)]
+    assert run.step().t_us == 8_000_000
+    assert run.detector.num_late == 500 and run.num_restarts == 0
+
+
+def test_what_was_lost_is_told_with_the_next_result(predictor, draw_events):
+    source = Silent()
+    run = LiveRun(source, predictor.stream(HEIGHT, WIDTH, latest=True))
+    source.coming, source.num_lost, source.num_lost_events = [Arrival(draw_events(), None, 0.0)], 3, 700
+    first = run.step()
+    assert (first.num_lost_packets, first.num_lost_events) == (3, 700) and first.time_s > 1.7e9
+    source.coming = [Arrival(draw_events(100, 7_440_000, 100_000), None, 0.0)]
+    assert (run.step().num_lost_packets, run.source.num_lost) == (0, 3)
 
 
 # rates that can be sustained

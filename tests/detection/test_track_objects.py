@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 from user_errors import raises
 
 from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
@@ -132,3 +133,29 @@ def test_a_missing_package_and_an_unknown_tracker_are_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "trackers", None)
     with raises("extras.missing", "tracks"):
         make_tracker()
+
+
+def test_a_stored_state_keeps_the_tracks_and_knows_its_weights(live_checkpoint, draw_events, tmp_path):
+    """A stream that is stored in the middle, also as a file, goes on with the same numbers."""
+
+    def stream(checkpoint=None, track="bytetrack"):
+        return Predictor(checkpoint or live_checkpoint()).stream(48, 64, min_score=0.05, track=track)
+
+    head, tail = draw_events().between(0, 7_200_000), draw_events().between(7_200_000, 10**9)
+    whole, first, second = stream(), stream(), stream()
+    whole.push(head)
+    first.push(head)
+    torch.save(first.state_dict(), tmp_path / "state.pt")
+    stored = torch.load(tmp_path / "state.pt")
+    second.load_state_dict(stored)
+    wanted, found = whole.push(tail), second.push(tail)
+    assert sum(np.count_nonzero(window.track_id) for window in wanted) > 5
+    for mine, theirs in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(mine.track_id, theirs.track_id)
+    with raises("streams.stored_states"):
+        stream(track=None).load_state_dict(stored)
+    other = live_checkpoint()
+    with torch.no_grad():
+        next(other.detector.parameters()).add_(1e-3)
+    with raises("streams.stored_states"):
+        stream(other).load_state_dict(stored)
