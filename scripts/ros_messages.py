@@ -2,8 +2,8 @@
 
     python -m venv .ros && .ros/bin/pip install -r scripts/ros_wheels.txt && .ros/bin/python scripts/ros_messages.py
 
-Afterwards `.ros` is an installation of ROS 2 with rclpy, Fast DDS, `event_camera_msgs` and the part of `vision_msgs` that
-the node publishes. A C++ compiler is needed. CI runs the tests of the node in it.
+Afterwards `.ros` is an installation of ROS 2 with rclpy, Fast DDS, `event_camera_msgs` and the part of `vision_msgs`
+that the node publishes. A C++ compiler is needed. CI runs the tests of the node in it.
 """
 
 import os
@@ -73,9 +73,7 @@ def write_package(folder: Path, name: str, messages: dict[str, str]) -> None:
     finds = "\n".join(f"find_package({need} REQUIRED)" for need in _NEEDS)
     files = " ".join(f"msg/{message}.msg" for message in messages)
     (folder / "package.xml").write_text(_MANIFEST.format(name=name, depends=depends))
-    (folder / "CMakeLists.txt").write_text(
-        _BUILD.format(name=name, finds=finds, files=files, needs=" ".join(_NEEDS))
-    )
+    (folder / "CMakeLists.txt").write_text(_BUILD.format(name=name, finds=finds, files=files, needs=" ".join(_NEEDS)))
 
 
 def point_to_this_python(prefix: Path) -> None:
