@@ -12,7 +12,7 @@ from rvtssm.cli.verbs import VERBS
 from rvtssm.readers.dat import write_dat
 
 ROOT = Path(__file__).parents[1]
-GROUPS = ("rvtssm.names", "rvtssm.precisions", "rvtssm.readers", "rvtssm.verbs")
+GROUPS = ("rvtssm.heads", "rvtssm.names", "rvtssm.precisions", "rvtssm.readers", "rvtssm.verbs")
 FOLDERS = sorted(path.name for path in (ROOT / "rvtssm/contrib").iterdir() if (path / "__init__.py").is_file())
 CORE = (
     ["inspect", "a_td.dat", "out=inspected"],

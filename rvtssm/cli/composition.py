@@ -174,6 +174,8 @@ def as_written(value: Any) -> str:
     """Return a value in the form that the command line takes."""
     if isinstance(value, (list, tuple)):
         return f"[{','.join(map(as_written, value))}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{key}:{as_written(part)}' for key, part in value.items())}}}"
     if isinstance(value, bool):
         return str(value).lower()
     if value is None:

@@ -75,7 +75,9 @@ def _schema(settings: type[Any]) -> DictConfig:
     schema: DictConfig = OmegaConf.structured(settings)
     # The class, not an instance: an instance has already filled in the defaults of its layer.
     schema.temporal = OmegaConf.structured(TemporalConfig)
-    OmegaConf.set_struct(schema.dataset.columns, False)  # its keys are given by the caller
+    parts = (schema.model[f"{part}_options"] for part in ("backbone", "neck", "head", "mixer"))
+    for free in (schema.dataset.columns, *parts):
+        OmegaConf.set_struct(free, False)  # its keys are given by the caller
     OmegaConf.set_struct(schema, False)
     for name in {name for verb in verbs().values() for name in verb.reads} - {*schema}:
         schema[name] = {}  # a recipe may hold settings of verbs that have other classes; `to_config` drops them

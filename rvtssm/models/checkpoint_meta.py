@@ -18,6 +18,7 @@ from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.limits import check_note, check_number
 from rvtssm.system.user_error import UserError
 
+_EARLIER = "rtdetr_"  # how keys of files began that are `head_options` now
 FORMAT_VERSION = 1
 _FEWEST_PER_TRAINED = 4  # with fewer windows per second than a quarter of those in training, boxes were wrong
 
@@ -142,7 +143,7 @@ class CheckpointMeta:
         check_note("note", note)  # it is printed on a terminal, and the file may come from anyone
         return cls(
             DatasetSpec(**{name: _tuples(value) for name, value in meta["spec"].items()}),
-            ModelConfig(**meta["model"]),
+            ModelConfig(**_with_options(meta["model"])),
             TemporalConfig(**meta["temporal"]),
             WindowSettings(**meta["windows"]),
             meta["raw_dir"],
@@ -179,6 +180,20 @@ class LoadedCheckpoint(CheckpointMeta):
     """A checkpoint in memory: its description and the detector, in evaluation mode."""
 
     detector: Detector
+
+
+def _with_options(model: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a detector with those that were keys of their own in earlier versions as options.
+
+    Weights with another head had these keys as well, without any meaning.
+    """
+    settings, options = {}, dict(model.get("head_options", {}))
+    for name, value in model.items():
+        if not name.startswith(_EARLIER):
+            settings[name] = value
+        elif model["head"] == _EARLIER.rstrip("_"):
+            options[name.removeprefix(_EARLIER)] = value
+    return {**settings, "head_options": options}
 
 
 def _tuples(value: Any) -> Any:

@@ -19,6 +19,7 @@ from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.records import Detections
 from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.system.options import NoOptions
 from rvtssm.system.user_error import UserError
 
 RARE = -math.log((1 - 0.01) / 0.01)  # logit of 1 %, the initial probability of an object: Focal Loss (Lin et al., 2017)
@@ -53,6 +54,7 @@ class Backbone(nn.Module, ABC):
     padded_hw: tuple[int, int]  # height and width to which frames are padded, at the right and the bottom
     memory_strides: tuple[int, ...]  # strides whose temporal layer carries a state from step to step
 
+    options: ClassVar[type[Any]] = NoOptions  # the dataclass of its own settings, see `ModelConfig.options_of`
     # Weights whose shape does not reveal their layout: a part of their name, and the key of ModelConfig that sets it.
     layouts: ClassVar[Mapping[str, str]] = {}
 
@@ -187,6 +189,7 @@ class Neck(nn.Module, ABC):
     stride.
     """
 
+    options: ClassVar[type[Any]] = NoOptions  # the dataclass of its own settings, see `ModelConfig.options_of`
     strides: ClassVar[tuple[int, ...]]  # strides of the maps that it takes
     channels: dict[int, int]  # number of channels of each map that it returns, by stride, finest first
 
@@ -213,6 +216,8 @@ class Head(nn.Module, ABC):
     decoded without weights.
     """
 
+    options: ClassVar[type[Any]] = NoOptions  # the dataclass of its own settings, see `ModelConfig.options_of`
+    needed_to_train: ClassVar[tuple[str, ...]] = ()  # an extra and the modules that it installs
     record: ClassVar[type[Any]]  # the NamedTuple of its predictions
     class_layers: ClassVar[tuple[str, ...]] = ("class_out",)  # names of the layers whose weights have one row per class
 

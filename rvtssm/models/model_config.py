@@ -1,8 +1,10 @@
 """The settings of a detector: parts, sizes, precision, and which boxes count as detections. No import of torch."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from rvtssm.system.limits import check_at_least, check_choice, check_number, check_share
+from rvtssm.system.limits import check_at_least, check_choice, check_share
+from rvtssm.system.options import Options, checked_options
 from rvtssm.system.user_error import UserError
 
 PRECISIONS = ("float32", "bf16")  # choices outside of training
@@ -34,14 +36,14 @@ class ModelConfig:
     """Name of a model in timm, such as resnet18."""
     timm_weights: str | None = None
     """Its initial weights: a file, `pretrained` (downloaded by timm), or null: random."""
-    rtdetr_queries: int = 100
-    """Boxes per frame."""
-    rtdetr_layers: int = 3
-    """Layers of the decoder."""
-    rtdetr_dim: int | None = None
-    """channels, a multiple of 32; null: half of the widest map, at least 32."""
-    rtdetr_denoising: int = 50
-    """Noisy copies of objects per frame in training, to restore and to reject; 0: off."""
+    backbone_options: dict[str, Any] = field(default_factory=dict)
+    """Settings of a backbone that has some of its own, by name."""
+    neck_options: dict[str, Any] = field(default_factory=dict)
+    """Settings of a neck that has some of its own, by name."""
+    head_options: dict[str, Any] = field(default_factory=dict)
+    """Settings of a head that has some of its own, by name."""
+    mixer_options: dict[str, Any] = field(default_factory=dict)
+    """Settings of a mixer that has some of its own, by name."""
     embed_dim: int = 64
     """Channels of the first stage."""
     dim_multiplier: tuple[int, ...] = (1, 2, 4, 8)
@@ -66,11 +68,8 @@ class ModelConfig:
     def __post_init__(self) -> None:
         self.dim_multiplier, self.num_blocks = tuple(self.dim_multiplier), tuple(self.num_blocks)
         check_choice("model.memory", self.memory, ("carried", "chunk"))
-        check_at_least("model", self, 1, "embed_dim", "head_dim", "rtdetr_layers", "memory_chunk")
+        check_at_least("model", self, 1, "embed_dim", "head_dim", "memory_chunk")
         check_at_least("model", self, 0, "fpn_blocks", "layer_scale", "drop_path")
-        # a checkpoint with more is not read, since it could fill the memory
-        check_number("model.rtdetr_queries", self.rtdetr_queries, 1, 1024, is_whole=True)
-        check_number("model.rtdetr_denoising", self.rtdetr_denoising, 0, 1024, is_whole=True)
         if len(self.dim_multiplier) != _NUM_STAGES or len(self.num_blocks) != _NUM_STAGES:
             raise UserError(
                 "model.stages",
@@ -83,8 +82,6 @@ class ModelConfig:
                 f"model.dim_multiplier={self.dim_multiplier} must be at least 1, model.num_blocks={self.num_blocks} "
                 "at least 0",
             )
-        if self.rtdetr_dim is not None and (self.rtdetr_dim < 32 or self.rtdetr_dim % 32):
-            raise UserError("model.rtdetr_dim", f"model.rtdetr_dim={self.rtdetr_dim} must be a multiple of 32, or null")
         if self.drop_path >= 1:
             raise UserError("model.drop_path", f"model.drop_path={self.drop_path:g} must be less than 1")
         if (self.memory == "chunk") != (self.memory_chunk is not None):
@@ -93,6 +90,18 @@ class ModelConfig:
                 f"model.memory={self.memory} with model.memory_chunk={self.memory_chunk}; "
                 "give a length in steps with `chunk` and none with `carried`",
             )
+
+    def options_of(self, part: str, kind: type[Options]) -> Options:
+        """Return the settings of a part of its own.
+
+        Args:
+            part: backbone, neck, head or mixer.
+            kind: The dataclass of these settings.
+
+        Raises:
+            UserError: The part has no such setting, or the value is wrong.
+        """
+        return checked_options(f"model.{part}_options", getattr(self, f"{part}_options"), kind)
 
 
 MODEL_SIZES = {

@@ -3,17 +3,21 @@
 from rvtssm.models.backbones.rvt import RvtBackbone
 from rvtssm.models.backbones.timm import TimmBackbone
 from rvtssm.models.contracts import Backbone, Head, Neck
-from rvtssm.models.heads.rtdetr.head import RtdetrHead
 from rvtssm.models.heads.yolox import YoloxHead
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.pafpn import Pafpn
 from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.system.extras import check_part
+from rvtssm.system.extras import check_part, installed_parts
 from rvtssm.system.user_error import UserError
 
 BACKBONES: dict[str, type[Backbone]] = {"rvt": RvtBackbone, "timm": TimmBackbone}
 NECKS: dict[str, type[Neck]] = {"pafpn": Pafpn}
-HEADS: dict[str, type[Head]] = {"yolox": YoloxHead, "rtdetr": RtdetrHead}
+HEADS: dict[str, type[Head]] = {"yolox": YoloxHead}
+
+
+def heads() -> dict[str, type[Head]]:
+    """Return all heads by name: those of HEADS, and the entry points of the group `rvtssm.heads`."""
+    return {**HEADS, **installed_parts("rvtssm.heads")}
 
 
 def head_class(model: ModelConfig) -> type[Head]:
@@ -25,8 +29,8 @@ def head_class(model: ModelConfig) -> type[Head]:
     Raises:
         UserError: If there is no head of this name. The message lists the names.
     """
-    check_part("model.head", model.head, HEADS)
-    return HEADS[model.head]
+    check_part("model.head", model.head, heads())
+    return heads()[model.head]
 
 
 def build_parts(
@@ -46,7 +50,10 @@ def build_parts(
     """
     check_part("model.backbone", model.backbone, BACKBONES)
     check_part("model.neck", model.neck, NECKS)
-    backbone, neck_class = BACKBONES[model.backbone](model, temporal, frame_hw, in_channels), NECKS[model.neck]
+    backbone_class, neck_class = BACKBONES[model.backbone], NECKS[model.neck]
+    for part, kind in (("backbone", backbone_class), ("neck", neck_class), ("head", head_class(model))):
+        model.options_of(part, kind.options)  # raises if there is no such setting
+    backbone = backbone_class(model, temporal, frame_hw, in_channels)
     if not set(neck_class.strides) <= backbone.channels.keys():
         raise UserError(
             "model.parts",

@@ -10,6 +10,7 @@ from rvtssm.datasets.store import StoredSequence
 from rvtssm.datasets.tree import RawRecording, find_recordings
 from rvtssm.evaluation.protocol import num_scored, scoring_rules
 from rvtssm.models.detector import build_detector
+from rvtssm.models.parts import head_class
 from rvtssm.ssm.temporal_layers import build_temporal_layer
 from rvtssm.system.extras import check_extra
 from rvtssm.system.machine import check_memory
@@ -32,8 +33,8 @@ def check(config: TrainSections) -> None:
             num_classes=1,
             in_channels=config.windows.settings.num_channels,
         )
-    if config.model.head == "rtdetr":
-        check_extra("training model.head=rtdetr", "rtdetr", "scipy")
+    if needed := head_class(config.model).needed_to_train:
+        check_extra(f"training model.head={config.model.head}", *needed)
     num_parameters = sum(parameter.numel() for parameter in detector.parameters())
     # weights, gradients and the two averages of the optimiser, float32
     check_memory(

@@ -31,9 +31,8 @@ def test_every_combination_builds_the_parts_that_it_names():
 
 def test_one_combination_from_data_to_row(tmp_path, monkeypatch):
     path = tmp_path / "rows.json"
-    overrides = (
-        "model.backbone=timm model.timm_name=test_resnet model.head=rtdetr model.rtdetr_queries=5 model.rtdetr_layers=1"
-    )
+    overrides = "model.backbone=timm model.timm_name=test_resnet model.head=rtdetr "
+    overrides += "model.head_options.queries=5 model.head_options.layers=1"
     monkeypatch.setattr(live_steps, "LIVE_STEPS", 9)
     words = [*TOY, f"study.variants=['timm_rtdetr: {overrides}']", "evaluation.hz=[20,40]"]
     assert main(["--json", str(path), "--folder", str(tmp_path / "study"), *words]) == 0

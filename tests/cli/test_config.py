@@ -148,8 +148,6 @@ WRONG = {
     "training.recompute_strides": ("[0]", "[5]", "[1,1]"),
     "model.dim_multiplier": ("[1,2]", "[0,1,1,1]"),
     "model.num_blocks": ("[1,1]", "[-1,1,1,1]"),
-    "model.rtdetr_queries": ("0", "1025"),
-    "model.rtdetr_denoising": ("-1", "1025"),
     "training.average": ("1", "-0.1"),
     "training.loggers": ("[wandb]",),
     "training.precision": ("16", "bf16-mixed", "bf16-true"),

@@ -44,7 +44,7 @@ from rvtssm.system import extras
 from rvtssm.system.user_error import UserError
 
 BACKBONE = {"backbone": "timm", "timm_name": "test_convnext2"}
-OTHER_PARTS = BACKBONE | {"head": "rtdetr", "rtdetr_queries": 12, "rtdetr_layers": 1}
+OTHER_PARTS = BACKBONE | {"head": "rtdetr", "head_options": {"queries": 12, "layers": 1}}
 OTHER_LAYERS = ("s4", "selective_s5", "s7", "s4d")
 
 

@@ -8,7 +8,7 @@ from user_errors import raises
 from rvtssm.export.real_detector import DetectorStep
 from rvtssm.models.contracts import concatenate
 from rvtssm.models.detector import parameters_by_room, set_precision
-from rvtssm.models.parts import BACKBONES, HEADS
+from rvtssm.models.parts import BACKBONES, heads
 from rvtssm.models.streams import map_state
 
 # one layer of each kind of state: per feature, shared, real, and two at once. The laws of all layers are in tests/ssm.
@@ -16,10 +16,10 @@ KINDS_OF_STATE = ("s4d", "s5", "s7", "lstm")
 every_layer = pytest.mark.parametrize("name", KINDS_OF_STATE)
 L, B = 4, 2
 # small values of the keys that a backbone or a head needs, by its name
-SMALL_PARTS = {"timm": {"timm_name": "test_convnext"}, "rtdetr": {"rtdetr_queries": 20, "rtdetr_layers": 2}}
+SMALL_PARTS = {"timm": {"timm_name": "test_convnext"}, "rtdetr": {"head_options": {"queries": 20, "layers": 2}}}
 
 
-PARTS = [(backbone, head, "s5") for backbone in BACKBONES for head in HEADS]
+PARTS = [(backbone, head, "s5") for backbone in BACKBONES for head in heads()]
 LAYERS = [("rvt", "yolox", name) for name in KINDS_OF_STATE if name != "s5"]
 
 

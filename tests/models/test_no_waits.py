@@ -23,8 +23,8 @@ from rvtssm.system.machine import on_device
 
 DIM, STEPS, STREAMS, HEIGHT, WIDTH = 12, 3, 2, 32, 64
 # every mixer, backbone and head
-PARTS = [{"mixer": mixer} for mixer in SPATIAL_MIXERS] + [{"backbone": "timm", "head": "rtdetr"}]
-FEW_QUERIES = {"rtdetr_queries": 10, "rtdetr_layers": 1}
+FEW_QUERIES = {"head_options": {"queries": 10, "layers": 1}}
+PARTS = [{"mixer": mixer} for mixer in SPATIAL_MIXERS] + [{"backbone": "timm", "head": "rtdetr", **FEW_QUERIES}]
 RULES = [(name, "zoh") for name in TEMPORAL_LAYERS] + [("s5", "bilinear"), ("s5", "async")]
 
 
@@ -47,7 +47,7 @@ def scale_of_rows() -> torch.Tensor:
 
 def small_detector(**parts: str) -> Detector:
     torch.manual_seed(0)
-    model = ModelConfig(embed_dim=32, num_blocks=(1, 0, 0, 0), timm_name="test_resnet", **FEW_QUERIES, **parts)
+    model = ModelConfig(embed_dim=32, num_blocks=(1, 0, 0, 0), timm_name="test_resnet", **parts)
     return build_detector(model, TemporalConfig(), HEIGHT, WIDTH, num_classes=2)
 
 

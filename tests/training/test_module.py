@@ -17,7 +17,7 @@ from rvtssm.models.checkpoint import load_file, save_file
 from rvtssm.models.detector import build_detector
 from rvtssm.models.heads.yolox import YoloxPredictions
 from rvtssm.models.model_config import ModelConfig
-from rvtssm.models.parts import HEADS
+from rvtssm.models.parts import head_class
 from rvtssm.models.postprocess import postprocess
 from rvtssm.models.streams import map_state
 from rvtssm.records import Detections, Labels, SequenceBatch, Windows
@@ -282,6 +282,7 @@ def test_lower_precision_trains_on_a_gpu(toy_config, tmp_path, precision, logged
 # labels of a detector
 
 
+OPTIONS = {"rtdetr": {"queries": 20, "denoising": 4}}
 CHANNELS = {8: 8, 16: 16, 32: 32}
 TARGETS = torch.tensor([[[1.0, 30, 20, 24, 16], [0, 70, 40, 30, 30]], [[0, 50, 32, 40, 20], [0, 0, 0, 0, 0]]])
 NUM_TARGETS = torch.tensor([2, 1])
@@ -290,7 +291,8 @@ ONES = torch.tensor([[1.0, 1.0], [1.0, 0.0]])
 
 def losses_of(name, weights=None):
     torch.manual_seed(0)
-    head = HEADS[name](ModelConfig(head=name, rtdetr_queries=20, rtdetr_denoising=4), CHANNELS, 2, (64, 96))
+    config = ModelConfig(head=name, head_options=OPTIONS.get(name, {}))
+    head = head_class(config)(config, CHANNELS, 2, (64, 96))
     maps = {s: torch.randn(2, c, 64 // s, 96 // s) for s, c in CHANNELS.items()}
     torch.manual_seed(1)
     predictions = head(maps, (TARGETS, NUM_TARGETS))

@@ -21,6 +21,7 @@ from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import build_temporal_layer
 from rvtssm.system.limits import check_choice
+from rvtssm.system.options import NoOptions
 
 LARGEST_PARTITION = 10  # pixels of the coarsest map; for 240x304 and 360x640 this gives the published partitions
 _FACTORS = (4, 2, 2, 2)
@@ -112,6 +113,7 @@ class Stage(nn.Module):
         self.downsample = Downsample(in_channels, dim, factor)
         check_choice("model.mixer", model.mixer, SPATIAL_MIXERS)
         mixer = SPATIAL_MIXERS[model.mixer]
+        model.options_of("mixer", getattr(mixer, "options", NoOptions))  # raises if there is no such setting
         self.blocks = nn.Sequential(*(mixer(dim, partition, model, index == 0) for index in range(num_blocks)))
         self.temporal = temporal
 

@@ -7,16 +7,23 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from user_errors import raises
 
 from rvtssm.boxes import cxcywh_to_xyxy, pairwise_iou
-from rvtssm.models.heads.rtdetr.decoder import NUM_POINTS, DeformableAttention, refine_boxes
-from rvtssm.models.heads.rtdetr.head import RtdetrHead, RtdetrPredictions
-from rvtssm.models.heads.rtdetr.loss import build_attention_mask, draw_noisy_queries, match_cheapest
+from rvtssm.contrib.rtdetr.decoder import NUM_POINTS, DeformableAttention, refine_boxes
+from rvtssm.contrib.rtdetr.head import RtdetrHead, RtdetrPredictions
+from rvtssm.contrib.rtdetr.loss import build_attention_mask, draw_noisy_queries, match_cheapest
+from rvtssm.datasets import DATASETS
+from rvtssm.models.checkpoint_meta import CheckpointMeta
+from rvtssm.models.detector import build_detector
 from rvtssm.models.model_config import ModelConfig, PostprocessConfig
+from rvtssm.records import WindowSettings
+from rvtssm.ssm.temporal_config import TemporalConfig
 
 CHANNELS = {8: 8, 16: 16, 32: 32}
 HEIGHT, WIDTH = 64, 96
-CONFIG = ModelConfig(head="rtdetr", rtdetr_queries=20, rtdetr_layers=2, rtdetr_denoising=8)
+OPTIONS = {"queries": 20, "layers": 2, "denoising": 8}
+CONFIG = ModelConfig(head="rtdetr", head_options=OPTIONS)
 TARGETS = torch.tensor(
     [
         [[1, 30, 20, 20, 10], [0, 60, 40, 12, 30], [0, 70, 20, 16, 16]],
@@ -132,7 +139,7 @@ def test_a_box_is_refined_in_its_own_units():
 
 @pytest.mark.parametrize("with_noise", [False, True])
 def test_every_parameter_gets_a_gradient(with_noise):
-    head = build_head(CONFIG if with_noise else replace(CONFIG, rtdetr_denoising=0))
+    head = build_head(CONFIG if with_noise else replace(CONFIG, head_options={**OPTIONS, "denoising": 0}))
     losses = loss_of(head, head(draw_maps(), (TARGETS, NUM_TARGETS)))
     losses["total"].backward()
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in head.parameters())
@@ -193,7 +200,7 @@ def test_every_stage_and_the_noisy_queries_count():
     predictions = head(draw_maps(), (TARGETS, NUM_TARGETS))
     stages = zip(predictions.earlier_boxes.unbind(1), predictions.earlier_logits.unbind(1), strict=True)
     single = [loss_of(head, RtdetrPredictions(*stage))["total"] for stage in stages]
-    assert len(single) == CONFIG.rtdetr_layers  # the selection and all layers but the last
+    assert len(single) == OPTIONS["layers"]  # the selection and all layers but the last
     losses = loss_of(head, predictions)
     torch.testing.assert_close(losses["earlier"], sum(single))
     assert losses["denoising"] > 0
@@ -219,7 +226,7 @@ def test_noisy_queries_change_no_other_query():
         alone, together = head(maps, None), head(maps, (TARGETS, NUM_TARGETS))
     for name in ("boxes", "logits", "earlier_boxes", "earlier_logits"):
         torch.testing.assert_close(getattr(together, name), getattr(alone, name))
-    assert together.noisy_boxes.shape == (2, CONFIG.rtdetr_layers, 12, 4)  # 8 // 3 groups of 3 pairs
+    assert together.noisy_boxes.shape == (2, OPTIONS["layers"], 12, 4)  # 8 // 3 groups of 3 pairs
 
 
 def test_noisy_copies_are_restored_where_near_and_rejected_where_far():
@@ -277,7 +284,7 @@ def test_a_small_frame_has_fewer_queries():
     with torch.no_grad():
         found = head(draw_maps(1, 32, 32))
     assert found.boxes.shape[1] == head.empty().boxes.shape[1] == 20
-    head = build_head(replace(CONFIG, rtdetr_queries=100), height=32, width=32).eval()
+    head = build_head(replace(CONFIG, head_options={**OPTIONS, "queries": 100}), height=32, width=32).eval()
     with torch.no_grad():
         assert head(draw_maps(1, 32, 32)).boxes.shape[1] == head.empty().boxes.shape[1] == 16 + 4 + 1
 
@@ -295,7 +302,7 @@ def test_the_loss_is_float32_under_lower_precision():
 
 def test_it_learns_the_boxes_of_two_frames():
     torch.manual_seed(0)
-    config = replace(CONFIG, rtdetr_queries=12, rtdetr_denoising=4)
+    config = replace(CONFIG, head_options={**OPTIONS, "queries": 12, "denoising": 4})
     head, maps = RtdetrHead(config, CHANNELS, 2, (HEIGHT, WIDTH)), draw_maps()
     optimizer = torch.optim.AdamW(head.parameters(), lr=5e-3, fused=True)
     for _ in range(60):
@@ -311,3 +318,35 @@ def test_it_learns_the_boxes_of_two_frames():
         overlap = pairwise_iou(cxcywh_to_xyxy(targets[best, 1:]).numpy(), frame.xyxy[best])
         assert (overlap.max(axis=1) > 0.7).all()
         assert (frame.class_id[best][overlap.argmax(axis=1)] == targets[best, 0].numpy()).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ({"queries": 0}, "settings.number"),
+        ({"queries": 1025}, "settings.number"),
+        ({"denoising": -1}, "settings.number"),
+        ({"layers": 2.5}, "setting.form"),
+        ({"dim": 40}, "setting.out_of_range"),
+        ({"query": 3}, "setting.unknown"),
+    ],
+)
+def test_a_wrong_option_is_refused_by_name(options, kind):
+    with raises(kind, f"model.head_options.{next(iter(options))}"):
+        build_head(ModelConfig(head="rtdetr", head_options=options))
+
+
+def test_another_head_has_no_such_options():
+    with raises("setting.unknown", "model.head_options.queries"):
+        build_detector(ModelConfig(head_options={"queries": 3}), TemporalConfig(), 32, 32, num_classes=1)
+
+
+def test_weights_of_earlier_versions_have_options():
+    """Their files had keys such as `rtdetr_queries`, also with another head."""
+    described = CheckpointMeta(DATASETS["gen1"], CONFIG, TemporalConfig(), WindowSettings()).to_dict()
+    model = described["model"]
+    earlier = {name: value for name, value in model.items() if not name.endswith("_options")}
+    earlier |= {f"rtdetr_{name}": value for name, value in OPTIONS.items()}
+    for head, options in (("rtdetr", OPTIONS), ("yolox", {})):
+        meta = CheckpointMeta.from_dict({**described, "model": {**earlier, "head": head}})
+        assert (meta.model_config.head, meta.model_config.head_options) == (head, options)

@@ -2,7 +2,7 @@
 
 Source: RT-DETR (Zhao et al., 2024), which selects queries among the pixels of the maps and refines them with a decoder.
 Deviations: the neck of our detector replaces the hybrid encoder; boxes are refined in pixels (see
-`rvtssm.models.heads.rtdetr.decoder`); initial boxes have sides of two strides, and none of them is excluded.
+`rvtssm.contrib.rtdetr.decoder`); initial boxes have sides of two strides, and none of them is excluded.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from rvtssm.boxes import cxcywh_to_xyxy
+from rvtssm.contrib.rtdetr.decoder import RtdetrDecoder, build_box_out, build_class_out, refine_boxes
+from rvtssm.contrib.rtdetr.loss import build_attention_mask, draw_noisy_queries
+from rvtssm.contrib.rtdetr.options import RtdetrOptions
 from rvtssm.models.contracts import Head, at_least_one
-from rvtssm.models.heads.rtdetr.decoder import RtdetrDecoder, build_box_out, build_class_out, refine_boxes
-from rvtssm.models.heads.rtdetr.loss import build_attention_mask, draw_noisy_queries
 from rvtssm.models.heads.yolox import locate
 from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.records import Detections
@@ -45,6 +46,8 @@ class RtdetrHead(Head):
     """
 
     record = RtdetrPredictions
+    options = RtdetrOptions
+    needed_to_train = ("rtdetr", "scipy")
     class_layers = ("class_out", "embed_class")
     locations: Tensor  # (A, 4) px: initial boxes, ordered by stride, then by y, then by x
     frame: Tensor  # (4,) px: width, height, width, height
@@ -53,8 +56,10 @@ class RtdetrHead(Head):
         self, model: ModelConfig, channels: Mapping[int, int], num_classes: int, padded_hw: tuple[int, int]
     ) -> None:
         super().__init__()
-        dim = model.rtdetr_dim or max(HEAD_DIM, max(channels.values()) // 2 // HEAD_DIM * HEAD_DIM)
-        self.num_queries, self.num_denoising = model.rtdetr_queries, model.rtdetr_denoising
+        options = model.options_of("head", RtdetrOptions)
+        dim = options.dim or max(HEAD_DIM, max(channels.values()) // 2 // HEAD_DIM * HEAD_DIM)
+        self.num_queries = options.queries
+        self.num_denoising = options.denoising
         self.num_classes = num_classes
         self.projections = nn.ModuleList(
             nn.Sequential(nn.Conv2d(c, dim, 1, bias=False), nn.BatchNorm2d(dim)) for c in channels.values()
@@ -65,7 +70,7 @@ class RtdetrHead(Head):
         self.embed_class = None
         if self.num_denoising:
             self.embed_class = nn.Embedding(num_classes, dim)
-        self.decoder = RtdetrDecoder(dim, dim // HEAD_DIM, model.rtdetr_layers, len(channels), num_classes)
+        self.decoder = RtdetrDecoder(dim, dim // HEAD_DIM, options.layers, len(channels), num_classes)
         height, width = padded_hw
         center, stride = locate(height, width, list(channels)).split([2, 1], dim=1)
         start = torch.cat([center, (2 * stride).expand(-1, 2)], dim=1)
@@ -139,7 +144,7 @@ class RtdetrHead(Head):
         `divisor` for that number. The `weights` of the targets multiply the terms of matched queries and of noisy
         copies.
         """
-        from rvtssm.models.heads.rtdetr.loss import match_queries, query_losses  # takes seconds
+        from rvtssm.contrib.rtdetr.loss import match_queries, query_losses  # takes seconds
 
         counts: list[Tensor | int] = [int(num_targets.sum())]
         if weights is not None:
@@ -164,7 +169,7 @@ class RtdetrHead(Head):
         boxes, logits, target = predictions.noisy_boxes, predictions.noisy_logits, predictions.noisy_target
         if boxes is None or logits is None or target is None:
             return predictions.boxes.new_zeros(())  # in evaluation mode, or if there is no frame
-        from rvtssm.models.heads.rtdetr.loss import query_losses
+        from rvtssm.contrib.rtdetr.loss import query_losses
 
         num_groups = target.shape[1] // (2 * max(targets.shape[1], 1))
         matched = target.expand(boxes.shape[1], -1, -1)

@@ -1,1 +1,0 @@
-"""The head of RT-DETR."""
