@@ -126,7 +126,7 @@ def test_a_box_is_the_exact_extent_also_of_what_another_object_hides():
     scene = scene_of((0.0, 10.0), (4.0, 14.0), speed=1.0)
     list(scene.frames([100_000, 200_000], 3, 8))
     at = scene.boxes[scene.boxes["t"] == 200_000]
-    whole = outlines(scene.packed, scene._eye(0.2), 3) / SAMPLES
+    whole = outlines(scene.packed, scene.eye(0.2), 3) / SAMPLES
     assert len(at) == 2
     for box in at:
         left, top, right, bottom = whole[box["track_id"]]

@@ -100,7 +100,7 @@ class RenderedScene:
             state = np.array([actor.move(self.packed, t_s) for actor in self.actors]).reshape(-1, 4)
             for flicker in self.flickers:
                 self.packed.tint[flicker.instance] = flicker.tint(t_s)
-            eye = self._eye(t_s)
+            eye = self.eye(t_s)
             if before is not None:
                 has_moved = np.abs(state - before).max(1) > 1e-9
                 still_since[1:][has_moved | self.camera.is_moving] = t_us
@@ -136,7 +136,7 @@ class RenderedScene:
     def _num_triangles(self) -> int:
         return int((self.packed.span[:, 1] - self.packed.span[:, 0]).sum()) + 1
 
-    def _eye(self, t_s: float) -> Eye:
+    def eye(self, t_s: float) -> Eye:
         position, rotation = self.camera.at(t_s)
         return Eye(
             position, rotation, self.focal_px * SAMPLES, self.width * SAMPLES / 2, self.height * SAMPLES / 2

@@ -1,0 +1,159 @@
+"""Whether rendered worlds help on real pixels: equal trainings on rendered, on painted and on mixed recordings.
+
+    python -m benchmarks.worlds gate --folder DIR --assets MODELS --footage FOOTAGE --pedro PEDRO \
+        [--drive FILE_td.dat --boxes FILE_bbox.npy] [--clips 64] [--steps 2000]
+
+From the weights in the package, three trainings of `--steps` steps see `--clips` recordings each: rendered scenes,
+painted drives, and half of each. All are scored on the known footage and on PEDRo (`benchmarks.transfer`), and on a
+real drive with boxes. One process runs at a time. What is complete is not done again, so the same command goes on after
+an interruption.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rvtssm.events.labels import Boxes, read_boxes
+from rvtssm.records.settings import SHOWN_SCORE
+from rvtssm.system.files import atomic_file
+
+COMMON = ("synthetic.num_test=0", "synthetic.sensor=any_limited", "synthetic.workers=1")
+PAINTED = (
+    "dataset=open_world", "synthetic.ego_motion_share=1", "synthetic.seed=11", "synthetic.duration_s=2.5",
+    "synthetic.world.drive_share=1", "synthetic.world.indoor_share=0", "synthetic.world.crowd_share=0.2",
+    "synthetic.world.dark_share=0.15", "synthetic.world.dusk_share=0.2",
+)  # fmt: skip
+RENDERED = (
+    "dataset=rendered_world", "synthetic.ego_motion_share=0.7", "synthetic.seed=21", "synthetic.duration_s=1.6",
+    "synthetic.world.max_lines=400", "synthetic.world.dusk_share=0.15", "synthetic.world.empty_share=0.08",
+)  # fmt: skip
+TRAINING = (
+    "experiment=street_tiny", "training.init_from=street-tiny", "optim.learning_rate=4e-4", "sampling.batch_size=2",
+    "training.average=0.995", "training.checkpoint_every=50", "resume=auto",
+)  # fmt: skip
+ARMS = ("painted", "rendered", "mixed")
+BEFORE = "in the box"
+OVERLAP = 0.5
+_APART_US = 5_000  # boxes and labels this near are of one window
+LEAD = 1  # track of the car ahead
+FEWEST_VAL = 3
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Where things are, and how much is done."""
+
+    folder: Path
+    assets: str
+    footage: Path | None = None
+    pedro: Path | None = None
+    drive: Path | None = None
+    boxes: Path | None = None
+    clips: int = 64
+    steps: int = 2000
+
+    def run(self) -> list[dict[str, Any]]:
+        """Do what is missing, and return one row per training."""
+        self._generate("painted", *PAINTED)
+        self._generate("rendered", *RENDERED, f"synthetic.assets={self.assets}")
+        self._mix()
+        rows = [self._scored(BEFORE, "street-tiny")]
+        for arm in ARMS:
+            run = self.folder / arm / "run"
+            words = ("train", *TRAINING, f"dataset.raw_dir={self.folder / arm / 'raw'}", f"training.steps={self.steps}")
+            if not (run / f"finished_{self.steps}").exists():
+                _run("rvtssm", *words, f"training.validate_every={self.steps}", f"out={run}")
+                (run / f"finished_{self.steps}").touch()
+            rows.append(self._scored(arm, str(run / "checkpoints/last.ckpt")))
+        return rows
+
+    def _generate(self, name: str, *words: str) -> None:
+        counts = (f"synthetic.num_train={self.clips}", f"synthetic.num_val={FEWEST_VAL}")
+        _run("rvtssm", "generate", *words, *COMMON, *counts, f"dataset.raw_dir={self.folder / name / 'raw'}")
+
+    def _mix(self) -> None:
+        """Link the first half of the recordings of both kinds into one folder."""
+        target = self.folder / "mixed/raw"
+        for name in ("painted", "rendered"):
+            source = self.folder / name / "raw"
+            for split, count in (("train", self.clips // 2), ("val", FEWEST_VAL // 2 + 1)):
+                (target / split).mkdir(parents=True, exist_ok=True)
+                for index in range(count):
+                    for path in (source / split).glob(f"{split}_{index:04d}_*"):
+                        linked = target / split / f"{name}_{path.name}"
+                        if not linked.exists():
+                            os.link(path, linked)
+        shutil.copyfile(self.folder / "painted/raw/synthetic.json", target / "synthetic.json")
+
+    def _scored(self, name: str, checkpoint: str) -> dict[str, Any]:
+        """Return the scores of weights, which are kept in a file."""
+        path = self.folder / "scores" / f"{name.replace(' ', '_')}.json"
+        given = {"footage": self.footage, "pedro": self.pedro}
+        sources = [f"--{option}={value}" for option, value in given.items() if value]
+        _run(
+            "benchmarks.transfer", "--json", str(path), "--checkpoint", checkpoint, "--only", "footage,pedro",
+            "--reductions", "1", "--folder", str(self.folder / "transfer"), *sources,
+        )  # fmt: skip
+        row: dict[str, Any] = {"recording": name}
+        for scores in json.loads(path.read_text())["rows"]:
+            row[f"{scores['source']} AP50"] = 100 * scores["AP50"]
+        if self.drive is not None and self.boxes is not None:
+            out = self.folder / "drive" / name.replace(" ", "_")
+            if not (out / "scores.json").exists():
+                words = (
+                    str(self.drive),
+                    f"checkpoint={checkpoint}",
+                    "downsample=1",
+                    "formats=[npy]",
+                    "all_scores=true",
+                )
+                _run("rvtssm", "predict", *words, f"out={out}")
+                found = drive_scores(read_boxes(next(out.glob("*.npy"))), read_boxes(self.boxes))
+                with atomic_file(out / "scores.json") as staged:
+                    staged.write_text(json.dumps(found) + "\n")
+            row |= json.loads((out / "scores.json").read_text())
+        return row
+
+
+def drive_scores(detections: Boxes, boxes: Boxes, class_id: int = 1) -> dict[str, float]:
+    """Return in how many windows the car ahead is found, and false boxes per window, from a score of SHOWN_SCORE on.
+
+    Args:
+        detections: Boxes with scores in `class_confidence`.
+        boxes: Boxes of vehicles; the car ahead is track LEAD.
+        class_id: Class of vehicles in the detections.
+    """
+    times = np.unique(boxes["t"])
+    num_found = num_false = 0
+    for t_us in times:
+        is_now = np.abs(detections["t"] - t_us) <= _APART_US
+        shown = detections[is_now & (detections["class_confidence"] >= SHOWN_SCORE)]
+        labels = boxes[boxes["t"] == t_us]
+        lead = labels[labels["track_id"] == LEAD]
+        is_vehicle = shown["class_id"] == class_id
+        num_found += bool((_overlaps(shown[is_vehicle], lead) >= OVERLAP).any())
+        is_right = is_vehicle & (_overlaps(shown, labels) >= OVERLAP).any(1)
+        num_false += int((~is_right).sum())
+    return {"car ahead": num_found, "windows": len(times), "false per window": num_false / len(times)}
+
+
+def _overlaps(one: Boxes, two: Boxes) -> np.ndarray:
+    """Return the intersections over unions (N, M) of boxes."""
+    one, two = one[:, None], two[None]
+    wide = np.minimum(one["x"] + one["w"], two["x"] + two["w"]) - np.maximum(one["x"], two["x"])
+    high = np.minimum(one["y"] + one["h"], two["y"] + two["h"]) - np.maximum(one["y"], two["y"])
+    common = np.clip(wide, 0, None) * np.clip(high, 0, None)
+    return np.asarray(common / (one["w"] * one["h"] + two["w"] * two["h"] - common))
+
+
+def _run(module: str, *words: str) -> None:
+    subprocess.run([sys.executable, "-m", module, *words], check=True)

@@ -1,0 +1,52 @@
+"""Rendered beside real: numbers of recordings with known events, and scores of known boxes."""
+
+import numpy as np
+import pytest
+
+from benchmarks.worlds.gate import drive_scores
+from benchmarks.worlds.statistics import statistics
+from rvtssm.events.labels import BOX_DTYPE
+from rvtssm.records import Events
+
+
+def events(*rows: tuple[int, int, int, int]) -> Events:
+    t, x, y, p = np.array(rows).T
+    return Events(t.astype(np.int64), x.astype(np.uint16), y.astype(np.uint16), p.astype(np.uint8))
+
+
+def boxes(*rows: tuple[int, float, int, int, float]) -> np.ndarray:
+    """Boxes of 10 x 10 pixels from a time, x, class, track and score."""
+    made = np.zeros(len(rows), BOX_DTYPE)
+    names = ("t", "x", "class_id", "track_id", "class_confidence")
+    for name, column in zip(names, zip(*rows, strict=True), strict=True):
+        made[name] = column
+    made["w"] = made["h"] = 10
+    return made
+
+
+def test_statistics_count_what_a_recording_holds():
+    # A pixel with three events, two of them at once; one that is alone; and neighbours at one time.
+    repeated = (0, 1, 1, 1), (3, 1, 1, 0), (40_000, 1, 1, 1)
+    found = statistics(events(*repeated, (70_000, 6, 6, 0), (100_000, 3, 3, 1), (100_000, 4, 3, 1)), 8, 8)
+    assert found["seconds"] == pytest.approx(0.1)
+    assert found["events_per_px_s"] == pytest.approx(6 / 64 / 0.1)
+    assert found["on_share"] == pytest.approx(4 / 6)
+    assert found["per_active_px"] == pytest.approx(6 / 4)
+    assert found["isolated_per_px_s"] == pytest.approx(2 / 64 / 0.1)
+    assert found["repeated_share"] == pytest.approx(1 / 6)
+    assert found["merged_per_active_px"] == pytest.approx(5 / 4)
+    with pytest.raises(ValueError, match="no events"):
+        statistics(events((0, 1, 1, 1)).between(5, 9), 8, 8)
+
+
+def test_a_drive_is_scored_window_by_window():
+    labels = boxes((0, 20, 0, 1, 1), (0, 60, 0, 2, 1), (50_000, 20, 0, 1, 1))
+    detections = boxes(
+        (0, 21, 1, 0, 0.9),  # the car ahead
+        (0, 61, 1, 0, 0.2),  # not shown
+        (0, 90, 1, 0, 0.8),  # nothing is there
+        (0, 20, 0, 0, 0.7),  # a person in place of a car
+        (50_000, 28, 1, 0, 0.9),  # too far beside
+    )
+    assert drive_scores(detections, labels) == {"car ahead": 1, "windows": 2, "false per window": 3 / 2}
+    assert drive_scores(detections[:0], labels)["car ahead"] == 0
