@@ -51,7 +51,7 @@ def evaluate(
     dataset: DatasetConfig | None = None,
     data: DataConfig | None = None,
     postprocess: PostprocessConfig | None = None,
-    precision: str = "auto",
+    precision: str = "float32",
     plugins: Sequence[str] = (),
     seed: int = 0,
     out: str | Path | None = None,

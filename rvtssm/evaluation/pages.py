@@ -162,7 +162,9 @@ def comparison_html(reports: Mapping[str, EvaluationReport]) -> str:
     metrics = []
     for name, report in reports.items():
         row = report.reference()
-        cells = {"weights": name, "Hz": f"{row['hz']:g}"}
+        cells = {"weights": name}
+        if not math.isnan(row["hz"]):
+            cells["Hz"] = f"{row['hz']:g}"
         for metric in report.metric_names:
             cells[metric] = percent(row[metric])
         metrics.append(cells)

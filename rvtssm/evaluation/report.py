@@ -100,7 +100,7 @@ class EvaluationReport:
         if "low" not in self.rows[0]:
             return []
         number = len(next(iter(self.resampled.values())).recordings)
-        warnings = ["weights of one training, so the interval does not say how other trainings differ"]
+        warnings = ["one training, so the interval does not say how other trainings differ"]
         if number < TRUSTED_RECORDINGS:
             warnings.append(f"only {number} recordings, so the interval is too narrow")
         return warnings
@@ -185,6 +185,11 @@ def minus_the_first(reports: Mapping[str, EvaluationReport]) -> dict[str, dict[t
     return differences
 
 
+def in_hz(hz: float) -> str:
+    """Return a rate as text; only `AP` if it is unknown, as for boxes that come from elsewhere."""
+    return "AP" if math.isnan(hz) else f"{hz:g} Hz"
+
+
 def percent(value: float) -> str:
     """Return a fraction as text in percent, or a dash if there was no ground truth."""
     if math.isnan(value):
@@ -236,7 +241,7 @@ def table_by_rate(head: str, cells: Mapping[str, Mapping[float, str]]) -> list[l
     if not cells:
         return []
     rates = sorted(set().union(*cells.values()))
-    table = [[head, *(f"{hz:g} Hz" for hz in rates)]]
+    table = [[head, *map(in_hz, rates)]]
     for name, by_hz in cells.items():
         table.append([name, *(by_hz.get(hz, NO_VALUE) for hz in rates)])
     return table
@@ -244,7 +249,9 @@ def table_by_rate(head: str, cells: Mapping[str, Mapping[float, str]]) -> list[l
 
 def _started(report: EvaluationReport, row: Row) -> dict[str, str]:
     """Return the cells that say which row it is; the kind of windows only if there are two."""
-    cells = {"hz": f"{row['hz']:g}"}
+    cells = {}
+    if not math.isnan(row["hz"]):
+        cells["hz"] = f"{row['hz']:g}"
     if len(report.windows) > 1:
         cells["window"] = row["window"]
     return cells
@@ -293,12 +300,18 @@ def citation(report: EvaluationReport) -> str:
     if "low" in row:
         number = len(report.resampled[row["hz"], row["window"]].recordings)
         line += f" ({'; '.join([f'{LEVEL:.0%} bootstrap over {number} recordings', *report.warnings])})"
-    line += f" at {row['hz']:g} Hz"
-    if row["hz"] != report.reference_hz:
+    if not math.isnan(row["hz"]):
+        line += f" at {row['hz']:g} Hz"
+    if row["hz"] != report.reference_hz and not math.isnan(row["hz"]):
         line += f" (window={row['window']}, trained at {report.reference_hz:g} Hz)"
     line += f" on {report.title}"
-    if "made by" in report.conditions:
-        line += f"; weights SHA-256 {report.conditions['weights SHA-256'][:16]}, {report.conditions['made by']}"
+    origin = []
+    if digest := report.conditions.get("weights SHA-256"):
+        origin.append(f"weights SHA-256 {digest[:16]}")
+    if program := report.conditions.get("made by"):
+        origin.append(program)
+    if origin:
+        line += f"; {', '.join(origin)}"
     return line
 
 

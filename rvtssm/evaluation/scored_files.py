@@ -153,6 +153,6 @@ def write_scored(
         content |= coco_files(images, spec)
     if "csv" in formats:
         content |= csv_files(images, matches, spec)
-    with result_set(folder, "scored", scored_names(formats, place)) as staged:
+    with result_set(folder, f"scored_{place}", scored_names(formats, place)) as staged:
         for name, text in content.items():
             (staged / f"{place}_{name}").write_text(text)

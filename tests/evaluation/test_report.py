@@ -198,7 +198,7 @@ def test_every_table_page_and_sentence_warns_of_what_an_interval_does_not_say(nu
     pages = [to_html(report), printed(report), citation(report), comparison_html({"a": report, "b": report})]
     pages.append(" ".join(comparison_table({"a": report, "b": report}).lines))
     for page in (" ".join(page.split()) for page in pages):
-        assert "weights of one training" in page
+        assert "one training, so the interval" in page
         assert ("only 19 recordings" in page) == is_few
 
 

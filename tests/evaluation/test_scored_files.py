@@ -111,4 +111,4 @@ def test_the_boxes_of_every_row_can_be_held(weights, tmp_path, asked):
         places.add(place)
         check(tmp_path / "scored", place, row)
         assert json.loads((tmp_path / f"scored/{place}_detections.json").read_text())
-    assert len([*tmp_path.glob("scored/*")]) == 4 * len(places)
+    assert len([*tmp_path.glob("scored/[!.]*")]) == 4 * len(places)

@@ -158,7 +158,7 @@ def test_weights_are_exported_alone(exported, tmp_path, monkeypatch):
     checkpoint, folder = exported()
     path = tmp_path / "model.safetensors"
     monkeypatch.setattr(detector, "_bf16_is_faster", lambda: True)
-    recipe = "experiment=demo"  # whose precision=auto is that of scores
+    recipe = "experiment=demo"  # whose settings say nothing of exports
     assert cli.main(["export", recipe, f"checkpoint={folder / 'model.ckpt'}", f"out={path}"]) == 0
     found = read_checkpoint(path)
     assert found.spec == checkpoint.spec and found.raw_dir is None

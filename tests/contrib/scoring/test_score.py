@@ -1,0 +1,164 @@
+"""Boxes of other programs are scored as those of `evaluate`, in every form that the README of the folder names."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from event_examples import boxes_of
+from user_errors import raises
+
+import rvtssm
+from rvtssm.boxes import xyxy_to_ltwh
+from rvtssm.cli import main as cli
+from rvtssm.detection.result_files import DETECTION_DTYPE, detection_objects
+from rvtssm.evaluation import pages
+from rvtssm.evaluation.coco import evaluate_detections
+from rvtssm.evaluation.matching import ScoredRecording, match_detections
+from rvtssm.evaluation.scored_files import write_scored
+from rvtssm.events.labels import write_boxes
+from tests.evaluation.test_coco import SPEC, random_recording
+
+NAMES = ("walk", "drive", "wait")
+
+
+@pytest.fixture(autouse=True)
+def without_page(monkeypatch):
+    monkeypatch.setattr(pages, "to_html", lambda *_: "")
+
+
+@pytest.fixture(scope="module")
+def recordings():
+    rng = np.random.default_rng(3)
+    return [ScoredRecording(name, *random_recording(rng)) for name in NAMES]
+
+
+@pytest.fixture(scope="module")
+def metrics(recordings):
+    return evaluate_detections(recordings, SPEC)
+
+
+def write_coco(folder: Path, recordings, spec=SPEC) -> tuple[Path, Path]:
+    """The labels and the detections as `evaluate formats=[coco]` writes them."""
+    write_scored(folder, "x", ["coco"], recordings, match_detections(recordings, spec), spec)
+    return folder / "x_detections.json", folder / "x_labels.json"
+
+
+def write_prophesee(folder: Path, recordings) -> tuple[Path, Path]:
+    """A folder of detections and one of labels, as Prophesee's tools and `predict` write them."""
+    for name, labels, detections in recordings:
+        rows = [(t_us, *box) for t_us, box in zip(labels.t_us.tolist(), labels.boxes_ltwh.tolist(), strict=True)]
+        boxes = boxes_of(*rows)
+        boxes["class_id"] = labels.class_id
+        (folder / "labels").mkdir(exist_ok=True)
+        write_boxes(folder / f"labels/{name}_bbox.npy", boxes)
+        found = np.zeros(sum(map(len, detections)), DETECTION_DTYPE)
+        found["t"] = np.repeat([frame.t_us for frame in detections], list(map(len, detections)))
+        joined = np.concatenate([frame.xyxy for frame in detections])
+        found["x"], found["y"], found["w"], found["h"] = xyxy_to_ltwh(joined).T
+        found["class_id"] = np.concatenate([frame.class_id for frame in detections])
+        found["class_confidence"] = np.concatenate([frame.score for frame in detections])
+        (folder / "found" / name).mkdir(parents=True, exist_ok=True)
+        np.save(folder / f"found/{name}/detections.npy", found)
+    return folder / "found", folder / "labels"
+
+
+def write_lines(path: Path, detections, spec=SPEC, late_us: int = 0) -> Path:
+    """Windows as `predict` writes them, which end `late_us` before the label."""
+    lines = []
+    for frame in detections:
+        objects = detection_objects(frame, spec.class_names)
+        lines.append(json.dumps({"t_us": frame.t_us - late_us, "detections": objects}))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def rows_of(reports):
+    return {name: report.rows[0] for name, report in reports.items()}
+
+
+def check(row, metrics, abs=1e-12):
+    for name, value in metrics.items():
+        assert row[name] == pytest.approx(value, abs=abs, nan_ok=True), name
+
+
+def test_files_for_cocos_tools_give_the_numbers_of_the_evaluation(recordings, metrics, tmp_path):
+    detections, labels = write_coco(tmp_path, recordings)
+    (row,) = rows_of(rvtssm.score(detections, labels, bootstrap=50)).values()
+    check(row, metrics)
+    assert row["low"] < row["AP"] < row["high"]
+    (filtered,) = rows_of(rvtssm.score(detections, labels, "gen1", bootstrap=0)).values()
+    check(filtered, metrics)
+
+
+def test_boxes_in_the_layout_of_prophesee_are_scored_by_the_rules_of_the_dataset(recordings, metrics, tmp_path):
+    detections, labels = write_prophesee(tmp_path, recordings)
+    (row,) = rows_of(rvtssm.score(detections, labels, "gen1", bootstrap=0)).values()
+    check(row, metrics, abs=1e-3)  # the layout holds left and width in place of left and right, in float32
+    (row,) = rows_of(rvtssm.score(detections / "walk/detections.npy", labels / "walk_bbox.npy", "gen1")).values()
+    check(row, evaluate_detections(recordings[:1], SPEC), abs=1e-3)
+
+
+def test_lines_of_json_are_scored_with_the_newest_window(recordings, tmp_path):
+    _, labels = write_prophesee(tmp_path, recordings[:1])
+    late = write_lines(tmp_path / "late.jsonl", recordings[0].detections, late_us=20_000)
+    with raises("file.content", "no box has the time of a label"):
+        rvtssm.score(late, labels, "gen1")
+    (row,) = rows_of(rvtssm.score(late, labels, "gen1", max_age_ms=20, bootstrap=0)).values()
+    exact = write_lines(tmp_path / "exact.jsonl", recordings[0].detections)
+    (same,) = rows_of(rvtssm.score(exact, labels, "gen1", bootstrap=0)).values()
+    assert row == pytest.approx(same, nan_ok=True) and row["AP"] > 0
+
+
+def test_several_detectors_are_compared_in_pairs(recordings, tmp_path, capsys):
+    detections, labels = write_coco(tmp_path, recordings)
+    worse = []
+    for each in recordings:
+        worse.append(each._replace(detections=[frame[np.arange(0, len(frame), 2)] for frame in each.detections]))
+    write_scored(tmp_path, "y", ["coco"], worse, [], SPEC)
+    out = tmp_path / "out"
+    words = [str(detections), str(labels), f"score.compared=[{tmp_path / 'y_detections.json'}]", f"out={out}"]
+    assert cli.main(["score", *words, "bootstrap=50", "score.hz=20", "score.formats=[csv]"]) == 0
+    found = json.loads((out / "comparison.json").read_text())
+    first, second = (report["rows"][0] for report in found.values())
+    assert second["minus_the_first"][0] == pytest.approx(second["AP"] - first["AP"]) and first["hz"] == 20
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "in points, paired: 20 Hz" in printed and "differences are those of single trainings" in printed
+    assert "only 3 recordings" in printed and "to cite" in printed
+    assert (out / "1/scored/given_images.csv").is_file() and (out / "2/evaluation.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "key", "about"),
+    [
+        (lambda labels, found: labels["annotations"][0].update(iscrowd=1), "file.content", "crowd"),
+        (lambda labels, found: labels["images"][0].pop("t_us"), "file.damaged", "some images"),
+        (lambda labels, found: labels["images"][1].update(id=1), "file.damaged", "the same id"),
+        (lambda labels, found: labels.pop("categories"), "files.content", "not a COCO data set"),
+        (lambda labels, found: found[0].update(category_id=9), "files.content", "not a COCO result"),
+        (lambda labels, found: found[0].pop("score"), "files.content", "not a COCO result"),
+    ],
+)
+def test_what_is_not_in_a_written_form_is_refused(recordings, tmp_path, spoil, key, about):
+    detections, labels = write_coco(tmp_path, recordings)
+    content, found = json.loads(labels.read_text()), json.loads(detections.read_text())
+    spoil(content, found)
+    labels.write_text(json.dumps(content))
+    detections.write_text(json.dumps(found))
+    with raises(key, about):
+        rvtssm.score(detections, labels)
+
+
+def test_other_files_and_classes_are_refused_by_name(recordings, tmp_path):
+    detections, labels = write_coco(tmp_path, recordings)
+    folder, boxes = write_prophesee(tmp_path, recordings)
+    with raises("setting.conflict", "has the categories"):
+        rvtssm.score(detections, labels, "onempx")
+    with raises("setting.needs", "dataset=NAME"):
+        rvtssm.score(folder, boxes)
+    with raises("file.kind", "one file for 3 recordings"):
+        rvtssm.score(folder / "walk/detections.npy", boxes, "gen1")
+    (folder / "walk/detections.npy").unlink()
+    with raises("file.missing", "walk"):
+        rvtssm.score(folder, boxes, "gen1")
+    assert cli.main(["score", str(detections)]) == 2
