@@ -5,17 +5,16 @@ from dataclasses import dataclass, field, replace
 
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.records.settings import REDUCTIONS, SHOWN_SCORE, check_window
+from rvtssm.system.extras import installed_parts
 from rvtssm.system.limits import check_choice, check_positive, check_share, check_whole
 from rvtssm.system.user_error import UserError
 
-# Formats of results: the name of the file ("" if there is none), and the function that opens its writer.
+# Formats of results: the name of the file ("" if there is none), and the function that opens its writer. Those of other
+# packages, among them folders of `rvtssm.contrib`, are entry points of the group `rvtssm.results`.
 RESULT_WRITERS = {
     "jsonl": ("detections.jsonl", "rvtssm.detection.result_files:open_json_lines"),
     "npy": ("detections.npy", "rvtssm.detection.result_files:open_array"),
     "coco": ("coco_results.json", "rvtssm.detection.result_files:open_coco_results"),
-    "mcap": ("detections.mcap", "rvtssm.contrib.ros.detection_bag:open_detection_bag"),
-    "rrd": ("prediction.rrd", "rvtssm.contrib.rerun.rerun_view:open_rerun_file"),
-    "rerun": ("", "rvtssm.contrib.rerun.rerun_view:open_rerun_viewer"),
 }
 PICTURE_FORMATS = ("mp4", "png")
 VIEWS = ("sensor", "network")
@@ -63,7 +62,7 @@ class PredictConfig:
     """What `rvtssm predict` writes."""
 
     formats: list[str] = field(default_factory=lambda: ["jsonl", "npy", "mp4", "png"])
-    """Files to write: some of RESULT_WRITERS, mp4, png."""
+    """Files to write: some of RESULT_WRITERS, mp4, png, and those of installed parts."""
     all_scores: bool = False
     """Write all boxes that pass `postprocess` to the files, for programs that score them."""
     view: str = "sensor"
@@ -79,7 +78,7 @@ class PredictConfig:
         if self.scale is not None and self.scale > _LARGEST_SCALE:
             raise UserError("predict.scale", f"predict.scale={self.scale} must be at most {_LARGEST_SCALE}")
         for name in self.formats:
-            check_choice("predict.formats", name, (*RESULT_WRITERS, *PICTURE_FORMATS))
+            check_choice("predict.formats", name, (*result_writers(), *PICTURE_FORMATS))
 
 
 @dataclass
@@ -93,14 +92,19 @@ class LiveConfig:
     benchmark: bool = False
     """Measure the first windows of a recording at several values of downsample instead, and write benchmark.json."""
     formats: list[str] = field(default_factory=lambda: ["jsonl"])
-    """Some of RESULT_WRITERS."""
+    """Some of RESULT_WRITERS, and those of installed parts."""
     heartbeat: bool = False
     """Go on with windows while a pipe or a program is silent, by the clock of this computer."""
 
     def __post_init__(self) -> None:
         check_positive("live", self, "duration_s")
         for name in self.formats:
-            check_choice("live.formats", name, RESULT_WRITERS)
+            check_choice("live.formats", name, result_writers())
+
+
+def result_writers() -> dict[str, tuple[str, str]]:
+    """Return all formats of results by name."""
+    return {**RESULT_WRITERS, **installed_parts("rvtssm.results")}
 
 
 def check_highest_rate(section: str, hz: float | None) -> None:

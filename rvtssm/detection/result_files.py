@@ -1,13 +1,13 @@
 """Files of results, written window by window: JSON lines, the box array of Prophesee's tools, results for COCO's tools.
 
-Folders of contrib write further formats; RESULT_WRITERS names their functions, which are imported when they are used.
+`result_writers` names the functions that open further formats. They are imported when they are used.
 """
 
 import contextlib
-import importlib
 import io
 import json
 import os
+import pkgutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,11 +19,10 @@ from typing import Self
 import numpy as np
 
 from rvtssm.boxes import xyxy_to_ltwh
-from rvtssm.detection.inference_config import RESULT_WRITERS
+from rvtssm.detection.inference_config import result_writers
 from rvtssm.detection.window_results import WindowResult, coco_results, track_fields
 from rvtssm.records import DatasetSpec, Detections
 from rvtssm.system.output_folder import numbered_name
-from rvtssm.system.user_error import UserError
 
 # The layout of `_bbox.npy` in Gen1 and 1Mpx, so that detections can be used like ground truth.
 DETECTION_DTYPE = np.dtype(
@@ -55,7 +54,7 @@ OpenWriter = Callable[[Path, ResultContext], AbstractContextManager[Write]]
 
 def result_file_names(formats: Sequence[str]) -> list[str]:
     """Return the names of the files that some formats of results write."""
-    return [file_name for name, (file_name, _) in RESULT_WRITERS.items() if name in formats and file_name]
+    return [file_name for name, (file_name, _) in result_writers().items() if name in formats and file_name]
 
 
 @contextmanager
@@ -71,31 +70,23 @@ def open_result_files(
 
     Args:
         folder: The folder to write to.
-        formats: Keys of RESULT_WRITERS; others, such as those of pictures, are passed over.
+        formats: Keys of `result_writers`; others, such as those of pictures, are passed over.
         context: What the writers know about all windows.
         number: Of the run in this folder, for the names of the files.
 
     Raises:
-        UserError: The folder of contrib that writes a format is missing, or lacks a package.
+        UserError: A format needs a package that is not installed.
     """
     with ExitStack() as stack:
         yield [
             stack.enter_context(_writer(name)(folder / numbered_name(file_name, number), context))
-            for name, (file_name, _) in RESULT_WRITERS.items()
+            for name, (file_name, _) in result_writers().items()
             if name in formats
         ]
 
 
 def _writer(name: str) -> OpenWriter:
-    module, _, function = RESULT_WRITERS[name][1].partition(":")
-    try:
-        opened: OpenWriter = getattr(importlib.import_module(module), function)
-    except ModuleNotFoundError as error:
-        raise UserError(
-            "predict.format_not_installed",
-            f"formats=[{name}] is written by {module}, which this installation lacks ({error}); leave {name} out, or "
-            "install that folder of rvtssm/contrib",
-        ) from None
+    opened: OpenWriter = pkgutil.resolve_name(result_writers()[name][1])
     return opened
 
 

@@ -31,7 +31,7 @@ from user_errors import raises
 from rvtssm.cli import main as cli
 from rvtssm.datasets import DATASETS
 from rvtssm.detection import sources
-from rvtssm.detection.inference_config import RESULT_WRITERS, DetectionConfig, PredictConfig
+from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.sources import find_sources
 from rvtssm.drawing.draw import events_image, strip_of
@@ -472,11 +472,3 @@ def test_two_recordings_of_one_stem_do_not_meet(tmp_path):
     for name in ("a.dat", "a.raw", "b_td.dat"):
         (tmp_path / name).touch()
     assert find_sources(str(tmp_path)) == {name: str(tmp_path / name) for name in ("a.dat", "a.raw", "b_td.dat")}
-
-
-def test_a_format_whose_folder_of_contrib_is_missing_is_refused(checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setitem(RESULT_WRITERS, "mcap", ("detections.mcap", "rvtssm.contrib.removed.bag:open_bag"))
-    recording = write_recording(tmp_path, duration_us=60_000)
-    with raises("predict.format_not_installed"):
-        predict_recording(checkpoint, recording, tmp_path / "out", config=PredictConfig(["mcap"]), progress=False)
-    assert not (tmp_path / "out").exists()
