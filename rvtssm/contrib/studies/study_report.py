@@ -1,12 +1,13 @@
 """The result of a study: the score of each training in each condition over rates, as JSON, a page and tables.
 
 The rows are what was varied. A number is the mean over the seeds of a row, with its standard deviation. Its interval is
-that of the mean over recordings. Differences between rows are paired: each replicate draws the same recordings for all
-trainings.
+that of the mean over recordings and trainings: each replicate draws both with replacement. Differences between rows are
+paired over recordings, which are the same for all trainings of a replicate; trainings are drawn for each row.
 """
 
 import json
 import math
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rvtssm.evaluation.breakdown import SPEED, to_plain
-from rvtssm.evaluation.coco import LEVEL, Interval, Resampled
+from rvtssm.evaluation.coco import LEVEL, TRUSTED_RECORDINGS, Interval, Resampled
 from rvtssm.evaluation.plots import label_rates, show_names_as_they_are, to_png
 from rvtssm.evaluation.published import performance_drop
 from rvtssm.evaluation.render import TerminalTable, render
@@ -149,12 +150,19 @@ class StudyRow:
         return [score.rates[hz].metrics["AP"] for score in self.scores]
 
     def mean_of_seeds(self, hz: float) -> Resampled | None:
-        """Return the mean AP with its replicates; None if the seeds were scored on different draws."""
+        """Return the mean AP with its replicates, each of other recordings and trainings.
+
+        It is None if the seeds were scored on different draws of recordings.
+        """
         of_seeds = [score.rates[hz] for score in self.scores if hz in score.rates]
         draws = {(resampled.recordings, len(resampled.replicates["AP"])) for resampled in of_seeds}
         if len(draws) != 1 or not of_seeds[0].has_intervals:
             return None
-        replicates = np.mean([resampled.replicates["AP"] for resampled in of_seeds], axis=0)
+        ap = np.stack([resampled.replicates["AP"] for resampled in of_seeds])  # (S, B)
+        # The same trainings at every rate of a row, and others for another row.
+        rng = np.random.default_rng(zlib.crc32(f"{self.condition}/{self.row}".encode()))
+        drawn = rng.integers(0, len(ap), ap.shape)
+        replicates = np.take_along_axis(ap, drawn, axis=0).mean(axis=0)
         return replace(of_seeds[0], metrics={"AP": mean(self.ap(hz))}, replicates={"AP": replicates})
 
     def interval(self, hz: float) -> Interval | None:
@@ -282,6 +290,7 @@ def console_tables(report: StudyReport) -> list[TerminalTable]:
             cells = [f"{hz:g} Hz {percent_interval(pair)}" for hz, pair in numbers.items() if pair]
             if cells:
                 lines.append(f"{row.row} minus {rows[0].row}, in points, paired: {', '.join(cells)}")
+        lines += [f"Note: {note}." for note in _notes(rows)]
         table = _mean_table(rows)
         if table[0][-1] == _DROP:  # beside the names, since a narrow terminal has no room for the last columns
             table = [[row[0], row[-1], *row[1:-1]] for row in table]
@@ -343,11 +352,28 @@ def _interval_tables(rows: Sequence[StudyRow]) -> list[Table]:
     """Return the tables with confidence intervals; none if there are no intervals."""
     if not any(row.interval(hz) for row in rows for hz in row.rates):
         return []
-    tables = [Table(f"With {LEVEL:.0%} intervals over recordings.", _numbers_table(rows, StudyRow.interval))]
+    notes = " ".join(f"Note: {note}." for note in _notes(rows))
+    caption = f"With {LEVEL:.0%} intervals over recordings and trainings. {notes}".strip()
+    tables = [Table(caption, _numbers_table(rows, StudyRow.interval))]
     if len(rows) > 1:
-        caption = f"Minus {rows[0].row}, in points, paired."
+        caption = f"Minus {rows[0].row}, in points, paired over recordings. {notes}".strip()
         tables.append(Table(caption, _numbers_table(rows, StudyRow.minus_the_first)))
     return tables
+
+
+def _notes(rows: Sequence[StudyRow]) -> list[str]:
+    """Return what to know of the intervals of rows, each as a clause; nothing without intervals."""
+    notes = []
+    resampled = [row.mean_of_seeds(hz) for row in rows for hz in row.rates]
+    numbers = [len(each.recordings) for each in resampled if each is not None]
+    single = [row.row for row in rows if len(row.scores) == 1]
+    if not numbers:
+        return []
+    if single:
+        notes.append(f"{', '.join(single)}: one training, so intervals and differences are those of single trainings")
+    if min(numbers) < TRUSTED_RECORDINGS:
+        notes.append(f"only {min(numbers)} recordings, so intervals are too narrow")
+    return notes
 
 
 def _numbers_table(rows: Sequence[StudyRow], number: Callable[[StudyRow, float], Interval | None]) -> list[list[str]]:

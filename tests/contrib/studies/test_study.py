@@ -86,15 +86,29 @@ def test_a_row_is_the_mean_over_its_seeds():
 
 
 def test_differences_of_rows_are_paired():
-    """The same draws for both rows cancel out: the interval of the difference has no width."""
-    report = StudyReport(GRID)
+    """The same draws for both rows cancel out: the interval of the difference of single trainings has no width."""
+    report = StudyReport([score for score in GRID if score.seed == "0"])
     first, second, *_ = report.to_json()["rows"]
     assert first["rates"]["20"]["minus_the_first"] is None
     assert np.allclose(second["rates"]["20"]["minus_the_first"], [-0.1] * 3)
     low, high = second["rates"]["20"]["interval"]
     assert low < second["rates"]["20"]["AP"] < high and high - low > 0.03
-    line = "lstm minus s5, in points, paired: 20 Hz -10.0 [-10.0, -10.0], 40 Hz -5.0 [-5.0, -5.0]"
-    assert [table.lines for table in console_tables(report)] == [[line], [line]]
+    for table in console_tables(report):
+        line, *notes = table.lines
+        assert line == "lstm minus s5, in points, paired: 20 Hz -10.0 [-10.0, -10.0], 40 Hz -5.0 [-5.0, -5.0]"
+        assert "single trainings" in notes[0] and "only 3 recordings" in notes[1]
+
+
+def test_intervals_are_over_recordings_and_trainings():
+    """Trainings that lie 10 points apart make intervals wider than those of recordings alone, at all rates alike."""
+    both, alone = (StudyReport(scores).to_json()["rows"] for scores in (GRID, [s for s in GRID if s.seed == "0"]))
+    for hz, scale in (("20", 1), ("40", 0.5)):
+        low, high = both[1]["rates"][hz]["interval"]
+        narrow = alone[1]["rates"][hz]["interval"]
+        assert high - low > 0.09 * scale + 0.5 * (narrow[1] - narrow[0]) - 0.05 * (1 - scale)
+        value, low, high = both[1]["rates"][hz]["minus_the_first"]
+        assert value == pytest.approx(-0.1 * scale) and low < value < high and high - low > 0.09 * scale
+    assert not any("single" in line for table in console_tables(StudyReport(GRID)) for line in table.lines)
 
 
 @pytest.mark.parametrize("change", [{"names": ("a", "b")}, {"num_replicates": 0}, {"num_objects": (5, 6, 8)}], ids=str)
