@@ -57,9 +57,16 @@ class WeightsFile:
 
 
 @functools.lru_cache(maxsize=1)
-def _read_once(weights: WeightsFile, frame_hw: tuple[int, int]) -> LoadedCheckpoint:
-    """Return the weights for frames of a size in a worker process, from memory if it has read them already."""
+def read_once(weights: WeightsFile, frame_hw: tuple[int, int] | None = None) -> LoadedCheckpoint:
+    """Return the weights in a worker process, from memory if it has read them already.
+
+    Args:
+        weights: The file of the weights.
+        frame_hw: Height and width of the frames; None: as in the file.
+    """
     checkpoint = weights.read()
+    if frame_hw is None:
+        return checkpoint
     return replace(checkpoint, detector=detector_for_frame(checkpoint, *frame_hw))
 
 
@@ -224,7 +231,7 @@ def stream(
 
 def _run_batch(weights: WeightsFile, frame_hw: tuple[int, int], batch: _Batch) -> list[list[Detections]]:
     """Run a batch in a process that may not have read the weights yet."""
-    return batch.run(_read_once(weights, frame_hw), lambda steps: None)
+    return batch.run(read_once(weights, frame_hw), lambda steps: None)
 
 
 def num_processes(asked: int | None) -> int:

@@ -18,7 +18,7 @@ from rvtssm.contrib.labeling.label_config import LabelSettings
 from rvtssm.contrib.labeling.pseudo_labels import find_pseudo_boxes, label_every
 from rvtssm.datasets import build_spec, copy_generated, custom, with_training
 from rvtssm.datasets.tree import RawRecording, find_recordings, has_split
-from rvtssm.evaluation.detector_run import WeightsFile, detector_processes, num_processes
+from rvtssm.evaluation.detector_run import WeightsFile, detector_processes, num_processes, read_once
 from rvtssm.events.labels import BOX_DTYPE, Boxes, write_boxes
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.streams import check_causal
@@ -108,7 +108,7 @@ def _recordings(config: LabelSettings, raw_dir: Path, spec: DatasetSpec) -> list
 def _write_elsewhere(weights: WeightsFile, *recording: Any) -> Boxes | None:
     """Do what `_write` does in a process that may have no weights yet."""
     *_, spec, _ = recording
-    return _write(replace(weights.read_once(), spec=spec), *recording)
+    return _write(replace(read_once(weights), spec=spec), *recording)
 
 
 def _write(
