@@ -135,6 +135,15 @@ class StreamDetector:
         self._check_length(windows)
         self._clock.change_windows(windows)
 
+    @property
+    def config(self) -> PostprocessConfig:
+        """Which boxes count as detections. A new value applies from the next window on."""
+        return self._network.config
+
+    @config.setter
+    def config(self, config: PostprocessConfig) -> None:
+        self._network.config = config
+
     def restart(self) -> None:
         """Forget all events and the state, and begin a new stream with the next events, as after a jump of a clock."""
         self._network.forget()

@@ -1,7 +1,5 @@
 """The messages of an event camera on a topic of ROS 2, as a source of events for live detection."""
 
-import contextlib
-import queue
 import threading
 import time
 from bisect import bisect_left
@@ -19,30 +17,35 @@ class MessageSource(EventSource):
     """Takes in serialised messages in one thread, and yields their events in another.
 
     `put` never waits and does no work, so that the callback of a subscription returns at once. Messages that are lost
-    are counted: those that the number in the messages (`seq`) skips, and those that arrive while the queue is full.
+    are counted: those that the number in the messages (`seq`) skips, and the oldest of those that wait if there are too
+    many. What counts is their size, so that small messages are not lost sooner than large ones.
 
     Args:
         kind: Type of the messages, such as "event_camera_msgs/msg/EventPacket".
-        most_waiting: Messages that may wait to be decoded.
+        most_bytes: Size of the messages that may wait to be decoded.
         warn: Receives a sentence about every message that cannot be used.
 
     Raises:
         UserError: Messages of this type hold no events.
     """
 
-    def __init__(self, kind: str, most_waiting: int, warn: Callable[[str], object]) -> None:
+    format = "messages"
+
+    def __init__(self, kind: str, most_bytes: int, warn: Callable[[str], object]) -> None:
         self.name, self._warn = kind, warn
         self.height = self.width = 0  # of the sensor, pixels; known after `wait_for_camera`
         self.frame_id = ""  # coordinate frame of the camera
         self.num_received = self.num_unusable = 0
         self._num_refused = self._num_skipped = 0  # messages: the queue was full, `seq` skipped them
-        self._waiting: queue.Queue[bytes | None] = queue.Queue(most_waiting)
+        self._waiting, self.num_waiting_bytes, self._most_bytes = deque[bytes](), 0, most_bytes
+        self._changed = threading.Condition()  # of what waits
         self._decoder = MessageDecoder(kind)
         self._first = deque[Events]()  # the events with which the camera was found
         self._latest_number: int | None = None
         # of the latest messages: time of the first event, and the time of ROS minus that of the sensor
         self._clocks_us = deque[tuple[int, int]](maxlen=_REMEMBERED)
-        self._lock = threading.Lock()  # of `_clocks_us`
+        self._lock = threading.Lock()  # of the two below
+        self._stamp_us = 0  # the latest that `ros_time_us` returned
 
     @property
     def num_lost(self) -> int:  # type: ignore[override]
@@ -50,18 +53,21 @@ class MessageSource(EventSource):
         return max(self._num_skipped, self._num_refused)
 
     def put(self, message: bytes) -> None:
-        """Take in a serialised message; refuse and count it if too many are waiting."""
-        self.num_received += 1
-        try:
-            self._waiting.put_nowait(message)
-        except queue.Full:
-            self._num_refused += 1
+        """Take in a serialised message. If too much waits, drop and count the oldest."""
+        with self._changed:
+            self.num_received += 1
+            self._waiting.append(message)
+            self.num_waiting_bytes += len(message)
+            while self.num_waiting_bytes > self._most_bytes:
+                self.num_waiting_bytes -= len(self._waiting.popleft())
+                self._num_refused += 1
+            self._changed.notify()
 
     def end(self) -> None:
         """End the events. Waiting messages are dropped."""
         self.is_interrupted = True
-        with contextlib.suppress(queue.Full):  # if it is full, no thread waits
-            self._waiting.put_nowait(None)  # wakes the thread that waits
+        with self._changed:
+            self._changed.notify()  # wakes the thread that waits
 
     def wait_for_camera(self) -> bool:
         """Wait for a message that can be decoded, which gives the size of the sensor. Return False after `end`."""
@@ -92,22 +98,25 @@ class MessageSource(EventSource):
         """Return the time of ROS at a time of the sensor, as the message tells it that holds the event before it.
 
         Messages of event_camera_msgs have a stamp of ROS, which belongs to their time base (mono) or to their first
-        event (other encodings).
+        event (other encodings). The two clocks drift, but within a stream the result never goes back.
         """
         with self._lock:
             clocks_us = list(self._clocks_us)
-        if not clocks_us:
-            return t_us
-        place = bisect_left(clocks_us, t_us, key=lambda clock_us: clock_us[0])
-        return t_us + clocks_us[max(place - 1, 0)][1]
+            if not clocks_us:
+                return t_us
+            place = bisect_left(clocks_us, t_us, key=lambda clock_us: clock_us[0])
+            self._stamp_us = max(self._stamp_us, t_us + clocks_us[max(place - 1, 0)][1])
+            return self._stamp_us
 
     def _next(self) -> bytes | None:
         """Wait for the next message. Return None after `end`."""
-        if not self.is_interrupted:
-            message = self._waiting.get()
-            if not self.is_interrupted:
-                return message
-        return None
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self.is_interrupted)
+            if self.is_interrupted:
+                return None
+            message = self._waiting.popleft()
+            self.num_waiting_bytes -= len(message)
+            return message
 
     def _decoded(self, message: bytes) -> Events | None:
         """Return the events of a message, and note its number and its time; None if it cannot be used."""
@@ -128,6 +137,7 @@ class MessageSource(EventSource):
         with self._lock:
             if self._clocks_us and start_us < self._clocks_us[-1][0]:  # the clock was set back
                 self._clocks_us.clear()
+                self._stamp_us = 0
             self._clocks_us.append((start_us, self._decoder.ros_offset_us))
 
     def _count_gap(self, number: int | None) -> None:

@@ -39,27 +39,57 @@ class FakeNode:
         self.published: list[Any] = []
         self.errors: list[str] = []
         self.warnings: list[str] = []
+        self.infos: list[str] = []
+        self.others: dict[str, list[Any]] = {}  # messages on other topics than the boxes
+        self.publishers: list[Any] = [SimpleNamespace(topic_type="event_camera_msgs/msg/EventPacket")]
         self.timers: list[tuple[float, Callable[[], None]]] = []
 
     def declare_parameter(self, name: str, value: object, descriptor: object = None) -> None:
         self.values[name] = self.parameters.get(name, value)
-        assert type(self.values[name]) is type(value), "the type of a parameter is that of its default"
 
     def get_parameter(self, name: str) -> SimpleNamespace:
         return SimpleNamespace(value=self.values[name])
 
     def get_logger(self) -> SimpleNamespace:
-        return SimpleNamespace(error=self.errors.append, fatal=self.errors.append, warning=self.warnings.append)
+        levels = {"error": self.errors, "fatal": self.errors, "warning": self.warnings, "info": self.infos}
+        return SimpleNamespace(**{name: lines.append for name, lines in levels.items()})
 
     def create_publisher(self, kind: object, topic: str, qos: object) -> SimpleNamespace:
+        return SimpleNamespace(publish=self.others.setdefault(topic, []).append)
+
+    def create_lifecycle_publisher(self, kind: object, topic: str, qos: object) -> SimpleNamespace:
         assert topic == "detections"
         return SimpleNamespace(publish=self.published.append)
+
+    def get_name(self) -> str:
+        return "event_detector"
+
+    def get_clock(self) -> SimpleNamespace:
+        return SimpleNamespace(now=lambda: SimpleNamespace(to_msg=FakeMessage))
+
+    def resolve_topic_name(self, topic: str) -> str:
+        return f"/{topic}"
+
+    def get_publishers_info_by_topic(self, topic: str) -> list[Any]:
+        return self.publishers
+
+    def add_on_set_parameters_callback(self, callback: Callable[[list[Any]], Any]) -> None:
+        self.on_parameters = callback
+
+    def trigger_configure(self) -> str:
+        return self.on_configure(None)
+
+    def trigger_activate(self) -> str:
+        return self.on_activate(None)
+
+    def on_activate(self, state: object) -> str:
+        return "success"
 
     def create_subscription(self, kind, topic, callback, qos, raw=False):
         assert (kind, topic, raw) == ("the type of packets", "events", True)
         self.subscription = FakeSubscription(callback, qos.depth)
 
-    def create_timer(self, period_s: float, callback: Callable[[], None]) -> None:
+    def create_timer(self, period_s: float, callback: Callable[[], None], clock: object = None) -> None:
         self.timers.append((period_s, callback))
 
     def spin(self, messages: Sequence[bytes], period_s: float, wait_s: float = 0.0) -> None:
@@ -95,6 +125,10 @@ class FakeMessage(SimpleNamespace):
         return getattr(self, name)
 
 
+class FakeStatus(FakeMessage):
+    OK, WARN = 0, 1
+
+
 class ExternalShutdownException(Exception):
     pass
 
@@ -102,19 +136,33 @@ class ExternalShutdownException(Exception):
 SENSOR_DATA = SimpleNamespace(depth=5)  # the profile `qos_profile_sensor_data` of both distributions
 MODULES: dict[str, dict[str, object]] = {
     "rclpy": {},
-    "rclpy.node": {"Node": FakeNode},
+    "rclpy.lifecycle": {
+        "LifecycleNode": FakeNode,
+        "TransitionCallbackReturn": SimpleNamespace(SUCCESS="success", FAILURE="failure"),
+    },
+    "rclpy.clock": {"Clock": SimpleNamespace, "ClockType": SimpleNamespace(STEADY_TIME="steady")},
     "rclpy.executors": {"ExternalShutdownException": ExternalShutdownException},
     "rclpy.qos": {
         "QoSProfile": SimpleNamespace,
-        "ReliabilityPolicy": SimpleNamespace(BEST_EFFORT="best effort"),
+        "ReliabilityPolicy": SimpleNamespace(BEST_EFFORT="best effort", RELIABLE="reliable"),
+        "DurabilityPolicy": SimpleNamespace(TRANSIENT_LOCAL="latched"),
         "qos_profile_sensor_data": SENSOR_DATA,
     },
     "rcl_interfaces": {},
-    "rcl_interfaces.msg": {"ParameterDescriptor": SimpleNamespace},
+    "rcl_interfaces.msg": {"ParameterDescriptor": SimpleNamespace, "SetParametersResult": SimpleNamespace},
+    "diagnostic_msgs": {},
+    "diagnostic_msgs.msg": {
+        "DiagnosticArray": FakeMessage,
+        "DiagnosticStatus": FakeStatus,
+        "KeyValue": FakeMessage,
+    },
     "builtin_interfaces": {},
     "builtin_interfaces.msg": {"Time": FakeMessage},
     "vision_msgs": {},
-    "vision_msgs.msg": dict.fromkeys(("Detection2D", "Detection2DArray", "ObjectHypothesisWithPose"), FakeMessage),
+    "vision_msgs.msg": dict.fromkeys(
+        ("Detection2D", "Detection2DArray", "LabelInfo", "ObjectHypothesisWithPose", "VisionClass", "VisionInfo"),
+        FakeMessage,
+    ),
     "event_camera_msgs": {},
     "event_camera_msgs.msg": {"EventPacket": "the type of packets"},
 }

@@ -8,7 +8,7 @@ import time
 import xml.etree.ElementTree as ElementTree
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from user_errors import raises
 
 import rvtssm
 from rvtssm.contrib.ros.message_source import MessageSource
+from rvtssm.detection import live_run
 from rvtssm.detection.result_files import ResultContext, open_result_files
 from rvtssm.detection.tiles import TiledDetector
 from rvtssm.detection.window_results import WindowResult
@@ -56,7 +57,10 @@ def node_with(fake_ros, monkeypatch):
 
     def build(**parameters):
         monkeypatch.setattr(FakeNode, "parameters", parameters)
+        parameters.setdefault("heartbeat", False)
         nodes.append(load_module(NODE).EventDetector())
+        if not nodes[-1].start():
+            raise nodes[-1].failure
         return nodes[-1]
 
     yield build
@@ -103,7 +107,8 @@ def test_without_ros_the_node_says_in_one_line_what_it_needs(monkeypatch, fake_r
 
 
 @pytest.mark.parametrize("stamp", ["ros", "sensor"])
-def test_the_node_publishes_what_a_stream_finds(node_with, weights, draw_events, stamp):
+def test_the_node_publishes_what_a_stream_finds(node_with, weights, draw_events, monkeypatch, stamp):
+    monkeypatch.setattr(live_run, "_LONGEST_WAY_US", 1 << 40)  # the test waits where a camera would not
     events = draw_events(3_000)
     options = {"hz": 15.0, "downsample": 2, "reduce": "sum", "tiles": "2x2", "min_score": 0.1}
     node = node_with(checkpoint=weights, stamp=stamp, filters="hot_pixels", **options)
@@ -145,9 +150,10 @@ def test_no_message_is_lost_while_the_detector_computes(node_with, weights, monk
     packets = [packet_of(random_events(40, n, 4_000, 4_000 * n, fills_span=True), n) for n in range(500)]
     node.spin(packets, 0.004, wait_s=0.2)
     assert node.subscription.num_dropped == 0
+    passed = node._tally.num_passed
     node.report()
     assert node.errors == [] and not [line for line in node.warnings if "lost" in line]
-    assert len(node.published) + node._num_passed >= 38  # of 39 windows, in 2 s of events
+    assert len(node.published) + node._tally.num_passed + passed >= 38  # of 39 windows, in 2 s of events
 
 
 def test_messages_that_the_middleware_dropped_are_reported(node_with, weights):
@@ -165,14 +171,15 @@ def test_messages_that_the_middleware_dropped_are_reported(node_with, weights):
 
 
 def test_messages_that_find_the_queue_full_are_counted():
-    source = MessageSource(EVENT_PACKET, 3, lambda text: None)
-    for number in range(5):
-        source.put(packet_of(random_events(10, number, 1000, 1000 * number), number))
-    assert source.num_lost == 2
+    messages = [packet_of(random_events(10, number, 1000, 1000 * number), number) for number in range(6)]
+    source = MessageSource(EVENT_PACKET, 3 * len(messages[0]), lambda text: None)
+    for message in messages[:5]:
+        source.put(message)
+    assert source.num_lost == 2  # the oldest ones
     assert source.wait_for_camera() and (source.height, source.width) == (HEIGHT, WIDTH)
     blocks = source.packets()
-    assert [int(next(blocks).events.t[0] // 1000) for _ in range(3)] == [0, 1, 2]
-    source.put(packet_of(random_events(10, 5, 1000, 5000), 5))
+    assert [int(next(blocks).events.t[0] // 1000) for _ in range(3)] == [2, 3, 4]
+    source.put(messages[5])
     next(blocks)
     assert source.num_lost == 2  # `seq` skipped the same two messages
 
@@ -181,7 +188,7 @@ def test_windows_that_a_slow_detector_passes_over_are_reported(node_with, weight
     node = node_with(checkpoint=weights, downsample=2)
     for number in range(12):  # as if twelve messages waited during one long computation
         node.source.put(packet_of(random_events(300, number, 100_000, 100_000 * number, fills_span=True), number))
-    wait_until(lambda: len(node.published) + node._num_passed >= 23)
+    wait_until(lambda: len(node.published) + node._tally.num_passed >= 23)
     node.report()
     assert any("windows were passed over; lower hz or raise downsample" in line for line in node.warnings)
 
@@ -195,7 +202,7 @@ def test_the_node_goes_on_after_the_clock_jumps_back_and_after_the_sensor_change
     def send(events, size_hw=(HEIGHT, WIDTH)):
         before = node.source.num_received
         node.source.put(packet_of(events, before, encoding, size_hw))
-        wait_until(lambda: node.source._waiting.empty())
+        wait_until(lambda: not node.source._waiting)
         time.sleep(0.05)
 
     for start_us in (9_000_000, 7_000_000):  # the second as if the driver was started again
@@ -231,6 +238,45 @@ def test_a_wrong_parameter_ends_the_node_at_once(node_with, weights):
         node_with(checkpoint=weights, window="short")
     with pytest.raises(rvtssm.UserError, match="tiles"):
         node_with(checkpoint=weights, tiles="2")
+    with pytest.raises(ValueError, match="hz='fast' is not a float"):
+        node_with(checkpoint=weights, hz="fast")
+
+
+def test_numbers_and_lists_are_taken_and_some_parameters_may_change(node_with, weights):
+    node = node_with(checkpoint=weights, hz=20, min_score=0, filters=["background"])
+    assert (node._values["hz"], node._options["filters"]) == (20.0, ["background"])
+    assert node.infos[0].startswith("detects car, pedestrian with ") and "at 20 Hz" in node.infos[0]
+    (labels,) = node.others["label_info"]
+    assert [(each.class_id, each.class_name) for each in labels.class_map] == [(0, "car"), (1, "pedestrian")]
+
+    def changed(name, value):
+        return node.on_parameters([SimpleNamespace(name=name, value=value)]).successful
+
+    assert changed("hz", 40) and changed("min_score", 0.5)
+    assert not changed("hz", -1) and not changed("hz", "fast") and not changed("checkpoint", "other")
+    assert (node._values["hz"], node._values["min_score"]) == (40.0, 0.5)
+
+
+def test_a_silent_topic_is_told_with_its_reason(node_with, weights):
+    node = node_with(checkpoint=weights)
+    node.report()
+    assert node.warnings == []  # a camera is there, and still
+    node.publishers = []
+    node.report()
+    assert "nothing is published on /events" in node.warnings[0]
+    node.publishers = [SimpleNamespace(topic_type="sensor_msgs/msg/Image")]
+    node.report()
+    assert "messages of sensor_msgs/msg/Image, not of event_camera_msgs/msg/EventPacket" in node.warnings[1]
+    levels = [array.status[0].level for array in node.others["/diagnostics"]]
+    assert levels == [0, 1, 1]
+
+
+def test_stamps_never_go_back_within_a_stream():
+    """The clock of the camera runs a little fast against that of ROS."""
+    source = MessageSource(EVENT_PACKET, 1 << 20, lambda text: None)
+    source._clocks_us.extend([(1_000, 5_000), (2_000, 4_500), (3_000, 2_000)])
+    stamps = [source.ros_time_us(time_us) for time_us in (1_500, 2_001, 2_500, 3_500, 9_000)]
+    assert stamps == sorted(stamps) and stamps[0] == 6_500
 
 
 def test_the_launch_file_and_the_package_name_what_the_node_declares(fake_ros, monkeypatch):
@@ -252,7 +298,7 @@ def test_the_launch_file_and_the_package_name_what_the_node_declares(fake_ros, m
         module = ModuleType(name)
         vars(module).update(content)
         monkeypatch.setitem(sys.modules, name, module)
-    assert len(load_module(PACKAGE / "launch" / "event_detector.launch.py").generate_launch_description()) == 14
+    assert len(load_module(PACKAGE / "launch" / "event_detector.launch.py").generate_launch_description()) == 17
     (node,) = given["node"]
     parameters = load_module(PACKAGE / "rvtssm_ros" / "parameters.py").PARAMETERS
     assert node["parameters"] == [{name: (name, type(value)) for name, (value, _) in parameters.items()}]
@@ -263,7 +309,7 @@ def test_the_launch_file_and_the_package_name_what_the_node_declares(fake_ros, m
     assert described.findtext("export/build_type") == "ament_python"
     needed = {depend.text for depend in described.findall("exec_depend")}
     imported = set(re.findall(r"^    (?:from|import) (\w+)", NODE.read_text(), re.MULTILINE))
-    assert imported <= needed
+    assert imported <= needed, imported - needed
     assert f"{node['executable']} = " in (PACKAGE / "setup.py").read_text()
 
 

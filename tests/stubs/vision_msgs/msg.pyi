@@ -34,3 +34,14 @@ class Detection2D:
 class Detection2DArray:
     header: Header
     detections: list[Detection2D]
+
+class VisionClass:
+    def __init__(self, *, class_id: int, class_name: str) -> None: ...
+
+class LabelInfo:
+    header: Header
+    def __init__(self, *, class_map: list[VisionClass], threshold: float) -> None: ...
+
+class VisionInfo:
+    header: Header
+    def __init__(self, *, method: str, database_location: str) -> None: ...
