@@ -2,6 +2,7 @@
 
     python -m benchmarks.worlds statistics --json FILE REAL [REAL ...] --against FOLDER [FOLDER ...]
     python -m benchmarks.worlds raster --json FILE --assets MODELS
+    python -m benchmarks.worlds picture --assets MODELS --real RECORDING
     python -m benchmarks.worlds gate --json FILE --assets MODELS --folder DIR --footage FOOTAGE --pedro PEDRO
 
 `statistics` prints one row per recording, and one per folder of generated recordings: the median over its recordings.
@@ -24,6 +25,7 @@ import numpy as np
 import rvtssm
 from benchmarks.scan import machine
 from benchmarks.worlds.gate import Gate
+from benchmarks.worlds.picture import write_picture
 from benchmarks.worlds.statistics import COLUMNS, statistics
 from rvtssm.contrib.worlds.rendered.assets import read_assets
 from rvtssm.contrib.worlds.rendered.raster import Light, find_nearest, mark_shadows, new_buffers, shade
@@ -53,6 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     of_frames = parts.add_parser("raster")
     of_frames.add_argument("--assets", required=True)
     of_frames.add_argument("--json", type=Path, required=True)
+    of_picture = parts.add_parser("picture")
+    of_picture.add_argument("--assets", required=True)
+    of_picture.add_argument("--real", type=Path, required=True, help="a recording whose licence allows to show it")
+    of_picture.add_argument("--out", type=Path, default=Path("docs/assets/rendered_world.png"))
     of_trainings = parts.add_parser("gate")
     of_trainings.add_argument("--assets", required=True)
     of_trainings.add_argument("--folder", type=Path, required=True, help="for all that is made on the way")
@@ -64,6 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     of_trainings.add_argument("--steps", type=int, default=2000)
     of_trainings.add_argument("--json", type=Path, required=True)
     options = parser.parse_args(arguments)
+    if options.part == "picture":
+        write_picture(options.assets, options.real, options.out)
+        return
     if options.part == "raster":
         rows = raster_rows(options.assets)
     elif options.part == "gate":

@@ -28,7 +28,7 @@ from rvtssm.contrib.worlds.rendered.raster import (
     shade,
 )
 from rvtssm.contrib.worlds.rendered.rendered_world import RENDERED_WORLD, SPEC, rendered_recording
-from rvtssm.contrib.worlds.rendered.scene import MIN_VISIBLE, RenderedScene
+from rvtssm.contrib.worlds.rendered.scene import MIN_INSIDE, MIN_VISIBLE, RenderedScene
 from rvtssm.contrib.worlds.rendered.scene_building import build_scene, drawn_kind
 from rvtssm.contrib.worlds.rendered.scene_kinds import EMPTY, KINDS
 from rvtssm.contrib.worlds.rendered.skin import WALK, build_figure
@@ -135,10 +135,10 @@ def test_a_box_is_the_exact_extent_also_of_what_another_object_hides():
 
 
 def test_an_object_that_is_hidden_or_outside_for_the_most_part_has_no_box():
-    for x, is_seen in ((0.0, False), (3.6, True), (8.0, False)):
+    for x, is_seen in ((0.0, False), (3.8, True), (5.2, True), (7.2, False), (8.0, False)):
         scene = scene_of((0.0, 6.0), (x, 9.0), speed=0.01)
         list(scene.frames([200_000], 3, 8))
-        assert (2 in scene.boxes["track_id"]) == is_seen, (x, MIN_VISIBLE)
+        assert (2 in scene.boxes["track_id"]) == is_seen, (x, MIN_VISIBLE, MIN_INSIDE)
         assert (scene.boxes["x"] >= 0).all() and (scene.boxes["x"] + scene.boxes["w"] <= WIDTH).all()
 
 

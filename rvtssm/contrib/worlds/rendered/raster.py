@@ -490,6 +490,20 @@ def count_samples(packed: Packed, buffers: Buffers, num_objects: int) -> np.ndar
 
 
 @jit
+def covered_part(buffers: Buffers) -> tuple[int, int, int, int, int]:
+    """Return how many samples see anything, and the left, top, right and bottom of them in samples."""
+    height, width = buffers.nearest.shape
+    count, left, top, right, bottom = 0, width, height, 0, 0
+    for y in range(height):
+        for x in range(width):
+            if buffers.nearest[y, x] >= 0:
+                count += 1
+                left, top = min(left, x), min(top, y)
+                right, bottom = max(right, x + 1), max(bottom, y + 1)
+    return count, left, top, right, bottom
+
+
+@jit
 def outlines(packed: Packed, eye: Eye, num_objects: int) -> np.ndarray:
     """Return left, top, right, bottom (num_objects, 4) of every object in samples, also beyond the frame.
 

@@ -1,10 +1,11 @@
 """A rendered scene: frames for the camera, and boxes with the share of each object that is seen.
 
-A box covers the whole object, hidden parts included, and is clipped to the frame. It is the exact extent of the
-triangles. The visible share of an object is the number of samples that see it, divided by the number that see it when
-it is drawn alone, times the share of its box that lies in the frame. An object has no box
+A box covers the part of an object in the frame, hidden parts included. It is the exact extent of the triangles, or, at
+the border of the frame, of the samples that see the object when it is drawn alone. The visible share of an object is the
+number of samples that see it, divided by the number that see it when it is drawn alone. An object has no box
 
-- if its visible share is below MIN_VISIBLE,
+- if its visible share is below MIN_VISIBLE, because other objects hide it,
+- if less than MIN_INSIDE of its extent lies in the frame,
 - if its box is smaller than the dataset keeps,
 - if neither it nor the camera has moved since the beginning.
 """
@@ -26,6 +27,7 @@ from rvtssm.contrib.worlds.rendered.raster import (
     Light,
     Packed,
     count_samples,
+    covered_part,
     find_nearest,
     mark_shadows,
     new_buffers,
@@ -36,6 +38,7 @@ from rvtssm.contrib.worlds.rendered.traffic import Actor
 from rvtssm.events.labels import BOX_DTYPE, Boxes
 
 MIN_VISIBLE = 0.3
+MIN_INSIDE = 0.15
 MAX_STEP_PX = 1.5  # largest motion between two frames, if the shortest step allows it
 STEP_US = (3_000, 8_000)  # shortest and longest time between two frames
 _NEAR_M = 3.0  # what stands beside the camera is about this far away
@@ -159,10 +162,12 @@ class RenderedScene:
                 continue
             box = whole[number]
             left, top, right, bottom = np.clip(box, 0, (self.width, self.height, self.width, self.height))
-            find_nearest(self.packed, eye, alone, number)
-            drawn = count_samples(self.packed, alone, len(self.actors) + 1)[number]
             inside = (right - left) * (bottom - top) / ((box[2] - box[0]) * (box[3] - box[1]))
-            if seen[number] / drawn * inside >= MIN_VISIBLE:
+            find_nearest(self.packed, eye, alone, number)
+            drawn, *part = covered_part(alone)
+            if inside < 1:  # the part outside may reach lower or higher than the one in the frame
+                left, top, right, bottom = (side / SAMPLES for side in part)
+            if seen[number] >= MIN_VISIBLE * drawn and inside >= MIN_INSIDE:
                 still_us = t_us - int(still_since[number])
                 yield t_us, left, top, right - left, bottom - top, actor.class_id, number, 1.0, still_us
 

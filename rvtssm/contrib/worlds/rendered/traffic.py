@@ -22,6 +22,8 @@ _STRETCH = 0.08
 _TALLEST = 1.35  # stretch of the height of a car that becomes a van
 _TALL_SHARE = 0.35
 _PAINT_MIRRORS = 0.06
+_SHORT_M = 3.4  # shorter vehicles, such as those for fields, are rare
+_SHORT_SHARE = 0.15  # how often, relative to a car
 
 
 @dataclass
@@ -64,11 +66,20 @@ class Cast:
     def _one_of(self, models: tuple[Model, ...]) -> Model:
         return models[self._rng.integers(len(models))]
 
+    def _car(self) -> Model:
+        weights = np.ones(len(self._assets.cars))
+        for number, model in enumerate(self._assets.cars):
+            low, high = model.bounds
+            if high[2] - low[2] < _SHORT_M:
+                weights[number] = _SHORT_SHARE
+        return self._assets.cars[self._rng.choice(len(weights), p=weights / weights.sum())]
+
     def vehicle(self, path: Path, large_share: float) -> Actor:
         """Add a car, a van, a bus or a truck."""
         rng, stage = self._rng, self._stage
         is_large = bool(self._assets.large) and rng.random() < large_share
-        mesh = stage.model_mesh(self._one_of(self._assets.large if is_large else self._assets.cars), _PAINT_MIRRORS)
+        model = self._one_of(self._assets.large) if is_large else self._car()
+        mesh = stage.model_mesh(model, _PAINT_MIRRORS)
         # A few shapes become many: each axis is stretched on its own, and some cars become tall.
         across, up, along = 1 + rng.uniform(-_STRETCH, _STRETCH, 3)
         if not is_large and rng.random() < _TALL_SHARE:
