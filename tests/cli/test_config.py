@@ -138,7 +138,7 @@ FREE = {
     "preprocess.scheduler",
     *("dataset.raw_dir", "dataset.prepared_dir", "preprocess.splits", "evaluation.split", "evaluation.checkpoints"),
     *("out", "checkpoint", "recording", "resume", "training.init_from", "model.size"),
-    *("simulate.video", "simulate.labels", "detection.camera_settings", "live.camera"),
+    *("simulate.video", "simulate.labels", "synthetic.assets", "detection.camera_settings", "live.camera"),
     *("serve.host", "serve.token", "serve.camera_settings", "export.calibrate"),
     *("model.timm_name", "model.timm_weights"),  # another backbone does not read them
 }

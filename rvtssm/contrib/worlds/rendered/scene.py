@@ -1,8 +1,8 @@
 """A rendered scene: frames for the camera, and boxes with the share of each object that is seen.
 
 A box covers the part of an object in the frame, hidden parts included. It is the exact extent of the triangles, or, at
-the border of the frame, of the samples that see the object when it is drawn alone. The visible share of an object is the
-number of samples that see it, divided by the number that see it when it is drawn alone. An object has no box
+the border of the frame, of the samples that see the object when it is drawn alone. The visible share of an object is
+the number of samples that see it, divided by the number that see it when it is drawn alone. An object has no box
 
 - if its visible share is below MIN_VISIBLE, because other objects hide it,
 - if less than MIN_INSIDE of its extent lies in the frame,

@@ -99,8 +99,15 @@ def build_figure(
         vertices.append(surface.vertices)
         joints.append(surface.joints)
         weights.append(surface.weights)
-    arrays = map(np.concatenate, (vertices, faces, joints, weights))
-    figure = Figure(model, *arrays, scale, animation)
+    figure = Figure(
+        model,
+        np.concatenate(vertices),
+        np.concatenate(faces),
+        np.concatenate(joints),
+        np.concatenate(weights),
+        scale,
+        animation,
+    )
     return figure, Mesh(*figure.posed(0.0), np.concatenate(uv), np.concatenate(materials), True)
 
 

@@ -40,9 +40,12 @@ class Mesh:
 
 def joined(*meshes: Mesh) -> Mesh:
     """Return one mesh of several."""
-    arrays = zip(*((mesh.corners, mesh.normals, mesh.uv, mesh.material) for mesh in meshes), strict=True)
+    corners = np.concatenate([mesh.corners for mesh in meshes])
+    normals = np.concatenate([mesh.normals for mesh in meshes])
+    uv = np.concatenate([mesh.uv for mesh in meshes])
+    material = np.concatenate([mesh.material for mesh in meshes])
     is_closed = all(mesh.is_closed for mesh in meshes)
-    return Mesh(*map(np.concatenate, arrays), is_closed)
+    return Mesh(corners, normals, uv, material, is_closed)
 
 
 def quad(corner: tuple[float, ...], across: tuple[float, ...], up: tuple[float, ...], uv: tuple[float, float],
