@@ -34,6 +34,7 @@ from rvtssm.contrib.worlds.rendered.scene_building import build_scene
 from rvtssm.contrib.worlds.rendered.scene_kinds import KINDS
 from rvtssm.contrib.worlds.worlds_config import WorldConfig
 from rvtssm.datasets.tree import find_event_files
+from rvtssm.readers.recording import Recording
 from rvtssm.system.files import atomic_file
 from rvtssm.system.user_error import UserError
 
@@ -51,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     of_events = parts.add_parser("statistics")
     of_events.add_argument("recordings", nargs="+", type=Path)
     of_events.add_argument("--against", nargs="*", type=Path, default=[], help="folders of generated recordings")
+    of_events.add_argument("--height", type=int, help="of the sensor of recordings that do not say it")
+    of_events.add_argument("--width", type=int)
     of_events.add_argument("--json", type=Path, required=True)
     of_frames = parts.add_parser("raster")
     of_frames.add_argument("--assets", required=True)
@@ -79,25 +82,40 @@ def main(arguments: Sequence[str] | None = None) -> None:
         given = {name: value for name, value in vars(options).items() if name not in ("part", "json")}
         rows = Gate(**given).run()
     else:
-        rows = [*recording_rows(options.recordings), *folder_rows(options.against)]
+        size = (options.height, options.width)
+        rows = [*recording_rows(options.recordings, size), *folder_rows(options.against)]
     print_table(rows)
     options.json.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(options.json) as staged:
         staged.write_text(json.dumps({**machine("cpu"), "rows": rows}, indent=1) + "\n")
 
 
-def recording_rows(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """Return the numbers of each recording; a file that cannot be read is named and left out."""
+def recording_rows(paths: Sequence[Path], size: tuple[int | None, int | None] = (None, None)) -> list[dict[str, Any]]:
+    """Return the numbers of each recording; a file that cannot be read is named and left out.
+
+    Args:
+        paths: The files.
+        size: Height and width of the sensor of files that do not say it.
+    """
     rows = []
     for path in paths:
         try:
-            recording = rvtssm.open(path)
+            recording = _opened(path, size)
             row = statistics(recording.read(), recording.height, recording.width)
         except (UserError, ValueError) as error:
             print(f"left out: {' '.join(str(error).split())}")
             continue
         rows.append({"recording": path.name, **row})
     return rows
+
+
+def _opened(path: Path, size: tuple[int | None, int | None]) -> Recording:
+    try:
+        return rvtssm.open(path)
+    except UserError:
+        if size[0] is None:
+            raise
+        return rvtssm.open(path, *size)
 
 
 def folder_rows(folders: Sequence[Path]) -> list[dict[str, Any]]:
