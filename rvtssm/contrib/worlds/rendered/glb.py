@@ -87,7 +87,7 @@ def read_glb(path: Path | str) -> Model:
     document, data = _chunks(path, content)
     try:
         return _File(path, document, data).model()
-    except UserError:
+    except (UserError, MemoryError):
         raise
     except (*CONTENT_ERRORS, cv2.error) as error:
         raise UserError(
