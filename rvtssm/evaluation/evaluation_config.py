@@ -16,8 +16,8 @@ FORMATS = ("coco", "csv")  # see evaluation/scored_files.py
 class EvaluationConfig:
     """Settings of `rvtssm evaluate`."""
 
-    hz: list[float] | None = None
-    """Inference rates in Hz; null: the rate of training."""
+    hz: Any = None
+    """Inference rates in Hz, such as 20 or [20,200]; null: the rate of training."""
     grid: str = "labels"
     """labels: a window ends at every label; free: exact rate, and labels are scored at the next window end."""
     window: str = "both"
@@ -60,6 +60,8 @@ class EvaluationConfig:
     """Score objects apart that have not moved for this long, if the labels say so."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.hz, int | float):
+            self.hz = [self.hz]
         check_class_map("evaluation.class_map", self.class_map)
         for name in self.formats:
             check_choice("evaluation.formats", name, FORMATS)
@@ -103,13 +105,21 @@ class EvaluationConfig:
                 "evaluation.time_shifts",
                 f"evaluation.time_shifts_ms={shifts}; name different finite times, such as [-50,0,50]",
             )
-        rates = self.hz
-        if rates is not None and not (rates and all(0 < hz < math.inf for hz in rates)):
-            raise UserError("evaluation.rates", f"evaluation.hz={rates}; name positive rates, such as [20,200]")
-        if rates is not None and len({f"{hz:g}" for hz in rates}) != len(rates):
-            raise UserError("evaluation.rate_twice", f"evaluation.hz={rates} names a rate twice; name each once")
+        self._check_rates()
         if self.checkpoints is not None and len(set(self.checkpoints)) != len(self.checkpoints):
             raise UserError(
                 "evaluation.checkpoint_twice",
                 f"evaluation.checkpoints={self.checkpoints} names the same weights twice; name each once",
             )
+
+    def _check_rates(self) -> None:
+        """Raise UserError if `hz` is not a list of different positive numbers."""
+        if self.hz is None:
+            return
+        rates = list(self.hz) if isinstance(self.hz, list | tuple) else []
+        if not rates or not all(type(hz) in (int, float) and 0 < hz < math.inf for hz in rates):
+            raise UserError(
+                "setting.form", name="evaluation.hz", found=self.hz, needed="positive rates, such as 20 or [20,200]"
+            )
+        if len({f"{hz:g}" for hz in rates}) != len(rates):
+            raise UserError("setting.form", name="evaluation.hz", found=self.hz, needed="each rate is named once")

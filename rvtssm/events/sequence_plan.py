@@ -9,7 +9,7 @@ import numpy as np
 from rvtssm.events.cells import Ints, frame_pixels
 from rvtssm.events.frame_counter import FrameCounter
 from rvtssm.events.label_rules import LabelTimes, nothing_times_us, thinned_boxes, usable_boxes
-from rvtssm.events.labels import BOX_DTYPE, Boxes, to_labels
+from rvtssm.events.labels import BOX_DTYPE, Boxes, nothing_at, to_labels
 from rvtssm.events.windows import free_grid, label_grid
 from rvtssm.readers import Recording
 from rvtssm.records import DatasetSpec, Labels, Windows, WindowSettings
@@ -80,6 +80,16 @@ class SequencePlan:
         return LabelTimes.check(str(self.recording.path), times_us, range_us, self.spec)
 
 
+def _without_others(boxes: Boxes, spec: DatasetSpec) -> Boxes:
+    """Return boxes with nothing in place of objects that are no class, where an image without an object is scored."""
+    if not spec.scores_empty_images:
+        return boxes
+    is_other = ~np.isin(boxes["class_id"], spec.disk_class_ids)
+    seen = boxes.copy()
+    seen[is_other] = nothing_at(boxes["t"][is_other])
+    return seen
+
+
 def plan_sequence(
     recording: Recording,
     boxes: Boxes | None,
@@ -112,7 +122,7 @@ def plan_sequence(
         kept = thinned_boxes(usable, spec, settings.convention)
         num_left_out = len(usable) - len(kept)
         if is_train or spec.scores_empty_images:
-            empty_us = nothing_times_us(boxes, kept["t"])
+            empty_us = nothing_times_us(_without_others(boxes, spec), kept["t"])
         boxes = kept
         label_us = np.union1d(boxes["t"], empty_us)
         if not len(label_us):

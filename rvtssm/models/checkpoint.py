@@ -131,7 +131,15 @@ def read_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Loa
         meta = CheckpointMeta.from_dict(content["rvtssm"])
     weights = detector_weights(weights) or weights
     with file_errors(path, " cannot be used", "use the rvtssm that wrote it, or train again", CONTENT_ERRORS):
-        return fill_detector(meta, weights, device)
+        try:
+            return fill_detector(meta, weights, device)
+        except UserError as error:
+            if error.key != "plugins.no_such_part":
+                raise
+            advice = "it was trained with a plugin, so name that file as well: plugins=[FILE]"
+            raise UserError(
+                error.key, f"{path}: {error.text.partition(';')[0]} is no part of this package; {advice}"
+            ) from None
 
 
 def detector_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

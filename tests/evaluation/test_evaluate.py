@@ -221,6 +221,12 @@ def test_windows_slide_or_shrink_or_both_and_the_rate_of_training_runs_once(
     assert all(each["20"] == rates[0]["20"] for each in rates)  # at the rate of training they are the same
 
 
+def test_a_single_rate_needs_no_list(weights, tmp_path, refused):
+    assert list(by_rate(evaluated(weights, tmp_path / "found", hz=40, window="slide"))) == ["40"]
+    for wrong in (0, -5, [], [20, "fast"], "fast", [20, 20.0], True):
+        assert "evaluation.hz" in refused(hz=wrong)
+
+
 def steps_ms(report: dict) -> dict[str, float]:
     return {hz: row["step_ms"] for hz, row in by_rate(report).items()}
 

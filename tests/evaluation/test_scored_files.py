@@ -14,15 +14,19 @@ from live_examples import draw_events, live_checkpoint  # noqa: F401
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from rvtssm.datasets.data_config import DataConfig
+from rvtssm.datasets import DatasetConfig
+from rvtssm.datasets.custom import read_spec
+from rvtssm.datasets.data_config import DataConfig, PreprocessConfig
+from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.evaluation.coco import average_precisions
 from rvtssm.evaluation.evaluating import evaluate
 from rvtssm.evaluation.matching import ScoredRecording, match_detections
 from rvtssm.evaluation.scored_files import write_scored
-from rvtssm.events.labels import write_boxes
+from rvtssm.events.labels import nothing_at, write_boxes
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers.dat import write_dat
+from rvtssm.records import WindowSettings
 from tests.evaluation.test_coco import SPEC as GEN1
 from tests.evaluation.test_coco import random_recording
 from tests.evaluation.test_evaluate import SPEC
@@ -112,3 +116,48 @@ def test_the_boxes_of_every_row_can_be_held(weights, tmp_path, asked):
         check(tmp_path / "scored", place, row)
         assert json.loads((tmp_path / f"scored/{place}_detections.json").read_text())
     assert len([*tmp_path.glob("scored/[!.]*")]) == 4 * len(places)
+
+
+@pytest.mark.parametrize("source", ["raw", "prepared"])
+@pytest.mark.parametrize(
+    "asked",
+    [{}, {"grid": "free"}, {"streaming": True, "latency_ms": 5}],
+    ids=["labels", "free", "streaming"],
+)
+@pytest.mark.parametrize("quiet", ["no object", "other objects", "one of three"])
+def test_a_quiet_recording_is_scored(weights, tmp_path, source, asked, quiet):
+    """Its images are there, so that a false box costs precision: nothing in view, or only what is no class."""
+    if source == "prepared" and asked:
+        pytest.skip("prepared recordings end at labels")
+    raw, times_us = tmp_path / "raw", np.arange(300_000, 1_000_000, 100_000)
+    (raw / "test").mkdir(parents=True)
+    names = ["busy", "quiet", "still"][: 3 if quiet == "one of three" else 2]
+    for seed, name in enumerate(names):
+        write_dat(raw / f"test/{name}_td.dat", random_events(5_000, seed, 1_090_000, 10_000), 48, 64)
+        boxes = boxes_of(*((t_us, 2, 3, 20, 25) for t_us in times_us), still_us=-1)
+        if name == "quiet":
+            boxes = nothing_at(times_us)
+            if quiet == "other objects":
+                boxes = boxes_of(*((t_us, 2, 3, 20, 25) for t_us in times_us), still_us=-1)
+                boxes["class_id"] = 7
+        write_boxes(raw / f"test/{name}_bbox.npy", boxes)
+    classes = "classes: [vehicle, person]\nignored_classes: [7]\nheight: 48\nwidth: 64\nlabels: _bbox.npy\n"
+    (raw / "dataset.yaml").write_text(f"{classes}event_suffixes: [_td.dat]\n")
+    where = {"raw_dir": raw}
+    if source == "prepared":
+        settings = WindowSettings(50_000, None, "exact", 10, 10)
+        how = PreprocessConfig(splits=("test",), workers=1)
+        preprocess_dataset(read_spec(raw), raw, tmp_path / "prepared", settings, how, progress=False)
+        (tmp_path / "prepared/dataset.yaml").write_text((raw / "dataset.yaml").read_text())
+        where = {"prepared_dir": tmp_path / "prepared"}
+    usual = {"bootstrap": 0, "data": DataConfig(workers=0), "dataset": DatasetConfig("custom"), "class_map": {}}
+    usual |= {"window": "shrink", "time_shifts_ms": []}
+    boxes = PostprocessConfig(min_score=0)
+    out = tmp_path / "out"
+    evaluate(weights, out=out, formats=["coco", "csv"], postprocess=boxes, **usual, **where, **asked)
+    (file,) = out.glob("scored/*_images.csv")
+    with open(file, newline="") as lines:
+        images = [row for row in csv.DictReader(lines) if row["recording"] == "quiet"]
+    (labels,) = out.glob("scored/*_labels.json")
+    assert len(images) == len(times_us) and all(row["boxes"] == "0" for row in images)
+    assert sum(image["recording"] == "quiet" for image in json.loads(labels.read_text())["images"]) == len(times_us)

@@ -2,16 +2,18 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from live_examples import draw_events, live_checkpoint  # noqa: F401
 from scored_rows import by_rate
 from user_errors import raises
 
 from rvtssm.cli import main as cli
 from rvtssm.datasets import DATASETS
-from rvtssm.models.checkpoint import read_checkpoint
+from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
 from rvtssm.models.parts import BACKBONES, HEADS, NECKS
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
@@ -120,6 +122,16 @@ def test_a_file_that_cannot_be_imported_by_its_name_is_refused(name, answer, tmp
 def test_a_part_of_a_file_that_is_not_imported_is_told_for_the_command_line_and_for_python():
     with raises("plugins.no_such_part"):
         build_temporal_layer(TemporalConfig(name="elsewhere"), 4)
+
+
+def test_weights_of_a_part_that_is_not_imported_ask_for_its_file(live_checkpoint, tmp_path):  # noqa: F811
+    import_plugins([str(HERE / "leaky_layer.py")])
+    usual = live_checkpoint(num_blocks=(0, 0, 0, 1))
+    meta = replace(usual, temporal_config=TemporalConfig(name="leaky"))
+    write_checkpoint(tmp_path / "leaky.ckpt", meta.build(), meta)
+    del TEMPORAL_LAYERS["leaky"]
+    with raises("plugins.no_such_part", "plugins=[FILE]"):
+        read_checkpoint(tmp_path / "leaky.ckpt")
 
 
 def test_a_layer_says_what_it_does_not_define():
