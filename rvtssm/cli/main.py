@@ -86,8 +86,9 @@ def _run(verb: str, words: list[str], flags: list[str]) -> int:
         share_processors(may_use_one=True)
     from rvtssm.cli.composition import full_words
     from rvtssm.cli.inputs import check_inputs
+    from rvtssm.cli.settings_file import with_settings_files
 
-    words = full_words(verb, words)
+    words = full_words(verb, with_settings_files(words))
     if known.recipe and not any(word.startswith("experiment=") for word in words):
         words.insert(0, f"experiment={known.recipe}")
     if sweep := {*_SWEEP} & {*flags}:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from timm.layers import DropPath
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 from user_errors import raises
 
 from rvtssm.export.real_detector import DetectorStep
@@ -39,6 +40,21 @@ def test_parameter_counts_are_those_of_the_paper(size, temporal, published):
     assert counts["total"] == published
     assert counts["total"] == sum(parameter.numel() for parameter in detector.parameters())
     assert counts["total"] == sum(number for room, number in counts.items() if room != "total")
+
+
+def test_nano_has_a_million_parameters_and_a_third_of_the_products_of_tiny():
+    """Products, because a time depends on the machine."""
+
+    def costs(size):
+        detector = build_detector(MODEL_SIZES[size], TemporalConfig(), 240, 304, num_classes=3, num_channels=20).eval()
+        state, hist = detector.init_state(1), torch.zeros(1, 1, 20, 240, 304, dtype=torch.uint8)
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            detector(hist, state, 1.0, torch.zeros(1, 2, dtype=torch.int64))
+        return sum(parameter.numel() for parameter in detector.parameters()), counter.get_total_flops()
+
+    (nano, nano_flops), (_, tiny_flops) = costs("nano"), costs("tiny")
+    assert 0.9e6 < nano < 1.1e6
+    assert nano_flops < tiny_flops / 3
 
 
 @pytest.mark.parametrize(
