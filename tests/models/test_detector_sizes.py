@@ -46,7 +46,7 @@ def test_nano_has_a_million_parameters_and_a_third_of_the_products_of_tiny():
     """Products, because a time depends on the machine."""
 
     def costs(size):
-        detector = build_detector(MODEL_SIZES[size], TemporalConfig(), 240, 304, num_classes=3, num_channels=20).eval()
+        detector = build_detector(MODEL_SIZES[size], TemporalConfig(), 240, 304, num_classes=3).eval()
         state, hist = detector.init_state(1), torch.zeros(1, 1, 20, 240, 304, dtype=torch.uint8)
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             detector(hist, state, 1.0, torch.zeros(1, 2, dtype=torch.int64))
