@@ -1,9 +1,11 @@
 """Data loaders that count the events of the next batch while the model uses this one, and that can be resumed."""
 
+import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import fields
 from functools import partial
 from shutil import disk_usage
@@ -17,7 +19,7 @@ from rvtssm.datasets.packed_batch import counted
 from rvtssm.datasets.sampling import MixedBatchSampler
 from rvtssm.records import SequenceBatch
 from rvtssm.system.user_error import UserError
-from rvtssm.system.workers import end_with_parent
+from rvtssm.system.workers import end_with_parent, without_main_program
 
 # Ctrl-C, a preemptible machine about to stop, a job about to reach its time limit
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -37,8 +39,11 @@ class SequenceLoader(DataLoader[SequenceBatch]):
     def __iter__(self) -> Iterator[SequenceBatch]:  # type: ignore[override]
         # Workers start with these signals blocked and install their own handlers first.
         unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        # A worker that is forked is a copy of this process, main program included.
+        is_copy = multiprocessing.get_start_method() == "fork"
         try:
-            batches = super().__iter__()
+            with nullcontext() if is_copy else without_main_program():
+                batches = super().__iter__()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         try:

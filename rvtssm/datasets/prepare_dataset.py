@@ -33,10 +33,11 @@ from rvtssm.events.windows import WindowsConfig
 from rvtssm.readers.index import index_folder
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.system.files import remove_abandoned
+from rvtssm.system.job_limits import num_usable_cores
 from rvtssm.system.progress import progress_bar
 from rvtssm.system.remote import check_local
 from rvtssm.system.user_error import UserError, in_one_line
-from rvtssm.system.workers import DaskCluster, Done, Processes, SameProcess, Task, Workers, finished, num_usable_cores
+from rvtssm.system.workers import DaskCluster, Done, Processes, SameProcess, Task, Workers, finished
 
 WORTH_A_WORKER = 1 << 23  # bytes; starting a process takes about a second
 # For the estimate of disk space: the smallest measured size of raw files, and the largest of prepared files.

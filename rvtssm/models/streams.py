@@ -4,13 +4,13 @@ Training, validation, evaluation, prediction and live detection all carry their 
 only place that resets states after a fixed number of steps (`model.memory=chunk`).
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rvtssm.models.contracts import concatenate
 from rvtssm.models.detector import Detector, PreparedStep
@@ -73,11 +73,11 @@ class Streams:
         num_steps = len(batch.hist)
         if not self.with_gradients:  # skip padding, which comes last; training keeps it for a constant shape
             num_steps = max(1, int((~batch.is_pad).any(dim=1).sum()))
-        targets = None
+        targets = is_pad = None
         if self.with_gradients and self.detector.training:
-            targets = batch.targets, batch.num_targets
+            targets, is_pad = (batch.targets, batch.num_targets), batch.is_pad
         steps, slots, is_first = slice(num_steps), batch.slot.tolist(), batch.is_first.tolist()
-        return self.push(batch.hist[steps], batch.dt_us[steps], batch.frame_index, slots, is_first, targets)
+        return self.push(batch.hist[steps], batch.dt_us[steps], batch.frame_index, slots, is_first, targets, is_pad)
 
     def push(
         self,
@@ -87,6 +87,7 @@ class Streams:
         slots: Sequence[int],
         is_first: Sequence[bool],
         targets: tuple[Tensor, Tensor] | None = None,
+        is_pad: Tensor | None = None,
     ) -> Any:
         """Run L steps of B streams.
 
@@ -99,6 +100,7 @@ class Streams:
             slots: Slot of each stream.
             is_first: Whether each stream starts here.
             targets: Boxes (M, N, 5) and their numbers (M,), for a head that uses them in training.
+            is_pad: Which frames (L, B) are padding, on the CPU; in training, they enter no batch statistics.
 
         Returns:
             The predictions of the head for the M frames.
@@ -122,7 +124,8 @@ class Streams:
                 if self.memory_chunk is not None:
                     state = self._forgotten(state, [(count + start) % self.memory_chunk != 0 for count in steps])
                 step = self._prepare(step_scale[start:stop])
-                of_segment, state = self.detector(hist[start:stop], state, step, frames, boxes)
+                with _without_padding(self.detector.backbone, None if is_pad is None else is_pad[start:stop]):
+                    of_segment, state = self.detector(hist[start:stop], state, step, frames, boxes)
                 predictions.append(of_segment)
             self._keep(slots, state, [count + len(hist) for count in steps])
             return concatenate(predictions)
@@ -259,6 +262,34 @@ class Streams:
             rows = on_device(torch.tensor(carried, dtype=torch.int64), self.detector.device)
             state = map_state(lambda leaf: _by_stream(leaf.detach(), len(slots))[rows].flatten(0, 1), state)
         self._state = state
+
+
+@contextmanager
+def _without_padding(backbone: nn.Module, is_pad: Tensor | None) -> Iterator[None]:
+    """Let batch norms in training mode see the frames that are data, in the order of steps and streams.
+
+    Padded frames leave such a norm as zeros; nothing reads what becomes of them.
+    """
+    norms = [part for part in backbone.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training]
+    if is_pad is None or not norms or not is_pad.any():
+        yield
+        return
+    rows = (~is_pad).flatten().nonzero()[:, 0]
+
+    def select(norm: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (given[0][on_device(rows, given[0].device)],)
+
+    def fill(norm: nn.Module, given: tuple[Tensor, ...], found: Tensor) -> Tensor:
+        whole = found.new_zeros(is_pad.numel(), *found.shape[1:])
+        return whole.index_copy(0, on_device(rows, found.device), found)
+
+    hooks = [norm.register_forward_pre_hook(select) for norm in norms]
+    hooks += [norm.register_forward_hook(fill) for norm in norms]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def check_causal(detector: Detector) -> None:

@@ -7,21 +7,19 @@ too small to be worth a second pool of threads.
 from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
-import rvtssm.system.jit  # noqa: F401  tells a person who waits
 from rvtssm.ssm.shapes import check_sweep
+from rvtssm.system.jit import jit
 
 _RUN = 128  # sequences whose gradients are summed before they are added to the total, to limit rounding errors
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function with numba. Products may be fused with sums; no other rule of arithmetic is relaxed."""
-    compiled: Callable[..., Any] = numba.njit(cache=True, nogil=True, fastmath={"contract"})(function)
-    return compiled
+    return jit(function, fastmath={"contract"})
 
 
 def forward(x: Tensor, decay: Tensor, carried: Tensor) -> None:

@@ -7,10 +7,12 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import numba
 from numba.core import event
+from numba.core.caching import FunctionCache
 
 # Before its first call, numba would import scipy.linalg, which takes as long as numba itself, only to note for `np.cov`
 # whether it is there. What multiplies matrices imports it when it is compiled.
@@ -24,19 +26,44 @@ if "scipy" in sys.modules and "scipy.linalg" not in sys.modules:
         del sys.modules["scipy.linalg"]
 
 
-def jit(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function when it is first called.
+def jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """Compile a function when it is first called, with further options of numba.
 
     The cache lies beside the source file, in the user's cache folder if the source folder is read-only, or in a
     temporary folder if neither can be written.
     """
-    compile_it = numba.njit(cache=True, nogil=True)
+    compile_it = numba.njit(cache=True, nogil=True, **options)
     try:
-        compiled: Callable[..., Any] = compile_it(function)
+        compiled: Any = compile_it(function)
     except RuntimeError:  # numba finds no folder that it can write to
         _use_temporary_folder()
         compiled = compile_it(function)
-    return compiled
+    compiled._cache.__class__ = HealingCache
+    result: Callable[..., Any] = compiled
+    return result
+
+
+class HealingCache(FunctionCache):  # type: ignore[misc]
+    """Compiles a loop again if its file in the cache is cut or empty, as after a full disk or a kill while writing."""
+
+    def load_overload(self, *signature: Any) -> Any:
+        """Return the compiled loop, or None, after which numba compiles and stores it."""
+        try:
+            return super().load_overload(*signature)
+        except Exception as error:  # unpickling raises many kinds of errors
+            if sys.stderr is not None:
+                sys.stderr.write(
+                    f"rvtssm: a compiled loop in {self.cache_path} cannot be read ({type(error).__name__}); it is "
+                    "compiled again\n"
+                )
+        with contextlib.suppress(OSError):
+            self.flush()
+        return None
+
+    def save_overload(self, *compiled: Any) -> None:
+        """Store the compiled loop, unless the folder holds a file that can be neither read nor replaced."""
+        with contextlib.suppress(OSError, EOFError, UnpicklingError):
+            super().save_overload(*compiled)
 
 
 def _use_temporary_folder() -> None:

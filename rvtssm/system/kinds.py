@@ -36,7 +36,10 @@ KINDS = {
     "file.ambiguous": Kind("The file holds several things of the kind that is needed.", "name one"),
     "file.not_writable": Kind("The file or folder cannot be written."),
     # A run
+    "run.exists": Kind("The folder holds a run, which is kept."),
+    "run.other_settings": Kind("A run cannot go on with other settings that decide its numbers."),
     "run.not_finite": Kind("A loss or a gradient of a training is not finite."),
+    "run.process_ended": Kind("One of several processes that work together has ended."),
     # Labels and recordings
     "labels.none_scored": Kind("No label is left that is scored.", "choose another split, or add labels"),
     "labels.no_tracks": Kind("The labels do not say which boxes are of one object."),

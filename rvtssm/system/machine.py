@@ -1,15 +1,14 @@
-"""Share the machine: how threads wait, how much memory is free, copies to a device."""
+"""Share the machine: how threads wait, checks of memory, copies to a device."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import os
-import re
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rvtssm.system.job_limits import free_bytes, num_usable_cores
 from rvtssm.system.user_error import UserError
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def share_processors(may_use_one: bool = False) -> None:
         return
     if not any(name in os.environ for name in _WAITING):
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
-    if may_use_one and (os.cpu_count() or 1) <= _FEW_PROCESSORS:
+    if may_use_one and num_usable_cores() <= _FEW_PROCESSORS:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
@@ -56,19 +55,6 @@ def return_freed_memory() -> None:
     """Return freed memory to the system, if the C library keeps it for the thread that used it (glibc)."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def free_bytes() -> int | None:
-    """Return the memory that the system and the container leave to this process; None if unknown (not Linux)."""
-    try:
-        available = re.findall(r"MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text())
-        free = [int(kilobytes) << 10 for kilobytes in available]
-        limit = Path("/sys/fs/cgroup/memory.max")
-        if limit.exists() and (most := limit.read_text().strip()).isdecimal():
-            free.append(int(most))
-        return min(free, default=None)
-    except OSError:
-        return None
 
 
 def on_device(values: Tensor, device: torch.device) -> Tensor:

@@ -52,6 +52,20 @@ class SameProcess(Executor):
         """Do nothing: no task runs after `submit`."""
 
 
+@contextlib.contextmanager
+def without_main_program() -> Iterator[None]:
+    """Let processes that start in this block, by spawn or forkserver, import nothing of the main program.
+
+    They would otherwise run the whole program again if it has no `if __name__ == "__main__"`.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
 class Processes(ProcessPoolExecutor):
     """Runs tasks in at most `num_workers` processes on this machine. Each is started when it is first needed.
 
@@ -67,14 +81,12 @@ class Processes(ProcessPoolExecutor):
         self.num_workers = num_workers
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> "Future[Any]":
-        main = sys.modules["__main__"]
-        sys.modules["__main__"] = types.ModuleType("__main__")  # a process that starts now imports this in its place
         unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # until it has begun, see `_begin`
         try:
-            return super().submit(function, *arguments, **named)
+            with without_main_program():
+                return super().submit(function, *arguments, **named)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
-            sys.modules["__main__"] = main
 
     def close(self) -> None:
         """End all processes at once, whatever they do."""
@@ -125,13 +137,6 @@ class DaskCluster(Executor):
 
 
 Workers = SameProcess | Processes | DaskCluster  # always call `close`
-
-
-def num_usable_cores() -> int:
-    """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def finished(

@@ -5,24 +5,27 @@ of the first process, and the names of files beside it for the other processes, 
 they can be gigabytes, which no process should have to collect.
 """
 
+import copy
 import logging
 import math
 import shutil
 import signal
 import threading
 import time
+import warnings
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import torch
 from lightning.fabric.plugins.io import TorchCheckpointIO
-from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.callbacks import Checkpoint, WeightAveraging
 
 from rvtssm.datasets.loader import STOP_SIGNALS
 from rvtssm.models.checkpoint import load_file, save_file
 from rvtssm.system.files import atomic_file, remove_abandoned
-from rvtssm.system.user_error import UserError
+from rvtssm.system.user_error import UserError, in_one_line
 
 log = logging.getLogger(__name__)
 
@@ -40,9 +43,23 @@ def last_checkpoint(out_dir: Path) -> Path:
 
 
 def latest_checkpoint(out_dir: Path) -> Path:
-    """Return from which weights `resume=auto` continues a run: the best ones if only these are left."""
+    """Return from which weights `resume=auto` continues a run: the best ones, with a warning, if the last are cut."""
     last, best = last_checkpoint(out_dir), best_checkpoint(out_dir)
-    return best if best.is_file() and not last.is_file() else last
+    if is_whole(last) or not is_whole(best):
+        return last
+    if last.is_file():
+        warnings.warn(f"{last} is cut; resume=auto takes {best}, which has step {step_of(best)}", stacklevel=1)
+    return best
+
+
+def is_whole(path: Path) -> bool:
+    """Return whether a file is there and has the end of a checkpoint, which a file that was cut lacks."""
+    return path.is_file() and zipfile.is_zipfile(path)
+
+
+def step_of(path: Path) -> int:
+    """Return how many optimiser steps the weights of a run in `path` have taken."""
+    return int(load_file(path)["global_step"])
 
 
 def has_no_patience(num_without_gain: int, patience: int | None) -> bool:
@@ -72,12 +89,32 @@ class DirectCheckpointIO(TorchCheckpointIO):
         save_file(path, checkpoint)
 
 
+class Averaging(WeightAveraging):
+    """Averages the weights, and knows whether the average is in their place, as during a validation."""
+
+    _is_swapped = False
+
+    def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        super().on_validation_epoch_start(trainer, pl_module)
+        self._is_swapped = True
+
+    def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        super().on_validation_epoch_end(trainer, pl_module)
+        self._is_swapped = False
+
+    def swap_back(self, module: L.LightningModule) -> None:
+        """Put the weights that are trained in their place, if the average is there."""
+        if self._is_swapped:
+            self.on_validation_epoch_end(module.trainer, module)
+
+
 class Checkpoints(Checkpoint):
     """Writes `best.ckpt` and `last.ckpt`. A file with one of these names is always complete.
 
     `last.ckpt` is written after every validation, every `every` steps, MINUTES after it was last written, and when
     the run receives one of STOP_SIGNALS. In the last case the run finishes its current step or validation and stops; a
-    second Ctrl-C stops it at once. Processes that train together agree after every step whether to write and whether to
+    second Ctrl-C stops it at once. An error that ends the run first writes `last.ckpt` as it was after the last whole
+    step, so that no step is lost. Processes that train together agree after every step whether to write and whether to
     stop, so it does not matter which of them received the signal. They agree over the network and not through their
     GPUs, so that no process waits for a GPU. The top of this file says what each process writes.
 
@@ -95,6 +132,8 @@ class Checkpoints(Checkpoint):
         self.start_ap: float | None = None  # of the weights before the first step, if they were validated
         self.num_without_gain = 0  # validations since the last one with a higher AP
         self._step = 0
+        self._whole_step: dict[str, Any] = {}  # what a checkpoint holds, beside weights, after the last whole step
+        self._last_has_step = -1  # step of `last.ckpt`
         self._saved_at = time.monotonic()
         self._has_stop_signal = False  # this process has received a stop signal
         self._can_stop = False  # all processes have agreed to stop, and the last checkpoint is written
@@ -136,6 +175,7 @@ class Checkpoints(Checkpoint):
             return
         self._step = trainer.global_step
         will_validate = (trainer.fit_loop.total_batch_idx + 1) % (trainer.val_check_batch or math.inf) == 0
+        self._keep_whole_step(trainer, will_validate)
         if will_validate:
             return
         will_stop, is_due = self._agreed(trainer)
@@ -167,6 +207,46 @@ class Checkpoints(Checkpoint):
         if self._can_stop:
             self._stop(trainer)
 
+    def _keep_whole_step(self, trainer: L.Trainer, will_validate: bool) -> None:
+        """Keep what the next step would change before it is known whether it succeeds."""
+        module: Any = trainer.lightning_module
+        loops = copy.deepcopy(trainer.fit_loop.state_dict())
+        if will_validate:
+            # As Lightning stores a run within a validation, which it then repeats. It would count this step for the
+            # logs before that validation, in place of after it.
+            loops["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1
+            for count in ("ready", "started"):
+                loops["epoch_loop.val_loop.batch_progress"]["total"][count] += 1
+        self._whole_step = {"step": trainer.global_step, "loops": loops, "states": module.states_of_step()}
+
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        if trainer.interrupted:
+            checkpoint["loops"]["fit_loop"] = self._whole_step["loops"]
+
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        """Write `last.ckpt` of the last whole step, if an error, and no interruption, has ended the run."""
+        if not isinstance(exception, Exception) or not self._step:
+            return
+        # Several processes can only write together, as they do where all have the same error.
+        if trainer.world_size > 1 and not (isinstance(exception, UserError) and exception.key == "run.not_finite"):
+            return
+        if trainer.global_step > self._whole_step.get("step", self._step):  # the error came after the optimiser's step
+            self._keep_whole_step(trainer, will_validate=False)
+        if trainer.global_step != self._whole_step.get("step") or self._last_has_step == trainer.global_step:
+            return
+        module: Any = pl_module
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, Averaging):
+                callback.swap_back(module)
+        module.go_back_to_step(self._whole_step["states"])
+        if not all(bool(weight.isfinite().all()) for weight in module.parameters()):
+            return
+        try:
+            self._save(trainer, self.last)
+            log.warning("%s has step %d, from which resume=auto continues", self.last, trainer.global_step)
+        except Exception as error:  # the error that ended the run is the one to show
+            log.warning("%s could not be written: %s", self.last, in_one_line(error))
+
     def _agreed(self, trainer: L.Trainer) -> tuple[bool, bool]:
         """Return whether any process has to stop, and whether it is time to write for any of them."""
         is_due = time.monotonic() - self._saved_at >= 60 * MINUTES
@@ -191,6 +271,8 @@ class Checkpoints(Checkpoint):
             if error.strerror:  # the error of a full disk does not name the file
                 error.filename = str(path)
             raise
+        if path == self.last:
+            self._last_has_step = trainer.global_step
         if path == self.best:
             self._files_of_best = set(files)
         elif files and trainer.is_global_zero:

@@ -3,38 +3,123 @@
 It always writes CSV, by default also for TensorBoard, or for any other logger of Lightning.
 """
 
+import csv
 import importlib
 import inspect
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import numpy as np
 import torch
+from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.loggers.logger import DummyExperiment
 
 from rvtssm.drawing.draw import draw_frame, shown_events
 from rvtssm.records import SequenceBatch, WindowSettings
 from rvtssm.ssm.spectrum import Spectrum
-from rvtssm.system.user_error import UserError
+from rvtssm.system.user_error import UserError, in_one_line
 from rvtssm.training.module import DetectionModule
 
 NUM_IMAGES = 4  # drawn at each validation: one row of four on a page of TensorBoard
 
 
-def build_loggers(names: Sequence[str], out_dir: Path) -> list[Logger]:
-    """Return the named loggers and a CSV logger.
+def build_loggers(names: Sequence[str], out_dir: Path, first_step: int = 0) -> list[Logger]:
+    """Return the named loggers and a CSV logger. None of them ends a run: what it raises is one warning.
 
     Args:
         names: tensorboard, or full names of logger classes.
         out_dir: Folder of the run.
+        first_step: Steps that the run has taken. What the folder has logged of later ones is taken anew.
 
     Raises:
         UserError: A logger does not exist or needs arguments.
     """
-    loggers = [_build_logger(name, out_dir) for name in names]
-    return [*loggers, CSVLogger(out_dir, name="csv")]
+    loggers: list[Logger] = []
+    for name in names:
+        if name == "tensorboard":
+            # TensorBoard shows nothing of an earlier part of the run from this step on.
+            loggers.append(TensorBoardLogger(out_dir, name="", version="tensorboard", purge_step=first_step))
+            continue
+        logger_class = _logger_class(name)
+        with _ends_no_run(name):
+            loggers.append(_build_logger(name, logger_class, out_dir))
+    return [guarded(logger) for logger in (*loggers, OneCSV(out_dir, first_step))]
+
+
+class OneCSV(CSVLogger):
+    """Writes one file, which later parts of a run continue.
+
+    Args:
+        out_dir: Folder of the run.
+        first_step: Rows of this step and of later ones are left out of what the file holds.
+    """
+
+    def __init__(self, out_dir: Path, first_step: int) -> None:
+        super().__init__(out_dir, name="csv", version=0)
+        self.first_step = first_step
+
+    @property
+    @rank_zero_experiment
+    def experiment(self) -> Any:
+        if self._experiment is None:
+            path = Path(self.log_dir) / "metrics.csv"
+            rows: list[Any] = []
+            if path.is_file():
+                with open(path, newline="") as file:
+                    rows = [row for row in csv.DictReader(file) if int(row["step"]) < self.first_step]
+            writer = super().experiment  # removes the file
+            writer.metrics = rows
+            writer.save()
+        return self._experiment
+
+
+_CALLS = ("log_metrics", "log_hyperparams", "log_graph", "log_image", "save", "finalize", "after_save_checkpoint")
+
+
+def guarded(logger: Logger) -> Logger:
+    """Let one warning, with the name of the logger, stand for all that it raises."""
+    base = type(logger)
+
+    def survives(name: str) -> Callable[..., Any]:
+        method = getattr(base, name)
+
+        def call(self: Logger, *arguments: Any, **options: Any) -> Any:
+            with _ends_no_run(base.__name__, self):
+                return method(self, *arguments, **options)
+
+        return call
+
+    def experiment(self: Any) -> Any:
+        with _ends_no_run(base.__name__, self):
+            return super(guard, self).experiment
+        return DummyExperiment()  # takes every call and does nothing
+
+    members: dict[str, Any] = {name: survives(name) for name in _CALLS if hasattr(base, name)}
+    if hasattr(base, "experiment"):
+        members["experiment"] = property(experiment)
+    guard: Any = type(base.__name__, (base,), members)
+    logger.__class__ = guard
+    return logger
+
+
+@contextmanager
+def _ends_no_run(name: str, logger: Any = None) -> Iterator[None]:
+    """Turn an error of a logger into a warning, once for each logger."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if not getattr(logger, "has_failed", False):
+            if logger is not None:
+                logger.has_failed = True
+            text = f"the logger {name} has failed ({in_one_line(error)}); the run goes on, and its logs may have gaps"
+            warnings.warn(text, stacklevel=1)
 
 
 def show_image(trainer: L.Trainer, name: str, image: np.ndarray) -> None:
@@ -45,11 +130,13 @@ def show_image(trainer: L.Trainer, name: str, image: np.ndarray) -> None:
         name: Name of the image in the logs.
         image: (h, w, 3) uint8 RGB.
     """
+    step = max(trainer.global_step - 1, 0)  # as Lightning counts steps in logs
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
-            logger.experiment.add_image(name, torch.from_numpy(image), trainer.global_step, dataformats="HWC")
+            with _ends_no_run("TensorBoardLogger", logger):
+                logger.experiment.add_image(name, torch.from_numpy(image), step, dataformats="HWC")
         elif hasattr(logger, "log_image"):  # the interface of Lightning's WandbLogger
-            logger.log_image(name, [image], step=trainer.global_step)
+            logger.log_image(name, [image], step=step)
 
 
 def shows_images(trainer: L.Trainer) -> bool:
@@ -57,21 +144,31 @@ def shows_images(trainer: L.Trainer) -> bool:
     return any(isinstance(logger, TensorBoardLogger) or hasattr(logger, "log_image") for logger in trainer.loggers)
 
 
-def _build_logger(name: str, out_dir: Path) -> Logger:
-    if name == "tensorboard":
-        return TensorBoardLogger(out_dir, name="", version="tensorboard")
+def _logger_class(name: str) -> type[Logger]:
+    """Return a class by its full name. Raise UserError if it is no logger."""
     module, _, attribute = name.rpartition(".")
     try:
         logger_class = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError, TypeError) as error:  # the last two: a dot in front
         raise UserError(
-            "loggers.missing", f"training.loggers: there is no {name} ({error}); install it, or correct the name"
+            "setting.choice",
+            name="training.loggers",
+            found=name,
+            needed=f"there is no such class ({error})",
+            advice="install its package, or correct the name",
         ) from None
     if not (isinstance(logger_class, type) and issubclass(logger_class, Logger)):
         raise UserError(
-            "loggers.not_a_logger",
-            f"training.loggers: {name} is not a logger of Lightning; name a class such as WandbLogger",
+            "setting.choice",
+            name="training.loggers",
+            found=name,
+            needed="it is not a logger of Lightning",
+            advice="name a class such as lightning.pytorch.loggers.WandbLogger",
         )
+    return logger_class
+
+
+def _build_logger(name: str, logger_class: type[Logger], out_dir: Path) -> Logger:
     arguments: dict[str, Any] = {}
     if "save_dir" in inspect.signature(logger_class).parameters:
         arguments["save_dir"] = str(out_dir)
@@ -79,12 +176,15 @@ def _build_logger(name: str, out_dir: Path) -> Logger:
         return logger_class(**arguments)
     except ModuleNotFoundError as error:
         raise UserError(
-            "loggers.package_missing", f"training.loggers: {name} needs a package that is not installed: {error}"
+            "install.extra", name=f"training.loggers={name}", found=f"a package is missing: {error}"
         ) from None
     except TypeError as error:
         raise UserError(
-            "loggers.arguments",
-            f"training.loggers: {name} needs arguments ({error}); name a subclass of yours that gives them",
+            "setting.form",
+            name="training.loggers",
+            found=name,
+            needed=f"it needs arguments ({error})",
+            advice="name a subclass of yours that gives them",
         ) from None
 
 

@@ -19,12 +19,13 @@ from rvtssm.models.parts import head_class
 from rvtssm.models.transfer import TransferSource, mapped_classes, read_source, transfer
 from rvtssm.system.output_folder import locked
 from rvtssm.system.remote import absolute_path
-from rvtssm.system.user_error import said_of
+from rvtssm.system.user_error import UserError, in_one_line, said_of
 from rvtssm.training.checkpoints import (
     best_checkpoint,
     checkpoints_of,
     has_no_patience,
     last_checkpoint,
+    step_of,
     validations_without_gain,
 )
 from rvtssm.training.memory import check_step_memory, with_divided_batch
@@ -32,9 +33,11 @@ from rvtssm.training.module import DetectionModule, ModuleSettings, Start
 from rvtssm.training.optim import learning_rate_rule
 from rvtssm.training.preflight import check, check_scored, early_weights, outdated_recordings
 from rvtssm.training.progress import Progress, say
-from rvtssm.training.resume import check_same_run, decisive_settings, find_resume, is_extension
+from rvtssm.training.resume import check_same_run, decisive_settings, find_resume, has_lower_rate, is_extension
 from rvtssm.training.trainer import build_trainer, check_compiler, choose_precision, speed_up
 from rvtssm.training.training_config import TrainSections
+
+_LOST_PEER = ("connection closed by peer", "connection reset by peer", "gloo", "nccl")  # in errors of torch.distributed
 
 
 def train(sections: TrainSections, callbacks: Sequence[Callback] = ()) -> Path:
@@ -50,9 +53,11 @@ def train(sections: TrainSections, callbacks: Sequence[Callback] = ()) -> Path:
     # All that can fail without data comes before any data are read.
     sections = decided(sections)
     check(sections)
-    trainer = build_trainer(sections.training, sections.run_dir, sections.optim.clip_value, callbacks)
+    resume = find_resume(sections.resume, sections.run_dir)
+    first_step = step_of(resume) if resume else 0
+    trainer = build_trainer(sections.training, sections.run_dir, sections.optim.clip_value, callbacks, first_step)
     with locked(sections.run_dir) if trainer.is_global_zero else nullcontext():  # the first process locks for all
-        return _train(sections, trainer)
+        return _train(sections, trainer, resume)
 
 
 def decided(sections: TrainSections) -> TrainSections:
@@ -83,9 +88,8 @@ def decided(sections: TrainSections) -> TrainSections:
     return sections
 
 
-def _train(sections: TrainSections, trainer: L.Trainer) -> Path:
+def _train(sections: TrainSections, trainer: L.Trainer, resume: Path | None) -> Path:
     training, device = sections.training, trainer.strategy.root_device
-    resume = find_resume(sections.resume, sections.run_dir)
     if training.compile:
         check_compiler(device.type)
     data = data_of(sections)
@@ -134,15 +138,28 @@ def _train(sections: TrainSections, trainer: L.Trainer) -> Path:
             facts["resumed from"] = resume
         facts["output"] = sections.run_dir
         say(f"about to train: {', '.join(f'{name} {value}' for name, value in facts.items())}")
+    _fit(trainer, module, data, resume)
+    _say_trained(sections, trainer, module)
+    return best_checkpoint(sections.run_dir)
+
+
+def _fit(trainer: L.Trainer, module: DetectionModule, data: SequenceDataModule, resume: Path | None) -> None:
+    """Take all steps. An interruption, and the end of another process, are told in one line."""
     try:
         trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True if resume else None)
     except SystemExit as ended:
         if ended.code:  # Lightning turns an interruption into this
-            _say_interrupted_at_the_end(sections.run_dir, trainer)
+            _say_interrupted_at_the_end(Path(trainer.default_root_dir), trainer)
             raise KeyboardInterrupt from None
         raise
-    _say_trained(sections, trainer, module)
-    return best_checkpoint(sections.run_dir)
+    except RuntimeError as error:
+        if trainer.world_size > 1 and any(sign in str(error).lower() for sign in _LOST_PEER):
+            raise UserError(
+                "run.process_ended",
+                found=f"another process of this training has ended ({in_one_line(error)[:80]})",
+                advice="its own lines say why; the same command with resume=auto goes on from the last checkpoint",
+            ) from None
+        raise
 
 
 def _start_from(source: TransferSource, detector: Detector, described: CheckpointMeta, path: str) -> Start:
@@ -205,6 +222,8 @@ def _weights_if_complete(sections: TrainSections, resume: Path, module: Detectio
     elif has_no_patience(validations_without_gain(state), training.patience):
         reason = f"{step} steps, after which training.patience={training.patience} ended the run"
     else:
+        if has_lower_rate(state, module.decisive):
+            say(f"from step {step} on, the peak of the learning rate is {sections.optim.learning_rate:g}")
         if is_extension(state, module.decisive):
             say(
                 f"the run has all its {step} steps and goes on to {training.steps}: from now on its learning rate is "

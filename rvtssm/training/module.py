@@ -307,12 +307,31 @@ class DetectionModule(L.LightningModule):
         """Return what this process needs to resume, apart from what all processes share."""
         return {"streams": self.train_streams.state_dict(), "random": self.random_generator().get_state()}
 
+    def states_of_step(self) -> dict[str, Any]:
+        """Return, not copied where nothing writes into it, what a step changes in this process beside its weights."""
+        norms = [part for part in self.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+        statistics = [{name: value.clone() for name, value in part.named_buffers()} for part in norms]
+        random = self.random_generator().get_state()
+        return {"streams": self.train_streams.states(), "random": random, "norms": norms, "statistics": statistics}
+
+    def go_back_to_step(self, states: dict[str, Any]) -> None:
+        """Go back to a result of `states_of_step`."""
+        self.train_streams.load_state_dict(states["streams"])
+        self.random_generator().set_state(states["random"])
+        for part, statistics in zip(states["norms"], states["statistics"], strict=True):
+            for name, value in part.named_buffers():
+                value.copy_(statistics[name])
+
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.train_seconds = checkpoint["train_seconds"]
         self.extended_at = list(checkpoint["extended_at"])
         if is_extension(checkpoint, self.decisive):
             self.extended_at.append(checkpoint["global_step"])
             _leave_schedule_to_the_run(checkpoint["lr_schedulers"])
+        factor = self.decisive["optim.learning_rate"] / checkpoint["decisive"]["optim.learning_rate"]
+        for optimizer in checkpoint["optimizer_states"]:
+            for group in optimizer["param_groups"]:
+                group |= {name: factor * group[name] for name in ("lr", "initial_lr", "max_lr", "min_lr")}
         own = read_states(Path(self.trainer.ckpt_path or ""), checkpoint["processes"], self.trainer.global_rank)
         self.train_streams.load_state_dict(own["streams"])
         self.random_state = own["random"]

@@ -8,13 +8,14 @@ from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.models.checkpoint import load_file
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.system.user_error import UserError
-from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint, latest_checkpoint
+from rvtssm.training.checkpoints import best_checkpoint, is_whole, last_checkpoint, latest_checkpoint, step_of
 from rvtssm.training.training_config import TrainSections
 
 _OF_TRAINING = (
     *("steps", "init_from", "average", "class_map", "accumulate", "devices", "num_nodes", "precision"),
     *("sync_batchnorm", "freeze_batchnorm", "pseudo_weight"),
 )
+_RATE = "optim.learning_rate"
 Decisive = dict[str, str | int | float | None]
 
 
@@ -71,32 +72,48 @@ def find_resume(resume: str | None, out_dir: Path) -> Path | None:
     Raises:
         UserError: The file is not a checkpoint of a run, or `out_dir` holds a run that would be overwritten.
     """
-    own, path = (last_checkpoint(out_dir), best_checkpoint(out_dir)), None
+    own = (last_checkpoint(out_dir), best_checkpoint(out_dir))
+    path = None
     if resume == "auto":
         path = latest_checkpoint(out_dir)
         if not path.is_file():
             return None
     elif resume:
         path = Path(resume)
-    if path is not None and not path.is_file():
+        if not path.is_file():
+            raise UserError(
+                "file.missing", name=f"resume={resume}", advice="give a .ckpt file of `rvtssm train`, or resume=auto"
+            )
+    is_of_folder = path is not None and path.resolve().parent == own[0].resolve().parent
+    if not is_of_folder and any(file.exists() for file in own):
         raise UserError(
-            "resume.missing",
-            f"resume={resume}: the checkpoint does not exist; give a .ckpt file of `rvtssm train`, or auto",
+            "run.exists",
+            name=out_dir,
+            found="holds a run, which this one would overwrite",
+            advice="continue it with resume=auto, or set another out",
         )
-    if (path is None or path.resolve().parent != own[0].resolve().parent) and any(file.exists() for file in own):
+    if path is None:
+        return None
+    if not is_whole(path):
+        best = path.with_name(own[1].name)
+        advice = "start the run anew in another folder"
+        if is_whole(best):
+            advice = f"go on with resume={best}, which has step {step_of(best)}"
+        raise UserError("file.cut", name=path, found="is not whole, so the run cannot go on from it", advice=advice)
+    if "decisive" not in load_file(path):
         raise UserError(
-            "resume.holds_run",
-            f"{out_dir} holds a run, which this one would overwrite; continue it with resume=auto, or set another out",
-        )
-    if path is not None and "decisive" not in load_file(path):
-        raise UserError(
-            "resume.weights_only", f"resume={resume}: {path} holds weights only; give a .ckpt file of `rvtssm train`"
+            "file.kind",
+            name=f"resume={resume}",
+            found=f"{path} holds weights only",
+            advice="give a .ckpt file of `rvtssm train`; training.init_from starts a new run from weights",
         )
     return path
 
 
 def check_same_run(state: dict[str, Any], decisive: Decisive) -> None:
-    """Check that a checkpoint is of a run with the same decisive settings. A finished run may now have more steps.
+    """Check that a checkpoint is of a run with the same decisive settings.
+
+    A finished run may now have more steps, and any run a lower learning rate.
 
     Args:
         state: The content of the checkpoint.
@@ -109,13 +126,16 @@ def check_same_run(state: dict[str, Any], decisive: Decisive) -> None:
     differing = [name for name in {**stored, **decisive} if stored.get(name) != decisive.get(name)]
     if is_extension(state, decisive):
         differing.remove("training.steps")
+    if has_lower_rate(state, decisive):
+        differing.remove(_RATE)
     if differing:
         differences = "; ".join(f"{name}={stored.get(name)}, now {decisive.get(name)}" for name in differing)
         raise UserError(
-            "resume.other_settings",
-            f"the run to resume had other settings ({differences}); resume with the same ones, for which `rvtssm "
-            "train` needs only out=DIR and resume=auto, or start a new run in another folder (only training.steps may "
-            "grow, once a run has all its steps)",
+            "run.other_settings",
+            found=f"the run to resume had other settings ({differences})",
+            advice="resume with the same ones, for which `rvtssm train` needs only out=DIR and resume=auto; lower "
+            f"{_RATE}; give training.steps=MORE once the run has all its steps; or start from its weights in another "
+            "folder with training.init_from",
         )
 
 
@@ -123,3 +143,8 @@ def is_extension(state: dict[str, Any], decisive: Decisive) -> bool:
     """Return whether a checkpoint is of a run that has all its steps, and that is to take more of them."""
     num_steps = state["decisive"]["training.steps"]
     return state["global_step"] == num_steps and int(decisive["training.steps"] or 0) > num_steps
+
+
+def has_lower_rate(state: dict[str, Any], decisive: Decisive) -> bool:
+    """Return whether a run that goes on from a checkpoint has a lower learning rate from now on."""
+    return float(decisive[_RATE] or 0) < state["decisive"][_RATE]

@@ -12,7 +12,7 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.fabric.plugins.environments import ClusterEnvironment, SLURMEnvironment, TorchElasticEnvironment
-from lightning.pytorch.callbacks import Callback, LearningRateMonitor, WeightAveraging
+from lightning.pytorch.callbacks import Callback, LearningRateMonitor
 from lightning.pytorch.plugins import DoublePrecision
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.optim.swa_utils import get_ema_multi_avg_fn
@@ -20,7 +20,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from rvtssm.models.detector import Detector, fastest_precision, usual_device
 from rvtssm.system.user_error import UserError
 from rvtssm.training import logs
-from rvtssm.training.checkpoints import Checkpoints, DirectCheckpointIO
+from rvtssm.training.checkpoints import Averaging, Checkpoints, DirectCheckpointIO
 from rvtssm.training.progress import Progress
 from rvtssm.training.training_config import LIGHTNING_PRECISIONS, TrainingConfig
 
@@ -30,6 +30,7 @@ _IGNORED_WARNINGS = (
     "smaller than the logging interval",  # logs count steps, while epochs can be short
     "in eval mode at the start of training",  # `freeze_batchnorm` does this on purpose
     "LeafSpec",  # concerns how Lightning uses torch
+    "exists and is not empty",  # `OneCSV` reads the file before Lightning removes it
 )
 
 
@@ -112,15 +113,20 @@ def check_processes(devices: int, num_nodes: int) -> None:
 
 
 def build_trainer(
-    config: TrainingConfig, out_dir: Path, clip_value: float, callbacks: Sequence[Callback] = ()
+    config: TrainingConfig,
+    out_dir: Path,
+    clip_value: float,
+    callbacks: Sequence[Callback] = (),
+    first_step: int = 0,
 ) -> L.Trainer:
-    """Build a trainer that writes checkpoints and logs to `out_dir`. Each part of a resumed run has its own CSV.
+    """Build a trainer that writes checkpoints and logs to `out_dir`.
 
     Args:
         config: Settings of the training.
         out_dir: Folder of the run.
         clip_value: Gradients are clipped to this absolute value; 0 for no clipping.
-        callbacks: Further callbacks, which come before all others.
+        callbacks: Further callbacks, which come before all others except the one that averages weights.
+        first_step: Steps that the run has taken already.
 
     Raises:
         UserError: The settings do not fit each other or this machine.
@@ -129,7 +135,7 @@ def build_trainer(
     for message in _IGNORED_WARNINGS:
         warnings.filterwarnings("ignore", message=f".*{message}.*")
     check_processes(config.devices, config.num_nodes)
-    loggers = logs.build_loggers(config.loggers, out_dir)
+    loggers = logs.build_loggers(config.loggers, out_dir, first_step)
     try:
         trainer = L.Trainer(
             max_steps=config.steps,
@@ -161,12 +167,13 @@ def build_trainer(
             "training.sync_batchnorm",
             "training.sync_batchnorm=true needs GPUs; on CPUs use larger batches or freeze_batchnorm",
         )
+    trainer.callbacks[:0] = callbacks  # type: ignore[attr-defined]
     if config.average is not None:  # average = decay * average + (1 - decay) * weights, from the first step on
         average = get_ema_multi_avg_fn(config.average)
-        # Lightning makes the average before it moves the weights to their device, so the device is named.
-        averaging = WeightAveraging(trainer.strategy.root_device, use_buffers=True, multi_avg_fn=average)
+        # Lightning makes the average before it moves the weights to their device, so the device is named. It comes
+        # first, so that a step is whole when others see its end.
+        averaging = Averaging(trainer.strategy.root_device, use_buffers=True, multi_avg_fn=average)
         trainer.callbacks.insert(0, averaging)  # type: ignore[attr-defined]
-    trainer.callbacks[:0] = callbacks  # type: ignore[attr-defined]
     # Appended here, because the trainer moves callbacks that write checkpoints to the end, and these come after them.
     trainer.callbacks.append(Progress())  # type: ignore[attr-defined]
     if config.init_from:

@@ -232,7 +232,7 @@ def test_settings_that_do_not_fit_are_refused(overrides, key):
 @pytest.mark.parametrize(
     ("override", "key"),
     [
-        ("resume=/gone.ckpt", "resume.missing"),
+        ("resume=/gone.ckpt", "file.missing"),
         ("training.init_from=/gone.ckpt", "checkpoint.missing"),
         ("training.accelerator=mps", "training.trainer_refuses"),
     ],

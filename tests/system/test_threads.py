@@ -2,6 +2,7 @@
 
 import os
 import platform
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from rvtssm.cli.main import compose
 from rvtssm.events.cells import frame_pixels
 from rvtssm.events.frame_counter import FrameCounter
 from rvtssm.records import WindowSettings
+from rvtssm.system import machine
 from rvtssm.system.jit import Compilations
 from rvtssm.system.machine import check_memory, return_freed_memory, share_processors
 from rvtssm.training.preflight import check
@@ -28,7 +30,7 @@ def test_threads_sleep_while_they_wait_unless_the_user_says_otherwise(monkeypatc
         monkeypatch.delenv(name, raising=False)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(os, "cpu_count", lambda: num_processors)
+    monkeypatch.setattr(machine, "num_usable_cores", lambda: num_processors)
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     share_processors()
     assert "OMP_NUM_THREADS" not in os.environ
@@ -62,7 +64,7 @@ class TellAtTorch:
             tell()
 
 sys.meta_path.insert(0, TellAtTorch())
-os.cpu_count = lambda: 2
+os.sched_getaffinity = lambda process: {0, 1}
 for use in sys.argv[1:]:
     if not os.fork():
         exec(use)
@@ -167,3 +169,22 @@ def test_compiled_code_goes_to_a_temporary_folder_if_nothing_else_can_be_written
     (folder,) = tmp_path.glob("rvtssm-compiled-*")
     assert done.stdout == "3\n" and done.stderr.count("\n") == 1 and str(folder) in done.stderr
     assert any(folder.rglob("*.nbi"))
+
+
+@pytest.mark.parametrize("kind", ["nbi", "nbc"])
+@pytest.mark.parametrize("share", [0, 0.5])
+def test_a_cut_file_of_compiled_code_is_compiled_again_once(tmp_path, monkeypatch, capsys, kind, share):
+    """As a process finds it that starts after the disk was full, or after another was killed while it was writing."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
+    script = tmp_path / "loop.py"
+    script.write_text("from rvtssm.system.jit import jit\n@jit\ndef add(a, b):\n    return a + b\n")
+
+    def told() -> str:
+        assert runpy.run_path(str(script))["add"](1, 2) == 3
+        return capsys.readouterr().err
+
+    told()
+    (path,) = (tmp_path / "cache").rglob(f"*.{kind}")
+    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+    assert told().count("compiled again") == 1
+    assert told() == ""

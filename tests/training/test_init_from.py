@@ -75,7 +75,7 @@ def test_a_run_starts_once_from_weights_and_says_what_it_takes_and_what_to_type(
     assert not (out / "init_from.csv").exists()
     assert all(torch.equal(value, after[key]) for key, value in weights(last_checkpoint(out)).items())
     other = replace(config.training, init_from="/trained.ckpt")
-    with raises("resume.other_settings"):
+    with raises("run.other_settings"):
         train(replace(config, training=other, resume="auto"))
 
 

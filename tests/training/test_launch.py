@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -185,3 +186,26 @@ def test_a_job_that_cannot_find_the_checkout_says_how_to_name_it(tmp_path, comma
     script = ["bash", str(ROOT / "scripts/train_slurm.sh")]
     done = subprocess.run(script, env=environment, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 2 and "sbatch --export=ALL,CHECKOUT=DIR" in done.stderr
+
+
+# how its worker processes start
+
+SCRIPT = """
+import multiprocessing
+
+multiprocessing.set_start_method({method!r}, force=True)
+from rvtssm.cli.main import main
+
+print("CODE", main(["train", *{words}, "training.steps=1", "data.workers=1", "dataset.source=raw", "out=run"]))
+"""
+
+
+@pytest.mark.parametrize(("method", "name"), [("forkserver", "script.py"), ("spawn", "script.py"), ("spawn", "-")])
+def test_a_program_needs_no_guard(toy_data, tmp_path, method, name):
+    """A script without `if __name__ == "__main__"`, and a main program without a file, as in a notebook."""
+    program = SCRIPT.format(method=method, words=toy_data)
+    (tmp_path / "script.py").write_text(program)
+    done = subprocess.run([sys.executable, name], input=program, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("CODE 0") == 1
+    assert "in use by" not in done.stdout + done.stderr and "Traceback" not in done.stderr

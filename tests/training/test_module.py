@@ -17,7 +17,7 @@ from rvtssm.models.checkpoint import load_file, save_file
 from rvtssm.models.detector import build_detector
 from rvtssm.models.heads.yolox import YoloxPredictions
 from rvtssm.models.model_config import ModelConfig
-from rvtssm.models.parts import head_class
+from rvtssm.models.parts import BACKBONES, HEADS, NECKS, head_class
 from rvtssm.models.postprocess import postprocess
 from rvtssm.models.streams import map_state
 from rvtssm.records import Detections, Labels, SequenceBatch, Windows
@@ -114,6 +114,31 @@ def test_the_step_is_the_one_of_the_data(factor):
     assert not torch.allclose(found, module.detector(hist)[0].rows, rtol=1e-3)
 
 
+PARTS = [{"backbone": "timm", "timm_name": name} for name in ("test_resnet", "test_efficientnet", "test_convnext")]
+PARTS += [{"backbone": name} for name in BACKBONES if name != "timm"]
+PARTS += [{"neck": name} for name in NECKS] + [{"head": name} for name in HEADS]
+
+
+@pytest.mark.parametrize("parts", PARTS, ids=str)
+def test_padding_is_not_data(parts):
+    """What stands after the end of a shorter recording changes no loss, no gradient and no batch statistics."""
+    hist, is_pad = draw_counts(4, 2), torch.tensor([[0, 0], [0, 0], [0, 1], [0, 1]], dtype=torch.bool)
+    found = []
+    for padding in (0, 10):
+        hist[is_pad] = padding
+        torch.manual_seed(0)
+        config = ModelConfig(size="custom", embed_dim=8, head_dim=4, num_blocks=(1, 0, 0, 0), fpn_blocks=0, **parts)
+        detector = build_detector(config, TemporalConfig(), HEIGHT, WIDTH, 2)
+        module = DetectionModule(detector, ModuleSettings(SPEC, STRIDE_US, batch_size=2), {}, {}, [])
+        batch = make_batch(hist, [0, 1], [True, True], [(0, 0), (1, 1), (3, 0)])
+        module.losses_of(replace(batch, is_pad=is_pad))["total"].backward()
+        gradients = {name: p.grad for name, p in detector.named_parameters() if p.grad is not None}
+        found.append({**gradients, **dict(detector.named_buffers())})
+    assert found[0].keys() == found[1].keys()
+    for name, value in found[0].items():
+        torch.testing.assert_close(found[1][name], value, rtol=1e-5, atol=1e-6, msg=name)
+
+
 def test_a_batch_without_labels_moves_the_streams_and_nothing_else():
     module, hist = build_module(), draw_counts(6, 2)
     whole = module.detector(hist)[0].rows.unflatten(0, (6, 2))
@@ -135,8 +160,9 @@ def test_a_process_goes_on_with_its_own_streams_and_random_numbers(tmp_path):
     parts = [{"streams": streams, "random": random} for streams, random in zip(stored, randoms, strict=True)]
     place = {"world_size": 2, "global_rank": 1, "local_rank": 0, "ckpt_path": tmp_path / "last.ckpt"}
     module.trainer = type("Second", (), place)()
-    module.decisive = {"training.steps": 8}
+    module.decisive = {"training.steps": 8, "optim.learning_rate": 1e-3}
     checkpoint = {"decisive": module.decisive, "global_step": 3, "extended_at": [], "train_seconds": 60.0}
+    checkpoint["optimizer_states"] = []
     checkpoint["processes"] = [parts[0], "step_3_process_1.pt"]
     with raises("resume.lacks_process"):
         module.on_load_checkpoint(checkpoint)

@@ -1,5 +1,6 @@
 """A run that was interrupted or killed goes on to the numbers of one that was not; where runs begin and end."""
 
+import csv
 import errno
 import functools
 import math
@@ -22,6 +23,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.strategies import SingleDeviceStrategy
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from user_errors import raises
 
 from rvtssm.cli import train as verb
@@ -249,7 +251,7 @@ def test_other_settings_do_not_resume_and_each_is_named(toy_config, whole):
         "temporal.name": "s4d",
         "seed": "1",
     }
-    with raises("resume.other_settings") as refused:
+    with raises("run.other_settings") as refused:
         train(toy_config(whole, *SETTINGS, *map("=".join, changes.items()), "resume=auto"))
     (differences,) = re.findall(r"other settings \((.*)\); resume", str(refused.value))
     found = dict(re.findall(r"([\w.]+)=[^;]*?, now ([^;]*)", differences))
@@ -262,18 +264,18 @@ def test_other_data_do_not_resume_and_leave_the_folder_as_it_is(toy_config, whol
     next((tmp_path / "fewer/train").glob("*.h5")).unlink()
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
     fewer = replace(config, dataset=replace(config.dataset, prepared_dir=str(tmp_path / "fewer")))
-    with raises("resume.other_settings"):
+    with raises("run.other_settings"):
         train(fewer)
     assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
 
 
 def test_a_run_is_not_overwritten(toy_config, whole, tmp_path):
-    with raises("resume.holds_run"):
+    with raises("run.exists"):
         train(toy_config(whole, *SETTINGS))
     # nor by one that goes on from elsewhere
     other = tmp_path / "other.ckpt"
     other.write_bytes(last_checkpoint(whole).read_bytes())
-    with raises("resume.holds_run"):
+    with raises("run.exists"):
         train(toy_config(whole, *SETTINGS, f"resume={other}"))
     assert find_resume(str(last_checkpoint(whole)), whole) == last_checkpoint(whole)
     assert find_resume("auto", whole) == last_checkpoint(whole)
@@ -306,11 +308,11 @@ def test_the_last_checkpoint_is_written_when_it_is_time(toy_config, tmp_path, mo
 
 
 def test_resuming_needs_a_checkpoint_of_a_run(toy_config, whole, tmp_path):
-    with raises("resume.missing"):
+    with raises("file.missing"):
         train(toy_config(tmp_path, f"resume={tmp_path / 'none.ckpt'}"))
     loaded = read_checkpoint(best_checkpoint(whole))
     write_checkpoint(tmp_path / "weights.ckpt", loaded.detector, loaded)
-    with raises("resume.weights_only"):
+    with raises("file.kind"):
         train(toy_config(tmp_path, f"resume={tmp_path / 'weights.ckpt'}"))
 
 
@@ -456,7 +458,7 @@ def test_a_finished_run_is_extended_with_the_schedule_of_the_longer_run(
         (tmp_path / name / "checkpoints").mkdir(parents=True)
         for path in (last_checkpoint, best_checkpoint):
             path(tmp_path / name).write_bytes(path(seven_steps).read_bytes())
-    with raises("resume.other_settings"):
+    with raises("run.other_settings"):
         train(resumed("whole", 6))
     train(resumed("whole", 9))
     said = " ".join(capsys.readouterr().out.split())
@@ -470,12 +472,93 @@ def test_a_finished_run_is_extended_with_the_schedule_of_the_longer_run(
         schedule.step()
     train_until(resumed("resumed", 9), 9, die, MemoryError)
     assert load_file(last_checkpoint(tmp_path / "resumed"))["global_step"] == 8
-    with raises("resume.other_settings"):
+    with raises("run.other_settings"):
         train(resumed("resumed", 10))
     train(resumed("resumed", 9))
     assert same_weights(tmp_path / "resumed", tmp_path / "whole") and not same_weights(tmp_path / "whole", seven_steps)
     state = load_file(last_checkpoint(tmp_path / "resumed"))
     assert (state["global_step"], state["extended_at"], state["decisive"]["training.steps"]) == (9, [7], 9)
+
+
+# errors that end a run
+
+
+@pytest.mark.parametrize(
+    ("moment", "step"),
+    [
+        ("on_after_backward", 4),  # in the middle of the fifth step, from which nothing must stay
+        ("on_train_batch_end", 5),  # after it
+        ("on_validation_batch_end", 3),  # its validation is done anew
+    ],
+)
+def test_an_error_loses_no_step(toy_config, whole, tmp_path, logged, moment, step):
+    """The run goes on as if nothing had been, with the same logs, in one file."""
+
+    def fail(trainer, *rest) -> None:
+        if trainer.global_step == step:
+            raise RuntimeError("a bug of somebody else")
+
+    settings = (*SETTINGS, "training.average=0.5", "dataset.source=raw")
+    train(toy_config(tmp_path / "uncut", *settings))
+    with pytest.raises(RuntimeError, match="somebody else"):
+        train(toy_config(tmp_path / "cut", *settings), callbacks=[LambdaCallback(**{moment: fail})])
+    assert load_file(last_checkpoint(tmp_path / "cut"))["global_step"] == step
+    train(toy_config(tmp_path / "cut", *settings, "resume=auto"))
+    for name in (last_checkpoint, best_checkpoint):
+        found, wanted = load_file(name(tmp_path / "cut")), load_file(name(tmp_path / "uncut"))
+        for part in ("state_dict", "current_model_state"):
+            assert all(torch.equal(found[part][key], value) for key, value in wanted[part].items()), part
+    found, wanted = logged(tmp_path / "cut"), logged(tmp_path / "uncut")
+    if moment == "on_train_batch_end":  # the numbers of this step were not logged yet
+        assert found.pop(step - 1).items() <= wanted.pop(step - 1).items()
+    assert found == wanted
+
+
+def test_weights_that_are_cut_are_not_taken(toy_config, whole, tmp_path):
+    """resume=auto takes the best ones with a line; who names the last ones is told of the best ones."""
+    shutil.copytree(whole, tmp_path / "run")
+    last, best = last_checkpoint(tmp_path / "run"), best_checkpoint(tmp_path / "run")
+    last.write_bytes(last.read_bytes()[:-1000])
+    step = load_file(best)["global_step"]
+    with pytest.warns(UserWarning, match=f"last.ckpt is cut; resume=auto takes .*best.ckpt, which has step {step}"):
+        assert find_resume("auto", tmp_path / "run") == best
+    with raises("file.cut", f"resume={best}, which has step {step}"):
+        find_resume(str(last), tmp_path / "run")
+    best.write_bytes(b"")
+    with raises("file.cut", "anew"):
+        find_resume("auto", tmp_path / "run")
+
+
+def test_a_run_goes_on_with_a_lower_learning_rate_and_with_no_higher_one(
+    toy_config, whole, tmp_path, logged, capsys, train_until
+):
+    """From then on all rates are those of the whole run, times the factor between the two peaks."""
+    settings = (*SETTINGS, "training.checkpoint_every=1")
+    train_until(toy_config(tmp_path, *settings), 4, die, MemoryError)
+    with raises("run.other_settings", "optim.learning_rate=0.0002, now 0.0003"):
+        train(toy_config(tmp_path, *settings, "resume=auto", "optim.learning_rate=3e-4"))
+    train(toy_config(tmp_path, *settings, "resume=auto", "optim.learning_rate=5e-5"))
+    assert "from step 3 on, the peak of the learning rate is 5e-05" in capsys.readouterr().out
+    found, wanted = logged(tmp_path), logged(whole)
+    for step in range(NUM_STEPS):
+        factor = 0.25 if step >= 3 else 1
+        assert float(found[step]["lr-AdamW"]) == pytest.approx(factor * float(wanted[step]["lr-AdamW"]), rel=1e-6)
+
+
+def test_no_step_stands_twice_in_the_logs(toy_config, tmp_path, train_until):
+    """A run that was killed had logged more steps than its last weights have."""
+    settings = (*SETTINGS, "training.checkpoint_every=2")
+
+    def stop_at_once() -> None:
+        raise KeyboardInterrupt
+
+    train_until(toy_config(tmp_path, *settings), 6, stop_at_once, KeyboardInterrupt)
+    train(toy_config(tmp_path, *settings, "resume=auto"))
+    (path,) = tmp_path.glob("csv/*/metrics.csv")
+    with open(path, newline="") as file:
+        steps = [int(row["step"]) for row in csv.DictReader(file) if row["train/total"]]
+    board = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert steps == [event.step for event in board.Scalars("train/total")] == list(range(NUM_STEPS))
 
 
 # averaged weights
