@@ -124,7 +124,7 @@ class Streams:
                 if self.memory_chunk is not None:
                     state = self._forgotten(state, [(count + start) % self.memory_chunk != 0 for count in steps])
                 step = self._prepare(step_scale[start:stop])
-                with _without_padding(self.detector.backbone, None if is_pad is None else is_pad[start:stop]):
+                with _without_padding(self.detector, is_pad, slice(start, stop)):
                     of_segment, state = self.detector(hist[start:stop], state, step, frames, boxes)
                 predictions.append(of_segment)
             self._keep(slots, state, [count + len(hist) for count in steps])
@@ -265,15 +265,18 @@ class Streams:
 
 
 @contextmanager
-def _without_padding(backbone: nn.Module, is_pad: Tensor | None) -> Iterator[None]:
-    """Let batch norms in training mode see the frames that are data, in the order of steps and streams.
+def _without_padding(detector: Detector, is_pad: Tensor | None, steps: slice) -> Iterator[None]:
+    """Let batch norms of the backbone in training mode see the frames that are data, in the order of steps and streams.
 
     Padded frames leave such a norm as zeros; nothing reads what becomes of them.
     """
-    norms = [part for part in backbone.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training]
-    if is_pad is None or not norms or not is_pad.any():
+    if is_pad is None or not (is_pad := is_pad[steps]).any():
         yield
         return
+    norms = []
+    for part in detector.backbone.modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training:
+            norms.append(part)
     rows = (~is_pad).flatten().nonzero()[:, 0]
 
     def select(norm: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
 from pathlib import Path
@@ -309,18 +309,21 @@ class DetectionModule(L.LightningModule):
 
     def states_of_step(self) -> dict[str, Any]:
         """Return, not copied where nothing writes into it, what a step changes in this process beside its weights."""
-        norms = [part for part in self.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
-        statistics = [{name: value.clone() for name, value in part.named_buffers()} for part in norms]
+        statistics = [value.clone() for value in self._batch_statistics()]
         random = self.random_generator().get_state()
-        return {"streams": self.train_streams.states(), "random": random, "norms": norms, "statistics": statistics}
+        return {"streams": self.train_streams.states(), "random": random, "statistics": statistics}
 
     def go_back_to_step(self, states: dict[str, Any]) -> None:
         """Go back to a result of `states_of_step`."""
         self.train_streams.load_state_dict(states["streams"])
         self.random_generator().set_state(states["random"])
-        for part, statistics in zip(states["norms"], states["statistics"], strict=True):
-            for name, value in part.named_buffers():
-                value.copy_(statistics[name])
+        for own, value in zip(self._batch_statistics(), states["statistics"], strict=True):
+            own.copy_(value)
+
+    def _batch_statistics(self) -> Iterator[Tensor]:
+        for part in self.modules():
+            if isinstance(part, nn.modules.batchnorm._BatchNorm):
+                yield from part.buffers()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.train_seconds = checkpoint["train_seconds"]
