@@ -1,6 +1,5 @@
 """One training run, from its settings to its best weights. Lightning loops over the steps, as `module.py` describes."""
 
-import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -241,14 +240,13 @@ def _say_doubts(sections: TrainSections, data: SequenceDataModule, total_batch: 
     """Warn of what may not be meant, and tell the learning rate if a rule changes it."""
     outdated = outdated_recordings(sections.dataset.raw_dir, data)
     if outdated:
-        warnings.warn(
-            f"{len(outdated)} prepared recordings, such as {outdated[0]}, were made from other recordings or labels "
-            f"than those in {sections.dataset.raw_dir}; `rvtssm preprocess` makes them again, and `rvtssm inspect DIR "
-            "full=true` names all of them",
-            stacklevel=1,
+        say(
+            f"warning: {len(outdated)} prepared recordings, such as {outdated[0]}, were made from other recordings or "
+            f"labels than those in {sections.dataset.raw_dir}; `rvtssm preprocess` makes them again, and `rvtssm "
+            "inspect DIR full=true` names all of them"
         )
     if warning := early_weights(sections.training.average, sections.training.steps):
-        warnings.warn(warning, stacklevel=1)
+        say(f"warning: {warning}")
     if sections.optim.scale_with_batch:
         say(learning_rate_rule(sections.optim, total_batch))
 

@@ -17,7 +17,7 @@ from rvtssm.models.checkpoint import load_file, save_file
 from rvtssm.models.detector import build_detector
 from rvtssm.models.heads.yolox import YoloxPredictions
 from rvtssm.models.model_config import ModelConfig
-from rvtssm.models.parts import BACKBONES, HEADS, NECKS, head_class
+from rvtssm.models.parts import BACKBONES, NECKS, head_class, heads
 from rvtssm.models.postprocess import postprocess
 from rvtssm.models.streams import map_state
 from rvtssm.records import Detections, Labels, SequenceBatch, Windows
@@ -116,7 +116,7 @@ def test_the_step_is_the_one_of_the_data(factor):
 
 PARTS = [{"backbone": "timm", "timm_name": name} for name in ("test_resnet", "test_efficientnet", "test_convnext")]
 PARTS += [{"backbone": name} for name in BACKBONES if name != "timm"]
-PARTS += [{"neck": name} for name in NECKS] + [{"head": name} for name in HEADS]
+PARTS += [{"neck": name} for name in NECKS] + [{"head": name} for name in heads()]
 
 
 @pytest.mark.parametrize("parts", PARTS, ids=str)
