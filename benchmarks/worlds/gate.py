@@ -28,9 +28,9 @@ from rvtssm.system.files import atomic_file
 
 COMMON = ("synthetic.num_test=0", "synthetic.sensor=any_limited", "synthetic.workers=1")
 PAINTED = (
-    "dataset=open_world", "synthetic.ego_motion_share=1", "synthetic.seed=11", "synthetic.duration_s=2.5",
-    "synthetic.world.drive_share=1", "synthetic.world.indoor_share=0", "synthetic.world.crowd_share=0.2",
-    "synthetic.world.dark_share=0.15", "synthetic.world.dusk_share=0.2",
+    "experiment=street_worlds", "synthetic.ego_motion_share=1", "synthetic.seed=11", "synthetic.duration_s=2.5",
+    "synthetic.world.drive_share=1", "synthetic.world.indoor_share=0", "synthetic.world.empty_share=0",
+    "synthetic.world.plain_share=0",
 )  # fmt: skip
 RENDERED = (
     "dataset=rendered_world", "synthetic.ego_motion_share=0.7", "synthetic.seed=21", "synthetic.duration_s=1.6",
@@ -45,7 +45,7 @@ BEFORE = "in the box"
 OVERLAP = 0.5
 _APART_US = 5_000  # boxes and labels this near are of one window
 LEAD = 1  # track of the car ahead
-FEWEST_VAL = 3
+NUM_VAL = 8
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Gate:
         return rows
 
     def _generate(self, name: str, *words: str) -> None:
-        counts = (f"synthetic.num_train={self.clips}", f"synthetic.num_val={FEWEST_VAL}")
+        counts = (f"synthetic.num_train={self.clips}", f"synthetic.num_val={NUM_VAL}")
         _run("rvtssm", "generate", *words, *COMMON, *counts, f"dataset.raw_dir={self.folder / name / 'raw'}")
 
     def _mix(self) -> None:
@@ -85,7 +85,7 @@ class Gate:
         target = self.folder / "mixed/raw"
         for name in ("painted", "rendered"):
             source = self.folder / name / "raw"
-            for split, count in (("train", self.clips // 2), ("val", FEWEST_VAL // 2 + 1)):
+            for split, count in (("train", self.clips // 2), ("val", NUM_VAL // 2)):
                 (target / split).mkdir(parents=True, exist_ok=True)
                 for index in range(count):
                     for path in (source / split).glob(f"{split}_{index:04d}_*"):

@@ -1,9 +1,13 @@
 """Rendered beside real: numbers of recordings with known events, and scores of known boxes."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from benchmarks.worlds.gate import drive_scores
+from benchmarks.worlds import gate
+from benchmarks.worlds.gate import ARMS, BEFORE, Gate, drive_scores
 from benchmarks.worlds.statistics import statistics
 from rvtssm.events.labels import BOX_DTYPE
 from rvtssm.records import Events
@@ -50,3 +54,35 @@ def test_a_drive_is_scored_window_by_window():
     )
     assert drive_scores(detections, labels) == {"car ahead": 1, "windows": 2, "false per window": 3 / 2}
     assert drive_scores(detections[:0], labels)["car ahead"] == 0
+
+
+def test_the_gate_mixes_halves_and_does_nothing_twice(tmp_path, monkeypatch):
+    done: list[tuple[str, ...]] = []
+
+    def run(module: str, *words: str) -> None:
+        values = dict(word.split("=", 1) for word in words if "=" in word)
+        done.append((module, *words))
+        if "generate" in words:
+            raw = Path(values["dataset.raw_dir"])
+            for split, count in (("train", 4), ("val", 8)):
+                (raw / split).mkdir(parents=True, exist_ok=True)
+                for index in range(count):
+                    (raw / split / f"{split}_{index:04d}_td.dat").touch()
+            (raw / "synthetic.json").touch()
+        elif "train" in words:
+            Path(values["out"]).mkdir(parents=True)
+        else:
+            path = Path(words[words.index("--json") + 1])
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(json.dumps({"rows": [{"source": "crossing", "AP50": 0.5}]}))
+
+    monkeypatch.setattr(gate, "_run", run)
+    rows = Gate(tmp_path, "models", clips=4).run()
+    assert [row["recording"] for row in rows] == [BEFORE, *ARMS]
+    assert rows[0]["crossing AP50"] == 50
+    mixed = sorted(path.name for path in (tmp_path / "mixed/raw/train").iterdir())
+    assert mixed == [f"{kind}_train_000{index}_td.dat" for kind in ("painted", "rendered") for index in (0, 1)]
+    trainings = [words for words in done if "train" in words]
+    assert len(trainings) == len(ARMS) and all("resume=auto" in words for words in trainings)
+    Gate(tmp_path, "models", clips=4).run()
+    assert len([words for words in done if "train" in words]) == len(ARMS)
