@@ -76,7 +76,7 @@ def _schema(settings: type[Any]) -> DictConfig:
     # The class, not an instance: an instance has already filled in the defaults of its layer.
     schema.temporal = OmegaConf.structured(TemporalConfig)
     parts = (schema.model[f"{part}_options"] for part in ("backbone", "neck", "head", "mixer"))
-    for free in (schema.dataset.columns, *parts):
+    for free in (schema.dataset.columns, schema.temporal.options, *parts):
         OmegaConf.set_struct(free, False)  # its keys are given by the caller
     OmegaConf.set_struct(schema, False)
     for name in {name for verb in verbs().values() for name in verb.reads} - {*schema}:

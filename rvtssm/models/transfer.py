@@ -4,7 +4,7 @@ The weights can be a checkpoint of ours, of RVT or of the official SSM release.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,15 +23,6 @@ from rvtssm.system.user_error import UserError
 
 # Settings that decide the layout and the meaning of the parameters of a temporal layer.
 _LAYOUT = ("name", "half_state", "bidirectional", "block", "discretization")
-
-# How parameters change for training steps `ratio` times as long, so that the memory stays the same in seconds: in
-# selective_s5, whose steps the input sets, and in all other layers that have steps.
-_IN_SELECTIVE_S5: dict[str, Callable[[Tensor, float], Tensor]] = {
-    "log_real": lambda value, ratio: value + math.log(ratio),
-    "imag": lambda value, ratio: value * ratio,
-    "B": lambda value, ratio: value * ratio,
-}
-_IN_OTHERS: dict[str, Callable[[Tensor, float], Tensor]] = {"log_step": lambda value, ratio: value + math.log(ratio)}
 
 NO_CLASS = "no class of the same name"  # a reason in `Transferred`
 CLASS_MAP_FORM = "'{}.class_map={{NAME_IN_WEIGHTS: NAME_IN_DATA}}'"  # quoted, for a shell; with a section
@@ -166,7 +157,7 @@ def _fit(
     detector: Detector,
     meta: CheckpointMeta,
     stem: str,
-    layers: Iterable[str],
+    layers: Mapping[str, int],
     foreign: Mapping[str, str],
 ) -> _Fitted:
     """Return the value for a tensor of the new detector, the outcome, and the reason."""
@@ -186,12 +177,11 @@ def _fit(
     if value.shape != own.shape:
         return None, "left", _sizes(value, own)
     ratio = meta.windows.stride_us / source.windows.stride_us
-    if math.isclose(ratio, 1) or not name.startswith(tuple(layers)):
+    stride = next((stride for prefix, stride in layers.items() if name.startswith(prefix)), None)
+    if math.isclose(ratio, 1) or stride is None:
         return value, "taken", ""
-    rules = _IN_OTHERS
-    if meta.temporal_config.name == "selective_s5":
-        rules = _IN_SELECTIVE_S5
-    rule = rules.get(name.rsplit(".", 1)[-1])
+    # The layer says how its parameters change, so that its memory stays the same in seconds.
+    rule = detector.backbone.temporal_layers()[stride].rescaled.get(name.rsplit(".", 1)[-1])
     if rule is None:
         return value, "taken", ""
     return rule(value, ratio), "resized", f"for steps {ratio:g} times as long"

@@ -27,6 +27,8 @@ class _Block(TemporalLayer):
         super().__init__()
         self.ssm = ssm
         self.is_causal = ssm.is_causal
+        self.follows_the_rate = ssm.follows_the_rate
+        self.rescaled = ssm.rescaled  # type: ignore[misc]  # as the layer inside says
 
     def init_state(self, num_sequences: int) -> State:
         return self.ssm.init_state(num_sequences)

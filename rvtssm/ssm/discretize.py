@@ -130,4 +130,6 @@ def asynchronous(lambda_: Tensor, dt: Tensor, step_scale: float | Tensor) -> tup
 
 Discretization = Callable[[Tensor, Tensor, float | Tensor], tuple[Tensor, Tensor]]
 
+# What a layer with a rule says about itself, see `rvtssm.ssm.layer.RATE_STATEMENTS`.
+RULES_FOLLOW_THE_RATE = {"zoh": "exact", "bilinear": "approximate", "dirac": "decay_only", "async": "decay_only"}
 DISCRETIZATIONS: dict[str, Discretization] = {"zoh": zoh, "bilinear": bilinear, "dirac": dirac, "async": asynchronous}

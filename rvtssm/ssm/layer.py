@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import Any, ClassVar, TypeAlias, cast
 
@@ -12,13 +13,26 @@ from torch import Tensor, nn
 
 from rvtssm.ssm.shapes import check_axes, check_input
 from rvtssm.ssm.spectrum import Spectrum
+from rvtssm.system.options import NoOptions
 from rvtssm.system.user_error import UserError
 
 State: TypeAlias = Tensor | tuple[Tensor, ...]
 StepScale: TypeAlias = float | Tensor
 
+# What a step scale does to the state.
+RATE_STATEMENTS = {
+    "exact": "the same state at any rate, if inputs are held",
+    "approximate": "nearly the same state, the more so the shorter the steps",
+    "decay_only": "the state is forgotten in time, but an input weighs the same in a step of any length",
+    "no": "the state depends on the number of steps",
+}
 OMEGA_MIN = math.pi / 2  # radians per training step: half the Nyquist rate of that step
 OMEGA_MAX = 10 * math.pi  # the Nyquist rate of a step ten times shorter
+
+
+def longer_steps(value: Tensor, ratio: float) -> Tensor:
+    """Return the logarithm of a step, or of a rate per step, for steps `ratio` times as long."""
+    return value + math.log(ratio)
 
 
 class TemporalLayer(nn.Module, ABC):
@@ -29,6 +43,14 @@ class TemporalLayer(nn.Module, ABC):
     """
 
     name: ClassVar[str] = ""  # key in TEMPORAL_LAYERS; set on the layer itself, not on the block around it
+    default_rule: ClassVar[str | None] = None  # `discretization` if the user names none; None: there is no choice
+    default_block: ClassVar[str | None] = None  # `block` if the user names none; None: there is no choice
+    may_be_bidirectional: ClassVar[bool] = False  # whether it reads `bidirectional`
+    may_halve_its_state: ClassVar[bool] = False  # whether it reads `half_state`
+    options: ClassVar[type[Any]] = NoOptions  # the dataclass of its own settings, see `TemporalConfig.options_of`
+    # Parameters, and how they change if weights move to steps `ratio` times as long, so that memory lasts as long.
+    rescaled: ClassVar[Mapping[str, Callable[[Tensor, float], Tensor]]] = {}
+    follows_the_rate: str = "no"  # what a step scale does, a key of RATE_STATEMENTS; `rvtssm.testing` measures it
     is_causal: bool = True  # False: an output depends on later inputs of its chunk, so the layer has no single step
 
     @abstractmethod

@@ -7,8 +7,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rvtssm.ssm.block import GLUBlock
+from rvtssm.ssm.discretize import RULES_FOLLOW_THE_RATE
 from rvtssm.ssm.init import elementwise, hippo_legs, log_uniform_steps, normal, parameter, to_pairs, wants_shapes_only
-from rvtssm.ssm.layer import StepScale, TemporalLayer
+from rvtssm.ssm.layer import StepScale, TemporalLayer, longer_steps
 from rvtssm.ssm.per_feature import STATE_SIZE, DenseSystem, PerFeatureLayer
 from rvtssm.ssm.real_step import Pair, RealStep
 from rvtssm.ssm.spectrum import Spectrum, energy_quadrature, mode_spectrum
@@ -45,6 +46,8 @@ class S4SSM(PerFeatureLayer):
     """
 
     name: ClassVar[str] = "s4"
+    default_rule: ClassVar[str | None] = "bilinear"
+    rescaled: ClassVar = {"log_step": longer_steps}
 
     def __init__(self, dim: int, config: TemporalConfig) -> None:
         super().__init__()
@@ -67,6 +70,7 @@ class S4SSM(PerFeatureLayer):
         self.C = nn.Parameter(elementwise(lambda drawn: drawn * 0.5**0.5, torch.randn(dim, size // 2, 2)))
         self.D = nn.Parameter(normal(dim))
         self.discretization = config.step_rule()
+        self.follows_the_rate = RULES_FOLLOW_THE_RATE[self.discretization]
 
     def discretized(self, rows: StepScale) -> DenseSystem:
         """Return the discrete systems at a step scale, in real numbers."""

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from rvtssm.ssm.block import GLUBlock
-from rvtssm.ssm.discretize import DISCRETIZATIONS
+from rvtssm.ssm.discretize import DISCRETIZATIONS, RULES_FOLLOW_THE_RATE
 from rvtssm.ssm.init import elementwise, hippo_input, initial_modes, log_uniform_steps, normal, parameter, to_pairs
-from rvtssm.ssm.layer import StepScale, TemporalLayer
+from rvtssm.ssm.layer import StepScale, TemporalLayer, longer_steps
 from rvtssm.ssm.per_feature import STATE_SIZE, DiagonalSystem, PerFeatureLayer
 from rvtssm.ssm.real_step import Pair, RealStep, check_modes, split_bandlimit
 from rvtssm.ssm.spectrum import Spectrum, bandlimit_mask, energy_diagonal, masked, mode_spectrum
@@ -30,6 +30,8 @@ class S4DSSM(PerFeatureLayer):
     """
 
     name: ClassVar[str] = "s4d"
+    default_rule: ClassVar[str | None] = "bilinear"
+    rescaled: ClassVar = {"log_step": longer_steps}
     B: Tensor
 
     def __init__(self, dim: int, config: TemporalConfig) -> None:
@@ -45,7 +47,9 @@ class S4DSSM(PerFeatureLayer):
         self.C = nn.Parameter(elementwise(lambda drawn: drawn * 0.5**0.5, torch.randn(dim, len(lambda_), 2)))
         self.D = nn.Parameter(normal(dim))
         self.register_buffer("B", to_pairs(b).repeat(dim, 1, 1))
-        self.discretization, self.bandlimit_at = config.step_rule(), config.bandlimit_at
+        self.discretization = config.step_rule()
+        self.follows_the_rate = RULES_FOLLOW_THE_RATE[self.discretization]
+        self.bandlimit_at = config.bandlimit_at
         self.bandlimit = config.bandlimit
 
     def modes(self) -> tuple[Tensor, Tensor]:

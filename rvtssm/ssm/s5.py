@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rvtssm.ssm.block import SSMBlock
-from rvtssm.ssm.discretize import DISCRETIZATIONS
+from rvtssm.ssm.discretize import DISCRETIZATIONS, RULES_FOLLOW_THE_RATE
 from rvtssm.ssm.init import initial_b, initial_c, initial_modes, log_uniform_steps, normal, parameter, to_pairs
-from rvtssm.ssm.layer import State, StepScale, TemporalLayer, to_constant, to_rows
+from rvtssm.ssm.layer import State, StepScale, TemporalLayer, longer_steps, to_constant, to_rows
 from rvtssm.ssm.real_step import RealSharedStep, check_modes, split_bandlimit
 from rvtssm.ssm.shapes import check_input, fitting_state
 from rvtssm.ssm.shared_state import SharedSystem, run_shared
@@ -49,6 +49,10 @@ class S5SSM(TemporalLayer):
     """
 
     name: ClassVar[str] = "s5"
+    default_rule: ClassVar[str | None] = "bilinear"
+    rescaled: ClassVar = {"log_step": longer_steps}
+    may_be_bidirectional: ClassVar[bool] = True
+    may_halve_its_state: ClassVar[bool] = True
 
     def __init__(self, dim: int, config: TemporalConfig) -> None:
         super().__init__()
@@ -63,7 +67,9 @@ class S5SSM(TemporalLayer):
         self.C = nn.Parameter(to_pairs(c))
         self.D = nn.Parameter(normal(dim))
         self.log_step = parameter(log_uniform_steps(len(lambda_), config.dt_min, config.dt_max))
-        self.discretization, self.bandlimit_at = config.step_rule(), config.bandlimit_at
+        self.discretization = config.step_rule()
+        self.follows_the_rate = RULES_FOLLOW_THE_RATE[self.discretization]
+        self.bandlimit_at = config.bandlimit_at
         self.bandlimit = config.bandlimit
         self.half_state, self.clip_real, self.bidirectional = config.half_state, config.clip_real, config.bidirectional
         self.scan = config.scan

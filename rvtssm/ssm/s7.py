@@ -53,6 +53,8 @@ class S7SSM(TemporalLayer):
     """
 
     name: ClassVar[str] = "s7"
+    default_block: ClassVar[str | None] = "gated"
+    follows_the_rate = "decay_only"
 
     def __init__(self, dim: int, config: TemporalConfig) -> None:
         super().__init__()

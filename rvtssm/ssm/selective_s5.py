@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rvtssm.ssm.block import GatedBlock, SSMBlock, in_block
-from rvtssm.ssm.discretize import DISCRETIZATIONS, zoh_of_many_steps
+from rvtssm.ssm.discretize import DISCRETIZATIONS, RULES_FOLLOW_THE_RATE, zoh_of_many_steps
 from rvtssm.ssm.held_scan import held_scan
 from rvtssm.ssm.init import (
     elementwise,
@@ -22,7 +22,7 @@ from rvtssm.ssm.init import (
     to_pairs,
     truncated_normal,
 )
-from rvtssm.ssm.layer import State, StepScale, TemporalLayer, to_constant, to_rows
+from rvtssm.ssm.layer import State, StepScale, TemporalLayer, longer_steps, to_constant, to_rows
 from rvtssm.ssm.real_step import RealSharedStep
 from rvtssm.ssm.scan import scan
 from rvtssm.ssm.shapes import check_fit, fitting_state
@@ -64,6 +64,11 @@ class SelectiveS5SSM(TemporalLayer):
     """
 
     name: ClassVar[str] = "selective_s5"
+    default_rule: ClassVar[str | None] = "zoh"  # a long step can erase the state; under bilinear it cannot
+    default_block: ClassVar[str | None] = "feed_forward"
+    may_halve_its_state: ClassVar[bool] = True
+    # The input sets the steps, so what changes is the modes and the weight of an input in them.
+    rescaled: ClassVar = {"log_real": longer_steps, "imag": torch.mul, "B": torch.mul}
 
     def __init__(self, dim: int, config: TemporalConfig) -> None:
         super().__init__()
@@ -78,7 +83,10 @@ class SelectiveS5SSM(TemporalLayer):
         log_step = log_uniform_steps(len(lambda_), config.dt_min, config.dt_max)
         bias = elementwise(lambda log: log.exp().expm1().log(), log_step)  # softplus gives the step
         self.to_step = linear_from(truncated_normal(len(lambda_), dim, std=dim**-0.5), bias)
-        self.discretization, self.half_state, self.scan = config.step_rule(), config.half_state, config.scan
+        self.discretization = config.step_rule()
+        self.follows_the_rate = RULES_FOLLOW_THE_RATE[self.discretization]
+        self.half_state = config.half_state
+        self.scan = config.scan
 
     def init_state(self, num_sequences: int) -> Tensor:
         """Return zeros (N, P), complex."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral
+from typing import Any
 
 from rvtssm.system.limits import check_choice, check_number, check_share, check_whole
+from rvtssm.system.options import Options, checked_options
 from rvtssm.system.user_error import UserError
 
 SCANS = ("auto", "triton", "loop")
@@ -43,6 +45,7 @@ class TemporalConfig:
         clip_real: Keep the real part of every mode below 0, so that s5 stays stable.
         bidirectional: Also scan each chunk from its end, for use offline.
         block: What surrounds selective_s5 and s7: feed_forward, or gated.
+        options: Settings of a layer that has some of its own, by name.
     """
 
     name: str = "s5"
@@ -76,6 +79,9 @@ class TemporalConfig:
     block: str | None = None
     """selective_s5, s7: feed_forward, the block of s5 (default of selective_s5), or gated, the block of the S7 paper.
     """
+
+    options: dict[str, Any] = field(default_factory=dict)
+    """Settings of a layer that has some of its own, by name."""
 
     def __post_init__(self) -> None:
         given = self.strides
@@ -140,6 +146,14 @@ class TemporalConfig:
                 f"TemporalConfig(name={name!r}, ...)",
             )
         return config
+
+    def options_of(self, kind: type[Options]) -> Options:
+        """Return the settings of a layer of its own, a dataclass of this kind.
+
+        Raises:
+            UserError: The layer has no such setting, or the value is wrong.
+        """
+        return checked_options("temporal.options", self.options, kind)
 
     def step_rule(self) -> str:
         """Return `discretization`. Layers that have one call this when they are built.

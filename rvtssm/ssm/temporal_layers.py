@@ -40,4 +40,6 @@ def build_temporal_layer(config: TemporalConfig, dim: int) -> TemporalLayer:
             "of features, as in build_temporal_layer(TemporalConfig(), 32)",
         )
     check_part("temporal.name", config.name, TEMPORAL_LAYERS)
-    return TEMPORAL_LAYERS[config.name](dim, config)
+    layer = TEMPORAL_LAYERS[config.name](dim, config)
+    config.options_of(getattr(layer, "ssm", layer).options)  # raises if there is no such setting
+    return layer

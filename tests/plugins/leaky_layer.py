@@ -17,6 +17,7 @@ class LeakyLayer(TemporalLayer):
     """h = a^s h + (1 - a^s) W x with a in (0, 1) and the step scale s; y = x + h."""
 
     name = "leaky"
+    follows_the_rate = "exact"
 
     def __init__(self, dim: int, config: TemporalConfig | None = None) -> None:
         super().__init__()

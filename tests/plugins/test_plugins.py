@@ -14,7 +14,10 @@ from user_errors import raises
 from rvtssm.cli import main as cli
 from rvtssm.datasets import DATASETS
 from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
+from rvtssm.models.checkpoint_meta import CheckpointMeta
+from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.parts import BACKBONES, HEADS, NECKS
+from rvtssm.records import WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
 from rvtssm.system.extras import import_plugins
@@ -143,3 +146,46 @@ def test_a_layer_says_what_it_does_not_define():
     with raises("layer.no_h2_norm"):
         layer.h2_norm()
     assert layer.spectrum() == "LeakyLayer has no spectrum()"
+
+
+WITH_OPTIONS = """
+from dataclasses import dataclass
+
+from leaky_layer import LeakyLayer
+from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
+
+
+@dataclass(frozen=True)
+class SlowOptions:
+    slowest: float = -3.0
+
+
+class SlowLayer(LeakyLayer):
+    name = "slow"
+    options = SlowOptions
+
+    def __init__(self, dim, config=None):
+        super().__init__(dim, config)
+        self.log_rate.data.clamp_(min=config.options_of(SlowOptions).slowest)
+
+
+TEMPORAL_LAYERS["slow"] = SlowLayer
+"""
+
+
+def test_settings_of_a_layer_of_its_own_are_checked_shown_and_kept(tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(HERE)
+    (tmp_path / "slow_layer.py").write_text(WITH_OPTIONS)
+    plugin = f"plugins=[{tmp_path / 'slow_layer.py'}]"
+    assert cli.main(["train", plugin, "temporal.name=slow", "temporal.options.slowest=-1", "--config"]) == 0
+    assert "    slowest: -1\n" in capsys.readouterr().out
+    config = TemporalConfig(name="slow", options={"slowest": -1.5})
+    layer = build_temporal_layer(config, 8)
+    assert float(layer.log_rate.detach().min()) == -1.5
+    meta = CheckpointMeta(DATASETS["gen1"], ModelConfig(), config, WindowSettings())
+    assert CheckpointMeta.from_dict(meta.to_dict()).temporal_config == config
+    for options, kind in (({"slow": 1}, "setting.unknown"), ({"slowest": "much"}, "setting.form")):
+        with raises(kind, f"temporal.options.{next(iter(options))}"):
+            build_temporal_layer(TemporalConfig(name="slow", options=options), 8)
+    with raises("setting.unknown", "temporal.options.slowest"):
+        build_temporal_layer(TemporalConfig(options={"slowest": 1}), 8)

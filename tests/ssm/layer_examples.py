@@ -19,9 +19,18 @@ from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
 
 DIM, NUM_SEQUENCES = 12, 6
 TOLERANCE = 1e-5  # of the largest value
-RATELESS = ("lstm",)  # no step scale changes them
-RULELESS = {"lstm": "lstm", "s7": "s7-dirac"}  # layers without a choice of discretisation, and their labels
-HALVABLE = {"s5", "selective_s5"}  # half_state is a choice
+
+
+def core(name: str) -> TemporalLayer:
+    """The layer of this name without the block around it, which says what is special about it."""
+    layer = build_temporal_layer(TemporalConfig(name=name), 4)
+    return getattr(layer, "ssm", layer)
+
+
+CORES = {name: core(name) for name in TEMPORAL_LAYERS}
+RATELESS = [name for name, layer in CORES.items() if layer.follows_the_rate == "no"]  # no step scale changes them
+RULELESS = {name: name for name, layer in CORES.items() if layer.default_rule is None}  # and their labels
+HALVABLE = [name for name, layer in CORES.items() if layer.may_halve_its_state]  # half_state is a choice
 INITS = {"s4": ("legs",)}  # all others: every one
 
 
@@ -55,7 +64,7 @@ def _init_in_turn(variants: dict[str, TemporalConfig]) -> dict[str, TemporalConf
 VARIANTS = _variants()
 CASES = _init_in_turn(VARIANTS)
 SSM_CASES = {label: config for label, config in CASES.items() if label not in RATELESS}
-MASKED_CASES = {label: config for label, config in CASES.items() if config.name in ("s4d", "s5")}
+MASKED_CASES = {label: config for label, config in CASES.items() if hasattr(CORES[config.name], "bandlimit")}
 every_layer = pytest.mark.parametrize("case", CASES)
 every_ssm = pytest.mark.parametrize("case", SSM_CASES)
 

@@ -27,9 +27,16 @@ from user_errors import raises
 from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
+from rvtssm.testing import LAWS, built
 
 # lengths, of which the last is longer than two chunks of a layer, and a precision for each
 LENGTHS = [(1, torch.float32), (2, torch.float64), (3, torch.float32), (70, torch.float32), (70, torch.float64)]
+
+
+@every_layer
+@pytest.mark.parametrize("law", LAWS)
+def test_every_layer_keeps_the_laws_that_others_can_run(case, law):
+    law(built(VARIANTS[case]))
 
 
 def scale_at(scale: float | Tensor, part: slice) -> float | Tensor:
@@ -115,47 +122,6 @@ def test_gradcheck_through_input_state_scale_and_parameters(case):
 
     # the product of all derivatives with a random direction
     assert torch.autograd.gradcheck(run, (x, *state, *scale, *parameters), fast_mode=True)
-
-
-@torch.no_grad()
-@every_layer
-def test_sequences_do_not_mix(case):
-    layer, x, state = build(case), steps(4), random_state(build(case))
-    y, _ = layer(x, state)
-    alone = tuple(s[2:3] for s in as_tuple(state))
-    y_alone, _ = layer(x[:, 2:3], alone if isinstance(state, tuple) else alone[0])
-    assert_near(y[:, 2:3], y_alone)
-
-
-@every_layer
-def test_gradient_reaches_the_carried_state_and_every_parameter(case):
-    layer, x = build(case, bandlimit=0.0), steps(5)
-    state = random_state(layer)
-    first = tuple(s.requires_grad_() for s in as_tuple(state))
-    _, middle = layer(x[:2], state)
-    y, _ = layer(x[2:], middle)
-    y.square().sum().backward()
-    for s in first:
-        assert s.grad is not None
-        assert (s.grad.abs().amax(dim=1) > 0).all()
-    for name, parameter in layer.named_parameters():
-        assert parameter.grad is not None, name
-        assert parameter.grad.abs().max() > 0, name
-
-
-@torch.no_grad()
-@every_layer
-def test_no_weights_make_it_unstable(case):
-    """Whatever training does to the parameters, a constant input leads to a state that stays where it is."""
-    layer = build(case)
-    for parameter in layer.parameters():
-        parameter += torch.randn(parameter.shape)
-    x, state = steps(1)[:, :1].expand(2000, -1, -1), layer.init_state(1)
-    y, early = layer(x, state)
-    _, late = layer(x, early)
-    assert y.isfinite().all()
-    for one, other in zip(as_tuple(early), as_tuple(late), strict=True):
-        assert other.abs().max() < 2 * one.abs().max()
 
 
 @torch.no_grad()

@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from user_errors import raises
 
+from rvtssm import testing
 from rvtssm.ssm.init import INITIAL_MODES, initial_modes
 from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.s4 import S4SSM
@@ -64,17 +65,9 @@ def test_groups_of_sequences_share_a_scale(case):
     assert_near(end, spread_end)
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("finer", [2, 5, 10])
-@pytest.mark.parametrize("case", [case for case in VARIANTS if "-zoh" in case])
-def test_a_held_input_gives_the_same_state_at_finer_steps(case, finer):
-    layer, x, state = build(case), steps(8), random_state(build(case))
-    _, wanted = layer(x, state)
-    _, found = layer(x.repeat_interleave(finer, dim=0), state, 1 / finer)
-    assert_near(found, wanted)
-    uneven = torch.rand(finer, 1) + 0.1
-    _, found = layer(x.repeat_interleave(finer, dim=0), state, (uneven / uneven.sum()).repeat(8, 1))
-    assert_near(found, wanted)
+@pytest.mark.parametrize("case", VARIANTS)
+def test_the_rate_is_as_the_layer_says(case):
+    testing.the_rate_is_as_stated(testing.built(VARIANTS[case]))
 
 
 @torch.no_grad()
