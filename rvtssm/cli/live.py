@@ -110,7 +110,8 @@ class _Session:
         """Run until the source ends, write and show what is found, and return why the events broke off, if they did."""
         source, run, min_score = self.source, self._run, self.config.detection.min_score
         spec = run.detector.checkpoint.spec
-        context = ResultContext(spec, run.detector.sensor_hw, min_score)
+        events = self.opened.events
+        context = ResultContext(spec, run.detector.sensor_hw, min_score, events.stamp_offset_us, events.frame_id)
         with (
             open_result_files(folder, self.config.live.formats, context, number) as writers,
             changing_line("preparing the detector") as show,

@@ -266,7 +266,9 @@ def _opened_outputs(
     """
     detector = run.detector
     pictures = _pictures(detector, detection, config)
-    context = ResultContext(detector.checkpoint.spec, detector.sensor_hw, detection.min_score)
+    events = run.source.events
+    stamps = events.stamp_offset_us, events.frame_id
+    context = ResultContext(detector.checkpoint.spec, detector.sensor_hw, detection.min_score, *stamps)
     with open_result_files(folder, config.formats, context) as writers:
         listeners = _picture_listeners(writers)
         sensor = _sensor_frames(detector, run.grid, pictures, bool(listeners))

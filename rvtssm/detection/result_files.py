@@ -47,6 +47,8 @@ class ResultContext:
     spec: DatasetSpec  # names of the classes, and their ids on disk
     sensor_hw: tuple[int, int]  # height and width of the sensor, pixels
     min_score: float  # lowest score of boxes in pictures
+    stamp_offset_us: int = 0  # from the times of windows to the clock of messages
+    frame_id: str = ""  # coordinate frame of the camera, as messages name it
 
 
 OpenWriter = Callable[[Path, ResultContext], AbstractContextManager[Write]]

@@ -39,6 +39,8 @@ class EventSource:
     num_lost = 0  # packets that were lost
     num_lost_events = 0  # events in them, as far as they are known
     is_interrupted = False  # `end` was called
+    frame_id = ""  # coordinate frame of the camera, as messages name it
+    stamp_offset_us = 0  # from the clock of the sensor to that of the messages which carried the events
 
     @property
     def time_range_us(self) -> tuple[int, int] | None:

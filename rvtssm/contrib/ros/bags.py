@@ -56,9 +56,22 @@ class BagRecording(Recording):
         self.topic = bag.topic
         self._size_in_file = first.height, first.width
         self._encoding = first.encoding
+        self.frame_id = first.frame_id
+        self._first_stamp_us = None if first.number is None else first.stamp_us
+        self._first_base_us = first.base_us
         self.smallest_block = first.smallest_block
         self._gate = Gate(path, height, width)
         self.own_state = (*first.decoder_state, 0, 0)
+
+    @property
+    def stamp_offset_us(self) -> int:  # type: ignore[override]
+        """The time of ROS minus that of the sensor, as the first message tells it; 0 if events have times of ROS."""
+        if self._first_stamp_us is None:
+            return 0
+        base_us = self._first_base_us
+        if base_us is None:  # the stamp is that of the first event
+            base_us = self.time_range_us[0]
+        return self._first_stamp_us - base_us
 
     @property
     def name(self) -> str:  # type: ignore[override]

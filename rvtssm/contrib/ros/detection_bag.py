@@ -4,8 +4,9 @@ The file contains the definitions of its messages, those of vision_msgs 4 (ROS 2
 """
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,8 @@ _LATEST_US = (1 << 31) * 1_000_000  # the seconds of a message are an int32
 def open_detection_bag(path: Path, context: ResultContext) -> Iterator[Write]:
     """Yield a function that writes the detections of one window as one message, with the time of the window's end.
 
+    If the events come from a bag, this is the time on the clock of its messages, so that both bags play together.
+
     `class_id` is the name of the class; `id` is the number of the track, or empty.
 
     Args:
@@ -61,13 +64,13 @@ def open_detection_bag(path: Path, context: ResultContext) -> Iterator[Write]:
         connection = writer.add_connection(TOPIC, _ARRAY, typestore=store)
 
         def append(result: WindowResult) -> None:
-            frame = result.detections
+            frame = replace(result.detections, t_us=result.t_us + context.stamp_offset_us)
             if not 0 <= frame.t_us < _LATEST_US:
                 raise UserError(
                     "ros.time_of_message",
                     f"formats=[mcap]: a message cannot have the time {frame.t_us} us; leave mcap out",
                 )
-            message = _message(store.types, frame, context.spec.class_names)
+            message = _message(store.types, frame, context)
             writer.write(connection, 1000 * frame.t_us, store.serialize_cdr(message, _ARRAY))
 
         yield append
@@ -75,10 +78,10 @@ def open_detection_bag(path: Path, context: ResultContext) -> Iterator[Write]:
     shutil.rmtree(folder)
 
 
-def _message(types: Any, frame: Detections, class_names: Sequence[str]) -> Any:
+def _message(types: Any, frame: Detections, context: ResultContext) -> Any:
     header = types["std_msgs/msg/Header"](
         stamp=types["builtin_interfaces/msg/Time"](frame.t_us // 1_000_000, frame.t_us % 1_000_000 * 1000),
-        frame_id=FRAME_ID,
+        frame_id=context.frame_id or FRAME_ID,
     )
     point, quaternion = types["geometry_msgs/msg/Point"](0.0, 0.0, 0.0), types["geometry_msgs/msg/Quaternion"]
     nowhere = types["geometry_msgs/msg/PoseWithCovariance"](
@@ -92,7 +95,7 @@ def _message(types: Any, frame: Detections, class_names: Sequence[str]) -> Any:
         box = types["vision_msgs/msg/BoundingBox2D"](
             types["vision_msgs/msg/Pose2D"](center, 0.0), right - left, bottom - top
         )
-        hypothesis = types["vision_msgs/msg/ObjectHypothesis"](class_names[class_id], score)
+        hypothesis = types["vision_msgs/msg/ObjectHypothesis"](context.spec.class_names[class_id], score)
         results = [types["vision_msgs/msg/ObjectHypothesisWithPose"](hypothesis, nowhere)]
         detections.append(types["vision_msgs/msg/Detection2D"](header, results, box, str(track_id or "")))
     return types[_ARRAY](header, detections)

@@ -20,12 +20,14 @@ from user_errors import raises
 import rvtssm
 from rvtssm.contrib.ros.message_source import MessageSource
 from rvtssm.detection import live_run
+from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
+from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.result_files import ResultContext, open_result_files
 from rvtssm.detection.tiles import TiledDetector
 from rvtssm.detection.window_results import WindowResult
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.records import Detections, Events
-from tests.contrib.ros.bag_writer import EVENT_PACKET, message_of, typestore_of
+from tests.contrib.ros.bag_writer import EVENT_PACKET, message_of, typestore_of, write_bag
 from tests.contrib.ros.fake_ros import FakeNode, fake_modules
 
 PACKAGE = Path(__file__).parents[3] / "examples" / "ros2"
@@ -350,3 +352,28 @@ def test_without_the_package_the_format_names_its_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "rosbags", None)
     with raises("extras.missing", "rosbags"):
         write(tmp_path)
+
+
+@pytest.mark.parametrize("encoding", ["mono", "evt3"])
+def test_boxes_of_a_bag_have_the_clock_of_its_messages(tmp_path, live_checkpoint, draw_events, encoding):
+    messages = []
+    for number, part in enumerate(np.array_split(np.arange(6_000), 9)):
+        events = draw_events()[part[0] : part[-1] + 1]
+        message = message_of(STORE, EVENT_PACKET, events, encoding, (HEIGHT, WIDTH), number, ROS_OFFSET_US)
+        messages.append((1000 * (ROS_OFFSET_US + int(events.t[-1])), message))
+    bag = write_bag(tmp_path / "bag", {"/events": messages}, STORE, "mcap")
+    found = []
+    predict_recording(
+        live_checkpoint(),
+        bag,
+        tmp_path / "out",
+        DetectionConfig(downsample=1),
+        PredictConfig(formats=["mcap"]),
+        on_window=found.append,
+        progress=False,
+    )
+    with AnyReader([tmp_path / "out" / "detections.mcap"]) as reader:
+        read = [(log_ns, reader.deserialize(data, each.msgtype)) for each, log_ns, data in reader.messages()]
+    assert [stamp_us(message) for _, message in read] == [window.t_us + ROS_OFFSET_US for window in found]
+    assert [log_ns // 1000 for log_ns, _ in read] == [stamp_us(message) for _, message in read]
+    assert {message.header.frame_id for _, message in read} == {"camera"} and len(read) > 5
