@@ -179,13 +179,11 @@ def read_detections(path: Path, labels: LabelSet, max_age_us: int) -> dict[str, 
     elif path.is_dir():
         for name in labels.labels:
             files = [path / f"{name}{end}" for end in _IN_FOLDER if (path / f"{name}{end}").is_file()]
-            if len(files) != 1:
-                raise UserError(
-                    "file.ambiguous" if files else "file.missing",
-                    name=path,
-                    found=f"{len(files)} files of boxes of the recording {name}",
-                    needed=f"one of {', '.join(f'{name}{end}' for end in _IN_FOLDER)}",
-                )
+            needed = f"one of {', '.join(f'{name}{end}' for end in _IN_FOLDER)}"
+            if not files:
+                raise UserError("file.missing", name=path, found=f"no boxes of the recording {name}", needed=needed)
+            if len(files) > 1:
+                raise UserError("file.ambiguous", name=path, found=f"{len(files)} files of {name}", needed=needed)
             _add_file(files[0], labels.spec, found[name])
     elif len(labels.labels) > 1:
         raise UserError(
