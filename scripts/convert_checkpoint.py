@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     model = converted.model_config
     memory = "state carried" if model.memory == "carried" else f"forgets after {model.memory_chunk} steps"
     millions = count_parameters(converted.detector)["total"] / 1e6
-    print(f"{options.target}: {model.size} {converted.temporal_config.name}, {millions:.6f} M parameters, {memory}")
+    print(f"{options.target}: {model.preset} {converted.temporal_config.name}, {millions:.6f} M parameters, {memory}")
     return 0
 
 

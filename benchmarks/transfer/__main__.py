@@ -35,7 +35,6 @@ from benchmarks.transfer.finetune import STARTS, finetune
 from benchmarks.transfer.footage import FOOTAGE, Footage, Places, find_places, simulate_footage, simulate_still
 from benchmarks.transfer.scoring import LabelledRecording, read_split, score, watch
 from benchmarks.transfer.transfer_tables import tables
-from rvtssm.cli.composition import quoted
 from rvtssm.cli.main import compose
 from rvtssm.contrib.worlds.generate import generate
 from rvtssm.datasets import build_spec, custom
@@ -238,7 +237,7 @@ def scored(
 def generate_test(raw: Path) -> Path:
     """Return the folder with the test split of the recipe, which is generated if it is not complete."""
     words = [*GENERATED, "synthetic.num_train=0", "synthetic.num_val=0"]
-    generate(compose([*words, f"dataset.raw_dir={quoted(str(raw))}"], "generate"))
+    generate(compose([*words, f"dataset.raw_dir={raw}"], "generate"))
     return raw
 
 

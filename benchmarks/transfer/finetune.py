@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from benchmarks.transfer.scoring import LabelledRecording, read_split, score
-from rvtssm.cli.composition import quoted
 from rvtssm.cli.config import Config
 from rvtssm.cli.main import compose
 from rvtssm.cli.train import train
@@ -119,9 +118,9 @@ def finetune(
     own = folder / f"{number}_{start}"
     write_few(tree, own / "tree", spread(training_us, number))
     words = [*RECIPE, *(FROM_NOTHING if start == "nothing" else ()), *overrides, f"training.steps={steps}"]
-    words += [f"training.validate_every={steps}", f"dataset.raw_dir={quoted(str(own / 'tree'))}", "resume=auto"]
-    words += [f"out={quoted(str(own / 'run'))}"]
-    words += [f"training.init_from={quoted(weights)}"] if start == "weights" else []
+    words += [f"training.validate_every={steps}", f"dataset.raw_dir={own / 'tree'}", "resume=auto"]
+    words += [f"out={own / 'run'}"]
+    words += [f"training.init_from={weights}"] if start == "weights" else []
     trained = read_checkpoint(train(config_of(checkpoint, words)), checkpoint.detector.device)
     rules = replace(checkpoint.spec, class_names=trained.spec.class_names, class_ids=())
     trained.spec = replace(rules, height=trained.spec.height, width=trained.spec.width, downsample=1)

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
-from rvtssm.cli.composition import quoted
 from rvtssm.cli.main import compose
 from rvtssm.contrib.worlds.simulate import simulate
 from rvtssm.contrib.worlds.video import picture_files
@@ -245,7 +244,7 @@ def simulate_footage(footage: Footage, places: Places, folder: Path, sensor: str
     rows = mot_rows(footage, places)
     write_mot(mot, rows)
     tree = folder / f"{footage.name}_{sensor}"
-    _simulate(pictures, footage.fps, sensor, tree, f"labels={quoted(str(mot))}", f"classes=[{footage.class_name}]")
+    _simulate(pictures, footage.fps, sensor, tree, f"labels={mot}", f"classes=[{footage.class_name}]")
     return tree, unsure_boxes(rows, footage.fps)
 
 
@@ -291,6 +290,6 @@ def _smaller(file: Path, folder: Path, shrink: int) -> Path:
 
 
 def _simulate(pictures: Path, fps: float, sensor: str, tree: Path, *words: str) -> None:
-    where = f"simulate.video={quoted(str(pictures))}", f"out={quoted(str(tree))}"
+    where = f"simulate.video={pictures}", f"out={tree}"
     own = [f"simulate.{word}" for word in (f"fps={fps:g}", "split=test", *words)]
     simulate(compose([*where, *own, f"synthetic.sensor={sensor}"], "simulate"))

@@ -1,126 +1,261 @@
-"""From the words of a command line to a typed configuration: full keys, quoted paths, and Hydra."""
+"""From the words of a command line to typed settings: one composition by Hydra, and paths as they stand."""
 
 from __future__ import annotations
 
+import functools
 import os
 import re
-from collections.abc import Iterator
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import Field, fields, is_dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from rvtssm.cli.verbs import GROUPS, in_words, known_verb, verbs, verbs_that_read
 from rvtssm.system.extras import import_plugins
 from rvtssm.system.files import check_name
+from rvtssm.system.limits import limits_of
 from rvtssm.system.user_error import UserError, in_one_line
 
 # `doctor` has to work without Hydra and the configuration, so both are imported where they are used.
 if TYPE_CHECKING:
     from rvtssm.cli.config import Config
 
-PATH_KEYS = (
-    *("recording", "out", "checkpoint", "resume", "training.init_from", "dataset.raw_dir", "dataset.prepared_dir"),
-    *("export.calibrate", "detection.camera_settings", "model.timm_weights"),
-)
 _NO_LOGGING = ("hydra/job_logging=none", "hydra/hydra_logging=none")  # only a sweep logs, and to read these takes time
-PATH_LIST_KEYS = ("evaluation.checkpoints", "plugins")
+
+# Lines of Hydra's and OmegaConf's messages that only help their own developers.
+_NOISE = ("full_key:", "object_type=", "reference_type=", "Config search path:", "provider=", "To append to your")
 
 
-def compose(overrides: list[str], verb: str = "") -> Config:
-    """Return the typed configuration of a verb for overrides such as ["model=small", "training.steps=100"]."""
+def compose(words: Sequence[str], verb: str = "") -> Config:
+    """Return the settings of a verb for words such as ["model=small", "training.steps=100"].
+
+    What is not named is decided by the run that goes on, by weights that a training starts from or by prepared frames,
+    or else it is the default. Paths are no part of Hydra's grammar: commas, `=` and brackets have no meaning in them.
+
+    Args:
+        words: The words of a command line. Without a verb, all keys have their section.
+        verb: Name of the verb; empty: the settings of the core.
+
+    Raises:
+        UserError: A word cannot be read, or the settings do not fit each other.
+    """
     import hydra
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
 
-    from rvtssm.cli.config import Config, register_schema
+    from rvtssm.cli.config import register_schema
     from rvtssm.system.files import configs_dir
 
-    register_schema(verbs()[verb].settings_class if verb else Config)
-    overrides = with_dataset_names(overrides)
+    words = with_recipe(verb, full_words(verb, words)) if verb else [*words]
+    paths, others = split_paths(words, verb)
+    if verb == "train" and paths.get("resume") == "auto":
+        from rvtssm.cli.run_files import words_of_run
+
+        paths, others = split_paths([*words_of_run(Path(paths.get("out") or "outputs/train"), verb), *words], verb)
+    register_schema(settings_class(verb))
     with hydra.initialize_config_dir(str(configs_dir()), version_base="1.3"):
         try:
-            composed = hydra.compose("config", [*_NO_LOGGING, *overrides])
+            composed = hydra.compose("config", [*_NO_LOGGING, *others])
+        except (HydraException, OmegaConfBaseException) as error:
+            raise refusal(error, verb) from error
         except ValueError as error:
-            if type(error) is not ValueError:  # Hydra and OmegaConf say what is wrong by errors of their own
-                raise
-            raise UserError(
-                "command.element_of_a_list",
-                f"a list has no such element ({in_one_line(error)}); give the whole list, as in filters=[background]",
-            ) from None
-        return with_settings_of_files(to_config(composed), overrides, verb)
+            needed = "give the whole list, as in filters=[background]"
+            found = f"a list has no such element ({in_one_line(error)})"
+            raise UserError("setting.form", found=found, needed=needed) from None
+    return to_config(composed, paths, verb)
 
 
-def with_dataset_names(words: list[str]) -> list[str]:
-    """Return words with `dataset.name=NAME` in place of `dataset=NAME`, since a dataset is a name and no group."""
-    return [re.sub("^dataset=", "dataset.name=", word) for word in words]
+def refusal(error: Exception, verb: str) -> UserError:
+    """Return an error of Hydra or OmegaConf as one of ours, with the key that it is about."""
+    from omegaconf.errors import ConfigAttributeError, ConfigKeyError
+
+    if override := getattr(error, "override", None):
+        advice = "put quotes around a value with spaces or brackets"
+        return UserError(
+            "setting.form", found=repr(override), needed="this is not of the form key=value", advice=advice
+        )
+    cause = error.__cause__ or error
+    lines = [line.strip() for line in str(cause).splitlines()]
+    message = " ".join(line for line in lines if line and not line.startswith(_NOISE))
+    if several := re.match("Ambiguous value for argument '([^=]+)=(.*?)' 1[.]", message):
+        advice = f"a list has brackets: [{several[2]}]"
+        return UserError(
+            "setting.form", name=several[1], found=several[2], needed="these are several values", advice=advice
+        )
+    key = getattr(cause, "full_key", None)  # OmegaConf's errors carry the key as an attribute
+    if not key:
+        return UserError("setting.unknown", found=message)
+    advice = f"`rvtssm {verb} --help` lists its keys"
+    if isinstance(cause, ConfigKeyError | ConfigAttributeError):
+        return UserError("setting.unknown", name=key, needed=message, advice=advice)
+    return UserError("setting.form", name=key, needed=message, advice=advice)
 
 
-def with_settings_of_files(config: Config, overrides: list[str], verb: str) -> Config:
-    """Return the configuration, composed anew if weights or prepared frames decide it, while Hydra is initialised.
-
-    With a `training.init_from`, the sections `model`, `temporal` and `windows` are those of the weights, or of the run
-    that goes on. If the verb reads prepared frames, `windows` is that of the frames. What the overrides and their
-    experiment name is kept. Raise UserError for a file that holds no weights.
-    """
-    start, dataset = config.training.init_from, config.dataset
-    follows_frames = bool(verb) and verbs()[verb].follows_frames
-    reads_frames = follows_frames and dataset.prepared_dir is not None and dataset.source != "raw"
-    if not start and not reads_frames:
-        return config
-    import hydra
-
-    from rvtssm.cli.weights import PRIMARY, read_settings, read_windows, store_defaults
-
-    weights = read_settings(config) if start else None
-    windows = read_windows(dataset) if reads_frames else None
-    if not weights and windows in (None, config.windows):
-        return config
-    store_defaults(type(config), weights, windows)
-    started = to_config(hydra.compose(PRIMARY, [*_NO_LOGGING, *overrides]))
-    if weights and started.temporal.name != weights.temporal.name:
-        started.temporal = config.temporal  # the settings of another layer say nothing of this one
-    return started
-
-
-def to_config(composed: Any) -> Config:
-    """Return what Hydra composed as a typed configuration, after importing its plugins."""
-    from omegaconf import OmegaConf
-
+def settings_class(verb: str) -> type[Config]:
+    """Return the dataclass of the settings of a verb; of an empty name, that of the core."""
     from rvtssm.cli.config import Config
 
+    return known_verb(verb).settings_class if verb else Config
+
+
+def to_config(composed: Any, paths: dict[str, Any] | None = None, verb: str = "") -> Config:
+    """Return what Hydra composed as typed settings, after importing its plugins.
+
+    Args:
+        composed: The composed configuration, where keys that were not named may be missing.
+        paths: Paths by key, which are set as they stand.
+        verb: Name of the verb.
+    """
+    from omegaconf import OmegaConf
+
+    from rvtssm.cli.config import DECIDED, Config
+
+    for key, value in (paths or {}).items():
+        OmegaConf.update(composed, key, _literal(value))
     import_plugins(composed.plugins)
-    config = OmegaConf.to_object(composed)
-    assert isinstance(config, Config)
-    for name in vars(config).keys() - {field.name for field in fields(config)}:
-        delattr(config, name)  # settings of another verb, which the recipe holds
+    # The sections that files decide are made of the named keys only, so that they know which ones these are.
+    made: dict[str, Any] = {}
+    for name, kind in DECIDED.items():
+        section = composed[name]
+        named = {key: _plain(section[key]) for key in section if not OmegaConf.is_missing(section, key)}
+        for key, value in list(named.items()):
+            if value == {} or (value is None and OmegaConf.is_interpolation(section, key)):
+                del named[key]  # neither the command nor its dataset names it
+        made[name] = kind(**named)
+        composed[name] = OmegaConf.structured(made[name])
+    typed = OmegaConf.to_object(composed)
+    assert isinstance(typed, Config)
+    config = replace(typed, **made)  # without settings of another verb, which a recipe may hold
+    if config.training.init_from or (verb and known_verb(verb).follows_frames):
+        from rvtssm.training.start_settings import with_settings_of_files
+
+        return with_settings_of_files(config, follows_frames=bool(verb) and known_verb(verb).follows_frames)
     return config
 
 
-def full_words(verb: str, words: list[str]) -> list[str]:
-    """Return the words of a command line with full keys, and with a path that stands alone behind its key.
+def _plain(value: Any) -> Any:
+    from omegaconf import OmegaConf
 
-    Paths are quoted, so that brackets, commas, `=` and `${` have no meaning in them.
+    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+
+
+def _literal(value: Any) -> Any:
+    """Return a path, or a list of them, in which OmegaConf reads no `${`."""
+    if isinstance(value, list):
+        return [_literal(part) for part in value]
+    return value and re.sub(r"(\\*)\$\{", lambda match: 2 * match[1] + r"\${", value)
+
+
+@functools.cache
+def fields_by_key(verb: str) -> dict[str, Field[Any]]:
+    """Return the fields of the settings of a verb, and of the sections within them, by full key."""
+
+    def below(values: Any, prefix: str) -> Iterator[tuple[str, Field[Any]]]:
+        for field in fields(values):
+            value = getattr(values, field.name)
+            if is_dataclass(value):
+                yield from below(value, f"{prefix}{field.name}.")
+            else:
+                yield prefix + field.name, field
+
+    return dict(below(settings_class(verb)(), ""))
+
+
+def is_path(verb: str, key: str) -> bool:
+    """Return whether a key of a verb holds a path or a list of paths."""
+    field = fields_by_key(verb).get(key)
+    return field is not None and limits_of(field).is_path
+
+
+def split_paths(words: Iterable[str], verb: str) -> tuple[dict[str, Any], list[str]]:
+    """Return the values of the keys that hold paths, of which the last one counts, and all other words."""
+    paths, others = {}, []
+    for word in words:
+        key, _, value = word.partition("=")
+        if is_path(verb, key):
+            paths[key] = _paths(key, value, is_list=str(fields_by_key(verb)[key].type).startswith("list"))
+        else:
+            others.append(hydra_word(word))
+    return paths, others
+
+
+def hydra_word(word: str) -> str:
+    """Return a word as Hydra knows its key: a dataset is a name and no group."""
+    return re.sub("^dataset=", "dataset.name=", word)
+
+
+def _paths(key: str, value: str, is_list: bool) -> Any:
+    """Return the path, or the list of paths, that a word gives; a list is written as in YAML."""
+    if value == "null":
+        return None
+    if not is_list:
+        return _from_home(value)
+    if not value.startswith("["):
+        return [_from_home(value)] if value else []
+    try:
+        listed = yaml.load(value, yaml.BaseLoader)
+    except yaml.YAMLError:
+        listed = None
+    if not isinstance(listed, list) or not all(isinstance(path, str) for path in listed):
+        needed = "a list of paths is written [a,b]; a path with a comma or a bracket needs quotes in it"
+        raise UserError("setting.form", name=key, found=value, needed=needed)
+    return [_from_home(path) for path in listed]
+
+
+def _from_home(path: str) -> str:
+    """Return a path with the home folder in place of `~`, which a shell only replaces at the start of a word."""
+    if os.path.exists(path):
+        return path
+    return os.path.expanduser(path)
+
+
+def with_recipe(verb: str, words: list[str]) -> list[str]:
+    """Return words with the recipe of a verb in front, if they name no experiment."""
+    recipe = known_verb(verb).recipe
+    if recipe and not any(word.startswith("experiment=") for word in words):
+        return [f"experiment={recipe}", *words]
+    return words
+
+
+def full_words(verb: str, words: Sequence[str]) -> list[str]:
+    """Return the words of a command line with full keys, with a path that stands alone behind its key.
+
+    A lone element of a list gets its brackets.
 
     Raises:
-        UserError: Two paths stand alone, one that looks like `key=value` does not exist, the verb does not read a key,
-            or a word adds or removes one.
+        UserError: Two paths stand alone, one that looks like `key=value` does not exist, or a word adds or removes a
+            key.
     """
     known, short = known_verb(verb), short_keys(verb)
-    paths = [word for word in words if _is_path(verb, word, is_first=word is words[0])]
+    alone = [word for number, word in enumerate(words) if _stands_alone(verb, word, is_first=number == 0)]
     places = [key for key in (known.bare, known.second) if key]
-    if len(paths) > max(1, len(places)):
-        raise UserError("command.several_paths", f"{' and '.join(paths)}: name one path, or a folder that holds them")
+    if len(alone) > max(1, len(places)):
+        needed = "name one path, or a folder that holds them"
+        raise UserError("setting.form", found=" and ".join(alone), needed=needed)
     full, rest = [], iter(places)
     for word in words:
         check_name(word)
         key, equals, value = word.partition("=")
         first = key.partition(".")[0]
-        if word not in paths and word.startswith(("+", "~")):
-            raise UserError("command.key_exists", f"{word!r}: every key exists already; write key=value")
-        if word in paths:
+        if word in alone:
             key, equals, value = next(rest, ""), "=", word
+        elif word.startswith(("+", "~")):
+            raise UserError("setting.form", found=repr(word), needed="every key exists already; write key=value")
         elif first in short:
             key = short[first] + key.removeprefix(first)
-        _check_is_read(verb, key)
-        full.append(f"{key}{equals}{_with_quotes(verb, key, value)}")
+        full.append(f"{key}{equals}{_with_brackets(verb, key, value)}")
     return full
+
+
+def check_read(verb: str, words: Sequence[str]) -> None:
+    """Raise UserError for a word whose key only other verbs read; an unknown key is Hydra's to refuse."""
+    for word in full_words(verb, words):
+        key = word.partition("=")[0]
+        readers = verbs_that_read(key)
+        if readers and verb not in readers:
+            raise UserError("setting.not_read", name=key, needed=f"{verb} does not read it", advice=in_words(readers))
 
 
 def short_keys(verb: str) -> dict[str, str]:
@@ -130,11 +265,12 @@ def short_keys(verb: str) -> dict[str, str]:
     short: dict[str, str] = {}
     for section in known.own:
         for field in fields(getattr(settings, section)):
-            short.setdefault(field.name, f"{section}.{field.name}")
-    return {name: full for name, full in short.items() if name not in taken}
+            if field.name not in taken:
+                short.setdefault(field.name, f"{section}.{field.name}")
+    return short
 
 
-def _is_path(verb: str, word: str, is_first: bool) -> bool:
+def _stands_alone(verb: str, word: str, is_first: bool) -> bool:
     """Return whether a word is a path that stands alone: it exists and is the first word, or its key is none.
 
     Raises:
@@ -149,62 +285,16 @@ def _is_path(verb: str, word: str, is_first: bool) -> bool:
     if not known.bare or (is_key and not (is_first and os.path.exists(word))):
         return False
     if equals and "://" not in word and not os.path.exists(word):
-        raise UserError(
-            "command.no_such_key",
-            f"{word}: there is no such file, and no key {key!r}; `rvtssm {verb} --help` lists the keys",
-        )
+        needed = f"there is no such file, and no key {key!r}; `rvtssm {verb} --help` lists the keys"
+        raise UserError("setting.unknown", found=word, needed=needed)
     return True
 
 
-def _check_is_read(verb: str, key: str) -> None:
-    """Raise UserError, which says what reads a key, if the verb does not; what no verb reads is Hydra's to refuse."""
-    readers = verbs_that_read(key)
-    if readers and verb not in readers:
-        raise UserError("command.key_not_read", f"{key}: {verb} does not read it; {in_words(readers)}")
-
-
-def quoted(value: str, mark: str = "'") -> str:
-    """Return a value between quotation marks, where brackets, commas, `=` and `${` have no meaning."""
-    value = re.sub(r"(\\*)\$\{", lambda match: 2 * match[1] + r"\${", value)
-    ended = re.sub(rf"(\\*)({mark}|$)", lambda match: 2 * match[1] + match[2].replace(mark, f"\\{mark}"), value)
-    return f"{mark}{ended}{mark}"
-
-
-def as_written(value: Any) -> str:
-    """Return a value in the form that the command line takes."""
-    if isinstance(value, (list, tuple)):
-        return f"[{','.join(map(as_written, value))}]"
-    if isinstance(value, dict):
-        return f"{{{','.join(f'{key}:{as_written(part)}' for key, part in value.items())}}}"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if value is None:
-        return "null"
-    return str(value) or "''"
-
-
-def _with_quotes(verb: str, key: str, value: str) -> str:
-    """Return a value with quotation marks if it is a path, or a list of paths, with the home folder in place of `~`."""
-    is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
-    if key in PATH_LIST_KEYS and value.startswith("[") and value.endswith("]") and not set(value) & {*"'\""}:
-        return f"[{','.join(quoted(_from_home(path)) for path in _split_paths(value[1:-1]))}]"
-    if key in (*PATH_KEYS, *known_verb(verb).paths) and not is_quoted and value not in ("", "null"):
-        return quoted(_from_home(value))
-    return value
-
-
-def _from_home(path: str) -> str:
-    """Return a path with the home folder in place of `~`, which a shell only replaces at the start of a word."""
-    if os.path.exists(path):
-        return path
-    return os.path.expanduser(path)
-
-
-def _split_paths(listed: str) -> Iterator[str]:
-    """Yield the paths of a list with commas between them; a path with commas is seen if there is such a file."""
-    parts = listed.split(",")
-    while parts and listed:
-        joined = (number for number in range(len(parts), 1, -1) if os.path.exists(",".join(parts[:number]).strip()))
-        number = next(joined, 1)
-        yield ",".join(parts[:number]).strip()
-        parts = parts[number:]
+def _with_brackets(verb: str, key: str, value: str) -> str:
+    """Return the value of a key that holds a list with brackets, if it is one element."""
+    field = fields_by_key(verb).get(key)
+    is_list = field is not None and str(field.type).startswith(("list", "tuple"))
+    is_element = bool(value) and value != "null" and not re.match(r"\[|\$|\w+\(", value)
+    if not is_list or not is_element or is_path(verb, key) or ("," in value and not value.startswith("{")):
+        return value
+    return f"[{value}]"

@@ -1,22 +1,25 @@
 """All settings of all commands as typed dataclasses, and the folder that holds their YAML files."""
 
 import functools
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
 
 from rvtssm.cli.verbs import verbs
 from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.detection.inference_config import DetectionConfig, LiveConfig, PredictConfig
 from rvtssm.evaluation.evaluation_config import EvaluationConfig
+from rvtssm.events.windows import WindowsConfig
 from rvtssm.export import ExportConfig
-from rvtssm.models.model_config import MODEL_SIZES, PRECISIONS
+from rvtssm.models.model_config import PRECISIONS, PRESETS, ModelConfig
 from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.system.limits import check_choice
-from rvtssm.system.user_error import UserError
+from rvtssm.system.limits import Settings, setting
 from rvtssm.training.training_config import TrainSections
+
+# The sections that weights or prepared frames decide where a command does not.
+DECIDED: dict[str, type[Settings]] = {"model": ModelConfig, "temporal": TemporalConfig, "windows": WindowsConfig}
 
 
 @dataclass
@@ -29,24 +32,19 @@ class Config(TrainSections):
     predict: PredictConfig = field(default_factory=PredictConfig)
     live: LiveConfig = field(default_factory=LiveConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
-    plugins: list[str] = field(default_factory=list)
+    plugins: list[str] = setting([], is_path=True)
     """Python files to import first; they can register new parts."""
-    checkpoint: str | None = None
+    checkpoint: str | None = setting(None, is_path=True)
     """The weights: a file, a name such as street-tiny, or hf://OWNER/NAME."""
-    precision: str = "float32"
+    precision: str = setting("float32", choices=(*PRECISIONS, "auto"))
     """Of evaluate, predict, label, live and audit: float32; bf16 (16-bit matrix products); auto: bf16 if the device
     computes products faster in it."""
-    recording: str | None = None
+    recording: str | None = setting(None, is_path=True)
     """Source of events: a file, a folder, - (standard input), tcp://HOST:PORT or camera:."""
-    filters: list[Any] = field(default_factory=list)
+    filters: list[Any] = setting([])
     """Filters of the events: background, hot_pixels, flicker, region and trailing_edge (docs/live.md)."""
     full: bool = False
     """Whether `inspect` reads all of a dataset and says what is wrong in which file."""
-
-    def __post_init__(self) -> None:
-        check_choice("precision", self.precision, (*PRECISIONS, "auto"))
-        if not 0 <= self.seed < 2**32:
-            raise UserError("settings.seed", f"seed={self.seed} must be at least 0 and less than 2**32")
 
 
 def usual(name: str, key: str) -> Any:
@@ -56,25 +54,26 @@ def usual(name: str, key: str) -> Any:
     return 21 if name in ("", "gen1") else 10
 
 
+OmegaConf.register_new_resolver("usual", usual, replace=True)
+
+
 def register_schema(settings: type[Config] = Config) -> None:
-    """Register a class of settings with Hydra, so that it checks every key and type, and the sizes of models."""
-    OmegaConf.register_new_resolver("usual", usual, replace=True)
+    """Register a class of settings with Hydra, so that it checks every key and type, and the presets of models."""
     store = ConfigStore.instance()
     store.store("schema", _schema(settings))  # type: ignore[arg-type]  # a class can be hashed
-    sizes = {name: asdict(size) for name, size in MODEL_SIZES.items()}
-    first = next(iter(sizes.values()))
-    differing = {key for size in sizes.values() for key, value in size.items() if value != first[key]}
-    for name, size in sizes.items():
-        own = {key: value for key, value in size.items() if key in differing}
-        store.store(name, own, group="model", package="model")
+    for name in PRESETS:
+        store.store(name, {"size": name}, group="model", package="model")
 
 
 @functools.cache
 def _schema(settings: type[Any]) -> DictConfig:
     """Return the keys and types of a class of settings; Hydra takes a copy of it."""
     schema: DictConfig = OmegaConf.structured(settings)
-    # The class, not an instance: an instance has already filled in the defaults of its layer.
-    schema.temporal = OmegaConf.structured(TemporalConfig)
+    for name, kind in DECIDED.items():  # what is still missing after the composition was not named
+        schema[name] = OmegaConf.structured(kind)
+        for key in schema[name]:
+            if not OmegaConf.is_dict(schema[name][key]):  # of these, what is empty was not named
+                schema[name][key] = MISSING
     parts = (schema.model[f"{part}_options"] for part in ("backbone", "neck", "head", "mixer"))
     for free in (schema.dataset.columns, schema.temporal.options, *parts):
         OmegaConf.set_struct(free, False)  # its keys are given by the caller

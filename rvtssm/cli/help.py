@@ -15,10 +15,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rvtssm.cli.composition import as_written, short_keys
+from rvtssm.cli.composition import short_keys
 from rvtssm.cli.verbs import GROUPS, known_verb, verbs
+from rvtssm.cli.words import as_written
 from rvtssm.datasets import DATASETS
-from rvtssm.models.model_config import MODEL_SIZES
+from rvtssm.models.model_config import PRESETS
 from rvtssm.system.files import configs_dir
 from rvtssm.system.user_error import UserError
 
@@ -42,9 +43,8 @@ def verb_help(name: str, topics: list[str]) -> str:
     config = verb.settings_class()
     texts = {topic: _topic(topic, name) for topic in topics}
     if unknown := [topic for topic in texts if not texts[topic] and not verb.bare and "=" not in topic]:
-        raise UserError(
-            "command.no_such_help", f"there is no section or key {unknown[0]!r}; `rvtssm {name} --help` lists them"
-        )
+        found = f"there is no section or key {unknown[0]!r}"
+        raise UserError("setting.unknown", found=found, advice=f"`rvtssm {name} --help` lists them")
     if any(texts.values()):
         return "\n\n".join(filter(None, texts.values()))
     parts = [f"rvtssm {name}: {verb.meaning}", f"Example: rvtssm {name} {verb.example}".rstrip()]
@@ -80,12 +80,11 @@ def _topic(topic: str, verb: str) -> str:
 def _choices(sections: tuple[str, ...]) -> list[str]:
     """Return for every group that concerns the sections what can be chosen."""
     lines = []
-    for group, section in [*GROUPS.items(), ("experiment", "training")]:
-        if section in sections:
-            names = sorted(path.stem for path in Path(configs_dir(), group).glob("*.yaml")) or [*MODEL_SIZES]
-            if group == "dataset":
-                names = [*DATASETS]
-            lines.append(f"{group}={'|'.join(names)}")
+    tables = {"dataset": [*DATASETS], "model": [*PRESETS]}
+    for group, key in [*GROUPS.items(), ("experiment", "training")]:
+        if key.partition(".")[0] in sections:
+            files = sorted(path.stem for path in Path(configs_dir(), group).glob("*.yaml"))
+            lines.append(f"{group}={'|'.join(tables.get(group, files))}")
     return lines
 
 

@@ -8,7 +8,8 @@ import torch
 
 from rvtssm.cli.config import Config
 from rvtssm.cli.console import console, say
-from rvtssm.cli.weights import pasted, read_weights, settings_of
+from rvtssm.cli.weights import read_weights
+from rvtssm.cli.words import pasted, settings_of
 from rvtssm.datasets import build_spec
 from rvtssm.evaluation.render import TerminalTable
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint
@@ -48,7 +49,7 @@ def _values(
     """Return what `--json` prints."""
     spec, model, temporal = described.spec, described.model_config, described.temporal_config
     return {
-        "model": model.size,
+        "model": model.preset,
         "backbone": model.backbone,
         "neck": model.neck,
         "head": model.head,
@@ -71,7 +72,7 @@ def _values(
 
 
 def _table(described: CheckpointMeta, counts: dict[str, int]) -> TerminalTable:
-    title = f"{described.model_config.size} {described.temporal_config.name} on {described.spec.name}"
+    title = f"{described.model_config.preset} {described.temporal_config.name} on {described.spec.name}"
     rows = [("room", "parameters"), *((room, f"{count / 1e6:.6f} M") for room, count in counts.items())]
     return TerminalTable(title, rows, sections=[len(counts) - 2])  # a line above the total
 

@@ -20,7 +20,7 @@ from rvtssm.system.user_error import UserError
 def needed(value: str | None, key: str, what: str) -> str:
     """Return the value; raise UserError, which names the key, if it is missing."""
     if not value:
-        raise UserError("settings.missing", f"{key} is needed: {what}")
+        raise UserError("setting.missing", name=f"{key} is needed", needed=what)
     return value
 
 
@@ -60,7 +60,11 @@ def export_path(config: Config) -> Path:
     out = Path(needed(config.out, "out=FILE", formats))
     if out.is_dir():
         raise UserError(
-            "export.out_is_folder", f"{out} is a folder, and the exported model is a file; choose another name"
+            "file.kind",
+            name=out,
+            found="is a folder",
+            needed="the exported model is a file",
+            advice="choose another name",
         )
     return out
 
@@ -117,7 +121,9 @@ def check_training(config: Config) -> None:
     """Raise ValueError if the data of a training are not named."""
     if config.dataset.name and not any(config.folders.values()):
         raise UserError(
-            "settings.missing", "dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed: what to train on"
+            "setting.missing",
+            name="dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed",
+            needed="what to train on",
         )
     build_spec(config.dataset)
 
@@ -135,9 +141,10 @@ def check_weights_or_dataset(config: Config) -> None:
     names, usual = ("dataset", "model", "temporal", "windows"), Config()
     if unread := [name for name in names if getattr(config, name) != getattr(usual, name)]:
         raise UserError(
-            "info.settings_beside_weights",
-            f"{', '.join(unread)}: info describes {config.checkpoint} by what the weights say; leave these settings "
-            "out, or the weights",
+            "setting.conflict",
+            name=", ".join(unread),
+            needed=f"info describes {config.checkpoint} with the settings that the weights have",
+            advice="leave these settings out, or the weights",
         )
 
 
@@ -160,11 +167,9 @@ def writable(folder: Path) -> Path:
     """Return the folder, which need not exist; raise UserError now, not after hours of work, if it is not writable."""
     place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not place.is_dir():
-        raise UserError(
-            "output.below_file", f"{folder} is or lies below a file ({place}), and a folder is needed; choose another"
-        )
+        found = f"is or lies below a file ({place}), and a folder is needed"
+        raise UserError("file.not_writable", name=folder, found=found, advice="choose another")
     if not os.access(place, os.W_OK | os.X_OK):
-        raise UserError(
-            "output.not_writable", f"{place} is not writable; choose another folder, or change its permissions"
-        )
+        advice = "choose another folder, or change its permissions"
+        raise UserError("file.not_writable", name=place, found="is not writable", advice=advice)
     return folder

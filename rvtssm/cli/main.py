@@ -9,17 +9,16 @@ from __future__ import annotations
 import gc
 import io
 import os
-import re
 import sys
 import traceback
 from typing import TYPE_CHECKING, Any
 
 from rvtssm import __version__
-from rvtssm.cli.composition import compose
+from rvtssm.cli.composition import check_read, compose, refusal
 from rvtssm.cli.console import console, plain_warnings, say, say_error
-from rvtssm.cli.verbs import Verb, known_verb, named, usage, verbs
+from rvtssm.cli.verbs import Verb, in_words, known_verb, named, usage, verbs
 from rvtssm.system.machine import share_processors
-from rvtssm.system.user_error import UserError
+from rvtssm.system.user_error import UserError, in_one_line
 
 # `doctor` has to work without Hydra and the configuration, so what needs them is imported where it is used.
 if TYPE_CHECKING:
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 _OPTIONS = ("-h", "--help", "--json", "--config", "--traceback", "--version")
 _SWEEP = ("--multirun", "-m")  # as in Hydra
 _A_BUG = "this is a bug of rvtssm; please report it where you got rvtssm, with the command and all lines below"
-# Lines of Hydra's and OmegaConf's messages that only help their own developers.
-_HYDRA_NOISE = ("full_key:", "object_type=", "reference_type=", "Config search path:", "provider=", "To append to your")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -51,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
     verb, *words = words
     try:
         with plain_warnings():
-            return _run(verb, words, flags)
+            return run(verb, words, flags)
     except Exception as error:
         line = _line_for_users(error, verb)
         say_error(f"rvtssm {verb}: {line or _A_BUG}")
@@ -59,22 +56,22 @@ def main(argv: list[str] | None = None) -> int:
             traceback.print_exc()
         return 1 if line is None else 2
     except KeyboardInterrupt:
-        goes_on = known_verb(verb).goes_on
-        say_error(f"rvtssm {verb}: interrupted; files that are complete stay" + f"; {goes_on}" * bool(goes_on))
+        parts = [f"rvtssm {verb}: interrupted", "files that are complete stay", known_verb(verb).goes_on]
+        say_error("; ".join(filter(None, parts)))
         return 130
 
 
-def _run(verb: str, words: list[str], flags: list[str]) -> int:
-    """Run a verb and return the exit code."""
+def run(verb: str, words: list[str], flags: list[str]) -> int:
+    """Run a verb with the words and the flags behind it, and return the exit code; raise whatever ends it."""
     known = known_verb(verb)
     for flag in flags:
         if flag not in (*_OPTIONS, *_SWEEP):
-            raise UserError("command.no_such_option", f"there is no option {flag}; values are given as key=value")
+            raise UserError(
+                "setting.unknown", found=f"there is no option {flag}", advice="values are given as key=value"
+            )
     if "--json" in flags and not known.has_json:
-        raise UserError(
-            "command.no_json",
-            f"{verb} has no --json; {' and '.join(name for name in verbs() if verbs()[name].has_json)} do",
-        )
+        others = [name for name in verbs() if verbs()[name].has_json]
+        raise UserError("setting.not_read", found=f"{verb} has no --json", advice=in_words(others))
     if {"--help", "-h"} & {*flags}:
         from rvtssm.cli.help import verb_help
 
@@ -84,20 +81,16 @@ def _run(verb: str, words: list[str], flags: list[str]) -> int:
         return int(named(known.work)())
     if known.computes:  # before plugins and weights, which import PyTorch
         share_processors(may_use_one=True)
-    from rvtssm.cli.composition import full_words
     from rvtssm.cli.inputs import check_inputs
     from rvtssm.cli.settings_file import with_settings_files
 
-    words = full_words(verb, with_settings_files(words))
-    if known.recipe and not any(word.startswith("experiment=") for word in words):
-        words.insert(0, f"experiment={known.recipe}")
+    words = with_settings_files(words)
+    check_read(verb, words)
     if sweep := {*_SWEEP} & {*flags}:
-        others = {*flags} - sweep - {"--traceback"}
-        if known.grid or others:
-            raise UserError(
-                "command.option_of_hydra",
-                f"{sweep.pop()} does not go with {' '.join([verb, *others])}; leave it out",
-            )
+        beside = {*flags} - sweep - {"--traceback"}
+        if known.grid or beside:
+            found = f"{sweep.pop()} does not go with {' '.join([verb, *beside])}"
+            raise UserError("setting.conflict", found=found, advice="leave it out")
         from rvtssm.cli.sweeps import sweep_with_hydra
 
         _collect_garbage()
@@ -134,12 +127,7 @@ def _composed(verb: str, words: list[str]) -> tuple[Config, dict[str, Any]]:
     if known.grid:
         config, points = named(known.grid)(words)
         return config, {"points": points}
-    config = compose(words, verb)
-    if verb == "train" and config.resume == "auto":  # a run goes on with its own settings
-        from rvtssm.cli.run_files import words_of_run
-
-        config = compose([*words_of_run(config.run_dir, verb), *words], verb)
-    return config, {}
+    return compose(words, verb), {}
 
 
 def _show(config: Config, verb: Verb) -> None:
@@ -153,38 +141,17 @@ def _show(config: Config, verb: Verb) -> None:
 def _line_for_users(error: Exception, verb: str) -> str | None:
     """Return one line for an error that a user can cause, None for one that is a bug of ours."""
     if isinstance(error, UserError):
-        return _on_one_line(error)
+        return in_one_line(error)
     if type(error).__module__.startswith(("hydra.", "omegaconf.")):
-        return _line_of_hydra(error, verb)
+        return str(refusal(error, verb))
     if isinstance(error, (FileExistsError, NotADirectoryError)) and error.filename:
         return f"{error.filename} is or lies below a file, and a folder is needed; choose another"
     if isinstance(error, OSError) and (error.filename or error.errno):  # of a file, a disk or a connection
-        return ": ".join(str(part) for part in (error.filename, error.strerror or _on_one_line(error)) if part)
+        return ": ".join(str(part) for part in (error.filename, error.strerror or in_one_line(error)) if part)
     if isinstance(error, MemoryError):
-        return f"memory is full ({_on_one_line(error)}); give it less at once"
+        return f"memory is full ({in_one_line(error)}); give it less at once"
     if isinstance(error, RecursionError):
-        return f"the input is nested too deeply ({_on_one_line(error)}); give it less at once"
+        return f"the input is nested too deeply ({in_one_line(error)}); give it less at once"
     if isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker"):
-        return _on_one_line(error.__cause__ or error)  # the cause says how it ended
+        return in_one_line(error.__cause__ or error)  # the cause says how it ended
     return None
-
-
-def _on_one_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines()]
-    return " ".join(line for line in lines if line and not line.startswith(_HYDRA_NOISE))
-
-
-def _line_of_hydra(error: Exception, verb: str) -> str:
-    """Return the message of an error of Hydra or OmegaConf on one line, with the key that it is about."""
-    if override := getattr(error, "override", None):
-        return f"{override!r} is not of the form key=value; put quotes around a value with spaces or brackets"
-    cause = error.__cause__ or error
-    message = _on_one_line(cause)
-    if several := re.match("Ambiguous value for argument '([^=]+)=(.*?)' 1[.]", message):
-        return f"{several[1]}={several[2]} has several values; a list has brackets: [{several[2]}]"
-    key = getattr(cause, "full_key", None)  # OmegaConf's errors carry the key as an attribute
-    if not key:
-        return message
-    if "is not a ListConfig" in message:
-        message += f"; give a list, as in {key}=[...]"
-    return f"{key}: {message}; `rvtssm {verb} --help` lists its keys"

@@ -1,6 +1,7 @@
 """`rvtssm preprocess`: turns raw recordings into histograms on disk."""
 
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 
 from rvtssm.cli.config import Config
@@ -41,7 +42,7 @@ def preprocess(config: Config) -> int:
             dataset=config.dataset,
             windows=config.windows,
             progress=True,
-            **vars(config.preprocess),
+            **asdict(config.preprocess),
         )
     _print_summary(summary, prepared_dir)
     is_useless = summary.dropped and not (summary.written or summary.skipped)

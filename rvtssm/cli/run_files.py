@@ -6,20 +6,20 @@ import platform
 import shlex
 import sys
 from collections.abc import Collection, Iterator
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
 
-from rvtssm.cli.composition import quoted
+from rvtssm.cli.composition import is_path
 from rvtssm.cli.config import Config
 from rvtssm.cli.verbs import verbs_that_read
+from rvtssm.cli.words import overrides
 from rvtssm.system.output_folder import result_set
 from rvtssm.system.provenance import processor, written_by
 
-SETTINGS_OF_WEIGHTS = ("model", "temporal", "windows")  # sections
 RUN_FILES = ("config.yaml", "overrides.yaml", "environment.json")
 
 
@@ -57,45 +57,23 @@ def words_of_run(folder: Path, verb: str) -> list[str]:
     """Return the words that repeat the run of a verb in a folder; none if there is no such run."""
     for place in (folder, folder / verb):
         if _verb_of(place / RUN_FILES[-1]) == verb:
-            return list(yaml.safe_load((place / "overrides.yaml").read_text()))
+            words = yaml.safe_load((place / "overrides.yaml").read_text())
+            return [_without_quotes(word) if is_path(verb, word.partition("=")[0]) else word for word in words]
     return []
+
+
+def _without_quotes(word: str) -> str:
+    """Return the word of a path without the quotation marks that older versions wrote around it."""
+    key, _, value = word.partition("=")
+    if value.startswith('"'):
+        value = value[1:-1].replace('\\"', '"').replace("\\${", "${")
+    return f"{key}={value}"
 
 
 def _words(verb: str, config: Config, left_out: Collection[str] = ()) -> str:
     """Return the content of `overrides.yaml`: the words that repeat the run."""
     words = [word for word in overrides(config) if verb in verbs_that_read(word.partition("=")[0])]
     return yaml.safe_dump([word for word in words if word not in left_out], sort_keys=False)
-
-
-def overrides(config: Config) -> list[str]:
-    """Return the settings that are not the defaults, as words `key=value` in JSON.
-
-    Of a training that starts from weights, whose settings are then the defaults, all of its detector are named.
-    """
-    default = dict(_leaves(type(config)()))
-    if config.training.init_from:
-        default = {key: value for key, value in default.items() if key.split(".")[0] not in SETTINGS_OF_WEIGHTS}
-    return [f"{key}={_in_json(value)}" for key, value in _leaves(config) if key not in default or value != default[key]]
-
-
-def _leaves(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for field in fields(settings):
-        value = getattr(settings, field.name)
-        if is_dataclass(value):
-            yield from _leaves(value, f"{prefix}{field.name}.")
-        else:  # of a tuple, Hydra makes a list
-            yield prefix + field.name, list(value) if isinstance(value, tuple) else value
-
-
-def _in_json(value: Any) -> str:
-    """Return a value in JSON, with the names in a dict and the letters of a text as Hydra reads them."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{name}: {_in_json(item)}" for name, item in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_in_json, value))}]"
-    if isinstance(value, str):
-        return quoted(value, '"')
-    return json.dumps(value)
 
 
 def environment(verb: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from rvtssm.cli.composition import as_written
+from rvtssm.cli.words import as_written
 from rvtssm.system.files import did_you_mean
 from rvtssm.system.user_error import UserError, in_one_line
 

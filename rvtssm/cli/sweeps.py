@@ -2,17 +2,24 @@
 
 import os
 import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig
 
-from rvtssm.cli.composition import compose, quoted, to_config, with_dataset_names, with_settings_of_files
+from rvtssm.cli import composition
+from rvtssm.cli.composition import compose, is_path, settings_class
 from rvtssm.cli.config import register_schema
 from rvtssm.cli.inputs import check_inputs
-from rvtssm.cli.verbs import named, verbs
+from rvtssm.cli.run_files import unlike_others
+from rvtssm.cli.verbs import GROUPS, named, verbs
+from rvtssm.cli.words import quoted
 from rvtssm.system.extras import check_extra
 from rvtssm.system.files import configs_dir
 from rvtssm.system.user_error import UserError
@@ -25,46 +32,100 @@ _PLUGINS = {
 }
 
 
-def sweep_with_hydra(verb: str, words: list[str]) -> None:
+def sweep_with_hydra(verb: str, words: Sequence[str]) -> None:
     """Let Hydra run a verb: once for each point of a sweep, by any launcher and sweeper that is installed.
 
     Each run has a folder of its own below `out`, which is named by its values. Its result for sweepers that search is
     `run.objective`. An error in a run is raised.
+
+    Raises:
+        UserError: A key is fixed and swept, or a value is swept twice, so that two runs would share a folder.
     """
-    register_schema(verbs()[verb].settings_class)
-    words = with_dataset_names(words)
-    parsed = OverridesParser.create().parse_overrides(words)
-    plain = [word for word, override in zip(words, parsed, strict=True) if not override.is_sweep_override()]
-    for word in plain:
+    register_schema(settings_class(verb))
+    fixed, swept = _split(verb, words)
+    for word in fixed:
         if word in _PLUGINS:
             extra, module_of_it = _PLUGINS[word]
             check_extra(word, extra, f"hydra_plugins.{module_of_it}")
-    out = quoted(compose([word for word in plain if not word.startswith("hydra")], verb).out or f"outputs/{verb}")
-    fixed = ",".join(word.partition("=")[0] for word in plain)
+    _check_folders(fixed, swept)
+    config = compose([word for word in fixed if not word.startswith("hydra")], verb)
+    paths, others = composition.split_paths(fixed, verb)
+    folder = "${hydra.job.override_dirname}"
+    if any(word.startswith("hydra/sweeper=") for word in fixed):  # a search may try the same values again
+        folder = "${hydra.job.num}," + folder
     os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra would end the process and show a part of the error
     sys.argv = [
         f"rvtssm {verb}",
         "--multirun",
-        *words,
+        *others,
+        *swept,
         f"hydra.job.name={verb}",
-        f"hydra.sweep.dir={out}",
-        "hydra.sweep.subdir=${hydra.job.override_dirname}",
-        f"hydra.job.config.override_dirname.exclude_keys=[{fixed}]",
+        f"hydra.sweep.dir={quoted(config.out or f'outputs/{verb}')}",
+        f"hydra.sweep.subdir={folder}",
+        f"hydra.job.config.override_dirname.exclude_keys=[{','.join(word.partition('=')[0] for word in others)}]",
     ]
 
     def job(composed: DictConfig) -> float | None:
         settings = HydraConfig.get()
-        config = with_settings_of_files(to_config(composed), [*settings.overrides.task], verb)
-        config.out = settings.runtime.output_dir
+        config = composition.to_config(composed, paths, verb)
+        out = Path(settings.runtime.output_dir)
+        # Without `out`, the sweeps of several weights have one folder; a run of other settings in it keeps its own.
+        config.out = str(out if "out" in paths else unlike_others(out, verb, config))
         # for the description of the run; of two values the last one counts
-        sys.argv = ["rvtssm", verb, *settings.overrides.task, f"out={quoted(config.out)}"]
+        as_given = [f"{key}={path}" for key, path in paths.items() if isinstance(path, str)]
+        sys.argv = ["rvtssm", verb, *settings.overrides.task, *as_given, f"out={config.out}"]
         check_inputs(verb, config)
         result = named(verbs()[verb].work)(config)
         if isinstance(result, int) and result:  # the exit code of the verb
-            raise UserError("command.not_all_done", f"not all is done in {config.out}; the lines above say why")
+            found = f"not all is done in {config.out}"
+            raise UserError("run.not_all_done", found=found)
         return objective(verb, result)
 
     hydra.main(config_path=str(configs_dir()), config_name="config", version_base="1.3")(job)()
+
+
+def _split(verb: str, words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the words of one value, and those of several values in Hydra's grammar.
+
+    In a sweep, a comma between paths separates values too. A value for a list gets its brackets.
+    """
+    fixed, swept = [], []
+    for word in composition.with_recipe(verb, composition.full_words(verb, words)):
+        key, _, value = word.partition("=")
+        if is_path(verb, key) and (key == "out" or value.startswith("[") or "," not in value):
+            fixed.append(word)
+            continue
+        override = OverridesParser.create().parse_override(word)
+        if not override.is_sweep_override():
+            fixed.append(word)
+        elif override.is_choice_sweep() and _holds_list(verb, key) and "[" not in value:
+            swept.append(f"{key}={','.join(f'[{one}]' for one in _values(override))}")
+        else:
+            swept.append(composition.hydra_word(word))
+    return fixed, swept
+
+
+def _holds_list(verb: str, key: str) -> bool:
+    field = composition.fields_by_key(verb).get(key)
+    return field is not None and str(field.type).startswith(("list", "tuple"))
+
+
+def _values(override: Override) -> list[str]:
+    return list(override.sweep_string_iterator())
+
+
+def _check_folders(fixed: Sequence[str], swept: Sequence[str]) -> None:
+    """Raise UserError if two runs would have one folder: a key is named twice, or has a value twice."""
+    keys = [word.partition("=")[0] for word in (*fixed, *swept)]
+    counts = Counter(GROUPS.get(key, key) for key in keys)
+    for override in OverridesParser.create().parse_overrides(list(swept)):
+        key = override.key_or_group
+        if counts[GROUPS.get(key, key)] > 1:
+            raise UserError("setting.conflict", name=key, needed="it is swept and named twice", advice="name it once")
+        values = _values(override) if override.is_choice_sweep() or override.is_range_sweep() else []
+        for value, count in Counter(values).items():
+            if count > 1:
+                raise UserError("setting.conflict", name=key, found=value, needed="the sweep has this value twice")
 
 
 def objective(verb: str, result: Any) -> float | None:

@@ -15,7 +15,7 @@ from rvtssm.cli.config import Config
 from rvtssm.cli.console import console, say
 from rvtssm.cli.inputs import check_training
 from rvtssm.cli.run_files import run_files
-from rvtssm.cli.weights import WeightSettings, pasted, settings_of
+from rvtssm.cli.words import DetectorSettings, pasted, settings_of
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.transfer import CLASS_MAP_FORM, NO_CLASS, Transferred, TransferSource
 from rvtssm.system.output_folder import result_set
@@ -51,7 +51,7 @@ class _RunFiles(L.Callback):
             pass
 
 
-def say_settings(path: str, source: TransferSource, own: WeightSettings) -> None:
+def say_settings(path: str, source: TransferSource, own: DetectorSettings) -> None:
     """Print which settings of a training are those of its weights, and which were named."""
     theirs = settings_of(source.model, source.temporal, source.windows)
     shared = [word for word in own.words() if word in theirs.words()]

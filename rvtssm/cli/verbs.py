@@ -32,7 +32,6 @@ class Verb:
     keys: tuple[str, ...] = ()  # keys outside of the sections
     bare: str = ""  # the key of a path that stands alone: `inspect FILE` means `inspect recording=FILE`
     second: str = ""  # the key of a second path that stands alone
-    paths: tuple[str, ...] = ()  # keys of paths, beside those of the core
     writes: tuple[str, ...] = ("out",)  # keys of folders that have to be on this machine
     recipe: str = ""  # the experiment, if none is named
     follows_frames: bool = False  # windows that are not named are those of the prepared frames
@@ -164,8 +163,8 @@ def verbs() -> dict[str, Verb]:
     return found
 
 
-# groups of named settings, and the section that a choice fills
-GROUPS = {"dataset": "dataset", "model": "model", "temporal": "temporal", "mixer": "model"}
+# groups of named settings, and the key that a choice sets
+GROUPS = {"dataset": "dataset.name", "model": "model.size", "temporal": "temporal.name", "mixer": "model.mixer"}
 
 
 def usage() -> str:
@@ -181,14 +180,13 @@ def usage() -> str:
 def known_verb(name: str) -> Verb:
     """Return the verb of this name; raise UserError if there is none."""
     if name not in verbs():
-        raise UserError("command.no_such_verb", f"there is no verb {name!r}; choose from {', '.join(verbs())}")
+        raise UserError("setting.choice", found=f"there is no verb {name!r}", needed=verbs())
     return verbs()[name]
 
 
 def verbs_that_read(key: str) -> list[str]:
     """Return the verbs that read a key, a section or a group; all of them for `plugins`, none for unknown keys."""
-    first = key.partition(".")[0]
-    section = GROUPS.get(first, first)
+    section = GROUPS.get(key, key).partition(".")[0]
     return [name for name, known in verbs().items() if section in (*known.reads, *known.keys) or section == "plugins"]
 
 

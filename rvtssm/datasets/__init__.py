@@ -10,7 +10,7 @@ from rvtssm.datasets.custom import GENERATED_FILE
 from rvtssm.records import DatasetSpec
 from rvtssm.records.settings import filled
 from rvtssm.system.files import CONTENT_ERRORS, configs_dir, file_errors
-from rvtssm.system.limits import check_choice
+from rvtssm.system.limits import Settings, check_choice, setting
 from rvtssm.system.remote import local_path
 from rvtssm.system.user_error import UserError
 
@@ -22,7 +22,7 @@ _READ_KEYS = ("height", "width", "repair", "time_unit", "format", "columns")
 
 
 @dataclass
-class DatasetConfig:
+class DatasetConfig(Settings, section="dataset"):
     """Which dataset to use, where its files are (`<dir>/{train,val,test}/...`), and what it says otherwise.
 
     >>> rvtssm.DatasetConfig(raw_dir="street").source is None  # raw recordings or prepared frames, whichever are there
@@ -31,9 +31,9 @@ class DatasetConfig:
 
     name: str = ""
     """One of DATASETS."""
-    raw_dir: str | None = None
+    raw_dir: str | None = setting(None, is_path=True)
     """Recordings and boxes as published: a folder, or s3://BUCKET/FOLDER."""
-    prepared_dir: str | None = None
+    prepared_dir: str | None = setting(None, is_path=True)
     """Files made by `rvtssm preprocess` or RVT: a folder, or s3://BUCKET/FOLDER."""
     height: int | None = None
     """Height of the sensor in pixels, if it differs from the dataset's."""
@@ -49,13 +49,13 @@ class DatasetConfig:
     """Columns of recordings that do not tell them, by name or by number: {t: ts, x: xs, y: ys, p: ps}."""
     label_offset_us: Any = None
     """Microseconds to add to the times of labels; auto: the time shift that the file of the recording gives."""
-    source: str | None = None
+    source: str | None = setting(None, choices=(*SOURCES, None))
     """Raw or prepared training data; null: prepared if there are files, otherwise raw."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.name:
             check_choice("dataset.name", self.name, DATASETS)
-        check_choice("dataset.source", self.source, (*SOURCES, None))
         custom.check_keys(self.overrides, "dataset.")
 
     @property

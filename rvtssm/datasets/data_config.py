@@ -1,36 +1,26 @@
 """The settings of prepared recordings and of batches. This file does not import torch."""
 
-import math
 from dataclasses import dataclass
 
 from rvtssm.records.settings import SPLITS
-from rvtssm.system.limits import check_at_least, check_choice, check_share
+from rvtssm.system.limits import Settings, setting
 from rvtssm.system.user_error import UserError
 
 
 @dataclass
-class PreprocessConfig:
+class PreprocessConfig(Settings, section="preprocess"):
     """Which recordings to prepare, whether to use their labels, and which processes do the work."""
 
-    labels: str = "required"
+    labels: str = setting("required", choices=("required", "none"))
     """required: a window ends at every label; none: a fixed stride from the first event."""
-    splits: tuple[str, ...] = SPLITS
+    splits: tuple[str, ...] = setting(SPLITS, is_filled=True)
     """The splits to prepare."""
     scheduler: str | None = None
     """Address of a dask cluster that sees the same folders, such as tcp://node1:8786; null: none."""
-    workers: int | None = None
+    workers: int | None = setting(None, at_least=1)
     """Number of worker processes; null: one per core."""
     overwrite: bool = False
     """Replace files that were made with other settings."""
-
-    def __post_init__(self) -> None:
-        check_choice("preprocess.labels", self.labels, ("required", "none"))
-        check_at_least("preprocess", self, 1, "workers")
-        if not self.splits:
-            raise UserError(
-                "preprocess.no_splits",
-                "preprocess.splits=[] leaves nothing to prepare; name some, such as [train,val,test]",
-            )
 
     @property
     def is_labelled(self) -> bool:
@@ -38,24 +28,24 @@ class PreprocessConfig:
 
 
 @dataclass
-class SamplingConfig:
+class SamplingConfig(Settings, section="sampling"):
     """The composition of training batches. All numbers except total_batch are per process.
 
     >>> rvtssm.SamplingConfig(batch_size=8, stream_share=0.25).num_streams
     2
     """
 
-    mode: str = "mixed"
+    mode: str = setting("mixed", choices=("mixed", "random", "stream"))
     """mixed, random (BPTT) or stream (TBPTT)."""
-    batch_size: int | str = 8
+    batch_size: int | str = setting(8, at_least=1, choices=("auto",))
     """Chunks per batch; auto: as many as fit in memory, accumulated to total_batch, or without one to 8 per process."""
-    total_batch: int | None = None
+    total_batch: int | None = setting(None, at_least=1)
     """Chunks per optimiser step over all processes, divided into batches and `training.accumulate`; null: any."""
-    chunk_length: int = 21
+    chunk_length: int = setting(21, at_least=1)
     """Steps per chunk."""
-    stream_share: float = 0.5
+    stream_share: float = setting(0.5, at_least=0, at_most=1)
     """Share of streams in a mixed batch, which holds at least one chunk of each kind."""
-    frames_per_chunk: int | None = None
+    frames_per_chunk: int | None = setting(None, at_least=1)
     """Labelled frames of a chunk that reach the loss; null: all."""
 
     @property
@@ -81,23 +71,25 @@ class SamplingConfig:
         return 1
 
     def __post_init__(self) -> None:
-        check_choice("sampling.mode", self.mode, ("mixed", "random", "stream"))
-        check_at_least("sampling", self, 1, "chunk_length", "frames_per_chunk")
-        check_share("sampling", self, "stream_share")
-        if isinstance(self.batch_size, str):
-            check_choice("sampling.batch_size", self.batch_size, ("auto",))
-        elif self.batch_size < self.smallest_batch:
-            raise UserError(
-                "sampling.batch_too_small",
-                f"sampling.batch_size={self.batch_size} is too small for sampling.mode={self.mode}; "
-                "a mixed batch holds at least one random chunk and one stream",
-            )
-        check_at_least("sampling", self, self.smallest_batch, "total_batch")
+        super().__post_init__()
+        # a mixed batch holds at least one random chunk and one stream
+        for key in ("batch_size", "total_batch"):
+            size = getattr(self, key)
+            if isinstance(size, int) and size < self.smallest_batch:
+                raise UserError(
+                    "setting.conflict",
+                    name=f"sampling.{key}",
+                    found=size,
+                    needed="a mixed batch holds at least one random chunk and one stream",
+                    advice="give 2 or more, or another sampling.mode",
+                )
         if self.mode == "mixed" and self.stream_share in (0, 1):
             raise UserError(
-                "sampling.stream_share",
-                f"sampling.stream_share={self.stream_share:g} with sampling.mode=mixed, whose batches contain "
-                f"random chunks and streams; use sampling.mode={'stream' if self.stream_share else 'random'}",
+                "setting.conflict",
+                name="sampling.stream_share",
+                found=f"{self.stream_share:g}",
+                needed="the batches of sampling.mode=mixed contain random chunks and streams",
+                advice=f"use sampling.mode={'stream' if self.stream_share else 'random'}",
             )
 
 
@@ -117,7 +109,7 @@ class FlipZoom:
 
 
 @dataclass
-class AugmentConfig:
+class AugmentConfig(Settings, section="augment"):
     """Augmentation of training chunks. Streams do not zoom in, since a zoom depends on the labels of one chunk.
 
     With `window_ms` or `hz`, the windows are drawn: `draws` says whether for each random chunk, for each recording in
@@ -128,35 +120,30 @@ class AugmentConfig:
     0.0
     """
 
-    flip_prob: float = 0.5
+    flip_prob: float = setting(0.5, at_least=0, at_most=1)
     """Probability that a chunk or a stream is mirrored left to right."""
-    zoom_prob: float = 0.8
+    zoom_prob: float = setting(0.8, at_least=0, at_most=1)
     """Probability that a random chunk is zoomed: in by up to 1.5 (four of five times), or out by up to 1.2."""
-    stream_zoom_prob: float = 0.5
+    stream_zoom_prob: float = setting(0.5, at_least=0, at_most=1)
     """Probability that a stream is zoomed out by up to 1.2."""
-    window_ms: list[float] | None = None
+    window_ms: list[float] | None = setting(None, at_least=0.001, is_filled=True)
     """Window lengths to draw, such as [5,10,20,35,50]; null: as in `windows`."""
-    stream_window_ms: list[float] | None = None
+    stream_window_ms: list[float] | None = setting(None, at_least=0.001, is_filled=True)
     """Window lengths that streams draw; null: those of window_ms."""
-    hz: list[float] | None = None
+    hz: list[float] | None = setting(None, at_least=0.001, is_filled=True)
     """Rates to draw, such as [20,40,100]; null: as in `windows`."""
-    draws: str = "random"
+    draws: str = setting("random", choices=("random", "stream", "all"))
     """Which chunks draw their windows: random, stream or all; the others use `windows`."""
 
     def __post_init__(self) -> None:
-        check_share("augment", self, "flip_prob", "zoom_prob", "stream_zoom_prob")
-        for name in ("window_ms", "stream_window_ms", "hz"):
-            values = getattr(self, name)
-            if values is not None and not (values and all(0.001 <= value < math.inf for value in values)):
-                raise UserError(
-                    "augment.not_positive", f"augment.{name}={values}; name positive numbers, as in [5,20,50], or null"
-                )
-        check_choice("augment.draws", self.draws, ("random", "stream", "all"))
+        super().__post_init__()
         if self.stream_window_ms is not None and (self.draws == "random" or self.window_ms is None):
             raise UserError(
-                "augment.stream_window",
-                f"augment.stream_window_ms={self.stream_window_ms} with augment.draws={self.draws} and "
-                f"augment.window_ms={self.window_ms}; it needs augment.draws=all and lengths for random chunks",
+                "setting.needs",
+                name="augment.stream_window_ms",
+                found=self.stream_window_ms,
+                needed="streams draw these lengths where random chunks draw others; set augment.draws=all and "
+                "augment.window_ms",
             )
 
     @property
@@ -171,20 +158,16 @@ class AugmentConfig:
 
 
 @dataclass
-class DataConfig:
+class DataConfig(Settings, section="data"):
     """Loading of batches. Numbers are per process.
 
     >>> rvtssm.DataConfig(workers=0).eval_batch_size
     8
     """
 
-    workers: int = 2
+    workers: int = setting(2, at_least=0)
     """Loader processes; 0: load in the main process."""
-    eval_batch_size: int = 8
+    eval_batch_size: int = setting(8, at_least=1)
     """Recordings evaluated in parallel."""
-    eval_chunk_length: int = 21
+    eval_chunk_length: int = setting(21, at_least=1)
     """Steps per evaluation batch."""
-
-    def __post_init__(self) -> None:
-        check_at_least("data", self, 0, "workers")
-        check_at_least("data", self, 1, "eval_batch_size", "eval_chunk_length")

@@ -1,12 +1,12 @@
 """The settings of predictions and of live detection. This file does not import torch."""
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.records.settings import REDUCTIONS, SHOWN_SCORE, check_window
 from rvtssm.system.extras import installed_parts
-from rvtssm.system.limits import check_choice, check_positive, check_share, check_whole
+from rvtssm.system.limits import Settings, check_choice, setting
 from rvtssm.system.user_error import UserError
 
 # Formats of results: the name of the file ("" if there is none), and the function that opens its writer. Those of other
@@ -24,80 +24,72 @@ _LARGEST_SCALE = 16  # largest enlargement of pictures; larger ones show nothing
 
 
 @dataclass
-class DetectionConfig:
+class DetectionConfig(Settings, section="detection"):
     """How events become boxes, for `rvtssm predict` and `rvtssm live`."""
 
-    hz: float | None = None
+    hz: float | None = setting(None, above=0, at_most=1_000_000)
     """Inference rate in Hz; null: the rate of training. A live detector that is slower passes over windows."""
     window: str | None = None
     """Windows at other rates. slide: as long as in training; shrink: as long as the stride; null: as the weights allow.
     """
-    downsample: int | None = None
+    downsample: int | None = setting(None, at_least=1)
     """Each n x n square of the sensor is one pixel of the frame; null: the largest n that finds objects, for a camera
     the largest n that leaves frames as large as in training."""
-    reduce: str | None = None
+    reduce: str | None = setting(None, choices=(*REDUCTIONS, None))
     """Of each square. nearest: keep one pixel; sum: count the events of all; null: as in training."""
     tiles: str | None = None
     """Cut frames into overlapping tiles, across and down, such as 2x2, for small objects (docs/live.md)."""
-    min_score: float = SHOWN_SCORE
+    min_score: float = setting(SHOWN_SCORE, at_least=0, at_most=1)
     """Lowest score of boxes in files and pictures."""
-    track: str | None = None
+    track: str | None = setting(None, choices=(*TRACKERS, None))
     """Track objects, which gives each a constant track_id, 0: no track; one of TRACKERS."""
-    camera_settings: str | None = None
+    camera_settings: str | None = setting(None, is_path=True)
     """YAML file with biases and region of interest of a camera (docs/live.md)."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_window("detection.window", self.window)
-        check_choice("detection.reduce", self.reduce, (*REDUCTIONS, None))
-        check_choice("detection.track", self.track, (*TRACKERS, None))
-        check_positive("detection", self, "hz")
-        check_whole("detection", self, "downsample")
-        check_share("detection", self, "min_score")
         parse_tiles(self.tiles)
-        check_highest_rate("detection", self.hz)
 
 
 @dataclass
-class PredictConfig:
+class PredictConfig(Settings, section="predict"):
     """What `rvtssm predict` writes."""
 
-    formats: list[str] = field(default_factory=lambda: ["jsonl", "npy", "mp4", "png"])
+    formats: list[str] = setting(["jsonl", "npy", "mp4", "png"])
     """Files to write: some of RESULT_WRITERS, mp4, png, and those of installed parts."""
     all_scores: bool = False
     """Write all boxes that pass `postprocess` to the files, for programs that score them."""
-    view: str = "sensor"
+    view: str = setting("sensor", choices=VIEWS)
     """Events in pictures. sensor: of the sensor; network: of the detector's frame."""
-    scale: int | None = None
+    scale: int | None = setting(None, at_least=1, at_most=_LARGEST_SCALE)
     """Enlargement of pictures; null: to a width of about 960 pixels."""
-    windows_per_call: int = 8
+    windows_per_call: int = setting(8, at_least=1)
     """Windows per call of the detector, affects speed and memory, not results; 1 for latency."""
 
     def __post_init__(self) -> None:
-        check_choice("predict.view", self.view, VIEWS)
-        check_whole("predict", self, "scale", "windows_per_call")
-        if self.scale is not None and self.scale > _LARGEST_SCALE:
-            raise UserError("predict.scale", f"predict.scale={self.scale} must be at most {_LARGEST_SCALE}")
+        super().__post_init__()
         for name in self.formats:
             check_choice("predict.formats", name, (*result_writers(), *PICTURE_FORMATS))
 
 
 @dataclass
-class LiveConfig:
+class LiveConfig(Settings, section="live"):
     """What `rvtssm live` reads and writes."""
 
     camera: str = "auto"
     """Serial number of a camera; auto: the first one found."""
-    duration_s: float | None = None
+    duration_s: float | None = setting(None, above=0)
     """Seconds to run; null: until Ctrl-C or until the camera is unplugged."""
     benchmark: bool = False
     """Measure the first windows of a recording at several values of downsample instead, and write benchmark.json."""
-    formats: list[str] = field(default_factory=lambda: ["jsonl"])
+    formats: list[str] = setting(["jsonl"])
     """Some of RESULT_WRITERS, and those of installed parts."""
     heartbeat: bool = False
     """Go on with windows while a pipe or a program is silent, by the clock of this computer."""
 
     def __post_init__(self) -> None:
-        check_positive("live", self, "duration_s")
+        super().__post_init__()
         for name in self.formats:
             check_choice("live.formats", name, result_writers())
 
@@ -105,14 +97,6 @@ class LiveConfig:
 def result_writers() -> dict[str, tuple[str, str]]:
     """Return all formats of results by name."""
     return {**RESULT_WRITERS, **installed_parts("rvtssm.results")}
-
-
-def check_highest_rate(section: str, hz: float | None) -> None:
-    """Raise UserError for a rate whose windows are shorter than a microsecond."""
-    if hz is not None and hz > 1e6:
-        raise UserError(
-            "settings.rate_too_high", f"{section}.hz={hz:g} must be at most 1000000, which means windows of 1 us"
-        )
 
 
 def shown_boxes(config: PostprocessConfig) -> PostprocessConfig:
@@ -129,6 +113,9 @@ def parse_tiles(text: str | None) -> tuple[int, int]:
     match = re.fullmatch(r"([1-8])x([1-8])", "1x1" if text is None else str(text))
     if match is None:
         raise UserError(
-            "tiles.format", f"detection.tiles={text!r} must be two numbers from 1 to 8, across and down, such as 2x2"
+            "setting.form",
+            name="detection.tiles",
+            found=text,
+            needed="give two numbers from 1 to 8, across and down, such as 2x2",
         )
     return int(match[1]), int(match[2])

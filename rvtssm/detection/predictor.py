@@ -268,7 +268,7 @@ class Predictor:
         checkpoint = self.checkpoint
         note = f"; {checkpoint.note}" if checkpoint.note else ""
         return (
-            f"Predictor({checkpoint.model_config.size} {checkpoint.temporal_config.name}, "
+            f"Predictor({checkpoint.model_config.preset} {checkpoint.temporal_config.name}, "
             f"{', '.join(self.class_names)}, trained at {checkpoint.windows.hz:g} Hz on {checkpoint.spec.name}"
             f"{note})"
         )

@@ -26,7 +26,7 @@ from rvtssm.system.provenance import written_by
 def title(checkpoint: LoadedCheckpoint, options: EvaluationConfig) -> str:
     """Return which weights were scored on which recordings."""
     words = [f"{checkpoint.spec.name} {options.split}"]
-    words.append(f"{checkpoint.model_config.size} {checkpoint.temporal_config.name}")
+    words.append(f"{checkpoint.model_config.preset} {checkpoint.temporal_config.name}")
     if options.grid == "free":
         words.append("free grid")
     if options.streaming:

@@ -4,15 +4,15 @@ With length None (shrink), every window begins at the end of the previous one, s
 With a fixed length (slide), windows have that length at any stride.
 """
 
-import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from rvtssm.records import Windows, WindowSettings
-from rvtssm.system.limits import check_at_least
+from rvtssm.records.settings import CHANNELS_PER_BIN, CONVENTIONS, REDUCTIONS
+from rvtssm.system.limits import Settings, setting
 from rvtssm.system.user_error import UserError, said_of
 
 LATE_US = 10_000  # in a live stream, a larger step back in time means that the clock has jumped
@@ -23,37 +23,33 @@ USUAL_REDUCTION = {"exact": "sum", "rvt": "nearest"}  # of new trainings, by con
 
 
 @dataclass
-class WindowsConfig:
+class WindowsConfig(Settings, section="windows"):
     """How events become frames: the section `windows` of the configuration.
 
     >>> rvtssm.WindowsConfig(stride_ms=10, window_ms=50).settings.hz
     100.0
     """
 
-    stride_ms: float = _USUAL.stride_us / 1000
+    stride_ms: float = setting(_USUAL.stride_us / 1000, at_least=0.001)  # one microsecond
     """Time between window ends."""
-    window_ms: float | None = None
+    window_ms: float | None = setting(None, at_least=0.001)
     """Length of a window; null: as long as the stride (shrink); a number: fixed (slide)."""
-    num_bins: int = _USUAL.num_bins
+    num_bins: int = setting(_USUAL.num_bins, at_least=1)
     """Time bins of a window, for each polarity."""
-    count_cutoff: int = _USUAL.count_cutoff
+    count_cutoff: int = setting(_USUAL.count_cutoff, at_least=1, at_most=255)
     """Counts per pixel, bin and polarity saturate here."""
-    convention: str = _USUAL.convention
+    convention: str = setting(_USUAL.convention, choices=CONVENTIONS)
     """exact, or rvt to reproduce the files of RVT."""
-    representation: str = _USUAL.representation
+    representation: str = setting(_USUAL.representation, choices=CHANNELS_PER_BIN)
     """histogram or surfaces."""
-    time_constants_ms: list[float] = field(default_factory=lambda: [tau / 1000 for tau in _USUAL.time_constants_us])
+    time_constants_ms: list[float] = setting([tau / 1000 for tau in _USUAL.time_constants_us], is_filled=True)
     """Only for representation=surfaces, which has no bins."""
-    reduce: str | None = None
+    reduce: str | None = setting(None, choices=(*REDUCTIONS, None))
     """Of each n x n square if downsample is n. nearest: keep one pixel, as RVT does; sum: count the events of all;
     null: nearest with convention=rvt, otherwise sum."""
 
     def __post_init__(self) -> None:
-        check_at_least("windows", self, 0.001, "stride_ms", "window_ms")  # one microsecond
-        if not all(map(math.isfinite, self.time_constants_ms)):
-            raise UserError(
-                "windows.time_constants", f"windows.time_constants_ms={self.time_constants_ms} must be finite numbers"
-            )
+        super().__post_init__()
         with said_of("windows"):
             self.settings  # noqa: B018  checks its values
 
@@ -68,6 +64,20 @@ class WindowsConfig:
         constants_us = tuple(round(tau * 1000) for tau in self.time_constants_ms)
         reduce = self.reduce or USUAL_REDUCTION.get(self.convention, "sum")
         return WindowSettings(stride_us, length_us, *counted, constants_us, reduce)
+
+    @classmethod
+    def of(cls, windows: WindowSettings) -> "WindowsConfig":
+        """Return the settings in milliseconds that give these windows."""
+        return cls(
+            stride_ms=windows.stride_us / 1000,
+            window_ms=None if windows.length_us is None else windows.length_us / 1000,
+            num_bins=windows.num_bins,
+            count_cutoff=windows.count_cutoff,
+            convention=windows.convention,
+            representation=windows.representation,
+            time_constants_ms=[tau / 1000 for tau in windows.time_constants_us],
+            reduce=None if windows.reduce == USUAL_REDUCTION[windows.convention] else windows.reduce,
+        )
 
 
 @dataclass(frozen=True, slots=True)

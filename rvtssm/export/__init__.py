@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from rvtssm.records.settings import SMALLEST_SIDE
 from rvtssm.system.extras import installed_parts
-from rvtssm.system.limits import check_at_least, check_choice, check_note
+from rvtssm.system.limits import Settings, check_choice, check_note, setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,21 +28,21 @@ def precisions() -> dict[str, Precision]:
 
 
 @dataclass
-class ExportConfig:
+class ExportConfig(Settings, section="export"):
     """One run of `rvtssm export`; the suffix of the file selects the format."""
 
-    height: int | None = None
+    height: int | None = setting(None, at_least=SMALLEST_SIDE)
     """Height of the frame in pixels; null: as in training."""
-    width: int | None = None
+    width: int | None = setting(None, at_least=SMALLEST_SIDE)
     """Width of the frame in pixels; null: as in training."""
     precision: str = "float32"
     """float32, bf16 (which halves a .safetensors file), or one that an installed part adds."""
     note: str | None = None
     """One line about the weights, shown on terminals and pictures; null: as in the checkpoint."""
-    calibrate: str | None = None
+    calibrate: str | None = setting(None, is_path=True)
     """Recordings, on which the ranges of small numbers are found: a file, or a folder of them."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_choice("export.precision", self.precision, precisions())
         check_note("export.note", self.note)
-        check_at_least("export", self, SMALLEST_SIDE, "height", "width")

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from rvtssm.models.detector import Detector, build_detector, set_precision
-from rvtssm.models.model_config import ModelConfig, PostprocessConfig
+from rvtssm.models.model_config import CUSTOM, PRESETS, ModelConfig, PostprocessConfig
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.records.settings import SMALLEST_SIDE, check_window
 from rvtssm.ssm.temporal_config import TemporalConfig
@@ -193,6 +193,8 @@ def _with_options(model: Mapping[str, Any]) -> dict[str, Any]:
             settings[name] = value
         elif model["head"] == _EARLIER.rstrip("_"):
             options[name.removeprefix(_EARLIER)] = value
+    if settings["size"] not in PRESETS:  # earlier versions had any name there
+        settings["size"] = CUSTOM
     return {**settings, "head_options": options}
 
 

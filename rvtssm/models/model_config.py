@@ -3,27 +3,37 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rvtssm.system.limits import check_at_least, check_choice, check_share
+from rvtssm.system.limits import Settings, setting
 from rvtssm.system.options import Options, checked_options
 from rvtssm.system.user_error import UserError
 
 PRECISIONS = ("float32", "bf16")  # choices outside of training
 SCORES = ("objectness_times_class", "class_only")
+CUSTOM = "custom"  # a model without a preset
+# The sizes of a model by name: channels of the first stage, mixers of each stage, channels per attention head,
+# bottlenecks of the neck.
+PRESETS: dict[str, dict[str, Any]] = {
+    # a million parameters and a third of the time of tiny, for processors of robots
+    "nano": {"embed_dim": 16, "num_blocks": (0, 0, 1, 1), "head_dim": 16, "fpn_blocks": 0},
+    "tiny": {"embed_dim": 32, "num_blocks": (1, 1, 1, 1), "head_dim": 32, "fpn_blocks": 1},
+    "small": {"embed_dim": 48, "num_blocks": (1, 1, 1, 1), "head_dim": 24, "fpn_blocks": 1},
+    "base": {"embed_dim": 64, "num_blocks": (1, 1, 1, 1), "head_dim": 32, "fpn_blocks": 2},
+}
 _NUM_STAGES = 4  # stages of the rvt backbone
 
 
 @dataclass
-class ModelConfig:
+class ModelConfig(Settings, section="model"):
     """The parts and sizes of a detector, except those that follow from the dataset or belong to the temporal layer.
 
     A key that starts with the name of a part applies to that part only.
 
-    >>> rvtssm.ModelConfig(embed_dim=32, fpn_blocks=1).dim_multiplier
-    (1, 2, 4, 8)
+    >>> rvtssm.ModelConfig(size="tiny").embed_dim
+    32
     """
 
-    size: str = "base"
-    """Name of this set of sizes in reports."""
+    size: str = setting("base", choices=(*PRESETS, CUSTOM))
+    """Preset of embed_dim, num_blocks, head_dim and fpn_blocks where they are not named; one of PRESETS, or custom."""
     backbone: str = "rvt"
     """One of rvtssm.models.parts.BACKBONES."""
     neck: str = "pafpn"
@@ -34,7 +44,7 @@ class ModelConfig:
     """In the backbone, train the temporal layers only."""
     timm_name: str | None = None
     """Name of a model in timm, such as resnet18."""
-    timm_weights: str | None = None
+    timm_weights: str | None = setting(None, is_path=True)
     """Its initial weights: a file, `pretrained` (downloaded by timm), or null: random."""
     backbone_options: dict[str, Any] = field(default_factory=dict)
     """Settings of a backbone that has some of its own, by name."""
@@ -44,51 +54,43 @@ class ModelConfig:
     """Settings of a head that has some of its own, by name."""
     mixer_options: dict[str, Any] = field(default_factory=dict)
     """Settings of a mixer that has some of its own, by name."""
-    embed_dim: int = 64
+    embed_dim: int = setting(64, at_least=1)
     """Channels of the first stage."""
-    dim_multiplier: tuple[int, ...] = (1, 2, 4, 8)
+    dim_multiplier: tuple[int, ...] = setting((1, 2, 4, 8), at_least=1)
     """Channels of the four stages, as multiples of embed_dim."""
     mixer: str = "attention"
     """One of rvtssm.models.backbones.rvt.SPATIAL_MIXERS."""
-    num_blocks: tuple[int, ...] = (1, 1, 1, 1)
+    num_blocks: tuple[int, ...] = setting((1, 1, 1, 1), at_least=0)
     """Mixers per stage; for attention, a mixer is a block and a grid layer."""
-    head_dim: int = 32
+    head_dim: int = setting(32, at_least=1)
     """Channels per attention head."""
-    fpn_blocks: int = 2
+    fpn_blocks: int = setting(2, at_least=0)
     """Bottlenecks per CSP layer of the neck."""
-    layer_scale: float = 1e-5
+    layer_scale: float = setting(1e-5, at_least=0)
     """Initial scale of the residual branches of a mixer."""
-    drop_path: float = 0.0
+    drop_path: float = setting(0.0, at_least=0, below=1)
     """Share of the residual branches of mixers that a training step drops."""
-    memory: str = "carried"
+    memory: str = setting("carried", choices=("carried", "chunk"))
     """carried, or chunk: reset the state every memory_chunk steps, as for released SSM weights."""
-    memory_chunk: int | None = None
+    memory_chunk: int | None = setting(None, at_least=1)
     """Steps between two resets of the state, for memory=chunk."""
 
     def __post_init__(self) -> None:
-        self.dim_multiplier, self.num_blocks = tuple(self.dim_multiplier), tuple(self.num_blocks)
-        check_choice("model.memory", self.memory, ("carried", "chunk"))
-        check_at_least("model", self, 1, "embed_dim", "head_dim", "memory_chunk")
-        check_at_least("model", self, 0, "fpn_blocks", "layer_scale", "drop_path")
-        if len(self.dim_multiplier) != _NUM_STAGES or len(self.num_blocks) != _NUM_STAGES:
-            raise UserError(
-                "model.stages",
-                f"model.dim_multiplier={self.dim_multiplier} and model.num_blocks={self.num_blocks} "
-                f"need one number for each of the {_NUM_STAGES} stages",
-            )
-        if min(self.dim_multiplier) < 1 or min(self.num_blocks) < 0:
-            raise UserError(
-                "model.stage_sizes",
-                f"model.dim_multiplier={self.dim_multiplier} must be at least 1, model.num_blocks={self.num_blocks} "
-                "at least 0",
-            )
-        if self.drop_path >= 1:
-            raise UserError("model.drop_path", f"model.drop_path={self.drop_path:g} must be less than 1")
+        for key, value in PRESETS.get(self.size, {}).items():
+            if key not in self.named:
+                setattr(self, key, value)
+        super().__post_init__()
+        for key in ("dim_multiplier", "num_blocks"):
+            if len(getattr(self, key)) != _NUM_STAGES:
+                needed = f"give one number for each of the {_NUM_STAGES} stages"
+                raise UserError("setting.form", name=f"model.{key}", found=list(getattr(self, key)), needed=needed)
         if (self.memory == "chunk") != (self.memory_chunk is not None):
             raise UserError(
-                "model.memory_chunk",
-                f"model.memory={self.memory} with model.memory_chunk={self.memory_chunk}; "
-                "give a length in steps with `chunk` and none with `carried`",
+                "setting.conflict",
+                name="model.memory_chunk",
+                found=self.memory_chunk,
+                needed=f"model.memory={self.memory}",
+                advice="give a length in steps with `chunk` and none with `carried`",
             )
 
     def options_of(self, part: str, kind: type[Options]) -> Options:
@@ -103,42 +105,42 @@ class ModelConfig:
         """
         return checked_options(f"model.{part}_options", getattr(self, f"{part}_options"), kind)
 
+    def over(self, others: "ModelConfig") -> "ModelConfig":
+        """Return other settings, with the values that the caller of these has named; a preset names its sizes."""
+        return super().over(replace(others, **PRESETS.get(self.named.get("size", CUSTOM), {})))
 
-MODEL_SIZES = {
-    # a million parameters and a third of the time of tiny, for processors of robots
-    "nano": ModelConfig(size="nano", embed_dim=16, head_dim=16, fpn_blocks=0, num_blocks=(0, 0, 1, 1)),
-    "tiny": ModelConfig(size="tiny", embed_dim=32, head_dim=32, fpn_blocks=1),
-    "small": ModelConfig(size="small", embed_dim=48, head_dim=24, fpn_blocks=1),
-    "base": ModelConfig(size="base", embed_dim=64, head_dim=32, fpn_blocks=2),
-}
+    @property
+    def preset(self) -> str:
+        """What people call these sizes: a preset, or the model of timm; `custom` if they are those of none."""
+        if self.backbone == "timm" and self.timm_name:
+            return self.timm_name
+        if (self.backbone, self.dim_multiplier) != ("rvt", (1, 2, 4, 8)):
+            return CUSTOM
+        for name, sizes in PRESETS.items():
+            if all(getattr(self, key) == value for key, value in sizes.items()):
+                return name
+        return CUSTOM
+
+
+MODEL_SIZES = {name: ModelConfig(size=name) for name in PRESETS}
 
 
 @dataclass
-class PostprocessConfig:
+class PostprocessConfig(Settings, section="postprocess"):
     """Which boxes count as detections. A head without non-maximum suppression does not read `nms_iou` and `score`.
 
     >>> rvtssm.PostprocessConfig(min_score=0.1).nms_iou
     0.45
     """
 
-    min_score: float = 0.001
+    min_score: float = setting(0.001, at_least=0, at_most=1)
     """Drop boxes whose objectness times class probability is lower."""
-    nms_iou: float = 0.45
+    nms_iou: float = setting(0.45, at_least=0, at_most=1)
     """Of two boxes of a class that overlap by more than this, keep the better one."""
-    score: str | None = None
+    score: str | None = setting(None, choices=(*SCORES, None))
     """What ranks detections: objectness_times_class or class_only; null: as the weights were scored after training."""
-    max_detections: int | None = None
+    max_detections: int | None = setting(None, at_least=1)
     """Keep this many per frame, the best ones; null: all."""
-
-    def __post_init__(self) -> None:
-        if self.score not in (*SCORES, None):
-            choices = ", ".join(SCORES)
-            raise UserError(
-                "model.score",
-                f"postprocess.score={self.score!r}; choose from {choices} (the lowest score is min_score)",
-            )
-        check_share("postprocess", self, "min_score", "nms_iou")
-        check_at_least("postprocess", self, 1, "max_detections")
 
     def with_score(self, score: str | None) -> "PostprocessConfig":
         """Return these settings with a score where they name none; None stands for objectness_times_class."""

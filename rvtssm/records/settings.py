@@ -173,11 +173,9 @@ def check_window(key: str, value: object, other: str | None = None) -> None:
         other: A third choice.
     """
     if value not in ("slide", "shrink", other):
-        raise UserError(
-            "windows.length_policy",
-            f"{key}={value!r}; choose from slide (windows as long as in training), shrink (as long as the stride), "
-            f"{other or 'null'}; window_ms of the training sets the length in ms",
-        )
+        choices = ["slide (windows as long as in training)", "shrink (as long as the stride)", other]
+        advice = "window_ms of the training sets the length in ms"
+        raise UserError("setting.choice", name=key, found=value, needed=choices, advice=advice)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from numbers import Integral
 from typing import Any
 
-from rvtssm.system.limits import check_choice, check_number, check_share, check_whole
+from rvtssm.system.limits import Settings, check_choice, check_number, setting
 from rvtssm.system.options import Options, checked_options
 from rvtssm.system.user_error import UserError
 
@@ -17,7 +16,7 @@ _BLOCKS = {"selective_s5": "feed_forward", "s7": "gated"}
 
 
 @dataclass
-class TemporalConfig:
+class TemporalConfig(Settings, section="temporal"):
     """The temporal layer of the detector, and its settings.
 
     Unless its comment names layers, a key applies to s4, s4d, s5 and selective_s5. Layers ignore the keys of other
@@ -50,33 +49,33 @@ class TemporalConfig:
 
     name: str = "s5"
     """One of rvtssm.ssm.temporal_layers.TEMPORAL_LAYERS."""
-    strides: tuple[int, ...] | None = None
+    strides: tuple[int, ...] | None = setting(None, at_least=1, is_distinct=True)
     """Strides of the backbone at which state is carried; null: all of them."""
     discretization: str | None = None
     """One of rvtssm.ssm.discretize.DISCRETIZATIONS; null: zoh for selective_s5, bilinear for s4, s4d and s5."""
-    bandlimit: float = 0.0
+    bandlimit: float = setting(0.0, at_least=0, at_most=1)
     """s4d, s5: fraction of the Nyquist rate above which modes are masked, 0 = off; the paper's recipes use 0.5."""
-    bandlimit_at: str = "train_step"
+    bandlimit_at: str = setting("train_step", choices=("train_step", "current_step"))
     """The step that defines the Nyquist rate: train_step or current_step."""
-    dt_min: float = 0.001
+    dt_min: float = setting(0.001, above=0)
     """Also s7: the learned steps of the modes start log-uniform between dt_min and dt_max."""
-    dt_max: float = 0.1
+    dt_max: float = setting(0.1, above=0)
     """Also s7: the largest initial step of a mode."""
-    state_size: int | None = None
+    state_size: int | None = setting(None, at_least=1)
     """Number of modes, conjugates included; null: 64 per feature for s4 and s4d, the number of features for others."""
     half_state: bool = False
     """s5, selective_s5: keep one mode of each conjugate pair, as s4 and s4d always do."""
     init: str = "legs"
     """One of rvtssm.ssm.init.INITIAL_MODES; s4 supports only legs."""
-    num_blocks: int = 1
+    num_blocks: int = setting(1, at_least=1)
     """Number of HiPPO blocks on the diagonal of the initial state matrix; s4 always has one."""
-    scan: str = "auto"
+    scan: str = setting("auto", choices=SCANS)
     """s5, selective_s5, s7, in training: one of SCANS, see rvtssm.ssm.scan.sweeps."""
     clip_real: bool = True
     """s5: clip Re(lambda) to at most -1e-4; the other layers are stable for all weights."""
     bidirectional: bool = False
     """s5, offline use: add a second scan from the end of the chunk."""
-    block: str | None = None
+    block: str | None = setting(None, choices=(*_BLOCKS.values(), None))
     """selective_s5, s7: feed_forward, the block of s5 (default of selective_s5), or gated, the block of the S7 paper.
     """
 
@@ -84,38 +83,30 @@ class TemporalConfig:
     """Settings of a layer that has some of its own, by name."""
 
     def __post_init__(self) -> None:
-        given = self.strides
-        if isinstance(given, Integral) or (given and (len(set(given)) < len(given) or min(given) < 1)):
+        super().__post_init__()
+        if self.dt_min > self.dt_max:
             raise UserError(
-                "temporal.strides",
-                f"temporal.strides={given}; list each stride at which state is carried once, such as [16,32], or give "
-                "null for all strides of the backbone",
+                "setting.conflict",
+                name="temporal.dt_min",
+                found=self.dt_min,
+                needed=f"temporal.dt_max={self.dt_max}",
+                advice="give dt_min <= dt_max",
             )
-        if given is not None:
-            self.strides = tuple(given)
-        check_share("temporal", self, "bandlimit")
-        for key in ("dt_min", "dt_max"):
-            check_number(f"temporal.{key}", getattr(self, key), 0)
-        if not 0 < self.dt_min <= self.dt_max:
-            raise UserError(
-                "temporal.dt_range", f"temporal.dt_min={self.dt_min}, dt_max={self.dt_max}; give 0 < dt_min <= dt_max"
-            )
-        check_choice("temporal.bandlimit_at", self.bandlimit_at, ("train_step", "current_step"))
-        check_choice("temporal.scan", self.scan, SCANS)
         self.discretization = self.discretization or _DISCRETIZATIONS.get(self.name, "bilinear")
         if self.name in ("s7", "lstm"):
             self.discretization = None
-        check_choice("temporal.block", self.block, (*_BLOCKS.values(), None))
         if self.name not in _BLOCKS:
             self.block = None
         elif self.block is None:
             self.block = _BLOCKS[self.name]
         if self.bidirectional and self.name != "s5":
             raise UserError(
-                "temporal.bidirectional",
-                f"temporal.bidirectional=true with temporal.name={self.name}; only s5 supports it",
+                "setting.conflict",
+                name="temporal.bidirectional",
+                found="true",
+                needed=f"temporal.name={self.name}",
+                advice="only s5 supports it",
             )
-        check_whole("temporal", self, "state_size", "num_blocks")
 
     @classmethod
     def of_layer(cls, config: object, name: str, dim: object) -> TemporalConfig:

@@ -35,8 +35,9 @@ KINDS = {
     "file.content": Kind("The file can be read, but does not hold what is needed."),
     "file.ambiguous": Kind("The file holds several things of the kind that is needed.", "name one"),
     "file.not_writable": Kind("The file or folder cannot be written."),
-    # A run
+    # Runs
     "run.exists": Kind("The folder holds a run, which is kept."),
+    "run.not_all_done": Kind("Some of the work could not be done.", "the lines above say why"),
     "run.other_settings": Kind("A run cannot go on with other settings that decide its numbers."),
     "run.not_finite": Kind("A loss or a gradient of a training is not finite."),
     "run.process_ended": Kind("One of several processes that work together has ended."),
@@ -58,16 +59,17 @@ def worded(kind: str, name: object = "", found: object = "", needed: object = ""
         needed: A list of choices, or a clause on what is needed.
         advice: What to do; empty: the advice of the kind.
     """
-    where = str(name)
-    if found not in ("", None):
-        # A setting is shown as it is written; a file is followed by a clause.
-        between = "=" if kind.startswith("setting.") and where else ": "
-        where = f"{where}{between}{found}" if where else str(found)
-    parts = [where]
+    clauses = []
     if isinstance(needed, list | tuple | set | frozenset | dict):
         choices = ["null" if choice is None else str(choice) for choice in needed]
-        parts.append(f"choose from {', '.join(choices) or 'nothing'}")
+        clauses.append(f"choose from {', '.join(choices) or 'nothing'}")
     else:
-        parts.append(str(needed))
-    parts.append(advice or KINDS[kind].advice)
-    return "; ".join(part for part in parts if part)
+        clauses.append(str(needed))
+    clauses.append(advice or KINDS[kind].advice)
+    rest = "; ".join(clause for clause in clauses if clause)
+    if found in ("", None):
+        return ": ".join(part for part in (str(name), rest) if part)
+    # A setting is shown as it is written; a file is followed by a clause.
+    between = "=" if kind.startswith("setting.") else ": "
+    where = f"{name}{between}{found}" if str(name) else str(found)
+    return "; ".join(part for part in (where, rest) if part)

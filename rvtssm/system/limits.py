@@ -1,87 +1,189 @@
-"""Check values of a configuration. Messages name the key, the value and what is allowed."""
+"""Limits of values. A field of a dataclass of settings states its own, and one function checks them all."""
 
+from __future__ import annotations
+
+import copy
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
+from dataclasses import Field, dataclass, field, fields, replace
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeVar
 
 from rvtssm.system.user_error import UserError
 
 LONGEST_NOTE = 60  # letters; most pictures are wide enough for this many
+_LONGEST_SHOWN = 100  # letters of a wrong value
+Default = TypeVar("Default")
 
 
-def check_choice(key: str, value: object, choices: Collection[object]) -> None:
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a value may be. Of a list, each element keeps them."""
+
+    choices: Collection[object] = ()  # of texts and null; empty: any text
+    at_least: float = -math.inf
+    above: float = -math.inf
+    at_most: float = math.inf
+    below: float = math.inf
+    is_distinct: bool = False  # no element of the list occurs twice
+    is_filled: bool = False  # the list has an element
+    is_path: bool = False  # a file or folder, or a list of them
+    or_null: bool = False  # None is allowed, as it always is if it is the default
+
+    @property
+    def in_words(self) -> str:
+        """The range of numbers, such as ", at least 1"; nothing without bounds."""
+        bounds = (
+            ("at least", self.at_least),
+            ("more than", self.above),
+            ("at most", self.at_most),
+            ("less than", self.below),
+        )
+        words = [f"{name} {bound:g}" for name, bound in bounds if math.isfinite(bound)]
+        return f", {' and '.join(words)}" if words else ""
+
+    def hold(self, number: Any) -> bool:
+        """Return whether a number is finite and within the bounds."""
+        is_above = number >= self.at_least and number > self.above
+        is_below = number <= self.at_most and number < self.below
+        return math.isfinite(number) and is_above and is_below
+
+
+_NONE = Limits()
+
+
+def setting(default: Default, **limits: Any) -> Default:
+    """Return the field of a setting with its default and its limits.
+
+    >>> steps: int = setting(400_000, at_least=1)
+
+    Args:
+        default: The default; if it is None, None is always allowed.
+        limits: The fields of `Limits`.
+    """
+    metadata = {"limits": Limits(**limits)}
+    if isinstance(default, list | dict):
+        return field(default_factory=lambda: copy.copy(default), metadata=metadata)
+    return field(default=default, metadata=metadata)  # type: ignore[no-any-return, call-overload]
+
+
+def limits_of(one: Field[Any]) -> Limits:
+    """Return the limits of a field."""
+    return one.metadata.get("limits", _NONE)
+
+
+class Settings:
+    """Base of dataclasses of settings: checks the limits of their fields, and keeps which values the caller has named.
+
+    A field that holds a list also takes one element of it.
+    """
+
+    section = ""  # the name before their keys
+    named: dict[str, Any]  # the values that the caller has given, by field
+
+    def __init_subclass__(cls, section: str = "") -> None:
+        cls.section = section or cls.section
+
+    def __new__(cls, *args: Any, **values: Any) -> Settings:
+        made = super().__new__(cls)
+        in_order = [one.name for one in fields(cls)]  # type: ignore[arg-type]
+        object.__setattr__(made, "named", {**dict(zip(in_order, args, strict=False)), **values})
+        return made
+
+    def over(self, others: Any) -> Any:
+        """Return other settings of the same kind, with the values that the caller of these has named.
+
+        A dict keeps the other values that it does not name.
+        """
+        named = dict(self.named)
+        for name, value in named.items():
+            if isinstance(value, dict):
+                named[name] = getattr(others, name) | value
+        return replace(others, **named)
+
+    def __post_init__(self) -> None:
+        self.check_limits()
+
+    def check_limits(self) -> None:
+        """Raise UserError for the first field that is outside of its limits, and make lists of lone elements."""
+        for one in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, one.name)
+            kind = str(one.type)
+            is_list = kind.startswith(("list[", "tuple["))
+            if is_list and value is not None:
+                listed = value if isinstance(value, list | tuple) else [value]
+                value = tuple(listed) if kind.startswith("tuple[") else list(listed)
+                object.__setattr__(self, one.name, value)
+            limits = limits_of(one)
+            may_be_null = one.default is None or limits.or_null
+            if value is None and may_be_null:
+                continue
+            is_whole = "int" in kind and "float" not in kind
+            is_number = is_whole or "float" in kind
+            or_null = ", or null" if may_be_null else ""
+            name = f"{self.section}.{one.name}" if self.section else one.name
+            check_value(name, value, limits, is_number, is_whole, or_null)
+
+
+def check_value(
+    name: str, value: Any, limits: Limits, is_number: bool = False, is_whole: bool = False, or_null: str = ""
+) -> None:
+    """Raise UserError if a value is outside of its limits.
+
+    Args:
+        name: Name of the value, for the message.
+        value: The value, or a list of them.
+        limits: What it may be.
+        is_number: Whether it has to be a number, unless it is one of the choices.
+        is_whole: Whether the number has to be whole.
+        or_null: Ends the message if None is allowed.
+    """
+    if isinstance(value, list | tuple):
+        if limits.is_filled and not value:
+            raise UserError("setting.form", name=name, found="[]", needed=f"name at least one{or_null}")
+        if limits.is_distinct and len({_as_key(element) for element in value}) < len(value):
+            raise UserError("setting.form", name=name, found=_shown(value), needed="name each element once")
+        for element in value:
+            check_value(name, element, limits, is_number, is_whole, or_null)
+        return
+    if limits.choices and not (is_number and _is_number(value)):
+        check_choice(name, value, limits.choices)
+        return
+    if not is_number:
+        return
+    number = "whole number" if is_whole else "number"
+    if isinstance(value, str):
+        needed = f"give a {number} without quotes, not a text"
+        raise UserError("setting.form", name=name, found=_shown(value), needed=needed)
+    is_right_kind = _is_number(value) and (not is_whole or isinstance(value, Integral))
+    if not (is_right_kind and limits.hold(value)):
+        needed = f"give a {number}{limits.in_words}{or_null}"
+        raise UserError("setting.out_of_range", name=name, found=_shown(value), needed=needed)
+
+
+def check_choice(name: str, value: object, choices: Collection[object]) -> None:
     """Raise UserError if a value is not one of the choices.
 
     Args:
-        key: Name of the value, for the message.
+        name: Name of the value, for the message.
         value: The value.
         choices: The allowed values. The message writes None as null.
     """
     if value not in choices:
-        names = ", ".join("null" if choice is None else str(choice) for choice in choices)
-        raise UserError("settings.choice", f"{key}={value!r}; choose from {names}")
+        raise UserError("setting.choice", name=name, found=_shown(value), needed=list(choices))
 
 
-def check_class_map(key: str, pairs: Any) -> None:
-    """Raise UserError if a value is neither None nor a dict that gives the classes of the data by those of weights.
-
-    Args:
-        key: Name of the value, for the message.
-        pairs: The value.
-    """
-    if not isinstance(pairs, dict | None) or not all(
-        isinstance(name, str) for pair in (pairs or {}).items() for name in pair
-    ):
-        raise UserError(
-            "settings.class_map", f"{key}={pairs}; name classes of the weights and of the data, as in {{vehicle: car}}"
-        )
-
-
-def check_number(key: str, value: Any, lowest: float, highest: float = math.inf, is_whole: bool = False) -> None:
+def check_number(name: str, value: Any, lowest: float, highest: float = math.inf, is_whole: bool = False) -> None:
     """Raise UserError if a value is not a finite number within limits.
 
     Args:
-        key: Name of the value, for the message.
+        name: Name of the value, for the message.
         value: The value.
         lowest: The smallest allowed value.
         highest: The largest allowed value.
         is_whole: Whether the number must be an integer.
     """
-    is_right_kind = _is_number(value) and (not is_whole or isinstance(value, Integral))
-    if not (is_right_kind and lowest <= value <= highest and abs(value) < math.inf):
-        range_ = f"at least {lowest:g}" if highest == math.inf else f"from {lowest:g} to {highest:g}"
-        raise UserError(
-            "settings.number", f"{key}={value!r:.100} must be a {'whole ' if is_whole else ''}number, {range_}"
-        )
-
-
-def check_at_least(section: str, config: object, lowest: float, *names: str) -> None:
-    """Raise UserError for the first field that is too small or not finite. None is allowed.
-
-    Args:
-        section: Section of the configuration, for the message.
-        config: The object with the fields.
-        lowest: The smallest allowed value.
-        names: The fields to check.
-    """
-    for key, value, or_null in _fields(section, config, names):
-        if value is not None and not (_is_number(value) and lowest <= value < math.inf):
-            finite = ", and finite" * (not isinstance(value, int))
-            raise UserError("settings.at_least", f"{key}={value!r} must be at least {lowest:g}{finite}{or_null}")
-
-
-def check_positive(section: str, config: object, *names: str) -> None:
-    """Raise UserError for the first field that is not positive and finite. None is allowed.
-
-    Args:
-        section: Section of the configuration, for the message.
-        config: The object with the fields.
-        names: The fields to check.
-    """
-    for key, value, or_null in _fields(section, config, names):
-        if value is not None and not (_is_number(value) and 0 < value < math.inf):
-            raise UserError("settings.positive", f"{key}={value!r} must be positive, and finite{or_null}")
+    check_value(name, value, Limits(at_least=lowest, at_most=highest), is_number=True, is_whole=is_whole)
 
 
 def check_counts(**values: Any) -> None:
@@ -91,54 +193,43 @@ def check_counts(**values: Any) -> None:
             check_number(name, value, 1, is_whole=True)
 
 
-def check_whole(section: str, config: object, *names: str) -> None:
-    """Raise UserError for the first field that is not a whole number of at least 1. None is allowed.
+def check_class_map(name: str, pairs: Any) -> None:
+    """Raise UserError if a value is neither None nor a dict that gives the classes of the data by those of weights.
 
     Args:
-        section: Section of the configuration, for the message.
-        config: The object with the fields.
-        names: The fields to check.
+        name: Name of the value, for the message.
+        pairs: The value.
     """
-    check_counts(**{f"{section}.{name}": getattr(config, name) for name in names})
+    names = [*pairs, *pairs.values()] if isinstance(pairs, dict) else []
+    if pairs is not None and not (isinstance(pairs, dict) and all(isinstance(each, str) for each in names)):
+        needed = "name classes of the weights and of the data, as in {vehicle: car}"
+        raise UserError("setting.form", name=name, found=_shown(pairs), needed=needed)
 
 
-def check_share(section: str, config: object, *names: str) -> None:
-    """Raise UserError for the first field that is not between 0 and 1.
-
-    Args:
-        section: Section of the configuration, for the message.
-        config: The object with the fields.
-        names: The fields to check.
-    """
-    for key, value, _ in _fields(section, config, names):
-        if not (_is_number(value) and 0 <= value <= 1):
-            raise UserError("settings.share", f"{key}={value!r} must lie between 0 and 1")
-
-
-def check_note(key: str, value: object) -> None:
+def check_note(name: str, value: object) -> None:
     """Raise UserError if a value cannot be shown as one short line in a terminal or a picture. None is allowed.
 
     Args:
-        key: Name of the value, for the message.
+        name: Name of the value, for the message.
         value: The value.
     """
     is_text = isinstance(value, str) and value.isascii() and value.isprintable() and bool(value.strip())
     if value is not None and not (is_text and len(str(value)) <= LONGEST_NOTE):
-        raise UserError(
-            "settings.note",
-            f"{key}={value!r:.100} is not one line; give 1 to {LONGEST_NOTE} printable ASCII characters",
-        )
+        needed = f"give one line of 1 to {LONGEST_NOTE} printable ASCII characters"
+        raise UserError("setting.form", name=name, found=_shown(value), needed=needed)
 
 
-def _fields(section: str, config: object, names: Collection[str]) -> Iterator[tuple[str, Any, str]]:
-    """Yield key and value of each field, and what to say if None is allowed. Raise UserError for a text."""
-    for name in names:
-        key, value = f"{section}.{name}", getattr(config, name)
-        if isinstance(value, str):
-            raise UserError(
-                "settings.number", f"{key}={value!r:.100} must be a number, got a text; write it without quotes"
-            )
-        yield key, value, ", or null" * (getattr(type(config), name, 0) is None)
+def _as_key(element: Any) -> str:
+    """Return an element as text; numbers that differ less than a report shows are equal."""
+    return f"{element:g}" if _is_number(element) else str(element)
+
+
+def _shown(value: Any) -> str:
+    """Return a wrong value as it is written in settings, cut if it is long."""
+    if value is None:
+        return "null"
+    text = value if isinstance(value, str) and value else repr(value)
+    return text[:_LONGEST_SHOWN]
 
 
 def _is_number(value: object) -> bool:

@@ -33,6 +33,7 @@ from rvtssm.training.optim import learning_rate_rule
 from rvtssm.training.preflight import check, check_scored, early_weights, outdated_recordings
 from rvtssm.training.progress import Progress, say
 from rvtssm.training.resume import check_same_run, decisive_settings, find_resume, has_lower_rate, is_extension
+from rvtssm.training.start_settings import with_settings_of_files
 from rvtssm.training.trainer import build_trainer, check_compiler, choose_precision, speed_up
 from rvtssm.training.training_config import TrainSections
 
@@ -50,7 +51,7 @@ def train(sections: TrainSections, callbacks: Sequence[Callback] = ()) -> Path:
         UserError: The settings do not fit each other, the data or this machine.
     """
     # All that can fail without data comes before any data are read.
-    sections = decided(sections)
+    sections = decided(with_settings_of_files(sections))
     check(sections)
     resume = find_resume(sections.resume, sections.run_dir)
     first_step = step_of(resume) if resume else 0

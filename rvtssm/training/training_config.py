@@ -10,7 +10,7 @@ from rvtssm.datasets.data_config import AugmentConfig, DataConfig, SamplingConfi
 from rvtssm.events.windows import WindowsConfig
 from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.system.limits import check_at_least, check_choice, check_class_map, check_positive
+from rvtssm.system.limits import Settings, check_class_map, setting
 from rvtssm.system.user_error import UserError
 
 # Precisions of a training, with Lightning's name for each; float64 is a plugin of ours. Only products use 16 bits.
@@ -23,77 +23,70 @@ ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
 
 
 @dataclass
-class OptimConfig:
+class OptimConfig(Settings, section="optim"):
     """The optimiser, and its schedule over `training.steps`: one cycle of linear warm-up and decay (OneCycle).
 
     >>> rvtssm.OptimConfig(name="muon", learning_rate=5e-3).clip_value
     1.0
     """
 
-    name: str = "adamw"
+    name: str = setting("adamw", choices=OPTIMIZERS)
     """adamw, or muon: weight matrices with Muon, all other parameters with AdamW."""
-    learning_rate: float = 2e-4
+    learning_rate: float = setting(2e-4, above=0)
     """The peak, after the warm-up."""
-    ssm_factor: float = 1.0
+    ssm_factor: float = setting(1.0, above=0)
     """Multiplies the learning rate of the parameters inside state-space layers."""
-    weight_decay: float = 0.0
+    weight_decay: float = setting(0.0, at_least=0)
     """Only for the weights of linear and convolutional layers."""
-    warmup_fraction: float = 0.005
+    warmup_fraction: float = setting(0.005, at_least=0, below=1)
     """Share of all steps that come before the peak."""
     scale_with_batch: bool = False
     """Peak = learning_rate * sqrt(batch / 8), as in the paper."""
-    clip_value: float = 1.0
+    clip_value: float = setting(1.0, at_least=0)
     """Clip gradients to this absolute value; 0: off."""
-    h2_weight: float = 0.0
+    h2_weight: float = setting(0.0, at_least=0)
     """Weight of the H2 term in the loss; 0: off. See `h2_term` in rvtssm.training.optim."""
-
-    def __post_init__(self) -> None:
-        check_choice("optim.name", self.name, OPTIMIZERS)
-        check_positive("optim", self, "learning_rate", "ssm_factor")
-        check_at_least("optim", self, 0, "weight_decay", "clip_value", "h2_weight", "warmup_fraction")
-        if self.warmup_fraction >= 1:
-            raise UserError("optim.warmup", f"optim.warmup_fraction={self.warmup_fraction:g} must be less than 1")
 
 
 @dataclass
-class TrainingConfig:
+class TrainingConfig(Settings, section="training"):
     """Settings of `rvtssm train`. The batch is described in `sampling`, the learning rate in `optim`.
 
     >>> rvtssm.TrainingConfig(steps=1_000, average=0.995).precision
     'float32'
     """
 
-    steps: int = 400_000
+    steps: int = setting(400_000, at_least=1)
     """Optimiser steps, over which the learning rate falls; with more of them, resume=auto extends a finished run."""
-    patience: int | None = None
+    patience: int | None = setting(None, at_least=1)
     """End the run after this many validations in a row without a higher AP; null: after all steps."""
-    pseudo_weight: float = 1.0
+    pseudo_weight: float = setting(1.0, at_least=0)
     """Weight of labels made by a detector, multiplied by their score; 0: leave them out."""
-    init_from: str | None = None
+    init_from: str | None = setting(None, is_path=True)
     """Weights to start from: as for `checkpoint`, or of RVT or the official release."""
     class_map: Any = None
     """Maps classes of init_from to classes of the data, as in {vehicle: car}."""
-    validate_every: int = 10_000
+    validate_every: int = setting(10_000, at_least=1)
     """Steps between validations; the last step is always followed by one."""
-    checkpoint_every: int = 1_000
+    checkpoint_every: int = setting(1_000, at_least=1)
     """Steps between checkpoints, from which a killed run can resume; ten minutes after the last one, another is due."""
-    log_every: int = 50
+    log_every: int = setting(50, at_least=1)
     """Steps between two rows of the logs."""
-    devices: int = 1
+    devices: int = setting(1, at_least=1)
     """Processes per machine, one per GPU."""
-    num_nodes: int = 1
+    num_nodes: int = setting(1, at_least=1)
     """Number of machines."""
-    accelerator: str = "auto"
+    accelerator: str = setting("auto", choices=ACCELERATORS)
     """The device; one of ACCELERATORS."""
-    precision: str = "float32"
+    precision: str = setting("float32", choices=PRECISIONS)
     """One of PRECISIONS; auto: bf16 (16-bit products) where products are faster in it."""
     compile: bool = False
     """Compile backbone, neck and head, one graph each, for training but not for validation."""
     recompute_strides: tuple[int, ...] = ()
     """Strides of maps to compute again in the backward pass, to save memory."""
-    average: float | None = None
+    average: float | None = setting(None, at_least=0, below=1)
     """Validate and keep averaged weights with this decay, such as 0.995; null: off."""
-    accumulate: int = 1
+    accumulate: int = setting(1, at_least=1)
     """Batches per optimiser step."""
     sync_batchnorm: bool = False
     """Compute batch statistics over all processes; only on GPUs."""
@@ -105,27 +98,21 @@ class TrainingConfig:
     """At each validation, log spectra of the temporal layers and, for loggers that accept images, detections."""
 
     def __post_init__(self) -> None:
-        check_at_least("training", self, 1, "steps", "patience", "validate_every", "checkpoint_every", "log_every")
-        check_at_least("training", self, 1, "devices", "num_nodes", "accumulate")
-        check_at_least("training", self, 0, "pseudo_weight")
-        if self.average is not None and not 0 <= self.average < 1:
-            raise UserError(
-                "training.average", f"training.average={self.average:g} is a decay: at least 0 and less than 1, or null"
-            )
-        check_choice("training.precision", self.precision, PRECISIONS)
-        check_choice("training.accelerator", self.accelerator, ACCELERATORS)
+        super().__post_init__()
         check_class_map("training.class_map", self.class_map)
         if self.class_map and self.init_from is None:
             raise UserError(
-                "class_map.without_weights",
-                f"training.class_map={self.class_map} needs training.init_from; name the weights as well",
+                "setting.needs",
+                name="training.class_map",
+                found=self.class_map,
+                needed="it renames classes of training.init_from; name these weights as well",
             )
-        self.recompute_strides = tuple(self.recompute_strides)
         check_loggers(self.loggers)
         if self.sync_batchnorm and self.freeze_batchnorm:
             raise UserError(
-                "training.batchnorm",
-                "training.sync_batchnorm and training.freeze_batchnorm exclude each other; set only one of them",
+                "setting.conflict",
+                name="training.sync_batchnorm and training.freeze_batchnorm",
+                advice="statistics are either computed or kept; set only one of them",
             )
 
 
@@ -134,14 +121,16 @@ def check_loggers(names: Sequence[str]) -> None:
     for name in names:
         if name != "tensorboard" and "." not in name:
             raise UserError(
-                "loggers.no_such_logger",
-                f"training.loggers: {name!r}; choose from tensorboard and the full name of a logger class, such as "
+                "setting.choice",
+                name="training.loggers",
+                found=name,
+                needed="give tensorboard or the full name of a logger class, such as "
                 "lightning.pytorch.loggers.WandbLogger (CSV is always written)",
             )
 
 
 @dataclass
-class TrainSections:
+class TrainSections(Settings):
     """All settings of a training. Those of the command line, `rvtssm.cli.config.Config`, extend them."""
 
     dataset: DatasetConfig = field(default_factory=DatasetConfig)
@@ -154,11 +143,11 @@ class TrainSections:
     optim: OptimConfig = field(default_factory=OptimConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     postprocess: PostprocessConfig = field(default_factory=PostprocessConfig)
-    seed: int = 0
+    seed: int = setting(0, at_least=0, below=2**32)
     """Seed of all random numbers."""
-    out: str | None = None
+    out: str | None = setting(None, is_path=True)
     """Folder to write to; null: outputs/<command>."""
-    resume: str | None = None
+    resume: str | None = setting(None, is_path=True)
     """Checkpoint to resume from; auto: the last one in `out`, if any."""
 
     @property

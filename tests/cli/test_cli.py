@@ -16,9 +16,9 @@ import yaml
 from event_examples import HEIGHT, WIDTH, boxes_of, random_events
 
 from rvtssm.cli import main as cli
-from rvtssm.cli.composition import full_words, quoted, short_keys
+from rvtssm.cli.composition import full_words, short_keys
 from rvtssm.cli.help import keys_of
-from rvtssm.cli.verbs import in_words, verbs, verbs_that_read
+from rvtssm.cli.verbs import verbs
 from rvtssm.contrib.studies.grid import compose_study
 from rvtssm.datasets import DATASETS
 from rvtssm.events.labels import write_boxes
@@ -28,6 +28,7 @@ from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.readers.dat import write_dat
 from rvtssm.records import WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.system.user_error import UserError
 
 SENSOR = (f"dataset.height={HEIGHT}", f"dataset.width={WIDTH}")
 
@@ -48,62 +49,73 @@ def refused(capsys):
     return run_it
 
 
-@pytest.mark.parametrize(
-    ("arguments", "answer"),
-    [
-        (["predict", "dirve.dat"], r"dirve\.dat does not exist; did you mean drive\.dat\?$"),
-        (["predict", "a=c.raw"], "a=c.raw: there is no such file, and no key 'a'"),
-        (["inspect", "dirve.dat"], r"dirve\.dat does not exist; did you mean drive\.dat\?$"),
-        (["inspect", "link.dat"], r"link\.dat does not exist; it is a link to /gone/drive\.dat, which is missing"),
-        (["evaluate", "bset.ckpt"], r"there is no checkpoint at bset\.ckpt; did you mean best\.ckpt\?$"),
-        (["train", "zzz=1"], r"zzz: Key 'zzz' not in 'Config'; `rvtssm train --help` lists its keys$"),
-        (["train", "--help", "optimm"], "no section or key 'optimm'"),
-        (["trian"], "no verb 'trian'; choose from preprocess, train"),
-        (["predict", "a.raw", "b.raw"], "a.raw and b.raw: name one path, or a folder that holds them"),
-        (["train", "model=huge"], "Could not find 'model/huge' Available options in 'model': base small tiny"),
-        (["train", "dataset"], "'dataset' is not of the form key=value"),
-        (["train", "class_map={vehicle:", "car}"], "put quotes around a value with spaces"),
-        (["train", "+steps=3"], r"'\+steps=3': every key exists already; write key=value"),
-        (["predict", "drive.dat", "--hz", "50"], "no option --hz; values are given as key=value$"),
-        (["predict", "drive.dat", "window=50"], "window='50'; choose from slide .*, shrink .*; window_ms of"),
-        (["train"], "dataset=NAME is needed; choose from custom, dsec, etram, gen1"),
-        (["train", "dataset=gen1"], "dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed"),
-        (
-            ["train", "dataset=custom", "dataset.raw_dir=/nowhere"],
-            "/nowhere: the folder does not exist; check dataset.",
-        ),
-        (["train", "dataset=gen1", "dataset.prepared_dir=/nowhere"], "/nowhere/train does not exist; prepare"),
-        (["preprocess", "dataset=gen1"], "dataset.raw_dir=DIR is needed"),
-        (["generate", "dataset=gen1"], "gen1 is not a simulated dataset, which can be generated"),
-        (["evaluate"], "checkpoint=FILE is needed"),
-        (["evaluate", "hz=20"], r"evaluation\.hz: .*; give a list, as in evaluation\.hz=\["),
-        (["predict", "filters.background=true"], r"'background'\); give the whole list, as in filters=\[background\]"),
-        (["evaluate", "best.ckpt", "hz=20,100"], r"hz=20,100 has several values; a list has brackets: \[20,100\]$"),
-        (["evaluate", "checkpoints=[a=1,b=2/best.ckpt,no.ckpt]"], "there is no checkpoint at no.ckpt"),
-        (["evaluate", "hz=[20,40,20]"], "names a rate twice; name each once"),
-        (["evaluate", "hz=[20,-1]"], "name positive rates"),
-        (["evaluate", "evaluation.split="], r"evaluation.split=.*; choose from train, val, test$"),
-        (["predict"], "recording=FILE is needed"),
-        (["export", "best.ckpt", "out=a.onnx", "precision=int8"], "calibrate=RECORDINGS is needed"),
-        (["export", "checkpoint=/nowhere.ckpt", "out=model.so"], r": model\.so: cannot tell the format"),
-        (
-            ["export", "best.ckpt", "out=a.xml", "calibrate=a.raw"],
-            "=a.raw; it has no effect on float32; add precision=int8",
-        ),
-        (["audit"], "checkpoint=FILE is needed: weights, such as"),
-        (["demo", "synthetic.num_test=0"], "must be at least 1: a demo uses every split"),
-        (["demo", "evaluation.hz=[40]"], "lacks the rate of training, 20 Hz"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_a_mistake_gets_one_line(refused, arguments, answer, tmp_path, monkeypatch):
+# Words that are refused before any work: the kind of the mistake, and what its line has to name.
+REFUSED = {
+    "predict dirve.dat": ("", "did you mean drive.dat?"),
+    "predict a=c.raw": ("setting.unknown", "a=c.raw"),
+    "inspect dirve.dat": ("", "did you mean drive.dat?"),
+    "inspect link.dat": ("", "/gone/drive.dat"),
+    "evaluate bset.ckpt": ("", "did you mean best.ckpt?"),
+    "train zzz=1": ("setting.unknown", "zzz"),
+    "train --help optimm": ("setting.unknown", "optimm"),
+    "trian": ("setting.choice", "train"),
+    "predict a.raw b.raw": ("setting.form", "a.raw and b.raw"),
+    "train model=huge": ("setting.unknown", "tiny"),
+    "train model.size=huge": ("setting.choice", "tiny"),
+    "train dataset": ("setting.form", "key=value"),
+    "train class_map={vehicle: car}": ("setting.form", "quotes"),
+    "train +steps=3": ("setting.form", "+steps=3"),
+    "predict drive.dat --hz 50": ("setting.unknown", "--hz"),
+    "predict drive.dat window=50": ("setting.choice", "slide"),
+    "train": ("", "dataset=NAME"),
+    "train dataset=gen1": ("setting.missing", "dataset.raw_dir=DIR"),
+    "train dataset=custom dataset.raw_dir=/nowhere": ("", "/nowhere"),
+    "train dataset=gen1 dataset.prepared_dir=/nowhere": ("", "/nowhere/train"),
+    "preprocess dataset=gen1": ("setting.missing", "dataset.raw_dir=DIR"),
+    "generate dataset=gen1": ("", "gen1"),
+    "evaluate": ("setting.missing", "checkpoint=FILE"),
+    "predict filters.background=true": ("setting.form", "filters=[background]"),
+    "evaluate best.ckpt hz=20,100": ("setting.form", "[20,100]"),
+    "evaluate checkpoints=['a=1,b=2/best.ckpt',no.ckpt]": ("", "no.ckpt"),
+    "evaluate checkpoints=[a": ("setting.form", "evaluation.checkpoints"),
+    "evaluate hz=[20,40,20]": ("setting.form", "evaluation.hz"),
+    "evaluate hz=[20,-1]": ("setting.out_of_range", "evaluation.hz"),
+    "evaluate evaluation.split=": ("setting.choice", "train, val, test"),
+    "predict": ("setting.missing", "recording=FILE"),
+    "export best.ckpt out=a.onnx precision=int8": ("setting.missing", "calibrate=RECORDINGS"),
+    "export checkpoint=/nowhere.ckpt out=model.so": ("", "model.so"),
+    "export best.ckpt out=a.xml calibrate=a.raw": ("", "a.raw"),
+    "audit": ("setting.missing", "checkpoint=FILE"),
+    "demo synthetic.num_test=0": ("", "num_test"),
+    "demo evaluation.hz=[40]": ("", "20 Hz"),
+    "evaluate training.steps=3": ("setting.not_read", "train"),
+    "predict seed=1": ("setting.not_read", "audit"),
+    "evaluate model=tiny": ("setting.not_read", "info"),
+    "inspect synthetic.sensor=gen1": ("setting.not_read", "generate"),
+    "live resume=auto": ("setting.not_read", "train"),
+    "serve recording.x=1": ("setting.form", "recording"),
+}
+
+
+@pytest.mark.parametrize("command", REFUSED)
+def test_a_mistake_is_refused_by_its_kind(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "drive.dat").touch()
     (tmp_path / "link.dat").symlink_to("/gone/drive.dat")
     (tmp_path / "best.ckpt").touch()
     (tmp_path / "a=1,b=2").mkdir()
     (tmp_path / "a=1,b=2/best.ckpt").touch()
-    assert re.search(answer, refused(*arguments))
+    verb, *words = command.split(" ")
+    kind, about = REFUSED[command]
+    with pytest.raises(UserError) as caught:
+        cli.run(verb, [word for word in words if not word.startswith("-")], [word for word in words if word[0] == "-"])
+    assert about in str(caught.value)
+    assert caught.value.key == (kind or caught.value.key)
+
+
+def test_a_mistake_gets_one_line(refused):
+    assert "dirve.dat does not exist" in refused("predict", "dirve.dat")
+    assert "'zzz'" in refused("train", "zzz=1")  # an error of Hydra
 
 
 def test_a_name_that_is_not_utf8_is_refused_before_the_work(refused):
@@ -127,7 +139,7 @@ def test_a_mistake_shows_its_traceback_on_request(where, monkeypatch, capsys):
     monkeypatch.setenv("RVTSSM_TRACEBACK", "1" if where == "variable" else "0")
     assert cli.main(["train", "steps=0", *(["--traceback"] if where == "option" else [])]) == 2
     first, *rest = capsys.readouterr().err.splitlines()
-    assert first == "rvtssm train: training.steps=0 must be at least 1" and rest[0].startswith("Traceback")
+    assert first.startswith("rvtssm train: training.steps=0") and rest[0].startswith("Traceback")
 
 
 def test_no_verb_shows_the_verbs(capsys):
@@ -230,44 +242,25 @@ def test_a_path_may_stand_bare(verb, key, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("a=b,${x}'.raw", "plugins=x"):
         Path(name).touch()
-    for path in ("-", "runs/best one.ckpt", "a=b,${x}'.raw", "[4].raw"):
+    for path in PATHS:
         for words in ([path], [path, "plugins=[]"], ["plugins=[]", path]):
-            assert f"{key}={quoted(path)}" in full_words(verb, words)
-    assert full_words(verb, ["plugins=x"]) == [f"{key}='plugins=x'"]  # the first word, if there is such a file
-    for where in ("runs/lr=1", "a=b.raw"):
-        assert full_words(verb, [f"{key}={where}"]) == [f"{key}='{where}'"]
+            assert f"{key}={path}" in full_words(verb, words)
+    assert full_words(verb, ["plugins=x"]) == [f"{key}=plugins=x"]  # the first word, if there is such a file
+
+
+PATHS = ("-", "runs/best one.ckpt", "a=b,${x}'.raw", "[4].raw", "it's (x): #b\\", '"q"', "true", "\\${y}")
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_path_is_taken_as_it_stands(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.compose([f"recording={path}"]).recording == path
+    assert cli.compose([f"evaluation.checkpoints={json.dumps([path, 'b'])}"]).evaluation.checkpoints == [path, "b"]
     monkeypatch.setenv("HOME", "/home/me")
-    for word in ("~/runs/best", f"{key}=~/runs/best"):
-        assert full_words(verb, [word]) == [f"{key}='/home/me/runs/best'"]
+    assert cli.compose(["recording=~/best"]).recording == "/home/me/best"
     Path("~").mkdir()
-    Path("~/here").touch()  # a folder of this name
-    assert full_words(verb, [f"{key}=~/here"]) == [f"{key}='~/here'"]
-
-
-@pytest.mark.parametrize("path", ["-", "runs/best one.ckpt", "a=b,${x}'.raw", "[4].raw"])
-def test_a_quoted_path_is_taken_as_it_stands(path):
-    assert cli.compose([f"recording={quoted(path)}"]).recording == path
-
-
-@pytest.mark.parametrize(
-    ("verb", "word", "is_read"),
-    [
-        ("evaluate", "training.steps=3", False),
-        ("predict", "seed=1", False),
-        ("evaluate", "model=tiny", False),
-        ("inspect", "synthetic.sensor=gen1", False),
-        ("serve", "recording.x=1", True),  # Hydra refuses what no verb reads
-        ("train", "resume=auto", True),
-        ("live", "resume=auto", False),
-    ],
-)
-def test_a_key_that_a_verb_does_not_read_is_refused(verb, word, is_read):
-    key = word.partition("=")[0]
-    if is_read:
-        assert full_words(verb, [word])[0].startswith(key)
-    else:
-        with pytest.raises(ValueError, match=f"^{key}: {verb} does not read it; {in_words(verbs_that_read(key))}$"):
-            full_words(verb, [word])
+    Path("~/best").touch()  # a folder of this name
+    assert cli.compose(["recording=~/best"]).recording == "~/best"
 
 
 @pytest.mark.parametrize("verb", sorted(set(verbs()) - {"doctor"}))
@@ -278,7 +271,7 @@ def test_a_verb_takes_all_keys_that_it_reads_and_those_of_every_verb(verb):
         *(key.name for name in known.reads for key in keys_of(getattr(known.settings_class(), name), f"{name}.")),
     ]
     assert all(full_words(verb, [f"{key}=1"])[0].startswith(f"{key}=") for key in keys if "." in key)
-    free = ["experiment=demo", "plugins=['a.py']", "hydra/launcher=joblib", "hydra.sweep.dir=x"]
+    free = ["experiment=demo", "plugins=[a.py]", "hydra/launcher=joblib", "hydra.sweep.dir=x"]
     assert full_words(verb, free) == free
 
 

@@ -20,7 +20,7 @@ from rvtssm.cli.config import Config
 from rvtssm.cli.help import keys_of
 from rvtssm.cli.main import compose, main
 from rvtssm.cli.verbs import verbs
-from rvtssm.cli.weights import settings_of
+from rvtssm.cli.words import settings_of
 from rvtssm.contrib.demo.simulation_config import CAMERAS
 from rvtssm.datasets import DATASETS, build_spec
 from rvtssm.events.windows import WindowsConfig
@@ -137,7 +137,7 @@ def test_a_sensor_is_the_camera_of_that_name(name):
 FREE = {
     "preprocess.scheduler",
     *("dataset.raw_dir", "dataset.prepared_dir", "preprocess.splits", "evaluation.split", "evaluation.checkpoints"),
-    *("out", "checkpoint", "recording", "resume", "training.init_from", "model.size"),
+    *("out", "checkpoint", "recording", "resume", "training.init_from"),
     *("simulate.video", "simulate.labels", "synthetic.assets", "detection.camera_settings", "live.camera"),
     *("serve.host", "serve.token", "serve.camera_settings", "export.calibrate"),
     *("model.timm_name", "model.timm_weights"),  # another backbone does not read them
@@ -220,7 +220,7 @@ def test_what_is_free_is_there():
         (("training.recompute_strides=[2]",), "model.strides"),
         (("model.head_dim=7",), "model.head_dim"),
         (("temporal=lstm", "temporal.bandlimit=0.5"), "temporal.no_bandlimit"),
-        (("sampling.batch_size=1",), "sampling.batch_too_small"),
+        (("sampling.batch_size=1",), "setting.conflict"),
     ],
     ids=str,
 )

@@ -11,11 +11,12 @@ import yaml
 
 from rvtssm import __version__
 from rvtssm.cli import main as cli
-from rvtssm.cli.composition import full_words, quoted
+from rvtssm.cli.composition import full_words
 from rvtssm.cli.inputs import default_out, weights_label
 from rvtssm.cli.main import compose, main
-from rvtssm.cli.run_files import RUN_FILES, overrides, run_files, unlike_others
+from rvtssm.cli.run_files import RUN_FILES, run_files, unlike_others
 from rvtssm.cli.sweeps import objective
+from rvtssm.cli.words import overrides
 from rvtssm.evaluation.report import EvaluationReport
 from rvtssm.models.checkpoint import WRITTEN_BY, load_file, read_checkpoint, save_file, weights_digest, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
@@ -28,7 +29,7 @@ from tests.evaluation.test_evaluate import SPEC
 
 WORDS = ["model=small", "training.steps=7", "augment.window_ms=[50,10]", "seed=3"]
 PATH = "a, b={c}, é\\${d}"  # letters that have a meaning in JSON or for Hydra
-WORDS += [f"dataset.raw_dir={quoted(PATH)}", "dataset.columns={t: 3, x: 'x [px]', y: events/y, p: 0}"]
+WORDS += [f"dataset.raw_dir={PATH}", "dataset.columns={t: 3, x: 'x [px]', y: events/y, p: 0}"]
 
 
 def write_run_files(folder, verb, config):

@@ -155,9 +155,9 @@ def test_what_is_missing_is_named(small_tree):
         module(replace(small_tree, raw_dir=None)).eval_sequences("val", WindowSettings(), "raw")
     with raises("prepared.other_windows"):
         module(small_tree).eval_sequences("val", WindowSettings(5_000))
-    with raises("settings.choice", "raw, prepared"):
+    with raises("setting.choice", "raw, prepared"):
         module(small_tree).eval_sequences("val", WindowSettings(), "disk")
-    with raises("settings.choice", "dataset.source"):
+    with raises("setting.choice", "dataset.source"):
         module(replace(small_tree, source="disk"))
 
 

@@ -220,5 +220,5 @@ def test_every_dataset_makes_a_spec():
             continue
         assert build_spec(DatasetConfig(name)) == spec
         assert build_spec(DatasetConfig(name, height=100)).height == 100
-    with raises("settings.choice", ", ".join(DATASETS)):
+    with raises("setting.choice", ", ".join(DATASETS)):
         build_spec(DatasetConfig("gen2"))

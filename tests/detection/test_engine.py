@@ -418,11 +418,11 @@ def test_a_clock_that_stands_still_cannot_fill_the_memory(live_checkpoint, monke
 @pytest.mark.parametrize(
     ("given_settings", "key"),
     [
-        ({"height": "48"}, "settings.number"),
-        ({"width": 64.5}, "settings.number"),
-        ({"downsample": 0}, "settings.number"),
-        ({"start_us": math.inf}, "settings.number"),
-        ({"skip": "some"}, "settings.choice"),
+        ({"height": "48"}, "setting.out_of_range"),
+        ({"width": 64.5}, "setting.out_of_range"),
+        ({"downsample": 0}, "setting.out_of_range"),
+        ({"start_us": math.inf}, "setting.out_of_range"),
+        ({"skip": "some"}, "setting.choice"),
     ],
 )
 def test_a_detector_says_which_argument_is_wrong(live_checkpoint, given_settings, key):
@@ -433,7 +433,7 @@ def test_a_detector_says_which_argument_is_wrong(live_checkpoint, given_settings
 def test_packets_and_times_that_are_none_are_told_and_change_nothing(live_checkpoint, draw_events):
     detector, events = live(live_checkpoint()), draw_events()
     for until_us in (math.inf, math.nan, "7", True):
-        with raises("settings.number", "until_us"):
+        with raises("setting.out_of_range", "until_us"):
             detector.push(events, until_us)
     for packet in (None, events.t, [1, 2]):
         with pytest.raises(UserError, match=r" holds no events; give rvtssm\.Events, or a structured array"):

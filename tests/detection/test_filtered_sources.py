@@ -107,7 +107,7 @@ def test_predict_live_and_inspect_filter_and_say_how_much(noisy, weights, tmp_pa
 
 def test_a_wrong_format_does_not_blame_the_file(noisy, tmp_path):
     path = write_dat_file(tmp_path / "noise.dat", noisy)
-    with raises("settings.choice"):
+    with raises("setting.choice"):
         rvtssm.open(path, format="raw")
 
 

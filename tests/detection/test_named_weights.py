@@ -116,7 +116,7 @@ def test_packing_again_keeps_the_note_and_another_file_has_none(shipped, trained
 
 @pytest.mark.parametrize("note", ["", " ", 7, "two\nlines", "\x1b[31mred", "\u03b1", 61 * "a"])
 def test_a_note_is_one_line_that_can_be_shown(trained, note):
-    with raises("settings.note"):
+    with raises("setting.form"):
         CheckpointMeta.from_dict({**trained[1].to_dict(), "note": note})
 
 

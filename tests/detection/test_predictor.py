@@ -134,7 +134,7 @@ def test_a_result_draws_itself_and_a_prediction_saves_its_video(predictor, draw_
         assert getattr(frame, name) is getattr(frame.detections, name)
     assert frame.track_id is None
     assert results[1].count("car") == sum(frame.names.count("car") for frame in results[1]) > 0
-    with raises("settings.choice", "class"):
+    with raises("setting.choice", "class"):
         results[1].count("person")
     assert results[1].summary.files == () and "wrote" not in " ".join(results[1].summary.lines())
     assert np.array_equal(rvtssm.draw(structured(events), 48, 64), rvtssm.draw(events, 48, 64))
@@ -274,12 +274,12 @@ def test_an_opened_recording_is_closed_when_it_is_collected(draw_events, tmp_pat
 
 def test_arguments_that_are_no_numbers_are_told(predictor, draw_events):
     for wrong, key in (
-        ({"hz": "50"}, "settings.number"),
-        ({"hz": 0}, "settings.number"),
-        ({"downsample": 1.5}, "settings.number"),
+        ({"hz": "50"}, "setting.out_of_range"),
+        ({"hz": 0}, "setting.out_of_range"),
+        ({"downsample": 1.5}, "setting.out_of_range"),
         ({"downsample": 50}, "frames.too_small"),
-        ({"track": "sort"}, "settings.choice"),
-        ({"min_score": "0.3"}, "settings.number"),
+        ({"track": "sort"}, "setting.choice"),
+        ({"min_score": "0.3"}, "setting.out_of_range"),
     ):
         with raises(key):
             predictor.predict(draw_events(100), height=48, width=64, **wrong)

@@ -350,14 +350,14 @@ def test_sum_counts_every_event_of_whole_squares_and_saturates():
 
 
 def test_an_unknown_reduction_and_one_that_rvt_does_not_have_are_refused():
-    with raises("settings.choice") as of_settings:
+    with raises("setting.choice") as of_settings:
         WindowSettings(reduce="mean")
-    with raises("settings.choice") as of_pixels:
+    with raises("setting.choice") as of_pixels:
         frame_pixels(HEIGHT, WIDTH, 2, reduce="mean")
     with raises("windows.rvt_convention") as of_rvt:
         WindowSettings(convention="rvt", reduce="sum")
     keys = [raised.value.key for raised in (of_settings, of_pixels, of_rvt)]
-    assert keys == ["settings.choice", "settings.choice", "windows.rvt_convention"]
+    assert keys == ["setting.choice", "setting.choice", "windows.rvt_convention"]
 
 
 # moves in the counting pass

@@ -118,10 +118,10 @@ def test_the_configuration_speaks_milliseconds(options, wanted):
 @pytest.mark.parametrize(
     ("options", "key"),
     [
-        ({"stride_ms": 0.0}, "settings.at_least"),
-        ({"window_ms": float("nan")}, "settings.at_least"),
-        ({"convention": "RVT"}, "settings.choice"),
-        ({"representation": "time_surface"}, "settings.choice"),
+        ({"stride_ms": 0.0}, "setting.out_of_range"),
+        ({"window_ms": float("nan")}, "setting.out_of_range"),
+        ({"convention": "RVT"}, "setting.choice"),
+        ({"representation": "time_surface"}, "setting.choice"),
         ({"representation": "surfaces", "convention": "rvt"}, "windows.rvt_convention"),
         ({"count_cutoff": 0}, "windows.bins"),
         ({"count_cutoff": 256}, "windows.bins"),

@@ -301,7 +301,7 @@ def test_what_cannot_be_exported_is_refused(live_checkpoint, tmp_path):
 
 
 def test_an_unknown_precision_of_an_exported_file_is_refused():
-    with raises("settings.choice", "precision"):
+    with raises("setting.choice", "precision"):
         read_exported("model.onnx", precision="bfloat16")
 
 

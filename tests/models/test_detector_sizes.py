@@ -106,7 +106,7 @@ def test_a_detector_has_the_numbers_of_the_configuration():
     [
         ({"memory": "chunk"}, "model.memory_chunk"),
         ({"memory_chunk": 21}, "model.memory_chunk"),
-        ({"memory": "forever"}, "settings.choice"),
+        ({"memory": "forever"}, "setting.choice"),
         ({"num_blocks": (1, 1)}, "model.stages"),
     ],
 )

@@ -238,5 +238,5 @@ def test_nothing_above_the_threshold_is_an_empty_frame():
 
 
 def test_an_unknown_score_is_refused():
-    with raises("model.score"):
+    with raises("setting.choice"):
         PostprocessConfig(score="objectness")

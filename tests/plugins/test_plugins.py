@@ -119,7 +119,7 @@ def test_the_layer_of_the_page_keeps_the_contract():
 def test_a_file_that_cannot_be_imported_by_its_name_is_refused(name, answer, tmp_path):
     (tmp_path / name).write_text("")
     with pytest.raises(ValueError, match=rf"plugins=\[.*{name}\]: {answer}"):
-        cli.compose([f"plugins=['{tmp_path / name}']"])
+        cli.compose([f"plugins=[{tmp_path / name}]"])
 
 
 def test_a_part_of_a_file_that_is_not_imported_is_told_for_the_command_line_and_for_python():

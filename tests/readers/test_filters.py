@@ -154,10 +154,10 @@ def test_lamps_at_the_mains_are_removed_and_moving_edges_stay():
 @pytest.mark.parametrize(
     ("given", "key"),
     [
-        (["blur"], "settings.choice"),
-        ([{"background": {"radius": 3}}], "settings.choice"),
-        ([{"background": {"within_ms": -1}}], "settings.number"),
-        ([{"background": {"neighbours": 1.5}}], "settings.number"),
+        (["blur"], "setting.choice"),
+        ([{"background": {"radius": 3}}], "setting.choice"),
+        ([{"background": {"within_ms": -1}}], "setting.out_of_range"),
+        ([{"background": {"neighbours": 1.5}}], "setting.out_of_range"),
         ([{"region": {"left": 9, "right": 9}}], "filters.empty_region"),
         (["flicker", "flicker"], "filters.entry"),
         ([{"flicker": {}, "region": {}}], "filters.entry"),

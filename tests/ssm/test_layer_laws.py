@@ -173,10 +173,10 @@ def test_names_that_do_not_exist_are_refused_with_the_ones_that_do():
     with pytest.raises(ValueError, match=r"temporal\.name='gru'; choose from s4, s4d, s5, selective_s5, s7, lstm"):
         build_temporal_layer(TemporalConfig(name="gru"), DIM)
     for name in ("s4d", "s5", "selective_s5"):
-        with raises("settings.choice", "temporal.init"):
+        with raises("setting.choice", "temporal.init"):
             build_temporal_layer(TemporalConfig(name=name, init="random"), DIM)
     for name in ("s4", "s4d", "s5", "selective_s5"):
-        with raises("settings.choice", "temporal.discretization"):
+        with raises("setting.choice", "temporal.discretization"):
             build_temporal_layer(TemporalConfig(name=name, discretization="euler"), DIM)
     for wrong in ({"bandlimit": 50}, {"dt_min": 0.2, "dt_max": 0.1}, {"name": "s7", "block": "glu"}):
         with pytest.raises(ValueError, match=list(wrong)[-1]):

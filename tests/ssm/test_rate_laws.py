@@ -1,6 +1,7 @@
 """The laws of the step: what a step scale means, what each discretisation is exact for, what the mask silences."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -252,7 +253,7 @@ H2_LAYERS = {
     "s4": S4SSM,
     "s4d": S4DSSM,
     "s5": S5SSM,
-    "s5-half": lambda dim, config: S5SSM(dim, TemporalConfig(**{**vars(config), "half_state": True})),
+    "s5-half": lambda dim, config: S5SSM(dim, replace(config, half_state=True)),
 }
 
 

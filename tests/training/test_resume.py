@@ -409,7 +409,7 @@ def test_weights_that_a_run_starts_from_are_validated_before_the_first_step(
     toy_config, seven_steps, tmp_path, capsys, logged, train_until
 ):
     """The weights do not change, so the AP stays. A run that is resumed is the same, and not validated again."""
-    words = (f"training.init_from='{last_checkpoint(seven_steps)}'", "training.steps=2", "training.checkpoint_every=1")
+    words = (f"training.init_from={last_checkpoint(seven_steps)}", "training.steps=2", "training.checkpoint_every=1")
     config = toy_config(tmp_path / "whole", *words, *STILL)
     train(config)
     said = " ".join(capsys.readouterr().out.split())

@@ -1,9 +1,10 @@
 """The settings of simulated recordings. This file does not import the renderer."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rvtssm.datasets import DATASETS
-from rvtssm.system.limits import check_at_least, check_choice, check_positive, check_share
+from rvtssm.system.limits import Settings, setting
 from rvtssm.system.user_error import UserError
 
 FIRST_LABEL_US = 100_000
@@ -11,42 +12,46 @@ MIN_THRESHOLD = 0.02  # smallest step of the log intensity; smaller ones drawn f
 LONGEST_S = 4294  # length of a recording in a DAT file, whose clock has 32 bits
 
 
+def _amount(default: float) -> Any:
+    return setting(default, at_least=0)
+
+
+def _share(default: float) -> Any:
+    return setting(default, at_least=0, at_most=1)
+
+
 @dataclass(frozen=True)
-class CameraConfig:
+class CameraConfig(Settings, section="camera"):
     """The properties of a camera. Contrast thresholds are steps of the natural logarithm of the intensity.
 
     The defaults disable every effect after `dark_intensity`. CAMERAS lists cameras that have these effects; a plugin
     can add one of yours: `CAMERAS["mine"] = CameraConfig(threshold=0.3)`.
     """
 
-    threshold: float = 0.2  # contrast that triggers an event
-    threshold_mismatch: float = 0.1  # standard deviation over pixels, relative to the threshold
-    refractory_us: int = 500  # time after an event during which its pixel sends no other event
-    background_rate_hz: float = 0.2  # noise events per pixel and second
-    hot_pixel_share: float = 2e-4  # share of the pixels that are hot, which send events without a reason
-    hot_pixel_rate_hz: float = 40.0  # events per second of a hot pixel
-    dark_intensity: float = 0.02  # added to the intensity before the logarithm; the intensity of full darkness
-    threshold_noise: float = 0.0  # standard deviation from event to event, relative to the threshold
-    on_to_off: float = 1.0  # threshold of brighter events divided by the threshold of darker events
-    cutoff_hz: float = 0.0  # bandwidth of a pixel in white by day; it falls in proportion to the light; 0: unlimited
-    leak_rate_hz: float = 0.0  # brighter events per pixel and second that occur without any change
-    leak_mismatch: float = 0.0  # standard deviation of the logarithm of the leak rate over pixels
-    shot_rate_hz: float = 0.0  # noise events per pixel and second in darkness; a quarter of them in white by day
-    dead_pixel_share: float = 0.0  # share of the pixels that are dead, which send no events
-    latency_us: float = 0.0  # time from a change to its event, in addition to the delay by the bandwidth
-    latency_jitter_us: float = 0.0  # standard deviation of the latency; the latency is never negative
-    readout_us: int = 0  # time in which all rows are read once, one after the other; 0: all at the same time
-    max_rate_hz: float = 0.0  # most events per pixel and second, as a mean over the sensor; 0: unlimited
-    spread: float = 1.0  # draw each property per recording, between value / spread and value * spread
+    threshold: float = setting(0.2, at_least=MIN_THRESHOLD)  # contrast that triggers an event
+    threshold_mismatch: float = _amount(0.1)  # standard deviation over pixels, relative to the threshold
+    refractory_us: int = _amount(500)  # time after an event during which its pixel sends no other event
+    background_rate_hz: float = _amount(0.2)  # noise events per pixel and second
+    hot_pixel_share: float = _share(2e-4)  # share of the pixels that are hot, which send events without a reason
+    hot_pixel_rate_hz: float = _amount(40.0)  # events per second of a hot pixel
+    dark_intensity: float = setting(
+        0.02, at_least=1e-3
+    )  # added to the intensity before the logarithm; the intensity of full darkness
+    threshold_noise: float = _share(0.0)  # standard deviation from event to event, relative to the threshold
+    on_to_off: float = setting(1.0, above=0)  # threshold of brighter events divided by the threshold of darker events
+    cutoff_hz: float = _amount(0.0)  # bandwidth of a pixel in white by day, falls in proportion to light; 0: unlimited
+    leak_rate_hz: float = _amount(0.0)  # brighter events per pixel and second without any change
+    leak_mismatch: float = _amount(0.0)  # standard deviation of the logarithm of the leak rate over pixels
+    shot_rate_hz: float = _amount(0.0)  # noise events per pixel and second in darkness; a quarter in white by day
+    dead_pixel_share: float = _share(0.0)  # share of the pixels that are dead, which send no events
+    latency_us: float = _amount(0.0)  # time from a change to its event, besides the delay by the bandwidth
+    latency_jitter_us: float = _amount(0.0)  # standard deviation of the latency; the latency is never negative
+    readout_us: int = _amount(0)  # time to read all rows once, one after the other; 0: all at the same time
+    max_rate_hz: float = _amount(0.0)  # most events per pixel and second, mean over the sensor; 0: unlimited
+    spread: float = setting(1.0, at_least=1)  # draw each property per recording, from value / spread to value * spread
 
-    def check(self) -> None:
-        """Raise a UserError for a camera that cannot be simulated."""
-        check_at_least("camera", self, MIN_THRESHOLD, "threshold")
-        check_at_least("camera", self, 1e-3, "dark_intensity")
-        check_at_least("camera", self, 1, "spread")
-        check_positive("camera", self, "on_to_off")
-        check_share("camera", self, "hot_pixel_share", "dead_pixel_share", "threshold_noise")
-        check_at_least("camera", self, 0, *vars(self))
+    def __post_init__(self) -> None:
+        """Check nothing yet, since cameras that `spread` draws may leave the limits; `check_limits` does."""
 
 
 # Sources of the numbers: v2e (Hu et al., CVPRW 2021) for the DAVIS346; IEBCS (Joubert et al. 2021) and Posch et al.
@@ -94,33 +99,33 @@ class SceneConfig:
 
 
 @dataclass
-class SyntheticConfig:
+class SyntheticConfig(Settings, section="synthetic"):
     """What to generate. A recording depends on split, index, sensor and settings, but not on the counts.
 
     The size of the sensor is that of the dataset, `dataset.height` and `dataset.width`.
     """
 
-    seed: int = 0
+    seed: int = setting(0, at_least=0)
     """Another seed gives other scenes."""
-    num_train: int = 60
+    num_train: int = setting(60, at_least=0)
     """Recordings of the training split."""
-    num_val: int = 8
+    num_val: int = setting(8, at_least=0)
     """Recordings of the validation split."""
-    num_test: int = 12
+    num_test: int = setting(12, at_least=0)
     """Recordings of the test split."""
-    duration_s: float = 5.0
+    duration_s: float = setting(5.0, above=0, at_most=LONGEST_S)
     """Length of a recording."""
-    label_interval_us: int = DATASETS["synthetic"].label_interval_us
+    label_interval_us: int = setting(DATASETS["synthetic"].label_interval_us, at_least=1)
     """Time between two labels."""
-    ego_motion_share: float = 0.3
+    ego_motion_share: float = setting(0.3, at_least=0, at_most=1)
     """Share of the recordings in which the camera moves."""
-    sensor: str = "plain"
+    sensor: str = setting("plain", choices=CAMERAS)
     """The camera; one of CAMERAS (docs/simulation.md)."""
-    num_actors: tuple[int, ...] = (3, 5)
+    num_actors: tuple[int, ...] = setting((3, 5), at_least=0)
     """Fewest and most actors of a street at a time, including actors about to enter."""
-    stopping_share: float = 0.9
+    stopping_share: float = setting(0.9, at_least=0, at_most=1)
     """Share of the actors of a street that stop and go."""
-    workers: int | None = None
+    workers: int | None = setting(None, at_least=1)
     """Number of processes; null: one per core."""
 
     @property
@@ -163,20 +168,16 @@ class SyntheticConfig:
 
     def check(self) -> None:
         """Raise a UserError for settings that cannot be generated."""
-        check_at_least("synthetic", self, 0, "seed", "num_train", "num_val", "num_test")
-        check_at_least("synthetic", self, 1, "label_interval_us", "workers")
         first_s = self.first_label_us / 1e6
-        if not first_s <= self.duration_s <= LONGEST_S:
+        if self.duration_s < first_s:
             raise UserError(
-                "simulation.duration",
-                f"synthetic.duration_s={self.duration_s:g} must be from {first_s:g}, the time of the first label with "
-                f"synthetic.label_interval_us={self.label_interval_us}, to {LONGEST_S}, the longest that a file holds",
+                "setting.conflict",
+                name="synthetic.duration_s",
+                found=f"{self.duration_s:g}",
+                needed=f"the first label with synthetic.label_interval_us={self.label_interval_us} is at {first_s:g} s",
+                advice="give a longer duration",
             )
-        check_share("synthetic", self, "ego_motion_share", "stopping_share")
-        if len(self.num_actors) != 2 or not 0 <= self.num_actors[0] <= self.num_actors[1]:
-            raise UserError(
-                "synthetic.num_actors",
-                f"synthetic.num_actors={list(self.num_actors)}; name the fewest and the most, as in [3,5]",
-            )
-        check_choice("synthetic.sensor", self.sensor, CAMERAS)
-        self.camera.check()
+        if len(self.num_actors) != 2 or self.num_actors[0] > self.num_actors[1]:
+            needed = "name the fewest and the most, as in [3,5]"
+            raise UserError("setting.form", name="synthetic.num_actors", found=list(self.num_actors), needed=needed)
+        self.camera.check_limits()

@@ -4,36 +4,27 @@ from dataclasses import dataclass, field
 
 from rvtssm.cli.config import Config
 from rvtssm.cli.inputs import recordings_path, weights_path
-from rvtssm.system.limits import check_at_least, check_positive, check_share
-from rvtssm.system.user_error import UserError
+from rvtssm.system.limits import Settings, setting
 
 
 @dataclass
-class LabelConfig:
+class LabelConfig(Settings, section="label"):
     """Settings of `rvtssm label`, which labels recordings with a detector."""
 
-    splits: list[str] = field(default_factory=lambda: ["train"])
+    splits: list[str] = setting(["train"], is_filled=True, is_distinct=True)
     """Splits to label; other splits keep their labels."""
-    interval_ms: float | None = None
+    interval_ms: float | None = setting(None, above=0)
     """Time between labels, in whole steps; null: the usual interval of the dataset."""
-    min_score: float = 0.4
+    min_score: float = setting(0.4, at_least=0, at_most=1)
     """Lowest score of a trusted box, averaged over both directions of time."""
-    min_iou: float = 0.5
+    min_iou: float = setting(0.5, at_least=0, at_most=1)
     """Smallest overlap with which boxes of both directions count as one object."""
-    min_track_ms: float = 200.0
+    min_track_ms: float = setting(200.0, at_least=0)
     """Shortest track of a trusted box."""
-    track_memory_s: float = 0.5
+    track_memory_s: float = setting(0.5, at_least=0)
     """How long a lost object keeps its track, in seconds."""
-    workers: int | None = 1
+    workers: int | None = setting(1, at_least=1, or_null=True)
     """Processes that share the recordings; null: one per GPU, or one per core."""
-
-    def __post_init__(self) -> None:
-        check_share("label", self, "min_score", "min_iou")
-        check_at_least("label", self, 0, "min_track_ms", "track_memory_s")
-        check_positive("label", self, "interval_ms")
-        check_at_least("label", self, 1, "workers")
-        if not self.splits or len(set(self.splits)) < len(self.splits):
-            raise UserError("label.splits", f"label.splits={self.splits}; name each split once, such as [train]")
 
 
 @dataclass

@@ -4,33 +4,28 @@ from dataclasses import dataclass, field
 
 from rvtssm.cli.config import Config
 from rvtssm.evaluation.evaluation_config import FORMATS
-from rvtssm.system.limits import check_at_least, check_choice
+from rvtssm.system.limits import Settings, setting
 from rvtssm.system.user_error import UserError
 
 
 @dataclass
-class ScoreConfig:
+class ScoreConfig(Settings, section="score"):
     """Which boxes are scored on which labels."""
 
-    detections: str | None = None
+    detections: str | None = setting(None, is_path=True)
     """Boxes of a detector: a COCO result (.json), a .npy of Prophesee's tools, a .jsonl of `predict`, or a folder."""
-    labels: str | None = None
+    labels: str | None = setting(None, is_path=True)
     """The labels: a COCO data set (.json), a _bbox.npy of Prophesee, or a folder of those."""
-    compared: list[str] = field(default_factory=list)
+    compared: list[str] = setting([], is_path=True)
     """Boxes of further detectors, each compared with the first in pairs."""
-    max_age_ms: float = 0.0
+    max_age_ms: float = setting(0.0, at_least=0)
     """Score each label time with the newest boxes that are at most so old; 0: with boxes of exactly this time."""
-    hz: float | None = None
+    hz: float | None = setting(None, above=0)
     """The rate at which the detectors ran, for tables; null: unknown."""
-    bootstrap: int = 1000
+    bootstrap: int = setting(1000, at_least=0)
     """Bootstrap replicates for the confidence intervals; 0: none."""
-    formats: list[str] = field(default_factory=list)
+    formats: list[str] = setting([], choices=FORMATS)
     """Also write what is scored: coco (labels and detections for COCO's tools), csv (per recording and per image)."""
-
-    def __post_init__(self) -> None:
-        check_at_least("score", self, 0, "bootstrap", "max_age_ms")
-        for name in self.formats:
-            check_choice("score.formats", name, FORMATS)
 
 
 @dataclass

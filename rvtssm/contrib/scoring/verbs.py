@@ -12,5 +12,4 @@ SCORE = Verb(
     keys=("out", "seed"),
     bare="score.detections",
     second="score.labels",
-    paths=("score.detections", "score.labels"),
 )

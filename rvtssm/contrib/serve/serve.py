@@ -50,7 +50,7 @@ def serve(config: ServeSettings) -> None:
 
     checkpoint = weights("float32")
     names, layer = ", ".join(checkpoint.spec.class_names), checkpoint.temporal_config.name
-    title = f"{checkpoint.model_config.size} {layer}, trained at {checkpoint.windows.hz:g} Hz: {names}"
+    title = f"{checkpoint.model_config.preset} {layer}, trained at {checkpoint.windows.hz:g} Hz: {names}"
     app = build_app(settings, weights, recordings, lambda: bool(connected_cameras()), title, checkpoint.note or "")
     with _listening(settings.host, settings.port) as listening:
         announce("serve", weights=path, recordings=len(recordings), device=checkpoint.detector.device)

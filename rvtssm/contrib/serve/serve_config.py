@@ -3,9 +3,8 @@
 from dataclasses import dataclass, field
 
 from rvtssm.cli.config import Config
-from rvtssm.detection.inference_config import check_highest_rate
 from rvtssm.records.settings import check_window
-from rvtssm.system.limits import check_at_least, check_positive
+from rvtssm.system.limits import Settings, setting
 from rvtssm.system.user_error import UserError
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -13,39 +12,35 @@ MIN_HZ, MAX_HZ = 5, 200  # range of the slider, extended if necessary to the rat
 
 
 @dataclass
-class ServeConfig:
+class ServeConfig(Settings, section="serve"):
     """Settings of `rvtssm serve`."""
 
     host: str = "127.0.0.1"
     """Address to listen on; 0.0.0.0 can be reached from other machines."""
-    port: int = 8000
+    port: int = setting(8000, at_least=0, at_most=65535)
     """Port to listen on; 0: any free port."""
     token: str | None = None
     """Password in the page's address; null: none on this machine, a random one for others."""
-    max_upload_mb: float = 512.0
+    max_upload_mb: float = setting(512.0, above=0)
     """Size of the largest file that a page may upload, in MB."""
-    max_pages: int = 8
+    max_pages: int = setting(8, at_least=1)
     """Pages open at the same time; each has its own detector state."""
-    camera_settings: str | None = None
+    camera_settings: str | None = setting(None, is_path=True)
     """YAML file with biases and region of interest of the camera (docs/live.md)."""
-    hz: float | None = None
+    hz: float | None = setting(None, above=0, at_most=1_000_000)
     """The rate that a page starts with, in Hz; null: the rate of training."""
     window: str | None = None
     """Windows at other rates. slide: as long as in training; shrink: as long as the stride; null: as the weights allow.
     """
-    downsample: int | None = None
+    downsample: int | None = setting(None, at_least=1)
     """Frames keep one pixel of each n x n square; null: for a recording as in `predict`, for the camera the largest n
     that leaves frames as large as in training."""
 
     def __post_init__(self) -> None:
-        check_positive("serve", self, "max_upload_mb", "hz", "downsample")
+        super().__post_init__()
         check_window("serve.window", self.window)
-        check_highest_rate("serve", self.hz)
-        check_at_least("serve", self, 1, "max_pages")
-        if not 0 <= self.port <= 65535:
-            raise UserError("serve.port", f"serve.port={self.port} must lie between 0 and 65535")
         if self.token is not None and not self.token:
-            raise UserError("serve.token", "serve.token is empty; give at least one character, or null")
+            raise UserError("setting.form", name="serve.token", needed="give at least one character, or null")
 
     @property
     def is_local(self) -> bool:

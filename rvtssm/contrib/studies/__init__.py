@@ -23,12 +23,11 @@ def study(
     Raises:
         UserError: The settings do not fit each other or the data.
     """
-    from rvtssm.cli.composition import full_words
     from rvtssm.cli.inputs import check_inputs
     from rvtssm.contrib.studies.grid import as_words, compose_study
     from rvtssm.contrib.studies.run_study import run_study
 
     words = as_words({**(settings or {}), **short}, axes or {})
-    config, points = compose_study(full_words("study", words))
+    config, points = compose_study(words)
     check_inputs("study", config)
     return run_study(config, points)

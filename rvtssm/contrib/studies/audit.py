@@ -36,7 +36,7 @@ def audit(config: AuditSettings, as_json: bool = False) -> None:
         result = audit_detector(
             checkpoint, events, sensor_hw, config.audit, downsample=downsample, progress=not as_json
         )
-        title = f"{config.checkpoint} ({checkpoint.model_config.size} {checkpoint.temporal_config.name})"
+        title = f"{config.checkpoint} ({checkpoint.model_config.preset} {checkpoint.temporal_config.name})"
         write_audit(result, title, source, staged)
     if as_json:
         say(json.dumps(to_json(result, title, source)))

@@ -3,31 +3,19 @@
 from dataclasses import dataclass, field
 
 from rvtssm.cli.config import Config
-from rvtssm.system.limits import check_positive
-from rvtssm.system.user_error import UserError
+from rvtssm.system.limits import Settings, setting
 
 
 @dataclass
-class AuditConfig:
+class AuditConfig(Settings, section="audit"):
     """Settings of `rvtssm audit`."""
 
-    duration_s: float = 5.0
+    duration_s: float = setting(5.0, above=0)
     """Length of the events, simulated or read; longer memories cannot be seen."""
-    hz: list[float] = field(default_factory=lambda: [20.0, 40.0, 80.0, 100.0, 200.0])
+    hz: list[float] = setting([20.0, 40.0, 80.0, 100.0, 200.0], above=0, at_most=1_000_000, is_filled=True)
     """Rates at which a step is timed."""
-    finer: list[int] = field(default_factory=lambda: [1, 2, 4, 10])
+    finer: list[int] = setting([1, 2, 4, 10], at_least=1, is_filled=True)
     """Finer steps that replace one step of training."""
-
-    def __post_init__(self) -> None:
-        if not (self.hz and all(0 < hz <= 1e6 for hz in self.hz)):
-            raise UserError(
-                "audit.rates", f"audit.hz={self.hz}; name positive rates up to 1000000 Hz, such as [20,200]"
-            )
-        if not (self.finer and min(self.finer) >= 1):
-            raise UserError(
-                "audit.finer", f"audit.finer={self.finer}; name whole numbers of at least 1, such as [1,10]"
-            )
-        check_positive("audit", self, "duration_s")
 
 
 @dataclass

@@ -7,13 +7,14 @@ import functools
 import itertools
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ValueType
 from omegaconf import OmegaConf
 
-from rvtssm.cli.composition import compose, to_config
+from rvtssm.cli.composition import compose, full_words, is_path
 from rvtssm.contrib.studies.study_config import NOT_READ_WITH_WEIGHTS, READ_BY_EVALUATION, StudySettings, given_weights
 from rvtssm.system.user_error import UserError
 
@@ -39,7 +40,11 @@ def _as_text(value: Any) -> str:
 def split_axes(words: list[str]) -> tuple[list[str], dict[str, list[str]]]:
     """Return the words that have one value, and the values of all others by key."""
     plain, axes = [], {}
-    for word, override in zip(words, OverridesParser.create().parse_overrides(words), strict=True):
+    for word in words:
+        if is_path("study", word.partition("=")[0]):
+            plain.append(word)
+            continue
+        override = OverridesParser.create().parse_override(word)
         if not override.is_sweep_override():
             plain.append(word)
             continue
@@ -66,7 +71,7 @@ def compose_study(words: list[str]) -> tuple[StudySettings, list[tuple[dict[str,
     Raises:
         UserError: Weights are given, and a word sets something that only a training reads.
     """
-    plain, given = split_axes(words)
+    plain, given = split_axes(full_words("study", words))
     base = _composed(plain)
     axes = _axes_of_study(base, plain) | given
     _check_read(base, plain, axes)
@@ -81,10 +86,11 @@ def compose_study(words: list[str]) -> tuple[StudySettings, list[tuple[dict[str,
         words = list(variants[dict(chosen)["variant"]] if variants else [])
         words += [f"{key}={value}" for key, value in chosen if key != "variant"]
         of_evaluation = [word for word in words if word.startswith("evaluation.")]
-        config = OmegaConf.structured(composed(*(word for word in words if word not in of_evaluation)))
+        config = composed(*(word for word in words if word not in of_evaluation))
+        evaluation = OmegaConf.structured(config.evaluation)
         for override in OverridesParser.create().parse_overrides(of_evaluation):
-            OmegaConf.update(config, override.key_or_group, override.value())
-        points.append((dict(chosen), cast(StudySettings, to_config(config))))
+            OmegaConf.update(evaluation, override.key_or_group.removeprefix("evaluation."), override.value())
+        points.append((dict(chosen), replace(config, evaluation=cast(Any, OmegaConf.to_object(evaluation)))))
     return base, points
 
 

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from rvtssm.cli.config import DECIDED
 from rvtssm.cli.console import console, say
 from rvtssm.cli.evaluate import check_rates, evaluate
 from rvtssm.cli.inputs import check_training, writable
 from rvtssm.cli.preprocess import preprocess
-from rvtssm.cli.run_files import SETTINGS_OF_WEIGHTS, overrides, run_files
+from rvtssm.cli.run_files import run_files
 from rvtssm.cli.train import train
-from rvtssm.cli.weights import WeightSettings, read_settings
+from rvtssm.cli.words import DetectorSettings, overrides, settings_of
 from rvtssm.contrib.demo.generate import generate
 from rvtssm.contrib.studies.cells_page import CELLS_FILE, cells_page
 from rvtssm.contrib.studies.study_cells import Cell, Point, in_words, study_cells
@@ -42,6 +43,7 @@ from rvtssm.system.output_folder import locked, result_set
 from rvtssm.system.user_error import UserError
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint, latest_checkpoint
 from rvtssm.training.preflight import check
+from rvtssm.training.start_settings import start_settings
 
 # of every bootstrap, so that the scores of parts of a study that were made apart can be compared
 _BOOTSTRAP_SEED = 0
@@ -277,10 +279,11 @@ def _not_to_repeat(config: StudySettings, shared: Sequence[str]) -> list[str]:
         return [word for word in overrides(config) if word.split(".")[0] in NOT_READ_WITH_WEIGHTS]
     if not config.training.init_from:
         return []
-    of_weights = read_settings(replace(config, resume=None))
-    others = WeightSettings(config.model, config.temporal, config.windows).others(of_weights)
+    source = start_settings(replace(config, resume=None))
+    of_weights = settings_of(source.model, source.temporal, source.windows)
+    others = DetectorSettings(config.model, config.temporal, config.windows).others(of_weights)
     named = {word.partition("=")[0] for word in others}
-    words = [word for word in overrides(config) if word.split(".")[0] in SETTINGS_OF_WEIGHTS and word not in shared]
+    words = [word for word in overrides(config) if word.split(".")[0] in DECIDED and word not in shared]
     return [word for word in words if word.partition("=")[0] not in named]
 
 

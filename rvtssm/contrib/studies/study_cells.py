@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rvtssm.cli.inputs import weights_label
-from rvtssm.cli.run_files import overrides
+from rvtssm.cli.words import overrides
 from rvtssm.contrib.studies.study_config import StudyConfig, StudySettings, given_weights
 from rvtssm.contrib.studies.study_report import Score, score_from_json
 from rvtssm.evaluation.weights_on_data import class_maps

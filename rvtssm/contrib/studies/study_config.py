@@ -93,9 +93,7 @@ def check_study(config: StudySettings) -> None:
             "training.class_map for the classes of training.init_from",
         )
     if is_given and not any(config.folders.values()):
-        raise UserError(
-            "settings.missing",
-            "dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed: what to score the weights on",
-        )
+        name = "dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed"
+        raise UserError("setting.missing", name=name, needed="what to score the weights on")
     if not makes_recordings(config):
         check_training(config)

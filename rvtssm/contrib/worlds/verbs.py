@@ -14,12 +14,10 @@ SIMULATE = Verb(
     own=("simulate", "synthetic"),
     keys=("out", "seed"),
     bare="simulate.video",
-    paths=("simulate.video", "simulate.labels"),
 )
 GENERATE = replace(
     GENERATE_STREETS,
     meaning="write recordings of a simulated dataset; dataset=synthetic|open_world|rendered_world dataset.raw_dir=DIR",
     work="rvtssm.contrib.worlds.generate:generate",
     settings="rvtssm.contrib.worlds.worlds_config:WorldsConfig",
-    paths=("synthetic.assets",),
 )

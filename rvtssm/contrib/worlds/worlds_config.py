@@ -7,46 +7,47 @@ from rvtssm.cli.inputs import needed
 from rvtssm.contrib.demo.demo_config import DemoSettings
 from rvtssm.contrib.demo.simulation_config import SyntheticConfig
 from rvtssm.contrib.worlds.rendered.scene_kinds import KINDS
-from rvtssm.system.limits import check_at_least, check_choice, check_positive, check_share
+from rvtssm.records.settings import SPLITS
+from rvtssm.system.limits import Settings, check_choice, check_number, setting
 
 
 @dataclass
-class WorldConfig:
+class WorldConfig(Settings, section="synthetic.world"):
     """What the recordings of dataset=open_world show. A share of 0 removes that part of the world."""
 
-    indoor_share: float = 0.3
+    indoor_share: float = setting(0.3, at_least=0, at_most=1)
     """Share of the recordings in a room; the others are outdoors."""
-    dark_share: float = 0.2
+    dark_share: float = setting(0.2, at_least=0, at_most=1)
     """Share of the recordings at night or in a dim room."""
-    crowd_share: float = 0.15
+    crowd_share: float = setting(0.15, at_least=0, at_most=1)
     """Share of the recordings with up to three times as many actors."""
-    plain_share: float = 0.0
+    plain_share: float = setting(0.0, at_least=0, at_most=1)
     """Share of the training recordings outdoors by day, without crowds, animals and clutter."""
-    empty_share: float = 0.0
+    empty_share: float = setting(0.0, at_least=0, at_most=1)
     """Share of the training recordings in which nobody is there."""
-    far_share: float = 0.0
+    far_share: float = setting(0.0, at_least=0, at_most=1)
     """Share of the recordings whose actors are at most five times as large as the smallest."""
-    dusk_share: float = 0.0
+    dusk_share: float = setting(0.0, at_least=0, at_most=1)
     """Share of the outdoor recordings by day with little light."""
-    drive_share: float = 0.0
+    drive_share: float = setting(0.0, at_least=0, at_most=1)
     """Share of the outdoor recordings with a moving camera from a car at 20 to 60 km/h in traffic."""
-    group_share: float = 0.0
+    group_share: float = setting(0.0, at_least=0, at_most=1)
     """Share of the people who walk beside the person placed before them."""
-    max_actors: int = 9
+    max_actors: int = setting(9, at_least=0)
     """Most people, vehicles and two-wheelers that are placed."""
-    max_animals: int = 2
+    max_animals: int = setting(2, at_least=0)
     """Most dogs, which have no label."""
-    max_clutter: int = 8
+    max_clutter: int = setting(8, at_least=0)
     """Most trees, flags, posts, signs, screens, water and furniture."""
-    min_object_px: float = 12.0
+    min_object_px: float = setting(12.0, at_least=4)
     """Height of the smallest person when placed; half of it for vehicles and animals."""
-    max_object_px: float = 300.0
+    max_object_px: float = setting(300.0, at_least=4)
     """Height of the largest person when placed; half of it for vehicles and animals."""
-    min_lines: int = 96
+    min_lines: int = setting(96, at_least=16)
     """Fewest lines of the sensor, drawn per recording; of a larger sensor the frame shows a part."""
-    max_lines: int = 720
+    max_lines: int = setting(720, at_least=16)
     """Most lines of the sensor; a sensor smaller than the frame leaves the rest of it empty."""
-    lens_blur: float = 1.0
+    lens_blur: float = setting(1.0, at_least=0)
     """Strongest blur of the lens, standard deviation in pixels; 0: none."""
 
     def plain(self) -> "WorldConfig":
@@ -63,7 +64,7 @@ class OpenWorldConfig(SyntheticConfig):
     """What to generate, open and rendered worlds included."""
 
     world: WorldConfig = field(default_factory=WorldConfig)
-    assets: str | None = None
+    assets: str | None = setting(None, is_path=True)
     """Folder of the 3D models of dataset=rendered_world (rvtssm/contrib/worlds/assets.md)."""
     scenes: list[str] | None = None
     """Kinds of scenes of dataset=rendered_world; null: all."""
@@ -83,42 +84,32 @@ class OpenWorldConfig(SyntheticConfig):
         for name in self.scenes or ():
             check_choice("synthetic.scenes", name, KINDS)
         world = self.world
-        check_share("synthetic.world", world, "indoor_share", "dark_share", "crowd_share", "plain_share")
-        check_share("synthetic.world", world, "empty_share", "far_share", "dusk_share", "drive_share", "group_share")
-        check_at_least("synthetic.world", world, 0, "max_actors", "max_animals", "max_clutter", "lens_blur")
-        check_at_least("synthetic.world", world, 4, "min_object_px")
-        check_at_least("synthetic.world", world, world.min_object_px, "max_object_px")
-        check_at_least("synthetic.world", world, 16, "min_lines")
-        check_at_least("synthetic.world", world, world.min_lines, "max_lines")
+        check_number("synthetic.world.max_object_px", world.max_object_px, world.min_object_px)
+        check_number("synthetic.world.max_lines", world.max_lines, world.min_lines)
 
 
 @dataclass
-class SimulateConfig:
+class SimulateConfig(Settings, section="simulate"):
     """What `rvtssm simulate` turns into events. `sensor=NAME` selects the camera."""
 
-    video: str | None = None
+    video: str | None = setting(None, is_path=True)
     """A video file, or a folder of pictures, which are sorted by name."""
-    labels: str | None = None
+    labels: str | None = setting(None, is_path=True)
     """MOT text, COCO JSON, or a folder with one YOLO text or Pascal VOC XML file per frame."""
-    label_format: str | None = None
+    label_format: str | None = setting(None, choices=("mot", "coco", "yolo", "voc", None))
     """mot, coco, yolo or voc; null: by suffix (.txt mot, .json coco), or by files."""
-    label_hz: float | None = None
+    label_hz: float | None = setting(None, above=0)
     """Interpolate boxes along tracks to this rate; null: labels at the frames."""
     classes: list[str] | None = None
     """MOT, YOLO: names of the class numbers; COCO, VOC: names of the classes to keep."""
-    fps: float | None = None
+    fps: float | None = setting(None, above=0)
     """Frames per second; null: the rate in the video file; a folder needs a number."""
     linear: bool | None = None
     """Whether pixel values are proportional to light; null: no with 8 bits (sRGB), else yes."""
-    max_motion_px: float = 1.0
+    max_motion_px: float = setting(1.0, above=0)
     """Largest motion between two interpolated frames."""
-    split: str = "train"
+    split: str = setting("train", choices=SPLITS)
     """Split of the dataset to write: train, val or test."""
-
-    def __post_init__(self) -> None:
-        check_choice("simulate.label_format", self.label_format, ("mot", "coco", "yolo", "voc", None))
-        check_choice("simulate.split", self.split, ("train", "val", "test"))
-        check_positive("simulate", self, "label_hz", "fps", "max_motion_px")
 
 
 @dataclass

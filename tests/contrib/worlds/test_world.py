@@ -345,5 +345,5 @@ def test_a_share_of_the_training_recordings_shows_plain_worlds(monkeypatch):
 def test_an_impossible_world_is_refused():
     with raises("worlds.too_small"):
         build_world(8, 100, 1000, WorldConfig(), RNG(0), False)
-    with raises("settings.at_least", "synthetic.world.max_object_px"):
+    with raises("setting.out_of_range", "synthetic.world.max_object_px"):
         replace(OpenWorldConfig(), world=WorldConfig(max_object_px=5)).check()
