@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from layer_examples import (
+    CORES,
     DIM,
     MASKED_CASES,
     NUM_SEQUENCES,
@@ -27,6 +28,7 @@ from user_errors import raises
 from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
+from rvtssm.system.user_error import UserError
 from rvtssm.testing import LAWS, built
 
 # lengths, of which the last is longer than two chunks of a layer, and a precision for each
@@ -181,3 +183,15 @@ def test_names_that_do_not_exist_are_refused_with_the_ones_that_do():
     for wrong in ({"bandlimit": 50}, {"dt_min": 0.2, "dt_max": 0.1}, {"name": "s7", "block": "glu"}):
         with pytest.raises(ValueError, match=list(wrong)[-1]):
             TemporalConfig(**wrong)
+
+
+@pytest.mark.parametrize("name", TEMPORAL_LAYERS)
+def test_the_settings_of_a_layer_are_what_its_class_says(name):
+    """The settings start without torch, and the class that says what is special about a layer needs it."""
+    config, layer = TemporalConfig(name=name), CORES[name]
+    assert (config.discretization, config.block) == (layer.default_rule, layer.default_block)
+    if layer.may_be_bidirectional:
+        assert not build_temporal_layer(TemporalConfig(name=name, bidirectional=True), DIM).is_causal
+    else:
+        with pytest.raises(UserError, match=r"temporal\.bidirectional"):
+            TemporalConfig(name=name, bidirectional=True)
