@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -468,6 +469,37 @@ def test_a_full_disk_is_told_once_and_detection_goes_on(weights, tmp_path, monke
     printed = [json.loads(line)["t_us"] for line in shown.out.splitlines()]
     assert told["num_unwritten"] == len(printed) - len(lines) > 0 and set(lines) < set(printed)
     assert "not written, because the disk was full" in " ".join(shown.err.split())
+
+
+@pytest.mark.parametrize("are_weights_there", [True, False])
+def test_a_service_tells_its_minutes_and_loads_its_weights_again(
+    weights, tmp_path, monkeypatch, capsys, draw_events, are_weights_there
+):
+    own, step, statuses = tmp_path / "own.ckpt", LiveRun.step, []
+    own.write_bytes(weights.read_bytes())
+
+    def step_and_ask(run):
+        statuses.append((tmp_path / "out" / "status.json").is_file() and run.detector)
+        if len(statuses) == 4:
+            if not are_weights_there:
+                own.unlink()
+            signal.raise_signal(signal.SIGUSR1)
+        return step(run)
+
+    device = FakeDevice(packets_of(draw_events()), HEIGHT, WIDTH)
+    monkeypatch.setattr(neuromorphic_drivers, "open", lambda **_: device)
+    monkeypatch.setattr(Camera, "clock", lambda self: self._device.clock())
+    monkeypatch.setattr(LiveRun, "step", step_and_ask)
+    for name in ("_STATUS_EVERY_S", "_TOLD_EVERY_S"):
+        monkeypatch.setattr(live_verb, name, 0.01)
+    assert cli.main(["live", f"checkpoint={own}", f"out={tmp_path / 'out'}", "--json"]) == 0
+    shown = capsys.readouterr()
+    detectors = {id(detector) for detector in statuses if detector}
+    assert len(detectors) == 1 + are_weights_there and not (tmp_path / "out" / "status.json").exists()
+    assert re.search(r"\d{4}-\d\d-\d\dT.* INFO the last minute: \d+ windows?, \d+ box", shown.err)
+    said = "goes on with the weights that" if are_weights_there else "cannot be loaded again"
+    assert said in " ".join(shown.err.split())
+    assert len(shown.out.splitlines()) >= 5
 
 
 def test_live_plays_a_recording(weights, tmp_path, capsys, golden_dir):
