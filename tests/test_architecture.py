@@ -156,7 +156,7 @@ loaded = {sorted(TORCH)!r}
 sys.exit(" ".join(name for name in loaded if name in sys.modules) or 0)
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=PACKAGE.parent, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", code], cwd=PACKAGE.parent, capture_output=True, text=True, timeout=1200, check=False
     )
     assert done.returncode == 0, f"importing the room loads: {done.stderr}"
 

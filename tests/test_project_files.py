@@ -68,7 +68,7 @@ def configs_under(folder: Path) -> set[str]:
 
 def build_wheel(project: Path, built: Path) -> Path:
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(built)]
-    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == 0, done.stderr
     (file,) = built.glob("*.whl")
     return file

@@ -65,8 +65,8 @@ def run_and_kill(context, task, folder: Path, victim: signal.Signals | str) -> i
         os.kill(process.pid, victim)
     else:
         os.kill(workers_below(folder)[0], signal.SIGKILL)
-    process.join(60)
-    deadline = time.monotonic() + 20
+    process.join(600)
+    deadline = time.monotonic() + 300
     while workers_below(folder) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not workers_below(folder)

@@ -199,7 +199,7 @@ def test_other_processes_read_the_same(tmp_path, example):
     queue = context.Queue()
     child = context.Process(target=_sum_in_child, args=(sequence, queue))
     child.start()
-    assert queue.get(timeout=60) == example[2].sum()
+    assert queue.get(timeout=600) == example[2].sum()
     child.join()
     np.testing.assert_array_equal(sequence.histograms(0, 2), before)
     sequence.close()

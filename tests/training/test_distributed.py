@@ -27,7 +27,7 @@ from tests.training.conftest import BATCH, BOUND_S, shares, srun_variables
 from tests.training.watched import train_as_script
 
 NUM_STEPS = 5
-BOUND_TO_END_S = 30  # for the others, when the first process has ended
+BOUND_TO_END_S = 300  # for the others, when the first process has ended
 # in float64, and with nothing that depends on what else is in a batch, sums do not care how they are split
 EXACT = ("training.precision=float64", "training.freeze_batchnorm=true", "optim.clip_value=0.05", "optim.h2_weight=0.1")
 SETTINGS = (*EXACT, f"training.steps={NUM_STEPS}", "training.checkpoint_every=2", "sampling.chunk_length=3")

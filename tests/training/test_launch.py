@@ -88,7 +88,7 @@ def test_statistics_over_all_processes_need_gpus(tmp_path):
 def test_without_gpus_the_number_of_processes_has_to_be_named():
     environment = {name: value for name, value in os.environ.items() if name != "PROCESSES"}
     command = ["bash", str(ROOT / "scripts" / "train_torchrun.sh")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.count("\n") == 1 and "as in PROCESSES=2" in done.stderr
 
@@ -104,7 +104,9 @@ def test_torchrun_starts_as_many_processes_as_are_asked_for(tmp_path, nodes):
         environment.pop(name, None)
     if nodes > 1:
         environment |= {"NODES": str(nodes), "HEAD": "10.0.0.1"}
-    run = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    run = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=True
+    )
     told = run.stdout
     module, name, *words = told.split()
     assert (module, name) == ("-m", "torch.distributed.run")
@@ -163,10 +165,10 @@ def test_a_job_whose_time_is_over_is_told_and_goes_back_into_the_queue(tmp_path)
     )
     try:
         began = time.monotonic()
-        while not (asked.exists() and asked.read_text()) and job.poll() is None and time.monotonic() - began < 60:
+        while not (asked.exists() and asked.read_text()) and job.poll() is None and time.monotonic() - began < 600:
             time.sleep(0.01)
         job.send_signal(signal.SIGUSR1)
-        assert job.wait(timeout=60) == 130
+        assert job.wait(timeout=600) == 130
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(job.pid, signal.SIGKILL)

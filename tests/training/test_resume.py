@@ -374,7 +374,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(
     overrides = [*toy_data, *settings, f"out={out}"]
     killed = prepared.Process(target=train_until, args=(overrides, torch.get_num_threads(), number, step, moment))
     killed.start()
-    killed.join(timeout=120)
+    killed.join(timeout=1800)
     assert killed.exitcode == (-signal.SIGKILL if number == signal.SIGKILL else 130)
 
     last = last_checkpoint(out)

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -55,21 +56,27 @@ def demo(config: DemoSettings) -> None:
 
 
 def _all_steps(config: DemoSettings, out: Path, staged: Path) -> None:
-    _announce("first boxes")
+    began: dict[str, float] = {}
+    _announce("first boxes", began)
     _first_boxes(config, out / "first_boxes")
-    _announce("generate")
+    _announce("generate", began)
     generate(config)
-    _announce("train")
+    _announce("train", began)
     config = replace(config, checkpoint=str(train(config)))
-    _announce("evaluate")
-    (report,) = evaluate(replace(config, out=str(out / "evaluation")))
-    _announce("predict")
+    _announce("evaluate", began)
+    # Its rates take a process for each core, so that none is left for loading.
+    alone = replace(config, out=str(out / "evaluation"), data=replace(config.data, workers=0))
+    (report,) = evaluate(alone)
+    _announce("predict", began)
     summary = _predict(config, out / "prediction")
     metrics = _metrics(config, report, load_file(latest_checkpoint(out))["train_seconds"])
     (staged / "metrics.json").write_bytes((json.dumps(metrics, indent=2) + "\n").encode())
     default_steps = OmegaConf.load(configs_dir() / "experiment" / "demo.yaml").training.steps
     page = demo_page(config, report, metrics, summary, out / "prediction", default_steps)
     (staged / "report.html").write_bytes(page.encode())
+    ends = [*list(began.values())[1:], time.monotonic()]
+    took = [f"{step} {end - start:.0f} s" for (step, start), end in zip(began.items(), ends, strict=True)]
+    say(f"this took: {', '.join(took)}")
 
 
 def _first_boxes(config: DemoSettings, out: Path) -> None:
@@ -86,7 +93,8 @@ def _first_boxes(config: DemoSettings, out: Path) -> None:
     say(f"they are by {weights}, which comes with the package ({checkpoint.note}), not by the detector of this demo")
 
 
-def _announce(step: str) -> None:
+def _announce(step: str, began: dict[str, float]) -> None:
+    began[step] = time.monotonic()
     console.rule(f"{STEPS.index(step) + 1} of {len(STEPS)}: {step}", align="left")
 
 

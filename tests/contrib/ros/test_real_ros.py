@@ -110,7 +110,7 @@ class Listener:
             node.destroy_node()
 
 
-def wait_until(condition, seconds=60.0):
+def wait_until(condition, seconds=600.0):
     until_s = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until_s, "the node does not answer"

@@ -86,7 +86,7 @@ def packet_of(events: Events, number: int = 0, encoding: str = "mono", size_hw=(
     return bytes(STORE.serialize_cdr(message, EVENT_PACKET))
 
 
-def wait_until(condition, seconds: float = 60.0) -> None:
+def wait_until(condition, seconds: float = 600.0) -> None:
     until_s = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until_s, "the node does not answer"

@@ -70,7 +70,7 @@ class Page:
     def __exit__(self, *error: object) -> None:
         self.session.close()
 
-    def until(self, is_done, seconds=60.0):
+    def until(self, is_done, seconds=600.0):
         """Take what the session sends until a condition on this page holds."""
         until_s = time.monotonic() + seconds
         while not is_done(self):
@@ -502,7 +502,7 @@ def test_uploads_are_checked_played_and_deleted(weights, recordings, monkeypatch
     assert not killed.exists() and not index.exists()
 
 
-def until(is_done, seconds=60.0):
+def until(is_done, seconds=600.0):
     until_s = time.monotonic() + seconds
     while not is_done():
         assert time.monotonic() < until_s
