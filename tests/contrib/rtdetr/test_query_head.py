@@ -323,9 +323,9 @@ def test_it_learns_the_boxes_of_two_frames():
 @pytest.mark.parametrize(
     ("options", "kind"),
     [
-        ({"queries": 0}, "settings.number"),
-        ({"queries": 1025}, "settings.number"),
-        ({"denoising": -1}, "settings.number"),
+        ({"queries": 0}, "setting.out_of_range"),
+        ({"queries": 1025}, "setting.out_of_range"),
+        ({"denoising": -1}, "setting.out_of_range"),
         ({"layers": 2.5}, "setting.form"),
         ({"dim": 40}, "setting.out_of_range"),
         ({"query": 3}, "setting.unknown"),
