@@ -108,6 +108,7 @@ def result_set(folder: Path | str, name: str, patterns: Sequence[str]) -> Iterat
                 with open(path, "rb+") as file:
                     os.fsync(file.fileno())
         _refuse_others(folder, own, [path.name for path in files])
+        written = _read_written(folder)  # again, because the block may have written another set
         new = {_stamp(path) for path in files}
         # Old and new files are listed until all are moved, so that a killed run leaves none that nobody owns.
         _write_written(folder, staged, {**written, name: sorted(own | new)})

@@ -319,3 +319,13 @@ def test_a_verb_ends_with_one_line_and_keeps_what_was_there(tmp_path, capsys, ma
         assert after.keys() >= before.keys() and all(whole[name] == data for name, data in after.items())
     elif fault != "late call":  # files that were moved before it are new
         assert after == before
+
+
+def test_a_set_that_is_written_within_another_can_be_replaced(tmp_path):
+    """As a report is within the files of its run."""
+    for text in ("first", "second"):
+        with result_set(tmp_path, "run", ["run.txt"]) as outer:
+            (outer / "run.txt").write_text(text)
+            with result_set(tmp_path, "report", ["report.txt"]) as inner:
+                (inner / "report.txt").write_text(text)
+    assert (tmp_path / "run.txt").read_text() == (tmp_path / "report.txt").read_text() == "second"
