@@ -283,7 +283,7 @@ def test_kinds_are_drawn_among_those_that_are_named():
     rng = RNG(0)
     assert {drawn_kind(["square"], True, rng)[1] for _ in range(20)} == {"hand"}
     assert drawn_kind(["motorway"], False, rng) == (KINDS["motorway"], "car")
-    with raises("settings.choice", about="synthetic.scenes"):
+    with raises("setting.choice", about="synthetic.scenes"):
         config(scenes=["moon"]).check()
 
 
@@ -333,7 +333,7 @@ def test_other_models_are_other_settings(tmp_path):
 def test_the_verb_asks_for_the_folder_of_models(tmp_path):
     from rvtssm.cli.main import compose
 
-    with raises("settings.missing", about="assets=DIR"):
+    with raises("setting.missing", about="assets=DIR"):
         generate(compose(["dataset=rendered_world", f"dataset.raw_dir={tmp_path}/raw"], "generate"))
     assert not (tmp_path / "raw").exists()
     assert SPEC.class_names == DATASETS["open_world"].class_names
