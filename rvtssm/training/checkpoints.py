@@ -239,11 +239,10 @@ class Checkpoints(Checkpoint):
             if isinstance(callback, Averaging):
                 callback.swap_back(module)
         module.go_back_to_step(self._whole_step["states"])
-        if not all(bool(weight.isfinite().all()) for weight in module.parameters()):
-            return
         try:
             self._save(trainer, self.last)
-            log.warning("%s has step %d, from which resume=auto continues", self.last, trainer.global_step)
+            if self._last_has_step == trainer.global_step:
+                log.warning("%s has step %d, from which resume=auto continues", self.last, trainer.global_step)
         except Exception as error:  # the error that ended the run is the one to show
             log.warning("%s could not be written: %s", self.last, in_one_line(error))
 
@@ -258,6 +257,10 @@ class Checkpoints(Checkpoint):
         return will_stop, is_due
 
     def _save(self, trainer: L.Trainer, path: Path, copy_of: Path | None = None) -> None:
+        # The files stay what a run can go on from. All processes have the same weights.
+        if not all(bool(weight.isfinite().all()) for weight in trainer.lightning_module.parameters()):
+            log.warning("the weights of step %d are not finite and are not written", trainer.global_step)
+            return
         files = file_names(trainer.global_step, trainer.world_size)
         try:
             if copy_of is None:

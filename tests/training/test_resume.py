@@ -183,6 +183,7 @@ class Validated:
     """A trainer after each of some validations; what it saves is the number of the validation."""
 
     is_global_zero, world_size, global_step = True, 1, 5
+    lightning_module = torch.nn.Linear(1, 1)
 
     def __init__(self, aps: list[float | None]) -> None:
         self.aps, self.count, self.num_saves = aps, 0, 0
@@ -674,6 +675,17 @@ def test_a_gradient_alone_ends_the_run_and_the_command_that_is_named_goes_on(poi
     assert command in message
     train(toy_config(tmp_path, *FOUR_STEPS, *options, "training.validate_every=4", *command.split()[1:]))
     assert load_file(last_checkpoint(tmp_path))["global_step"] == 4
+
+
+def test_weights_that_are_not_finite_are_not_written(toy_config, tmp_path):
+    def poison(trainer, pl_module, *rest) -> None:
+        if trainer.global_step == 3:
+            first_parameter(pl_module).data.view(-1)[0] = math.nan
+
+    config = toy_config(tmp_path, *FOUR_STEPS, "training.checkpoint_every=1")
+    with raises("run.not_finite", "before step 4"):
+        train(config, callbacks=[LambdaCallback(on_train_batch_end=poison)])
+    assert load_file(last_checkpoint(tmp_path))["global_step"] == 2
 
 
 class PoisonSecond(Poison):
