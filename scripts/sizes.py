@@ -3,7 +3,7 @@
     python3 scripts/sizes.py
 
 Only the standard library is used. A code line is one that is not blank and holds more than a comment or a docstring.
-The last twelve lines are the summary.
+The last fourteen lines are the summary.
 """
 
 import ast
@@ -18,6 +18,7 @@ BESIDE = ("tests", "benchmarks", "scripts", "examples", "data_prep")
 PAGES = ("README.md", "CHANGELOG.md", "docs/**/*.md", "benchmarks/**/*.md", "data_prep/**/*.md")
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+FEWEST_COMMENTS = 25  # per 1,000 code lines
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -30,6 +31,8 @@ class Size:
     conditionals: int = 0
     nested: int = 0  # conditional expressions inside another one
     comprehensions: int = 0
+    tuples: int = 0  # assignments of several names that are not one thing
+    comments: int = 0
     longest: tuple[int, str] = (0, "")  # lines of the longest function without its docstring, and its name
 
     def __add__(self, other: "Size") -> "Size":
@@ -39,6 +42,8 @@ class Size:
             self.conditionals + other.conditionals,
             self.nested + other.nested,
             self.comprehensions + other.comprehensions,
+            self.tuples + other.tuples,
+            self.comments + other.comments,
             max(self.longest, other.longest),
         )
 
@@ -65,8 +70,24 @@ def size_of(path: Path) -> Size:
         conditionals=len(conditionals),
         nested=len(inner.intersection(conditionals)),
         comprehensions=sum(isinstance(node, COMPREHENSIONS) for node in nodes),
+        tuples=len([*filter(is_tuple_assignment, nodes)]),
+        comments=number_of_comments(path),
         longest=max(functions, default=(0, "")),
     )
+
+
+def is_tuple_assignment(node: ast.AST) -> bool:
+    """Return whether a node is `a, b = c, d`, which assigns several values in one line."""
+    if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Tuple):
+        return False
+    return isinstance(node.value, ast.Tuple)
+
+
+def number_of_comments(path: Path) -> int:
+    """Count the comments of a file that have a line of their own; one behind a statement is part of its line."""
+    with tokenize.open(path) as file:
+        tokens = tokenize.generate_tokens(file.readline)
+        return sum(token.type == tokenize.COMMENT and token.line.lstrip().startswith("#") for token in tokens)
 
 
 def is_docstring(node: ast.AST) -> bool:
@@ -187,8 +208,8 @@ def main() -> None:
     whole, contrib = total(core), total({path: size for path, size in sizes.items() if path not in core})
     print(f"{'summary':<72}{'now':>9}{'at most':>9}")
     for name, value, bound in (
-        ("core, code lines", whole.lines, 18_500),
-        ("contrib, code lines", contrib.lines, 5_500),
+        ("core, code lines", whole.lines, 21_000),
+        ("contrib, code lines", contrib.lines, 9_000),
         ("tests, code lines", beside["tests"].lines, 21_000),
         ("benchmarks, code lines", beside["benchmarks"].lines, 3_500),
         ("core, files", whole.files, 180),
@@ -197,11 +218,15 @@ def main() -> None:
         ("core, conditionals per 1,000 lines", whole.per_thousand(whole.conditionals), 15),
         ("core, conditionals inside another", whole.nested, 0),
         ("core, comprehensions per 1,000 lines", whole.per_thousand(whole.comprehensions), 26),
+        ("core, tuple assignments per 1,000 lines", whole.per_thousand(whole.tuples), 6),
         (f"core, longest function ({whole.longest[1]})", whole.longest[0], 60),
         ("words of pages", number_of_words(), 25_000),
     ):
         mark = "  too large" if value > bound else ""
         print(f"{name:<72}{value:>9.0f}{bound:>9}{mark}")
+    comments = whole.per_thousand(whole.comments)
+    mark = "  too few" if comments < FEWEST_COMMENTS else ""
+    print(f"{'core, comments per 1,000 lines (at least)':<72}{comments:>9.0f}{FEWEST_COMMENTS:>9}{mark}")
 
 
 if __name__ == "__main__":

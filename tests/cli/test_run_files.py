@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from user_errors import raises
 
 from rvtssm import __version__
 from rvtssm.cli import main as cli
@@ -189,6 +190,28 @@ def test_each_point_has_a_folder_and_a_command_of_its_own(swept, tmp_path):
         words = [word for word in command[2:] if not word.startswith("hydra")]
         again = compose(words)
         assert (again.out, again.seed, again.temporal) == (config.out, config.seed, config.temporal)
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        (["seed=1", "seed=0,1"], "setting.conflict"),
+        (["seed=0,0"], "setting.conflict"),
+        (["temporal=lstm", "temporal.name=s5,s4"], "setting.conflict"),
+    ],
+    ids=str,
+)
+def test_two_runs_never_share_a_folder(words, kind, swept):
+    with raises(kind):
+        cli.run("train", words, ["--multirun"])
+
+
+def test_a_sweep_takes_several_paths_and_elements_of_lists(swept):
+    code, configs = swept("-m", "training.init_from=null,street-tiny", "augment.window_ms=50,10", "augment.draws=all")
+    assert code == 0
+    found = {(config.training.init_from, *config.augment.window_ms) for config, _ in configs}
+    assert found == {(start, length) for start in (None, "street-tiny") for length in (50, 10)}
+    assert len({config.out for config, _ in configs}) == 4
 
 
 def test_an_error_in_a_run_is_one_line(swept, capsys):
