@@ -59,7 +59,7 @@ def export(config: Config) -> None:
                 f"; ranges from {sum(num_read)} windows of {counted(len(num_read), 'recording')} in {where}; "
                 f"{precision.note}"
             )
-        written = export_checked(checkpoint, out, frame_hw, options.precision, frames, show)
+        written = export_checked(checkpoint, out, frame_hw, options.precision, frames, show, options.opset)
     (height, width), files = written.description["frame_hw"], [out]
     if out.suffix == FORMATS["openvino"]:
         files.append(out.with_suffix(".bin"))

@@ -19,6 +19,7 @@ class Precision:
     note: str = ""  # what to expect of the results, as a clause
 
 
+OPSETS = (17, 18, 20)  # 20 is the first with an operator for GELU, 17 the last that TensorRT 8 reads (JetPack 5)
 PRECISIONS = {"float32": Precision((".onnx", ".xml", ".safetensors")), "bf16": Precision((".safetensors",))}
 
 
@@ -42,7 +43,11 @@ class ExportConfig(Settings, section="export"):
     calibrate: str | None = setting(None, is_path=True)
     """Recordings, on which the ranges of small numbers are found: a file, or a folder of them."""
 
+    opset: int = OPSETS[-1]
+    """Version of the operators of ONNX: 20, 18, or 17 for TensorRT of JetPack 5."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("export.precision", self.precision, precisions())
+        check_choice("export.opset", self.opset, OPSETS)
         check_note("export.note", self.note)

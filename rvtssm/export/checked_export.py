@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from rvtssm.export import OPSETS
 from rvtssm.export import export_detector as conversion
 from rvtssm.export.exported import largest_difference, read_exported, read_weights_file
 from rvtssm.models.checkpoint import SAFETENSORS, write_checkpoint
@@ -99,6 +100,7 @@ def export_checked(
     precision: str,
     frames: Calibration | None = None,
     show: Callable[[str], object] = lambda text: None,
+    opset: int = OPSETS[-1],
 ) -> CheckedExport:
     """Write the step of a detector, and compare it with PyTorch before the file is put in its place.
 
@@ -111,6 +113,7 @@ def export_checked(
         precision: A key of `precisions`.
         frames: Frames to calibrate it on.
         show: Called with what is going on.
+        opset: Version of the operators of ONNX.
 
     Raises:
         UserError: The results differ too much, and `out` is as it was; or as in `rvtssm.export.export_detector`.
@@ -118,7 +121,7 @@ def export_checked(
     with staging_folder(out.parent, "export") as folder:
         staged = folder / out.name
         show("converting (1 of 2)")
-        description = conversion.export_detector(checkpoint, staged, *frame_hw, precision, frames or ())
+        description = conversion.export_detector(checkpoint, staged, *frame_hw, precision, frames or (), opset)
         exported = read_exported(staged)
         show(f"comparing {CHECK_STEPS} steps with PyTorch (2 of 2)")
         seen = [torch.from_numpy(frame) for frame in frames.first(CHECK_STEPS)] if frames else []

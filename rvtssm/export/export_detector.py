@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 import numpy as np
 import torch
 
-from rvtssm.export import precisions
+from rvtssm.export import OPSETS, precisions
 from rvtssm.export.real_detector import DetectorStep
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint, detector_for_frame
 from rvtssm.models.detector import Detector
@@ -30,7 +30,8 @@ from rvtssm.system.user_error import UserError
 FORMATS = {"onnx": ".onnx", "openvino": ".xml"}
 PROGRAM = ".pt2"  # a format of earlier versions: a program, which can run any code when it is read
 METADATA_KEY = "rvtssm"  # key of the description in the metadata of a file; its value is JSON
-_OPSET = 20  # the first version with an operator for GELU
+_LOWEST_WRITTEN = 18  # by torch
+_NEW_IN_RESIZE = {"keep_aspect_ratio_policy": b"stretch", "antialias": 0}  # since opset 18, with their defaults
 _MOST_STREAMS = 4096
 
 
@@ -108,6 +109,7 @@ def export_detector(
     width: int | None = None,
     precision: str = "float32",
     calibration: Iterable[tuple[np.ndarray, float]] = (),
+    opset: int = OPSETS[-1],
 ) -> dict[str, Any]:
     """Write the step of a detector for frames of one size.
 
@@ -122,6 +124,7 @@ def export_detector(
         width: Width of the frames in pixels; None means as in training.
         precision: A key of `precisions`.
         calibration: Frames (T, C, H, W) of consecutive windows with their step scale, for precisions that need them.
+        opset: Version of the operators of ONNX, one of OPSETS.
 
     Returns:
         The description that is stored in the file.
@@ -150,7 +153,7 @@ def export_detector(
     shapes = {"hist": {0: streams}, "step_scale": {0: streams}, "state": [{0: streams} for _ in state]}
     with torch.no_grad(), quiet(), named_if_full(path), staging_folder(Path(path).parent, "step") as folder:
         staged = folder / Path(path).with_suffix(FORMATS["onnx"]).name
-        _write_onnx(step, example, shapes, staged)
+        _write_onnx(step, example, shapes, staged, opset)
         if lower := precisions()[precision].lower:
             pkgutil.resolve_name(lower)(staged, step, calibration)
         if kind == "openvino":
@@ -205,19 +208,40 @@ def _describe(checkpoint: LoadedCheckpoint, step: DetectorStep) -> dict[str, Any
     }
 
 
-def _write_onnx(step: DetectorStep, example: tuple[Any, ...], shapes: dict[str, Any], path: Path) -> None:
+def _write_onnx(step: DetectorStep, example: tuple[Any, ...], shapes: dict[str, Any], path: Path, opset: int) -> None:
     program = torch.onnx.export(
         step,
         example,
         dynamo=True,
         dynamic_shapes=shapes,
-        opset_version=_OPSET,
+        opset_version=max(opset, _LOWEST_WRITTEN),
         input_names=["hist", "step_scale", *step.state_names],
         output_names=[*step.prediction_names, *(f"next_{name}" for name in step.state_names)],
         verbose=False,
     )
     assert program is not None
     program.save(path, external_data=False)
+    if opset < _LOWEST_WRITTEN:
+        _lower_opset(path, opset)
+
+
+def _lower_opset(path: Path, opset: int) -> None:
+    """Label a file with an earlier opset, without the attributes that are newer and have their default value anyway.
+
+    The checker of ONNX refuses the file if anything else in it is newer.
+    """
+    import onnx  # an optional package
+
+    model = onnx.load(path)
+    for node in model.graph.node:
+        values = {given.name: onnx.helper.get_attribute_value(given) for given in node.attribute}
+        for given in list(node.attribute):
+            is_usual = node.op_type == "Resize" and values[given.name] == _NEW_IN_RESIZE.get(given.name)
+            if is_usual or (node.op_type == "Split" and given.name == "num_outputs"):  # the outputs tell it
+                node.attribute.remove(given)
+    model.opset_import[0].version = opset
+    onnx.checker.check_model(model)
+    onnx.save(model, path)
 
 
 def to_openvino(path: Path) -> Path:

@@ -393,3 +393,12 @@ def test_the_two_files_of_an_xml_are_replaced_together_and_no_other_file_is(tmp_
     monkeypatch.setattr(os, "replace", move)
     move_file(new, old)
     assert moves == [".bin", ".xml"] and old.read_text() == old.with_suffix(".bin").read_text() == "new"
+
+
+def test_an_earlier_opset_has_no_operator_for_gelu_and_gives_the_same_results(live_checkpoint, tmp_path):
+    """`export_checked` compares the file with PyTorch before it keeps it."""
+    onnx = pytest.importorskip("onnx")
+    checked_export.export_checked(live_checkpoint(), tmp_path / "model.onnx", (48, 64), "float32", opset=17)
+    model = onnx.load(tmp_path / "model.onnx")
+    assert [(part.domain, part.version) for part in model.opset_import] == [("", 17)]
+    assert "Gelu" not in {node.op_type for node in model.graph.node}
