@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rvtssm.checks.inspect_recording import MARGINS, blank_figure, figure_png, inspect_recording
+from rvtssm.datasets.agreement import raw_lines, stray_line
 from rvtssm.datasets.store import Meta, open_sequence, read_meta, shared_settings
 from rvtssm.datasets.tree import RVT_FOLDER, RawRecording, find_recordings, find_sequences, has_split
-from rvtssm.events.label_rules import LabelTimes, summary, with_class_indices
+from rvtssm.events.label_rules import LabelTimes, classes_note, summary, with_class_indices
 from rvtssm.events.labels import find_nothing
 from rvtssm.readers import open_with
 from rvtssm.readers.hdf5 import open_hdf5, reading
@@ -46,6 +47,7 @@ class Part:
     labels: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 3), np.int64))
     label_times: LabelTimes | None = None
     label_notes: Counter[str] = field(default_factory=Counter)  # entries of label files, see `LabelFiles.read`
+    class_ids: tuple[int, ...] = ()  # the class numbers that its label files have
     error: str = ""
 
     @property
@@ -64,6 +66,7 @@ class TreeInspection:
     class_names: tuple[str, ...]
     parts: tuple[Part, ...]
     settings: Meta  # settings of the preparation; empty for raw datasets
+    disagreements: tuple[str, ...] = ()  # between files of the dataset, one line each
 
     @property
     def splits(self) -> list[str]:
@@ -78,7 +81,7 @@ class TreeInspection:
         """What is unusual with the labels, one line for each kind."""
         counts = sum((part.label_notes for part in self.parts), Counter[str]())
         times = summary([part.label_times for part in self.parts if part.label_times is not None])
-        return [*(f"{count} {note}" for note, count in counts.items()), *filter(None, [times])]
+        return [*self.disagreements, *(f"{count} {note}" for note, count in counts.items()), *filter(None, [times])]
 
     def labels(self, split: str) -> npt.NDArray[np.int64]:
         """Return the number of boxes (K, 3) by class and size."""
@@ -143,7 +146,10 @@ def inspect_prepared(path: Path, spec: DatasetSpec | None) -> TreeInspection:
     entries = [("", path)] if path.is_file() else list(_sequences(path))
     if not entries:
         raise UserError(
-            "inspect.no_prepared", f"{path} holds no prepared sequences in {', '.join(SPLITS)}; see data_prep/README.md"
+            "file.missing",
+            name=path,
+            found=f"it holds no prepared sequences in {', '.join(SPLITS)}",
+            advice="see data_prep/README.md",
         )
     settings = _settings(entries, spec)
     classes = tuple(settings["class_names"])
@@ -170,10 +176,18 @@ def inspect_raw(path: Path, spec: DatasetSpec) -> TreeInspection:
         todo += [(split, recording.name, partial(_raw_part, split, recording, spec)) for recording in recordings]
     if not todo:
         raise UserError(
-            "inspect.no_recordings",
-            f"{path} holds no recordings of {spec.name} in {', '.join(SPLITS)}; see data_prep/README.md",
+            "file.missing",
+            name=path,
+            found=f"it holds no recordings of {spec.name} in {', '.join(SPLITS)}",
+            advice="see data_prep/README.md",
         )
-    return TreeInspection(path.name, "raw", spec.name, spec.class_names, _inspect_parts(todo, path.name), {})
+    parts = _inspect_parts(todo, path.name)
+    lines = raw_lines(path, spec)
+    for split in dict.fromkeys(part.split for part in parts):
+        lines.append(stray_line(path, split, spec))
+        numbers = {number for part in parts if part.split == split for number in part.class_ids}
+        lines.append(classes_note(numbers, spec))
+    return TreeInspection(path.name, "raw", spec.name, spec.class_names, parts, {}, tuple(filter(None, lines)))
 
 
 def _inspect_parts(todo: Sequence[tuple[str, str, Callable[[], Part]]], description: str) -> tuple[Part, ...]:
@@ -253,6 +267,7 @@ def _raw_part(split: str, recording: RawRecording, spec: DatasetSpec) -> Part:
     inspected = inspect_recording(open_with(recording.events_path, spec.read_options))
     faults = inspected.recording.faults
     boxes, notes = recording.read_labels(spec)
+    class_ids = tuple(np.unique(boxes["class_id"]).tolist())
     boxes, times = with_class_indices(boxes, spec), None
     if len(times_us := np.unique(boxes["t"])):
         try:
@@ -272,6 +287,7 @@ def _raw_part(split: str, recording: RawRecording, spec: DatasetSpec) -> Part:
         labels=count_labels(boxes["class_id"], boxes["w"], boxes["h"], spec.num_classes),
         label_times=times,
         label_notes=notes,
+        class_ids=class_ids,
     )
 
 

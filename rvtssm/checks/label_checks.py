@@ -54,7 +54,7 @@ def time_faults(recording: RawRecording, boxes: Boxes, range_us: tuple[int, int]
         return [str(error)]
     notes: list[str] = []
     if times.num_outside:
-        notes.append(Note(times.note))
+        notes.append(Note(times.line))
     if len(times_us) == 1:
         if len(boxes) > _MOST_AT_ONCE:
             text = (

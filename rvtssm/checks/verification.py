@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from rvtssm.checks.label_checks import Note, box_faults, sensor_notes, time_faults
+from rvtssm.datasets.agreement import name_in, prepared_lines, raw_lines
 from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_recording import Plan, Recipe, is_made_from, plan_recording
 from rvtssm.datasets.store import Meta, StoredSequence, differing, open_sequence, read_meta, shared_settings
@@ -60,13 +61,17 @@ def verify_dataset(
     verification, tasks = Verification(), []
     raw_dir, prepared_dir = (folder and local_path(folder) for folder in (raw_dir, prepared_dir))
     if raw_dir is not None:
+        verification.notes += [("raw", line) for line in raw_lines(raw_dir, spec)]
         tasks += list(_raw_tasks(spec, raw_dir, config, verification))
     if prepared_dir is not None:
+        verification.notes += [("prepared", line) for line in prepared_lines(prepared_dir, raw_dir, spec)]
         tasks += list(_prepared_tasks(spec, raw_dir, prepared_dir, settings, config, verification))
     if not tasks and not verification.faults:
         raise UserError(
-            "inspect.nothing_to_verify",
-            f"{raw_dir or prepared_dir} holds nothing in {', '.join(config.splits)}; see its README",
+            "file.missing",
+            name=raw_dir or prepared_dir,
+            found=f"it holds nothing in {', '.join(config.splits)}",
+            advice="see data_prep/README.md",
         )
     for done in run_all(tasks, config.workers, "checking"):
         verification.num_checked += 1
@@ -91,7 +96,7 @@ def _raw_tasks(
         for recording in recordings:
             yield f"raw/{split}/{recording.name}", _verify_raw, (recording, spec, config.is_labelled, split == "train")
         for path in find_boxes_without_events(raw_dir, split, spec) if config.is_labelled else ():
-            message = f"{path} has no event file beside it; copy one there or delete it"
+            message = f"{path} belongs to no recording; copy the recording there"
             verification.faults.append((f"raw/{split}/{path.name}", message))
 
 
@@ -106,7 +111,7 @@ def _prepared_tasks(
     shared: Meta | None = None
     for split in config.splits:
         recipe = Recipe(spec, settings, split == "train", config.is_labelled)
-        paths = {_stem(path, Path(prepared_dir) / split): path for path in find_sequences(prepared_dir, split)}
+        paths = {name_in(Path(prepared_dir) / split, path): path for path in find_sequences(prepared_dir, split)}
         if not paths:
             verification.faults.append((f"prepared/{split}", f"{prepared_dir} holds no prepared sequences in {split}"))
         recordings: dict[str, RawRecording] = {}
@@ -119,7 +124,7 @@ def _prepared_tasks(
                 continue
             if raw_dir is not None and recording is None:
                 verification.faults.append(
-                    (key, f"{path} belongs to no recording in {raw_dir}; delete one or copy the other")
+                    (key, f"{path} belongs to no recording in {raw_dir}; remove it, or copy the recording there")
                 )
             if shared is None and raw_dir is None and path.is_file():
                 with suppress(ValueError):  # an unreadable file is reported when it is checked
@@ -233,7 +238,3 @@ def _rvt_faults(sequence: StoredSequence, spec: DatasetSpec) -> list[str]:
         if not frames.max() <= sequence.settings.count_cutoff:  # also true of a value that is not a number
             return [*faults, f"{path} has frames that its settings do not allow, from window {start} on"]
     return faults
-
-
-def _stem(path: Path, folder: Path) -> str:
-    return path.relative_to(folder).with_suffix("").as_posix() if path.is_file() else path.name

@@ -11,8 +11,9 @@ from rvtssm.datasets import build_spec
 from rvtssm.datasets.prepare_dataset import PreprocessSummary
 from rvtssm.datasets.prepare_dataset import preprocess as prepare
 from rvtssm.datasets.tree import find_recordings
+from rvtssm.events.label_rules import classes_note, thinned_in_words
 from rvtssm.events.label_rules import summary as summary_of_times
-from rvtssm.events.label_rules import thinned_in_words
+from rvtssm.records import DatasetSpec
 from rvtssm.system.output_folder import locked
 from rvtssm.system.user_error import UserError
 
@@ -44,7 +45,7 @@ def preprocess(config: Config) -> int:
             progress=True,
             **asdict(config.preprocess),
         )
-    _print_summary(summary, prepared_dir)
+    _print_summary(summary, prepared_dir, spec)
     is_useless = summary.dropped and not (summary.written or summary.skipped)
     if is_useless and not summary.failed:
         classes = ", ".join(
@@ -58,7 +59,7 @@ def preprocess(config: Config) -> int:
     return 2 if summary.failed else 0
 
 
-def _print_summary(summary: PreprocessSummary, prepared_dir: str) -> None:
+def _print_summary(summary: PreprocessSummary, prepared_dir: str, spec: DatasetSpec) -> None:
     for name, message in summary.failed:
         say_error(f"{name}: {message}")
     for name, message in summary.dropped:
@@ -77,11 +78,14 @@ def _print_summary(summary: PreprocessSummary, prepared_dir: str) -> None:
         if outcome.label_times is not None:
             label_times.append(outcome.label_times)
     if num_thinned:
-        say(thinned_in_words(num_thinned, num_labels), style="yellow")
+        keep_all_us = [outcome.keeps_all_us for outcome in summary.outcomes.values()]
+        say(thinned_in_words(num_thinned, num_labels, keep_all_us), style="yellow")
     for note, count in label_notes.items():
         say(f"{count} {note}", style="yellow")
-    if note := summary_of_times(label_times):
-        say(note, style="yellow")
+    numbers = {number for outcome in summary.outcomes.values() for number in outcome.class_ids}
+    for note in (summary_of_times(label_times), classes_note(numbers, spec)):
+        if note:
+            say(note, style="yellow")
     say(
         f"{len(summary.written)} recordings prepared, {len(summary.skipped)} were complete, "
         f"{len(summary.dropped)} left out, {len(summary.failed)} failed; they are in {prepared_dir}"

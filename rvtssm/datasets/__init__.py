@@ -18,7 +18,7 @@ DATASETS: dict[str, DatasetSpec] = {custom.SPEC.name: custom.SPEC}
 for _path in sorted((configs_dir() / "dataset").glob("*.yaml")):
     DATASETS[_path.stem] = custom.read_record(_path, _path.stem)
 SOURCES = ("raw", "prepared")
-_READ_KEYS = ("height", "width", "repair", "time_unit", "format", "columns")
+_READ_KEYS = ("height", "width", "repair", "time_unit", "format", "columns", "key")
 
 
 @dataclass
@@ -47,6 +47,8 @@ class DatasetConfig(Settings, section="dataset"):
     """Format of recordings that do not tell it, such as evt3."""
     columns: dict[str, str] = field(default_factory=dict)
     """Columns of recordings that do not tell them, by name or by number: {t: ts, x: xs, y: ys, p: ps}."""
+    key: str | None = None
+    """Group or table of the events in HDF5 files that hold several, such as davis/left/events."""
     label_offset_us: Any = None
     """Microseconds to add to the times of labels; auto: the time shift that the file of the recording gives."""
     source: str | None = setting(None, choices=(*SOURCES, None))

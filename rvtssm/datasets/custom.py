@@ -21,6 +21,8 @@ from typing import Any
 import yaml
 
 from rvtssm.events.label_files import LABEL_SUFFIXES
+from rvtssm.events.label_formats import are_columns
+from rvtssm.events.label_names import is_form
 from rvtssm.records import DatasetSpec, ReadOptions
 from rvtssm.records.settings import COLUMNS_EXAMPLE, TIME_UNITS, filled
 from rvtssm.system.files import atomic_file, file_errors
@@ -122,6 +124,13 @@ def _are_columns(value: Any) -> bool:
     )
 
 
+def _is_offset(value: Any) -> bool:
+    if isinstance(value, dict):
+        return bool(value) and all(isinstance(name, str) and _OFFSET(us) for name, us in value.items())
+    return value in ("auto", "from_start") or _OFFSET(value)
+
+
+_OFFSET = _whole(1 - (1 << 60))
 _SIDE = (_whole(1, _LARGEST_SENSOR + 1), f"a whole number from 1 to {_LARGEST_SENSOR} pixels")
 _INTERVAL = (_whole(1), "a whole number of at least 1")
 _AMOUNT = (_is_amount, "a number of at least 0")
@@ -153,14 +162,17 @@ RULES: dict[str, tuple[Check, str]] = {
     "time_unit": (lambda value: value in TIME_UNITS, f"one of {', '.join(TIME_UNITS)}"),
     "format": (_is_format, "a format that is read, such as evt3 or npy"),
     "columns": (_are_columns, f"the names or numbers of four columns, such as {COLUMNS_EXAMPLE}"),
+    "key": (_is_inside, "the group or the table of the events in HDF5 files, such as davis/left/events"),
     "disk_names": (_are_names, "a list of different names"),
     "event_suffixes": (_are_suffixes, "a list of the ends of names, such as [.raw, _td.dat]"),
     "labels": (_is_label_suffix, f"a path inside the folder of the dataset that ends in {', '.join(LABEL_SUFFIXES)}"),
     "label_offset_us": (
-        lambda value: value == "auto" or _whole(1 - (1 << 60))(value),
-        "a whole number of microseconds, or auto",
+        _is_offset,
+        "a whole number of microseconds, auto, from_start, or numbers by recording, such as {walk: 5000, run: 0}",
     ),
     "label_fps": _AMOUNT,
+    "label_names": (is_form, "a name with {frame} or a clock, such as '{recording}_{time_s}' (docs/your_files.md)"),
+    "label_columns": (are_columns, "the columns of YOLO text, such as [class, cx, cy, w, h, confidence]"),
     "events_dir": _FOLDER,
     "boxes_dir": _FOLDER,
     "split_sources": (_are_split_sources, "patterns by split, such as {train: [all/day1*], val: [all/day2*]}"),
@@ -212,7 +224,7 @@ def read_record(path: Path, name: str, needed: tuple[str, ...] = _NEEDED) -> Dat
     Raises:
         UserError: The content is wrong.
     """
-    content = _loaded(path)
+    content = yaml_of(path)
     if not isinstance(content, dict):
         raise UserError("file.content", name=path, found="holds no keys", needed=f"it needs {', '.join(_NEEDED)}")
     for key in content:
@@ -272,7 +284,9 @@ def _as_field(key: str, value: Any) -> Any:
     if isinstance(value, list):
         return tuple(map(str, value)) if key == "ignored_classes" else tuple(value)
     if isinstance(value, dict):
-        return {name: tuple(part) if isinstance(part, list) else str(part) for name, part in value.items()}
+        if key == "columns":
+            return {name: str(place) for name, place in value.items()}
+        return {name: tuple(part) if isinstance(part, list) else part for name, part in value.items()}
     return value
 
 
@@ -303,13 +317,14 @@ def _folder_above(path: Path) -> Path | None:
     """Return the nearest folder above a file whose `dataset.yaml` has a key of ours; None if there is none."""
     for folder in Path(os.path.abspath(path)).parents:
         if (folder / FILE).is_file():
-            content = _loaded(folder / FILE)
+            content = yaml_of(folder / FILE)
             if not isinstance(content, dict) or {*RULES} & {*content}:  # other programs have such files, too
                 return folder
     return None
 
 
-def _loaded(path: Path) -> Any:
+def yaml_of(path: Path) -> Any:
+    """Return the content of a YAML file. Raise UserError if it is not YAML."""
     with file_errors(path, " is not YAML", "write one `key: value` per line"):
         try:
             return yaml.load(path.read_text("utf-8"), _PlainLoader)
@@ -319,7 +334,7 @@ def _loaded(path: Path) -> Any:
 
 def _ultralytics_names(path: Path) -> dict[str, Any]:
     """Return the classes of a `data.yaml` of ultralytics and their numbers; nothing without such a file."""
-    content = _loaded(path) if path.is_file() else {}
+    content = yaml_of(path) if path.is_file() else {}
     if not isinstance(content, dict) or "names" not in content:
         return {}
     names = content["names"]

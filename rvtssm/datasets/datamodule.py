@@ -11,12 +11,14 @@ import torch
 from torch.utils.data import Sampler
 
 from rvtssm.datasets import SOURCES, DatasetConfig, build_spec
+from rvtssm.datasets.agreement import missing_and_deleted, prepared_lines, raw_lines
 from rvtssm.datasets.chunks import ChunkDataset, Collate
 from rvtssm.datasets.data_config import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.datasets.loader import ResumableLoader, SequenceLoader, leave_signals_to_the_parent
 from rvtssm.datasets.sampling import ChunkRequest, EvalBatchSampler, MixedBatchSampler
 from rvtssm.datasets.sequence import FrameSequence, RawSplit, has_sequences, open_prepared_split
 from rvtssm.events.labels import Boxes
+from rvtssm.readers.faults import say
 from rvtssm.records import SequenceBatch, WindowSettings
 from rvtssm.system.limits import check_choice
 from rvtssm.system.machine import check_memory
@@ -66,6 +68,7 @@ class SequenceDataModule(L.LightningDataModule):
         self.has_pseudo_labels = has_pseudo_labels
         self._sequences: dict[tuple[str, str], list[FrameSequence]] = {}
         self._raw: dict[str, RawSplit] = {}
+        self._compared: set[str] = set()  # sources whose files were compared
         if augment is None or not self.draws_windows:
             return
         if self.source != "raw":
@@ -99,6 +102,9 @@ class SequenceDataModule(L.LightningDataModule):
             source: raw or prepared; None for the source of training.
         """
         source = source or self.source
+        self._say_what_disagrees(source)
+        if split == "train" and source == "prepared":
+            self._check_whole()
         if (split, source) not in self._sequences:
             is_trained = split == "train" and self.has_pseudo_labels
             if source == "raw":
@@ -223,6 +229,7 @@ class SequenceDataModule(L.LightningDataModule):
             UserError: Prepared frames have other settings, or cannot be used on this grid or with interpolated labels.
         """
         check_choice("source", source, (*SOURCES, None))
+        self._say_what_disagrees(source or self.source)
         if (source or self.source) == "raw":
             return self._raw_split(split).sequences(settings, grid, label_hz)
         if grid == "free" or label_hz is not None:
@@ -236,6 +243,33 @@ class SequenceDataModule(L.LightningDataModule):
         for sequence in sequences:
             sequence.check_settings(settings, self.spec.downsample)
         return _annotated(sequences)
+
+    def _say_what_disagrees(self, source: str) -> None:
+        """Say once what the files of the dataset do not agree on."""
+        if source in self._compared:
+            return
+        self._compared.add(source)
+        raw_dir, prepared_dir = self.config.raw_dir, self.config.prepared_dir
+        for line in raw_lines(raw_dir, self.spec):
+            say(line)
+        if source == "prepared" and prepared_dir is not None:
+            for line in prepared_lines(prepared_dir, raw_dir, self.spec):
+                say(line)
+
+    def _check_whole(self) -> None:
+        """Raise UserError if half of the training recordings are not prepared, unless the user chose the others."""
+        raw_dir, prepared_dir = self.config.raw_dir, self.config.prepared_dir
+        if self.config.source is not None or prepared_dir is None:
+            return
+        missing, _, num_raw = missing_and_deleted(prepared_dir, raw_dir, "train", self.spec)
+        if 2 * len(missing) >= num_raw > 0:
+            raise UserError(
+                "setting.needs",
+                name="dataset.prepared_dir",
+                found=prepared_dir,
+                needed=f"{len(missing)} of {num_raw} training recordings in {raw_dir} are not prepared",
+                advice="run `rvtssm preprocess` again, or say dataset.source=prepared to use only the others",
+            )
 
     def _raw_split(self, split: str) -> RawSplit:
         if split not in self._raw:

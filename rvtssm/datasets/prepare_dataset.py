@@ -17,6 +17,7 @@ from typing import Any
 from rich.filesize import decimal
 
 from rvtssm.datasets import DatasetConfig, build_spec, copy_generated, custom, sections
+from rvtssm.datasets.agreement import raw_lines
 from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_recording import (
     Outcome,
@@ -30,6 +31,7 @@ from rvtssm.datasets.prepare_recording import (
 from rvtssm.datasets.sections import Job, SectionedRecording
 from rvtssm.datasets.tree import find_boxes_without_events, find_recordings, suffixes_of
 from rvtssm.events.windows import WindowsConfig
+from rvtssm.readers.faults import say
 from rvtssm.readers.index import index_folder
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.system.files import remove_abandoned
@@ -112,6 +114,8 @@ def preprocess(
         custom.copy_description(raw_dir, prepared_dir)  # before the work, in case it is interrupted
     config = PreprocessConfig(**settings)
     counting = (windows or WindowsConfig()).settings
+    for line in raw_lines(raw_dir, spec):
+        say(line)
     summary = preprocess_dataset(spec, raw_dir, prepared_dir, counting, config, progress)
     if summary.written or summary.skipped:  # otherwise it may not fit the files that are there
         if is_described:
@@ -157,13 +161,15 @@ def preprocess_dataset(
             continue
         for boxes_path in find_boxes_without_events(raw_dir, split, spec):
             suffixes = ", *".join(suffixes_of(spec))
-            message = f"{boxes_path} has no event file beside it (*{suffixes}); copy one there or delete it"
+            message = f"{boxes_path} belongs to no recording (*{suffixes}); copy the recording there"
             name = f"{split}/{boxes_path.name.removesuffix(spec.boxes_suffix)}"
             summary.outcomes[name] = Outcome("failed", message)
     if not jobs and not summary.failed:
         raise UserError(
-            "preprocess.no_recordings",
-            f"{raw_dir} holds no recordings in {', '.join(config.splits)}; see data_prep/README.md",
+            "file.missing",
+            name=raw_dir,
+            found=f"it holds no recordings in {', '.join(config.splits)}",
+            advice="see data_prep/README.md",
         )
     folders = {job.path.parent for job in jobs}
     for folder in folders:

@@ -12,6 +12,8 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+
 from rvtssm.datasets.compress import FrameCompressor
 from rvtssm.datasets.store import Meta, StoredSequence, differing, open_sequence
 from rvtssm.datasets.store_writer import sequence_writer
@@ -43,6 +45,8 @@ class Outcome:
     label_times: LabelTimes | None = None
     label_notes: Counter[str] = field(default_factory=Counter)  # entries of label files, see `LabelFiles.read`
     event_notes: tuple[str, ...] = ()  # what was left out of the events, and doubts about their times
+    class_ids: tuple[int, ...] = ()  # the class numbers that its label files have
+    keeps_all_us: int = 0  # see `SequencePlan`
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,7 @@ class Plan:
     unusable_boxes: str = ""
     label_notes: Counter[str] = field(default_factory=Counter)
     event_notes: tuple[str, ...] = ()
+    class_ids: tuple[int, ...] = ()
 
     def final_meta(self, num_events: int) -> Meta:
         """Return the complete metadata, with the number of events and the repairs."""
@@ -96,7 +101,7 @@ class Plan:
         """Return the outcome once the file is written."""
         plan, num_moved = self.sequence, self.sequence.recording.faults.backward_steps
         of_labels = len(plan.labels), plan.num_thinned, label_times, self.label_notes, self.event_notes
-        return Outcome("written", "", num_moved, self.unusable_boxes, *of_labels)
+        return Outcome("written", "", num_moved, self.unusable_boxes, *of_labels, self.class_ids, plan.keeps_all_us)
 
 
 def prepare_recording(
@@ -144,18 +149,21 @@ def plan_recording(recording: RawRecording, recipe: Recipe, is_cut: bool = False
         UserError: The recording is unusable.
     """
     spec, boxes, unusable, notes = recipe.spec, None, "", Counter[str]()
+    class_ids: tuple[int, ...] = ()
     if recipe.is_labelled:
         boxes, notes = recording.read_labels(spec)
         boxes = boxes if recipe.is_train else annotated(boxes)
         if not len(boxes):
             return Outcome("dropped", recording.why_unlabelled(spec))
         unusable = unusable_boxes(boxes, spec, recipe.is_train)
+        class_ids = tuple(np.unique(boxes["class_id"]).tolist())
     with noted() as event_notes, closing(open_with(recording.events_path, spec.read_options)) as events:
         sequence = plan_sequence(events, boxes, spec, recipe.settings, recipe.is_train, is_read_later=not is_cut)
     if sequence is None:
         reason = f" ({unusable})" if unusable else ""
         return Outcome("dropped", f"{recording.boxes_path} has no box left after cleaning{reason}")
-    return Plan(sequence, {**recipe.meta, "source": _source(recording, recipe)}, unusable, notes, tuple(event_notes))
+    meta = {**recipe.meta, "source": _source(recording, recipe)}
+    return Plan(sequence, meta, unusable, notes, tuple(event_notes), class_ids)
 
 
 def count_section(section: SequencePlan) -> list[bytes]:
@@ -244,6 +252,8 @@ def _source(recording: RawRecording, recipe: Recipe) -> Meta:
     if recipe.is_labelled and recording.labels is not None:
         for path in recording.labels.paths:
             digest.update(path.read_bytes())
-        if clock := [value for value in (recipe.spec.label_offset_us, recipe.spec.label_fps) if value != 0]:
+        spec = recipe.spec
+        said = spec.label_offset_us, spec.label_fps, spec.label_names, spec.label_columns
+        if clock := [value for value in said if value not in (0, "", ())]:
             digest.update(repr(clock).encode())
     return {"name": recording.events_path.name, "num_bytes": num_bytes, "fingerprint": digest.hexdigest()}

@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from rvtssm.datasets.agreement import stray_line
 from rvtssm.datasets.augment import Placement
 from rvtssm.datasets.packed_batch import count_frames
 from rvtssm.datasets.store import StoredSequence, differing, open_sequence
 from rvtssm.datasets.tree import find_recordings, find_sequences, suffixes_of
-from rvtssm.events.label_rules import clean_boxes, summary, thinned_in_words
+from rvtssm.events.label_rules import classes_note, clean_boxes, summary, thinned_in_words
 from rvtssm.events.labels import annotated, interpolated_boxes, to_labels
 from rvtssm.events.sequence_plan import SequencePlan, plan_sequence
 from rvtssm.readers import open_with
@@ -42,6 +43,7 @@ class FrameSequence:
     source: StoredSequence | CountedFrames
     asked: npt.NDArray[np.int64] | None = None  # steps whose outputs are wanted, ascending; None: all with labels
     num_thinned: int = 0  # boxes of a raw recording that are left out because of their time
+    keeps_all_us: int = 0  # the `label_interval_us` that would keep them; 0 if there is none
 
     @property
     def nothing(self) -> npt.NDArray[np.int64]:
@@ -225,9 +227,10 @@ class RawSplit:
         recordings = find_recordings(raw_dir, split, spec)
         if not recordings:
             raise UserError(
-                "dataset.empty_split",
-                f"{raw_dir}/{split} holds no recording that ends in {' '.join(suffixes_of(spec))}; "
-                "data_prep/README.md shows where the recordings of each dataset belong",
+                "file.missing",
+                name=f"{raw_dir}/{split}",
+                found=f"it holds no recording that ends in {' '.join(suffixes_of(spec))}",
+                advice="data_prep/README.md shows where the recordings of each dataset belong",
             )
         self._recordings, notes = [], Counter[str]()
         for raw in recordings:
@@ -238,11 +241,14 @@ class RawSplit:
         self.boxes = {name: boxes for name, _, boxes in self._recordings}
         if not any(map(len, self.boxes.values())):
             raise UserError(
-                "dataset.unlabelled_split",
-                f"no recording of the {split} split has labels: {recordings[0].why_unlabelled(spec)}",
+                "labels.missing", name=f"{split} split", found=f"no label; {recordings[0].why_unlabelled(spec)}"
             )
         for note, count in notes.items():
             say(f"{split}: {count} {note}")
+        numbers = {int(number) for _, _, boxes in self._recordings for number in np.unique(boxes["class_id"])}
+        for line in (stray_line(raw_dir, split, spec), classes_note(numbers, spec)):
+            if line:
+                say(line)
 
     def sequences(
         self,
@@ -285,12 +291,14 @@ class RawSplit:
                 cleaned = clean_boxes(boxes, spec, settings.convention, self.split == "train")
                 labels = to_labels(interpolated_boxes(cleaned, label_hz, name), plan.windows, is_exact=False)
             steps = plan.windows, to_frame_labels(labels, spec), plan.frame_shape, settings
-            sequences.append(FrameSequence(name, *steps, CountedFrames(plan), num_thinned=plan.num_thinned))
+            thinned = plan.num_thinned, plan.keeps_all_us
+            sequences.append(FrameSequence(name, *steps, CountedFrames(plan), None, *thinned))
         if not sequences:
             raise UserError(
-                "dataset.no_usable_labels",
-                f"no recording of the {self.split} split has a box left after cleaning; "
-                "`rvtssm inspect DIR full=true` says why",
+                "labels.missing",
+                name=f"{self.split} split",
+                found="no recording has a box left after cleaning",
+                advice="`rvtssm inspect DIR full=true` says why",
             )
         if note := summary([label_times for label_times in times if label_times is not None]):
             say(f"{self.split}: {note}")
@@ -321,7 +329,7 @@ def with_labels(sequences: Sequence[FrameSequence], num_without: int = 0) -> str
     num_thinned = sum(sequence.num_thinned for sequence in sequences)
     text = f"{len(sequences)} with {num_labels} labels"
     if num_thinned:
-        text += f" ({thinned_in_words(num_thinned, num_labels)})"
+        text += f" ({thinned_in_words(num_thinned, num_labels, [sequence.keeps_all_us for sequence in sequences])})"
     if num_without:
         text += f", {num_without} without boxes left out"
     return text

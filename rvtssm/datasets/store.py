@@ -193,9 +193,21 @@ def open_sequence(path: Path | str, spec: DatasetSpec | None = None) -> StoredSe
         windows = Windows(tables["bounds_us"], tables["dt_us"])
         labels = Labels(**{name.partition("/")[2]: table for name, table in tables.items() if "/" in name})
         frames_crc, crc_of_all = digest
-        if crc_of_all_but_frames(path.stem, frames_crc, meta, tables) != crc_of_all:
-            raise UserError("prepared.changed", "its labels, times, settings or name have changed since it was written")
+        if not any(crc_of_all_but_frames(name, frames_crc, meta, tables) == crc_of_all for name in _names(path, meta)):
+            raise UserError("file.damaged", "its labels, times or settings have changed since it was written")
     return StoredSequence(path.stem, path, windows, labels, meta, tables["offsets"], frames_crc)
+
+
+def _names(path: Path, meta: Meta) -> Iterator[str]:
+    """Yield the names under which a file may have been written: its own, and those that its recording may have had.
+
+    A file that was renamed, or a link to it, is still whole.
+    """
+    yield path.stem
+    yield path.resolve().stem
+    source = str((meta.get("source") or {}).get("name", ""))
+    for end in re.finditer(r"\.|_td", source):
+        yield source[: end.start()]
 
 
 def open_rvt_sequence(folder: Path | str, spec: DatasetSpec) -> StoredSequence:

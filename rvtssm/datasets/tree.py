@@ -9,19 +9,13 @@ import unicodedata
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from rvtssm.events.label_files import (
-    LABEL_SUFFIXES,
-    LabelFiles,
-    RecordingNames,
-    counts_from_one,
-    frame_number,
-    image_stem,
-)
+from rvtssm.events.label_files import LABEL_SUFFIXES, LabelFiles, counts_from_one, name_refused
+from rvtssm.events.label_names import LabelNames, Place
 from rvtssm.events.labels import BOX_DTYPE, Boxes
 from rvtssm.readers import Recording, open_with
 from rvtssm.readers.csv_text import is_event_text
@@ -37,7 +31,8 @@ _PLAIN_SUFFIXES = ("_td.raw", ".raw")
 _LABEL_SUFFIXES = ("_bbox.npy", *sorted({*LABEL_SUFFIXES} - {".npy"}))  # a plain .npy may hold events
 RVT_FOLDER = "event_representations_v2"
 _PER_FRAME = (".txt", ".xml")  # labels that may lie in one file per frame
-_NO_LABELS = ("classes",)  # the names of classes beside YOLO text
+# Text that tools and people put beside YOLO text: the names of classes, lists of images, notes.
+_NO_LABELS = ("classes", "labels", "train", "val", "test", "readme", "license", "notes", "predefined_classes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +48,7 @@ class RawRecording:
         """The file of its labels, or the folder of its label files per frame."""
         if self.labels is None:
             return None
-        if self.labels.is_per_frame:
+        if self.labels.places:
             return self.labels.paths[0].parent
         return self.labels.paths[0]
 
@@ -77,14 +72,29 @@ class RawRecording:
         """
         if self.labels is None:
             return np.empty(0, BOX_DTYPE), Counter()
-        end_us, is_shifted = None, spec.label_offset_us is None
-        if self.labels.need_end or is_shifted:
+        offset, end_us = self._offset(spec), None
+        if self.labels.need_end(spec) or not isinstance(offset, int):
             with contextlib.closing(open_with(self.events_path, spec.read_options)) as recording:
-                if self.labels.need_end:  # windows are half-open, so one that ends here holds all events
-                    end_us = recording.time_range_us[1] + 1
-                if is_shifted:
-                    spec = replace(spec, label_offset_us=_time_shift_us(recording))
-        return self.labels.read(spec, end_us)
+                first_us, last_us = recording.time_range_us
+                end_us = last_us + 1  # windows are half-open, so one that ends here holds all events
+                if offset is None:
+                    offset = _time_shift_us(recording)
+                elif not isinstance(offset, int):
+                    offset = first_us
+        return self.labels.read(spec, end_us, offset)
+
+    def _offset(self, spec: DatasetSpec) -> int | str | None:
+        """Return what is added to the times of labels, see `DatasetSpec.label_offset_us`."""
+        if not isinstance(spec.label_offset_us, Mapping):
+            return spec.label_offset_us
+        if self.name not in spec.label_offset_us:
+            raise UserError(
+                "setting.missing",
+                name=f"label_offset_us of {self.name}",
+                found="the table names other recordings",
+                advice="add it; 0 moves nothing",
+            )
+        return spec.label_offset_us[self.name]
 
     def why_unlabelled(self, spec: DatasetSpec) -> str:
         """Return in words that the recording has no boxes, and which file was expected."""
@@ -104,9 +114,10 @@ def _time_shift_us(recording: Recording) -> int:
     shift_us = recording.time_shift_us
     if shift_us is None:
         raise UserError(
-            "labels.no_time_shift",
-            f"{recording.path} does not tell the time shift of its labels, as RAW files and DSEC do; give "
-            "dataset.label_offset_us=N in place of auto",
+            "labels.no_time",
+            name=recording.path,
+            found="the file does not tell the time shift of its labels, as RAW files and DSEC do",
+            advice="give dataset.label_offset_us=N or from_start in place of auto",
         )
     return shift_us
 
@@ -135,7 +146,7 @@ def find_recordings(raw_dir: Path | str, split: str, spec: DatasetSpec) -> list[
     events, folders = _find_events(raw_dir, split, spec)
     if spec.split_sources and split in ("val", "test") and has_split(raw_dir, "train", spec):
         _warn_of_trained(split, sorted({*events.values()} & {*_find_events(raw_dir, "train", spec)[0].values()}))
-    labels = _find_labels(raw_dir, split, spec, folders, lambda: _all_names(raw_dir, spec))
+    labels = _find_labels(raw_dir, split, spec, folders, events.values(), lambda: _all_names(raw_dir, spec))
     return [RawRecording(name, events[name], labels.get(name)) for name in sorted(events)]
 
 
@@ -282,7 +293,12 @@ def _matches(
 
 
 def _find_labels(
-    raw_dir: Path, split: str, spec: DatasetSpec, folders: Mapping[str, str], all_names: Callable[[], Collection[str]]
+    raw_dir: Path,
+    split: str,
+    spec: DatasetSpec,
+    folders: Mapping[str, str],
+    events: Collection[Path],
+    all_names: Callable[[], Collection[str]],
 ) -> dict[str, LabelFiles]:
     """Return the labels of the recordings of a split by name; recordings without labels are missing.
 
@@ -291,6 +307,7 @@ def _find_labels(
         split: train, val or test.
         spec: The dataset.
         folders: The folder of the split in which each recording lies, by the name of the recording.
+        events: The files of the recordings.
         all_names: Returns the names of the recordings of all splits, which may share a file or a folder.
     """
     root = raw_dir / (spec.boxes_dir or "")
@@ -302,7 +319,8 @@ def _find_labels(
     own = {name: path for name, folder in folders.items() if (path := _own_file(root / folder, name, spec))}
     labels = {name: LabelFiles(name, (path,)) for name, path in own.items()}
     if spec.boxes_suffix in _PER_FRAME and len(labels) < len(folders):
-        labels |= _of_frames(root, spec, folders, own, all_names())
+        taken = {*own.values(), *events}
+        labels |= _of_frames(root, spec, folders, taken, all_names())
     return labels
 
 
@@ -328,25 +346,38 @@ def _own_file(folder: Path, name: str, spec: DatasetSpec) -> Path | None:
 
 
 def _of_frames(
-    root: Path, spec: DatasetSpec, folders: Mapping[str, str], own: Mapping[str, Path], all_names: Collection[str]
+    root: Path, spec: DatasetSpec, folders: Mapping[str, str], taken: Collection[Path], all_names: Collection[str]
 ) -> Iterator[tuple[str, LabelFiles]]:
-    """Yield the names of recordings and their label files per frame, such as `walk_0010.txt` or `walk/0010.txt`."""
-    names, files, numbers = RecordingNames(all_names), dict[str, list[Path]](), []
+    """Yield the names of recordings and their label files per frame, such as `walk_0010.txt` or `walk/0010.txt`.
+
+    Args:
+        root: The folder of the labels.
+        spec: The dataset.
+        folders: The folder of the split in which each recording lies, by the name of the recording.
+        taken: Files that are recordings, or the labels of a whole recording.
+        all_names: The names of the recordings of all splits.
+
+    Raises:
+        UserError: The name of a file does not have the form of `label_names`.
+    """
+    names = LabelNames(spec.label_names, all_names)
+    files: dict[str, list[Path]] = {}
+    places: dict[str, list[Place]] = {}
     for folder in sorted(set(folders.values())):
         for path in sorted((root / folder).rglob(f"*{spec.boxes_suffix}")):
-            stem = image_stem(path.relative_to(root / folder).as_posix())
-            place = names.split(stem)
-            number = frame_number(place[1]) if place is not None else None
-            if place is None or number is None or path.name.startswith("."):
+            if path in taken or not _is_label_file(path):
                 continue
-            if place[0] in folders and place[0] not in own:
-                files.setdefault(place[0], []).append(path)
-                numbers.append(number)
-    is_from_one = counts_from_one(numbers)
+            place = names.read(path.relative_to(root / folder).as_posix())
+            if place is None:
+                raise name_refused(str(path), path.relative_to(root / folder).as_posix(), names)
+            if place.recording is not None and place.recording in folders:
+                files.setdefault(place.recording, []).append(path)
+                places.setdefault(place.recording, []).append(place)
+    is_from_one = counts_from_one([place for of_one in places.values() for place in of_one])
     for name, paths in files.items():
-        yield name, LabelFiles(name, tuple(paths), is_per_frame=True, is_from_one=is_from_one)
+        yield name, LabelFiles(name, tuple(paths), tuple(places[name]), is_from_one)
 
 
 def _is_label_file(path: Path) -> bool:
     """Return whether a file with the suffix of labels may hold some."""
-    return path.stem not in _NO_LABELS and not path.name.startswith(".")
+    return path.stem.casefold() not in _NO_LABELS and not path.name.startswith(".")

@@ -2,33 +2,30 @@
 
 A recording has a file of its own, a file for each labelled frame, or a part of a COCO file of several recordings. All
 become arrays of BOX_DTYPE with the class ids of the dataset, so that they are all cleaned by the same rules. An
-image without objects becomes an entry of `nothing_at`.
-
-The name of an image says the recording: a folder of the path or the beginning of the file name, as in
-`walk/frame_0010.png` or `walk_0010.txt`. The number at its end is that of a frame, or without a rate of frames a time
-in microseconds.
+image without objects becomes an entry of `nothing_at`. `label_names` reads the names of images and files of frames.
 """
 
-import re
+import functools
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rvtssm.events.label_formats import LABEL_PARSERS, LabelledImage, parse_labels
+from rvtssm.events.label_formats import LABEL_PARSERS, MOST_OVER, OVER, LabelledImage, box_outside, parse_labels
+from rvtssm.events.label_names import LabelNames, Place
 from rvtssm.events.labels import BOX_DTYPE, Boxes, find_nothing, nothing_at, read_boxes
 from rvtssm.records import DatasetSpec
-from rvtssm.system.user_error import UserError, said_of
+from rvtssm.system.user_error import UserError
 
-# Roboflow writes `walk_0010_png.rf.0f3a.jpg`.
-_EXPORTED = re.compile(r"_(?:png|jpe?g|bmp)\.rf\.[0-9a-zA-Z]+$")
 _SHORTEST_US = 1000  # numbers of images closer than this are not times in microseconds
+_FEWEST_CORNERS = 5  # boxes that all look like two corners
 LABEL_SUFFIXES = (".npy", *LABEL_PARSERS)
-CORNERS = "boxes reach past the right or bottom edge; are they x1, y1, x2, y2 instead of x, y, w, h?"
+CORNERS = "boxes are wider and higher than their distance from the corner; are they x1, y1, x2, y2, not x, y, w, h?"
 FROM_ONE = "labelled images are numbered from 1, so the number 1 is the frame at time 0"
+SAME_TIME = "labelled images have the time of another image of their recording"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,118 +34,144 @@ class LabelFiles:
 
     recording: str
     paths: tuple[Path, ...]  # one file, or one for each labelled frame
-    is_per_frame: bool = False
+    places: tuple[Place, ...] = ()  # per frame: what the name of each file says
     is_from_one: bool = False  # per frame: whether the first frame has the number 1
     sharing: tuple[str, ...] = ()  # names of all recordings whose labels are in the file; empty: only this one
     tells_strangers: bool = False  # whether the notes of this recording count images that belong to no recording
 
-    @property
-    def need_end(self) -> bool:
+    def need_end(self, spec: DatasetSpec) -> bool:
         """Whether labels may have no time other than the end of the recording."""
-        return not self.is_per_frame and self.paths[0].suffix in (".txt", ".xml")
+        suffix = self.paths[0].suffix
+        is_timeless = suffix == ".xml" or (suffix == ".txt" and "time_us" not in spec.label_columns)
+        return is_timeless and not self.places
 
-    def read(self, spec: DatasetSpec, end_us: int | None = None) -> tuple[Boxes, Counter[str]]:
+    def read(self, spec: DatasetSpec, end_us: int | None = None, offset_us: int = 0) -> tuple[Boxes, Counter[str]]:
         """Return all boxes in order of time, and how many entries were left out or read in another way, by reason.
 
         Args:
             spec: The dataset, which gives the classes, the size of the sensor and the rate of frames.
             end_us: The time for labels that have none.
+            offset_us: Added to the times of labels, except for `end_us`.
 
         Returns:
             (N,) of BOX_DTYPE, and the counts.
 
         Raises:
-            UserError: A suffix is unknown, the content does not fit the suffix, or a class is unknown.
+            UserError: A file does not have the form of its suffix, or a class is unknown.
         """
         path = self.paths[0]
         if path.suffix not in LABEL_SUFFIXES:
-            raise UserError(
-                "labels.suffix", f"{path} is not a supported label file; choose from {', '.join(LABEL_SUFFIXES)}"
-            )
+            raise UserError("file.kind", name=path, found="it is no label file", needed=list(LABEL_SUFFIXES))
         if path.is_dir():
-            raise UserError("labels.is_folder", f"{path} is a folder; put a label file in its place")
+            raise UserError("file.kind", name=path, found="it is a folder", advice="put a label file in its place")
         if path.suffix == ".npy":
             boxes, notes = read_boxes(path), Counter[str]()
-            boxes["t"] += spec.label_offset_us or 0
+            boxes["t"] += offset_us
             own = boxes["class_id"][~find_nothing(boxes)]
-            _check_classes(path, spec, Counter(own.tolist()))
+            _check_all_named(path, spec, Counter(own.tolist()))
+            if spec.name == "custom":  # boxes of published datasets may leave the view
+                notes += _check_edges(path, boxes, spec)
         else:
-            images, strangers = self._images(spec)
-            _check_images(path, images, spec)
-            boxes, notes = self._boxes(images, spec, end_us)
-            notes += strangers
-        return boxes[np.argsort(boxes["t"], kind="stable")], notes
+            images, notes = self._images(spec)
+            times_us = self._times_us(images, spec, end_us, offset_us, notes)
+            boxes = _boxes(self.paths[0], images, times_us, spec)
+            notes += sum((image.notes for image in images), Counter[str]())
+        notes[CORNERS] += _num_corners(boxes[~find_nothing(boxes)], path.suffix == ".txt")
+        return boxes[np.argsort(boxes["t"], kind="stable")], +notes
 
     def _images(self, spec: DatasetSpec) -> tuple[list[LabelledImage], Counter[str]]:
         """Return the labelled images of the recording, and how many images of a shared file belong to no recording."""
-        images = []
-        for path in self.paths:
-            images += parse_labels(path, (spec.width, spec.height))
         if not self.sharing:
+            images = [image for path in self.paths for image in _parsed(path, spec)]
+            _check_some_named(self.paths[0], spec, images)
             return images, Counter()
-        names = RecordingNames(self.sharing)
-        placed = [(image, names.split(image_stem(image.name))) for image in images]
-        if images and not any(place for _, place in placed):
-            raise UserError(
-                "labels.images_of_no_recording",
-                f"{self.paths[0]} has images such as {images[0].name or 'one without file_name'}, whose names contain "
-                f"no recording ({', '.join(self.sharing[:3])}, ...); begin file_name with the name of the recording",
-            )
-        strangers = [image for image, place in placed if place is None]
+        path, stat = self.paths[0], self.paths[0].stat()
+        shared = _shared_images(path, self.sharing, _Key(spec), stat.st_mtime_ns, stat.st_size)
         notes: Counter[str] = Counter()
-        if strangers and self.tells_strangers:
-            example = strangers[0].name or "one without file_name"
-            notes[f"images, such as {example}, contain no name of a recording and were left out"] = len(strangers)
-        return [image for image, place in placed if place is not None and place[0] == self.recording], notes
-
-    def _boxes(
-        self, images: Sequence[LabelledImage], spec: DatasetSpec, end_us: int | None
-    ) -> tuple[Boxes, Counter[str]]:
-        times_us, is_from_one = self._times_us(images, spec, end_us)
-        notes = sum((image.notes for image in images), Counter[str]())
-        if is_from_one:
-            notes[FROM_ONE] += len(images)
-        names: tuple[str | int, ...] = (*spec.disk_class_ids, *spec.class_names)  # YOLO text has numbers
-        ids = dict(zip(names, 2 * spec.disk_class_ids, strict=True))
-        rows, empty_us = [], []
-        for image, t_us in zip(images, times_us, strict=True):
-            known = [box for box in image.boxes if box.kind in ids]
-            rows += [(t_us, *box.sides, ids[box.kind], box.track) for box in known]
-            if not known and not image.notes:
-                empty_us.append(t_us)
-        boxes = _to_boxes(self.paths[0], rows)
-        if num_corners := _num_corners(boxes, spec):
-            notes[CORNERS] += num_corners
-        empty = nothing_at(np.setdiff1d(np.array(empty_us, np.int64), boxes["t"]))
-        empty["class_id"] = spec.disk_class_ids[0]
-        return np.concatenate([boxes, empty]), notes
+        if shared.strangers and self.tells_strangers:
+            example = shared.strangers[0]
+            text = f"images, such as {example}, belong to a recording that is not there, and were left out"
+            notes[text] = len(shared.strangers)
+        return shared.images.get(self.recording, []), notes
 
     def _times_us(
-        self, images: Sequence[LabelledImage], spec: DatasetSpec, end_us: int | None
-    ) -> tuple[list[int], bool]:
-        """Return the time of each image, and whether images are numbered from 1. `end_us` is not moved."""
-        timeless, moved_us = [image for image in images if image.t_us is None], spec.label_offset_us or 0
-        if not timeless:
-            return [(image.t_us or 0) + moved_us for image in images], False
-        path = self.paths[0]
-        if self.need_end:
+        self,
+        images: Sequence[LabelledImage],
+        spec: DatasetSpec,
+        end_us: int | None,
+        offset_us: int,
+        notes: Counter[str],
+    ) -> list[int]:
+        """Return the time of each image; `notes` gets what is unusual with them."""
+        if any(image.t_us is None for image in images) and self.need_end(spec):
             if end_us is None:
-                raise UserError("labels.no_time", f"{path} cannot be read: it has no time")
-            return [end_us] * len(images), False
-        numbers = [frame_number(image_stem(image.name)) for image in timeless]
-        known = [number for number in numbers if number is not None]
-        if len(known) < len(numbers):
-            name = timeless[numbers.index(None)].name
-            raise UserError(
-                "labels.image_without_time",
-                f'{path} has an image without a time ({name or "it has no file_name"}); give it "t_us" (microseconds), '
-                "or end its name in the number of the frame",
-            )
-        is_from_one = spec.label_fps > 0 and (self.is_from_one if self.is_per_frame else counts_from_one(known))
-        with said_of(path):
-            times_us = iter(frame_times_us(known, spec.label_fps, is_from_one))
-        found_us = [next(times_us) if image.t_us is None else image.t_us for image in images]
-        return [t_us + moved_us for t_us in found_us], is_from_one
+                raise UserError("labels.no_time", name=self.paths[0], found="its labels have no time")
+            return [end_us] * len(images)
+        is_from_one, places = self.is_from_one, self.places
+        if self.sharing:
+            path, stat = self.paths[0], self.paths[0].stat()
+            shared = _shared_images(path, self.sharing, _Key(spec), stat.st_mtime_ns, stat.st_size)
+            is_from_one, places = shared.is_from_one, tuple(shared.places.get(self.recording, ()))
+        elif not places and any(image.t_us is None for image in images):
+            names = LabelNames(spec.label_names, [self.recording], self.recording)
+            places = tuple(_place(self.paths[0], image, names) for image in images)
+            is_from_one = counts_from_one(places)
+        times_us = [image.t_us for image in images]
+        if places:
+            _check_rate(self.paths[0], places, spec)
+            known = zip(images, places, strict=True)
+            times_us = [_time_us(image, place, spec, is_from_one) for image, place in known]
+        if is_from_one and spec.label_fps > 0:
+            notes[FROM_ONE] += len(images)
+        notes[SAME_TIME] += len(images) - len(set(times_us))
+        return [int(time_us or 0) + offset_us for time_us in times_us]
+
+
+@dataclass(frozen=True)
+class _Key:
+    """What decides how a label file is read, as a key of a cache: the rest of a spec may not be hashable."""
+
+    spec: DatasetSpec
+
+    def __hash__(self) -> int:
+        return hash((self.spec.name, self.spec.height, self.spec.width))
+
+
+@dataclass(frozen=True)
+class _SharedImages:
+    """The images of a file of many recordings, by the recording that their names say."""
+
+    images: dict[str, list[LabelledImage]]
+    places: dict[str, list[Place]]
+    strangers: list[str]  # names of images whose recording is not there
+    is_from_one: bool
+
+
+@functools.lru_cache(maxsize=4)  # a file per split, which is read once for all its recordings
+def _shared_images(path: Path, sharing: tuple[str, ...], key: _Key, *version: int) -> _SharedImages:
+    names = LabelNames(key.spec.label_names, sharing)
+    images: dict[str, list[LabelledImage]] = {}
+    places: dict[str, list[Place]] = {}
+    strangers = []
+    found = _parsed(path, key.spec)
+    _check_some_named(path, key.spec, found)
+    for image in found:
+        place = _place(path, image, names)
+        if place.recording is None:
+            strangers.append(image.name)
+            continue
+        images.setdefault(place.recording, []).append(image)
+        places.setdefault(place.recording, []).append(place)
+    if found and not images:
+        raise UserError(
+            "labels.name",
+            name=path,
+            found=f"no image belongs to a recording; the first is {found[0].name}",
+            needed=f"names of the form {names.form}, of recordings such as {', '.join(sharing[:3])}",
+            advice=_advice(names.nearest(found[0].name)),
+        )
+    numbers = [place for of_one in places.values() for place in of_one]
+    return _SharedImages(images, places, strangers, counts_from_one(numbers))
 
 
 def read_label_file(path: Path | str, spec: DatasetSpec, end_us: int | None = None) -> Boxes:
@@ -162,72 +185,183 @@ def read_label_file(path: Path | str, spec: DatasetSpec, end_us: int | None = No
     Returns:
         (N,) of BOX_DTYPE.
     """
-    return LabelFiles("", (Path(path),)).read(spec, end_us)[0]
+    path = Path(path)
+    offset_us = spec.label_offset_us if isinstance(spec.label_offset_us, int) else 0
+    return LabelFiles(path.stem, (path,)).read(spec, end_us, offset_us)[0]
 
 
-def _check_images(path: Path, images: Sequence[LabelledImage], spec: DatasetSpec) -> None:
-    counts = Counter(box.kind for image in images for box in image.boxes)
-    _check_classes(path, spec, counts)
-    for size in {tuple(map(str, image.size)): image.size for image in images}.values():
-        _check_sensor(path, *size, spec)
+def _parsed(path: Path, spec: DatasetSpec) -> list[LabelledImage]:
+    """Return the images of a file, after comparing their sizes and classes with those of the dataset."""
+    images = parse_labels(path, (spec.width, spec.height), spec.label_columns)
+    for image in images:
+        _check_sensor(path, image, spec)
+    _check_all_named(path, spec, Counter(box.kind for image in images for box in image.boxes))
+    return images
 
 
-def _check_classes(path: Path, spec: DatasetSpec, counts: Counter[Any]) -> None:
-    """Raise UserError if boxes have a class, by name or number, that the dataset neither has nor ignores.
+def _place(path: Path, image: LabelledImage, names: LabelNames) -> Place:
+    """Return what the name of an image of a COCO file says. An image with `t_us` may have any name in its own file."""
+    place = names.read(image.name)
+    if place is not None and (place.recording is not None or names.only is None):
+        return place
+    if image.t_us is not None and names.only is not None:
+        return Place(names.only, 0, is_time=True)
+    raise name_refused(f"{path}, image {image.name or 'without file_name'}", image.name, names)
 
-    A dataset that ignores all other classes still refuses one whose name differs from its own only in capitals, and
-    labels that have none of its classes.
-    """
-    known = {*spec.class_names, *spec.disk_class_ids}
-    if spec.ignored_classes is None:
-        own = {name.casefold(): name for name in spec.class_names}
-        names = [name for name in counts if isinstance(name, str)]
-        for name in names:
-            if name not in known and name.casefold() in own:
-                raise UserError(
-                    "labels.class_spelling",
-                    f"{path} has boxes of the class {name}, but the dataset says {own[name.casefold()]}; write the "
-                    "name in the same way in both",
-                )
-        if names and not known.intersection(names):
-            raise UserError(
-                "labels.other_classes",
-                f"{path} has the categories {', '.join(names)}, none of which is a class of {spec.name} "
-                f"({', '.join(spec.class_names)}); use the names of the labels as class names",
-            )
+
+def name_refused(where: str, name: str, names: LabelNames) -> UserError:
+    """Return the error for a name that does not have the form of `label_names`."""
+    return UserError(
+        "labels.name",
+        name=where,
+        found=f"the name does not have the form {names.form}",
+        advice=_advice(names.nearest(name)),
+    )
+
+
+def _advice(nearest: str) -> str:
+    return f"say in dataset.yaml which form it has, as in label_names: '{nearest}' (docs/your_files.md)"
+
+
+def _time_us(image: LabelledImage, place: Place, spec: DatasetSpec, is_from_one: bool) -> int:
+    if image.t_us is not None:
+        return image.t_us
+    if place.is_time or not spec.label_fps:
+        return place.number
+    return round(1e6 * (place.number - is_from_one) / spec.label_fps)
+
+
+def _check_rate(path: Path, places: Sequence[Place], spec: DatasetSpec) -> None:
+    """Raise UserError if numbers in names count frames, but their rate is not known."""
+    numbers = sorted({place.number for place in places if not place.is_time})
+    if spec.label_fps or len(numbers) < 2 or (numbers[-1] - numbers[0]) / (len(numbers) - 1) >= _SHORTEST_US:
         return
-    known |= {kind for kind in counts if str(kind) in spec.ignored_classes}
-    if unknown := {kind: count for kind, count in counts.items() if kind not in known}:
-        listed = ", ".join(f"{kind} ({count} boxes)" for kind, count in unknown.items())
+    raise UserError(
+        "labels.no_time",
+        name=path,
+        found=f"the names of its images have the numbers {numbers[0]} to {numbers[-1]}, which count frames",
+        advice="give their rate, as in `label_fps: 30` in dataset.yaml",
+    )
+
+
+def counts_from_one(places: Collection[Place]) -> bool:
+    """Return whether frames are numbered from 1: 1 is the smallest number."""
+    return min((place.number for place in places if not place.is_time), default=0) == 1
+
+
+def _boxes(path: Path, images: Sequence[LabelledImage], times_us: Sequence[int], spec: DatasetSpec) -> Boxes:
+    """Return the boxes of the classes of the dataset, and an entry of `nothing_at` for each image without one."""
+    names: tuple[str | int, ...] = (*spec.disk_class_ids, *spec.class_names)  # YOLO text has numbers
+    ids = dict(zip(names, 2 * spec.disk_class_ids, strict=True))
+    rows, empty_us = [], []
+    for image, t_us in zip(images, times_us, strict=True):
+        known = [box for box in image.boxes if box.kind in ids]
+        rows += [(t_us, *box.sides, ids[box.kind], box.track) for box in known]
+        if not known and not image.notes:
+            empty_us.append(t_us)
+    boxes = _to_boxes(path, rows)
+    empty = nothing_at(np.setdiff1d(np.array(empty_us, np.int64), boxes["t"]))
+    empty["class_id"] = spec.disk_class_ids[0]
+    return np.concatenate([boxes, empty])
+
+
+def _check_some_named(path: Path, spec: DatasetSpec, images: Sequence[LabelledImage]) -> None:
+    """Raise UserError if a dataset that ignores other classes names none of the labels, or one in other capitals."""
+    if spec.ignored_classes is not None:
+        return
+    own = {name.casefold(): name for name in spec.class_names}
+    names = {str(box.kind) for image in images for box in image.boxes if isinstance(box.kind, str)}
+    for name in sorted(names - {*spec.class_names}):
+        if name.casefold() in own:
+            raise UserError(
+                "labels.class",
+                name=path,
+                found=f"it has boxes of the class {name}, but the dataset says {own[name.casefold()]}",
+                advice="write the name in the same way in both",
+            )
+    if names and not names.intersection(spec.class_names):
         raise UserError(
-            "labels.unnamed_classes",
-            f"{path}: {sum(unknown.values())} of {counts.total()} boxes are of classes that the dataset does not name: "
-            f"{listed}; add them to classes in dataset.yaml, or to ignored_classes to leave them out",
+            "labels.class",
+            name=path,
+            found=f"it has the categories {', '.join(sorted(names))}, none of which is a class of {spec.name}",
+            needed=list(spec.class_names),
+            advice="use the names of the labels as class names",
         )
 
 
-def _check_sensor(path: Path, width: Any, height: Any, spec: DatasetSpec) -> None:
-    """Raise UserError if the labels give a picture size other than the sensor's. A size of 0 counts as not given."""
+def _check_all_named(path: Path, spec: DatasetSpec, counts: Counter[Any]) -> None:
+    """Raise UserError if boxes have a class, by name or number, that the dataset neither has nor ignores.
+
+    Args:
+        path: The file, for the message.
+        spec: The dataset. One that ignores all other classes has no such boxes.
+        counts: The number of boxes by class.
+    """
+    if spec.ignored_classes is None:
+        return
+    known = {*spec.class_names, *spec.disk_class_ids}
+    unknown = {kind: n for kind, n in counts.items() if kind not in known and str(kind) not in spec.ignored_classes}
+    if not unknown:
+        return
+    listed = ", ".join(f"{kind} ({count} boxes)" for kind, count in unknown.items())
+    advice = "add them to classes in dataset.yaml, or to ignored_classes to leave them out"
+    if set(unknown) == {spec.num_classes} and 0 not in counts and not spec.class_ids:
+        ids = list(range(1, spec.num_classes + 1))
+        advice = f"if the numbers of the classes begin with 1, say `class_ids: {ids}` in dataset.yaml"
+    raise UserError(
+        "labels.class",
+        name=path,
+        found=f"{sum(unknown.values())} of {counts.total()} boxes are of classes that the dataset does not name: "
+        f"{listed}",
+        advice=advice,
+    )
+
+
+def _check_sensor(path: Path, image: LabelledImage, spec: DatasetSpec) -> None:
+    """Raise UserError if a file gives a picture size other than the sensor's. A size of 0 counts as not given."""
     try:
-        size = float(width), float(height)
+        size = float(image.size[0]), float(image.size[1])
     except (TypeError, ValueError):
         return
     if 0 not in size and size != (spec.width, spec.height):
+        where = path if image.name in ("", str(path)) else f"{path}, image {image.name}"
         raise UserError(
-            "labels.picture_size",
-            f"{path} labels pictures of {size[0]:g}x{size[1]:g} (width x height) pixels, but the sensor of "
-            f"{spec.name} has {spec.width}x{spec.height}; choose the size that fits",
+            "labels.size",
+            name=where,
+            found=f"the picture has {size[0]:g}x{size[1]:g} (width x height) pixels",
+            needed=f"the sensor of {spec.name} has {spec.width}x{spec.height}",
+            advice="choose the size that fits",
         )
 
 
-def _num_corners(boxes: Boxes, spec: DatasetSpec) -> int:
-    """Return how many boxes reach past an edge, if more than a quarter do and all could be two corners; otherwise 0."""
-    is_over = (boxes["x"] + boxes["w"] > spec.width + 1) | (boxes["y"] + boxes["h"] > spec.height + 1)
-    may_be_corners = np.all((boxes["w"] > boxes["x"]) & (boxes["h"] > boxes["y"]))
-    num_over = int(np.count_nonzero(is_over))
-    if may_be_corners and 4 * num_over > len(boxes):
-        return num_over
-    return 0
+def _check_edges(path: Path, boxes: Boxes, spec: DatasetSpec) -> Counter[str]:
+    """Count the annotated boxes of an array that reach past an edge a little. Raise UserError for one that goes far."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        x, y, w, h = (boxes[name].astype(np.float64) for name in "xywh")
+        across = np.maximum(-x, x + w - spec.width) / spec.width
+        down = np.maximum(-y, y + h - spec.height) / spec.height
+        over = np.maximum(across, down)
+        is_own = np.isfinite(over) & (boxes["pseudo_score"] == 0)
+        is_far = is_own & (over > MOST_OVER)
+    if is_far.any():
+        row = int(np.argmax(is_far))
+        sides = float(x[row]), float(y[row]), float(w[row]), float(h[row])
+        raise box_outside(f"{path}, row {row}", sides, (spec.width, spec.height))
+    return Counter({OVER: int(np.count_nonzero(is_own & (over > 0)))})
+
+
+def _num_corners(boxes: Boxes, from_centre: bool) -> int:
+    """Return the number of boxes if each of them, and not only a few, can be two corners; otherwise 0.
+
+    Args:
+        boxes: The boxes, in sensor pixels.
+        from_centre: Whether their file has the centre of a box in place of its corner.
+    """
+    if len(np.unique(boxes[["x", "y", "w", "h"]])) < _FEWEST_CORNERS:
+        return 0
+    share = 0.5 if from_centre else 1.0  # x1, y1, x2, y2 read as cx, cy, w, h: x = x1 - x2 / 2
+    may_be_corners = (share * boxes["w"] > boxes["x"]) & (share * boxes["h"] > boxes["y"])
+    return len(boxes) if may_be_corners.all() else 0
 
 
 def _to_boxes(path: Path, rows: Sequence[tuple[Any, ...]]) -> Boxes:
@@ -238,68 +372,5 @@ def _to_boxes(path: Path, rows: Sequence[tuple[Any, ...]]) -> Boxes:
             boxes[name] = column
     boxes["class_confidence"], boxes["still_us"] = 1, -1
     if not all(np.isfinite(boxes[name]).all() for name in "xywh"):
-        raise UserError("labels.not_finite", f"{path} cannot be read: a box is not finite")
+        raise UserError("labels.form", name=path, found="a box is not finite")
     return boxes
-
-
-def image_stem(name: str) -> str:
-    """Return the path of an image without suffix, with / between folders; tools on Windows write a backslash."""
-    path = name.replace("\\", "/")
-    folder, _, file = path.rpartition("/")
-    stem = re.sub(r"\.[A-Za-z]\w*$", "", file)
-    return f"{folder}/{_EXPORTED.sub('', stem)}".lstrip("/")
-
-
-def frame_number(stem: str) -> int | None:
-    """Return the number at the end of a name, or None."""
-    digits = re.search(r"(\d+)$", stem)
-    return int(digits[1]) if digits else None
-
-
-class RecordingNames:
-    """Finds the recording that the name of an image contains. Of several, the longest name wins.
-
-    Args:
-        names: The names of all recordings.
-    """
-
-    def __init__(self, names: Collection[str]) -> None:
-        ordered = sorted(names, key=len, reverse=True)
-        self._pattern = re.compile(f"/({'|'.join(map(re.escape, ordered))})(?![0-9A-Za-z])")
-
-    def split(self, stem: str) -> tuple[str, str] | None:
-        """Return the recording and the rest of the name of an image, or None if it belongs to no recording.
-
-        Args:
-            stem: The path of the image without its suffix.
-        """
-        match = self._pattern.search(f"/{stem}")
-        return (match[1], f"/{stem}"[match.end() :]) if match else None
-
-
-def counts_from_one(numbers: Iterable[int]) -> bool:
-    """Return whether frames are numbered from 1: 1 is the smallest number."""
-    return min(numbers, default=0) == 1
-
-
-def frame_times_us(numbers: list[int], fps: float, is_from_one: bool) -> list[int]:
-    """Return the times of frames in microseconds.
-
-    Args:
-        numbers: The numbers in the names of the images.
-        fps: Frames per second. 0: the numbers are times in microseconds.
-        is_from_one: Whether the first frame has the number 1.
-
-    Raises:
-        UserError: The numbers count frames, but their rate is not known.
-    """
-    if fps > 0:
-        return [round(1e6 * (number - is_from_one) / fps) for number in numbers]
-    ascending = sorted(set(numbers))
-    if len(ascending) > 1 and (ascending[-1] - ascending[0]) / (len(ascending) - 1) < _SHORTEST_US:
-        raise UserError(
-            "labels.no_frame_rate",
-            f"the names of the images have the numbers {ascending[0]} to {ascending[-1]}, which count frames; give "
-            "their rate, as in `label_fps: 30` in dataset.yaml",
-        )
-    return numbers

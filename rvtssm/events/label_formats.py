@@ -1,7 +1,6 @@
 """Parse COCO JSON, YOLO text and Pascal VOC XML into images with boxes, whose times and class ids are decided later.
 
-YOLO text has one box per line, `class cx cy w h` in fractions of the image, optionally after a time in microseconds or
-before a confidence, a track or both; polygons become the boxes around them.
+Each format is read as docs/your_files.md writes it down. What is not part of it is refused, with its place in the file.
 """
 
 import functools
@@ -16,17 +15,24 @@ from xml.etree import ElementTree
 
 from rvtssm.events.labels import number_of_track
 from rvtssm.system.files import CONTENT_ERRORS, file_errors
-from rvtssm.system.user_error import UserError, key_of
+from rvtssm.system.user_error import UserError
 
+YOLO_COLUMNS = ("class", "cx", "cy", "w", "h")  # without `label_columns`
+_COLUMNS = (*YOLO_COLUMNS, "x1", "y1", "x2", "y2", "confidence", "track", "time_us", "polygon", "points")
+_OPEN = ("polygon", "points")  # the rest of a line
 _VOC_EDGES = ("xmin", "ymin", "xmax", "ymax")
-_MOST_CLASSES = 9_999  # in YOLO text; a larger number is the time of a line that was cut off
+_VOC_PARTS = {"folder", "filename", "path", "source", "owner", "size", "segmented", "object", "url"}
+_MOST_CLASSES = 9_999  # in YOLO text; a larger number is no class
 _LARGEST_TIME_US = 1 << 61
 _ENCODING = "utf-8-sig"  # independent of the locale; some editors write a byte order mark first
-_ROUNDING = 1e-3  # tolerance for numbers written with few digits
+_ROUNDING = 1e-3  # of a side of the image: tolerance for numbers written with few digits
+MOST_OVER = 1e-2  # of a side of the image: how far a box may reach past an edge
 
 CROWD = "crowd annotations (iscrowd) were left out"
 NO_BOX = "annotations without a box were left out"
 EXCHANGED = "boxes had their corners exchanged, and were read with xmin < xmax and ymin < ymax"
+OVER = "boxes reach past an edge by up to 1 % of the image, and were cut there"
+OTHERS_XML = {"annotations": "CVAT", "dataset": "dlib"}
 
 Sides = tuple[float, float, float, float]  # left, top, width, height
 
@@ -50,59 +56,133 @@ class LabelledImage:
     boxes: list[FoundBox] = field(default_factory=list)
     notes: Counter[str] = field(default_factory=Counter)  # what was left out or read in another way
 
+    def add(self, box: FoundBox, size_wh: tuple[int, int], where: str) -> None:
+        """Add a box. Raise UserError if it reaches past an edge by more than a hundredth of the image.
 
-Parse = Callable[[Path, tuple[int, int]], list[LabelledImage]]  # a file, width and height of its images
+        Args:
+            box: The box.
+            size_wh: Width and height of the image in pixels.
+            where: The place of the box in the file, for the message.
+        """
+        over = over_edge(box.sides, size_wh)
+        if over > MOST_OVER:
+            raise box_outside(where, box.sides, size_wh)
+        if over > _ROUNDING:
+            self.notes[OVER] += 1
+        self.boxes.append(box)
 
 
-def parse_labels(path: Path, size_wh: tuple[int, int], suffix: str = "") -> list[LabelledImage]:
+def over_edge(sides: Sides, size_wh: tuple[int, int]) -> float:
+    """Return how far a box reaches past an edge, as a share of the image; 0 or less if not, or if it is not finite."""
+    left, top, width, height = sides
+    across = max(-left, left + width - size_wh[0]) / size_wh[0]
+    down = max(-top, top + height - size_wh[1]) / size_wh[1]
+    return max(across, down) if math.isfinite(across + down) else 0.0
+
+
+def box_outside(where: str, sides: Sides, size_wh: tuple[int, int]) -> UserError:
+    """Return the error for a box that reaches past an edge too far."""
+    left, top, width, height = sides
+    advice = "labels may be of images of another size"
+    if left < width <= size_wh[0] and top < height <= size_wh[1]:
+        advice = "are these x1, y1, x2, y2 in place of x, y, w, h?"
+    numbers = ", ".join(f"{side:g}" for side in sides)
+    return UserError(
+        "labels.outside",
+        name=where,
+        found=f"a box of x, y, w, h = {numbers} reaches past the {size_wh[0]}x{size_wh[1]} (width x height) pixels",
+        advice=advice,
+    )
+
+
+Parse = Callable[[Path, tuple[int, int], tuple[str, ...]], list[LabelledImage]]
+
+
+def parse_labels(
+    path: Path, size_wh: tuple[int, int], columns: Sequence[str] = (), suffix: str = ""
+) -> list[LabelledImage]:
     """Return the images of a COCO, YOLO or Pascal VOC file.
 
     Args:
         path: The file.
-        size_wh: Width and height of the images in pixels, for fractions.
+        size_wh: Width and height of the images in pixels.
+        columns: What the numbers of a line of YOLO text are; empty for YOLO_COLUMNS.
         suffix: A key of LABEL_PARSERS that says the format. Empty: the suffix of the file.
 
     Raises:
-        UserError: The content does not fit the suffix.
+        UserError: The content does not have the form of its suffix.
     """
     parse, what, form = LABEL_PARSERS[suffix or path.suffix]
-    with file_errors(path, f" cannot be read as {what}", f"it needs {form}", CONTENT_ERRORS, "labels.content"):
+    with file_errors(path, f" cannot be read as {what}", f"it needs {form}", CONTENT_ERRORS, "labels.form"):
         stat = path.stat()
         try:
-            return _parsed(parse, path, size_wh, stat.st_mtime_ns, stat.st_size)
+            return _parsed(parse, path, size_wh, tuple(columns), stat.st_mtime_ns, stat.st_size)
         except UnicodeDecodeError:
-            raise UserError("labels.not_utf8", "it is not UTF-8; save it as UTF-8") from None
-        except KeyError as error:
-            raise LookupError(f"no {error}") from None
+            raise UserError("labels.form", "it is not UTF-8") from None
+        except RecursionError:
+            raise UserError("labels.form", "it is nested too deeply") from None
 
 
 @functools.lru_cache(maxsize=2)  # many recordings may share one large file
-def _parsed(parse: Parse, path: Path, size_wh: tuple[int, int], *version: int) -> list[LabelledImage]:
-    return parse(path, size_wh)
+def _parsed(
+    parse: Parse, path: Path, size_wh: tuple[int, int], columns: tuple[str, ...], *version: int
+) -> list[LabelledImage]:
+    return parse(path, size_wh, columns)
 
 
-def _parse_coco(path: Path, size_wh: tuple[int, int]) -> list[LabelledImage]:
+def _refused(where: str, found: str) -> UserError:
+    """Return the error for an entry that is no part of the form; the caller names the file and the form."""
+    return UserError("labels.form", f"{where}: {found}")
+
+
+def _parse_coco(path: Path, size_wh: tuple[int, int], columns: tuple[str, ...]) -> list[LabelledImage]:
     content = json.loads(path.read_text(_ENCODING))
+    if isinstance(content, list):
+        raise _refused("the file", "it is a list, as detectors write results, not an object")
+    if not isinstance(content, dict):
+        raise _refused("the file", "it is not an object")
     images: dict[str, LabelledImage] = {}
-    for image in content["images"]:
-        t_us = _whole_us(image["t_us"]) if "t_us" in image else None
+    for i, image in enumerate(_listed(content, "images")):
+        where = f"image {i + 1}"
+        key = _key(_of(image, "id", where))
+        if key in images:
+            raise _refused(where, f"its id {key} is that of another image")
+        t_us = _whole_us(image["t_us"], where) if "t_us" in image else None
         size = image.get("width"), image.get("height")
-        images[_key(image["id"])] = LabelledImage(str(image.get("file_name", "")), t_us, size)
-    if len(images) < len(content["images"]):
-        raise UserError("labels.image_twice", "two images have the same id")
-    names = {_key(category["id"]): str(category["name"]) for category in content["categories"]}
-    for annotation in content["annotations"]:
-        image = images[_key(annotation["image_id"])]
-        sides = _coco_sides(annotation)
+        images[key] = LabelledImage(str(image.get("file_name", "")), t_us, size)
+    names: dict[str, str] = {}
+    for i, category in enumerate(_listed(content, "categories")):
+        where = f"category {i + 1}"
+        names[_key(_of(category, "id", where))] = str(_of(category, "name", where))
+    for i, annotation in enumerate(_listed(content, "annotations")):
+        where = f"annotation {annotation.get('id', i + 1)}"
+        owner = images.get(_key(_of(annotation, "image_id", where)))
+        kind = names.get(_key(_of(annotation, "category_id", where)))
+        if owner is None or kind is None:
+            missing = "image" if owner is None else "category"
+            raise _refused(where, f"there is no {missing} with the id {annotation[f'{missing}_id']}")
+        sides = _coco_sides(annotation, where)
         if annotation.get("iscrowd"):
-            image.notes[CROWD] += 1
-            continue
-        if sides is None:
-            image.notes[NO_BOX] += 1
-            continue
-        track = annotation.get("track_id", (annotation.get("attributes") or {}).get("track_id"))
-        image.boxes.append(FoundBox(sides, names[_key(annotation["category_id"])], number_of_track(track)))
+            owner.notes[CROWD] += 1
+        elif sides is None:
+            owner.notes[NO_BOX] += 1
+        else:
+            owner.add(FoundBox(sides, kind, _coco_track(annotation, where)), size_wh, f"{path}, {where}")
     return list(images.values())
+
+
+def _listed(content: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    """Return a list of objects of a JSON file."""
+    entries = _of(content, key, "the file")
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise _refused("the file", f'"{key}" is not a list of objects')
+    return entries
+
+
+def _of(entry: Mapping[str, Any], key: str, where: str) -> Any:
+    if key not in entry:
+        raise _refused(where, f'there is no "{key}"')
+    return entry[key]
 
 
 def _key(number: Any) -> str:
@@ -110,26 +190,51 @@ def _key(number: Any) -> str:
     return str(int(number)) if isinstance(number, float) and number.is_integer() else str(number)
 
 
-def _whole_us(t_us: Any) -> int:
-    if isinstance(t_us, float) and not t_us.is_integer():
-        raise UserError("labels.time_not_whole", f"t_us {t_us} is not a whole number of microseconds")
+def _whole_us(t_us: Any, where: str) -> int:
+    number = _number(t_us, where)
+    if not number.is_integer() or abs(number) >= _LARGEST_TIME_US:
+        raise _refused(where, f"t_us {t_us} is not a whole number of microseconds")
     return int(t_us)
 
 
-def _coco_sides(annotation: Mapping[str, Any]) -> Sides | None:
+def _number(value: Any, where: str) -> float:
+    """Return a value that is a number, or a number as text."""
+    if isinstance(value, (int, float, str)) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except (ValueError, OverflowError):
+            pass
+    raise _refused(where, f"{value!r:.40} is not a number")
+
+
+def _coco_sides(annotation: Mapping[str, Any], where: str) -> Sides | None:
     """Return the box of an annotation, or the box around its polygons; None if it has neither."""
     box, polygons = annotation.get("bbox"), annotation.get("segmentation")
     if box:
         if not isinstance(box, list) or len(box) != 4:
-            raise UserError(
-                "labels.bbox", f"annotation {annotation.get('id')} has the bbox {box!r:.60}, not [x, y, w, h]"
-            )
-        left, top, width, height = map(float, box)
+            raise _refused(where, f"the bbox is {box!r:.60}, not [x, y, w, h]")
+        left, top, width, height = (_number(side, where) for side in box)
         return left, top, width, height
     if not isinstance(polygons, list) or not polygons:
         return None
-    points = [float(number) for polygon in polygons for number in polygon]
-    return _around(points)
+    if not all(isinstance(polygon, list) and len(polygon) % 2 == 0 for polygon in polygons):
+        raise _refused(where, "the segmentation is not lists of x, y, x, y, ...")
+    return _around([_number(number, where) for polygon in polygons for number in polygon])
+
+
+def _coco_track(annotation: Mapping[str, Any], where: str) -> int:
+    attributes = annotation.get("attributes")
+    track = annotation.get("track_id")
+    if track is None and isinstance(attributes, dict):
+        track = attributes.get("track_id")
+    return _track(track, where)
+
+
+def _track(track: Any, where: str) -> int:
+    try:
+        return number_of_track(track)
+    except (ValueError, TypeError, OverflowError):
+        raise _refused(where, f"the track {track!r:.40} is not a whole number") from None
 
 
 def _around(points: Sequence[float]) -> Sides:
@@ -138,111 +243,92 @@ def _around(points: Sequence[float]) -> Sides:
     return min(x), min(y), max(x) - min(x), max(y) - min(y)
 
 
-def _parse_yolo(path: Path, size_wh: tuple[int, int]) -> list[LabelledImage]:
-    lines = [line.split() for line in path.read_text(_ENCODING).splitlines()]
-    numbered = [(number, words) for number, words in enumerate(lines, 1) if words]
-    has_times = _has_times([words for _, words in numbered])
+def are_columns(value: Any) -> bool:
+    """Return whether a value says what the numbers of a line of YOLO text are: a class, and a box in one form."""
+    if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
+        return False
+    is_known = set(value) <= set(_COLUMNS) and len(set(value)) == len(value) and "class" in value
+    forms = [set(form) <= set(value) for form in (("cx", "cy", "w", "h"), ("x1", "y1", "x2", "y2"), ("polygon",))]
+    return is_known and sum(forms) == 1 and not any(name in _OPEN for name in value[:-1])
+
+
+def _parse_yolo(path: Path, size_wh: tuple[int, int], columns: tuple[str, ...]) -> list[LabelledImage]:
+    columns = columns or YOLO_COLUMNS
     images: dict[int | None, LabelledImage] = {}
-    if not has_times:
+    if "time_us" not in columns:
         images[None] = LabelledImage(str(path))
-    for number, words in numbered:
-        try:
-            t_us = None
-            if has_times:
-                t_us, words = int(words[0]), words[1:]
-            if t_us is not None and abs(t_us) >= _LARGEST_TIME_US:
-                raise UserError("labels.time_too_large", f"time {t_us}")
-            box = _yolo_box(words, size_wh)
-        except ValueError as error:
-            raise UserError(key_of(error, "labels.content"), f"line {number}: {error}") from None
-        images.setdefault(t_us, LabelledImage(str(path), t_us)).boxes.append(box)
+    for number, line in enumerate(path.read_text(_ENCODING).splitlines(), 1):
+        if not (words := line.split()):
+            continue
+        where = f"line {number}"
+        values = _columns_of(words, columns, where)
+        t_us = _whole_us(values["time_us"][0], where) if "time_us" in values else None
+        kind = _number(values["class"][0], where)
+        if not kind.is_integer() or not 0 <= kind <= _MOST_CLASSES:
+            raise _refused(where, f"the class {values['class'][0]} is not a whole number from 0 to {_MOST_CLASSES}")
+        sides = _yolo_sides(values, size_wh, where)
+        track = _track(values.get("track", ["0"])[0], where)
+        image = images.setdefault(t_us, LabelledImage(str(path), t_us))
+        image.add(FoundBox(sides, int(kind), track), size_wh, f"{path}, {where}")
     return list(images.values())
 
 
-def _has_times(lines: Sequence[list[str]]) -> bool:
-    """Return whether all lines begin with a time. A sixth word is otherwise a confidence or a track."""
-    six = [words for words in lines if len(words) == 6]
-    is_timed = all(words[0].lstrip("-").isdigit() and words[1].isdigit() for words in six)
-    is_boxed = all(_is_class(words[0]) and all(map(_is_fraction, words[1:5])) for words in six)
-    if six and is_timed and is_boxed:  # whole numbers at the edges of the image
-        is_timed = all(_is_inside(words[2:6]) for words in six)
-        is_boxed = all(_is_inside(words[1:5]) for words in six)
-        if is_timed == is_boxed:
-            raise UserError(
-                "labels.ambiguous_line",
-                f"the line `{' '.join(six[0])}` can be `time class cx cy w h` or `class cx cy w h confidence`; write "
-                "`class cx cy w h`",
-            )
-    if is_boxed:
-        return False
-    if len(six) < len(lines) or not is_timed:
-        raise UserError("labels.some_times", "some lines have a time and some do not")
-    return True
-
-
-def _number(word: str) -> float:
-    """Return the number that a word is; NaN if it is none."""
-    try:
-        return float(word)
-    except ValueError:
-        return math.nan
-
-
-def _is_class(word: str) -> bool:
-    return _number(word).is_integer() and 0 <= _number(word) <= _MOST_CLASSES
-
-
-def _is_fraction(word: str) -> bool:
-    return -_ROUNDING <= _number(word) <= 1 + _ROUNDING
-
-
-def _is_inside(words: Sequence[str]) -> bool:
-    """Return whether a box cx, cy, w, h lies inside the image."""
-    if not all(map(_is_fraction, words)):
-        return False
-    cx, cy, w, h = map(float, words)
-    return all(half - at < _ROUNDING and at + half < 1 + _ROUNDING for at, half in ((cx, w / 2), (cy, h / 2)))
-
-
-def _yolo_box(words: Sequence[str], size_wh: tuple[int, int]) -> FoundBox:
-    """Return the box of `class cx cy w h[ confidence][ track]` or `class x y x y x y ...`, in fractions."""
-    number, *rest = map(float, words)
-    if not _is_class(words[0]):
-        raise UserError("labels.class_number", f"class {words[0]}")
-    track = number_of_track(rest[-1]) if len(rest) in (5, 6) and words[-1].lstrip("-").isdigit() else 0
-    is_polygon = len(rest) >= 6 and len(rest) % 2 == 0 and not track
-    if len(rest) < 4 or (len(rest) > 6 and not is_polygon):
-        raise UserError("labels.numbers_per_line", f"{len(words)} numbers")
-    shape = rest
-    if not is_polygon:
-        shape = rest[:4]
-    if not (min(shape) >= -_ROUNDING and max(shape) <= 1 + _ROUNDING):
-        numbers = " ".join(f"{side:g}" for side in shape)
-        raise UserError(
-            "labels.not_fractions",
-            f"a box of {numbers}, outside 0 to 1; YOLO text has fractions of the sensor size, divide by its width and "
-            "height",
+def _columns_of(words: list[str], columns: tuple[str, ...], where: str) -> dict[str, list[str]]:
+    """Return the words of each column of a line."""
+    num_fixed = len(columns) - (columns[-1] in _OPEN)
+    rest = words[num_fixed:]
+    is_form = not rest
+    if columns[-1] == "polygon":
+        is_form = len(rest) >= 6 and len(rest) % 2 == 0
+    elif columns[-1] == "points":
+        is_form = len(rest) >= 2
+    if len(words) < num_fixed or not is_form:
+        known = {6: "[class, cx, cy, w, h, confidence] or [time_us, class, cx, cy, w, h]"}
+        example = known.get(len(words), "[class, polygon] or [class, cx, cy, w, h, points]")
+        advice = (
+            f"; if they are others, say so in dataset.yaml, as in label_columns: {example}" if len(words) > 5 else ""
         )
-    if is_polygon:
-        left, top, w, h = _around(shape)
+        raise _refused(where, f"{len(words)} numbers, not {' '.join(columns)}{advice}")
+    named = {name: [word] for name, word in zip(columns[:num_fixed], words[:num_fixed], strict=True)}
+    return {**named, columns[-1]: rest} if columns[-1] in _OPEN else named
+
+
+def _yolo_sides(values: Mapping[str, list[str]], size_wh: tuple[int, int], where: str) -> Sides:
+    """Return the box of a line in pixels; its numbers are fractions of the image."""
+    numbers = {name: [_number(word, where) for word in words] for name, words in values.items()}
+    if "polygon" in numbers:
+        left, top, w, h = _around(numbers["polygon"])
+    elif "x1" in numbers:
+        left, top, right, bottom = (numbers[name][0] for name in ("x1", "y1", "x2", "y2"))
+        w, h = right - left, bottom - top
     else:
-        cx, cy, w, h = shape
+        cx, cy, w, h = (numbers[name][0] for name in ("cx", "cy", "w", "h"))
         left, top = cx - w / 2, cy - h / 2
+    if max(left, top, w, h) > 2:
+        raise _refused(where, "YOLO text has fractions of the image, from 0 to 1, not pixels")
     width, height = size_wh
-    return FoundBox((left * width, top * height, w * width, h * height), int(number), track)
+    return left * width, top * height, w * width, h * height
 
 
-def _parse_voc(path: Path, size_wh: tuple[int, int]) -> list[LabelledImage]:
+def _parse_voc(path: Path, size_wh: tuple[int, int], columns: tuple[str, ...]) -> list[LabelledImage]:
     root = ElementTree.parse(path).getroot()
+    if root.tag != "annotation":
+        tool = f", as {OTHERS_XML[root.tag]} writes it" if root.tag in OTHERS_XML else ""
+        raise _refused("the root", f"it is <{root.tag}>{tool}, not <annotation>; export Pascal VOC, COCO or YOLO")
+    if others := [part.tag for part in root if part.tag not in _VOC_PARTS]:
+        raise _refused(f"<{others[0]}>", "Pascal VOC has no such element")
     image = LabelledImage(str(path), None, (root.findtext("size/width"), root.findtext("size/height")))
-    for item in root.iter("object"):
-        edges = [float(item.findtext(f"bndbox/{edge}") or "") for edge in _VOC_EDGES]
-        left, top, right, bottom = edges
+    for i, item in enumerate(root.iter("object"), 1):
+        where = f"object {i}"
+        texts = {name: (item.findtext(name) or "").strip() for name in ("name", *(f"bndbox/{e}" for e in _VOC_EDGES))}
+        if missing := [name for name, text in texts.items() if not text]:
+            raise _refused(where, f"there is no {missing[0].rpartition('/')[2]}")
+        left, top, right, bottom = (_number(texts[f"bndbox/{edge}"], where) for edge in _VOC_EDGES)
         if left > right or top > bottom:
             image.notes[EXCHANGED] += 1
         sides = min(left, right), min(top, bottom), abs(right - left), abs(bottom - top)
-        name = (item.findtext("name") or "").strip()
-        image.boxes.append(FoundBox(sides, name, number_of_track(item.findtext("track_id"))))
+        track = _track(item.findtext("track_id"), where)
+        image.add(FoundBox(sides, texts["name"], track), size_wh, f"{path}, {where}")
     return [image]
 
 
@@ -254,6 +340,6 @@ LABEL_PARSERS: dict[str, tuple[Parse, str, str]] = {
         'images with "id" and "t_us" (microseconds) or "file_name", annotations with "bbox" [x, y, w, h], categories '
         "with names",
     ),
-    ".txt": (_parse_yolo, "boxes as YOLO writes them", "[time in us] class cx cy w h, coordinates from 0 to 1"),
+    ".txt": (_parse_yolo, "boxes as YOLO writes them", "class cx cy w h in every line, coordinates from 0 to 1"),
     ".xml": (_parse_voc, "Pascal VOC XML", f"in every object a name and a bndbox with {', '.join(_VOC_EDGES)}"),
 }

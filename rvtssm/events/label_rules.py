@@ -4,7 +4,7 @@ Source: RVT scripts/genx/preprocess_dataset.py. `LabelTimes` compares the clock 
 labels have no events, and which offset would mend it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -201,6 +201,15 @@ def _kept_label_times(times_us: npt.NDArray[np.int64], spec: DatasetSpec, conven
     return times
 
 
+def interval_that_keeps_all(times_us: npt.NDArray[np.int64]) -> int:
+    """Return the `label_interval_us` with which no label time is left out because of its rate.
+
+    Args:
+        times_us: The label times, ascending, at least two.
+    """
+    return round(float(np.median(np.diff(times_us))))
+
+
 @dataclass(frozen=True, slots=True)
 class LabelTimes:
     """How many label times of a recording have no events."""
@@ -208,7 +217,8 @@ class LabelTimes:
     name: str  # of the recording
     num_times: int
     num_outside: int  # before the first event, or long after the last one
-    note: str = ""  # what to say about them, and about times that seem to have another unit
+    note: str = ""  # what is unusual with them: some have no events, or they seem to have another unit
+    advice: str = ""  # what to do about it
 
     @classmethod
     def check(
@@ -225,62 +235,85 @@ class LabelTimes:
         Raises:
             UserError: All labels lie before the events, or some more than a second after them.
         """
-        (first_us, last_us), late_us = range_us, spec.label_interval_us
-        where = f"{name} has events from {first_us} to {last_us} us but labels from {times_us[0]} to {times_us[-1]} us"
+        first_us, last_us = range_us
+        late_us = last_us + spec.label_interval_us
+        where = f"events from {first_us} to {last_us} us but labels from {times_us[0]} to {times_us[-1]} us"
         unit = unit_advice(int(times_us[-1]), last_us)
-        advice = offset_advice(times_us - (spec.label_offset_us or 0), (first_us, last_us + late_us))
+        offset = offset_advice(times_us, (first_us, late_us), spec)
+        frame = frame_advice(int(times_us[-1]), last_us, spec)
         if not first_us <= times_us[-1] <= last_us + _LATE_LABEL_US:
             missing = "events are missing, or the labels are of another recording"
-            raise UserError(
-                "labels.outside_events", f"{where}; {'; otherwise, '.join(filter(None, (unit, advice))) or missing}"
-            )
-        is_outside = (times_us < first_us) | (times_us > last_us + late_us)
-        num_outside = int(np.count_nonzero(is_outside))
+            advice = "; otherwise, ".join(filter(None, (unit, offset, frame))) or missing
+            raise UserError("labels.other_times", name=name, found=f"has {where}", advice=advice)
+        num_outside = int(np.count_nonzero((times_us < first_us) | (times_us > late_us)))
         is_crowded = len(times_us) > 1 and 10 * (times_us[-1] - times_us[0]) < last_us - first_us
-        note = ""
+        note, advice = "", ""
         if num_outside:
-            missing = "if something moved at these times, the recording lacks its events"
-            note = f"{where}, so {num_outside} of {len(times_us)} label times have no events; {advice or missing}"
+            note = f"{name} has {where}, so {num_outside} of {len(times_us)} label times have no events"
+            advice = offset or frame or "if something moved at these times, the recording lacks its events"
         elif unit and is_crowded:
-            note = f"{where}; {unit}"
-        return cls(name, len(times_us), num_outside, note)
+            note, advice = f"{name} has {where}", unit
+        return cls(name, len(times_us), num_outside, note, advice)
+
+    @property
+    def line(self) -> str:
+        """The note and the advice in one line; empty if nothing is unusual."""
+        return "; ".join(filter(None, (self.note, self.advice)))
 
 
 def summary(recordings: Sequence[LabelTimes]) -> str:
-    """Return the notes of the recordings of a split as one line, with the first as an example; empty without a note.
+    """Return the notes of the recordings of a split as one line, with the worst as an example; empty without a note.
+
+    Advice that does not hold for all of them is left out.
 
     Args:
         recordings: The label times of each recording.
     """
     noted = [times for times in recordings if times.note]
     if len(noted) < 2:
-        return "".join(times.note for times in noted)
+        return "".join(times.line for times in noted)
     num_outside = sum(times.num_outside for times in noted)
     num_times = sum(times.num_times for times in noted)
-    return (
+    worst = max(noted, key=lambda times: times.num_outside / times.num_times)
+    line = (
         f"{num_outside} of {num_times} label times in {len(noted)} of {len(recordings)} recordings have no events or "
-        f"seem to have another unit: {noted[0].note}"
+        f"seem to have another unit; the worst: {worst.note}"
     )
+    is_for_all = len({times.advice for times in noted}) == 1
+    return f"{line}; {worst.advice}" if is_for_all else line
 
 
-def offset_advice(times_us: npt.NDArray[np.int64], range_us: tuple[int, int]) -> str:
+def offset_advice(times_us: npt.NDArray[np.int64], range_us: tuple[int, int], spec: DatasetSpec) -> str:
     """Return the offset that moves all labels to times with events, in words; empty if none of the usual ones does.
 
     Labels may count from the first event, or their first time may belong to it.
 
     Args:
-        times_us: The label times as the label files have them, ascending and not empty.
+        times_us: The label times, ascending and not empty.
         range_us: The first and the last time at which a label may be.
+        spec: The dataset, which says what was added to the times in the label files.
     """
+    if not isinstance(spec.label_offset_us, int):
+        return ""
     first_us, last_us = range_us
+    in_files_us = times_us - spec.label_offset_us
     choices = (
-        (first_us, "the labels count from the first event"),
-        (first_us - int(times_us[0]), "the first label belongs to the first event"),
+        (first_us, "from_start", "the labels count from the first event"),
+        (first_us - int(in_files_us[0]), "", "the first label belongs to the first event"),
     )
-    for offset_us, reason in choices:
-        if offset_us and first_us <= times_us[0] + offset_us and times_us[-1] + offset_us <= last_us:
-            return f"if {reason}, give {_KEY}={offset_us}"
+    for offset_us, word, reason in choices:
+        if offset_us and first_us <= in_files_us[0] + offset_us and in_files_us[-1] + offset_us <= last_us:
+            return f"if {reason}, give {_KEY}={word or offset_us}"
     return ""
+
+
+def frame_advice(last_label_us: int, last_us: int, spec: DatasetSpec) -> str:
+    """Return which frame lies beyond the recording, if names of images number them; otherwise an empty text."""
+    if not spec.label_fps or last_label_us <= last_us + spec.label_interval_us:
+        return ""
+    return (
+        f"frame {round(last_label_us * spec.label_fps / 1e6)} at label_fps={spec.label_fps:g} is beyond the recording"
+    )
 
 
 def unit_advice(last_label_us: int, last_us: int) -> str:
@@ -297,9 +330,29 @@ def unit_advice(last_label_us: int, last_us: int) -> str:
     return ""
 
 
-def thinned_in_words(num_thinned: int, num_kept: int) -> str:
-    """Say how many labels are left out because of their time, and why."""
-    return (
+def thinned_in_words(num_thinned: int, num_kept: int, keep_all_us: Iterable[int] = ()) -> str:
+    """Say how many labels are left out because of their time, why, and which `label_interval_us` keeps all."""
+    text = (
         f"{num_thinned} of {num_thinned + num_kept} labels left out, because only label times about label_interval_us "
         "apart are used"
+    )
+    if intervals_us := [interval_us for interval_us in keep_all_us if interval_us]:
+        text += f"; label_interval_us: {min(intervals_us)} keeps all"
+    return text
+
+
+def classes_note(class_ids: Collection[int], spec: DatasetSpec) -> str:
+    """Return a note if the class numbers of all labels seem to begin with 1 in place of 0; otherwise an empty text.
+
+    Args:
+        class_ids: The numbers of all boxes of a split, as label files have them.
+        spec: The dataset.
+    """
+    are_numbers = spec.boxes_suffix.endswith((".txt", ".npy")) and spec.name == "custom" and not spec.class_ids
+    if not are_numbers or spec.num_classes < 2 or min(class_ids, default=0) != 1:
+        return ""
+    ids = list(range(1, spec.num_classes + 1))
+    return (
+        f"no label has the class 0, {spec.class_names[0]}; if the numbers of the classes begin with 1, say "
+        f"`class_ids: {ids}` in dataset.yaml"
     )

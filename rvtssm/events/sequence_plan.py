@@ -8,7 +8,13 @@ import numpy as np
 
 from rvtssm.events.cells import Ints, frame_pixels
 from rvtssm.events.frame_counter import FrameCounter
-from rvtssm.events.label_rules import LabelTimes, nothing_times_us, thinned_boxes, usable_boxes
+from rvtssm.events.label_rules import (
+    LabelTimes,
+    interval_that_keeps_all,
+    nothing_times_us,
+    thinned_boxes,
+    usable_boxes,
+)
 from rvtssm.events.labels import BOX_DTYPE, Boxes, nothing_at, to_labels
 from rvtssm.events.windows import free_grid, label_grid
 from rvtssm.readers import Recording
@@ -28,6 +34,7 @@ class SequencePlan:
     settings: WindowSettings
     spec: DatasetSpec
     num_thinned: int = 0  # boxes that are left out because of their time
+    keeps_all_us: int = 0  # the `label_interval_us` that would keep them; 0 if there is none
 
     @property
     def frame_shape(self) -> tuple[int, int, int]:
@@ -116,11 +123,13 @@ def plan_sequence(
     Raises:
         UserError: The recording cannot be used.
     """
-    num_left_out, empty_us = 0, _NO_TIMES
+    num_left_out, keeps_all_us, empty_us = 0, 0, _NO_TIMES
     if boxes is not None:
         usable = usable_boxes(boxes, spec, settings.convention, is_train)
         kept = thinned_boxes(usable, spec, settings.convention)
         num_left_out = len(usable) - len(kept)
+        if num_left_out and settings.convention == "exact":
+            keeps_all_us = interval_that_keeps_all(np.unique(usable["t"]))
         if is_train or spec.scores_empty_images:
             empty_us = nothing_times_us(_without_others(boxes, spec), kept["t"])
         boxes = kept
@@ -149,7 +158,8 @@ def plan_sequence(
             raise UserError(
                 error.key,
                 f"{recording.path} has events from {first_us} us and labels from {label_us[0]} to {label_us[-1]} us: "
-                f"{error}, or the two count time from different moments: move the labels, dataset.label_offset_us=N",
+                f"{error}, or the two count time from different moments: move the labels, "
+                "dataset.label_offset_us=from_start",
             ) from None
     labels = replace(to_labels(boxes, windows, is_exact=grid == "labels"), empty_us=empty_us)
-    return SequencePlan(recording, windows, labels, settings, spec, num_left_out)
+    return SequencePlan(recording, windows, labels, settings, spec, num_left_out, keeps_all_us)

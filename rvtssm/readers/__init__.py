@@ -84,6 +84,7 @@ def open_recording(
     time_unit: str | None = None,
     format: str | None = None,
     columns: Mapping[str, str | int] | None = None,
+    key: str | None = None,
 ) -> Recording:
     """Open an event file of any format in READERS.
 
@@ -103,13 +104,14 @@ def open_recording(
         time_unit: Unit of the times: us, ns, ms or s, if the file does not state it.
         format: A key of READERS, for a file that does not tell its format, such as evt3 for a RAW file without header.
         columns: The name, or the number from 0, of the columns t, x, y and p, if they cannot be told.
+        key: The group or the table of the events in an HDF5 file that holds several, such as davis/left/events.
 
     Raises:
         UserError: The file is empty or has an unknown format, neither the file nor the caller gives the size of the
             sensor, or the caller contradicts the file.
     """
     named = {name: str(place) for name, place in (columns or {}).items()}
-    return open_with(path, ReadOptions(height, width, repair, time_unit, format, named))
+    return open_with(path, ReadOptions(height, width, repair, time_unit, format, named, key))
 
 
 def open_with(path: Path | str, options: ReadOptions) -> Recording:

@@ -171,27 +171,38 @@ def order_of_unnamed(path: Path, rows: npt.NDArray[Any], options: ReadOptions, u
         return _given(path, [str(i) for i in range(rows.shape[1])], options)
     fitting = _fitting(rows, (options.height or LARGEST_SIDE, options.width or LARGEST_SIDE))
     fitting = fitting or _fitting(rows, (LARGEST_SIDE, LARGEST_SIDE))
+    if not fitting:
+        fitting = _fitting(rows, (LARGEST_SIDE, LARGEST_SIDE), is_sorted=False)  # the gate refuses unsorted times
     if usual is not None and rows.shape[1] == len(NAMES) and (usual in fitting or not fitting):
         fitting = [usual]
     if len(fitting) != 1:
         several = f"fit {' as well as '.join(fitting)}" if fitting else "fit no usual order of t, x, y and p"
         raise UserError(
-            "columns.order",
-            f"{path} has {rows.shape[1]} columns without names, which {several}; say which they are, as in columns="
-            "{t: 0, x: 1, y: 2, p: 3}, counted from 0",
+            "file.ambiguous",
+            name=path,
+            found=f"it has {rows.shape[1]} columns without names, which {several}",
+            advice="say which they are, as in columns={t: 0, x: 1, y: 2, p: 3}, counted from 0",
         )
     return Columns(ORDERS[fitting[0]], options.time_unit)
 
 
-def _fitting(rows: npt.NDArray[Any], size_hw: tuple[int, int]) -> list[str]:
-    """Return the orders in which rows look like events of a sensor, apart from a few faults."""
+def _fitting(rows: npt.NDArray[Any], size_hw: tuple[int, int], is_sorted: bool = True) -> list[str]:
+    """Return the orders in which rows look like events of a sensor, apart from a few faults.
+
+    Without `is_sorted`, the times may have any order, but one of them cannot be a pixel.
+    """
     if rows.ndim != 2 or rows.shape[1] != len(NAMES):
         return []
-    return [order for order, index in ORDERS.items() if _fits(np.asarray(rows, np.float64)[:, index], size_hw)]
+    numbers = np.asarray(rows, np.float64)
+    return [order for order, index in ORDERS.items() if _fits(numbers[:, index], size_hw, is_sorted)]
 
 
-def _fits(rows: npt.NDArray[np.float64], size_hw: tuple[int, int]) -> bool:
+def _fits(rows: npt.NDArray[np.float64], size_hw: tuple[int, int], is_sorted: bool) -> bool:
     t, x, y, p = rows.T
+    if not is_sorted:
+        if len(t) and t.max() < max(size_hw):
+            return False
+        t = np.sort(t)
     is_pixel = (x == np.rint(x)) & (y == np.rint(y)) & (x >= 0) & (y >= 0) & (x < size_hw[1]) & (y < size_hw[0])
     num_faults = max(np.count_nonzero(~is_pixel), np.count_nonzero(np.diff(t) < 0), np.count_nonzero(t < 0))
     return bool(num_faults <= _MOST_FAULTS * len(t) and np.all(is_polarity(p)))

@@ -1,10 +1,11 @@
 """Events as text: one event per line, columns separated by comma, semicolon, tab or spaces.
 
 The first line may name the columns, optionally after a `#`. Without names they are what OpenEB writes (x, y, p, t)
-after its `%geometry:WIDTH,HEIGHT`, and otherwise the only usual order that fits the first lines. Times with decimals
-between spaces are seconds, as RPG and v2e write them. Lines with `#` may come first and give the size of the sensor
-(`# height=260 width=346`). The lines are parsed with numpy.loadtxt, which needs no further package and names the row of
-an error. pandas is 1.4 times as fast.
+after its `%geometry:WIDTH,HEIGHT`, and otherwise the only usual order that fits the first lines. Lines `t x y p`
+between spaces whose times have fractions are in seconds, as RPG and v2e write them. Other times with a decimal point or
+an exponent, as numpy.savetxt writes all numbers, need their unit. Lines with `#` may come first and give the size of
+the sensor (`# height=260 width=346`). The lines are parsed with numpy.loadtxt, which needs no further package and names
+the row of an error. pandas is 1.4 times as fast.
 """
 
 import io
@@ -151,10 +152,35 @@ def open_csv(path: Path, options: ReadOptions) -> CsvRecording:
         columns = find_columns(path, layout.names, options)
     else:
         columns = order_of_unnamed(path, _numbers(layout), replace(options, height=height, width=width))
-        has_decimals = any(mark in field for row in layout.first_rows for mark in ".eE" for field in row)
-        if layout.delimiter is None and columns.time_unit is None and columns.index[0] == 0 and has_decimals:
-            columns = replace(columns, time_unit="s")
+    if columns.time_unit is None:
+        columns = replace(columns, time_unit=_unit_of_decimals(path, layout, columns.index[0]))
     return CsvRecording(path, layout, columns, Gate(path, height, width, columns.time_unit))
+
+
+def _unit_of_decimals(path: Path, layout: _Layout, place: int) -> str | None:
+    """Return the unit of times that are written with a decimal point or an exponent; None for whole numbers.
+
+    Args:
+        path: The file, for the message.
+        layout: What the first lines tell.
+        place: The column of the times.
+
+    Raises:
+        UserError: The times are floats, and the file does not have the form that RPG and v2e write in seconds.
+    """
+    words = [row[place] for row in layout.first_rows if place < len(row) and _is_number(row[place])]
+    floats = [word for word in words if set(word) & set(".eE")]
+    if not floats:
+        return None
+    has_fractions = any(not float(word).is_integer() for word in floats)
+    if has_fractions and layout.delimiter is None and layout.names is None and place == 0:
+        return "s"
+    raise UserError(
+        "file.content",
+        name=path,
+        found=f"the times are written as {floats[0]}, which can be of any unit",
+        advice="say it, as in time_unit=us or time_unit=s",
+    )
 
 
 def is_csv(path: Path) -> bool:

@@ -109,21 +109,24 @@ def _of_version_2(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return (words & 0xFFFFFFFF | x << 32 | y << 46 | p << 60).astype(np.uint64)
 
 
-def write_dat(path: Path | str, events: Events | Iterable[Events], height: int, width: int) -> None:
-    """Write events as a DAT file of type 0x00, as in Gen1. The file only appears when it is complete.
+def write_dat(
+    path: Path | str, events: Events | Iterable[Events], height: int, width: int, event_type: int = _CD_TYPES[0]
+) -> None:
+    """Write events as a DAT file. The file only appears when it is complete.
 
     Args:
         path: The file to write.
         events: The events, as a whole or in blocks.
         height: Height of the sensor, pixels.
         width: Width of the sensor, pixels.
+        event_type: 0x00, as in Gen1, or 0x0C, as newer software writes the same events.
 
     Raises:
         UserError: Times do not fit a 32-bit clock that starts at 0, or coordinates lie outside the sensor.
     """
     header = f"% Data file containing Event2D events.\n% Version 2\n% Height {height}\n% Width {width}\n"
     with atomic_file(path) as staged, open(staged, "wb") as file:
-        file.write(header.encode() + bytes((_CD_TYPES[0], DatRecording.unit_bytes)))
+        file.write(header.encode() + bytes((event_type, DatRecording.unit_bytes)))
         for block in (events,) if isinstance(events, Events) else events:
             file.write(_to_words(block, height, width).tobytes())
 

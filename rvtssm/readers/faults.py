@@ -22,6 +22,8 @@ _FEW_MOVED = 100  # this many events out of order are accepted in any case
 # recordings average 0.1 to 40, so 40 to 40,000 if the times are milliseconds and 1000 times that if they are seconds.
 _MOST_PER_PIXEL = 1000
 _FEWEST_PER_PIXEL = 0.005  # noise alone gives more
+_FEWEST_IN_LONG = 0.05  # in recordings of minutes, as which seconds in nanoseconds appear
+_LONG_US = 60_000_000
 _ENOUGH_EVENTS = 1000  # fewer say little about the average
 _INSTANT_US = 10  # some sensors give the same time to all events of a row, or of a reading
 _FITTING = "give the height and width that fit"
@@ -181,7 +183,8 @@ def warn_of_unit(
         )
         return True
     is_multiple = is_multiple and span_us > 0  # a single time may be 0
-    if is_multiple is None or num_events < _ENOUGH_EVENTS or not (is_multiple or per_pixel < _FEWEST_PER_PIXEL):
+    fewest = _FEWEST_IN_LONG if span_us > _LONG_US else _FEWEST_PER_PIXEL
+    if is_multiple is None or num_events < _ENOUGH_EVENTS or not (is_multiple or per_pixel < fewest):
         return False
     odd = "and all times are multiples of 1000" if is_multiple else "fewer than sensors give"
     say(

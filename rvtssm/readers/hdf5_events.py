@@ -239,7 +239,9 @@ def find_layout(path: Path, file: h5py.File, options: ReadOptions) -> Layout:
     is_here = all(str(name).strip("/") in datasets for name in options.columns.values())
     if options.columns and (is_here or not complete or "columns" not in options.yields):
         return _given(path, file, datasets, options)
-    if _EVENTS in places:
+    if options.key is not None:
+        places = _chosen(path, options, places)
+    elif _EVENTS in places:
         places = [_EVENTS]
     if len(places) != 1:
         if links := _links_elsewhere(file):
@@ -248,16 +250,33 @@ def find_layout(path: Path, file: h5py.File, options: ReadOptions) -> Layout:
                 f"{path} has links to other files, which are not followed ({', '.join(links)}); copy the data into one "
                 "file, as with `h5copy`",
             )
-        held = f"events in {', '.join(place or '/' for place in places)}" if places else "no events that can be told"
+        if places:
+            raise UserError(
+                "file.ambiguous",
+                name=path,
+                found=f"it holds events in {', '.join(place or '/' for place in places)}",
+                advice=f"choose one, as in key={places[0] or '/'}",
+            )
         raise UserError(
-            "hdf5.no_events",
-            f"{path} holds {held}; its datasets are {_listed(everything)}: say which are the events, as in "
-            "columns={t: GROUP/t, x: GROUP/x, y: GROUP/y, p: GROUP/p}",
+            "file.content",
+            name=path,
+            found=f"it holds no events that can be told; its datasets are {_listed(everything)}",
+            advice="say which are the events, as in columns={t: GROUP/t, x: GROUP/x, y: GROUP/y, p: GROUP/p}",
         )
     (place,) = places
     if place in complete:
         return _of_group(path, file, complete[place], options)
     return _of_table(path, place, file[place], options)
+
+
+def _chosen(path: Path, options: ReadOptions, places: list[str]) -> list[str]:
+    """Return the place that the caller names with `key`; all places if it is that of a folder and not in this file."""
+    key = str(options.key).strip("/")
+    if key in places:
+        return [key]
+    if "key" in options.yields and len(places) == 1:
+        return places
+    raise UserError("setting.choice", name=f"{path}: key", found=options.key, needed=[place or "/" for place in places])
 
 
 def _datasets(file: h5py.File) -> dict[str, Any]:

@@ -48,6 +48,7 @@ class ReadOptions:
     time_unit: str | None = None  # one of TIME_UNITS
     format: str | None = None  # a key of readers.table.READERS
     columns: Mapping[str, str] = field(default_factory=dict)  # by t, x, y, p: the name, or the number from 0
+    key: str | None = None  # group or table of the events in an HDF5 file that holds several
     # Fields that hold only for files that do not say it themselves, as those of a whole folder do.
     yields: tuple[str, ...] = field(default=(), compare=False)
 
@@ -90,18 +91,23 @@ class DatasetSpec:
     # is an error. None: drop every class that is not in class_names.
     ignored_classes: tuple[str, ...] | None = None
     downsample: int = 1  # each downsample x downsample square of the sensor is one pixel of the frame
-    repair: bool = False  # this and the next three: see ReadOptions
+    repair: bool = False  # this and the next four: see ReadOptions
     time_unit: str | None = None
     format: str | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
+    key: str | None = None
     skip_us: int = 500_000  # labels up to this time are not scored
     # score label times without a box as well, where each false box costs precision; False: as published for Gen1, 1Mpx
     scores_empty_images: bool = False
     disk_names: tuple[str, ...] = ()  # other names that files use for this dataset
     event_suffixes: tuple[str, ...] = ("_td.dat", "_td.dat.h5", "_td.h5")  # (): those of all readable recordings
     boxes_suffix: str = "_bbox.npy"
-    label_offset_us: int | None = 0  # added to the times of labels; None: the time shift that the recording gives
+    # Added to the times of labels. None: the time shift that the recording gives. from_start: the time of its first
+    # event. A dict has the offsets of recordings by name.
+    label_offset_us: int | str | Mapping[str, int] | None = 0
     label_fps: float = 0.0  # rate of the frames that names of labelled images number; 0: they are microseconds
+    label_names: str = ""  # form of the names of labelled images, see events/label_names.py; empty: the usual forms
+    label_columns: tuple[str, ...] = ()  # what the numbers of a line of YOLO text are; empty: class, cx, cy, w, h
     events_dir: str | None = None  # subfolder that holds the splits of event files; None: the dataset's folder itself
     boxes_dir: str | None = None  # subfolder that holds the splits of label files; None: beside the event files
     # Glob patterns of the files of each split. A split without an entry has the pattern <split>/*.
@@ -128,8 +134,8 @@ class DatasetSpec:
     @property
     def read_options(self) -> ReadOptions:
         """How its recordings are read."""
-        read = (self.height, self.width, self.repair, self.time_unit, self.format, self.columns)
-        return ReadOptions(*read, yields=("time_unit", "format", "columns"))
+        read = (self.height, self.width, self.repair, self.time_unit, self.format, self.columns, self.key)
+        return ReadOptions(*read, yields=("time_unit", "format", "columns", "key"))
 
     @property
     def frame_height(self) -> int:

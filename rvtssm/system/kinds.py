@@ -44,6 +44,14 @@ KINDS = {
     # Labels and recordings
     "labels.none_scored": Kind("No label is left that is scored.", "choose another split, or add labels"),
     "labels.no_tracks": Kind("The labels do not say which boxes are of one object."),
+    "labels.name": Kind("The name of a label file or an image does not have a form that is read (`label_names`)."),
+    "labels.form": Kind("An entry of a label file does not have the form of its format."),
+    "labels.class": Kind("A box has a class that the dataset does not name."),
+    "labels.outside": Kind("A box reaches past an edge of the image by more than a hundredth."),
+    "labels.size": Kind("A label file is of pictures that do not have the size of the sensor."),
+    "labels.no_time": Kind("The time of a label cannot be told."),
+    "labels.other_times": Kind("Labels and events are of different times."),
+    "labels.missing": Kind("There are no labels, or none that can be used."),
     # The installation
     "install.extra": Kind("A package of an optional part is not installed."),
 }

@@ -11,7 +11,7 @@ from user_errors import raises
 
 from rvtssm.checks.inspect_dataset import inspect_raw
 from rvtssm.datasets.tree import find_boxes_without_events, find_recordings
-from rvtssm.events.label_files import CORNERS, read_label_file
+from rvtssm.events.label_files import SAME_TIME, LabelFiles, read_label_file
 from rvtssm.events.label_formats import CROWD, EXCHANGED, NO_BOX
 from rvtssm.events.labels import BOX_DTYPE, find_nothing, read_boxes, write_boxes
 from rvtssm.readers.dat import write_dat
@@ -82,9 +82,11 @@ def test_images_belong_to_the_recording_and_the_frame_in_their_names(tmp_path, k
     spec = replace(CUSTOM, boxes_suffix=suffix)
     found = {each.name: each.read_labels(spec) for each in find_recordings(tmp_path, "train", spec)}
     boxes, notes = found["walk"]
-    assert boxes["t"].tolist() == TIMES_US and found["walk_2"][0]["t"][0] == 1_000_000 and not len(found["bare"][0])
+    is_from_one = kind == "COCO from one"
+    first_us = 966_667 if is_from_one else 1_000_000  # the first frame has one number in all recordings
+    assert boxes["t"].tolist() == TIMES_US and found["walk_2"][0]["t"][0] == first_us and not len(found["bare"][0])
     assert boxes[["x", "y", "w", "h", "class_id"]].tolist() == [(8, 6, 16, 12, 1)] * 3
-    assert bool(notes) == ("from one" in kind)
+    assert bool(notes) == is_from_one
 
 
 def test_files_of_frames_from_one_are_said(tmp_path):
@@ -96,7 +98,7 @@ def test_files_of_frames_from_one_are_said(tmp_path):
     assert boxes["t"].tolist() == [0, 33_333, 333_333] and find_nothing(boxes).tolist() == [False, False, True]
     assert notes.total() == 3
     spec = replace(spec, label_fps=0.0)
-    with raises("labels.no_frame_rate"):
+    with raises("labels.no_time"):
         find_recordings(tmp_path, "train", spec)[0].read_labels(spec)
 
 
@@ -113,7 +115,7 @@ def test_a_shared_file_of_other_recordings_is_refused(tmp_path):
     write_events(tmp_path, "walk")
     write(tmp_path / "all.json", coco(["drive_0.png"]))
     spec = replace(CUSTOM, boxes_suffix="all.json")
-    with raises("labels.images_of_no_recording"):
+    with raises("labels.name"):
         find_recordings(tmp_path, "train", spec)[0].read_labels(spec)
 
 
@@ -139,26 +141,100 @@ def test_no_track_is_written_in_many_ways(tmp_path, missing):
     assert read_label_file(tmp_path / "a.json", CUSTOM)["track_id"].tolist() == [0, 0, 3]
 
 
+CONFIDENCE, TRACK = ("class", "cx", "cy", "w", "h", "confidence"), ("class", "cx", "cy", "w", "h", "track")
+
+
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("columns", "text", "wanted"),
     [
-        ("0 0.1 0.2 0.6 0.2 0.6 0.8 0.1 0.8", (6.4, 9.6, 32, 28.8, 0, 0)),  # a polygon
-        ("0 0.1 0.2 0.6 0.2 1 0.8 0.1 0.8", (6.4, 9.6, 57.6, 28.8, 0, 0)),
-        ("0 0.3 0.3 0.4 0.4 0.91", (6.4, 4.8, 25.6, 19.2, 0, 0)),  # a confidence
-        ("0 0.3 0.3 0.4 0.4 12", (6.4, 4.8, 25.6, 19.2, 0, 12)),  # a track
-        ("0 0.3 0.3 0.4 0.4 0.91 12", (6.4, 4.8, 25.6, 19.2, 0, 12)),
-        ("1.000000e+00 3.000000e-01 3.000000e-01 4.000000e-01 4.000000e-01", (6.4, 4.8, 25.6, 19.2, 1, 0)),
-        ("0 1 0.3 0.4 0.4 1", "can be `time class cx cy w h` or `class cx cy w h confidence`"),
+        (("class", "polygon"), "0 0.1 0.2 0.6 0.2 0.6 0.8 0.1 0.8", (6.4, 9.6, 32, 28.8, 0, 0)),
+        (("class", "polygon"), "0 0.1 0.2 0.6 0.2 1 0.8 0.1 0.8", (6.4, 9.6, 57.6, 28.8, 0, 0)),
+        (CONFIDENCE, "0 0.3 0.3 0.4 0.4 0.91", (6.4, 4.8, 25.6, 19.2, 0, 0)),
+        (TRACK, "0 0.3 0.3 0.4 0.4 12", (6.4, 4.8, 25.6, 19.2, 0, 12)),
+        ((*CONFIDENCE, "track"), "0 0.3 0.3 0.4 0.4 0.91 12", (6.4, 4.8, 25.6, 19.2, 0, 12)),
+        (("class", "x1", "y1", "x2", "y2"), "0 0.1 0.1 0.5 0.5", (6.4, 4.8, 25.6, 19.2, 0, 0)),
+        ((*TRACK[:5], "points"), "0 0.3 0.3 0.4 0.4 0.3 0.2 1 0.1 0.3 2", (6.4, 4.8, 25.6, 19.2, 0, 0)),
+        ((), "1.000000e+00 3.000000e-01 3.000000e-01 4.000000e-01 4.000000e-01", (6.4, 4.8, 25.6, 19.2, 1, 0)),
+        ((), "0 1 0.3 0.4 0.4 1", "label_columns"),
+        ((), "0 0.1 0.2 0.6 0.2 0.6 0.8 0.1 0.8", "label_columns"),
+        (CONFIDENCE, "0 0.3 0.3 0.4 0.4", "5 numbers"),
     ],
 )
-def test_the_columns_of_yolo(tmp_path, text, wanted):
+def test_the_columns_of_yolo(tmp_path, columns, text, wanted):
     (tmp_path / "a.txt").write_text(text)
+    spec = replace(CUSTOM, label_columns=columns)
     if isinstance(wanted, str):
-        with pytest.raises(UserError, match=wanted):
-            read_label_file(tmp_path / "a.txt", CUSTOM, 7)
+        with raises("labels.form", wanted):
+            read_label_file(tmp_path / "a.txt", spec, 7)
     else:
-        (box,) = read_label_file(tmp_path / "a.txt", CUSTOM, 7)
+        (box,) = read_label_file(tmp_path / "a.txt", spec, 7)
         assert [box[name] for name in (*"xywh", "class_id", "track_id")] == pytest.approx(wanted, abs=1e-4)
+
+
+FORMS = {
+    "{recording}_{time_s}": [f"walk_{25.402991 + k / 30:.6f}" for k in range(3)],
+    "{recording}_*_{time_s}": [f"walk_12_10_{25.402991 + k / 30:.6f}" for k in range(3)],
+    "left_{time_s}.{time_ns}": [f"left_25.{round((0.402991 + k / 30) * 1e9)}" for k in range(3)],
+    "*-{recording}_{time_us}": [f"0a{k}f-walk_{round((25.402991 + k / 30) * 1e6)}" for k in range(3)],
+    "{recording}/{time_ns}": [f"walk/{round((25.402991 + k / 30) * 1e9)}" for k in range(3)],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_clock_in_a_name_is_read_as_its_form_says(tmp_path, form):
+    write_events(tmp_path, "walk")
+    write(tmp_path / "train/walk.json", coco([f"{name}.png" for name in FORMS[form]]))
+    spec = replace(CUSTOM, boxes_suffix=".json", label_names=form)
+    boxes, notes = find_recordings(tmp_path, "train", spec)[0].read_labels(spec)
+    np.testing.assert_allclose(boxes["t"], [25_402_991, 25_436_324, 25_469_658], atol=1)
+    assert not notes
+    if form == "{recording}/{time_ns}":
+        return  # without the form, these are numbers of frames
+    with raises("labels.name") as error:
+        find_recordings(tmp_path, "train", spec)[0].read_labels(replace(spec, label_names=""))
+    assert "label_names: '" in str(error.value) and "delete" not in str(error.value)
+
+
+def test_a_name_of_no_form_is_refused_and_that_of_a_missing_recording_is_no_one_elses(tmp_path):
+    write_events(tmp_path, "walk")
+    spec = replace(CUSTOM, boxes_suffix=".txt")
+    for name in ("walk_0001", "walk_2_0003", "classes", "README"):
+        write(tmp_path / f"train/{name}.txt", YOLO)
+    (recording,) = find_recordings(tmp_path, "train", spec)
+    assert len(recording.read_boxes(spec)) == 1
+    assert find_boxes_without_events(tmp_path, "train", spec) == [tmp_path / "train/walk_2_0003.txt"]
+    write(tmp_path / "train/walk_12_10_25.402991.txt", YOLO)
+    with raises("labels.name", "{recording}_*_{time_s}"):
+        find_recordings(tmp_path, "train", spec)
+
+
+def test_images_at_one_time_are_noticed(tmp_path):
+    (tmp_path / "a.json").write_text(coco(["a_1.png", "a_0001.png", "a_2.png"]))
+    assert LabelFiles("a", (tmp_path / "a.json",)).read(CUSTOM)[1][SAME_TIME] == 1
+
+
+def test_the_file_whose_pictures_have_another_size_is_named(tmp_path):
+    write_events(tmp_path, "walk")
+    for number in range(4):
+        size = (640, 480) if number == 2 else (SPEC.width, SPEC.height)
+        sides = f"<size><width>{size[0]}</width><height>{size[1]}</height></size>"
+        write(tmp_path / f"train/walk_{number}.xml", VOC.replace("<annotation>", f"<annotation>{sides}"))
+    spec = replace(CUSTOM, boxes_suffix=".xml")
+    with raises("labels.size", "walk_2.xml"):
+        find_recordings(tmp_path, "train", spec)[0].read_labels(spec)
+
+
+@pytest.mark.parametrize(("offset", "first_us"), [("from_start", 5_000_007), ({"walk": -7, "run": 9}, 0), (3, 10)])
+def test_the_offset_of_labels_may_be_that_of_the_recording(tmp_path, offset, first_us):
+    (tmp_path / "train").mkdir()
+    events = random_events(100, start_us=5_000_000, fills_span=True)
+    write_dat(tmp_path / "train/walk_td.dat", events, SPEC.height, SPEC.width)
+    write(tmp_path / "train/walk.json", coco(["walk_1.png"], t_us=7))
+    spec = replace(CUSTOM, boxes_suffix=".json", label_offset_us=offset)
+    assert find_recordings(tmp_path, "train", spec)[0].read_boxes(spec)["t"].tolist() == [first_us]
+    with raises("setting.missing", "walk"):
+        spec = replace(spec, label_offset_us={"run": 9})
+        find_recordings(tmp_path, "train", spec)[0].read_boxes(spec)
 
 
 @pytest.mark.parametrize(
@@ -168,9 +244,8 @@ def test_the_columns_of_yolo(tmp_path, text, wanted):
         ({"bbox": [], "segmentation": []}, 1, NO_BOX),
         ({"iscrowd": 1, "segmentation": {"counts": [0, 10]}}, 1, CROWD),
         ({"image_id": "1"}, 2, None),
-        ({"bbox": [30, 25, 60, 40]}, 2, CORNERS),
         ({"bbox": ["8", "6.0", "16", "12"]}, 2, None),
-        ({"bbox": {"x": 8, "y": 6, "w": 16, "h": 12}}, "annotation 1 has the bbox {'x'", None),
+        ({"bbox": {"x": 8, "y": 6, "w": 16, "h": 12}}, "annotation 1: the bbox is {'x'", None),
     ],
 )
 def test_annotations_of_coco(tmp_path, change, num_boxes, note):
@@ -186,7 +261,7 @@ def test_annotations_of_coco(tmp_path, change, num_boxes, note):
         return
     boxes, notes = recording.read_labels(spec)
     assert len(boxes) == num_boxes  # a box that is left out does not make an image empty
-    assert note == CORNERS or boxes[["x", "y", "w", "h"]].tolist() == [(8, 6, 16, 12)] * num_boxes
+    assert boxes[["x", "y", "w", "h"]].tolist() == [(8, 6, 16, 12)] * num_boxes
     assert dict(notes) == ({note: 1} if note else {})
 
 
@@ -217,7 +292,7 @@ def test_the_offset_of_labels_may_be_the_time_shift_of_a_raw_file(tmp_path, name
     assert find_recordings(tmp_path, "train", spec)[0].read_boxes(spec)["t"].tolist() == [shift_us]
     write_events(tmp_path, "b")
     np.save(tmp_path / "train/b_bbox.npy", np.zeros(1, BOX_DTYPE))
-    with raises("labels.no_time_shift"):
+    with raises("labels.no_time"):
         find_recordings(tmp_path, "train", spec)[1].read_boxes(spec)
 
 
@@ -227,7 +302,7 @@ def test_images_of_no_recording_in_a_shared_file_are_counted_once(tmp_path):
     write(tmp_path / "annotations/train.json", coco(names, width=SPEC.width, height=SPEC.height))
     spec = replace(CUSTOM, boxes_suffix="annotations/{split}.json")
     notes = [recording.read_labels(spec)[1] for recording in find_recordings(tmp_path, "train", spec)]
-    text = "images, such as other_0000.png, contain no name of a recording and were left out"
+    text = "images, such as other_0000.png, belong to a recording that is not there, and were left out"
     assert [dict(counts) for counts in notes] == [{text: 2}, {}]
 
 

@@ -8,7 +8,8 @@ import pytest
 from event_examples import SPEC, boxes_of
 from user_errors import raises
 
-from rvtssm.events.label_files import LABEL_SUFFIXES, read_label_file
+from rvtssm.events.label_files import CORNERS, LABEL_SUFFIXES, LabelFiles, read_label_file
+from rvtssm.events.label_formats import OVER
 from rvtssm.events.labels import find_nothing, write_boxes
 
 END_US = 200_000
@@ -29,6 +30,7 @@ COCO = {
     ],
 }
 YOLO = "200000 1 0.25 0.25 0.25 0.25\n\n200000 0 0.5625 0.625 0.125 0.25\n"
+TIMED = replace(SPEC, label_columns=("time_us", "class", "cx", "cy", "w", "h"))
 
 
 @pytest.mark.parametrize(
@@ -42,11 +44,11 @@ YOLO = "200000 1 0.25 0.25 0.25 0.25\n\n200000 0 0.5625 0.625 0.125 0.25\n"
 def test_classes_that_a_custom_dataset_does_not_name_are_counted(tmp_path, name, content, unknown):
     path = tmp_path / name
     path.write_text(content)
-    strict = replace(SPEC, ignored_classes=())
-    with raises("labels.unnamed_classes"):
+    strict = replace(TIMED, ignored_classes=())
+    with raises("labels.class"):
         read_label_file(path, strict, end_us=200_000)
-    ignored = replace(SPEC, ignored_classes=("dog", "7"))
-    assert len(read_label_file(path, ignored, end_us=200_000)) == len(read_label_file(path, SPEC, end_us=200_000)) > 0
+    ignored = replace(TIMED, ignored_classes=("dog", "7"))
+    assert len(read_label_file(path, ignored, end_us=200_000)) == len(read_label_file(path, TIMED, end_us=200_000)) > 0
 
 
 def rows(boxes):
@@ -72,7 +74,7 @@ WRITE = {
 def test_every_kind_gives_the_same_boxes(tmp_path, suffix):
     path = tmp_path / f"a{suffix}"
     WRITE[suffix](path)
-    assert rows(read_label_file(path, SPEC, END_US)) == EXPECTED
+    assert rows(read_label_file(path, TIMED, END_US)) == EXPECTED
 
 
 def test_classes_named_in_words_get_the_ids_of_the_spec(tmp_path):
@@ -86,7 +88,7 @@ def test_classes_named_in_words_get_the_ids_of_the_spec(tmp_path):
 def test_a_class_in_other_capitals_is_not_left_out_silently(tmp_path, suffix):
     WRITE[suffix](tmp_path / f"a{suffix}")
     spec = replace(SPEC, class_names=("Car", *SPEC.class_names[1:]))
-    with raises("labels.class_spelling"):
+    with raises("labels.class"):
         read_label_file(tmp_path / f"a{suffix}", spec, END_US)
 
 
@@ -135,41 +137,46 @@ def test_a_mark_of_the_encoding_may_come_first(tmp_path, suffix):
     path = tmp_path / f"a{suffix}"
     WRITE[suffix](path)
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    assert rows(read_label_file(path, SPEC, END_US)) == EXPECTED
+    assert rows(read_label_file(path, TIMED, END_US)) == EXPECTED
 
 
 @pytest.mark.parametrize(
     ("name", "content", "key"),
     [
         ("a.npy", "", "files.content"),
-        ("a.csv", "1,2", "labels.suffix"),
-        ("a.json", "{", "labels.content"),
-        ("a.json", without_times(), "labels.image_without_time"),
-        ("a.json", with_box([1, 2, 3]), "labels.bbox"),
-        ("a.json", with_box([1, 2, 3, float("nan")]), "labels.not_finite"),
+        ("a.csv", "1,2", "file.kind"),
+        ("a.json", "{", "labels.form"),
+        ("a.json", without_times(), "labels.name"),
+        ("a.json", with_box([1, 2, 3]), "labels.form"),
+        ("a.json", with_box([1, 2, 3, float("nan")]), "labels.form"),
         (
             "a.json",
             json.dumps({**COCO, "categories": [{"id": i, "name": "cat"} for i in (1, 7, 9)]}),
-            "labels.other_classes",
+            "labels.class",
         ),
-        ("a.txt", "0 1 2 3", "labels.numbers_per_line"),
-        ("a.txt", "0 .5 .5 .1 .1\ncar .5 .5 .1 .1", "labels.content"),
-        ("a.txt", "200000 0 .5 .5 .1 .1\n0 .5 .5 .1 .1", "labels.some_times"),
-        ("a.txt", "0 40 20 10 10", "labels.not_fractions"),
-        ("a.txt", b"\xff\xfe\x00", "labels.not_utf8"),
-        ("a.txt", "0 .5 .5 .1 .1\n0 .5 .5 .1 nan", "labels.not_finite"),
-        ("a.txt", "-1 .5 .5 .1 .1", "labels.class_number"),
-        ("a.txt", f"{1 << 80} 0 .5 .5 .1 .1", "labels.time_too_large"),
-        ("a.json", "[" * 100_000, "labels.content"),
-        ("a.xml", VOC.format(width=64).replace("24", "1e400"), "labels.not_finite"),
-        ("a.xml", "<annotation>", "labels.content"),
-        ("a.xml", "<annotation><object><name>car</name></object></annotation>", "labels.content"),
-        ("a.xml", VOC.format(width=640), "labels.picture_size"),
-        ("a.xml", '<?xml version="1.0" encoding="nonsense"?>' + VOC.format(width=64), "labels.content"),
-        ("a.json", with_image(width=640, height=480), "labels.picture_size"),
-        ("a.json", with_image(t_us=0.25), "labels.time_not_whole"),
-        ("a.json", with_image(t_us=float("nan")), "labels.time_not_whole"),
-        ("a.json", with_image(id="b"), "labels.image_twice"),
+        ("a.txt", "0 1 2 3", "labels.form"),
+        ("a.txt", "0 .5 .5 .1 .1\ncar .5 .5 .1 .1", "labels.form"),
+        ("a.txt", "200000 0 .5 .5 .1 .1\n0 .5 .5 .1 .1", "labels.form"),
+        ("a.txt", "0 1.2 .5 .1 .1", "labels.outside"),
+        ("a.json", with_box([30, 1, 40, 3]), "labels.outside"),
+        ("a.json", "[]", "labels.form"),
+        ("a.json", json.dumps({**COCO, "images": {"id": 1}}), "labels.form"),
+        ("a.json", json.dumps({**COCO, "annotations": [{"image_id": 99, "category_id": 7}]}), "labels.form"),
+        ("a.txt", "0 40 20 10 10", "labels.form"),
+        ("a.txt", b"\xff\xfe\x00", "labels.form"),
+        ("a.txt", "0 .5 .5 .1 .1\n0 .5 .5 .1 nan", "labels.form"),
+        ("a.txt", "-1 .5 .5 .1 .1", "labels.form"),
+        ("a.txt", f"{1 << 80} 0 .5 .5 .1 .1", "labels.form"),
+        ("a.json", "[" * 100_000, "labels.form"),
+        ("a.xml", VOC.format(width=64).replace("24", "1e400"), "labels.form"),
+        ("a.xml", "<annotation>", "labels.form"),
+        ("a.xml", "<annotation><object><name>car</name></object></annotation>", "labels.form"),
+        ("a.xml", VOC.format(width=640), "labels.size"),
+        ("a.xml", '<?xml version="1.0" encoding="nonsense"?>' + VOC.format(width=64), "labels.form"),
+        ("a.json", with_image(width=640, height=480), "labels.size"),
+        ("a.json", with_image(t_us=0.25), "labels.form"),
+        ("a.json", with_image(t_us=float("nan")), "labels.form"),
+        ("a.json", with_image(id="b"), "labels.form"),
         ("a.npy", array_header("(1000000000000,)"), "files.content"),
         ("a.npy", array_header("(3,)").replace(b"'<i8',", b"'|O', "), "labels.not_numpy"),
     ],
@@ -183,9 +190,9 @@ def test_a_damaged_file_says_what_is_wrong_with_it(tmp_path, name, content, key)
 
 def test_a_field_that_is_missing_is_named(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps({**COCO, "categories": [{"id": 1}]}))
-    with raises("labels.content") as error:
+    with raises("labels.form") as error:
         read_label_file(tmp_path / "a.json", SPEC, END_US)
-    assert "(no 'name')" in str(error.value)
+    assert 'category 1: there is no "name"' in str(error.value)
 
 
 @pytest.mark.parametrize("suffix", LABEL_SUFFIXES)
@@ -197,7 +204,7 @@ def test_a_file_cut_anywhere_is_read_or_refused(tmp_path, suffix):
         path.unlink()  # because a disk may wait before it replaces a file
         path.write_bytes(whole[:length])
         try:
-            boxes = read_label_file(path, SPEC, END_US)
+            boxes = read_label_file(path, TIMED, END_US)
         except ValueError as error:
             assert path.name in str(error)
         else:  # text that ends after a whole line, or within its last number
@@ -206,5 +213,60 @@ def test_a_file_cut_anywhere_is_read_or_refused(tmp_path, suffix):
 
 def test_a_folder_is_no_label_file(tmp_path):
     (tmp_path / "a.npy").mkdir()
-    with pytest.raises(ValueError, match=r"a\.npy is a folder; put a label file"):
+    with raises("file.kind", "a.npy: it is a folder; put a label file"):
         read_label_file(tmp_path / "a.npy", SPEC, END_US)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<html><body>404</body></html>",
+        "<annotations><track/></annotations>",
+        "<dataset><images/></dataset>",
+        VOC.format(width=64).replace("<annotation>", "<annotation xmlns='http://example.org'>"),
+        VOC.format(width=64).replace("object>", "Object>"),
+    ],
+)
+def test_xml_of_another_tool_is_not_taken_for_voc(tmp_path, text):
+    (tmp_path / "a.xml").write_text(text)
+    with raises("labels.form", "VOC"):
+        read_label_file(tmp_path / "a.xml", SPEC, END_US)
+
+
+@pytest.mark.parametrize("suffix", [".json", ".xml", ".txt", ".npy"])
+def test_a_box_may_reach_past_an_edge_by_a_hundredth(tmp_path, suffix):
+    spec = replace(SPEC, name="custom", label_columns=TIMED.label_columns)
+    path = tmp_path / f"a{suffix}"
+    for over, is_read in ((0.5, True), (2.0, False)):
+        left, right = 30, 64 + over
+        content = {
+            ".json": json.dumps(
+                {**COCO, "annotations": [{"image_id": "a", "category_id": 7, "bbox": [30, 1, right - left, 9]}]}
+            ),
+            ".xml": VOC.format(width=64).replace("<xmin>8", "<xmin>30").replace("<xmax>24", f"<xmax>{right}"),
+            ".txt": f"7 1 {(left + right) / 128} .5 {(right - left) / 64} .5",
+        }
+        if suffix == ".npy":
+            write_boxes(path, boxes_of((7, 30, 1, right - left, 9), class_confidence=1))
+        else:
+            path.write_text(content[suffix])
+        if is_read:
+            _, notes = LabelFiles("a", (path,)).read(spec, END_US)
+            assert notes[OVER] == 1
+        else:
+            with raises("labels.outside", "a" + suffix):
+                read_label_file(path, spec, END_US)
+
+
+def test_boxes_that_are_all_two_corners_are_noticed(tmp_path):
+    corners = [(5 + i, 4 + i, 15 + 2 * i, 12 + 2 * i) for i in range(8)]
+    write_boxes(tmp_path / "a.npy", boxes_of(*((7 + i, *box) for i, box in enumerate(corners)), class_confidence=1))
+    annotations = [{"image_id": "a", "category_id": 7, "bbox": box} for box in corners]
+    (tmp_path / "a.json").write_text(json.dumps({**COCO, "annotations": annotations}))
+    lines = [f"0 {x / 64} {y / 48} {right / 64} {bottom / 48}" for x, y, right, bottom in corners if x > 9]
+    (tmp_path / "b.txt").write_text("\n".join(lines))
+    for name in ("a.npy", "a.json"):
+        assert LabelFiles("a", (tmp_path / name,)).read(SPEC, END_US)[1][CORNERS] == 8
+    ltwh = replace(SPEC, label_columns=("class", "x1", "y1", "x2", "y2"))
+    boxes, notes = LabelFiles("b", (tmp_path / "b.txt",)).read(ltwh, END_US)
+    assert len(boxes) == len(lines) and not notes

@@ -8,6 +8,7 @@ AEDAT4 file gets no data table at its end, which the format allows; programs the
 Sources: OpenEB 0499c95, hal/cpp/include/metavision/hal/decoders; the schemas of dv-processing.
 """
 
+import itertools
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -27,23 +28,40 @@ from rvtssm.system.files import atomic_file
 from rvtssm.system.user_error import UserError
 
 _HEADER = "% evt {version}\n% format {name};height={height};width={width}\n% geometry {width}x{height}\n% end\n"
+_CD = 12
 _EVT2_LOW_BITS = 6
 _ADDR_Y, _ADDR_X, _TIME_LOW, _TIME_HIGH = 0x0, 0x2, 0x6, 0x8
 _EVT3_LOW_BITS, _EVT3_MASK = 12, 0xFFF
-_LONGEST_STEP = 1 << 10  # of the upper time; a reader sees that its 12 bits have begun again if a step is shorter
+_LONG_STEP = 1 << 16  # of the upper time, 268 s; the words of a longer gap are written apart, which bounds the memory
 _LZ4 = 1  # the code of the compression
 _STREAM = 0  # the number of the stream of events
 _NO_TABLE = -1
 _PACKET_EVENTS = 1 << 13  # so that a seek unpacks little
-_ALIGNMENT = 8  # of the times of events within a packet
+_ALIGNMENT = 8  # bytes; of tables with numbers of 64 bits
 _STREAMS = (
     '<dv version="2.0"><node name="outInfo" path="/mainloop/Recorder/outInfo/"><node name="0" '
-    'path="/mainloop/Recorder/outInfo/0/"><attr key="compression" type="string">LZ4</attr><attr key="typeIdentifier" '
-    'type="string">EVTS</attr><node name="info" path="/mainloop/Recorder/outInfo/0/info/"><attr key="sizeX" '
-    'type="int">{width}</attr><attr key="sizeY" type="int">{height}</attr></node></node></node></dv>'
+    'path="/mainloop/Recorder/outInfo/0/"><attr key="compression" type="string">LZ4</attr>'
+    '<attr key="originalModuleName" type="string">rvtssm</attr>'
+    '<attr key="originalOutputName" type="string">events</attr>'
+    '<attr key="typeDescription" type="string">Array of events (polarity ADDR).</attr>'
+    '<attr key="typeIdentifier" type="string">EVTS</attr><node name="info" path="/mainloop/Recorder/outInfo/0/info/">'
+    '<attr key="sizeX" type="int">{width}</attr><attr key="sizeY" type="int">{height}</attr>'
+    '<attr key="source" type="string">rvtssm</attr></node></node></node></dv>'
 )
 _ROW = np.dtype([("t_us", "<i8"), ("x", "<u2"), ("y", "<u2"), ("p", "u1")])
 _CHUNK_EVENTS = 1 << 16
+
+
+def write_cd_dat(path: Path, blocks: Iterable[Events], height: int, width: int) -> None:
+    """Write events as DAT with the type of newer cameras (CD), which more programs know than that of Gen1.
+
+    Args:
+        path: The file to write.
+        blocks: The events; times below 2^32 us.
+        height: Height of the sensor, pixels.
+        width: Width of the sensor, pixels.
+    """
+    write_dat(path, blocks, height, width, event_type=_CD)
 
 
 def write_evt2(path: Path, blocks: Iterable[Events], height: int, width: int) -> None:
@@ -72,8 +90,8 @@ def write_evt2(path: Path, blocks: Iterable[Events], height: int, width: int) ->
 def write_evt3(path: Path, blocks: Iterable[Events], height: int, width: int) -> None:
     """Write events as EVT3: words for the upper time, the lower time and the row when they change, and for the pixel.
 
-    The clock of the format has 24 bits. Words for the upper time fill gaps of more than a quarter of its period, also
-    before the first event, so that readers can count how often it has begun again.
+    The clock of the format has 24 bits. As cameras do, a word for the upper time is written for each of its steps of
+    4096 us, also in gaps and before the first event, so that readers see when the clock begins again.
 
     Args:
         path: The file to write.
@@ -86,24 +104,37 @@ def write_evt3(path: Path, blocks: Iterable[Events], height: int, width: int) ->
         latest_high, latest_low, latest_row = 0, -1, -1
         file.write(np.array([_TIME_HIGH << 12], "<u2").tobytes())
         for events in blocks:
-            high, low, row = events.t >> _EVT3_LOW_BITS, events.t & _EVT3_MASK, events.y.astype(np.int64)
-            step = np.diff(high, prepend=latest_high)
-            num_high = -(-step // _LONGEST_STEP)  # rounded up
-            has_low = (num_high > 0) | (np.diff(low, prepend=latest_low) != 0)
-            has_row = np.diff(row, prepend=latest_row) != 0
-            # An event has a row for each of its upper times. The last of these rows holds its other words.
-            num_rows = np.maximum(num_high, 1)
-            event = np.repeat(np.arange(len(events)), num_rows)
-            num_left = num_rows.cumsum()[event] - np.arange(len(event)) - 1  # rows of the event that follow
-            pixel = _ADDR_X << 12 | events.p.astype(np.int64) << 11 | events.x
-            upper = _TIME_HIGH << 12 | (high[event] - num_left * _LONGEST_STEP) & _EVT3_MASK
-            words = np.stack(
-                [upper, (_TIME_LOW << 12 | low)[event], (_ADDR_Y << 12 | row)[event], pixel[event]], axis=1
-            )
-            is_last = num_left == 0
-            is_written = np.stack([num_high[event] > 0, has_low[event] & is_last, has_row[event] & is_last, is_last], 1)
-            file.write(words[is_written].astype("<u2").tobytes())
-            latest_high, latest_low, latest_row = int(high[-1]), int(low[-1]), int(row[-1])
+            high = events.t >> _EVT3_LOW_BITS
+            # The words of a long gap are written apart, and the events after it begin a new piece.
+            far = np.flatnonzero(np.diff(high, prepend=latest_high) > _LONG_STEP)
+            for start, stop in itertools.pairwise([0, *far, len(events)]):
+                if start in far:
+                    upper = np.arange(latest_high + 1, int(high[start]) + 1) & _EVT3_MASK | _TIME_HIGH << 12
+                    file.write(upper.astype("<u2").tobytes())
+                    latest_high = int(high[start])
+                if start < stop:
+                    piece = events[start:stop]
+                    file.write(_evt3_words(piece, latest_high, latest_low, latest_row).astype("<u2").tobytes())
+                    latest_high = int(high[stop - 1])
+                    latest_low, latest_row = int(piece.t[-1]) & _EVT3_MASK, int(piece.y[-1])
+
+
+def _evt3_words(events: Events, latest_high: int, latest_low: int, latest_row: int) -> np.ndarray:
+    """Return the words of events after an event with this upper time, lower time and row."""
+    high, low, row = events.t >> _EVT3_LOW_BITS, events.t & _EVT3_MASK, events.y.astype(np.int64)
+    num_high = np.diff(high, prepend=latest_high)
+    has_low = (num_high > 0) | (np.diff(low, prepend=latest_low) != 0)
+    has_row = np.diff(row, prepend=latest_row) != 0
+    # An event has a row for each of its upper times. The last of these rows holds its other words.
+    num_rows = np.maximum(num_high, 1)
+    event = np.repeat(np.arange(len(events)), num_rows)
+    num_left = num_rows.cumsum()[event] - np.arange(len(event)) - 1  # rows of the event that follow
+    is_last = num_left == 0
+    pixel = _ADDR_X << 12 | events.p.astype(np.int64) << 11 | events.x
+    upper = _TIME_HIGH << 12 | (high[event] - num_left) & _EVT3_MASK
+    words = np.stack([upper, (_TIME_LOW << 12 | low)[event], (_ADDR_Y << 12 | row)[event], pixel[event]], axis=1)
+    is_written = np.stack([num_high[event] > 0, has_low[event] & is_last, has_row[event] & is_last, is_last], axis=1)
+    return words[is_written]
 
 
 def write_aedat4(path: Path, blocks: Iterable[Events], height: int, width: int) -> None:
@@ -125,11 +156,9 @@ def write_aedat4(path: Path, blocks: Iterable[Events], height: int, width: int) 
 
 def _header(streams: bytes) -> bytes:
     """Return the flatbuffer IOHE with its size: compression, no data table, the description of the streams."""
-    vtable = struct.pack("<HHHHH", 10, 20, 4, 8, 16)
-    table = struct.pack("<iiqI", len(vtable), _LZ4, _NO_TABLE, 4)
-    content = struct.pack("<I", 8 + len(vtable)) + b"IOHE" + vtable + table
-    content += struct.pack("<I", len(streams)) + streams + b"\0"
-    return struct.pack("<I", len(content)) + content
+    text = struct.pack("<I", len(streams)) + streams + b"\0"
+    fields = struct.pack("<iqI", _LZ4, _NO_TABLE, 4)  # the text begins 4 bytes after its offset
+    return _flatbuffer(b"IOHE", (4, 8, 16), fields, text)
 
 
 def _packet(events: Events) -> bytes:
@@ -137,13 +166,25 @@ def _packet(events: Events) -> bytes:
     structs = np.zeros(len(events), EVENT)
     for name in "txyp":
         structs[name] = getattr(events, name)
-    vtable = struct.pack("<HHH", 6, 8, 4)
-    root = 8 + len(vtable)  # after the root offset and the identifier
-    vector = root + 8  # after the table: its place of the vtable, and the offset of the vector
-    padding = -(4 + vector + 4) % _ALIGNMENT  # the events begin after the size of the file and of the vector
-    table = struct.pack("<iI", len(vtable), 4 + padding)
-    content = struct.pack("<I", root) + b"EVTS" + vtable + table + bytes(padding)
-    content += struct.pack("<I", len(structs)) + structs.tobytes()
+    vector = struct.pack("<I", len(structs)) + structs.tobytes()
+    return _flatbuffer(b"EVTS", (4,), struct.pack("<I", 8), bytes(4) + vector)  # the events are at a multiple of 8
+
+
+def _flatbuffer(identifier: bytes, places: tuple[int, ...], fields: bytes, rest: bytes) -> bytes:
+    """Return a flatbuffer with one table, after its size. Other programs check that numbers are aligned.
+
+    Args:
+        identifier: Four letters.
+        places: The places of the fields in the table.
+        fields: The table after the offset of its list of places, from byte 4 on.
+        rest: What follows the table.
+    """
+    places_of = struct.pack(f"<HH{len(places)}H", 4 + 2 * len(places), 4 + len(fields), *places)
+    begin = 12  # of the list of places: after the size, the offset of the table and the identifier
+    table = -(-(begin + len(places_of)) // _ALIGNMENT) * _ALIGNMENT
+    padding = bytes(table - begin - len(places_of))
+    content = struct.pack("<I", table - 4) + identifier + places_of + padding
+    content += struct.pack("<i", table - begin) + fields + rest
     return struct.pack("<I", len(content)) + content
 
 
@@ -231,7 +272,7 @@ class Format:
 
 
 FORMATS: dict[str, Format] = {
-    "dat": Format(write_dat, (".dat",), end_us=1 << 32),
+    "dat": Format(write_cd_dat, (".dat",), end_us=1 << 32),
     "evt3": Format(write_evt3, (".raw",), end_us=1 << 36, largest_side=1 << 11),
     "evt2": Format(write_evt2, (".evt2.raw",), end_us=1 << 34, largest_side=1 << 11),
     "rvt_hdf5": Format(write_rvt_hdf5, (".h5", ".hdf5")),

@@ -6,6 +6,7 @@ warning says. Images of COCO without such numbers are the frames in the order of
 have a `track_id`. For YOLO, a file `classes.txt` beside the labels may hold the names of the classes.
 """
 
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -15,8 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from rvtssm.contrib.worlds.video import VideoSource, by_number, files_in
-from rvtssm.events.label_files import FROM_ONE, counts_from_one, frame_number, image_stem
+from rvtssm.events.label_files import FROM_ONE
 from rvtssm.events.label_formats import LabelledImage, parse_labels
+from rvtssm.events.label_names import image_stem
 from rvtssm.events.labels import BOX_DTYPE, Boxes, number_of_track
 from rvtssm.system.files import file_errors
 from rvtssm.system.user_error import UserError
@@ -145,7 +147,7 @@ def _read_mot(path: Path, source: VideoSource) -> tuple[list[Row], list[str]]:
 def _read_images(path: Path, source: VideoSource, suffix: str) -> tuple[list[Row], list[str]]:
     """Read COCO, YOLO or Pascal VOC, as the suffix says."""
     size, is_coco = (source.width, source.height), suffix == ".json"
-    images = [image for file in _label_files(path, suffix) for image in parse_labels(file, size, suffix)]
+    images = [image for file in _label_files(path, suffix) for image in parse_labels(file, size, (), suffix)]
     if is_coco:
         images.sort(key=lambda image: by_number(_stem(image)))
     stems = [_stem(image) for image in images]
@@ -187,10 +189,11 @@ def _frames_of(path: Path, stems: Sequence[str], source: VideoSource) -> dict[st
     """
     if source.names:
         return {name: index for index, name in enumerate(source.names) if name in set(stems)}
-    numbers = [number for stem in stems if (number := frame_number(stem)) is not None]
+    ends = [re.search(r"\d{1,18}$", stem) for stem in stems]
+    numbers = [int(end[0]) for end in ends if end]
     if not numbers or len(set(numbers)) < len(stems):
         return {}
-    first = int(counts_from_one(numbers))
+    first = int(min(numbers) == 1)
     if max(numbers) - first >= max(source.stated_frames, source.num_frames):
         return {}
     if first:
