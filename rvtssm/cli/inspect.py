@@ -225,7 +225,7 @@ def _recording_table(inspection: RecordingInspection) -> Table:
     table, faults = _two_columns(recording.name), recording.faults
     table.add_row("format", f"{recording.format}, {decimal(recording.num_bytes)}")
     table.add_row("sensor", f"{recording.width} x {recording.height}")
-    table.add_row("time", f"{inspection.t_first_us} to {inspection.t_last_us} us, {inspection.duration_us / 1e6:.6f} s")
+    table.add_row("time", f"{inspection.t_first_us} to {inspection.t_last_us} us, {inspection.duration_us / 1e6:.3f} s")
     table.add_row("events", f"{inspection.num_events}, {recording.num_bytes / inspection.num_events:.2f} bytes each")
     bins = f"busiest {inspection.bin_us / 1000:g} ms"
     table.add_row(

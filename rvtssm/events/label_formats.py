@@ -290,12 +290,16 @@ def _columns_of(words: list[str], columns: tuple[str, ...], where: str) -> dict[
         )
         raise _refused(where, f"{len(words)} numbers, not {' '.join(columns)}{advice}")
     named = {name: [word] for name, word in zip(columns[:num_fixed], words[:num_fixed], strict=True)}
-    return {**named, columns[-1]: rest} if columns[-1] in _OPEN else named
+    if columns[-1] in _OPEN:
+        named[columns[-1]] = rest
+    return named
 
 
 def _yolo_sides(values: Mapping[str, list[str]], size_wh: tuple[int, int], where: str) -> Sides:
     """Return the box of a line in pixels; its numbers are fractions of the image."""
-    numbers = {name: [_number(word, where) for word in words] for name, words in values.items()}
+    numbers = {}
+    for name, words in values.items():
+        numbers[name] = [_number(word, where) for word in words]
     if "polygon" in numbers:
         left, top, w, h = _around(numbers["polygon"])
     elif "x1" in numbers:
@@ -320,16 +324,22 @@ def _parse_voc(path: Path, size_wh: tuple[int, int], columns: tuple[str, ...]) -
     image = LabelledImage(str(path), None, (root.findtext("size/width"), root.findtext("size/height")))
     for i, item in enumerate(root.iter("object"), 1):
         where = f"object {i}"
-        texts = {name: (item.findtext(name) or "").strip() for name in ("name", *(f"bndbox/{e}" for e in _VOC_EDGES))}
-        if missing := [name for name, text in texts.items() if not text]:
-            raise _refused(where, f"there is no {missing[0].rpartition('/')[2]}")
-        left, top, right, bottom = (_number(texts[f"bndbox/{edge}"], where) for edge in _VOC_EDGES)
+        name = _text(item, "name", where)
+        left, top, right, bottom = (_number(_text(item, f"bndbox/{edge}", where), where) for edge in _VOC_EDGES)
         if left > right or top > bottom:
             image.notes[EXCHANGED] += 1
         sides = min(left, right), min(top, bottom), abs(right - left), abs(bottom - top)
         track = _track(item.findtext("track_id"), where)
-        image.add(FoundBox(sides, texts["name"], track), size_wh, f"{path}, {where}")
+        image.add(FoundBox(sides, name, track), size_wh, f"{path}, {where}")
     return [image]
+
+
+def _text(item: ElementTree.Element, place: str, where: str) -> str:
+    """Return the text of an element. Raise UserError if it is missing or empty."""
+    text = (item.findtext(place) or "").strip()
+    if not text:
+        raise _refused(where, f"there is no {place.rpartition('/')[2]}")
+    return text
 
 
 # by suffix: the parser, what it reads, and what a file needs

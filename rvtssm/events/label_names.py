@@ -5,6 +5,7 @@ number of a frame, and `{time_s}`, `{time_ms}`, `{time_us}` and `{time_ns}` for 
 for anything that a tool adds. Folders before the name do not count.
 """
 
+import functools
 import re
 import string
 import unicodedata
@@ -24,6 +25,7 @@ _FIELDS = {
 }
 _UNITS_US = {"time_s": Decimal(10**6), "time_ms": Decimal(1000), "time_us": Decimal(1), "time_ns": Decimal("0.001")}
 _EXPORTED = re.compile(r"_(?:png|jpe?g|bmp)\.rf\.[0-9a-zA-Z]+$")  # Roboflow writes `walk_0010_png.rf.0f3a.jpg`
+_LONGEST_NAME = 4096
 _WORD = "[A-Za-z]+[_-]?"  # as in `frame_0010`
 _OF_RECORDING = tuple(re.compile(rf"(?P<recording>.+)[_/-]{word}{_FIELDS['frame']}") for word in ("", _WORD))
 _OF_ONE = re.compile(rf"(?:.*/)?(?:{_WORD})?{_FIELDS['frame']}")
@@ -64,7 +66,7 @@ class LabelNames:
         self.only = only
         self._patterns = _OF_RECORDING
         if form:
-            self._patterns = (_compiled(form),)
+            self._patterns = (_compiled(form, _LONGEST_NAME),)
 
     def read(self, name: str) -> Place | None:
         """Return what a name says; None if it does not have the form.
@@ -77,12 +79,16 @@ class LabelNames:
             stem = _EXPORTED.sub("", stem)
         found = None
         for pattern in self._patterns:
-            if match := pattern.fullmatch(stem):
+            match, longest = pattern.fullmatch(stem), len(stem)
+            while match:
                 fields = match.groupdict()
                 place = _place(self._known(fields.get("recording")), fields)
                 if place.recording is not None:
                     return place
                 found = found or place
+                # The name of the recording may end earlier, if something that a tool adds may follow it.
+                longest = len(fields.get("recording") or "") - 1
+                match = _compiled(self.form, longest).fullmatch(stem) if "*" in self.form and longest > 0 else None
         if self.only is not None and self.form == USUAL and (match := _OF_ONE.fullmatch(stem)):
             return Place(self.only, int(match["frame"]))
         return found
@@ -121,11 +127,13 @@ def image_stem(name: str) -> str:
     return f"{folder}/{stem}".lstrip("/")
 
 
-def _compiled(form: str) -> re.Pattern[str]:
+@functools.lru_cache(maxsize=1 << 10)
+def _compiled(form: str, longest: int) -> re.Pattern[str]:
+    """Return the expression of a form, in which the name of the recording has at most `longest` letters."""
     parts = []
     for text, field, _, _ in string.Formatter().parse(form):
         parts.append("[^/]*?".join(map(re.escape, text.split("*"))))
-        parts.append(_FIELDS.get(field or "", ""))
+        parts.append(_FIELDS.get(field or "", "").replace(".+", f".{{1,{longest}}}"))
     leading = "" if form.startswith("{recording}") else "(?:.*/)?"
     return re.compile(leading + "".join(parts))
 

@@ -361,7 +361,7 @@ def write_recording(folder: Path, name: str, seed: int = 0, height: int = HEIGHT
 
 FAULTS = {
     "empty": (lambda path: write_dat(path, random_events(0), HEIGHT, WIDTH), "holds no events"),
-    "labels_only": (lambda path: path.unlink(), "has no event file beside it"),
+    "labels_only": (lambda path: path.unlink(), "belongs to no recording"),
 }
 SOUND = ("a", "z")
 

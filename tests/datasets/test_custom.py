@@ -354,7 +354,7 @@ def test_a_recording_without_labels_is_left_out_everywhere(tmp_path, capsys):
     split = RawSplit(raw, "train", build_spec(config.dataset))
     assert split.num_recordings == 2 and [each.name for each in split.sequences(WindowSettings())] == ["drive"]
     (raw / "train/drive.json").unlink()
-    with raises("dataset.unlabelled_split"):
+    with raises("labels.missing"):
         RawSplit(raw, "train", build_spec(config.dataset))
 
 
@@ -393,7 +393,7 @@ def test_labels_on_another_clock_are_said_and_moved(tmp_path, capsys):
     write_dat(raw / "train/drive.dat", events, HEIGHT, WIDTH)  # the labels begin at 200,000 us
     arguments = ["dataset=custom", f"dataset.raw_dir={raw}", "preprocess.workers=1"]
     first_us = int(events.t[0])
-    said = f"so 1 of 3 label times have no events; if the labels count from the first event, give {KEY}={first_us}"
+    said = f"so 1 of 3 label times have no events; if the labels count from the first event, give {KEY}=from_start"
     config = compose([*arguments, f"dataset.prepared_dir={tmp_path / 'out'}"])
     for full, verb in ((False, preprocess), (True, inspect), (False, inspect)):
         config.recording, config.full = str(raw), full
@@ -409,7 +409,7 @@ def test_labels_on_another_clock_are_said_and_moved(tmp_path, capsys):
     assert "label times have no events" not in capsys.readouterr().out
     for seconds in (10, 1000):  # far away, nothing can be counted
         write_dat(raw / "train/drive.dat", random_events(start_us=seconds * 1_000_000), HEIGHT, WIDTH)
-        with raises("labels.outside_events"):
+        with raises("labels.other_times"):
             RawSplit(raw, "train", build_spec(DatasetConfig("custom", str(raw)))).sequences(WindowSettings())
 
 

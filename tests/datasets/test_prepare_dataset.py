@@ -164,7 +164,7 @@ DAMAGES = [
     (SHORT, "events from .* us but labels from .* to 3000000 us"),
     (lambda path: path.with_name("bad_bbox.npy").unlink(), "has no labels .bad_bbox"),
     (lambda path: write_boxes(path.with_name("bad_bbox.npy"), boxes_of((0,) * 5)[:0]), "holds no boxes"),
-    (lambda path: path.unlink(), "bad_bbox.npy has no event file beside it"),
+    (lambda path: path.unlink(), "bad_bbox.npy belongs to no recording"),
 ]
 
 
@@ -220,7 +220,7 @@ def test_recordings_without_labels_are_prepared_when_asked(tmp_path):
 
 def test_a_split_without_recordings_is_refused(tmp_path):
     (tmp_path / "raw" / "val").mkdir(parents=True)
-    with raises("preprocess.no_recordings"):
+    with raises("file.missing"):
         prepare(tmp_path, splits=("val",))
 
 
@@ -361,14 +361,16 @@ def test_boxes_left_out_as_faults_are_reported(tmp_path, capsys):
     summary = prepare(tmp_path)
     counts = "1 with a negative or non-finite side, 1 outside the sensor"
     assert summary.written == ["train/a"] and summary.outcomes["train/a"].unusable_boxes == counts
-    _print_summary(summary, "out")
+    _print_summary(summary, "out", SPEC)
     assert f"train/a: boxes left out: {counts}" in capsys.readouterr().out
     dense = boxes_of(*((250_000 + 1_000 * i, 1, 2, 20, 20) for i in range(100)))
     write_boxes(path.parent / "a_bbox.npy", dense)
-    _print_summary(prepare(tmp_path), "out")
+    _print_summary(prepare(tmp_path), "out", SPEC)
     reason = "99 of 100 labels left out, because only label times about label_interval_us apart are used"
     assert reason in capsys.readouterr().out
-    assert with_labels(RawSplit(tmp_path / "raw", "train", SPEC).sequences(WindowSettings())).endswith(f"({reason})")
+    assert with_labels(RawSplit(tmp_path / "raw", "train", SPEC).sequences(WindowSettings())).endswith(
+        f"({reason}; label_interval_us: 1000 keeps all)"
+    )
     write_boxes(path.parent / "a_bbox.npy", boxes[1:])
     ((_, message),) = prepare(tmp_path).failed
     assert f"has no box left after cleaning ({counts}); delete" in message

@@ -192,7 +192,7 @@ def test_recordings_without_boxes_are_named_or_left_out(small_tree, tmp_path):
     write_boxes(folder / "drive_1_bbox.npy", too_small)
     assert [s.name for s in RawSplit(tmp_path, "val", spec).sequences(SETTINGS)] == ["drive_0"]
     (tmp_path / "test").mkdir()
-    with raises("dataset.empty_split"):
+    with raises("file.missing"):
         RawSplit(tmp_path, "test", spec)
     with raises("prepared.none_in_split"):
         open_prepared_split(tmp_path, "test", spec)

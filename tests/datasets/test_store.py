@@ -39,13 +39,13 @@ def example():
     return example_content()
 
 
-def write(path, example, blocks=None):
+def write(path, example, blocks=None, meta=None):
     windows, labels, counts = example
     compressor = FrameCompressor(counts[0].nbytes)
     with sequence_writer(path, windows, labels, counts.shape[1:]) as writer:
         for block in blocks or [counts[:3], counts[3:]]:
             writer.append([compressor.compress(frame) for frame in block])
-        writer.meta = {"dataset": "tiny"}
+        writer.meta = meta or {"dataset": "tiny"}
 
 
 def test_round_trip(tmp_path, example):
@@ -177,14 +177,19 @@ def test_frames_are_checked_completely_when_asked(tmp_path, example):
         open_sequence(tmp_path / "a.h5").check_frames(100)
 
 
-def test_a_file_under_the_name_of_another_recording_is_refused(tmp_path, example):
+def test_a_file_that_was_renamed_is_whole_if_it_says_its_recording(tmp_path, example):
     write(tmp_path / "a.h5", example)
     (tmp_path / "elsewhere").mkdir()
     shutil.copy(tmp_path / "a.h5", tmp_path / "elsewhere" / "a.h5")
     open_sequence(tmp_path / "elsewhere" / "a.h5")
+    (tmp_path / "link.h5").symlink_to(tmp_path / "a.h5")
+    open_sequence(tmp_path / "link.h5")
     (tmp_path / "a.h5").rename(tmp_path / "b.h5")
-    with raises("prepared.changed"):
+    with raises("file.damaged"):
         open_sequence(tmp_path / "b.h5")
+    write(tmp_path / "c.h5", example, meta={"dataset": "tiny", "source": {"name": "c_td.dat"}})
+    (tmp_path / "c.h5").rename(tmp_path / "d.h5")
+    assert open_sequence(tmp_path / "d.h5").name == "d"
 
 
 def _sum_in_child(sequence, queue):

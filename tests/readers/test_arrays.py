@@ -248,12 +248,33 @@ def test_times_with_decimals_need_a_unit(tmp_path, text, wanted):
     path.write_text(text)
     assert open_recording(path, *SIZE).read().t.tolist() == wanted
     path.write_text(text.replace("t_s", "t").replace("t_us", "t"))
-    with raises("reader.no_unit"):
+    with raises("file.content", "time_unit"):
         open_recording(path, *SIZE).read()
     # whole numbers first do not make the rest microseconds
     path.write_text("t,x,y,p\n1,1,2,1\n1.5,1,2,0\n")
-    with raises("reader.no_unit"):
+    with raises("file.content", "time_unit"):
         open_recording(path, *SIZE).read()
+
+
+def test_whole_numbers_that_are_written_as_floats_are_asked_for_their_unit(tmp_path):
+    events = random_events(500, span_us=3_000_000, size_hw=SIZE)
+    rows = np.stack([getattr(events, name).astype(np.int64) for name in "txyp"], axis=1)
+    forms = {"default": {}, "decimal": {"fmt": "%.1f"}, "header": {"header": "t x y p"}, "comma": {"delimiter": ","}}
+    for name, form in forms.items():
+        np.savetxt(tmp_path / f"{name}.txt", rows, **form)
+        with raises("file.content", "time_unit=us"):
+            open_recording(tmp_path / f"{name}.txt", *SIZE)
+        assert_same(open_recording(tmp_path / f"{name}.txt", *SIZE, time_unit="us").read(), events)
+    np.savetxt(tmp_path / "pixels.txt", rows, fmt=["%d", "%.1f", "%.1f", "%d"])
+    assert_same(open_recording(tmp_path / "pixels.txt", *SIZE).read(), events)
+
+
+def test_unsorted_times_are_told_as_such(tmp_path):
+    events = random_events(500, span_us=3_000_000, size_hw=SIZE)
+    rows = np.stack([getattr(events, name).astype(np.int64) for name in "txyp"], axis=1)
+    np.savetxt(tmp_path / "a.txt", rows[np.random.default_rng(0).permutation(500)], fmt="%d")
+    with raises("reader.refused", "sort it by time"):
+        open_recording(tmp_path / "a.txt", *SIZE).read()
 
 
 @pytest.mark.parametrize(
@@ -264,7 +285,7 @@ def test_times_with_decimals_need_a_unit(tmp_path, text, wanted):
         ("t,x,y,p\n1,2,3,1\n4,5,a,1\n", "reader.refused"),
         ("t,x,y,p\n1,2,3,1\n4,5,6,9\n", "reader.polarity"),
         ("t,x,y,p\n1,2,3,1\n-4,5,6,1\n", "reader.refused"),
-        ("1,2,3,1,5\n", "columns.order"),
+        ("1,2,3,1,5\n", "file.ambiguous"),
         ("t_s;x;y;p\n0,5;1;2;1\n", "csv.decimal_comma"),
         ("a,b,c,d\n1,2,3,1\n", "columns.missing"),
         ("t_µs,x,y,p\n1,2,3,1\n", "columns.missing"),
@@ -364,7 +385,7 @@ def test_text_of_common_tools(tmp_path, text, size_hw, wanted):
 def test_an_order_that_is_not_certain_is_asked_for(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("0,1,0,1\n1,0,0,1\n")
-    with raises("columns.order") as error:
+    with raises("file.ambiguous") as error:
         open_recording(path, *SIZE)
     assert str(path) in str(error.value)
     columns = {"t": 3, "x": 1, "y": 2, "p": 0}

@@ -86,7 +86,7 @@ REFUSED = {
     "newest first": ("reader.refused", lambda path: npy(path, structured(EVENTS)[::-1])),
     "dates": ("columns.not_numbers", lambda path: npy(path, structured(EVENTS, kinds=("M8[us]", "u2", "u2", "u1")))),
     "two cameras": (
-        "hdf5.no_events",
+        "file.ambiguous",
         lambda path: hdf5(path, {f"cam{i}/{name}": values for i in (0, 1) for name, values in COLUMNS.items()}),
     ),
     "external link": ("hdf5.other_file", lambda path: hdf5_of_link(path)),

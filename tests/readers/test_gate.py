@@ -155,16 +155,17 @@ def test_a_few_unreadable_events_are_left_out_and_many_need_repair(tmp_path, wri
     rows = structured(events, kinds=("f8", "f8", "f8", "u1"))
     name = column[0]
     rows[name][[50, 90]] = value
+    unit = {"time_unit": "us"} if write is save_csv else {}  # which writes floats
     with pytest.warns(UserWarning, match="left out 2 of 600 events without a valid time or pixel"):
-        recording = arrays_of(tmp_path / "a", write, rows)
+        recording = arrays_of(tmp_path / "a", write, rows, **unit)
         found = recording.read()
     assert recording.faults == ReadFaults(unreadable=2)
     assert_same(found, events[np.isin(np.arange(NUM_EVENTS), [50, 90], invert=True)])
     rows[name][:100] = value
     with pytest.raises(UserError, match=r"100 of 600 events that cannot be read.* repair=true"):
-        arrays_of(tmp_path / "b", write, rows).read()
+        arrays_of(tmp_path / "b", write, rows, **unit).read()
     with pytest.warns(UserWarning, match="left out 100 of 600"):
-        assert len(arrays_of(tmp_path / "b", write, rows, repair=True).read()) == NUM_EVENTS - 100
+        assert len(arrays_of(tmp_path / "b", write, rows, repair=True, **unit).read()) == NUM_EVENTS - 100
 
 
 @pytest.mark.parametrize("num_outside", [10, 11])
@@ -405,7 +406,7 @@ def test_empty_rows_at_the_end_are_left_out_in_any_number(tmp_path, write, empty
         rows = rows[:500] if empty == 0 else rows[:400]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        recording = arrays_of(tmp_path / "a", write, rows)
+        recording = arrays_of(tmp_path / "a", write, rows, **({"time_unit": "us"} if write is save_csv else {}))
         assert_same(recording.read(), events[:400])
     assert recording.faults == ReadFaults(empty_rows=len(rows) - 400)
     if len(rows) > 400:

@@ -43,9 +43,9 @@ def test_times_that_run_backwards_are_repaired_and_no_table_is_believed(tmp_path
 @pytest.mark.parametrize(
     ("changed", "key"),
     [
-        ({"events/x": None}, "hdf5.no_events"),
+        ({"events/x": None}, "file.content"),
         ({"events/p": np.zeros(4, np.uint8)}, "hdf5.lengths"),
-        ({"events/t": np.zeros((5, 2), np.uint32)}, "hdf5.no_events"),
+        ({"events/t": np.zeros((5, 2), np.uint32)}, "file.content"),
         ({"t_offset": np.int64(-7)}, "hdf5.t_offset"),
         ({"t_offset": np.zeros(3)}, "hdf5.t_offset_kind"),
         ({"t_offset": np.bytes_("now")}, "hdf5.t_offset_kind"),
@@ -99,7 +99,7 @@ def test_of_several_places_the_caller_chooses(tmp_path):
     sides = {"left": EVENTS, "right": other}
     datasets = {f"{side}__{name}": getattr(events, name) for side, events in sides.items() for name in "txyp"}
     path = write_layout(tmp_path / "a.h5", **datasets)
-    with raises("hdf5.no_events"):
+    with raises("file.ambiguous"):
         open_recording(path, 48, 64)
     columns = {name: f"right/{name}" for name in "txyp"}
     assert_same(open_recording(path, 48, 64, columns=columns).read(), other)

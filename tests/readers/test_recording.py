@@ -140,7 +140,7 @@ def test_hdf5_of_another_layout_is_refused(tmp_path):
     uneven = write_hdf5(tmp_path / "uneven.h5", random_events(5), x=np.zeros(4, np.uint16))
     for path, key in (
         (tmp_path / "ecf.hdf5", "ecf.no_table"),
-        (tmp_path / "other.h5", "hdf5.no_events"),
+        (tmp_path / "other.h5", "file.content"),
         (tmp_path / "cut.h5", "files.content"),
         (uneven, "hdf5.lengths"),
     ):

@@ -42,7 +42,8 @@ def simulate(config: WorldsConfig) -> None:
     boxes: Boxes | None = None
     names: tuple[str, ...] = ()
     if options.labels:
-        boxes, names = read_video_labels(options.labels, options.label_format, source, options.classes)
+        of_labels = options.label_format, source, options.classes, options.label_columns or ()
+        boxes, names = read_video_labels(options.labels, *of_labels)
         if options.label_hz is not None and len(boxes):
             if not (boxes["track_id"] > 0).any():
                 raise UserError(

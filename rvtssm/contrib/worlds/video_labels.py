@@ -30,7 +30,11 @@ Row = tuple[int, float, float, float, float, str | int, int]  # frame from 0, le
 
 
 def read_video_labels(
-    path: Path | str, label_format: str | None, source: VideoSource, classes: Sequence[str] | None
+    path: Path | str,
+    label_format: str | None,
+    source: VideoSource,
+    classes: Sequence[str] | None,
+    columns: Sequence[str] = (),
 ) -> tuple[Boxes, tuple[str, ...]]:
     """Return the boxes of a video, ordered by time, and the names of their classes. Boxes without a track have track 0.
 
@@ -40,6 +44,7 @@ def read_video_labels(
         source: The video.
         classes: For MOT and YOLO, names of the class numbers; for COCO and Pascal VOC, names of the classes to keep.
             None means the names in the labels, all classes.
+        columns: What the numbers of a line of YOLO text are; empty for class, cx, cy, w, h.
 
     Raises:
         UserError: If the labels cannot be read, belong to other frames, or have a track twice in a frame.
@@ -49,7 +54,7 @@ def read_video_labels(
         raise UserError("files.missing", f"{path} does not exist; name the labels of the video")
     kind = label_format or _format_of(path)
     with file_errors(path, f" cannot be read as {kind} labels", "choose label_format=mot, coco, yolo or voc"):
-        rows, stems = _READERS[kind](path, source)
+        rows, stems = _READERS[kind](path, source, columns)
     _check_names(path, stems, source)
     rows = _of_frames(path, rows, source)
     kinds = sorted({row[5] for row in rows}, key=str)
@@ -126,7 +131,7 @@ def _check_names(path: Path, stems: Sequence[str], source: VideoSource) -> None:
     )
 
 
-def _read_mot(path: Path, source: VideoSource) -> tuple[list[Row], list[str]]:
+def _read_mot(path: Path, source: VideoSource, columns: Sequence[str]) -> tuple[list[Row], list[str]]:
     """Read `frame, track, left, top, width, height[, valid[, class]]`, with frames and classes counted from 1."""
     rows: list[Row] = []
     for number, line in enumerate(path.read_text("utf-8-sig").splitlines(), 1):
@@ -144,10 +149,10 @@ def _read_mot(path: Path, source: VideoSource) -> tuple[list[Row], list[str]]:
     return rows, []
 
 
-def _read_images(path: Path, source: VideoSource, suffix: str) -> tuple[list[Row], list[str]]:
+def _read_images(path: Path, source: VideoSource, columns: Sequence[str], suffix: str) -> tuple[list[Row], list[str]]:
     """Read COCO, YOLO or Pascal VOC, as the suffix says."""
     size, is_coco = (source.width, source.height), suffix == ".json"
-    images = [image for file in _label_files(path, suffix) for image in parse_labels(file, size, (), suffix)]
+    images = [image for file in _label_files(path, suffix) for image in parse_labels(file, size, columns, suffix)]
     if is_coco:
         images.sort(key=lambda image: by_number(_stem(image)))
     stems = [_stem(image) for image in images]
@@ -168,7 +173,7 @@ def _stem(image: LabelledImage) -> str:
     return image_stem(image.name).rpartition("/")[2]
 
 
-_READERS: dict[str, Callable[[Path, VideoSource], tuple[list[Row], list[str]]]] = {
+_READERS: dict[str, Callable[[Path, VideoSource, Sequence[str]], tuple[list[Row], list[str]]]] = {
     "mot": _read_mot,
     "coco": partial(_read_images, suffix=".json"),
     "yolo": partial(_read_images, suffix=".txt"),

@@ -98,6 +98,8 @@ class SimulateConfig(Settings, section="simulate"):
     """MOT text, COCO JSON, or a folder with one YOLO text or Pascal VOC XML file per frame."""
     label_format: str | None = setting(None, choices=("mot", "coco", "yolo", "voc", None))
     """mot, coco, yolo or voc; null: by suffix (.txt mot, .json coco), or by files."""
+    label_columns: list[str] | None = None
+    """YOLO: what the numbers of a line are, such as [class,cx,cy,w,h,track]; null: class cx cy w h."""
     label_hz: float | None = setting(None, above=0)
     """Interpolate boxes along tracks to this rate; null: labels at the frames."""
     classes: list[str] | None = None

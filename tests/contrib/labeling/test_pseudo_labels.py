@@ -232,6 +232,7 @@ def test_labels_of_other_formats_become_arrays(labelled, tmp_path):
     (custom / "train/a.txt").write_text("7200000 1 0.5 0.5 0.25 0.25\n")
     (custom / "dataset.yaml").write_text(
         "classes: [vehicle, person]\nheight: 48\nwidth: 64\nlabels: .txt\nmin_side_px: 2\n"
+        "label_columns: [time_us, class, cx, cy, w, h]\n"
     )
     more = f"dataset.raw_dir={custom}", f"out={tmp_path / 'out'}", "dataset=custom"
     assert cli.main([*words[:2], *more]) == 0
