@@ -75,6 +75,8 @@ def with_described(config: DatasetConfig) -> DatasetConfig:
     Raises:
         UserError: The file cannot be read, or it belongs to another dataset than the settings name.
     """
+    if config.name and config.height and config.width:
+        return config
     for folder in filter(None, (config.raw_dir, config.prepared_dir)):
         is_own = (local_path(folder, custom.FILE) / custom.FILE).is_file()
         if is_own and config.name in ("", custom.SPEC.name):

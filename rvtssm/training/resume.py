@@ -34,6 +34,9 @@ def decisive_settings(sections: TrainSections, meta: CheckpointMeta, data: Seque
     settings["training"] = {name: getattr(sections.training, name) for name in _OF_TRAINING}
     spec = asdict(meta.spec)
     del spec["ignored_classes"]
+    for name in ("label_names", "label_columns", "key"):  # which older runs do not know
+        if not spec[name]:
+            del spec[name]
     settings |= {"dataset": {**spec, **_counts(data)}, "windows": asdict(meta.windows), "seed": sections.seed}
     return {key: _comparable(value) for key, value in flat(settings).items()}
 

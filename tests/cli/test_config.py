@@ -144,6 +144,7 @@ FREE = {
 }
 # where neither a negative number nor a word is wrong, or more than one is
 WRONG = {
+    "dataset.key": ("../x",),
     "temporal.strides": ("[0]", "[5]", "[-4]", "[4,4]"),
     "training.recompute_strides": ("[0]", "[5]", "[1,1]"),
     "model.dim_multiplier": ("[1,2]", "[0,1,1,1]"),

@@ -265,7 +265,7 @@ def test_other_data_do_not_resume_and_leave_the_folder_as_it_is(toy_config, whol
     shutil.copytree(config.dataset.prepared_dir, tmp_path / "fewer")
     next((tmp_path / "fewer/train").glob("*.h5")).unlink()
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
-    fewer = replace(config, dataset=replace(config.dataset, prepared_dir=str(tmp_path / "fewer")))
+    fewer = replace(config, dataset=replace(config.dataset, prepared_dir=str(tmp_path / "fewer"), source="prepared"))
     with raises("run.other_settings"):
         train(fewer)
     assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
