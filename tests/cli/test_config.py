@@ -139,6 +139,7 @@ FREE = {
     *("dataset.raw_dir", "dataset.prepared_dir", "preprocess.splits", "evaluation.split", "evaluation.checkpoints"),
     *("out", "checkpoint", "recording", "resume", "training.init_from"),
     *("simulate.video", "simulate.labels", "synthetic.assets", "detection.camera_settings", "live.camera"),
+    *("score.detections", "score.labels"),
     *("serve.host", "serve.token", "serve.camera_settings", "export.calibrate"),
     *("model.timm_name", "model.timm_weights"),  # another backbone does not read them
 }

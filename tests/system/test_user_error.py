@@ -105,8 +105,9 @@ FOR_DEVELOPERS = {"dev", "docs"}
 
 
 def test_each_extra_has_a_line_that_names_it():
-    calls = re.compile(r'check_extra\((?:[^()]|\([^()]*\))*?, "(\w+)", ')
-    named = {extra for path in (ROOT / "rvtssm").rglob("*.py") for extra in calls.findall(path.read_text())}
+    calls = re.compile(r'check_extra\((?:[^()]|\([^()]*\))*?, "(\w+)", |extra="(\w+)"|needed_to_train = \("(\w+)"')
+    sources = "\n".join(path.read_text() for path in (ROOT / "rvtssm").rglob("*.py"))
+    named = {extra for groups in calls.findall(sources) for extra in groups if extra}
     assert named | {extra for extra, _ in _PLUGINS.values()} == PROJECT.keys() - FOR_DEVELOPERS
 
 

@@ -44,8 +44,10 @@ def score(
     """Return the average precision of boxes that any program found, as `rvtssm.evaluate` computes it.
 
     >>> reports = rvtssm.score(["theirs.json", "ours.json"], "labels.json", bootstrap=0)  # doctest: +SKIP
-    >>> [round(report.rows[0]["AP"], 3) for report in reports.values()]  # doctest: +SKIP
-    [0.412, 0.437]
+    >>> for name, report in reports.items():  # doctest: +SKIP
+    ...     print(name, round(report.reference()["AP"], 3))
+    theirs.json 0.412
+    ours.json 0.437
 
     Args:
         detections: One or several files or folders of boxes; the first is the one that others are compared with.
