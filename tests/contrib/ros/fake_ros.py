@@ -82,6 +82,9 @@ class FakeNode:
     def trigger_activate(self) -> str:
         return self.on_activate(None)
 
+    def on_configure(self, state: object) -> str:
+        return "success"
+
     def on_activate(self, state: object) -> str:
         return "success"
 

@@ -1,1 +1,6 @@
+from typing import Any
+
 class ExternalShutdownException(Exception): ...
+
+class SingleThreadedExecutor:
+    def __getattr__(self, name: str) -> Any: ...
