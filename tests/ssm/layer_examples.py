@@ -5,6 +5,7 @@ do not depend on where the parameters start, is every layer with every discretis
 initialisations in turn.
 """
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -71,7 +72,7 @@ every_ssm = pytest.mark.parametrize("case", SSM_CASES)
 
 def build(case: str, dim: int = DIM, **changes: object) -> TemporalLayer:
     torch.manual_seed(0)
-    return build_temporal_layer(TemporalConfig(**{**vars(VARIANTS[case]), **changes}), dim)
+    return build_temporal_layer(replace(VARIANTS[case], **changes), dim)
 
 
 def rate(case: str, scale: float | Tensor) -> float | Tensor:
