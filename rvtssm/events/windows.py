@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rvtssm.records import Windows, WindowSettings
-from rvtssm.records.settings import CHANNELS_PER_BIN, CONVENTIONS, REDUCTIONS
+from rvtssm.records.settings import CHANNELS_PER_BIN, CONVENTIONS, REDUCTIONS, TIME_CONSTANTS_US
 from rvtssm.system.limits import Settings, setting
 from rvtssm.system.user_error import UserError, said_of
 
@@ -42,7 +42,12 @@ class WindowsConfig(Settings, section="windows"):
     """exact, or rvt to reproduce the files of RVT."""
     representation: str = setting(_USUAL.representation, choices=CHANNELS_PER_BIN)
     """histogram or surfaces."""
-    time_constants_ms: list[float] = setting([tau / 1000 for tau in _USUAL.time_constants_us], is_filled=True)
+    time_constants_ms: list[float] = setting(
+        [tau / 1000 for tau in _USUAL.time_constants_us],
+        at_least=TIME_CONSTANTS_US[0] / 1000,
+        at_most=TIME_CONSTANTS_US[1] / 1000,
+        is_filled=True,
+    )
     """Only for representation=surfaces, which has no bins."""
     reduce: str | None = setting(None, choices=(*REDUCTIONS, None))
     """Of each n x n square if downsample is n. nearest: keep one pixel, as RVT does; sum: count the events of all;

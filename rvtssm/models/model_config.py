@@ -88,8 +88,8 @@ class ModelConfig(Settings, section="model"):
             raise UserError(
                 "setting.conflict",
                 name="model.memory_chunk",
-                found=self.memory_chunk,
-                needed=f"model.memory={self.memory}",
+                found="null" if self.memory_chunk is None else self.memory_chunk,
+                needed=f"it does not go with model.memory={self.memory}",
                 advice="give a length in steps with `chunk` and none with `carried`",
             )
 

@@ -22,7 +22,7 @@ CONVENTIONS = ("exact", "rvt")
 REDUCTIONS = ("nearest", "sum")  # of a square of sensor pixels to one frame pixel, see events/cells.py
 # Channels per time bin; for `surfaces`, per time constant. See events/representations.py.
 CHANNELS_PER_BIN = {"histogram": 2, "surfaces": 2}
-_TIME_CONSTANTS_US = 200, 10_000_000  # the shortest and the longest
+TIME_CONSTANTS_US = 200, 10_000_000  # the shortest and the longest
 _FASTEST_HZ = 500  # at faster whole rates, neighbouring steps differ by little more than the rounding
 Settings = TypeVar("Settings", bound=Any)
 
@@ -223,7 +223,7 @@ class WindowSettings:
             )
         if self.stride_us != (exact := float(exact_us(self.stride_us))):  # 16,667 us from a file or an argument
             object.__setattr__(self, "stride_us", exact)
-        shortest, longest = _TIME_CONSTANTS_US
+        shortest, longest = TIME_CONSTANTS_US
         if not self.time_constants_us or not all(shortest <= tau <= longest for tau in self.time_constants_us):
             raise UserError(
                 "windows.time_constants",

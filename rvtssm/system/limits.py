@@ -153,8 +153,8 @@ def check_value(
         return
     number = "whole number" if is_whole else "number"
     if isinstance(value, str):
-        needed = f"give a {number} without quotes, not a text"
-        raise UserError("setting.form", name=name, found=_shown(value), needed=needed)
+        needed = f"give a {number}{limits.in_words}{or_null}, without quotes"
+        raise UserError("setting.form", name=name, found=_shown(repr(value)), needed=needed)
     is_right_kind = _is_number(value) and (not is_whole or isinstance(value, Integral))
     if not (is_right_kind and limits.hold(value)):
         needed = f"give a {number}{limits.in_words}{or_null}"
@@ -228,6 +228,8 @@ def _shown(value: Any) -> str:
     """Return a wrong value as it is written in settings, cut if it is long."""
     if value is None:
         return "null"
+    if isinstance(value, tuple):
+        value = list(value)
     text = value if isinstance(value, str) and value else repr(value)
     return text[:_LONGEST_SHOWN]
 

@@ -418,7 +418,7 @@ def test_a_clock_that_stands_still_cannot_fill_the_memory(live_checkpoint, monke
 @pytest.mark.parametrize(
     ("given_settings", "key"),
     [
-        ({"height": "48"}, "setting.out_of_range"),
+        ({"height": "48"}, "setting.form"),
         ({"width": 64.5}, "setting.out_of_range"),
         ({"downsample": 0}, "setting.out_of_range"),
         ({"start_us": math.inf}, "setting.out_of_range"),
@@ -432,9 +432,11 @@ def test_a_detector_says_which_argument_is_wrong(live_checkpoint, given_settings
 
 def test_packets_and_times_that_are_none_are_told_and_change_nothing(live_checkpoint, draw_events):
     detector, events = live(live_checkpoint()), draw_events()
-    for until_us in (math.inf, math.nan, "7", True):
+    for until_us in (math.inf, math.nan, True):
         with raises("setting.out_of_range", "until_us"):
             detector.push(events, until_us)
+    with raises("setting.form", "until_us='7'"):
+        detector.push(events, "7")
     for packet in (None, events.t, [1, 2]):
         with pytest.raises(UserError, match=r" holds no events; give rvtssm\.Events, or a structured array"):
             detector.push(packet)

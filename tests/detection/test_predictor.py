@@ -274,12 +274,12 @@ def test_an_opened_recording_is_closed_when_it_is_collected(draw_events, tmp_pat
 
 def test_arguments_that_are_no_numbers_are_told(predictor, draw_events):
     for wrong, key in (
-        ({"hz": "50"}, "setting.out_of_range"),
+        ({"hz": "50"}, "setting.form"),
         ({"hz": 0}, "setting.out_of_range"),
         ({"downsample": 1.5}, "setting.out_of_range"),
         ({"downsample": 50}, "frames.too_small"),
         ({"track": "sort"}, "setting.choice"),
-        ({"min_score": "0.3"}, "setting.out_of_range"),
+        ({"min_score": "0.3"}, "setting.form"),
     ):
         with raises(key):
             predictor.predict(draw_events(100), height=48, width=64, **wrong)

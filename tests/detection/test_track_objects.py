@@ -127,9 +127,11 @@ def test_the_picture_names_the_track():
 def test_a_missing_package_and_an_unknown_tracker_are_named(monkeypatch):
     with raises("setting.choice", "bytetrack"):
         Tracker("sort", 2, 20, 1.0, 0.3)
-    for memory_s in (math.nan, math.inf, -1, "1"):
+    for memory_s in (math.nan, math.inf, -1):
         with raises("setting.out_of_range", "track_memory_s"):
             make_tracker(memory_s=memory_s)
+    with raises("setting.form", "track_memory_s='1'"):
+        make_tracker(memory_s="1")
     monkeypatch.setitem(sys.modules, "trackers", None)
     with raises("extras.missing", "tracks"):
         make_tracker()

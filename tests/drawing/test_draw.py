@@ -275,5 +275,5 @@ def test_events_are_drawn_without_a_detector():
     assert np.unique(picture.reshape(-1, 3), axis=0).shape[0] == 3
     with raises("events.outside_frame"):
         rvtssm.draw(events, 7, 3)
-    with raises("setting.out_of_range", "height"):
+    with raises("setting.form", "height='5'"):
         rvtssm.draw(events, "5", 7)

@@ -102,16 +102,16 @@ def test_a_detector_has_the_numbers_of_the_configuration():
 
 
 @pytest.mark.parametrize(
-    ("changes", "key"),
+    ("changes", "key", "about"),
     [
-        ({"memory": "chunk"}, "model.memory_chunk"),
-        ({"memory_chunk": 21}, "model.memory_chunk"),
-        ({"memory": "forever"}, "setting.choice"),
-        ({"num_blocks": (1, 1)}, "model.stages"),
+        ({"memory": "chunk"}, "setting.conflict", "model.memory_chunk=null"),
+        ({"memory_chunk": 21}, "setting.conflict", "model.memory_chunk=21"),
+        ({"memory": "forever"}, "setting.choice", "model.memory=forever"),
+        ({"num_blocks": (1, 1)}, "setting.form", "model.num_blocks=[1, 1]"),
     ],
 )
-def test_a_configuration_that_cannot_be_is_refused(changes, key):
-    with raises(key):
+def test_a_configuration_that_cannot_be_is_refused(changes, key, about):
+    with raises(key, about):
         ModelConfig(**changes)
 
 
@@ -221,9 +221,16 @@ def test_a_checkpoint_says_where_state_is_carried(tmp_path):
     assert [stage.remembers for stage in found.detector.backbone.stages] == [False, False, True, True]
 
 
-@pytest.mark.parametrize("strides", [(0,), (-4,), (8, 8)])
-def test_strides_that_mean_nothing_are_refused(strides):
-    with raises("temporal.strides"):
+@pytest.mark.parametrize(
+    ("strides", "key", "shown"),
+    [
+        ((0,), "setting.out_of_range", "0"),
+        ((-4,), "setting.out_of_range", "-4"),
+        ((8, 8), "setting.form", "[8, 8]"),
+    ],
+)
+def test_strides_that_mean_nothing_are_refused(strides, key, shown):
+    with raises(key, f"temporal.strides={shown}; "):
         TemporalConfig(strides=strides)
 
 

@@ -74,7 +74,11 @@ def test_a_recipe_is_what_its_name_says(name):
     check(config)
     dataset, layer, *rest = name.split("_")
     assert (config.dataset.name, config.temporal.name) == (dataset, layer)
-    assert config.model.size in rest and config.training.steps == 400_000
+    if "timm" in rest:  # its sizes are those of the timm model
+        assert (config.model.backbone, config.model.timm_name) == ("timm", rest[-1])
+    else:
+        assert config.model.backbone == "rvt" and config.model.size in rest
+    assert config.training.steps == 400_000
     assert config.model.mixer == next((mixer for mixer in ("convnext", "ssm2d") if mixer in rest), "attention")
     assert config.model.head == ("rtdetr" if "rtdetr" in rest else "yolox")
     limit = {"alpha0": 0, "alpha1": 1, "h2": 0}.get(rest[-1], 0.5 if layer in ("s5", "s4d") else 0)
