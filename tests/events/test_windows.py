@@ -1,5 +1,6 @@
 """The time grids: labels end windows, nothing is counted twice, strides do not drift."""
 
+import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -134,6 +135,22 @@ def test_the_configuration_speaks_milliseconds(options, wanted):
 def test_windows_that_cannot_be_counted_are_refused(options, key):
     with raises(key, "" if key == "windows.rvt_convention" else f"windows.{next(iter(options))}="):
         WindowsConfig(**options)
+
+
+@pytest.mark.parametrize(
+    ("values", "key"),
+    [
+        ({"count_cutoff": 256}, "windows.bins"),
+        ({"num_bins": 0}, "windows.bins"),
+        ({"stride_us": math.nan}, "windows.lengths"),
+        ({"length_us": 0}, "windows.lengths"),
+        ({"time_constants_us": ()}, "windows.time_constants"),
+        ({"time_constants_us": (100,)}, "windows.time_constants"),
+    ],
+)
+def test_windows_of_a_file_keep_the_same_limits(values, key):
+    with raises(key):
+        WindowSettings(**values)
 
 
 def test_windows_at_another_rate_are_as_long_as_the_stride_or_as_before():
