@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import pickle
+import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -34,6 +35,7 @@ _DETECTOR_PREFIX = "detector."  # starts the keys in a checkpoint of our trainin
 _ANY_SIZE = 1024  # sizes up to here are accepted, because a detector of that size is cheap to build
 _LARGEST_FRAME = 1 << 14  # pixels per side
 _FEW = 1024  # tensors with at most this many numbers keep full precision in every file
+_IS_FOLDER = 0x10  # a flag among the attributes of MS-DOS in an archive
 OFFICIAL_PREFIX = "mdl."  # starts the keys in a checkpoint of RVT or of the official SSM release
 
 
@@ -170,6 +172,7 @@ def load_file(path: str | Path, trust_pickle: bool = False) -> dict[str, Any]:
     if Path(path).suffix == SAFETENSORS:
         return _load_safetensors(path)
     try:
+        _check_archive(path)
         content = torch.load(path, map_location="cpu", weights_only=not trust_pickle)
     except pickle.UnpicklingError as error:
         if "GLOBAL" in str(error):  # torch names the class that it refuses to unpickle
@@ -193,6 +196,16 @@ def load_file(path: str | Path, trust_pickle: bool = False) -> dict[str, Any]:
             f"{path} is not a checkpoint: it holds a {type(content).__name__} instead of a dict",
         )
     return content
+
+
+def _check_archive(path: str | Path) -> None:
+    """Raise BadZipFile if a part of an archive is marked as a folder: torch would return memory that nobody has set."""
+    if not zipfile.is_zipfile(path):  # torch.save wrote another form before torch 1.6
+        return
+    with zipfile.ZipFile(path) as archive:
+        for part in archive.infolist():
+            if part.external_attr & _IS_FOLDER:
+                raise zipfile.BadZipFile(f"{part.filename} is marked as a folder")
 
 
 def _missing(path: Path) -> UserError:

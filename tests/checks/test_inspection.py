@@ -236,8 +236,12 @@ def test_labelled_frames_of_each_split_are_drawn(tree, capsys):
     (tree / "raw" / "train" / "b_td.dat").write_bytes(b"% Version 2\n")  # the other one is still drawn
     earlier = tree / "out" / "raw.labels_train.png"
     earlier.parent.mkdir()
-    earlier.write_bytes(b"of an earlier run")
-    code, text, _ = run(capsys, tree / "raw", f"out={tree / 'out'}")
+    earlier.write_bytes(b"of someone else")
+    code, _, errors = run(capsys, tree / "raw", f"out={tree / 'out'}")
+    assert code == 2 and str(earlier) in errors and earlier.read_bytes() == b"of someone else"
+    earlier.unlink()
+    for _ in range(2):  # what the first run has written is replaced
+        code, text, _ = run(capsys, tree / "raw", f"out={tree / 'out'}")
     assert code == 2 and f"picture: {earlier}" in text
     assert "training and scoring leave out duplicates" in " ".join(text.split())
     for split in ("train", "test"):

@@ -88,20 +88,20 @@ def test_results_draw_the_events_that_the_filters_keep(noisy, weights, tmp_path)
 
 
 def test_predict_live_and_inspect_filter_and_say_how_much(noisy, weights, tmp_path, capsys):
-    path, out = write_dat_file(tmp_path / "noise.dat", noisy), tmp_path / "out"
+    path = write_dat_file(tmp_path / "noise.dat", noisy)
     chain = FilterChain(FILTERS, HEIGHT, WIDTH)
     kept = chain(noisy)
     given = "filters=[background,{region:{left:8}}]"
-    weights_and_out = f"checkpoint={weights}", f"out={out}"
     for verb, file in (("predict", "prediction.json"), ("live", "live.json")):
-        assert cli.main([verb, str(path), *weights_and_out, given, "formats=[jsonl]"]) == 0
-        said = json.loads((out / file).read_text())
+        words = [f"checkpoint={weights}", f"out={tmp_path / verb}", given, "formats=[jsonl]"]
+        assert cli.main([verb, str(path), *words]) == 0
+        said = json.loads((tmp_path / verb / file).read_text())
         assert said["num_events"] == len(kept) and said["removed"] == pytest.approx(chain.removed())
         shares = ", ".join(f"{100 * share:.1f} % ({name})" for name, share in chain.removed().items())
         assert f"filters removed {shares}" in " ".join(capsys.readouterr().out.split())
-    assert cli.main(["inspect", str(path), given, "--json", f"out={out}"]) == 0
+    assert cli.main(["inspect", str(path), given, "--json", f"out={tmp_path / 'inspect'}"]) == 0
     assert json.loads(capsys.readouterr().out)["num_events"] == len(kept)
-    assert cli.main(["predict", str(path), *weights_and_out, "filters=[blur]"]) == 2
+    assert cli.main(["predict", str(path), *words[:2], "filters=[blur]"]) == 2
     assert "choose from background, hot_pixels, flicker" in capsys.readouterr().err
 
 

@@ -1,6 +1,7 @@
 """A checkpoint gives back the detector it was written from, and says clearly when it cannot."""
 
 import json
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -83,6 +84,19 @@ def test_a_flipped_bit_is_found_or_changes_nothing(tmp_path, suffix):
         assert found["rvtssm"] == wanted["rvtssm"], position
         assert all(torch.equal(found["state_dict"][name], weight) for name, weight in weights.items()), position
     assert num_found > len(positions) / 2
+
+
+def test_weights_that_a_flipped_bit_makes_a_folder_are_refused(tmp_path, written):
+    """For a folder in the archive, torch returns whatever the memory holds, without an error."""
+    path, whole = tmp_path / "model.ckpt", written[0].read_bytes()
+    entries = [found.start() for found in re.finditer(re.escape(b"PK\x01\x02"), whole)]
+    assert len(entries) > 3
+    for entry in entries:
+        flipped = bytearray(whole)
+        flipped[entry + 38] ^= 0x10  # APPNOTE.TXT 4.3.12: external file attributes
+        path.write_bytes(flipped)
+        with raises("checkpoint.unreadable"):
+            load_file(path)
 
 
 def test_weights_without_a_digest_are_read(tmp_path, written):

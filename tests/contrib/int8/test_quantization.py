@@ -35,8 +35,8 @@ def low_precision(exported, draw_events, made_once):
         arguments = [f"checkpoint={source / 'model.ckpt'}", f"out={folder / 'int8.xml'}"]
         arguments += ["precision=int8", f"calibrate={folder / 'events.dat'}"]
 
-        def copied(*given):  # since the translation by torch takes long
-            shutil.copyfile(folder / "exact.onnx", given[-1])
+        def copied(step, example, shapes, path, opset):  # since the translation by torch takes long
+            shutil.copyfile(folder / "exact.onnx", path)
 
         def kept(path, steps):
             quantize(path, steps)

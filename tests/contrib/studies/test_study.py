@@ -256,7 +256,7 @@ def test_a_study_from_nothing_to_its_tables(tmp_path, monkeypatch, capsys):
     monkeypatch.undo()
     _check_study_of_weights(tmp_path)
     assert main([*command, "hz=[33]"]) == 2  # the first training would say nothing of it
-    assert "rvtssm study: seed=0/window=slide: evaluation.hz: 33 Hz" in capsys.readouterr().err
+    assert "rvtssm study: seed=0/window=slide: evaluation.hz=33 Hz cannot be reached" in capsys.readouterr().err
     assert main([*command, "training.steps=2"]) == 2  # another budget
     assert "seed=0: " in capsys.readouterr().err
 
