@@ -62,7 +62,7 @@ def export_path(config: Config) -> Path:
         raise UserError(
             "file.kind",
             name=out,
-            found="is a folder",
+            found="it is a folder",
             needed="the exported model is a file",
             advice="choose another name",
         )

@@ -368,8 +368,8 @@ SOUND = ("a", "z")
 
 def write_tree(raw: Path) -> None:
     """A training split with two recordings to use and one of each fault; the other splits are sound."""
-    for split in ("val", "test"):
-        write_recording(raw / split, "a")
+    for number, split in enumerate(("val", "test")):
+        write_recording(raw / split, "a", seed=10 + number)
     for seed, name in enumerate([*SOUND, *FAULTS]):
         path = write_recording(raw / "train", name, seed)
         if name in FAULTS:
@@ -461,7 +461,7 @@ def test_a_folder_without_recordings_is_named(tmp_path, refused):
     for split in ("train", "val", "test"):
         (tmp_path / split).mkdir()
     where = (f"dataset.raw_dir={tmp_path}", f"dataset.prepared_dir={tmp_path / 'out'}")
-    assert f"{tmp_path} holds no recordings in train, val, test" in refused("preprocess", "dataset=gen1", *where)
+    assert f"{tmp_path}: it holds no recordings in train, val, test" in refused("preprocess", "dataset=gen1", *where)
     assert "holds no prepared recording" in refused("train", "dataset=gen1", f"dataset.prepared_dir={tmp_path}")
 
 
@@ -485,7 +485,7 @@ def weights(tmp_path_factory) -> Path:
 def test_preprocess_keeps_the_description_of_files_that_it_may_not_replace(tmp_path, capsys):
     raw, prepared = tmp_path / "raw", tmp_path / "prepared"
     (raw / "train").mkdir(parents=True)
-    description = f"height: {HEIGHT}\nwidth: {WIDTH}\nlabels: .txt\nclasses: "
+    description = f"height: {HEIGHT}\nwidth: {WIDTH}\nlabels: .txt\nlabel_columns: [time_us, class, cx, cy, w, h]\nclasses: "
     (raw / "train" / "a.csv").write_text("".join(f"{t},{t % 64},{t % 48},{t % 2}\n" for t in range(0, 200_000, 50)))
     (raw / "train" / "a.txt").write_text("150000 0 .5 .5 .5 .5\n")
     arguments = ["preprocess", "dataset=custom", f"dataset.raw_dir={raw}", f"dataset.prepared_dir={prepared}"]

@@ -33,7 +33,7 @@ from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.user_error import UserError
 from tests.contrib.ros import bag_writer
 from tests.datasets.test_store import example_content, write
-from tests.events.test_label_files import WRITE
+from tests.events.test_label_files import TIMED, WRITE
 from tests.readers.format_encoders import WRITERS, write_aedat4
 
 EVENTS = random_events(300)
@@ -160,7 +160,7 @@ def _write_times(path: Path) -> None:
 
 
 def _read_labels(path: Path) -> None:
-    boxes = read_label_file(path, SPEC, 1_000_000)
+    boxes = read_label_file(path, TIMED if path.suffix == ".txt" else SPEC, 1_000_000)
     unusable_boxes(boxes, SPEC, is_train=True)
     for convention in ("rvt", "exact"):
         clean_boxes(boxes, SPEC, convention, is_train=True)
