@@ -372,9 +372,11 @@ class StreamDetector:
 
     @functools.cached_property
     def _weights_digest(self) -> int:
-        """A number that other weights hardly have."""
+        """A number that other weights hardly have, and that the same weights have in each precision."""
         digest = zlib.crc32(repr(self.checkpoint.to_dict()).encode())
         for tensor in self.checkpoint.detector.state_dict().values():
+            if tensor.is_floating_point():  # rounded as `set_precision` does; NumPy has no bfloat16
+                tensor = tensor.to(torch.bfloat16).view(torch.int16)
             digest = zlib.crc32(tensor.detach().cpu().contiguous().numpy(), digest)
         return digest
 

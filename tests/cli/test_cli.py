@@ -485,7 +485,8 @@ def weights(tmp_path_factory) -> Path:
 def test_preprocess_keeps_the_description_of_files_that_it_may_not_replace(tmp_path, capsys):
     raw, prepared = tmp_path / "raw", tmp_path / "prepared"
     (raw / "train").mkdir(parents=True)
-    description = f"height: {HEIGHT}\nwidth: {WIDTH}\nlabels: .txt\nlabel_columns: [time_us, class, cx, cy, w, h]\nclasses: "
+    labels = "labels: .txt\nlabel_columns: [time_us, class, cx, cy, w, h]"
+    description = f"height: {HEIGHT}\nwidth: {WIDTH}\n{labels}\nclasses: "
     (raw / "train" / "a.csv").write_text("".join(f"{t},{t % 64},{t % 48},{t % 2}\n" for t in range(0, 200_000, 50)))
     (raw / "train" / "a.txt").write_text("150000 0 .5 .5 .5 .5\n")
     arguments = ["preprocess", "dataset=custom", f"dataset.raw_dir={raw}", f"dataset.prepared_dir={prepared}"]

@@ -18,6 +18,7 @@ from rvtssm.detection.sources import EventsInMemory
 from rvtssm.detection.tiles import gap_steps
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.windows import FreeGrid, free_grid, label_grid
+from rvtssm.models.detector import set_precision
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.postprocess import to_sensor
 from rvtssm.models.streams import Streams
@@ -364,6 +365,21 @@ def test_memory_of_a_chunk_is_kept_to(live_checkpoint, draw_events):
         for a, b in zip(forgetful, carried, strict=True)
     ]
     assert not any(differs[:2]) and all(differs[2:])
+
+
+def test_a_stream_goes_on_in_another_precision(live_checkpoint, draw_events):
+    rounded = live_checkpoint()
+    set_precision(rounded.detector, "bf16")
+    before, after = live(live_checkpoint()), live(rounded)
+    before.push(draw_events())
+    after.load_state_dict(before.state_dict())
+    assert not after._network.is_first
+    before.load_state_dict(after.state_dict())
+    other = live_checkpoint()
+    with torch.no_grad():
+        next(other.detector.parameters()).add_(1)
+    with raises("streams.stored_states"):
+        live(other).load_state_dict(after.state_dict())
 
 
 # what is refused

@@ -226,6 +226,7 @@ TRAIN = (
 FAULTS = {
     "a file": lambda: files_of_at_most(1_000),
     "a large file": lambda: files_of_at_most(20_000),
+    "first call": lambda: one_failing_call(0),
     "early call": lambda: one_failing_call(1),
     "late call": lambda: one_failing_call(6),
 }
@@ -283,7 +284,8 @@ def results_in(folder: Path) -> dict[str, bytes]:
 
 
 # every verb at an early call, and the other faults with verbs that write in different ways
-CASES = [(verb, "early call") for verb in ("generate", "preprocess", "train", *OLD_RESULTS)]
+# (the early call of a training is one of its logger)
+CASES = [(verb, "early call") for verb in ("generate", "preprocess", *OLD_RESULTS)] + [("train", "first call")]
 CASES += [("generate", "a file"), ("train", "a large file"), ("predict", "a file")]
 CASES += [("train", "late call"), ("evaluate", "late call")]
 
@@ -319,6 +321,16 @@ def test_a_verb_ends_with_one_line_and_keeps_what_was_there(tmp_path, capsys, ma
         assert after.keys() >= before.keys() and all(whole[name] == data for name, data in after.items())
     elif fault != "late call":  # files that were moved before it are new
         assert after == before
+
+
+@pytest.mark.filterwarnings("default:the logger TensorBoardLogger has failed")
+def test_a_training_outlives_the_folder_of_its_logger(tmp_path, capsys, made):
+    out = tmp_path / "out"
+    with FAULTS["early call"]():
+        assert main(words_of("train", made, out)) == 0
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if "Input/output error" in line)
+    assert line.startswith("warning: the logger TensorBoardLogger has failed") and "the run goes on" in line
+    assert read_checkpoint(out / "checkpoints" / "last.ckpt").detector is not None
 
 
 def test_a_set_that_is_written_within_another_can_be_replaced(tmp_path):
