@@ -82,7 +82,7 @@ CAMERAS: dict[str, CameraConfig] = {
 }  # fmt: skip
 # a fast camera with a low threshold would fill the disk
 CAMERAS["any_limited"] = replace(CAMERAS["any"], max_rate_hz=80.0)
-# In three of six real recordings that are not noise, 36 to 38 % of the events are brighter (`benchmarks.worlds`).
+# In four real recordings that are not noise, 36 to 38 % of the events are brighter (`benchmarks.worlds`).
 CAMERAS["any_wide"] = replace(
     CAMERAS["any_limited"], on_to_off=1.3, threshold_mismatch=0.2, shot_rate_hz=0.2, background_rate_hz=0.03, spread=3.5
 )

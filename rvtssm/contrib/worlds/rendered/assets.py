@@ -110,7 +110,7 @@ def _kind(folder: str, model: Model) -> str:
     return "posts" if height > _POST_M else "small"
 
 
-_ADVICE = "rvtssm/contrib/worlds/assets.md describes the folder and the script that makes it"
+_ADVICE = "rvtssm/contrib/worlds/assets.md describes the folder and where its models come from"
 
 
 def _existing(folder: Path | str) -> Path:
