@@ -225,15 +225,25 @@ def _open_onnx(path: Path) -> tuple[Run, str]:
     return _on_arrays(path, outputs), session.get_modelmeta().custom_metadata_map.get(METADATA_KEY, "")
 
 
+@functools.cache
+def _openvino_core() -> Any:
+    """Return OpenVINO's runtime, one for the life of the process.
+
+    Each runtime puts a stack of its own in place of the one that signals are handled on, and frees it when it is
+    closed. If two are not closed in reverse order, the next signal ends the process, so none is ever closed here.
+    """
+    import openvino  # an optional package
+
+    return openvino.Core()
+
+
 def _open_in_openvino(path: Path, precision: str) -> tuple[Run, str]:
     """Open an .onnx or .xml file. In bf16, the operations after the last product stay in float32: states and boxes.
 
     OpenVINO compiles for a fixed number of streams, so the file is compiled at the first step with each number.
     """
     check_extra(f"{path} in {precision}", "openvino", "openvino")
-    import openvino  # an optional package
-
-    core = openvino.Core()
+    core = _openvino_core()
     hint = {"float32": "f32", "bf16": "bf16"}[precision]
     options = {"INFERENCE_PRECISION_HINT": hint, "INFERENCE_NUM_THREADS": torch.get_num_threads()}
     try:

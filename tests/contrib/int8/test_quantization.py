@@ -123,6 +123,24 @@ def test_two_runtimes_compute_the_same_products(low_precision, low):
         assert (ours - theirs).abs().mean() < 0.05 * theirs.abs().mean()
 
 
+def test_a_signal_is_handled_after_two_files_were_closed_in_their_order(low_precision, run_afresh):
+    """A runtime of OpenVINO that is closed frees the stack that signals are handled on."""
+    program = f"""
+import signal, torch
+from rvtssm.export.exported import read_exported
+opened = []
+for _ in range(2):
+    opened.append(read_exported({str(low_precision / "int8.xml")!r}).detector)
+    frame = torch.zeros(1, 1, 20, 48, 64, dtype=torch.uint8)
+    opened[-1](frame, opened[-1].init_state(1), torch.ones(1, 1))
+while opened:
+    del opened[0]
+signal.signal(signal.SIGUSR1, lambda *_: print("handled"))
+signal.raise_signal(signal.SIGUSR1)
+"""
+    assert run_afresh(program) == (0, "handled\n")
+
+
 def test_the_file_says_what_was_measured(low_precision, tmp_path, capsys):
     import openvino
 
