@@ -20,6 +20,7 @@ from rvtssm.cli.composition import short_keys
 from rvtssm.cli.config import Config
 from rvtssm.cli.help import Key, keys_of, purpose, sections
 from rvtssm.cli.verbs import SAFE_FORMATS, verbs
+from rvtssm.system.kinds import KINDS
 
 ROOT = Path(__file__).parents[1]
 ELSEWHERE = {
@@ -31,7 +32,7 @@ ELSEWHERE = {
     "CODE_OF_CONDUCT.md": "conduct.md",
     "SECURITY.md": "security.md",
 }
-MADE = ("commands.md", "keys.md", "files.md", "recipes.md")  # from the code
+MADE = ("commands.md", "keys.md", "files.md", "recipes.md", "errors.md")  # from the code
 IN_DOCS = (*ROOT.glob("docs/*.md"), *ROOT.glob("docs/notebooks/*.md"))
 PAGES = {**{path.relative_to(ROOT).as_posix(): path.name for path in IN_DOCS}, **ELSEWHERE}
 LINK = re.compile(r"(!?\[[^\[\]]*\]\()([^)\s#:]+)(#[^)\s]*)?\)")
@@ -111,6 +112,23 @@ def recipes_page() -> str:
     return "\n".join(lines)
 
 
+def errors_page() -> str:
+    """Return all kinds of errors that a program can tell apart, by subject."""
+    lines = [
+        "# Errors by kind",
+        "",
+        "A mistake that you can correct raises `rvtssm.UserError`, on the command line as one line. A program asks for "
+        "`error.key`, which is one of these kinds; the text may change.",
+    ]
+    subject = ""
+    for key, kind in sorted(KINDS.items()):
+        if key.partition(".")[0] != subject:
+            subject = key.partition(".")[0]
+            lines += ["", f"## {subject}", "", "| kind | meaning | usual advice |", "|---|---|---|"]
+        lines.append(f"| `{key}` | {_plain(kind.meaning)} | {_plain(kind.advice)} |")
+    return "\n".join(lines)
+
+
 def reference_page(room: Path) -> str:
     """Return a page of the API reference: all modules of a folder, whose docstrings the site fills in."""
     modules = sorted(path for path in room.rglob("*.py") if path.stem != "__init__")
@@ -131,7 +149,7 @@ def write_pages(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "api").mkdir(parents=True)
     texts = {name: site_page(path, folder) for path, name in PAGES.items()}
-    texts |= zip(MADE, (commands_page(), keys_page(), files_page(), recipes_page()), strict=True)
+    texts |= zip(MADE, (commands_page(), keys_page(), files_page(), recipes_page(), errors_page()), strict=True)
     for room in sorted(path.parent for path in (ROOT / "rvtssm").glob("*/__init__.py")):
         texts[f"api/{room.name}.md"] = reference_page(room)
     for name, text in texts.items():

@@ -12,6 +12,7 @@ from rvtssm.datasets.data_config import AugmentConfig, SamplingConfig
 from rvtssm.events.windows import WindowsConfig
 from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import with_layer_defaults
 from rvtssm.training.training_config import OptimConfig, TrainingConfig
 
 ROOT = Path(__file__).parents[1]
@@ -47,7 +48,9 @@ def value_of(where: str) -> Any:
     section, _, key = where.partition(".")
     recipe = yaml.safe_load((ROOT / "configs/experiment/gen1_s5_base.yaml").read_text())
     settings = SECTIONS[section](**recipe.get(section, {}))
-    return settings.step_rule() if key == "discretization" else getattr(settings, key)
+    if section == "temporal":
+        settings = with_layer_defaults(settings)
+    return getattr(settings, key)
 
 
 def in_words(value: Any) -> str:

@@ -238,7 +238,9 @@ def _settings(entries: list[tuple[str, Path]], spec: DatasetSpec | None) -> Meta
             return shared_settings(read_meta(path))
         except UserError as error:
             errors.append(error)
-    raise UserError("inspect.all_damaged", f"none of the {len(entries)} prepared sequences can be read; {errors[0]}")
+    raise UserError(
+        "file.damaged", found=f"none of the {len(entries)} prepared sequences can be read", needed=errors[0]
+    )
 
 
 def _prepared_part(split: str, path: Path, spec: DatasetSpec | None, num_classes: int) -> Part:

@@ -29,9 +29,11 @@ def export(config: Config) -> None:
     if out.suffix == SAFETENSORS and SAFETENSORS in precision.suffixes:
         if options.height or options.width:
             raise UserError(
-                "export.size_of_weights",
-                f"export.height and export.width have no effect on {out.name}, since weights take frames of any size; "
-                f"leave them out, or name a file that ends in {' or '.join(FORMATS.values())}",
+                "setting.needs",
+                name="export.height",
+                found=options.height,
+                needed=f"height and width have no effect on {out.name}, since weights take frames of any size",
+                advice=f"leave them out, or name a file that ends in {' or '.join(FORMATS.values())}",
             )
         write_weights(_read(config), writable(out.parent) / out.name, options.precision)
         say(f"wrote {out}: {out.stat().st_size / 1e6:.1f} MB of weights, which every verb takes as a checkpoint")

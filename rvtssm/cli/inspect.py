@@ -77,10 +77,14 @@ def _existing(where: str) -> tuple[Path, str | None]:
     """Return the path and the topic of what is to be described; raise UserError if it cannot be."""
     path, topic = split_part(local_path(where))
     if path.suffix in (".ckpt", ".safetensors", ".onnx", ".pt2"):
-        raise UserError("inspect.is_checkpoint", f"{path} is a checkpoint; `rvtssm info {path}` describes it")
+        raise UserError("file.kind", name=path, found="it is a checkpoint", advice=f"`rvtssm info {path}` describes it")
     if not path.exists():
-        what = "; give a recording, a prepared file or a folder of splits"
-        raise UserError("files.missing", f"{path} does not exist{did_you_mean(path) or what}")
+        raise UserError(
+            "file.missing",
+            name=path,
+            found="it does not exist",
+            advice=did_you_mean(path).strip("; ") or "give a recording, a prepared file or a folder of splits",
+        )
     return path, topic
 
 
@@ -125,7 +129,7 @@ def _inspect_fully(config: Config, as_json: bool) -> int:
         path, _ = _existing(config.recording)
         if not path.is_dir():
             raise UserError(
-                "inspect.full_of_file", f"{path} is a file, and full=true reads the folder of a dataset; name one"
+                "file.kind", name=path, found="it is a file", advice="full=true reads the folder of a dataset; name one"
             )
         if is_prepared(path):
             dataset = replace(dataset, prepared_dir=str(path))
@@ -133,7 +137,10 @@ def _inspect_fully(config: Config, as_json: bool) -> int:
             dataset = with_recognised(dataset, path)
     if not dataset.raw_dir and not dataset.prepared_dir:
         raise UserError(
-            "inspect.full_without_folder", "rvtssm inspect DIR full=true needs the folder of a dataset, raw or prepared"
+            "setting.needs",
+            name="full",
+            found="true",
+            needed="rvtssm inspect DIR full=true needs the folder of a dataset, raw or prepared",
         )
     options = replace(config.preprocess, overwrite=False)
     spec, windows = build_spec(dataset), config.windows.settings
@@ -186,23 +193,27 @@ def unrecognised(folder: Path) -> UserError:
         sensor_hw = _sensor_hw(paths[0])
         size = f"which {UNSAID_SIZE}" if sensor_hw is None else f"{sensor_hw[1]} x {sensor_hw[0]} pixels"
         return UserError(
-            "inspect.dataset_unknown",
-            f"{folder} has recordings in {', '.join(dict.fromkeys(f'{path.parent.name}/' for path in paths))} (in all "
-            f"{len(paths)}, the first is {paths[0].name}, {size}), but nothing says which dataset they are; type "
-            f"`rvtssm inspect {folder} dataset=NAME` with one of {', '.join(sorted(DATASETS))}, or describe your own "
-            f"in {folder / FILE} (data_prep/README.md)",
+            "folder.no_dataset",
+            name=folder,
+            found=f"it has recordings in {', '.join(dict.fromkeys(f'{path.parent.name}/' for path in paths))} (in all "
+            f"{len(paths)}, the first is {paths[0].name}, {size}), but nothing says which dataset they are",
+            advice=f"type `rvtssm inspect {folder} dataset=NAME` with one of {', '.join(sorted(DATASETS))}, or "
+            f"describe your own in {folder / FILE} (data_prep/README.md)",
         )
     if paths := find_event_files(folder):
         return UserError(
-            "inspect.no_splits",
-            f"{folder} has no train/, val/ or test/, but recordings (in all {len(paths)}); inspect one of them, as in "
-            f"`rvtssm inspect {paths[0]}`, or the folder of a dataset, which has recordings in train/, val/ and test/",
+            "folder.no_splits",
+            name=folder,
+            found=f"it has no train/, val/ or test/, but recordings (in all {len(paths)})",
+            advice=f"inspect one of them, as in `rvtssm inspect {paths[0]}`, or the folder of a dataset, which has "
+            "recordings in train/, val/ and test/",
         )
     there = ", ".join(sorted(f"{path.name}{'/' * path.is_dir()}" for path in folder.iterdir())[:9]) or "nothing"
     return UserError(
-        "inspect.no_recordings",
-        f"{folder} holds no recordings in train/, val/ or test/, but {there}; give a recording, a prepared file or the "
-        "folder of a dataset (data_prep/README.md)",
+        "folder.no_recordings",
+        name=folder,
+        found=f"it holds no recordings in train/, val/ or test/, but {there}",
+        advice="give a recording, a prepared file or the folder of a dataset (data_prep/README.md)",
     )
 
 

@@ -230,7 +230,11 @@ def _benchmark(
         recording = opened.events
         if not isinstance(recording, Recording):
             raise UserError(
-                "live.benchmark_source", f"benchmark=true needs a recording, not {source.name}; name a file"
+                "setting.needs",
+                name="benchmark",
+                found="true",
+                needed=f"this needs a recording, not {source.name}",
+                advice="name a file",
             )
         postprocess, downsample = shown_boxes(config.postprocess), detection.downsample
         for rate in sustained_rates(checkpoint, recording, windows, postprocess, downsample):
@@ -271,7 +275,13 @@ def _opened(config: Config) -> Iterator[tuple[LiveSource, OpenedSource]]:
     """Open a camera, a stream, or a recording that is played. A first Ctrl-C ends its events."""
     recording, camera = config.recording, config.live.camera
     if recording is None and Path(camera).is_file():
-        raise UserError("live.camera_is_file", f"camera={camera} is a file; to play it, set recording={camera}")
+        raise UserError(
+            "setting.form",
+            name="camera",
+            found=camera,
+            needed="this is a file",
+            advice=f"to play it, set recording={camera}",
+        )
     where = recording
     if where is None:
         where = CAMERA if camera == "auto" else f"{CAMERA}{camera}"

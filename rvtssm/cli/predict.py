@@ -55,7 +55,7 @@ def _predict_all(config: Config, checkpoint: LoadedCheckpoint, sources: dict[str
             say_error(f"{summary.broke_off}; what was found before is kept")
             is_cut_off = True
     if num_failed == len(sources):
-        raise UserError("predict.none_done", f"none of the {num_failed} recordings could be predicted")
+        raise UserError("run.not_all_done", found=f"none of the {num_failed} recordings could be predicted")
     if interruption.is_ended:
         return 130
     if num_failed:

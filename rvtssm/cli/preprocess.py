@@ -25,8 +25,11 @@ def preprocess(config: Config) -> int:
     prepared_dir = needed(config.dataset.prepared_dir, "dataset.prepared_dir=DIR", "where to write")
     if Path(raw_dir).resolve() == Path(prepared_dir).resolve():
         raise UserError(
-            "output.holds_recordings",
-            f"{prepared_dir} holds the recordings; choose another folder for the prepared files",
+            "setting.conflict",
+            name="dataset.prepared_dir",
+            found=prepared_dir,
+            needed="it holds the recordings",
+            advice="choose another folder for the prepared files",
         )
     announce(
         "preprocess",
@@ -52,9 +55,11 @@ def preprocess(config: Config) -> int:
             f"{number} {name}" for name, number in zip(spec.class_names, spec.disk_class_ids, strict=True)
         )
         raise UserError(
-            "labels.none_usable",
-            f"no recording of {raw_dir} has a usable box: classes {classes}, sensor {spec.width}x"
-            f"{spec.height} (width x height); `rvtssm inspect {raw_dir} full=true` says what is wrong with the labels",
+            "labels.missing",
+            name=raw_dir,
+            found=f"no recording has a usable box: classes {classes}, sensor {spec.width}x{spec.height} (width x "
+            "height)",
+            advice=f"`rvtssm inspect {raw_dir} full=true` says what is wrong with the labels",
         )
     return 2 if summary.failed else 0
 

@@ -49,9 +49,10 @@ def weights_to_detect(config: Config) -> tuple[Config, LoadedCheckpoint]:
         asked, known = build_spec(config.dataset).class_names, checkpoint.spec.class_names
         if asked != known:
             raise UserError(
-                "predict.other_classes",
-                f"{config.checkpoint} knows {', '.join(known)}; {config.dataset.name} has {', '.join(asked)}; "
-                "leave out dataset to predict the classes of the weights",
+                "weights.other_classes",
+                name=config.checkpoint,
+                found=f"it knows {', '.join(known)}; {config.dataset.name} has {', '.join(asked)}",
+                advice="leave out dataset to predict the classes of the weights",
             )
     return config, checkpoint
 

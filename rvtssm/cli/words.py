@@ -13,6 +13,7 @@ from rvtssm.events.windows import WindowsConfig
 from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.records import WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import with_layer_defaults
 
 
 def as_written(value: Any) -> str:
@@ -102,7 +103,8 @@ class DetectorSettings:
 
     def _temporal_words(self) -> list[str]:
         name = self.temporal.name
-        return [f"temporal={name}", *_differing("temporal", self.temporal, TemporalConfig(name=name))]
+        usual = with_layer_defaults(TemporalConfig(name=name))
+        return [f"temporal={name}", *_differing("temporal", self.temporal, usual)]
 
     def others(self, own: "DetectorSettings") -> list[str]:
         """Return the words that a training with the settings `own` lacks to have these."""
@@ -118,7 +120,7 @@ class DetectorSettings:
 
 def settings_of(model: ModelConfig | None, temporal: TemporalConfig, windows: WindowSettings) -> DetectorSettings:
     """Return the settings of weights by what their description says."""
-    return DetectorSettings(model, temporal, WindowsConfig.of(windows))
+    return DetectorSettings(model, with_layer_defaults(temporal), WindowsConfig.of(windows))
 
 
 def _differing(section: str, settings: Any, others: Any) -> Iterator[str]:

@@ -91,8 +91,8 @@ def draw_events(events: Events | np.ndarray, height: int | None = None, width: i
     if height is None or width is None:
         raise UserError(
             "events.sensor_unknown",
-            "events in memory do not tell the size of their sensor; give height= and width=, such as those of the "
-            "recording: draw(events, recording.height, recording.width)",
+            advice="give height= and width=, such as those of the recording: draw(events, recording.height, "
+            "recording.width)",
         )
     for name, side in (("height", height), ("width", width)):
         check_number(name, side, 1, is_whole=True)

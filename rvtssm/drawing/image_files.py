@@ -49,9 +49,10 @@ def open_video(path: Path | str, fps: float) -> Iterator[Callable[[np.ndarray], 
                 height, width = frame.shape[:2]
                 if max(height, width) > _MOST_PX:
                     raise UserError(
-                        "video.too_large",
-                        f"{Path(path).name}: pictures have {width} x {height} pixels, and H.264 allows at most "
-                        f"{_MOST_PX} per side; set a smaller predict.scale",
+                        "video.form",
+                        name=Path(path).name,
+                        found=f"pictures have {width} x {height} pixels, and H.264 allows at most {_MOST_PX} per side",
+                        advice="set a smaller predict.scale",
                     )
                 # The index comes first, so that a browser can play the file while it loads.
                 options = {"movflags": "+faststart"}
@@ -63,7 +64,7 @@ def open_video(path: Path | str, fps: float) -> Iterator[Callable[[np.ndarray], 
 
         yield write
         if stream is None or container is None:
-            raise UserError("video.no_frame", f"{path}: a video needs at least one frame")
+            raise UserError("video.form", name=path, needed="a video needs at least one frame")
         container.mux(stream.encode())
         stack.close()  # writes the index before the file appears
 
@@ -73,7 +74,10 @@ def _h264_stream(container: av.container.OutputContainer, name: str, fps: float)
 
     if "libx264" not in av.codecs_available:
         raise UserError(
-            "video.no_h264", f"{name}: this build of PyAV has no H.264 (libx264); leave mp4 out of predict.formats"
+            "video.form",
+            name=name,
+            found="this build of PyAV has no H.264 (libx264)",
+            advice="leave mp4 out of predict.formats",
         )
     stream = container.add_stream("libx264", Fraction(fps).limit_denominator(1001), options=_H264_OPTIONS)
     stream.pix_fmt = "yuv420p"  # the only pixel format that every browser plays

@@ -16,7 +16,7 @@ from rvtssm.drawing.image_files import open_video, write_png
 from rvtssm.events.cells import frame_pixels
 from rvtssm.events.frame_counter import FrameCounter
 from rvtssm.records import Detections, Events, Labels, WindowSettings
-from rvtssm.system.user_error import UserError
+from rvtssm.system.user_error import UserError, in_one_line
 
 MAX_FPS = 30.0  # of a video; above this rate of windows, each picture covers several
 NUM_STILLS = 4  # evenly spread over the recording; as many as the strip shows side by side
@@ -110,8 +110,10 @@ class Images:
             picture = cv2.imread(str(self._paths[i]), cv2.IMREAD_COLOR)
             if picture is None:
                 raise UserError(
-                    "pictures.unreadable",
-                    f"{self._paths[i]} cannot be read as a picture; copy it again, or move the folder of images away",
+                    "file.unreadable",
+                    name=self._paths[i],
+                    found="it is no picture",
+                    advice="copy it again, or move the folder of images away",
                 )
             self._shown = i, picture[..., ::-1]
         return self._shown[1]
@@ -126,16 +128,17 @@ def dsec_images(sequence: Path) -> Images | None:
         times_us = np.array(times_path.read_text().split(), np.int64)
     except (ValueError, OverflowError) as error:
         raise UserError(
-            "pictures.times_unreadable",
-            f"{times_path} is not one time in microseconds per line ({error}); write one per line",
+            "file.content", name=times_path, found=in_one_line(error), needed="one time in microseconds per line"
         ) from None
     if np.any(np.diff(times_us) <= 0):
-        raise UserError("pictures.times_not_increasing", f"{times_path} has times that do not increase; sort them")
+        raise UserError("file.content", name=times_path, found="its times do not increase", advice="sort them")
     paths = sorted((sequence / _DSEC_IMAGES).glob("*.png"))
     if paths and len(paths) != len(times_us):
         raise UserError(
-            "pictures.number_of_times",
-            f"{sequence / _DSEC_IMAGES} holds {len(paths)} images, {times_path} {len(times_us)} times; give each one",
+            "file.content",
+            name=sequence / _DSEC_IMAGES,
+            found=f"it holds {len(paths)} images, and {times_path} {len(times_us)} times",
+            advice="give each image a time",
         )
     return Images(times_us, paths)
 

@@ -72,7 +72,7 @@ def frame_pixels(
     """
     check_choice("reduce", reduce, REDUCTIONS)
     if downsample < 1:
-        raise UserError("frames.downsample", f"{downsample=} must be at least 1")
+        raise UserError("setting.out_of_range", name="downsample", found=downsample, needed="at least 1")
     row_first, row_count = _axis(height, downsample, row_sources, reduce)
     column_first, column_count = _axis(width, downsample, column_sources, reduce)
     frame_height = height // downsample if row_sources is None else len(row_sources)

@@ -58,7 +58,7 @@ def read_boxes(path: Path | str) -> Boxes:
             rows = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: a damaged length is not allocated
         except ValueError as error:
             if "pickle" in str(error) or "objects" in str(error):  # numpy suggests to unpickle, which would run code
-                raise UserError("labels.not_numpy", "it is not a numpy array of numbers") from None
+                raise UserError("file.kind", found="it is not a numpy array of numbers") from None
             raise
     boxes = to_boxes(rows, path)
     return boxes[np.argsort(boxes["t"], kind="stable")]
@@ -78,12 +78,18 @@ def to_boxes(rows: npt.NDArray[Any], path: Path | str) -> Boxes:
     needed = [name for name in _FIELDS if name not in _DEFAULTS]
     if missing := [name for name in needed if name not in names]:
         raise UserError(
-            "labels.missing_fields", f"{path} has no box fields {', '.join(missing)}; it needs {', '.join(needed)}"
+            "labels.form",
+            name=path,
+            found=f"it has no box fields {', '.join(missing)}",
+            needed=f"it needs {', '.join(needed)}",
         )
     kinds = {rows.dtype[names[name]].kind for name in _FIELDS if name in names}
     if rows.ndim != 1 or not kinds <= set("iuf"):
         raise UserError(
-            "labels.shape", f"{path} is not one row of numbers per box (its shape is {rows.shape}); save it so"
+            "labels.form",
+            name=path,
+            found=f"it is not one row of numbers per box (its shape is {rows.shape})",
+            advice="save it so",
         )
     columns = {name: rows[names[name]] for name in _FIELDS if name in names}
     if "track_id" in columns:
@@ -127,7 +133,7 @@ def _check_whole(values: npt.NDArray[Any], dtype: np.dtype[Any], what: str) -> N
         is_wrong = ~((values >= limits.min) & (values <= limits.max) & (values == np.floor(values)))
         advice = f"it must be a whole number from {limits.min} to {limits.max}"
     if is_wrong.any():
-        raise UserError("labels.not_whole", f"{what} is {values[is_wrong][0]}; {advice}")
+        raise UserError("labels.form", found=f"{what} is {values[is_wrong][0]}", needed=advice)
 
 
 def write_boxes(path: Path | str, boxes: Boxes) -> None:
@@ -144,7 +150,11 @@ def write_boxes(path: Path | str, boxes: Boxes) -> None:
     """
     if boxes.dtype != BOX_DTYPE:
         raise UserError(
-            "labels.dtype", f"boxes must have the fields of BOX_DTYPE, got {boxes.dtype}; fill np.empty(n, BOX_DTYPE)"
+            "array.form",
+            name="boxes",
+            found=f"they are an array of {boxes.dtype}",
+            needed="they must have the fields of BOX_DTYPE",
+            advice="fill np.empty(n, BOX_DTYPE)",
         )
     if not boxes["pseudo_score"].any():
         boxes = boxes[[name for name in _FIELDS if name != "pseudo_score"]]
@@ -188,10 +198,7 @@ def to_labels(boxes: Boxes, windows: Windows, is_exact: bool = True) -> Labels:
     """
     index = np.minimum(np.searchsorted(windows.ends_us, boxes["t"]), max(len(windows) - 1, 0))
     if is_exact and len(boxes) and (not len(windows) or np.any(windows.ends_us[index] != boxes["t"])):
-        raise UserError(
-            "labels.between_windows",
-            "some boxes lie between the window ends; build the windows with label_grid from their times",
-        )
+        raise UserError("labels.between_windows")
     if not is_exact:
         index[boxes["t"] < windows.ends_us[0] - windows.dt_us[0]] = -1
     return Labels(

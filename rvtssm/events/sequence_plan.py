@@ -155,11 +155,8 @@ def plan_sequence(
         try:
             windows = label_grid(label_us, start_us, settings)
         except UserError as error:
-            raise UserError(
-                error.key,
-                f"{recording.path} has events from {first_us} us and labels from {label_us[0]} to {label_us[-1]} us: "
-                f"{error}, or the two count time from different moments: move the labels, "
-                "dataset.label_offset_us=from_start",
-            ) from None
+            times = f"events start at {first_us} us, and labels are from {label_us[0]} to {label_us[-1]} us: {error}"
+            advice = "or the two count time from different moments: move the labels, dataset.label_offset_us=from_start"
+            raise UserError(error.key, name=recording.path, found=times, advice=advice) from None
     labels = replace(to_labels(boxes, windows, is_exact=grid == "labels"), empty_us=empty_us)
     return SequencePlan(recording, windows, labels, settings, spec, num_left_out, keeps_all_us)

@@ -153,10 +153,7 @@ def label_grid(label_times_us: npt.NDArray[np.int64], start_us: int, settings: W
     """
     times, stride_us = np.unique(label_times_us), settings.stride_us
     if not len(times):
-        raise UserError(
-            "windows.no_label_time",
-            "a label grid needs at least one label time; use the free grid for recordings without labels",
-        )
+        raise UserError("windows.no_label_time")
     _check_span(start_us, int(times[-1]), stride_us)
     # Windows begin at a rounded end, or at a whole length before one, and the first may begin at `start_us` itself.
     reach_us = settings.length_us or stride_us
@@ -174,8 +171,8 @@ def _check_span(first_us: int, last_us: int, stride_us: float) -> None:
     if (last_us - first_us) / stride_us > _MOST_WINDOWS:
         raise UserError(
             "windows.too_many",
-            f"times range from {first_us} to {last_us} us, which is more than {_MOST_WINDOWS} windows of "
-            f"{stride_us:g} us; a time in the file is damaged, or the stride is too short",
+            found=f"times range from {first_us} to {last_us} us, which is more than {_MOST_WINDOWS} windows of "
+            f"{stride_us:g} us",
         )
 
 

@@ -116,19 +116,15 @@ def read_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Loa
     content = load_file(path)
     weights = content.get("state_dict")
     if not isinstance(weights, dict) or not all(map(_is_named_tensor, weights.items())):
-        raise UserError(
-            "checkpoint.no_weights", f"{path} is not a checkpoint of rvtssm: it holds no weights (state_dict)"
-        )
+        raise UserError("weights.not_a_checkpoint", name=path, found="it holds no weights (state_dict)")
     if "rvtssm" not in content:
         if any(key.startswith(OFFICIAL_PREFIX) for key in weights):
             raise UserError(
-                "checkpoint.official",
-                f"{path} is a checkpoint of RVT or of the official SSM release; convert it first: "
-                f"python scripts/convert_checkpoint.py {path} OUT --dataset NAME --size SIZE",
+                "weights.official",
+                name=path,
+                advice=f"convert it first: python scripts/convert_checkpoint.py {path} OUT --dataset NAME --size SIZE",
             )
-        raise UserError(
-            "checkpoint.no_model", f"{path} is not a checkpoint of rvtssm: it does not say which model it holds"
-        )
+        raise UserError("weights.not_a_checkpoint", name=path, found="it does not say which model it holds")
     with file_errors(path, " does not say which model it holds", "another rvtssm may have written it", CONTENT_ERRORS):
         meta = CheckpointMeta.from_dict(content["rvtssm"])
     weights = detector_weights(weights) or weights
@@ -136,12 +132,11 @@ def read_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Loa
         try:
             return fill_detector(meta, weights, device)
         except UserError as error:
-            if error.key != "plugins.no_such_part":
+            if error.key != "setting.no_such_part":
                 raise
+            found = f"{error.text.partition(';')[0]} is no part of this package"
             advice = "it was trained with a plugin, so name that file as well: plugins=[FILE]"
-            raise UserError(
-                error.key, f"{path}: {error.text.partition(';')[0]} is no part of this package; {advice}"
-            ) from None
+            raise UserError(error.key, name=path, found=found, advice=advice) from None
 
 
 def detector_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -176,24 +171,22 @@ def load_file(path: str | Path, trust_pickle: bool = False) -> dict[str, Any]:
         content = torch.load(path, map_location="cpu", weights_only=not trust_pickle)
     except pickle.UnpicklingError as error:
         if "GLOBAL" in str(error):  # torch names the class that it refuses to unpickle
-            raise UserError(
-                "checkpoint.pickle",
-                f"{path} holds pickled Python objects, and reading those runs code from the file; "
-                "if you trust its source, convert it with --trust-pickle",
-            ) from None
-        raise UserError("checkpoint.unreadable", f"{path} is not a checkpoint: torch cannot read it") from None
+            raise UserError("weights.pickle", name=path) from None
+        raise UserError("weights.not_a_checkpoint", name=path, found="torch cannot read it") from None
     except (ImportError, AttributeError) as error:
         raise UserError(
-            "checkpoint.unknown_objects", f"{path} holds Python objects that cannot be unpickled here: {error}"
+            "weights.pickle",
+            name=path,
+            found=f"its Python objects cannot be unpickled here: {error}",
+            advice="install what it was written with",
         ) from None
     except Exception:  # for files of another kind, torch raises many kinds of errors
         raise UserError(
-            "checkpoint.unreadable", f"{path} is not a checkpoint: torch cannot read it; it may be incomplete"
+            "weights.not_a_checkpoint", name=path, found="torch cannot read it", advice="it may be incomplete"
         ) from None
     if not isinstance(content, dict):
         raise UserError(
-            "checkpoint.not_a_dict",
-            f"{path} is not a checkpoint: it holds a {type(content).__name__} instead of a dict",
+            "weights.not_a_checkpoint", name=path, found=f"it holds a {type(content).__name__} instead of a dict"
         )
     return content
 
@@ -210,16 +203,19 @@ def _check_archive(path: str | Path) -> None:
 
 def _missing(path: Path) -> UserError:
     """Return the error of a file that does not exist, with what the user may have meant."""
-    folder, what, advice = path.parent, str(path), did_you_mean(path)
+    found = "there is no such checkpoint"
+    advice = did_you_mean(path).strip("; ")
+    folder = path.parent
     if path.is_dir():
-        folder, what, advice = path, f"{path}, which is a folder", ""
+        found = "this is a folder, and no checkpoint"
+        advice = ""
+        folder = path
     best = folder / "checkpoints" / "best.ckpt"
     if best.is_file():
-        advice = f"; did you mean {best}?"
-    if not advice:
-        known = ", ".join(weights_names()) or "none"
-        advice = f"; give a file, or the name of bundled weights ({known})"
-    return UserError("checkpoint.missing", f"there is no checkpoint at {what}{advice}")
+        advice = f"did you mean {best}?"
+    known = ", ".join(weights_names()) or "none"
+    advice = advice or f"give a file, or the name of bundled weights ({known})"
+    return UserError("weights.missing", name=path, found=found, advice=advice)
 
 
 def _check_sizes(meta: CheckpointMeta, weights: Mapping[str, Tensor]) -> None:
@@ -229,10 +225,7 @@ def _check_sizes(meta: CheckpointMeta, weights: Mapping[str, Tensor]) -> None:
     steps after which the memory is reset may be arbitrarily large.
     """
     if any(weight.untyped_storage().nbytes() < weight.numel() * weight.element_size() for weight in weights.values()):
-        raise UserError(
-            "checkpoint.size_of_weights",
-            "the weights do not fit their description: some are larger than the data stored for them",
-        )
+        raise UserError("weights.do_not_fit", found="some weights are larger than the data stored for them")
     largest = max([_ANY_SIZE, len(weights), *(2 * side for weight in weights.values() for side in weight.shape)])
     model, spec = meta.model_config, meta.spec
     numbers = {f"temporal.{name}": value for name, value in asdict(meta.temporal_config).items()} | asdict(model)
@@ -249,9 +242,7 @@ def _refuse_large(name: str, value: Any, limit: int) -> None:
         for part in value:
             _refuse_large(name, part, limit)
     elif isinstance(value, (int, float)) and not value <= limit:
-        raise UserError(
-            "checkpoint.size_of_model", f"the weights do not fit their description: {name}={value:g} is too large"
-        )
+        raise UserError("weights.do_not_fit", found=f"{name}={value:g} is too large for them")
 
 
 def _load_safetensors(path: str | Path) -> dict[str, Any]:
@@ -263,9 +254,7 @@ def _load_safetensors(path: str | Path) -> dict[str, Any]:
             content[_META_KEY] = json.loads(description)
         return content
     except (SafetensorError, ValueError) as error:
-        raise UserError(
-            "checkpoint.unreadable", f"{path} is not a checkpoint: safetensors cannot read it ({error})"
-        ) from None
+        raise UserError("weights.not_a_checkpoint", name=path, found=f"safetensors cannot read it ({error})") from None
 
 
 def fill_detector(meta: CheckpointMeta, weights: Mapping[str, Tensor], device: torch.device | str) -> LoadedCheckpoint:
@@ -290,12 +279,10 @@ def fill_detector(meta: CheckpointMeta, weights: Mapping[str, Tensor], device: t
     problems = {"unknown": unknown, "missing": missing, "of another shape": sorted(misfits)}
     listed = [f"{len(keys)} keys {what}, such as {keys[0]}" for what, keys in problems.items() if keys]
     if listed:
-        raise UserError("checkpoint.shapes", f"the weights do not fit their description: {'; '.join(listed)}")
+        raise UserError("weights.do_not_fit", found="; ".join(listed))
     if broken := [key for key, weight in weights.items() if not weight.isfinite().all()]:
         raise UserError(
-            "checkpoint.not_finite",
-            f"{len(broken)} of {len(weights)} weights are not finite, such as {broken[0]}: the training diverged; "
-            "train again with a smaller optim.learning_rate",
+            "weights.not_finite", found=f"{len(broken)} of {len(weights)} weights are not finite, such as {broken[0]}"
         )
     # A part without values of its own, which most are, takes the weights as they are and is not built again.
     filled = {}

@@ -15,6 +15,7 @@ from rvtssm.models.model_config import CUSTOM, PRESETS, ModelConfig, Postprocess
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.records.settings import SMALLEST_SIDE, check_window
 from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm.temporal_layers import with_layer_defaults
 from rvtssm.system.limits import check_note, check_number
 from rvtssm.system.user_error import UserError
 
@@ -39,11 +40,14 @@ class CheckpointMeta:
 
     def __post_init__(self) -> None:
         self.scored_as = self.scored_as.with_score(None)
+        self.temporal_config = with_layer_defaults(self.temporal_config)
         self.window_lengths_us = tuple(sorted(set(self.window_lengths_us))) or (self.windows.nominal_length_us,)
         if self.window_lengths_us[0] < 1:
             raise UserError(
-                "checkpoint.window_lengths",
-                f"window_lengths_us={list(self.window_lengths_us)} must be at least 1 us each",
+                "setting.out_of_range",
+                name="window_lengths_us",
+                found=list(self.window_lengths_us),
+                needed="each is at least 1",
             )
 
     @property
@@ -135,9 +139,9 @@ class CheckpointMeta:
         """
         if meta["format_version"] != FORMAT_VERSION:
             raise UserError(
-                "checkpoint.format_version",
-                f"the checkpoint has format version {meta['format_version']}, but this rvtssm reads {FORMAT_VERSION}; "
-                "use the version of rvtssm that wrote it",
+                "weights.version",
+                found=f"the checkpoint has format version {meta['format_version']}, but this rvtssm reads "
+                f"{FORMAT_VERSION}",
             )
         note = meta["note"]
         check_note("note", note)  # it is printed on a terminal, and the file may come from anyone
@@ -247,9 +251,12 @@ def reduced_hw(height: int, width: int, downsample: int) -> tuple[int, int]:
     frame_hw = height // downsample, width // downsample
     if min(frame_hw) < SMALLEST_SIDE:
         raise UserError(
-            "frames.too_small",
-            f"downsample={downsample} leaves {frame_hw[1]} x {frame_hw[0]} of {width} x {height} pixels, and the "
-            f"detector needs {SMALLEST_SIDE} x {SMALLEST_SIDE}; choose a smaller one",
+            "setting.out_of_range",
+            name="downsample",
+            found=downsample,
+            needed=f"it leaves {frame_hw[1]} x {frame_hw[0]} of {width} x {height} pixels, and the detector needs "
+            f"{SMALLEST_SIDE} x {SMALLEST_SIDE}",
+            advice="choose a smaller one",
         )
     return frame_hw
 
@@ -270,9 +277,10 @@ def detector_for_frame(checkpoint: LoadedCheckpoint, height: int, width: int) ->
         return trained.eval()
     if not isinstance(trained, Detector):
         raise UserError(
-            "exported.other_size",
-            f"this model was exported for frames of {trained.frame_hw[1]} x {trained.frame_hw[0]} pixels, but frames "
-            f"of {width} x {height} are needed; export it again with export.height={height} export.width={width}",
+            "frames.other_size",
+            found=f"this model was exported for frames of {trained.frame_hw[1]} x {trained.frame_hw[0]} pixels, but "
+            f"frames of {width} x {height} are needed",
+            advice=f"export it again with export.height={height} export.width={width}",
         )
     detector = checkpoint.build((height, width))
     detector.load_state_dict(trained.state_dict())

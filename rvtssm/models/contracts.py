@@ -341,6 +341,8 @@ def check_memory_strides(strides: Sequence[int] | None, channels: Mapping[int, i
 def _check_strides(key: str, strides: Sequence[int], channels: Mapping[int, int]) -> None:
     if len(set(strides)) < len(strides) or not set(strides) <= channels.keys():
         raise UserError(
-            "model.strides",
-            f"{key}={list(strides)}; name each stride at most once, from {list(channels)}, or [] for none",
+            "setting.form",
+            name=key,
+            found=list(strides),
+            needed=f"name each stride at most once, from {list(channels)}, or [] for none",
         )

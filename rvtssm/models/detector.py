@@ -55,8 +55,10 @@ class Detector(nn.Module):
         super().__init__()
         if min(frame_hw) < 1:
             raise UserError(
-                "model.frame_size",
-                f"got a frame of {frame_hw[0]} x {frame_hw[1]} pixels; height and width must be at least 1",
+                "setting.out_of_range",
+                name="frame_hw",
+                found=f"{frame_hw[0]} x {frame_hw[1]} pixels",
+                needed="height and width must be at least 1",
             )
         self.frame_hw = frame_hw
         self.in_channels = in_channels
@@ -148,8 +150,9 @@ class Detector(nn.Module):
         if size != own_size:
             raise UserError(
                 "frames.other_size",
-                f"got frames of {size} (channels, height, width), but this detector was built for {own_size}; "
-                "detector_for_frame(checkpoint, height, width) builds one with the same weights for another size",
+                found=f"got frames of {size} (channels, height, width), but this detector was built for {own_size}",
+                advice="detector_for_frame(checkpoint, height, width) builds one with the same weights for another "
+                "size",
             )
         padded_height, padded_width = self.backbone.padded_hw
         right, bottom = padded_width - size[2], padded_height - size[1]

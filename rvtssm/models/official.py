@@ -83,9 +83,10 @@ def convert_official(
     model, temporal, num_classes, in_channels = derive_configs(state_dict, size, head_dim)
     if num_classes != spec.num_classes:
         raise UserError(
-            "official.classes",
-            f"the checkpoint has {num_classes} classes, but {spec.name} has {spec.num_classes} "
-            f"({', '.join(spec.class_names)}); name the dataset that it was trained on",
+            "weights.other_classes",
+            found=f"the checkpoint has {num_classes} classes, but {spec.name} has {spec.num_classes} "
+            f"({', '.join(spec.class_names)})",
+            advice="name the dataset that it was trained on",
         )
     if memory is None:
         memory = "chunk"
@@ -94,8 +95,10 @@ def convert_official(
     if memory == "chunk" and memory_chunk is None:
         if spec.name not in RELEASED_CHUNKS:
             raise UserError(
-                "official.chunk_length",
-                f"no chunk length is known for {spec.name}; give it in steps, or use memory=carried",
+                "setting.missing",
+                name="memory_chunk",
+                found=f"no chunk length is known for {spec.name}",
+                advice="give it in steps, or use memory=carried",
             )
         memory_chunk = RELEASED_CHUNKS[spec.name]
     model = replace(model, memory=memory, memory_chunk=memory_chunk)
@@ -148,13 +151,15 @@ def derive_configs(
         UserError: If these are not such weights, or do not fit the size.
     """
     if size is not None and size not in MODEL_SIZES:
-        raise UserError("official.size", f"size={size!r}; choose from {', '.join(MODEL_SIZES)}")
+        raise UserError("setting.choice", name="size", found=size, needed=MODEL_SIZES)
     if size is not None:
         head_dim = MODEL_SIZES[size].head_dim
     if head_dim is None:
         raise UserError(
-            "official.head_dim",
-            "the weights do not reveal the number of channels per attention head; give size or head_dim of the model",
+            "setting.missing",
+            name="size",
+            found="the weights do not reveal the number of channels per attention head",
+            advice="give size or head_dim of the model",
         )
     stage = "mdl.backbone.stages.{}."
     try:
@@ -162,16 +167,16 @@ def derive_configs(
         num_classes = len(state_dict["mdl.yolox_head.cls_preds.0.weight"])
     except (KeyError, TypeError) as error:  # of another model, or no weights by name at all
         raise UserError(
-            "official.lacks_weights",
-            f"the checkpoint has no weights of such a model ({error}); only RVT and the official SSM release can be "
-            "converted",
+            "weights.not_a_checkpoint",
+            found=f"the checkpoint has no weights of such a model ({error})",
+            needed="only RVT and the official SSM release can be converted",
         ) from None
     dims = list(map(len, stems))
     if size is not None and MODEL_SIZES[size].embed_dim != dims[0]:
         raise UserError(
-            "official.other_size",
-            f"the first stage has {dims[0]} channels, but size {size} has {MODEL_SIZES[size].embed_dim}; "
-            "name the right size",
+            "weights.do_not_fit",
+            found=f"the first stage has {dims[0]} channels, but size {size} has {MODEL_SIZES[size].embed_dim}",
+            advice="name the right size",
         )
     blocks = [_count(state_dict, re.escape(stage.format(i)) + r"att_blocks\.(\d+)\.") for i in range(4)]
     model = ModelConfig(

@@ -56,9 +56,12 @@ def build_parts(
     backbone = backbone_class(model, temporal, frame_hw, in_channels)
     if not set(neck_class.strides) <= backbone.channels.keys():
         raise UserError(
-            "model.parts",
-            f"model.neck={model.neck} needs maps of the strides {list(neck_class.strides)}, and model.backbone="
-            f"{model.backbone} gives {list(backbone.channels)}; choose another backbone or neck",
+            "setting.conflict",
+            name="model.neck",
+            found=model.neck,
+            needed=f"it needs maps of the strides {list(neck_class.strides)}, and model.backbone={model.backbone} "
+            f"gives {list(backbone.channels)}",
+            advice="choose another backbone or neck",
         )
     neck = neck_class(model, backbone.channels)
     return backbone, neck, head_class(model)(model, neck.channels, num_classes, backbone.padded_hw)

@@ -187,9 +187,8 @@ class Streams:
         own_shapes = _shapes_of(self.detector.init_state(len(stored["steps"])))
         if stored_shapes != own_shapes:
             raise UserError(
-                "streams.stored_states",
-                f"the stored states have the shapes {stored_shapes}, but this detector needs {own_shapes}; continue "
-                "with the same weights and the same sensor",
+                "memory.other_state",
+                found=f"the stored states have the shapes {stored_shapes}, but this detector needs {own_shapes}",
             )
         self._state, self._steps = stored["state"], dict(stored["steps"])
 
@@ -299,9 +298,10 @@ def check_causal(detector: Detector) -> None:
     """Raise UserError for a detector whose outputs depend on later windows, because it cannot run step by step."""
     if not detector.is_causal:
         raise UserError(
-            "stream.not_causal",
-            "these weights only work on whole chunks (temporal.bidirectional=true) and cannot run step by step; score "
-            "them with `rvtssm evaluate`, or train with temporal.bidirectional=false",
+            "layer.lacks",
+            name="temporal.bidirectional=true",
+            found="these weights only work on whole chunks and cannot run step by step",
+            advice="score them with `rvtssm evaluate`, or train with temporal.bidirectional=false",
         )
 
 

@@ -84,13 +84,16 @@ def mapped_classes(key: str, class_map: dict[str, str], names: Sequence[str], kn
         for name in asked:
             if name not in all_names:
                 raise UserError(
-                    "class_map.no_such_class",
-                    f"{key}: {what} have no class {name!r}; choose from {', '.join(all_names) or 'none'}",
+                    "setting.choice", name=key, found=name, needed=all_names, advice=f"{what} have no such class"
                 )
     mapped = tuple(class_map.get(name, name) for name in names)
     if len(set(mapped)) < len(mapped):
         raise UserError(
-            "class_map.two_to_one", f"{key}={class_map} makes two classes of the weights one; map one of them"
+            "setting.form",
+            name=key,
+            found=class_map,
+            needed="it makes two classes of the weights one",
+            advice="map one of them",
         )
     return mapped
 
@@ -121,10 +124,11 @@ def transfer(source: TransferSource, detector: Detector, meta: CheckpointMeta) -
     if not any(name.startswith("backbone.") and value.ndim > 1 for name, value in filled.items()):
         model = meta.model_config
         raise UserError(
-            "transfer.nothing_fits",
-            f"none of the weights fits the backbone of this model, which has model.backbone={model.backbone}, "
-            f"model.embed_dim={model.embed_dim} and model.mixer={model.mixer}; give the model=, model.backbone, "
-            "model.embed_dim and model.mixer with which they were trained, or start without weights",
+            "weights.do_not_fit",
+            found=f"none of the weights fits the backbone of this model, which has model.backbone={model.backbone}, "
+            f"model.embed_dim={model.embed_dim} and model.mixer={model.mixer}",
+            advice="give the model=, model.backbone, model.embed_dim and model.mixer with which they were trained, or "
+            "start without weights",
         )
     detector.load_state_dict(filled, strict=False)
     return report

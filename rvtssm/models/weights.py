@@ -57,9 +57,11 @@ def named_weights(path: str | Path) -> Path | None:
     known = weights_names()
     if name not in known:
         raise UserError(
-            "weights.no_such_name",
-            f"there are no weights named {name!r}, and no such file; choose from {', '.join(known) or 'none'}, or give "
-            f"{_OTHERS}",
+            "weights.missing",
+            name=name,
+            found="there are no such weights, and there is no such file",
+            needed=known,
+            advice=f"or give {_OTHERS}",
         )
     return FOLDER / f"{name}{_SUFFIX}"
 
@@ -102,9 +104,11 @@ def local_weights(path: str | Path) -> str | Path:
     parts = _ADDRESS.fullmatch(address.removeprefix("hf://"))
     if parts is None:
         raise UserError(
-            "hub.address",
-            f"{address} is not of the form hf://OWNER/NAME, hf://OWNER/NAME@REVISION or "
-            "hf://OWNER/NAME/FILE.safetensors; other formats are not downloaded, because reading them can run code",
+            "remote.address",
+            name=address,
+            found="this is not of the form hf://OWNER/NAME, hf://OWNER/NAME@REVISION or "
+            "hf://OWNER/NAME/FILE.safetensors",
+            needed="other formats are not downloaded, because reading them can run code",
         )
     check_extra(address, "hub", "huggingface_hub")
     from huggingface_hub import HfApi  # an optional package
@@ -152,7 +156,10 @@ def check_digest(path: Path | str) -> bool:
             is_whole = False
     if not is_whole:
         raise UserError(
-            "files.digest", f"{path} is damaged: it differs from its digest; copy it again from where it was written"
+            "file.damaged",
+            name=path,
+            found="it differs from its digest",
+            advice="copy it again from where it was written",
         )
     return True
 
@@ -167,5 +174,7 @@ def _beside(path: Path) -> bytes:
         return b""
     weights = path.with_suffix(".bin")
     if not weights.is_file():
-        raise UserError("exported.no_weights_beside", f"{path} needs {weights.name} in the same folder; copy both")
+        raise UserError(
+            "file.missing", name=path, found=f"it needs {weights.name} in the same folder", advice="copy both"
+        )
     return weights.read_bytes()

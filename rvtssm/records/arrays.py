@@ -15,42 +15,44 @@ _PARTS = (
     "time, as in events.between(start_us, end_us)"
 )
 _ORDER = "the order of the arguments is t, x, y, p"
+_WHOLE = {"Events.t": "give whole microseconds (int64), as in np.rint(1e6 * seconds).astype(np.int64)"}
 
 
 def _check(name: str, array: np.ndarray, dtype: type, shape: tuple[int | None, ...]) -> None:
     if not isinstance(array, np.ndarray):
         raise UserError(
-            "arrays.not_numpy", f"{name} is a {type(array).__name__}; give a numpy array of {np.dtype(dtype)}"
+            "array.form",
+            name=name,
+            found=f"it is a {type(array).__name__}",
+            advice=f"give a numpy array of {np.dtype(dtype)}",
         )
     if array.dtype != dtype:
-        raise UserError("arrays.dtype", f"{name} must be {np.dtype(dtype)}, got {array.dtype}")
+        raise UserError(
+            "array.form", name=name, found=f"it is an array of {array.dtype}", needed=f"it must be {np.dtype(dtype)}"
+        )
     if array.shape != shape and (
         array.ndim != len(shape) or any(s not in (None, a) for s, a in zip(shape, array.shape, strict=True))
     ):
         needed = str(shape).replace("None", "N")
-        raise UserError("arrays.dimensions", f"{name} must have shape {needed}, got {array.shape}")
+        raise UserError(
+            "array.form", name=name, found=f"it has the shape {array.shape}", needed=f"it must have the shape {needed}"
+        )
 
 
 def _whole(name: str, array: np.ndarray, dtype: type) -> np.ndarray:
     """Return whole numbers as another type. Raise UserError if they are fractions or do not fit."""
-    limits, holds = np.iinfo(dtype), f"{name} holds {array.dtype}"
+    holds = f"it holds {array.dtype}"
     if array.dtype.kind not in "iub":
-        if name == "Events.t" and array.dtype.kind in "fmM":
-            of_unit = f'give t.astype("{array.dtype.name.partition("[")[0]}[us]").astype(np.int64)'
-            of_number = (
-                "if it is in seconds, give np.rint(t * 1e6).astype(np.int64); if in milliseconds, "
-                "np.rint(t * 1e3).astype(np.int64)"
-            )
-            advice = of_number if array.dtype.kind == "f" else of_unit
-            raise UserError("arrays.not_whole", f"{holds}, but needs whole microseconds; {advice}")
         raise UserError(
-            "arrays.not_whole",
-            f"{holds}, but needs whole numbers; convert it, as in array.astype(np.{np.dtype(dtype)})",
+            "array.value", name=name, found=holds, advice=_WHOLE.get(name, f"give whole numbers ({_ORDER})")
         )
+    limits = np.iinfo(dtype)
     if array.size and not limits.min <= array.min() <= array.max() <= limits.max:
         raise UserError(
-            "arrays.out_of_range",
-            f"{holds} from {array.min()} to {array.max()}; allowed are {limits.min} to {limits.max} ({_ORDER})",
+            "array.value",
+            name=name,
+            found=f"{holds} from {array.min()} to {array.max()}",
+            needed=f"allowed are {limits.min} to {limits.max} ({_ORDER})",
         )
     return array.astype(dtype)
 
@@ -87,21 +89,31 @@ def check_time_range(start_us: int | None, end_us: int | None, method: str = "be
     """
     call = f"{method}(start_us={start_us!r:.40}, end_us={end_us!r:.40})"
     if not all(isinstance(time_us, int | np.integer | None) for time_us in (start_us, end_us)):
-        raise UserError("times.not_whole", f"{call} needs whole microseconds; for seconds, give round(1e6 * seconds)")
+        raise UserError(
+            "time.range",
+            name=call,
+            needed="the times are whole microseconds",
+            advice="for seconds, give round(1e6 * seconds)",
+        )
     if start_us is not None and end_us is not None and end_us < start_us:
-        raise UserError("times.reversed", f"{call} ends before it starts; give the earlier time first")
+        raise UserError("time.range", name=call, found="it ends before it starts", advice="give the earlier time first")
 
 
 def _polarity(p: np.ndarray) -> np.ndarray:
     """Return polarities of another type as uint8, 1 for brighter and 0 for darker. Raise UserError for other values."""
     if p.dtype.kind not in "iufb":
         raise UserError(
-            "events.polarity", f"Events.p holds {p.dtype}; give numbers: 1 for brighter, and 0 or -1 for darker"
+            "events.polarity",
+            name="Events.p",
+            found=f"it holds {p.dtype}",
+            advice="give numbers: 1 for brighter, and 0 or -1 for darker",
         )
     if not (valid := is_polarity(p)).all():
         raise UserError(
             "events.polarity",
-            f"Events.p holds the value {p[~valid][0]}; 1 is brighter, and 0 or -1 is darker ({_ORDER})",
+            name="Events.p",
+            found=f"it holds the value {p[~valid][0]}",
+            needed=f"1 is brighter, and 0 or -1 is darker ({_ORDER})",
         )
     brighter: np.ndarray = (p == 1).astype(np.uint8)
     return brighter
@@ -152,13 +164,18 @@ class Events:
         """
         is_mask = isinstance(part, np.ndarray) and part.dtype == np.bool_ and part.shape == self.t.shape
         if not is_mask and not _is_forward_slice(part):
-            raise UserError("events.index", f"got {part!r:.60} of {len(self)} events; {_PARTS}")
+            raise UserError(
+                "events.part", name="Events", found=f"got {part!r:.60} of {len(self)} events", advice=_PARTS
+            )
         return Events(self.t[part], self.x[part], self.y[part], self.p[part])
 
     def __iter__(self) -> NoReturn:
         """Raise UserError, since single events are too slow to work with."""
         raise UserError(
-            "events.not_iterable", f"Events has no single events; use its arrays t, x, y and p, or {_PARTS}"
+            "events.part",
+            name="Events",
+            found="it has no single events",
+            advice=f"use its arrays t, x, y and p, or {_PARTS}",
         )
 
     def between(self, start_us: int, end_us: int) -> Events:
@@ -181,8 +198,9 @@ def check_inside(events: Events, height: int, width: int) -> None:
     if len(events) and (events.x.max() >= width or events.y.max() >= height):
         raise UserError(
             "events.outside_frame",
-            f"events reach x={events.x.max()}, y={events.y.max()} outside {width}x{height} (width x height) pixels; "
-            "give the right height and width",
+            found=f"events reach x={events.x.max()}, y={events.y.max()} outside {width}x{height} (width x height) "
+            "pixels",
+            advice="give the right height and width",
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from rvtssm.system.limits import check_choice
+from rvtssm.system.limits import Limits, check_choice, check_counts, check_number, check_value
 from rvtssm.system.user_error import UserError
 
 SHOWN_SCORE = 0.3  # detections from this score on are drawn, and counted in confusions and worst frames
@@ -55,12 +55,14 @@ class ReadOptions:
     def __post_init__(self) -> None:
         for name, side in (("height", self.height), ("width", self.width)):
             if side is not None and (isinstance(side, bool) or not isinstance(side, int | np.integer)):
-                raise UserError("sensor.not_whole", f"{name}={side!r} is not a whole number of pixels")
+                raise UserError("setting.form", name=name, found=repr(side), needed="give a whole number of pixels")
         check_choice("time_unit", self.time_unit, (*TIME_UNITS, None))
         if self.columns and set(self.columns) != set("txyp"):
             raise UserError(
-                "columns.names",
-                f"columns={dict(self.columns)} must name the columns t, x, y and p, as in {COLUMNS_EXAMPLE}",
+                "setting.form",
+                name="columns",
+                found=dict(self.columns),
+                needed=f"it must name the columns t, x, y and p, as in {COLUMNS_EXAMPLE}",
             )
 
     @classmethod
@@ -208,28 +210,23 @@ class WindowSettings:
         check_choice("reduce", self.reduce, REDUCTIONS)
         if self.convention == "rvt" and (self.representation, self.reduce) != ("histogram", "nearest"):
             raise UserError(
-                "windows.rvt_convention",
-                "convention=rvt reproduces RVT's histograms of one pixel of each square, not "
-                f"representation={self.representation} with reduce={self.reduce}; use exact",
+                "setting.conflict",
+                name="convention",
+                found="rvt",
+                needed="it reproduces RVT's histograms of one pixel of each square, not "
+                f"representation={self.representation} with reduce={self.reduce}",
+                advice="use exact",
             )
-        if not 1 <= self.count_cutoff <= 255 or self.num_bins < 1:
-            raise UserError(
-                "windows.bins",
-                f"count_cutoff={self.count_cutoff} must be 1 to 255, and num_bins={self.num_bins} at least 1",
-            )
-        if not 1 <= self.stride_us < math.inf or (self.length_us is not None and self.length_us < 1):
-            raise UserError(
-                "windows.lengths", f"stride and length must be at least 1 us, got {self.stride_us} and {self.length_us}"
-            )
+        check_number("count_cutoff", self.count_cutoff, 1, 255, is_whole=True)
+        check_counts(num_bins=self.num_bins)
+        check_number("stride_us", self.stride_us, 1)
+        if self.length_us is not None:
+            check_number("length_us", self.length_us, 1)
         if self.stride_us != (exact := float(exact_us(self.stride_us))):  # 16,667 us from a file or an argument
             object.__setattr__(self, "stride_us", exact)
         shortest, longest = TIME_CONSTANTS_US
-        if not self.time_constants_us or not all(shortest <= tau <= longest for tau in self.time_constants_us):
-            raise UserError(
-                "windows.time_constants",
-                f"the time constants are {list(self.time_constants_us)} us; give at least one, each between "
-                f"{shortest} and {longest} us",
-            )
+        limits = Limits(at_least=shortest, at_most=longest, is_filled=True)
+        check_value("time_constants_us", self.time_constants_us, limits, is_number=True)
 
     @property
     def num_channels(self) -> int:

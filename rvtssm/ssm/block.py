@@ -96,9 +96,9 @@ class _Block(TemporalLayer):
         check_input(x, norm.normalized_shape[0], like)
         if like.dtype not in (torch.float32, torch.float64):
             raise UserError(
-                "layer.weights_not_float32",
-                f"the layer has weights of {like.dtype}; call layer.float(), and compute inside torch.autocast for "
-                "matrix products of lower precision",
+                "layer.weights",
+                found=f"the layer has weights of {like.dtype}",
+                advice="call layer.float(), and compute inside torch.autocast for matrix products of lower precision",
             )
         check_precision(x, like)
         normed: Tensor = norm(x)

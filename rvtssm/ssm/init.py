@@ -125,15 +125,19 @@ def initial_modes(name: str, size: int, num_blocks: int = 1, half: bool = False)
     check_choice("temporal.init", name, INITIAL_MODES)
     if size % num_blocks:
         raise UserError(
-            "layer.num_blocks",
-            f"temporal.state_size={size} cannot be divided into temporal.num_blocks={num_blocks} equal blocks",
+            "setting.conflict",
+            name="temporal.state_size",
+            found=size,
+            needed=f"it cannot be divided into temporal.num_blocks={num_blocks} equal blocks",
         )
     block = size // num_blocks
     if block % 2 and (half or name != "legs"):
         raise UserError(
-            "layer.odd_block",
-            f"a HiPPO block of {block} modes cannot be split into conjugate pairs; "
-            f"half_state and init={name!r} need an even temporal.state_size / temporal.num_blocks",
+            "setting.conflict",
+            name="temporal.state_size",
+            found=size,
+            needed=f"a HiPPO block of {block} modes cannot be split into conjugate pairs",
+            advice=f"half_state and init={name!r} need an even temporal.state_size / temporal.num_blocks",
         )
     if wants_shapes_only():
         num_modes = size // (1 + half)

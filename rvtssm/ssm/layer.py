@@ -123,9 +123,10 @@ class TemporalLayer(nn.Module, ABC):
             UserError: If the layer has no such step.
         """
         raise UserError(
-            "layer.no_real_step",
-            f"{type(self).__name__} cannot be exported: it has no step in real numbers that takes the step scale; "
-            "use s5, s4d, s4, selective_s5 or s7 with its default settings, or lstm",
+            "layer.lacks",
+            name=type(self).__name__,
+            found="it cannot be exported: it has no step in real numbers that takes the step scale",
+            advice="use s5, s4d, s4, selective_s5 or s7 with its default settings, or lstm",
         )
 
     def spectrum(self) -> Spectrum | str:
@@ -150,9 +151,10 @@ class TemporalLayer(nn.Module, ABC):
             UserError: If the layer has no such response.
         """
         raise UserError(
-            "layer.no_kernel",
-            f"{type(self).__name__} has no kernel(); use one of the layers s4, s4d, s5, whose impulse response does "
-            "not depend on the input",
+            "layer.lacks",
+            name=type(self).__name__,
+            found="it has no kernel()",
+            advice="use one of the layers s4, s4d, s5, whose impulse response does not depend on the input",
         )
 
     def h2_norm(self, omega_min: float = OMEGA_MIN, omega_max: float = OMEGA_MAX) -> Tensor:
@@ -181,9 +183,10 @@ class TemporalLayer(nn.Module, ABC):
             UserError: If the layer has no transfer function.
         """
         raise UserError(
-            "layer.no_h2_norm",
-            f"temporal.name={self.name} has no H2 norm; use one of the layers s4, s4d, s5, whose frequency response "
-            "does not depend on the input",
+            "layer.lacks",
+            name=f"temporal.name={self.name}",
+            found="it has no H2 norm",
+            advice="use one of the layers s4, s4d, s5, whose frequency response does not depend on the input",
         )
 
 
@@ -232,8 +235,9 @@ def check_step_scale(step_scale: StepScale) -> None:
     if not is_valid:
         raise UserError(
             "layer.step_scale",
-            f"{description}; give a positive number, the rate of training divided by the wanted rate, such as 0.1 for "
-            "200 Hz after training at 20 Hz, or a tensor: step_scale[:, None] has one value per step",
+            found=description,
+            advice="give a positive number, the rate of training divided by the wanted rate, such as 0.1 for 200 Hz "
+            "after training at 20 Hz, or a tensor: step_scale[:, None] has one value per step",
         )
 
 

@@ -36,7 +36,8 @@ class LSTM(TemporalLayer):
 
     def __init__(self, dim: int, config: TemporalConfig | None = None) -> None:
         super().__init__()
-        config, dim = TemporalConfig.of_layer(config, self.name, dim), int(dim)
+        config = TemporalConfig.of_layer(config, LSTM, dim)
+        dim = int(dim)
         config.refuse_bandlimit("it has no modes")
         self.dim = dim
         # Rows: forget gate, input gate, output gate, cell input. Columns: the input, then the hidden state.

@@ -196,7 +196,9 @@ def check_modes(lambda_: Tensor) -> None:
     """Raise a UserError if a mode is 0, because the real step divides by the modes."""
     if bool((lambda_.abs() == 0).any()):
         raise UserError(
-            "layer.zero_mode", "a mode with lambda = 0 cannot be exported; train with temporal.clip_real=true"
+            "layer.lacks",
+            found="a mode with lambda = 0 cannot be exported",
+            advice="train with temporal.clip_real=true",
         )
 
 

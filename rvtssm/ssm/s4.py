@@ -55,9 +55,11 @@ class S4SSM(PerFeatureLayer):
         config.refuse_bandlimit("it does not oscillate at the frequencies of its normal part")
         if config.init != "legs" or size % 2:
             raise UserError(
-                "layer.s4_init",
-                f"temporal.init={config.init!r}, state_size={size}; "
-                "temporal.name=s4 needs init=legs and an even state_size (temporal.name=s4d has other initialisations)",
+                "setting.conflict",
+                name="temporal.init",
+                found=f"{config.init}, state_size={size}",
+                needed="temporal.name=s4 needs init=legs and an even state_size",
+                advice="temporal.name=s4d has other initialisations",
             )
         lambda_, p, b = torch.empty(3, size // 2, dtype=torch.complex128)
         if not wants_shapes_only():
@@ -69,7 +71,7 @@ class S4SSM(PerFeatureLayer):
         self.B = nn.Parameter(to_pairs(b).repeat(dim, 1, 1))
         self.C = nn.Parameter(elementwise(lambda drawn: drawn * 0.5**0.5, torch.randn(dim, size // 2, 2)))
         self.D = nn.Parameter(normal(dim))
-        self.discretization = config.step_rule()
+        self.discretization = config.of_class(type(self)).step_rule()
         self.follows_the_rate = RULES_FOLLOW_THE_RATE[self.discretization]
 
     def discretized(self, rows: StepScale) -> DenseSystem:
@@ -93,9 +95,10 @@ class S4SSM(PerFeatureLayer):
     def real_step(self) -> TemporalLayer:
         if self.discretization != "bilinear":
             raise UserError(
-                "layer.no_real_step",
-                f"s4 with temporal.discretization={self.discretization} cannot be exported, because it needs a matrix "
-                "exponential; train with temporal.discretization=bilinear, or use s4d or s5",
+                "layer.lacks",
+                name=f"temporal.discretization={self.discretization}",
+                found="s4 cannot be exported with this rule, because it needs a matrix exponential",
+                advice="train with temporal.discretization=bilinear, or use s4d or s5",
             )
         return _RealS4(self)
 
@@ -227,4 +230,4 @@ class S4(GLUBlock):
     """
 
     def __init__(self, dim: int, config: TemporalConfig | None = None) -> None:
-        super().__init__(S4SSM(dim, TemporalConfig.of_layer(config, S4SSM.name, dim)), dim)
+        super().__init__(S4SSM(dim, TemporalConfig.of_layer(config, S4SSM, dim)), dim)

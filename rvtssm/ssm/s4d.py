@@ -47,7 +47,7 @@ class S4DSSM(PerFeatureLayer):
         self.C = nn.Parameter(elementwise(lambda drawn: drawn * 0.5**0.5, torch.randn(dim, len(lambda_), 2)))
         self.D = nn.Parameter(normal(dim))
         self.register_buffer("B", to_pairs(b).repeat(dim, 1, 1))
-        self.discretization = config.step_rule()
+        self.discretization = config.of_class(type(self)).step_rule()
         self.follows_the_rate = RULES_FOLLOW_THE_RATE[self.discretization]
         self.bandlimit_at = config.bandlimit_at
         self.bandlimit = config.bandlimit
@@ -133,4 +133,4 @@ class S4D(GLUBlock):
     """
 
     def __init__(self, dim: int, config: TemporalConfig | None = None) -> None:
-        super().__init__(S4DSSM(dim, TemporalConfig.of_layer(config, S4DSSM.name, dim)), dim)
+        super().__init__(S4DSSM(dim, TemporalConfig.of_layer(config, S4DSSM, dim)), dim)

@@ -67,7 +67,7 @@ class S5SSM(TemporalLayer):
         self.C = nn.Parameter(to_pairs(c))
         self.D = nn.Parameter(normal(dim))
         self.log_step = parameter(log_uniform_steps(len(lambda_), config.dt_min, config.dt_max))
-        self.discretization = config.step_rule()
+        self.discretization = config.of_class(type(self)).step_rule()
         self.follows_the_rate = RULES_FOLLOW_THE_RATE[self.discretization]
         self.bandlimit_at = config.bandlimit_at
         self.bandlimit = config.bandlimit
@@ -164,9 +164,10 @@ class S5SSM(TemporalLayer):
     def real_step(self) -> TemporalLayer:
         if self.bidirectional:
             raise UserError(
-                "layer.no_real_step",
-                "temporal.bidirectional=true cannot be exported: the layer also scans each chunk from its end, so it "
-                "has no single step; train with temporal.bidirectional=false",
+                "layer.lacks",
+                name="temporal.bidirectional=true",
+                found="it cannot be exported: the layer also scans each chunk from its end, so it has no single step",
+                advice="train with temporal.bidirectional=false",
             )
         return _RealS5(self)
 
@@ -177,7 +178,9 @@ class S5SSM(TemporalLayer):
         """Return the impulse response (L, H, H). See `TemporalLayer.kernel`."""
         if self.bidirectional:
             raise UserError(
-                "layer.no_kernel", "temporal.bidirectional=true also responds before an impulse, so it has no kernel"
+                "layer.lacks",
+                name="temporal.bidirectional=true",
+                found="the layer also responds before an impulse, so it has no kernel",
             )
         check_number("num_steps", num_steps, 1, is_whole=True)
         impulses = F.pad(torch.eye(len(self.D)).to(self.D)[None], (0, 0, 0, 0, 0, num_steps - 1))  # (L, H, H)
@@ -263,4 +266,4 @@ class S5(SSMBlock):
     """
 
     def __init__(self, dim: int, config: TemporalConfig | None = None) -> None:
-        super().__init__(S5SSM(dim, TemporalConfig.of_layer(config, S5SSM.name, dim)), dim)
+        super().__init__(S5SSM(dim, TemporalConfig.of_layer(config, S5SSM, dim)), dim)

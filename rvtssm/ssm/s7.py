@@ -157,7 +157,7 @@ def S7(dim: int, config: TemporalConfig | None = None) -> SSMBlock | GatedBlock:
         dim: Number of features H.
         config: Settings of the layer; None means the defaults.
     """
-    config = TemporalConfig.of_layer(config, S7SSM.name, dim)
+    config = TemporalConfig.of_layer(config, S7SSM, dim)
     return in_block(S7SSM(dim, config), dim, config)
 
 

@@ -62,8 +62,10 @@ def sweeps(device_type: str, method: str = "auto") -> Sweeps:
         return KernelsOrLoop(scan_triton)
     if device_type == "cuda" and method == "triton":
         raise UserError(
-            "extras.missing",
-            "temporal.scan=triton needs Triton, which is not installed; install it, or use auto or loop",
+            "install.extra",
+            name="temporal.scan=triton",
+            found="it needs Triton, which is not installed",
+            advice="install it, or use auto or loop",
         )
     return scan_loop
 
@@ -159,8 +161,9 @@ def operator(name: str) -> Callable[[Callable[..., Any]], Any]:
 def no_second_derivative(*_: Any) -> NoReturn:
     """Raise a UserError. It is the derivative of operators that compute a gradient."""
     raise UserError(
-        "layer.second_derivative",
-        "s5, selective_s5 and s7 have no second derivative, as after create_graph=True; use s4, s4d or lstm, which do",
+        "layer.lacks",
+        found="s5, selective_s5 and s7 have no second derivative, as after create_graph=True",
+        advice="use s4, s4d or lstm, which do",
     )
 
 

@@ -83,7 +83,7 @@ class SelectiveS5SSM(TemporalLayer):
         log_step = log_uniform_steps(len(lambda_), config.dt_min, config.dt_max)
         bias = elementwise(lambda log: log.exp().expm1().log(), log_step)  # softplus gives the step
         self.to_step = linear_from(truncated_normal(len(lambda_), dim, std=dim**-0.5), bias)
-        self.discretization = config.step_rule()
+        self.discretization = config.of_class(type(self)).step_rule()
         self.follows_the_rate = RULES_FOLLOW_THE_RATE[self.discretization]
         self.half_state = config.half_state
         self.scan = config.scan
@@ -185,5 +185,5 @@ def SelectiveS5(dim: int, config: TemporalConfig | None = None) -> SSMBlock | Ga
         dim: Number of features H.
         config: Settings of the layer; None means the defaults.
     """
-    config = TemporalConfig.of_layer(config, SelectiveS5SSM.name, dim)
+    config = TemporalConfig.of_layer(config, SelectiveS5SSM, dim)
     return in_block(SelectiveS5SSM(dim, config), dim, config)

@@ -26,27 +26,32 @@ def check_input(x: Tensor, dim: int, like: Tensor, step_scale: Any = 1.0) -> Non
         return
     if not isinstance(x, Tensor) or x.ndim != 3 or x.shape[2] != dim:
         raise UserError(
-            "layer.input_shape",
-            f"got an input of {_kind(x)}; a layer with {dim} features takes (L, N, {dim}): steps, sequences, "
-            "features. Time comes first and features come last",
+            "layer.input",
+            found=f"got an input of {_kind(x)}",
+            needed=f"a layer with {dim} features takes (L, N, {dim}): steps, sequences, features. Time comes first and "
+            "features come last",
         )
     if not x.is_floating_point() or x.device != like.device:
         raise UserError(
-            "layer.input_kind",
-            f"got an input of {x.dtype} on {x.device}; the layer takes floating-point numbers on its own device, "
-            f"{like.device}: pass x.float().to(device)",
+            "layer.input",
+            found=f"got an input of {x.dtype} on {x.device}",
+            needed=f"the layer takes floating-point numbers on its own device, {like.device}",
+            advice="pass x.float().to(device)",
         )
     if not x.numel():
         raise UserError(
-            "layer.input_empty", f"got an input of the shape {tuple(x.shape)}; pass at least one step of one sequence"
+            "layer.input",
+            found=f"got an input of the shape {tuple(x.shape)}",
+            advice="pass at least one step of one sequence",
         )
     if isinstance(step_scale, Tensor) and step_scale.ndim:
         check_axes(step_scale)
         if step_scale.ndim == 1 and len(step_scale) > 1 and x.shape[0] > 1:
             raise UserError(
-                "layer.step_scale_shape",
-                f"step_scale has the shape ({len(step_scale)},), and the input has {x.shape[0]} steps; pass "
-                "step_scale[:, None] for one value per step, or step_scale[None] for one value per group of sequences",
+                "layer.step_scale",
+                found=f"step_scale has the shape ({len(step_scale)},), and the input has {x.shape[0]} steps",
+                advice="pass step_scale[:, None] for one value per step, or step_scale[None] for one value per group "
+                "of sequences",
             )
         check_fit(*torch.atleast_2d(step_scale).shape, *x.shape[:2])
 
@@ -60,8 +65,9 @@ def check_precision(x: Tensor, like: Tensor) -> None:
     """
     if x.dtype != like.dtype and not (torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type)):
         raise UserError(
-            "layer.precision",
-            f"got an input of {x.dtype}, but the layer has weights of {like.dtype}; pass x.to({like.dtype})",
+            "layer.input",
+            found=f"got an input of {x.dtype}, but the layer has weights of {like.dtype}",
+            advice=f"pass x.to({like.dtype})",
         )
 
 
@@ -107,9 +113,10 @@ def fitting_state(
             _refuse(x, leaves, shapes)
         if leaf.device != like.device or leaf.dtype != dtype:
             raise UserError(
-                "layer.state_kind",
-                f"got a state of {leaf.dtype} on {leaf.device}; the layer needs {dtype} on {like.device}: convert the "
-                "state, or start with state=None",
+                "layer.state",
+                found=f"got a state of {leaf.dtype} on {leaf.device}",
+                needed=f"the layer needs {dtype} on {like.device}",
+                advice="convert the state, or start with state=None",
             )
     return state
 
@@ -118,8 +125,9 @@ def check_axes(step_scale: Tensor) -> None:
     """Raise a UserError if a step scale has more than two axes."""
     if step_scale.ndim > 2:
         raise UserError(
-            "layer.step_scale_shape",
-            f"step_scale must be a number, (1, G) or (L, G), got the shape {tuple(step_scale.shape)}",
+            "layer.step_scale",
+            found=f"step_scale has the shape {tuple(step_scale.shape)}",
+            needed="a number, (1, G) or (L, G)",
         )
 
 
@@ -134,11 +142,12 @@ def check_fit(scale_steps: int, groups: int, num_steps: int, num_sequences: int)
     """
     if scale_steps not in (1, num_steps) or groups < 1 or num_sequences % groups:
         raise UserError(
-            "layer.step_scale_shape",
-            f"step_scale covers {scale_steps} steps of {groups} groups, but the input has {num_steps} steps of "
-            f"{num_sequences} sequences; pass a number, (1, G) with one value for each of G groups of sequences, or "
-            "(L, G) with one row per step, where G divides the number of sequences: step_scale[:, None] for one value "
-            "per step",
+            "layer.step_scale",
+            found=f"step_scale covers {scale_steps} steps of {groups} groups, but the input has {num_steps} steps of "
+            f"{num_sequences} sequences",
+            needed="pass a number, (1, G) with one value for each of G groups of sequences, or (L, G) with one row per "
+            "step, where G divides the number of sequences",
+            advice="step_scale[:, None] has one value per step",
         )
 
 
@@ -156,14 +165,15 @@ def check_recurrence(decay: Tensor, drive_shape: tuple[int, ...], state: Tensor)
     if not has_axes or list(state.shape) != rows or decay.shape[2] != rows[-1]:
         raise UserError(
             "scan.shapes",
-            f"decay {tuple(decay.shape)}, drive {tuple(drive_shape)} and state {tuple(state.shape)} do not fit; they "
-            "must be (T, D, P), (L, N, P) and (N, P) with T = 1 or L: time comes first, and none of them may be empty",
+            found=f"decay {tuple(decay.shape)}, drive {tuple(drive_shape)} and state {tuple(state.shape)} do not fit",
+            needed="they must be (T, D, P), (L, N, P) and (N, P) with T = 1 or L: time comes first, and none of them "
+            "may be empty",
         )
     if not is_number or decay.is_complex() != state.is_complex() or decay.device != state.device:
         raise UserError(
-            "scan.kinds",
-            f"got a decay of {decay.dtype} on {decay.device} and a state of {state.dtype} on {state.device}; both must "
-            "be complex, or both real floating-point numbers, on the same device",
+            "scan.shapes",
+            found=f"got a decay of {decay.dtype} on {decay.device} and a state of {state.dtype} on {state.device}",
+            needed="both must be complex, or both real floating-point numbers, on the same device",
         )
     check_fit(decay.shape[0], decay.shape[1], num_steps, rows[0])
 
@@ -192,16 +202,15 @@ def check_sweep(decay: Tensor, rows: tuple[Tensor, ...], states: tuple[Tensor, .
 def _refuse(x: Tensor, leaves: tuple[Any, ...], shapes: tuple[tuple[int, ...], ...]) -> NoReturn:
     num_steps, num_sequences = x.shape[:2]
     needed = " and ".join(str((num_sequences, *shape)) for shape in shapes)
-    text = (
-        f"got an input of the shape {tuple(x.shape)} with a state of {' and '.join(map(_kind, leaves))}. Time comes "
-        f"first, so the input has {num_steps} steps of {num_sequences} sequences and needs a state {needed}"
+    found = f"got an input of the shape {tuple(x.shape)} with a state of {' and '.join(map(_kind, leaves))}"
+    order = (
+        f"Time comes first, so the input has {num_steps} steps of {num_sequences} sequences and needs a state {needed}"
     )
+    advice = f"use init_state({num_sequences}), or state=None for zeros"
     rows = [leaf.shape[0] for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim]
     if num_steps in rows and num_sequences not in rows:
-        text += "; this input seems to be batch-first: pass x.transpose(0, 1)"
-    else:
-        text += f"; use init_state({num_sequences}), or state=None for zeros"
-    raise UserError("layer.state_shape", text)
+        advice = "this input seems to be batch-first: pass x.transpose(0, 1)"
+    raise UserError("layer.state", found=found, needed=order, advice=advice)
 
 
 def _kind(value: Any) -> str:

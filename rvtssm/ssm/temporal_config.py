@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from rvtssm.system.limits import Settings, check_choice, check_number, setting
 from rvtssm.system.options import Options, checked_options
 from rvtssm.system.user_error import UserError
 
+if TYPE_CHECKING:  # it imports torch
+    from rvtssm.ssm.layer import TemporalLayer
+
 SCANS = ("auto", "triton", "loop")
-# Defaults that differ between layers.
-_DISCRETIZATIONS = {"selective_s5": "zoh"}  # with zoh, a long step can erase the state; with bilinear it cannot
-_BLOCKS = {"selective_s5": "feed_forward", "s7": "gated"}
+BLOCKS = ("feed_forward", "gated")
 
 
 @dataclass
@@ -21,11 +22,10 @@ class TemporalConfig(Settings, section="temporal"):
 
     Unless its comment names layers, a key applies to s4, s4d, s5 and selective_s5. Layers ignore the keys of other
     layers, except that `bandlimit` and `bidirectional` raise a UserError if the chosen layer does not
-    support them. If `discretization` or `block` is None, it becomes the default of the layer, or stays None if the
-    layer has no such choice.
+    support them. If `discretization` or `block` is None, the layer takes its default.
 
-    >>> rvtssm.TemporalConfig(name="s5", bandlimit=0.5).discretization
-    'bilinear'
+    >>> rvtssm.TemporalConfig(name="s5", discretization="zoh", bandlimit=0.5).bandlimit
+    0.5
 
     Args:
         name: The layer: s4, s4d, s5, selective_s5, s7 or lstm.
@@ -75,7 +75,7 @@ class TemporalConfig(Settings, section="temporal"):
     """s5: clip Re(lambda) to at most -1e-4; the other layers are stable for all weights."""
     bidirectional: bool = False
     """s5, offline use: add a second scan from the end of the chunk."""
-    block: str | None = setting(None, choices=(*_BLOCKS.values(), None))
+    block: str | None = setting(None, choices=(*BLOCKS, None))
     """selective_s5, s7: feed_forward, the block of s5 (default of selective_s5), or gated, the block of the S7 paper.
     """
 
@@ -92,29 +92,14 @@ class TemporalConfig(Settings, section="temporal"):
                 needed=f"temporal.dt_max={self.dt_max}",
                 advice="give dt_min <= dt_max",
             )
-        self.discretization = self.discretization or _DISCRETIZATIONS.get(self.name, "bilinear")
-        if self.name in ("s7", "lstm"):
-            self.discretization = None
-        if self.name not in _BLOCKS:
-            self.block = None
-        elif self.block is None:
-            self.block = _BLOCKS[self.name]
-        if self.bidirectional and self.name != "s5":
-            raise UserError(
-                "setting.conflict",
-                name="temporal.bidirectional",
-                found="true",
-                needed=f"temporal.name={self.name}",
-                advice="only s5 supports it",
-            )
 
     @classmethod
-    def of_layer(cls, config: object, name: str, dim: object) -> TemporalConfig:
+    def of_layer(cls, config: object, layer: type[TemporalLayer], dim: object) -> TemporalConfig:
         """Return the settings that a layer was given, or its defaults if it was given None.
 
         Args:
             config: The settings.
-            name: Name of the layer.
+            layer: The class of the layer, without the block around it.
             dim: Number of features, which is only checked.
 
         Raises:
@@ -122,21 +107,48 @@ class TemporalConfig(Settings, section="temporal"):
                 number of features is not a positive whole number.
         """
         check_number("dim", dim, 1, is_whole=True)
+        name = layer.name
         if config is None:
-            return cls(name=name)
+            return cls(name=name).of_class(layer)
         if not isinstance(config, cls):
             raise UserError(
-                "temporal.not_a_config",
-                f"the settings of a layer are a TemporalConfig, not {config!r:.100}; for 16 modes, pass "
-                f"TemporalConfig(name={name!r}, state_size=16)",
+                "setting.form",
+                name="config",
+                found=f"{config!r:.100}",
+                needed="the settings of a layer are a TemporalConfig",
+                advice=f"for 16 modes, pass TemporalConfig(name={name!r}, state_size=16)",
             )
         if config.name != name:
             raise UserError(
-                "temporal.other_layer",
-                f"{name} got the settings of {config.name}; name the layer in them, as in "
-                f"TemporalConfig(name={name!r}, ...)",
+                "setting.conflict",
+                name="temporal.name",
+                found=config.name,
+                needed=f"these settings were given to {name}",
+                advice=f"name the layer in them, as in TemporalConfig(name={name!r}, ...)",
             )
-        return config
+        return config.of_class(layer)
+
+    def of_class(self, layer: type[TemporalLayer]) -> TemporalConfig:
+        """Return the settings with the defaults of a layer in place of None; a layer without the choice has None.
+
+        Raises:
+            UserError: The layer does not support `bidirectional`.
+        """
+        if self.bidirectional and not layer.may_be_bidirectional:
+            raise UserError(
+                "setting.conflict",
+                name="temporal.bidirectional",
+                found="true",
+                needed=f"temporal.name={self.name}",
+                advice="only s5 supports it",
+            )
+        rule = None
+        if layer.default_rule is not None:
+            rule = self.discretization or layer.default_rule
+        block = None
+        if layer.default_block is not None:
+            block = self.block or layer.default_block
+        return replace(self, discretization=rule, block=block)
 
     def options_of(self, kind: type[Options]) -> Options:
         """Return the settings of a layer of its own, a dataclass of this kind.
@@ -165,7 +177,9 @@ class TemporalConfig(Settings, section="temporal"):
         """
         if self.bandlimit:
             raise UserError(
-                "temporal.no_bandlimit",
-                f"temporal.bandlimit={self.bandlimit:g} is not defined for temporal.name={self.name}: {reason}; "
-                "use temporal.bandlimit=0, or one of the layers s4d, s5",
+                "setting.conflict",
+                name="temporal.bandlimit",
+                found=f"{self.bandlimit:g}",
+                needed=f"it is not defined for temporal.name={self.name}: {reason}",
+                advice="use temporal.bandlimit=0, or one of the layers s4d, s5",
             )

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import torch
+
 from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.lstm import LSTM
 from rvtssm.ssm.s4 import S4
@@ -35,11 +37,29 @@ def build_temporal_layer(config: TemporalConfig, dim: int) -> TemporalLayer:
     """
     if not isinstance(config, TemporalConfig):
         raise UserError(
-            "temporal.not_a_config",
-            f"the first argument of build_temporal_layer is {config!r:.60}; give the settings first, then the number "
-            "of features, as in build_temporal_layer(TemporalConfig(), 32)",
+            "setting.form",
+            name="config",
+            found=f"{config!r:.60}",
+            needed="the first argument of build_temporal_layer is a TemporalConfig",
+            advice="give the settings first, then the number of features, as in build_temporal_layer(TemporalConfig(), "
+            "32)",
         )
     check_part("temporal.name", config.name, TEMPORAL_LAYERS)
     layer = TEMPORAL_LAYERS[config.name](dim, config)
-    config.options_of(getattr(layer, "ssm", layer).options)  # raises if there is no such setting
+    core = _core(layer)
+    config.of_class(type(core))  # raises if the layer does not support a setting
+    config.options_of(core.options)
     return layer
+
+
+def with_layer_defaults(config: TemporalConfig) -> TemporalConfig:
+    """Return settings with the defaults of their layer in place of None, as a checkpoint keeps them."""
+    with torch.device("meta"):  # the layer is built to ask its class: without values, and without random numbers
+        layer = build_temporal_layer(TemporalConfig(name=config.name), dim=8)
+    return config.of_class(type(_core(layer)))
+
+
+def _core(layer: TemporalLayer) -> TemporalLayer:
+    """Return a layer without the block around it."""
+    core: TemporalLayer = getattr(layer, "ssm", layer)
+    return core

@@ -42,7 +42,9 @@ def check_extra(what: str, extra: str, *modules: str) -> None:
     if missing:
         packages = f"package{'s' * (len(missing) > 1)} {', '.join(missing)}"
         raise UserError(
-            "extras.missing", f"{what} needs the {packages}; run `bash scripts/install.sh {extra}` in the checkout"
+            "install.extra",
+            found=f"{what} needs the {packages}",
+            advice=f"run `bash scripts/install.sh {extra}` in the checkout",
         )
 
 
@@ -56,9 +58,11 @@ def check_part(key: str, name: str, table: Collection[str]) -> None:
     """
     if name not in table:
         raise UserError(
-            "plugins.no_such_part",
-            f"{key}={name!r}; choose from {', '.join(table)}, or add your own part with plugins=[FILE]; in Python, "
-            "import the file first",
+            "setting.no_such_part",
+            name=key,
+            found=name,
+            needed=table,
+            advice="or add your own part with plugins=[FILE]; in Python, import the file first",
         )
 
 
@@ -73,16 +77,17 @@ def import_plugins(paths: Iterable[str]) -> None:
     for path in paths:
         file = Path(path).resolve()
         if not file.is_file():
-            raise UserError("plugins.missing", f"plugins=[{path}]: the file does not exist")
+            raise UserError("file.missing", name=f"plugins=[{path}]", found="the file does not exist")
         if file.suffix != ".py" or not file.stem.isidentifier():
-            raise UserError("plugins.not_python", f"plugins=[{path}]: name a Python file, such as my_part.py")
+            raise UserError("file.kind", name=f"plugins=[{path}]", advice="name a Python file, such as my_part.py")
         if str(file.parent) not in sys.path:
             sys.path.append(str(file.parent))  # so that child processes find it
         imported = getattr(importlib.import_module(file.stem), "__file__", None)
         if imported is None or Path(imported).resolve() != file:
             raise UserError(
-                "plugins.same_name",
-                f"plugins=[{path}]: another module is named {file.stem} ({imported or 'built in'}); rename the file",
+                "plugin.same_name",
+                name=f"plugins=[{path}]",
+                found=f"another module is named {file.stem} ({imported or 'built in'})",
             )
 
 

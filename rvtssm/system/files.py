@@ -161,7 +161,7 @@ def check_name(name: str) -> None:
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise UserError("files.not_utf8", f"the name {name!a} is not UTF-8; rename the file or the folder") from None
+        raise UserError("file.name", name=ascii(name)) from None
 
 
 def did_you_mean(path: Path | str) -> str:
@@ -186,7 +186,7 @@ def file_errors(
     fault: str = " is damaged",
     advice: str = "copy it again",
     errors: tuple[type[Exception], ...] = FILE_ERRORS,
-    key: str = "files.content",
+    key: str = "file.damaged",
 ) -> Iterator[None]:
     """Raise UserError with the text "PATH FAULT (REASON); ADVICE" in place of errors of a library that reads `path`.
 
@@ -205,9 +205,8 @@ def file_errors(
         if isinstance(error, ValueError) and str(error).startswith(str(path)):
             raise
         if isinstance(error, OSError) and error.errno in _OF_THE_SYSTEM:
-            advice = "check its permissions and its disk, then run again"
             raise UserError(
-                "files.unreadable", f"{path} cannot be read ({os.strerror(error.errno)}); {advice}"
+                "file.unreadable", name=path, found=f"it cannot be read ({os.strerror(error.errno)})"
             ) from None
         reason = in_one_line(error)[:300]
         raise UserError(key_of(error, key), f"{path}{fault} ({reason}); {advice}") from None

@@ -18,6 +18,7 @@ class Kind:
 KINDS = {
     # Settings, on the command line, in a file or in Python
     "setting.choice": Kind("The value is not one of the choices."),
+    "setting.no_such_part": Kind("The value names no part of this package, nor of a plugin."),
     "setting.out_of_range": Kind("The number is outside the allowed range, or is not a number."),
     "setting.form": Kind("The value does not have the form that the setting needs."),
     "setting.conflict": Kind("Two settings exclude each other."),
@@ -25,17 +26,63 @@ KINDS = {
     "setting.missing": Kind("A setting that has no default was not given."),
     "setting.unknown": Kind("There is no setting, section, name or option like this."),
     "setting.not_read": Kind("The verb does not read the setting."),
+    # Arguments of Python
+    "array.form": Kind("An argument is no array of the dtype and the shape that are needed."),
+    "array.value": Kind("An array holds values that the record cannot hold."),
+    "time.range": Kind("A range of times is not in whole microseconds, or ends before it starts."),
+    "events.polarity": Kind("A polarity is neither brighter (1) nor darker (0 or -1)."),
+    "events.outside_frame": Kind("An event lies outside of the sensor."),
+    "events.part": Kind("Events were indexed with something other than a slice or a mask."),
+    "events.sensor_unknown": Kind("Events in memory do not say how large their sensor is."),
+    "frames.other_size": Kind("A detector was built for frames of another size."),
+    "layer.input": Kind("The input of a layer has another shape, dtype or device than the layer takes."),
+    "layer.state": Kind("The state of a layer has another shape, dtype or device than the layer needs."),
+    "layer.step_scale": Kind("A step scale is not positive, or its shape does not fit the input."),
+    "layer.weights": Kind("A layer has weights of another precision than it computes with."),
+    "layer.lacks": Kind("A layer does not offer what is asked of it, such as an export or an H2 norm."),
+    "scan.shapes": Kind("The arguments of a scan do not fit each other."),
+    "memory.other_state": Kind(
+        "A stored memory does not fit the detector.", "continue with the same weights and the same sensor"
+    ),
     # Files
     "file.missing": Kind("The file or folder does not exist."),
     "file.exists": Kind("The file or folder exists already and is kept.", "choose another name"),
     "file.kind": Kind("The file is of another kind than needed."),
-    "file.unreadable": Kind("The file cannot be opened or read."),
+    "file.unreadable": Kind("The file cannot be opened or read.", "check its permissions and its disk, then run again"),
     "file.cut": Kind("The file ends too early.", "copy it again"),
     "file.damaged": Kind("The content of the file contradicts itself.", "copy it again"),
     "file.content": Kind("The file can be read, but does not hold what is needed."),
     "file.ambiguous": Kind("The file holds several things of the kind that is needed.", "name one"),
     "file.not_writable": Kind("The file or folder cannot be written."),
+    "file.name": Kind("The name of a file is not UTF-8.", "rename the file or the folder"),
+    "folder.no_dataset": Kind("Nothing says which dataset the recordings of a folder are."),
+    "folder.no_splits": Kind("A folder of recordings has no train/, val/ or test/."),
+    "folder.no_recordings": Kind("A folder holds no recordings."),
+    "video.form": Kind("Pictures cannot be written as this video."),
+    # Weights
+    "weights.missing": Kind("There are no weights at this place or of this name."),
+    "weights.not_a_checkpoint": Kind("The file is not a checkpoint of rvtssm."),
+    "weights.official": Kind("The file is a checkpoint of RVT or of the official SSM release."),
+    "weights.pickle": Kind(
+        "The file holds pickled Python objects, and reading those runs code from the file.",
+        "if you trust its source, convert it with --trust-pickle",
+    ),
+    "weights.do_not_fit": Kind("The weights do not fit their description, or the model that shall take them."),
+    "weights.not_finite": Kind(
+        "Some weights are not finite, because their training diverged.",
+        "train again with a smaller optim.learning_rate",
+    ),
+    "weights.version": Kind("The weights have another format version.", "use the version of rvtssm that wrote them"),
+    "weights.other_classes": Kind("The weights know other classes than the data."),
+    "model.cannot_build": Kind("A library cannot build the model."),
+    # URLs
+    "remote.address": Kind("An address does not have the form that is needed."),
+    "remote.not_copied": Kind(
+        "Files of a store cannot be copied.", "check the address, the credentials, the network and the free space"
+    ),
+    "remote.cluster": Kind("No cluster of dask answers, or it has no workers."),
     # Runs
+    "run.in_use": Kind("Another process writes to the folder."),
     "run.exists": Kind("The folder holds a run, which is kept."),
     "run.not_all_done": Kind("Some of the work could not be done.", "the lines above say why"),
     "run.other_settings": Kind("A run cannot go on with other settings that decide its numbers."),
@@ -52,8 +99,20 @@ KINDS = {
     "labels.no_time": Kind("The time of a label cannot be told."),
     "labels.other_times": Kind("Labels and events are of different times."),
     "labels.missing": Kind("There are no labels, or none that can be used."),
+    "labels.between_windows": Kind(
+        "A box lies between the ends of two windows.", "build the windows with label_grid from their times"
+    ),
+    "windows.no_label_time": Kind(
+        "A grid of label times has no label.", "use the free grid for recordings without labels"
+    ),
+    "windows.too_many": Kind(
+        "The times allow more windows than a recording can have.",
+        "a time in the file is damaged, or the stride is too short",
+    ),
     # The installation
     "install.extra": Kind("A package of an optional part is not installed."),
+    "plugin.same_name": Kind("Another module has the name of the plugin.", "rename the file"),
+    "memory.too_little": Kind("The work takes more memory than is free."),
 }
 
 
@@ -67,6 +126,8 @@ def worded(kind: str, name: object = "", found: object = "", needed: object = ""
         needed: A list of choices, or a clause on what is needed.
         advice: What to do; empty: the advice of the kind.
     """
+    if found in ("", None) and needed == "":
+        needed = KINDS[kind].meaning.rstrip(".")
     clauses = []
     if isinstance(needed, list | tuple | set | frozenset | dict):
         choices = ["null" if choice is None else str(choice) for choice in needed]

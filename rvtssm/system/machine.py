@@ -47,7 +47,8 @@ def check_memory(num_bytes: int, what: str) -> None:
     if num_bytes > _SMALL and (free := free_bytes()) is not None and num_bytes > free:
         raise UserError(
             "memory.too_little",
-            f"{what}: that takes {num_bytes / 1e9:.4g} GB of memory, but only {free / 1e9:.3g} GB are free",
+            name=what,
+            found=f"that takes {num_bytes / 1e9:.4g} GB of memory, but only {free / 1e9:.3g} GB are free",
         )
 
 

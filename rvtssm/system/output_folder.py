@@ -55,9 +55,11 @@ def locked(folder: Path | str) -> Iterator[None]:
             lock.acquire()
     except Timeout:
         raise UserError(
-            "output.in_use",
-            f"{folder} is in use by {_content(path)}; wait for it or choose another folder. If its machine was lost, a "
-            f"network disk may keep the lock; then delete {path}",
+            "run.in_use",
+            name=folder,
+            found=f"it is in use by {_content(path)}",
+            advice="wait for it or choose another folder. If its machine was lost, a network disk may keep the lock; "
+            f"then delete {path}",
         ) from None
     except OSError as error:
         if error.errno not in _NO_LOCKS:

@@ -32,9 +32,12 @@ def check_local(key: str, where: str | None) -> None:
     """Raise UserError for a URL in place of a folder to write to."""
     if is_url(where):
         raise UserError(
-            "remote.only_read",
-            f"{key}={where} is a URL, which can only be read; name a folder of this machine, and copy it with the tool "
-            "of the store afterwards, such as `aws s3 sync`",
+            "setting.form",
+            name=key,
+            found=where,
+            needed="this is a URL, which can only be read",
+            advice="name a folder of this machine, and copy it with the tool of the store afterwards, such as `aws s3 "
+            "sync`",
         )
 
 
@@ -62,7 +65,8 @@ def local_path(where: Path | str, *parts: str) -> Path:
     if match is None or not all(map(_is_name, match[2].split("/"))):
         raise UserError(
             "remote.address",
-            "the URL has @, ?, #, // or .. in its path; write s3://BUCKET/FOLDER, credentials elsewhere",
+            found="the URL has @, ?, #, // or .. in its path",
+            advice="write s3://BUCKET/FOLDER, credentials elsewhere",
         )
     check_extra(url, "remote", "fsspec", *(["s3fs"] if match[1] == "s3" else []))
     root = cache_folder() / "remote" / match[1] / match[2]
@@ -71,8 +75,7 @@ def local_path(where: Path | str, *parts: str) -> Path:
             _update(f"{url}/{part}".rstrip("/"), root / part)
     except Exception as error:  # stores raise errors of many packages
         reason = in_one_line(error)[:300]
-        advice = "check the address, the credentials, the network and the free space"
-        raise UserError("remote.not_copied", f"{url} cannot be copied to {root} ({reason}); {advice}") from None
+        raise UserError("remote.not_copied", name=url, found=f"it cannot be copied to {root} ({reason})") from None
     return root
 
 

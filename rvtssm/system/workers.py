@@ -115,14 +115,19 @@ class DaskCluster(Executor):
         except (OSError, ValueError) as error:
             reason = in_one_line(error)
             raise UserError(
-                "cluster.no_scheduler", f"no dask scheduler answers at scheduler={address} ({reason}); start one there"
+                "remote.cluster",
+                name=f"scheduler={address}",
+                found=f"no dask scheduler answers ({reason})",
+                advice="start one there",
             ) from None
         self.num_workers = sum(self._client.nthreads().values())
         if not self.num_workers:
             self._client.close()
             raise UserError(
-                "cluster.no_workers",
-                f"the dask cluster at scheduler={address} has no workers; start them with `dask worker {address}`",
+                "remote.cluster",
+                name=f"scheduler={address}",
+                found="the dask cluster has no workers",
+                advice=f"start them with `dask worker {address}`",
             )
         self._executor = self._client.get_executor()
 
@@ -172,9 +177,10 @@ def finished(
 
 def _worker_ended(names: Iterator[str]) -> UserError:
     return UserError(
-        "workers.ended",
-        f"a worker process ended during work on {' or '.join(sorted(set(names)))}, perhaps because memory ran out; run "
-        "again with fewer workers",
+        "run.process_ended",
+        name=" or ".join(sorted(set(names))),
+        found="the worker process ended, perhaps because memory ran out",
+        advice="run again with fewer workers",
     )
 
 

@@ -27,7 +27,6 @@ from rvtssm.events.windows import WindowsConfig
 from rvtssm.models.backbones.rvt import SPATIAL_MIXERS
 from rvtssm.models.detector import build_detector
 from rvtssm.models.model_config import MODEL_SIZES
-from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 from rvtssm.training.preflight import check
 
@@ -86,8 +85,7 @@ def test_a_model_is_the_size_of_that_name(size):
 def test_a_temporal_file_says_no_more_than_the_name_and_goes_with_an_experiment(name):
     by_file, by_name = (composed("experiment=demo", f"{key}={name}") for key in ("temporal", "temporal.name"))
     assert by_file.temporal == by_name.temporal
-    own = TemporalConfig(name=name)
-    assert (by_file.temporal.discretization, by_file.temporal.block) == (own.discretization, own.block)
+    assert (by_file.temporal.discretization, by_file.temporal.block) == (None, None)  # the layer has its own
     config = by_file
     spec = build_spec(config.dataset)
     detector = build_detector(config.model, config.temporal, spec.frame_height, spec.frame_width, spec.num_classes)
@@ -216,12 +214,12 @@ def test_what_is_free_is_there():
 @pytest.mark.parametrize(
     ("overrides", "key"),
     [
-        (("model.backbone=timm",), "timm.name_needed"),
-        (("model.backbone=timm", "model.timm_name=resnet81"), "timm.no_such_model"),
-        (("model.backbone=timm", "model.timm_name=vit_tiny_patch16_224"), "model.parts"),
-        (("training.recompute_strides=[2]",), "model.strides"),
-        (("model.head_dim=7",), "model.head_dim"),
-        (("temporal=lstm", "temporal.bandlimit=0.5"), "temporal.no_bandlimit"),
+        (("model.backbone=timm",), "setting.needs"),
+        (("model.backbone=timm", "model.timm_name=resnet81"), "setting.choice"),
+        (("model.backbone=timm", "model.timm_name=vit_tiny_patch16_224"), "setting.conflict"),
+        (("training.recompute_strides=[2]",), "setting.form"),
+        (("model.head_dim=7",), "setting.conflict"),
+        (("temporal=lstm", "temporal.bandlimit=0.5"), "setting.conflict"),
         (("sampling.batch_size=1",), "setting.conflict"),
     ],
     ids=str,
@@ -235,7 +233,7 @@ def test_settings_that_do_not_fit_are_refused(overrides, key):
     ("override", "key"),
     [
         ("resume=/gone.ckpt", "file.missing"),
-        ("training.init_from=/gone.ckpt", "checkpoint.missing"),
+        ("training.init_from=/gone.ckpt", "weights.missing"),
         ("training.accelerator=mps", "training.trainer_refuses"),
     ],
 )

@@ -240,7 +240,7 @@ def test_a_description_above_is_the_nearest_one_of_ours(tmp_path, monkeypatch):
         ("classes: [a]\nheight: 60\nwidth: 80\nheight: 61", "file.content"),
         ("classes: [a]\nsplit_sources: {val: [a/b], val: [a/c]}", "file.content"),
         ("a: &a [x, x]\nb: [*a, *a]", "file.content"),
-        ("[" * 100_000, "files.content"),
+        ("[" * 100_000, "file.damaged"),
         ("classes: [on, off]\nheight: 60\nwidth: 80", "setting.form"),
         *(
             (f"classes: [a]\nheight: 60\nwidth: 80\n{line}", "setting.form")
@@ -451,7 +451,7 @@ def test_another_dataset_than_the_generated_one_is_refused(tmp_path, asked):
 @pytest.mark.parametrize("content", ["[]", "{", '{"dataset": "synthetic"}', '{"height": "tall", "width": 3}'])
 def test_a_description_that_is_none_names_the_keys(tmp_path, content):
     (tmp_path / GENERATED_FILE).write_text(content)
-    with raises("files.content", GENERATED_FILE):
+    with raises("file.damaged", GENERATED_FILE):
         build_spec(DatasetConfig(raw_dir=str(tmp_path)))
 
 

@@ -237,8 +237,8 @@ def test_foreign_and_newer_files_are_named(tmp_path, example):
     with h5py.File(tmp_path / "newer.h5", "r+") as file:
         file.attrs.modify("meta", file.attrs["meta"].replace(b'"format_version": 2', b'"format_version": 9'))
     for name, key in (
-        ("text.h5", "files.content"),
-        ("missing.h5", "files.content"),
+        ("text.h5", "file.damaged"),
+        ("missing.h5", "file.damaged"),
         ("foreign.h5", "prepared.foreign"),
         ("newer.h5", "prepared.format_version"),
     ):

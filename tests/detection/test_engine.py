@@ -378,7 +378,7 @@ def test_a_stream_goes_on_in_another_precision(live_checkpoint, draw_events):
     other = live_checkpoint()
     with torch.no_grad():
         next(other.detector.parameters()).add_(1)
-    with raises("streams.stored_states"):
+    with raises("memory.other_state"):
         live(other).load_state_dict(after.state_dict())
 
 
@@ -402,7 +402,7 @@ def test_wrong_packets_are_refused_and_change_nothing(live_checkpoint, draw_even
 
 
 def test_weights_that_see_later_windows_are_refused(live_checkpoint):
-    with raises("stream.not_causal"):
+    with raises("layer.lacks"):
         live(live_checkpoint("s5", bidirectional=True))
 
 
@@ -410,7 +410,7 @@ def test_what_does_not_fit_is_refused(live_checkpoint, draw_events):
     checkpoint = live_checkpoint()
     other = live(live_checkpoint("lstm"))
     other.push(draw_events())
-    with raises("streams.stored_states"):
+    with raises("memory.other_state"):
         live(checkpoint).load_state_dict(other.state_dict())
     larger = StreamDetector(checkpoint, 2 * HEIGHT, 2 * WIDTH, downsample=2)  # the states have the same shapes
     with raises("stream.state_of_other_sensor"):

@@ -103,7 +103,7 @@ def test_a_changed_file_is_damaged(shipped):
     content = bytearray(path.read_bytes())
     content[-9] ^= 1
     path.write_bytes(content)
-    with raises("files.digest"):
+    with raises("file.damaged"):
         rvtssm.load("street-tiny")
 
 
@@ -125,7 +125,7 @@ def test_a_note_is_one_line_that_can_be_shown(trained, note):
 
 def test_loading_without_a_name_takes_the_weights_in_the_box(shipped, monkeypatch):
     assert repr(rvtssm.load()) == repr(rvtssm.load("street-tiny"))
-    with raises("checkpoint.missing"):
+    with raises("weights.missing"):
         rvtssm.load("best.ckpt")
     monkeypatch.setattr(names, "FOLDER", shipped[0] / "none")
     with raises("weights.not_installed"):
@@ -169,7 +169,7 @@ def test_what_is_here_counts_first(shipped, trained, is_folder):
 
 
 def test_an_unknown_name_lists_those_that_exist(shipped, tmp_path, monkeypatch, capsys):
-    with raises("weights.no_such_name"):
+    with raises("weights.missing"):
         rvtssm.load("stret")
     assert cli.main(["train", "dataset=gen1", f"dataset.raw_dir={tmp_path}", "init_from=stret"]) == 2
     assert "training.init_from: there are no weights named 'stret'" in capsys.readouterr().err
@@ -177,7 +177,7 @@ def test_an_unknown_name_lists_those_that_exist(shipped, tmp_path, monkeypatch, 
     assert "there are no weights named 'stret'" in capsys.readouterr().err
     for folder in (tmp_path / "empty", tmp_path / "missing"):
         monkeypatch.setattr(names, "FOLDER", folder)
-        with raises("weights.no_such_name"):
+        with raises("weights.missing"):
             local_weights("street-tiny")
         assert names.default_weights() is None
 
@@ -379,9 +379,9 @@ def test_labels_and_evaluations_take_the_address(hub, shared, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("address", "key"),
     [
-        ("hf://someone/nothing", "files.content"),
-        ("hf://someone/street-tiny/model.ckpt", "hub.address"),
-        ("hf://../etc/passwd.safetensors/../x", "hub.address"),
+        ("hf://someone/nothing", "file.damaged"),
+        ("hf://someone/street-tiny/model.ckpt", "remote.address"),
+        ("hf://../etc/passwd.safetensors/../x", "remote.address"),
     ],
 )
 def test_what_is_not_there_is_one_line_and_exit_code_2(hub, shared, address, key, capsys):
@@ -393,6 +393,6 @@ def test_what_is_not_there_is_one_line_and_exit_code_2(hub, shared, address, key
 
 def test_without_the_library_a_line_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with raises("extras.missing", "hub"):
+    with raises("install.extra", "hub"):
         local_weights("hf://someone/x")
     assert local_weights("best.ckpt") == "best.ckpt"

@@ -284,7 +284,7 @@ def test_a_closed_standard_input_is_named(checkpoint, tmp_path, monkeypatch):
         (b"", "pipes.no_bytes"),
         (b"% evt 3.0\n% geometry 64x48\n% end\n", "live.broke_off"),
         (b"some text, but no events in it", "sensor.unknown"),
-        (b"\x89HDF\r\n\x1a\n" + bytes(100), "files.content"),
+        (b"\x89HDF\r\n\x1a\n" + bytes(100), "file.damaged"),
         (b"% evt 7.0\n% geometry 64x48\n% end\n", "reader.encoding"),
     ],
 )

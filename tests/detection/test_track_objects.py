@@ -133,7 +133,7 @@ def test_a_missing_package_and_an_unknown_tracker_are_named(monkeypatch):
     with raises("setting.form", "track_memory_s='1'"):
         make_tracker(memory_s="1")
     monkeypatch.setitem(sys.modules, "trackers", None)
-    with raises("extras.missing", "tracks"):
+    with raises("install.extra", "tracks"):
         make_tracker()
 
 
@@ -154,10 +154,10 @@ def test_a_stored_state_keeps_the_tracks_and_knows_its_weights(live_checkpoint, 
     assert sum(np.count_nonzero(window.track_id) for window in wanted) > 5
     for mine, theirs in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(mine.track_id, theirs.track_id)
-    with raises("streams.stored_states"):
+    with raises("memory.other_state"):
         stream(track=None).load_state_dict(stored)
     other = live_checkpoint()
     with torch.no_grad():
         next(other.detector.parameters()).add_(1e-3)
-    with raises("streams.stored_states"):
+    with raises("memory.other_state"):
         stream(other).load_state_dict(stored)

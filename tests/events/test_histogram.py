@@ -126,7 +126,7 @@ def test_hot_pixels_saturate_and_in_rvt_wrap_first(num_events, exact, rvt):
 
 def test_frames_without_pixels_are_refused():
     events = to_events([1], [WIDTH - 1], [0], [0])
-    with raises("frames.downsample"):
+    with raises("setting.out_of_range"):
         count_windows(events, windows_of((0, 10)), HEIGHT, WIDTH, downsample=0)
 
 
@@ -354,10 +354,10 @@ def test_an_unknown_reduction_and_one_that_rvt_does_not_have_are_refused():
         WindowSettings(reduce="mean")
     with raises("setting.choice") as of_pixels:
         frame_pixels(HEIGHT, WIDTH, 2, reduce="mean")
-    with raises("windows.rvt_convention") as of_rvt:
+    with raises("setting.conflict") as of_rvt:
         WindowSettings(convention="rvt", reduce="sum")
     keys = [raised.value.key for raised in (of_settings, of_pixels, of_rvt)]
-    assert keys == ["setting.choice", "setting.choice", "windows.rvt_convention"]
+    assert keys == ["setting.choice", "setting.choice", "setting.conflict"]
 
 
 # moves in the counting pass

@@ -143,7 +143,7 @@ def test_a_mark_of_the_encoding_may_come_first(tmp_path, suffix):
 @pytest.mark.parametrize(
     ("name", "content", "key"),
     [
-        ("a.npy", "", "files.content"),
+        ("a.npy", "", "file.damaged"),
         ("a.csv", "1,2", "file.kind"),
         ("a.json", "{", "labels.form"),
         ("a.json", without_times(), "labels.name"),
@@ -177,8 +177,8 @@ def test_a_mark_of_the_encoding_may_come_first(tmp_path, suffix):
         ("a.json", with_image(t_us=0.25), "labels.form"),
         ("a.json", with_image(t_us=float("nan")), "labels.form"),
         ("a.json", with_image(id="b"), "labels.form"),
-        ("a.npy", array_header("(1000000000000,)"), "files.content"),
-        ("a.npy", array_header("(3,)").replace(b"'<i8',", b"'|O', "), "labels.not_numpy"),
+        ("a.npy", array_header("(1000000000000,)"), "file.damaged"),
+        ("a.npy", array_header("(3,)").replace(b"'<i8',", b"'|O', "), "file.kind"),
     ],
 )
 def test_a_damaged_file_says_what_is_wrong_with_it(tmp_path, name, content, key):

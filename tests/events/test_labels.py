@@ -34,10 +34,10 @@ def test_old_files_are_read_by_field_name(tmp_path):
 def test_files_that_hold_no_boxes_are_refused(tmp_path):
     np.save(tmp_path / "plain.npy", np.zeros(3))
     (tmp_path / "empty.npy").write_bytes(b"")
-    for name, key in (("plain.npy", "labels.missing_fields"), ("empty.npy", "files.content")):
+    for name, key in (("plain.npy", "labels.form"), ("empty.npy", "file.damaged")):
         with raises(key):
             read_boxes(tmp_path / name)
-    with raises("labels.dtype"):
+    with raises("array.form"):
         write_boxes(tmp_path / "a.npy", np.zeros(3))
 
 
@@ -61,7 +61,7 @@ def test_a_number_is_never_cast_to_another_one(tmp_path, field, value, message):
     assert len(read_boxes(tmp_path / "a.npy")) == 2
     found[field][1] = value
     np.save(tmp_path / "a.npy", found)
-    with raises("labels.not_whole") as error:
+    with raises("labels.form") as error:
         read_boxes(tmp_path / "a.npy")
     assert message in str(error.value)
 

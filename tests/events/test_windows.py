@@ -123,7 +123,7 @@ def test_the_configuration_speaks_milliseconds(options, wanted):
         ({"window_ms": float("nan")}, "setting.out_of_range"),
         ({"convention": "RVT"}, "setting.choice"),
         ({"representation": "time_surface"}, "setting.choice"),
-        ({"representation": "surfaces", "convention": "rvt"}, "windows.rvt_convention"),
+        ({"representation": "surfaces", "convention": "rvt"}, "setting.conflict"),
         ({"count_cutoff": 0}, "setting.out_of_range"),
         ({"count_cutoff": 256}, "setting.out_of_range"),
         ({"num_bins": 0}, "setting.out_of_range"),
@@ -133,19 +133,19 @@ def test_the_configuration_speaks_milliseconds(options, wanted):
     ],
 )
 def test_windows_that_cannot_be_counted_are_refused(options, key):
-    with raises(key, "" if key == "windows.rvt_convention" else f"windows.{next(iter(options))}="):
+    with raises(key, "" if key == "setting.conflict" else f"windows.{next(iter(options))}="):
         WindowsConfig(**options)
 
 
 @pytest.mark.parametrize(
     ("values", "key"),
     [
-        ({"count_cutoff": 256}, "windows.bins"),
-        ({"num_bins": 0}, "windows.bins"),
-        ({"stride_us": math.nan}, "windows.lengths"),
-        ({"length_us": 0}, "windows.lengths"),
-        ({"time_constants_us": ()}, "windows.time_constants"),
-        ({"time_constants_us": (100,)}, "windows.time_constants"),
+        ({"count_cutoff": 256}, "setting.out_of_range"),
+        ({"num_bins": 0}, "setting.out_of_range"),
+        ({"stride_us": math.nan}, "setting.out_of_range"),
+        ({"length_us": 0}, "setting.out_of_range"),
+        ({"time_constants_us": ()}, "setting.form"),
+        ({"time_constants_us": (100,)}, "setting.out_of_range"),
     ],
 )
 def test_windows_of_a_file_keep_the_same_limits(values, key):
@@ -165,7 +165,7 @@ def test_windows_at_another_rate_are_as_long_as_the_stride_or_as_before():
 def test_unusable_grids_are_refused():
     with raises("windows.no_label_time"):
         label_grid(np.array([], np.int64), 0, WindowSettings())
-    with raises("windows.lengths"):
+    with raises("setting.out_of_range"):
         WindowSettings(0)
 
 

@@ -127,13 +127,13 @@ def test_a_flipped_bit_of_an_exported_file_is_found(exported, tmp_path):
         flipped = bytearray(whole)
         flipped[position] ^= 4
         path.write_bytes(flipped)
-        with raises("files.digest", "model.onnx"):
+        with raises("file.damaged", "model.onnx"):
             read_exported(path)
     path.write_bytes(re.sub(rb"sha256:[0-9a-f]{6}", b"no digest now", whole))  # as a file of another program
     assert not check_digest(path)
     read_exported(path)
     path.write_bytes(path.read_bytes().replace(b'"yolox"', b'"yoLox"'))
-    with raises("plugins.no_such_part", "model.onnx"):
+    with raises("setting.no_such_part", "model.onnx"):
         read_exported(path)
 
 
@@ -255,7 +255,7 @@ def test_an_earlier_file_stays_until_another_has_been_checked(refused, tmp_path,
 
     def unreadable(path):
         assert path.read_bytes() == b"model"
-        raise UserError("files.unreadable", "cannot be read")
+        raise UserError("file.unreadable", "cannot be read")
 
     monkeypatch.setattr(checked_export, "read_exported", unreadable)
     assert "cannot be read" in refused("earlier/model.onnx")
@@ -290,7 +290,7 @@ def test_other_frames_need_another_export(exported, tmp_path, monkeypatch, capsy
 
 
 def test_what_cannot_be_exported_is_refused(live_checkpoint, tmp_path):
-    with raises("layer.no_real_step"):
+    with raises("layer.lacks"):
         DetectorStep(live_checkpoint(bidirectional=True).detector)
     with raises("export.memory_chunk"):
         export_detector(live_checkpoint(memory="chunk", memory_chunk=3), tmp_path / "a.onnx")

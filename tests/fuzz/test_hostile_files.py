@@ -169,10 +169,10 @@ HOSTILE: list[tuple[str, Callable[[Path], object], Callable[[Path], object], str
     *(
         ("a.h5", lambda path, pair=pair: described_frames(path, *pair), read_prepared, key)
         for pair in DESCRIPTIONS
-        for key in ["memory.too_little" if pair in TOO_LARGE else "files.content"]
+        for key in ["memory.too_little" if pair in TOO_LARGE else "file.damaged"]
     ),
     ("a.npz", archive_that_unpacks_to_much, read_events, "columns.missing"),
-    ("a.npz", archive_that_unpacks_to_much, read_boxes, "labels.missing_fields"),
+    ("a.npz", archive_that_unpacks_to_much, read_boxes, "labels.form"),
 ]
 
 
@@ -203,7 +203,7 @@ def test_a_hostile_file_is_refused_in_bounded_memory(tmp_path, name, write, read
 def test_wrong_settings_of_a_prepared_file_are_refused(tmp_path, changed):
     sequence = open_sequence(write_prepared(tmp_path / "a.h5"))
     sequence.meta.update(changed)
-    with raises("files.content"):
+    with raises("file.damaged"):
         sequence.settings  # noqa: B018
 
 

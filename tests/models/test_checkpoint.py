@@ -95,7 +95,7 @@ def test_weights_that_a_flipped_bit_makes_a_folder_are_refused(tmp_path, written
         flipped = bytearray(whole)
         flipped[entry + 38] ^= 0x10  # APPNOTE.TXT 4.3.12: external file attributes
         path.write_bytes(flipped)
-        with raises("checkpoint.unreadable"):
+        with raises("weights.not_a_checkpoint"):
             load_file(path)
 
 
@@ -110,10 +110,10 @@ def test_weights_without_a_digest_are_read(tmp_path, written):
         found = read_checkpoint(tmp_path / name).detector.state_dict()
         assert all(torch.equal(found[key], value) for key, value in detector.state_dict().items())
     save_safetensors(content["state_dict"], tmp_path / "plain.safetensors")
-    with raises("checkpoint.no_model"):
+    with raises("weights.not_a_checkpoint"):
         read_checkpoint(tmp_path / "plain.safetensors")
     (tmp_path / "text.safetensors").write_text("not weights")
-    with raises("checkpoint.unreadable"):
+    with raises("weights.not_a_checkpoint"):
         read_checkpoint(tmp_path / "text.safetensors")
 
 
@@ -157,7 +157,7 @@ def test_weights_know_the_lengths_of_their_training_windows():
     assert meta.window_lengths_us == (5_000, 20_000, 50_000)
     loaded = CheckpointMeta.from_dict(json.loads(json.dumps(meta.to_dict())))
     assert (loaded.window_lengths_us, loaded.may_shrink_windows) == (meta.window_lengths_us, True)
-    with raises("checkpoint.window_lengths"):
+    with raises("setting.out_of_range"):
         CheckpointMeta.from_dict({**meta.to_dict(), "window_lengths_us": [50_000, 0]})
 
 
@@ -213,16 +213,16 @@ def test_windows_that_the_training_did_not_have_are_told():
 
 
 def test_files_that_are_no_checkpoint_are_named(tmp_path, written):
-    with raises("checkpoint.missing"):
+    with raises("weights.missing"):
         read_checkpoint(tmp_path / "missing.ckpt")
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     (tmp_path / "run" / "checkpoints" / "best.ckpt").touch()
     for of_run in (tmp_path / "run", tmp_path / "run" / "best.ckpt"):
-        with raises("checkpoint.missing"):
+        with raises("weights.missing"):
             read_checkpoint(of_run)
     for content in (written[0].read_bytes()[:1000], b"weights", b""):
         (tmp_path / "a.ckpt").write_bytes(content)
-        with raises("checkpoint.unreadable"):
+        with raises("weights.not_a_checkpoint"):
             read_checkpoint(tmp_path / "a.ckpt")
 
 
@@ -238,17 +238,17 @@ MISFITS = {
 @pytest.mark.parametrize(
     ("content", "key"),
     [
-        ([1, 2], "checkpoint.not_a_dict"),
-        ({"state_dict": {"weight": torch.ones(1)}}, "checkpoint.no_model"),
-        ({"state_dict": {"mdl.backbone.x": torch.ones(1)}}, "checkpoint.official"),
-        ({"rvtssm": META, "state_dict": MISFITS}, "checkpoint.shapes"),
-        ({"rvtssm": {**META, "format_version": 99}, "state_dict": WEIGHTS}, "checkpoint.format_version"),
+        ([1, 2], "weights.not_a_checkpoint"),
+        ({"state_dict": {"weight": torch.ones(1)}}, "weights.not_a_checkpoint"),
+        ({"state_dict": {"mdl.backbone.x": torch.ones(1)}}, "weights.official"),
+        ({"rvtssm": META, "state_dict": MISFITS}, "weights.do_not_fit"),
+        ({"rvtssm": {**META, "format_version": 99}, "state_dict": WEIGHTS}, "weights.version"),
         (
             {"rvtssm": META, "state_dict": {name: torch.zeros(()).expand(w.shape) for name, w in WEIGHTS.items()}},
-            "checkpoint.size_of_weights",
+            "weights.do_not_fit",
         ),
         *(
-            ({"rvtssm": {}, "state_dict": weights}, "checkpoint.no_weights")
+            ({"rvtssm": {}, "state_dict": weights}, "weights.not_a_checkpoint")
             for weights in (None, [1], {"a": 1}, {("detector", "a"): torch.zeros(1)}, {3: torch.zeros(1)})
         ),
     ],

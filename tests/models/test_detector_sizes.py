@@ -83,7 +83,7 @@ def test_every_frame_fits_with_windows_of_at_most_ten_pixels(height, width):
 
 
 def test_an_empty_frame_is_refused():
-    with raises("model.frame_size"):
+    with raises("setting.out_of_range"):
         build_detector(MODEL_SIZES["tiny"], TemporalConfig(), 0, 10, num_classes=2)
 
 
@@ -235,5 +235,5 @@ def test_strides_that_mean_nothing_are_refused(strides, key, shown):
 
 
 def test_strides_that_the_backbone_has_not_are_refused_with_those_it_has():
-    with raises("model.strides"):
+    with raises("setting.form"):
         describe(strides=[5]).build()

@@ -102,7 +102,7 @@ def test_state_dict_goes_round_and_fits_its_detector_only():
         other.load_state_dict(streams.state_dict())
         assert push(other, [5, 3], [False, True]) == [3, 1]
         stored = streams.state_dict()
-        with raises("streams.stored_states"):
+        with raises("memory.other_state"):
             other.load_state_dict({**stored, "steps": {3: 1}})
 
 

@@ -77,13 +77,11 @@ def test_weights_come_from_a_file_with_the_first_filters_spread_over_the_channel
 
 def test_a_checkpoint_needs_the_file_no_more(build_timm, tmp_path):
     assert build_timm(timm_weights=str(tmp_path / "gone.pth"))
-    with raises("timm.weights_missing"):
+    with raises("file.missing"):
         build_timm(timm_weights=str(tmp_path / "gone.pth")).backbone.load_pretrained()
 
 
-@pytest.mark.parametrize(
-    ("content", "key"), [("of another model", "timm.lacks_weights"), ("nothing", "timm.weights_unreadable")]
-)
+@pytest.mark.parametrize(("content", "key"), [("of another model", "weights.do_not_fit"), ("nothing", "file.kind")])
 def test_weights_that_do_not_fit_are_refused(build_timm, tmp_path, content, key):
     path = tmp_path / "model.pth"
     if content == "nothing":

@@ -179,15 +179,15 @@ def test_what_has_another_meaning_or_size_is_left_and_the_rest_is_taken(start, a
 
 
 def test_weights_with_nothing_in_common_are_refused(start):
-    with raises("transfer.nothing_fits"):
+    with raises("weights.do_not_fit"):
         start(META, with_model(embed_dim=16))
 
 
 def test_a_file_without_weights_is_refused(tmp_path):
-    with raises("checkpoint.missing"):
+    with raises("weights.missing"):
         read_source(tmp_path / "missing.ckpt")
     torch.save({"weights": 3}, tmp_path / "other.ckpt")
-    with raises("checkpoint.no_weights"):
+    with raises("weights.not_a_checkpoint"):
         read_source(tmp_path / "other.ckpt")
 
 

@@ -21,7 +21,7 @@ class LeakyLayer(TemporalLayer):
 
     def __init__(self, dim: int, config: TemporalConfig | None = None) -> None:
         super().__init__()
-        TemporalConfig.of_layer(config, self.name, dim).refuse_bandlimit("it has no frequencies")
+        TemporalConfig.of_layer(config, type(self), dim).refuse_bandlimit("it has no frequencies")
         self.log_rate = nn.Parameter(torch.linspace(-3, 0, dim))
         self.mix = nn.Linear(dim, dim)
 

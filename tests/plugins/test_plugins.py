@@ -112,8 +112,8 @@ def test_the_layer_of_the_page_keeps_the_contract():
     [
         ("json.py", "another module is named json"),
         ("time.py", "another module is named time"),  # which has no file
-        ("my.part.py", "name a Python file, such as my_part.py"),
-        ("part.txt", "name a Python file, such as my_part.py"),
+        ("my.part.py", ".*name a Python file, such as my_part.py"),
+        ("part.txt", ".*name a Python file, such as my_part.py"),
     ],
 )
 def test_a_file_that_cannot_be_imported_by_its_name_is_refused(name, answer, tmp_path):
@@ -123,7 +123,7 @@ def test_a_file_that_cannot_be_imported_by_its_name_is_refused(name, answer, tmp
 
 
 def test_a_part_of_a_file_that_is_not_imported_is_told_for_the_command_line_and_for_python():
-    with raises("plugins.no_such_part"):
+    with raises("setting.no_such_part"):
         build_temporal_layer(TemporalConfig(name="elsewhere"), 4)
 
 
@@ -133,7 +133,7 @@ def test_weights_of_a_part_that_is_not_imported_ask_for_its_file(live_checkpoint
     meta = replace(usual, temporal_config=TemporalConfig(name="leaky"))
     write_checkpoint(tmp_path / "leaky.ckpt", meta.build(), meta)
     del TEMPORAL_LAYERS["leaky"]
-    with raises("plugins.no_such_part", "plugins=[FILE]"):
+    with raises("setting.no_such_part", "plugins=[FILE]"):
         read_checkpoint(tmp_path / "leaky.ckpt")
 
 
@@ -141,9 +141,9 @@ def test_a_layer_says_what_it_does_not_define():
     from leaky_layer import LeakyLayer
 
     layer = LeakyLayer(4)
-    with raises("layer.no_kernel"):
+    with raises("layer.lacks"):
         layer.kernel(3)
-    with raises("layer.no_h2_norm"):
+    with raises("layer.lacks"):
         layer.h2_norm()
     assert layer.spectrum() == "LeakyLayer has no spectrum()"
 

@@ -74,7 +74,7 @@ def test_old_files_have_no_header_and_some_no_size(tmp_path):
     [
         (b"% Version 2\n% Height 48\n% Width 64\n\x0e\x10" + b"0" * 16, "dat.kind"),
         (b"% Version 2\n% Height 48\n% Width 64\n\x00", "dat.header"),
-        (b"% Version 2\n% Height 48\n% Width " + b"9" * 5000 + b"\n\x00\x08", "files.content"),
+        (b"% Version 2\n% Height 48\n% Width " + b"9" * 5000 + b"\n\x00\x08", "file.damaged"),
         (b"% Version 2", "header.unfinished_line"),
         (b"", "reader.empty_file"),
     ],

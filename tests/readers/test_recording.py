@@ -141,7 +141,7 @@ def test_hdf5_of_another_layout_is_refused(tmp_path):
     for path, key in (
         (tmp_path / "ecf.hdf5", "ecf.no_table"),
         (tmp_path / "other.h5", "file.content"),
-        (tmp_path / "cut.h5", "files.content"),
+        (tmp_path / "cut.h5", "file.damaged"),
         (uneven, "hdf5.lengths"),
     ):
         with raises(key):

@@ -143,7 +143,7 @@ def test_a_column_that_lost_the_settings_of_its_filter_is_refused(tmp_path):
 def test_a_size_that_no_sensor_has_is_refused_and_not_told_as_a_damaged_file(tmp_path, side):
     path = tmp_path / "a.csv"
     path.write_text("1,2,3,1\n")
-    with raises("sensor.impossible_given" if type(side) is int else "sensor.not_whole"):
+    with raises("sensor.impossible_given" if type(side) is int else "setting.form"):
         open_recording(path, 48, side)
 
 

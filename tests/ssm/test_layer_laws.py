@@ -27,7 +27,7 @@ from user_errors import raises
 
 from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
+from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer, with_layer_defaults
 from rvtssm.system.user_error import UserError
 from rvtssm.testing import LAWS, built
 
@@ -172,7 +172,7 @@ def test_a_gpu_gives_the_numbers_of_the_cpu(case, varying):
 
 
 def test_names_that_do_not_exist_are_refused_with_the_ones_that_do():
-    with pytest.raises(ValueError, match=r"temporal\.name='gru'; choose from s4, s4d, s5, selective_s5, s7, lstm"):
+    with pytest.raises(ValueError, match=r"temporal\.name=gru; choose from s4, s4d, s5, selective_s5, s7, lstm"):
         build_temporal_layer(TemporalConfig(name="gru"), DIM)
     for name in ("s4d", "s5", "selective_s5"):
         with raises("setting.choice", "temporal.init"):
@@ -187,11 +187,12 @@ def test_names_that_do_not_exist_are_refused_with_the_ones_that_do():
 
 @pytest.mark.parametrize("name", TEMPORAL_LAYERS)
 def test_the_settings_of_a_layer_are_what_its_class_says(name):
-    """The settings start without torch, and the class that says what is special about a layer needs it."""
-    config, layer = TemporalConfig(name=name), CORES[name]
+    """A checkpoint keeps them, so that a layer may get another default later."""
+    layer = CORES[name]
+    config = with_layer_defaults(TemporalConfig(name=name))
     assert (config.discretization, config.block) == (layer.default_rule, layer.default_block)
     if layer.may_be_bidirectional:
         assert not build_temporal_layer(TemporalConfig(name=name, bidirectional=True), DIM).is_causal
     else:
         with pytest.raises(UserError, match=r"temporal\.bidirectional"):
-            TemporalConfig(name=name, bidirectional=True)
+            build_temporal_layer(TemporalConfig(name=name, bidirectional=True), DIM)

@@ -212,7 +212,7 @@ def test_current_step_masks_sequences_one_by_one(case):
 
 @pytest.mark.parametrize("case", [case for case in CASES if case not in MASKED_CASES])
 def test_a_bandlimit_is_refused_by_name_where_there_are_no_modes_to_mask(case):
-    with raises("temporal.no_bandlimit"):
+    with raises("setting.conflict"):
         build(case, bandlimit=0.5)
     build(case, bandlimit=0.0)
 
@@ -336,17 +336,17 @@ def test_masked_modes_are_not_part_of_the_norm():
 @pytest.mark.parametrize("name", ["lstm", "selective_s5", "s7"])
 def test_layers_without_a_transfer_function_say_so(name):
     layer = build_temporal_layer(TemporalConfig(name=name), 4)
-    with raises("layer.no_h2_norm"):
+    with raises("layer.lacks"):
         layer.h2_norm()
 
 
 def test_a_band_must_have_a_beginning_and_an_end():
     layer = h2_layer("s5")
     for band in ((2.0, 1.0), (-1.0, 1.0)):
-        with raises("layer.band"):
+        with raises("setting.out_of_range"):
             layer.h2_norm(*band)
     for band in ((0.0, 1.0), (1.0, math.inf)):
-        with raises("layer.band"):
+        with raises("setting.out_of_range"):
             h2_layer("s4").h2_norm(*band)
 
 

@@ -73,7 +73,7 @@ def test_the_real_step_leaves_the_layer_as_it_is_and_has_its_own_constants(case)
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_layer_without_a_real_step_says_what_to_use(case):
-    with raises("layer.no_real_step"):
+    with raises("layer.lacks"):
         build(case).real_step()
 
 
@@ -81,7 +81,7 @@ def test_a_mode_that_the_real_step_would_divide_by_is_refused():
     layer = build_temporal_layer(TemporalConfig(name="s5", clip_real=False), DIM)
     with torch.no_grad():
         layer.ssm.Lambda[0] = 0
-    with raises("layer.zero_mode"):
+    with raises("layer.lacks"):
         layer.real_step()
 
 

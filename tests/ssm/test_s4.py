@@ -90,7 +90,7 @@ def test_the_s4_recurrence_written_out(num_sequences):
 @torch.no_grad()
 def test_s4_takes_one_init_and_one_block():
     for wrong in ({"init": "lin"}, {"state_size": 7}):
-        with raises("layer.s4_init"):
+        with raises("setting.conflict"):
             S4SSM(DIM, TemporalConfig(name="s4", **wrong))
     one, eight = (S4SSM(DIM, TemporalConfig(name="s4", num_blocks=blocks)).continuous()[0] for blocks in (1, 8))
     assert one.shape == eight.shape == (DIM, 64, 64), "a key that it does not read"

@@ -31,9 +31,9 @@ def test_spectra_are_stable_paired_and_orthonormal(name):
 
 
 def test_sizes_that_cannot_be_are_refused():
-    with raises("layer.num_blocks"):
+    with raises("setting.conflict"):
         S5SSM(4, TemporalConfig(state_size=10, num_blocks=4))
-    with raises("layer.odd_block"):
+    with raises("setting.conflict"):
         S5SSM(4, TemporalConfig(state_size=10, num_blocks=2, half_state=True))
 
 

@@ -131,7 +131,7 @@ def test_the_sweeps_are_chosen_by_device(monkeypatch):
     for device in ("cpu", "cuda", "mps"):
         assert sweeps.__wrapped__(device, "loop") is scan_loop
     assert sweeps.__wrapped__("cpu", "triton") is scan_cpu
-    with raises("extras.missing", "temporal.scan=triton"):
+    with raises("install.extra", "temporal.scan=triton"):
         sweeps.__wrapped__("cuda", "triton")
     monkeypatch.setattr(scan_module.importlib.util, "find_spec", lambda name: name)
     monkeypatch.setitem(sys.modules, "rvtssm.ssm.scan_triton", None)  # it is there, and cannot be imported

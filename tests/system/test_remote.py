@@ -129,9 +129,9 @@ def test_a_name_in_a_store_cannot_lead_out_of_its_folder(tmp_path):
 
 
 def test_nothing_is_written_to_a_url(tmp_path, capsys):
-    with raises("remote.only_read"):
+    with raises("setting.form"):
         preprocess_dataset(SPEC, tmp_path, "s3://bucket/out", SETTINGS, CONFIG, progress=False)
     out = "dataset.prepared_dir=s3://bucket/out"
     assert cli.main(["preprocess", "dataset=synthetic", f"dataset.raw_dir={tmp_path}", out]) == 2
     error = capsys.readouterr().err
-    assert f"{out} is a URL" in error and error.count("\n") == 1
+    assert f"{out}; this is a URL" in error and error.count("\n") == 1

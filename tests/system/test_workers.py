@@ -43,7 +43,7 @@ def test_every_task_ends_with_its_result_or_its_error(build):
 def test_a_worker_that_dies_ends_the_run_and_names_its_task(end):
     tasks = [("good", pow, (2, 3)), ("deadly", exec, (end,)), *((str(i), time.sleep, (HOUR_S,)) for i in range(8))]
     begun_s = time.monotonic()
-    with closing(Processes(2)) as workers, raises("workers.ended"):
+    with closing(Processes(2)) as workers, raises("run.process_ended"):
         done_by_key(workers, tasks)
     assert time.monotonic() - begun_s < HOUR_S
 
@@ -145,5 +145,5 @@ def test_a_worker_that_holds_the_interpreter_lock_ends_with_its_parent(endless):
 
 def test_a_cluster_that_does_not_answer_is_named():
     pytest.importorskip("distributed")
-    with raises("cluster.no_scheduler", "tcp://127.0.0.1:9"):
+    with raises("remote.cluster", "tcp://127.0.0.1:9"):
         DaskCluster("tcp://127.0.0.1:9", timeout_s=0.1)

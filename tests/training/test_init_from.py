@@ -87,7 +87,7 @@ def test_the_settings_of_weights_are_the_defaults_of_a_run_from_them(toy_config,
     write_checkpoint(start := tmp_path / "start.ckpt", meta.build(), meta)
     named = [word for word in config_words(config) if not word.startswith(("model", "temporal", "windows"))]
     found = compose([*named, f"training.init_from={start}", "dataset.source=raw"], "train")
-    assert (found.model, found.temporal) == (described.model, described.temporal)
+    assert (found.model, found.temporal) == (described.model, meta.temporal_config)
     assert found.windows.settings == meta.windows
     of_frames = compose([*named, f"training.init_from={start}"], "train")  # which no setting of weights changes
     assert of_frames.windows == config.windows and of_frames.temporal == described.temporal
@@ -129,9 +129,9 @@ def test_classes_of_other_names_are_mapped():
     given = mapped_classes("key", {"vehicle": "bus"}, names, ("tram", "bus"))
     assert given == ("person", "bus", "two-wheeler")
     for pairs, key in (
-        ({"bus": "tram"}, "class_map.no_such_class"),
-        ({"vehicle": "van"}, "class_map.no_such_class"),
-        ({"vehicle": "bus", "person": "bus"}, "class_map.two_to_one"),
+        ({"bus": "tram"}, "setting.choice"),
+        ({"vehicle": "van"}, "setting.choice"),
+        ({"vehicle": "bus", "person": "bus"}, "setting.form"),
     ):
         with raises(key):
             mapped_classes("key", pairs, names, ("tram", "bus"))
@@ -166,13 +166,13 @@ def test_the_map_of_classes_is_read_from_words_and_written_as_such():
 
 def test_weights_that_are_none_are_refused_before_data_are_read(toy_config, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "data_of", lambda sections: pytest.fail("data were touched"))
-    with raises("checkpoint.missing"):
+    with raises("weights.missing"):
         train(toy_config(tmp_path, f"training.init_from={tmp_path / 'missing.ckpt'}"))
 
 
 def test_weights_that_do_not_fit_are_refused_before_data_are_read(toy_config, tmp_path, trained, monkeypatch):
     monkeypatch.setattr(SequenceDataModule, "sequences", lambda *arguments: pytest.fail("data were touched"))
-    with raises("transfer.nothing_fits"):
+    with raises("weights.do_not_fit"):
         train(toy_config(tmp_path, f"training.init_from={trained}", "model.embed_dim=16"))
 
 

@@ -12,7 +12,7 @@ from rvtssm.cli.inputs import check_training, writable
 from rvtssm.cli.preprocess import preprocess
 from rvtssm.cli.run_files import run_files
 from rvtssm.cli.train import train
-from rvtssm.cli.words import DetectorSettings, overrides, settings_of
+from rvtssm.cli.words import overrides, settings_of
 from rvtssm.contrib.demo.generate import generate
 from rvtssm.contrib.studies.cells_page import CELLS_FILE, cells_page
 from rvtssm.contrib.studies.study_cells import Cell, Point, in_words, study_cells
@@ -281,7 +281,7 @@ def _not_to_repeat(config: StudySettings, shared: Sequence[str]) -> list[str]:
         return []
     source = start_settings(replace(config, resume=None))
     of_weights = settings_of(source.model, source.temporal, source.windows)
-    others = DetectorSettings(config.model, config.temporal, config.windows).others(of_weights)
+    others = settings_of(config.model, config.temporal, config.windows.settings).others(of_weights)
     named = {word.partition("=")[0] for word in others}
     words = [word for word in overrides(config) if word.split(".")[0] in DECIDED and word not in shared]
     return [word for word in words if word.partition("=")[0] not in named]

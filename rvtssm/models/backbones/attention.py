@@ -131,7 +131,11 @@ class SelfAttention(nn.Module):
         super().__init__()
         if dim % head_dim != 0:
             raise UserError(
-                "model.head_dim", f"head_dim={head_dim} does not divide the {dim} channels of a stage; choose a divisor"
+                "setting.conflict",
+                name="model.head_dim",
+                found=head_dim,
+                needed=f"it does not divide the {dim} channels of a stage",
+                advice="choose a divisor",
             )
         self.head_dim = head_dim
         self.qkv = nn.Linear(dim, 3 * dim)

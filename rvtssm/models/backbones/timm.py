@@ -66,8 +66,11 @@ class TimmBackbone(Backbone):
         self.channels = {stride: info.channels()[index] for stride, index in sorted(self._index.items())}
         if not self.channels:
             raise UserError(
-                "timm.strides",
-                f"model.timm_name={self.name} has no map of the strides {list(_STRIDES)}; choose another model",
+                "setting.conflict",
+                name="model.timm_name",
+                found=self.name,
+                needed=f"it has no map of the strides {list(_STRIDES)}",
+                advice="choose another model",
             )
         self.memory_strides = check_memory_strides(temporal.strides, self.channels)
         self.temporal = nn.ModuleDict(
@@ -127,9 +130,11 @@ class TimmBackbone(Backbone):
             given = _read(self.weights)
             if missing := [name for name in own if name not in given]:
                 raise UserError(
-                    "timm.lacks_weights",
-                    f"model.timm_weights={self.weights} lacks {len(missing)} of the {len(own)} weights of "
-                    f"model.timm_name={self.name}, such as {missing[0]}; give weights that timm saved for this model",
+                    "weights.do_not_fit",
+                    name=f"model.timm_weights={self.weights}",
+                    found=f"it lacks {len(missing)} of the {len(own)} weights of model.timm_name={self.name}, such as "
+                    f"{missing[0]}",
+                    advice="give weights that timm saved for this model",
                 )
             overlay = {"pretrained_cfg_overlay": {"file": self.weights}}
         self.spatial.load_state_dict(self._create(pretrained=True, **overlay).state_dict())
@@ -146,9 +151,10 @@ class TimmBackbone(Backbone):
             )
         except Exception as error:  # models and the download of their weights raise errors of many kinds
             raise UserError(
-                "timm.cannot_build",
-                f"timm cannot build model.timm_name={self.name} with model.timm_weights={self.weights} ({error}); "
-                "choose another model, or weights from a file",
+                "model.cannot_build",
+                name=f"model.timm_name={self.name}",
+                found=f"timm cannot build it with model.timm_weights={self.weights} ({error})",
+                advice="choose another model, or weights from a file",
             ) from error
         return model
 
@@ -158,13 +164,19 @@ def _known(name: str | None) -> str:
 
     if name is None:
         raise UserError(
-            "timm.name_needed", "model.backbone=timm needs model.timm_name=NAME, such as resnet18 or convnext_atto"
+            "setting.needs",
+            name="model.backbone",
+            found="timm",
+            needed="this needs model.timm_name=NAME, such as resnet18 or convnext_atto",
         )
     if not timm.is_model(name):
         near = get_close_matches(name, timm.list_models(), n=3, cutoff=0.5)
         raise UserError(
-            "timm.no_such_model",
-            f"timm has no model model.timm_name={name!r}; similar names are {', '.join(near) or 'none'}",
+            "setting.choice",
+            name="model.timm_name",
+            found=name,
+            needed="timm has no such model",
+            advice=f"similar names are {', '.join(near) or 'none'}",
         )
     return name
 
@@ -174,11 +186,14 @@ def _read(path: str) -> dict[str, Any]:
 
     if not Path(path).is_file():
         raise UserError(
-            "timm.weights_missing", f"model.timm_weights={path}: there is no such file; give a file, pretrained or null"
+            "file.missing",
+            name=f"model.timm_weights={path}",
+            found="there is no such file",
+            advice="give a file, pretrained or null",
         )
     try:
         return load_state_dict(path, weights_only=True)
     except Exception as error:  # for files of another kind, torch raises many kinds of errors
         raise UserError(
-            "timm.weights_unreadable", f"model.timm_weights={path} holds no weights that timm can read ({error})"
+            "file.kind", name=f"model.timm_weights={path}", found=f"it holds no weights that timm can read ({error})"
         ) from error

@@ -87,7 +87,7 @@ def test_a_folder_of_other_settings_is_refused(raw_dir, tmp_path):
     assert json.loads((raw_dir / "synthetic.json").read_text())["seed"] == 5
     for content in ('{"seed": 5', "[]"):
         (tmp_path / "synthetic.json").write_text(content)
-        with raises("files.content", "synthetic.json"):
+        with raises("file.damaged", "synthetic.json"):
             generate_dataset(SMALL, tmp_path, STREET, progress=False)
 
 

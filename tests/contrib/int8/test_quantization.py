@@ -163,11 +163,11 @@ def test_a_flipped_bit_of_both_files_of_an_xml_is_found(low_precision, tmp_path)
             flipped = bytearray(whole)
             flipped[position] ^= 4
             path.write_bytes(flipped)
-            with raises("files.digest", "a.xml"):
+            with raises("file.damaged", "a.xml"):
                 read_exported(tmp_path / "a.xml")
         path.write_bytes(whole)
     (tmp_path / "a.bin").unlink()
-    with raises("exported.no_weights_beside"):
+    with raises("file.missing"):
         read_exported(tmp_path / "a.xml")
 
 
@@ -176,8 +176,8 @@ def test_a_flipped_bit_of_both_files_of_an_xml_is_found(low_precision, tmp_path)
     [
         ("a.ckpt", "int8", None, "setting.conflict"),
         ("a.xml", "bf16", None, "setting.conflict"),
-        ("a.xml", "float32", "openvino", "extras.missing"),
-        ("a.onnx", "int8", "nncf", "extras.missing"),
+        ("a.xml", "float32", "openvino", "install.extra"),
+        ("a.onnx", "int8", "nncf", "install.extra"),
     ],
 )
 def test_what_cannot_be_exported_is_refused(monkeypatch, name, precision, missing, key):

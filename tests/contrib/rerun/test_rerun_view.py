@@ -118,5 +118,5 @@ def test_a_viewer_that_cannot_start_and_a_missing_library_are_one_line(monkeypat
     with raises("rerun.no_viewer"):
         open_rerun_viewer(Path(), CONTEXT).__enter__()
     monkeypatch.setitem(sys.modules, "rerun", None)
-    with raises("extras.missing", "rerun"):
+    with raises("install.extra", "rerun"):
         open_rerun_viewer(Path(), CONTEXT).__enter__()

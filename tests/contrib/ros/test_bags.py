@@ -222,5 +222,5 @@ def test_a_cell_of_another_type_is_an_error(tmp_path, change):
 def test_without_the_library_a_line_names_the_extra(tmp_path, monkeypatch):
     path = write_events(tmp_path / "bag", SHORT, "mcap")
     monkeypatch.setitem(sys.modules, "rosbags", None)
-    with raises("extras.missing", "bags"):
+    with raises("install.extra", "bags"):
         open_recording(path)

@@ -350,7 +350,7 @@ def test_a_time_that_no_message_can_have_is_refused(tmp_path):
 
 def test_without_the_package_the_format_names_its_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "rosbags", None)
-    with raises("extras.missing", "rosbags"):
+    with raises("install.extra", "rosbags"):
         write(tmp_path)
 
 

@@ -134,9 +134,9 @@ def test_several_detectors_are_compared_in_pairs(recordings, tmp_path, capsys):
         (lambda labels, found: labels["annotations"][0].update(iscrowd=1), "file.content", "crowd"),
         (lambda labels, found: labels["images"][0].pop("t_us"), "file.damaged", "some images"),
         (lambda labels, found: labels["images"][1].update(id=1), "file.damaged", "the same id"),
-        (lambda labels, found: labels.pop("categories"), "files.content", "not a COCO data set"),
-        (lambda labels, found: found[0].update(category_id=9), "files.content", "not a COCO result"),
-        (lambda labels, found: found[0].pop("score"), "files.content", "not a COCO result"),
+        (lambda labels, found: labels.pop("categories"), "file.damaged", "not a COCO data set"),
+        (lambda labels, found: found[0].update(category_id=9), "file.damaged", "not a COCO result"),
+        (lambda labels, found: found[0].pop("score"), "file.damaged", "not a COCO result"),
     ],
 )
 def test_what_is_not_in_a_written_form_is_refused(recordings, tmp_path, spoil, key, about):

@@ -238,5 +238,5 @@ def test_what_cannot_be_audited_is_one_line(weights, tmp_path, capsys, change, a
 
 def test_layers_without_steps_are_refused(live_checkpoint, draw_events):
     checkpoint = live_checkpoint("s5", bidirectional=True)
-    with raises("stream.not_causal"):
+    with raises("layer.lacks"):
         audit_detector(checkpoint, draw_events(), (48, 64), progress=False)

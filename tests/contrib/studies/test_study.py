@@ -377,7 +377,7 @@ def test_a_package_that_tracks_need_is_asked_for_before_anything_is_trained(fake
     done, run, points = fake
     points[0][1].evaluation.track = "bytetrack"
     monkeypatch.setitem(sys.modules, "trackers", None)
-    with raises("extras.missing", "evaluation.track=bytetrack"):
+    with raises("install.extra", "evaluation.track=bytetrack"):
         run(tmp_path)
     assert not done
 

@@ -342,7 +342,7 @@ def test_the_number_in_a_name_is_the_frame(clip, tmp_path, first):
         ("gt.txt", "coco", "1,7,10,20,24,24", "labels.form"),
         ("other/x9.txt", None, "0 0.5 0.5 0.2 0.2", "video_labels.no_frame"),
         ("short/000.txt", None, "0 0.5 0.5", "labels.form"),
-        ("tracks.txt", None, f"1,{(1 << 32) + 1},10,20,24,24", "labels.not_whole"),
+        ("tracks.txt", None, f"1,{(1 << 32) + 1},10,20,24,24", "labels.form"),
         ("classes.txt", None, f"1,7,10,20,24,24,1,{1 << 40}", "video_labels.class_number"),
     ],
 )

@@ -59,7 +59,7 @@ def open_yolox(path: Path) -> Teacher:
     try:
         import onnxruntime
     except ImportError:
-        raise UserError("extras.missing", 'the teacher needs onnxruntime; pip install "rvtssm[export]"') from None
+        raise UserError("install.extra", 'the teacher needs onnxruntime; pip install "rvtssm[export]"') from None
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     try:
