@@ -16,6 +16,7 @@ from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.detector import Detector, count_parameters
 from rvtssm.models.parts import head_class
 from rvtssm.models.transfer import TransferSource, mapped_classes, read_source, transfer
+from rvtssm.ssm.temporal_layers import with_layer_defaults
 from rvtssm.system.output_folder import locked
 from rvtssm.system.remote import absolute_path
 from rvtssm.system.user_error import UserError, in_one_line, said_of
@@ -63,7 +64,8 @@ def train(sections: TrainSections, callbacks: Sequence[Callback] = ()) -> Path:
 def decided(sections: TrainSections) -> TrainSections:
     """Return the settings as this machine trains them: no `auto`, and the total batch divided over the processes.
 
-    A run that is resumed keeps what it had in place of `auto`. Settings without `auto` stay as they are.
+    A run that is resumed keeps what it had in place of `auto`. Settings without `auto` stay as they are, except that
+    the defaults of the layer take the place of null.
     """
     training, sampling = sections.training, sections.sampling
     chooses_precision, chooses_batch = training.precision == "auto", sampling.batch_size == "auto"
@@ -77,7 +79,8 @@ def decided(sections: TrainSections) -> TrainSections:
             sampling = replace(sampling, batch_size=stored["sampling.batch_size"])
     precision = choose_precision(training.precision, training.accelerator, training.devices * training.num_nodes)
     training = replace(training, precision=precision)
-    sections = with_divided_batch(replace(sections, sampling=sampling, training=training))
+    temporal = with_layer_defaults(sections.temporal)
+    sections = with_divided_batch(replace(sections, temporal=temporal, sampling=sampling, training=training))
     if chooses_precision:
         say(f"training.precision=auto: {precision}")
     if chooses_batch:

@@ -90,7 +90,7 @@ def test_the_settings_of_weights_are_the_defaults_of_a_run_from_them(toy_config,
     assert (found.model, found.temporal) == (described.model, meta.temporal_config)
     assert found.windows.settings == meta.windows
     of_frames = compose([*named, f"training.init_from={start}"], "train")  # which no setting of weights changes
-    assert of_frames.windows == config.windows and of_frames.temporal == described.temporal
+    assert of_frames.windows == config.windows and of_frames.temporal == meta.temporal_config
     train(replace(found, out=str(tmp_path / "run"), training=replace(found.training, steps=1)))
     with open(tmp_path / "run/init_from.csv", newline="") as file:
         assert {row["outcome"] for row in csv.DictReader(file)} <= {"taken", "resized"}
