@@ -1,11 +1,11 @@
 """Compare the events of recordings, real beside rendered, and measure the rasteriser.
 
-    python -m benchmarks.worlds statistics --json FILE REAL [REAL ...] --against FOLDER [FOLDER ...]
+    python -m benchmarks.worlds statistics --json FILE REAL [REAL ...] [--pedro PEDRO] --against FOLDER [FOLDER ...]
     python -m benchmarks.worlds raster --json FILE --assets MODELS
     python -m benchmarks.worlds picture --assets MODELS --real RECORDING
     python -m benchmarks.worlds gate --json FILE --assets MODELS --folder DIR --footage FOOTAGE --pedro PEDRO
 
-`statistics` prints one row per recording, and one per folder of generated recordings: the median over its recordings.
+`statistics` prints one row per recording, and one per folder: the median over its recordings.
 `raster` prints frames per second of processor time, for 304 x 240 and 640 x 480 pixels. `gate` trains on rendered,
 painted and mixed recordings and scores the weights on real pixels. It takes hours and goes on where it stopped
 (`gate.py`).
@@ -24,6 +24,7 @@ import numpy as np
 
 import rvtssm
 from benchmarks.scan import machine
+from benchmarks.transfer.__main__ import PEDRO
 from benchmarks.worlds.gate import Gate
 from benchmarks.worlds.picture import write_picture
 from benchmarks.worlds.statistics import COLUMNS, statistics
@@ -52,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     of_events = parts.add_parser("statistics")
     of_events.add_argument("recordings", nargs="+", type=Path)
     of_events.add_argument("--against", nargs="*", type=Path, default=[], help="folders of generated recordings")
+    of_events.add_argument("--pedro", type=Path, help="as for benchmarks.transfer")
     of_events.add_argument("--height", type=int, help="of the sensor of recordings that do not say it")
     of_events.add_argument("--width", type=int)
     of_events.add_argument("--json", type=Path, required=True)
@@ -83,7 +85,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rows = Gate(**given).run()
     else:
         size = (options.height, options.width)
-        rows = [*recording_rows(options.recordings, size), *folder_rows(options.against)]
+        rows = recording_rows(options.recordings, size)
+        if options.pedro is not None:
+            windows = sorted(options.pedro.glob("**/numpy/*/*.npy"))
+            rows += median_rows("PEDRo", windows, PEDRO.sensor_hw)
+        for folder in options.against:
+            rows += median_rows(folder.name, find_event_files(folder))
     print_table(rows)
     options.json.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(options.json) as staged:
@@ -118,17 +125,16 @@ def _opened(path: Path, size: tuple[int | None, int | None]) -> Recording:
         return rvtssm.open(path, *size)
 
 
-def folder_rows(folders: Sequence[Path]) -> list[dict[str, Any]]:
-    """Return for each folder the median of each number over its recordings."""
-    rows = []
-    for folder in folders:
-        found = recording_rows(find_event_files(folder))
-        if found:
-            numbers = [list(row.values())[1:] for row in found]
-            medians = np.median(numbers, axis=0)
-            name = f"{folder.name}, median of {len(found)}"
-            rows.append({"recording": name, **dict(zip(COLUMNS, map(float, medians), strict=True))})
-    return rows
+def median_rows(
+    name: str, paths: Sequence[Path], size: tuple[int | None, int | None] = (None, None)
+) -> list[dict[str, Any]]:
+    """Return a row with the median of each number over recordings, or no row if none of them can be read."""
+    found = recording_rows(paths, size)
+    if not found:
+        return []
+    medians = np.median([list(row.values())[1:] for row in found], axis=0)
+    named = {"recording": f"{name}, median of {len(found)}"}
+    return [{**named, **dict(zip(COLUMNS, map(float, medians), strict=True))}]
 
 
 def raster_rows(assets: str) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from rvtssm.boxes import pairwise_iou
 from rvtssm.events.labels import Boxes, read_boxes
 from rvtssm.records.settings import SHOWN_SCORE
 from rvtssm.system.files import atomic_file
@@ -35,6 +36,7 @@ PAINTED = (
 RENDERED = (
     "dataset=rendered_world", "synthetic.ego_motion_share=0.7", "synthetic.seed=21", "synthetic.duration_s=1.6",
     "synthetic.world.max_lines=400", "synthetic.world.dusk_share=0.15", "synthetic.world.empty_share=0.08",
+    "synthetic.world.distortion=0.15",
 )  # fmt: skip
 TRAINING = (
     "experiment=street_tiny", "training.init_from=street-tiny", "optim.learning_rate=4e-4", "sampling.batch_size=2",
@@ -148,11 +150,11 @@ def drive_scores(detections: Boxes, boxes: Boxes, class_id: int = 1) -> dict[str
 
 def _overlaps(one: Boxes, two: Boxes) -> np.ndarray:
     """Return the intersections over unions (N, M) of boxes."""
-    one, two = one[:, None], two[None]
-    wide = np.minimum(one["x"] + one["w"], two["x"] + two["w"]) - np.maximum(one["x"], two["x"])
-    high = np.minimum(one["y"] + one["h"], two["y"] + two["h"]) - np.maximum(one["y"], two["y"])
-    common = np.clip(wide, 0, None) * np.clip(high, 0, None)
-    return np.asarray(common / (one["w"] * one["h"] + two["w"] * two["h"] - common))
+    return np.asarray(pairwise_iou(_edges(one), _edges(two)))
+
+
+def _edges(boxes: Boxes) -> np.ndarray:
+    return np.stack([boxes["x"], boxes["y"], boxes["x"] + boxes["w"], boxes["y"] + boxes["h"]], axis=1)
 
 
 def _run(module: str, *words: str) -> None:

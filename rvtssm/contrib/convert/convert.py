@@ -25,7 +25,7 @@ def convert(config: Config) -> None:
     """
     where, out = str(config.recording), Path(str(config.out))
     if out.exists():
-        raise UserError("convert.exists", f"{out} exists already; delete it, or choose another name")
+        raise UserError("file.exists", name=out, found="exists already", advice="delete it, or choose another name")
     path, _ = split_part(local_path(where))
     if path.is_dir() and index_of(path) is None:
         _convert_prepared(config, path, out)

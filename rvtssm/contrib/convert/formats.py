@@ -294,9 +294,9 @@ def format_for(path: Path) -> str:
     matching = [suffix for suffix in by_suffix if path.name.lower().endswith(suffix)]
     if not matching:
         raise UserError(
-            "convert.format",
-            f"the name of {path} does not say in which format to write; end it with one of {', '.join(by_suffix)}",
-        )
+            "file.kind", name=path, found="its name does not say in which format to write",
+            advice=f"end it with one of {', '.join(by_suffix)}",
+        )  # fmt: skip
     return by_suffix[max(matching, key=len)]
 
 
@@ -323,10 +323,10 @@ def convert(
     known, height, width = FORMATS[format], recording.height, recording.width
     if max(height, width) > known.largest_side:
         raise UserError(
-            "convert.size",
-            f"{format} holds sensors of up to {known.largest_side} pixels per side, but {recording.path} has "
-            f"{width} x {height}; choose another format, such as .dat or .h5",
-        )
+            "file.content", name=recording.path, found=f"a sensor of {width} x {height} pixels",
+            needed=f"at most {known.largest_side} per side, which {format} holds",
+            advice="choose another format, such as .dat or .h5",
+        )  # fmt: skip
     blocks = EventBlocks(recording)
 
     def checked() -> Iterator[Events]:
@@ -334,10 +334,12 @@ def convert(
             if known.end_us is not None and not 0 <= blocks.first_us <= blocks.last_us < known.end_us:
                 suffixes = [suffix for other in FORMATS.values() if other.end_us is None for suffix in other.suffixes]
                 raise UserError(
-                    "convert.time",
-                    f"{format} holds times from 0 to {known.end_us} us, but {recording.path} has events from "
-                    f"{blocks.first_us} to {blocks.last_us} us; write {', '.join(suffixes)}, which hold any time (to "
-                    f"move the clock, write .npy, subtract {blocks.first_us} from its t_us, and convert that)",
+                    "file.content",
+                    name=recording.path,
+                    found=f"events from {blocks.first_us} to {blocks.last_us} us",
+                    needed=f"times from 0 to {known.end_us} us, which {format} holds",
+                    advice=f"write {', '.join(suffixes)}, which hold any time (to move the clock, write .npy, subtract "
+                    f"{blocks.first_us} from its t_us, and convert that)",
                 )
             yield block
             advance(len(block))

@@ -60,10 +60,9 @@ def write_rvt_tree(
                 advance(1)
         if not num_recordings:
             raise UserError(
-                "convert.not_prepared",
-                f"{prepared_dir} holds no prepared recordings in train/, val/ or test/; prepare them with `rvtssm "
-                "preprocess`, or name one recording to convert",
-            )
+                "file.missing", name=prepared_dir, found="no prepared recordings in train/, val/ or test/",
+                advice="prepare them with `rvtssm preprocess`, or name one recording to convert",
+            )  # fmt: skip
         (staged / out.name).rename(out)
     return Written(num_recordings, num_frames, num_left_out)
 
@@ -103,22 +102,23 @@ def _length_us(stored: StoredSequence, spec: DatasetSpec) -> int:
     settings, lengths_us = stored.settings, np.unique(np.diff(stored.windows.bounds_us, axis=1))
     if settings.representation != "histogram":
         raise UserError(
-            "convert.representation",
-            f"{stored.path} holds {settings.representation}, and RVT reads histograms; prepare the recordings with "
-            "windows.representation=histogram",
-        )
+            "file.content", name=stored.path, found=f"frames of {settings.representation}",
+            needed="histograms, which RVT reads",
+            advice="prepare the recordings with windows.representation=histogram",
+        )  # fmt: skip
     if spec.downsample > 1 and settings.reduce != "nearest":
         raise UserError(
-            "convert.reduced",
-            f"{stored.path} was reduced by {settings.reduce}, and RVT's files hold every second pixel; prepare the "
-            "recordings with windows.reduce=nearest",
-        )
+            "file.content", name=stored.path, found=f"frames reduced by {settings.reduce}",
+            needed="every second pixel, as in RVT's files",
+            advice="prepare the recordings with windows.reduce=nearest",
+        )  # fmt: skip
     if len(lengths_us) != 1 or lengths_us[0] % 1000:
         raise UserError(
-            "convert.window_length",
-            f"{stored.path} has windows of {len(lengths_us)} lengths, the first of {lengths_us[0]} us, and RVT reads "
-            "windows of one length in whole milliseconds; prepare the recordings with such windows",
-        )
+            "file.content", name=stored.path,
+            found=f"windows of {len(lengths_us)} lengths, the first of {lengths_us[0]} us",
+            needed="windows of one length in whole milliseconds, as RVT reads them",
+            advice="prepare the recordings with such windows",
+        )  # fmt: skip
     return int(lengths_us[0])
 
 

@@ -77,7 +77,7 @@ def simulate_events(
     stream = iter(frames)
     first = next(stream, None)
     if first is None:
-        raise UserError("simulation.no_frames", "simulate_events got no frames; pass at least one")
+        raise UserError("setting.missing", name="frames", needed="at least one")
     before_us, image = first
     start_us = block_start_us = before_us
     before = lit = _log_intensity(image, config)
@@ -88,8 +88,7 @@ def simulate_events(
     for t_us, image in stream:
         if t_us <= before_us:
             raise UserError(
-                "simulation.unsorted_frames",
-                f"a frame at {t_us} us follows a frame at {before_us} us; sort frames by increasing times",
+                "setting.form", name="frames", found=f"{t_us} us after {before_us} us", needed="increasing times"
             )
         bright = _log_intensity(image, config)
         if config.cutoff_hz:

@@ -20,12 +20,13 @@ def check_demo(config: DemoSettings) -> None:
     counts, rates = config.synthetic, config.evaluation.hz
     if min(counts.num_train, counts.num_val, counts.num_test) < 1:
         raise UserError(
-            "demo.empty_split", "synthetic.num_train, num_val and num_test must be at least 1: a demo uses every split"
-        )
+            "setting.out_of_range", name="synthetic.num_train, num_val, num_test",
+            found=[counts.num_train, counts.num_val, counts.num_test],
+            needed="at least 1 each, because a demo uses every split",
+        )  # fmt: skip
     trained_hz = config.windows.settings.hz
     if rates and not any(is_same_rate(hz, trained_hz) for hz in rates):
         raise UserError(
-            "demo.lacks_trained_rate",
-            f"evaluation.hz={rates} lacks the rate of training, {trained_hz:g} Hz, which the report starts "
-            "from; name it as well",
-        )
+            "setting.conflict", name="evaluation.hz", found=rates,
+            needed=f"the rate of training, {trained_hz:g} Hz, from which the report starts", advice="name it as well",
+        )  # fmt: skip

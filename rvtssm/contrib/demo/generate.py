@@ -19,10 +19,7 @@ def generate(
     spec = build_spec(replace(config.dataset, raw_dir=None))  # what was generated there before is compared below
     by_name = {simulation.spec.name: simulation for simulation in simulations}
     if spec.name not in by_name:
-        names = " or ".join(f"dataset={name}" for name in by_name)
-        raise UserError(
-            "generate.not_simulated", f"{spec.name} is not a simulated dataset, which can be generated; use {names}"
-        )
+        raise UserError("setting.choice", name="dataset", found=spec.name, needed=[*by_name])
     simulation = by_name[spec.name].sized(spec.height, spec.width)
     folder = needed(config.dataset.raw_dir, "dataset.raw_dir=DIR", "where to write the recordings")
     settings = config.synthetic

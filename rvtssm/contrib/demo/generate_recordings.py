@@ -28,7 +28,8 @@ class Simulation:
 
     spec: DatasetSpec
     recipe: int  # increased when the same settings give other recordings than before
-    draw: Callable[[Any, str, int, tuple[int, int]], tuple[Iterable[Events], Boxes]]  # see `simulated_recording`
+    # Settings, split, number in the split and size of the sensor, on which the events and the boxes depend alone.
+    draw: Callable[[Any, str, int, tuple[int, int]], tuple[Iterable[Events], Boxes]]
     unread: tuple[str, ...] = ()  # settings that do not change the recordings
     facts: Mapping[str, object] = field(default_factory=dict)  # what else the recordings depend on
 
@@ -36,10 +37,9 @@ class Simulation:
         """Return the same dataset with another sensor. Raise UserError if it is too small for a scene."""
         if min(height, width) < 16:
             raise UserError(
-                "simulation.sensor_too_small",
-                f"a sensor of {width} x {height} pixels is too small for a scene; set dataset.height and "
-                "dataset.width to 16 or more",
-            )
+                "setting.out_of_range", name="dataset.height, dataset.width", found=f"{height} x {width}",
+                needed="at least 16 pixels per side, for a scene",
+            )  # fmt: skip
         return replace(self, spec=replace(self.spec, height=height, width=width))
 
 
@@ -118,19 +118,10 @@ def generate(
 def simulated_recording(
     config: SyntheticConfig, split: str, index: int, sensor_hw: tuple[int, int] = DATASETS["synthetic"].sensor_hw
 ) -> tuple[Iterable[Events], Boxes]:
-    """Return the events and the boxes of one recording, which depend only on settings, split, index and sensor.
+    """Return the events, in blocks, and the boxes of one recording by `Simulation.draw`.
 
     A box contains the whole object exactly at its time, clipped to the frame. The first label is at 100 ms or just
     after.
-
-    Args:
-        config: What to generate.
-        split: `train`, `val` or `test`.
-        index: Number of the recording in its split.
-        sensor_hw: Height and width of the sensor in pixels.
-
-    Returns:
-        The events, in blocks, and the boxes.
     """
     is_moving = config.is_ego_moving(index)
     scene_rng, camera_rng = random_generators(config, split, index)
@@ -186,18 +177,21 @@ def _check_folder(raw_dir: Path, config: SyntheticConfig, simulation: Simulation
     if path.exists():
         with file_errors(path, advice="generate into another folder", errors=CONTENT_ERRORS):
             earlier = {"dataset": "synthetic", **json.loads(path.read_text())}
-            earlier["camera"] = {**asdict(CameraConfig()), **earlier.get("camera", {})}
+            usual = {**asdict(type(config)()), "camera": asdict(CameraConfig())}
+            for name in ("camera", "world"):
+                if name in settings:
+                    earlier[name] = {**usual[name], **earlier.get(name, {})}
         if different := [key for key in {**earlier, **settings} if earlier.get(key) != settings.get(key)]:
             listed = ", ".join(f"{key}={earlier.get(key)} instead of {settings.get(key)}" for key in different)
             raise UserError(
-                "generate.other_settings",
-                f"{raw_dir} was generated with {listed}; delete it or generate into another folder",
-            )
+                "run.other_settings", name=raw_dir, found=f"generated with {listed}",
+                advice="delete it, or generate into another folder",
+            )  # fmt: skip
     elif any((raw_dir / split).exists() for split in SPLITS):
         raise UserError(
-            "generate.foreign_recordings",
-            f"{raw_dir} holds recordings but no {GENERATED_FILE}; generate into another folder",
-        )
+            "file.exists", name=raw_dir, found=f"recordings, but no {GENERATED_FILE}",
+            advice="generate into another folder",
+        )  # fmt: skip
     else:
         with atomic_file(path) as staged:
             staged.write_text(json.dumps(settings, indent=2) + "\n")

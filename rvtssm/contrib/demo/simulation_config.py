@@ -171,12 +171,10 @@ class SyntheticConfig(Settings, section="synthetic"):
         first_s = self.first_label_us / 1e6
         if self.duration_s < first_s:
             raise UserError(
-                "setting.conflict",
-                name="synthetic.duration_s",
-                found=f"{self.duration_s:g}",
+                "setting.conflict", name="synthetic.duration_s", found=f"{self.duration_s:g}",
                 needed=f"the first label with synthetic.label_interval_us={self.label_interval_us} is at {first_s:g} s",
                 advice="give a longer duration",
-            )
+            )  # fmt: skip
         if len(self.num_actors) != 2 or self.num_actors[0] > self.num_actors[1]:
             needed = "name the fewest and the most, as in [3,5]"
             raise UserError("setting.form", name="synthetic.num_actors", found=list(self.num_actors), needed=needed)

@@ -46,7 +46,7 @@ def label(config: LabelSettings) -> int:
     raw_dir = Path(recordings_path(config))
     out = writable(Path(config.out or "outputs/label"))
     if out.resolve() == raw_dir.resolve():
-        raise UserError("output.holds_recordings", f"{out} holds the recordings; choose another folder for the labels")
+        raise UserError("setting.conflict", name="out", found=out, needed="another folder than that of the recordings")
     check_extra("rvtssm label", "tracks", "trackers")
     config = replace(config, precision=with_chosen_precision(config).precision)
     checkpoint = read_weights(config)
@@ -156,10 +156,10 @@ def _check_dataset(config: LabelSettings, checkpoint: LoadedCheckpoint) -> Datas
     asked, trained = _classes_and_size(spec), _classes_and_size(known)
     if asked != trained:
         raise UserError(
-            "label.other_dataset",
-            f"{config.checkpoint} was trained on {known.name} ({trained}), {spec.name} has {asked}; label the dataset "
-            "of the weights",
-        )
+            "file.content", name=config.checkpoint,
+            found=f"weights for {known.name} ({trained}), and {spec.name} has {asked}",
+            advice="label the dataset of the weights",
+        )  # fmt: skip
     return spec
 
 
@@ -180,9 +180,14 @@ def _check_settings(out: Path, config: LabelSettings) -> None:
         before = json.loads(path.read_text())
         if different := [key for key in settings if before.get(key) != settings[key]]:
             listed = ", ".join(f"{key}={before.get(key)} instead of {settings[key]}" for key in different)
-            raise UserError("label.other_settings", f"{out} has labels of {listed}; delete it or choose another folder")
+            raise UserError(
+                "run.other_settings", name=out, found=f"labels of {listed}",
+                advice="delete it, or choose another folder",
+            )  # fmt: skip
     elif any(not file.name.startswith(".") for file in out.iterdir()):
-        raise UserError("label.foreign_files", f"{out} holds files but no {_SETTINGS_FILE}; choose another folder")
+        raise UserError(
+            "file.exists", name=out, found=f"files, but no {_SETTINGS_FILE}", advice="choose another folder"
+        )
     else:
         with atomic_file(path) as staged:
             staged.write_text(json.dumps(settings, indent=2) + "\n")

@@ -44,10 +44,9 @@ def label_every(checkpoint: LoadedCheckpoint, config: LabelConfig) -> int:
     every = max(1, round(interval_us / stride_us))
     if every * stride_us < FASTEST_LABELS_US:
         raise UserError(
-            "label.too_close",
-            f"labels every {every * stride_us / 1000:g} ms are too close, since training drops them; set "
-            f"label.interval_ms to {FASTEST_LABELS_US / 1000:g} or more, in steps of {stride_us / 1000:g}",
-        )
+            "setting.out_of_range", name="label.interval_ms", found=f"{every * stride_us / 1000:g}",
+            needed=f"{FASTEST_LABELS_US / 1000:g} or more, in steps of {stride_us / 1000:g}, else training drops them",
+        )  # fmt: skip
     return every
 
 

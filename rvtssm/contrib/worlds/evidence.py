@@ -1,15 +1,66 @@
-"""Labels of what the events of a recording show: an object that caused no events cannot be detected."""
+"""Recordings of drawn scenes, with labels of what their events show: what caused no events cannot be detected."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
+from typing import NamedTuple
 
 import numpy as np
 
+from rvtssm.contrib.demo.camera import drawn_camera, simulate_events
+from rvtssm.contrib.demo.generate_recordings import random_generators
 from rvtssm.contrib.demo.simulation_config import CameraConfig
+from rvtssm.contrib.worlds.worlds_config import OpenWorldConfig
 from rvtssm.events.labels import Boxes, nothing_at
 from rvtssm.records import Events
 
 _SEEN_US = 50_000  # time span whose events must show an object
 _SEEN_PER_PX = 0.02  # events per pixel of its box that show an object
+
+
+class Drawn(NamedTuple):
+    """A scene, which may fill only a part of the frame of its recording."""
+
+    height: int
+    width: int
+    frames: Iterable[tuple[int, np.ndarray]]  # times in microseconds and intensities (H, W); read once
+    boxes: Callable[[], Boxes]  # called when the frames are read
+
+
+def recording_of(
+    draw: Callable[[np.random.Generator], Drawn],
+    config: OpenWorldConfig,
+    split: str,
+    index: int,
+    sensor_hw: tuple[int, int],
+    most_scenes: int,
+) -> tuple[Iterable[Events], Boxes]:
+    """Return the events and the boxes of one recording, which depend only on settings, split, index and sensor.
+
+    A scene without any label is drawn again, unless it is to be empty. In training, label times without a box have an
+    entry that says so (`nothing_at`).
+
+    Args:
+        draw: Draws a scene.
+        config: What to generate.
+        split: `train`, `val` or `test`.
+        index: Number of the recording in its split.
+        sensor_hw: Height and width of the sensor in pixels.
+        most_scenes: Most scenes that are drawn.
+    """
+    for attempt in range(most_scenes):
+        scene_rng, camera_rng = random_generators(config, split, index, attempt)
+        scene = draw(scene_rng)
+        left = int(scene_rng.integers(sensor_hw[1] - scene.width + 1))
+        top = int(scene_rng.integers(sensor_hw[0] - scene.height + 1))
+        camera = drawn_camera(config.camera, camera_rng)
+        events = list(simulate_events(scene.frames, camera, camera_rng))
+        boxes = labelled(scene.boxes(), events, camera, config.label_times_us if split == "train" else ())
+        if config.is_empty(split, index) or (boxes["w"] > 0).any():
+            break
+    # The place of the scene in the frame.
+    boxes["x"] += left
+    boxes["y"] += top
+    moved = (Events(block.t, block.x + np.uint16(left), block.y + np.uint16(top), block.p) for block in events)
+    return moved, boxes
 
 
 def labelled(boxes: Boxes, blocks: list[Events], camera: CameraConfig, label_times_us: Collection[int]) -> Boxes:

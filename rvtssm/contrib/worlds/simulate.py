@@ -37,8 +37,9 @@ def simulate(config: WorldsConfig) -> None:
     source = open_video(video_path(config), options.fps, options.linear)
     if source.times_us[-1] > 1e6 * LONGEST_S:
         raise UserError(
-            "video.too_long", f"{source.path} is longer than {LONGEST_S} s, the clock of the files; cut it into parts"
-        )
+            "file.content", name=source.path,
+            found=f"longer than {LONGEST_S} s, which the clock of the recording can hold", advice="cut it into parts",
+        )  # fmt: skip
     boxes: Boxes | None = None
     names: tuple[str, ...] = ()
     if options.labels:
@@ -47,9 +48,9 @@ def simulate(config: WorldsConfig) -> None:
         if options.label_hz is not None and len(boxes):
             if not (boxes["track_id"] > 0).any():
                 raise UserError(
-                    "video_labels.no_tracks",
-                    f"{options.labels} has no tracks, which label_hz={options.label_hz:g} needs; leave it out",
-                )
+                    "labels.no_tracks", name=options.labels, needed=f"label_hz={options.label_hz:g} needs tracks",
+                    advice="leave label_hz out",
+                )  # fmt: skip
             boxes = interpolated_boxes(boxes, options.label_hz, source.path.name)
     announce(
         "simulate",
@@ -104,9 +105,10 @@ def _claim(path: Path, origin: Mapping[str, object], recording: tuple[Path, ...]
     different = [key for key, value in origin.items() if found.get(key, ...) != value]
     if different and (existing := [file for file in recording if file.exists()]):
         raise UserError(
-            "simulate.other_video",
-            f"{existing[0]} is of another video or of other settings ({', '.join(different)}); choose another out=DIR",
-        )
+            "run.other_settings", name=existing[0],
+            found=f"made from another video or other settings ({', '.join(different)})",
+            advice="choose another out=DIR",
+        )  # fmt: skip
     with atomic_file(path) as staged:
         staged.write_text(json.dumps(origin, indent=2) + "\n")
 
@@ -130,9 +132,9 @@ def _describe(path: Path, source: VideoSource, names: tuple[str, ...]) -> None:
         found = dict(zip(content, (list(spec.class_names), spec.height, spec.width, spec.boxes_suffix), strict=True))
         if found != content:
             raise UserError(
-                "simulate.other_description",
-                f"{path} describes {found}, this video is {content}; choose another out=DIR",
-            )
+                "run.other_settings", name=path, found=f"it describes {found}, and this video is {content}",
+                advice="choose another out=DIR",
+            )  # fmt: skip
         return
     with atomic_file(path) as staged:
         staged.write_text(yaml.safe_dump(content, sort_keys=False))

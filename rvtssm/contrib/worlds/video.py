@@ -36,7 +36,9 @@ class VideoSource:
 
     def __post_init__(self) -> None:
         if (side := min(self.height, self.width)) < 16:  # OpenCV computes no optical flow, or crashes
-            raise UserError("video.too_small", f"{self.path} has a side of {side} pixels; a video needs 16 per side")
+            raise UserError(
+                "file.content", name=self.path, found=f"a side of {side} pixels", needed="at least 16 per side"
+            )
 
     @property
     def num_frames(self) -> int:
@@ -68,9 +70,9 @@ class VideoSource:
         if frame.shape[:2] != (self.height, self.width):
             size = f"{frame.shape[1]}x{frame.shape[0]}"
             raise UserError(
-                "video.frame_sizes",
-                f"{path} has {size} pixels, but the first frame has {self.width}x{self.height}; use one size",
-            )
+                "file.content", name=path, found=f"{size} pixels, and the first frame has {self.width}x{self.height}",
+                advice="use one size",
+            )  # fmt: skip
         return frame
 
     def _light(self, frame: np.ndarray) -> np.ndarray:
@@ -89,7 +91,7 @@ def read_picture(path: Path) -> np.ndarray:
     """Return a picture (H, W, 3) with the bits that it has; raise UserError if it cannot be read."""
     picture = cv2.imread(str(path), cv2.IMREAD_ANYDEPTH | cv2.IMREAD_COLOR)
     if picture is None:
-        raise UserError("pictures.unreadable", f"{path} cannot be read as a picture; copy it again or remove it")
+        raise UserError("file.damaged", name=path, found="not a picture", advice="copy it again or remove it")
     return picture
 
 
@@ -126,12 +128,15 @@ def open_video(path: Path | str, fps: float | None, is_linear: bool | None) -> V
     path = Path(path)
     if fps is not None and not 0 < fps < 1e6:
         raise UserError(
-            "video.rate", f"fps={fps:g} is no rate of a video; give the number of frames per second, below 1000000"
-        )
+            "setting.out_of_range", name="simulate.fps", found=f"{fps:g}",
+            needed="frames per second, above 0 and below 1000000",
+        )  # fmt: skip
     if path.is_dir():
         return _open_folder(path, fps, is_linear)
     if not path.is_file():
-        raise UserError("files.missing", f"{path} does not exist; name a video file or a folder of pictures")
+        raise UserError(
+            "file.missing", name=path, found="does not exist", needed="a video file or a folder of pictures"
+        )
     source = _open_file(path, fps, is_linear)
     if source.num_frames < source.stated_frames:
         warnings.warn(
@@ -145,11 +150,13 @@ def _open_folder(path: Path, fps: float | None, is_linear: bool | None) -> Video
     files = picture_files(path)
     if len(files) < 2:
         raise UserError(
-            "video.too_few_pictures",
-            f"{path} holds {len(files)} pictures ({', '.join(PICTURES)}); a video needs at least two",
-        )
+            "file.content", name=path, found=f"{len(files)} pictures",
+            needed=f"at least two files that end in {', '.join(PICTURES)}",
+        )  # fmt: skip
     if fps is None:
-        raise UserError("video.no_rate", f"{path} does not say its rate; set fps=HZ, the number of pictures per second")
+        raise UserError(
+            "setting.missing", name="fps=HZ", needed=f"the number of pictures per second; {path} does not say it"
+        )
     height, width = read_picture(files[0]).shape[:2]
     names = tuple(file.stem for file in files)
     return VideoSource(path, fps, _even_times(len(files), fps), len(files), height, width, names, is_linear)
@@ -163,9 +170,9 @@ def _open_file(path: Path, fps: float | None, is_linear: bool | None) -> VideoSo
         is_read, first = capture.read()
         if not is_read or first is None:
             raise UserError(
-                "video.unreadable",
-                f"{path} is not a video that can be read, or holds no frame; convert it, for example to MP4",
-            )
+                "file.unreadable", name=path, found="not a video that can be read, or without a frame",
+                advice="convert it, for example to MP4",
+            )  # fmt: skip
         while is_read:
             times_ms.append(capture.get(cv2.CAP_PROP_POS_MSEC))
             is_read = capture.grab()
@@ -173,12 +180,14 @@ def _open_file(path: Path, fps: float | None, is_linear: bool | None) -> VideoSo
     finally:
         capture.release()
     if len(times_ms) < 2:
-        raise UserError("video.single_frame", f"{path} has a single frame that can be read; events need two or more")
+        raise UserError("file.content", name=path, found="a single frame that can be read", needed="two or more")
     times_us = tuple(round(1e3 * (time_ms - times_ms[0])) for time_ms in times_ms)
     if fps or min(np.diff(times_us)) <= 0:  # the file has no times, or wrong ones
         rate = fps or stated_hz
         if not 0 < rate < 1e6:
-            raise UserError("video.no_rate", f"{path} does not say its rate; set fps=HZ")
+            raise UserError(
+                "setting.missing", name="fps=HZ", needed=f"the number of pictures per second; {path} does not say it"
+            )
         times_us = _even_times(len(times_ms), rate)
     mean_hz = fps or 1e6 * (len(times_us) - 1) / times_us[-1]
     height, width = first.shape[:2]

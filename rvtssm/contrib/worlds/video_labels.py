@@ -51,7 +51,7 @@ def read_video_labels(
     """
     path = Path(path)
     if not path.exists():
-        raise UserError("files.missing", f"{path} does not exist; name the labels of the video")
+        raise UserError("file.missing", name=path, found="does not exist", needed="the labels of the video")
     kind = label_format or _format_of(path)
     with file_errors(path, f" cannot be read as {kind} labels", "choose label_format=mot, coco, yolo or voc"):
         rows, stems = _READERS[kind](path, source, columns)
@@ -62,31 +62,33 @@ def read_video_labels(
         highest = max((int(k) for k in kinds), default=0)
         if highest >= _MOST_CLASSES:
             raise UserError(
-                "video_labels.class_number",
-                f"{path} has a class with a number of {_MOST_CLASSES} or more; count them from 0",
-            )
+                "labels.class", name=path, found=f"class {highest}",
+                needed=f"numbers below {_MOST_CLASSES}, counted from 0",
+            )  # fmt: skip
         if kind == "yolo" and not classes and (path / _YOLO_NAMES).is_file():
             lines = (path / _YOLO_NAMES).read_text("utf-8-sig").splitlines()
             classes = [line.strip() for line in lines if line.strip()]
         names = tuple(classes or map(str, range(highest + 1)))
         if kinds and highest >= len(names):
             raise UserError(
-                "video_labels.class_without_name",
-                f"{path} has class {highest}, but there are only {len(names)} names; add names to classes=[...]",
-            )
+                "labels.class", name=path, found=f"class {highest}, and {len(names)} names",
+                advice="add names to classes=[...]",
+            )  # fmt: skip
         rows = [row for row in rows if int(row[5]) >= 0]
     else:
         names = tuple(classes or (str(name) for name in kinds))
         rows = [row for row in rows if row[5] in names]
     if not names:
-        raise UserError("video_labels.no_box", f"{path} has no box; name other labels, or leave labels=FILE out")
+        raise UserError(
+            "labels.missing", name=path, found="no box", advice="name other labels, or leave labels=FILE out"
+        )
     boxes = np.zeros(len(rows), BOX_DTYPE)
     for i, (frame, left, top, w, h, kind_of, track) in enumerate(rows):
         number = int(kind_of) if isinstance(kind_of, int) else names.index(kind_of)
         boxes[i] = (source.times_us[frame], left, top, w, h, number, track, 1.0, 0.0, -1)
     if not all(np.isfinite(boxes[side]).all() for side in "xywh") or (boxes["w"] < 0).any() or (boxes["h"] < 0).any():
         raise UserError(
-            "video_labels.not_finite", f"{path} has boxes with a non-finite or negative side; write them again"
+            "labels.form", name=path, found="a box with a non-finite or negative side", advice="write them again"
         )
     boxes = boxes[np.argsort(boxes["t"], kind="stable")]
     _check_tracks(path, boxes, source.times_us)
@@ -104,10 +106,10 @@ def _of_frames(path: Path, rows: list[Row], source: VideoSource) -> list[Row]:
     frames = [row[0] for row in rows]
     if rows and not 0 <= min(frames) <= max(frames) < max(source.stated_frames, source.num_frames):
         raise UserError(
-            "video_labels.frame_outside",
-            f"{path} has labels of frame {max(frames) + 1}, but {source.path} has {source.num_frames} frames; name the "
-            "labels of this video",
-        )
+            "labels.other_times", name=path,
+            found=f"labels of frame {max(frames) + 1}, and {source.path} has {source.num_frames} frames",
+            advice="name the labels of this video",
+        )  # fmt: skip
     present = [row for row in rows if row[0] < source.num_frames]
     if len(present) < len(rows):
         warnings.warn(f"{path}: {len(rows) - len(present)} labels of later frames are left out", stacklevel=3)
@@ -121,9 +123,10 @@ def _check_names(path: Path, stems: Sequence[str], source: VideoSource) -> None:
         return
     if len(others) == len(stems):
         raise UserError(
-            "video_labels.other_pictures",
-            f"{path} labels the picture {others[0]}, which {source.path} does not have; name the labels of this video",
-        )
+            "labels.other_times", name=path,
+            found=f"labels of the picture {others[0]}, which {source.path} does not have",
+            advice="name the labels of this video",
+        )  # fmt: skip
     warnings.warn(
         f"{path} labels {len(others)} pictures that {source.path} does not have, such as {others[0]}; their labels are "
         "left out",
@@ -144,7 +147,9 @@ def _read_mot(path: Path, source: VideoSource, columns: Sequence[str]) -> tuple[
                 continue  # MOT marks this entry as one to be ignored
             class_id = int(values[7]) - 1 if len(values) > 7 and values[7] >= 1 else 0
         except ValueError:
-            raise UserError("video_labels.line", f"line {number} is not `frame,track,left,top,width,height`") from None
+            raise UserError(
+                "labels.form", name=f"line {number}", needed="`frame,track,left,top,width,height`"
+            ) from None
         rows.append((int(frame) - 1, left, top, w, h, class_id, number_of_track(track)))
     return rows, []
 
@@ -163,7 +168,7 @@ def _read_images(path: Path, source: VideoSource, columns: Sequence[str], suffix
         if frame is not None:  # None: the folder has no picture with this name
             rows += [(frame, *box.sides, box.kind, box.track) for box in image.boxes]
         elif image.boxes and not is_coco:
-            raise UserError("video_labels.no_frame", f"{Path(image.name).name} belongs to no frame of {source.path}")
+            raise UserError("labels.other_times", name=Path(image.name).name, found=f"of no frame of {source.path}")
     for note, count in sum((image.notes for image in images), Counter[str]()).items():
         warnings.warn(f"{path}: {count} {note}", stacklevel=4)
     return rows, stems
@@ -213,9 +218,9 @@ def _check_tracks(path: Path, boxes: Boxes, times_us: Sequence[int]) -> None:
         if (np.diff(mine["t"]) == 0).any():
             frame = times_us.index(mine["t"][:-1][np.diff(mine["t"]) == 0][0]) + 1
             raise UserError(
-                "video_labels.track_twice",
-                f"{path} has track {track} twice in frame {frame}; give each object a track of its own",
-            )
+                "labels.form", name=path, found=f"track {track} twice in frame {frame}",
+                advice="give each object a track of its own",
+            )  # fmt: skip
 
 
 def _clipped(boxes: Boxes, source: VideoSource) -> Boxes:

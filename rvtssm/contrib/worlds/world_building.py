@@ -42,10 +42,9 @@ def build_world(
     """
     if duration_us <= 0 or min(height, width) < 16:
         raise UserError(
-            "worlds.too_small",
-            f"a world of {height}x{width} pixels and {duration_us} us is too small; give at least 16x16 pixels and 1 "
-            "us",
-        )
+            "setting.out_of_range", name="dataset.height, dataset.width", found=f"{height} x {width}",
+            needed="at least 16 pixels per side, and a duration above 0",
+        )  # fmt: skip
     duration_s = duration_us * 1e-6
     is_indoors, is_dark = rng.random() < config.indoor_share, rng.random() < config.dark_share
     atlas = Atlas()

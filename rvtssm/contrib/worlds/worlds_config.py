@@ -49,6 +49,8 @@ class WorldConfig(Settings, section="synthetic.world"):
     """Most lines of the sensor; a sensor smaller than the frame leaves the rest of it empty."""
     lens_blur: float = setting(1.0, at_least=0)
     """Strongest blur of the lens, standard deviation in pixels; 0: none."""
+    distortion: float = setting(0.0, at_least=0, at_most=0.5)
+    """Strongest distortion of the lens of rendered worlds: how much more it magnifies in the middle than at corners."""
 
     def plain(self) -> "WorldConfig":
         """Return the settings of an easy world, which a short training learns first."""
@@ -74,9 +76,9 @@ class OpenWorldConfig(SyntheticConfig):
         """The folder of the models; UserError if none is named."""
         return needed(self.assets, "assets=DIR", "the folder of 3D models; see rvtssm/contrib/worlds/assets.md")
 
-    def is_empty(self, index: int) -> bool:
-        """Return whether a recording for training shows nobody."""
-        return random.Random(f"{self.seed} {index} empty").random() < self.world.empty_share
+    def is_empty(self, split: str, index: int) -> bool:
+        """Return whether a recording, which is one for training, shows nobody."""
+        return split == "train" and random.Random(f"{self.seed} {index} empty").random() < self.world.empty_share
 
     def check(self) -> None:
         """Raise a UserError for settings that cannot be generated."""

@@ -82,11 +82,11 @@ def test_the_ends_of_what_a_format_holds(format, tmp_path):
 @pytest.mark.parametrize(
     ("format", "time_us", "side", "key"),
     [
-        ("dat", 1 << 32, 64, "convert.time"),
-        ("evt2", 1 << 34, 64, "convert.time"),
-        ("evt3", 1 << 36, 64, "convert.time"),
-        ("evt2", 0, 2049, "convert.size"),
-        ("evt3", 0, 2049, "convert.size"),
+        ("dat", 1 << 32, 64, "file.content"),
+        ("evt2", 1 << 34, 64, "file.content"),
+        ("evt3", 1 << 36, 64, "file.content"),
+        ("evt2", 0, 2049, "file.content"),
+        ("evt3", 0, 2049, "file.content"),
     ],
 )
 def test_what_a_format_cannot_hold_is_refused_and_nothing_is_written(format, time_us, side, key, tmp_path):
@@ -167,13 +167,13 @@ def test_windows_that_rvt_cannot_read_are_refused(tmp_path):
     prepared(tmp_path / "prepared", length_us=2_500)
     with pytest.raises(UserError) as refused:
         write_rvt_tree(tmp_path / "prepared", tmp_path / "rvt", SPEC)
-    assert refused.value.key == "convert.window_length" and not (tmp_path / "rvt").exists()
+    assert refused.value.key == "file.content" and not (tmp_path / "rvt").exists()
 
 
 def test_a_folder_without_prepared_recordings_is_refused(tmp_path, capsys):
     (tmp_path / "test").mkdir()
     assert main(["convert", str(tmp_path), str(tmp_path / "rvt"), "dataset=gen1"]) == 2
-    assert "holds no prepared recordings" in capsys.readouterr().err
+    assert "no prepared recordings" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("name", "folder"), [("gen1", "gen1"), ("onempx", "gen4")])

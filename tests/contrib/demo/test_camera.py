@@ -136,9 +136,9 @@ def test_a_camera_that_cannot_be_simulated_is_refused(setting):
 
 def test_frames_that_cannot_be_used_are_refused():
     dark = np.zeros((4, 4))
-    with raises("simulation.no_frames"):
+    with raises("setting.missing"):
         events_of([], camera())
-    with raises("simulation.unsorted_frames"):
+    with raises("setting.form"):
         events_of([(5, dark), (5, dark)], camera())
 
 

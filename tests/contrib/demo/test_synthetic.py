@@ -76,13 +76,13 @@ def test_recordings_differ_by_seed_split_and_index_and_not_by_the_counts():
 
 def test_a_folder_of_other_settings_is_refused(raw_dir, tmp_path):
     before = files(raw_dir)
-    with raises("generate.other_settings"):
+    with raises("run.other_settings"):
         generate_dataset(replace(SMALL, seed=9), raw_dir, STREET, progress=False)
-    with raises("generate.other_settings"):
+    with raises("run.other_settings"):
         generate_dataset(replace(SMALL, num_train=1), raw_dir, STREET, progress=False)
     assert files(raw_dir) == before
     (tmp_path / "train").mkdir()
-    with raises("generate.foreign_recordings"):
+    with raises("file.exists"):
         generate_dataset(SMALL, tmp_path, STREET, progress=False)
     assert json.loads((raw_dir / "synthetic.json").read_text())["seed"] == 5
     for content in ('{"seed": 5', "[]"):
@@ -106,7 +106,7 @@ def test_impossible_settings_are_refused(change, tmp_path):
 
 
 def test_a_sensor_that_is_too_small_is_refused():
-    with raises("simulation.sensor_too_small", "dataset.height and dataset.width to 16 or more"):
+    with raises("setting.out_of_range", "dataset.height, dataset.width=8 x 64"):
         SYNTHETIC.sized(8, 64)
 
 

@@ -115,7 +115,7 @@ def test_labels_that_training_would_not_keep_are_refused(live_checkpoint, stride
     checkpoint.windows = replace(checkpoint.windows, stride_us=stride_us)
     assert label_every(checkpoint, LabelConfig(interval_ms=interval_ms)) == every
     checkpoint.windows = replace(checkpoint.windows, stride_us=10_000)
-    with raises("label.too_close"):
+    with raises("setting.out_of_range"):
         label_every(checkpoint, LabelConfig(interval_ms=20))
 
 
@@ -201,9 +201,9 @@ def test_an_interrupted_run_goes_on_and_other_settings_are_refused(labelled, tmp
     assert labelled_bytes(tmp_path) == labelled_bytes(whole)
     capsys.readouterr()
     assert cli.main([*words, "min_score=0.3"]) == 2
-    assert "has labels of min_score=0.2 instead of 0.3; delete it or choose another folder" in capsys.readouterr().err
+    assert "labels of min_score=0.2 instead of 0.3; delete it, or choose another folder" in capsys.readouterr().err
     assert cli.main([*words, f"out={raw}"]) == 2
-    assert "holds the recordings; choose another folder" in capsys.readouterr().err
+    assert "another folder than that of the recordings" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("source", ["raw", "prepared"])
@@ -270,7 +270,7 @@ def test_a_folder_with_files_of_others_is_refused(labelled, tmp_path, capsys):
     shutil.copytree(raw, tmp_path / "raw")
     before = labelled_bytes(tmp_path)
     assert cli.main([*words, f"out={tmp_path / 'raw'}"]) == 2
-    assert "holds files but no label.json; choose another folder" in capsys.readouterr().err
+    assert "files, but no label.json; choose another folder" in capsys.readouterr().err
     assert labelled_bytes(tmp_path) == before and len([*tmp_path.rglob("*_td.dat")]) == 4
 
 

@@ -193,7 +193,7 @@ def test_clips_become_recordings_with_labels(clips, tmp_path, monkeypatch, capsy
     assert command.main(words, None) == 2  # without the file of the teacher
     capsys.readouterr()
     assert command.main([*words, "--seed=3"], teacher) == 2
-    assert "was begun with --seed 0, not 3; give that seed" in capsys.readouterr().err
+    assert "begun with --seed 0, not 3; give that seed" in capsys.readouterr().err
     assert command.main(words, lambda picture: pytest.fail("the teacher was asked again")) == 0
     assert capsys.readouterr().out.splitlines()[-1] == said.splitlines()[-1]
     assert times == [path.stat().st_mtime_ns for path in sorted((out / "train").iterdir())]
@@ -206,15 +206,15 @@ def test_a_missing_package_or_file_is_one_line(clips, tmp_path, monkeypatch, cap
     (tmp_path / "teacher.onnx").touch()
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     assert command.main(words) == 2
-    assert "the teacher needs onnxruntime" in capsys.readouterr().err
+    assert "onnxruntime: the teacher needs it" in capsys.readouterr().err
     assert command.main(words, lambda picture: np.zeros((0, 6))) == 2
-    assert "set fps=HZ" in capsys.readouterr().err
+    assert "fps=HZ: the number" in capsys.readouterr().err
 
 
 def test_clips_whose_recordings_would_have_the_same_names_are_refused(tmp_path):
     for name in ("a walk.mp4", "b.1", "b.mp4"):
         (tmp_path / name).mkdir()
-    with raises("label_video.same_name"):
+    with raises("file.ambiguous"):
         command.clips(tmp_path)
     (tmp_path / "b.1").rename(tmp_path / "c.1")
     assert len(command.clips(tmp_path)) == 3

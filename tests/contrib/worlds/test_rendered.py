@@ -1,6 +1,7 @@
 """Laws of rendered worlds: objects are where a pinhole camera sees them, boxes are exact, seeds are recordings."""
 
 import functools
+import json
 import math
 import tempfile
 from dataclasses import replace
@@ -15,8 +16,10 @@ from rvtssm.contrib.demo.generate_recordings import generate_dataset
 from rvtssm.contrib.worlds.generate import generate
 from rvtssm.contrib.worlds.rendered.assets import digest, read_assets
 from rvtssm.contrib.worlds.rendered.glb import grey_picture, read_glb
+from rvtssm.contrib.worlds.rendered.lens import build_lens
 from rvtssm.contrib.worlds.rendered.motion import CameraTrip, halting, line, steady, turned
 from rvtssm.contrib.worlds.rendered.raster import (
+    GLOWING,
     GROUND,
     SAMPLES,
     Eye,
@@ -36,6 +39,7 @@ from rvtssm.contrib.worlds.rendered.stage import Stage, block, quad
 from rvtssm.contrib.worlds.rendered.traffic import VEHICLE, Actor, standing
 from rvtssm.contrib.worlds.worlds_config import OpenWorldConfig, WorldConfig
 from rvtssm.datasets import DATASETS
+from tests.killed import killed_at_each_call
 
 RNG = np.random.default_rng
 HEIGHT, WIDTH, FOCAL = 60, 80, 70.0
@@ -173,7 +177,7 @@ def test_paths_keep_their_pace_and_turn_evenly():
 
 
 def test_a_person_lifts_the_leg_that_the_animation_turns(tmp_path):
-    figure, mesh = build_figure(Stage(), read_glb(write_person(tmp_path / "p.glb")), WALK, 1.7, RNG(0))
+    figure, mesh = build_figure(Stage(), read_glb(write_person(tmp_path / "p.glb")), WALK, (1, 1, 1), RNG(0))
     assert mesh.size_m == pytest.approx((0.4, 1.7, 0.3), abs=1e-5)
     down, _ = figure.posed(0.0)
     lifted, normals = figure.posed(0.5)
@@ -297,13 +301,76 @@ def test_the_same_seed_is_the_same_recording_with_any_number_of_workers(tmp_path
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
 
 
-def test_an_interrupted_generation_goes_on_and_keeps_what_is_complete(tmp_path):
+def test_a_generation_that_is_killed_at_any_moment_keeps_what_is_complete_and_ends_with_the_same_bytes(tmp_path):
+    def make(folder: Path) -> None:
+        settings = config(num_train=1, duration_s=0.12)
+        generate_dataset(settings, folder, RENDERED_WORLD.sized(48, 64), progress=False)
+
+    def contents(folder: Path) -> dict[Path, bytes]:
+        return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    (tmp_path / "whole").mkdir()
+    make(tmp_path / "whole")
+    was_kept = False
+    for folder in killed_at_each_call(tmp_path, Path.mkdir, make):
+        complete = {path: path.stat().st_mtime_ns for path in folder.rglob("*_bbox.npy")}
+        make(folder)
+        assert contents(folder) == contents(tmp_path / "whole")
+        assert all(path.stat().st_mtime_ns == stamp for path, stamp in complete.items())
+        was_kept |= len(complete) == 1
+    assert was_kept
+
+
+def test_a_lens_keeps_corners_and_bends_what_is_between_them():
+    lens = build_lens(HEIGHT, WIDTH, 0.3)
+    for column, x in ((0, 0.25), (-1, WIDTH - 0.25)):
+        np.testing.assert_allclose((lens.x[0, column], lens.y[0, column]), (x, 0.25), atol=0.1)
+    across = np.diff(lens.x[HEIGHT])
+    assert across[WIDTH - 1] == pytest.approx(1.3 / SAMPLES, rel=0.01) and across[0] < across[WIDTH - 1]
+    # What a pixel shows lies there: samples of a pixel of the source come back to it.
+    x, y = (int(side[10, 15] * SAMPLES) for side in lens.source)
+    assert (lens.x[y, x], lens.y[y, x]) == (pytest.approx(15.5, abs=1), pytest.approx(10.5, abs=1))
+
+
+def test_boxes_follow_the_lens():
+    scene = scene_of((1.0, 8.0), speed=1.0)
+    scene.distortion = 0.4
+    *_, (_, image) = scene.frames([200_000], 3, 8)
+    plain = scene_of((1.0, 8.0), speed=1.0)
+    list(plain.frames([200_000], 3, 8))
+    (box,), (straight,) = scene.boxes, plain.boxes
+    assert box["w"] > 1.15 * straight["w"]
+    is_car = np.abs(image - image[0, 0]) > 0.05
+    columns = np.flatnonzero(is_car[int(box["y"] + box["h"] / 2)])
+    np.testing.assert_allclose((columns[0], columns[-1] + 1), (box["x"], box["x"] + box["w"]), atol=1.1)
+
+
+def test_a_folder_from_before_a_setting_had_the_usual_value(tmp_path):
     simulation = RENDERED_WORLD.sized(48, 64)
-    generate_dataset(config(), tmp_path, simulation, progress=False, only=["train/train_0001"])
-    kept = (tmp_path / "train/train_0001_td.dat").stat().st_mtime_ns
-    assert generate_dataset(config(), tmp_path, simulation, progress=False) == ["train/train_0000", "val/val_0000"]
-    assert (tmp_path / "train/train_0001_td.dat").stat().st_mtime_ns == kept
-    assert not [*tmp_path.rglob("*.tmp")]
+    generate_dataset(config(), tmp_path, simulation, progress=False, only=[])
+    path = tmp_path / "synthetic.json"
+    settings = json.loads(path.read_text())
+    del settings["world"]["distortion"]
+    path.write_text(json.dumps(settings))
+    generate_dataset(config(), tmp_path, simulation, progress=False, only=[])
+    with raises("run.other_settings", about="distortion"):
+        world = replace(config().world, distortion=0.1)
+        generate_dataset(config(world=world), tmp_path, simulation, progress=False, only=[])
+
+
+def test_windows_are_lit_at_dusk_and_people_differ():
+    assets = read_assets(assets_folder())
+    for dusk_share in (0.0, 1.0):
+        world = replace(config().world, dusk_share=dusk_share)
+        scene = build_scene(assets, KINDS["square"], "rest", (48, 64), 100_000, world, RNG(1))
+        glowing = scene.packed.material_kind[:, 1] == GLOWING
+        is_lit = np.isin(scene.packed.material, np.flatnonzero(glowing))
+        high = is_lit & (scene.packed.corners[:, :, 1].min(1) > 3.0)
+        assert high.any() == bool(dusk_share)
+    figures = [actor.figure for actor in scene.actors if actor.figure is not None]
+    heights = [figure.stretch[1] for figure in figures]
+    girths = [figure.stretch[0] / figure.stretch[1] for figure in figures]
+    assert min(heights) < 0.9 < max(heights) and np.ptp(girths) > 0.1
 
 
 def test_a_scene_without_objects_says_at_each_label_time_that_nothing_was_there():
@@ -326,7 +393,7 @@ def test_other_models_are_other_settings(tmp_path):
         if facts["assets_sha256"] == "a":
             generate_dataset(config(), tmp_path / "raw", simulation, progress=False, only=[])
             continue
-        with raises("generate.other_settings", about="assets_sha256"):
+        with raises("run.other_settings", about="assets_sha256"):
             generate_dataset(config(), tmp_path / "raw", simulation, progress=False, only=[])
 
 

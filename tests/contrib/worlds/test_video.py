@@ -226,13 +226,13 @@ def test_nothing_of_another_video_or_of_other_settings_is_replaced_or_kept(clip,
     assert set(before) == {"walk_td.dat", "walk_bbox.npy", ".walk.simulate.json"}
     for change in ("seed=1", "fps=10", "linear=true", "sensor=blunt"):
         assert simulated(change, *labels) == 2
-        assert "of another video or of other settings" in capsys.readouterr().err
+        assert "made from another video or other settings" in capsys.readouterr().err
     monkeypatch.chdir(shutil.copytree(clip, tmp_path / "b" / "walk"))
     assert simulated(*labels) == 2 and "(video)" in capsys.readouterr().err
     assert files() == before
     for name in ("walk_td.dat", ".walk.simulate.json"):
         (tmp_path / "train" / name).unlink()
-    assert simulated(*labels) == 2 and "walk_bbox.npy is of another video" in capsys.readouterr().err
+    assert simulated(*labels) == 2 and "walk_bbox.npy: made from another video" in capsys.readouterr().err
 
 
 def test_videos_of_names_that_are_equally_long_have_cameras_of_their_own(clip, tmp_path):
@@ -338,12 +338,12 @@ def test_the_number_in_a_name_is_the_frame(clip, tmp_path, first):
 @pytest.mark.parametrize(
     ("name", "label_format", "content", "key"),
     [
-        ("late.txt", None, "30,7,155,20,24,24", "video_labels.frame_outside"),
+        ("late.txt", None, "30,7,155,20,24,24", "labels.other_times"),
         ("gt.txt", "coco", "1,7,10,20,24,24", "labels.form"),
-        ("other/x9.txt", None, "0 0.5 0.5 0.2 0.2", "video_labels.no_frame"),
+        ("other/x9.txt", None, "0 0.5 0.5 0.2 0.2", "labels.other_times"),
         ("short/000.txt", None, "0 0.5 0.5", "labels.form"),
         ("tracks.txt", None, f"1,{(1 << 32) + 1},10,20,24,24", "labels.form"),
-        ("classes.txt", None, f"1,7,10,20,24,24,1,{1 << 40}", "video_labels.class_number"),
+        ("classes.txt", None, f"1,7,10,20,24,24,1,{1 << 40}", "labels.class"),
     ],
 )
 def test_labels_that_cannot_be_those_of_the_video_are_refused(clip, tmp_path, name, label_format, content, key):
@@ -357,11 +357,11 @@ def test_labels_that_cannot_be_those_of_the_video_are_refused(clip, tmp_path, na
 @pytest.mark.parametrize(
     "change, answer",
     [
-        ({"video": "nowhere.mp4"}, "does not exist; name a video file or a folder"),
-        ({"video": "gt.txt"}, "is not a video that can be read"),
-        ({"fps": None}, "does not say its rate; set fps=HZ"),
-        ({"video": "low"}, "low has a side of 15 pixels; a video needs 16 per side"),
-        ({"labels": "words.txt"}, "line 1 is not `frame,track,left,top,width,height`"),
+        ({"video": "nowhere.mp4"}, "nowhere.mp4: does not exist; a video file or a folder"),
+        ({"video": "gt.txt"}, "gt.txt: not a video that can be read"),
+        ({"fps": None}, "fps=HZ: the number of pictures per second"),
+        ({"video": "low"}, "low: a side of 15 pixels; at least 16 per side"),
+        ({"labels": "words.txt"}, "line 1: `frame,track,left,top,width,height`"),
         ({"video": None}, "video=FILE is needed"),
     ],
     ids=str,

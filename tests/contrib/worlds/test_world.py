@@ -250,7 +250,7 @@ def test_a_dataset_of_worlds_is_written_and_a_recording_does_not_depend_on_the_o
     blocks, boxes = open_world_recording(config, "train", 1, (48, 64))
     t = np.concatenate([block.t for block in blocks])
     assert len(t) and np.diff(t).min() >= 0 and set(boxes["class_id"]) <= set(range(SPEC.num_classes))
-    with raises("generate.other_settings"):
+    with raises("run.other_settings"):
         generate_dataset(config, tmp_path / "raw", SIMULATIONS[0], progress=False)
 
 
@@ -277,7 +277,7 @@ def test_an_empty_recording_says_at_every_label_time_that_nobody_is_there():
     assert sum(len(block.t) for block in blocks)
     assert (open_world_recording(config, "val", 0, (48, 64))[1]["w"] > 0).all()
     some = replace(config, world=replace(world, empty_share=0.25))
-    assert 10 < sum(some.is_empty(index) for index in range(100)) < 40
+    assert 10 < sum(some.is_empty("train", index) for index in range(100)) < 40
 
 
 def test_a_camera_in_a_car_follows_a_car_that_hardly_moves_in_the_picture():
@@ -343,7 +343,7 @@ def test_a_share_of_the_training_recordings_shows_plain_worlds(monkeypatch):
 
 
 def test_an_impossible_world_is_refused():
-    with raises("worlds.too_small"):
+    with raises("setting.out_of_range"):
         build_world(8, 100, 1000, WorldConfig(), RNG(0), False)
     with raises("setting.out_of_range", "synthetic.world.max_object_px"):
         replace(OpenWorldConfig(), world=WorldConfig(max_object_px=5)).check()

@@ -74,20 +74,20 @@ def clips(folder: Path) -> list[Path]:
         UserError: There are none, or the recordings of two of them would have the same names.
     """
     if not folder.is_dir():
-        raise UserError("label_video.no_folder", f"{folder} is no folder; give the folder of the clips")
+        raise UserError("file.missing", name=folder, found="does not exist", needed="the folder of the clips")
     paths = [path for path in sorted(folder.iterdir()) if path.suffix.lower() in VIDEOS or path.is_dir()]
     if not paths:
         raise UserError(
-            "label_video.no_video",
-            f"{folder} has no video ({', '.join(VIDEOS)}) and no folder of pictures; give another folder",
-        )
+            "file.content", name=folder, found="no video and no folder of pictures",
+            needed=f"files that end in {', '.join(VIDEOS)}, or folders",
+        )  # fmt: skip
     by_name: dict[str, Path] = {}
     for path in paths:
         if (other := by_name.setdefault(name_of(path), path)) != path:
             raise UserError(
-                "label_video.same_name",
-                f"the recordings of {other} and {path} would have the same names; rename one of the two",
-            )
+                "file.ambiguous", name=path, found=f"its recordings would have the names of those of {other}",
+                advice="rename one of the two",
+            )  # fmt: skip
     return paths
 
 
@@ -136,9 +136,9 @@ def check_seed(out: Path, seed: int) -> None:
     path = out / "teacher" / "seed.txt"
     if path.exists() and (earlier := path.read_text().strip()) != str(seed):
         raise UserError(
-            "label_video.other_seed",
-            f"{out} was begun with --seed {earlier}, not {seed}; give that seed, or another --out",
-        )
+            "run.other_settings", name=out, found=f"begun with --seed {earlier}, not {seed}",
+            advice="give that seed, or another --out",
+        )  # fmt: skip
     with atomic_file(path) as staged:
         staged.write_text(f"{seed}\n")
 

@@ -55,25 +55,26 @@ def decode(output: np.ndarray, side_px: int) -> np.ndarray:
 def open_yolox(path: Path) -> Teacher:
     """Return the teacher of an ONNX file; raise UserError if onnxruntime is missing or the file is no such model."""
     if not path.is_file():
-        raise UserError("label_video.no_teacher", f"{path} does not exist; give the file of the teacher")
+        raise UserError("file.missing", name=path, found="does not exist", needed="the ONNX file of the teacher")
     try:
         import onnxruntime
     except ImportError:
-        raise UserError("install.extra", 'the teacher needs onnxruntime; pip install "rvtssm[export]"') from None
+        raise UserError(
+            "install.extra", name="onnxruntime", needed="the teacher needs it", advice='pip install "rvtssm[export]"'
+        ) from None
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has errors of its own
         raise UserError(
-            "label_video.not_onnx", f"{path} cannot be read as an ONNX file ({error}); download it again"
+            "file.damaged", name=path, found=f"not an ONNX file ({error})", advice="download it again"
         ) from None
     given, answer = session.get_inputs()[0], session.get_outputs()[0]
     side_px = given.shape[-1]
     if not isinstance(side_px, int) or list(answer.shape) != [1, len(places(side_px)), 85]:
         raise UserError(
-            "label_video.other_model",
-            f"{path} turns {given.shape} to {answer.shape}, so it is no YOLOX of COCO; give another file",
+            "file.content", name=path, found=f"a model from {given.shape} to {answer.shape}", needed="a YOLOX of COCO"
         )
 
     def teacher(picture: np.ndarray) -> np.ndarray:

@@ -81,11 +81,9 @@ def _read(root: Path, _digest: str) -> Assets:
         animations = model.skeleton.animations if model.skeleton else {}
         if not {WALK, RIDE} <= animations.keys():
             raise UserError(
-                "file.content",
-                name=root / "people" / f"{model.name}.glb",
-                found=f"its animations are {', '.join(animations) or 'none'}",
-                needed=f"{WALK} and {RIDE}",
-            )
+                "file.content", name=root / "people" / f"{model.name}.glb",
+                found=f"its animations are {', '.join(animations) or 'none'}", needed=f"{WALK} and {RIDE}",
+            )  # fmt: skip
     missing = [name for name in ("cars", "bicycles", "motorcycles", "people") if not found[name]]
     if missing:
         raise UserError("file.missing", name=root, found=f"no models of {', '.join(missing)}", advice=_ADVICE)

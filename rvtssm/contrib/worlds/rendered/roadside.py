@@ -62,8 +62,9 @@ class Street:
 class Roadside:
     """Puts what stands beside streets on a stage."""
 
-    def __init__(self, stage: Stage, assets: Assets, rng: np.random.Generator) -> None:
+    def __init__(self, stage: Stage, assets: Assets, is_dusk: bool, rng: np.random.Generator) -> None:
         self._stage = stage
+        self._is_dusk = is_dusk
         self._assets = assets
         self._rng = rng
         # Real roads are nearly silent, so that the contrast of their texture is low.
@@ -208,8 +209,10 @@ class Roadside:
         body = block((low, 0, v), (top, high, v + wide), wall, STOREY_M)
         roof = quad((low, high + 0.02, v), (top - low, 0, 0), (0, 0, wide), (4, wide / 3), self._roof)
         self._stage.place(joined(body, roof), street.matrix, casts_shadow=True, tint=rng.uniform(0.7, 1.15))
+        x = side * (front - 0.03)
+        if self._is_dusk:
+            self._light_windows(street, x, v, (int(storeys), int(wide / STOREY_M)))
         if rng.random() < 0.5:  # a door and a shop window with an awning
-            x = side * (front - 0.03)
             door = self._stage.material(self._stage.texture(self._drawn("door")[0]), rng.uniform(0.4, 1.0), 0.02)
             at = v + rng.uniform(0.5, max(0.6, wide - 3))
             self._stage.place(quad((x, KERB_M, at), (0, 0, 1.2), (0, 2.2, 0), (1, 1), door), street.matrix)
@@ -217,6 +220,19 @@ class Roadside:
                 awning = quad((x, 2.9, v + 0.5), (0, 0, wide - 1), (-side * 1.2, -0.5, 0), (wide, 1), self._metal)
                 self._stage.place(awning, street.matrix, casts_shadow=True, tint=rng.uniform(0.4, 1.4))
         return wide
+
+    def _light_windows(self, street: Street, u: float, v: float, cells: tuple[int, int]) -> None:
+        """Add light in some of the windows of a front of `cells` storeys and windows per storey."""
+        rng = self._rng
+        is_lit = rng.random(cells) < rng.uniform(0.05, 0.5)
+        wide, high = rng.uniform(0.7, 1.5), rng.uniform(1.0, 1.8)
+        lights = []
+        for storey, place in np.argwhere(is_lit):
+            glow = self._stage.material(-1, rng.uniform(0.1, 0.9), 0, GLOWING)
+            corner = (u, (storey + 0.3) * STOREY_M, v + (place + 0.5) * STOREY_M - wide / 2)
+            lights.append(quad(corner, (0, 0, wide), (0, high, 0), (1, 1), glow))
+        if lights:
+            self._stage.place(joined(*lights), street.matrix)
 
     def _house(self, street: Street, side: int, front: float, v: float, end: float) -> float:
         model = self._assets.buildings[self._rng.integers(len(self._assets.buildings))]

@@ -12,6 +12,7 @@ the number of samples that see it, divided by the number that see it when it is 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 import cv2
 import numpy as np
 
+from rvtssm.contrib.worlds.rendered.lens import Lens, build_lens
 from rvtssm.contrib.worlds.rendered.motion import CameraTrip
 from rvtssm.contrib.worlds.rendered.raster import (
     SAMPLES,
@@ -76,6 +78,7 @@ class RenderedScene:
     width: int
     duration_us: int
     lens_px: float = 0.0  # standard deviation of the blur of the lens
+    distortion: float = 0.0  # how much less the lens magnifies at the corners of the frame than in the middle
     veil: np.ndarray | None = None  # (H, W) light that a windscreen mirrors into the camera
     flickers: list[Flicker] = field(default_factory=list)
     rows: list[tuple[float, ...]] = field(default_factory=list)
@@ -145,7 +148,13 @@ class RenderedScene:
             position, rotation, self.focal_px * SAMPLES, self.width * SAMPLES / 2, self.height * SAMPLES / 2
         )  # fmt: skip
 
+    @functools.cached_property
+    def _lens(self) -> Lens:
+        return build_lens(self.height, self.width, self.distortion)
+
     def _through_the_lens(self, image: np.ndarray) -> np.ndarray:
+        if self.distortion:
+            image = cv2.remap(image, *self._lens.source, cv2.INTER_LINEAR)
         if self.lens_px > 0.2:
             image = cv2.GaussianBlur(image, (0, 0), self.lens_px)
         if self.veil is not None:
@@ -165,7 +174,10 @@ class RenderedScene:
             inside = (right - left) * (bottom - top) / ((box[2] - box[0]) * (box[3] - box[1]))
             find_nearest(self.packed, eye, alone, number)
             drawn, *part = covered_part(alone)
-            if inside < 1:  # the part outside may reach lower or higher than the one in the frame
+            if self.distortion:
+                left, top, right, bottom, share = self._lens.part(alone.nearest >= 0)
+                inside *= share
+            elif inside < 1:  # the part outside may reach lower or higher than the one in the frame
                 left, top, right, bottom = (side / SAMPLES for side in part)
             if seen[number] >= MIN_VISIBLE * drawn and inside >= MIN_INSIDE:
                 still_us = t_us - int(still_since[number])

@@ -76,7 +76,7 @@ class _Builder:
         self.is_dusk = rng.random() < config.dusk_share
         self.speed = rng.uniform(*kind.speed_m_per_s)
         self.stage = Stage()
-        self.roadside = Roadside(self.stage, assets, rng)
+        self.roadside = Roadside(self.stage, assets, self.is_dusk, rng)
         self.cast = Cast(self.stage, assets, self.is_dusk or rng.random() < 0.25, rng)
         self.assets = assets
         self.flickers: list[Flicker] = []
@@ -107,7 +107,7 @@ class _Builder:
         packed = self.stage.packed()
         return RenderedScene(
             packed, self.cast.actors, camera, self._light(), focal_px, height, width, self.duration_us,
-            rng.uniform(0, config.lens_blur), veil, self.flickers,
+            rng.uniform(0, config.lens_blur), rng.uniform(0, config.distortion), veil, self.flickers,
         )  # fmt: skip
 
     # --- streets -----------------------------------------------------------------------------------------------------

@@ -28,13 +28,13 @@ class Figure:
     faces: np.ndarray  # (T, 3)
     joints: np.ndarray  # (V, 4)
     weights: np.ndarray  # (V, 4)
-    scale: float
+    stretch: np.ndarray  # (3,) factors of width, height and depth
     animation: str
 
     @property
     def cycle_m(self) -> float:
         """Way during one cycle of walking, in metres."""
-        return CYCLE_M * float(self.model.bounds[1][1]) * self.scale / _REFERENCE_M
+        return CYCLE_M * float(self.model.bounds[1][1]) * self.stretch[1] / _REFERENCE_M
 
     def posed(self, phase: float) -> tuple[np.ndarray, np.ndarray]:
         """Return corners and normals (T, 3, 3) float32 at a phase, of which 1 is a whole cycle.
@@ -42,7 +42,7 @@ class Figure:
         The lowest point stands on y = 0; the feet of a rider are on the pedals of a bicycle.
         """
         matrices = self._matrices(phase)
-        vertices = _skinned(self.vertices, self.joints, self.weights, matrices) * (MIRROR * self.scale)
+        vertices = _skinned(self.vertices, self.joints, self.weights, matrices) * (MIRROR * self.stretch)
         vertices[:, 1] -= vertices[:, 1].min()
         if self.animation == RIDE:
             vertices[:, 1] += SADDLE_M
@@ -71,7 +71,7 @@ class Figure:
 
 
 def build_figure(
-    stage: Stage, model: Model, animation: str, height_m: float | None, rng: np.random.Generator
+    stage: Stage, model: Model, animation: str, stretch: tuple[float, float, float], rng: np.random.Generator
 ) -> tuple[Figure, Mesh]:
     """Return a person of a stage, whose clothes have random greys, and the mesh of a first pose.
 
@@ -79,13 +79,12 @@ def build_figure(
         stage: Where its textures go.
         model: A model with a skeleton.
         animation: WALK or RIDE.
-        height_m: Height of the body; None: that of the model.
+        stretch: Factors of width, height and depth.
         rng: Random generator.
     """
     skeleton = model.skeleton
     if skeleton is None or animation not in skeleton.animations:
         raise UserError("file.content", name=f"{model.name}.glb", found=f"no animation {animation!r} of a skeleton")
-    scale = 1.0 if height_m is None else height_m / float(model.bounds[1][1])
     counts = np.cumsum([0, *[len(surface.vertices) for surface in model.surfaces]])
     faces, materials, uv = [], [], []
     vertices, joints, weights = [], [], []
@@ -105,7 +104,7 @@ def build_figure(
         np.concatenate(faces),
         np.concatenate(joints),
         np.concatenate(weights),
-        scale,
+        np.array(stretch),
         animation,
     )
     return figure, Mesh(*figure.posed(0.0), np.concatenate(uv), np.concatenate(materials), True)

@@ -24,6 +24,9 @@ _TALL_SHARE = 0.35
 _PAINT_MIRRORS = 0.06
 _SHORT_M = 3.4  # shorter vehicles, such as those for fields, are rare
 _SHORT_SHARE = 0.15  # how often, relative to a car
+_CHILD_SHARE = 0.12
+_CHILD = (0.62, 0.85)  # height, relative to a grown person
+_GIRTH = (0.88, 1.2)  # relative to the model
 
 
 @dataclass
@@ -117,6 +120,11 @@ class Cast:
             self._part(actor, self._bag((-0.16, 0.62 * tall, -0.32), (0.16, 0.84 * tall, -0.1)))
         if rng.random() < 0.12:  # a suitcase or a shopping bag
             self._part(actor, self._bag((0.3, 0.05, -0.2), (0.48, 0.4 * tall, 0.2)))
+        if rng.random() < 0.15:  # a skirt or a coat
+            wide = 0.5 * float(mesh.size_m[0]) * rng.uniform(0.35, 0.6)
+            self._part(actor, self._bag((-wide, rng.uniform(0.2, 0.4) * tall, -0.16), (wide, 0.62 * tall, 0.14)))
+        if rng.random() < 0.15:  # a hat
+            self._part(actor, self._bag((-0.14, 0.95 * tall, -0.16), (0.14, 1.01 * tall, 0.18)))
         return actor
 
     def rider(self, path: Path, is_motorcycle: bool) -> Actor:
@@ -149,11 +157,14 @@ class Cast:
         actor.parts.append((self._stage.place(mesh, None, actor.number, True, tint), np.eye(4)))
 
     def _figure(self, animation: str) -> tuple[Figure, Mesh]:
+        """Return a person, thin or stout, and among those who walk some children."""
         rng = self._rng
-        model = self._one_of(self._assets.people)
-        tall = float(model.bounds[1][1])
-        height_m = tall * (1 + rng.normal(0, 0.035))
-        return build_figure(self._stage, model, animation, height_m, rng)
+        tall = 1 + rng.normal(0, 0.035)
+        if animation == WALK and rng.random() < _CHILD_SHARE:
+            tall = rng.uniform(*_CHILD)
+        girth = rng.uniform(*_GIRTH) * tall
+        deep = girth * rng.uniform(0.95, 1.1)
+        return build_figure(self._stage, self._one_of(self._assets.people), animation, (girth, tall, deep), rng)
 
     def _bag(self, low: tuple[float, float, float], high: tuple[float, float, float]) -> Mesh:
         return block(low, high, self._stage.material(-1, self._rng.uniform(0.03, 0.7)), 1.0)
