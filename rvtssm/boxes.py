@@ -70,13 +70,16 @@ def pairwise_iou(xyxy_a: Boxes, xyxy_b: Boxes) -> Boxes:
     Returns:
         (..., N, M), values from 0 to 1.
     """
-    a, b = xyxy_a[..., :, None, :], xyxy_b[..., None, :, :]
+    a = xyxy_a[..., :, None, :]
+    b = xyxy_b[..., None, :, :]
     if isinstance(a, Tensor):
         inner = (torch.minimum(a[..., 2:], b[..., 2:]) - torch.maximum(a[..., :2], b[..., :2])).clamp(min=0)
-        side_a, side_b = (a[..., 2:] - a[..., :2]).clamp(min=0), (b[..., 2:] - b[..., :2]).clamp(min=0)
+        side_a = (a[..., 2:] - a[..., :2]).clamp(min=0)
+        side_b = (b[..., 2:] - b[..., :2]).clamp(min=0)
     else:
         inner = np.maximum(np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2]), 0)
-        side_a, side_b = np.maximum(a[..., 2:] - a[..., :2], 0), np.maximum(b[..., 2:] - b[..., :2], 0)
+        side_a = np.maximum(a[..., 2:] - a[..., :2], 0)
+        side_b = np.maximum(b[..., 2:] - b[..., :2], 0)
     overlap = inner[..., 0] * inner[..., 1]
     union = side_a[..., 0] * side_a[..., 1] + side_b[..., 0] * side_b[..., 1] - overlap
     return overlap / (union + (union <= 0))  # if the union is empty, so is the overlap: 0 / 1

@@ -18,7 +18,8 @@ from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
 from rvtssm.system.extras import import_plugins
 from rvtssm.system.user_error import UserError
 
-DIM, NUM_SEQUENCES = 12, 6
+DIM = 12
+NUM_SEQUENCES = 6
 TOLERANCE = 1e-9  # of the largest value; laws run in float64
 _TINY_STEP = 1e-4  # in steps of training
 _SHORT = 1 / 16  # time over which an approximation is compared, in steps of training; its fastest modes count as well
@@ -63,13 +64,15 @@ def check_near(what: str, found: State, wanted: State, tolerance: float = TOLERA
 @torch.no_grad()
 def cutting_changes_nothing(layer: TemporalLayer) -> None:
     """A sequence that is cut anywhere, or fed one step at a time, gives the same outputs and the same state."""
-    x, state = steps(9), random_state(layer)
+    x = steps(9)
+    state = random_state(layer)
     varying = torch.rand(9, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.1
     scales: tuple[float | Tensor, ...] = (1.0, 0.3, varying)
     for scale in scales:
         whole, end = layer(x, state, scale)
         for cuts in ([1], [4], [2, 3, 8], list(range(1, 9))):
-            outputs, current = [], state
+            outputs = []
+            current = state
             for start, stop in zip([0, *cuts], [*cuts, len(x)], strict=True):
                 part = scale[start:stop] if isinstance(scale, Tensor) else layer.prepare(scale)
                 y, current = layer(x[start:stop], current, part)
@@ -81,7 +84,8 @@ def cutting_changes_nothing(layer: TemporalLayer) -> None:
 @torch.no_grad()
 def sequences_do_not_mix(layer: TemporalLayer) -> None:
     """Every sequence is computed as if it were alone."""
-    x, state = steps(4), random_state(layer)
+    x = steps(4)
+    state = random_state(layer)
     y, _ = layer(x, state)
     alone = tuple(part[2:3] for part in as_tuple(state))
     found, _ = layer(x[:, 2:3], alone if isinstance(state, tuple) else alone[0])
@@ -91,7 +95,8 @@ def sequences_do_not_mix(layer: TemporalLayer) -> None:
 @torch.no_grad()
 def scales_of_every_shape_are_equal(layer: TemporalLayer) -> None:
     """A step scale is the same as a number, per group of sequences, and per step."""
-    x, state = steps(5), random_state(layer)
+    x = steps(5)
+    state = random_state(layer)
     y, end = layer(x, state, 0.3)
     for shape in [(), (1,), (1, 2), (1, NUM_SEQUENCES), (5, 1), (5, 3)]:
         found, found_end = layer(x, state, torch.full(shape, 0.3, dtype=torch.float64))
@@ -101,7 +106,8 @@ def scales_of_every_shape_are_equal(layer: TemporalLayer) -> None:
 
 def gradients_reach_everything(layer: TemporalLayer) -> None:
     """The loss of later steps has a gradient for the carried state and for every parameter."""
-    x, state = steps(5), random_state(layer)
+    x = steps(5)
+    state = random_state(layer)
     first = tuple(part.requires_grad_() for part in as_tuple(state))
     _, middle = layer(x[:2], state)
     y, _ = layer(x[2:], middle)
@@ -129,7 +135,8 @@ def no_weights_make_it_unstable(layer: TemporalLayer) -> None:
 @torch.no_grad()
 def what_does_not_fit_is_refused(layer: TemporalLayer) -> None:
     """An input, a state, a step scale or a precision that does not fit is a UserError."""
-    x, state = steps(4), layer.init_state(NUM_SEQUENCES)
+    x = steps(4)
+    state = layer.init_state(NUM_SEQUENCES)
     wrong: Mapping[str, tuple[Any, ...]] = {
         "an input with too few features": (x[..., :-1], state),
         "a state of too few sequences": (x, layer.init_state(NUM_SEQUENCES - 1)),
@@ -151,7 +158,8 @@ def an_exported_step_gives_the_same(layer: TemporalLayer) -> None:
         step = layer.real_step()
     except UserError:
         return
-    x, state = steps(3), layer.init_state(NUM_SEQUENCES)
+    x = steps(3)
+    state = layer.init_state(NUM_SEQUENCES)
     carried = step.init_state(NUM_SEQUENCES)
     for x_l, scale in zip(x, (1.0, 0.2, 1.7), strict=True):
         wanted, state = layer(x_l[None], state, scale)
@@ -249,12 +257,14 @@ def main(arguments: list[str] | None = None) -> int:
     except UserError as error:
         write(f"{error}\n")
         return 2
+    # The layers that the files have added.
     names = [name for name in TEMPORAL_LAYERS if name not in known]
     if not names:
         write("name a file that adds a layer to TEMPORAL_LAYERS: python -m rvtssm.testing my_layer.py\n")
         return 2
     num_broken = 0
     for name in names:
+        # Each law sees a new layer.
         for law in LAWS:
             try:
                 law(built(TemporalConfig(name=name)))

@@ -182,6 +182,7 @@ def inspect_raw(path: Path, spec: DatasetSpec) -> TreeInspection:
             advice="see data_prep/README.md",
         )
     parts = _inspect_parts(todo, path.name)
+    # What the files do not agree on, by split.
     lines = raw_lines(path, spec)
     for split in dict.fromkeys(part.split for part in parts):
         lines.append(stray_line(path, split, spec))
@@ -245,13 +246,17 @@ def _settings(entries: list[tuple[str, Path]], spec: DatasetSpec | None) -> Meta
 
 def _prepared_part(split: str, path: Path, spec: DatasetSpec | None, num_classes: int) -> Part:
     with closing(open_sequence(path, spec)) as sequence:
-        num_windows, num_events = len(sequence.windows), 0
+        num_windows = len(sequence.windows)
+        num_events = 0
+        # Only histograms count events; surfaces do not say how many there were.
         is_counted = sequence.meta.get("representation", "histogram") == "histogram"
         for _, frames in sequence.batches():
             if is_counted:
                 num_events += int(frames.sum(dtype=np.int64))
-    labels, faults = sequence.labels, sequence.meta.get("faults", {})
-    duration_us, counted_us = int(sequence.windows.dt_us.sum()), int(np.diff(sequence.windows.bounds_us).sum())
+    labels = sequence.labels
+    faults = sequence.meta.get("faults", {})
+    duration_us = int(sequence.windows.dt_us.sum())
+    counted_us = int(np.diff(sequence.windows.bounds_us).sum())
     return Part(
         split,
         sequence.name,
@@ -270,7 +275,8 @@ def _raw_part(split: str, recording: RawRecording, spec: DatasetSpec) -> Part:
     faults = inspected.recording.faults
     boxes, notes = recording.read_labels(spec)
     class_ids = tuple(np.unique(boxes["class_id"]).tolist())
-    boxes, times = with_class_indices(boxes, spec), None
+    boxes = with_class_indices(boxes, spec)
+    times = None
     if len(times_us := np.unique(boxes["t"])):
         try:
             range_us = inspected.t_first_us, inspected.t_last_us
@@ -300,6 +306,7 @@ def tree_png(inspection: TreeInspection) -> bytes:
     below = np.zeros(len(inspection.splits) * len(inspection.class_names))
     ticks = [f"{name}\n{split}" for split in inspection.splits for name in inspection.class_names]
     tables = np.concatenate([np.zeros((0, len(SIZES))), *(inspection.labels(split) for split in inspection.splits)])
+    # Above: boxes by class and split, stacked by size.
     for i, size in enumerate(SIZES):
         labels.bar(np.arange(len(ticks)), tables[:, i], bottom=below, label=size, color=_SIZE_COLOURS[i])
         below = below + tables[:, i]
@@ -308,6 +315,7 @@ def tree_png(inspection: TreeInspection) -> bytes:
     labels.set_ylabel("boxes")
     labels.legend(title="area (COCO)")
     for split in inspection.splits:
+        # Below: each recording by its length and rate.
         parts = [part for part in inspection.parts if part.split == split and part.num_events]
         durations = [part.duration_us / 1e6 for part in parts]
         recordings.scatter(

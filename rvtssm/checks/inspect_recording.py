@@ -16,10 +16,13 @@ from rvtssm.system.jit import jit
 
 _NUM_BINS = 2048  # the most bins of the rate over time
 _SHORTEST_BIN_US = 1000
-_HOT_EVENTS, _HOT_FACTOR = 100, 10.0
+_HOT_EVENTS = 100
+_HOT_FACTOR = 10.0
 # Margins are fixed. An automatic layout draws everything twice, which took half of the time of a picture.
 MARGINS = {"left": 0.07, "right": 0.97, "bottom": 0.08, "top": 0.95, "hspace": 0.3, "wspace": 0.18}
-_DARKER, _BRIGHTER, _HOT = "#4477aa", "#cc6677", "#00d0d0"
+_DARKER = "#4477aa"
+_BRIGHTER = "#cc6677"
+_HOT = "#00d0d0"
 
 Counts = npt.NDArray[np.int64]
 
@@ -78,7 +81,9 @@ class RecordingInspection:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for json.dumps: first the keys of a manifest of recordings, then all others."""
-        hot, recording, faults = self.hot_pixels, self.recording, self.recording.faults
+        hot = self.hot_pixels
+        recording = self.recording
+        faults = self.recording.faults
         return {
             "num_events": self.num_events,
             "t_first_us": self.t_first_us,
@@ -118,7 +123,8 @@ def inspect_recording(recording: Recording, has_checksum: bool = False, filters:
         UserError: The recording has no events or is damaged.
     """
     recording.repair = True  # faults are reported, not refused; other commands may refuse them
-    rate, bin_us = np.zeros((_NUM_BINS, 2), np.int64), _SHORTEST_BIN_US
+    rate = np.zeros((_NUM_BINS, 2), np.int64)
+    bin_us = _SHORTEST_BIN_US
     pixels = np.zeros((recording.height, recording.width), np.uint32)
     gap = np.zeros(3, np.int64)  # longest gap, time at its start, time of the last event
     first_us = None
@@ -127,6 +133,7 @@ def inspect_recording(recording: Recording, has_checksum: bool = False, filters:
             if first_us is None:
                 first_us = int(block.t[0])
                 gap[2] = first_us
+            # Two bins become one when the recording is longer than all bins.
             while (int(block.t[-1]) - first_us) // bin_us >= _NUM_BINS:
                 rate[: _NUM_BINS // 2], rate[_NUM_BINS // 2 :] = rate[::2] + rate[1::2], 0
                 bin_us *= 2

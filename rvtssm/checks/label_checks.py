@@ -27,7 +27,9 @@ def sensor_notes(recording: Recording, num_events: int, reach_xy: tuple[int, int
         reach_xy: The largest x and the largest y of an event.
         spec: The dataset.
     """
-    (x, y), width, height = reach_xy, recording.width, recording.height
+    x, y = reach_xy
+    width = recording.width
+    height = recording.height
     if num_events < MANY_EVENTS or (x + 1 > _LEAST_SHARE * width and y + 1 > _LEAST_SHARE * height):
         return []
     return [
@@ -47,7 +49,8 @@ def time_faults(recording: RawRecording, boxes: Boxes, range_us: tuple[int, int]
         range_us: Times of the first and the last event.
         spec: The dataset.
     """
-    path, times_us = recording.boxes_path, np.unique(boxes["t"])
+    path = recording.boxes_path
+    times_us = np.unique(boxes["t"])
     try:
         times = LabelTimes.check(str(recording.events_path), times_us, range_us, spec)
     except UserError as error:
@@ -55,6 +58,7 @@ def time_faults(recording: RawRecording, boxes: Boxes, range_us: tuple[int, int]
     notes: list[str] = []
     if times.num_outside:
         notes.append(Note(times.line))
+    # One time for many boxes: probably a file without times.
     if len(times_us) == 1:
         if len(boxes) > _MOST_AT_ONCE:
             text = (
@@ -63,9 +67,12 @@ def time_faults(recording: RawRecording, boxes: Boxes, range_us: tuple[int, int]
             )
             notes.append(Note(text))
         return notes
-    span_us, apart_us = int(times_us[-1] - times_us[0]), int(np.median(np.diff(times_us)))
+    # Labels in another unit span too little of the recording, or are too dense.
+    span_us = int(times_us[-1] - times_us[0])
+    apart_us = int(np.median(np.diff(times_us)))
     duration_us = range_us[1] - range_us[0]
-    is_short, is_dense = 10 * span_us < duration_us, 10 * apart_us < spec.label_interval_us
+    is_short = 10 * span_us < duration_us
+    is_dense = 10 * apart_us < spec.label_interval_us
     text = (
         f"{path}: labels span {span_us / 1e6:.3g} s of {duration_us / 1e6:.3g} s, {apart_us} us apart where "
         f"label_interval_us is {spec.label_interval_us}"
@@ -87,14 +94,18 @@ def box_faults(recording: RawRecording, boxes: Boxes, spec: DatasetSpec, is_trai
         return []
     is_box, is_visible = find_usable(boxes, spec)
     num_outside = np.count_nonzero(is_box & ~is_visible)
-    path, faults = recording.boxes_path, []
+    path = recording.boxes_path
+    faults = []
     advice = f"labels may be in pixels of another resolution: scale them to the sensor, or correct {_size_keys(spec)}"
+    # Boxes that are none.
     if not is_box.all():
-        count, first = np.count_nonzero(~is_box), int(np.argmin(is_box))
+        count = np.count_nonzero(~is_box)
+        first = int(np.argmin(is_box))
         faults.append(
             f"{path} has {count} of {len(boxes)} boxes with a side that is negative or not finite, the first at "
             f"{boxes['t'][first]} us; write x, y, w, h with w and h from 0 on"
         )
+    # Boxes of another resolution.
     if 2 * num_outside > len(boxes):
         x, y = (np.max(boxes[side][is_box]) for side in "xy")
         faults.append(
@@ -104,6 +115,7 @@ def box_faults(recording: RawRecording, boxes: Boxes, spec: DatasetSpec, is_trai
     elif left_out := unusable_boxes(boxes[is_box], spec, is_train):
         text = f"{path}: preprocess and train leave out boxes: {left_out} (of {len(boxes)})"
         faults.append(f"{text}; {advice}" if num_outside and spec.name == "custom" else Note(text))
+    # Corners in place of sizes.
     is_over = (boxes["x"] + boxes["w"] > spec.width) | (boxes["y"] + boxes["h"] > spec.height)
     if 4 * (num_over := np.count_nonzero(is_visible & is_over)) > len(boxes):
         kind = str if np.all((boxes["w"] > boxes["x"]) & (boxes["h"] > boxes["y"])) else Note
@@ -113,6 +125,7 @@ def box_faults(recording: RawRecording, boxes: Boxes, spec: DatasetSpec, is_trai
                 f"{spec.width}x{spec.height} pixels; are they x1, y1, x2, y2 instead of x, y, w, h? If not, {advice}"
             )
         )
+    # Classes and sizes that are left out.
     is_known = np.isin(boxes["class_id"], spec.disk_class_ids)
     objects = boxes[is_known]
     if num_small := np.count_nonzero(find_small(objects, spec)):

@@ -58,7 +58,9 @@ def verify_dataset(
     Raises:
         UserError: There is nothing to check.
     """
-    verification, tasks = Verification(), []
+    verification = Verification()
+    # Everything that is checked, as tasks for the workers.
+    tasks = []
     raw_dir, prepared_dir = (folder and local_path(folder) for folder in (raw_dir, prepared_dir))
     if raw_dir is not None:
         verification.notes += [("raw", line) for line in raw_lines(raw_dir, spec)]
@@ -73,6 +75,7 @@ def verify_dataset(
             found=f"it holds nothing in {', '.join(config.splits)}",
             advice="see data_prep/README.md",
         )
+    # A fault makes the set unfit; a note is only told.
     for done in run_all(tasks, config.workers, "checking"):
         verification.num_checked += 1
         messages = done.result
@@ -114,11 +117,14 @@ def _prepared_tasks(
         paths = {name_in(Path(prepared_dir) / split, path): path for path in find_sequences(prepared_dir, split)}
         if not paths:
             verification.faults.append((f"prepared/{split}", f"{prepared_dir} holds no prepared sequences in {split}"))
+        # Prepared files against their recordings, if both are there.
         recordings: dict[str, RawRecording] = {}
         if raw_dir is not None:
             recordings = {recording.name: recording for recording in find_recordings(raw_dir, split, spec)}
         for name in sorted({*paths, *recordings}):
-            key, path, recording = f"prepared/{split}/{name}", paths.get(name), recordings.get(name)
+            key = f"prepared/{split}/{name}"
+            path = paths.get(name)
+            recording = recordings.get(name)
             if path is None:
                 yield key, _verify_absence, (recording, recipe)
                 continue
@@ -135,7 +141,9 @@ def _prepared_tasks(
 def _verify_raw(recording: RawRecording, spec: DatasetSpec, is_labelled: bool, is_train: bool) -> list[str]:
     """Return the faults of a recording and its labels, and notes on them."""
     with closing(open_with(recording.events_path, spec.read_options)) as events:
-        blocks, reach_xy = EventBlocks(events), (0, 0)
+        blocks = EventBlocks(events)
+        reach_xy = (0, 0)
+        # Every event is read once, whatever its file says of itself.
         with noted() as event_notes:
             for block in blocks:
                 reach_xy = max(reach_xy[0], int(block.x.max())), max(reach_xy[1], int(block.y.max()))
@@ -146,6 +154,7 @@ def _verify_raw(recording: RawRecording, spec: DatasetSpec, is_labelled: bool, i
         if not is_labelled:
             return faults
         try:
+            # Then the labels, against the time and the size of the events.
             boxes, notes = recording.read_labels(spec)
         except UserError as error:
             return [*faults, in_one_line(error)]
@@ -191,15 +200,19 @@ def _source_faults(sequence: StoredSequence, recording: RawRecording | None, rec
             return [f"{path} was made from another {recording.events_path.name} or other labels; prepare it again"]
     except UserError as error:
         return [in_one_line(error)]
+    # The recording as it would be prepared today.
     plan = plan_recording(recording, recipe, is_cut=True)
     if not isinstance(plan, Plan):
         return [f"{path} should not be there: {plan.message}; delete it"]
     faults = []
-    num_events, now = sequence.meta.get("num_events"), plan.sequence.recording.num_events
+    num_events = sequence.meta.get("num_events")
+    now = plan.sequence.recording.num_events
     if num_events not in (None, now):
         faults.append(f"{recording.events_path} has {now} events, not {num_events} as before; copy it again")
+    # Windows and labels are compared whole, frames up to the first that differs.
     for name in ("windows", "labels"):
-        stored, planned = getattr(sequence, name), getattr(plan.sequence, name)
+        stored = getattr(sequence, name)
+        planned = getattr(plan.sequence, name)
         if not all(np.array_equal(getattr(stored, f.name), getattr(planned, f.name)) for f in fields(planned)):
             faults.append(f"{path} has other {name} than its recording gives; prepare it again")
     if not faults and (window := _first_other_frame(sequence, plan.sequence)) is not None:
@@ -226,7 +239,8 @@ def _first_other_frame(sequence: StoredSequence, plan: SequencePlan) -> int | No
 
 def _rvt_faults(sequence: StoredSequence, spec: DatasetSpec) -> list[str]:
     """Return the faults of a folder of RVT that opening it does not notice. It has no digest."""
-    faults, path = [], sequence.path
+    faults = []
+    path = sequence.path
     if np.any(sequence.windows.dt_us <= 0):
         faults.append(f"{path} has windows that are empty or do not follow each other; prepare it again")
     x, y, w, h = sequence.labels.boxes_ltwh.T

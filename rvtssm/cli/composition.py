@@ -48,12 +48,15 @@ def compose(words: Sequence[str], verb: str = "") -> Config:
     from rvtssm.cli.config import register_schema
     from rvtssm.system.files import configs_dir
 
+    # Full keys, a recipe before what is typed, and paths apart from what Hydra reads.
     words = with_recipe(verb, full_words(verb, words)) if verb else [*words]
     paths, others = split_paths(words, verb)
+    # A run that goes on has its own words; what is typed wins over them.
     if verb == "train" and paths.get("resume") == "auto":
         from rvtssm.cli.run_files import words_of_run
 
         paths, others = split_paths([*words_of_run(Path(paths.get("out") or "outputs/train"), verb), *words], verb)
+    # The only composition.
     register_schema(settings_class(verb))
     with hydra.initialize_config_dir(str(configs_dir()), version_base="1.3"):
         try:
@@ -76,6 +79,7 @@ def refusal(error: Exception, verb: str) -> UserError:
         return UserError(
             "setting.form", found=repr(override), needed="this is not of the form key=value", advice=advice
         )
+    # The message without the lines for developers of the library.
     cause = error.__cause__ or error
     lines = [line.strip() for line in str(cause).splitlines()]
     message = " ".join(line for line in lines if line and not line.startswith(_NOISE))
@@ -112,6 +116,7 @@ def to_config(composed: Any, paths: dict[str, Any] | None = None, verb: str = ""
 
     from rvtssm.cli.config import DECIDED, Config
 
+    # Paths as they stand; then plugins, whose names the settings may hold.
     for key, value in (paths or {}).items():
         OmegaConf.update(composed, key, _literal(value))
     import_plugins(composed.plugins)
@@ -125,6 +130,7 @@ def to_config(composed: Any, paths: dict[str, Any] | None = None, verb: str = ""
                 del named[key]  # neither the command nor its dataset names it
         made[name] = kind(**named)
         composed[name] = OmegaConf.structured(made[name])
+    # Plain dataclasses from here on: below this room nobody knows Hydra.
     typed = OmegaConf.to_object(composed)
     assert isinstance(typed, Config)
     config = replace(typed, **made)  # without settings of another verb, which a recipe may hold
@@ -171,7 +177,8 @@ def is_path(verb: str, key: str) -> bool:
 
 def split_paths(words: Iterable[str], verb: str) -> tuple[dict[str, Any], list[str]]:
     """Return the values of the keys that hold paths, of which the last one counts, and all other words."""
-    paths, others = {}, []
+    paths = {}
+    others = []
     for word in words:
         key, _, value = word.partition("=")
         if is_path(verb, key):
@@ -228,19 +235,23 @@ def full_words(verb: str, words: Sequence[str]) -> list[str]:
         UserError: Two paths stand alone, one that looks like `key=value` does not exist, or a word adds or removes a
             key.
     """
-    known, short = known_verb(verb), short_keys(verb)
+    known = known_verb(verb)
+    short = short_keys(verb)
     alone = [word for number, word in enumerate(words) if _stands_alone(verb, word, is_first=number == 0)]
     places = [key for key in (known.bare, known.second) if key]
     if len(alone) > max(1, len(places)):
         needed = "name one path, or a folder that holds them"
         raise UserError("setting.form", found=" and ".join(alone), needed=needed)
-    full, rest = [], iter(places)
+    full = []
+    rest = iter(places)
     for word in words:
         check_name(word)
         key, equals, value = word.partition("=")
         first = key.partition(".")[0]
         if word in alone:
-            key, equals, value = next(rest, ""), "=", word
+            key = next(rest, "")
+            equals = "="
+            value = word
         elif word.startswith(("+", "~")):
             raise UserError("setting.form", found=repr(word), needed="every key exists already; write key=value")
         elif first in short:
@@ -261,7 +272,8 @@ def check_read(verb: str, words: Sequence[str]) -> None:
 def short_keys(verb: str) -> dict[str, str]:
     """Return the keys that need no section behind a verb, those of its own sections, with their full names."""
     known = known_verb(verb)
-    settings, taken = known.settings_class(), {*known.keys, *known.reads, "plugins"}
+    settings = known.settings_class()
+    taken = {*known.keys, *known.reads, "plugins"}
     short: dict[str, str] = {}
     for section in known.own:
         for field in fields(getattr(settings, section)):

@@ -74,10 +74,12 @@ def _schema(settings: type[Any]) -> DictConfig:
         for key in schema[name]:
             if not OmegaConf.is_dict(schema[name][key]):  # of these, what is empty was not named
                 schema[name][key] = MISSING
+    # The names of these dicts are given by the caller.
     parts = (schema.model[f"{part}_options"] for part in ("backbone", "neck", "head", "mixer"))
     for free in (schema.dataset.columns, schema.temporal.options, *parts):
         OmegaConf.set_struct(free, False)  # its keys are given by the caller
     OmegaConf.set_struct(schema, False)
+    # A recipe may hold settings of verbs that have other classes; `to_config` drops them.
     for name in {name for verb in verbs().values() for name in verb.reads} - {*schema}:
         schema[name] = {}  # a recipe may hold settings of verbs that have other classes; `to_config` drops them
         OmegaConf.set_struct(schema[name], False)

@@ -62,7 +62,8 @@ def tell_warning(text: str) -> None:
 @contextmanager
 def plain_warnings() -> Iterator[None]:
     """Print warnings of the package, each once, as lines on standard error without a place in its code."""
-    package, shown = str(Path(__file__).parents[1]), set[str]()
+    package = str(Path(__file__).parents[1])
+    shown = set[str]()
     with warnings.catch_warnings():
         show_other = warnings.showwarning
 

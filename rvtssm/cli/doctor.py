@@ -16,7 +16,8 @@ from rvtssm.cli.console import console
 
 def doctor() -> int:
     """Print what each check found, or the error that it met; return 2 if one of them failed."""
-    table, code = Table(show_header=False), 0
+    table = Table(show_header=False)
+    code = 0
     for check in CHECKS:
         name = check.__name__.strip("_").replace("_", " ")
         try:
@@ -76,6 +77,7 @@ def _recurrence() -> str:
     from rvtssm.ssm.scan import KernelsOrLoop, scan, sweeps
 
     device = usual_device()
+    # Random steps with a decay of 0.9, by both ways and by the formula.
     decay = torch.polar(torch.full((1, 1, 40), 0.9), torch.rand(1, 1, 40)).to(device)
     drive = torch.randn(30, 7, 40, dtype=decay.dtype).to(device)
     state = torch.zeros(7, 40, dtype=decay.dtype).to(device)
@@ -91,6 +93,7 @@ def _recurrence() -> str:
                 f"with temporal.scan={method}, states differ from the formula by {difference:.1e}; report this with "
                 "the versions above"
             )
+    # Which code it was.
     chosen = sweeps(device)
     module = chosen.sweeps if isinstance(chosen, KernelsOrLoop) else chosen
     return f"{str(vars(module)['__name__']).rpartition('.')[2]} and the loop give the states of the formula"
@@ -102,7 +105,8 @@ def _filters() -> str:
     import hdf5plugin
     import numpy as np
 
-    values, filters = np.arange(100), {"blosc": hdf5plugin.Blosc(), "lz4": hdf5plugin.LZ4(), "zstd": hdf5plugin.Zstd()}
+    values = np.arange(100)
+    filters = {"blosc": hdf5plugin.Blosc(), "lz4": hdf5plugin.LZ4(), "zstd": hdf5plugin.Zstd()}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "recording.h5"
         with h5py.File(path, "w") as file:

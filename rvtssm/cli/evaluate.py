@@ -119,7 +119,8 @@ def _say_results(reports: Mapping[str, EvaluationReport]) -> None:
 
 
 def _announce(out: Path, run: DetectorRun, rates: Sequence[PlannedRate]) -> None:
-    checkpoint, options = run.checkpoint, run.options
+    checkpoint = run.checkpoint
+    options = run.options
     if options.window == "shrink":
         say_windows(checkpoint, checkpoint.windows_at(max(options.hz or [checkpoint.windows.hz]), "shrink"))
     say_replaced(out, "evaluation")

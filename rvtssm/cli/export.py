@@ -24,8 +24,10 @@ def export(config: Config) -> None:
     measured on the calibration frames, if there are any, and the file says it. A `.safetensors` file holds weights and
     no program, so nothing is run for it.
     """
-    out, options = export_path(config), config.export
+    out = export_path(config)
+    options = config.export
     precision = precisions()[options.precision]
+    # Weights without a graph have no size of frames and need no comparison.
     if out.suffix == SAFETENSORS and SAFETENSORS in precision.suffixes:
         if options.height or options.width:
             raise UserError(
@@ -39,10 +41,14 @@ def export(config: Config) -> None:
         say(f"wrote {out}: {out.stat().st_size / 1e6:.1f} MB of weights, which every verb takes as a checkpoint")
         return
     check_export(out, options.precision)  # raises ValueError before the work, which takes long
+    # Recordings whose activations decide the ranges of int8.
     where = calibration_path(config)
     paths = tuple(find_sources(where).values()) if where else ()
-    checkpoint, judged = _read(config), ""
-    spec, windows = checkpoint.spec, checkpoint.windows
+    # The graph, which is compared with PyTorch before it gets its name.
+    checkpoint = _read(config)
+    judged = ""
+    spec = checkpoint.spec
+    windows = checkpoint.windows
     frame_hw = options.height or spec.frame_height, options.width or spec.frame_width
     announce(
         "export",
@@ -62,7 +68,9 @@ def export(config: Config) -> None:
                 f"{precision.note}"
             )
         written = export_checked(checkpoint, out, frame_hw, options.precision, frames, show, options.opset)
-    (height, width), files = written.description["frame_hw"], [out]
+    height, width = written.description["frame_hw"]
+    # OpenVINO writes the weights beside the graph.
+    files = [out]
     if out.suffix == FORMATS["openvino"]:
         files.append(out.with_suffix(".bin"))
     size = sum(file.stat().st_size for file in files) / 1e6

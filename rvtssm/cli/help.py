@@ -41,12 +41,14 @@ def verb_help(name: str, topics: list[str]) -> str:
     """
     verb = known_verb(name)
     config = verb.settings_class()
+    # Help on single keys or sections, if some are named.
     texts = {topic: _topic(topic, name) for topic in topics}
     if unknown := [topic for topic in texts if not texts[topic] and not verb.bare and "=" not in topic]:
         found = f"there is no section or key {unknown[0]!r}"
         raise UserError("setting.unknown", found=found, advice=f"`rvtssm {name} --help` lists them")
     if any(texts.values()):
         return "\n\n".join(filter(None, texts.values()))
+    # Otherwise help on the verb: its own keys, other keys, named files, and other sections.
     parts = [f"rvtssm {name}: {verb.meaning}", f"Example: rvtssm {name} {verb.example}".rstrip()]
     if verb.own:
         own = [key for section in verb.own for key in keys_of(getattr(config, section))]
@@ -69,7 +71,8 @@ def sections() -> dict[str, Any]:
 def _topic(topic: str, verb: str) -> str:
     """Return the keys of a section, or one key; nothing if there is none of that name."""
     config = known_verb(verb).settings_class()
-    section, short = getattr(config, topic, None), short_keys(verb)
+    section = getattr(config, topic, None)
+    short = short_keys(verb)
     if topic not in short and is_dataclass(section):
         return _table(f"{topic}: {purpose(section)}", list(keys_of(section, f"{topic}.")))
     name = short.get(topic, topic)

@@ -47,7 +47,9 @@ def _values(
     described: CheckpointMeta, detector: Detector, counts: dict[str, int], has_digest: bool | None
 ) -> dict[str, Any]:
     """Return what `--json` prints."""
-    spec, model, temporal = described.spec, described.model_config, described.temporal_config
+    spec = described.spec
+    model = described.model_config
+    temporal = described.temporal_config
     return {
         "model": model.preset,
         "backbone": model.backbone,
@@ -79,7 +81,9 @@ def _table(described: CheckpointMeta, counts: dict[str, int]) -> TerminalTable:
 
 def _sentences(described: CheckpointMeta, detector: Detector, has_digest: bool | None) -> Iterator[str]:
     """Yield what the table does not say: frames, parts, windows, masked modes, classes, digest and note."""
-    spec, model, temporal = described.spec, described.model_config, described.temporal_config
+    spec = described.spec
+    model = described.model_config
+    temporal = described.temporal_config
     padded_height, padded_width = detector.backbone.padded_hw
     yield f"frames {spec.frame_width} x {spec.frame_height}, padded to {padded_width} x {padded_height}"
     facts = ", ".join(f"{name} {value}" for name, value in detector.backbone.facts().items())

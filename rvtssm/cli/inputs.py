@@ -95,7 +95,8 @@ def calibration_path(config: Config) -> str | None:
 
     Raise UserError if the precision lacks them, or if one that needs none is given them.
     """
-    calibrate, precision = config.export.calibrate, config.export.precision
+    calibrate = config.export.calibrate
+    precision = config.export.precision
     if precisions()[precision].calibration:
         return needed(calibrate, "calibrate=RECORDINGS", f"{precision} takes the ranges of its numbers from them")
     if calibrate:
@@ -138,7 +139,8 @@ def check_weights_or_dataset(config: Config) -> None:
     if not config.checkpoint:
         build_spec(config.dataset)
         return
-    names, usual = ("dataset", "model", "temporal", "windows"), Config()
+    names = ("dataset", "model", "temporal", "windows")
+    usual = Config()
     if unread := [name for name in names if getattr(config, name) != getattr(usual, name)]:
         raise UserError(
             "setting.conflict",

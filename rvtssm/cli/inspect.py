@@ -61,6 +61,7 @@ def inspect(config: Config, as_json: bool = False) -> int:
         console.print(_recording_table(inspection))
     else:
         _print_tree(inspection)
+    # A program that reads JSON asks for pictures with `out`.
     if config.out or not as_json:
         name = f"{path.resolve().name}{(topic or '').replace('/', '_')}"
         files = _write_pictures(Path(config.out or "outputs/inspect"), name, inspection, path, spec)
@@ -142,10 +143,14 @@ def _inspect_fully(config: Config, as_json: bool) -> int:
             found="true",
             needed="rvtssm inspect DIR full=true needs the folder of a dataset, raw or prepared",
         )
+    # The same plan as in `preprocess`, compared with what is on disk.
     options = replace(config.preprocess, overwrite=False)
-    spec, windows = build_spec(dataset), config.windows.settings
+    spec = build_spec(dataset)
+    windows = config.windows.settings
     verification = verify_dataset(spec, dataset.raw_dir, dataset.prepared_dir, windows, options)
-    num_checked, faults, notes = verification.num_checked, verification.faults, verification.notes
+    num_checked = verification.num_checked
+    faults = verification.faults
+    notes = verification.notes
     if as_json:
         say(json.dumps({"checked": num_checked, "faults": faults, "notes": notes}, indent=1))
     else:
@@ -200,6 +205,7 @@ def unrecognised(folder: Path) -> UserError:
             advice=f"type `rvtssm inspect {folder} dataset=NAME` with one of {', '.join(sorted(DATASETS))}, or "
             f"describe your own in {folder / FILE} (data_prep/README.md)",
         )
+    # Recordings, but in no split.
     if paths := find_event_files(folder):
         return UserError(
             "folder.no_splits",
@@ -208,6 +214,7 @@ def unrecognised(folder: Path) -> UserError:
             advice=f"inspect one of them, as in `rvtssm inspect {paths[0]}`, or the folder of a dataset, which has "
             "recordings in train/, val/ and test/",
         )
+    # No recordings at all: name what is there instead.
     there = ", ".join(sorted(f"{path.name}{'/' * path.is_dir()}" for path in folder.iterdir())[:9]) or "nothing"
     return UserError(
         "folder.no_recordings",
@@ -232,18 +239,23 @@ def _sensor_hw(path: Path) -> tuple[int, int] | None:
 
 def _recording_table(inspection: RecordingInspection) -> Table:
     """Return what a recording holds."""
-    recording, hot = inspection.recording, inspection.hot_pixels
-    table, faults = _two_columns(recording.name), recording.faults
+    recording = inspection.recording
+    hot = inspection.hot_pixels
+    table = _two_columns(recording.name)
+    faults = recording.faults
+    # What the file is.
     table.add_row("format", f"{recording.format}, {decimal(recording.num_bytes)}")
     table.add_row("sensor", f"{recording.width} x {recording.height}")
     table.add_row("time", f"{inspection.t_first_us} to {inspection.t_last_us} us, {inspection.duration_us / 1e6:.3f} s")
     table.add_row("events", f"{inspection.num_events}, {recording.num_bytes / inspection.num_events:.2f} bytes each")
+    # How many events there are, and when.
     bins = f"busiest {inspection.bin_us / 1000:g} ms"
     table.add_row(
         "rate", f"{inspection.mean_rate / 1e6:.3f} million per second, {inspection.peak_rate / 1e6:.3f} in the {bins}"
     )
     table.add_row("polarity", f"{100 * inspection.num_on / inspection.num_events:.1f} % brighter")
     table.add_row("longest gap", f"{inspection.longest_gap_us} us, it starts at {inspection.longest_gap_at_us} us")
+    # What is wrong with them.
     table.add_row("time backwards", f"{faults.backward_steps} events, moved to the time of the event before")
     table.add_row("out of frame", f"{faults.out_of_frame} events, left out")
     table.add_row("unreadable", f"{faults.unreadable} events, left out")

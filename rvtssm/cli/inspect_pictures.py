@@ -31,11 +31,13 @@ def labelled_frames(raw_dir: Path, spec: DatasetSpec, splits: Sequence[str]) -> 
         labelled = [recording for recording in find_recordings(raw_dir, split, spec) if recording.labels is not None]
         pictures: list[np.ndarray] = []
         for i in range(_NUM_FRAMES if labelled else 0):
+            # Spread over the recordings, and over the time of each.
             place = (i + 0.5) / _NUM_FRAMES * len(labelled)
             try:
                 picture = _labelled_frame(labelled[int(place)], spec, place % 1)
             except (UserError, OSError):
                 continue
+            # One strip holds pictures of one size.
             if picture is not None and len({picture.shape, *(other.shape for other in pictures)}) == 1:
                 pictures.append(picture)
         if pictures:
@@ -49,14 +51,20 @@ def _labelled_frame(recording: RawRecording, spec: DatasetSpec, share: float) ->
     boxes = boxes[~find_nothing(boxes)]
     if not len(boxes):
         return None
+    # The label time at this share of the recording.
     times_us = np.unique(boxes["t"])
     t_us = int(times_us[int(share * len(times_us))])
     boxes = boxes[boxes["t"] == t_us]
+    # The events that ended at that time, as counts per polarity and pixel.
     with closing(open_with(recording.events_path, spec.read_options)) as events:
-        shown, counts = events.between(t_us - SHOWN_US, t_us), np.zeros((2, events.height, events.width), np.uint16)
+        shown = events.between(t_us - SHOWN_US, t_us)
+        counts = np.zeros((2, events.height, events.width), np.uint16)
     np.add.at(counts, (shown.p, shown.y, shown.x), 1)
     ltwh = np.stack([boxes[side] for side in "xywh"], axis=1)
-    names, class_id, is_uncertain = spec.class_names, boxes["class_id"].astype(np.int64), boxes["pseudo_score"] < 0
+    names = spec.class_names
+    class_id = boxes["class_id"].astype(np.int64)
+    is_uncertain = boxes["pseudo_score"] < 0
+    # Uncertain boxes are drawn as classes of their own.
     if is_uncertain.any():
         class_id[is_uncertain] += len(names)
         names += tuple(f"{name}, uncertain" for name in names)

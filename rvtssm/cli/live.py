@@ -65,6 +65,7 @@ def live(config: Config, as_json: bool = False) -> int:
         if config.live.benchmark:
             return _benchmark(config, checkpoint, source, opened, out, as_json)
         with locked(out):
+            # An earlier run in the folder keeps its files.
             number = free_number(out, [*result_file_names(config.live.formats), "live.json"])
             if not as_json:
                 announce_detection("detect", config, checkpoint, source.name, out)
@@ -96,10 +97,14 @@ class _Session:
     def __init__(
         self, config: Config, source: LiveSource, opened: OpenedSource, checkpoint: LoadedCheckpoint, as_json: bool
     ) -> None:
-        self.config, self.source, self.opened, self.as_json = config, source, opened, as_json
+        self.config = config
+        self.source = source
+        self.opened = opened
+        self.as_json = as_json
         self.tally = Tally(1)
         self._run = LiveRun(source, self._detector(checkpoint), self.tally.see, config.live.heartbeat)
-        self._minute, self._is_reload_asked = Tally(0), False
+        self._minute = Tally(0)
+        self._is_reload_asked = False
 
     def _detector(self, checkpoint: LoadedCheckpoint) -> StreamDetector:
         config = self.config
@@ -108,7 +113,9 @@ class _Session:
 
     def run(self, folder: Path, number: int) -> str:
         """Run until the source ends, write and show what is found, and return why the events broke off, if they did."""
-        source, run, min_score = self.source, self._run, self.config.detection.min_score
+        source = self.source
+        run = self._run
+        min_score = self.config.detection.min_score
         spec = run.detector.checkpoint.spec
         events = self.opened.events
         context = ResultContext(spec, run.detector.sensor_hw, min_score, events.stamp_offset_us, events.frame_id)
@@ -119,12 +126,14 @@ class _Session:
         ):
             files = [SturdyWriter(write, tell_warning) for write in writers]
             began_s = shown_s = status_s = told_s = source.clock()
+            # The first step compiles and allocates; it must not count as a lag.
             run.warm_up()
             until_s = source.clock() + (self.config.live.duration_s or math.inf)
             while not source.is_ended and source.clock() < until_s:
                 try:
                     result = run.step()
                     now_s = source.clock()
+                    # For programs that watch: a file, a line in the journal, weights on a signal.
                     if now_s - status_s > _STATUS_EVERY_S:
                         status_s = now_s
                         self._write_status(folder)
@@ -135,6 +144,7 @@ class _Session:
                         self._reload()
                     if result is None:
                         continue
+                    # The result: to files, into the counts, and on the screen.
                     written = result.above(min_score)
                     for write in files:
                         write(written)
@@ -174,7 +184,8 @@ class _Session:
 
     def _tell_minute(self) -> None:
         """Say on standard error how the last minute was; for logs, as a terminal shows it anyway."""
-        minute, self._minute = self._minute.counts(), Tally(0)
+        minute = self._minute.counts()
+        self._minute = Tally(0)
         lag = ", ".join(f"{value:.0f} ms ({name})" for name, value in minute["lag_ms"].items())
         facts = [counted(minute["num_windows"], "window"), counted(minute["num_detections"], "box")]
         facts += [
@@ -224,7 +235,8 @@ def _benchmark(
     as_json: bool,
 ) -> int:
     """Measure which rates this processor sustains on a recording, print a table, and write `benchmark.json`."""
-    rates, detection = list[SustainedRate](), config.detection
+    rates = list[SustainedRate]()
+    detection = config.detection
     windows = checkpoint.windows_at(detection.hz, detection.window, detection.reduce)
     with changing_line("measuring") as show:
         recording = opened.events
@@ -236,7 +248,8 @@ def _benchmark(
                 needed=f"this needs a recording, not {source.name}",
                 advice="name a file",
             )
-        postprocess, downsample = shown_boxes(config.postprocess), detection.downsample
+        postprocess = shown_boxes(config.postprocess)
+        downsample = detection.downsample
         for rate in sustained_rates(checkpoint, recording, windows, postprocess, downsample):
             rates.append(rate)
             show(f"measuring: downsample={rate.downsample} takes {rate.p50_ms:.0f} ms per window")
@@ -273,7 +286,8 @@ def _rates_table(rates: list[SustainedRate], how: str) -> TerminalTable:
 @contextmanager
 def _opened(config: Config) -> Iterator[tuple[LiveSource, OpenedSource]]:
     """Open a camera, a stream, or a recording that is played. A first Ctrl-C ends its events."""
-    recording, camera = config.recording, config.live.camera
+    recording = config.recording
+    camera = config.live.camera
     if recording is None and Path(camera).is_file():
         raise UserError(
             "setting.form",
@@ -282,6 +296,7 @@ def _opened(config: Config) -> Iterator[tuple[LiveSource, OpenedSource]]:
             needed="this is a file",
             advice=f"to play it, set recording={camera}",
         )
+    # A camera is a source with an address of its own.
     where = recording
     if where is None:
         where = CAMERA if camera == "auto" else f"{CAMERA}{camera}"
@@ -292,6 +307,7 @@ def _opened(config: Config) -> Iterator[tuple[LiveSource, OpenedSource]]:
         elif isinstance(events, LiveSource):
             live_source = events
         else:
+            # A pipe or a driver gives events as they come.
             live_source = Feed(events)
             live_source.begin()  # it reads while the weights are loaded
         with ended_by_signals(live_source):

@@ -37,8 +37,10 @@ def main(argv: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):  # a letter that the terminal lacks must not end what was computed
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    # Flags may stand anywhere; the first other word is the verb.
     flags = [word for word in arguments if word.startswith("-") and word != "-"]  # a dash alone is standard input
     words = [word for word in arguments if word not in flags]
+    # What needs no verb.
     if "--version" in flags:
         say(__version__)
         return 0
@@ -49,6 +51,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         with plain_warnings():
             return run(verb, words, flags)
+    # A mistake of the user is one line and 2; a bug of ours is a traceback and 1.
     except Exception as error:
         line = _line_for_users(error, verb)
         say_error(f"rvtssm {verb}: {line or _A_BUG}")
@@ -64,6 +67,7 @@ def main(argv: list[str] | None = None) -> int:
 def run(verb: str, words: list[str], flags: list[str]) -> int:
     """Run a verb with the words and the flags behind it, and return the exit code; raise whatever ends it."""
     known = known_verb(verb)
+    # Options that nobody has, or that this verb has not.
     for flag in flags:
         if flag not in (*_OPTIONS, *_SWEEP):
             raise UserError(
@@ -77,6 +81,7 @@ def run(verb: str, words: list[str], flags: list[str]) -> int:
 
         say(verb_help(verb, words))
         return 0
+    # It works without Hydra and the settings, of which it says whether they are broken.
     if verb == "doctor":
         return int(named(known.work)())
     if known.computes:  # before plugins and weights, which import PyTorch
@@ -84,8 +89,10 @@ def run(verb: str, words: list[str], flags: list[str]) -> int:
     from rvtssm.cli.inputs import check_inputs
     from rvtssm.cli.settings_file import with_settings_files
 
+    # The words: those of files first, then the ones that were typed.
     words = with_settings_files(words)
     check_read(verb, words)
+    # A sweep composes the settings of each of its runs itself.
     if sweep := {*_SWEEP} & {*flags}:
         beside = {*flags} - sweep - {"--traceback"}
         if known.grid or beside:
@@ -96,6 +103,7 @@ def run(verb: str, words: list[str], flags: list[str]) -> int:
         _collect_garbage()
         sweep_with_hydra(verb, words)
         return 0
+    # One run: its settings, what can be checked before the work, and the work.
     config, options = _composed(verb, words)
     if "--config" in flags:
         _show(config, known)
@@ -142,10 +150,12 @@ def _line_for_users(error: Exception, verb: str) -> str | None:
     """Return one line for an error that a user can cause, None for one that is a bug of ours."""
     if isinstance(error, UserError):
         return in_one_line(error)
+    # The libraries of settings speak of their own classes.
     if type(error).__module__.startswith(("hydra.", "omegaconf.")):
         return str(refusal(error, verb))
     if isinstance(error, (FileExistsError, NotADirectoryError)) and error.filename:
         return f"{error.filename} is or lies below a file, and a folder is needed; choose another"
+    # Of a file, a disk or a connection.
     if isinstance(error, OSError) and (error.filename or error.errno):  # of a file, a disk or a connection
         return ": ".join(str(part) for part in (error.filename, error.strerror or in_one_line(error)) if part)
     if isinstance(error, MemoryError):

@@ -32,7 +32,9 @@ def predict(config: Config) -> int:
 
 def _predict_all(config: Config, checkpoint: LoadedCheckpoint, sources: dict[str, str], out: Path) -> int:
     """Predict all sources and return the exit code."""
-    num_failed, is_cut_off, interruption = 0, False, Interruption()
+    num_failed = 0
+    is_cut_off = False
+    interruption = Interruption()
     for name, path in sources.items():
         if interruption.is_ended:
             say_error(f"{name} was not begun")

@@ -23,6 +23,7 @@ def preprocess(config: Config) -> int:
     spec = build_spec(config.dataset)
     raw_dir = recordings_path(config)
     prepared_dir = needed(config.dataset.prepared_dir, "dataset.prepared_dir=DIR", "where to write")
+    # Prepared files beside recordings would be taken for recordings.
     if Path(raw_dir).resolve() == Path(prepared_dir).resolve():
         raise UserError(
             "setting.conflict",
@@ -39,6 +40,7 @@ def preprocess(config: Config) -> int:
         labels=config.preprocess.labels,
         output=prepared_dir,
     )
+    # Only one process at a time prepares a folder.
     with locked(Path(prepared_dir)):
         summary = prepare(
             raw_dir,
@@ -49,6 +51,7 @@ def preprocess(config: Config) -> int:
             **asdict(config.preprocess),
         )
     _print_summary(summary, prepared_dir, spec)
+    # If no recording has a box, the dataset is described wrongly.
     is_useless = summary.dropped and not (summary.written or summary.skipped)
     if is_useless and not summary.failed:
         classes = ", ".join(
@@ -65,11 +68,16 @@ def preprocess(config: Config) -> int:
 
 
 def _print_summary(summary: PreprocessSummary, prepared_dir: str, spec: DatasetSpec) -> None:
+    # What was not prepared.
     for name, message in summary.failed:
         say_error(f"{name}: {message}")
     for name, message in summary.dropped:
         say(f"{name}: left out, {message}", style="yellow")
-    num_labels, num_thinned, label_notes, label_times = 0, 0, Counter[str](), []
+    # What was prepared with a remark.
+    num_labels = 0
+    num_thinned = 0
+    label_notes = Counter[str]()
+    label_times = []
     for name, outcome in sorted(summary.outcomes.items()):
         if outcome.backward_steps:
             count = outcome.backward_steps
@@ -78,10 +86,12 @@ def _print_summary(summary: PreprocessSummary, prepared_dir: str, spec: DatasetS
             say(f"{name}: {note}", style="yellow")
         if outcome.unusable_boxes:
             say(f"{name}: boxes left out: {outcome.unusable_boxes}", style="yellow")
-        num_labels, num_thinned = num_labels + outcome.num_labels, num_thinned + outcome.num_thinned
+        num_labels = num_labels + outcome.num_labels
+        num_thinned = num_thinned + outcome.num_thinned
         label_notes += outcome.label_notes
         if outcome.label_times is not None:
             label_times.append(outcome.label_times)
+    # What holds for all recordings together.
     if num_thinned:
         keep_all_us = [outcome.keeps_all_us for outcome in summary.outcomes.values()]
         say(thinned_in_words(num_thinned, num_labels, keep_all_us), style="yellow")

@@ -46,7 +46,9 @@ def run_files(folder: Path, verb: str, config: Config, left_out: Collection[str]
 
 def unlike_others(folder: Path, verb: str, config: Config) -> Path:
     """Return the first of FOLDER, FOLDER_2, FOLDER_3, ... without a finished run that has other settings."""
-    number, place, words = 1, folder, _words(verb, config)
+    number = 1
+    place = folder
+    words = _words(verb, config)
     while (settings := place / "overrides.yaml").is_file() and settings.read_text() != words:
         number += 1
         place = folder.with_name(f"{folder.name}_{number}")

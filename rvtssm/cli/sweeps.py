@@ -89,7 +89,8 @@ def _split(verb: str, words: Sequence[str]) -> tuple[list[str], list[str]]:
 
     In a sweep, a comma between paths separates values too. A value for a list gets its brackets.
     """
-    fixed, swept = [], []
+    fixed = []
+    swept = []
     for word in composition.with_recipe(verb, composition.full_words(verb, words)):
         key, _, value = word.partition("=")
         if is_path(verb, key) and (key == "out" or value.startswith("[") or "," not in value):

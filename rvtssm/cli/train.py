@@ -43,7 +43,8 @@ class _RunFiles(L.Callback):
         if not trainer.is_global_zero:
             return
         assert isinstance(pl_module, DetectionModule)
-        config, start = self.config, pl_module.start
+        config = self.config
+        start = pl_module.start
         if start is not None:
             say_settings(start.path, start.source, settings_of(config.model, config.temporal, config.windows.settings))
             report_transfer(start, config.run_dir)
@@ -62,10 +63,14 @@ def say_settings(path: str, source: TransferSource, own: DetectorSettings) -> No
 
 def report_transfer(start: Start, out: Path) -> None:
     """Show how many tensors of a detector are from its start weights, and list all in `out`/init_from.csv."""
-    path, source, meta, report = start.path, start.source, start.meta, start.report
+    path = start.path
+    source = start.source
+    meta = start.meta
+    report = start.report
     console.print(_table(path, report))
     if any(row.reason == NO_CLASS for row in report):
-        theirs, ours = ", ".join(source.class_names or ()), ", ".join(meta.spec.class_names)
+        theirs = ", ".join(source.class_names or ())
+        ours = ", ".join(meta.spec.class_names)
         say(
             f"no class of the weights ({theirs}) is one of the data ({ours}); if two mean the same, map them with "
             f"{CLASS_MAP_FORM.format('training')}"

@@ -46,7 +46,8 @@ def weights_to_detect(config: Config) -> tuple[Config, LoadedCheckpoint]:
     config = with_chosen_precision(with_default_weights(config))
     checkpoint = read_weights(config)
     if config.dataset.name:
-        asked, known = build_spec(config.dataset).class_names, checkpoint.spec.class_names
+        asked = build_spec(config.dataset).class_names
+        known = checkpoint.spec.class_names
         if asked != known:
             raise UserError(
                 "weights.other_classes",

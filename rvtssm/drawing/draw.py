@@ -156,6 +156,7 @@ def draw_frame(
     class_names = tuple(map(_encodable, class_names))
     scale = scale or best_scale(hist.shape[-1])
     canvas = cv2.resize(events_image(hist, behind), None, fx=scale, fy=scale, interpolation=cv2.INTER_NEAREST)
+    # Boxes, then labels, then the tags of boxes, so that no line crosses a text.
     chosen = np.flatnonzero(detections.score >= min_score)
     chosen = chosen[np.argsort(detections.score[chosen], kind="stable")]  # draw the best last, on top
     colors = box_colors(class_names, detections)
@@ -180,6 +181,7 @@ def draw_frame(
     if caption is None:
         caption = f"t = {detections.t_us / 1e6:.3f} s"
     width = canvas.shape[1]
+    # Caption above, legend and note below.
     caption_bar = np.full((_BAR_PX, width, 3), BAR, np.uint8)
     cv2.putText(caption_bar, _encodable(caption), (10, 20), _FONT, 0.5, TEXT, 1, cv2.LINE_AA)
     legend_bar = _legend_bar(width, class_names, ground_truth is not None)

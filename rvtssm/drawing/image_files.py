@@ -47,6 +47,7 @@ def open_video(path: Path | str, fps: float) -> Iterator[Callable[[np.ndarray], 
             nonlocal stream, container
             if stream is None or container is None:
                 height, width = frame.shape[:2]
+                # The first picture decides the size of the video.
                 if max(height, width) > _MOST_PX:
                     raise UserError(
                         "video.form",

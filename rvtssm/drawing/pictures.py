@@ -202,6 +202,7 @@ class _Pictures:
     def show(self, hist: np.ndarray, frame: Detections, window_start_us: int) -> None:
         """Take in a window, and draw a picture if it is the last one of the picture."""
         settings = self.settings
+        # From when on the events of the next picture are.
         if settings.windows.representation == "surfaces":
             self._shown_from_us = frame.t_us - SHOWN_US
         elif self._shown_from_us is None or not settings.is_summed:
@@ -210,6 +211,7 @@ class _Pictures:
             self._start_us = frame.t_us - round(1e6 / settings.windows.hz)
         self._num_seen += 1
         self._last = hist, frame
+        # A picture of several windows shows the events of all.
         if settings.is_summed and settings.windows_per_picture > 1:
             if self._summed is None:
                 self._summed = np.zeros(hist.shape, np.result_type(hist, np.uint16))
@@ -222,6 +224,7 @@ class _Pictures:
         if self._last is None:
             return
         hist, frame = self._last
+        # A still is kept if its boxes are the most certain of its part of the recording.
         scores = float(frame.score[frame.score >= self.settings.min_score].sum())
         is_still = self.stills.takes_next(scores)
         is_drawn = self.video is not None or is_still
@@ -238,7 +241,9 @@ class _Pictures:
                 self.video(picture)
             if is_still:
                 self.stills.add(scores, seconds, picture)
-        self._summed, self._last, self._shown_from_us = None, None, None
+        self._summed = None
+        self._last = None
+        self._shown_from_us = None
 
     def _events(self, hist: np.ndarray, t_us: int) -> np.ndarray:
         if self.sensor is None:
@@ -249,7 +254,9 @@ class _Pictures:
         return self.sensor.take(self._shown_from_us, t_us)
 
     def _drawn(self, events: np.ndarray, frame: Detections, seconds: float) -> np.ndarray:
-        settings, truth, behind = self.settings, None, None
+        settings = self.settings
+        truth = None
+        behind = None
         if self.images is not None:
             behind = self.images.at(frame.t_us)
         if self.ground_truth is not None:
@@ -279,7 +286,8 @@ class _StillChoice:
     def __init__(self, count: int) -> None:
         self._count = count
         self._kept: list[tuple[float, float, np.ndarray]] = []  # sum of scores, seconds, picture
-        self._step, self._seen = 1, 0
+        self._step = 1
+        self._seen = 0
 
     def takes_next(self, scores: float) -> bool:
         """Count the next picture, and return whether `add` should get it."""
@@ -292,11 +300,13 @@ class _StillChoice:
         self._kept[(self._seen - 1) // self._step :] = [(scores, seconds, picture)]
         if len(self._kept) > 4 * self._count:
             pairs = [self._kept[i : i + 2] for i in range(0, len(self._kept), 2)]
-            self._kept, self._step = [max(pair, key=_sum_of_scores) for pair in pairs], 2 * self._step
+            self._kept = [max(pair, key=_sum_of_scores) for pair in pairs]
+            self._step = 2 * self._step
 
     def chosen(self) -> list[tuple[float, np.ndarray]]:
         """Return seconds and picture of the best in each of `count` equal parts; among equals, the middle one."""
-        num_chosen, best = min(self._count, len(self._kept)), []
+        num_chosen = min(self._count, len(self._kept))
+        best = []
         for i in range(num_chosen):
             part = self._kept[i * len(self._kept) // num_chosen : (i + 1) * len(self._kept) // num_chosen]
             middle = part[len(part) // 2 :] + part[: len(part) // 2]

@@ -73,11 +73,13 @@ def frame_pixels(
     check_choice("reduce", reduce, REDUCTIONS)
     if downsample < 1:
         raise UserError("setting.out_of_range", name="downsample", found=downsample, needed="at least 1")
+    # Where each row and column of the sensor goes, and to how many places.
     row_first, row_count = _axis(height, downsample, row_sources, reduce)
     column_first, column_count = _axis(width, downsample, column_sources, reduce)
     frame_height = height // downsample if row_sources is None else len(row_sources)
     frame_width = width // downsample if column_sources is None else len(column_sources)
-    sizes, axes = (height, width, frame_height, frame_width), (row_first, row_count, column_first, column_count)
+    sizes = (height, width, frame_height, frame_width)
+    axes = (row_first, row_count, column_first, column_count)
     return FramePixels(
         *sizes,
         *axes,
@@ -91,13 +93,15 @@ def frame_pixels(
 def _axis(size: int, downsample: int, sources: Ints | None, reduce: str) -> tuple[Int32s, Int32s]:
     """Return, for every sensor coordinate, the first frame coordinate that shows it and how many show it."""
     frame_size = size // downsample
-    first, count = np.zeros(frame_size, np.int32), np.ones(frame_size, np.int32)
+    first = np.zeros(frame_size, np.int32)
+    count = np.ones(frame_size, np.int32)
     if sources is None:
         first[:] = np.arange(frame_size)
     else:
         count[:] = np.bincount(sources[sources >= 0], minlength=frame_size)
         targets = np.flatnonzero(sources >= 0)[::-1]
         first[sources[targets]] = targets  # the last one written is the smallest
+    # From sensor to frame; what lies beyond the last whole square is left out.
     sensor = np.arange(size)
     frame = sensor // downsample
     is_kept = frame < frame_size

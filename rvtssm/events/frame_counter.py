@@ -52,9 +52,11 @@ class FrameCounter:
         self.frame_shape = settings.num_channels, pixels.height, pixels.width
         num_bytes = math.prod(self.frame_shape)
         check_memory(2 * num_bytes, f"num_bins={settings.num_bins} gives frames of {self.frame_shape}, use fewer")
+        # Surfaces decay from window to window; histograms start each window at zero.
         self._surfaces: Surfaces | None = None
         if settings.representation == "surfaces":
             self._surfaces = Surfaces(settings.time_constants_us, pixels.height * pixels.width)
+        # Kept events: their times, and the cells of the frame that each one counts in.
         self._t = self._own_t = np.empty(_FIRST_ROOM, np.int64)
         self._cells = np.empty(_FIRST_ROOM, np.int32)
         self._before = np.empty(_FIRST_ROOM + 1, np.int32)  # index of the first cell of each event
@@ -110,8 +112,10 @@ class FrameCounter:
         """
         shape = len(bounds_us), *self.frame_shape
         ring = self._ring_for(bounds_us)
+        # Windows that do not share events: their counts are added to what was counted ahead.
         if out is None and ring is None and adds_up(self.settings):
-            frames, self._ahead = self._ahead, None
+            frames = self._ahead
+            self._ahead = None
             if frames is None:
                 frames = np.zeros(shape, np.uint8)
             assert frames.shape == shape, "a window that is counted ahead is taken alone"
@@ -124,6 +128,7 @@ class FrameCounter:
                 self._add_until(end_us)
                 self._surfaces.write(end_us, frame)
             return out
+        # Overlapping windows: counts of shared slices are kept in a ring.
         fill_frames(self.pack(bounds_us), out, ring)
         return out
 
@@ -190,7 +195,9 @@ class FrameCounter:
         self._begin = self._end = 0
         self._make_room(len(t), len(cells))
         self._end = len(t)
-        self._t[: len(t)], self._cells[: len(cells)], self._before[: len(before)] = t, cells, before
+        self._t[: len(t)] = t
+        self._cells[: len(cells)] = cells
+        self._before[: len(before)] = before
         self.ring = self._last_end_us = self._ahead = None
 
     def _ring_for(self, bounds_us: Ints) -> SliceRing | None:
@@ -198,7 +205,9 @@ class FrameCounter:
         ends_us = bounds_us[:, 1].tolist()
         if not ends_us:
             return None
-        before_us, self._last_end_us = self._last_end_us, ends_us[-1]
+        # The distance to the window before says how many slices both share.
+        before_us = self._last_end_us
+        self._last_end_us = ends_us[-1]
         if len(ends_us) > 1:
             before_us = ends_us[-2]
         if before_us is None:
@@ -241,10 +250,12 @@ class FrameCounter:
 
         If no events are kept, start at the front of the arrays again at once, because it is still in the cache.
         """
-        begin, end = self._begin, self._end
+        begin = self._begin
+        end = self._end
         assert begin == end or self._t is self._own_t, "events that were lent are still kept"
         self._t = self._own_t
         first, last = self._place(begin), self._place(end)
+        # No event is kept, so the arrays start again.
         if begin == end and num_events <= len(self._t) and num_cells <= len(self._cells):
             self._begin = self._end = self._before[0] = 0
             self._num_forgotten += first
@@ -252,14 +263,16 @@ class FrameCounter:
         if begin < end and end + num_events <= len(self._t) and last + num_cells <= len(self._cells):
             return
         # Twice as long as needed, so that each event is moved a bounded number of times on average.
-        room, cell_room = 2 * (end - begin + num_events), 2 * (last - first + num_cells)
+        room = 2 * (end - begin + num_events)
+        cell_room = 2 * (last - first + num_cells)
         self._t = self._own_t = _moved(self._t, begin, end, room)
         self._cells = _moved(self._cells, first, last, cell_room)
         if not self._is_whole:
             self._before = _moved(self._before, begin, end + 1, room + 1)
             self._before[: end - begin + 1] -= first
         self._num_forgotten += first
-        self._begin, self._end = 0, end - begin
+        self._begin = 0
+        self._end = end - begin
 
 
 def count_as_they_close(

@@ -91,6 +91,7 @@ def to_boxes(rows: npt.NDArray[Any], path: Path | str) -> Boxes:
             found=f"it is not one row of numbers per box (its shape is {rows.shape})",
             advice="save it so",
         )
+    # Columns by our names; what a cast would change is refused.
     columns = {name: rows[names[name]] for name in _FIELDS if name in names}
     if "track_id" in columns:
         columns["track_id"] = np.where(_is_no_track(columns["track_id"]), 0, columns["track_id"])
@@ -227,6 +228,7 @@ def interpolated_boxes(boxes: Boxes, hz: float, name: str) -> Boxes:
         UserError: The recording has no tracks.
     """
     first_us, last_us = int(boxes["t"][0]), int(boxes["t"][-1])
+    # A track of number 0 is one track only if it never has two boxes at once.
     is_zero = boxes["track_id"] == 0
     if len(np.unique(boxes["t"][is_zero])) < is_zero.sum():
         boxes = boxes[~is_zero]
@@ -237,12 +239,14 @@ def interpolated_boxes(boxes: Boxes, hz: float, name: str) -> Boxes:
         )
     times = np.rint(first_us + 1e6 / hz * np.arange(int((last_us - first_us) * hz / 1e6) + 1)).astype(np.int64)
     parts = []
+    # Each track between its own boxes, linearly.
     for track in np.unique(boxes["track_id"]):
         known = boxes[boxes["track_id"] == track]
         known = known[np.sort(np.unique(known["t"], return_index=True)[1])]
         before = np.searchsorted(known["t"], times, side="right") - 1
         is_inside = (before >= 0) & (times <= known["t"][-1])
-        at, before = times[is_inside], before[is_inside]
+        at = times[is_inside]
+        before = before[is_inside]
         after = np.minimum(before + 1, len(known) - 1)
         gap_us = known["t"][after] - known["t"][before]
         share = (at - known["t"][before]) / np.maximum(gap_us, 1)

@@ -115,7 +115,8 @@ def _equal_bins(t, bounds, num_bins):  # type: ignore[no-untyped-def]
     """Return the events of equal parts of half-open windows: bin = (t - start) * num_bins // (end - start)."""
     ranges = np.empty((len(bounds), num_bins, 2), np.int64)
     for w in range(len(bounds)):
-        start, length = bounds[w, 0], bounds[w, 1] - bounds[w, 0]
+        start = bounds[w, 0]
+        length = bounds[w, 1] - bounds[w, 0]
         low = np.searchsorted(t, start)
         for b in range(num_bins):
             ranges[w, b, 0] = low
@@ -129,14 +130,18 @@ def _closed_bins(t, bounds, num_bins):  # type: ignore[no-untyped-def]
     """Return the events of RVT's bins: equal parts from the first to the last event of a closed window, in float32."""
     ranges = np.empty((len(bounds), num_bins, 2), np.int64)
     for w in range(len(bounds)):
-        low, last = np.searchsorted(t, bounds[w, 0]), np.searchsorted(t, bounds[w, 1] + 1)
-        begin, span = np.int64(0), np.float32(1)
+        low = np.searchsorted(t, bounds[w, 0])
+        last = np.searchsorted(t, bounds[w, 1] + 1)
+        # RVT: bins are equal parts of the time between first and last event of the window.
+        begin = np.int64(0)
+        span = np.float32(1)
         if low < last:
             begin = t[low]
             span = np.float32(max(t[last - 1] - begin, 1))
         for b in range(num_bins):
             ranges[w, b, 0] = low
             high = last
+            # The first event of the next bin, by bisection.
             while low < high:
                 middle = (low + high) // 2
                 part = np.float32(t[middle] - begin) / span
@@ -151,13 +156,16 @@ def _closed_bins(t, bounds, num_bins):  # type: ignore[no-untyped-def]
 @jit
 def _count(cells, ranges, places, cutoff, wraps, keys, used, planes, first_cell, out):  # type: ignore[no-untyped-def]
     """Count events. Counts saturate, or under `rvt` wrap at 256 before they are clipped."""
-    num_bins, num_pixels = ranges.shape[1], out.shape[2]
+    num_bins = ranges.shape[1]
+    num_pixels = out.shape[2]
     for w in range(len(ranges)):
         frame = out[places[w]]
         flat = frame.reshape(-1)
         for b in range(num_bins):
             start, stop = ranges[w, b, 0], ranges[w, b, 1]
-            darker, brighter = frame[b], frame[num_bins + b]
+            darker = frame[b]
+            brighter = frame[num_bins + b]
+            # A slice that an earlier window counted is copied.
             slot = -1
             if start < stop:
                 used[-1] += 1
@@ -170,7 +178,9 @@ def _count(cells, ranges, places, cutoff, wraps, keys, used, planes, first_cell,
                 used[slot] = used[-1]
                 continue
             darker[:] = brighter[:] = 0
-            here, jump = np.uint64(b * num_pixels), np.uint64(num_bins * num_pixels)
+            # Otherwise its events are counted, polarity by polarity.
+            here = np.uint64(b * num_pixels)
+            jump = np.uint64(num_bins * num_pixels)
             if wraps:
                 is_over = False  # rare; checking for it costs less than clipping every frame
                 for i in range(np.uint64(start), np.uint64(stop)):
@@ -184,6 +194,7 @@ def _count(cells, ranges, places, cutoff, wraps, keys, used, planes, first_cell,
             else:
                 _saturate(cells, start, stop, cutoff, flat, here, jump)
             if start < stop and len(keys):
+                # And kept for the next window, in place of the oldest slice.
                 oldest = np.argmin(used[:-1])
                 _copy(darker, planes[oldest, 0])
                 _copy(brighter, planes[oldest, 1])
@@ -196,7 +207,8 @@ def _add(cells, ranges, cutoff, frames):  # type: ignore[no-untyped-def]
     num_bins = ranges.shape[1]
     for w in range(len(ranges)):
         for b in range(num_bins):
-            here, jump = b * (frames.shape[1] // (2 * num_bins)), frames.shape[1] // 2
+            here = b * (frames.shape[1] // (2 * num_bins))
+            jump = frames.shape[1] // 2
             start, stop = ranges[w, b, 0], ranges[w, b, 1]
             _saturate(cells, start, stop, cutoff, frames[w], np.uint64(here), np.uint64(jump))
 

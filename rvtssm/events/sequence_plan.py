@@ -123,8 +123,11 @@ def plan_sequence(
     Raises:
         UserError: The recording cannot be used.
     """
-    num_left_out, keeps_all_us, empty_us = 0, 0, _NO_TIMES
+    num_left_out = 0
+    keeps_all_us = 0
+    empty_us = _NO_TIMES
     if boxes is not None:
+        # Which boxes and which empty images are scored.
         usable = usable_boxes(boxes, spec, settings.convention, is_train)
         kept = thinned_boxes(usable, spec, settings.convention)
         num_left_out = len(usable) - len(kept)
@@ -137,6 +140,7 @@ def plan_sequence(
         if not len(label_us):
             return None
     if is_read_later and boxes is not None:
+        # A stream: only the first event is known.
         first = next(recording.iterate(), None)
         if first is None:
             raise recording.error_without_events()
@@ -145,8 +149,10 @@ def plan_sequence(
         first_us, last_us = recording.time_range_us
         if boxes is not None:
             LabelTimes.check(str(recording.path), label_us, (first_us, last_us), spec)
+    # The grid: free without labels, and at label times with them.
     if boxes is None:
-        boxes, windows = np.empty(0, BOX_DTYPE), free_grid(first_us, last_us, settings)
+        boxes = np.empty(0, BOX_DTYPE)
+        windows = free_grid(first_us, last_us, settings)
     elif grid == "free":
         windows = free_grid(first_us, max(last_us, int(label_us[-1])), settings)
     else:

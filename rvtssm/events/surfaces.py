@@ -70,7 +70,9 @@ class Surfaces:
 
     def load_state(self, sums: npt.NDArray[np.float32], times: Ints) -> None:
         """Continue from the `state` of another instance."""
-        self._sums[:], self._epochs[:], self.until_us = sums, times[:-1], int(times[-1])
+        self._sums[:] = sums
+        self._epochs[:] = times[:-1]
+        self.until_us = int(times[-1])
 
 
 def to_sums(frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
@@ -114,10 +116,13 @@ def _add(cells, times, constants, shifts, coarse, fine, epochs, sums):  # type: 
 @jit
 def _add_within(cells, times, start, coarse, fine, k, sums):  # type: ignore[no-untyped-def]
     """Add the events of the epoch that begins at `start` to the sums of time constant k."""
-    num_pixels, flat = sums.shape[1], sums.reshape(-1)
-    here, jump = np.uint64(k * num_pixels), np.uint64(sums.shape[0] // 2 * num_pixels)
+    num_pixels = sums.shape[1]
+    flat = sums.reshape(-1)
+    here = np.uint64(k * num_pixels)
+    jump = np.uint64(sums.shape[0] // 2 * num_pixels)
     for i in range(np.uint64(len(times))):
-        offset, cell = np.uint64(times[i] - start), np.uint64(cells[i])
+        offset = np.uint64(times[i] - start)
+        cell = np.uint64(cells[i])
         place = here + (cell >> np.uint64(1)) + jump * (cell & np.uint64(1))
         flat[place] += coarse[offset >> np.uint64(_FINE_BITS)] * fine[offset & np.uint64((1 << _FINE_BITS) - 1)]
 
@@ -134,7 +139,8 @@ def _write_levels(sums, factors, frame):  # type: ignore[no-untyped-def]
     """Write levels: the exponent and the first 4 bits of the fraction of 1 + s, rounded, read as one integer."""
     for channel in range(len(sums)):
         factor = factors[channel % len(factors)]
-        plane, levels = sums[channel], frame[channel]
+        plane = sums[channel]
+        levels = frame[channel]
         for i in range(len(plane)):
             bits = np.float32(plane[i] * factor + np.float32(1)).view(np.int32) - np.int32(0x3F800000)  # bits of 1.0
             levels[i] = np.uint8(min((bits + np.int32(1 << 18)) >> np.int32(19), np.int32(255)))

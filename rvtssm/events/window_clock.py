@@ -22,7 +22,8 @@ class WindowClock:
     """
 
     def __init__(self, windows: WindowSettings, grid: Windows | None, start_us: int | None) -> None:
-        self.windows, self.grid = windows, grid
+        self.windows = windows
+        self.grid = grid
         self.anchor_us = start_us  # start of the windows at a fixed stride; None: not known yet
         self.known_us = start_us  # all events before this time are known; None: no event yet
         self.last_us: int | None = None  # time of the last event
@@ -40,7 +41,9 @@ class WindowClock:
 
     def change_windows(self, windows: WindowSettings) -> None:
         """Begin windows of another stride or length where the last one ended."""
-        self.windows, self.anchor_us, self.done = windows, self.end_us, 0
+        self.windows = windows
+        self.anchor_us = self.end_us
+        self.done = 0
 
     def advance(self, known_us: int) -> None:
         """Note that all events before a time are known."""

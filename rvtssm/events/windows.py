@@ -151,7 +151,8 @@ def label_grid(label_times_us: npt.NDArray[np.int64], start_us: int, settings: W
     Raises:
         UserError: There are no label times, or more windows than a recording can have.
     """
-    times, stride_us = np.unique(label_times_us), settings.stride_us
+    times = np.unique(label_times_us)
+    stride_us = settings.stride_us
     if not len(times):
         raise UserError("windows.no_label_time")
     _check_span(start_us, int(times[-1]), stride_us)

@@ -55,12 +55,15 @@ def write_checkpoint(path: str | Path, detector: Detector, meta: CheckpointMeta,
         weights = detector.state_dict()
         save_file(path, {_META_KEY: meta.to_dict(), "state_dict": weights, WRITTEN_BY: made_by(weights)})
         return
-    stored, read = {}, {}
+    # Weights of lower precision are stored only where a tensor is large enough to matter.
+    stored = {}
+    read = {}
     for name, weight in detector.state_dict().items():
         stored[name] = weight.detach().clone().contiguous()
         if precision == "bf16" and weight.numel() > _FEW and weight.is_floating_point():
             stored[name] = stored[name].to(torch.bfloat16)
         read[name] = stored[name].to(weight.dtype)
+    # The digest is over the file in which its own place is empty.
     described = {_META_KEY: json.dumps(meta.to_dict()), WRITTEN_BY: json.dumps(made_by(read))}
     packed = save(stored, {**described, DIGEST_KEY: NO_DIGEST_YET})
     with atomic_file(path) as staged:
@@ -117,6 +120,7 @@ def read_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Loa
     weights = content.get("state_dict")
     if not isinstance(weights, dict) or not all(map(_is_named_tensor, weights.items())):
         raise UserError("weights.not_a_checkpoint", name=path, found="it holds no weights (state_dict)")
+    # A file of torch that somebody else wrote.
     if "rvtssm" not in content:
         if any(key.startswith(OFFICIAL_PREFIX) for key in weights):
             raise UserError(
@@ -127,6 +131,7 @@ def read_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Loa
         raise UserError("weights.not_a_checkpoint", name=path, found="it does not say which model it holds")
     with file_errors(path, " does not say which model it holds", "another rvtssm may have written it", CONTENT_ERRORS):
         meta = CheckpointMeta.from_dict(content["rvtssm"])
+    # In a checkpoint of a training, the detector is one part of the module.
     weights = detector_weights(weights) or weights
     with file_errors(path, " cannot be used", "use the rvtssm that wrote it, or train again", CONTENT_ERRORS):
         try:
@@ -160,6 +165,7 @@ def load_file(path: str | Path, trust_pickle: bool = False) -> dict[str, Any]:
     Raises:
         UserError: If there is no such file, if it differs from its digest, or if it cannot be read.
     """
+    # The file is found, whole, and of a kind that can be read without running code.
     path = local_weights(path)
     if not Path(path).is_file():
         raise _missing(Path(path))
@@ -227,7 +233,8 @@ def _check_sizes(meta: CheckpointMeta, weights: Mapping[str, Tensor]) -> None:
     if any(weight.untyped_storage().nbytes() < weight.numel() * weight.element_size() for weight in weights.values()):
         raise UserError("weights.do_not_fit", found="some weights are larger than the data stored for them")
     largest = max([_ANY_SIZE, len(weights), *(2 * side for weight in weights.values() for side in weight.shape)])
-    model, spec = meta.model_config, meta.spec
+    model = meta.model_config
+    spec = meta.spec
     numbers = {f"temporal.{name}": value for name, value in asdict(meta.temporal_config).items()} | asdict(model)
     numbers |= {"widest stage": model.embed_dim * max(model.dim_multiplier), "num_bins": meta.windows.num_bins}
     numbers["memory_chunk"] = None
@@ -270,11 +277,13 @@ def fill_detector(meta: CheckpointMeta, weights: Mapping[str, Tensor], device: t
     Raises:
         UserError: If names or shapes do not fit, or if a weight is not finite.
     """
+    # The detector without values, to compare names and shapes.
     _check_sizes(meta, weights)
     with torch.device("meta"):
         detector = meta.build()
     own = detector.state_dict()
-    unknown, missing = sorted(weights.keys() - own.keys()), sorted(own.keys() - weights.keys())
+    unknown = sorted(weights.keys() - own.keys())
+    missing = sorted(own.keys() - weights.keys())
     misfits = [key for key in own.keys() & weights.keys() if own[key].shape != weights[key].shape]
     problems = {"unknown": unknown, "missing": missing, "of another shape": sorted(misfits)}
     listed = [f"{len(keys)} keys {what}, such as {keys[0]}" for what, keys in problems.items() if keys]
@@ -290,6 +299,7 @@ def fill_detector(meta: CheckpointMeta, weights: Mapping[str, Tensor], device: t
         empty = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)  # laid out as when it is built
         filled[name] = empty.copy_(weights[name])
     detector.load_state_dict(filled, assign=True)
+    # Tied weights, or tensors that are not stored, need a real detector.
     if _lacks_values(detector):
         with without_values():
             detector = meta.build()

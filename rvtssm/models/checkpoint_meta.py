@@ -91,7 +91,8 @@ class CheckpointMeta:
 
     def _has_trained(self, settings: WindowSettings) -> bool:
         """Return whether the length of the windows lies within the lengths used in training."""
-        shortest_us, longest_us = self.window_lengths_us[0], self.window_lengths_us[-1]
+        shortest_us = self.window_lengths_us[0]
+        longest_us = self.window_lengths_us[-1]
         return settings.warmup_us > 0 or shortest_us <= settings.nominal_length_us <= longest_us
 
     def warn_of_windows(self, settings: WindowSettings) -> str | None:
@@ -191,7 +192,8 @@ def _with_options(model: Mapping[str, Any]) -> dict[str, Any]:
 
     Weights with another head had these keys as well, without any meaning.
     """
-    settings, options = {}, dict(model.get("head_options", {}))
+    settings = {}
+    options = dict(model.get("head_options", {}))
     for name, value in model.items():
         if not name.startswith(_EARLIER):
             settings[name] = value
@@ -282,6 +284,7 @@ def detector_for_frame(checkpoint: LoadedCheckpoint, height: int, width: int) ->
             f"frames of {width} x {height} are needed",
             advice=f"export it again with export.height={height} export.width={width}",
         )
+    # The same weights in a detector for the other size.
     detector = checkpoint.build((height, width))
     detector.load_state_dict(trained.state_dict())
     if trained.product_dtype is not None:

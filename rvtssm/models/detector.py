@@ -117,11 +117,13 @@ class Detector(nn.Module):
         """
         if state is None:
             state = self.init_state(hist.shape[1])
+        # One step scale per temporal layer.
         if not isinstance(step_scale, tuple):
             scale = to_constant(step_scale)
             if isinstance(scale, Tensor):
                 scale = on_device(scale, hist.device)
             step_scale = (scale,) * len(state)
+        # Only labelled frames go on to neck and head: (L B) maps become M.
         rows = None
         if frame_index is not None:
             rows = on_device(frame_index[:, 0] * hist.shape[1] + frame_index[:, 1], hist.device)
@@ -146,7 +148,8 @@ class Detector(nn.Module):
 
     def _pad(self, hist: Tensor) -> Tensor:
         """Return frames (L, B, C, H, W) padded and with channels last, in the dtype of the backbone."""
-        size, own_size = tuple(hist.shape[2:]), (self.in_channels, *self.frame_hw)
+        size = tuple(hist.shape[2:])
+        own_size = (self.in_channels, *self.frame_hw)
         if size != own_size:
             raise UserError(
                 "frames.other_size",

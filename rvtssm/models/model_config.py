@@ -76,6 +76,7 @@ class ModelConfig(Settings, section="model"):
     """Steps between two resets of the state, for memory=chunk."""
 
     def __post_init__(self) -> None:
+        # The preset gives what the caller does not name.
         for key, value in PRESETS.get(self.size, {}).items():
             if key not in self.named:
                 setattr(self, key, value)

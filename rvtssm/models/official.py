@@ -88,6 +88,7 @@ def convert_official(
             f"({', '.join(spec.class_names)})",
             advice="name the dataset that it was trained on",
         )
+    # RVT carries its state; the release of the SSM paper forgets after each chunk.
     if memory is None:
         memory = "chunk"
         if temporal.name == "lstm" and memory_chunk is None:
@@ -152,6 +153,7 @@ def derive_configs(
     """
     if size is not None and size not in MODEL_SIZES:
         raise UserError("setting.choice", name="size", found=size, needed=MODEL_SIZES)
+    # What no shape of a weight tells.
     if size is not None:
         head_dim = MODEL_SIZES[size].head_dim
     if head_dim is None:
@@ -161,6 +163,7 @@ def derive_configs(
             found="the weights do not reveal the number of channels per attention head",
             advice="give size or head_dim of the model",
         )
+    # Everything else is the shape or the number of some weights.
     stage = "mdl.backbone.stages.{}."
     try:
         stems = [state_dict[stage.format(i) + "downsample_cf2cl.conv.weight"] for i in range(4)]

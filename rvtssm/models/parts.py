@@ -48,11 +48,14 @@ def build_parts(
     Raises:
         UserError: If a name is unknown, or if the parts do not fit each other.
     """
+    # Names and own settings first, since a backbone takes long to build.
     check_part("model.backbone", model.backbone, BACKBONES)
     check_part("model.neck", model.neck, NECKS)
-    backbone_class, neck_class = BACKBONES[model.backbone], NECKS[model.neck]
+    backbone_class = BACKBONES[model.backbone]
+    neck_class = NECKS[model.neck]
     for part, kind in (("backbone", backbone_class), ("neck", neck_class), ("head", head_class(model))):
         model.options_of(part, kind.options)  # raises if there is no such setting
+    # Each part is told what the one before it gives.
     backbone = backbone_class(model, temporal, frame_hw, in_channels)
     if not set(neck_class.strides) <= backbone.channels.keys():
         raise UserError(

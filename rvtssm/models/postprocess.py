@@ -47,7 +47,9 @@ def select_boxes(probabilities: Tensor, min_score: float, nms_iou: float) -> Ten
     others = torch.stack([probabilities[:, 4], class_probability, class_id.to(probabilities.dtype)], dim=1)
     rows = torch.cat([cxcywh_to_xyxy(probabilities[:, :4]), others], dim=1)
     above = score >= min_score
-    rows, score, class_id = rows[above], score[above], class_id[above]
+    rows = rows[above]
+    score = score[above]
+    class_id = class_id[above]
     if len(rows) == 0:
         return rows
     xyxy = rows[:, :4]
@@ -86,7 +88,8 @@ def postprocess(
         if config.score != "class_only":
             score = rows[:, 4] * score
         order = score.argsort(descending=True, stable=True)[: config.max_detections]
-        rows, score = rows[order], score[order]
+        rows = rows[order]
+        score = score[order]
         detections.append(Detections(rows[:, :4].numpy(), score.numpy(), rows[:, 6].long().numpy(), int(time)))
     return detections
 

@@ -62,7 +62,9 @@ class Streams:
 
     def clear(self) -> None:
         """Forget all streams, and the values that were prepared with the current weights."""
-        self._state, self._steps, self._prepared = None, {}, None
+        self._state = None
+        self._steps = {}
+        self._prepared = None
 
     def push_batch(self, batch: SequenceBatch) -> Any:
         """Run the chunks of a batch, and return the predictions for its labelled frames, in the order of `frame_index`.
@@ -75,8 +77,11 @@ class Streams:
             num_steps = max(1, int((~batch.is_pad).any(dim=1).sum()))
         targets = is_pad = None
         if self.with_gradients and self.detector.training:
-            targets, is_pad = (batch.targets, batch.num_targets), batch.is_pad
-        steps, slots, is_first = slice(num_steps), batch.slot.tolist(), batch.is_first.tolist()
+            targets = (batch.targets, batch.num_targets)
+            is_pad = batch.is_pad
+        steps = slice(num_steps)
+        slots = batch.slot.tolist()
+        is_first = batch.is_first.tolist()
         return self.push(batch.hist[steps], batch.dt_us[steps], batch.frame_index, slots, is_first, targets, is_pad)
 
     def push(
@@ -110,13 +115,17 @@ class Streams:
             step_scale = torch.from_numpy(exact_us(dt_us.numpy())) / self.trained_stride_us
             if self.step_scale is not None:
                 step_scale = torch.full_like(step_scale, self.step_scale)
+            # Memory of one step is none: all windows are independent.
             if self.memory_chunk == 1:
                 return self._push_without_memory(hist, step_scale, frame_index, targets)
             state, steps = self._gather(slots, is_first)
             predictions = []
+            # The chunk in parts, so that memory can be reset between two of them.
             segments = self._segments(steps, len(hist))
             for start, stop in segments:
-                frames, boxes = frame_index, targets
+                frames = frame_index
+                boxes = targets
+                # The labelled frames of this part, counted from its first window.
                 if len(segments) > 1:
                     inside = ((frame_index[:, 0] >= start) & (frame_index[:, 0] < stop)).nonzero()[:, 0]
                     frames = frame_index[inside] - torch.tensor([start, 0])
@@ -181,7 +190,8 @@ class Streams:
             UserError: If the states do not fit the detector.
         """
         if not stored["steps"]:
-            self._state, self._steps = None, {}
+            self._state = None
+            self._steps = {}
             return
         stored_shapes = _shapes_of(stored["state"])
         own_shapes = _shapes_of(self.detector.init_state(len(stored["steps"])))
@@ -190,7 +200,8 @@ class Streams:
                 "memory.other_state",
                 found=f"the stored states have the shapes {stored_shapes}, but this detector needs {own_shapes}",
             )
-        self._state, self._steps = stored["state"], dict(stored["steps"])
+        self._state = stored["state"]
+        self._steps = dict(stored["steps"])
 
     def _prepare(self, steps: Tensor) -> float | Tensor | PreparedStep:
         """Return steps (L, B) as the detector takes them: a number if they are equal, prepared if weights stay."""
@@ -227,15 +238,20 @@ class Streams:
     def _gather(self, slots: Sequence[int], is_first: Sequence[bool]) -> tuple[State, list[int]]:
         """Return the state of the batch, zero where a stream starts, and the number of steps of each stream so far."""
         place = {slot: row for row, slot in enumerate(self._steps)}
-        goes_on, steps = [False] * len(slots), [0] * len(slots)
+        # A stream goes on if it is known and no new recording starts.
+        goes_on = [False] * len(slots)
+        steps = [0] * len(slots)
         for row, (slot, starts) in enumerate(zip(slots, is_first, strict=True)):
             if slot in place and not starts:
-                goes_on[row], steps[row] = True, self._steps[slot]
+                goes_on[row] = True
+                steps[row] = self._steps[slot]
         if not any(goes_on):
             return self.detector.init_state(len(slots)), steps
         state = map_state(lambda leaf: leaf.to(self.detector.device), self._state)
+        # The same streams in the same order: the state as it is.
         if list(slots) == list(place) and all(goes_on):
             return state, steps
+        # Others get the rows of their streams, and zeros where a recording starts.
         rows = on_device(torch.tensor([place.get(slot, 0) for slot in slots]), self.detector.device)
         stored = map_state(lambda leaf: _by_stream(leaf, len(place))[rows].flatten(0, 1), state)
         return self._forgotten(stored, goes_on), steps
@@ -247,7 +263,8 @@ class Streams:
         is_old = on_device(torch.tensor(keep), self.detector.device)
 
         def mix(old_leaf: Tensor, new_leaf: Tensor) -> Tensor:
-            old_leaf, new_leaf = _by_stream(old_leaf, len(keep)), _by_stream(new_leaf, len(keep))
+            old_leaf = _by_stream(old_leaf, len(keep))
+            new_leaf = _by_stream(new_leaf, len(keep))
             return torch.where(is_old.view(-1, *[1] * (old_leaf.ndim - 1)), old_leaf, new_leaf).flatten(0, 1)
 
         return map_state(mix, state, self.detector.init_state(len(keep)))
@@ -269,6 +286,7 @@ def _without_padding(detector: Detector, is_pad: Tensor | None, steps: slice) ->
 
     Padded frames leave such a norm as zeros; nothing reads what becomes of them.
     """
+    # Nothing is padded, so batch norm may see every window.
     if is_pad is None or not (is_pad := is_pad[steps]).any():
         yield
         return
@@ -285,6 +303,7 @@ def _without_padding(detector: Detector, is_pad: Tensor | None, steps: slice) ->
         whole = found.new_zeros(is_pad.numel(), *found.shape[1:])
         return whole.index_copy(0, on_device(rows, found.device), found)
 
+    # Only while the block runs: padding goes before each norm and comes back after it.
     hooks = [norm.register_forward_pre_hook(select) for norm in norms]
     hooks += [norm.register_forward_hook(fill) for norm in norms]
     try:

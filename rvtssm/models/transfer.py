@@ -61,7 +61,8 @@ def read_source(path: str | Path) -> TransferSource:
     weights = load_file(path).get("state_dict")
     if not isinstance(weights, dict) or not any(str(key).startswith(OFFICIAL_PREFIX) for key in weights):
         ours = read_checkpoint(path)
-        own, names = ours.detector.state_dict(), ours.spec.class_names
+        own = ours.detector.state_dict()
+        names = ours.spec.class_names
         return TransferSource(own, ours.temporal_config, ours.windows, names, ours.model_config)
     # The channels per attention head are not in such weights. We assume the number of the new detector.
     _, temporal, _, in_channels = derive_configs(weights, head_dim=1)
@@ -112,10 +113,13 @@ def transfer(source: TransferSource, detector: Detector, meta: CheckpointMeta) -
     Raises:
         UserError: If no matrix of the backbone could be taken, since a training would then not start from the weights.
     """
-    report, filled = [], {}
+    report = []
+    filled = {}
+    # Temporal layers of another kind share names with ours, but not their meaning.
     layers = _temporal_prefixes(detector)
     foreign = _foreign_layers(source, detector, meta, layers)
     stem = f"backbone.{detector.backbone.input_weight}"
+    # Each tensor is taken, resized or left, and the report says why.
     for name, own in detector.state_dict().items():
         value, outcome, reason = _fit(name, own, source, detector, meta, stem, layers, foreign)
         report.append(Transferred(name, _part(name, detector, layers), outcome, reason))
@@ -195,6 +199,7 @@ def _fit_classes(own: Tensor, value: Tensor, before: Sequence[str] | None, after
     """Take the rows of classes with the same name, or all rows if the names are unknown and the number is the same."""
     if value.shape[1:] != own.shape[1:]:
         return None, "left", _sizes(value, own)
+    # Weights that do not name their classes: only the number can be compared.
     if before is None:
         if len(value) == len(own):
             return value, "taken", "classes in their order"
@@ -204,6 +209,7 @@ def _fit_classes(own: Tensor, value: Tensor, before: Sequence[str] | None, after
         return None, "left", NO_CLASS
     if tuple(before) == tuple(after):
         return value, "taken", ""
+    # Rows of shared classes move to their new places; the others keep new values.
     filled = own.clone()
     for class_name in known:
         filled[after.index(class_name)] = value[before.index(class_name)]
@@ -221,7 +227,8 @@ def _fit_channels(own: Tensor, value: Tensor, before: WindowSettings, after: Win
         return None, "left", f"the weights have the time constants {before.time_constants_us} us"
     if value.shape[0] != own.shape[0]:
         return None, "left", _sizes(value, own)
-    per_bin, height_width = CHANNELS_PER_BIN[before.representation], own.shape[2:]
+    per_bin = CHANNELS_PER_BIN[before.representation]
+    height_width = own.shape[2:]
     by_bin = value.unflatten(1, (per_bin, before.num_bins)).permute(0, 1, 3, 4, 2).flatten(0, 3)[:, None]
     fitted = F.interpolate(by_bin, size=after.num_bins, mode="linear", align_corners=False)[:, 0]
     fitted = fitted.unflatten(0, (len(own), per_bin, *height_width)).permute(0, 1, 4, 2, 3).flatten(1, 2)
@@ -242,7 +249,8 @@ def _foreign_layers(
     Parameters of the same name mean different things in layers of different kinds, so a layer is taken as a whole or
     not at all.
     """
-    own, foreign = detector.state_dict(), {}
+    own = detector.state_dict()
+    foreign = {}
     differing = [key for key in _LAYOUT if getattr(source.temporal, key) != getattr(meta.temporal_config, key)]
     if "name" in differing:
         differing = ["name"]  # it decides the other settings

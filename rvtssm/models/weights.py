@@ -140,6 +140,7 @@ def check_digest(path: Path | str) -> bool:
         UserError: If the file differs from its digest, or if the .bin file of an .xml file is missing.
     """
     path = Path(path)
+    # The digest is a text in the file itself; torch writes sums into its zip archive.
     if path.suffix in (".onnx", ".safetensors", ".xml"):
         data = path.read_bytes()
         digests = _DIGEST.findall(data)

@@ -205,6 +205,7 @@ class WindowSettings:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "time_constants_us", tuple(self.time_constants_us))  # files store a list
+        # The same limits hold for settings, for files and for checkpoints.
         check_choice("convention", self.convention, CONVENTIONS)
         check_choice("representation", self.representation, CHANNELS_PER_BIN)
         check_choice("reduce", self.reduce, REDUCTIONS)
@@ -268,7 +269,8 @@ class WindowSettings:
             hz: The new rate, windows per second.
             window: `shrink` makes windows as long as the new stride; `slide` keeps the window length of these settings.
         """
-        length_us, stride_us = None, self.stride_us
+        length_us = None
+        stride_us = self.stride_us
         if window != "shrink":
             length_us = self.nominal_length_us
         if hz != self.hz:

@@ -92,7 +92,8 @@ class _Block(TemporalLayer):
 
     def _enter(self, x: Tensor) -> Tensor:
         """Return the input of `ssm`."""
-        norm, like = getattr(self, self.norm_name), next(self.parameters())
+        norm = getattr(self, self.norm_name)
+        like = next(self.parameters())
         check_input(x, norm.normalized_shape[0], like)
         if like.dtype not in (torch.float32, torch.float64):
             raise UserError(

@@ -53,10 +53,12 @@ class _Held(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, lambda_: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
         half = lambda_.imag * (step / 2)
-        size, sine = torch.expm1(lambda_.real * step), torch.sin(half)
+        size = torch.expm1(lambda_.real * step)
+        sine = torch.sin(half)
         twice = 2 * (1 + size) * sine
         grown = torch.complex(size - twice * sine, twice * torch.cos(half))
-        decay, gain = 1 + grown, grown * (1 / lambda_)
+        decay = 1 + grown
+        gain = grown * (1 / lambda_)
         ctx.save_for_backward(lambda_, step, decay, gain)
         return decay, gain
 

@@ -52,9 +52,12 @@ def _held_scan(lambda_: Tensor, step: Tensor, drive: Tensor, state: Tensor) -> t
     `lambda_`, `drive` and `state` hold pairs of real and imaginary part in a last axis of size 2.
     """
     half = lambda_[:, 1] * (step / 2)
-    size, sine, cosine = torch.expm1(lambda_[:, 0] * step), half.sin(), half.cos()
+    size = torch.expm1(lambda_[:, 0] * step)
+    sine = half.sin()
+    cosine = half.cos()
     plain = torch.contiguous_format
-    states, last = torch.empty_like(drive, memory_format=plain), state.detach().clone(memory_format=plain)
+    states = torch.empty_like(drive, memory_format=plain)
+    last = state.detach().clone(memory_format=plain)
     decay = step.new_empty(*step.shape[:2], 2, step.shape[2])
     gain = torch.empty_like(decay)
     inverse = torch.view_as_real(1 / torch.view_as_complex(lambda_.contiguous()))
@@ -69,7 +72,8 @@ def _held_scan_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     plain = torch.contiguous_format
     of_step, of_drive = (torch.empty_like(values, memory_format=plain) for values in (step, drive))
-    of_lambda, of_state = lambda_.new_zeros(lambda_.shape), of_last.detach().clone(memory_format=plain)
+    of_lambda = lambda_.new_zeros(lambda_.shape)
+    of_state = of_last.detach().clone(memory_format=plain)
     saved = (lambda_, step, drive, state, states, decay, gain)
     _backward(*map(_array, (of_states, *saved, of_lambda, of_step, of_drive, of_state)))
     return of_lambda, of_step, of_drive, of_state
@@ -110,10 +114,12 @@ def _forward(
     inverse: Any, size: Any, sine: Any, cosine: Any, drive: Any, x: Any, states: Any, decay: Any, gain: Any
 ) -> None:
     num_steps, num_sequences, num_modes = size.shape
-    inverse_real, inverse_imag = inverse[:, 0].copy(), inverse[:, 1].copy()
+    inverse_real = inverse[:, 0].copy()
+    inverse_imag = inverse[:, 1].copy()
     for step in range(num_steps):
         for n in range(num_sequences):
             for p in range(num_modes):
+                # decay - 1 and (decay - 1) / lambda, without cancellation for short steps.
                 twice = 2 * (1 + size[step, n, p]) * sine[step, n, p]
                 grown_real = size[step, n, p] - twice * sine[step, n, p]
                 grown_imag = twice * cosine[step, n, p]
@@ -121,8 +127,11 @@ def _forward(
                 gain_imag = grown_real * inverse_imag[p] + grown_imag * inverse_real[p]
                 decay[step, n, 0, p], decay[step, n, 1, p] = 1 + grown_real, grown_imag
                 gain[step, n, 0, p], gain[step, n, 1, p] = gain_real, gain_imag
-                u_real, u_imag = drive[step, n, p, 0], drive[step, n, p, 1]
-                x_real, x_imag = x[n, p, 0], x[n, p, 1]
+                u_real = drive[step, n, p, 0]
+                u_imag = drive[step, n, p, 1]
+                x_real = x[n, p, 0]
+                x_imag = x[n, p, 1]
+                # h = decay h + gain u, in real and imaginary part.
                 real = x_real + grown_real * x_real - grown_imag * x_imag + gain_real * u_real - gain_imag * u_imag
                 imag = x_imag + grown_real * x_imag + grown_imag * x_real + gain_real * u_imag + gain_imag * u_real
                 states[step, n, p, 0], states[step, n, p, 1] = real, imag
@@ -136,9 +145,11 @@ def _backward(
 ) -> None:  # fmt: skip
     """Write all gradients. `carried`, the gradient of the last state, is overwritten by the gradient of `before`."""
     num_steps, num_sequences, num_modes = dt.shape
-    l_real, l_imag = lambda_[:, 0].copy(), lambda_[:, 1].copy()
+    l_real = lambda_[:, 0].copy()
+    l_imag = lambda_[:, 1].copy()
     squared = l_real * l_real + l_imag * l_imag
-    sum_real, sum_imag = np.zeros(num_modes, dt.dtype), np.zeros(num_modes, dt.dtype)
+    sum_real = np.zeros(num_modes, dt.dtype)
+    sum_imag = np.zeros(num_modes, dt.dtype)
     for step in range(num_steps - 1, -1, -1):
         previous = states[step - 1] if step > 0 else before
         for n in range(num_sequences):
@@ -146,23 +157,31 @@ def _backward(
                 # v: gradient of this state; x: previous state; a: decay; g: gain; u: drive
                 v_real = of_states[step, n, p, 0] + carried[n, p, 0]
                 v_imag = of_states[step, n, p, 1] + carried[n, p, 1]
-                x_real, x_imag = previous[n, p, 0], previous[n, p, 1]
-                u_real, u_imag = drive[step, n, p, 0], drive[step, n, p, 1]
-                a_real, a_imag = decay[step, n, 0, p], decay[step, n, 1, p]
-                g_real, g_imag = gain[step, n, 0, p], gain[step, n, 1, p]
+                x_real = previous[n, p, 0]
+                x_imag = previous[n, p, 1]
+                u_real = drive[step, n, p, 0]
+                u_imag = drive[step, n, p, 1]
+                a_real = decay[step, n, 0, p]
+                a_imag = decay[step, n, 1, p]
+                g_real = gain[step, n, 0, p]
+                g_imag = gain[step, n, 1, p]
                 carried[n, p, 0] = v_real * a_real + v_imag * a_imag
                 carried[n, p, 1] = v_imag * a_real - v_real * a_imag
                 of_drive[step, n, p, 0] = v_real * g_real + v_imag * g_imag
                 of_drive[step, n, p, 1] = v_imag * g_real - v_real * g_imag
-                of_decay_real, of_decay_imag = v_real * x_real + v_imag * x_imag, v_imag * x_real - v_real * x_imag
-                of_gain_real, of_gain_imag = v_real * u_real + v_imag * u_imag, v_imag * u_real - v_real * u_imag
+                of_decay_real = v_real * x_real + v_imag * x_imag
+                of_decay_imag = v_imag * x_real - v_real * x_imag
+                of_gain_real = v_real * u_real + v_imag * u_imag
+                of_gain_imag = v_imag * u_real - v_real * u_imag
                 # of_step = Re(conj(decay) (conj(lambda) of_decay + of_gain))
                 both_real = l_real[p] * of_decay_real + l_imag[p] * of_decay_imag + of_gain_real
                 both_imag = l_real[p] * of_decay_imag - l_imag[p] * of_decay_real + of_gain_imag
                 of_step[step, n, p] = a_real * both_real + a_imag * both_imag
                 # of_lambda = conj(step decay) of_decay + conj((step decay - gain) / lambda) of_gain
-                m_real, m_imag = dt[step, n, p] * a_real, dt[step, n, p] * a_imag
-                rest_real, rest_imag = m_real - g_real, m_imag - g_imag
+                m_real = dt[step, n, p] * a_real
+                m_imag = dt[step, n, p] * a_imag
+                rest_real = m_real - g_real
+                rest_imag = m_imag - g_imag
                 k_real = (rest_real * l_real[p] + rest_imag * l_imag[p]) / squared[p]
                 k_imag = (rest_imag * l_real[p] - rest_real * l_imag[p]) / squared[p]
                 sum_real[p] += (
@@ -173,4 +192,5 @@ def _backward(
                 )
         of_lambda[:, 0] += sum_real
         of_lambda[:, 1] += sum_imag
-        sum_real[:], sum_imag[:] = 0, 0
+        sum_real[:] = 0
+        sum_imag[:] = 0

@@ -143,9 +143,11 @@ def initial_modes(name: str, size: int, num_blocks: int = 1, half: bool = False)
         num_modes = size // (1 + half)
         basis = torch.empty(size, num_modes, dtype=torch.complex128, device="meta")  # may be too large for the memory
         return torch.empty(num_modes, dtype=torch.complex128), basis
+    # The modes of one block, then all blocks on the diagonal.
     lambda_, v = INITIAL_MODES[name](block)
     if half:
-        lambda_, v = lambda_[block // 2 :], v[:, block // 2 :]
+        lambda_ = lambda_[block // 2 :]
+        v = v[:, block // 2 :]
     blocks = torch.block_diag(*[torch.from_numpy(v)] * num_blocks)
     device = torch.get_default_device()
     return torch.from_numpy(lambda_).repeat(num_blocks).to(device), blocks.to(device)

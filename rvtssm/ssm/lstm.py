@@ -64,7 +64,8 @@ class LSTM(TemporalLayer):
         Raises:
             UserError: If an argument has the wrong size, or the step scale is not positive.
         """
-        weight, shape = self.gates.weight, (self.dim,)
+        weight = self.gates.weight
+        shape = (self.dim,)
         hidden, cell = fitting_state(x, state, self.init_state, self.dim, weight, shape, shape, step_scale=step_scale)
         check_step_scale(to_constant(step_scale))
         check_precision(x, self.gates.weight)

@@ -103,10 +103,13 @@ class PerFeatureSystem(ABC):
         num_steps, num_sequences, _ = u.shape
         scale_steps, groups = self.decay.shape[:2]
         check_fit(scale_steps, groups, num_steps, num_sequences)
-        outputs, chunk, length = [], None, 0
+        outputs = []
+        chunk = None
+        length = 0
         longest = self.longest_chunk(num_sequences // groups)
         for start in range(0, num_steps, longest):
             part = u[start : start + longest]
+            # Chunks of equal length and step share their matrices.
             if chunk is None or scale_steps > 1 or len(part) != length:
                 length = len(part)
                 chunk = self.chunk(start, start + length)
@@ -211,9 +214,13 @@ class DiagonalSystem(PerFeatureSystem):
         if len(self.decay) == 1:
             return self._even_chunk(stop - start)
         steps = slice(start, stop)
-        gain, c = self.gain.expand_as(self.decay)[steps], (2 * self.c).expand_as(self.decay)[steps]
-        carried, reached = torch.ones_like(self.decay[0]), self.decay[:0]
-        readout, direct = [], []
+        gain = self.gain.expand_as(self.decay)[steps]
+        c = (2 * self.c).expand_as(self.decay)[steps]
+        # Steps of different length: what was carried and reached so far, step by step.
+        carried = torch.ones_like(self.decay[0])
+        reached = self.decay[:0]
+        readout = []
+        direct = []
         for decay_l, gain_l, c_l in zip(self.decay[steps], gain, c, strict=True):
             carried = decay_l * carried
             reached = torch.cat([decay_l * reached, gain_l[None]])  # (steps so far, G, H, n): inputs, decayed to now
@@ -227,7 +234,10 @@ class DiagonalSystem(PerFeatureSystem):
         )
 
     def _even_chunk(self, length: int) -> SteppedChunk:
-        decay, gain, c = self.decay[0], self.gain[-1], 2 * self.c[-1]
+        decay = self.decay[0]
+        gain = self.gain[-1]
+        c = 2 * self.c[-1]
+        # Equal steps: all is a power of the decay.
         powers = [torch.ones_like(decay)]
         for _ in range(length):
             powers.append(powers[-1] * decay)
@@ -275,19 +285,24 @@ class DenseSystem(PerFeatureSystem):
             return self._even_chunk(self.decay[index], self.b[index], stop - start)
         c = self.c[:, None]  # (H, 1, S)
         carried = reached = None
-        readout, direct = [], []
+        readout = []
+        direct = []
         for a, b in zip(self.decay[start:stop], self.b[start:stop, ..., None], strict=True):
             if carried is None or reached is None:
-                carried, reached = a, b
+                carried = a
+                reached = b
             else:
-                carried, reached = a @ carried, torch.cat([a @ reached, b], -1)  # inputs so far, decayed to now
+                # inputs so far, decayed to now
+                carried = a @ carried
+                reached = torch.cat([a @ reached, b], -1)
             readout.append(c @ carried)
             direct.append(F.pad(c @ reached, (0, stop - start - reached.shape[-1])))
         assert carried is not None and reached is not None
         return SteppedChunk(torch.cat(direct, -2).mT, torch.cat(readout, -2).mT, reached.mT, carried.mT)
 
     def _even_chunk(self, a: Tensor, b: Tensor, length: int) -> SteppedChunk:
-        rows, columns = [self.c.expand_as(b)[..., None, :]], [b[..., None]]
+        rows = [self.c.expand_as(b)[..., None, :]]
+        columns = [b[..., None]]
         for _ in range(length):
             rows.append(rows[-1] @ a)
         for _ in range(length - 1):

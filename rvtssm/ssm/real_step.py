@@ -60,7 +60,8 @@ class RealStep(TemporalLayer):
 
     def __init__(self, discretization: str, bandlimit: float = 0.0) -> None:
         super().__init__()
-        self.discretization, self.bandlimit = discretization, bandlimit
+        self.discretization = discretization
+        self.bandlimit = bandlimit
 
     def init_state(self, num_sequences: int) -> Pair:
         """Return zeros (N, *shape) for the real and for the imaginary part."""
@@ -175,7 +176,8 @@ class RealSharedStep(RealStep):
         # Each part takes its own product, because interleaved parts would have to be copied.
         driven = self.pair("b").of(lambda matrix: F.linear(x, matrix).unflatten(0, (step_scale.shape[0], -1)))
         after = decay.times(before).plus(gain.times(driven))
-        seen, c = self.visible(after, step).of(lambda part: part.flatten(0, 1)), self.pair("c")
+        seen = self.visible(after, step).of(lambda part: part.flatten(0, 1))
+        c = self.pair("c")
         return F.linear(seen.re, c.re) + F.linear(seen.im, c.im), after
 
 
@@ -207,9 +209,12 @@ def _held(lambda_: Pair, step: Tensor) -> tuple[Pair, Pair]:
 
     There is no cancellation: expm1(a) = 2 sinh(a / 2) exp(a / 2), and cos(b) - 1 = -2 sin(b / 2)^2.
     """
-    root, turn = lambda_.re * step / 2, lambda_.im * step / 2
+    root = lambda_.re * step / 2
+    turn = lambda_.im * step / 2
     grown = 2 * torch.sinh(root) * torch.exp(root)
-    size, sine = 1 + grown, torch.sin(turn)
-    fallen, risen = 2 * sine * sine, size * (2 * sine * torch.cos(turn))
+    size = 1 + grown
+    sine = torch.sin(turn)
+    fallen = 2 * sine * sine
+    risen = size * (2 * sine * torch.cos(turn))
     decay = Pair(size - size * fallen, risen)
     return decay, Pair(grown - size * fallen, risen).times(lambda_.inverse())

@@ -200,7 +200,9 @@ class _RealS4(RealStep):
 
     def advance(self, x: Tensor, before: Pair, step_scale: Tensor) -> tuple[Tensor, Pair]:
         half = self.dt * step_scale[:, None, None, None] / 2  # (G, 1, H, 1)
-        lambda_, p, b = self.pair("lambda"), self.pair("p"), self.pair("b")
+        lambda_ = self.pair("lambda")
+        p = self.pair("p")
+        b = self.pair("b")
         mirrored = Pair(p.re, -p.im)
         inverse = Pair(1 - half * lambda_.re, -half * lambda_.im).inverse()
         left, right = inverse.times(p), inverse.times(mirrored)

@@ -105,7 +105,8 @@ class _RealS4D(RealStep):
         check_modes(lambda_)
         mask, bandlimit = split_bandlimit(layer, lambda_, dt)
         super().__init__(layer.discretization, bandlimit)
-        b, c = torch.view_as_complex(layer.B), torch.view_as_complex(layer.C)
+        b = torch.view_as_complex(layer.B)
+        c = torch.view_as_complex(layer.C)
         self.keep(dt=dt, d=layer.D, b=b, c=masked(c, mask), **{"lambda": lambda_})
 
     def advance(self, x: Tensor, before: Pair, step_scale: Tensor) -> tuple[Tensor, Pair]:

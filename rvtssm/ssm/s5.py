@@ -59,6 +59,7 @@ class S5SSM(TemporalLayer):
         size = config.state_size or dim
         lambda_, v = initial_modes(config.init, size, config.num_blocks, config.half_state)
         b = initial_b(v, dim)
+        # The second half of C reads the scan from the end of the chunk.
         c = initial_c(v, dim, config.half_state)
         if config.bidirectional:
             c = torch.cat([c, initial_c(v, dim, config.half_state)], dim=1)
@@ -71,7 +72,9 @@ class S5SSM(TemporalLayer):
         self.follows_the_rate = RULES_FOLLOW_THE_RATE[self.discretization]
         self.bandlimit_at = config.bandlimit_at
         self.bandlimit = config.bandlimit
-        self.half_state, self.clip_real, self.bidirectional = config.half_state, config.clip_real, config.bidirectional
+        self.half_state = config.half_state
+        self.clip_real = config.clip_real
+        self.bidirectional = config.bidirectional
         self.scan = config.scan
         self.is_causal = not config.bidirectional
 
@@ -100,14 +103,16 @@ class S5SSM(TemporalLayer):
         mask = bandlimit_mask(lambda_, dt, self.bandlimit, self.bandlimit_at, rows)
         # Real and imaginary parts stay interleaved: the matrix [[re, -im], [im, re]] of a complex factor turns a pair
         # of B into two rows of w_in, and Re(C x) = Re C Re x - Im C Im x gives two columns of w_out.
-        w_in, factor = self.B.transpose(1, 2), torch.full_like(dt, 1 + self.half_state)
+        w_in = self.B.transpose(1, 2)
+        factor = torch.full_like(dt, 1 + self.half_state)
         if decay.ndim == 1:
             decay = decay[None, None]
         if gain.ndim == 1:
             w_in = torch.stack([gain.real, -gain.imag, gain.imag, gain.real], -1).unflatten(-1, (2, 2)) @ w_in
             gain = None
         if mask is not None and mask.ndim == 1:
-            factor, mask = factor * mask, None
+            factor = factor * mask
+            mask = None
         return SharedSystem(
             decay=decay,
             gain=gain,
@@ -133,7 +138,8 @@ class S5SSM(TemporalLayer):
         before: Tensor = fitting_state(
             x, state, self.init_state, len(self.D), self.D, self.log_step.shape, is_complex=True, step_scale=step_scale
         )
-        system, dtype = self.prepare(step_scale), _product_dtype(x)
+        system = self.prepare(step_scale)
+        dtype = _product_dtype(x)
         with torch.autocast(x.device.type, enabled=False):
             if self.bidirectional:
                 return self._both_ways(system, x.to(dtype), before)
@@ -152,7 +158,8 @@ class S5SSM(TemporalLayer):
         with torch.autocast(x.device.type, enabled=False):
             # The backward scan starts from zero as well, so in a chunk of one step both directions add up.
             w_out = torch.stack(system.w_out.chunk(1 + self.bidirectional, dim=1)).sum(0)
-            matrix, inputs = (w_out @ system.w_in).to(dtype), x.to(dtype)
+            matrix = (w_out @ system.w_in).to(dtype)
+            inputs = x.to(dtype)
             return torch.addcmul(F.linear(inputs, matrix), inputs, system.d.to(dtype))
 
     def extra_repr(self) -> str:
@@ -193,13 +200,15 @@ class S5SSM(TemporalLayer):
         Masked modes do not count. D does not count either, because it passes all frequencies.
         """
         lambda_, dt = self.modes()
-        b, c = torch.view_as_complex(self.B) * dt[:, None], torch.view_as_complex(self.C)
+        b = torch.view_as_complex(self.B) * dt[:, None]
+        c = torch.view_as_complex(self.C)
         if self.bidirectional:
             c = torch.cat(c.chunk(2, dim=1))  # both directions have the same modes
         c = masked(c, bandlimit_mask(lambda_, dt, self.bandlimit))
         factor = (1 + self.half_state) / 2  # Re(C x) is half the sum of C x and its conjugate; half_state doubles it
         lambda_ = torch.cat([lambda_ * dt, (lambda_ * dt).conj()])
-        b, c = torch.cat([b, b.conj()]), factor * torch.cat([c, c.conj()], dim=1)
+        b = torch.cat([b, b.conj()])
+        c = factor * torch.cat([c, c.conj()], dim=1)
         weights = (c.mH @ c).mT * (b @ b.mH)
         return energy_diagonal(lambda_, weights, omega_min, omega_max)
 

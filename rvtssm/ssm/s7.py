@@ -15,7 +15,9 @@ from rvtssm.ssm.shapes import fitting_state
 from rvtssm.ssm.spectrum import Spectrum, mode_spectrum
 from rvtssm.ssm.temporal_config import TemporalConfig
 
-_A, _B = 1.0, 0.5  # a and b in f(w) = 1 - 1 / (a w^2 + b)
+# a and b in f(w) = 1 - 1 / (a w^2 + b)
+_A = 1.0
+_B = 0.5
 
 
 class S7SSM(TemporalLayer):

@@ -53,7 +53,8 @@ def backward(grad: Tensor, x: Tensor, before: Tensor, decay: Tensor, carried: Te
         The gradient of decay, in the shape of decay.
     """
     check_sweep(decay, (grad, x), (before, carried))
-    decays, real = decay.numpy(), decay.dtype.to_real()
+    decays = decay.numpy()
+    real = decay.dtype.to_real()
     grad_decay = np.zeros_like(decays)
     wide = grad.to(real)
     of_states, states = (values.numpy().view(decays.dtype) for values in (wide, x.to(real)))
@@ -70,7 +71,9 @@ def _forward(x: Any, decay: Any, carried: Any) -> None:
     for step in range(num_steps):
         decays = decay[step if decay.shape[0] > 1 else 0]
         for i in range(num_sequences):
-            decay_i, x_i, carried_i = decays[i // group], x[step, i], carried[i]
+            decay_i = decays[i // group]
+            x_i = x[step, i]
+            carried_i = carried[i]
             for p in range(num_modes):
                 value = x_i[p] + decay_i[p] * carried_i[p]
                 x_i[p] = value
@@ -86,11 +89,14 @@ def _backward(grad: Any, x: Any, before: Any, decay: Any, carried: Any, grad_dec
         row = step if decay.shape[0] > 1 else 0
         previous = x[step - 1] if step > 0 else before
         for start in range(0, num_sequences, group):
-            decay_i, grad_decay_i = decay[row, start // group], grad_decay[row, start // group]
+            decay_i = decay[row, start // group]
+            grad_decay_i = grad_decay[row, start // group]
             for run in range(start, start + group, _RUN):
                 total[:] = 0
                 for i in range(run, min(run + _RUN, start + group)):
-                    grad_i, previous_i, carried_i = grad[step, i], previous[i], carried[i]
+                    grad_i = grad[step, i]
+                    previous_i = previous[i]
+                    carried_i = carried[i]
                     for p in range(num_modes):
                         value = grad_i[p] + carried_i[p]
                         grad_i[p] = value

@@ -7,7 +7,8 @@ from torch import Tensor
 def forward(x: Tensor, decay: Tensor, carried: Tensor) -> None:
     """Compute x[l] += decay[l] * x[l-1] in place. See `rvtssm.ssm.scan_cpu.forward`."""
     wide = _widened(x, decay)
-    decays, previous = decay.expand(len(x), -1, -1)[:, :, None], carried.unflatten(0, (decay.shape[1], -1))
+    decays = decay.expand(len(x), -1, -1)[:, :, None]
+    previous = carried.unflatten(0, (decay.shape[1], -1))
     for x_l, decay_l in zip(wide.unbind(0), decays.unbind(0), strict=True):
         previous = x_l.addcmul_(decay_l, previous)
     carried.copy_(previous.flatten(0, 1))
@@ -19,7 +20,8 @@ def backward(grad: Tensor, x: Tensor, before: Tensor, decay: Tensor, carried: Te
 
     See `rvtssm.ssm.scan_cpu.backward`.
     """
-    wide, states = _widened(grad, decay), _widened(x, decay)
+    wide = _widened(grad, decay)
+    states = _widened(x, decay)
     decays = decay.conj().resolve_conj().expand(len(x), -1, -1)[:, :, None]
     after = carried.unflatten(0, (decay.shape[1], -1))
     for grad_l, decay_l in zip(wide.unbind(0)[::-1], decays.unbind(0)[::-1], strict=True):

@@ -112,7 +112,8 @@ def _forward(
     like: tl.constexpr = decay.dtype.element_ty
     which, modes, offsets, is_ours = _place(group, num_modes, SEQUENCES, MODES)
     is_mode = modes < num_modes
-    row, row_stride = which * num_modes + modes, tl.cast(groups, tl.int64) * num_modes
+    row = which * num_modes + modes
+    row_stride = tl.cast(groups, tl.int64) * num_modes
     re, im = _read(carried, offsets, is_ours, IS_COMPLEX, like)
     decay_re, decay_im = _read(decay, row, is_mode, IS_COMPLEX, like)
     stride = tl.cast(num_sequences, tl.int64) * num_modes
@@ -120,10 +121,12 @@ def _forward(
     for step in range(num_steps):
         if VARIES:
             decay_re, decay_im = _read(decay, row + step * row_stride, is_mode, IS_COMPLEX, like)
+        # x = x + decay * state, which is the next state.
         new_re, new_im = _read(x, at, is_ours, IS_COMPLEX, like)
         new_re += decay_re * re - decay_im * im
         new_im += decay_re * im + decay_im * re
-        re, im = new_re, new_im
+        re = new_re
+        im = new_im
         _write(x, at, is_ours, re, im, IS_COMPLEX)
         at += stride
     _write(carried, offsets, is_ours, re, im, IS_COMPLEX)
@@ -137,22 +140,26 @@ def _backward(
     like: tl.constexpr = decay.dtype.element_ty
     which, modes, offsets, is_ours = _place(group, num_modes, SEQUENCES, MODES)
     is_mode = modes < num_modes
-    row, row_stride = which * num_modes + modes, tl.cast(groups, tl.int64) * num_modes
+    row = which * num_modes + modes
+    row_stride = tl.cast(groups, tl.int64) * num_modes
     scale_steps = num_steps if VARIES else 1
     total = tl.program_id(0).to(tl.int64) * scale_steps * num_modes + modes
     re, im = _read(carried, offsets, is_ours, IS_COMPLEX, like)
     decay_re, decay_im = _read(decay, row, is_mode, IS_COMPLEX, like)
-    sum_re, sum_im = tl.zeros_like(re), tl.zeros_like(im)
+    sum_re = tl.zeros_like(re)
+    sum_im = tl.zeros_like(im)
     stride = tl.cast(num_sequences, tl.int64) * num_modes
     at = offsets + (num_steps - 1) * stride
     for back in range(num_steps):
         step = num_steps - 1 - back
         if VARIES:
             decay_re, decay_im = _read(decay, row + step * row_stride, is_mode, IS_COMPLEX, like)
+        # The gradient of this state: its own, and what the next step passes back.
         new_re, new_im = _read(grad, at, is_ours, IS_COMPLEX, like)
         new_re += re
         new_im += im
         _write(grad, at, is_ours, new_re, new_im, IS_COMPLEX)
+        # conj(previous state) times gradient is that of the decay.
         if step > 0:
             old_re, old_im = _read(x, at - stride, is_ours, IS_COMPLEX, like)
         else:
@@ -161,7 +168,8 @@ def _backward(
         sum_im += new_im * old_re - new_re * old_im
         if VARIES:
             _write_sum(sums, total + step * num_modes, is_mode, sum_re, sum_im, IS_COMPLEX)
-            sum_re, sum_im = tl.zeros_like(re), tl.zeros_like(im)
+            sum_re = tl.zeros_like(re)
+            sum_im = tl.zeros_like(im)
         re = decay_re * new_re + decay_im * new_im
         im = decay_re * new_im - decay_im * new_re
         at -= stride

@@ -75,11 +75,13 @@ class SelectiveS5SSM(TemporalLayer):
         config.refuse_bandlimit("its modes depend on the input, so they have no fixed frequency")
         size = config.state_size or dim
         lambda_, v = initial_modes(config.init, size, config.num_blocks, config.half_state)
+        # Modes are stable for all weights: Re(lambda) = -exp(log_real).
         self.log_real = parameter(elementwise(lambda real: (-real).log(), lambda_.real))
         self.imag = parameter(lambda_.imag)
         self.B = nn.Parameter(to_pairs(initial_b(v, dim)))
         self.C = nn.Parameter(to_pairs(initial_c(v, dim, config.half_state)))
         self.D = nn.Parameter(normal(dim))
+        # The input changes the step of each mode around its own initial value.
         log_step = log_uniform_steps(len(lambda_), config.dt_min, config.dt_max)
         bias = elementwise(lambda log: log.exp().expm1().log(), log_step)  # softplus gives the step
         self.to_step = linear_from(truncated_normal(len(lambda_), dim, std=dim**-0.5), bias)
@@ -125,11 +127,15 @@ class SelectiveS5SSM(TemporalLayer):
         inputs = x.to(self.D.dtype)
         driven = F.linear(inputs, system.w_in)
         with torch.autocast(x.device.type, enabled=False):
-            dt, rows, groups = F.softplus(self.to_step(inputs)), system.rows, 1
+            # The step of each mode at each input, times the step scale of its group.
+            dt = F.softplus(self.to_step(inputs))
+            rows = system.rows
+            groups = 1
             if isinstance(rows, Tensor) and rows.ndim:
                 check_fit(len(rows), rows.shape[1], *x.shape[:2])  # that of a prepared system
                 rows, groups = rows[:, :, None], rows.shape[1]
-            steps, drive = dt.unflatten(1, (groups, -1)), as_complex(driven, before)
+            steps = dt.unflatten(1, (groups, -1))
+            drive = as_complex(driven, before)
             if self.discretization == "zoh" and x.device.type == "cpu" and self.scan != "loop":
                 states, last = held_scan(system.lambda_, (steps * rows).flatten(1, 2), drive, before)
             else:

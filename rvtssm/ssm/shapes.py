@@ -100,6 +100,7 @@ def fitting_state(
         return init_state(x.shape[1])
     if torch.compiler.is_compiling():
         return state
+    # A state is one tensor or a tuple of them.
     leaves = (state,)
     if len(shapes) > 1 and isinstance(state, tuple):
         leaves = state

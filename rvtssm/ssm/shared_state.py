@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rvtssm.ssm.scan import no_second_derivative, operator, plain, sweeps
+from rvtssm.ssm.scan import Sweeps, no_second_derivative, operator, plain, sweeps
 from rvtssm.ssm.shapes import check_input, check_recurrence
 
 _TILE_ROWS = 2048  # rows of a matrix product on the CPU: more do not fit the cache, fewer make the product slow
@@ -118,15 +118,20 @@ class _Block:
 def _blocks(u: Tensor, state: Tensor, groups: int) -> list[_Block]:
     """Cut sequences and steps so that a block's states fit `_BLOCK_BYTES` and, on the CPU, a tile fits the cache."""
     num_steps, num_sequences, _ = u.shape
-    per_group, is_cpu = num_sequences // groups, u.device.type == "cpu"
+    per_group = num_sequences // groups
+    is_cpu = u.device.type == "cpu"
     fitting = _BLOCK_BYTES[is_cpu] // (num_steps * state.shape[1] * state.element_size())
-    size, at_once = max(_MIN_BLOCK, fitting), num_steps
+    size = max(_MIN_BLOCK, fitting)
+    # How many sequences fit into the cache, and on a CPU how many steps at once.
+    at_once = num_steps
     if is_cpu:
-        size, at_once = max(_MIN_BLOCK, min(fitting, _TILE_ROWS)), 1
+        size = max(_MIN_BLOCK, min(fitting, _TILE_ROWS))
+        at_once = 1
         if num_sequences <= size:  # so that the rows of input and output are contiguous
             at_once = max(1, _TILE_ROWS // num_sequences)
     tiles = [slice(step, min(step + at_once, num_steps)) for step in range(0, num_steps, at_once)]
     blocks = []
+    # Groups are cut, or several small ones are taken together.
     if per_group > size:
         for group in range(groups):
             stop = (group + 1) * per_group
@@ -159,13 +164,20 @@ def _run(
     d: Tensor, keep: bool, method: str,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return y, the last state and, with `keep`, all states (L, N, 2P)."""
-    u, state, decay, w_in, w_out, d = u.detach(), plain(state), plain(decay), w_in.detach(), w_out.detach(), d.detach()
+    u = u.detach()
+    state = plain(state)
+    decay = plain(decay)
+    w_in = w_in.detach()
+    w_out = w_out.detach()
+    d = d.detach()
     run = sweeps(u.device.type, method)
-    y, last = torch.empty_like(u, memory_format=torch.contiguous_format), state.clone()
+    y = torch.empty_like(u, memory_format=torch.contiguous_format)
+    last = state.clone()
     states = u.new_empty(_states_shape(u, w_in, keep))
     for block in _blocks(u, state, decay.shape[1]):
         for steps in block.tiles:
             rows = block.rows(u, steps)
+            # The states of all steps if a gradient needs them, otherwise of one tile.
             if keep:
                 x = states[steps, block.sequences]
             else:
@@ -187,40 +199,60 @@ def _states_shape(u: Tensor, w_in: Tensor, keep: bool) -> tuple[int, ...]:
     return *u.shape[:2], w_in.shape[0]
 
 
+def _recomputed(
+    block: _Block, u: Tensor, state: Tensor, decay: Tensor, gain: Tensor | None, w_in: Tensor, run: Sweeps
+) -> tuple[Tensor, Tensor | None]:
+    """Return the states of a block, which the forward pass has not kept, and what drives them before the gain."""
+    x = u.new_empty(len(u), block.sequences.stop - block.sequences.start, len(w_in))
+    driven = None
+    if gain is not None:
+        driven = torch.empty_like(x)
+    carried = state[block.sequences].clone()
+    for steps in block.tiles:
+        torch.mm(block.rows(u, steps), w_in.t(), out=x[steps].flatten(0, 1))
+        if gain is not None and driven is not None:
+            driven[steps] = x[steps]
+            _scale(x[steps], block.of(gain, steps), state)
+        run.forward(x[steps], block.of(decay, steps), carried)
+    return x, driven
+
+
 @operator("shared_backward")
 def _run_backward(
     grad_y: Tensor, grad_last: Tensor | None, u: Tensor, state: Tensor, decay: Tensor, gain: Tensor | None,
     mask: Tensor | None, w_in: Tensor, w_out: Tensor, d: Tensor, states: Tensor, method: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    u, state, decay, w_in, w_out, d = u.detach(), plain(state), plain(decay), w_in.detach(), w_out.detach(), d.detach()
+    u = u.detach()
+    state = plain(state)
+    decay = plain(decay)
+    w_in = w_in.detach()
+    w_out = w_out.detach()
+    d = d.detach()
     run = sweeps(u.device.type, method)
     grad_u = torch.empty_like(u, memory_format=torch.contiguous_format)
     grad_state = torch.zeros_like(state)
     if grad_last is not None:
         grad_state.copy_(grad_last)
-    grad_decay, grad_gain = torch.zeros_like(decay), torch.zeros_like(_if_scaled(decay, gain))
+    grad_decay = torch.zeros_like(decay)
+    grad_gain = torch.zeros_like(_if_scaled(decay, gain))
     grad_w_in, grad_w_out = (torch.empty_like(w, memory_format=torch.contiguous_format) for w in (w_in, w_out))
-    grad_d, beta = torch.zeros_like(d), 0  # the first product overwrites the gradient, the others add to it
+    # the first product overwrites the gradient, the others add to it
+    grad_d = torch.zeros_like(d)
+    beta = 0
     for block in _blocks(u, state, decay.shape[1]):
         driven = None
         if len(states):
             x = states[:, block.sequences]
         else:
-            x = u.new_empty(len(u), block.sequences.stop - block.sequences.start, len(w_in))
-            if gain is not None:
-                driven = torch.empty_like(x)
-            carried = state[block.sequences].clone()
-            for steps in block.tiles:
-                torch.mm(block.rows(u, steps), w_in.t(), out=x[steps].flatten(0, 1))
-                if gain is not None and driven is not None:
-                    driven[steps] = x[steps]
-                    _scale(x[steps], block.of(gain, steps), state)
-                run.forward(x[steps], block.of(decay, steps), carried)
+            x, driven = _recomputed(block, u, state, decay, gain, w_in, run)
+        # from the last step to the first one
         for steps in reversed(block.tiles):
-            u_rows, grad_rows = block.rows(u, steps), block.rows(grad_y, steps)
+            u_rows = block.rows(u, steps)
+            grad_rows = block.rows(grad_y, steps)
             grad = block.tile(grad_rows @ w_out, steps)
             if mask is not None:
                 _scale(grad, block.of(mask, steps), state)
+            # The state before this tile, for the gradient of the decay.
             before = state[block.sequences]
             if steps.start:
                 before = as_complex(x[steps.start - 1], state)
@@ -234,6 +266,7 @@ def _run_backward(
                 _scale(grad, gains.conj(), state)
             if mask is not None:
                 _scale(x[steps], block.of(mask, steps), state)
+            # Gradients of the projections add up over the tiles.
             grad_x = grad.flatten(0, 1)
             grad_w_out.addmm_(grad_rows.t(), x[steps].flatten(0, 1), beta=beta)
             grad_w_in.addmm_(grad_x.t(), u_rows, beta=beta)

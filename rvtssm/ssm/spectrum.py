@@ -38,11 +38,13 @@ def mode_spectrum(
         note: The note if there is no mask.
     """
     mask = bandlimit_mask(lambda_, dt, bandlimit)
-    lambda_, dt = lambda_.to("cpu", torch.complex128), dt.double().cpu()
+    lambda_ = lambda_.to("cpu", torch.complex128)
+    dt = dt.double().cpu()
     cycles = frequencies(lambda_, dt)
     is_masked = torch.zeros(cycles.shape, dtype=torch.bool)
     if mask is not None:
-        is_masked, note = ~mask.cpu().expand(cycles.shape), f"masked at {at.replace('_', ' ')}"
+        is_masked = ~mask.cpu().expand(cycles.shape)
+        note = f"masked at {at.replace('_', ' ')}"
     timescale = 1 / (dt * -lambda_.real).clamp_min(0)
     return Spectrum(timescale.flatten(), cycles.flatten(), is_masked.flatten(), bandlimit, note)
 

@@ -46,6 +46,7 @@ def build_temporal_layer(config: TemporalConfig, dim: int) -> TemporalLayer:
         )
     check_part("temporal.name", config.name, TEMPORAL_LAYERS)
     layer = TEMPORAL_LAYERS[config.name](dim, config)
+    # Settings that the layer would ignore are refused.
     core = _core(layer)
     config.of_class(type(core))  # raises if the layer does not support a setting
     config.options_of(core.options)

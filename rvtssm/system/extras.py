@@ -82,6 +82,7 @@ def import_plugins(paths: Iterable[str]) -> None:
             raise UserError("file.kind", name=f"plugins=[{path}]", advice="name a Python file, such as my_part.py")
         if str(file.parent) not in sys.path:
             sys.path.append(str(file.parent))  # so that child processes find it
+        # A module of the same name that was there first would hide the file.
         imported = getattr(importlib.import_module(file.stem), "__file__", None)
         if imported is None or Path(imported).resolve() != file:
             raise UserError(

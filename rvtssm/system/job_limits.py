@@ -20,9 +20,11 @@ def num_usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     for group in _groups("cpu"):
-        quota_us, period_us = _number(group / "cpu.cfs_quota_us"), _number(group / "cpu.cfs_period_us")
+        quota_us = _number(group / "cpu.cfs_quota_us")
+        period_us = _number(group / "cpu.cfs_period_us")
         if limit := re.match(r"(\d+) (\d+)", _text(group / "cpu.max")):
-            quota_us, period_us = int(limit[1]), int(limit[2])
+            quota_us = int(limit[1])
+            period_us = int(limit[2])
         if quota_us and period_us:
             cores = min(cores, quota_us // period_us)
     return max(cores, 1)
@@ -32,7 +34,8 @@ def free_bytes() -> int | None:
     """Return the memory that the system and the job leave to this process; None if unknown (not Linux)."""
     free = [int(kilobytes) << 10 for kilobytes in re.findall(r"MemAvailable:\s*(\d+) kB", _text(MEMORY))]
     for group in _groups("memory"):
-        version_2, version_1 = ("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        version_2 = ("memory.max", "memory.current")
+        version_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes")
         for limit_name, used_name in (version_2, version_1):
             limit = _number(group / limit_name)
             if limit is not None:

@@ -126,6 +126,7 @@ def worded(kind: str, name: object = "", found: object = "", needed: object = ""
         needed: A list of choices, or a clause on what is needed.
         advice: What to do; empty: the advice of the kind.
     """
+    # Without a clause of its own, an error is what its kind means.
     if found in ("", None) and needed == "":
         needed = KINDS[kind].meaning.rstrip(".")
     clauses = []

@@ -111,6 +111,7 @@ class Settings:
             kind = str(one.type)
             is_list = kind.startswith(("list[", "tuple["))
             if is_list and value is not None:
+                # A lone element is a list of one.
                 listed = value if isinstance(value, list | tuple) else [value]
                 value = tuple(listed) if kind.startswith("tuple[") else list(listed)
                 object.__setattr__(self, one.name, value)
@@ -146,6 +147,7 @@ def check_value(
         for element in value:
             check_value(name, element, limits, is_number, is_whole, or_null)
         return
+    # A name among numbers, such as auto, is one of the choices.
     if limits.choices and not (is_number and _is_number(value)):
         check_choice(name, value, limits.choices)
         return

@@ -43,6 +43,7 @@ def locked(folder: Path | str) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder.resolve() / _LOCK
     key = (path, os.getpid(), threading.get_ident())
+    # A set within a set of the same thread: the folder is locked already.
     if key in _held:
         yield
         return
@@ -103,6 +104,7 @@ def result_set(folder: Path | str, name: str, patterns: Sequence[str]) -> Iterat
         written = _read_written(folder)
         own = set(written.get(name, []))
         _refuse_others(folder, own, patterns)
+        # All files reach the disk before the first one is moved.
         with named_if_full(folder):
             yield staged
             files = sorted(staged.iterdir())
@@ -114,6 +116,7 @@ def result_set(folder: Path | str, name: str, patterns: Sequence[str]) -> Iterat
         new = {_stamp(path) for path in files}
         # Old and new files are listed until all are moved, so that a killed run leaves none that nobody owns.
         _write_written(folder, staged, {**written, name: sorted(own | new)})
+        # Files of the set that are not written any more go, and others stay.
         for path in folder.iterdir():
             if path.is_file() and _stamp(path) in own and not (staged / path.name).exists():
                 path.unlink()

@@ -37,6 +37,7 @@ def progress_bar(description: str | None, total: float | None, of_bytes: bool = 
         yield lambda steps, description=None: None
         return
     name = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
+    # Bytes with a size and a rest of time, anything else with a count.
     columns: tuple[ProgressColumn, ...]
     if of_bytes:
         whole = Column(no_wrap=True)
@@ -63,7 +64,8 @@ def run_all(tasks: Sequence[Task], num_workers: int | None, description: str | N
         num_workers: Number of processes; None for one per core.
         description: Text beside the bar; None for no bar. There is none without tasks.
     """
-    num_workers, remaining = min(num_workers or num_usable_cores(), len(tasks)), iter(tasks)
+    num_workers = min(num_workers or num_usable_cores(), len(tasks))
+    remaining = iter(tasks)
     with (
         closing(Processes(num_workers) if num_workers > 1 else SameProcess()) as workers,
         progress_bar(description if tasks else None, len(tasks)) as advance,

@@ -61,6 +61,7 @@ def local_path(where: Path | str, *parts: str) -> Path:
     if not is_url(where):
         return Path(where)
     url = str(where).rstrip("/")
+    # Credentials and ways out of the folder have no place in a URL.
     match = _URL.fullmatch(url)
     if match is None or not all(map(_is_name, match[2].split("/"))):
         raise UserError(
@@ -90,6 +91,7 @@ def _update(url: str, copy: Path) -> None:
         options["client_kwargs"] = {"timeout": aiohttp.ClientTimeout(total=None, sock_read=_SILENCE_S)}
     store, root = fsspec.core.url_to_fs(url, **options)
     copy.parent.mkdir(parents=True, exist_ok=True)
+    # One process copies; the others wait and find the files.
     with open(copy.with_name(f".{copy.name}.lock"), "w") as lock, ThreadPoolExecutor(_COPIES_AT_ONCE) as threads:
         fcntl.flock(lock, fcntl.LOCK_EX)
         remove_abandoned(copy)

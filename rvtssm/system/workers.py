@@ -161,6 +161,7 @@ def finished(
     running: dict[Future[Any], Any] = {}
     while True:
         try:
+            # As many tasks as there are workers, then wait for the first that ends.
             while len(running) < workers.num_workers and (task := next_task()) is not None:
                 key, function, arguments = task
                 running[workers.submit(function, *arguments)] = key
@@ -170,6 +171,7 @@ def finished(
             error = future.exception()
         except (BrokenExecutor, CancelledError) as lost:
             raise _worker_ended(map(name, running.values())) from lost
+        # A worker that died takes its task with it.
         if isinstance(error, BrokenExecutor) or type(error).__name__ == "KilledWorker":  # of dask
             raise _worker_ended(map(name, running.values())) from error
         yield Done(running.pop(future), None if error else future.result(), error)
@@ -187,7 +189,8 @@ def _worker_ended(names: Iterator[str]) -> UserError:
 def _begin(counter: Any, environments: Sequence[Mapping[str, str]]) -> None:
     """Prepare a new worker process: its variables, and which signals end it."""
     with counter:
-        number, counter.value = counter.value, counter.value + 1
+        number = counter.value
+        counter.value = counter.value + 1
     os.environ.update(environments[number % len(environments)])
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent as well, which decides what to do

@@ -29,7 +29,8 @@ def split_blocks(x: Tensor, partition: tuple[int, int]) -> Tensor:
     Returns:
         The windows (B * H / p * W / q, p, q, C).
     """
-    (batch, height, width, dim), (p, q) = x.shape, partition
+    batch, height, width, dim = x.shape
+    p, q = partition
     return x.view(batch, height // p, p, width // q, q, dim).transpose(2, 3).reshape(-1, p, q, dim)
 
 
@@ -44,7 +45,9 @@ def merge_blocks(parts: Tensor, partition: tuple[int, int], image_hw: tuple[int,
     Returns:
         The images (B, H, W, C).
     """
-    (height, width), (p, q), dim = image_hw, partition, parts.shape[-1]
+    height, width = image_hw
+    p, q = partition
+    dim = parts.shape[-1]
     return parts.view(-1, height // p, width // q, p, q, dim).transpose(2, 3).reshape(-1, height, width, dim)
 
 
@@ -58,7 +61,8 @@ def split_grid(x: Tensor, partition: tuple[int, int]) -> Tensor:
     Returns:
         The groups (B * H / p * W / q, p, q, C).
     """
-    (batch, height, width, dim), (p, q) = x.shape, partition
+    batch, height, width, dim = x.shape
+    p, q = partition
     return x.view(batch, p, height // p, q, width // q, dim).permute(0, 2, 4, 1, 3, 5).reshape(-1, p, q, dim)
 
 
@@ -73,8 +77,11 @@ def merge_grid(parts: Tensor, partition: tuple[int, int], image_hw: tuple[int, i
     Returns:
         The images (B, H, W, C).
     """
-    (height, width), (p, q), dim = image_hw, partition, parts.shape[-1]
-    rows, columns = height // p, width // q
+    height, width = image_hw
+    p, q = partition
+    dim = parts.shape[-1]
+    rows = height // p
+    columns = width // q
     return parts.view(-1, rows, columns, p, q, dim).permute(0, 3, 1, 4, 2, 5).reshape(-1, height, width, dim)
 
 
@@ -182,7 +189,8 @@ class _WrittenOut(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         query, key, value, weights = ctx.saved_tensors
-        (num_groups, num_tokens, dim), head_dim = grad.shape, query.shape[-1]
+        num_groups, num_tokens, dim = grad.shape
+        head_dim = query.shape[-1]
         grad = grad.view(num_groups, num_tokens, -1, head_dim).transpose(1, 2).reshape(query.shape)
         grad_scores = torch._softmax_backward_data(grad @ value.mT, weights, -1, weights.dtype)
         grads = grad.new_empty(3, *query.shape)
@@ -302,10 +310,12 @@ class ExportedSelfAttention(nn.Module):
         super().__init__()
         self.head_dim = attention.head_dim
         # The rows of the projection are ordered by head, and within a head by query, key and value.
-        weight, bias = self._by_part(attention.qkv.weight), self._by_part(attention.qkv.bias)
+        weight = self._by_part(attention.qkv.weight)
+        bias = self._by_part(attention.qkv.bias)
         scale = self.head_dim**-0.5
         self.query = _linear(weight[0] * scale, bias[0] * scale)
-        self.key, self.value = _linear(weight[1], bias[1]), _linear(weight[2], bias[2])
+        self.key = _linear(weight[1], bias[1])
+        self.value = _linear(weight[2], bias[2])
         self.proj = _linear(*attention.proj.scaled())
 
     def _by_part(self, parameter: Tensor) -> Tensor:
@@ -326,7 +336,8 @@ class ExportedSelfAttention(nn.Module):
         Returns:
             The pixels (G * T, C).
         """
-        query, key = self._by_head(self.query(x), num_tokens), self._by_head(self.key(x), num_tokens)
+        query = self._by_head(self.query(x), num_tokens)
+        key = self._by_head(self.key(x), num_tokens)
         value = self._by_head(self.value(x), num_tokens)
         mixed = torch.softmax(query @ key.transpose(2, 3), dim=-1) @ value
         return self.proj(mixed.transpose(1, 2).reshape(x.shape))
@@ -348,7 +359,9 @@ class ExportedAttentionPair(nn.Module):
 
     def __init__(self, pair: AttentionPair, height: int, width: int) -> None:
         super().__init__()
-        self.partition, self.split, self.merge = pair.block.partition, pair.block.split, pair.grid.merge
+        self.partition = pair.block.partition
+        self.split = pair.block.split
+        self.merge = pair.grid.merge
         pixels = torch.arange(height * width).view(1, height, width, 1)
         by_block = pair.block.split(pixels, self.partition).flatten()
         by_grid = pair.grid.split(pixels, self.partition).flatten()

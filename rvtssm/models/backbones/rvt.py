@@ -190,14 +190,17 @@ class RvtBackbone(Backbone):
         self, model: ModelConfig, temporal: TemporalConfig, frame_hw: tuple[int, int], in_channels: int
     ) -> None:
         super().__init__(model, temporal, frame_hw, in_channels)
+        # Frames are padded so that windows of attention fit at every stride.
         self.partition, split = derive_partition(*frame_hw)
         self.padded_hw = 32 * split * self.partition[0], 32 * split * self.partition[1]
         self.mixer = model.mixer
         dims = [model.embed_dim * m for m in model.dim_multiplier]
         self.channels = dict(zip(_STRIDES, dims, strict=True))
         self.memory_strides = check_memory_strides(temporal.strides, self.channels)
+        # Each stage reads the map of the one before, and has a temporal layer.
         layers = [build_temporal_layer(temporal, dim) for dim in dims]
-        stages, before = [], in_channels
+        stages = []
+        before = in_channels
         for stride, dim, factor, blocks, layer in zip(_STRIDES, dims, _FACTORS, model.num_blocks, layers, strict=True):
             remembers = stride in self.memory_strides
             stages.append(Stage(before, dim, factor, blocks, self.partition, layer, model, remembers))
@@ -210,7 +213,9 @@ class RvtBackbone(Backbone):
     def forward(
         self, frames: Tensor, state: tuple[Any, ...], step_scales: Sequence[Any]
     ) -> tuple[dict[int, Tensor], tuple[Any, ...]]:
-        x, maps, states = frames, {}, []
+        x = frames
+        maps = {}
+        states = []
         for stride, stage, before, step_scale in zip(_STRIDES, self.stages, state, step_scales, strict=True):
             x, after = self.run_part(stride, stage, x, before, step_scale)
             maps[stride] = x

@@ -96,15 +96,18 @@ class SSM2D(nn.Module):
         Returns:
             The states (directions, modes, 2, H, W).
         """
-        log_r, log_s = F.logsigmoid(self.decay), F.logsigmoid(self.share)
-        stay, turn = (log_r + log_s).unbind(-1), (log_r + F.logsigmoid(-self.share)).unbind(-1)
+        log_r = F.logsigmoid(self.decay)
+        log_s = F.logsigmoid(self.share)
+        stay = (log_r + log_s).unbind(-1)
+        turn = (log_r + F.logsigmoid(-self.share)).unbind(-1)
         b_h, b_v = ((1 - self.decay.sigmoid()) * self.B)[..., None, None].unbind(2)
         num_turns = min(height, width) + 1
         # Paths that start in h, or in v: only the first run of transitions into that state may be empty.
         first_h, other_h = _paths(width, num_turns, stay[0], turn[0])
         first_v, other_v = _paths(height, num_turns, stay[1], turn[1])
         # Paths that end in the other state than they started in have one turn back less.
-        late_h, late_v = F.pad(first_h, (1, -1)), F.pad(first_v, (1, -1))
+        late_h = F.pad(first_h, (1, -1))
+        late_v = F.pad(first_v, (1, -1))
         h = b_h * (other_v @ first_h.mT) + b_v * (late_v @ other_h.mT)
         v = b_h * (other_v @ late_h.mT) + b_v * (first_v @ other_h.mT)
         return torch.stack([h, v], dim=2)
@@ -150,7 +153,8 @@ class RealSSM2D(nn.Module):
     def __init__(self, layer: SSM2D, height: int, width: int) -> None:
         super().__init__()
         spectrum = torch.fft.rfft2(layer.kernel(height, width).double(), dim=(0, 1)).permute(2, 0, 1)
-        rows, columns = _waves(height, 2 * height), _waves(width, width + 1)
+        rows = _waves(height, 2 * height)
+        columns = _waves(width, width + 1)
         # Half of the frequencies along columns suffice; all but the first and the last of them count twice.
         weight = torch.full((width + 1, 1), 2.0).double()
         weight[[0, -1]] = 1
@@ -163,7 +167,9 @@ class RealSSM2D(nn.Module):
         """Mix pixels (B, H, W, C) -> (B, H, W, C)."""
         u = x.permute(0, 3, 1, 2)
         cos_rows, sin_rows = self.rows.unbind(0)  # (2 H, H)
-        re, im = u @ self.columns[0].mT, u @ self.columns[1].mT  # the transform along columns is re - i im
+        # the transform along columns is re - i im
+        re = u @ self.columns[0].mT
+        im = u @ self.columns[1].mT
         re, im = cos_rows @ re - sin_rows @ im, cos_rows @ im + sin_rows @ re
         by_re, by_im = self.spectrum.unbind(-1)
         re, im = re * by_re + im * by_im, im * by_re - re * by_im

@@ -52,15 +52,19 @@ class TimmBackbone(Backbone):
         import timm  # imported within functions, because it takes seconds
 
         super().__init__(model, temporal, frame_hw, in_channels)
-        self.name, self.weights, self.in_channels = _known(model.timm_name), model.timm_weights, in_channels
+        self.name = _known(model.timm_name)
+        self.weights = model.timm_weights
+        self.in_channels = in_channels
         height, width = frame_hw
         self.padded_hw = -(-height // _STRIDES[-1]) * _STRIDES[-1], -(-width // _STRIDES[-1]) * _STRIDES[-1]
+        # What timm has to know; models with a fixed size of images take the padded one.
         self._options: dict[str, Any] = {}
         if model.drop_path:
             self._options["drop_path_rate"] = model.drop_path
         if getattr(timm.get_pretrained_cfg(self.name), "fixed_input_size", False):
             self._options["img_size"] = self.padded_hw
         self.spatial = self._create()
+        # Which of its maps have the strides of a detector.
         info: Any = self.spatial.feature_info
         self._index = {stride: index for index, stride in enumerate(info.reduction()) if stride in _STRIDES}
         self.channels = {stride: info.channels()[index] for stride, index in sorted(self._index.items())}
@@ -72,6 +76,7 @@ class TimmBackbone(Backbone):
                 needed=f"it has no map of the strides {list(_STRIDES)}",
                 advice="choose another model",
             )
+        # Memory, and a way for what was remembered down to the coarser maps.
         self.memory_strides = check_memory_strides(temporal.strides, self.channels)
         self.temporal = nn.ModuleDict(
             {str(stride): build_temporal_layer(temporal, self.channels[stride]) for stride in self.memory_strides}
@@ -96,8 +101,10 @@ class TimmBackbone(Backbone):
         given = dict(zip(layers, zip(state, step_scales, strict=True), strict=True))
         for stride in self.channels:
             x = spatial_maps[self._index[stride]]
+            # Some models give channels last.
             if getattr(self.spatial, "output_fmt", "NCHW") == "NCHW":
                 x = x.permute(0, 2, 3, 1)
+            # The finer map, with its memory, is added to the coarser one.
             if str(stride) in self.downwards:
                 finer = next(reversed(maps.values())).flatten(0, 1).permute(0, 3, 1, 2)
                 x = x + self.downwards[str(stride)](finer).permute(0, 2, 3, 1)
@@ -124,6 +131,7 @@ class TimmBackbone(Backbone):
         import timm
 
         overlay = {}
+        # A file of the user: it must hold all weights, of which timm would not complain.
         if self.weights != PRETRAINED:
             with torch.device("meta"):
                 own = timm.create_model(self.name, num_classes=0).state_dict()

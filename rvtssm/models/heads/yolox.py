@@ -54,7 +54,8 @@ class HeadLevel(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)
-        box_features, class_features = self.box_convs(x), self.class_convs(x)
+        box_features = self.box_convs(x)
+        class_features = self.class_convs(x)
         raw = [self.box_out(box_features), self.objectness_out(box_features), self.class_out(class_features)]
         return torch.cat(raw, dim=1).permute(0, 2, 3, 1).flatten(1, 2)
 
@@ -180,19 +181,23 @@ def assign_targets(predictions: Tensor, targets: Tensor, num_targets: Tensor, lo
     Returns:
         Indices (M, A) int64 into the N targets of a frame, -1 for background.
     """
+    # No object in any frame: every location is background.
     if targets.shape[1] == 0:
         return torch.full(predictions.shape[:2], -1, device=predictions.device)
+    # Candidates: locations near the centre of an object that is no padding.
     is_real = torch.arange(targets.shape[1], device=targets.device) < on_device(num_targets, targets.device)[:, None]
     reach = CENTER_RADIUS * locations[:, 2]
     distance = (locations[:, :2] - targets[:, :, None, 1:3]).abs().amax(dim=-1)
     is_near = (distance < reach) & is_real[..., None]  # (M, N, A)
     is_candidate = is_near.any(dim=1, keepdim=True) & is_real[..., None]
 
+    # Cost of a match: wrong class, small overlap, and a location outside of the centre.
     iou = overlap_cxcywh(targets[:, :, None, 1:], predictions[:, None, :, :4])
     iou = iou.masked_fill(~is_candidate, 0)
     cost = _class_cost(predictions, targets[..., 0].long()) - IOU_COST * (iou + 1e-8).log()
     cost = (cost + OUTSIDE_COST * ~is_near).masked_fill(~is_candidate, torch.inf)
 
+    # Each object takes as many locations as its best overlaps sum to.
     num_best = min(NUM_CANDIDATES, iou.shape[-1])
     num_matches = iou.topk(num_best).values.sum(-1).int().clamp(min=1)  # (M, N)
     best = cost.topk(num_best, largest=False)
@@ -238,6 +243,7 @@ def yolox_loss(
             result of `divisor` for the number of matched locations; `total`, their sum; and `num_foreground`, the
             number of matched locations per object.
     """
+    # Matched locations as rows of a fixed number, so that the device need not wait for a count.
     predictions = predictions.to(torch.promote_types(predictions.dtype, torch.float32))
     matched = assign_targets(predictions, targets, num_targets, locations)
     is_object = matched >= 0
@@ -248,7 +254,10 @@ def yolox_loss(
     answers = torch.where(is_row[:, None], predictions[frame, location], 1)
     target = matched[frame, location].clamp(min=0)
     objects = targets[frame, target]
-    weight, location_weight, counts = is_row.to(predictions.dtype), None, [num_matched]
+    weight = is_row.to(predictions.dtype)
+    location_weight = None
+    counts = [num_matched]
+    # Uncertain objects weigh less, in all three losses.
     if weights is not None:
         weight = weight * weights[frame, target].to(predictions.dtype)
         by_location = weights.new_ones(())
@@ -258,6 +267,7 @@ def yolox_loss(
         counts.insert(0, (weight > 0).sum())
     norm = divisor(*counts)
 
+    # Boxes by overlap, objectness everywhere, classes with the overlap as their target.
     iou = overlap_cxcywh(answers[:, :4], objects[:, 1:])
     objectness = F.binary_cross_entropy_with_logits(
         predictions[..., 4], is_object.to(predictions.dtype), location_weight, reduction="sum"
