@@ -99,9 +99,12 @@ def scales_of_every_shape_are_equal(layer: TemporalLayer) -> None:
     state = random_state(layer)
     y, end = layer(x, state, 0.3)
     for shape in [(), (1,), (1, 2), (1, NUM_SEQUENCES), (5, 1), (5, 3)]:
-        found, found_end = layer(x, state, torch.full(shape, 0.3, dtype=torch.float64))
-        check_near(f"outputs for a step scale of the shape {shape}", found, y)
-        check_near(f"state for a step scale of the shape {shape}", found_end, end)
+        # A scale that requires a gradient takes the general way; one that does not is seen to be constant.
+        for requires_grad in (False, True):
+            scale = torch.full(shape, 0.3, dtype=torch.float64).requires_grad_(requires_grad)
+            found, found_end = layer(x, state, scale)
+            check_near(f"outputs for a step scale of the shape {shape}", found, y)
+            check_near(f"state for a step scale of the shape {shape}", found_end, end)
 
 
 def gradients_reach_everything(layer: TemporalLayer) -> None:

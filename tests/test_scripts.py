@@ -74,33 +74,59 @@ def installs(checkout: Path) -> list[str]:
     return notes.read_text().splitlines() if notes.exists() else []
 
 
-def test_a_second_run_does_not_install_again(checkout):
+def test_an_installation_is_fast_pinned_and_says_what_comes_next(checkout):
     done = install(checkout)
-    assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("activate with `source .venv/bin/activate`, then try `rvtssm doctor`\n")
-    assert "--compile-bytecode" in installs(checkout)[0]  # by uv, which pip fetched
-    assert installs(checkout)[0].endswith(" -c constraints.txt -e .")
+    (line,) = installs(checkout)
+    assert "--compile-bytecode" in line and line.endswith(" -c constraints.txt -e .")  # by uv, which pip fetched
     assert (checkout / "fetched.txt").read_text().endswith(" uv\n")
-    assert install(checkout).returncode == 0
-    assert len(installs(checkout)) == 1
 
 
-def test_extras_are_added_and_kept(checkout):
-    """The tests need more than the demo, and the demo after the tests needs nothing."""
-    for extras in ([], ["dev"], [], ["export", "dev"], ["dev"]):
-        assert install(checkout, *extras).returncode == 0
-    assert [line.rpartition(" ")[2] for line in installs(checkout)] == [".", ".[dev]", ".[dev,export]"]
-    with (checkout / "constraints.txt").open("a") as file:
-        file.write("# changed\n")
-    assert install(checkout).returncode == 0
-    assert installs(checkout)[-1].endswith(".[dev,export]")
+CHANGE = "change "  # a file, before the run
+FAILS = {"UV_FAILS": "1"}
+# Runs in their order, each with the words and variables of the call, and what is installed in them all.
+RUNS = {
+    "a second run does nothing": ([((), {}), ((), {})], ["."]),
+    # the tests need more than the demo, and the demo after the tests needs nothing
+    "extras are added and kept": (
+        [((), {}), (("dev",), {}), ((), {}), (("export", "dev"), {}), (("dev",), {})],
+        [".", ".[dev]", ".[dev,export]"],
+    ),
+    "extras stay after a change": ([(("dev",), {}), ((CHANGE + "constraints.txt",), {})], [".[dev]", ".[dev]"]),
+    "an extra that failed is not kept": ([(("web",), FAILS), ((), {})], [".[web]", "."]),
+    "another project": ([((), {}), ((CHANGE + "pyproject.toml",), {}), ((), {})], [".", "."]),
+    "other constraints": ([((), {}), ((CHANGE + "constraints.txt",), {}), ((), {})], [".", "."]),
+    "a run that failed is done again": ([((), FAILS), ((), {})], [".", "."]),
+    # also if the change that failed is taken back
+    "a failed update does not look complete": (
+        [((), {}), ((CHANGE + "constraints.txt",), FAILS), (("restore constraints.txt",), {})],
+        [".", ".", "."],
+    ),
+}
 
 
-def test_an_extra_that_could_not_be_installed_is_not_kept(checkout):
-    failed = install(checkout, "web", UV_FAILS="1")
-    assert failed.returncode != 0 and "install: done" not in failed.stdout
-    assert install(checkout).returncode == 0
-    assert installs(checkout)[-1].endswith(" -e .")
+@pytest.mark.parametrize("case", RUNS)
+def test_what_is_there_is_not_installed_again(checkout, case):
+    runs, wanted = RUNS[case]
+    before = (checkout / "constraints.txt").read_text()
+    for words, environment in runs:
+        extras = [word for word in words if " " not in word]
+        for word in words:
+            if word.startswith(CHANGE):
+                with (checkout / word.removeprefix(CHANGE)).open("a") as file:
+                    file.write("# changed\n")
+            elif word.startswith("restore"):
+                (checkout / "constraints.txt").write_text(before)
+        done = install(checkout, *extras, **environment)
+        assert (done.returncode == 0, "install: done" in done.stdout) == 2 * (not environment,), done.stderr
+    assert [line.rpartition(" ")[2] for line in installs(checkout)] == wanted
+
+
+def test_a_checkout_that_was_moved_installs_again(checkout):
+    install(checkout)
+    moved = checkout.rename(checkout.with_name("moved"))
+    install(moved)
+    assert len(installs(moved)) == 2
 
 
 def test_the_choice_of_pytorch(checkout):
@@ -130,39 +156,6 @@ def test_the_registry_of_pip_is_that_of_uv(checkout):
         "https://mirror.example/simple",
         "https://own.example",
     ]
-
-
-@pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt"])
-def test_a_change_of_what_is_wanted_installs_again(checkout, name):
-    install(checkout)
-    with (checkout / name).open("a") as file:
-        file.write("# changed\n")
-    install(checkout)
-    install(checkout)
-    assert len(installs(checkout)) == 2
-
-
-def test_an_install_that_failed_is_done_again(checkout):
-    assert install(checkout, UV_FAILS="1").returncode != 0
-    assert install(checkout).returncode == 0
-    assert len(installs(checkout)) == 2
-
-
-def test_a_failed_update_does_not_leave_the_old_install_looking_complete(checkout):
-    install(checkout)
-    unchanged = (checkout / "constraints.txt").read_text()
-    (checkout / "constraints.txt").write_text(unchanged + "# changed\n")
-    install(checkout, UV_FAILS="1")
-    (checkout / "constraints.txt").write_text(unchanged)
-    install(checkout)
-    assert len(installs(checkout)) == 3
-
-
-def test_a_checkout_that_was_moved_installs_again(checkout):
-    install(checkout)
-    moved = checkout.rename(checkout.with_name("moved"))
-    install(moved)
-    assert len(installs(moved)) == 2
 
 
 def test_a_machine_without_a_new_python_is_told_so(checkout, tmp_path):

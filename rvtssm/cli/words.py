@@ -13,7 +13,6 @@ from rvtssm.events.windows import WindowsConfig
 from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.records import WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.ssm.temporal_layers import with_layer_defaults
 
 
 def as_written(value: Any) -> str:
@@ -103,6 +102,8 @@ class DetectorSettings:
 
     def _temporal_words(self) -> list[str]:
         name = self.temporal.name
+        from rvtssm.ssm.temporal_layers import with_layer_defaults  # imports torch
+
         usual = with_layer_defaults(TemporalConfig(name=name))
         return [f"temporal={name}", *_differing("temporal", self.temporal, usual)]
 
@@ -120,6 +121,8 @@ class DetectorSettings:
 
 def settings_of(model: ModelConfig | None, temporal: TemporalConfig, windows: WindowSettings) -> DetectorSettings:
     """Return the settings of weights by what their description says."""
+    from rvtssm.ssm.temporal_layers import with_layer_defaults  # imports torch
+
     return DetectorSettings(model, with_layer_defaults(temporal), WindowsConfig.of(windows))
 
 

@@ -56,14 +56,19 @@ class WindowsConfig(Settings, section="windows"):
     def __post_init__(self) -> None:
         super().__post_init__()
         with said_of("windows"):
-            self.settings  # noqa: B018  checks its values
+            self._in_microseconds()  # which refuses values that do not fit each other
 
     @property
     def settings(self) -> WindowSettings:
-        """The same settings in microseconds. Windows of convention `rvt` have a fixed length, by default the stride."""
+        """The same settings in microseconds."""
+        return self._in_microseconds()
+
+    def _in_microseconds(self) -> WindowSettings:
         stride_us = round(self.stride_ms * 1000)
-        length_us = None if self.window_ms is None else round(self.window_ms * 1000)
-        if length_us is None and self.convention == "rvt":
+        length_us = None
+        if self.window_ms is not None:
+            length_us = round(self.window_ms * 1000)
+        elif self.convention == "rvt":  # whose windows have a fixed length
             length_us = stride_us
         counted = self.convention, self.num_bins, self.count_cutoff, self.representation
         constants_us = tuple(round(tau * 1000) for tau in self.time_constants_ms)

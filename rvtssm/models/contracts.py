@@ -34,7 +34,9 @@ def at_least_one(num_counted: Tensor | int, num_matched: Tensor | int = 0) -> Te
     """
     if isinstance(num_counted, Tensor):
         return torch.where(num_counted > 0, num_counted, num_matched).clamp(min=1)
-    return max(num_counted or num_matched, 1)
+    if num_counted == 0:
+        num_counted = num_matched
+    return max(num_counted, 1)
 
 
 class Backbone(nn.Module, ABC):

@@ -119,7 +119,8 @@ def test_a_mistake_gets_one_line(refused):
 
 
 def test_a_name_that_is_not_utf8_is_refused_before_the_work(refused):
-    assert "the name 'm\\udcfcnchen.dat' is not UTF-8; rename" in refused("predict", os.fsdecode(b"m\xfcnchen.dat"))
+    line = refused("predict", os.fsdecode(b"m\xfcnchen.dat"))
+    assert "'m\\udcfcnchen.dat': The name of a file is not UTF-8; rename" in line
 
 
 @pytest.mark.parametrize("error", [AssertionError(), ValueError("x")])
@@ -414,7 +415,7 @@ def test_a_second_preparation_into_the_same_folder_is_refused(tmp_path, capsys):
         other.stdout.readline()
         assert prepare(raw, out, "splits=[train]", "stride_ms=25") == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith(f"rvtssm preprocess: {out} is in use by process {other.pid} on ")
+        assert line.startswith(f"rvtssm preprocess: {out}: it is in use by process {other.pid} on ")
         assert not list(out.glob("[!.]*"))
         other.kill()
     assert prepare(raw, out, "splits=[train]", "stride_ms=25") == 0
@@ -428,7 +429,7 @@ def test_labels_that_are_all_left_out_are_a_mistake(tmp_path, refused, capsys):
     np.save(path, boxes)
     where = f"dataset.raw_dir={raw}", f"dataset.prepared_dir={tmp_path / 'out'}", "splits=[train]", "workers=1"
     line = refused("preprocess", "dataset=gen1", *SENSOR, *where)
-    assert re.search("no recording of .* has a usable box: classes 0 car, 1 pedestrian, sensor 64x48", line)
+    assert re.search("raw: no recording has a usable box: classes 0 car, 1 pedestrian, sensor 64x48", line)
 
 
 @pytest.mark.parametrize(

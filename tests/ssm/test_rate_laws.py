@@ -11,14 +11,11 @@ from layer_examples import (
     DIM,
     MASKED_CASES,
     NUM_SEQUENCES,
-    RATELESS,
     VARIANTS,
     assert_near,
     build,
-    every_layer,
     every_ssm,
     random_state,
-    rate,
     steps,
 )
 from scipy.integrate import solve_ivp
@@ -27,7 +24,6 @@ from torch import Tensor
 from torch.nn import functional as F
 from user_errors import raises
 
-from rvtssm import testing
 from rvtssm.ssm.init import INITIAL_MODES, initial_modes
 from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.s4 import S4SSM
@@ -41,21 +37,6 @@ from rvtssm.ssm.temporal_layers import build_temporal_layer
 
 
 @torch.no_grad()
-@every_layer
-def test_constant_scales_are_equal_in_every_shape(case):
-    layer, x, state = build(case), steps(5), random_state(build(case))
-    number = rate(case, 0.3)
-    wanted, wanted_end = layer(x, state, number)
-    for shape in [(), (1,), (1, 2), (1, NUM_SEQUENCES), (5, 1), (5, 3), (5, NUM_SEQUENCES)]:
-        # A scale that requires gradient takes the general way, one that does not is seen to be constant.
-        for requires_grad in (False, True)[: 1 if case in RATELESS else 2]:
-            scale = torch.full(shape, number).requires_grad_(requires_grad)
-            y, end = layer(x, state, scale)
-            assert_near(y, wanted)
-            assert_near(end, wanted_end)
-
-
-@torch.no_grad()
 @every_ssm
 def test_groups_of_sequences_share_a_scale(case):
     layer, x, state = build(case), steps(4), random_state(build(case))
@@ -64,11 +45,6 @@ def test_groups_of_sequences_share_a_scale(case):
     spread, spread_end = layer(x, state, scale.repeat_interleave(NUM_SEQUENCES // 2, dim=1))
     assert_near(y, spread)
     assert_near(end, spread_end)
-
-
-@pytest.mark.parametrize("case", VARIANTS)
-def test_the_rate_is_as_the_layer_says(case):
-    testing.the_rate_is_as_stated(testing.built(VARIANTS[case]))
 
 
 @torch.no_grad()

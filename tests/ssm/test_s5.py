@@ -69,9 +69,6 @@ def test_both_ways_is_one_way_and_the_other(method, half_state, at):
 def test_both_ways_has_no_single_step():
     layer = build_temporal_layer(TemporalConfig(bidirectional=True), 8)
     assert not layer.is_causal and not layer.ssm.is_causal
-    for name in ("s4", "s4d", "s7", "lstm"):
-        with raises("setting.conflict", "temporal.bidirectional=true"):
-            TemporalConfig(name=name, bidirectional=True)
 
 
 @torch.no_grad()
