@@ -1,9 +1,8 @@
 """What each split of a raw or prepared dataset contains: recordings, time, events, and labels by class and size."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -13,14 +12,18 @@ import numpy as np
 import numpy.typing as npt
 
 from rvtssm.checks.inspect_recording import MARGINS, blank_figure, figure_png, inspect_recording
-from rvtssm.datasets.agreement import raw_lines, stray_line
+from rvtssm.checks.label_checks import Note, box_faults, sensor_notes, span_faults
+from rvtssm.datasets.agreement import raw_lines
+from rvtssm.datasets.prepare_recording import Plan, Recipe, plan_recording
 from rvtssm.datasets.store import Meta, open_sequence, read_meta, shared_settings
 from rvtssm.datasets.tree import RVT_FOLDER, RawRecording, find_recordings, find_sequences, has_split
-from rvtssm.events.label_rules import LabelTimes, classes_note, summary, with_class_indices
-from rvtssm.events.labels import find_nothing
+from rvtssm.events.label_notes import NOTHING, LabelTimes, Noticed, lines_on
+from rvtssm.events.label_rules import with_class_indices
+from rvtssm.events.labels import BOX_DTYPE, find_nothing
 from rvtssm.readers import open_with
+from rvtssm.readers.faults import noted
 from rvtssm.readers.hdf5 import open_hdf5, reading
-from rvtssm.records import DatasetSpec
+from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.records.settings import SPLITS
 from rvtssm.system.progress import progress_bar
 from rvtssm.system.user_error import UserError, in_one_line
@@ -45,9 +48,8 @@ class Part:
     num_label_times: int = 0
     # (K, 3) number of boxes by class and size
     labels: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 3), np.int64))
-    label_times: LabelTimes | None = None
-    label_notes: Counter[str] = field(default_factory=Counter)  # entries of label files, see `LabelFiles.read`
-    class_ids: tuple[int, ...] = ()  # the class numbers that its label files have
+    noticed: Noticed = NOTHING
+    messages: tuple[str, ...] = ()  # faults and notes on the recording and its boxes
     error: str = ""
 
     @property
@@ -66,7 +68,7 @@ class TreeInspection:
     class_names: tuple[str, ...]
     parts: tuple[Part, ...]
     settings: Meta  # settings of the preparation; empty for raw datasets
-    disagreements: tuple[str, ...] = ()  # between files of the dataset, one line each
+    notes: tuple[str, ...] = ()  # what is unusual, one line each
 
     @property
     def splits(self) -> list[str]:
@@ -75,13 +77,6 @@ class TreeInspection:
     @property
     def errors(self) -> list[tuple[str, str]]:
         return [(f"{part.split}/{part.name}", part.error) for part in self.parts if part.error]
-
-    @property
-    def notes(self) -> list[str]:
-        """What is unusual with the labels, one line for each kind."""
-        counts = sum((part.label_notes for part in self.parts), Counter[str]())
-        times = summary([part.label_times for part in self.parts if part.label_times is not None])
-        return [*self.disagreements, *(f"{count} {note}" for note, count in counts.items()), *filter(None, [times])]
 
     def labels(self, split: str) -> npt.NDArray[np.int64]:
         """Return the number of boxes (K, 3) by class and size."""
@@ -145,12 +140,8 @@ def inspect_prepared(path: Path, spec: DatasetSpec | None) -> TreeInspection:
     """
     entries = [("", path)] if path.is_file() else list(_sequences(path))
     if not entries:
-        raise UserError(
-            "file.missing",
-            name=path,
-            found=f"it holds no prepared sequences in {', '.join(SPLITS)}",
-            advice="see data_prep/README.md",
-        )
+        found = f"it holds no prepared sequences in {', '.join(SPLITS)}"
+        raise UserError("file.missing", name=path, found=found, advice="see data_prep/README.md")
     settings = _settings(entries, spec)
     classes = tuple(settings["class_names"])
     todo = [(split, entry.stem, partial(_prepared_part, split, entry, spec, len(classes))) for split, entry in entries]
@@ -173,22 +164,23 @@ def inspect_raw(path: Path, spec: DatasetSpec) -> TreeInspection:
     todo = []
     for split in SPLITS:
         recordings = find_recordings(path, split, spec) if has_split(path, split, spec) else []
-        todo += [(split, recording.name, partial(_raw_part, split, recording, spec)) for recording in recordings]
+        recipe = Recipe(spec, WindowSettings(), split == "train")
+        todo += [(split, recording.name, partial(raw_part, split, recording, recipe)) for recording in recordings]
     if not todo:
-        raise UserError(
-            "file.missing",
-            name=path,
-            found=f"it holds no recordings of {spec.name} in {', '.join(SPLITS)}",
-            advice="see data_prep/README.md",
-        )
+        found = f"it holds no recordings of {spec.name} in {', '.join(SPLITS)}"
+        raise UserError("file.missing", name=path, found=found, advice="see data_prep/README.md")
     parts = _inspect_parts(todo, path.name)
     # What the files do not agree on, by split.
     lines = raw_lines(path, spec)
     for split in dict.fromkeys(part.split for part in parts):
-        lines.append(stray_line(path, split, spec))
-        numbers = {number for part in parts if part.split == split for number in part.class_ids}
-        lines.append(classes_note(numbers, spec))
-    return TreeInspection(path.name, "raw", spec.name, spec.class_names, parts, {}, tuple(filter(None, lines)))
+        lines += noticed_lines([part for part in parts if part.split == split], spec)
+    return TreeInspection(path.name, "raw", spec.name, spec.class_names, parts, {}, tuple(lines))
+
+
+def noticed_lines(parts: Sequence[Part], spec: DatasetSpec) -> list[str]:
+    """Return what was noticed about the recordings of a split, in the lines that every verb says."""
+    noticed = {part.name: part.noticed for part in parts}
+    return [f"{parts[0].split}: {line}" for line in lines_on(noticed, spec)]
 
 
 def _inspect_parts(todo: Sequence[tuple[str, str, Callable[[], Part]]], description: str) -> tuple[Part, ...]:
@@ -239,9 +231,8 @@ def _settings(entries: list[tuple[str, Path]], spec: DatasetSpec | None) -> Meta
             return shared_settings(read_meta(path))
         except UserError as error:
             errors.append(error)
-    raise UserError(
-        "file.damaged", found=f"none of the {len(entries)} prepared sequences can be read", needed=errors[0]
-    )
+    found = f"none of the {len(entries)} prepared sequences can be read"
+    raise UserError("prepared.damaged", found=found, advice=str(errors[0]))
 
 
 def _prepared_part(split: str, path: Path, spec: DatasetSpec | None, num_classes: int) -> Part:
@@ -270,20 +261,50 @@ def _prepared_part(split: str, path: Path, spec: DatasetSpec | None, num_classes
     )
 
 
-def _raw_part(split: str, recording: RawRecording, spec: DatasetSpec) -> Part:
-    inspected = inspect_recording(open_with(recording.events_path, spec.read_options))
+def raw_part(split: str, recording: RawRecording, recipe: Recipe) -> Part:
+    """Measure a recording and its labels, and check both as `preprocess` and a training do.
+
+    Args:
+        split: train, val or test.
+        recording: The recording.
+        recipe: How it would be prepared.
+
+    Raises:
+        UserError: The recording cannot be read.
+    """
+    spec = recipe.spec
+    with noted() as event_notes:
+        inspected = inspect_recording(open_with(recording.events_path, spec.read_options))
+    range_us = inspected.t_first_us, inspected.t_last_us
     faults = inspected.recording.faults
-    boxes, notes = recording.read_labels(spec)
-    class_ids = tuple(np.unique(boxes["class_id"]).tolist())
-    boxes = with_class_indices(boxes, spec)
-    times = None
-    if len(times_us := np.unique(boxes["t"])):
+    noticed = Noticed()
+    error = ""
+    messages = sensor_notes(inspected.recording, inspected.pixels, spec)
+    if refusal := inspected.recording.refusal(inspected.num_events, bool(spec.repair)):
+        messages.append(f"{recording.events_path} {refusal}")
+    boxes = np.empty(0, BOX_DTYPE)
+    if recipe.is_labelled:
         try:
-            range_us = inspected.t_first_us, inspected.t_last_us
-            times = LabelTimes.check(str(recording.events_path), times_us, range_us, spec)
-        except UserError as error:
-            times = LabelTimes(recording.name, len(times_us), len(times_us), str(error))
-    boxes = boxes[~find_nothing(boxes)]
+            # The labels as they are on disk, against the time and the size of the events.
+            boxes, entries = recording.read_labels(spec)
+            times = None
+            if recording.boxes_path is not None and len(boxes):
+                messages += box_faults(recording.boxes_path, boxes, spec)
+                times = LabelTimes.check(str(recording.events_path), np.unique(boxes["t"]), range_us, spec)
+                messages += span_faults(recording.boxes_path, boxes, range_us, spec)
+            # Then what `preprocess` would say.
+            plan = plan_recording(recording, recipe, labels=(boxes, entries))
+            if isinstance(plan, Plan):
+                noticed = plan.sequence.noticed_within(range_us)
+                if noticed.times is not None and not noticed.times.note:  # labels that are left out may be unusual
+                    noticed = replace(noticed, times=times)
+            else:
+                messages.append(Note(plan.message))
+                noticed = plan.noticed
+        except UserError as wrong:
+            error = in_one_line(wrong)
+    times_us = np.unique(boxes["t"])
+    boxes = with_class_indices(boxes[~find_nothing(boxes)], spec)
     return Part(
         split,
         recording.name,
@@ -293,9 +314,9 @@ def _raw_part(split: str, recording: RawRecording, spec: DatasetSpec) -> Part:
         repaired=faults.backward_steps + faults.out_of_frame,
         num_label_times=len(times_us),
         labels=count_labels(boxes["class_id"], boxes["w"], boxes["h"], spec.num_classes),
-        label_times=times,
-        label_notes=notes,
-        class_ids=class_ids,
+        noticed=replace(noticed, events=tuple(event_notes), backward_steps=faults.backward_steps),
+        messages=tuple(messages),
+        error=error,
     )
 
 

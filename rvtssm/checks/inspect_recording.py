@@ -3,7 +3,7 @@
 import hashlib
 import io
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -89,7 +89,6 @@ class RecordingInspection:
             "t_first_us": self.t_first_us,
             "t_last_us": self.t_last_us,
             "t_max_us": self.t_last_us,
-            "backward_steps": faults.backward_steps,
             "sum_x": int(self.pixels.sum(0, dtype=np.int64) @ np.arange(recording.width)),
             "sum_y": int(self.pixels.sum(1, dtype=np.int64) @ np.arange(recording.height)),
             "num_on": self.num_on,
@@ -98,10 +97,7 @@ class RecordingInspection:
             "format": recording.format,
             "height": recording.height,
             "width": recording.width,
-            "out_of_frame": faults.out_of_frame,
-            "truncated_bytes": faults.truncated_bytes,
-            "unreadable": faults.unreadable,
-            "other_clock": faults.other_clock,
+            **asdict(faults),
             "longest_gap_us": self.longest_gap_us,
             "longest_gap_at_us": self.longest_gap_at_us,
             "events_per_second": self.mean_rate,

@@ -1,36 +1,37 @@
 """Check a recording against its sensor, and its boxes against its time range, its sensor and the dataset's classes."""
 
-import numpy as np
+from pathlib import Path
 
-from rvtssm.datasets.tree import RawRecording
-from rvtssm.events.label_rules import LabelTimes, find_small, find_usable, unit_advice, unusable_boxes
+import numpy as np
+import numpy.typing as npt
+
+from rvtssm.events.label_notes import unit_advice
+from rvtssm.events.label_rules import find_small, find_usable
 from rvtssm.events.labels import Boxes, find_nothing
+from rvtssm.readers import Recording
 from rvtssm.readers.faults import MANY_EVENTS
-from rvtssm.readers.recording import Recording
 from rvtssm.records import DatasetSpec
-from rvtssm.system.user_error import UserError
 
 _LEAST_SHARE = 0.9  # of the width and of the height of a sensor, which many events reach
 _MOST_AT_ONCE = 20  # boxes; more at the end of a recording are rather boxes of many frames, without their times
+_MANY_OVER = 0.25  # share of boxes that reach past an edge; published boxes may
 
 
 class Note(str):
-    """A message about something unusual that may be intended."""
+    """A message about something unusual that may be intended. Any other message is a fault."""
 
 
-def sensor_notes(recording: Recording, num_events: int, reach_xy: tuple[int, int], spec: DatasetSpec) -> list[str]:
+def sensor_notes(recording: Recording, pixels: npt.NDArray[np.uint32], spec: DatasetSpec) -> list[str]:
     """Return a note if the events leave a large part of the sensor out, as they do if its size is named too large.
 
     Args:
         recording: The recording.
-        num_events: Number of its events.
-        reach_xy: The largest x and the largest y of an event.
+        pixels: (H, W) events per pixel.
         spec: The dataset.
     """
-    x, y = reach_xy
-    width = recording.width
-    height = recording.height
-    if num_events < MANY_EVENTS or (x + 1 > _LEAST_SHARE * width and y + 1 > _LEAST_SHARE * height):
+    height, width = pixels.shape
+    y, x = (int(places.max(initial=0)) for places in np.nonzero(pixels))
+    if pixels.sum() < MANY_EVENTS or (x + 1 > _LEAST_SHARE * width and y + 1 > _LEAST_SHARE * height):
         return []
     return [
         Note(
@@ -40,33 +41,23 @@ def sensor_notes(recording: Recording, num_events: int, reach_xy: tuple[int, int
     ]
 
 
-def time_faults(recording: RawRecording, boxes: Boxes, range_us: tuple[int, int], spec: DatasetSpec) -> list[str]:
-    """Return what is wrong or unusual with label times.
+def span_faults(path: Path, boxes: Boxes, range_us: tuple[int, int], spec: DatasetSpec) -> list[str]:
+    """Return what is wrong or unusual with the span of label times.
 
     Args:
-        recording: The recording.
-        boxes: Its boxes, at least one.
+        path: The file of the boxes.
+        boxes: The boxes, at least one.
         range_us: Times of the first and the last event.
         spec: The dataset.
     """
-    path = recording.boxes_path
     times_us = np.unique(boxes["t"])
-    try:
-        times = LabelTimes.check(str(recording.events_path), times_us, range_us, spec)
-    except UserError as error:
-        return [str(error)]
-    notes: list[str] = []
-    if times.num_outside:
-        notes.append(Note(times.line))
     # One time for many boxes: probably a file without times.
     if len(times_us) == 1:
-        if len(boxes) > _MOST_AT_ONCE:
-            text = (
-                f"{path}: all {len(boxes)} boxes are at {times_us[0]} us; labels of several frames need their times, "
-                "in YOLO text as the first number of each line"
-            )
-            notes.append(Note(text))
-        return notes
+        text = (
+            f"{path}: all {len(boxes)} boxes are at {times_us[0]} us; labels of several frames need their times, in "
+            "YOLO text in a column time_us"
+        )
+        return [Note(text)] if len(boxes) > _MOST_AT_ONCE else []
     # Labels in another unit span too little of the recording, or are too dense.
     span_us = int(times_us[-1] - times_us[0])
     apart_us = int(np.median(np.diff(times_us)))
@@ -78,73 +69,48 @@ def time_faults(recording: RawRecording, boxes: Boxes, range_us: tuple[int, int]
         f"label_interval_us is {spec.label_interval_us}"
     )
     if is_short and is_dense:
-        notes.append(f"{text}; {unit_advice(int(times_us[-1]), range_us[1]) or 'label times must be microseconds'}")
-    elif is_short or is_dense:
-        notes.append(Note(text))
-    return notes
+        return [f"{text}; {unit_advice(int(times_us[-1]), range_us[1]) or 'label times must be microseconds'}"]
+    return [Note(text)] if is_short or is_dense else []
 
 
-def box_faults(recording: RawRecording, boxes: Boxes, spec: DatasetSpec, is_train: bool) -> list[str]:
-    """Return what is wrong or unusual with boxes.
+def box_faults(path: Path, boxes: Boxes, spec: DatasetSpec) -> list[str]:
+    """Return what is wrong or unusual with boxes, each with the first box that has it.
 
-    Published boxes may leave the view, so it is a fault only if most are outside; in own labels, a single one is.
+    Published boxes may leave the view, so it is a fault only if most are outside. Own labels were refused when they
+    were read.
     """
     boxes = boxes[~find_nothing(boxes)]
-    if not len(boxes):
-        return []
     is_box, is_visible = find_usable(boxes, spec)
-    num_outside = np.count_nonzero(is_box & ~is_visible)
-    path = recording.boxes_path
-    faults = []
-    advice = f"labels may be in pixels of another resolution: scale them to the sensor, or correct {_size_keys(spec)}"
-    # Boxes that are none.
-    if not is_box.all():
-        count = np.count_nonzero(~is_box)
-        first = int(np.argmin(is_box))
-        faults.append(
-            f"{path} has {count} of {len(boxes)} boxes with a side that is negative or not finite, the first at "
-            f"{boxes['t'][first]} us; write x, y, w, h with w and h from 0 on"
-        )
-    # Boxes of another resolution.
-    if 2 * num_outside > len(boxes):
-        x, y = (np.max(boxes[side][is_box]) for side in "xy")
-        faults.append(
-            f"{path} has {num_outside} of {len(boxes)} boxes outside {spec.width}x{spec.height} pixels, up to x={x:g}, "
-            f"y={y:g}; {advice}"
-        )
-    elif left_out := unusable_boxes(boxes[is_box], spec, is_train):
-        text = f"{path}: preprocess and train leave out boxes: {left_out} (of {len(boxes)})"
-        faults.append(f"{text}; {advice}" if num_outside and spec.name == "custom" else Note(text))
-    # Corners in place of sizes.
-    is_over = (boxes["x"] + boxes["w"] > spec.width) | (boxes["y"] + boxes["h"] > spec.height)
-    if 4 * (num_over := np.count_nonzero(is_visible & is_over)) > len(boxes):
-        kind = str if np.all((boxes["w"] > boxes["x"]) & (boxes["h"] > boxes["y"])) else Note
-        faults.append(
-            kind(
-                f"{path} has {num_over} of {len(boxes)} boxes that reach past the right or bottom edge of "
-                f"{spec.width}x{spec.height} pixels; are they x1, y1, x2, y2 instead of x, y, w, h? If not, {advice}"
-            )
-        )
-    # Classes and sizes that are left out.
     is_known = np.isin(boxes["class_id"], spec.disk_class_ids)
-    objects = boxes[is_known]
-    if num_small := np.count_nonzero(find_small(objects, spec)):
-        text = (
-            f"{path}: preprocess and train leave out {num_small} of {len(boxes)} boxes as too small (a side below "
-            f"{spec.prepare_min_side_px:g} or a diagonal below {spec.prepare_min_diagonal_px:g} pixels)"
-        )
-        if all((objects[side] <= 1).all() for side in "xywh"):
-            faults.append(f"{text}; they look like fractions of the sensor, write x, y, w, h in pixels")
-        else:  # which is usual in published labels
-            faults.append(Note(text))
+    is_over = is_visible & ((boxes["x"] + boxes["w"] > spec.width) | (boxes["y"] + boxes["h"] > spec.height))
+    are_corners = bool(np.all((boxes["w"] > boxes["x"]) & (boxes["h"] > boxes["y"])))
+    is_small = is_known & find_small(boxes, spec)
+    are_fractions = all((boxes[side][is_known] <= 1).all() for side in "xywh")
+    fractions = "they look like fractions of the sensor, write x, y, w, h in pixels" if are_fractions else ""
+    size = f"{spec.width}x{spec.height} pixels"
+    scale = f"labels may be in pixels of another resolution: scale them to the sensor, or correct {_size_keys(spec)}"
+    small = f"a side below {spec.prepare_min_side_px:g} or a diagonal below {spec.prepare_min_diagonal_px:g} pixels"
+    corners = f"are they x1, y1, x2, y2 instead of x, y, w, h? If not, {scale}"
+    messages: list[str] = []
+
+    def tell(is_one: npt.NDArray[np.bool_], what: str, advice: str, is_fault: bool = True, least: float = 0) -> None:
+        """Add a message if more than a share of all boxes are such boxes."""
+        if np.count_nonzero(is_one) > least * len(boxes):
+            first = boxes[np.argmax(is_one)]
+            numbers = ", ".join(f"{name}={first[name]:g}" for name in ("t", "x", "y", "w", "h", "class_id"))
+            text = f"{path} has {np.count_nonzero(is_one)} of {len(boxes)} boxes that {what}, the first with {numbers}"
+            text = "; ".join(filter(None, (text, advice)))
+            messages.append(text if is_fault else Note(text))
+
+    tell(~is_box, "have a side that is negative or not finite", "write x, y, w, h with w and h from 0 on")
+    tell(is_box & ~is_visible, f"lie outside {size}", scale, least=0.5)
+    tell(is_over, f"reach past the right or bottom edge of {size}", corners, are_corners, _MANY_OVER)
+    # Small boxes are usual in published labels.
+    tell(is_small, f"are left out by preprocess and train as too small ({small})", fractions, are_fractions)
     # A dataset that lists its class ids may leave others out on purpose.
-    if not is_known.any() or not (spec.class_ids or is_known.all()):
-        ids = ", ".join(map(str, np.unique(boxes["class_id"][~is_known])[:9]))
-        faults.append(
-            f"{path} has {np.count_nonzero(~is_known)} of {len(boxes)} boxes of classes that {spec.name} does not have "
-            f"({ids}); choose the dataset, or its class_ids"
-        )
-    return faults
+    if not (spec.class_ids and is_known.any()):
+        tell(~is_known, f"are of classes that {spec.name} does not have", "choose the dataset, or its class_ids")
+    return messages
 
 
 def _size_keys(spec: DatasetSpec) -> str:

@@ -1,23 +1,21 @@
 """Check a raw or prepared dataset completely and in parallel: every event, frame and label is decoded."""
 
-from collections.abc import Iterator
-from contextlib import closing, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import numpy as np
 
-from rvtssm.checks.label_checks import Note, box_faults, sensor_notes, time_faults
+from rvtssm.checks.inspect_dataset import Part, noticed_lines, raw_part
+from rvtssm.checks.label_checks import Note
 from rvtssm.datasets.agreement import name_in, prepared_lines, raw_lines
 from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_recording import Plan, Recipe, is_made_from, plan_recording
-from rvtssm.datasets.store import Meta, StoredSequence, differing, open_sequence, read_meta, shared_settings
+from rvtssm.datasets.store import StoredSequence, open_sequence
 from rvtssm.datasets.tree import RawRecording, find_boxes_without_events, find_recordings, find_sequences
 from rvtssm.events.frame_counter import count_as_they_close
 from rvtssm.events.sequence_plan import SequencePlan
-from rvtssm.readers import open_with
-from rvtssm.readers.faults import noted
-from rvtssm.readers.recording import EventBlocks
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.system.progress import run_all
 from rvtssm.system.remote import local_path
@@ -58,137 +56,79 @@ def verify_dataset(
     Raises:
         UserError: There is nothing to check.
     """
-    verification = Verification()
-    # Everything that is checked, as tasks for the workers.
-    tasks = []
+    found = Verification()
+    tasks: list[Task] = []
     raw_dir, prepared_dir = (folder and local_path(folder) for folder in (raw_dir, prepared_dir))
     if raw_dir is not None:
-        verification.notes += [("raw", line) for line in raw_lines(raw_dir, spec)]
-        tasks += list(_raw_tasks(spec, raw_dir, config, verification))
+        found.notes += [("raw", line) for line in raw_lines(raw_dir, spec)]
     if prepared_dir is not None:
-        verification.notes += [("prepared", line) for line in prepared_lines(prepared_dir, raw_dir, spec)]
-        tasks += list(_prepared_tasks(spec, raw_dir, prepared_dir, settings, config, verification))
-    if not tasks and not verification.faults:
-        raise UserError(
-            "file.missing",
-            name=raw_dir or prepared_dir,
-            found=f"it holds nothing in {', '.join(config.splits)}",
-            advice="see data_prep/README.md",
-        )
-    # A fault makes the set unfit; a note is only told.
+        found.faults += [("prepared", line) for line in prepared_lines(prepared_dir, raw_dir, spec)]
+    for split in config.splits:
+        recipe = Recipe(spec, settings, split == "train", config.is_labelled)
+        recordings = find_recordings(raw_dir, split, spec) if raw_dir is not None else []
+        for recording in recordings:
+            tasks.append((f"raw/{split}/{recording.name}", raw_part, (split, recording, recipe)))
+        if raw_dir is not None:
+            found.faults += _raw_faults(raw_dir, split, recordings, recipe)
+        if prepared_dir is not None:
+            tasks += _prepared_tasks(prepared_dir, split, recordings, recipe)
+    if not tasks and not found.faults:
+        nothing = f"it holds nothing in {', '.join(config.splits)}"
+        raise UserError("file.missing", name=raw_dir or prepared_dir, found=nothing, advice="see data_prep/README.md")
+    _run(tasks, found, spec, config)
+    found.faults.sort()
+    found.notes.sort()
+    return found
+
+
+def _run(tasks: Sequence[Task], found: Verification, spec: DatasetSpec, config: PreprocessConfig) -> None:
+    """Check the recordings and prepared files, and add what is found; what is noticed of recordings by split."""
+    parts: dict[str, list[Part]] = {}
     for done in run_all(tasks, config.workers, "checking"):
-        verification.num_checked += 1
+        found.num_checked += 1
         messages = done.result
         if done.error is not None:
             messages = [in_one_line(done.error)]
+        elif isinstance(messages, Part):
+            parts.setdefault(messages.split, []).append(messages)
+            messages = [*messages.messages, *filter(None, [messages.error])]
         for message in messages:
-            found = verification.notes if isinstance(message, Note) else verification.faults
-            found.append((done.key, message))
-    verification.faults.sort()
-    verification.notes.sort()
-    return verification
-
-
-def _raw_tasks(
-    spec: DatasetSpec, raw_dir: Path | str, config: PreprocessConfig, verification: Verification
-) -> Iterator[Task]:
-    for split in config.splits:
-        recordings = find_recordings(raw_dir, split, spec)
-        if not recordings:
-            verification.faults.append((f"raw/{split}", f"{raw_dir} holds no recordings of {spec.name} in {split}"))
-        for recording in recordings:
-            yield f"raw/{split}/{recording.name}", _verify_raw, (recording, spec, config.is_labelled, split == "train")
-        for path in find_boxes_without_events(raw_dir, split, spec) if config.is_labelled else ():
-            message = f"{path} belongs to no recording; copy the recording there"
-            verification.faults.append((f"raw/{split}/{path.name}", message))
+            told = found.notes if isinstance(message, Note) else found.faults
+            told.append((done.key, message))
+    for split, of_split in parts.items():
+        of_split.sort(key=lambda part: part.name)
+        found.notes += [(f"raw/{split}", line) for line in noticed_lines(of_split, spec)]
 
 
 def _prepared_tasks(
-    spec: DatasetSpec,
-    raw_dir: Path | str | None,
-    prepared_dir: Path | str,
-    settings: WindowSettings,
-    config: PreprocessConfig,
-    verification: Verification,
+    prepared_dir: Path | str, split: str, recordings: Sequence[RawRecording], recipe: Recipe
 ) -> Iterator[Task]:
-    shared: Meta | None = None
-    for split in config.splits:
-        recipe = Recipe(spec, settings, split == "train", config.is_labelled)
-        paths = {name_in(Path(prepared_dir) / split, path): path for path in find_sequences(prepared_dir, split)}
-        if not paths:
-            verification.faults.append((f"prepared/{split}", f"{prepared_dir} holds no prepared sequences in {split}"))
-        # Prepared files against their recordings, if both are there.
-        recordings: dict[str, RawRecording] = {}
-        if raw_dir is not None:
-            recordings = {recording.name: recording for recording in find_recordings(raw_dir, split, spec)}
-        for name in sorted({*paths, *recordings}):
-            key = f"prepared/{split}/{name}"
-            path = paths.get(name)
-            recording = recordings.get(name)
-            if path is None:
-                yield key, _verify_absence, (recording, recipe)
-                continue
-            if raw_dir is not None and recording is None:
-                verification.faults.append(
-                    (key, f"{path} belongs to no recording in {raw_dir}; remove it, or copy the recording there")
-                )
-            if shared is None and raw_dir is None and path.is_file():
-                with suppress(ValueError):  # an unreadable file is reported when it is checked
-                    shared = shared_settings(read_meta(path))
-            yield key, _verify_prepared, (path, recording, recipe, shared)
+    """Yield the check of each prepared file with its recording, if there is one."""
+    by_name = {recording.name: recording for recording in recordings}
+    for path in find_sequences(prepared_dir, split):
+        name = name_in(Path(prepared_dir) / split, path)
+        yield f"prepared/{split}/{name}", _verify_prepared, (path, by_name.get(name), recipe)
 
 
-def _verify_raw(recording: RawRecording, spec: DatasetSpec, is_labelled: bool, is_train: bool) -> list[str]:
-    """Return the faults of a recording and its labels, and notes on them."""
-    with closing(open_with(recording.events_path, spec.read_options)) as events:
-        blocks = EventBlocks(events)
-        reach_xy = (0, 0)
-        # Every event is read once, whatever its file says of itself.
-        with noted() as event_notes:
-            for block in blocks:
-                reach_xy = max(reach_xy[0], int(block.x.max())), max(reach_xy[1], int(block.y.max()))
-        if not blocks.num_events:
-            raise events.error_without_events()
-        faults: list[str] = [Note(text) for text in event_notes]
-        faults += sensor_notes(events, blocks.num_events, reach_xy, spec)
-        if not is_labelled:
-            return faults
-        try:
-            # Then the labels, against the time and the size of the events.
-            boxes, notes = recording.read_labels(spec)
-        except UserError as error:
-            return [*faults, in_one_line(error)]
-        if not len(boxes):
-            return [*faults, Note(recording.why_unlabelled(spec))]
-        faults += [Note(f"{recording.boxes_path}: {count} {note}") for note, count in notes.items()]
-        faults += time_faults(recording, boxes, (blocks.first_us, blocks.last_us), spec)
-        return faults + box_faults(recording, boxes, spec, is_train)
+def _raw_faults(
+    raw_dir: Path | str, split: str, recordings: Sequence[RawRecording], recipe: Recipe
+) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with a split as a whole: it is empty, or labels have no recording."""
+    if not recordings:
+        yield f"raw/{split}", f"{raw_dir} holds no recordings of {recipe.spec.name} in {split}"
+    for path in find_boxes_without_events(raw_dir, split, recipe.spec) if recipe.is_labelled else ():
+        yield f"raw/{split}/{path.name}", f"{path} belongs to no recording; copy the recording there"
 
 
-def _verify_prepared(path: Path, recording: RawRecording | None, recipe: Recipe, shared: Meta | None) -> list[str]:
-    """Return the faults of a prepared sequence.
-
-    If `recording` is given, the sequence must be made from it. If `shared` is given, its settings must match those of
-    the other files.
-    """
+def _verify_prepared(path: Path, recording: RawRecording | None, recipe: Recipe) -> list[str]:
+    """Return the faults of a prepared sequence. If `recording` is given, the sequence must be made from it."""
     spec = recipe.spec
     with closing(open_sequence(path, spec)) as sequence:
         sequence.check_frames()
         faults = _rvt_faults(sequence, spec) if path.is_dir() else _source_faults(sequence, recording, recipe)
     if sequence.meta.get("dataset") != spec.name:
         faults.append(f"{path} holds {sequence.meta.get('dataset')}, not {spec.name}; choose the dataset that fits")
-    mine = shared_settings(sequence.meta)
-    if shared is not None and mine != shared:
-        differences = "; ".join(differing(mine, {**dict.fromkeys(mine), **shared}, ", others with "))
-        faults.append(f"{path} was made with {differences}; prepare it again")
     return faults
-
-
-def _verify_absence(recording: RawRecording, recipe: Recipe) -> list[str]:
-    """Return a fault if a recording was not prepared although it has boxes that would be kept."""
-    if isinstance(plan_recording(recording, recipe), Plan):
-        return [f"{recording.events_path} is not prepared; run `rvtssm preprocess` again"]
-    return []
 
 
 def _source_faults(sequence: StoredSequence, recording: RawRecording | None, recipe: Recipe) -> list[str]:

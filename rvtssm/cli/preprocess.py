@@ -1,6 +1,5 @@
 """`rvtssm preprocess`: turns raw recordings into histograms on disk."""
 
-from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,8 +10,6 @@ from rvtssm.datasets import build_spec
 from rvtssm.datasets.prepare_dataset import PreprocessSummary
 from rvtssm.datasets.prepare_dataset import preprocess as prepare
 from rvtssm.datasets.tree import find_recordings
-from rvtssm.events.label_rules import classes_note, thinned_in_words
-from rvtssm.events.label_rules import summary as summary_of_times
 from rvtssm.records import DatasetSpec
 from rvtssm.system.output_folder import locked
 from rvtssm.system.user_error import UserError
@@ -73,34 +70,8 @@ def _print_summary(summary: PreprocessSummary, prepared_dir: str, spec: DatasetS
         say_error(f"{name}: {message}")
     for name, message in summary.dropped:
         say(f"{name}: left out, {message}", style="yellow")
-    # What was prepared with a remark.
-    num_labels = 0
-    num_thinned = 0
-    label_notes = Counter[str]()
-    label_times = []
-    for name, outcome in sorted(summary.outcomes.items()):
-        if outcome.backward_steps:
-            count = outcome.backward_steps
-            say(f"{name}: {count} events went back in time and were moved to the time of the event before")
-        for note in outcome.event_notes:
-            say(f"{name}: {note}", style="yellow")
-        if outcome.unusable_boxes:
-            say(f"{name}: boxes left out: {outcome.unusable_boxes}", style="yellow")
-        num_labels = num_labels + outcome.num_labels
-        num_thinned = num_thinned + outcome.num_thinned
-        label_notes += outcome.label_notes
-        if outcome.label_times is not None:
-            label_times.append(outcome.label_times)
-    # What holds for all recordings together.
-    if num_thinned:
-        keep_all_us = [outcome.keeps_all_us for outcome in summary.outcomes.values()]
-        say(thinned_in_words(num_thinned, num_labels, keep_all_us), style="yellow")
-    for note, count in label_notes.items():
-        say(f"{count} {note}", style="yellow")
-    numbers = {number for outcome in summary.outcomes.values() for number in outcome.class_ids}
-    for note in (summary_of_times(label_times), classes_note(numbers, spec)):
-        if note:
-            say(note, style="yellow")
+    for line in summary.lines(spec):
+        say(line, style="yellow")
     say(
         f"{len(summary.written)} recordings prepared, {len(summary.skipped)} were complete, "
         f"{len(summary.dropped)} left out, {len(summary.failed)} failed; they are in {prepared_dir}"

@@ -87,13 +87,9 @@ def with_described(config: DatasetConfig) -> DatasetConfig:
                 return filled(config, description)
             written = DATASETS.get(description["name"])
             if written is None or DATASETS[config.name].class_names != written.class_names:
-                raise UserError(
-                    "setting.conflict",
-                    name="dataset",
-                    found=config.name,
-                    needed=f"{folder} was written by `rvtssm generate` and holds {description['name']}",
-                    advice="leave dataset out, or name that one",
-                )
+                needed = f"{folder} was written by `rvtssm generate` and holds {description['name']}"
+                advice = "leave dataset out, or name that one"
+                raise UserError("setting.conflict", name="dataset", found=config.name, needed=needed, advice=advice)
     return config
 
 
@@ -121,39 +117,21 @@ def build_spec(config: DatasetConfig) -> DatasetSpec:
     """
     config = with_described(config)
     if not config.name:
-        raise UserError(
-            "setting.missing",
-            name="dataset=NAME is needed",
-            needed=list(DATASETS),
-            advice=f"or describe your own recordings in a {custom.FILE} in their folder",
-        )
+        advice = f"or describe your own recordings in a {custom.FILE} in their folder"
+        raise UserError("setting.missing", name="dataset=NAME is needed", needed=list(DATASETS), advice=advice)
     spec = DATASETS[config.name]
     if not spec.class_names:  # a file beside the recordings describes the dataset
         folders = [folder for folder in (config.raw_dir, config.prepared_dir) if folder]
         if not folders:
-            raise UserError(
-                "setting.needs",
-                name="dataset",
-                found=config.name,
-                needed=f"a folder with its {custom.FILE}: dataset.raw_dir=DIR or dataset.prepared_dir=DIR",
-            )
+            needed = f"a folder with its {custom.FILE}: dataset.raw_dir=DIR or dataset.prepared_dir=DIR"
+            raise UserError("setting.needs", name="dataset", found=config.name, needed=needed)
         spec = custom.read_spec(*folders)
     return custom.with_keys(spec, config.overrides, "dataset.")
-
-
-def copy_generated(raw_dir: str, prepared_dir: str) -> None:
-    """Copy the description of generated recordings, if there is one, to the folder of the prepared files."""
-    source = local_path(raw_dir, GENERATED_FILE) / GENERATED_FILE
-    if source.is_file():
-        custom.write_description(Path(prepared_dir) / GENERATED_FILE, source.read_bytes())
 
 
 def _generated(path: Path) -> dict[str, Any]:
     fault, advice = " is not a file that `rvtssm generate` writes", "name dataset, dataset.height and dataset.width"
     with file_errors(path, fault, advice, CONTENT_ERRORS):
         settings = json.loads(path.read_text("utf-8"))
-        return {
-            "name": str(settings.get("dataset", "synthetic")),
-            "height": int(settings["height"]),
-            "width": int(settings["width"]),
-        }
+        size = {key: int(settings[key]) for key in ("height", "width")}
+        return {"name": str(settings.get("dataset", "synthetic")), **size}

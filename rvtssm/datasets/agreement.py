@@ -5,20 +5,14 @@ reads a dataset says the same lines.
 """
 
 import contextlib
-import hashlib
-from collections.abc import Collection, Iterator, Mapping
+import operator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from rvtssm.datasets.custom import yaml_of
-from rvtssm.datasets.store import read_meta
-from rvtssm.datasets.tree import (
-    RawRecording,
-    find_boxes_without_events,
-    find_recordings,
-    find_sequences,
-    has_split,
-)
+from rvtssm.datasets.custom import listed_names
+from rvtssm.datasets.prepare_recording import digest_of_ends
+from rvtssm.datasets.store import Meta, differing, read_meta, shared_settings
+from rvtssm.datasets.tree import RawRecording, find_boxes_without_events, find_recordings, find_sequences, has_split
 from rvtssm.events.label_rules import usable_boxes
 from rvtssm.events.labels import find_nothing
 from rvtssm.records import DatasetSpec
@@ -26,7 +20,6 @@ from rvtssm.records.settings import SPLITS
 from rvtssm.system.remote import is_url, local_path
 from rvtssm.system.user_error import UserError
 
-SAMPLE_BYTES = 1 << 20  # bytes at each end of a recording whose digest tells whether it is the same as another one
 _MOST_NAMED = 3  # recordings that a line names
 
 
@@ -40,19 +33,15 @@ def raw_lines(raw_dir: Path | str | None, spec: DatasetSpec) -> list[str]:
     if raw_dir is None or is_url(str(raw_dir)) or not Path(raw_dir).is_dir():
         return []
     splits = [split for split in SPLITS if has_split(Path(raw_dir), split, spec)]
-    paths: dict[str, list[Path]] = {}
+    lines = list(_class_names(Path(raw_dir), splits, spec))
+    paths: list[tuple[str, Path]] = []
     for split in splits:
         with contextlib.suppress(UserError):  # which a verb says that reads this split
-            paths[split] = [recording.events_path for recording in find_recordings(raw_dir, split, spec)]
-    return [*_class_names(Path(raw_dir), splits, spec), *_twice(paths)]
-
-
-def stray_line(raw_dir: Path | str, split: str, spec: DatasetSpec) -> str:
-    """Return how many label files of a split belong to no recording, in one line; empty if there are none."""
-    strays = find_boxes_without_events(raw_dir, split, spec)
-    if not strays:
-        return ""
-    return f"{split}: {len(strays)} label files belong to no recording, such as {strays[0]}; copy the recording there"
+            paths += [(split, recording.events_path) for recording in find_recordings(raw_dir, split, spec)]
+            if strays := find_boxes_without_events(raw_dir, split, spec):
+                text = f"{len(strays)} label files belong to no recording, such as {strays[0]}"
+                lines.append(f"{split}: {text}; copy the recording there")
+    return lines + _twice(_of_raw(paths))
 
 
 def prepared_lines(prepared_dir: Path | str, raw_dir: Path | str | None, spec: DatasetSpec) -> list[str]:
@@ -76,7 +65,9 @@ def prepared_lines(prepared_dir: Path | str, raw_dir: Path | str | None, spec: D
                 f"{split}: {len(deleted)} prepared recordings are no longer among those in {raw_dir} "
                 f"({_named(deleted)}); if they were removed on purpose, remove them from {prepared_dir}/{split} as well"
             )
-    return lines + _prepared_twice(prepared_dir)
+    metas = list(_metas(prepared_dir))
+    fingerprints = [(meta.get("source", {}).get("fingerprint"), split, path) for split, path, meta in metas]
+    return lines + _unlike(metas) + _twice(filter(operator.itemgetter(0), fingerprints))
 
 
 def missing_and_deleted(
@@ -130,13 +121,13 @@ def _named(names: Collection[str]) -> str:
 
 def _class_names(raw_dir: Path, splits: Collection[str], spec: DatasetSpec) -> Iterator[str]:
     """Yield where names of classes beside YOLO text are others than those of the dataset, or in another order."""
-    if not spec.boxes_suffix.endswith(".txt"):
+    if not any(suffix.endswith(".txt") for suffix in spec.boxes_suffixes):
         return  # other labels have the names themselves
     mine = dict(zip(spec.disk_class_ids, spec.class_names, strict=True))
     root = raw_dir / (spec.boxes_dir or "")
     for folder in dict.fromkeys((raw_dir, root, *(root / split for split in splits))):
         for name in ("classes.txt", "obj.names", "data.yaml", "data.yml"):
-            theirs = _listed_names(folder / name)
+            theirs = listed_names(folder / name)
             if theirs and any(theirs.get(number, "") != own for number, own in mine.items()):
                 own = ", ".join(f"{number} {name}" for number, name in sorted(mine.items()))
                 other = ", ".join(f"{number} {name}" for number, name in sorted(theirs.items()))
@@ -146,67 +137,47 @@ def _class_names(raw_dir: Path, splits: Collection[str], spec: DatasetSpec) -> I
                 )
 
 
-def _listed_names(path: Path) -> dict[int, str]:
-    """Return the names of classes in a file of a label tool by number; none without such a file."""
-    if not path.is_file():
-        return {}
-    if path.suffix in (".yaml", ".yml"):
-        content: Any = yaml_of(path)
-        names = content.get("names") if isinstance(content, Mapping) else None
-        if isinstance(names, Mapping):
-            return {int(number): str(name) for number, name in names.items() if str(number).isdecimal()}
-        return {number: str(name) for number, name in enumerate(names)} if isinstance(names, list) else {}
-    lines = path.read_text("utf-8-sig", errors="replace").splitlines()
-    return dict(enumerate(line.strip() for line in lines if line.strip()))
+def _twice(fingerprints: Iterable[tuple[str, str, Path]]) -> list[str]:
+    """Return which recordings lie in two splits, under any name, in one line; none if there are none.
+
+    Args:
+        fingerprints: The fingerprint, the split and the file of each recording.
+    """
+    first: dict[str, tuple[str, Path]] = {}
+    same = []
+    for fingerprint, split, path in fingerprints:
+        other_split, other = first.setdefault(fingerprint, (split, path))
+        if other_split != split:
+            same.append(f"{path} ({split}) is the same recording as {other} ({other_split})")
+    text = f"{len(same)} recordings are in two splits, so scores are too high; divide them"
+    return [f"{text}; {same[0]}"] if same else []
 
 
-def _twice(paths: Mapping[str, Collection[Path]]) -> list[str]:
-    """Return which recordings lie in two splits, under any name."""
+def _of_raw(paths: Iterable[tuple[str, Path]]) -> Iterator[tuple[str, str, Path]]:
+    """Yield the fingerprints of the recordings that have the size of another one."""
     by_size: dict[int, list[tuple[str, Path]]] = {}
-    for split, of_split in paths.items():
-        for path in of_split:
-            by_size.setdefault(path.stat().st_size, []).append((split, path))
-    found: dict[str, tuple[str, Path]] = {}
-    same = []
+    for split, path in paths:
+        by_size.setdefault(path.stat().st_size, []).append((split, path))
     for candidates in by_size.values():
-        if len({split for split, _ in candidates}) < 2:
-            continue
-        found.clear()
-        for split, path in candidates:
-            first = found.setdefault(_fingerprint(path), (split, path))
-            if first[0] != split:
-                same.append(f"{path} ({split}) is the same recording as {first[1]} ({first[0]})")
-    if not same:
-        return []
-    return [f"{len(same)} recordings are in two splits, so scores are too high; {same[0]}"]
+        if len({split for split, _ in candidates}) > 1:
+            for split, path in candidates:
+                yield digest_of_ends(path).hexdigest(), split, path
 
 
-def _fingerprint(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        digest.update(file.read(SAMPLE_BYTES))
-        file.seek(max(0, path.stat().st_size - SAMPLE_BYTES))
-        digest.update(file.read(SAMPLE_BYTES))
-    return digest.hexdigest()
-
-
-def _prepared_twice(prepared_dir: Path | str) -> list[str]:
-    """Return which prepared recordings of two splits were made from the same file."""
-    found: dict[str, tuple[str, Path]] = {}
-    same = []
+def _metas(prepared_dir: Path | str) -> Iterator[tuple[str, Path, Meta]]:
+    """Yield the metadata of all prepared files that can be read."""
     for split in SPLITS:
-        if not (local_path(prepared_dir, split) / split).is_dir():
-            continue
-        for path in find_sequences(prepared_dir, split):
-            try:
-                source = read_meta(path).get("source", {}) if path.is_file() else {}
-            except UserError:  # which the verbs say when they read it
-                continue
-            if not source.get("fingerprint"):
-                continue
-            first = found.setdefault(source["fingerprint"], (split, path))
-            if first[0] != split:
-                same.append(f"{path} ({split}) was made from the same recording as {first[1]} ({first[0]})")
-    if not same:
-        return []
-    return [f"{len(same)} prepared recordings are in two splits, so scores are too high; {same[0]}"]
+        if (local_path(prepared_dir, split) / split).is_dir():
+            for path in filter(Path.is_file, find_sequences(prepared_dir, split)):
+                with contextlib.suppress(UserError):  # which the verbs say when they read it
+                    yield split, path, read_meta(path)
+
+
+def _unlike(metas: Sequence[tuple[str, Path, Meta]]) -> list[str]:
+    """Return which prepared file was made with other settings than the first one, if there is one."""
+    first = shared_settings(metas[0][2]) if metas else {}
+    for _, path, meta in metas:
+        mine = shared_settings(meta)
+        if differences := differing(mine, {**dict.fromkeys(mine), **first}, ", others with "):
+            return [f"{path} was made with {'; '.join(differences)}; prepare it again"]
+    return []

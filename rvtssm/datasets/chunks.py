@@ -55,13 +55,10 @@ class ChunkDataset(Dataset[Chunk]):
         num_kinds: int = 1,
     ) -> None:
         if not sequences:
-            raise UserError("chunks.no_sequence", "a dataset needs at least one sequence")
+            raise UserError("labels.missing", found="there is no recording to make batches of")
         kinds = {f"{s.settings.representation} of {s.frame_shape[0]} channels" for s in sequences}
         if len(kinds) > 1:
-            raise UserError(
-                "chunks.different_frames",
-                f"sequences of {' and '.join(sorted(kinds))} cannot be batched; use the same settings",
-            )
+            raise UserError("prepared.other", found=f"frames of {' and '.join(sorted(kinds))} cannot share a batch")
         self.sequences = list(sequences)
         self.augment = augment
         self.frames_per_chunk = frames_per_chunk

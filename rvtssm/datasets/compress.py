@@ -65,12 +65,12 @@ def decompress_into(data: bytes | memoryview, frame: npt.NDArray[Any]) -> None:
     cells = frame.reshape(-1).view(np.uint8)
     try:
         if zstandard.frame_content_size(data) > _most_tokens(len(cells)):
-            raise UserError("prepared.too_many_tokens", "more tokens than cells")
+            raise UserError("prepared.damaged", found="more tokens than cells")
         tokens = np.frombuffer(zstandard.ZstdDecompressor().decompress(data), np.uint8)
     except zstandard.ZstdError as error:
-        raise UserError("prepared.zstd", str(error)) from None
+        raise UserError("prepared.damaged", found=error) from None
     if not _from_tokens(tokens, cells):
-        raise UserError("prepared.tokens_past_end", "tokens reach past the end of the frame")
+        raise UserError("prepared.damaged", found="tokens reach past the end of the frame")
 
 
 def _most_tokens(num_bytes: int) -> int:

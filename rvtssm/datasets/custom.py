@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from rvtssm.events.label_files import LABEL_SUFFIXES
+from rvtssm.events.label_files import LABEL_SUFFIXES, is_shared
 from rvtssm.events.label_formats import are_columns
 from rvtssm.events.label_names import is_form
 from rvtssm.records import DatasetSpec, ReadOptions
@@ -49,7 +49,6 @@ SPEC = DatasetSpec(  # values for keys that a file leaves out
     scores_empty_images=True,
     event_suffixes=(),
 )
-_FIELDS = {"classes": "class_names", "labels": "boxes_suffix"}  # keys whose field in the spec has another name
 _NEEDED = ("classes", "height", "width")
 Check = Callable[[Any], bool]
 
@@ -91,10 +90,14 @@ def _are_suffixes(value: Any) -> bool:
     return _are_names(value) and all(_is_inside(suffix.lstrip("/")) for suffix in value)
 
 
-def _is_label_suffix(value: Any) -> bool:
-    if not isinstance(value, str) or not _is_inside(value.lstrip("/")):
-        return False
-    return value in LABEL_SUFFIXES or Path(value).suffix in LABEL_SUFFIXES
+def _are_labels(value: Any) -> bool:
+    """Return whether a value names label files: the end of their names, several, or one file of many recordings."""
+    names = value if isinstance(value, list) else [value]
+    return (
+        _are_names(names)
+        and all(_is_inside(name.lstrip("/")) and name.endswith(LABEL_SUFFIXES) for name in names)
+        and (len(names) == 1 or not any(map(is_shared, names)))
+    )
 
 
 def _is_pattern(pattern: Any) -> bool:
@@ -165,7 +168,10 @@ RULES: dict[str, tuple[Check, str]] = {
     "key": (_is_inside, "the group or the table of the events in HDF5 files, such as davis/left/events"),
     "disk_names": (_are_names, "a list of different names"),
     "event_suffixes": (_are_suffixes, "a list of the ends of names, such as [.raw, _td.dat]"),
-    "labels": (_is_label_suffix, f"a path inside the folder of the dataset that ends in {', '.join(LABEL_SUFFIXES)}"),
+    "labels": (
+        _are_labels,
+        f"a path inside the folder of the dataset that ends in {', '.join(LABEL_SUFFIXES)}, or a list of ends of names",
+    ),
     "label_offset_us": (
         _is_offset,
         "a whole number of microseconds, auto, from_start, or numbers by recording, such as {walk: 5000, run: 0}",
@@ -189,28 +195,19 @@ def read_spec(*folders: Path | str, needed: tuple[str, ...] = _NEEDED) -> Datase
     Raises:
         UserError: There is no such file, or its content is wrong.
     """
-    paths = [_description(folder) for folder in folders]
+    paths = [local_path(folder, FILE) / FILE for folder in folders]
     for path in paths:
         if path.is_file():
             return read_record(path, SPEC.name, needed)
     for folder in folders:
         if not is_url(str(folder)) and not Path(folder).exists():
-            raise UserError(
-                "file.missing",
-                name=folder,
-                found="the folder does not exist",
-                advice="check dataset.raw_dir and dataset.prepared_dir",
-            )
-    advice = ""
-    if beside := [path.with_name(_ULTRALYTICS) for path in paths if path.with_name(_ULTRALYTICS).is_file()]:
-        advice = f"{beside[0]} gives the classes"
-    raise UserError(
-        "file.missing",
-        name=" and ".join(map(str, paths)),
-        found="does not exist",
-        needed=f"it must describe the custom dataset, with {', '.join(_NEEDED)}",
-        advice=advice,
-    )
+            advice = "check dataset.raw_dir and dataset.prepared_dir"
+            raise UserError("file.missing", name=folder, found="the folder does not exist", advice=advice)
+    beside = [path.with_name(_ULTRALYTICS) for path in paths if path.with_name(_ULTRALYTICS).is_file()]
+    advice = f"{beside[0]} gives the classes" if beside else ""
+    what = f"it must describe the custom dataset, with {', '.join(_NEEDED)}"
+    name = " and ".join(map(str, paths))
+    raise UserError("file.missing", name=name, found="does not exist", needed=what, advice=advice)
 
 
 def read_record(path: Path, name: str, needed: tuple[str, ...] = _NEEDED) -> DatasetSpec:
@@ -233,7 +230,8 @@ def read_record(path: Path, name: str, needed: tuple[str, ...] = _NEEDED) -> Dat
             advice = f"did you mean {meant[0]}?" if meant else ""
             raise UserError("setting.unknown", name=f"{path}: {key}", needed=sorted(RULES), advice=advice)
     if "classes" not in content:
-        content |= _ultralytics_names(path.with_name(_ULTRALYTICS))
+        names = listed_names(path.with_name(_ULTRALYTICS))
+        content |= {"classes": list(names.values()), "class_ids": list(names)} if names else {}
     if missing := [key for key in needed if key not in content]:
         raise UserError("setting.missing", name=path, found=f"does not give {', '.join(missing)}")
     return with_keys(replace(SPEC, name=name), content, f"{path}: ")
@@ -251,21 +249,19 @@ def with_keys(spec: DatasetSpec, keys: Mapping[str, Any], where: str) -> Dataset
         UserError: A value does not have the form that its key needs, or two values exclude each other.
     """
     check_keys(keys, where)
-    spec = replace(spec, **{_FIELDS.get(key, key): _as_field(key, value) for key, value in keys.items()})
+    values = {key: _as_field(key, value) for key, value in keys.items()}
+    if "classes" in values:
+        values["class_names"] = values.pop("classes")
+    if "labels" in values:
+        values["boxes_suffix"], *more = values.pop("labels")
+        values["more_suffixes"] = tuple(more)
+    spec = replace(spec, **values)
     if len(spec.disk_class_ids) != spec.num_classes or len(set(spec.disk_class_ids)) != spec.num_classes:
-        raise UserError(
-            "setting.conflict",
-            name=f"{where}class_ids",
-            found=spec.class_ids,
-            needed=f"one id for each of the {spec.num_classes} classes",
-        )
+        needed = f"one id for each of the {spec.num_classes} classes"
+        raise UserError("setting.conflict", name=f"{where}class_ids", found=spec.class_ids, needed=needed)
     if spec.height and spec.width and spec.downsample > min(spec.height, spec.width):
-        raise UserError(
-            "setting.conflict",
-            name=f"{where}downsample",
-            found=spec.downsample,
-            needed=f"frames of at least one pixel; the sensor has {spec.width}x{spec.height} (width x height)",
-        )
+        needed = f"frames of at least one pixel; the sensor has {spec.width}x{spec.height} (width x height)"
+        raise UserError("setting.conflict", name=f"{where}downsample", found=spec.downsample, needed=needed)
     return spec
 
 
@@ -281,6 +277,8 @@ def _as_field(key: str, value: Any) -> Any:
     """Return a value as the spec holds it."""
     if key == "label_offset_us" and value == "auto":
         return None
+    if key == "labels" and isinstance(value, str):
+        return (value,)
     if isinstance(value, list):
         return tuple(map(str, value)) if key == "ignored_classes" else tuple(value)
     if isinstance(value, dict):
@@ -329,18 +327,23 @@ def yaml_of(path: Path) -> Any:
         try:
             return yaml.load(path.read_text("utf-8"), _PlainLoader)
         except yaml.YAMLError as error:
-            raise UserError("file.content", str(error)) from None
+            raise UserError("file.content", found=error) from None
 
 
-def _ultralytics_names(path: Path) -> dict[str, Any]:
-    """Return the classes of a `data.yaml` of ultralytics and their numbers; nothing without such a file."""
-    content = yaml_of(path) if path.is_file() else {}
-    if not isinstance(content, dict) or "names" not in content:
+def listed_names(path: Path) -> dict[Any, Any]:
+    """Return the names of classes by their numbers as a label tool lists them; none without such a file.
+
+    Args:
+        path: A `data.yaml` of ultralytics, which has them in `names`, or text with one in each line.
+    """
+    if not path.is_file():
         return {}
-    names = content["names"]
-    if isinstance(names, dict):
-        return {"classes": list(names.values()), "class_ids": list(names)}
-    return {"classes": names}
+    if path.suffix not in (".yaml", ".yml"):
+        lines = path.read_text("utf-8-sig", errors="replace").splitlines()
+        return dict(enumerate(line.strip() for line in lines if line.strip()))
+    content = yaml_of(path)
+    names = content.get("names", {}) if isinstance(content, dict) else {}
+    return dict(enumerate(names)) if isinstance(names, list) else dict(names)
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -358,31 +361,23 @@ class _PlainLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def copy_description(raw_dir: Path | str, folder: Path | str, labels: str | None = None) -> None:
-    """Copy the description of a dataset to another folder, such as the folder of the prepared files.
+def copy_descriptions(raw_dir: Path | str, folder: Path | str, spec: DatasetSpec, labels: str | None = None) -> None:
+    """Copy what describes a dataset to another folder, such as the folder of the prepared files.
 
     Args:
-        raw_dir: Folder or URL that may hold `dataset.yaml`. Without this file, nothing is copied.
-        folder: Folder to copy to.
-        labels: New value of the key `labels`; None keeps the old one.
+        raw_dir: Folder or URL that may hold `dataset.yaml`, if the dataset has no name, or `synthetic.json`.
+        folder: Folder to copy to. A file that has the same content is not written.
+        spec: The dataset.
+        labels: New value of the key `labels` in `dataset.yaml`; None keeps the old one.
     """
-    source = _description(raw_dir)
-    if not source.is_file():
-        return
-    content = source.read_bytes()
-    if labels is not None:
-        keys = {**yaml.load(content.decode("utf-8"), _PlainLoader), "labels": labels}
-        content = yaml.safe_dump(keys, sort_keys=False).encode()
-    write_description(Path(folder) / FILE, content)
-
-
-def write_description(path: Path, content: bytes) -> None:
-    """Write the file that describes a dataset, unless it has this content already."""
-    if path.is_file() and path.read_bytes() == content:
-        return
-    with atomic_file(path) as staged:
-        staged.write_bytes(content)
-
-
-def _description(folder: Path | str) -> Path:
-    return local_path(folder, FILE) / FILE
+    names = [FILE, GENERATED_FILE] if spec.name == SPEC.name else [GENERATED_FILE]
+    for name in names:
+        source, target = local_path(raw_dir, name) / name, Path(folder) / name
+        if not source.is_file():
+            continue
+        content = source.read_bytes()
+        if labels is not None and name == FILE:
+            content = yaml.safe_dump({**yaml_of(source), "labels": labels}, sort_keys=False).encode()
+        if not target.is_file() or target.read_bytes() != content:
+            with atomic_file(target) as staged:
+                staged.write_bytes(content)

@@ -76,21 +76,12 @@ class SamplingConfig(Settings, section="sampling"):
         for key in ("batch_size", "total_batch"):
             size = getattr(self, key)
             if isinstance(size, int) and size < self.smallest_batch:
-                raise UserError(
-                    "setting.conflict",
-                    name=f"sampling.{key}",
-                    found=size,
-                    needed="a mixed batch holds at least one random chunk and one stream",
-                    advice="give 2 or more, or another sampling.mode",
-                )
+                needed = "a mixed batch holds a random chunk and a stream; give 2 or more, or another sampling.mode"
+                raise UserError("setting.conflict", name=f"sampling.{key}", found=size, needed=needed)
         if self.mode == "mixed" and self.stream_share in (0, 1):
-            raise UserError(
-                "setting.conflict",
-                name="sampling.stream_share",
-                found=f"{self.stream_share:g}",
-                needed="the batches of sampling.mode=mixed contain random chunks and streams",
-                advice=f"use sampling.mode={'stream' if self.stream_share else 'random'}",
-            )
+            advice = f"use sampling.mode={'stream' if self.stream_share else 'random'}"
+            needed, found = "a mixed batch holds random chunks and streams", f"{self.stream_share:g}"
+            raise UserError("setting.conflict", name="sampling.stream_share", found=found, needed=needed, advice=advice)
 
 
 # As in RVT (Gehrig and Scaramuzza, CVPR 2023): the share of zooms that zoom in on an object, and the ranges of both.
@@ -138,13 +129,8 @@ class AugmentConfig(Settings, section="augment"):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.stream_window_ms is not None and (self.draws == "random" or self.window_ms is None):
-            raise UserError(
-                "setting.needs",
-                name="augment.stream_window_ms",
-                found=self.stream_window_ms,
-                needed="streams draw these lengths where random chunks draw others; set augment.draws=all and "
-                "augment.window_ms",
-            )
+            needed, lengths = "set augment.draws=all and augment.window_ms as well", self.stream_window_ms
+            raise UserError("setting.needs", name="augment.stream_window_ms", found=lengths, needed=needed)
 
     @property
     def random(self) -> FlipZoom:

@@ -72,16 +72,11 @@ class SequenceDataModule(L.LightningDataModule):
         if augment is None or not self.draws_windows:
             return
         if self.source != "raw":
-            raise UserError(
-                "augment.needs_raw",
-                f"augment.window_ms={augment.window_ms} and augment.hz={augment.hz} with dataset.source={self.source}: "
-                "only raw events can be counted into other windows; set dataset.source=raw dataset.raw_dir=DIR",
-            )
+            raise UserError("prepared.fixed", name=f"augment.window_ms={augment.window_ms} augment.hz={augment.hz}")
         if augment.draws == {"random": "stream", "stream": "random"}.get(self.sampling.mode):
+            needed = f"sampling.mode={self.sampling.mode} has no such chunks"
             raise UserError(
-                "augment.draws_without_chunks",
-                f"augment.draws={augment.draws} with sampling.mode={self.sampling.mode}, whose batches contain no such "
-                "chunks; set augment.draws=all",
+                "setting.conflict", name="augment.draws", found=augment.draws, needed=needed, advice="give all"
             )
 
     @functools.cached_property
@@ -234,11 +229,8 @@ class SequenceDataModule(L.LightningDataModule):
             return self._raw_split(split).sequences(settings, grid, label_hz)
         if grid == "free" or label_hz is not None:
             key = "grid=free" if grid == "free" else f"label_hz={label_hz:g}"
-            raise UserError(
-                "evaluation.needs_raw",
-                f"evaluation.{key} is not possible with prepared recordings, whose windows end at the labels and which "
-                "have no tracks; use the raw recordings (evaluation.source=raw dataset.raw_dir=DIR)",
-            )
+            found = "windows of prepared recordings end at the labels, which have no tracks"
+            raise UserError("prepared.fixed", name=f"evaluation.{key}", found=found)
         sequences = self.sequences(split, source)
         for sequence in sequences:
             sequence.check_settings(settings, self.spec.downsample)
@@ -263,13 +255,10 @@ class SequenceDataModule(L.LightningDataModule):
             return
         missing, _, num_raw = missing_and_deleted(prepared_dir, raw_dir, "train", self.spec)
         if 2 * len(missing) >= num_raw > 0:
-            raise UserError(
-                "setting.needs",
-                name="dataset.prepared_dir",
-                found=prepared_dir,
-                needed=f"{len(missing)} of {num_raw} training recordings in {raw_dir} are not prepared",
-                advice="run `rvtssm preprocess` again, or say dataset.source=prepared to use only the others",
-            )
+            needed = f"{len(missing)} of {num_raw} training recordings in {raw_dir} are not prepared"
+            advice = "run `rvtssm preprocess` again, or say dataset.source=prepared to use only the others"
+            name = "dataset.prepared_dir"
+            raise UserError("setting.needs", name=name, found=prepared_dir, needed=needed, advice=advice)
 
     def _raw_split(self, split: str) -> RawSplit:
         if split not in self._raw:
@@ -369,9 +358,5 @@ def _annotated(sequences: list[FrameSequence]) -> list[FrameSequence]:
 
 def _given(folder: str | None, key: str) -> str:
     if folder is None:
-        raise UserError(
-            "dataset.folder_not_set",
-            f"{key} is not set; give the folder that holds train/, val/ and test/: dataset.raw_dir with recordings, or "
-            "dataset.prepared_dir with prepared files",
-        )
+        raise UserError("setting.missing", name=key, needed="the folder that holds train/, val/ and test/")
     return folder

@@ -88,11 +88,9 @@ def _in_shared_memory(collate: Callable[[Any], SequenceBatch], chunks: list[Any]
             _share(batch.events)
     except RuntimeError as error:
         free = disk_usage("/dev/shm").free / 1e6
-        return UserError(
-            "loader.shared_memory",
-            f"a batch does not fit in /dev/shm, which has {free:.0f} MB free ({error}); set data.workers=0, or "
-            "give the container more, as in docker run --shm-size=8g",
-        )
+        advice = "set data.workers=0, or give the container more, as in docker run --shm-size=8g"
+        found = f"has {free:.0f} MB free, which is too little for a batch ({error})"
+        return UserError("machine.full", name="/dev/shm", found=found, advice=advice)
     return batch
 
 
@@ -120,11 +118,9 @@ def next_batch(batches: Iterator[SequenceBatch | UserError]) -> SequenceBatch | 
 
 
 def _worker_ended(reason: str) -> UserError:
-    return UserError(
-        "loader.worker_ended",
-        f"a process that loads data has ended ({reason}), perhaps because memory ran out or too few files may be open "
-        "(ulimit -n); use fewer data.workers or smaller batches",
-    )
+    why = "perhaps because memory ran out or too few files may be open (ulimit -n)"
+    found = f"a process that loads data has ended ({reason}), {why}"
+    return UserError("run.process_ended", found=found, advice="use fewer data.workers or smaller batches")
 
 
 class ResumableLoader(SequenceLoader):

@@ -16,7 +16,7 @@ from typing import Any
 
 from rich.filesize import decimal
 
-from rvtssm.datasets import DatasetConfig, build_spec, copy_generated, custom, sections
+from rvtssm.datasets import DatasetConfig, build_spec, custom, sections
 from rvtssm.datasets.agreement import raw_lines
 from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_recording import (
@@ -30,6 +30,7 @@ from rvtssm.datasets.prepare_recording import (
 )
 from rvtssm.datasets.sections import Job, SectionedRecording
 from rvtssm.datasets.tree import find_boxes_without_events, find_recordings, suffixes_of
+from rvtssm.events.label_notes import Noticed, lines_on
 from rvtssm.events.windows import WindowsConfig
 from rvtssm.readers.faults import say
 from rvtssm.readers.index import index_folder
@@ -78,6 +79,14 @@ class PreprocessSummary:
         """The names of the recordings that cannot be prepared, and the reasons, one line each."""
         return list(self._messages("failed").items())
 
+    def lines(self, spec: DatasetSpec) -> list[str]:
+        """Return what is unusual with the recordings that were prepared now, see `lines_on`."""
+        by_split: dict[str, dict[str, Noticed]] = {}
+        for name, outcome in sorted(self.outcomes.items()):
+            split, _, recording = name.partition("/")
+            by_split.setdefault(split, {})[recording] = outcome.noticed
+        return [f"{split}: {line}" for split, noticed in by_split.items() for line in lines_on(noticed, spec)]
+
     def _messages(self, status: str) -> dict[str, str]:
         return {name: outcome.message for name, outcome in sorted(self.outcomes.items()) if outcome.status == status}
 
@@ -109,18 +118,15 @@ def preprocess(
         UserError: There is nothing to prepare, or the disk has less room than the files are likely to need.
     """
     spec = build_spec(replace(dataset or DatasetConfig(), raw_dir=str(raw_dir)))
-    is_described = spec.name == custom.SPEC.name
-    if is_described and not Path(prepared_dir, custom.FILE).exists():
-        custom.copy_description(raw_dir, prepared_dir)  # before the work, in case it is interrupted
+    if not Path(prepared_dir, custom.FILE).exists():
+        custom.copy_descriptions(raw_dir, prepared_dir, spec)  # before the work, in case it is interrupted
     config = PreprocessConfig(**settings)
     counting = (windows or WindowsConfig()).settings
     for line in raw_lines(raw_dir, spec):
         say(line)
     summary = preprocess_dataset(spec, raw_dir, prepared_dir, counting, config, progress)
     if summary.written or summary.skipped:  # otherwise it may not fit the files that are there
-        if is_described:
-            custom.copy_description(raw_dir, prepared_dir)
-        copy_generated(str(raw_dir), str(prepared_dir))
+        custom.copy_descriptions(raw_dir, prepared_dir, spec)
     return summary
 
 
@@ -165,12 +171,8 @@ def preprocess_dataset(
             name = f"{split}/{boxes_path.name.removesuffix(spec.boxes_suffix)}"
             summary.outcomes[name] = Outcome("failed", message)
     if not jobs and not summary.failed:
-        raise UserError(
-            "file.missing",
-            name=raw_dir,
-            found=f"it holds no recordings in {', '.join(config.splits)}",
-            advice="see data_prep/README.md",
-        )
+        found = f"it holds no recordings in {', '.join(config.splits)}"
+        raise UserError("file.missing", name=raw_dir, found=found, advice="see data_prep/README.md")
     folders = {job.path.parent for job in jobs}
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)  # if this fails, it is one error and not one per recording
@@ -230,11 +232,9 @@ def _check_disk(jobs: list[Job], spec: DatasetSpec, settings: WindowSettings, fo
     )
     free = shutil.disk_usage(folder).free
     if needed > free:
-        raise UserError(
-            "output.disk_too_small",
-            f"{folder} has {decimal(free)} free, but {len(jobs)} recordings need up to about {decimal(round(needed))} "
-            f"({stored:.2g} bytes per event); make room, choose another folder, or prepare fewer splits at once",
-        )
+        needs = f"{len(jobs)} recordings need about {decimal(round(needed))} ({stored:.2g} bytes per event)"
+        advice = "make room, choose another folder, or prepare fewer splits at once"
+        raise UserError("machine.full", name=folder, found=f"{decimal(free)} free, but {needs}", advice=advice)
 
 
 def _build_workers(config: PreprocessConfig, jobs: list[Job]) -> Workers:

@@ -7,20 +7,19 @@ the same, byte for byte.
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-
-import numpy as np
 
 from rvtssm.datasets.compress import FrameCompressor
 from rvtssm.datasets.store import Meta, StoredSequence, differing, open_sequence
 from rvtssm.datasets.store_writer import sequence_writer
 from rvtssm.datasets.tree import RawRecording
 from rvtssm.events.frame_counter import count_as_they_close
-from rvtssm.events.label_rules import LabelTimes, unusable_boxes
-from rvtssm.events.labels import annotated
+from rvtssm.events.label_notes import NOTHING, Noticed
+from rvtssm.events.label_rules import unusable_boxes
+from rvtssm.events.labels import Boxes, annotated
 from rvtssm.events.sequence_plan import SequencePlan, plan_sequence
 from rvtssm.readers import open_with
 from rvtssm.readers.faults import noted
@@ -38,15 +37,7 @@ class Outcome:
 
     status: str
     message: str = ""
-    backward_steps: int = 0
-    unusable_boxes: str = ""  # how many boxes were dropped as faulty, by reason
-    num_labels: int = 0
-    num_thinned: int = 0  # boxes that were dropped because of their time
-    label_times: LabelTimes | None = None
-    label_notes: Counter[str] = field(default_factory=Counter)  # entries of label files, see `LabelFiles.read`
-    event_notes: tuple[str, ...] = ()  # what was left out of the events, and doubts about their times
-    class_ids: tuple[int, ...] = ()  # the class numbers that its label files have
-    keeps_all_us: int = 0  # see `SequencePlan`
+    noticed: Noticed = NOTHING
 
 
 @dataclass(frozen=True)
@@ -88,20 +79,22 @@ class Plan:
 
     sequence: SequencePlan
     meta: Meta  # without the values that are only known when all events have been read
-    unusable_boxes: str = ""
-    label_notes: Counter[str] = field(default_factory=Counter)
-    event_notes: tuple[str, ...] = ()
-    class_ids: tuple[int, ...] = ()
 
     def final_meta(self, num_events: int) -> Meta:
         """Return the complete metadata, with the number of events and the repairs."""
         return {**self.meta, "num_events": num_events, "faults": self.sequence.recording.faults.to_json()}
 
-    def written(self, label_times: LabelTimes | None) -> Outcome:
-        """Return the outcome once the file is written."""
-        plan, num_moved = self.sequence, self.sequence.recording.faults.backward_steps
-        of_labels = len(plan.labels), plan.num_thinned, label_times, self.label_notes, self.event_notes
-        return Outcome("written", "", num_moved, self.unusable_boxes, *of_labels, self.class_ids, plan.keeps_all_us)
+    def written(self, range_us: tuple[int, int], event_notes: Sequence[str] = ()) -> Outcome:
+        """Return the outcome once the file is written.
+
+        Args:
+            range_us: Times of the first and the last event.
+            event_notes: What was noticed about the events since the recording was planned.
+        """
+        noticed = self.sequence.noticed_within(range_us)
+        events = tuple(dict.fromkeys((*noticed.events, *event_notes)))
+        num_moved = self.sequence.recording.faults.backward_steps
+        return Outcome("written", noticed=replace(noticed, events=events, backward_steps=num_moved))
 
 
 def prepare_recording(
@@ -131,39 +124,42 @@ def prepare_recording(
             writer.append(frames)
             if report is not None:
                 report(writer.num_frames / len(sequence.windows))
-        label_times = sequence.label_times((blocks.first_us, blocks.last_us))
+        range_us = blocks.first_us, blocks.last_us
+        sequence.noticed_within(range_us)  # raises an error before the file is complete
         writer.meta = plan.final_meta(blocks.num_events)
-    plan = replace(plan, event_notes=(*plan.event_notes, *event_notes))
-    return plan.written(label_times)
+    return plan.written(range_us, event_notes)
 
 
-def plan_recording(recording: RawRecording, recipe: Recipe, is_cut: bool = False) -> Plan | Outcome:
+def plan_recording(
+    recording: RawRecording, recipe: Recipe, is_cut: bool = False, labels: tuple[Boxes, Counter[str]] | None = None
+) -> Plan | Outcome:
     """Plan a recording, or return the outcome "dropped" if no box is left.
 
     Args:
         recording: The raw recording.
         recipe: How recordings of this split are prepared.
         is_cut: Read the whole recording once, so that its sections can be counted and its faults are known.
+        labels: What `read_labels` returns, if it was read already.
 
     Raises:
         UserError: The recording is unusable.
     """
-    spec, boxes, unusable, notes = recipe.spec, None, "", Counter[str]()
-    class_ids: tuple[int, ...] = ()
+    spec, boxes, entries = recipe.spec, None, Counter[str]()
     if recipe.is_labelled:
-        boxes, notes = recording.read_labels(spec)
+        boxes, entries = labels or recording.read_labels(spec)
         boxes = boxes if recipe.is_train else annotated(boxes)
         if not len(boxes):
-            return Outcome("dropped", recording.why_unlabelled(spec))
-        unusable = unusable_boxes(boxes, spec, recipe.is_train)
-        class_ids = tuple(np.unique(boxes["class_id"]).tolist())
+            return Outcome("dropped", recording.why_unlabelled(spec), Noticed(entries))
     with noted() as event_notes, closing(open_with(recording.events_path, spec.read_options)) as events:
         sequence = plan_sequence(events, boxes, spec, recipe.settings, recipe.is_train, is_read_later=not is_cut)
     if sequence is None:
-        reason = f" ({unusable})" if unusable else ""
+        assert boxes is not None, "a recording without boxes has the free grid"
+        counts = unusable_boxes(boxes, spec, recipe.is_train)
+        reason = f" ({', '.join(f'{count} {what}' for what, count in counts.items())})" if counts else ""
         return Outcome("dropped", f"{recording.boxes_path} has no box left after cleaning{reason}")
     meta = {**recipe.meta, "source": _source(recording, recipe)}
-    return Plan(sequence, meta, unusable, notes, tuple(event_notes), class_ids)
+    noticed = replace(sequence.noticed, entries=entries + sequence.noticed.entries, events=tuple(event_notes))
+    return Plan(replace(sequence, noticed=noticed), meta)
 
 
 def count_section(section: SequencePlan) -> list[bytes]:
@@ -223,32 +219,21 @@ def is_made_from(recording: RawRecording, sequence: StoredSequence, recipe: Reci
     if recipe.spec.downsample == 1:
         asked["reduce"] = meta.get("reduce")  # both give the same frames
     if differences := differing(meta, asked, ", now "):
-        raise UserError(
-            "prepared.other_settings",
-            f"{sequence.path} was made with {'; '.join(differences)}; use the same settings, overwrite=true or "
-            "another folder",
-        )
+        advice = "use the same settings, overwrite=true or another folder"
+        found = f"was made with {'; '.join(differences)}"
+        raise UserError("prepared.other", name=sequence.path, found=found, advice=advice)
     before, now = meta["source"], _source(recording, recipe)
     if before == now:
         return True
-    num_bytes = before["num_bytes"]
-    if now["num_bytes"] < num_bytes:
-        raise UserError(
-            "prepared.other_recording",
-            f"{recording.events_path} has {now['num_bytes']} bytes, but {sequence.path} was made from {num_bytes}; "
-            "copy it again, or give overwrite=true if it should be shorter",
-        )
+    if now["num_bytes"] < before["num_bytes"]:
+        found = f"it has {now['num_bytes']} bytes, but {sequence.path} was made from {before['num_bytes']}"
+        raise UserError("file.cut", name=recording.events_path, found=found, advice="copy it again, or overwrite=true")
     return False
 
 
 def _source(recording: RawRecording, recipe: Recipe) -> Meta:
     """Return name, size and a fingerprint of the raw files, made from all label files and both ends of the events."""
-    num_bytes = recording.events_path.stat().st_size
-    digest = hashlib.sha256()
-    with open(recording.events_path, "rb") as file:
-        digest.update(file.read(SAMPLE_BYTES))
-        file.seek(max(0, num_bytes - SAMPLE_BYTES))
-        digest.update(file.read(SAMPLE_BYTES))
+    digest = digest_of_ends(recording.events_path)
     if recipe.is_labelled and recording.labels is not None:
         for path in recording.labels.paths:
             digest.update(path.read_bytes())
@@ -256,4 +241,15 @@ def _source(recording: RawRecording, recipe: Recipe) -> Meta:
         said = spec.label_offset_us, spec.label_fps, spec.label_names, spec.label_columns
         if clock := [value for value in said if value not in (0, "", ())]:
             digest.update(repr(clock).encode())
+    num_bytes = recording.events_path.stat().st_size
     return {"name": recording.events_path.name, "num_bytes": num_bytes, "fingerprint": digest.hexdigest()}
+
+
+def digest_of_ends(path: Path) -> "hashlib._Hash":
+    """Return the digest of the first and the last bytes of a recording."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        digest.update(file.read(SAMPLE_BYTES))
+        file.seek(max(0, path.stat().st_size - SAMPLE_BYTES))
+        digest.update(file.read(SAMPLE_BYTES))
+    return digest

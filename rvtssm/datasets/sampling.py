@@ -134,14 +134,9 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
         self._labelled = np.stack([recording, np.arange(len(recording)) - first], axis=1)
         self._order: tuple[int, npt.NDArray[np.int64]] | None = None
         if self.num_random and not len(self._labelled):
-            raise UserError(
-                "sampling.no_labels",
-                f"none of the {self.num_recordings} training recordings has a label; random chunks need one",
-            )
+            raise UserError("labels.missing", found=f"none of {self.num_recordings} training recordings has a label")
         if self.num_streams and not any(self.num_steps):
-            raise UserError(
-                "sampling.no_steps", f"none of the {self.num_recordings} training recordings has a step to stream"
-            )
+            raise UserError("labels.missing", found=f"none of {self.num_recordings} training recordings has a step")
         self._first = [0]  # number of batches before each epoch, computed on demand
 
     def __len__(self) -> int:
@@ -165,11 +160,9 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
         """Go to a stored place. Raise ValueError if it does not exist in these data."""
         length = self.length(state["epoch"])
         if not 0 <= state["batch"] < length:
-            raise UserError(
-                "sampling.stored_place",
-                f"the stored place is batch {state['batch']} of an epoch, but an epoch has {length} batches now; "
-                "resume with the data, batch size and number of processes of the interrupted run",
-            )
+            advice = "resume with the data, batch size and number of processes of the interrupted run"
+            found = f"the run stopped at batch {state['batch']} of an epoch, which has {length} batches now"
+            raise UserError("run.other_settings", found=found, advice=advice)
         self.epoch, self.batch = state["epoch"], state["batch"]
 
     def batches(self, epoch: int, first: int) -> Iterator[list[ChunkRequest]]:

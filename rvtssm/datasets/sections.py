@@ -94,7 +94,7 @@ class SectionedRecording:
         recording = self.plan.sequence.recording
         self._writer.meta = self.plan.final_meta(recording.num_events)
         self._stack.close()
-        return self.plan.written(self.plan.sequence.label_times(recording.time_range_us))
+        return self.plan.written(recording.time_range_us)
 
     def abandon(self) -> None:
         """Close the file without keeping it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
@@ -12,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.datasets.agreement import stray_line
 from rvtssm.datasets.augment import Placement
 from rvtssm.datasets.packed_batch import count_frames
 from rvtssm.datasets.store import StoredSequence, differing, open_sequence
 from rvtssm.datasets.tree import find_recordings, find_sequences, suffixes_of
-from rvtssm.events.label_rules import classes_note, clean_boxes, summary, thinned_in_words
+from rvtssm.events.label_notes import Noticed, lines_on
+from rvtssm.events.label_rules import clean_boxes
 from rvtssm.events.labels import annotated, interpolated_boxes, to_labels
 from rvtssm.events.sequence_plan import SequencePlan, plan_sequence
 from rvtssm.readers import open_with
@@ -42,8 +41,6 @@ class FrameSequence:
     settings: WindowSettings
     source: StoredSequence | CountedFrames
     asked: npt.NDArray[np.int64] | None = None  # steps whose outputs are wanted, ascending; None: all with labels
-    num_thinned: int = 0  # boxes of a raw recording that are left out because of their time
-    keeps_all_us: int = 0  # the `label_interval_us` that would keep them; 0 if there is none
 
     @property
     def nothing(self) -> npt.NDArray[np.int64]:
@@ -99,11 +96,8 @@ class FrameSequence:
             asked["stride_us"] = own["stride_us"]
         differences = differing(own, asked, " but the run asks for ")
         if differences:
-            raise UserError(
-                "prepared.other_windows",
-                f"{self.name} was prepared with {', and with '.join(differences)}; prepare it again with `rvtssm "
-                "preprocess`, or use the raw recordings (dataset.source=raw dataset.raw_dir=DIR)",
-            )
+            found = f"it was prepared with {', and with '.join(differences)}"
+            raise UserError("prepared.fixed", name=self.name, found=found)
 
 
 def open_prepared(path: Path | str, spec: DatasetSpec) -> FrameSequence:
@@ -120,28 +114,20 @@ def open_prepared(path: Path | str, spec: DatasetSpec) -> FrameSequence:
     stored = open_sequence(path, spec)
     meta, labels = stored.meta, stored.labels
     if meta.get("dataset") not in (spec.name, *spec.disk_names):
-        raise UserError(
-            "prepared.other_dataset",
-            f"{path} was prepared as dataset {meta.get('dataset')!r}, but the run asks for {spec.name!r}",
-        )
+        found = f"it was prepared as dataset {meta.get('dataset')!r}, but the run asks for {spec.name!r}"
+        raise UserError("prepared.other", name=path, found=found)
     expected = {name: getattr(spec, name) for name in ("height", "width", "downsample")}
     expected["class_names"] = list(spec.class_names)
-    stored_values = {key: meta.get(key, value) for key, value in expected.items()}
-    if stored_values != expected:
-        raise UserError(
-            "prepared.other_size",
-            f"{path} was prepared with {stored_values}, but the run asks for {expected}; set dataset.height and "
-            "dataset.width to the size of the recordings, or prepare them again",
-        )
+    if differences := differing({**expected, **meta}, expected, " but the run asks for "):
+        advice = "set dataset.height and dataset.width to the size of the recordings, or prepare them again"
+        raise UserError("prepared.other", name=path, found="; ".join(differences), advice=advice)
     known = (labels.class_id >= 0) & (labels.class_id < len(spec.class_names))
     if not known.all():
-        raise UserError(
-            "prepared.unknown_class",
-            f"{path} holds class {labels.class_id[~known][0]}, but {spec.name} has {len(spec.class_names)} classes "
-            f"({', '.join(spec.class_names)}), counted from 0; name them all, or prepare the recordings again",
-        )
+        found = f"it holds class {labels.class_id[~known][0]}, but {spec.name} has {', '.join(spec.class_names)} from 0"
+        raise UserError("prepared.damaged", name=path, found=found, advice="prepare it again")
     if not np.isfinite(labels.boxes_ltwh).all():
-        raise UserError("prepared.not_finite", f"{path} holds boxes that are not finite; prepare the recordings again")
+        found = "it holds boxes that are not finite"
+        raise UserError("prepared.damaged", name=path, found=found, advice="prepare it again")
     settings = replace(stored.settings, stride_us=_RVT_STRIDE_US) if path.is_dir() else stored.settings
     labels, shape = to_frame_labels(labels, spec), (settings.num_channels, spec.frame_height, spec.frame_width)
     return FrameSequence(stored.name, stored.windows, labels, shape, settings, stored)
@@ -166,9 +152,8 @@ def open_prepared_split(prepared_dir: Path | str, split: str, spec: DatasetSpec)
     """
     paths = find_sequences(prepared_dir, split)
     if not paths:
-        raise UserError(
-            "prepared.none_in_split", f"{prepared_dir}/{split} holds no prepared recording; run `rvtssm preprocess`"
-        )
+        found, advice = "it holds no prepared recording", "run `rvtssm preprocess`"
+        raise UserError("file.missing", name=f"{prepared_dir}/{split}", found=found, advice=advice)
     return [open_prepared(path, spec) for path in paths]
 
 
@@ -226,29 +211,20 @@ class RawSplit:
         self.split = split
         recordings = find_recordings(raw_dir, split, spec)
         if not recordings:
-            raise UserError(
-                "file.missing",
-                name=f"{raw_dir}/{split}",
-                found=f"it holds no recording that ends in {' '.join(suffixes_of(spec))}",
-                advice="data_prep/README.md shows where the recordings of each dataset belong",
-            )
-        self._recordings, notes = [], Counter[str]()
+            found = f"it holds no recording that ends in {' '.join(suffixes_of(spec))}"
+            raise UserError("file.missing", name=f"{raw_dir}/{split}", found=found, advice="see data_prep/README.md")
+        self._recordings = []
+        self._noticed: dict[str, Noticed] = {}
+        self._said: set[str] = set()
         for raw in recordings:
-            boxes, noted = raw.read_labels(spec)
-            notes += noted
+            boxes, entries = raw.read_labels(spec)
+            self._noticed[raw.name] = Noticed(entries)
             self._recordings.append((raw.name, open_with(raw.events_path, spec.read_options), boxes))
         self.num_recordings = len(recordings)
         self.boxes = {name: boxes for name, _, boxes in self._recordings}
         if not any(map(len, self.boxes.values())):
-            raise UserError(
-                "labels.missing", name=f"{split} split", found=f"no label; {recordings[0].why_unlabelled(spec)}"
-            )
-        for note, count in notes.items():
-            say(f"{split}: {count} {note}")
-        numbers = {int(number) for _, _, boxes in self._recordings for number in np.unique(boxes["class_id"])}
-        for line in (stray_line(raw_dir, split, spec), classes_note(numbers, spec)):
-            if line:
-                say(line)
+            found = f"no label; {recordings[0].why_unlabelled(spec)}"
+            raise UserError("labels.missing", name=f"{split} split", found=found)
 
     def sequences(
         self,
@@ -272,36 +248,33 @@ class RawSplit:
             UserError: No recording remains, or a recording cannot be used.
         """
         if label_hz is not None and not any(annotated(boxes)["track_id"].any() for _, _, boxes in self._recordings):
-            raise UserError(
-                "labels.no_tracks",
-                f"the labels of the {self.split} split have no track_id, so they cannot be interpolated; "
-                "set evaluation.label_hz=null",
-            )
-        sequences, times = [], []
+            raise UserError("labels.no_tracks", name=f"{self.split} split", advice="set evaluation.label_hz=null")
+        sequences = []
+        noticed = dict(self._noticed)
+        spec = self.spec
         for name, recording, all_boxes in self._recordings:
             boxes = all_boxes if has_pseudo_labels else annotated(all_boxes)
-            spec = self.spec
             with closing(recording):  # a split has more recordings than a process may have open files
                 plan = plan_sequence(recording, boxes, spec, settings, self.split == "train", grid=grid)
                 if plan is None:
                     continue
-                times.append(plan.label_times(recording.time_range_us))
+                found = plan.noticed_within(recording.time_range_us)
+                noticed[name] = replace(found, entries=noticed[name].entries + found.entries)
             labels = plan.labels
             if label_hz is not None:
                 cleaned = clean_boxes(boxes, spec, settings.convention, self.split == "train")
                 labels = to_labels(interpolated_boxes(cleaned, label_hz, name), plan.windows, is_exact=False)
             steps = plan.windows, to_frame_labels(labels, spec), plan.frame_shape, settings
-            thinned = plan.num_thinned, plan.keeps_all_us
-            sequences.append(FrameSequence(name, *steps, CountedFrames(plan), None, *thinned))
+            sequences.append(FrameSequence(name, *steps, CountedFrames(plan)))
         if not sequences:
-            raise UserError(
-                "labels.missing",
-                name=f"{self.split} split",
-                found="no recording has a box left after cleaning",
-                advice="`rvtssm inspect DIR full=true` says why",
-            )
-        if note := summary([label_times for label_times in times if label_times is not None]):
-            say(f"{self.split}: {note}")
+            advice = "`rvtssm inspect DIR full=true` says why"
+            nothing = "no recording has a box left after cleaning"
+            raise UserError("labels.missing", name=f"{self.split} split", found=nothing, advice=advice)
+        # Once, although an evaluation asks for the same recordings at many rates.
+        for line in lines_on(noticed, spec):
+            if line not in self._said:
+                self._said.add(line)
+                say(f"{self.split}: {line}")
         return sequences
 
 
@@ -326,10 +299,7 @@ def to_frame_labels(labels: Labels, spec: DatasetSpec) -> Labels:
 def with_labels(sequences: Sequence[FrameSequence], num_without: int = 0) -> str:
     """Return the number of recordings and of their labels in words. `num_without` others were left out: no boxes."""
     num_labels = sum(len(sequence.labels) for sequence in sequences)
-    num_thinned = sum(sequence.num_thinned for sequence in sequences)
     text = f"{len(sequences)} with {num_labels} labels"
-    if num_thinned:
-        text += f" ({thinned_in_words(num_thinned, num_labels, [sequence.keeps_all_us for sequence in sequences])})"
     if num_without:
         text += f", {num_without} without boxes left out"
     return text

@@ -75,10 +75,8 @@ class StoredSequence:
             UserError: The recording has no such windows, or the file is damaged.
         """
         if not 0 <= start <= stop <= len(self.windows):
-            raise UserError(
-                "prepared.no_such_windows",
-                f"{self.name} has {len(self.windows)} windows, but [{start}, {stop}) was requested",
-            )
+            found = f"{len(self.windows)} windows, of which [{start}, {stop}) was requested"
+            raise UserError("setting.out_of_range", name=self.name, found=found)
         with self._opened() as file:
             if self.offsets is None:
                 return read_rows(file["data"], start, stop)
@@ -93,11 +91,8 @@ class StoredSequence:
 
     def counted_anew(self, windows: Windows) -> NoReturn:
         """Raise UserError, since prepared frames cannot be counted again."""
-        raise UserError(
-            "prepared.cannot_skip",
-            f"{self.path} is prepared, so its frames cannot be counted for a detector that skips windows; use the raw "
-            "recordings (evaluation.source=raw dataset.raw_dir=DIR), or evaluation.when_late=queue",
-        )
+        found = "a detector that skips windows needs its events; evaluation.when_late=queue does not"
+        raise UserError("prepared.fixed", name=self.path, found=found)
 
     def batches(self) -> Iterator[tuple[int, npt.NDArray[Any]]]:
         """Yield all frames in order, a few at a time, each time after the number of the first one."""
@@ -117,7 +112,7 @@ class StoredSequence:
             for start in range(0, len(file["frames"]), at_once):
                 crc = zlib.crc32(file["frames"][start : start + at_once], crc)
         if crc != self.frames_crc:
-            raise UserError("prepared.digest", f"{self.path} is damaged (its frames do not match its digest); {_AGAIN}")
+            raise UserError("prepared.damaged", name=self.path, found="its frames have changed", advice=_AGAIN)
 
     @property
     def settings(self) -> WindowSettings:
@@ -182,10 +177,8 @@ def open_sequence(path: Path | str, spec: DatasetSpec | None = None) -> StoredSe
     path = Path(path)
     if path.is_dir():
         if spec is None:
-            raise UserError(
-                "prepared.rvt_without_name",
-                f"{path} was prepared by RVT, which does not store the dataset's name; give dataset=NAME",
-            )
+            found = "was prepared by RVT, which does not store the dataset's name"
+            raise UserError("setting.missing", name=path, needed=found, advice="give dataset=NAME")
         with file_errors(path, advice="copy the folder again", errors=CONTENT_ERRORS):
             return open_rvt_sequence(path, spec)
     meta, digest, tables = _read_tables(path, TABLES)
@@ -194,7 +187,8 @@ def open_sequence(path: Path | str, spec: DatasetSpec | None = None) -> StoredSe
         labels = Labels(**{name.partition("/")[2]: table for name, table in tables.items() if "/" in name})
         frames_crc, crc_of_all = digest
         if not any(crc_of_all_but_frames(name, frames_crc, meta, tables) == crc_of_all for name in _names(path, meta)):
-            raise UserError("file.damaged", "its labels, times or settings have changed since it was written")
+            found = "its labels, times or settings have changed since it was written"
+            raise UserError("prepared.damaged", name=path, found=found, advice=_AGAIN)
     return StoredSequence(path.stem, path, windows, labels, meta, tables["offsets"], frames_crc)
 
 
@@ -229,10 +223,8 @@ def open_rvt_sequence(folder: Path | str, spec: DatasetSpec) -> StoredSequence:
         shape = file["data"].shape
     expected = (len(ends_us), 2 * num_bins, spec.frame_height, spec.frame_width)
     if shape != expected or not len(ends_us):
-        raise UserError(
-            "prepared.rvt_shape",
-            f"{path} has shape {shape}, but {spec.name} needs {expected}; choose the dataset that fits",
-        )
+        found = f"has shape {shape}, but {spec.name} needs {expected}"
+        raise UserError("prepared.other", name=path, found=found, advice="choose the dataset that fits")
     dt_us = np.diff(ends_us, prepend=ends_us[0] - length_us)
     windows = Windows(np.stack([ends_us - length_us, ends_us], axis=1), dt_us)
     labels_path = folder / "labels_v2" / "labels.npz"
@@ -265,7 +257,7 @@ def _decompressed(stored: h5py.Dataset, offsets: npt.NDArray[np.int64]) -> npt.N
     shape, dtype = tuple(map(int, np.atleast_1d(stored.attrs["shape"]))), np.dtype(stored.attrs["dtype"].decode())
     num_frames, num_bytes = len(offsets) - 1, int(offsets[-1] - offsets[0])
     if num_bytes > stored.id.get_storage_size():
-        raise UserError("prepared.fewer_bytes", f"it claims {num_bytes} bytes of frames but stores fewer")
+        raise UserError("prepared.damaged", found=f"it claims {num_bytes} bytes of frames but stores fewer")
     check_memory(num_frames * math.prod(shape) * dtype.itemsize, f"{num_frames} frames of {shape}")
     frames = np.zeros((num_frames, *shape), dtype)
     data = memoryview(stored[offsets[0] : offsets[-1]])
@@ -287,10 +279,8 @@ def _rvt_histograms_dir(folder: Path) -> tuple[Path, int, int]:
     choices = {path.name: path for path in folder.glob("stacked_histogram_dt=*_nbins=*")}
     name = _RVT_PUBLISHED if _RVT_PUBLISHED in choices else next(iter(choices), "")
     if not name or (len(choices) > 1 and name != _RVT_PUBLISHED):
-        raise UserError(
-            "prepared.rvt_folders",
-            f"{folder} holds {sorted(choices)}; it needs one folder, for example {_RVT_PUBLISHED}",
-        )
+        needed = f"one folder of histograms, such as {_RVT_PUBLISHED}"
+        raise UserError("file.ambiguous", name=folder, found=f"holds {sorted(choices)}", needed=needed)
     length_ms, num_bins = (int(number) for number in re.findall(r"=(\d+)", name))
     return choices[name], length_ms * 1000, num_bins
 
@@ -328,21 +318,15 @@ def _checked_meta(path: Path | str, file: h5py.File) -> tuple[Meta, list[int]]:
         places += [(file["frames"].attrs, "shape"), (file["frames"].attrs, "dtype")]
     for attributes, name in places:
         if name in attributes and _is_unbounded(attributes.get_id(name)):
-            raise UserError(
-                "prepared.field_kind",
-                f"{path} is damaged ({name} is neither integers nor a text of fixed length); {_AGAIN}",
-            )
+            found = f"{name} is neither integers nor a text of fixed length"
+            raise UserError("prepared.damaged", name=path, found=found, advice=_AGAIN)
     try:
         meta: Meta = json.loads(file.attrs["meta"].decode())
         version, digest = meta["format_version"], meta.pop("digest")
     except (KeyError, TypeError, ValueError, RecursionError, AttributeError):
-        raise UserError(
-            "prepared.foreign", f"{path} was not written by `rvtssm preprocess`; delete it or choose another folder"
-        ) from None
+        found, advice = "was not written by `rvtssm preprocess`", "delete it or choose another folder"
+        raise UserError("file.kind", name=path, found=found, advice=advice) from None
     if version != FORMAT_VERSION:
-        raise UserError(
-            "prepared.format_version",
-            f"{path} has format version {version}, but this program reads {FORMAT_VERSION}; "
-            "prepare it again with overwrite=true",
-        )
+        found = f"has format version {version}, but this program reads {FORMAT_VERSION}"
+        raise UserError("prepared.other", name=path, found=found, advice="prepare it again with overwrite=true")
     return meta, digest

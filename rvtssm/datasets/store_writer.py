@@ -148,9 +148,8 @@ def sequence_writer(
             writer.flush()
             offsets = writer.offsets
             if len(offsets) != len(windows) + 1:
-                raise UserError(
-                    "prepared.number_of_frames", f"{path} received {len(offsets) - 1} frames for {len(windows)} windows"
-                )
+                found = f"received {len(offsets) - 1} frames for {len(windows)} windows"
+                raise UserError("prepared.damaged", name=path, found=found)
             stored_labels = (getattr(labels, field.name) for field in fields(Labels))
             tables = dict(zip(TABLES, (offsets, windows.bounds_us, windows.dt_us, *stored_labels), strict=True))
             tables = {name: table for name, table in tables.items() if name not in OPTIONAL or table.any()}

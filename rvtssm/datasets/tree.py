@@ -8,13 +8,20 @@ import contextlib
 import unicodedata
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from rvtssm.events.label_files import LABEL_SUFFIXES, LabelFiles, counts_from_one, name_refused
+from rvtssm.events.label_files import (
+    LABEL_SUFFIXES,
+    LabelFiles,
+    counts_from_one,
+    is_shared,
+    name_refused,
+    of_no_recording,
+)
 from rvtssm.events.label_names import LabelNames, Place
 from rvtssm.events.labels import BOX_DTYPE, Boxes
 from rvtssm.readers import Recording, open_with
@@ -88,12 +95,8 @@ class RawRecording:
         if not isinstance(spec.label_offset_us, Mapping):
             return spec.label_offset_us
         if self.name not in spec.label_offset_us:
-            raise UserError(
-                "setting.missing",
-                name=f"label_offset_us of {self.name}",
-                found="the table names other recordings",
-                advice="add it; 0 moves nothing",
-            )
+            name, advice = f"label_offset_us of {self.name}", "add it to the table; 0 moves nothing"
+            raise UserError("setting.missing", name=name, advice=advice)
         return spec.label_offset_us[self.name]
 
     def why_unlabelled(self, spec: DatasetSpec) -> str:
@@ -106,19 +109,16 @@ class RawRecording:
         if label_file is not None and spec.name == "custom" and spec.boxes_dir == spec.events_dir:
             suffix = label_file.name.removeprefix(Path(self.name).name)
             advice = f"; there is {label_file.name}, so set `labels: {suffix}` in dataset.yaml"
-        return f"{self.events_path} has no labels ({self.name}{spec.boxes_suffix}){advice}"
+        return f"{self.events_path} has no labels ({self.name}{spec.boxes_suffixes[0]}){advice}"
 
 
 def _time_shift_us(recording: Recording) -> int:
     """Return the time shift of a recording. Raise UserError if its file does not tell it."""
     shift_us = recording.time_shift_us
     if shift_us is None:
-        raise UserError(
-            "labels.no_time",
-            name=recording.path,
-            found="the file does not tell the time shift of its labels, as RAW files and DSEC do",
-            advice="give dataset.label_offset_us=N or from_start in place of auto",
-        )
+        found = "does not tell the time shift of its labels, as RAW files and DSEC do"
+        advice = "give dataset.label_offset_us=N or from_start in place of auto"
+        raise UserError("labels.no_time", name=recording.path, found=found, advice=advice)
     return shift_us
 
 
@@ -143,43 +143,30 @@ def find_recordings(raw_dir: Path | str, split: str, spec: DatasetSpec) -> list[
         UserError: The folder of the split does not exist, or two folders of the split hold recordings of one name.
     """
     raw_dir = _folders_of(raw_dir, split, spec)
-    events, folders = _find_events(raw_dir, split, spec)
-    if spec.split_sources and split in ("val", "test") and has_split(raw_dir, "train", spec):
-        _warn_of_trained(split, sorted({*events.values()} & {*_find_events(raw_dir, "train", spec)[0].values()}))
-    labels = _find_labels(raw_dir, split, spec, folders, events.values(), lambda: _all_names(raw_dir, spec))
+    events = _find_events(raw_dir, split, spec)
+    labels = _find_labels(raw_dir, split, spec, events)
     return [RawRecording(name, events[name], labels.get(name)) for name in sorted(events)]
 
 
-def _warn_of_trained(split: str, paths: list[Path]) -> None:
-    """Warn of recordings of a split that are training recordings as well."""
-    if paths:
-        warnings.warn(
-            f"{len(paths)} recordings of {split} are training recordings as well, such as {paths[0]}, so scores are "
-            "too high; divide them in split_sources, for train as well",
-            stacklevel=3,
-        )
-
-
-def _find_events(raw_dir: Path, split: str, spec: DatasetSpec) -> tuple[dict[str, Path], dict[str, str]]:
-    """Return the event file of each recording, and the folder of the split that it lies in, by name."""
-    events: dict[str, Path] = {}
-    folders: dict[str, str] = {}
+def _find_events(raw_dir: Path, split: str, spec: DatasetSpec) -> dict[str, Path]:
+    """Return the event file of each recording by name."""
+    root, events = raw_dir / (spec.events_dir or ""), dict[str, Path]()
+    _check_folders(raw_dir, root, split, spec)
     unused: list[tuple[Path, Path]] = []  # the event file that is used, and another of the same name
     claimed: set[Path] = set()  # `a_td.raw` has two fitting suffixes; the longer one comes first
     for suffix in (*suffixes_of(spec), *_PLAIN_SUFFIXES):
-        for path, folder, name in _matches(raw_dir, spec.events_dir, split, spec, suffix):
-            is_label = path.name.endswith(spec.boxes_suffix) and spec.boxes_dir is None
+        for path, name in _glob(root, split, spec, suffix):
+            is_label = path.name.endswith(spec.boxes_suffixes) and spec.boxes_dir is None
             if path in claimed or is_label or not _may_hold_events(path):
                 continue
             claimed.add(path)
-            if folders.setdefault(name, folder) != folder:
-                raise UserError(
-                    "dataset.same_name",
-                    f"{events[name]} and {path} have the same name, but a split needs one name per "
-                    "recording; rename one of them, with its labels",
-                )
-            if events.setdefault(name, path) != path:
-                unused.append((events[name], path))
+            other = events.setdefault(name, path)
+            if _folder_of(root, other) != _folder_of(root, path):
+                advice = "rename one of them, with its labels"
+                found = f"has the name of {other}, another recording of the split"
+                raise UserError("file.ambiguous", name=path, found=found, advice=advice)
+            if other != path:
+                unused.append((other, path))
     if unused:
         used, other = unused[0]
         warnings.warn(
@@ -187,13 +174,13 @@ def _find_events(raw_dir: Path, split: str, spec: DatasetSpec) -> tuple[dict[str
             "name; rename or delete one of the two",
             stacklevel=2,
         )
-    return events, folders
+    return events
 
 
 def _all_names(raw_dir: Path, spec: DatasetSpec) -> set[str]:
     """Return the names of the recordings of all splits that are there."""
     splits = [split for split in {*SPLITS, *spec.split_sources} if has_split(raw_dir, split, spec)]
-    return {name for split in splits for name in _find_events(raw_dir, split, spec)[0]}
+    return {name for split in splits for name in _find_events(raw_dir, split, spec)}
 
 
 def suffixes_of(spec: DatasetSpec) -> tuple[str, ...]:
@@ -226,10 +213,11 @@ def find_boxes_without_events(raw_dir: Path | str, split: str, spec: DatasetSpec
         spec: The dataset.
     """
     raw_dir = _folders_of(raw_dir, split, spec)
-    recordings = find_recordings(raw_dir, split, spec)
-    used = {path for recording in recordings if recording.labels is not None for path in recording.labels.paths}
-    matches = _matches(raw_dir, spec.boxes_dir, split, spec, spec.boxes_suffix)
-    return sorted(path for path, _, _ in matches if path not in used and _is_label_file(path))
+    labels = _find_labels(raw_dir, split, spec, _find_events(raw_dir, split, spec))
+    used = {path for files in labels.values() for path in files.paths}
+    root = raw_dir / (spec.boxes_dir or "")
+    matches = [path for suffix in spec.boxes_suffixes for path, _ in _glob(root, split, spec, suffix)]
+    return sorted(path for path in matches if path not in used and _is_label_file(path))
 
 
 def find_sequences(prepared_dir: Path | str, split: str) -> list[Path]:
@@ -240,9 +228,8 @@ def find_sequences(prepared_dir: Path | str, split: str) -> list[Path]:
     """
     folder = local_path(prepared_dir, split) / split
     if not folder.is_dir():
-        raise UserError(
-            "prepared.folder_missing", f"{folder} does not exist; prepare the recordings with `rvtssm preprocess`"
-        )
+        advice = "prepare the recordings with `rvtssm preprocess`"
+        raise UserError("file.missing", name=folder, found="does not exist", advice=advice)
     ours = [path for path in folder.glob("*.h5") if not path.name.startswith(".")]
     return sorted([*ours, *(path.parent for path in folder.glob(f"*/{RVT_FOLDER}"))])
 
@@ -264,64 +251,63 @@ def _folders_of(raw_dir: Path | str, split: str, spec: DatasetSpec) -> Path:
     return local_path(raw_dir, *sorted(parts))
 
 
-def _matches(
-    raw_dir: Path | str, sub_dir: str | None, split: str, spec: DatasetSpec, suffix: str
-) -> Iterator[tuple[Path, str, str]]:
-    """Yield the path, the folder of the split and the name of every file of the split with this suffix."""
-    root = Path(raw_dir) / (sub_dir or "")
-    folders = _folders(split, spec)
-    if not any((root / folder).is_dir() for folder in folders):
-        if not Path(raw_dir).is_dir():
-            raise UserError(
-                "dataset.folder_missing",
-                f"the folder {raw_dir} does not exist; check dataset.raw_dir, which holds train/, val/ and test/",
-            )
-        expected = " and ".join(str(root / folder) for folder in sorted(folders))
-        advice = "put the recordings there or choose other splits"
-        if spec.name == "custom":
-            advice += (
-                "; if one folder, such as all/, holds the recordings of all splits, divide them in dataset.yaml, as in "
-                "split_sources: {train: [all/walk1*], val: [all/walk2*]}"
-            )
-        raise UserError("files.missing", f"{expected} does not exist; {advice}")
+def _check_folders(raw_dir: Path, root: Path, split: str, spec: DatasetSpec) -> None:
+    """Raise UserError if no folder of a split exists."""
+    folders = [root / folder for folder in sorted(_folders(split, spec))]
+    if any(folder.is_dir() for folder in folders):
+        return
+    advice = "put the recordings there or choose other splits"
+    if not raw_dir.is_dir():
+        advice = "check dataset.raw_dir, which holds train/, val/ and test/"
+    elif spec.name == "custom":
+        example = "split_sources: {train: [all/walk1*], val: [all/walk2*]} in dataset.yaml"
+        advice += f"; if one folder, such as all/, holds those of all splits, divide them, as in {example}"
+    name = " and ".join(map(str, folders))
+    raise UserError("file.missing", name=name, found="does not exist", advice=advice)
+
+
+def _glob(root: Path, split: str, spec: DatasetSpec, suffix: str) -> Iterator[tuple[Path, str]]:
+    """Yield the path and the name of every file of a split with this suffix: its path in its folder without suffix."""
     for pattern in _patterns(split, spec):
-        folder = pattern.partition("/")[0]
         for path in sorted(root.glob(pattern + suffix)):
             if not path.name.startswith("."):
                 check_name(path.name)
-                yield path, folder, path.relative_to(root / folder).as_posix().removesuffix(suffix)
+                name = path.relative_to(root / _folder_of(root, path))
+                yield path, name.as_posix().removesuffix(suffix)
 
 
-def _find_labels(
-    raw_dir: Path,
-    split: str,
-    spec: DatasetSpec,
-    folders: Mapping[str, str],
-    events: Collection[Path],
-    all_names: Callable[[], Collection[str]],
-) -> dict[str, LabelFiles]:
-    """Return the labels of the recordings of a split by name; recordings without labels are missing.
+def _folder_of(root: Path, path: Path) -> str:
+    return path.relative_to(root).parts[0]
+
+
+def _find_labels(raw_dir: Path, split: str, spec: DatasetSpec, events: Mapping[str, Path]) -> dict[str, LabelFiles]:
+    """Return the labels of the recordings of a split by name; those of other recordings may be among them.
 
     Args:
         raw_dir: Folder of the dataset.
         split: train, val or test.
         spec: The dataset.
-        folders: The folder of the split in which each recording lies, by the name of the recording.
         events: The files of the recordings.
-        all_names: Returns the names of the recordings of all splits, which may share a file or a folder.
+
+    Raises:
+        UserError: The name of a file does not have the form of `label_names`, or a recording has labels of two kinds.
     """
-    root = raw_dir / (spec.boxes_dir or "")
-    paths = [root / path for path in _shared_paths(split, spec, sorted(set(folders.values())))]
-    if shared := next((path for path in paths if path.is_file()), None):
-        sharing = tuple(sorted(all_names()))
-        first = min(folders, default="")
-        return {name: LabelFiles(name, (shared,), sharing=sharing, tells_strangers=name == first) for name in folders}
-    own = {name: path for name, folder in folders.items() if (path := _own_file(root / folder, name, spec))}
-    labels = {name: LabelFiles(name, (path,)) for name, path in own.items()}
-    if spec.boxes_suffix in _PER_FRAME and len(labels) < len(folders):
-        taken = {*own.values(), *events}
-        labels |= _of_frames(root, spec, folders, taken, all_names())
-    return labels
+    root, found = raw_dir / (spec.boxes_dir or ""), dict[str, LabelFiles]()
+    shared = [root / path for path in _shared_paths(split, spec, _folders(split, spec))]
+    if path := next(filter(Path.is_file, shared), None):
+        sharing = tuple(sorted(_all_names(raw_dir, spec)))
+        return {name: LabelFiles(name, (path,), sharing=sharing) for name in events}
+    for suffix in spec.boxes_suffixes:
+        of_kind = _own_files(root, split, spec, suffix, events)
+        # Files of frames may also be of recordings of other splits, whose labels lie in the same folder.
+        if suffix in _PER_FRAME and not of_kind.keys() >= events.keys():
+            taken = {*events.values(), *(files.paths[0] for files in of_kind.values())}
+            of_kind |= _files_of_frames(root, split, spec, suffix, taken, _all_names(raw_dir, spec))
+        for name in of_kind.keys() & found.keys():
+            text = f"{name} has labels in {found[name].paths[0]} as well"
+            raise UserError("file.ambiguous", name=of_kind[name].paths[0], found=text, advice="keep one of them")
+        found |= of_kind
+    return found
 
 
 def _shared_paths(split: str, spec: DatasetSpec, folders: Collection[str]) -> list[str]:
@@ -332,50 +318,63 @@ def _shared_paths(split: str, spec: DatasetSpec, folders: Collection[str]) -> li
         spec: The dataset, with `labels: annotations/instances_{split}.json` or `labels: _annotations.coco.json`.
         folders: The folders of the split.
     """
-    if spec.boxes_suffix.startswith((".", "/")) or not spec.boxes_suffix.endswith(".json"):
-        return []
-    name = spec.boxes_suffix.replace("{split}", split)
-    return [name, *(f"{folder}/{name}" for folder in folders)]
+    name = spec.boxes_suffixes[0].replace("{split}", split)
+    return [name, *(f"{folder}/{name}" for folder in sorted(folders))] if is_shared(name) else []
 
 
-def _own_file(folder: Path, name: str, spec: DatasetSpec) -> Path | None:
-    """Return the label file with the name of a recording. Systems write letters such as ü in one or two characters."""
-    forms = (name, *(unicodedata.normalize(form, name) for form in ("NFC", "NFD")))
-    paths = (Path(f"{folder}/{form}{spec.boxes_suffix}") for form in forms)
-    return next((path for path in paths if path.exists()), None)
+def _own_files(
+    root: Path, split: str, spec: DatasetSpec, suffix: str, events: Mapping[str, Path]
+) -> dict[str, LabelFiles]:
+    """Return the label files with the names of recordings. Systems write letters such as ü in one or two characters."""
+    written = {unicodedata.normalize("NFC", name): name for name in events}
+    files = {}
+    for path, name in _glob(root, split, spec, suffix):
+        if recording := written.get(unicodedata.normalize("NFC", name)):
+            files[recording] = LabelFiles(recording, (path,))
+    return files
 
 
-def _of_frames(
-    root: Path, spec: DatasetSpec, folders: Mapping[str, str], taken: Collection[Path], all_names: Collection[str]
-) -> Iterator[tuple[str, LabelFiles]]:
-    """Yield the names of recordings and their label files per frame, such as `walk_0010.txt` or `walk/0010.txt`.
+def _files_of_frames(
+    root: Path, split: str, spec: DatasetSpec, suffix: str, taken: Collection[Path], all_names: Collection[str]
+) -> dict[str, LabelFiles]:
+    """Return label files per frame, such as `walk_0010.txt` or `walk/0010.txt`, by the names of their recordings.
 
     Args:
         root: The folder of the labels.
+        split: train, val or test.
         spec: The dataset.
-        folders: The folder of the split in which each recording lies, by the name of the recording.
+        suffix: The end of their names.
         taken: Files that are recordings, or the labels of a whole recording.
         all_names: The names of the recordings of all splits.
 
     Raises:
         UserError: The name of a file does not have the form of `label_names`.
     """
-    names = LabelNames(spec.label_names, all_names)
-    files: dict[str, list[Path]] = {}
-    places: dict[str, list[Place]] = {}
-    for folder in sorted(set(folders.values())):
-        for path in sorted((root / folder).rglob(f"*{spec.boxes_suffix}")):
+    # Without `{recording}` in its form, a name is of the only recording there is.
+    only = next(iter(all_names)) if spec.label_names and len(all_names) == 1 else None
+    names = LabelNames(spec.label_names, all_names, only)
+    strange: Path | None = None
+    files: dict[str, list[tuple[Path, Place]]] = {}
+    for folder in sorted(_folders(split, spec)):
+        for path in sorted((root / folder).rglob(f"*{suffix}")):
             if path in taken or not _is_label_file(path):
                 continue
-            place = names.read(path.relative_to(root / folder).as_posix())
+            name = path.relative_to(root / folder).as_posix()
+            place = names.read(name)
             if place is None:
-                raise name_refused(str(path), path.relative_to(root / folder).as_posix(), names)
-            if place.recording is not None and place.recording in folders:
-                files.setdefault(place.recording, []).append(path)
-                places.setdefault(place.recording, []).append(place)
-    is_from_one = counts_from_one([place for of_one in places.values() for place in of_one])
-    for name, paths in files.items():
-        yield name, LabelFiles(name, tuple(paths), tuple(places[name]), is_from_one)
+                raise name_refused(str(path), name, names)
+            if place.recording is None:
+                strange = strange or path
+            else:
+                files.setdefault(place.recording, []).append((path, place))
+    if strange is not None and not files:
+        raise of_no_recording(strange.parent, strange.name, names)
+    is_from_one = counts_from_one([place for of_one in files.values() for _, place in of_one])
+    found = {}
+    for recording, of_one in files.items():
+        paths, places = zip(*of_one, strict=True)
+        found[recording] = LabelFiles(recording, paths, places, is_from_one)
+    return found
 
 
 def _is_label_file(path: Path) -> bool:

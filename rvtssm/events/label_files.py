@@ -7,14 +7,14 @@ image without objects becomes an entry of `nothing_at`. `label_names` reads the 
 
 import functools
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rvtssm.events.label_formats import LABEL_PARSERS, MOST_OVER, OVER, LabelledImage, box_outside, parse_labels
+from rvtssm.events.label_formats import LABEL_PARSERS, LabelledImage, parse_labels
 from rvtssm.events.label_names import LabelNames, Place
 from rvtssm.events.labels import BOX_DTYPE, Boxes, find_nothing, nothing_at, read_boxes
 from rvtssm.records import DatasetSpec
@@ -22,8 +22,11 @@ from rvtssm.system.user_error import UserError
 
 _SHORTEST_US = 1000  # numbers of images closer than this are not times in microseconds
 _FEWEST_CORNERS = 5  # boxes that all look like two corners
+_ROUNDING = 1e-3  # of a side of the image: tolerance for numbers written with few digits
+_MOST_OVER = 1e-2  # of a side of the image: how far a box may reach past an edge
 LABEL_SUFFIXES = (".npy", *LABEL_PARSERS)
 CORNERS = "boxes are wider and higher than their distance from the corner; are they x1, y1, x2, y2, not x, y, w, h?"
+OVER = "boxes reach past an edge by up to 1 % of the image, and were cut there"
 FROM_ONE = "labelled images are numbered from 1, so the number 1 is the frame at time 0"
 SAME_TIME = "labelled images have the time of another image of their recording"
 
@@ -37,7 +40,6 @@ class LabelFiles:
     places: tuple[Place, ...] = ()  # per frame: what the name of each file says
     is_from_one: bool = False  # per frame: whether the first frame has the number 1
     sharing: tuple[str, ...] = ()  # names of all recordings whose labels are in the file; empty: only this one
-    tells_strangers: bool = False  # whether the notes of this recording count images that belong to no recording
 
     def need_end(self, spec: DatasetSpec) -> bool:
         """Whether labels may have no time other than the end of the recording."""
@@ -64,114 +66,90 @@ class LabelFiles:
             raise UserError("file.kind", name=path, found="it is no label file", needed=list(LABEL_SUFFIXES))
         if path.is_dir():
             raise UserError("file.kind", name=path, found="it is a folder", advice="put a label file in its place")
+        notes: Counter[str] = Counter()
         if path.suffix == ".npy":
-            boxes, notes = read_boxes(path), Counter[str]()
+            boxes = read_boxes(path)
             boxes["t"] += offset_us
-            own = boxes["class_id"][~find_nothing(boxes)]
-            _check_all_named(path, spec, Counter(own.tolist()))
-            if spec.name == "custom":  # boxes of published datasets may leave the view
-                notes += _check_edges(path, boxes, spec)
+            places = [f"{path}, row {row}" for row in range(len(boxes))]
+            _check_named(path, spec, Counter(boxes["class_id"][~find_nothing(boxes)].tolist()), {})
         else:
-            images, notes = self._images(spec)
-            times_us = self._times_us(images, spec, end_us, offset_us, notes)
-            boxes = _boxes(self.paths[0], images, times_us, spec)
-            notes += sum((image.notes for image in images), Counter[str]())
+            found = self._found(spec)
+            notes += sum((image.notes for image in found.images), found.notes)
+            times_us = self._times_us(found, spec, end_us, offset_us, notes)
+            boxes, places = _boxes(path, found.images, times_us, spec)
+        if path.suffix != ".npy" or spec.name == "custom":  # boxes of published datasets may leave the view
+            notes[OVER] += num_over(boxes, (spec.width, spec.height), places)
         notes[CORNERS] += _num_corners(boxes[~find_nothing(boxes)], path.suffix == ".txt")
         return boxes[np.argsort(boxes["t"], kind="stable")], +notes
 
-    def _images(self, spec: DatasetSpec) -> tuple[list[LabelledImage], Counter[str]]:
-        """Return the labelled images of the recording, and how many images of a shared file belong to no recording."""
-        if not self.sharing:
-            images = [image for path in self.paths for image in _parsed(path, spec)]
-            _check_some_named(self.paths[0], spec, images)
-            return images, Counter()
-        path, stat = self.paths[0], self.paths[0].stat()
-        shared = _shared_images(path, self.sharing, _Key(spec), stat.st_mtime_ns, stat.st_size)
-        notes: Counter[str] = Counter()
-        if shared.strangers and self.tells_strangers:
-            example = shared.strangers[0]
-            text = f"images, such as {example}, belong to a recording that is not there, and were left out"
-            notes[text] = len(shared.strangers)
-        return shared.images.get(self.recording, []), notes
+    def _found(self, spec: DatasetSpec) -> "_Found":
+        """Return the labelled images of the recording with what their names say."""
+        if self.sharing:
+            stat = self.paths[0].stat()
+            of_all = _found_in_shared(self.paths[0], self.sharing, spec, stat.st_mtime_ns, stat.st_size)
+            return of_all.get(self.recording, _Found())
+        images = [image for path in self.paths for image in _parsed(path, spec)]
+        _check_kinds(self.paths[0], images, spec)
+        if self.places or self.need_end(spec) or all(image.t_us is not None for image in images):
+            return _Found(images, list(self.places), self.is_from_one)
+        names = LabelNames(spec.label_names, [self.recording], self.recording)
+        places = [_place(self.paths[0], image, names) for image in images]
+        return _Found(images, places, counts_from_one(places))
 
     def _times_us(
-        self,
-        images: Sequence[LabelledImage],
-        spec: DatasetSpec,
-        end_us: int | None,
-        offset_us: int,
-        notes: Counter[str],
+        self, found: "_Found", spec: DatasetSpec, end_us: int | None, offset_us: int, notes: Counter[str]
     ) -> list[int]:
         """Return the time of each image; `notes` gets what is unusual with them."""
-        if any(image.t_us is None for image in images) and self.need_end(spec):
-            if end_us is None:
-                raise UserError("labels.no_time", name=self.paths[0], found="its labels have no time")
+        path, images = self.paths[0], found.images
+        if found.places:
+            _check_rate(path, found.places, spec)
+            known = zip(images, found.places, strict=True)
+            times_us = [_time_us(image, place, spec, found.is_from_one) for image, place in known]
+        elif all(image.t_us is not None for image in images):
+            times_us = [image.t_us or 0 for image in images]
+        elif end_us is not None:
             return [end_us] * len(images)
-        is_from_one, places = self.is_from_one, self.places
-        if self.sharing:
-            path, stat = self.paths[0], self.paths[0].stat()
-            shared = _shared_images(path, self.sharing, _Key(spec), stat.st_mtime_ns, stat.st_size)
-            is_from_one, places = shared.is_from_one, tuple(shared.places.get(self.recording, ()))
-        elif not places and any(image.t_us is None for image in images):
-            names = LabelNames(spec.label_names, [self.recording], self.recording)
-            places = tuple(_place(self.paths[0], image, names) for image in images)
-            is_from_one = counts_from_one(places)
-        times_us = [image.t_us for image in images]
-        if places:
-            _check_rate(self.paths[0], places, spec)
-            known = zip(images, places, strict=True)
-            times_us = [_time_us(image, place, spec, is_from_one) for image, place in known]
-        if is_from_one and spec.label_fps > 0:
+        else:
+            raise UserError("labels.no_time", name=path, found="its labels have no time")
+        if found.is_from_one and spec.label_fps > 0:
             notes[FROM_ONE] += len(images)
         notes[SAME_TIME] += len(images) - len(set(times_us))
-        return [int(time_us or 0) + offset_us for time_us in times_us]
+        return [time_us + offset_us for time_us in times_us]
 
 
 @dataclass(frozen=True)
-class _Key:
-    """What decides how a label file is read, as a key of a cache: the rest of a spec may not be hashable."""
+class _Found:
+    """The labelled images of a recording."""
 
-    spec: DatasetSpec
-
-    def __hash__(self) -> int:
-        return hash((self.spec.name, self.spec.height, self.spec.width))
-
-
-@dataclass(frozen=True)
-class _SharedImages:
-    """The images of a file of many recordings, by the recording that their names say."""
-
-    images: dict[str, list[LabelledImage]]
-    places: dict[str, list[Place]]
-    strangers: list[str]  # names of images whose recording is not there
-    is_from_one: bool
+    images: list[LabelledImage] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)  # what their names say; none if their times are known
+    is_from_one: bool = False  # whether the first frame of the dataset has the number 1
+    notes: Counter[str] = field(default_factory=Counter)
 
 
 @functools.lru_cache(maxsize=4)  # a file per split, which is read once for all its recordings
-def _shared_images(path: Path, sharing: tuple[str, ...], key: _Key, *version: int) -> _SharedImages:
-    names = LabelNames(key.spec.label_names, sharing)
-    images: dict[str, list[LabelledImage]] = {}
-    places: dict[str, list[Place]] = {}
-    strangers = []
-    found = _parsed(path, key.spec)
-    _check_some_named(path, key.spec, found)
-    for image in found:
-        place = _place(path, image, names)
+def _found_in_shared(path: Path, sharing: tuple[str, ...], spec: DatasetSpec, *version: int) -> dict[str, _Found]:
+    """Return the labelled images of a file of many recordings, by the recording that their names say."""
+    names = LabelNames(spec.label_names, sharing)
+    images = _parsed(path, spec)
+    _check_kinds(path, images, spec)
+    places = [_place(path, image, names) for image in images]
+    is_from_one = counts_from_one([place for place in places if place.recording is not None])
+    found: dict[str, _Found] = {}
+    strangers = []  # images whose recording is not there
+    for image, place in zip(images, places, strict=True):
         if place.recording is None:
             strangers.append(image.name)
             continue
-        images.setdefault(place.recording, []).append(image)
-        places.setdefault(place.recording, []).append(place)
-    if found and not images:
-        raise UserError(
-            "labels.name",
-            name=path,
-            found=f"no image belongs to a recording; the first is {found[0].name}",
-            needed=f"names of the form {names.form}, of recordings such as {', '.join(sharing[:3])}",
-            advice=_advice(names.nearest(found[0].name)),
-        )
-    numbers = [place for of_one in places.values() for place in of_one]
-    return _SharedImages(images, places, strangers, counts_from_one(numbers))
+        of_one = found.setdefault(place.recording, _Found(is_from_one=is_from_one))
+        of_one.images.append(image)
+        of_one.places.append(place)
+    if strangers and not found:
+        raise of_no_recording(path, strangers[0], names)
+    if strangers:  # said once for the file, beside its first recording
+        text = f"images, such as {strangers[0]}, belong to a recording that is not there, and were left out"
+        found[min(found)].notes[text] = len(strangers)
+    return found
 
 
 def read_label_file(path: Path | str, spec: DatasetSpec, end_us: int | None = None) -> Boxes:
@@ -195,7 +173,6 @@ def _parsed(path: Path, spec: DatasetSpec) -> list[LabelledImage]:
     images = parse_labels(path, (spec.width, spec.height), spec.label_columns)
     for image in images:
         _check_sensor(path, image, spec)
-    _check_all_named(path, spec, Counter(box.kind for image in images for box in image.boxes))
     return images
 
 
@@ -211,16 +188,15 @@ def _place(path: Path, image: LabelledImage, names: LabelNames) -> Place:
 
 def name_refused(where: str, name: str, names: LabelNames) -> UserError:
     """Return the error for a name that does not have the form of `label_names`."""
-    return UserError(
-        "labels.name",
-        name=where,
-        found=f"the name does not have the form {names.form}",
-        advice=_advice(names.nearest(name)),
-    )
+    found = f"the name does not have the form {names.form}"
+    return UserError("labels.name", name=where, found=found, advice=names.advice(name))
 
 
-def _advice(nearest: str) -> str:
-    return f"say in dataset.yaml which form it has, as in label_names: '{nearest}' (docs/your_files.md)"
+def of_no_recording(where: Path, name: str, names: LabelNames) -> UserError:
+    """Return the error for labels of which none belongs to a recording; `name` is the first of them."""
+    found = f"no label belongs to a recording; the first is {name}"
+    needed = f"names of the form {names.form}, of recordings such as {', '.join(names.examples)}"
+    return UserError("labels.name", name=where, found=found, needed=needed, advice=names.advice(name))
 
 
 def _time_us(image: LabelledImage, place: Place, spec: DatasetSpec, is_from_one: bool) -> int:
@@ -236,12 +212,14 @@ def _check_rate(path: Path, places: Sequence[Place], spec: DatasetSpec) -> None:
     numbers = sorted({place.number for place in places if not place.is_time})
     if spec.label_fps or len(numbers) < 2 or (numbers[-1] - numbers[0]) / (len(numbers) - 1) >= _SHORTEST_US:
         return
-    raise UserError(
-        "labels.no_time",
-        name=path,
-        found=f"the names of its images have the numbers {numbers[0]} to {numbers[-1]}, which count frames",
-        advice="give their rate, as in `label_fps: 30` in dataset.yaml",
-    )
+    found = f"the names of its images have the numbers {numbers[0]} to {numbers[-1]}, which count frames"
+    advice = "give their rate, as in `label_fps: 30` in dataset.yaml"
+    raise UserError("labels.no_time", name=path, found=found, advice=advice)
+
+
+def is_shared(suffix: str) -> bool:
+    """Return whether a value of the key `labels` names a file of many recordings, not the end of a name."""
+    return suffix.endswith(".json") and not suffix.startswith((".", "/"))
 
 
 def counts_from_one(places: Collection[Place]) -> bool:
@@ -249,72 +227,68 @@ def counts_from_one(places: Collection[Place]) -> bool:
     return min((place.number for place in places if not place.is_time), default=0) == 1
 
 
-def _boxes(path: Path, images: Sequence[LabelledImage], times_us: Sequence[int], spec: DatasetSpec) -> Boxes:
-    """Return the boxes of the classes of the dataset, and an entry of `nothing_at` for each image without one."""
+def _boxes(
+    path: Path, images: Sequence[LabelledImage], times_us: Sequence[int], spec: DatasetSpec
+) -> tuple[Boxes, list[str]]:
+    """Return the boxes of the classes of the dataset with their places in the files.
+
+    For each image without one, an entry of `nothing_at` comes after them.
+    """
     names: tuple[str | int, ...] = (*spec.disk_class_ids, *spec.class_names)  # YOLO text has numbers
     ids = dict(zip(names, 2 * spec.disk_class_ids, strict=True))
-    rows, empty_us = [], []
+    rows, places, empty_us = [], [], []
     for image, t_us in zip(images, times_us, strict=True):
         known = [box for box in image.boxes if box.kind in ids]
         rows += [(t_us, *box.sides, ids[box.kind], box.track) for box in known]
+        places += [box.place for box in known]
         if not known and not image.notes:
             empty_us.append(t_us)
     boxes = _to_boxes(path, rows)
     empty = nothing_at(np.setdiff1d(np.array(empty_us, np.int64), boxes["t"]))
     empty["class_id"] = spec.disk_class_ids[0]
-    return np.concatenate([boxes, empty])
+    return np.concatenate([boxes, empty]), places
 
 
-def _check_some_named(path: Path, spec: DatasetSpec, images: Sequence[LabelledImage]) -> None:
-    """Raise UserError if a dataset that ignores other classes names none of the labels, or one in other capitals."""
-    if spec.ignored_classes is not None:
-        return
-    own = {name.casefold(): name for name in spec.class_names}
-    names = {str(box.kind) for image in images for box in image.boxes if isinstance(box.kind, str)}
-    for name in sorted(names - {*spec.class_names}):
-        if name.casefold() in own:
-            raise UserError(
-                "labels.class",
-                name=path,
-                found=f"it has boxes of the class {name}, but the dataset says {own[name.casefold()]}",
-                advice="write the name in the same way in both",
-            )
-    if names and not names.intersection(spec.class_names):
-        raise UserError(
-            "labels.class",
-            name=path,
-            found=f"it has the categories {', '.join(sorted(names))}, none of which is a class of {spec.name}",
-            needed=list(spec.class_names),
-            advice="use the names of the labels as class names",
-        )
+def _check_kinds(path: Path, images: Sequence[LabelledImage], spec: DatasetSpec) -> None:
+    """Compare the classes of images with those of the dataset, see `_check_named`."""
+    boxes = [box for image in images for box in image.boxes]
+    places = {box.kind: box.place for box in reversed(boxes)}
+    _check_named(path, spec, Counter(box.kind for box in boxes), places)
 
 
-def _check_all_named(path: Path, spec: DatasetSpec, counts: Counter[Any]) -> None:
+def _check_named(path: Path, spec: DatasetSpec, counts: Counter[Any], places: Mapping[Any, str]) -> None:
     """Raise UserError if boxes have a class, by name or number, that the dataset neither has nor ignores.
+
+    A dataset may ignore all other classes. It is refused then if one differs only in its capitals, or if all of several
+    names are others.
 
     Args:
         path: The file, for the message.
-        spec: The dataset. One that ignores all other classes has no such boxes.
+        spec: The dataset.
         counts: The number of boxes by class.
+        places: Where the first box of each class stands, if a file is not enough.
     """
-    if spec.ignored_classes is None:
-        return
     known = {*spec.class_names, *spec.disk_class_ids}
-    unknown = {kind: n for kind, n in counts.items() if kind not in known and str(kind) not in spec.ignored_classes}
+    unknown = {kind: n for kind, n in counts.items() if kind not in known}
+    names = [kind for kind in unknown if isinstance(kind, str)]
+    advice = "add them to classes in dataset.yaml, or to ignored_classes to leave them out"
+    if spec.ignored_classes is None:
+        own = {name.casefold() for name in spec.class_names}
+        in_other_capitals = [name for name in names if name.casefold() in own]
+        if not in_other_capitals and (not names or len(unknown) < len(counts)):
+            return
+        advice = f"the dataset has {', '.join(spec.class_names)}; write the names in the same way in both"
+    else:
+        unknown = {kind: n for kind, n in unknown.items() if str(kind) not in spec.ignored_classes}
     if not unknown:
         return
-    listed = ", ".join(f"{kind} ({count} boxes)" for kind, count in unknown.items())
-    advice = "add them to classes in dataset.yaml, or to ignored_classes to leave them out"
     if set(unknown) == {spec.num_classes} and 0 not in counts and not spec.class_ids:
         ids = list(range(1, spec.num_classes + 1))
         advice = f"if the numbers of the classes begin with 1, say `class_ids: {ids}` in dataset.yaml"
-    raise UserError(
-        "labels.class",
-        name=path,
-        found=f"{sum(unknown.values())} of {counts.total()} boxes are of classes that the dataset does not name: "
-        f"{listed}",
-        advice=advice,
-    )
+    listed = ", ".join(f"{kind} ({count} boxes)" for kind, count in unknown.items())
+    of = f"{sum(unknown.values())} of {counts.total()} boxes"
+    found = f"{of} are of classes that the dataset does not name: {listed}"
+    raise UserError("labels.class", name=places.get(next(iter(unknown)), path), found=found, advice=advice)
 
 
 def _check_sensor(path: Path, image: LabelledImage, spec: DatasetSpec) -> None:
@@ -324,30 +298,38 @@ def _check_sensor(path: Path, image: LabelledImage, spec: DatasetSpec) -> None:
     except (TypeError, ValueError):
         return
     if 0 not in size and size != (spec.width, spec.height):
-        where = path if image.name in ("", str(path)) else f"{path}, image {image.name}"
-        raise UserError(
-            "labels.size",
-            name=where,
-            found=f"the picture has {size[0]:g}x{size[1]:g} (width x height) pixels",
-            needed=f"the sensor of {spec.name} has {spec.width}x{spec.height}",
-            advice="choose the size that fits",
-        )
+        name = path if image.name in ("", str(path)) else f"{path}, image {image.name}"
+        found = f"the picture has {size[0]:g}x{size[1]:g} (width x height) pixels"
+        needed = f"the sensor of {spec.name} has {spec.width}x{spec.height}"
+        raise UserError("labels.size", name=name, found=found, needed=needed, advice="choose the size that fits")
 
 
-def _check_edges(path: Path, boxes: Boxes, spec: DatasetSpec) -> Counter[str]:
-    """Count the annotated boxes of an array that reach past an edge a little. Raise UserError for one that goes far."""
+def num_over(boxes: Boxes, size_wh: tuple[int, int], places: Sequence[str]) -> int:
+    """Return how many annotated boxes reach past an edge by up to a hundredth of the image.
+
+    Args:
+        boxes: (N,) of BOX_DTYPE, in pixels of the image.
+        size_wh: Width and height of the image.
+        places: Where each box stands, for the message.
+
+    Raises:
+        UserError: A box reaches further.
+    """
+    width, height = size_wh
     with np.errstate(invalid="ignore", over="ignore"):
         x, y, w, h = (boxes[name].astype(np.float64) for name in "xywh")
-        across = np.maximum(-x, x + w - spec.width) / spec.width
-        down = np.maximum(-y, y + h - spec.height) / spec.height
-        over = np.maximum(across, down)
+        over = np.maximum(np.maximum(-x, x + w - width) / width, np.maximum(-y, y + h - height) / height)
         is_own = np.isfinite(over) & (boxes["pseudo_score"] == 0)
-        is_far = is_own & (over > MOST_OVER)
-    if is_far.any():
-        row = int(np.argmax(is_far))
-        sides = float(x[row]), float(y[row]), float(w[row]), float(h[row])
-        raise box_outside(f"{path}, row {row}", sides, (spec.width, spec.height))
-    return Counter({OVER: int(np.count_nonzero(is_own & (over > 0)))})
+    is_far = is_own & (over > _MOST_OVER)
+    if not is_far.any():
+        return int(np.count_nonzero(is_own & (over > _ROUNDING)))
+    row = int(np.argmax(is_far))
+    advice = "labels may be of images of another size"
+    if x[row] < w[row] <= width and y[row] < h[row] <= height:
+        advice = "are these x1, y1, x2, y2 in place of x, y, w, h?"
+    sides = f"{x[row]:g}, {y[row]:g}, {w[row]:g}, {h[row]:g}"
+    found = f"a box of x, y, w, h = {sides} reaches past the {width}x{height} (width x height) pixels"
+    raise UserError("labels.outside", name=places[row], found=found, advice=advice)
 
 
 def _num_corners(boxes: Boxes, from_centre: bool) -> int:

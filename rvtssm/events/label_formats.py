@@ -5,7 +5,7 @@ Each format is read as docs/your_files.md writes it down. What is not part of it
 
 import functools
 import json
-import math
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,16 +23,29 @@ _OPEN = ("polygon", "points")  # the rest of a line
 _VOC_EDGES = ("xmin", "ymin", "xmax", "ymax")
 _VOC_PARTS = {"folder", "filename", "path", "source", "owner", "size", "segmented", "object", "url"}
 _MOST_CLASSES = 9_999  # in YOLO text; a larger number is no class
-_LARGEST_TIME_US = 1 << 61
+_LARGEST_TIME_US = 1 << 53  # which numbers of JSON hold exactly
 _ENCODING = "utf-8-sig"  # independent of the locale; some editors write a byte order mark first
-_ROUNDING = 1e-3  # of a side of the image: tolerance for numbers written with few digits
-MOST_OVER = 1e-2  # of a side of the image: how far a box may reach past an edge
 
 CROWD = "crowd annotations (iscrowd) were left out"
 NO_BOX = "annotations without a box were left out"
 EXCHANGED = "boxes had their corners exchanged, and were read with xmin < xmax and ymin < ymax"
-OVER = "boxes reach past an edge by up to 1 % of the image, and were cut there"
-OTHERS_XML = {"annotations": "CVAT", "dataset": "dlib"}
+# Files of other tools, which are named and not read: by the root of XML, a key of the first object of JSON, or a line.
+_OTHERS_XML = {"annotations": "CVAT", "dataset": "dlib"}
+_OTHERS_JSON = {
+    "shapes": "LabelMe",
+    "_via_img_metadata": "VIA",
+    "regions": "VIA",
+    "objects": "Supervisely",
+    "data": "Label Studio",
+    "score": "COCO, but results of a detector",
+    "image": "CreateML",
+    "labels": "BDD100K",
+}
+_OTHERS_TEXT = {
+    r"\d+,\s*-?\d+(,\s*-?[\d.]+){4,}": "MOT",
+    r"\D\S*( -?[\d.]+){14,15}": "KITTI",
+    r"(-?[\d.]+ ){8}\S*[^\d.\s]\S*( \d)?": "DOTA, with turned boxes",
+}
 
 Sides = tuple[float, float, float, float]  # left, top, width, height
 
@@ -43,6 +56,7 @@ class FoundBox:
 
     sides: Sides
     kind: str | int  # the class: its name, or in YOLO text its number
+    place: str  # in the file, for messages
     track: int = 0  # 0: none
 
 
@@ -55,44 +69,6 @@ class LabelledImage:
     size: tuple[Any, Any] = (None, None)  # width and height as the file gives them
     boxes: list[FoundBox] = field(default_factory=list)
     notes: Counter[str] = field(default_factory=Counter)  # what was left out or read in another way
-
-    def add(self, box: FoundBox, size_wh: tuple[int, int], where: str) -> None:
-        """Add a box. Raise UserError if it reaches past an edge by more than a hundredth of the image.
-
-        Args:
-            box: The box.
-            size_wh: Width and height of the image in pixels.
-            where: The place of the box in the file, for the message.
-        """
-        over = over_edge(box.sides, size_wh)
-        if over > MOST_OVER:
-            raise box_outside(where, box.sides, size_wh)
-        if over > _ROUNDING:
-            self.notes[OVER] += 1
-        self.boxes.append(box)
-
-
-def over_edge(sides: Sides, size_wh: tuple[int, int]) -> float:
-    """Return how far a box reaches past an edge, as a share of the image; 0 or less if not, or if it is not finite."""
-    left, top, width, height = sides
-    across = max(-left, left + width - size_wh[0]) / size_wh[0]
-    down = max(-top, top + height - size_wh[1]) / size_wh[1]
-    return max(across, down) if math.isfinite(across + down) else 0.0
-
-
-def box_outside(where: str, sides: Sides, size_wh: tuple[int, int]) -> UserError:
-    """Return the error for a box that reaches past an edge too far."""
-    left, top, width, height = sides
-    advice = "labels may be of images of another size"
-    if left < width <= size_wh[0] and top < height <= size_wh[1]:
-        advice = "are these x1, y1, x2, y2 in place of x, y, w, h?"
-    numbers = ", ".join(f"{side:g}" for side in sides)
-    return UserError(
-        "labels.outside",
-        name=where,
-        found=f"a box of x, y, w, h = {numbers} reaches past the {size_wh[0]}x{size_wh[1]} (width x height) pixels",
-        advice=advice,
-    )
 
 
 Parse = Callable[[Path, tuple[int, int], tuple[str, ...]], list[LabelledImage]]
@@ -118,9 +94,9 @@ def parse_labels(
         try:
             return _parsed(parse, path, size_wh, tuple(columns), stat.st_mtime_ns, stat.st_size)
         except UnicodeDecodeError:
-            raise UserError("labels.form", "it is not UTF-8") from None
+            raise UserError("labels.form", found="it is not UTF-8") from None
         except RecursionError:
-            raise UserError("labels.form", "it is nested too deeply") from None
+            raise UserError("labels.form", found="it is nested too deeply") from None
 
 
 @functools.lru_cache(maxsize=2)  # many recordings may share one large file
@@ -132,15 +108,23 @@ def _parsed(
 
 def _refused(where: str, found: str) -> UserError:
     """Return the error for an entry that is no part of the form; the caller names the file and the form."""
-    return UserError("labels.form", f"{where}: {found}")
+    return UserError("labels.form", name=where, found=found)
+
+
+def _of_tool(where: str, tool: str) -> UserError:
+    """Return the error for a file of another tool."""
+    return UserError("labels.other_tool", name=where, found=f"it has the form of {tool}")
 
 
 def _parse_coco(path: Path, size_wh: tuple[int, int], columns: tuple[str, ...]) -> list[LabelledImage]:
     content = json.loads(path.read_text(_ENCODING))
+    first = content[0] if isinstance(content, list) and content else content
+    if not isinstance(first, dict):
+        raise _refused("the file", "it holds no objects")
+    if tool := next((tool for key, tool in _OTHERS_JSON.items() if key in first), None):
+        raise _of_tool("the file", tool)
     if isinstance(content, list):
-        raise _refused("the file", "it is a list, as detectors write results, not an object")
-    if not isinstance(content, dict):
-        raise _refused("the file", "it is not an object")
+        raise _refused("the file", "it is a list, not an object")
     images: dict[str, LabelledImage] = {}
     for i, image in enumerate(_listed(content, "images")):
         where = f"image {i + 1}"
@@ -167,7 +151,7 @@ def _parse_coco(path: Path, size_wh: tuple[int, int], columns: tuple[str, ...]) 
         elif sides is None:
             owner.notes[NO_BOX] += 1
         else:
-            owner.add(FoundBox(sides, kind, _coco_track(annotation, where)), size_wh, f"{path}, {where}")
+            owner.boxes.append(FoundBox(sides, kind, f"{path}, {where}", _coco_track(annotation, where)))
     return list(images.values())
 
 
@@ -258,55 +242,52 @@ def _parse_yolo(path: Path, size_wh: tuple[int, int], columns: tuple[str, ...]) 
     if "time_us" not in columns:
         images[None] = LabelledImage(str(path))
     for number, line in enumerate(path.read_text(_ENCODING).splitlines(), 1):
-        if not (words := line.split()):
+        if not line.strip():
             continue
         where = f"line {number}"
-        values = _columns_of(words, columns, where)
-        t_us = _whole_us(values["time_us"][0], where) if "time_us" in values else None
-        kind = _number(values["class"][0], where)
+        values = _columns_of(line.split(), columns, where)
+        kind = values["class"][0]
         if not kind.is_integer() or not 0 <= kind <= _MOST_CLASSES:
-            raise _refused(where, f"the class {values['class'][0]} is not a whole number from 0 to {_MOST_CLASSES}")
-        sides = _yolo_sides(values, size_wh, where)
-        track = _track(values.get("track", ["0"])[0], where)
+            raise _refused(where, f"the class {kind:g} is not a whole number from 0 to {_MOST_CLASSES}")
+        t_us = _whole_us(values["time_us"][0], where) if "time_us" in values else None
+        track = _track(values.get("track", [0])[0], where)
         image = images.setdefault(t_us, LabelledImage(str(path), t_us))
-        image.add(FoundBox(sides, int(kind), track), size_wh, f"{path}, {where}")
+        image.boxes.append(FoundBox(_yolo_sides(values, size_wh, where), int(kind), f"{path}, {where}", track))
     return list(images.values())
 
 
-def _columns_of(words: list[str], columns: tuple[str, ...], where: str) -> dict[str, list[str]]:
-    """Return the words of each column of a line."""
+def _columns_of(words: list[str], columns: tuple[str, ...], where: str) -> dict[str, list[float]]:
+    """Return the numbers of each column of a line."""
+    if tool := next((tool for form, tool in _OTHERS_TEXT.items() if re.fullmatch(form, " ".join(words))), None):
+        raise _of_tool(where, tool)
     num_fixed = len(columns) - (columns[-1] in _OPEN)
-    rest = words[num_fixed:]
-    is_form = not rest
+    rest = len(words) - num_fixed
+    is_form = rest == 0
     if columns[-1] == "polygon":
-        is_form = len(rest) >= 6 and len(rest) % 2 == 0
+        is_form = rest >= 6 and rest % 2 == 0
     elif columns[-1] == "points":
-        is_form = len(rest) >= 2
-    if len(words) < num_fixed or not is_form:
+        is_form = rest >= 2
+    if not is_form:
         known = {6: "[class, cx, cy, w, h, confidence] or [time_us, class, cx, cy, w, h]"}
         example = known.get(len(words), "[class, polygon] or [class, cx, cy, w, h, points]")
-        advice = (
-            f"; if they are others, say so in dataset.yaml, as in label_columns: {example}" if len(words) > 5 else ""
-        )
+        advice = ""
+        if len(words) > 5:
+            advice = f"; if they are others, say so in dataset.yaml, as in label_columns: {example}"
         raise _refused(where, f"{len(words)} numbers, not {' '.join(columns)}{advice}")
-    named = {name: [word] for name, word in zip(columns[:num_fixed], words[:num_fixed], strict=True)}
-    if columns[-1] in _OPEN:
-        named[columns[-1]] = rest
-    return named
+    numbers = [_number(word, where) for word in words]
+    named = {name: [number] for name, number in zip(columns[:num_fixed], numbers, strict=False)}
+    return named | ({columns[-1]: numbers[num_fixed:]} if columns[-1] in _OPEN else {})
 
 
-def _yolo_sides(values: Mapping[str, list[str]], size_wh: tuple[int, int], where: str) -> Sides:
+def _yolo_sides(values: Mapping[str, list[float]], size_wh: tuple[int, int], where: str) -> Sides:
     """Return the box of a line in pixels; its numbers are fractions of the image."""
-    numbers = {}
-    for name, words in values.items():
-        numbers[name] = [_number(word, where) for word in words]
-    if "polygon" in numbers:
-        left, top, w, h = _around(numbers["polygon"])
-    elif "x1" in numbers:
-        left, top, right, bottom = (numbers[name][0] for name in ("x1", "y1", "x2", "y2"))
+    if "polygon" in values:
+        left, top, w, h = _around(values["polygon"])
+    elif "x1" in values:
+        left, top, right, bottom = (values[name][0] for name in ("x1", "y1", "x2", "y2"))
         w, h = right - left, bottom - top
     else:
-        cx, cy, w, h = (numbers[name][0] for name in ("cx", "cy", "w", "h"))
+        cx, cy, w, h = (values[name][0] for name in ("cx", "cy", "w", "h"))
         left, top = cx - w / 2, cy - h / 2
     if max(left, top, w, h) > 2:
         raise _refused(where, "YOLO text has fractions of the image, from 0 to 1, not pixels")
@@ -316,9 +297,10 @@ def _yolo_sides(values: Mapping[str, list[str]], size_wh: tuple[int, int], where
 
 def _parse_voc(path: Path, size_wh: tuple[int, int], columns: tuple[str, ...]) -> list[LabelledImage]:
     root = ElementTree.parse(path).getroot()
+    if root.tag in _OTHERS_XML:
+        raise _of_tool(f"<{root.tag}>", _OTHERS_XML[root.tag])
     if root.tag != "annotation":
-        tool = f", as {OTHERS_XML[root.tag]} writes it" if root.tag in OTHERS_XML else ""
-        raise _refused("the root", f"it is <{root.tag}>{tool}, not <annotation>; export Pascal VOC, COCO or YOLO")
+        raise _refused("the root", f"it is <{root.tag}>, not <annotation> of Pascal VOC")
     if others := [part.tag for part in root if part.tag not in _VOC_PARTS]:
         raise _refused(f"<{others[0]}>", "Pascal VOC has no such element")
     image = LabelledImage(str(path), None, (root.findtext("size/width"), root.findtext("size/height")))
@@ -330,7 +312,7 @@ def _parse_voc(path: Path, size_wh: tuple[int, int], columns: tuple[str, ...]) -
             image.notes[EXCHANGED] += 1
         sides = min(left, right), min(top, bottom), abs(right - left), abs(bottom - top)
         track = _track(item.findtext("track_id"), where)
-        image.add(FoundBox(sides, name, track), size_wh, f"{path}, {where}")
+        image.boxes.append(FoundBox(sides, name, f"{path}, {where}", track))
     return [image]
 
 

@@ -93,8 +93,20 @@ class LabelNames:
             return Place(self.only, int(match["frame"]))
         return found
 
+    @property
+    def examples(self) -> list[str]:
+        """The first names of recordings."""
+        return sorted(self._recordings.values())[:3]
+
+    def advice(self, name: str) -> str:
+        """Return what to do about a name that has another form: say the form that it seems to have."""
+        form = self.nearest(name)
+        if "{recording}" not in form and len(self._recordings) > 1:
+            return f"rename it, since nothing in {name} says which recording it is of (docs/your_files.md)"
+        return f"say in dataset.yaml which form it has, as in label_names: '{form}' (docs/your_files.md)"
+
     def nearest(self, name: str) -> str:
-        """Return the form that a name which has another one seems to have, for advice."""
+        """Return the form that a name which has another one seems to have."""
         stem = unicodedata.normalize("NFC", image_stem(name))
         begun = [known for known in self._recordings if re.search(rf"(^|/){re.escape(known)}(?![0-9A-Za-z])", stem)]
         recording = max(begun, key=len, default="")

@@ -77,20 +77,12 @@ def to_boxes(rows: npt.NDArray[Any], path: Path | str) -> Boxes:
     names = {_OLD_NAMES.get(name, name): name for name in getattr(rows, "dtype", np.dtype("u1")).names or ()}
     needed = [name for name in _FIELDS if name not in _DEFAULTS]
     if missing := [name for name in needed if name not in names]:
-        raise UserError(
-            "labels.form",
-            name=path,
-            found=f"it has no box fields {', '.join(missing)}",
-            needed=f"it needs {', '.join(needed)}",
-        )
+        found = f"has no fields {', '.join(missing)} of boxes"
+        raise UserError("labels.form", name=path, found=found, needed=f"it needs {', '.join(needed)}")
     kinds = {rows.dtype[names[name]].kind for name in _FIELDS if name in names}
     if rows.ndim != 1 or not kinds <= set("iuf"):
-        raise UserError(
-            "labels.form",
-            name=path,
-            found=f"it is not one row of numbers per box (its shape is {rows.shape})",
-            advice="save it so",
-        )
+        found = f"is not one row of numbers per box; its shape is {rows.shape}"
+        raise UserError("labels.form", name=path, found=found)
     # Columns by our names; what a cast would change is refused.
     columns = {name: rows[names[name]] for name in _FIELDS if name in names}
     if "track_id" in columns:
@@ -150,13 +142,8 @@ def write_boxes(path: Path | str, boxes: Boxes) -> None:
         UserError: The boxes have another dtype.
     """
     if boxes.dtype != BOX_DTYPE:
-        raise UserError(
-            "array.form",
-            name="boxes",
-            found=f"they are an array of {boxes.dtype}",
-            needed="they must have the fields of BOX_DTYPE",
-            advice="fill np.empty(n, BOX_DTYPE)",
-        )
+        found = f"their fields are {boxes.dtype}"
+        raise UserError("array.form", name="boxes", found=found, advice="fill np.empty(n, BOX_DTYPE)")
     if not boxes["pseudo_score"].any():
         boxes = boxes[[name for name in _FIELDS if name != "pseudo_score"]]
     with atomic_file(path) as staged, open(staged, "wb") as file:
@@ -233,10 +220,7 @@ def interpolated_boxes(boxes: Boxes, hz: float, name: str) -> Boxes:
     if len(np.unique(boxes["t"][is_zero])) < is_zero.sum():
         boxes = boxes[~is_zero]
     if not len(boxes):
-        raise UserError(
-            "labels.no_tracks",
-            f"the labels of {name} have no track_id, so they cannot be interpolated; set evaluation.label_hz=null",
-        )
+        raise UserError("labels.no_tracks", name=name, advice="set evaluation.label_hz=null")
     times = np.rint(first_us + 1e6 / hz * np.arange(int((last_us - first_us) * hz / 1e6) + 1)).astype(np.int64)
     parts = []
     # Each track between its own boxes, linearly.

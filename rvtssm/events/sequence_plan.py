@@ -8,13 +8,8 @@ import numpy as np
 
 from rvtssm.events.cells import Ints, frame_pixels
 from rvtssm.events.frame_counter import FrameCounter
-from rvtssm.events.label_rules import (
-    LabelTimes,
-    interval_that_keeps_all,
-    nothing_times_us,
-    thinned_boxes,
-    usable_boxes,
-)
+from rvtssm.events.label_notes import NOTHING, LabelTimes, Noticed
+from rvtssm.events.label_rules import nothing_times_us, thinned_boxes, unusable_boxes, usable_boxes
 from rvtssm.events.labels import BOX_DTYPE, Boxes, nothing_at, to_labels
 from rvtssm.events.windows import free_grid, label_grid
 from rvtssm.readers import Recording
@@ -33,8 +28,7 @@ class SequencePlan:
     labels: Labels  # in sensor pixels; empty if the recording is planned without boxes
     settings: WindowSettings
     spec: DatasetSpec
-    num_thinned: int = 0  # boxes that are left out because of their time
-    keeps_all_us: int = 0  # the `label_interval_us` that would keep them; 0 if there is none
+    noticed: Noticed = NOTHING  # without what only reading all events shows
 
     @property
     def frame_shape(self) -> tuple[int, int, int]:
@@ -72,8 +66,8 @@ class SequencePlan:
         part = replace(self, windows=self.windows[start:stop], labels=no_labels)
         return replace(part, recording=self.recording.part(*part.span_us))
 
-    def label_times(self, range_us: tuple[int, int]) -> LabelTimes | None:
-        """Return how the label times lie to the events; None without labels.
+    def noticed_within(self, range_us: tuple[int, int]) -> Noticed:
+        """Return what was noticed, with how the label times lie to the events.
 
         Args:
             range_us: Times of the first and the last event.
@@ -83,8 +77,8 @@ class SequencePlan:
         """
         times_us = np.union1d(self.labels.t_us, self.labels.empty_us)
         if not len(times_us):
-            return None
-        return LabelTimes.check(str(self.recording.path), times_us, range_us, self.spec)
+            return self.noticed
+        return replace(self.noticed, times=LabelTimes.check(str(self.recording.path), times_us, range_us, self.spec))
 
 
 def _without_others(boxes: Boxes, spec: DatasetSpec) -> Boxes:
@@ -116,23 +110,21 @@ def plan_sequence(
         spec: The dataset.
         settings: How events become frames.
         is_train: Whether the boxes are used for training, see `clean_boxes`.
-        is_read_later: Read only the first events now. The caller reads all events and then calls `label_times`.
+        is_read_later: Read only the first events now. The caller reads all events and calls `noticed_within`.
         grid: `labels`: a window ends at every label. `free`: windows at the exact stride; a label belongs to the first
             window that does not end before it.
 
     Raises:
         UserError: The recording cannot be used.
     """
-    num_left_out = 0
-    keeps_all_us = 0
+    noticed = Noticed()
     empty_us = _NO_TIMES
     if boxes is not None:
         # Which boxes and which empty images are scored.
         usable = usable_boxes(boxes, spec, settings.convention, is_train)
         kept = thinned_boxes(usable, spec, settings.convention)
-        num_left_out = len(usable) - len(kept)
-        if num_left_out and settings.convention == "exact":
-            keeps_all_us = interval_that_keeps_all(np.unique(usable["t"]))
+        unusable = unusable_boxes(boxes, spec, is_train)
+        noticed = Noticed.of(boxes, usable, len(kept), unusable, settings.convention == "exact")
         if is_train or spec.scores_empty_images:
             empty_us = nothing_times_us(_without_others(boxes, spec), kept["t"])
         boxes = kept
@@ -165,4 +157,4 @@ def plan_sequence(
             advice = "or the two count time from different moments: move the labels, dataset.label_offset_us=from_start"
             raise UserError(error.key, name=recording.path, found=times, advice=advice) from None
     labels = replace(to_labels(boxes, windows, is_exact=grid == "labels"), empty_us=empty_us)
-    return SequencePlan(recording, windows, labels, settings, spec, num_left_out, keeps_all_us)
+    return SequencePlan(recording, windows, labels, settings, spec, noticed)

@@ -96,28 +96,34 @@ class DatasetSpec:
     repair: bool = False  # this and the next four: see ReadOptions
     time_unit: str | None = None
     format: str | None = None
-    columns: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, str] = field(default_factory=dict, hash=False)
     key: str | None = None
     skip_us: int = 500_000  # labels up to this time are not scored
     # score label times without a box as well, where each false box costs precision; False: as published for Gen1, 1Mpx
     scores_empty_images: bool = False
     disk_names: tuple[str, ...] = ()  # other names that files use for this dataset
     event_suffixes: tuple[str, ...] = ("_td.dat", "_td.dat.h5", "_td.h5")  # (): those of all readable recordings
-    boxes_suffix: str = "_bbox.npy"
+    boxes_suffix: str = "_bbox.npy"  # of label files; or a file with the labels of many recordings
+    more_suffixes: tuple[str, ...] = ()  # of label files of other kinds, which some recordings have
     # Added to the times of labels. None: the time shift that the recording gives. from_start: the time of its first
     # event. A dict has the offsets of recordings by name.
-    label_offset_us: int | str | Mapping[str, int] | None = 0
+    label_offset_us: int | str | Mapping[str, int] | None = field(default=0, hash=False)
     label_fps: float = 0.0  # rate of the frames that names of labelled images number; 0: they are microseconds
     label_names: str = ""  # form of the names of labelled images, see events/label_names.py; empty: the usual forms
     label_columns: tuple[str, ...] = ()  # what the numbers of a line of YOLO text are; empty: class, cx, cy, w, h
     events_dir: str | None = None  # subfolder that holds the splits of event files; None: the dataset's folder itself
     boxes_dir: str | None = None  # subfolder that holds the splits of label files; None: beside the event files
     # Glob patterns of the files of each split. A split without an entry has the pattern <split>/*.
-    split_sources: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    split_sources: dict[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
 
     @property
     def num_classes(self) -> int:
         return len(self.class_names)
+
+    @property
+    def boxes_suffixes(self) -> tuple[str, ...]:
+        """The ends of the names of label files, one for each kind."""
+        return self.boxes_suffix, *self.more_suffixes
 
     @property
     def disk_class_ids(self) -> tuple[int, ...]:

@@ -88,11 +88,26 @@ KINDS = {
     "run.other_settings": Kind("A run cannot go on with other settings that decide its numbers."),
     "run.not_finite": Kind("A loss or a gradient of a training is not finite."),
     "run.process_ended": Kind("One of several processes that work together has ended."),
+    # Prepared recordings
+    "prepared.damaged": Kind("A prepared file is damaged."),
+    "prepared.other": Kind(
+        "A prepared file was made with other settings, or of another dataset or recording.",
+        "prepare it again, or choose another folder",
+    ),
+    "prepared.fixed": Kind(
+        "Prepared frames cannot be counted again into other windows.",
+        "use the raw recordings (dataset.source=raw or evaluation.source=raw, dataset.raw_dir=DIR)",
+    ),
+    # The machine
+    "machine.full": Kind("The disk or the memory of this machine has too little room."),
     # Labels and recordings
     "labels.none_scored": Kind("No label is left that is scored.", "choose another split, or add labels"),
-    "labels.no_tracks": Kind("The labels do not say which boxes are of one object."),
+    "labels.no_tracks": Kind("The labels do not say which boxes are of one object, so none can be interpolated."),
     "labels.name": Kind("The name of a label file or an image does not have a form that is read (`label_names`)."),
     "labels.form": Kind("An entry of a label file does not have the form of its format."),
+    "labels.other_tool": Kind(
+        "A label file has the form of a tool that is not read.", "export COCO, YOLO or Pascal VOC with that tool"
+    ),
     "labels.class": Kind("A box has a class that the dataset does not name."),
     "labels.outside": Kind("A box reaches past an edge of the image by more than a hundredth."),
     "labels.size": Kind("A label file is of pictures that do not have the size of the sensor."),

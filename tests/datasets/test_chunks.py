@@ -133,9 +133,9 @@ def test_a_batch_without_labels_has_no_frames(sequences):
 
 
 def test_sequences_that_do_not_fit_together_are_refused(sequences):
-    with pytest.raises(ValueError, match="cannot be batched; use the same settings"):
+    with raises("prepared.other"):
         ChunkDataset([sequences[0], replace(sequences[1], frame_shape=(4, 12, 16))])
-    with raises("chunks.no_sequence"):
+    with raises("labels.missing"):
         ChunkDataset([])
 
 

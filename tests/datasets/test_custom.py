@@ -300,7 +300,7 @@ def test_the_description_in_the_readme_reads_pedro(pedro, tmp_path):
     (description,) = blocks("Your own recordings", "yaml")
     (pedro / "dataset.yaml").write_text(description)
     config = DatasetConfig("custom", str(pedro), str(tmp_path / "prepared"))
-    custom.copy_description(pedro, tmp_path / "prepared")
+    custom.copy_descriptions(pedro, tmp_path / "prepared", custom.SPEC)
     assert prepared_boxes(build_spec(config), config, pedro) == [[49, 103, 96, 156]] * 2
 
 
@@ -526,7 +526,7 @@ def test_tracks_whose_events_were_not_copied_are_found(tmp_path):
     assert find_recordings(tmp_path, "train", DSEC) == []
     expected = tmp_path / "train/thun_00_a/object_detections/left/tracks.npy"
     assert find_boxes_without_events(tmp_path, "train", DSEC) == [expected]
-    with raises("files.missing", "test"):
+    with raises("file.missing", "test"):
         find_recordings(tmp_path, "test", DSEC)
 
 

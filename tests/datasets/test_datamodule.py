@@ -149,11 +149,11 @@ def test_processes_share_the_work(small_tree):
 
 
 def test_what_is_missing_is_named(small_tree):
-    with raises("dataset.folder_not_set"):
+    with raises("setting.missing"):
         module(replace(small_tree, prepared_dir=None, source="prepared")).train_dataloader()
-    with raises("dataset.folder_not_set"):
+    with raises("setting.missing"):
         module(replace(small_tree, raw_dir=None)).eval_sequences("val", WindowSettings(), "raw")
-    with raises("prepared.other_windows"):
+    with raises("prepared.fixed"):
         module(small_tree).eval_sequences("val", WindowSettings(5_000))
     with raises("setting.choice", "raw, prepared"):
         module(small_tree).eval_sequences("val", WindowSettings(), "disk")
@@ -268,10 +268,10 @@ def test_an_error_of_the_next_batch_comes_when_it_is_asked_for(loader, monkeypat
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_refused_recording_keeps_its_key_and_its_text_in_a_worker(loader, monkeypatch, num_workers):
     def fail(dataset, request):
-        raise UserError("prepared.digest", "a.h5 is damaged; prepare it again")
+        raise UserError("prepared.damaged", "a.h5 is damaged; prepare it again")
 
     monkeypatch.setattr(ChunkDataset, "__getitem__", fail)  # which forked workers inherit
-    with raises("prepared.digest") as caught:
+    with raises("prepared.damaged") as caught:
         list(loader("stream", 0, 1, num_workers))
     assert str(caught.value) == "a.h5 is damaged; prepare it again"
 
@@ -281,7 +281,7 @@ def test_a_batch_that_does_not_fit_in_shared_memory_is_an_error_and_no_hang(load
         raise RuntimeError("unable to allocate shared memory(shm) for file: No space left on device (28)")
 
     monkeypatch.setattr(torch.Tensor, "share_memory_", fail)  # which forked workers inherit
-    with raises("loader.shared_memory"):
+    with raises("machine.full"):
         list(loader("stream", 0, 1, num_workers=1))
 
 

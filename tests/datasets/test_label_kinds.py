@@ -10,6 +10,7 @@ from event_examples import SPEC, boxes_of, random_events
 from user_errors import raises
 
 from rvtssm.checks.inspect_dataset import inspect_raw
+from rvtssm.datasets.agreement import raw_lines
 from rvtssm.datasets.tree import find_boxes_without_events, find_recordings
 from rvtssm.events.label_files import SAME_TIME, LabelFiles, read_label_file
 from rvtssm.events.label_formats import CROWD, EXCHANGED, NO_BOX
@@ -359,22 +360,20 @@ def test_a_split_may_be_part_of_a_folder(tmp_path):
     assert list(found(tmp_path, "train", spec)) == ["day1", "night"]
     assert list(found(tmp_path, "val", spec)) == ["day2"]
     assert find_boxes_without_events(tmp_path, "train", spec) == []
-    with pytest.warns(
-        UserWarning, match=r"1 recordings of val are training recordings as well, such as .*day2_td\.dat"
-    ):
-        found(tmp_path, "val", replace(spec, split_sources={"val": ("train/day2*",)}))
+    (line,) = raw_lines(tmp_path, replace(spec, split_sources={"val": ("train/day2*",)}))
+    assert "in two splits" in line
     touch(tmp_path, "more/night_td.raw")
     spec = replace(spec, split_sources={"train": ("train/*", "more/*")})
-    with raises("dataset.same_name"):
+    with raises("file.ambiguous"):
         inspect_raw(tmp_path, spec)
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):
-    with raises("files.missing", "val"):
+    with raises("file.missing", "val"):
         find_recordings(tmp_path, "val", SPEC)
-    with raises("files.missing", "split_sources"):
+    with raises("file.missing", "split_sources"):
         find_recordings(tmp_path, "val", replace(SPEC, name="custom"))
-    with raises("dataset.folder_missing"):
+    with raises("file.missing"):
         find_recordings(tmp_path / "ownn", "val", SPEC)
 
 
@@ -395,3 +394,57 @@ def test_labels_of_another_format_beside_the_recording_are_named(tmp_path):
     a, b = find_recordings(tmp_path, "val", spec)
     assert a.why_unlabelled(spec).endswith("there is a.txt, so set `labels: .txt` in dataset.yaml")
     assert b.why_unlabelled(spec).endswith("no labels (b_bbox.npy)") and not len(b.read_boxes(spec))
+
+
+def test_the_same_labels_in_two_kinds_are_the_same_boxes(tmp_path):
+    write_events(tmp_path, "walk", "run")
+    spec = replace(CUSTOM, boxes_suffix=".json", more_suffixes=(".txt", ".xml", "_bbox.npy"))
+    for name in ("walk", "run"):
+        write(tmp_path / f"train/{name}.json", coco([f"{name}_{number}.png" for number in NUMBERS]))
+    first = [recording.read_boxes(spec) for recording in find_recordings(tmp_path, "train", spec)]
+    (tmp_path / "train/walk.json").unlink()
+    for number in NUMBERS:
+        write(tmp_path / f"train/walk_{number}.txt", YOLO)
+    run = next(each for each in find_recordings(tmp_path, "train", spec) if each.name == "run")
+    write_boxes(tmp_path / "train/run_bbox.npy", run.read_boxes(spec))
+    with raises("file.ambiguous", "run.json"):
+        find_recordings(tmp_path, "train", spec)
+    (tmp_path / "train/run.json").unlink()
+    for recording, boxes in zip(find_recordings(tmp_path, "train", spec), first, strict=True):
+        np.testing.assert_array_equal(recording.read_boxes(spec), boxes)
+
+
+def test_labels_of_which_none_belongs_to_a_recording_are_refused_with_their_form(tmp_path):
+    write_events(tmp_path, "walk", "run")
+    write(tmp_path / "train/image_0001.txt", YOLO)
+    spec = replace(CUSTOM, boxes_suffix=".txt")
+    with raises("labels.name", "rename"):
+        find_recordings(tmp_path, "train", spec)
+    (tmp_path / "train/run_td.dat").unlink()
+    with raises("labels.name", "label_names: '*_{frame}'"):
+        find_recordings(tmp_path, "train", spec)
+    (recording,) = find_recordings(tmp_path, "train", replace(spec, label_names="*_{frame}"))
+    assert len(recording.read_boxes(spec)) == 1
+
+
+OTHER_TOOLS = {
+    "MOT.txt": "1,1,912,484,97,109,0,7,1",
+    "KITTI.txt": "Car 0.00 0 -1.57 614.24 181.78 727.31 284.77 1.57 1.73 4.15 1.00 1.75 13.22 -1.62",
+    "DOTA.txt": "12.0 4.0 30.0 4.0 30.0 20.0 12.0 20.0 small-vehicle 0",
+    "LabelMe.json": '{"version": "5.0", "shapes": [], "imagePath": "a.png"}',
+    "VIA.json": '{"_via_settings": {}, "_via_img_metadata": {}}',
+    "Supervisely.json": '{"description": "", "objects": []}',
+    "Label Studio.json": '[{"id": 1, "annotations": [], "predictions": [], "data": {}}]',
+    "results of a detector.json": '[{"image_id": 1, "category_id": 1, "bbox": [1, 2, 3, 4], "score": 0.5}]',
+    "CreateML.json": '[{"image": "a.png", "annotations": []}]',
+    "BDD100K.json": '[{"name": "a.png", "labels": []}]',
+    "CVAT.xml": "<annotations><track/></annotations>",
+    "dlib.xml": "<dataset><images/></dataset>",
+}
+
+
+@pytest.mark.parametrize("name", OTHER_TOOLS)
+def test_files_of_other_tools_are_named(tmp_path, name):
+    (tmp_path / name).write_text(OTHER_TOOLS[name])
+    with raises("labels.other_tool", f"the form of {name.partition('.')[0]}".replace("results", "COCO, but results")):
+        read_label_file(tmp_path / name, CUSTOM, 7)

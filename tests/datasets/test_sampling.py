@@ -175,11 +175,11 @@ def test_a_choice_that_makes_no_batch_is_named(options, said):
 
 def test_missing_labels_and_missing_steps_are_named():
     config = SamplingConfig(chunk_length=5)
-    with raises("sampling.no_labels"):
+    with raises("labels.missing"):
         MixedBatchSampler([10], [np.zeros(0, np.int64)], config)
-    with raises("sampling.no_steps"):
+    with raises("labels.missing"):
         sampler([0], "stream")
-    with raises("sampling.stored_place"):
+    with raises("run.other_settings"):
         sampler([10]).load_state_dict({"epoch": 0, "batch": len(sampler([10]))})
 
 
@@ -363,7 +363,7 @@ def test_only_one_file_is_open_for_all_kinds_of_a_recording(numbered_sequence):
 
 
 def test_prepared_recordings_have_one_kind_of_windows(small_tree):
-    with raises("augment.needs_raw"):
+    with raises("prepared.fixed"):
         SequenceDataModule(replace(small_tree, source="prepared"), augment=augmentation(window_ms=LENGTHS_MS))
 
 
@@ -386,7 +386,7 @@ def test_a_choice_of_windows_that_makes_no_sense_is_named(options, key):
 
 def test_batches_without_the_chunks_that_draw_are_refused(small_tree):
     sampling = SamplingConfig(mode="stream", batch_size=2, chunk_length=8)
-    with raises("augment.draws_without_chunks"):
+    with raises("setting.conflict"):
         SequenceDataModule(replace(small_tree, source="raw"), sampling, AugmentConfig(window_ms=LENGTHS_MS))
 
 

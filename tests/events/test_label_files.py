@@ -8,8 +8,7 @@ import pytest
 from event_examples import SPEC, boxes_of
 from user_errors import raises
 
-from rvtssm.events.label_files import CORNERS, LABEL_SUFFIXES, LabelFiles, read_label_file
-from rvtssm.events.label_formats import OVER
+from rvtssm.events.label_files import CORNERS, LABEL_SUFFIXES, OVER, LabelFiles, read_label_file
 from rvtssm.events.labels import find_nothing, write_boxes
 
 END_US = 200_000
@@ -221,8 +220,6 @@ def test_a_folder_is_no_label_file(tmp_path):
     "text",
     [
         "<html><body>404</body></html>",
-        "<annotations><track/></annotations>",
-        "<dataset><images/></dataset>",
         VOC.format(width=64).replace("<annotation>", "<annotation xmlns='http://example.org'>"),
         VOC.format(width=64).replace("object>", "Object>"),
     ],

@@ -92,8 +92,8 @@ def test_a_file_that_the_system_refuses_is_not_called_damaged(number):
 
 
 def test_an_error_that_is_wrapped_keeps_its_key():
-    with raises("prepared.zstd", "a.h5 is damaged (wrong frame); copy it again"), file_errors("a.h5"):
-        raise UserError("prepared.zstd", "wrong frame")
+    with raises("prepared.damaged", "a.h5 is damaged (wrong frame); copy it again"), file_errors("a.h5"):
+        raise UserError("prepared.damaged", "wrong frame")
 
 
 # optional packages

@@ -16,7 +16,7 @@ from rvtssm.cli.inputs import recordings_path, writable
 from rvtssm.cli.weights import read_weights, weights_file, with_chosen_precision
 from rvtssm.contrib.labeling.label_config import LabelSettings
 from rvtssm.contrib.labeling.pseudo_labels import find_pseudo_boxes, label_every
-from rvtssm.datasets import build_spec, copy_generated, custom, with_training
+from rvtssm.datasets import build_spec, custom, with_training
 from rvtssm.datasets.tree import RawRecording, find_recordings, has_split
 from rvtssm.evaluation.detector_run import WeightsFile, detector_processes, num_processes, read_once
 from rvtssm.events.labels import BOX_DTYPE, Boxes, write_boxes
@@ -75,9 +75,7 @@ def label(config: LabelSettings) -> int:
     tasks = iter([(raw.name, write, (out, raw_dir, split, raw, spec, config)) for split, raw in recordings])
     with locked(out), closing(workers), progress_bar("labelling", len(recordings)) as advance:
         _check_settings(out, config)
-        if spec.name == custom.SPEC.name:
-            custom.copy_description(raw_dir, out, labels=_suffix(spec))
-        copy_generated(str(raw_dir), str(out))
+        custom.copy_descriptions(raw_dir, out, spec, labels=_suffix(spec))
         for done in finished(workers, lambda: next(tasks, None)):
             if isinstance(done.error, (UserError, OSError)):
                 num_failed += 1
